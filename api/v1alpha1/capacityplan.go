@@ -54,7 +54,7 @@ type CapacityPlanSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:XValidation:rule="self.all(s, !has(s.next) || s.next.all(e, self.exists(o, o.name == e.stage)))",message="next names a stage that does not exist"
-	// +kubebuilder:validation:XValidation:rule="self.exists(s, self.all(o, !has(o.next) || o.next.all(e, e.stage != s.name)))",message="stages lead to each other in a circle: one must be the first"
+	// +kubebuilder:validation:XValidation:rule="self.exists(s, self.all(o, !has(o.next) || o.next.all(e, e.stage != s.name)))",message="stages form a cycle: one must be the first"
 	Stages []PlanStage `json:"stages"`
 	// Trace is the sample of queries to plan for: a file, relative to the plan's file, or a
 	// generated trace, such as gamma:rate=100,cv=4,seconds=600.
@@ -100,7 +100,7 @@ type PlanHardware struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.replicas) || !has(self.replicas.max) || self.replicas.max >= (has(self.replicas.min) ? self.replicas.min : 1)",message="it must be at least min",fieldPath=".replicas.max"
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.batching) || self.batching != 'Always' || has(self.maxBatchDelay) && duration(self.maxBatchDelay) > duration('0s')",message="write maxBatchDelay: for how long a batch gathers queries",fieldPath=".batching"
+// +kubebuilder:validation:XValidation:rule="!has(self.batching) || self.batching != 'Always' || has(self.maxBatchDelay) && duration(self.maxBatchDelay) > duration('0s')",message="set maxBatchDelay: how long a batch waits for more queries",fieldPath=".batching"
 type PlanStage struct {
 	// Name is the name of the stage, unique in the plan.
 	// +kubebuilder:validation:MinLength=1
@@ -182,8 +182,8 @@ type PlanReplicas struct {
 
 // PlanMemory is the memory that a stage's models need: that of all models, or that of the recently
 // used ones.
-// +kubebuilder:validation:XValidation:rule="has(self.models) != has(self.minEvictionAge)",message="write one of models and minEvictionAge"
-// +kubebuilder:validation:XValidation:rule="!has(self.minEvictionAge) || has(self.modelSize)",message="write how large a model is, in modelSize"
+// +kubebuilder:validation:XValidation:rule="has(self.models) != has(self.minEvictionAge)",message="set one of models and minEvictionAge"
+// +kubebuilder:validation:XValidation:rule="!has(self.minEvictionAge) || has(self.modelSize)",message="set modelSize, the mean size of a model"
 type PlanMemory struct {
 	// PerReplica is the memory that each replica has for models, such as 40Gi.
 	PerReplica resource.Quantity `json:"perReplica"`
@@ -199,7 +199,7 @@ type PlanMemory struct {
 
 // StageHardware is a kind of hardware that a stage may use, and the model's latency on it. The
 // latency comes from one of file, latencies and engine.
-// +kubebuilder:validation:XValidation:rule="(has(self.file) ? 1 : 0) + (has(self.latencies) ? 1 : 0) + (has(self.engine) ? 1 : 0) == 1",message="write one of file, latencies and engine"
+// +kubebuilder:validation:XValidation:rule="(has(self.file) ? 1 : 0) + (has(self.latencies) ? 1 : 0) + (has(self.engine) ? 1 : 0) == 1",message="set one of file, latencies and engine"
 type StageHardware struct {
 	// Name is the name of the kind in the plan's hardware, such as a100.
 	// +kubebuilder:validation:MinLength=1

@@ -32,7 +32,7 @@ type EndpointListList struct {
 
 // EndpointListSpec is the addresses and the kind of their engines.
 // +kubebuilder:validation:XValidation:rule="has(self.addresses) && size(self.addresses) > 0",message="name at least one address, such as 10.0.0.7:8000",reason=FieldValueRequired,fieldPath=".addresses"
-// +kubebuilder:validation:XValidation:rule="!has(self.management) || !has(self.engine) || self.engine in ['modelruntime', 'torchserve']",message="only engines of the kinds modelruntime and torchserve are managed at an address of their own",fieldPath=".management"
+// +kubebuilder:validation:XValidation:rule="!has(self.management) || !has(self.engine) || self.engine in ['modelruntime', 'torchserve']",message="only engines of the kinds modelruntime and torchserve have a management address",fieldPath=".management"
 type EndpointListSpec struct {
 	// Addresses lists 1 to 512 endpoints as host:port. A host is an IP address, with brackets if it
 	// is IPv6, or a DNS name. Headgate resolves DNS names repeatedly, and each resolved address is
@@ -44,7 +44,7 @@ type EndpointListSpec struct {
 	// +kubebuilder:validation:MaxItems=512
 	// +kubebuilder:validation:items:MaxLength=264
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?[.])*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?[.]?:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$') && !self.matches('(^|[.])[0-9]+[.]?:[0-9]+$') || self.matches('^[0-9.]+:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$') && isIP(self.split(':')[0]) || self.matches('^[[][0-9A-Fa-f:.]+[]]:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$') && isIP(self.substring(1, self.lastIndexOf(']'))) && ip(self.substring(1, self.lastIndexOf(']'))).family() == 6",message="want host:port without scheme and path, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000"
-	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[0-9.]+:[0-9]+$') && isIP(self.split(':')[0]) ? ip(self.split(':')[0]).isGlobalUnicast() : self.matches('^[[][0-9A-Fa-f:.]+[]]:[0-9]+$') && isIP(self.substring(1, self.lastIndexOf(']'))) ? ip(self.substring(1, self.lastIndexOf(']'))).isGlobalUnicast() : true",message="no engine is reached at a loopback, link-local, multicast, broadcast or unspecified address"
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[0-9.]+:[0-9]+$') && isIP(self.split(':')[0]) ? ip(self.split(':')[0]).isGlobalUnicast() : self.matches('^[[][0-9A-Fa-f:.]+[]]:[0-9]+$') && isIP(self.substring(1, self.lastIndexOf(']'))) ? ip(self.substring(1, self.lastIndexOf(']'))).isGlobalUnicast() : true",message="an engine's address must not be loopback, link-local, multicast, broadcast or unspecified"
 	Addresses []string `json:"addresses"`
 	// Engine is the kind of the engines, such as vllm or sglang. The default is the value of the
 	// label llm-d.ai/engine-type. Without the label, Headgate detects the kind from what the

@@ -22,7 +22,7 @@ const ModelKind = "Model"
 // +kubebuilder:printcolumn:name=Message,type=string,JSONPath=.status.message
 // +kubebuilder:printcolumn:name=Used,type=date,JSONPath=.status.lastUsed,priority=1
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp
-// +kubebuilder:validation:XValidation:rule="(has(self.spec.id) ? self.spec.id : self.metadata.name) == (has(oldSelf.spec.id) ? oldSelf.spec.id : oldSelf.metadata.name)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".spec.id"
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.id) ? self.spec.id : self.metadata.name) == (has(oldSelf.spec.id) ? oldSelf.spec.id : oldSelf.metadata.name)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".spec.id"
 type Model struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -43,12 +43,12 @@ type ModelList struct {
 
 // ModelSpec describes a model. Only copies, pinned and serviceTime may change. To change anything
 // else, create another Model with another id.
-// +kubebuilder:validation:XValidation:rule="self.poolRef.name == oldSelf.poolRef.name",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".poolRef"
-// +kubebuilder:validation:XValidation:rule="(has(self.type) ? self.type : 'lora') == (has(oldSelf.type) ? oldSelf.type : 'lora')",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".type"
-// +kubebuilder:validation:XValidation:rule="has(self.baseModel) == has(oldSelf.baseModel) && (!has(self.baseModel) || self.baseModel == oldSelf.baseModel)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".baseModel"
-// +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source) && (!has(self.source) || self.source == oldSelf.source)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".source"
-// +kubebuilder:validation:XValidation:rule="has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".key"
-// +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) == 0)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".size"
+// +kubebuilder:validation:XValidation:rule="self.poolRef.name == oldSelf.poolRef.name",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".poolRef"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) ? self.type : 'lora') == (has(oldSelf.type) ? oldSelf.type : 'lora')",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".type"
+// +kubebuilder:validation:XValidation:rule="has(self.baseModel) == has(oldSelf.baseModel) && (!has(self.baseModel) || self.baseModel == oldSelf.baseModel)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".baseModel"
+// +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source) && (!has(self.source) || self.source == oldSelf.source)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".source"
+// +kubebuilder:validation:XValidation:rule="has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".key"
+// +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) == 0)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".size"
 type ModelSpec struct {
 	// ID is the model's name in requests and at engines: UTF-8 of at most 512 bytes. The default is
 	// the name of the object.

@@ -32,7 +32,7 @@ type PoolSettingsList struct {
 }
 
 // PoolSettingsSpec is the settings of one pool.
-// +kubebuilder:validation:XValidation:rule="!has(self.authorization) || self.authorization != 'Engine' || has(self.engineToken)",message="name the token that engines are to get, in engineToken",reason=FieldValueRequired,fieldPath=".engineToken"
+// +kubebuilder:validation:XValidation:rule="!has(self.authorization) || self.authorization != 'Engine' || has(self.engineToken)",message="name the engines' token in engineToken",reason=FieldValueRequired,fieldPath=".engineToken"
 type PoolSettingsSpec struct {
 	// PoolRef names the InferencePool, in the same namespace. Only one PoolSettings may name a
 	// pool.
@@ -105,7 +105,7 @@ type RPCConfig struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:Minimum=1
 	// +kubebuilder:validation:items:Maximum=536870911
-	// +kubebuilder:validation:XValidation:rule="self.all(n, n < 19000 || n > 19999)",message="protobuf keeps the numbers from 19000 to 19999 for itself"
+	// +kubebuilder:validation:XValidation:rule="self.all(n, n < 19000 || n > 19999)",message="protobuf reserves the field numbers from 19000 to 19999"
 	IDExtractionPath []int32 `json:"idExtractionPath,omitempty"`
 	// VModelID says that the id names a VModel, if one with that id exists. The default is false.
 	VModelID bool `json:"vModelId,omitempty"`
@@ -113,9 +113,9 @@ type RPCConfig struct {
 
 // PoolProfile is the speed and the limits of a pool's engines. Set one of inline, file, or hardware
 // with parameters. All may be empty if accelerators is set.
-// +kubebuilder:validation:XValidation:rule="(has(self.inline) ? 1 : 0) + (has(self.file) && size(self.file) > 0 ? 1 : 0) + (has(self.hardware) && size(self.hardware) > 0 || has(self.parameters) && size(self.parameters) > 0 ? 1 : 0) in (has(self.accelerators) && size(self.accelerators) > 0 ? [0, 1] : [1])",message="write one of inline, file, and hardware with parameters"
-// +kubebuilder:validation:XValidation:rule="(has(self.hardware) && size(self.hardware) > 0) == (has(self.parameters) && size(self.parameters) > 0)",message="write both hardware and parameters, such as 4 x A100-80GB and 70B"
-// +kubebuilder:validation:XValidation:rule="!has(self.pinned) || !self.pinned || has(self.inline) || has(self.file) && size(self.file) > 0 || has(self.hardware) && size(self.hardware) > 0",message="say what is pinned: inline, file, or hardware with parameters"
+// +kubebuilder:validation:XValidation:rule="(has(self.inline) ? 1 : 0) + (has(self.file) && size(self.file) > 0 ? 1 : 0) + (has(self.hardware) && size(self.hardware) > 0 || has(self.parameters) && size(self.parameters) > 0 ? 1 : 0) in (has(self.accelerators) && size(self.accelerators) > 0 ? [0, 1] : [1])",message="set one of inline, file, and hardware with parameters"
+// +kubebuilder:validation:XValidation:rule="(has(self.hardware) && size(self.hardware) > 0) == (has(self.parameters) && size(self.parameters) > 0)",message="set both hardware and parameters, such as 4 x A100-80GB and 70B"
+// +kubebuilder:validation:XValidation:rule="!has(self.pinned) || !self.pinned || has(self.inline) || has(self.file) && size(self.file) > 0 || has(self.hardware) && size(self.hardware) > 0",message="pinned needs a profile: set inline, file, or hardware with parameters"
 // +kubebuilder:validation:XValidation:rule="!has(self.accelerators) || size(self.accelerators) == 0 || has(self.acceleratorLabel) && size(self.acceleratorLabel) > 0",message="name the label that says which accelerator an endpoint has",reason=FieldValueRequired,fieldPath=".acceleratorLabel"
 type PoolProfile struct {
 	// Inline is the profile itself, as `control profile fit` prints it and extproc serves it at
@@ -124,7 +124,7 @@ type PoolProfile struct {
 	// File is the name of a YAML file that contains only the profile, in the folder of this object.
 	// It is only for objects in a folder.
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self == ''",message="a file is for objects in a folder: write what it holds as inline"
+	// +kubebuilder:validation:XValidation:rule="self == ''",message="file works only for objects in a folder: put its content under inline"
 	File string `json:"file,omitempty"`
 	// Hardware is the number and kind of GPUs that serve one copy of the base model together, such
 	// as 4 x A100-80GB. Known kinds are T4, V100-16GB, V100-32GB, A10, A10G, L4, L40S, A100-40GB,
@@ -133,7 +133,7 @@ type PoolProfile struct {
 	Hardware string `json:"hardware,omitempty"`
 	// Parameters is the number of parameters of the base model, such as 70B.
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^ *[0-9]+([.][0-9]+)? *[bBmM] *$')",message="write how many parameters the model has, such as 8B, 70B or 500M"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^ *[0-9]+([.][0-9]+)? *[bBmM] *$')",message="set the model's number of parameters, such as 8B, 70B or 500M"
 	Parameters string `json:"parameters,omitempty"`
 	// AcceleratorLabel is the label of Pods and EndpointLists whose value is the accelerator of an
 	// endpoint. Set it if a pool mixes hardware: extproc then learns one profile for each
@@ -154,8 +154,8 @@ type PoolProfile struct {
 
 // AcceleratorProfile is the speed and the limits of the engines on one accelerator. Set one of
 // inline, file, or hardware with parameters.
-// +kubebuilder:validation:XValidation:rule="(has(self.inline) ? 1 : 0) + (has(self.file) && size(self.file) > 0 ? 1 : 0) + (has(self.hardware) && size(self.hardware) > 0 || has(self.parameters) && size(self.parameters) > 0 ? 1 : 0) == 1",message="write one of inline, file, and hardware with parameters"
-// +kubebuilder:validation:XValidation:rule="(has(self.hardware) && size(self.hardware) > 0) == (has(self.parameters) && size(self.parameters) > 0)",message="write both hardware and parameters, such as 4 x A100-80GB and 70B"
+// +kubebuilder:validation:XValidation:rule="(has(self.inline) ? 1 : 0) + (has(self.file) && size(self.file) > 0 ? 1 : 0) + (has(self.hardware) && size(self.hardware) > 0 || has(self.parameters) && size(self.parameters) > 0 ? 1 : 0) == 1",message="set one of inline, file, and hardware with parameters"
+// +kubebuilder:validation:XValidation:rule="(has(self.hardware) && size(self.hardware) > 0) == (has(self.parameters) && size(self.parameters) > 0)",message="set both hardware and parameters, such as 4 x A100-80GB and 70B"
 type AcceleratorProfile struct {
 	// Accelerator is a value of the label that acceleratorLabel names.
 	// +kubebuilder:validation:MinLength=1
@@ -167,7 +167,7 @@ type AcceleratorProfile struct {
 	// File is the name of a YAML file that contains only the profile, in the folder of this object.
 	// It is only for objects in a folder.
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self == ''",message="a file is for objects in a folder: write what it holds as inline"
+	// +kubebuilder:validation:XValidation:rule="self == ''",message="file works only for objects in a folder: put its content under inline"
 	File string `json:"file,omitempty"`
 	// Hardware is the number and kind of GPUs that serve one copy of the base model together, such
 	// as 4 x A100-80GB.
@@ -175,7 +175,7 @@ type AcceleratorProfile struct {
 	Hardware string `json:"hardware,omitempty"`
 	// Parameters is the number of parameters of the base model, such as 70B.
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^ *[0-9]+([.][0-9]+)? *[bBmM] *$')",message="write how many parameters the model has, such as 8B, 70B or 500M"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^ *[0-9]+([.][0-9]+)? *[bBmM] *$')",message="set the model's number of parameters, such as 8B, 70B or 500M"
 	Parameters string `json:"parameters,omitempty"`
 	// Pinned makes extproc use the profile as it is and learn no timing of this accelerator.
 	Pinned bool `json:"pinned,omitempty"`
@@ -307,8 +307,8 @@ type EngineLimits struct {
 const AuthorizationOfEngine = "Engine"
 
 // EngineTLS says how the certificates of engines are verified.
-// +kubebuilder:validation:XValidation:rule="has(self.insecureSkipVerify) && self.insecureSkipVerify || has(self.hostname) && size(self.hostname) > 0",message="name what the engines' certificates are for",reason=FieldValueRequired,fieldPath=".hostname"
-// +kubebuilder:validation:XValidation:rule="!has(self.insecureSkipVerify) || !self.insecureSkipVerify || !has(self.caCertificates)",message="with insecureSkipVerify nobody looks at them",fieldPath=".caCertificates"
+// +kubebuilder:validation:XValidation:rule="has(self.insecureSkipVerify) && self.insecureSkipVerify || has(self.hostname) && size(self.hostname) > 0",message="set the DNS name in the engines' certificates",reason=FieldValueRequired,fieldPath=".hostname"
+// +kubebuilder:validation:XValidation:rule="!has(self.insecureSkipVerify) || !self.insecureSkipVerify || !has(self.caCertificates)",message="insecureSkipVerify ignores them: set only one of the two",fieldPath=".caCertificates"
 type EngineTLS struct {
 	// Hostname is a DNS name that the certificates of all engines of the pool contain. It is also
 	// sent as the server name (SNI). It is required unless insecureSkipVerify is set.

@@ -20,7 +20,7 @@ const VModelKind = "VModel"
 // +kubebuilder:printcolumn:name=State,type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name=Message,type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp
-// +kubebuilder:validation:XValidation:rule="(has(self.spec.id) ? self.spec.id : self.metadata.name) == (has(oldSelf.spec.id) ? oldSelf.spec.id : oldSelf.metadata.name)",message="the id of a VModel may not change: delete the VModel and make one of another name and id",reason=FieldValueForbidden,fieldPath=".spec.id"
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.id) ? self.spec.id : self.metadata.name) == (has(oldSelf.spec.id) ? oldSelf.spec.id : oldSelf.metadata.name)",message="the id of a VModel may not change: delete the VModel and create one with another name and id",reason=FieldValueForbidden,fieldPath=".spec.id"
 type VModel struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -40,7 +40,7 @@ type VModelList struct {
 }
 
 // VModelSpec is the name, the pool and the targets of a VModel.
-// +kubebuilder:validation:XValidation:rule="self.poolRef.name == oldSelf.poolRef.name",message="the pool of a VModel may not change: delete the VModel and make one of another name and id",reason=FieldValueForbidden,fieldPath=".poolRef"
+// +kubebuilder:validation:XValidation:rule="self.poolRef.name == oldSelf.poolRef.name",message="the pool of a VModel may not change: delete the VModel and create one with another name and id",reason=FieldValueForbidden,fieldPath=".poolRef"
 type VModelSpec struct {
 	// ID is the name in requests: UTF-8 of at most 512 bytes. The default is the name of the
 	// object. A Model of the pool with the same id takes precedence.

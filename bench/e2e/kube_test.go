@@ -274,7 +274,7 @@ func TestEnginesAreReachedWithTheTokenOfTheirNamespace(t *testing.T) {
 	})
 	s.await("control says whose the token is", func() bool {
 		return strings.Contains(s.logOf("control"), "endpoint "+network+
-			"11:8000: control loads no model of InferencePool attacker/pool there: the token is that of InferencePool default/pool")
+			"11:8000: control loads no model of InferencePool attacker/pool there, because the token belongs to InferencePool default/pool")
 	})
 	var models json.RawMessage
 	s.get("http://"+s.ControlMetrics+"/models", &models)

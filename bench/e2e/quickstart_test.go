@@ -325,7 +325,7 @@ func TestTheConsoleShowsWhatRuns(t *testing.T) {
 	}
 
 	write(strings.Replace(list, "addresses", "adresses", 1))
-	q.until(`^\d\d:\d\d:\d\d objects refused; keeping the last good ones of this file: .*rack\.yaml:4: EndpointList default/rack: unknown field "spec\.adresses"`)
+	q.until(`^\d\d:\d\d:\d\d objects refused; keeping the last valid ones of this file: .*rack\.yaml:4: EndpointList default/rack: unknown field "spec\.adresses"`)
 	q.until(regexp.QuoteMeta(two) + ` .*files refused: 1$`)
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)

@@ -480,7 +480,7 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(log)) {
-		if strings.Contains(line, "how long the pool's engines take") {
+		if strings.Contains(line, "service times of the pool's engines") {
 			t.Log(strings.TrimSpace(line))
 		}
 	}

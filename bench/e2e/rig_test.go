@@ -255,7 +255,7 @@ func (s *stack) noRaces() {
 	logs, _ := filepath.Glob(filepath.Join(s.Dir, "*.log"))
 	for _, path := range logs {
 		text, _ := os.ReadFile(path)
-		for _, word := range []string{"WARNING: DATA RACE", "panic:", "panic in a request"} { // the last costs only one request
+		for _, word := range []string{"WARNING: DATA RACE", "panic:", "panic while serving a request"} { // the last costs only one request
 			if strings.Contains(string(text), word) {
 				s.t.Errorf("%s tells of a race or a panic:\n%s", filepath.Base(path), text)
 				break

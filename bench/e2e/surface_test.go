@@ -414,8 +414,8 @@ func TestWhyAnAdapterCannotBeLoadedIsTold(t *testing.T) {
 	s.write("models.yaml", modelObject("big", "source: 'sim:rank=64'")+"---\n"+modelObject("torn", "source: /no/such/folder"))
 	s.await("they are known", func() bool { return s.must(completion("torn", 1, false)).status == http.StatusServiceUnavailable })
 	for model, c := range map[string]struct{ says, words string }{
-		"big":  {"'big' could not be loaded: its rank is larger than the servers take", "LoRA rank 64 is greater than max_lora_rank 16"},
-		"torn": {"'torn' could not be loaded: the servers find no files of it", "No adapter found for"},
+		"big":  {"'big' could not be loaded: its rank exceeds the limit of the servers", "LoRA rank 64 is greater than max_lora_rank 16"},
+		"torn": {"'torn' could not be loaded: the servers cannot find its files", "No adapter found for"},
 	} {
 		begun := time.Now()
 		a := s.must(completion(model, 1, false))

@@ -113,7 +113,7 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 		return c, "", err
 	}
 	if flags.NArg() > 0 {
-		return c, "", fmt.Errorf("unexpected argument %q: every setting is a flag", flags.Arg(0))
+		return c, "", fmt.Errorf("unexpected argument %q: set everything by flags", flags.Arg(0))
 	}
 	if *gateway {
 		for _, other := range []string{"endpoints", "envoy-config", "listen"} {

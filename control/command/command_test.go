@@ -34,7 +34,7 @@ func TestTheCommandLine(t *testing.T) {
 		},
 		{
 			"--endpoints a:1 --namespace x --listen y --state-file s",
-			"--kubeconfig and --namespace are of no use without --kube; see control --help",
+			"--kubeconfig and --namespace need --kube; see control --help",
 		},
 		{"--objects x", "nothing to serve: set --listen to unix:PATH or HOST:PORT, which extprocs call; see control --help"},
 		{"--endpoints a:1 --listen y", "set --state-file FILE, where control stores registered models and loads; see control --help"},
@@ -44,9 +44,9 @@ func TestTheCommandLine(t *testing.T) {
 		},
 		{
 			"--endpoints 169.254.169.254:80 --state-file s --listen y",
-			`--endpoints "169.254.169.254:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see control --help`,
+			`--endpoints "169.254.169.254:80": an engine's address must not be link-local, multicast, broadcast or unspecified; see control --help`,
 		},
-		{"--objects x --listen y z", `unexpected argument "z": every setting is a flag; see control --help`},
+		{"--objects x --listen y z", `unexpected argument "z": set everything by flags; see control --help`},
 		{
 			"--objects x --listen y --xds-address :8035",
 			"--xds-address :8035: want unix:PATH, or --kube, where Envoys have certificates; see control --help",
@@ -63,10 +63,10 @@ func TestTheCommandLine(t *testing.T) {
 			"--rebalance-interval must be at least 1s: load is averaged over it, and with a shorter one copies come and go; see control --help",
 		},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is not a port; see control --help"},
-		{"--objects x --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see control --help"},
+		{"--objects x --listen y --engine-ca-file x", "--engine-ca-file needs --engine-tls; see control --help"},
 		{
 			"--kube --listen y --engine-token-file x",
-			"--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see control --help",
+			"--engine-token-file does not work with --kube, where each pool has its own token: name a Secret in spec.engineToken of its PoolSettings; see control --help",
 		},
 		{
 			"--kube --listen y --state-file z",

@@ -197,7 +197,7 @@ func (c config) check(rest []string) error {
 	}
 	switch {
 	case len(rest) > 0:
-		return fmt.Errorf("unexpected argument %q: every setting is a flag", strings.Join(rest, " "))
+		return fmt.Errorf("unexpected argument %q: set everything by flags", strings.Join(rest, " "))
 	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
 		return errors.New("no engines: set --objects DIR (a folder with YAML), --kube (an API server) or --endpoints HOST:PORT")
 	case c.kube.On && c.state != "":

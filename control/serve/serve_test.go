@@ -185,7 +185,7 @@ func TestRunServesEveryAddressUntilItsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another process serves there") {
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another process listens there: stop it or choose another path") {
 		t.Errorf("a second one: %v", err)
 	}
 	cancel()

@@ -109,7 +109,7 @@ func TestRun(t *testing.T) {
 
 	// A second process cannot serve on the same socket.
 	err = Run(t.Context(), []string{"--objects", dir, "--listen", "unix:" + s.socket, "--metrics-port", "-1"}, io.Discard, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "another process serves there") {
+	if err == nil || !strings.Contains(err.Error(), "another process listens there: stop it or choose another path") {
 		t.Errorf("a second extproc on the socket: %v", err)
 	}
 
@@ -175,7 +175,7 @@ func TestAProcessTakesOverWhenItHasLooked(t *testing.T) {
 		t.Error(err)
 	}
 	if err := Run(t.Context(), []string{"--objects", dir, "--listen", "127.0.0.1:1", "--take-over"}, io.Discard, io.Discard); err == nil ||
-		!strings.Contains(err.Error(), "only sockets can be taken over") {
+		!strings.Contains(err.Error(), "--take-over works for sockets only") {
 		t.Errorf("taking over a TCP port: %v", err)
 	}
 }
@@ -282,16 +282,16 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"--endpoints a:1 --listen unix:x --engine-token-file " + empty: "--engine-token-file: " + empty +
-			" is empty: write the token that the engines want into it",
+			" is empty: write the engines' token into it",
 		"--endpoints a:1 --listen unix:x --engine-token-file " + dir + "/none": "--engine-token-file: open " + dir +
 			"/none: no such file or directory",
 		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + empty: "--engine-ca-file: " + empty +
-			" holds no certificate in PEM",
+			" contains no PEM certificate",
 		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + dir + "/none": "--engine-ca-file: open " + dir +
 			"/none: no such file or directory",
 		"--endpoints a:1 --listen unix:x --control nowhere": "--control nowhere: want unix:PATH or HOST:PORT",
 		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-ca-file " + empty: "--control-ca-file: " + empty +
-			" holds no certificate in PEM",
+			" contains no PEM certificate",
 		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-cert-path " + dir + "/none": "--control-cert-path: open " + dir +
 			"/none/tls.crt: no such file or directory",
 		"--objects " + dir + " --listen unix:" + dir + "/s": "x.yaml:1: ",

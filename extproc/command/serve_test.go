@@ -149,7 +149,7 @@ func TestTheSettingsAreExplained(t *testing.T) {
 	}
 	for _, want := range []string{
 		"POOL default/base", "policy random PoolSettings default/mine, " + dir + "/objects.yaml:13 how",
-		"adapterThreshold 5 flag --adapter-threshold requests",
+		"adapterThreshold 5 flag --adapter-threshold prefer",
 		"timeouts.queue 5m0s default longest wait", "timeouts.staleAfter 20s flag --stale-after",
 		"timeouts.lostAfter 20s flag --stale-after", "--grpc-port -1 flag --listen", "--log-level DEBUG flag --v",
 		"--listen unix:s flag --listen", "--drain-timeout 5s default", "llama default/base LLMRoute default/llama, " + dir +

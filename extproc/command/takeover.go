@@ -28,7 +28,7 @@ func settle(ctx context.Context, f *fleet.Fleet, log *slog.Logger) {
 		select {
 		case <-tick.C:
 		case <-limit:
-			log.Warn("taking over before every endpoint and control have answered", "after", settleTimeout.String())
+			log.Warn("taking over although some endpoints or control have not answered yet", "after", settleTimeout.String())
 			return
 		case <-ctx.Done():
 			return

@@ -110,7 +110,7 @@ func (s *Server) Set(ctx context.Context, endpoints map[string][]Endpoint) {
 		case <-ctx.Done():
 			return
 		case <-late.C:
-			s.log.Warn("an Envoy has not taken new endpoints in time; its requests may go to their next pick", "after", patience.String())
+			s.log.Warn("Envoy did not acknowledge new endpoints in time; its requests may go to their second choice", "after", patience.String())
 			s.mu.Lock()
 			s.took(waiting, version, func(e *envoy) { e.late = true })
 			s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *Server) Await(ctx context.Context, needed map[string][]string) {
 				s.missed[w] = true
 			}
 			s.mu.Unlock()
-			s.log.Warn("an Envoy does not know a pool yet, of which control is to tell it; its requests for it get 503 until then",
+			s.log.Warn("Envoy has no cluster for a pool yet; requests for the pool get 503 until control configures the cluster",
 				"gateway", unknown[0].gateway, "envoy", unknown[0].node, "pool", unknown[0].name, "pools", len(unknown), "after",
 				patienceForPools.String())
 			return
@@ -241,7 +241,7 @@ func (s *Server) update(n news) {
 	for name, endpoints := range n.lists {
 		a, err := assignment(name, endpoints)
 		if err != nil {
-			s.log.Error("cannot tell Envoy of an endpoint", "cluster", name, "err", err)
+			s.log.Error("cannot send an endpoint to Envoy", "cluster", name, "err", err)
 		}
 		resources[name] = a
 	}
@@ -320,7 +320,7 @@ func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryR
 		delete(e.names, name)
 	}
 	if fault := r.GetErrorDetail(); fault != nil {
-		c.log.Error("Envoy refuses a list of endpoints", "err", fault.GetMessage())
+		c.log.Error("Envoy rejected a list of endpoints", "err", fault.GetMessage())
 	}
 	if nonce := r.GetResponseNonce(); nonce != "" && nonce == e.nonce {
 		e.taken, e.late = e.sent, false

@@ -291,7 +291,7 @@ func TestNobodyIsWaitedForForLong(t *testing.T) {
 		w.set(lists{"a": {}})
 		deaf := w.follow(-1, nil, "a")
 		if took := w.set(lists{"a": {"10.0.0.1:80"}}); took != patience ||
-			!strings.Contains(w.logged(), "has not taken new endpoints in time") {
+			!strings.Contains(w.logged(), "did not acknowledge new endpoints in time") {
 			t.Errorf("Set waits %v for a client that never acknowledges, and the log is %s", took, w.logged())
 		}
 		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.9:80"}}); took != 0 {

@@ -36,7 +36,7 @@ func ignoredSwitch(name, because string) Flag { return Flag{Name: name, Because:
 
 const (
 	logIsJSON    = "the log has one JSON object per line"
-	ownMetrics   = "extproc knows the metrics of each kind of engine"
+	ownMetrics   = "extproc has built-in metric names for each kind of engine"
 	fixedNames   = "the endpoint-picker protocol defines this name"
 	openMetrics  = "`/metrics` has neither TLS nor tokens: restrict access with a NetworkPolicy"
 	wholeMessage = "a message may be as long as the largest body that extproc accepts"
@@ -86,7 +86,7 @@ var Flags = []Flag{
 	ignored("metrics-client-ca-file", openMetrics),
 	ignored("metrics-cert-dir", openMetrics),
 	ignoredSwitch("ha-enable-leader-election", "every replica serves; there is no leader"),
-	ignoredSwitch("health-checking", "extproc always serves gRPC health"),
+	ignoredSwitch("health-checking", "extproc always serves gRPC health checks"),
 	ignoredSwitch("enable-cert-reload", "extproc always reloads changed certificates"),
 	ignored("grpc-max-recv-msg-size", wholeMessage),
 	ignored("grpc-max-send-msg-size", wholeMessage),
@@ -246,7 +246,7 @@ const debugVerbosity = 4
 func verbosity(value string, set func(flag, value string) error) error {
 	n, err := strconv.Atoi(value)
 	if err != nil {
-		return fmt.Errorf("%q is no number", value)
+		return fmt.Errorf("%q is not a number", value)
 	}
 	if n >= debugVerbosity {
 		return set("log-level", "debug")

@@ -68,7 +68,7 @@ func TestFlagsOfOtherPickers(t *testing.T) {
 		{"-v4", "log-level=debug; log-level by --v"},
 		{"--v 5", "log-level=debug; log-level by --v"},
 		{"--v=3", "log-level=info; log-level by --v"},
-		{"-v x", `error: --v: "x" is no number`},
+		{"-v x", `error: --v: "x" is not a number`},
 		{"-v 1 --zap-log-level debug", "log-level=debug; log-level by --zap-log-level"},
 		{"--zap-log-level=5", "log-level=debug; log-level by --zap-log-level"},
 		{"--zap-log-level=panic", "log-level=error; log-level by --zap-log-level"},

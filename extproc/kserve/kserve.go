@@ -47,7 +47,7 @@ func Read(headers []Header) (Named, error) {
 	case err != nil:
 		return Named{}, err
 	case len(models) > 0 && len(vmodels) > 0:
-		return Named{}, fault(InvalidArgument, "The call names a model and a vmodel: send one of mm-model-id and mm-vmodel-id.")
+		return Named{}, fault(InvalidArgument, "The call names a model and a vmodel: send only one of mm-model-id and mm-vmodel-id.")
 	case len(vmodels) > 0:
 		return Named{vmodels, true}, nil
 	}

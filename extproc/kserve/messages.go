@@ -137,11 +137,11 @@ func (m *Messages) check(flag byte) error {
 	case flag == 0, flag == 1 && m.encoding == "gzip":
 		return nil
 	case flag != 1:
-		return fault(Internal, "A message is neither compressed nor not: its first byte is not 0 or 1.")
+		return fault(Internal, "The first byte of a message, its compressed flag, must be 0 or 1.")
 	case m.encoding == "" || m.encoding == "identity":
-		return fault(Internal, "A message is compressed, but the header grpc-encoding does not say how.")
+		return fault(Internal, "A message is compressed, but the header grpc-encoding names no compression.")
 	}
-	return fault(Unimplemented, "A message is compressed in a way that the gateway does not read: send gzip, or none.")
+	return fault(Unimplemented, "The gateway does not support the compression of a message: use gzip, or none.")
 }
 
 // take moves bytes of the chunk to the current message, until the message has size bytes. It
@@ -213,9 +213,9 @@ func fill(from io.Reader, into []byte) (n int, err error) {
 }
 
 func errLarge() error {
-	return fault(ResourceExhausted, "A message is larger than the gateway takes.")
+	return fault(ResourceExhausted, "A message is larger than the gateway accepts.")
 }
 
 func errGzip() error {
-	return fault(Internal, "A message cannot be inflated: it is not what gzip makes.")
+	return fault(Internal, "A compressed message is not valid gzip.")
 }

@@ -22,16 +22,16 @@ const maxLevels = 16
 func CheckPath(path Path) error {
 	switch {
 	case len(path) == 0:
-		return errors.New("a path has at least one number of a field")
+		return errors.New("a path needs at least one field number")
 	case len(path) > maxLevels:
-		return fmt.Errorf("a path has at most %d numbers of fields, and this one %d", maxLevels, len(path))
+		return fmt.Errorf("a path has at most %d field numbers, and this one has %d", maxLevels, len(path))
 	}
 	for _, number := range path {
 		switch {
 		case number == 0 || number > uint32(protowire.MaxValidNumber):
-			return fmt.Errorf("no field has the number %d: they go from 1 to %d", number, protowire.MaxValidNumber)
+			return fmt.Errorf("field number %d is invalid: use 1 to %d", number, protowire.MaxValidNumber)
 		case number >= uint32(protowire.FirstReservedNumber) && number <= uint32(protowire.LastReservedNumber):
-			return fmt.Errorf("no field has the number %d: protobuf keeps those from %d to %d for itself",
+			return fmt.Errorf("field number %d is invalid: protobuf reserves %d to %d",
 				number, protowire.FirstReservedNumber, protowire.LastReservedNumber)
 		}
 	}
@@ -67,7 +67,7 @@ func Extract(message []byte, path Path) (id string, found bool, err error) {
 // Inject returns the same errors as [Extract].
 func Inject(message []byte, path Path, id string) ([]byte, error) {
 	if id == "" || !utf8.ValidString(id) {
-		return nil, fault(Internal, "The gateway has no id of the model that a message can have.")
+		return nil, fault(Internal, "The gateway has no valid model id to write into the message.")
 	}
 	var s sight
 	if err := s.find(message, path); err != nil {
@@ -148,7 +148,7 @@ func (s *sight) find(message []byte, path Path) error {
 		within = at
 	}
 	if !utf8.Valid(message[within.start:within.end]) {
-		return fault(InvalidArgument, "The id of the model in the message is not UTF-8.")
+		return fault(InvalidArgument, "The model id in the message is not valid UTF-8.")
 	}
 	return nil
 }
@@ -164,11 +164,11 @@ func only(all []byte, i int, number uint32) (at span, there bool, err error) {
 		hit := n == protowire.Number(number)
 		switch {
 		case hit && kind != protowire.BytesType:
-			return at, false, fault(InvalidArgument, "In the message the field that names the model, or one around it, has another type.")
+			return at, false, fault(InvalidArgument, "In the message, the field that names the model, or a field around it, has the wrong type.")
 		case hit && there:
-			return at, false, fault(InvalidArgument, "The message has the field that names the model, or one around it, more than once.")
+			return at, false, fault(InvalidArgument, "In the message, the field that names the model, or a field around it, occurs more than once.")
 		case kind == protowire.StartGroupType || kind == protowire.EndGroupType:
-			return at, false, fault(InvalidArgument, "The message has a group, which the gateway does not read.")
+			return at, false, fault(InvalidArgument, "The message has a protobuf group, which the gateway does not support.")
 		}
 		if !hit {
 			size = protowire.ConsumeFieldValue(n, kind, all[start:])
@@ -186,5 +186,5 @@ func only(all []byte, i int, number uint32) (at span, there bool, err error) {
 }
 
 func errMalformed() error {
-	return fault(InvalidArgument, "The message is no protobuf: a field has no valid number, type or length.")
+	return fault(InvalidArgument, "The message is not valid protobuf: a field has an invalid number, type or length.")
 }

@@ -128,19 +128,19 @@ func New(f *fleet.Fleet) *Meter {
 		"route",
 		"pool", "code")
 	m.failures = counter("headgate_failures_total",
-		"Requests that failed, each counted once, by kind: refused, reset or timeout (by the last endpoint), error (it answered 5xx, or a gRPC call with a fault of its own), stream_error (it answered 200 with an error of its own in the answer), missing (it has no such model), elsewhere (it would not take the request), no_endpoint (no endpoint could serve it, or none was left to try), client_gone (the client left), engine_gone (the engine closed its port and went silent, and extproc ended the request), cut (nobody knows who ended it), other.", "route", "pool", "kind")
+		"Requests that failed, each counted once, by kind: refused, reset or timeout (by the last endpoint), error (it answered 5xx, or a gRPC call with a fault of its own), stream_error (it answered 200 with an error of its own in the answer), missing (it has no such model), elsewhere (it asked for the request to be sent elsewhere), no_endpoint (no endpoint could serve it, or none was left to try), client_gone (the client left), engine_gone (the engine closed its port and went silent, and extproc ended the request), cut (the answer broke off, and it is unknown who ended it), other.", "route", "pool", "kind")
 	m.tokens = counter("headgate_tokens_total",
-		"Tokens that engines state in their answers, by kind: prompt or completion. A stream without include_usage states none.", "route",
+		"Tokens that engines report in their answers, by kind: prompt or completion. Engines report none in a stream without include_usage.", "route",
 		"pool", "kind")
 	m.firstToken = histogram("headgate_time_to_first_token_seconds",
-		"Seconds from a request's last byte to the first output of its stream, the wait for its model included. Streams whose first token cannot be told from what comes before it are left out.",
+		"Seconds from a request's last byte to the first output of its stream, queue time included. Streams whose first token cannot be recognized are excluded.",
 		firstTokenBuckets,
 		"route", "pool")
 	m.predicted = histogram("headgate_first_token_ratio",
-		"How many times as long a stream's first token took as policy latency had predicted, also where proposal decided in its place.",
+		"Measured time to first token of a stream, divided by the prediction of policy latency. It is also counted while policy proposal decides.",
 		ratioBuckets, "pool")
 	m.perToken = histogram("headgate_time_per_output_token_seconds",
-		"Seconds per token after the first, averaged over a stream; only of streams that state how many tokens they had.", perTokenBuckets,
+		"Seconds per token after the first, averaged over a stream; only of streams that report their number of tokens.", perTokenBuckets,
 		"route", "pool")
 	m.duration = histogram("headgate_request_duration_seconds",
 		"Seconds from a request's first byte to the last byte of its answer; only of complete answers with status 200.", durationBuckets,
@@ -149,7 +149,7 @@ func New(f *fleet.Fleet) *Meter {
 	m.served = counter("headgate_endpoint_requests_total", "Requests that have ended, counted at the last endpoint that was tried.", "pool",
 		"endpoint")
 	m.faults = counter("headgate_endpoint_failures_total",
-		"Requests that the endpoint failed, whether or not another endpoint served them, by kind: unreached (it took no connection, and another was tried), refused (it took no connection), reset (it dropped the request), timeout (it fell silent), engine_gone (it closed its port and went silent, and extproc ended the request), cut (nobody knows who ended the answer), elsewhere (its queue was full, or it was stopping), missing (it has no such model), error (it answered 5xx), stream_error (it answered 200 with an error of its own in the answer).", "pool", "endpoint", "kind")
+		"Requests that failed at the endpoint, even if another endpoint then served them, by kind: unreached (it accepted no connection, and another endpoint was tried), refused (it accepted no connection), reset (it dropped the request), timeout (it fell silent), engine_gone (it closed its port and went silent, and extproc ended the request), cut (the answer broke off, and it is unknown who ended it), elsewhere (its queue was full, or it was stopping), missing (it has no such model), error (it answered 5xx), stream_error (it answered 200 with an error of its own in the answer).", "pool", "endpoint", "kind")
 	m.retries = counter("headgate_endpoint_retries_total", "Attempts after the first, counted at the last endpoint that was tried.", "pool",
 		"endpoint")
 	m.reportedWaiting = gauge("headgate_endpoint_engine_requests_waiting",
@@ -158,16 +158,16 @@ func New(f *fleet.Fleet) *Meter {
 		"Share of the engine's KV cache in use, 0 to 1, as its latest answer reported.", "pool", "endpoint")
 
 	m.perRequest = histogram("headgate_request_tokens",
-		"Tokens of one request, by kind: prompt or completion; only of requests whose answer states them.", tokenBuckets, "pool", "kind")
-	m.picks = counter("headgate_picks_total", "Decisions, by the policy's reason for the endpoint.", "pool", "reason")
+		"Tokens of one request, by kind: prompt or completion; only of requests whose answer reports them.", tokenBuckets, "pool", "kind")
+	m.picks = counter("headgate_picks_total", "Picks, by the policy's reason for the endpoint.", "pool", "reason")
 	m.endpoints = gauge("headgate_endpoints", "Endpoints of the pool in the objects in force.", "pool")
 
 	m.gateway = histogram("headgate_gateway_overhead_seconds",
 		"Seconds from a request's first byte to the first byte sent to an endpoint: the upload of its body, Envoy and extproc, without queue time.",
 		ownBuckets).WithLabelValues().(prometheus.Histogram)
-	m.decision = histogram("headgate_decision_seconds", "Seconds from the moment in which extproc has the whole request to its decision.",
+	m.decision = histogram("headgate_decision_seconds", "Seconds from the moment that extproc has the whole request to its decision.",
 		ownBuckets).WithLabelValues().(prometheus.Histogram)
-	m.replies = counter("headgate_replies_total", "Replies that extproc itself gave, by HTTP status and error code.", "code", "error")
+	m.replies = counter("headgate_replies_total", "Replies of extproc itself, by HTTP status and error code.", "code", "error")
 	m.looks = counter("headgate_scrapes_total", "Scrapes of endpoints, by result: ok or error.", "result")
 	m.held = gauge("headgate_queued_requests", "Requests in the queue until their model is loaded.").WithLabelValues()
 	m.holds = histogram("headgate_queue_time_seconds",
@@ -183,20 +183,20 @@ func New(f *fleet.Fleet) *Meter {
 	m.connected = gauge("headgate_control_connected",
 		"Is 1 while control is connected and the placement state is synced, else 0.").WithLabelValues()
 	m.version = gauge("headgate_control_version",
-		"Version of control's latest update in force, on the present connection.").WithLabelValues()
+		"Version of the latest update that extproc applied, on the current connection to control.").WithLabelValues()
 	m.heardAt = gauge("headgate_control_last_message_timestamp_seconds",
 		"When extproc last applied an update of control, in seconds since 1970.").WithLabelValues()
 	m.refused = gauge("headgate_objects_rejected_files",
-		"Files with objects, or objects of an API server, that are not in force because they are invalid.").WithLabelValues()
+		"Files with objects, or objects of an API server, that were rejected as invalid.").WithLabelValues()
 	m.readable = gauge("headgate_objects_connected",
-		"Is 1 while the folder or API server of the objects can be read; at 0, the objects that were read last stay in force.").WithLabelValues()
+		"Is 1 while extproc can read its objects from the folder or the API server; at 0, the last valid objects stay in force.").WithLabelValues()
 	m.problems = gauge("headgate_objects_problems",
-		"Problems of the objects in force with each other; the log names each.").WithLabelValues()
+		"Conflicts between the objects in force; the log names each.").WithLabelValues()
 	m.objects = gauge("headgate_objects", "Valid objects that extproc has read, by kind.", "kind")
 	m.payloadsSent = counter("headgate_payloads_sent_total",
-		"Copies of requests and answers that sinks took, each counted once for each sink.").WithLabelValues()
+		"Copies of requests and answers that sinks accepted, each counted once for each sink.").WithLabelValues()
 	m.payloadsDropped = counter("headgate_payloads_dropped_total",
-		"Copies of requests and answers that a sink did not get, by reason: queue (too many wait for it), memory (too many bytes do), too_large (above 16 MiB), failed (it did not take it), cut (the request or answer broke off), unreadable (a call sent what is no message).",
+		"Copies of requests and answers that a sink did not get, by reason: queue (the sink's queue was full), memory (all queues together had too many bytes), too_large (above 16 MiB), failed (the sink did not accept it), cut (the request or answer broke off), unreadable (a call sent an invalid message).",
 		"reason")
 	build := version.Read()
 	gauge("headgate_build_info", "Is 1; the labels name the program, its version, and the version of Go that built it.", "program",
@@ -364,7 +364,7 @@ func (m *Meter) Handler() http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !m.ready.Load() {
-			http.Error(w, "extproc does not serve yet: it has not read its objects", http.StatusServiceUnavailable)
+			http.Error(w, "extproc is not ready: it has not read its objects yet", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ok\n"))

@@ -26,9 +26,9 @@ func profiles(f *fleet.Fleet) http.HandlerFunc {
 
 // writeProfiles writes one YAML document for each accelerator of each pool.
 func writeProfiles(page *strings.Builder, all []endpointstate.Known) {
-	page.WriteString("# How long engines take, as extproc knows by now: a document for each pool and class of hardware.\n" +
-		"# What stands under profile may be written as it is into the spec of the pool's PoolSettings, with pinned: true where nothing is to be learned;\n" +
-		"# what stands under inline, into one of spec.profile.classes.\n")
+	page.WriteString("# Learned service times of the engines: one document for each pool and accelerator.\n" +
+		"# Copy the value of profile into the spec of the pool's PoolSettings; add pinned: true to stop learning.\n" +
+		"# Copy the value of inline into an entry of spec.profile.accelerators.\n")
 	for _, k := range all {
 		fmt.Fprintf(page, "---\npool: %q\n", k.Pool.String())
 		if k.Class != "" {
@@ -40,10 +40,10 @@ func writeProfiles(page *strings.Builder, all []endpointstate.Known) {
 		}
 		fmt.Fprintf(page, "measurements: %d\n", k.Rows)
 		if k.Rows > 0 {
-			fmt.Fprintf(page, "off: %.3f # the share by which the latest predictions were off, in the median\n", k.Residual)
+			fmt.Fprintf(page, "off: %.3f # median relative error of the latest predictions\n", k.Residual)
 		}
 		if len(k.Factors) > 0 {
-			page.WriteString("factors: # how many times as long single endpoints take\n")
+			page.WriteString("factors: # service time of single endpoints, as a multiple of the profile's\n")
 			for _, address := range slices.Sorted(maps.Keys(k.Factors)) {
 				fmt.Fprintf(page, "  %q: %.2f\n", address, k.Factors[address])
 			}

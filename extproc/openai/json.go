@@ -36,7 +36,7 @@ func parseJSON(body []byte) (Request, error) {
 	case r.end == 0: // a key in another case, which some engines accept
 		return Request{}, fault("model", jsonAbsent)
 	case models > 1:
-		return Request{}, fault("model", "The body has more than one model.")
+		return Request{}, fault("model", "The body exceeds one model.")
 	case string(body[r.start:r.end]) == `""`, string(body[r.start:r.end]) == "null":
 		r.absent = true
 		return r, absent(jsonAbsent)

@@ -232,7 +232,7 @@ func ParsePrefix(op Operation, contentType string, prefix []byte) (Request, erro
 }
 
 var errNotInPrefix = fault("model",
-	"The gateway sees only the beginning of the body, which does not name the model: write the model first.")
+	"The gateway sees only the beginning of the body, which does not name the model: put the model first.")
 
 // Rename returns the body with another model; every other byte stays. Body must be the one that r
 // was parsed from; it is not changed.

@@ -47,7 +47,7 @@ func parsePrefix(prefix []byte) (Request, error) {
 	case models == 0:
 		return Request{}, errNotInPrefix
 	case models > 1:
-		return Request{}, fault("model", "The body has more than one model.")
+		return Request{}, fault("model", "The body exceeds one model.")
 	case string(prefix[r.start:r.end]) == `""`, string(bytes.TrimSpace(prefix[r.start:r.end])) == "null":
 		r.absent = true
 		return r, absent(jsonAbsent)

@@ -36,7 +36,7 @@ func TestAPrefixSaysWhatTheWholeSays(t *testing.T) {
 }
 
 func TestFaultsOfAPrefix(t *testing.T) {
-	const notThere = "The gateway sees only the beginning of the body, which does not name the model: write the model first."
+	const notThere = "The gateway sees only the beginning of the body, which does not name the model: put the model first."
 	for _, c := range []struct{ prefix, want string }{
 		{"", "The body must be a JSON object."},
 		{"[1,2", "The body must be a JSON object."},
@@ -47,7 +47,7 @@ func TestFaultsOfAPrefix(t *testing.T) {
 		{`{"a":{"model":"x"}`, notThere},
 		{`{x`, notThere},
 		{`{"model":5,`, "The model must be a string."},
-		{`{"model":"a","model":"b",`, "The body has more than one model."},
+		{`{"model":"a","model":"b",`, "The body exceeds one model."},
 		{`{"Model":"a",`, "The model's key is written in another case."},
 		{`{"model":"\ud800",`, "No model can have this name: it is not valid UTF-8."},
 	} {
@@ -70,7 +70,7 @@ func TestAPrefixOfAForm(t *testing.T) {
 	}
 	_, err = openai.ParsePrefix(openai.Form, kind,
 		[]byte("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF…"))
-	if err == nil || !strings.Contains(err.Error(), "write the model first") {
+	if err == nil || !strings.Contains(err.Error(), "put the model first") {
 		t.Errorf("a form whose file comes first: %v", err)
 	}
 }

@@ -64,7 +64,7 @@ type Options struct {
 	Theirs    eppflags.Applied // flags of other endpoint pickers
 }
 
-const usage = `extproc picks the endpoint that serves each request. A data plane asks it: Envoy, or another gateway.
+const usage = `extproc picks the endpoint that serves each request. Envoy, or another gateway, calls it for every request.
 
 Usage:
 
@@ -73,26 +73,29 @@ Usage:
   extproc --objects DIR --pool-name NAME [flags]                 as the endpoint picker of another gateway
   extproc --pool-name NAME [flags of another picker]             in place of another endpoint picker (docs/gateways.md)
   extproc --kube --listen unix:PATH [flags]                      with the objects of a Kubernetes cluster
-  extproc drain [flags]                                          wait until Envoy has no request in flight (preStop hook)
-  extproc install DIR                                            copy extproc into DIR, for Envoy's container
 
-DIR holds YAML files. An InferencePool says which endpoints serve, an LLMRoute which models requests may name, and a
-PoolSettings how to pick in one pool. Endpoints are Pods, as kubectl prints them, or EndpointLists, which list host:port.
-extproc applies an edit within a second. It refuses an invalid one, logs its file and line, and keeps the last valid objects.
-With --kube, extproc reads the same objects from an API server. While nothing answers there, it keeps what it last read.
+Commands:
 
---endpoints makes the pool default/endpoints. Without objects, requests may name the models that these endpoints list;
-with objects, those of the LLMRoutes that name the pool.
+  extproc drain [flags]   wait until Envoy has no request in flight (preStop hook)
+  extproc install DIR     copy extproc into DIR, for Envoy's container
 
-Headgate's own Envoy, which envoy.yaml configures, calls --listen. It passes inference requests only, and its access log
-tells extproc how each request ended. Other gateways (Istio, kgateway, Envoy AI Gateway, GKE) call --grpc-port, with TLS,
-in the endpoint-picker protocol; their HTTPRoutes decide which requests pass. A request of theirs belongs to the pool
-whose endpointPickerRef names the Service or port that the gateway calls, else to --pool-name. Without --listen, extproc
-serves on the usual ports of an endpoint picker: 9002 for requests, 9003 for health, 9090 for metrics.
+DIR contains YAML files. An InferencePool selects the endpoints, an LLMRoute lists the models that requests may name, and a
+PoolSettings configures one pool. Endpoints are Pods, as kubectl prints them, or EndpointLists, which list host:port.
+extproc applies an edit within a second. It rejects an invalid edit, logs its file and line, and keeps the last valid objects.
+With --kube, extproc reads the same objects from an API server. If the API server is down, extproc keeps the last objects.
 
-With --control, control decides which endpoint has which model. A request for a model that no endpoint has waits until
-control has loaded it, at most for --max-queue-time or the timeouts.queue of a PoolSettings. While control does not answer,
-extproc keeps the last placement state.
+--endpoints creates the pool default/endpoints. Without objects, requests may name the models that these endpoints list.
+With objects, requests may name the models of the LLMRoutes of that pool.
+
+Headgate's own Envoy (envoy.yaml) calls --listen. It forwards only inference requests, and its access log reports to extproc
+how each request ended. Other gateways (Istio, kgateway, Envoy AI Gateway, GKE) call --grpc-port, with TLS, in the
+endpoint-picker protocol. Their HTTPRoutes decide which requests they forward. Such a request belongs to the pool whose
+endpointPickerRef names the Service or port that the gateway calls, else to --pool-name. Without --listen, extproc serves on
+the usual ports of an endpoint picker: 9002 for requests, 9003 for health, 9090 for metrics.
+
+With --control, control decides which endpoint loads which model. If no endpoint has the model of a request, the request is
+queued until control has loaded the model. The limit is --max-queue-time, or timeouts.queue of a PoolSettings. While control
+is unreachable, extproc keeps the last placement state.
 
 Examples:
 
@@ -122,64 +125,64 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		"serve gRPC health checks, without TLS, on this `PORT`; -1 means not at all, which is the default with --listen")
 	fs.BoolVar(&c.Serve.Secure, "secure-serving", true, "serve with TLS, except on loopback addresses and Unix sockets")
 	fs.StringVar(&c.Serve.CertPath, "cert-path", "",
-		"serve with the certificate in this `DIR`, tls.crt and tls.key, read again when they change; without it extproc makes a certificate of its own")
+		"serve with the certificate in this `DIR`, tls.crt and tls.key, reloaded when they change; without it, extproc creates a self-signed certificate")
 	fs.StringVar(&c.Pool.Name, "pool-name", "",
-		"use the InferencePool of this `NAME` for requests whose pool follows neither from an LLMRoute nor from the Service or port that the gateway calls")
+		"use the InferencePool of this `NAME` for requests whose pool neither an LLMRoute nor the Service or port that the gateway calls determines")
 	fs.StringVar(&c.Pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"),
-		"look for --pool-name in this `NAMESPACE`; without it in $NAMESPACE, else in default") //nolint:forbidigo // main
+		"look for --pool-name in this `NAMESPACE`; the default is $NAMESPACE, else default") //nolint:forbidigo // main
 	fs.StringVar(&c.MetricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all addresses")
 	fs.IntVar(&c.MetricsPort, "metrics-port", 9090,
 		"serve /metrics, /profiles, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
 	policy := fs.String("policy", c.Settings.Policy.Rule.String(),
-		"pick endpoints by this `RULE`: latency predicts what the request costs itself and others at each endpoint, and falls back to proposal while its predictions are not trusted; proposal keeps the requests for an adapter at the endpoints that use it already; leastRequest, roundRobin and random are for comparison")
+		"pick endpoints by this `RULE`. latency predicts the delay of the request and of others at each endpoint; it falls back to proposal while its predictions are not trusted. proposal sends the requests for an adapter to the endpoints that already use it. leastRequest, roundRobin and random are for comparison")
 	fs.Int64Var(&c.Settings.Policy.Threshold, "adapter-threshold", c.Settings.Policy.Threshold,
-		"with policy proposal: prefer another endpoint once one has `N` requests in flight for the adapter; the default is one eighth of a batch of 256")
+		"with policy proposal: once an endpoint has `N` requests in flight for an adapter, prefer another endpoint; the default is one eighth of a batch of 256")
 	fs.IntVar(&c.PrefixBytes, "prefix-cache-bytes", prefix.DefaultBytes,
-		"remember which prompts each endpoint probably has in its cache, in at most `N` bytes, for policies that ask for it: 64 for each 256 bytes of a prompt at an endpoint. Without such a policy it takes no memory")
+		"remember in at most `N` bytes which prompts each endpoint probably has in its prefix cache. Each 256 bytes of a prompt at an endpoint take 64 bytes. Only policies that use prefix caches take memory")
 	fs.BoolVar(&c.ExplainPicks, "explain-picks", false,
 		"with --policy latency: write the predicted times of the chosen endpoint and of the second best into Envoy's access log, in seconds")
 	fs.IntVar(&c.Settings.Picks, "endpoints-per-request", c.Settings.Picks,
-		"name up to `N` endpoints for each request, so that the data plane can try the next one where one fails: 3 with envoy.yaml; 1 with an ORIGINAL_DST cluster, which cannot try a second")
+		"name up to `N` endpoints for each request, so that the data plane can retry at the next one if one fails. Use 3 with envoy.yaml, and 1 with an ORIGINAL_DST cluster, which cannot retry")
 	fs.DurationVar(&c.Settings.Lease, "in-flight-timeout", c.Settings.Lease,
-		"when nothing reports the end of a request, stop counting it as in flight after this long")
+		"if nothing reports the end of a request, stop counting it as in flight after this long")
 	fs.DurationVar(&c.Settings.Stale, "stale-after", c.Settings.Stale,
 		"once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")
 	fs.DurationVar(&c.Settings.Lost, "lost-after", c.Settings.Lost,
 		"once an endpoint has been silent for this long, send it requests only if all endpoints are silent; at least --stale-after")
 	fs.BoolVar(&c.ModeOverride, "allow-mode-override", false,
-		"ask for a request's body after its headers; the data plane's ext_proc must set allow_mode_override")
+		"request the body after the headers of a request; the data plane's ext_proc must set allow_mode_override")
 	fs.BoolVar(&c.Conformance, "conformance-headers", false,
 		"obey the headers of the endpoint-picker protocol's conformance suite; for tests only, since they let clients choose endpoints")
 	fs.StringVar(&c.Control.Address, "control", "",
-		"call control, which loads models where requests want them, at this `ADDRESS`, unix:PATH or HOST:PORT; with TLS unless it is a socket or a loopback address")
+		"call control, which loads models on demand, at this `ADDRESS`, unix:PATH or HOST:PORT; with TLS unless it is a socket or a loopback address")
 	fs.StringVar(&c.Control.CAFile, "control-ca-file", "",
 		"call control with TLS and trust only the certificate authorities in this PEM `FILE`")
 	fs.StringVar(&c.Control.TokenFile, "control-token-file", "",
 		"call control with the bearer token in this `FILE`, which may be replaced at any time")
 	fs.StringVar(&c.Control.CertPath, "control-cert-path", "",
-		"call control with the client certificate in this `DIR`, tls.crt and tls.key, read again when they change")
+		"call control with the client certificate in this `DIR`, tls.crt and tls.key, reloaded when they change")
 	fs.StringVar(&c.MeshTokenFile, "mesh-token-file", "",
-		"let calls of ModelMesh's API through to control where they send the bearer token in this `FILE`, which may be replaced at any time and is that of control's flag of this name; without it they end with UNIMPLEMENTED")
+		"forward calls of ModelMesh's API to control if they send the bearer token in this `FILE`, which may be replaced at any time. control's flag --mesh-token-file must have the same token. Without this flag, such calls end with UNIMPLEMENTED")
 	fs.DurationVar(&c.Settings.Hold, "max-queue-time", c.Settings.Hold,
 		"queue a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
 	fs.IntVar(&c.MaxQueued, "max-queued-per-model", flow.DefaultMaxHeld, "queue at most `N` requests for one model; answer 429 to any more")
 	fs.Int64Var(&c.MaxQueuedMiB, "max-queued-mib", flow.DefaultMaxBytes>>20,
 		"queue at most `N` MiB of request bodies, for all models together; answer 429 to any more")
-	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", scrape.DefaultInterval, "read each endpoint's load this often")
+	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", scrape.DefaultInterval, "scrape each endpoint's load this often")
 	fs.DurationVar(&c.ModelsInterval, "models-scrape-interval", scrape.DefaultModelsInterval,
-		"read each endpoint's list of models this often")
+		"scrape each endpoint's list of models this often")
 	fs.DurationVar(&c.Serve.DrainDelay, "drain-delay", 5*time.Second,
-		"after SIGTERM, report by gRPC health that extproc stops, and keep serving other gateways for this long")
+		"after SIGTERM, report NOT_SERVING by gRPC health, and keep serving other gateways for this long")
 	fs.DurationVar(&c.Serve.DrainTimeout, "drain-timeout", 5*time.Second,
-		"after SIGTERM, wait this long for queued requests, then answer them with 503; with --grpc-port, wait for all requests in flight, by default 30s. Answers through Headgate's own Envoy need no extproc and go on")
+		"after SIGTERM, wait this long for queued requests, then answer them with 503. With --grpc-port, wait for all requests in flight, by default 30s. Answers through Headgate's own Envoy continue without extproc")
 	fs.BoolVar(&c.Serve.TakeOver, "take-over", false,
 		"take over the sockets of --listen from a running extproc: once this one has scraped all endpoints, it accepts all new connections. Then stop the other one")
-	fs.Uint64Var(&c.Seed, "seed", 0, "make random choices from this `NUMBER`, the same in each run; 0 means different ones in each run")
+	fs.Uint64Var(&c.Seed, "seed", 0, "seed random choices with this `NUMBER`, to repeat them in each run; 0 means a random seed")
 	c.Explain.Register(fs)
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
 	versions := fs.Bool("version", false, "print the version, then exit")
 	fs.StringSliceVar(&c.Endpoints, "endpoints", nil,
-		"serve the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed. extproc looks each name up every 5s, and each of its addresses is an endpoint")
+		"serve the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed. extproc resolves each name every 5s, and each of its addresses is an endpoint")
 	c.Engines.Register(fs)
 	c.Payloads.Register(fs)
 	eppflags.Register(fs)
@@ -263,16 +266,16 @@ func (c Options) Random() func() uint64 {
 func (c Options) check(rest []string) error {
 	switch {
 	case len(rest) > 0 && (rest[0] == "true" || rest[0] == "false"):
-		return fmt.Errorf("unexpected argument %q: write it with its flag, --flag=%[1]s", rest[0])
+		return fmt.Errorf("unexpected argument %q: write --flag=%[1]s", rest[0])
 	case len(rest) > 0:
-		return fmt.Errorf("unexpected argument %q: every setting is a flag", strings.Join(rest, " "))
+		return fmt.Errorf("unexpected argument %q: set everything by flags", strings.Join(rest, " "))
 	case c.Objects == "" && !c.Kube.On && len(c.Endpoints) == 0:
-		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
+		return errors.New("no engines: set --objects DIR (a folder with YAML), --kube (an API server) or --endpoints HOST:PORT")
 	case len(c.Serve.Own) == 0 && c.Serve.Port < 0 && !c.Explain.On:
 		return errors.New("nothing to serve: set --listen unix:PATH for Headgate's own Envoy, or --grpc-port for other gateways")
 	case c.Serve.TakeOver && (len(c.Serve.Own) == 0 ||
 		slices.ContainsFunc(c.Serve.Own, func(a string) bool { return !strings.HasPrefix(a, "unix:") })):
-		return errors.New("--take-over: only sockets can be taken over: say --listen unix:PATH and no other address")
+		return errors.New("--take-over works for sockets only: set --listen unix:PATH and no other address")
 	case c.Settings.Policy.Threshold < 1:
 		return fmt.Errorf("--adapter-threshold %d: it must be at least 1", c.Settings.Policy.Threshold)
 	case c.PrefixBytes < 1:
@@ -289,11 +292,11 @@ func (c Options) check(rest []string) error {
 	case c.MaxQueued < 1 || c.MaxQueuedMiB < 1:
 		return fmt.Errorf("--max-queued-per-model %d, --max-queued-mib %d: both must be at least 1", c.MaxQueued, c.MaxQueuedMiB)
 	case c.Control.Address == "" && c.Control.CAFile+c.Control.TokenFile+c.Control.CertPath+c.MeshTokenFile != "":
-		return errors.New("--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file are of no use without --control")
+		return errors.New("--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file need --control")
 	case c.ScrapeInterval < 10*time.Millisecond || c.ModelsInterval < 10*time.Millisecond:
-		return errors.New("--scrape-interval must be at least 10ms: a shorter one keeps the engines busy")
+		return errors.New("--scrape-interval and --models-scrape-interval must be at least 10ms, so as not to overload the engines")
 	case c.ScrapeInterval >= c.Settings.Stale:
-		return fmt.Errorf("--scrape-interval %v, --stale-after %v: the second must be longer, or endpoints count as silent between two looks",
+		return fmt.Errorf("--scrape-interval %v, --stale-after %v: the second must be longer, or endpoints would count as silent between two scrapes",
 			c.ScrapeInterval,
 			c.Settings.Stale)
 	}
@@ -314,7 +317,7 @@ func (c Options) check(rest []string) error {
 	for flag, port := range map[string]int{"metrics-port": c.MetricsPort, "grpc-port": c.Serve.Port,
 		"grpc-health-port": c.Serve.HealthPort} {
 		if port < -1 || port > 65535 {
-			return fmt.Errorf("--%s %d is no port", flag, port)
+			return fmt.Errorf("--%s %d is not a port", flag, port)
 		}
 	}
 	return nil

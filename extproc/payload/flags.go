@@ -32,9 +32,9 @@ type Flags struct {
 // Register adds the flags.
 func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.processors, "payload-processor", nil,
-		"post copies of requests and answers to this `URL`, http(s)://HOST[:PORT]/PATH[?MODEL][#METHOD], or log what they are, and not what is in them: logger://*; may be repeated, or have several with spaces between. Envoy's filter payloads must be switched on, too. Sinks hold what users send and get")
-	fs.IntVar(&f.queue, "payload-queue", DefaultQueue, "of the copies for one sink, keep at most `N` waiting; drop and count any more")
-	fs.StringVar(&f.caFile, "payload-ca-file", "", "of sinks with https, trust only the certificate authorities in this PEM `FILE`")
+		"post copies of requests and answers to this `URL`, http(s)://HOST[:PORT]/PATH[?MODEL][#METHOD]. With logger://*, log their metadata without their content. May be repeated, or contain several URLs with spaces between. Envoy's filter named payloads must be enabled, too. Sinks receive what users send and get")
+	fs.IntVar(&f.queue, "payload-queue", DefaultQueue, "queue at most `N` copies for one sink; drop and count any more")
+	fs.StringVar(&f.caFile, "payload-ca-file", "", "for sinks with https: trust only the certificate authorities in this PEM `FILE`")
 	fs.StringVar(&f.tokenFile, "payload-token-file", "", "send sinks the bearer token in this `FILE`, which may be replaced at any time")
 }
 
@@ -47,7 +47,7 @@ func (f *Flags) Check() error {
 	case f.queue < workers:
 		return fmt.Errorf("--payload-queue %d: it must be at least %d", f.queue, workers)
 	case len(sinks) == 0 && f.caFile+f.tokenFile != "":
-		return errors.New("--payload-ca-file and --payload-token-file are of no use without --payload-processor")
+		return errors.New("--payload-ca-file and --payload-token-file need --payload-processor")
 	}
 	return nil
 }
@@ -59,7 +59,7 @@ func (f *Flags) sinks() (all []sink.Sink, err error) {
 			return nil, fmt.Errorf("--payload-processor: %w", err)
 		}
 		if f.tokenFile != "" && s.URL != nil && s.URL.Scheme == "http" && !loopback(s.URL.Hostname()) {
-			return nil, fmt.Errorf("--payload-token-file: %s would show the token to the network: use https", s)
+			return nil, fmt.Errorf("--payload-token-file: %s would send the token unencrypted: use https", s)
 		}
 		all = append(all, s)
 	}
@@ -84,7 +84,7 @@ func (f *Flags) Open(m *metrics.Meter, log *slog.Logger) (*Server, error) {
 			return nil, fmt.Errorf("--payload-ca-file: %w", err)
 		}
 		if c.TLS.RootCAs = x509.NewCertPool(); !c.TLS.RootCAs.AppendCertsFromPEM(text) {
-			return nil, errors.New("--payload-ca-file: " + f.caFile + " holds no certificate in PEM")
+			return nil, errors.New("--payload-ca-file: " + f.caFile + " contains no PEM certificate")
 		}
 	}
 	if f.tokenFile != "" {

@@ -123,7 +123,7 @@ func (o *outlet) send(ctx context.Context, p *sink.Payload) error {
 	defer answer.Body.Close()
 	_, _ = io.CopyN(io.Discard, answer.Body, 1<<16) // so that the connection can be reused
 	if answer.StatusCode/100 != 2 {
-		return fmt.Errorf("it answers %s", answer.Status)
+		return fmt.Errorf("the sink answered %s", answer.Status)
 	}
 	return nil
 }
@@ -147,5 +147,5 @@ func (o *outlet) drop(reason string, err error) {
 		more = append(more, "err", err)
 	}
 	clear(o.dropped)
-	o.log.Warn("copies of requests or answers are dropped", more...)
+	o.log.Warn("dropped copies of requests or answers for a sink", more...)
 }

@@ -147,7 +147,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 		defer close(ended)
 		defer func() { // a panic loses only the copies of this request
 			if fault := recover(); fault != nil {
-				s.log.Error("panic in the copies of a request", "fault", fault, "stack", string(debug.Stack()))
+				s.log.Error("panic while copying a request", "fault", fault, "stack", string(debug.Stack()))
 			}
 		}()
 		s.copies(messages)

@@ -20,10 +20,10 @@ var (
 	ErrNoPool         = errors.New("the pool does not exist")
 	ErrNotAddressable = errors.New("no endpoint of the pool lists the model")
 	ErrNoneReady      = errors.New("no endpoint that lists the model is ready")
-	ErrSubset         = errors.New("none of the endpoints that the data plane allows can answer")
+	ErrSubset         = errors.New("no endpoint that the data plane allows can serve the request")
 	// ErrFull means that every copy is at its concurrency limit. It no longer applies when one of
 	// their requests ends.
-	ErrFull = errors.New("every copy of the model has as many requests as it takes at once")
+	ErrFull = errors.New("every copy of the model is at its concurrency limit")
 )
 
 // ErrUnlisted means 404: no route admits the model, and no endpoint lists it.
@@ -111,7 +111,7 @@ func ParseRule(name string) (Rule, error) {
 			return Rule(i), nil
 		}
 	}
-	return 0, fmt.Errorf("there is no policy %q: use one of %s", name, strings.Join(ruleNames[:], ", "))
+	return 0, fmt.Errorf("unknown policy %q: use one of %s", name, strings.Join(ruleNames[:], ", "))
 }
 
 // DefaultThreshold is the default of Policy.Threshold. The adapters in an engine's slots share its

@@ -105,7 +105,7 @@ func (c *Client) Run(ctx context.Context) error {
 			pause, silent = shortest, false
 		}
 		if !silent {
-			c.Log.Warn("cannot reach control; keeping what it last said; retrying", "control", c.Target, "err", err)
+			c.Log.Warn("cannot reach control; keeping the last placement state; retrying", "control", c.Target, "err", err)
 			silent = true
 		}
 		timer := time.NewTimer(pause/2 + rand.N(pause/2))
@@ -259,7 +259,7 @@ func (t *talk) hear(u *placement.Update) bool {
 	t.Meter.Heard(t.applied, now)
 	if news.All {
 		t.Meter.Connected(true)
-		t.Log.Info("control has sent everything that it knows", "control", t.Target, "endpoints", len(news.Endpoints), "copies",
+		t.Log.Info("placement state synced", "control", t.Target, "endpoints", len(news.Endpoints), "copies",
 			len(news.Copies))
 	}
 	return true

@@ -110,7 +110,7 @@ func (c Control) tls(log *slog.Logger) (*tls.Config, error) {
 			return nil, fmt.Errorf("--control-ca-file: %w", err)
 		}
 		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, errors.New("--control-ca-file: " + c.CAFile + " holds no certificate in PEM")
+			return nil, errors.New("--control-ca-file: " + c.CAFile + " contains no PEM certificate")
 		}
 	}
 	if c.CertPath != "" {

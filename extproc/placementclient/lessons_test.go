@@ -91,7 +91,7 @@ func TestANewExtprocIsTaught(t *testing.T) {
 	y.await("y predicts", func() bool { return y.predicts(as) })
 	t.Logf("y predicts after %v: %v", time.Since(began), y.step())
 	if known := fleet.Read(y.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0]; !known.Trusted ||
-		known.Why != "predictions of another extproc came true" || known.Since.IsZero() || len(known.Factors) != 2 {
+		known.Why != "predictions of another extproc were accurate" || known.Since.IsZero() || len(known.Factors) != 2 {
 		t.Errorf("y knows %+v", known)
 	}
 	leave()
@@ -100,7 +100,7 @@ func TestANewExtprocIsTaught(t *testing.T) {
 	z.await("z predicts although x has gone", func() bool { return z.predicts(as) })
 	if fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Known {
 		return s.Times.Known()
-	})[0].Why != "predictions came true" {
+	})[0].Why != "predictions were accurate" {
 		t.Error("x got a learned profile")
 	}
 }

@@ -38,7 +38,7 @@ func (b *budget) take(n int) error {
 	mine, all := b.mine.Add(int64(n)), b.all.Add(int64(n))
 	switch {
 	case mine > maxOfOne:
-		return status(kserve.ResourceExhausted, "The request and its answers together have more than 128 MiB here.")
+		return status(kserve.ResourceExhausted, "The request and its answers together exceed 128 MiB.")
 	case all > maxKept:
 		return status(kserve.ResourceExhausted, "The gateway has no memory for this request now. Try again later.")
 	}

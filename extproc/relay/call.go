@@ -52,7 +52,7 @@ func (s *Server) call(
 	switch {
 	case err == nil, ctx.Err() != nil, isStatus(err):
 	default:
-		err = status(kserve.Unavailable, "An endpoint ended before its answer was whole.")
+		err = status(kserve.Unavailable, "An endpoint failed before its answer was complete.")
 	}
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (s *Server) call(
 	case err != nil:
 		return nil, err
 	case !ok:
-		return nil, status(kserve.Internal, "A model's answer has no message.")
+		return nil, status(kserve.Internal, "A model's answer contains no message.")
 	}
 	if _, more, err := messages.Next(); more || err != nil || messages.Partial() {
 		return nil, errMany
@@ -78,7 +78,7 @@ func (s *Server) call(
 	return &answer{first.Bytes, response.Header, response.Trailer}, nil
 }
 
-var errMany = status(kserve.Unimplemented, "A call for several models has one answer of each.")
+var errMany = status(kserve.Unimplemented, "In a call for several models, each model must answer with one message.")
 
 // ended returns the final status of a call; nil if it is OK.
 func ended(r *http.Response) error {
@@ -89,7 +89,7 @@ func ended(r *http.Response) error {
 	n, err := strconv.ParseUint(code, 10, 32)
 	switch {
 	case err != nil:
-		return status(kserve.Unavailable, "An endpoint ended a call without a status.")
+		return status(kserve.Unavailable, "An endpoint ended the call without a status.")
 	case n == 0:
 		return nil
 	}

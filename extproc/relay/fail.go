@@ -80,7 +80,7 @@ func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
 // fails.
 func (s *Server) caught(err *error) {
 	if fault := recover(); fault != nil {
-		s.Log.Error("panic in a request", "fault", fault, "stack", string(debug.Stack()))
+		s.Log.Error("panic while serving a request", "fault", fault, "stack", string(debug.Stack()))
 		*err = status(kserve.Internal, "The gateway failed.")
 	}
 }

@@ -34,7 +34,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, way http.RoundT
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
-				s.Log.Warn("cannot send a request on", "to", to.Host, "path", r.URL.Path, "err", err)
+				s.Log.Warn("cannot forward a request", "to", to.Host, "path", r.URL.Path, "err", err)
 			}
 			s.unavailable(w, r, words)
 		},

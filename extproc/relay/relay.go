@@ -157,7 +157,7 @@ func NewTokens(file string) (*relaytoken.Sealer, error) {
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
-		return nil, fmt.Errorf("%s holds no key: remove it: %w", file, err)
+		return nil, fmt.Errorf("%s contains no key: remove it: %w", file, err)
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
 	return relaytoken.NewSealer(aead), err

@@ -146,7 +146,7 @@ func TestProcessesThatTakeOverShareAKey(t *testing.T) {
 	if err := os.WriteFile(file, []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := relay.NewTokens(file); err == nil || !strings.Contains(err.Error(), file+" holds no key: remove it") {
+	if _, err := relay.NewTokens(file); err == nil || !strings.Contains(err.Error(), file+" contains no key: remove it") {
 		t.Errorf("a file without a key: %v", err)
 	}
 }
@@ -673,11 +673,11 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 		{"a bad", false, "3 bad shape: 1%2 a+b ", ""},
 		{"a late", false, "13 late ", ""},
 		{"slow bad-beside-slow", false, "3 worse ", ""},
-		{"a none", false, "13 A model's answer has no message. ", "500 internal"},
-		{"a two", false, "12 A call for several models has one answer of each. ", "501 unknown_method"},
-		{"a half", false, "12 A call for several models has one answer of each. ", "501 unknown_method"},
-		{"a plain", false, "14 An endpoint ended a call without a status. ", "503 no_endpoint"},
-		{"a huge", false, "8 The request and its answers together have more than 128 MiB here. ", "429 request_too_large"},
+		{"a none", false, "13 A model's answer contains no message. ", "500 internal"},
+		{"a two", false, "12 In a call for several models, each model must answer with one message. ", "501 unknown_method"},
+		{"a half", false, "12 In a call for several models, each model must answer with one message. ", "501 unknown_method"},
+		{"a plain", false, "14 An endpoint ended the call without a status. ", "503 no_endpoint"},
+		{"a huge", false, "8 The request and its answers together exceed 128 MiB. ", "429 request_too_large"},
 	} {
 		var models []relaytoken.Model
 		for id := range strings.FieldsSeq(c.models) {
@@ -851,9 +851,9 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 			`{"error":"The model's answer has more than one message."}`, "ModelInfer"},
 		{"no JSON", "POST", "/v2/models/m/infer", "x", nil, 400, "", ""},
 		{"no gzip", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "gzip"}, 400,
-			`{"error":"The body is not what its content encoding says: it cannot be inflated."}`, ""},
+			`{"error":"The body is not valid in its content encoding."}`, ""},
 		{"gzip that is cut off", "POST", "/v2/models/m/infer", zipped(infer)[:40], map[string]string{"Content-Encoding": "gzip"}, 400,
-			`{"error":"The body is not what its content encoding says: it cannot be inflated."}`, ""},
+			`{"error":"The body is not valid in its content encoding."}`, ""},
 		{"another encoding", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "br"}, 400,
 			`{"error":"Send the body without a content encoding, or with gzip."}`, ""},
 		{"a stream", "POST", "/v2/models/m/infer_stream", infer, nil, 501, "", ""},

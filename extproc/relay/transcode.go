@@ -43,7 +43,7 @@ func (s *Server) transcoded(r *http.Request, e relaytoken.Request, budget *budge
 	body, err := io.ReadAll(from)
 	if err != nil {
 		if gzipped(r) && r.Context().Err() == nil && !isStatus(err) {
-			err = status(kserve.InvalidArgument, "The body is not what its content encoding says: it cannot be inflated.")
+			err = status(kserve.InvalidArgument, "The body is not valid in its content encoding.")
 		}
 		return asked, nil, err
 	}
@@ -51,7 +51,7 @@ func (s *Server) transcoded(r *http.Request, e relaytoken.Request, budget *budge
 		return asked, nil, err
 	}
 	if len(asked.Message) > maxMessage {
-		return asked, nil, status(kserve.ResourceExhausted, "The request has more than 32 MiB as a message of gRPC.")
+		return asked, nil, status(kserve.ResourceExhausted, "As a gRPC message, the request exceeds 32 MiB.")
 	}
 	if err := budget.take(2 * len(asked.Message)); err != nil { // the message and its frame
 		return asked, nil, err
@@ -77,7 +77,7 @@ func inflated(r *http.Request, budget *budget) (io.Reader, error) {
 	case gzipped(r):
 		is, err := gzip.NewReader(r.Body)
 		if err != nil {
-			return nil, status(kserve.InvalidArgument, "The body is not what its content encoding says: it cannot be inflated.")
+			return nil, status(kserve.InvalidArgument, "The body is not valid in its content encoding.")
 		}
 		return budget.reader(is), nil
 	}

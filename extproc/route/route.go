@@ -15,7 +15,7 @@ var (
 	// routes to serve it.
 	ErrUnknownModel = errors.New("no route admits the model")
 	// ErrUnknownPool means that a request names no model and that nothing else determines its pool.
-	ErrUnknownPool = errors.New("nothing says which pool the request is for")
+	ErrUnknownPool = errors.New("the request names no pool")
 )
 
 // Ask is what is known of a request before its route is found.

@@ -544,7 +544,7 @@ func TestLooksOverTLS(t *testing.T) {
 		{"unchecked", "127.0.0.1", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{InsecureSkipVerify: true},
 			Tokens: secret}}, ""},
 		{"without a token", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}}},
-			"it wants the token of --engine-token-file"},
+			"it requires a token: set --engine-token-file"},
 		{"without TLS", "engines.test", scrape.Config{Access: engineclient.Access{Tokens: secret}}, "the engine answers 400"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -182,7 +182,7 @@ func (c Config) open(health *healthService) (all []door, err error) {
 			return all, errors.Join(err, l.Close())
 		}
 		all = append(all, door{l, server, 0})
-		c.Log.Info("serving Headgate's own Envoys", "address", address)
+		c.Log.Info("serving Headgate's own Envoy", "address", address)
 	}
 	if c.Port >= 0 {
 		l, err := Listen("grpc-port", c.Host, c.Port)

@@ -26,7 +26,7 @@ type Settings struct {
 	FinalUnavailable bool
 	// AffinityHeader and AffinityCookie name what identifies a session; at most one is set.
 	AffinityHeader, AffinityCookie string
-	// DefaultModel is the model of requests that name none, as clients name it. If it is empty,
+	// DefaultModel is model of requests that name none, as clients name it. If it is empty,
 	// such requests are rejected.
 	DefaultModel string
 	// Request limits the duration of a request; 0 leaves that to the data plane.
@@ -144,15 +144,15 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	lines := []Line{
 		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
 		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10),
-			"requests for one adapter at one endpoint from which on another endpoint is preferred", own.AdapterThreshold != nil,
+			"prefer another endpoint once an endpoint has this many requests for the adapter", own.AdapterThreshold != nil,
 			"adapter-threshold"},
 		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane may try", own.Retry != nil &&
 			own.Retry.Attempts != nil, "endpoints-per-request"},
 		{"retry.unavailable", strconv.FormatBool(!s.FinalUnavailable),
-			"whether UNAVAILABLE, or 503 without Retry-After, is a reason to try another endpoint", own.Retry != nil &&
+			"whether the data plane tries another endpoint after UNAVAILABLE, or 503 without Retry-After", own.Retry != nil &&
 				own.Retry.Unavailable != nil, ""},
-		{"sessionAffinity", affinity, "which header or cookie names a session, which prefers one endpoint", own.SessionAffinity != nil, ""},
-		{"defaultModel", cmp.Or(s.DefaultModel, "none"), "the model of requests that name none", own.DefaultModel != "", ""},
+		{"sessionAffinity", affinity, "header or cookie that names a session, whose requests prefer one endpoint", own.SessionAffinity != nil, ""},
+		{"defaultModel", cmp.Or(s.DefaultModel, "none"), "model of requests that name none", own.DefaultModel != "", ""},
 		{"timeouts.request", request, "longest time of a whole request", t.Request != nil, ""},
 		{"timeouts.queue", s.Hold.String(), "longest wait for a model to be loaded", t.Queue != nil, "max-queue-time"},
 		{"timeouts.inFlight", s.Lease.String(), "how long a request counts as in flight when nothing reports its end", t.InFlight != nil,
@@ -161,33 +161,33 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 			t.StaleAfter != nil, "stale-after"},
 		{"timeouts.lostAfter", s.Lost.String(), "silence after which an endpoint gets requests only if all are silent",
 			t.LostAfter != nil || raised, "lost-after"},
-		{"rpcConfigs", rpcs(own.RPCConfigs), "gRPC methods of which it is said where their messages name the model",
+		{"rpcConfigs", rpcs(own.RPCConfigs), "gRPC methods with a configured field for the model",
 			len(own.RPCConfigs) > 0, ""},
 		{"allowOtherRpcs", strconv.FormatBool(own.AllowOtherRPCs == nil || *own.AllowOtherRPCs),
-			"whether models take calls of methods that rpcConfigs do not name", own.AllowOtherRPCs != nil, ""},
-		{"profile", timing, "how long the pool's engines take", own.Profile != nil, ""},
+			"whether extproc forwards calls of methods that rpcConfigs does not name", own.AllowOtherRPCs != nil, ""},
+		{"profile", timing, "service times of the pool's engines", own.Profile != nil, ""},
 	}
 	for _, class := range slices.Sorted(maps.Keys(p.Classes)) {
 		lines = append(lines, Line{"profile.classes[" + class + "]", named(p.Classes[class]),
-			"how long engines of this class of hardware take", true, ""})
+			"service times of engines on this accelerator", true, ""})
 	}
 	return append(lines, Line{
 		"predictions", s.predictions(p),
-		"whether policy latency decides by them: now, GET /profiles and headgate_pool_predictions_trusted say", own.Profile != nil, "",
+		"whether policy latency uses them; GET /profiles and headgate_pool_predictions_trusted show the current state", own.Profile != nil, "",
 	})
 }
 
 // rpcs describes the gRPC methods that a pool configures.
 func rpcs(all map[string]v1alpha1.RPCConfig) string {
 	if len(all) == 0 {
-		return "those known by default"
+		return "the built-in ones"
 	}
 	return strings.Join(slices.Sorted(maps.Keys(all)), ", ")
 }
 
 // named describes a profile.
 func named(is *objects.Said) string {
-	name := cmp.Or(is.Name, "one without a name")
+	name := cmp.Or(is.Name, "unnamed")
 	if is.Pinned {
 		name += ", pinned"
 	}
@@ -198,7 +198,7 @@ func named(is *objects.Said) string {
 // running extproc may also have learned profiles.
 func (s Settings) predictions(p *objects.Pool) string {
 	if !s.Policy.Predicts() {
-		return "none: the policy asks for none"
+		return "none: the policy uses none"
 	}
 	said, pinned := true, true
 	note := func(is *objects.Said) {
@@ -212,9 +212,9 @@ func (s Settings) predictions(p *objects.Pool) string {
 	}
 	switch {
 	case pinned:
-		return "trusted: nothing is learned"
+		return "trusted: the profile is pinned"
 	case said:
-		return "trusted until they turn out wrong: a profile is given"
+		return "trusted until they turn out wrong: the pool has a profile"
 	}
-	return "trusted once they come true, and policy proposal until then: no profile is given"
+	return "trusted once they are accurate, and policy proposal until then: the pool has no profile"
 }

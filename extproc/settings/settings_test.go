@@ -83,7 +83,7 @@ timeouts.lostAfter = 1m0s, own
 rpcConfigs = a.B/C, d.E/F, own
 allowOtherRpcs = false, own
 profile = 70B of parameters on 4 x A100-80GB, own
-predictions = none: the policy asks for none, own
+predictions = none: the policy uses none, own
 `,
 		"two": `policy = latency, --policy
 adapterThreshold = 32, --adapter-threshold
@@ -96,10 +96,10 @@ timeouts.queue = 2m0s, --max-queue-time
 timeouts.inFlight = 1m0s, --in-flight-timeout
 timeouts.staleAfter = 1s, --stale-after
 timeouts.lostAfter = 10s, --lost-after
-rpcConfigs = those known by default, --
+rpcConfigs = the built-in ones, --
 allowOtherRpcs = true, --
 profile = none, --
-predictions = trusted once they come true, and policy proposal until then: no profile is given, --
+predictions = trusted once they are accurate, and policy proposal until then: the pool has no profile, --
 `,
 	} {
 		var got strings.Builder
@@ -124,14 +124,14 @@ func TestWhenPredictionsAreTrusted(t *testing.T) {
 		of   objects.Pool
 		want string // a prefix of the text
 	}{
-		{objects.Pool{}, "trusted once they come true, and policy proposal until then"},
+		{objects.Pool{}, "trusted once they are accurate, and policy proposal until then"},
 		{objects.Pool{Profile: &profile.Profile{}}, "trusted until they turn out wrong"},
-		{objects.Pool{Profile: &profile.Profile{}, Pinned: true}, "trusted: nothing is learned"},
+		{objects.Pool{Profile: &profile.Profile{}, Pinned: true}, "trusted: the profile is pinned"},
 		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": said}}, "trusted once"},
 		{objects.Pool{Endpoints: []objects.Endpoint{a}, Classes: map[string]*objects.Said{"a": said}}, "trusted until"},
 		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned, "b": said}}, "trusted until"},
 		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned, "b": pinned}},
-			"trusted: nothing"},
+			"trusted: the profile is pinned"},
 		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned}, Profile: &profile.Profile{}},
 			"trusted until"},
 	} {
@@ -141,8 +141,8 @@ func TestWhenPredictionsAreTrusted(t *testing.T) {
 			t.Errorf("%+v: %s = %s, want %s", c.of, last.Name, last.Value, c.want)
 		}
 		for class, is := range c.of.Classes {
-			want := settings.Line{Name: "profile.classes[" + class + "]", Value: "one without a name" +
-				map[bool]string{true: ", pinned"}[is.Pinned], Means: "how long engines of this class of hardware take", Own: true}
+			want := settings.Line{Name: "profile.classes[" + class + "]", Value: "unnamed" +
+				map[bool]string{true: ", pinned"}[is.Pinned], Means: "service times of engines on this accelerator", Own: true}
 			if !slices.Contains(lines, want) {
 				t.Errorf("the line %+v is missing", want)
 			}

@@ -18,11 +18,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-const drainUsage = `extproc drain lets the Envoy beside it come to its end without cutting an answer.
+const drainUsage = `extproc drain drains the Envoy beside it, so that Envoy can stop without cutting an answer.
 
-At SIGTERM, Envoy ends at once and cuts answers. Run this before, as the preStop hook of Envoy's container. It keeps
-serving for --delay, until nobody opens new connections; then it has Envoy ask its clients to leave, and returns when no
-request is in flight, or after --limit. The pod's terminationGracePeriodSeconds must be longer than both together.
+At SIGTERM, Envoy stops at once and cuts answers. Run extproc drain before, as the preStop hook of Envoy's container.
+First it waits for --delay, until no client opens new connections. Then it drains Envoy's listeners, and returns once no
+request is in flight, or after --limit. The pod's terminationGracePeriodSeconds must exceed the sum of both flags.
 
 Flags:
 
@@ -45,8 +45,8 @@ func Drain(ctx context.Context, args []string, out io.Writer) error {
 	fs.Usage = func() { fmt.Fprintln(out, drainUsage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
 	admin := fs.String("admin", "127.0.0.1:9901", "call Envoy's admin interface at this `HOST:PORT`")
-	delay := fs.Duration("delay", 5*time.Second, "keep serving for this long first, since load balancers learn late that the pod ends")
-	limit := fs.Duration("limit", 5*time.Minute, "then wait at most this long for requests to end")
+	delay := fs.Duration("delay", 5*time.Second, "first keep serving for this long, because load balancers keep sending requests for a while")
+	limit := fs.Duration("limit", 5*time.Minute, "then wait at most this long until no request is in flight")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func Drain(ctx context.Context, args []string, out io.Writer) error {
 			idle = 0
 		}
 		if !wait(ctx, drainPoll) {
-			return fmt.Errorf("requests still in flight after %v: %d; Envoy will cut them", *limit, active)
+			return fmt.Errorf("requests still in flight after %v: %d; Envoy will cut them; set a longer --limit", *limit, active)
 		}
 	}
 	return nil
@@ -103,7 +103,7 @@ func ask(ctx context.Context, method, admin, path string) (string, error) {
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
 	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s %s: envoy says %s: %s", method, path, response.Status, body)
+		err = fmt.Errorf("%s %s: Envoy answered %s: %s", method, path, response.Status, body)
 	}
 	return string(body), err
 }
@@ -120,8 +120,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-const installUsage = `extproc install DIR copies this program to DIR/extproc, for a container whose image has neither it nor a shell:
-Envoy's, whose preStop hook runs DIR/extproc drain.`
+const installUsage = `extproc install DIR copies this program to DIR/extproc. Envoy's container, whose image has neither extproc nor a shell,
+then runs DIR/extproc drain as its preStop hook.`
 
 // Install implements the command "install": it copies the running program into a folder. Help is
 // printed to out.

@@ -66,7 +66,7 @@ func TestDecodedBodiesAreBounded(t *testing.T) {
 	}
 	server.Reads(stream.MaxKept)
 	if _, got := send(body); got != "reply: 429 details=headgate_crowded content-type=application/json\n"+
-		`{"error":{"message":"The gateway has too many large messages to read. Try again later.","type":"rate_limit_error","param":null,"code":"crowded"}}`+"\n" {
+		`{"error":{"message":"The gateway is out of memory for large messages. Try again later.","type":"rate_limit_error","param":null,"code":"crowded"}}`+"\n" {
 		t.Errorf("a request beyond the limit gets %s", got)
 	}
 	if n := server.Reads(-stream.MaxKept); n != 0 {

@@ -94,12 +94,12 @@ var (
 	errClosedPath = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path.")
 	// errNoPool is for a request without a model from a gateway that names no pool.
 	errNoPool = invalid(http.StatusNotFound, "unknown_url", "",
-		"The request names no model, and the gateway does not say which pool it is for.")
+		"The request names no model, and the gateway names no pool.")
 	errTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "",
-		fmt.Sprintf("The body has more than %d MiB.", maxBody>>20))
+		fmt.Sprintf("The body exceeds %d MiB.", maxBody>>20))
 	// errDecodedTooLarge is for a body that is too large without its content codings.
 	errDecodedTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "",
-		fmt.Sprintf("Decoded, the body has more than %d MiB.", maxBody>>20))
+		fmt.Sprintf("The decoded body exceeds %d MiB.", maxBody>>20))
 	// errEncoded is for a body with a content coding behind another gateway, where extproc cannot
 	// send on a decoded body.
 	errEncoded = unsupported("identity", "Send the body without a content encoding.")
@@ -107,43 +107,43 @@ var (
 	// errNoModel is for a request whose body the data plane does not show, and whose model it does
 	// not name.
 	errNoModel = invalid(http.StatusBadRequest, "invalid_request", "model",
-		"The body names no model that the gateway can read: send a JSON object with a model of GET /v1/models.")
+		"The gateway cannot find the model in the body: send a JSON object with a model of GET /v1/models.")
 	// errRename is for a route that renames the model where extproc cannot change the body.
 	errRename = failed(http.StatusInternalServerError, "rename_impossible",
-		"The route of the model %s gives it another name, which this gateway cannot write: its ext_proc shows no bodies. Its operator can let extproc ask for them (--allow-mode-override).")
+		"The route of the model %s renames it, which this gateway cannot do: its ext_proc sends no bodies. The operator can let extproc request them (--allow-mode-override).")
 	// errUnknownModel is for a model that does not exist.
 	errUnknownModel = invalid(http.StatusNotFound, "model_not_found", "model",
 		"The model %s does not exist. GET /v1/models lists those that do.")
 	// errUnknownAnswer is for a request about a stored response that no endpoint has.
-	errUnknownAnswer = invalid(http.StatusNotFound, "response_not_found", "", "The gateway knows of no such response.")
+	errUnknownAnswer = invalid(http.StatusNotFound, "response_not_found", "", "The gateway has no such response.")
 	// errNotHeard is for a model that no object admits, while control or the engines of an open
 	// pool have not yet listed theirs.
 	errNotHeard = &apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model",
-		Message: "The gateway does not know yet whether there is a model %s. Try again.", retryAfter: retrySoon}
+		Message: "The gateway is not ready: it does not know yet whether it has a model %s. Try again.", retryAfter: retrySoon}
 	// errNoOffer is for a listener that the objects do not have yet, or no longer.
-	errNoOffer = unavailable("not_ready", "The gateway does not know yet which models it serves here. Try again.", retrySoon)
+	errNoOffer = unavailable("not_ready", "The gateway is not ready: it has no list of models yet. Try again.", retrySoon)
 	// errStopping is for a request that waits for its model when extproc stops.
-	errStopping = unavailable("not_ready", "The gateway restarts, and cannot wait for the model %s to be loaded. Try again.", retrySoon)
+	errStopping = unavailable("not_ready", "The gateway is restarting and cannot wait for the model %s to be loaded. Try again.", retrySoon)
 	// errRelayToken is for a request of the relay with a token that this process cannot open.
 	errRelayToken = unavailable("not_ready", "The gateway restarted while it handled the request. Try again.", retrySoon)
 	// errGone is for a request whose endpoint refuses connections and sends nothing more.
-	errGone = unavailable(wire.EngineGone, "The server ended before it answered. Try again.", retrySoon)
+	errGone = unavailable(wire.EngineGone, "The server stopped before it answered. Try again.", retrySoon)
 	// errUnwell means that no endpoint of any pool is healthy.
-	errUnwell = unavailable("no_endpoint", "No endpoint can answer right now.", retrySoon)
+	errUnwell = unavailable("no_endpoint", "No endpoint can serve the request right now.", retrySoon)
 	// errNoEndpoint is for a request that names no model; errNotServed is for one that does.
-	errNoEndpoint = unavailable("no_endpoint", "No endpoint can answer right now. Try again.", retrySoon)
+	errNoEndpoint = unavailable("no_endpoint", "No endpoint can serve the request right now. Try again.", retrySoon)
 	errNotServed  = unavailable("no_endpoint", "No endpoint serves the model %s right now. Try again.", retrySoon)
 	// errSubset is for a request whose data plane allows only endpoints that cannot answer.
-	errSubset = unavailable("no_endpoint", "None of the endpoints that the gateway allows can answer right now. Try again.", retrySoon)
+	errSubset = unavailable("no_endpoint", "No endpoint that the gateway allows can serve the request right now. Try again.", retrySoon)
 	// errExpired is for a request whose model was not loaded in time.
 	errExpired = timedOut("load_timeout", "The model %s could not be loaded in time. Try again.")
 	// errBusy is for a request that no copy of its model could take in time.
-	errBusy = timedOut("model_busy", "The model %s had too many requests to take this one in time. Try again.")
+	errBusy = timedOut("model_busy", "The model %s was too busy to serve the request in time. Try again.")
 	errFull = &apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting",
-		Message: "Too many requests wait for the model %s. Try again later.", retryAfter: retryLater}
+		Message: "Too many requests are queued for the model %s. Try again later.", retryAfter: retryLater}
 	// errCrowded is for a body or message for which extproc has no memory left.
 	errCrowded = &apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "crowded",
-		Message: "The gateway has too many large messages to read. Try again later.", call: kserve.ResourceExhausted}
+		Message: "The gateway is out of memory for large messages. Try again later.", call: kserve.ResourceExhausted}
 
 	// errNoMethod is for a method that may not pass, or that the engine does not have.
 	errNoMethod = invalidCall(http.StatusNotFound, "unknown_method", "This gateway serves no such method.", kserve.Unimplemented)
@@ -151,16 +151,16 @@ var (
 	// errNoVModel is for a name that has to be a VModel's and is not.
 	errNoVModel = invalidCall(http.StatusNotFound, "model_not_found", "vmodel not found", kserve.NotFound)
 	// errSeveral is for a call for several models where no relay can send it to each.
-	errSeveral = invalidCall(http.StatusNotImplemented, "several_models", "This gateway takes no call for several models.",
+	errSeveral = invalidCall(http.StatusNotImplemented, "several_models", "This gateway does not support calls for several models.",
 		kserve.Unimplemented)
 	// errNoneFound is for a call for several models, none of which exists.
 	errNoneFound    = invalidCall(http.StatusNotFound, "model_not_found", "none of the requested models were found", kserve.NotFound)
 	errAnotherModel = invalidCall(http.StatusBadRequest, "another_model",
-		"A message of the call names another model than the first: make a call for each model.", kserve.InvalidArgument)
+		"A message names another model than the first message of the call: make one call for each model.", kserve.InvalidArgument)
 	// errHidden is for a call whose messages must be read or changed, while the data plane does not
 	// show them.
 	errHidden = failed(http.StatusInternalServerError, "messages_hidden",
-		"The gateway has to read the messages of this call, and its ext_proc shows none: its operator can set request_body_mode FULL_DUPLEX_STREAMED for gRPC.")
+		"The gateway must read the messages of this call, but its ext_proc sends none: the operator can set request_body_mode FULL_DUPLEX_STREAMED for gRPC.")
 
 	errInternal = &apiError{status: http.StatusInternalServerError, Type: serverError, Code: "internal", Message: "The gateway failed."}
 )
@@ -229,16 +229,16 @@ func replyTo(err error, named bool) *apiError {
 func describeLoad(reason string) *apiError {
 	switch reason {
 	case wire.NoEndpoint:
-		return unavailable("no_endpoint", "No server that could load the model %s can be reached right now. Try again.", retrySoon)
+		return unavailable("no_endpoint", "No server that can load the model %s is reachable right now. Try again.", retrySoon)
 	case wire.NoRoom:
-		return unavailable("no_room", "There is no room to load the model %s right now. Try again later.", retryLater)
+		return unavailable("no_room", "The servers have no room to load the model %s right now. Try again later.", retryLater)
 	}
 	why := map[string]string{
-		wire.RankTooLarge: ": its rank is larger than the servers take",
-		wire.FilesMissing: ": the servers find no files of it",
-		wire.NoLabels:     ": no server has what its kind needs",
-		wire.TooLarge:     ": it is larger than any server holds",
-		wire.CannotLoad:   ": its servers load no such models while they run",
+		wire.RankTooLarge: ": its rank exceeds the limit of the servers",
+		wire.FilesMissing: ": the servers cannot find its files",
+		wire.NoLabels:     ": no server has the labels that it requires",
+		wire.TooLarge:     ": it is too large for every server",
+		wire.CannotLoad:   ": its servers cannot load models at run time",
 	}[reason]
 	return failed(http.StatusServiceUnavailable, "model_load_failed", "The model %s could not be loaded"+why+".")
 }

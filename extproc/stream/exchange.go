@@ -105,7 +105,7 @@ func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (respo
 	switch r := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
 		if x.phase != fresh {
-			return nil, errProtocol("ext_proc sends the headers of a request twice")
+			return nil, errProtocol("ext_proc sent the headers of a request twice")
 		}
 		if err := x.scope.configure(m.GetProtocolConfig()); err != nil {
 			return nil, err
@@ -131,7 +131,7 @@ func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (respo
 	case *extprocv3.ProcessingRequest_ResponseTrailers:
 		return x.responseTrailers(now), nil
 	}
-	return nil, errProtocol(fmt.Sprintf("ext_proc sends %T, which extproc does not know", m.GetRequest()))
+	return nil, errProtocol(fmt.Sprintf("ext_proc sent %T, which extproc does not support", m.GetRequest()))
 }
 
 // endable reports whether the data plane can finish the request without the exchange: it is decided
@@ -170,7 +170,7 @@ func (x *exchange) tooLarge() bool {
 func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses, error) {
 	switch {
 	case x.phase == fresh:
-		return nil, errProtocol("ext_proc sends a body before its headers: set request_header_mode to SEND")
+		return nil, errProtocol("ext_proc sent a body before its headers: set request_header_mode to SEND")
 	case x.phase == replied:
 		return nil, nil // it was in transit when extproc replied
 	case x.phase == dropping && !end:
@@ -226,7 +226,7 @@ func (x *exchange) requestChunk(chunk []byte, end bool, now time.Time) responses
 func (x *exchange) requestTrailers(now time.Time) (responses, error) {
 	switch x.phase {
 	case fresh:
-		return nil, errProtocol("ext_proc sends trailers before headers: set request_header_mode to SEND")
+		return nil, errProtocol("ext_proc sent trailers before headers: set request_header_mode to SEND")
 	case replied:
 		return nil, nil
 	case dropping:

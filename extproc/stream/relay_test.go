@@ -253,10 +253,10 @@ func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
 		{"none of them", "mm-model-id=noone mm-model-id=nobody", "reply: 404 5 none of the requested models were found", nil, false, nil},
 		{"VModels", "mm-vmodel-id=sql mm-vmodel-id=mm-1", "/run/inner.sock", []string{"sql sql"}, false, nil},
 		{"an Envoy without a socket for the relay", "mm-model-id=mm-1 mm-model-id=text-to-sql",
-			"reply: 501 12 This gateway takes no call for several models.", nil, false, func(s *stream.Server) stream.Exchange {
+			"reply: 501 12 This gateway does not support calls for several models.", nil, false, func(s *stream.Server) stream.Exchange {
 				return s.ExchangeAt("", objects.Name{}, nil)
 			}},
-		{"another gateway", "mm-model-id=mm-1 mm-model-id=text-to-sql", "reply: 501 12 This gateway takes no call for several models.", nil,
+		{"another gateway", "mm-model-id=mm-1 mm-model-id=text-to-sql", "reply: 501 12 This gateway does not support calls for several models.", nil,
 			false, func(s *stream.Server) stream.Exchange {
 				return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
 			}},
@@ -366,10 +366,10 @@ func TestTheInnerServerAtAGateway(t *testing.T) {
 		{"several at a listener", several, nil, objects.Name{}, "/run/inner.sock calls/ns/base"},
 		{"several at a route", several, nil, base, "/run/inner.sock"},
 		{"one copy in a pool that fails open", aCall + "mm-model-id=mm-1", failsOpen, base, address + " mm-1"},
-		{"several in a pool that fails open", several, failsOpen, base, "reply: 501 12 This gateway takes no call for several models."},
+		{"several in a pool that fails open", several, failsOpen, base, "reply: 501 12 This gateway does not support calls for several models."},
 		{"REST in a pool that fails open", aInfer + "mm-1/infer", failsOpen, base, address + " mm-1"},
 		{"one copy behind TLS", aCall + "mm-model-id=mm-1", byTLS, base, address + " mm-1"},
-		{"several behind TLS", several, byTLS, base, "reply: 501 12 This gateway takes no call for several models."},
+		{"several behind TLS", several, byTLS, base, "reply: 501 12 This gateway does not support calls for several models."},
 		{"ModelMesh's API at a listener", manage, nil, objects.Name{}, "reply: 404 12 This gateway serves no such method."},
 		{"ModelMesh's API at a route", manage, nil, base, "reply: 404 12 This gateway serves no such method."},
 	} {

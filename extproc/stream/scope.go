@@ -124,7 +124,7 @@ func (s *scope) configure(c *extprocv3.ProtocolConfiguration) error {
 	case modeNone, modeBuffered, modePartial, modeDuplex:
 		return nil
 	case modeStreamed:
-		return errProtocol("the request_body_mode of ext_proc is STREAMED, in which the headers are gone before the model is known: set FULL_DUPLEX_STREAMED, BUFFERED or NONE")
+		return errProtocol("the request_body_mode of ext_proc is STREAMED, in which Envoy forwards the headers before extproc knows the model: set FULL_DUPLEX_STREAMED, BUFFERED or NONE")
 	}
 	return errProtocol(fmt.Sprintf("the request_body_mode of ext_proc is %s: set FULL_DUPLEX_STREAMED, BUFFERED or NONE", s.mode))
 }

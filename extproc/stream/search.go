@@ -159,7 +159,7 @@ func (d *dispatcher) spread(view *endpointstate.View, request pick.Request, othe
 					continue
 				}
 				picks = slices.Insert(picks, at, pick.Decision{Endpoint: e, Copy: &pool.Any[i], Model: picks[0].Model,
-					Reason: "not heard of yet"})
+					Reason: "no model list yet"})
 			}
 		}
 	}

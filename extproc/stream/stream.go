@@ -184,7 +184,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 		// A panic costs only its own request: Envoy continues without a destination and answers
 		// 503.
 		if fault := recover(); fault != nil {
-			p.server.Log.Error("panic in a request", "fault", fault, "stack", string(debug.Stack()))
+			p.server.Log.Error("panic while serving a request", "fault", fault, "stack", string(debug.Stack()))
 			err = status.Error(codes.Internal, "panic")
 		}
 	}()
@@ -198,7 +198,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 		}
 		out, err := x.receive(in, time.Now())
 		if err != nil {
-			p.server.Log.Error("cannot serve a data plane whose ext_proc is configured like this", "err", err)
+			p.server.Log.Error("cannot serve this data plane: its ext_proc configuration is unsupported", "err", err)
 			return status.Error(codes.FailedPrecondition, err.Error())
 		}
 		for x.dispatcher.waits != nil && err == nil {

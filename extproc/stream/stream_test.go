@@ -171,7 +171,7 @@ func TestStreamedIsRefusedAtTheFirstMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = s.Recv()
-	const want = "the request_body_mode of ext_proc is STREAMED, in which the headers are gone before the model is known: set FULL_DUPLEX_STREAMED, BUFFERED or NONE"
+	const want = "the request_body_mode of ext_proc is STREAMED, in which Envoy forwards the headers before extproc knows the model: set FULL_DUPLEX_STREAMED, BUFFERED or NONE"
 	if status.Code(err) != codes.FailedPrecondition || status.Convert(err).Message() != want {
 		t.Errorf("%v, want %s", err, want)
 	}

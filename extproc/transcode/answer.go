@@ -15,11 +15,11 @@ import (
 )
 
 // errMessage means that a response is not a message of the protocol.
-var errMessage = errors.New("its answer is not a message of V2")
+var errMessage = errors.New("its answer is not a V2 message")
 
 // broken is the client's error for a response that cannot be read.
 func broken(err error) *kserve.Error {
-	return &kserve.Error{Code: kserve.Internal, Reason: fmt.Sprintf("The model's server answered what cannot be read: %v.", err)}
+	return &kserve.Error{Code: kserve.Internal, Reason: fmt.Sprintf("The model's server sent an invalid answer: %v.", err)}
 }
 
 // field is a field of a message.
@@ -97,7 +97,7 @@ func answerInfer(message []byte, wanted inBinary) (Response, *kserve.Error) {
 		return Response{}, broken(err)
 	}
 	if len(a.raw) > 0 && len(a.raw) != len(a.outputs) {
-		return Response{}, broken(errors.New("some of its outputs are raw and some are not"))
+		return Response{}, broken(errors.New("only some of its outputs are raw"))
 	}
 	body := make([]byte, 0, 2*len(message))
 	body = appendQuoted(append(body, `{"model_name":`...), a.model)
@@ -127,7 +127,7 @@ func answerInfer(message []byte, wanted inBinary) (Response, *kserve.Error) {
 			if body, err = d.appendJSON(append(body, `,"data":`...), o.raw); err != nil {
 				return Response{}, &kserve.Error{
 					Code: kserve.FailedPrecondition,
-					Reason: fmt.Sprintf("The output %s has bytes that are not UTF-8, which JSON cannot hold: ask for it in binary, with the parameter %s.",
+					Reason: fmt.Sprintf("The output %s has bytes that are not UTF-8, which JSON cannot represent: request it in binary, with the parameter %s.",
 						quote(o.name),
 						binaryData),
 				}
@@ -245,7 +245,7 @@ func (o *output) elements(raw [][]byte, i int) (*datatype, error) {
 		}
 	}
 	if n, ok := elements(o.shape); !ok || !d.check(o.raw, n) {
-		return nil, fmt.Errorf("the output %s has not the elements that its shape says", quote(o.name))
+		return nil, fmt.Errorf("the elements of the output %s do not match its shape", quote(o.name))
 	}
 	return d, nil
 }

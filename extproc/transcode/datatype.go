@@ -123,7 +123,7 @@ func (d *datatype) read(s *scanner, raw []byte) ([]byte, error) {
 	case float:
 		token, err := s.number()
 		if err != nil {
-			return nil, errors.New("is not a number (NaN and infinities are none in JSON: send the tensor in binary)")
+			return nil, errors.New("is not a number (JSON has no NaN and no infinity: send the tensor in binary)")
 		}
 		return d.appendFloat(raw, token)
 	}

@@ -47,13 +47,13 @@ func readInfer(r kserve.REST, headerLength string, body []byte) ([]byte, inBinar
 	if headerLength != "" {
 		n, err := strconv.ParseUint(headerLength, 10, 31)
 		if err != nil || n == 0 || n > uint64(len(body)) {
-			return nil, inBinary{}, fault("The header %s must be how many of the %d bytes of the body are JSON.", HeaderLength, len(body))
+			return nil, inBinary{}, fault("The header %s must state how many of the %d bytes of the body are JSON.", HeaderLength, len(body))
 		}
 		json = body[:n]
 	}
 	if !utf8.Valid(json) {
 		return nil, inBinary{},
-			fault("The request is not UTF-8, as JSON is: send text so, and other bytes as a tensor in binary, with the header %s.",
+			fault("The request is not UTF-8, as JSON must be: send text as UTF-8, and other bytes as a tensor in binary, with the header %s.",
 				HeaderLength)
 	}
 	x := inference{json: scanner{b: json}, tail: body[len(json):], binary: inBinary{output: make(map[string]bool)}}
@@ -61,7 +61,7 @@ func readInfer(r kserve.REST, headerLength string, body []byte) ([]byte, inBinar
 		if said, ok := errors.AsType[*kserve.Error](err); ok {
 			return nil, inBinary{}, said
 		}
-		return nil, inBinary{}, fault("The request cannot be read as one of V2: %v.", err)
+		return nil, inBinary{}, fault("The request is not a valid V2 request: %v.", err)
 	}
 	return x.message(r), x.binary, nil
 }

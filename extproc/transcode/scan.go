@@ -14,7 +14,7 @@ import (
 const maxDepth = 128
 
 var (
-	errDeep = fmt.Errorf("it nests deeper than %d levels", maxDepth)
+	errDeep = fmt.Errorf("it is nested deeper than %d levels", maxDepth)
 	errEnd  = errors.New("it ends too early")
 )
 
@@ -267,7 +267,7 @@ func (s *scanner) unescape(dst []byte) ([]byte, error) {
 			}
 		}
 		if !ok {
-			return nil, fmt.Errorf("at byte %d a string has an escape that is no character", s.i)
+			return nil, fmt.Errorf("at byte %d a string has an escape that is not a character", s.i)
 		}
 		return utf8.AppendRune(dst, r), nil
 	}
@@ -299,7 +299,7 @@ func (s *scanner) hex() (r rune, ok bool) {
 // end reports whether nothing follows.
 func (s *scanner) end() error {
 	if s.peek(); s.i < len(s.b) {
-		return fmt.Errorf("something follows its end, at byte %d", s.i)
+		return fmt.Errorf("unexpected data after its end, at byte %d", s.i)
 	}
 	return nil
 }

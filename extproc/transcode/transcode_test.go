@@ -21,29 +21,29 @@ func one(datatype, shape, data string) string {
 
 // Each error says which tensor is wrong, and how to correct it.
 func TestRequestsThatAreRefused(t *testing.T) {
-	read := "The request cannot be read as one of V2: "
+	read := "The request is not a valid V2 request: "
 	x := read + "inputs: input 'x': data: element "
 	for _, c := range []struct{ name, header, body, want string }{
 		{"no body", "", "", read + "it ends too early."},
 		{"no object", "", "[]", read + "at byte 0 an object is missing."},
 		{"cut", "", `{"inputs":[{"name":"x"`, read + "inputs: input 'x': it ends too early."},
-		{"trailing garbage", "", `{"inputs":[]} x`, read + "something follows its end, at byte 14."},
-		{"two values", "", `{"inputs":[]}{}`, read + "something follows its end, at byte 13."},
+		{"trailing garbage", "", `{"inputs":[]} x`, read + "unexpected data after its end, at byte 14."},
+		{"two values", "", `{"inputs":[]}{}`, read + "unexpected data after its end, at byte 13."},
 		{"no inputs", "", `{}`, "The request has no inputs: send a list of tensors."},
 		{"inputs that are null", "", `{"inputs":null}`, read + "inputs: at byte 10 an array is missing."},
 		{"no UTF-8", "", "{\"id\":\"\xff\",\"inputs\":[]}",
-			"The request is not UTF-8, as JSON is: send text so, and other bytes as a tensor in binary, with the header Inference-Header-Content-Length."},
+			"The request is not UTF-8, as JSON must be: send text as UTF-8, and other bytes as a tensor in binary, with the header Inference-Header-Content-Length."},
 		{"a key twice", "", `{"id":"a","inputs":[],"id":"b"}`, read + "the key 'id' comes twice."},
 		{"an unknown key twice", "", `{"more":1,"inputs":[],"more":2}`, read + "the key 'more' comes twice."},
 		{"a tensor's key twice", "", `{"inputs":[{"name":"x","data":[1],"data":[2]}]}`, read +
 			"inputs: input 'x': the key 'data' comes twice."},
 		{"a parameter twice", "", `{"inputs":[],"parameters":{"a":1,"a":2}}`, read + "parameters: the key 'a' comes twice."},
 		{"an id that is a number", "", `{"inputs":[],"id":5}`, read + "id: at byte 18 a string is missing."},
-		{"half of a surrogate pair", "", `{"inputs":[],"id":"\ud800"}`, read + "id: at byte 25 a string has an escape that is no character."},
+		{"half of a surrogate pair", "", `{"inputs":[],"id":"\ud800"}`, read + "id: at byte 25 a string has an escape that is not a character."},
 		{"half of a surrogate pair and a character", "", `{"inputs":[],"id":"\ud83d\u0041"}`, read +
-			"id: at byte 31 a string has an escape that is no character."},
+			"id: at byte 31 a string has an escape that is not a character."},
 		{"a surrogate pair in the wrong order", "", `{"inputs":[],"id":"\ude00\ud83d"}`, read +
-			"id: at byte 31 a string has an escape that is no character."},
+			"id: at byte 31 a string has an escape that is not a character."},
 		{"an unknown escape", "", `{"inputs":[],"id":"\x"}`, read + "id: at byte 19 a string has an unknown escape."},
 		{"a control character", "", "{\"inputs\":[],\"id\":\"\n\"}", read +
 			"id: at byte 19 a string has a control character that is not escaped."},
@@ -88,15 +88,15 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"BF16 above", "", one("BF16", "[1]", "[3.4e38]"), x + "0 is out of the range of BF16."},
 		{"FP32 above", "", one("FP32", "[1]", "[-1e39]"), x + "0 is out of the range of FP32."},
 		{"FP64 above", "", one("FP64", "[1]", "[1e309]"), x + "0 is out of the range of FP64."},
-		{"NaN", "", one("FP32", "[1]", "[NaN]"), x + "0 is not a number (NaN and infinities are none in JSON: send the tensor in binary)."},
+		{"NaN", "", one("FP32", "[1]", "[NaN]"), x + "0 is not a number (JSON has no NaN and no infinity: send the tensor in binary)."},
 		{"null", "", one("FP64", "[1]", "[null]"), x +
-			"0 is not a number (NaN and infinities are none in JSON: send the tensor in binary)."},
+			"0 is not a number (JSON has no NaN and no infinity: send the tensor in binary)."},
 		{"a number for BOOL", "", one("BOOL", "[1]", "[1]"), x + "0 is neither true nor false."},
 		{"a number for BYTES", "", one("BYTES", "[1]", "[1]"), x + "0 is not a string, as BYTES are in JSON."},
 		{"elements before they are known", "", `{"inputs":[{"data":[1,300],"name":"x","datatype":"UINT8","shape":[2]}]}`, x +
 			"1 is out of the range of UINT8."},
 		{"a comma too much", "", one("FP32", "[1]", "[1,]"), x +
-			"1 is not a number (NaN and infinities are none in JSON: send the tensor in binary)."},
+			"1 is not a number (JSON has no NaN and no infinity: send the tensor in binary)."},
 		{"a comma too few", "", one("FP32", "[2]", "[1 2]"), read +
 			"inputs: input 'x': data: at byte 63 a comma or the end of an array is missing."},
 		{"a parameter that is an object", "", `{"inputs":[],"parameters":{"a":{}}}`,
@@ -112,11 +112,11 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"an output without a name", "", `{"inputs":[],"outputs":[{}]}`, "A requested output has no name."},
 		{"outputs that are not a list", "", `{"inputs":[],"outputs":{}}`, read + "outputs: at byte 23 an array is missing."},
 		{"a header that is not a number", "x", `{"inputs":[]}`,
-			"The header Inference-Header-Content-Length must be how many of the 13 bytes of the body are JSON."},
+			"The header Inference-Header-Content-Length must state how many of the 13 bytes of the body are JSON."},
 		{"a header of 0", "0", `{"inputs":[]}`,
-			"The header Inference-Header-Content-Length must be how many of the 13 bytes of the body are JSON."},
+			"The header Inference-Header-Content-Length must state how many of the 13 bytes of the body are JSON."},
 		{"a header too large", "14", `{"inputs":[]}`,
-			"The header Inference-Header-Content-Length must be how many of the 13 bytes of the body are JSON."},
+			"The header Inference-Header-Content-Length must state how many of the 13 bytes of the body are JSON."},
 		{"a header too small", "12", `{"inputs":[]}`, read + "it ends too early."},
 		{"a tail without an input", "13", `{"inputs":[]}ab`,
 			"The body ends with 2 bytes that no input has: the binary_data_size of all inputs together is what follows the JSON."},
@@ -131,11 +131,11 @@ func TestRequestsThatAreRefused(t *testing.T) {
 			`{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1],"parameters":{"binary_data_size":0}}]}`,
 			"The input 'x' must have either data, or binary_data_size among its parameters and its elements behind the JSON."},
 		{"data that nests too deep", "", one("FP32", "[1]", strings.Repeat("[", 126)+"1"+strings.Repeat("]", 126)), read +
-			"inputs: input 'x': data: it nests deeper than 128 levels."},
+			"inputs: input 'x': data: it is nested deeper than 128 levels."},
 		{"an ignored value that nests too deep", "", `{"inputs":[],"more":` + strings.Repeat(`[`, 1<<20), read +
-			"more: it nests deeper than 128 levels."},
+			"more: it is nested deeper than 128 levels."},
 		{"objects that nest too deep", "", `{"inputs":[],"more":` + strings.Repeat(`{"a":`, 1<<20), read +
-			"more: it nests deeper than 128 levels."},
+			"more: it is nested deeper than 128 levels."},
 		{"a key that is long", "", `{"inputs":[],"` + strings.Repeat("k", 1000) + `":x}`, read + strings.Repeat("k", 128) +
 			"…: at byte 1016 a number is missing."},
 		{"a name that is long", "", `{"inputs":[{"name":"` + strings.Repeat("ö", 100) + `"}]}`, "The input '" + strings.Repeat("ö", 64) +
@@ -253,9 +253,9 @@ func TestModelsAreAskedAbout(t *testing.T) {
 		{"not ready", ready, &inference.ModelReadyRequest{Name: "a/b", Version: "7"}, nil, 400,
 			`{"error":"The model 'a/b' is not ready."}`},
 		{"ready, broken", ready, &inference.ModelReadyRequest{Name: "a/b", Version: "7"}, []byte{8}, 500,
-			`{"error":"The model's server answered what cannot be read: its answer is not a message of V2."}`},
+			`{"error":"The model's server sent an invalid answer: its answer is not a V2 message."}`},
 		{"ready, of another type", ready, &inference.ModelReadyRequest{Name: "a/b", Version: "7"}, []byte("\x0a\x01x"), 500,
-			`{"error":"The model's server answered what cannot be read: its answer is not a message of V2."}`},
+			`{"error":"The model's server sent an invalid answer: its answer is not a V2 message."}`},
 		{"metadata", metadata, &inference.ModelMetadataRequest{Name: "a/b"}, encoded(t, &inference.ModelMetadataResponse{
 			Name: "m", Platform: "p", Versions: []string{"1", "2"},
 			Inputs: []*inference.ModelMetadataResponse_TensorMetadata{{Name: "x", Datatype: "FP32", Shape: []int64{-1, 3}},
@@ -272,7 +272,7 @@ func TestModelsAreAskedAbout(t *testing.T) {
 		{"no metadata", metadata, &inference.ModelMetadataRequest{Name: "a/b"}, nil, 200,
 			`{"name":"","versions":[],"platform":"","inputs":[],"outputs":[]}`},
 		{"metadata, broken", metadata, &inference.ModelMetadataRequest{Name: "a/b"}, []byte("\x22\x02\x0a\x05"), 500,
-			`{"error":"The model's server answered what cannot be read: its answer is not a message of V2."}`},
+			`{"error":"The model's server sent an invalid answer: its answer is not a V2 message."}`},
 	} {
 		r, err := transcode.Read(c.of, "", nil)
 		if err != nil || string(r.Message) != string(encoded(t, c.asked)) {
@@ -339,7 +339,7 @@ func TestAnswersThatCannotBeGiven(t *testing.T) {
 	of := func(o *inference.ModelInferResponse_InferOutputTensor, raw ...[]byte) *inference.ModelInferResponse {
 		return &inference.ModelInferResponse{Outputs: []*inference.ModelInferResponse_InferOutputTensor{o}, RawOutputContents: raw}
 	}
-	broken := "The model's server answered what cannot be read: "
+	broken := "The model's server sent an invalid answer: "
 	for _, c := range []struct {
 		name   string
 		answer *inference.ModelInferResponse
@@ -348,15 +348,15 @@ func TestAnswersThatCannotBeGiven(t *testing.T) {
 	}{
 		{
 			"not UTF-8", of(tensor("BYTES", nil, 1), []byte("\x01\x00\x00\x00\xff")), 400,
-			"The output 'y' has bytes that are not UTF-8, which JSON cannot hold: ask for it in binary, with the parameter binary_data.",
+			"The output 'y' has bytes that are not UTF-8, which JSON cannot represent: request it in binary, with the parameter binary_data.",
 		},
 		{"an unknown datatype", of(tensor("FP8", nil, 0)), 500, broken + "the output 'y' has an unknown datatype."},
 		{"too few bytes", of(tensor("FP32", nil, 1), []byte("abc")), 500, broken +
-			"the output 'y' has not the elements that its shape says."},
+			"the elements of the output 'y' do not match its shape."},
 		{"a shape too large", of(tensor("FP32", nil, 1<<62, 1<<62), nil), 500, broken +
-			"the output 'y' has not the elements that its shape says."},
-		{"a shape of any size", of(tensor("FP32", nil, -1), nil), 500, broken + "the output 'y' has not the elements that its shape says."},
-		{"two raw of one", of(tensor("FP32", nil, 0), nil, nil), 500, broken + "some of its outputs are raw and some are not."},
+			"the elements of the output 'y' do not match its shape."},
+		{"a shape of any size", of(tensor("FP32", nil, -1), nil), 500, broken + "the elements of the output 'y' do not match its shape."},
+		{"two raw of one", of(tensor("FP32", nil, 0), nil, nil), 500, broken + "only some of its outputs are raw."},
 		{"elements of another datatype", of(tensor("FP32", &inference.InferTensorContents{Fp64Contents: []float64{1}}, 1)), 500, broken +
 			"the elements of the output 'y' are not FP32."},
 		{"elements out of range", of(tensor("INT8", &inference.InferTensorContents{IntContents: []int32{128}}, 1)), 500, broken +

@@ -28,7 +28,7 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 		"call engines over TLS; an engine's certificate must be for its name in --endpoints or an EndpointList, else for its IP address")
 	fs.StringVar(&f.caFile, "engine-ca-file", "", "with --engine-tls: trust only the certificate authorities in this PEM `FILE`")
 	fs.BoolVar(&f.skipVerify, "engine-insecure-skip-verify", false,
-		"with --engine-tls: accept any certificate; whoever intercepts the connection can read the token")
+		"with --engine-tls: accept any certificate; an attacker between extproc and the engine can then read the token")
 }
 
 // Check returns which flags conflict, with objects from an API server (kube) or from a folder and
@@ -36,13 +36,13 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 func (f *Flags) Check(kube bool) error {
 	switch {
 	case kube && f.tokenFile != "":
-		return errors.New("--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool")
+		return errors.New("--engine-token-file does not work with --kube, where each pool has its own token: name a Secret in spec.engineToken of its PoolSettings")
 	case !f.tls && f.caFile != "":
-		return errors.New("--engine-ca-file is of no use without --engine-tls")
+		return errors.New("--engine-ca-file needs --engine-tls")
 	case !f.tls && f.skipVerify:
-		return errors.New("--engine-insecure-skip-verify is of no use without --engine-tls")
+		return errors.New("--engine-insecure-skip-verify needs --engine-tls")
 	case f.caFile != "" && f.skipVerify:
-		return errors.New("--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file")
+		return errors.New("--engine-insecure-skip-verify and --engine-ca-file exclude each other: leave one of them out")
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (f *Flags) Access(log *slog.Logger) (Access, error) {
 		}
 		a.TLS.RootCAs = x509.NewCertPool()
 		if !a.TLS.RootCAs.AppendCertsFromPEM(text) {
-			return a, fmt.Errorf("--engine-ca-file: %s holds no certificate in PEM", f.caFile)
+			return a, fmt.Errorf("--engine-ca-file: %s contains no PEM certificate", f.caFile)
 		}
 	}
 	return a, nil

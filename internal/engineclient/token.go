@@ -84,12 +84,12 @@ func readToken(path string) (string, error) {
 func parseToken(text []byte) (string, error) {
 	token := bytes.TrimSpace(text)
 	if len(token) == 0 {
-		return "", errors.New("is empty: write the token that the engines want")
+		return "", errors.New("is empty: write the engines' token")
 	}
 	// The characters that RFC 6750 allows in a header; a second line or a key of another kind is
 	// refused.
 	if bytes.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", errors.New("holds more than one word: write the token alone")
+		return "", errors.New("contains more than one word: write only the token")
 	}
 	return string(token), nil
 }

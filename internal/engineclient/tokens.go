@@ -64,7 +64,7 @@ func (t *Tokens) Keep(refs []string) {
 }
 
 // WantsToken is the message for an engine that requires a token.
-const WantsToken = "it wants the token of --engine-token-file, or with --kube that of spec.engineToken in its pool's PoolSettings"
+const WantsToken = "it requires a token: set --engine-token-file or, with --kube, spec.engineToken in its pool's PoolSettings"
 
 // Conceal removes a request's token, empty for none, from an engine's response: some quote a wrong
 // token, and responses are logged and shown.

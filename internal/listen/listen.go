@@ -67,12 +67,12 @@ func open(address string, over bool, mode fs.FileMode) (net.Listener, error) {
 		return nil, err
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-		return nil, errors.New("there is a file that is no socket")
+		return nil, errors.New("the path is a file, not a socket: remove it or choose another path")
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
 		if !over {
-			return nil, errors.New("another process serves there")
+			return nil, errors.New("another process listens there: stop it or choose another path")
 		}
 	}
 	l, err := net.Listen("unix", made)

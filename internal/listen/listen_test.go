@@ -25,7 +25,7 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := listen.On("listen", "unix:"+path); err == nil ||
-		!strings.Contains(err.Error(), "--listen unix:"+path+": another process serves there") {
+		!strings.Contains(err.Error(), "--listen unix:"+path+": another process listens there: stop it or choose another path") {
 		t.Errorf("where one serves: %v", err)
 	}
 	if err := l.Close(); err != nil {
@@ -43,7 +43,7 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listen.On("listen", "unix:"+path); err == nil || !strings.Contains(err.Error(), "there is a file that is no socket") {
+	if _, err := listen.On("listen", "unix:"+path); err == nil || !strings.Contains(err.Error(), "the path is a file, not a socket: remove it or choose another path") {
 		t.Errorf("at a file: %v", err)
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "mine" {

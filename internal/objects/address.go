@@ -49,7 +49,7 @@ type Address struct {
 var errAddress = errors.New("want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000")
 
 // errNoEngine is the error for addresses that [CheckIP] refuses.
-var errNoEngine = errors.New("no engine is reached at a link-local, multicast, broadcast or unspecified address")
+var errNoEngine = errors.New("an engine's address must not be link-local, multicast, broadcast or unspecified")
 
 // CheckIP refuses IP addresses that no engine has. At the link-local address 169.254.169.254 clouds
 // hand out a machine's credentials. An IPv4 address may be written as an IPv6 one.

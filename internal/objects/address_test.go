@@ -62,7 +62,7 @@ func TestAddressesThatNoEngineHas(t *testing.T) {
 			continue // not an address
 		}
 		address := netip.AddrPortFrom(ip, 8000).String()
-		const want = "no engine is reached at a link-local, multicast, broadcast or unspecified address"
+		const want = "an engine's address must not be link-local, multicast, broadcast or unspecified"
 		if got, err := objects.ParseAddress(address); (err == nil) != is || err != nil &&
 			(err.Error() != want || got != objects.Address{}) {
 			t.Errorf("%s is %+v, %v", address, got, err)
@@ -189,7 +189,7 @@ func TestPlainAddressesAreAPool(t *testing.T) {
 	if got := w.Addresses(); !slices.Equal(got, []string{"10.0.0.1:8000", "10.0.0.9:9000"}) || w.Route("r") == nil {
 		t.Errorf("all endpoints are %v", got)
 	}
-	if want := []string{"InferencePool default/endpoints is defined twice: that of --endpoints counts"}; !slices.Equal(w.Problems, want) {
+	if want := []string{"InferencePool default/endpoints is defined twice: Headgate uses the one of --endpoints"}; !slices.Equal(w.Problems, want) {
 		t.Errorf("problems are %q", w.Problems)
 	}
 }

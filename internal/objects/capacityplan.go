@@ -30,7 +30,7 @@ func CheckCapacityPlan(o *v1alpha1.CapacityPlan) field.ErrorList {
 	spec := field.NewPath("spec")
 	objectives := spec.Child("objectives")
 	if len(o.Spec.Objectives) == 0 {
-		errs = append(errs, field.Required(objectives, "write what queries are to keep, such as {within: 500ms}"))
+		errs = append(errs, field.Required(objectives, "set at least one objective, such as {within: 500ms}"))
 	}
 	errs = append(errs, checkCount(objectives, len(o.Spec.Objectives), maxPlanObjectives)...)
 	for i := range o.Spec.Objectives {
@@ -45,7 +45,7 @@ func CheckCapacityPlan(o *v1alpha1.CapacityPlan) field.ErrorList {
 
 	stages := spec.Child("stages")
 	if len(o.Spec.Stages) == 0 {
-		errs = append(errs, field.Required(stages, "write the models of the pipeline, at least one"))
+		errs = append(errs, field.Required(stages, "list at least one model of the pipeline"))
 	}
 	errs = append(errs, checkCount(stages, len(o.Spec.Stages), maxPlanStages)...)
 	names := make(map[string]bool)
@@ -59,7 +59,7 @@ func CheckCapacityPlan(o *v1alpha1.CapacityPlan) field.ErrorList {
 	}
 	if circle := circleOf(o.Spec.Stages); len(errs) == 0 && circle != nil {
 		errs = append(errs, field.Invalid(stages, strings.Join(circle, ", "),
-			"these stages lead to each other in a circle: a query would go round for ever"))
+			"these stages form a cycle: a query would never finish"))
 	}
 	return errs
 }
@@ -120,7 +120,7 @@ func checkStage(at *field.Path, s *v1alpha1.PlanStage) field.ErrorList {
 	errs := checkLength(at.Child("model"), s.Model, maxType)
 	hardware := at.Child("hardware")
 	if len(s.Hardware) == 0 {
-		errs = append(errs, field.Required(hardware, "write what it may run on, at least one"))
+		errs = append(errs, field.Required(hardware, "list at least one kind of hardware that it can run on"))
 	}
 	errs = append(errs, checkCount(hardware, len(s.Hardware), maxPlanHardware)...)
 	names := make(map[string]bool)
@@ -155,7 +155,7 @@ func checkStage(at *field.Path, s *v1alpha1.PlanStage) field.ErrorList {
 		errs = append(errs, field.NotSupported(at.Child("batching"), s.Batching, all))
 	}
 	if s.Batching == "Always" && (s.MaxBatchDelay == nil || s.MaxBatchDelay.Duration <= 0) {
-		errs = append(errs, field.Invalid(at.Child("batching"), s.Batching, "write maxBatchDelay: for how long a batch gathers queries"))
+		errs = append(errs, field.Invalid(at.Child("batching"), s.Batching, "set maxBatchDelay: how long a batch waits for more queries"))
 	}
 	if s.Memory != nil {
 		errs = append(errs, checkMemory(at.Child("memory"), s.Memory)...)
@@ -168,7 +168,7 @@ func checkMemory(at *field.Path, m *v1alpha1.PlanMemory) (errs field.ErrorList) 
 		errs = append(errs, field.Invalid(at.Child("perReplica"), m.PerReplica.String(), "it must be above 0"))
 	}
 	if (m.Models == nil) == (m.MinEvictionAge == nil) {
-		errs = append(errs, field.Invalid(at, "", "write one of models and minEvictionAge"))
+		errs = append(errs, field.Invalid(at, "", "set one of models and minEvictionAge"))
 	}
 	if m.Models != nil && m.Models.Sign() <= 0 {
 		errs = append(errs, field.Invalid(at.Child("models"), m.Models.String(), "it must be above 0"))
@@ -178,7 +178,7 @@ func checkMemory(at *field.Path, m *v1alpha1.PlanMemory) (errs field.ErrorList) 
 			errs = append(errs, field.Invalid(at.Child("minEvictionAge"), m.MinEvictionAge.Duration.String(), "it must be above 0"))
 		}
 		if m.ModelSize == nil {
-			errs = append(errs, field.Required(at.Child("modelSize"), "write how large a model is, in the mean"))
+			errs = append(errs, field.Required(at.Child("modelSize"), "set the mean size of a model"))
 		}
 	}
 	if m.ModelSize != nil && (m.ModelSize.Sign() <= 0 || m.ModelSize.Cmp(m.PerReplica) > 0) {
@@ -200,7 +200,7 @@ func checkStageHardware(at *field.Path, h *v1alpha1.StageHardware) field.ErrorLi
 	}
 	if forms != 1 {
 		errs = append(errs, field.Invalid(at, "",
-			"write one of file, latencies and engine: how long the model takes there; control profile measures it"))
+			"set one of file, latencies and engine: they state the model's service times, which control profile measures"))
 	}
 	errs = append(errs, checkLength(at.Child("file"), h.File, maxPath)...)
 	errs = append(errs, checkCount(at.Child("latencies"), len(h.Latencies), maxPlanBatches)...)
@@ -217,7 +217,7 @@ func checkStageHardware(at *field.Path, h *v1alpha1.StageHardware) field.ErrorLi
 	errs = append(errs, checkCount(at.Child("batchSizes"), len(h.BatchSizes), maxPlanBatches)...)
 	for i, size := range h.BatchSizes {
 		if size < 1 || i > 0 && size <= h.BatchSizes[i-1] {
-			errs = append(errs, field.Invalid(at.Child("batchSizes").Index(i), size, "sizes are from 1 on, in order, each once"))
+			errs = append(errs, field.Invalid(at.Child("batchSizes").Index(i), size, "sizes must be at least 1, in ascending order, without duplicates"))
 		}
 	}
 	return errs
@@ -254,7 +254,7 @@ func checkEdges(at *field.Path, all []v1alpha1.PlanEdge, stages map[string]bool)
 		case e.Choice != "":
 			if together[e.Choice] += ShareOf(e); together[e.Choice] > 1+1e-9 {
 				errs = append(errs, field.Invalid(at.Index(i).Child("share"), ShareOf(e),
-					fmt.Sprintf("the shares of the choice %q are %.4g together: 1 is the most", e.Choice, together[e.Choice])))
+					fmt.Sprintf("the shares of the choice %q add up to %.4g: they may add up to 1 at most", e.Choice, together[e.Choice])))
 			}
 		}
 		errs = append(errs, checkShare(at.Index(i).Child("share"), e.Share)...)

@@ -67,9 +67,9 @@ func TestFaultsOfCapacityPlans(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{"", "", ""},
 		{"next: [{stage: person}]", "next: [{stage: detect}]",
-			`spec.stages: Invalid value: "detect, plate": these stages lead to each other in a circle`},
+			`spec.stages: Invalid value: "detect, plate": these stages form a cycle`},
 		{"share: 0.5, choice: what}]", "share: 0.6, choice: what}]",
-			`spec.stages[0].next[1].share: Invalid value: 0.6: the shares of the choice "what" are 1.1 together: 1 is the most`},
+			`spec.stages[0].next[1].share: Invalid value: 0.6: the shares of the choice "what" add up to 1.1: they may add up to 1 at most`},
 		{"share: 0.5, choice: what}]", "share: 0.6}]", ""},
 		{"next: [{stage: person}]", "next: [{stage: nobody}]", `spec.stages[1].next[0].stage: Not found: "nobody"`},
 		{"{size: 2, mean: 30ms}", "{size: 1, mean: 30ms}",
@@ -77,15 +77,15 @@ func TestFaultsOfCapacityPlans(t *testing.T) {
 		{"{size: 1, mean: 20ms}", "{size: 2, mean: 20ms}",
 			"spec.stages[0].hardware[0].latencies: Invalid value: 2: want the latency of a batch of 1 first"},
 		{"batchSizes: [1, 2]", "batchSizes: [2, 1]",
-			"spec.stages[0].hardware[0].batchSizes[1]: Invalid value: 1: sizes are from 1 on, in order, each once"},
+			"spec.stages[0].hardware[0].batchSizes[1]: Invalid value: 1: sizes must be at least 1, in ascending order, without duplicates"},
 		{"{base: 0.1}, decode", "{base: -1}, decode",
 			"spec.stages[2].hardware[0].engine.prefill.base: Invalid value: -1: a time in seconds is finite and not negative"},
-		{"models: 5Gi", "minEvictionAge: 5m", "spec.stages[2].memory.modelSize: Required value: write how large a model is"},
+		{"models: 5Gi", "minEvictionAge: 5m", "spec.stages[2].memory.modelSize: Required value: set the mean size of a model"},
 		{"models: 5Gi", "models: -5Gi", `spec.stages[2].memory.models: Invalid value: "-5Gi": it must be above 0`},
 		{"models: 5Gi", "minEvictionAge: 5m, modelSize: 3Gi",
 			`spec.stages[2].memory.modelSize: Invalid value: "3Gi": it must be above 0, and at most perReplica`},
 		{"{min: 1, max: 3}", "{min: 4, max: 3}", "spec.stages[2].replicas.max: Invalid value: 3: it must be at least min"},
-		{"objectives: [{within: 300ms}]", "objectives: []", "spec.objectives: Required value: write what queries are to keep"},
+		{"objectives: [{within: 300ms}]", "objectives: []", "spec.objectives: Required value: set at least one objective"},
 	} {
 		o := new(v1alpha1.CapacityPlan)
 		if err := yaml.UnmarshalStrict([]byte(strings.Replace(goodPlan, c.old, c.new, 1)), o); err != nil {

@@ -185,7 +185,7 @@ func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
 	} {
 		if f.was != f.is {
 			errs = append(errs, field.Forbidden(spec.Child(f.name),
-				fmt.Sprintf("it was %q, and only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",
+				fmt.Sprintf("it was %q, and only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",
 					f.was)))
 		}
 	}
@@ -248,7 +248,7 @@ func (w *World) addCatalogue(models []*v1alpha1.Model, vmodels []v1alpha1.VModel
 			known[key] = Name{}
 			e := Entry{ModelKey: key}.Complete(w.Pools[b.Pool])
 			if pool, ok := told[Name{b.Pool.Namespace, e.ID}]; ok && e.Source == e.ID && b.Weight > 0 && w.Pools[b.Pool] != nil {
-				w.problem("%s %s: adapter %q is a Model of InferencePool %s and none of %s, to which its requests go: nothing says where engines find it there",
+				w.problem("%s %s: adapter %q is a Model of InferencePool %s, but its requests go to %s, which has no such Model: engines there cannot find its files",
 					r.Kind, r.Name, e.ID, pool, b.Pool)
 			}
 			w.Catalogue = append(w.Catalogue, e)

@@ -166,21 +166,21 @@ func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
 		}
 		if kind != "" && !kind.Managed() {
 			errs = append(errs, field.Invalid(path, m,
-				"only engines of the kinds modelruntime and torchserve are managed at an address of their own"))
+				"only engines of the kinds modelruntime and torchserve have a management address"))
 		}
 		if kind == engine.TorchServe && strings.HasPrefix(m, unixScheme) {
 			errs = append(errs, field.Invalid(path, m,
 				"want port:NUMBER, such as port:8081; a socket is for engines of the kind modelruntime"))
 		}
 		if strings.HasPrefix(m, unixScheme) && len(l.Spec.Addresses) > 1 {
-			errs = append(errs, field.Invalid(path, m, "a socket is that of one endpoint: give each address a list of its own"))
+			errs = append(errs, field.Invalid(path, m, "a socket belongs to one endpoint: put each address into its own EndpointList"))
 		}
 	}
 	return append(errs, checkPorts(spec.Child("ports"), l.Spec.Ports)...)
 }
 
 // loopback is why an EndpointList of an API server may have no loopback address.
-const loopback = "in a cluster, no engine is reached at a loopback address, which is that of Headgate's own pod"
+const loopback = "in a cluster, a loopback address is Headgate's own pod, not an engine's: use the engine's address"
 
 // CheckClusterList validates an EndpointList of an API server. Its author must not reach loopback
 // ports or files of Headgate's own pod.
@@ -208,7 +208,7 @@ func CheckGateway(g *gatewayv1.Gateway) field.ErrorList {
 	}
 	listeners := spec.Child("listeners")
 	if len(g.Spec.Listeners) == 0 {
-		errs = append(errs, field.Required(listeners, "write at least one listener, such as {name: http, port: 80, protocol: HTTP}"))
+		errs = append(errs, field.Required(listeners, "add at least one listener, such as {name: http, port: 80, protocol: HTTP}"))
 	}
 	seen := make(map[gatewayv1.SectionName]bool)
 	for i, l := range g.Spec.Listeners {

@@ -115,10 +115,10 @@ func (w *World) noteShared(claims []claim) {
 		owner := of[0]
 		for _, c := range of[1:] {
 			if c.namespace() == owner.namespace() {
-				w.problem("endpoint %s belongs to InferencePool %s and to InferencePool %s: each of them counts the whole of its load",
+				w.problem("endpoint %s belongs to InferencePool %s and to InferencePool %s: each pool counts all of its load",
 					c.Address, owner.Name, c.Name)
 			} else {
-				w.problem("endpoint %s of InferencePool %s belongs to InferencePool %s, which says how it is reached: each of them counts the whole of its load",
+				w.problem("endpoint %s of InferencePool %s belongs to InferencePool %s, whose settings configure its connection: each pool counts all of its load",
 					c.Address, c.Name,
 					owner.Name)
 			}
@@ -189,7 +189,7 @@ func (w *World) addEngines(claims []claim) {
 			}
 		}
 		if m, managed := managers[e.Management]; managed && m.namespace() != owner.namespace() {
-			w.problem("endpoint %s of InferencePool %s is to be managed at %s, which belongs to InferencePool %s: it is not managed",
+			w.problem("control does not manage endpoint %s of InferencePool %s: its management address %s belongs to InferencePool %s",
 				e.Address, owner.Name, e.Management, m.Name)
 			e.Management = ""
 		}
@@ -199,7 +199,7 @@ func (w *World) addEngines(claims []claim) {
 			case e.Token == "":
 				e.Pools = append(e.Pools, c.Name)
 			default:
-				w.problem("endpoint %s: control loads no model of InferencePool %s there: the token is that of InferencePool %s", e.Address,
+				w.problem("endpoint %s: control loads no model of InferencePool %s there, because the token belongs to InferencePool %s", e.Address,
 					c.Name, owner.Name)
 			}
 		}

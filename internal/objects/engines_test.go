@@ -401,8 +401,8 @@ func TestAnAddressOfAnotherNamespaceIsAProblem(t *testing.T) {
 		team{namespace: "victim", pool: "p", pods: "10.0.0.7"},
 	))
 	want := []string{
-		"endpoint 10.0.0.7:8000 of InferencePool attacker/p belongs to InferencePool victim/p, which says how it is reached: each of them counts the whole of its load",
-		"endpoint 10.0.0.7:1 of InferencePool attacker/p is to be managed at 10.0.0.7:8000, which belongs to InferencePool victim/p: it is not managed",
+		"endpoint 10.0.0.7:8000 of InferencePool attacker/p belongs to InferencePool victim/p, whose settings configure its connection: each pool counts all of its load",
+		"control does not manage endpoint 10.0.0.7:1 of InferencePool attacker/p: its management address 10.0.0.7:8000 belongs to InferencePool victim/p",
 	}
 	if !slices.Equal(w.Problems, want) {
 		t.Errorf("the problems are %q", w.Problems)
@@ -412,7 +412,7 @@ func TestAnAddressOfAnotherNamespaceIsAProblem(t *testing.T) {
 		team{namespace: "victim", pool: "p", pods: "10.0.0.7", change: token("s", "k")},
 	))
 	want = []string{want[0],
-		"endpoint 10.0.0.7:8000: control loads no model of InferencePool attacker/p there: the token is that of InferencePool victim/p"}
+		"endpoint 10.0.0.7:8000: control loads no model of InferencePool attacker/p there, because the token belongs to InferencePool victim/p"}
 	if !slices.Equal(w.Problems, want) {
 		t.Errorf("with a token the problems are %q", w.Problems)
 	}

@@ -79,12 +79,12 @@ func (w *World) notePorts() {
 				continue
 			}
 			if _, own := w.engineAt(at); own {
-				w.problem("endpoint %s takes requests at %s, which is another endpoint: what becomes of them counts for that one",
+				w.problem("endpoint %s receives requests at %s, which is another endpoint: their outcomes count for that one",
 					e.Address, at)
 				continue
 			}
 			if first, taken := w.owners[at]; taken && first != e.Address {
-				w.problem("endpoints %s and %s both take requests at %s: give pods with several target ports no ports of their own", first,
+				w.problem("endpoints %s and %s both receive requests at %s: pods with several target ports cannot have ports of their own", first,
 					e.Address, at)
 				continue
 			}

@@ -72,7 +72,7 @@ func TestTwoEndpointsHaveNoPortTogether(t *testing.T) {
 		Pools: []pool.InferencePool{aPool("base", llama, 8000, 8001)}, Settings: []v1alpha1.PoolSettings{settings},
 		Pods: []objects.Pod{aPod("a", "10.0.0.2", true, llama)},
 	})
-	want := []string{"endpoints 10.0.0.2:8000 and 10.0.0.2:8001 both take requests at 10.0.0.2:9001: give pods with several target ports no ports of their own"}
+	want := []string{"endpoints 10.0.0.2:8000 and 10.0.0.2:8001 both receive requests at 10.0.0.2:9001: pods with several target ports cannot have ports of their own"}
 	if !slices.Equal(w.Problems, want) {
 		t.Errorf("problems %q, want %q", w.Problems, want)
 	}

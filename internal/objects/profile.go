@@ -31,7 +31,7 @@ func checkProfile(at *field.Path, p *v1alpha1.PoolProfile) field.ErrorList {
 	if forms := formsOf(whole); forms > 0 || len(p.Accelerators) == 0 {
 		errs = append(errs, checkForms(at, whole)...)
 	} else if p.Pinned {
-		errs = append(errs, field.Invalid(at, "", "say what is pinned: inline, file, or hardware with parameters"))
+		errs = append(errs, field.Invalid(at, "", "pinned needs a profile: set inline, file, or hardware with parameters"))
 	}
 	if name := p.AcceleratorLabel; name != "" && len(validation.IsQualifiedName(name)) > 0 {
 		errs = append(errs, field.Invalid(at.Child("acceleratorLabel"), name,
@@ -49,7 +49,7 @@ func checkProfile(at *field.Path, p *v1alpha1.PoolProfile) field.ErrorList {
 		errs = append(errs, checkForms(c, is)...)
 		switch name := c.Child("accelerator"); {
 		case is.Accelerator == "":
-			errs = append(errs, field.Required(name, "write which value of the label it is of, such as A100"))
+			errs = append(errs, field.Required(name, "set the label's value, such as A100"))
 		case there[is.Accelerator]:
 			errs = append(errs, field.Duplicate(name, is.Accelerator))
 		default:
@@ -80,9 +80,9 @@ func checkForms(at *field.Path, p *v1alpha1.AcceleratorProfile) field.ErrorList 
 	var errs field.ErrorList
 	switch {
 	case formsOf(p) != 1:
-		errs = append(errs, field.Invalid(at, "", "write one of inline, file, and hardware with parameters"))
+		errs = append(errs, field.Invalid(at, "", "set one of inline, file, and hardware with parameters"))
 	case (p.Hardware == "") != (p.Parameters == ""):
-		errs = append(errs, field.Invalid(at, "", "write both hardware and parameters, such as 4 x A100-80GB and 70B"))
+		errs = append(errs, field.Invalid(at, "", "set both hardware and parameters, such as 4 x A100-80GB and 70B"))
 	}
 	if p.Inline != nil {
 		inline := at.Child("inline")
@@ -97,7 +97,7 @@ func checkForms(at *field.Path, p *v1alpha1.AcceleratorProfile) field.ErrorList 
 		errs = append(errs, checkLength(at.Child("parameters"), p.Parameters, maxParameters)...)
 		if _, err := table.ParseParameters(p.Parameters); err != nil {
 			errs = append(errs, field.Invalid(at.Child("parameters"), p.Parameters,
-				"write how many parameters the model has, such as 8B, 70B or 500M"))
+				"set the model's number of parameters, such as 8B, 70B or 500M"))
 		}
 	}
 	return errs
@@ -116,7 +116,7 @@ func checkServerProfile(at *field.Path, p *v1alpha1.PoolProfile) (errs field.Err
 	eachForm(at, p, func(at *field.Path, is *v1alpha1.AcceleratorProfile) {
 		if is.File != "" {
 			errs = append(errs, field.Invalid(at.Child("file"), is.File,
-				"a file is for objects in a folder: write what it holds as inline"))
+				"file works only for objects in a folder: put its content under inline"))
 		}
 	})
 	return errs
@@ -217,7 +217,7 @@ func (w *World) addProfile(p *Pool, files map[string]profile.Profile) {
 	}
 	for i := range is.Accelerators {
 		c := &is.Accelerators[i]
-		if found := find(c, fmt.Sprintf("spec.profile.accelerators[%d]", i), "the class has no profile of its own"); found != nil {
+		if found := find(c, fmt.Sprintf("spec.profile.accelerators[%d]", i), "the accelerator has no profile of its own"); found != nil {
 			if p.Classes == nil {
 				p.Classes = make(map[string]*Said, len(is.Accelerators))
 			}

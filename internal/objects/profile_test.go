@@ -60,13 +60,13 @@ func TestFaultsOfProfiles(t *testing.T) {
 	}{
 		{of: v1alpha1.PoolProfile{Inline: &written, AcceleratorLabel: "nvidia.com/gpu.product"}},
 		{of: v1alpha1.PoolProfile{Hardware: "2xl4", Parameters: "8b"}},
-		{v1alpha1.PoolProfile{}, `spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
+		{v1alpha1.PoolProfile{}, `spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`, "the same"},
 		{v1alpha1.PoolProfile{Inline: &written, Hardware: "L4", Parameters: "8B"},
-			`spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
+			`spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`, "the same"},
 		{v1alpha1.PoolProfile{Inline: &written, File: "p.yaml"},
-			`spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "any"},
+			`spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`, "any"},
 		{v1alpha1.PoolProfile{Hardware: "L4"},
-			`spec.profile: Invalid value: "": write both hardware and parameters, such as 4 x A100-80GB and 70B`, "the same"},
+			`spec.profile: Invalid value: "": set both hardware and parameters, such as 4 x A100-80GB and 70B`, "the same"},
 		{v1alpha1.PoolProfile{Inline: &bad},
 			"spec.profile.inline.decode.base: Invalid value: -1: a time in seconds is finite and not negative", "the same"},
 		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", AcceleratorLabel: "a/b/c"},
@@ -79,9 +79,9 @@ func TestFaultsOfProfiles(t *testing.T) {
 		{v1alpha1.PoolProfile{Inline: &written, Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}},
 			"spec.profile.acceleratorLabel: Required value: name the label that says which accelerator an endpoint has", "the same"},
 		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a"}),
-			`spec.profile.accelerators[0]: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
+			`spec.profile.accelerators[0]: Invalid value: "": set one of inline, file, and hardware with parameters`, "the same"},
 		{classed(v1alpha1.AcceleratorProfile{Inline: &written}),
-			"spec.profile.accelerators[0].accelerator: Required value: write which value of the label it is of, such as A100", "the same"},
+			"spec.profile.accelerators[0].accelerator: Required value: set the label's value, such as A100", "the same"},
 		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &bad}),
 			"spec.profile.accelerators[0].inline.decode.base: Invalid value: -1", "the same"},
 		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written},
@@ -94,11 +94,11 @@ func TestFaultsOfProfiles(t *testing.T) {
 		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Hardware: "B300", Parameters: "8B"}),
 			`spec.profile.accelerators[0].hardware: Invalid value: "B300": no GPU in the table is called "B300"`, ""},
 		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", File: "p.yaml"}), "",
-			`spec.profile.accelerators[0].file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
+			`spec.profile.accelerators[0].file: Invalid value: "p.yaml": file works only for objects in a folder: put its content under inline`},
 		{pinned(classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written})),
-			`spec.profile: Invalid value: "": say what is pinned: inline, file, or hardware with parameters`, "the same"},
+			`spec.profile: Invalid value: "": pinned needs a profile: set inline, file, or hardware with parameters`, "the same"},
 		{v1alpha1.PoolProfile{File: "p.yaml"}, "",
-			`spec.profile.file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
+			`spec.profile.file: Invalid value: "p.yaml": file works only for objects in a folder: put its content under inline`},
 		{v1alpha1.PoolProfile{File: "../p.yaml"},
 			`spec.profile.file: Invalid value: "../p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
 		{v1alpha1.PoolProfile{File: "a/p.yaml"},
@@ -108,7 +108,7 @@ func TestFaultsOfProfiles(t *testing.T) {
 		{v1alpha1.PoolProfile{File: "p.csv"},
 			`spec.profile.file: Invalid value: "p.csv": want the name of a file in this folder, such as profile.yaml`, "any"},
 		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "many"},
-			`spec.profile.parameters: Invalid value: "many": write how many parameters the model has, such as 8B, 70B or 500M`, "the same"},
+			`spec.profile.parameters: Invalid value: "many": set the model's number of parameters, such as 8B, 70B or 500M`, "the same"},
 		{v1alpha1.PoolProfile{Hardware: "B300", Parameters: "8B"},
 			`spec.profile.hardware: Invalid value: "B300": no GPU in the table is called "B300"; known are `, ""},
 		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "70B"},
@@ -195,7 +195,7 @@ func TestClassesHaveProfiles(t *testing.T) {
 			t.Errorf("of class %q it is said %+v, want %v", class, is, want)
 		}
 	}
-	const want = "PoolSettings default/s: spec.profile.accelerators[2]: file: there is no q.yaml with a profile in the folder of objects: the class has no profile of its own"
+	const want = "PoolSettings default/s: spec.profile.accelerators[2]: file: there is no q.yaml with a profile in the folder of objects: the accelerator has no profile of its own"
 	if len(problems) != 1 || problems[0] != want {
 		t.Errorf("problems are %q, want %q", problems, want)
 	}

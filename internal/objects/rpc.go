@@ -50,10 +50,10 @@ func checkRPCs(path *field.Path, all map[string]v1alpha1.RPCConfig) field.ErrorL
 		for i, n := range all[method].IDExtractionPath {
 			switch {
 			case n < 1 || n > maxFieldNumber:
-				errs = append(errs, field.Invalid(numbers.Index(i), n, fmt.Sprintf("numbers of fields go from 1 to %d", maxFieldNumber)))
+				errs = append(errs, field.Invalid(numbers.Index(i), n, fmt.Sprintf("field numbers go from 1 to %d", maxFieldNumber)))
 			case n >= firstOwnNumber && n <= lastOwnNumber:
 				errs = append(errs, field.Invalid(numbers.Index(i), n,
-					fmt.Sprintf("protobuf keeps the numbers from %d to %d for itself", firstOwnNumber, lastOwnNumber)))
+					fmt.Sprintf("protobuf reserves the field numbers from %d to %d", firstOwnNumber, lastOwnNumber)))
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func (w *World) addRPCs() {
 			}
 		}
 		if len(others) > 0 {
-			w.problem("rpcConfigs of the PoolSettings of InferencePool %s say something else of the gRPC method %s than those of InferencePool %s: for calls that may be for either the latter count",
+			w.problem("rpcConfigs of the PoolSettings of InferencePool %s differ for the gRPC method %s from those of InferencePool %s: the latter apply to calls that may be for either pool",
 				strings.Join(others, ", "), method, first.pool)
 		}
 	}

@@ -51,8 +51,8 @@ func TestTheFirstPoolSaysWhereAMethodHasItsModel(t *testing.T) {
 		}
 	}
 	if want := []string{
-		"rpcConfigs of the PoolSettings of InferencePool default/c say something else of the gRPC method x.S/M than those of InferencePool default/b: for calls that may be for either the latter count",
-		"rpcConfigs of the PoolSettings of InferencePool default/d say something else of the gRPC method x.S/Same than those of InferencePool default/b: for calls that may be for either the latter count",
+		"rpcConfigs of the PoolSettings of InferencePool default/c differ for the gRPC method x.S/M from those of InferencePool default/b: the latter apply to calls that may be for either pool",
+		"rpcConfigs of the PoolSettings of InferencePool default/d differ for the gRPC method x.S/Same from those of InferencePool default/b: the latter apply to calls that may be for either pool",
 	}; !slices.Equal(w.Problems, want) {
 		t.Errorf("problems are %q, want %q", w.Problems, want)
 	}

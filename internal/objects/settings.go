@@ -78,7 +78,7 @@ var Authorizations = []string{"Client", v1alpha1.AuthorizationOfEngine}
 func CheckServerSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	errs := CheckSettings(s)
 	if s.Spec.Authorization == v1alpha1.AuthorizationOfEngine && s.Spec.EngineToken == nil {
-		errs = append(errs, field.Required(field.NewPath("spec", "engineToken"), "name the token that engines are to get, in engineToken"))
+		errs = append(errs, field.Required(field.NewPath("spec", "engineToken"), "name the engines' token in engineToken"))
 	}
 	if p := s.Spec.Profile; p != nil {
 		errs = append(errs, checkServerProfile(field.NewPath("spec", "profile"), p)...)
@@ -91,14 +91,14 @@ func checkTLS(path *field.Path, t *v1alpha1.EngineTLS) field.ErrorList {
 	var errs field.ErrorList
 	switch name := path.Child("hostname"); {
 	case t.Hostname == "" && !t.InsecureSkipVerify:
-		errs = append(errs, field.Required(name, "name what the engines' certificates are for"))
+		errs = append(errs, field.Required(name, "set the DNS name in the engines' certificates"))
 	case t.Hostname != "" && len(validation.IsDNS1123Subdomain(t.Hostname)) > 0:
 		errs = append(errs, field.Invalid(name, t.Hostname, "want a DNS name, such as engines.llm.svc"))
 	}
 	switch cas := path.Child("caCertificates"); {
 	case t.CACertificates == "":
 	case t.InsecureSkipVerify:
-		errs = append(errs, field.Invalid(cas, "", "with insecureSkipVerify nobody looks at them"))
+		errs = append(errs, field.Invalid(cas, "", "insecureSkipVerify ignores them: set only one of the two"))
 	default:
 		errs = append(errs, checkLength(cas, t.CACertificates, maxCertificates)...)
 		if !certificates(t.CACertificates) {
@@ -131,7 +131,7 @@ func CheckFolderSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	errs := CheckSettings(s)
 	if s.Spec.EngineToken != nil {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "engineToken"),
-			"tokens of engines are not read from a folder: leave it out, and say --engine-token-file"))
+			"engine tokens cannot come from a folder: remove it, and set --engine-token-file"))
 	}
 	if s.Spec.Profile != nil {
 		errs = append(errs, checkFolderProfile(field.NewPath("spec", "profile"), &s.Spec)...)

@@ -98,7 +98,7 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 			`spec.engineToken.secretRef.key: Invalid value: "a/b": no Secret can have this key: write one such as token`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Authorization = "Always" },
 			`spec.authorization: Unsupported value: "Always": supported values: "Client", "Engine"`},
-		{overTLS(v1alpha1.EngineTLS{}), "spec.engineTLS.hostname: Required value: name what the engines' certificates are for"},
+		{overTLS(v1alpha1.EngineTLS{}), "spec.engineTLS.hostname: Required value: set the DNS name in the engines' certificates"},
 		{overTLS(v1alpha1.EngineTLS{Hostname: "*.test"}),
 			`spec.engineTLS.hostname: Invalid value: "*.test": want a DNS name, such as engines.llm.svc`},
 		{overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: "none"}),
@@ -106,17 +106,17 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 		{overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: anAuthority + "more"}),
 			`spec.engineTLS.caCertificates: Invalid value: "": want certificates in PEM`},
 		{overTLS(v1alpha1.EngineTLS{InsecureSkipVerify: true, CACertificates: anAuthority}),
-			`spec.engineTLS.caCertificates: Invalid value: "": with insecureSkipVerify nobody looks at them`},
+			`spec.engineTLS.caCertificates: Invalid value: "": insecureSkipVerify ignores them: set only one of the two`},
 		{rpc("Service/Run/"), `spec.rpcConfigs[Service/Run/]: Invalid value: "Service/Run/": write methods as package.Service/Method`},
 		{rpc("/a.Service/Run"),
 			`spec.rpcConfigs[/a.Service/Run]: Invalid value: "/a.Service/Run": write methods as package.Service/Method`},
 		{rpc("a.Service"), `spec.rpcConfigs[a.Service]: Invalid value: "a.Service": write methods as package.Service/Method`},
 		{rpc("a..S/Run"), `spec.rpcConfigs[a..S/Run]: Invalid value: "a..S/Run": write methods as package.Service/Method`},
-		{rpc("a.S/Run", 1, 0), `spec.rpcConfigs[a.S/Run].idExtractionPath[1]: Invalid value: 0: numbers of fields go from 1 to 536870911`},
+		{rpc("a.S/Run", 1, 0), `spec.rpcConfigs[a.S/Run].idExtractionPath[1]: Invalid value: 0: field numbers go from 1 to 536870911`},
 		{rpc("a.S/Run", 1<<29),
-			`spec.rpcConfigs[a.S/Run].idExtractionPath[0]: Invalid value: 536870912: numbers of fields go from 1 to 536870911`},
+			`spec.rpcConfigs[a.S/Run].idExtractionPath[0]: Invalid value: 536870912: field numbers go from 1 to 536870911`},
 		{rpc("a.S/Run", 19000),
-			`spec.rpcConfigs[a.S/Run].idExtractionPath[0]: Invalid value: 19000: protobuf keeps the numbers from 19000 to 19999 for itself`},
+			`spec.rpcConfigs[a.S/Run].idExtractionPath[0]: Invalid value: 19000: protobuf reserves the field numbers from 19000 to 19999`},
 		{rpc("a.S/Run", slices.Repeat([]int32{1}, 17)...),
 			`spec.rpcConfigs[a.S/Run].idExtractionPath: Too many: 17: must have at most 16 items`},
 		{func(s *v1alpha1.PoolSettingsSpec) {
@@ -169,7 +169,7 @@ ypa0/wHLN+V/kZJt56GALay1bBNMuc3GjUPEai1ExA==
 // token comes from the command line.
 func TestRequestsCarryATokenThatIsNamed(t *testing.T) {
 	s := someSettings("s", "base", func(s *v1alpha1.PoolSettingsSpec) { s.Authorization = "Engine" })
-	const want = "spec.engineToken: Required value: name the token that engines are to get, in engineToken"
+	const want = "spec.engineToken: Required value: name the engines' token in engineToken"
 	if errs := objects.CheckServerSettings(&s); len(errs) != 1 || errs[0].Error() != want {
 		t.Errorf("an API server's: %v", errs)
 	}
@@ -223,7 +223,7 @@ func TestSettingsOfAFolderNameNoSecret(t *testing.T) {
 	if errs := objects.CheckSettings(&s); len(errs) != 0 {
 		t.Errorf("an API server's: %v", errs)
 	}
-	const want = "spec.engineToken: Forbidden: tokens of engines are not read from a folder: leave it out, and say --engine-token-file"
+	const want = "spec.engineToken: Forbidden: engine tokens cannot come from a folder: remove it, and set --engine-token-file"
 	if errs := objects.CheckFolderSettings(&s); len(errs) != 1 || errs[0].Error() != want {
 		t.Errorf("a folder's: %v", errs)
 	}

@@ -71,7 +71,7 @@ func CheckVModelChange(was, is *v1alpha1.VModel) field.ErrorList {
 	for _, f := range []struct{ name, words, was, is string }{{"id", "id", a.ID, b.ID}, {"poolRef", "pool", a.Pool.Name, b.Pool.Name}} {
 		if f.was != f.is {
 			errs = append(errs, field.Forbidden(spec.Child(f.name),
-				fmt.Sprintf("it was %q, and the %s of a VModel may not change: delete the VModel and make one of another name and id",
+				fmt.Sprintf("it was %q, and the %s of a VModel may not change: delete the VModel and create one with another name and id",
 					f.was, f.words)))
 		}
 	}

@@ -493,7 +493,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 		Picker: pickerOf(ip.Spec.EndpointPickerRef),
 	}
 	if w.Pools[p.Name] != nil {
-		w.problem("InferencePool %s is defined twice: that of --endpoints counts", p.Name)
+		w.problem("InferencePool %s is defined twice: Headgate uses the one of --endpoints", p.Name)
 		return
 	}
 	w.Pools[p.Name] = p
@@ -525,7 +525,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 			}
 			for _, at := range address.at(s.Hosts) {
 				if at.Addr().IsLoopback() && !list.Loopback {
-					w.problem("EndpointList %s: %s resolves to %s: %s; it is left out", Name{list.Namespace, list.Name}, address.Name,
+					w.problem("EndpointList %s: %s resolves to %s: %s; Headgate ignores this address", Name{list.Namespace, list.Name}, address.Name,
 						at.Addr(), loopback)
 					continue
 				}
@@ -576,7 +576,7 @@ func (w *World) noteUnknownKinds(p *Pool) {
 			continue
 		}
 		noted[name] = true
-		w.problem("InferencePool %s: the labels of %s name the engine %q, which is not one of %v: extproc tells its kind by what it serves",
+		w.problem("InferencePool %s: the labels of %s name the engine %q, which is not one of %v: extproc detects its kind from what it serves",
 			p.Name, e.Pod, name, engine.Kinds())
 	}
 }

@@ -158,7 +158,7 @@ func TestWhatDoesNotFitTogetherIsAProblem(t *testing.T) {
 		t.Errorf("the addresses are %v", got)
 	}
 	want := []string{
-		"endpoint 10.0.0.1:8000 belongs to InferencePool default/one and to InferencePool default/two: each of them counts the whole of its load",
+		"endpoint 10.0.0.1:8000 belongs to InferencePool default/one and to InferencePool default/two: each pool counts all of its load",
 		"LLMRoute default/r: spec.backendRefs names InferencePool default/nowhere, which does not exist: its requests get 503",
 	}
 	if diff := cmp.Diff(want, w.Problems); diff != "" {
@@ -175,7 +175,7 @@ func TestAnAdapterThatIsAModelOfAnotherPool(t *testing.T) {
 		m.Spec.ID, m.Spec.PoolRef.Name, m.Spec.Source, m.Spec.Type = "sql-v2", of, source, kind
 		return m
 	}
-	const problem = `LLMRoute default/sql: adapter "sql-v2" is a Model of InferencePool default/b and none of default/a, to which its requests go: nothing says where engines find it there`
+	const problem = `LLMRoute default/sql: adapter "sql-v2" is a Model of InferencePool default/b, but its requests go to default/a, which has no such Model: engines there cannot find its files`
 	zero := int32(0)
 	for name, c := range map[string]struct {
 		models   []*v1alpha1.Model

@@ -240,19 +240,19 @@ func (c *accelerator) why() string {
 	case c.pinned:
 		return "the profile is pinned"
 	case c.heard && is:
-		return "predictions of another extproc came true"
+		return "predictions of another extproc were accurate"
 	case c.heard:
-		return "predictions of another extproc have not come true"
+		return "predictions of another extproc are not accurate yet"
 	case is && c.since.IsZero():
-		return "somebody said how long they take"
+		return "the pool has a configured profile"
 	case is:
-		return "predictions came true"
+		return "predictions were accurate"
 	case c.Rows() == 0:
-		return "there is hardware of which nothing is known yet"
+		return "one accelerator has no measurements yet"
 	case c.since.IsZero():
-		return "predictions have not come true yet"
+		return "predictions are not accurate yet"
 	}
-	return "predictions did not come true"
+	return "predictions were not accurate"
 }
 
 // Known is what is known of the engines of a pool on one accelerator.
@@ -333,7 +333,7 @@ func (s *EngineTimes) known(key AcceleratorKey, c *accelerator) profile.Profile 
 	if !learned {
 		return p
 	}
-	p.Source = fmt.Sprintf("TrustChange by extproc of %d measurements, of which the latest were off by %.0f %% in the median. It began with: %s",
+	p.Source = fmt.Sprintf("Learned by extproc from %d measurements. The median error of the latest predictions is %.0f %%. The initial profile was: %s",
 		c.Rows(),
 		100*c.Residual(), p.Name)
 	if p.Name = "Engines of " + key.Pool.String(); key.Class != "" {

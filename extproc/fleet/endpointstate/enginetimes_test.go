@@ -290,7 +290,7 @@ func TestWhatIsPinned(t *testing.T) {
 	// When a profile is no longer pinned it is learned; the other profiles stay as they are.
 	p.Classes["fast"] = &objects.Said{Profile: simple}
 	s.SetWorld(w)
-	if is := s.Times.Known(); is[0].Why != "somebody said how long they take" || is[1].Rows != known[1].Rows {
+	if is := s.Times.Known(); is[0].Why != "the pool has a configured profile" || is[1].Rows != known[1].Rows {
 		t.Errorf("then known is %+v", is)
 	}
 	for range 30 {
@@ -306,17 +306,17 @@ func TestWhatIsKnown(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
 	if k := s.Times.Known(); len(k) != 1 || k[0].Trusted || k[0].Rows != 0 || !k[0].Since.IsZero() ||
-		k[0].Why != "there is hardware of which nothing is known yet" {
+		k[0].Why != "one accelerator has no measurements yet" {
 		t.Errorf("at first known is %+v", k)
 	}
 	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
 	g.look(s, start, 20)
-	if k := s.Times.Known(); k[0].Why != "predictions have not come true yet" || k[0].Rows == 0 {
+	if k := s.Times.Known(); k[0].Why != "predictions are not accurate yet" || k[0].Rows == 0 {
 		t.Errorf("later known is %+v", k)
 	}
 	g.look(s, start.Add(20*time.Second), 200)
 	k := s.Times.Known()[0]
-	if !k.Trusted || k.Why != "predictions came true" || k.Since.Before(start) || k.Residual > 0.2 || len(k.Factors) != 2 ||
+	if !k.Trusted || k.Why != "predictions were accurate" || k.Since.Before(start) || k.Residual > 0.2 || len(k.Factors) != 2 ||
 		math.Abs(k.Factors[b]/k.Factors[a]-2) > 0.2 {
 		t.Errorf("then known is %+v", k)
 	}

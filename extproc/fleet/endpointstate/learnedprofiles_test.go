@@ -56,7 +56,7 @@ func TestWhatOthersLearned(t *testing.T) {
 			t.Errorf("%s: steps take %v, want %v", name, got, want)
 		}
 		k := s.Times.Known()[0]
-		if k.Why != "predictions of another extproc came true" || !k.Trusted || k.Since.After(later) ||
+		if k.Why != "predictions of another extproc were accurate" || !k.Trusted || k.Since.After(later) ||
 			k.Since.Before(later.Add(-time.Minute)) {
 			t.Errorf("%s: known is %+v", name, k)
 		}
@@ -114,7 +114,7 @@ func TestLoadsThatOthersLearned(t *testing.T) {
 		s.Times.AdapterLoaded(one, a, pick.InHost, 0.5)
 	}
 	other.Times.LearnFromPeers(s.Times.LearnedProfiles(start), start)
-	if k := other.Times.Known()[0]; k.Profile.AdapterActivation.Mean != 0.5 || k.Rows != 0 || k.Why != "somebody said how long they take" {
+	if k := other.Times.Known()[0]; k.Profile.AdapterActivation.Mean != 0.5 || k.Rows != 0 || k.Why != "the pool has a configured profile" {
 		t.Errorf("known is %+v", k)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 // ErrFull means that too many requests wait for the model, or that waiting requests use too much
 // memory.
-var ErrFull = errors.New("too many requests wait")
+var ErrFull = errors.New("too many requests are queued")
 
 // Verdict is the state of a model that requests wait for.
 type Verdict uint8

@@ -129,7 +129,7 @@ func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 		}
 		set, err := s.read()
 		if err != nil {
-			s.log.Error("objects cannot be read; keeping the last good ones; retrying", "dir", s.dir, "err", err)
+			s.log.Error("cannot read objects; keeping the last valid ones; retrying", "dir", s.dir, "err", err)
 			continue
 		}
 		if set != nil {
@@ -249,7 +249,7 @@ func (s *Source) update(name string, text []byte, written time.Time, claims map[
 	f.sum, f.err = sha256.Sum256(text), err
 	if err != nil {
 		if s.running && (known == nil || known.Error() != err.Error()) {
-			s.log.Error("objects refused; keeping the last good ones of this file", "fault", err)
+			s.log.Error("objects refused; keeping the last valid ones of this file", "fault", err)
 		}
 		claim(claims, name, f.good)
 		return false
@@ -259,7 +259,7 @@ func (s *Source) update(name string, text []byte, written time.Time, claims map[
 	}
 	if len(fresh.foreign) > 0 {
 		slices.Sort(fresh.foreign)
-		s.log.Info("passed over objects of kinds that Headgate does not read", "file", path, "kinds", slices.Compact(fresh.foreign))
+		s.log.Info("ignored objects of kinds that Headgate does not read", "file", path, "kinds", slices.Compact(fresh.foreign))
 	}
 	s.log.Info("objects read", "file", path, "objects", len(fresh.as))
 	fresh.set.Written = make(map[objects.Object]time.Time, len(fresh.as))

@@ -322,10 +322,10 @@ func (p *parser) notBase64(path string, text []byte) error {
 	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
 		if _, err := base64.StdEncoding.DecodeString(secret.Data[key]); err != nil {
 			at := "data[" + key + "]"
-			return p.fault(join(path, at), "%s is not in base64: what is written as it is stands in stringData", at)
+			return p.fault(join(path, at), "%s is not base64: put plain text under stringData", at)
 		}
 	}
-	return p.fault(path, "some of it is not in base64")
+	return p.fault(path, "some of it is not base64")
 }
 
 // jsonName returns the YAML name of a Go type.

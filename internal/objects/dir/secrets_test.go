@@ -64,11 +64,11 @@ func TestASecretOfAFolderIsACertificateAndItsKey(t *testing.T) {
 func TestWhatIsWrongWithASecretIsNamedByFileAndLineWithoutData(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"base64", strings.Replace(goodSecret, "a2V5", "hidden!", 1),
-			"f.yaml:7: data[tls.key] is not in base64: what is written as it is stands in stringData"},
+			"f.yaml:7: data[tls.key] is not base64: put plain text under stringData"},
 		{
 			"base64 in a list", "apiVersion: v1\nkind: List\nitems:\n- " +
 				strings.ReplaceAll(strings.TrimSpace(strings.Replace(goodSecret, "a2V5", "hidden!", 1)), "\n", "\n  ") + "\n",
-			"f.yaml:10: data[tls.key] is not in base64: what is written as it is stands in stringData",
+			"f.yaml:10: data[tls.key] is not base64: put plain text under stringData",
 		},
 		{"no key", strings.Replace(goodSecret, "  tls.key: a2V5\n", "", 1),
 			"f.yaml:5: Secret ns/cert: data[tls.key]: Required value: a Secret of type kubernetes.io/tls has it"},

@@ -261,5 +261,5 @@ func OfServers(table []Kind) []Kind {
 
 // Absent is the message that an API server lacks the kind.
 func (k Kind) Absent() string {
-	return "the API server has no " + k.Plural() + " (CRD " + k.CRD() + "): they are taken up as soon as it does"
+	return "the API server has no " + k.Plural() + " (CRD " + k.CRD() + "): Headgate reads them once it has"
 }

@@ -205,9 +205,9 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [536870912]}}}`),
 			"should be less than or equal to 536870911"},
 		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [19000]}}}`),
-			"protobuf keeps the numbers from 19000 to 19999 for itself"},
+			"protobuf reserves the field numbers from 19000 to 19999"},
 		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [19999]}}}`),
-			"protobuf keeps the numbers from 19000 to 19999 for itself"},
+			"protobuf reserves the field numbers from 19000 to 19999"},
 		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]}}}`),
 			"must have at most 16 items"},
 		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPaths: [1]}}}`), "unknown field"},
@@ -252,12 +252,12 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: true}}`), ""},
 		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: true, hostname: a}}`), ""},
 		{settings(`{poolRef: {name: p}, engineTLS: {}}`),
-			"spec.engineTLS.hostname: Required value: name what the engines' certificates are for"},
+			"spec.engineTLS.hostname: Required value: set the DNS name in the engines' certificates"},
 		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: false}}`), "spec.engineTLS.hostname: Required value"},
 		{settings(`{poolRef: {name: p}, engineTLS: {hostname: "*.test"}}`), "want a DNS name, such as engines.llm.svc"},
 		{settings(`{poolRef: {name: p}, engineTLS: {hostname: a, caCertificates: none}}`), "want certificates in PEM"},
 		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: true, caCertificates: "-----BEGIN CERTIFICATE-----"}}`),
-			"with insecureSkipVerify nobody looks at them"},
+			"insecureSkipVerify ignores them: set only one of the two"},
 		{settings(`{poolRef: {name: p}, engineToken: {}}`), "spec.engineToken.secretRef: Required value"},
 		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {}}}`),
 			"spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace"},
@@ -280,14 +280,14 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, profile: {inline: {name: small, source: measured, frontendOverhead: 0.01, prefill: {floor: 0.02, base: 1, perToken: 5.4e-5, perTokenSquared: 1e-9}, decode: {base: 0.01, perSequence: 0, perKVToken: 1e-07, adapterSlowdown: 2}, adapterLoad: {mean: 1, stddev: 0.1}, adapterActivation: {mean: 0}, ` +
 			engineLimits +
 			`, gpuAdapters: 4, hostAdapters: 4}}}}`), ""},
-		{settings(`{poolRef: {name: p}, profile: {}}`), "write one of inline, file, and hardware with parameters"},
-		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu}}`), "write one of inline, file, and hardware with parameters"},
+		{settings(`{poolRef: {name: p}, profile: {}}`), "set one of inline, file, and hardware with parameters"},
+		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu}}`), "set one of inline, file, and hardware with parameters"},
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, inline: {prefill: {}, decode: {}, ` + engineLimits +
-			`}}}}`), "write one of inline, file, and hardware with parameters"},
-		{settings(`{poolRef: {name: p}, profile: {hardware: l4}}`), "write both hardware and parameters, such as 4 x A100-80GB and 70B"},
-		{settings(`{poolRef: {name: p}, profile: {parameters: 8B}}`), "write both hardware and parameters"},
+			`}}}}`), "set one of inline, file, and hardware with parameters"},
+		{settings(`{poolRef: {name: p}, profile: {hardware: l4}}`), "set both hardware and parameters, such as 4 x A100-80GB and 70B"},
+		{settings(`{poolRef: {name: p}, profile: {parameters: 8B}}`), "set both hardware and parameters"},
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: many}}`),
-			"write how many parameters the model has, such as 8B, 70B or 500M"},
+			"set the model's number of parameters, such as 8B, 70B or 500M"},
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, acceleratorLabel: a/b/c}}`),
 			"no label can have this name: write one such as example.com/gpu"},
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, acceleratorLabel: -a}}`), "no label can have this name"},
@@ -299,13 +299,13 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, accelerators: [{accelerator: A100, hardware: a100-80gb, parameters: 8B}]}}`),
 			"spec.profile.acceleratorLabel: Required value: name the label that says which accelerator an endpoint has"},
 		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, pinned: true, accelerators: [{accelerator: A100, hardware: a100-80gb, parameters: 8B}]}}`),
-			"say what is pinned: inline, file, or hardware with parameters"},
+			"pinned needs a profile: set inline, file, or hardware with parameters"},
 		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: []}}`),
-			"write one of inline, file, and hardware with parameters"},
+			"set one of inline, file, and hardware with parameters"},
 		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: A100}]}}`),
-			"spec.profile.accelerators[0]: Invalid value: write one of inline, file, and hardware with parameters"},
+			"spec.profile.accelerators[0]: Invalid value: set one of inline, file, and hardware with parameters"},
 		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: A100, hardware: a100-80gb}]}}`),
-			"write both hardware and parameters"},
+			"set both hardware and parameters"},
 		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{hardware: a100-80gb, parameters: 8B}]}}`),
 			"spec.profile.accelerators[0].accelerator: Required value"},
 		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: a, hardware: a100-80gb, parameters: 8B}, {accelerator: a, hardware: l4, parameters: 8B}]}}`),
@@ -327,7 +327,7 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{list(`{addresses: ["10.0.0.7:8080"], engine: torchserve, management: "port:8081"}`), ""},
 		{list(`{addresses: ["10.0.0.7:8500"], engine: tfserving}`), ""},
 		{list(`{addresses: ["10.0.0.7:8080"], engine: mlserver, management: "port:8085"}`),
-			"only engines of the kinds modelruntime and torchserve are managed at an address of their own"},
+			"only engines of the kinds modelruntime and torchserve have a management address"},
 		{list(`{addresses: ["a:1", "b:1"], management: "port:8085"}`), ""},
 		{list(`{addresses: [` + many(512, `"h%d:1"`) + `]}`), ""},
 		{list(`{addresses: [` + many(513, `"h%d:1"`) + `]}`), "must have at most 512 items"},
@@ -350,19 +350,19 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{list(`{addresses: ["[fe80::1%eth0]:80"]}`), "want host:port"},
 		{list(`{addresses: ["a:1", "[::ffff:169.254.169.254]:80"]}`), "want host:port"},
 		{list(`{addresses: ["a:1", "169.254.169.254:80"]}`),
-			"spec.addresses[1]: Invalid value: \"169.254.169.254:80\": no engine is reached at a loopback, link-local, multicast, broadcast or unspecified address"},
-		{list(`{addresses: ["[fe80::1]:80"]}`), "no engine is reached at a loopback, link-local"},
-		{list(`{addresses: ["0.0.0.0:80"]}`), "no engine is reached at a loopback, link-local"},
-		{list(`{addresses: ["[::]:80"]}`), "no engine is reached at a loopback, link-local"},
-		{list(`{addresses: ["224.0.0.1:80"]}`), "no engine is reached at a loopback, link-local"},
-		{list(`{addresses: ["[ff02::1]:80"]}`), "no engine is reached at a loopback, link-local"},
-		{list(`{addresses: ["255.255.255.255:80"]}`), "no engine is reached at a loopback, link-local"},
+			"spec.addresses[1]: Invalid value: \"169.254.169.254:80\": an engine's address must not be loopback, link-local, multicast, broadcast or unspecified"},
+		{list(`{addresses: ["[fe80::1]:80"]}`), "an engine's address must not be loopback, link-local"},
+		{list(`{addresses: ["0.0.0.0:80"]}`), "an engine's address must not be loopback, link-local"},
+		{list(`{addresses: ["[::]:80"]}`), "an engine's address must not be loopback, link-local"},
+		{list(`{addresses: ["224.0.0.1:80"]}`), "an engine's address must not be loopback, link-local"},
+		{list(`{addresses: ["[ff02::1]:80"]}`), "an engine's address must not be loopback, link-local"},
+		{list(`{addresses: ["255.255.255.255:80"]}`), "an engine's address must not be loopback, link-local"},
 		{list(`{addresses: ["` + strings.Repeat("x", 64) + `:80"]}`), "want host:port"},
 		{list(`{addresses: ["a:1"], engine: xllm}`),
 			`spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "mlserver", "torchserve", "tfserving", "modelruntime"`},
 		{list(`{addresses: ["a:1"], management: "8085"}`), "want port:NUMBER, such as port:8085"},
 		{list(`{addresses: ["a:1"], engine: vllm, management: "port:8085"}`),
-			"only engines of the kinds modelruntime and torchserve are managed at an address of their own"},
+			"only engines of the kinds modelruntime and torchserve have a management address"},
 		{list(`{addresses: ["a:1", "b:1"], management: "unix:/x"}`), "a socket is for an EndpointList in a folder"},
 
 		{capacityPlan(`{objectives: [{metric: TimePerOutputToken, within: 30ms, quantile: 0.9}], hardware: [{name: gpu, price: 1.5, maxUnits: 4}], hardwareFile: h.yaml, trace: "gamma:rate=1", seed: 3, stages: [{name: a, model: m, poolRef: {name: p}, hardware: [{name: gpu, units: 2, price: 3, latencies: [{size: 1, mean: 10ms}, {size: 4, mean: 20ms}], batchSizes: [1, 4]}], replicas: {min: 2, max: 9}, maxBatchDelay: 5ms, gatewayOverhead: 3ms, startup: 90s, batching: Always, queue: Central, memory: {perReplica: 1Gi, models: 3Gi}, next: [{stage: b, share: 0.5, choice: x}]}, {name: b, hardware: [{name: gpu, engine: {prefill: {base: 0.1}, decode: {base: 0.1}, ` + engineLimits + `}}}]}]}`), ""},
@@ -386,10 +386,10 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{capacityPlan(`{objectives: [{within: 1s}], stages: [{name: a, hardware: [` + onGPU + `]}, {name: a, hardware: [` + onGPU + `]}]}`),
 			"Duplicate value"},
 		{capacityPlan(`{objectives: [{within: 1s}], stages: [{name: a, hardware: [` + onGPU +
-			`], next: [{stage: b}]}, {name: b, hardware: [` + onGPU + `], next: [{stage: a}]}]}`), "stages lead to each other in a circle"},
+			`], next: [{stage: b}]}, {name: b, hardware: [` + onGPU + `], next: [{stage: a}]}]}`), "stages form a cycle"},
 		{planOf("", ""), "should have at least 1 items"},
-		{planOf("", "{name: gpu}"), "write one of file, latencies and engine"},
-		{planOf("", "{name: gpu, file: a.yaml, latencies: [{size: 1, mean: 1ms}]}"), "write one of file, latencies and engine"},
+		{planOf("", "{name: gpu}"), "set one of file, latencies and engine"},
+		{planOf("", "{name: gpu, file: a.yaml, latencies: [{size: 1, mean: 1ms}]}"), "set one of file, latencies and engine"},
 		{planOf("", "{name: gpu, latencies: [{size: 1, mean: 0s}]}"), "a batch takes some time"},
 		{planOf("", "{name: gpu, file: a.yaml, units: 0}"), "should be greater than or equal to 1"},
 		{planOf("", "{name: gpu, file: a.yaml, price: -1}"), "it must be above 0"},
@@ -400,12 +400,12 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{planOf(", maxBatchDelay: -1s", onGPU), "it must not be negative"},
 		{planOf(", gatewayOverhead: -1s", onGPU), "it must not be negative"},
 		{planOf(", batching: Never", onGPU), "supported values: \"WhenIdle\", \"Always\""},
-		{planOf(", batching: Always", onGPU), "write maxBatchDelay: for how long a batch gathers queries"},
-		{planOf(", batching: Always, maxBatchDelay: 0s", onGPU), "write maxBatchDelay: for how long a batch gathers queries"},
+		{planOf(", batching: Always", onGPU), "set maxBatchDelay: how long a batch waits for more queries"},
+		{planOf(", batching: Always, maxBatchDelay: 0s", onGPU), "set maxBatchDelay: how long a batch waits for more queries"},
 		{planOf(", startup: -1s", onGPU), "it must not be negative"},
 		{planOf(", queue: Somewhere", onGPU), `supported values: "Replica", "Central"`},
-		{planOf(", memory: {perReplica: 1Gi}", onGPU), "write one of models and minEvictionAge"},
-		{planOf(", memory: {perReplica: 1Gi, minEvictionAge: 1m}", onGPU), "write how large a model is, in modelSize"},
+		{planOf(", memory: {perReplica: 1Gi}", onGPU), "set one of models and minEvictionAge"},
+		{planOf(", memory: {perReplica: 1Gi, minEvictionAge: 1m}", onGPU), "set modelSize, the mean size of a model"},
 		{planOf(", speed: 3", onGPU), `unknown field "spec.stages[0].speed"`},
 
 		{gatewaySettings(`{payloads: {}}`), ""},
@@ -463,14 +463,14 @@ func TestWhatAFolderTakesAndAnAPIServerDoesNot(t *testing.T) {
 	c := newCluster(t)
 	for _, row := range []struct{ object, want string }{
 		{list(`{addresses: ["a:1", "127.0.0.1:8000"]}`),
-			"no engine is reached at a loopback, link-local, multicast, broadcast or unspecified address"},
-		{list(`{addresses: ["127.255.0.7:8000"]}`), "no engine is reached at a loopback, link-local"},
-		{list(`{addresses: ["[::1]:8000"]}`), "no engine is reached at a loopback, link-local"},
+			"an engine's address must not be loopback, link-local, multicast, broadcast or unspecified"},
+		{list(`{addresses: ["127.255.0.7:8000"]}`), "an engine's address must not be loopback, link-local"},
+		{list(`{addresses: ["[::1]:8000"]}`), "an engine's address must not be loopback, link-local"},
 		{list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "unix:/run/x.sock"}`),
 			"want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder"},
 		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: a, file: p.yaml}]}}`),
-			"a file is for objects in a folder: write what it holds as inline"},
-		{settings(`{poolRef: {name: p}, profile: {file: p.yaml}}`), "a file is for objects in a folder: write what it holds as inline"},
+			"file works only for objects in a folder: put its content under inline"},
+		{settings(`{poolRef: {name: p}, profile: {file: p.yaml}}`), "file works only for objects in a folder: put its content under inline"},
 	} {
 		server, folder := c.verdicts(row.object)
 		if server == nil || !strings.Contains(server.Error(), row.want) {
@@ -481,7 +481,7 @@ func TestWhatAFolderTakesAndAnAPIServerDoesNot(t *testing.T) {
 		}
 	}
 	if server, folder := c.verdicts(list(`{addresses: ["a:1", "b:1"], management: "unix:/x"}`)); server == nil || folder == nil ||
-		!strings.Contains(folder.Error(), "a socket is that of one endpoint: give each address a list of its own") {
+		!strings.Contains(folder.Error(), "a socket belongs to one endpoint: put each address into its own EndpointList") {
 		t.Errorf("of a socket of two endpoints the API server says %v, a folder %v", server, folder)
 	}
 }
@@ -491,7 +491,7 @@ func TestWhatAnAPIServerTakesAndAFolderDoesNot(t *testing.T) {
 	c := newCluster(t)
 	server, folder := c.verdicts(settings(`{poolRef: {name: p}, authorization: Engine}`))
 	if server == nil || !strings.Contains(server.Error(),
-		"spec.engineToken: Required value: name the token that engines are to get, in engineToken") || folder != nil {
+		"spec.engineToken: Required value: name the engines' token in engineToken") || folder != nil {
 		t.Errorf("of requests with a token that is not named the API server says %v, a folder %v", server, folder)
 	}
 	for _, spec := range []string{
@@ -505,7 +505,7 @@ func TestWhatAnAPIServerTakesAndAFolderDoesNot(t *testing.T) {
 			t.Errorf("%s\nthe API server says %v", spec, server)
 		}
 		if folder == nil || !strings.Contains(folder.Error(),
-			"spec.engineToken: Forbidden: tokens of engines are not read from a folder: leave it out, and say --engine-token-file") {
+			"spec.engineToken: Forbidden: engine tokens cannot come from a folder: remove it, and set --engine-token-file") {
 			t.Errorf("%s\na folder says %v", spec, folder)
 		}
 	}
@@ -519,7 +519,7 @@ func TestOfAModelOnlyCopiesPinnedAndServiceTimeMayChange(t *testing.T) {
 		{`{poolRef: {name: p}, baseModel: llama, source: s3://x, key: k, size: 1024Mi}`, ""}, // the same size in another unit
 		{`{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 2, max: 5}, pinned: true, serviceTime: 15ms}`, ""},
 		{strings.Replace(was, "id: m", "id: other", 1),
-			"spec.id: Forbidden: only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id"},
+			"spec.id: Forbidden: only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id"},
 		{strings.Replace(was, "name: p", "name: q", 1), "spec.poolRef: Forbidden"},
 		{strings.Replace(was, "type: lora", "type: sklearn", 1), "spec.type: Forbidden"},
 		{strings.Replace(was, "baseModel: llama, ", "", 1), "spec.baseModel: Forbidden"},
@@ -553,7 +553,7 @@ func TestWhatRequestsKnowAVModelByMayNotChange(t *testing.T) {
 	for _, row := range []struct{ is, want string }{
 		{`{poolRef: {name: p}, target: n2, canary: {target: o, percent: 5}, owner: us}`, ""},
 		{strings.Replace(was, "id: v", "id: other", 1),
-			"spec.id: Forbidden: the id of a VModel may not change: delete the VModel and make one of another name and id"},
+			"spec.id: Forbidden: the id of a VModel may not change: delete the VModel and create one with another name and id"},
 		{strings.Replace(was, "name: p", "name: q", 1), "spec.poolRef: Forbidden: the pool of a VModel may not change"},
 	} {
 		o := apiserver.ReadObjects(t, vmodel(row.is))[0]

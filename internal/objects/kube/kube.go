@@ -224,7 +224,7 @@ func (s *Source) refuse(kind string, name objects.Name, why error) {
 		delete(s.refused, key)
 	} else {
 		s.refused[key] = is
-		s.log.Warn("leaving out an invalid object, which the API server's CRDs did not refuse; kubectl apply -k manifests/crds", "kind",
+		s.log.Warn("ignoring an invalid object that the API server's CRDs accepted; run kubectl apply -k manifests/crds", "kind",
 			kind, "name", name.String(), "fault", is)
 	}
 	s.meter.Refused(len(s.refused))

@@ -281,7 +281,7 @@ func TestAListOfAClusterReachesNothingInHeadgatesOwnPod(t *testing.T) {
 	if got := w.Addresses(); !slices.Equal(got, []string{"10.0.0.2:2", "10.0.0.3:2"}) {
 		t.Errorf("with a name the endpoints are %v", got)
 	}
-	const want = "EndpointList default/name: engine resolves to 127.0.0.1: in a cluster, no engine is reached at a loopback address, which is that of Headgate's own pod; it is left out"
+	const want = "EndpointList default/name: engine resolves to 127.0.0.1: in a cluster, a loopback address is Headgate's own pod, not an engine's: use the engine's address; Headgate ignores this address"
 	if !slices.Contains(w.Problems, want) {
 		t.Errorf("the problems are %q", w.Problems)
 	}

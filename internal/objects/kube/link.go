@@ -116,9 +116,9 @@ func (l *link) note(path string, status int, wrong ...any) {
 		}
 		l.absent[k.CRD()] = true
 		if k.Optional {
-			l.log.Debug("the API server lacks a kind of object, which it need not have", "kind", k.Kind, "crd", k.CRD())
+			l.log.Debug("the API server lacks an optional kind of object", "kind", k.Kind, "crd", k.CRD())
 		} else {
-			l.log.Warn("the API server lacks a kind of object, which is taken up as soon as it has that", "kind", k.Kind, "crd", k.CRD(),
+			l.log.Warn("the API server lacks a kind of object; Headgate reads its objects once the kind exists", "kind", k.Kind, "crd", k.CRD(),
 				"hint", hints[status])
 		}
 	case len(wrong) == 0:
@@ -130,7 +130,7 @@ func (l *link) note(path string, status int, wrong ...any) {
 	default:
 		if was, failing := l.failing[path]; !failing || was != status {
 			l.failing[path] = status
-			l.log.Warn("cannot read objects from the API server; keeping what it last said; retrying",
+			l.log.Warn("cannot read objects from the API server; keeping the last ones; retrying",
 				append([]any{"path", path}, wrong...)...)
 		}
 	}

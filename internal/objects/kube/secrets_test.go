@@ -149,10 +149,10 @@ func TestATokenIsThatOfItsSecret(t *testing.T) {
 		}{
 			{"", forbidden, denied},
 			{"", notFound,
-				`cannot read Secret a/s, which PoolSettings a/p names: secrets \"s\" not found; make it, with the token as its key token`},
+				`cannot read Secret a/s, which PoolSettings a/p names: secrets \"s\" not found; create it, with the token under its key token`},
 			{" ", nil,
-				"cannot use Secret a/s, which PoolSettings a/p names: its key token is empty: write the token that the engines want"},
-			{"sk-4 sk-5", nil, "its key token holds more than one word: write the token alone"},
+				"cannot use Secret a/s, which PoolSettings a/p names: its key token is empty: write the engines' token"},
+			{"sk-4 sk-5", nil, "its key token contains more than one word: write only the token"},
 			{"", errors.New("connection refused"), "connection refused"},
 		} {
 			v.set("a/s", c.text, c.wrong)
@@ -205,7 +205,7 @@ func TestWithoutItsSecretAPoolHasNoToken(t *testing.T) {
 		other[0].Key = "none"
 		s.Name(t.Context(), other)
 		if got := s.tokens.Of("b/s/none"); got != "" ||
-			!strings.Contains(log.String(), "its key none is not there: write the token that the engines want") {
+			!strings.Contains(log.String(), "its key none does not exist: write the engines' token there") {
 			t.Errorf("without the key there is %q, and the log says\n%s", got, log)
 		}
 

@@ -91,7 +91,7 @@ func (t *EngineTokens) take(is objects.Secret, data map[string][]byte, err error
 	if err != nil {
 		remedy := ""
 		if apierrors.IsNotFound(err) {
-			remedy = "; make it, with the token as its key " + is.Key
+			remedy = "; create it, with the token under its key " + is.Key
 		}
 		fault, kind = fmt.Errorf("cannot read Secret %s, which PoolSettings %s names: %w%s", is.Name, is.Settings, err, remedy), "no answer"
 		if answered(err) {
@@ -127,4 +127,4 @@ func (t *EngineTokens) set(ref, key string, data map[string][]byte) (fresh bool,
 	return t.tokens.Set(ref, text)
 }
 
-var errNoKey = errors.New("is not there: write the token that the engines want")
+var errNoKey = errors.New("does not exist: write the engines' token there")

@@ -204,7 +204,7 @@ func usable(addresses []netip.Addr) (all, refused []netip.Addr) {
 	return slices.Compact(all), slices.Compact(refused)
 }
 
-var errNoAddress = errors.New("it has no address of an engine")
+var errNoAddress = errors.New("it has no address that an engine can have")
 
 // take applies a result and reports whether the name's addresses changed. A failure changes
 // nothing; its beginning and its end are logged.
@@ -218,7 +218,7 @@ func (r *Resolver) take(a answer) bool {
 	if a.err == nil {
 		for _, ip := range refused {
 			if !slices.Contains(n.refused, ip) {
-				r.log.Warn("leaving out an address to which an endpoint's name resolves", "name", a.name, "address", ip, "err",
+				r.log.Warn("ignoring an address of an endpoint's name", "name", a.name, "address", ip, "err",
 					objects.CheckIP(ip))
 			}
 		}

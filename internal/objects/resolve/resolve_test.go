@@ -244,7 +244,7 @@ func TestNamesLookedUpOnce(t *testing.T) {
 		if len(hosts) != 1 || len(hosts["a"]) != 2 || hosts["a"][0].String() != "10.0.0.1" || d.count("a") != 1 {
 			t.Errorf("hosts are %v", hosts)
 		}
-		if len(faults) != 3 || faults["none"].Error() != "it has no address of an engine" ||
+		if len(faults) != 3 || faults["none"].Error() != "it has no address that an engine can have" ||
 			!errors.Is(faults["mute"], context.DeadlineExceeded) || faults["unknown"].Error() != "no such host" {
 			t.Errorf("faults are %v", faults)
 		}

@@ -70,7 +70,7 @@ func (k Kube) Check(folder string) error {
 	case k.On && folder != "":
 		return errors.New("--kube and --objects: objects come from an API server or from a folder; leave one of them out")
 	case !k.On && k.Config+k.Namespace != "":
-		return errors.New("--kubeconfig and --namespace are of no use without --kube")
+		return errors.New("--kubeconfig and --namespace need --kube")
 	}
 	return nil
 }
