@@ -82,7 +82,7 @@ func (h *headgate) tick() {
 
 // look reports the result of a scrape.
 func (h *headgate) look(endpoint int) {
-	h.state.Saw(decide.Sight{Endpoint: decide.Endpoint{
+	h.state.Scraped(decide.ScrapeResult{Endpoint: decide.Endpoint{
 		Address: h.addresses[endpoint], CanLoad: true, CanPredict: true, Bytes: h.Capacity, DefaultBytes: meanSize, Loads: h.AtOnce,
 		Incarnation: "1",
 	}, Began: h.now()}, h.now())

@@ -77,7 +77,8 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		Serve:   serve.Config{Listen: c.listen, CertPath: c.certPath, Placement: c.placement, Mesh: c.mesh},
 		Prestop: c.hooks, XDSAddress: c.envoys, Meter: m, Log: log, Ready: ready,
 		Place: place.Config{
-			Access: access, RegisteredPool: c.pool(), DrainLimit: c.drainLimit, LookInterval: c.lookInterval, TickInterval: c.tickInterval,
+			Access: access, RegisteredPool: c.pool(), DrainLimit: c.drainLimit, ScrapeInterval: c.lookInterval,
+			TickInterval: c.tickInterval,
 		},
 	}, deployment)
 	group, ctx := errgroup.WithContext(ctx)

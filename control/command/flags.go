@@ -137,7 +137,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 		"put registered models into this InferencePool, `NAMESPACE/NAME` (default: the only pool of model runtimes, or without one, the only pool whose engines have a model repository)")
 	fs.DurationVar(&c.drainLimit, "drain-timeout", decide.DrainLimit,
 		"before control unloads a model, wait this long at most until its running requests have ended")
-	fs.DurationVar(&c.lookInterval, "scrape-interval", place.DefaultLookInterval,
+	fs.DurationVar(&c.lookInterval, "scrape-interval", place.DefaultScrapeInterval,
 		"scrape each engine at this interval, to find models that others loaded or unloaded")
 	fs.DurationVar(&c.tickInterval, "rebalance-interval", decide.TickInterval,
 		"rebalance at this interval: more copies of busy models, second copies, balance between endpoints, and loads into free room")

@@ -76,7 +76,7 @@ func TestATermWritesStatus(t *testing.T) {
 	dir := t.TempDir()
 	status := channels{make(chan *objects.World), make(chan conditions.Input)}
 	c := config()
-	c.Place = place.Config{DrainLimit: time.Second, LookInterval: time.Second, TickInterval: time.Second}
+	c.Place = place.Config{DrainLimit: time.Second, ScrapeInterval: time.Second, TickInterval: time.Second}
 	r := New(c, opening{open: func(context.Context, func() bool) (store.Memory, StatusWriter, error) {
 		m, err := store.Open(filepath.Join(dir, "db"), c.Log)
 		return m, status, err

@@ -31,7 +31,7 @@ func (r *Runtime) term(ctx context.Context, pauses <-chan bool) (err error) {
 	defer func() { err = errors.Join(err, memory.Close()) }()
 	meter, c := r.config.Meter, r.config.Place
 	board := placementserver.New(r.config.Log)
-	c.Memory, c.Board, c.Meter, c.Log = memory, board, meter, r.config.Log
+	c.Memory, c.Publisher, c.Meter, c.Log = memory, board, meter, r.config.Log
 	placer, err := place.New(c)
 	if err != nil {
 		return err

@@ -204,8 +204,8 @@ func (f termCollector) Collect(out chan<- prometheus.Metric) {
 	for state := decide.Queued; state <= decide.Unloading; state++ {
 		gauge(copiesDesc, count.Copies[state], state.String())
 	}
-	gauge(queuedDesc, count.Held)
-	for pool, missed := range count.Missed {
+	gauge(queuedDesc, count.Queued)
+	for pool, missed := range count.LastMissing {
 		window := math.Inf(1)
 		if !missed.IsZero() {
 			window = max(0, time.Since(missed).Seconds())

@@ -65,7 +65,7 @@ func deciding(t *testing.T, m *metrics.Meter) (*placementserver.Server, *place.P
 		t.Fatal(err)
 	}
 	board := placementserver.New(log)
-	placer, err := place.New(place.Config{Memory: file, Log: log, Board: board, Meter: m})
+	placer, err := place.New(place.Config{Memory: file, Log: log, Publisher: board, Meter: m})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
 	expect(t, page, `headgate_place_rejections_total{reason="no_endpoint"} 1`)
 	code, said := get(t, h, loopback, "/placement")
 	var v decide.View
-	if err := json.Unmarshal([]byte(said), &v); err != nil || code != http.StatusOK || len(v.Models) != 1 || v.Models[0].Held != 3 ||
+	if err := json.Unmarshal([]byte(said), &v); err != nil || code != http.StatusOK || len(v.Models) != 1 || v.Models[0].Queued != 3 ||
 		strings.Contains(said, "secret") {
 		t.Errorf("%v: /placement is %d: %s", err, code, said)
 	}

@@ -78,14 +78,14 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		if s.terminating = e.Terminating; same && !replaced && s.Incarnation == e.Incarnation {
 			if is := (adapters{e.MaxAdapters, e.HostAdapters}); s.adapters != is || s.room != e.Room {
 				s.adapters, s.room = is, e.Room
-				s.look()
+				s.requestScrape()
 			}
 			continue
 		}
 		s.stop()
 		delete(p.endpoints, address)
 		if !ok || replaced {
-			p.Board.Takes(address, "")
+			p.Publisher.SetMethods(address, "")
 			p.state.RemoveEndpoint(address)
 		}
 		if replaced {
@@ -94,7 +94,7 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	}
 	for address, e := range declared {
 		p.state.SetEndpoint(address, e.Pools)
-		p.state.Terminating(byObjects, address, e.Terminating, e.Migrates)
+		p.state.Terminating(objectsSource, address, e.Terminating, e.Migrates)
 		if p.endpoints[address] == nil {
 			p.open(e)
 		}
@@ -118,9 +118,9 @@ func (p *Placer) forgetRuntime(address string) {
 	p.Memory.DeleteRuntime(address)
 }
 
-// byObjects names the Kubernetes objects as a source of pod deletions. Other sources are extprocs,
-// whose names are never empty.
-const byObjects = ""
+// objectsSource names the Kubernetes objects as a source of pod deletions. Other sources are
+// extprocs, whose names are never empty.
+const objectsSource = ""
 
 // setCatalogue makes the catalogue the declared models of the objects plus the registered ones; was
 // is the World before. The caller holds mu.
@@ -185,8 +185,8 @@ func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, 
 		fresh = true
 		p.registered[key] = m
 		p.updateLocked(func(time.Time) []decide.Action { p.state.SetModel(p.entryOf(m), used); return nil })
-		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
-		p.loosen(key)
+		p.Publisher.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
+		p.markLoose(key)
 	}
 	// A second registration waits for storage and followers, too: the first one may still be in
 	// progress.
@@ -195,7 +195,7 @@ func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, 
 		if err := put(); err != nil {
 			return err
 		}
-		p.Board.AwaitRegistered(key)
+		p.Publisher.AwaitRegistered(key)
 		return nil
 	}, nil
 }
@@ -223,7 +223,7 @@ func (p *Placer) Unregister(key decide.Key) error {
 		delete(p.declared, key) // the object of its registration, which is deleted now
 		p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveModel(key); return nil })
 	}
-	p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: false}})
+	p.Publisher.Publish(decide.Change{Registered: map[decide.Key]bool{key: false}})
 	written := p.Memory.DeleteModel(m)
 	p.mu.Unlock()
 	err := written()
@@ -234,9 +234,9 @@ func (p *Placer) Unregister(key decide.Key) error {
 	defer p.mu.Unlock()
 	if p.registered[key] == nil {
 		p.registered[key] = m
-		p.loosen(key)
+		p.markLoose(key)
 		p.updateLocked(func(time.Time) []decide.Action { p.state.SetModel(p.entryOf(m), time.Time{}); return nil })
-		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
+		p.Publisher.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
 	}
 	return err
 }
@@ -289,8 +289,8 @@ func (p *Placer) entryOf(m *v1alpha1.Model) objects.Entry {
 	return e.Complete(p.world.Pools[e.Pool])
 }
 
-// recall reads the records of an earlier process.
-func (p *Placer) recall() error {
+// readRecords reads the records of an earlier process.
+func (p *Placer) readRecords() error {
 	models, err := p.Memory.Models()
 	if err != nil {
 		return fmt.Errorf("registered models: %w", err)
@@ -321,7 +321,7 @@ func (p *Placer) recall() error {
 		m := &models[i]
 		e := p.entryOf(m)
 		p.registered[e.ModelKey], registered[e.ModelKey] = m, true
-		p.loosen(e.ModelKey)
+		p.markLoose(e.ModelKey)
 		p.state.SetModel(e, p.used[e.ModelKey])
 	}
 	for _, r := range runtimes {
@@ -329,7 +329,7 @@ func (p *Placer) recall() error {
 			Bytes: r.Bytes, DefaultBytes: r.DefaultBytes, Loads: r.Loads, LoadTimeout: r.LoadTimeout, Methods: r.Methods,
 			LimitsConcurrency: r.LimitsConcurrency,
 		}}
-		p.Board.Takes(r.Endpoint, r.Methods)
+		p.Publisher.SetMethods(r.Endpoint, r.Methods)
 	}
 	p.restored = slices.DeleteFunc(p.restored, func(c store.Copy) bool { // of an earlier incarnation
 		r, known := p.records[c.Endpoint]
@@ -339,7 +339,7 @@ func (p *Placer) recall() error {
 		}
 		return earlier
 	})
-	p.Board.Publish(decide.Change{Registered: registered})
+	p.Publisher.Publish(decide.Change{Registered: registered})
 	return p.recallVModels()
 }
 
@@ -376,7 +376,7 @@ func (p *Placer) restore(now time.Time) {
 			continue // the failed model was a different one
 		}
 		for _, f := range was.Status.Failures {
-			p.state.RestoreFailure(key, decide.Failure{Endpoint: f.Endpoint, At: f.At.Time, Words: f.Message,
+			p.state.RestoreFailure(key, decide.Failure{Endpoint: f.Endpoint, At: f.At.Time, Message: f.Message,
 				Why: decide.Reason(f.Reason)}, now)
 		}
 	}

@@ -23,16 +23,16 @@ func fitsOf(s *v1alpha1.PoolSettingsSpec, endpoints []objects.Endpoint) decide.F
 	for _, e := range endpoints {
 		scores[e.Address] = score(constraints, e.Labels)
 	}
-	fits := decide.Fits{Types: make(map[string]*decide.Fit, len(constraints)), Others: &decide.Fit{Preferred: best(scores, nil)}}
+	fits := decide.Fits{Types: make(map[string]*decide.Fit, len(constraints)), Others: &decide.Fit{Preferred: bestScored(scores, nil)}}
 	for _, c := range constraints {
 		fit := new(decide.Fit)
 		if len(c.Required) > 0 {
-			fit.Only = those(endpoints, func(labels map[string]string) bool { return objects.Selects(c.Required, labels) })
+			fit.Only = withLabels(endpoints, func(labels map[string]string) bool { return objects.Selects(c.Required, labels) })
 		}
 		if len(c.Preferred) > 0 {
-			fit.Preferred = those(endpoints, func(labels map[string]string) bool { return hasAny(labels, c.Preferred) })
+			fit.Preferred = withLabels(endpoints, func(labels map[string]string) bool { return hasAny(labels, c.Preferred) })
 		} else {
-			fit.Preferred = best(scores, fit.Only)
+			fit.Preferred = bestScored(scores, fit.Only)
 		}
 		if c.ModelType == "" {
 			fits.Others = fit
@@ -43,8 +43,8 @@ func fitsOf(s *v1alpha1.PoolSettingsSpec, endpoints []objects.Endpoint) decide.F
 	return fits
 }
 
-// those returns the endpoints whose labels match.
-func those(endpoints []objects.Endpoint, are func(labels map[string]string) bool) map[string]bool {
+// withLabels returns the endpoints whose labels match.
+func withLabels(endpoints []objects.Endpoint, are func(labels map[string]string) bool) map[string]bool {
 	found := make(map[string]bool)
 	for _, e := range endpoints {
 		if are(e.Labels) {
@@ -71,9 +71,9 @@ func score(constraints []v1alpha1.Constraint, labels map[string]string) (n int) 
 	return n
 }
 
-// best returns the endpoints with the highest score among the given ones, or among all if of is
-// nil; none if all scores are equal.
-func best(scores map[string]int, of map[string]bool) map[string]bool {
+// bestScored returns the endpoints with the highest score among the given ones, or among all if of
+// is nil; none if all scores are equal.
+func bestScored(scores map[string]int, of map[string]bool) map[string]bool {
 	highest, lowest := math.MinInt, math.MaxInt
 	for address, n := range scores {
 		if of == nil || of[address] {

@@ -14,8 +14,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// site is one endpoint, whose engine is scraped at intervals and told to load and unload models.
-type site struct {
+// endpointWorker is one endpoint, whose engine is scraped at intervals and told to load and unload
+// models.
+type endpointWorker struct {
 	loader.Endpoint
 	adapters adapters
 	room     objects.Room // of an engine with a model repository
@@ -38,8 +39,8 @@ type site struct {
 // at once, and host memory has room for host adapters. 0 means that no limit is set.
 type adapters struct{ most, host int }
 
-// look requests a scrape now.
-func (s *site) look() {
+// requestScrape requests a scrape now.
+func (s *endpointWorker) requestScrape() {
 	select {
 	case s.due <- struct{}{}:
 	default:
@@ -49,7 +50,7 @@ func (s *site) look() {
 // open starts the scrapes of an endpoint. The caller holds mu.
 func (p *Placer) open(e objects.Engine) {
 	ctx, cancel := context.WithCancel(p.running)
-	s := &site{
+	s := &endpointWorker{
 		Endpoint: loader.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation,
 			Token: e.Token, TLS: e.TLS, H2C: e.H2C, HTTP: e.HTTP(), GRPC: e.GRPC()},
 		placer: p, adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1),
@@ -65,11 +66,11 @@ func (p *Placer) open(e objects.Engine) {
 	s.loader = loader
 	s.stop = func() { cancel(); _ = loader.Close() }
 	p.endpoints[e.Address] = s
-	p.work.Go(func() { s.follow(ctx) })
+	p.work.Go(func() { s.scrapeLoop(ctx) })
 }
 
-// follow scrapes an engine at once, then at intervals and on request, until ctx ends.
-func (s *site) follow(ctx context.Context) {
+// scrapeLoop scrapes an engine at once, then at intervals and on request, until ctx ends.
+func (s *endpointWorker) scrapeLoop(ctx context.Context) {
 	p := s.placer
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -83,7 +84,7 @@ func (s *site) follow(ctx context.Context) {
 			afresh = true
 		case <-timer.C:
 		}
-		err := s.lookAt(ctx, afresh)
+		err := s.scrape(ctx, afresh)
 		if ctx.Err() != nil {
 			return
 		}
@@ -100,30 +101,30 @@ func (s *site) follow(ctx context.Context) {
 			p.Log.Info("the engine answers again", "endpoint", s.Address)
 		}
 		quiet = err == nil
-		timer.Reset(p.LookInterval)
+		timer.Reset(p.ScrapeInterval)
 	}
 }
 
-// lookAt scrapes an engine. With afresh, something has happened that the last scrape does not show.
-func (s *site) lookAt(ctx context.Context, afresh bool) error {
+// scrape scrapes an engine. With afresh, something has happened that the last scrape does not show.
+func (s *endpointWorker) scrape(ctx context.Context, afresh bool) error {
 	p := s.placer
 	began := time.Now()
 	p.mu.Lock()
 	record := p.records[s.Address]
-	record.Anew = s.anew
+	record.Restarted = s.anew
 	if s.Kind.Recalled() {
-		s.loader.Recall(s.toldTo())
+		s.loader.Recall(s.assignedTo())
 	}
 	p.mu.Unlock()
-	limit := lookTimeout
+	limit := scrapeTimeout
 	if s.runtime {
 		limit = readyTimeout
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	last := record
-	last.Afresh = afresh
-	seen, err := s.loader.Look(limited, last)
+	last.Stale = afresh
+	seen, err := s.loader.Scrape(limited, last)
 	if ctx.Err() != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func (s *site) lookAt(ctx context.Context, afresh bool) error {
 		}
 	}
 	p.update(func(at time.Time) []decide.Action {
-		if p.endpoints[s.Address] != s || s.anew && !record.Anew { // its record was deleted meanwhile
+		if p.endpoints[s.Address] != s || s.anew && !record.Restarted { // its record was deleted meanwhile
 			if _, known := p.records[s.Address]; !known {
 				p.Memory.DeleteRuntime(s.Address)
 			}
@@ -154,16 +155,16 @@ func (s *site) lookAt(ctx context.Context, afresh bool) error {
 		}
 		s.anew, s.kind = false, seen.Kind
 		p.records[s.Address] = now
-		p.Board.Takes(s.Address, seen.Limits.Methods)
-		p.state.Saw(sight(s, seen, began), at)
+		p.Publisher.SetMethods(s.Address, seen.Limits.Methods)
+		p.state.Scraped(scrapeResult(s, seen, began), at)
 		return nil
 	})
 	return nil
 }
 
-// toldTo returns the models of the catalogue that an endpoint was told to load, or will be. Models
-// that are missing from the catalogue are being removed. The caller holds mu.
-func (s *site) toldTo() (all []loader.Model) {
+// assignedTo returns the models of the catalogue that an endpoint was told to load, or will be.
+// Models that are missing from the catalogue are being removed. The caller holds mu.
+func (s *endpointWorker) assignedTo() (all []loader.Model) {
 	for _, c := range s.placer.state.CopiesAt(s.Address) {
 		if is, there := s.placer.state.Status(c.ModelKey); there {
 			all = append(all, modelOf(is.Entry))
@@ -176,8 +177,8 @@ func (s *site) toldTo() (all []loader.Model) {
 // adapters, DEFAULT_MODELSIZE).
 const defaultBytes = 1_000_000
 
-// sight converts the result of a scrape for package decide.
-func sight(s *site, seen loader.Seen, began time.Time) decide.Sight {
+// scrapeResult converts the result of a scrape for package decide.
+func scrapeResult(s *endpointWorker, seen loader.ScrapeResult, began time.Time) decide.ScrapeResult {
 	e := decide.Endpoint{
 		Address: s.Address, Lists: seen.Lists, CanLoad: seen.Takes, CanPredict: !seen.Lists,
 		Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes, Loads: seen.Limits.Loads, Overlap: seen.Limits.Overlap,
@@ -194,7 +195,7 @@ func sight(s *site, seen loader.Seen, began time.Time) decide.Sight {
 		e.GPUAdapters, e.HostAdapters = seen.Limits.Adapters, s.adapters.host
 		e.Slots = cmp.Or(s.adapters.most, s.adapters.host, seen.Limits.Adapters, 1)
 	}
-	l := decide.Sight{Endpoint: e, Began: began, Purged: seen.Purged, Stopping: seen.Stopping, Doubtful: seen.Doubtful}
+	l := decide.ScrapeResult{Endpoint: e, Began: began, Purged: seen.Purged, Stopping: seen.Stopping, Doubtful: seen.Doubtful}
 	for _, m := range seen.Models {
 		switch {
 		case m.Base:
@@ -202,23 +203,23 @@ func sight(s *site, seen loader.Seen, began time.Time) decide.Sight {
 		case m.State == loader.Ready:
 			l.Listed = append(l.Listed, m.ID)
 		default:
-			l.Passing = append(l.Passing, m.ID)
+			l.InTransition = append(l.InTransition, m.ID)
 		}
 	}
 	return l
 }
 
 // answered is called at the end of each call to an engine.
-func (s *site) answered(a loader.Answer) {
+func (s *endpointWorker) answered(a loader.Answer) {
 	p := s.placer
 	log := p.Log.With("endpoint", s.Address, "model", a.Model, "took", a.Took.Round(time.Millisecond).String())
 	if a.Err != nil {
-		log = log.With("outcome", a.Err.Outcome.String(), "words", a.Err.Words)
+		log = log.With("outcome", a.Err.Outcome.String(), "words", a.Err.Message)
 	}
 	p.mu.Lock()
-	tries := s.tried(a)
+	tries := s.countFailedUnloads(a)
 	for _, key := range p.state.At(s.Address, a.Model) {
-		p.keep(key.ModelKey, s.Address, a)
+		p.keepAnswer(key.ModelKey, s.Address, a)
 	}
 	p.mu.Unlock()
 	switch {
@@ -241,17 +242,17 @@ func (s *site) answered(a loader.Answer) {
 	case !a.Unload && a.Err.Outcome == loader.Unclear && p.running.Err() == nil: // otherwise it failed because this process is ending
 		p.update(func(now time.Time) []decide.Action {
 			for _, key := range p.state.At(s.Address, a.Model) {
-				p.state.LoadFailing(key, a.Err.Words, reasonOf(a.Err), now)
-				s.note(key)
+				p.state.LoadFailing(key, a.Err.Message, reasonOf(a.Err), now)
+				s.recordState(key)
 			}
 			return nil
 		})
 	}
 }
 
-// tried counts the failed unloads in a row of a model and returns the count. The caller holds
-// Placer.mu.
-func (s *site) tried(a loader.Answer) int {
+// countFailedUnloads counts the failed unloads in a row of a model and returns the count. The
+// caller holds Placer.mu.
+func (s *endpointWorker) countFailedUnloads(a loader.Answer) int {
 	switch {
 	case a.Err == nil:
 		delete(s.unloads, a.Model)
@@ -302,7 +303,7 @@ func modelOf(e objects.Entry) loader.Model {
 	return loader.Model{ID: e.ID, Type: e.Type, Source: e.Source, Info: e.Info}
 }
 
-func (s *site) predict(key decide.CopyKey, a decide.Action) {
+func (s *endpointWorker) predict(key decide.CopyKey, a decide.Action) {
 	p := s.placer
 	ctx, cancel := context.WithTimeout(p.running, predictTimeout)
 	defer cancel()
@@ -310,7 +311,7 @@ func (s *site) predict(key decide.CopyKey, a decide.Action) {
 	p.update(func(time.Time) []decide.Action { p.state.Predicted(key, bytes); return nil })
 }
 
-func (s *site) load(ctx context.Context, key decide.CopyKey, a decide.Action) {
+func (s *endpointWorker) load(ctx context.Context, key decide.CopyKey, a decide.Action) {
 	p := s.placer
 	result := s.tryLoad(ctx, key, a)
 	if p.running.Err() != nil {
@@ -320,13 +321,13 @@ func (s *site) load(ctx context.Context, key decide.CopyKey, a decide.Action) {
 	p.update(func(now time.Time) []decide.Action {
 		delete(p.cancels, key)
 		p.state.LoadEnded(key, result, now)
-		s.note(key)
+		s.recordState(key)
 		return nil
 	})
 	switch {
 	case result.Unreached:
 		p.mu.Lock()
-		s.look()
+		s.requestScrape()
 		p.mu.Unlock()
 	case !result.Failed && result.Bytes == 0 && s.runtime:
 		s.measure(key)
@@ -337,19 +338,19 @@ func (s *site) load(ctx context.Context, key decide.CopyKey, a decide.Action) {
 const rememberPause = 500 * time.Millisecond
 
 // tryLoad records the load of a model, as soon as that succeeds, and then loads it.
-func (s *site) tryLoad(ctx context.Context, key decide.CopyKey, a decide.Action) decide.LoadResult {
+func (s *endpointWorker) tryLoad(ctx context.Context, key decide.CopyKey, a decide.Action) decide.LoadResult {
 	p := s.placer
 	err := p.Memory.PutCopy(s.record(key, decide.Loading), true)
 	for errors.Is(err, store.ErrNotNow) {
 		select {
 		case <-time.After(rememberPause):
 		case <-ctx.Done():
-			return decide.LoadResult{Failed: true, Words: ctx.Err().Error()}
+			return decide.LoadResult{Failed: true, Message: ctx.Err().Error()}
 		}
 		err = p.Memory.PutCopy(s.record(key, decide.Loading), true)
 	}
 	if err != nil {
-		return decide.LoadResult{Failed: true, Words: "control cannot record the load: " + err.Error()}
+		return decide.LoadResult{Failed: true, Message: "control cannot record the load: " + err.Error()}
 	}
 	if a.Kind == decide.Reload {
 		if err := s.unloadFirst(ctx, key, a.Timeout); err != nil {
@@ -372,18 +373,18 @@ func (s *site) tryLoad(ctx context.Context, key decide.CopyKey, a decide.Action)
 // unloadFirst unloads what an earlier load may have left of a model. If that takes longer than the
 // following load may, waiting requests get an answer as if the load had failed. It returns when the
 // unload has ended, then with an error.
-func (s *site) unloadFirst(ctx context.Context, key decide.CopyKey, limit time.Duration) error {
+func (s *endpointWorker) unloadFirst(ctx context.Context, key decide.CopyKey, limit time.Duration) error {
 	words := fmt.Sprintf("the engine did not unload within %v what an earlier load may have left", limit)
 	late := time.AfterFunc(limit, func() {
 		s.placer.update(func(now time.Time) []decide.Action {
 			s.placer.state.LoadFailing(key, words, decide.LoadFailed, now)
-			s.note(key)
+			s.recordState(key)
 			return nil
 		})
 	})
 	err := s.loader.Unload(ctx, key.ID)
 	if !late.Stop() && err == nil {
-		return &loader.Error{Outcome: loader.Refused, Words: words}
+		return &loader.Error{Outcome: loader.Refused, Message: words}
 	}
 	return err
 }
@@ -393,14 +394,14 @@ var reasons = map[engine.LoadFault]decide.Reason{engine.RankTooLarge: decide.Ran
 
 // reasonOf returns placement's reason for a failed load; empty if the engine's answer has none.
 func reasonOf(e *loader.Error) decide.Reason {
-	if e.Passing {
+	if e.Transient {
 		return decide.LoadRetried
 	}
 	return reasons[e.Fault]
 }
 
 func failed(err error) decide.LoadResult {
-	r := decide.LoadResult{Failed: true, Words: err.Error()}
+	r := decide.LoadResult{Failed: true, Message: err.Error()}
 	if fault := (*loader.Error)(nil); errors.As(err, &fault) {
 		r.Unreached, r.Left = fault.Outcome == loader.Unreached, fault.Outcome == loader.Unclear
 		r.Why = reasonOf(fault)
@@ -409,7 +410,7 @@ func failed(err error) decide.LoadResult {
 }
 
 // measure asks an engine for the size of a loaded model, if the answer to the load had none.
-func (s *site) measure(key decide.CopyKey) {
+func (s *endpointWorker) measure(key decide.CopyKey) {
 	p := s.placer
 	ctx, cancel := context.WithTimeout(p.running, sizeTimeout)
 	defer cancel()
@@ -419,12 +420,12 @@ func (s *site) measure(key decide.CopyKey) {
 	}
 	p.update(func(time.Time) []decide.Action {
 		p.state.Measured(key, bytes)
-		s.note(key)
+		s.recordState(key)
 		return nil
 	})
 }
 
-func (s *site) unload(key decide.CopyKey) {
+func (s *endpointWorker) unload(key decide.CopyKey) {
 	p := s.placer
 	began := time.Now()
 	if err := p.Memory.PutCopy(s.record(key, decide.Unloading), true); err != nil {
@@ -437,12 +438,12 @@ func (s *site) unload(key decide.CopyKey) {
 	p.Meter.UnloadEnded(time.Since(began), err != nil)
 	p.update(func(now time.Time) []decide.Action { p.state.UnloadEnded(key, err != nil, now); return nil })
 	if err != nil {
-		s.look()
+		s.requestScrape()
 	}
 }
 
 // unloadAgain repeats the unload of a model that the engine may still have.
-func (s *site) unloadAgain(key decide.CopyKey, limit time.Duration) {
+func (s *endpointWorker) unloadAgain(key decide.CopyKey, limit time.Duration) {
 	p := s.placer
 	ctx, cancel := context.WithTimeout(p.running, limit)
 	defer cancel()
@@ -453,14 +454,14 @@ func (s *site) unloadAgain(key decide.CopyKey, limit time.Duration) {
 	p.update(func(now time.Time) []decide.Action { p.state.UnloadEnded(key, err != nil, now); return nil })
 }
 
-// note records the state of a copy. The caller holds mu.
-func (s *site) note(key decide.CopyKey) {
+// recordState records the state of a copy. The caller holds mu.
+func (s *endpointWorker) recordState(key decide.CopyKey) {
 	if c, ok := s.placer.state.Copy(key); ok && (c.State == decide.Loaded || c.Failed()) {
 		_ = s.placer.Memory.PutCopy(s.recordOf(c), false)
 	}
 }
 
-func (s *site) record(key decide.CopyKey, state decide.CopyState) store.Copy {
+func (s *endpointWorker) record(key decide.CopyKey, state decide.CopyState) store.Copy {
 	p := s.placer
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -469,7 +470,7 @@ func (s *site) record(key decide.CopyKey, state decide.CopyState) store.Copy {
 	return s.recordOf(c)
 }
 
-func (s *site) recordOf(c decide.Copy) store.Copy {
+func (s *endpointWorker) recordOf(c decide.Copy) store.Copy {
 	p := s.placer
 	var e objects.Entry
 	if known := p.declared[c.ModelKey]; known != nil {

@@ -16,8 +16,8 @@ import (
 func TestFailedUnloadsAreLoggedEverMoreRarely(t *testing.T) {
 	var out bytes.Buffer
 	p := &Placer{Config: Config{Log: slog.New(slog.NewTextHandler(&out, nil))}, state: decide.New(decide.Config{})}
-	s := &site{placer: p, unloads: make(map[string]int)}
-	no := loader.Answer{Model: "a", Unload: true, Err: &loader.Error{Outcome: loader.Unclear, Words: "busy"}}
+	s := &endpointWorker{placer: p, unloads: make(map[string]int)}
+	no := loader.Answer{Model: "a", Unload: true, Err: &loader.Error{Outcome: loader.Unclear, Message: "busy"}}
 	lines := func() (all []string) {
 		for line := range strings.Lines(out.String()) {
 			_, tries, _ := strings.Cut(strings.TrimSpace(line), "tries=")

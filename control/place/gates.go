@@ -60,7 +60,7 @@ func gateOf(trials []decide.Trial) store.Gate {
 		loaded += t.Loaded
 		if t.Failed {
 			for _, f := range t.Failures[:min(len(t.Failures), mostFailures)] {
-				failures = append(failures, fmt.Sprintf("%s: %s", f.ID, f.Words))
+				failures = append(failures, fmt.Sprintf("%s: %s", f.ID, f.Message))
 			}
 		}
 	}

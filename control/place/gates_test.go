@@ -27,8 +27,8 @@ func (w *world) withPod(addresses []string, is objects.Endpoint, all ...string) 
 // For a pod on trial, control publishes whether models that are loaded elsewhere load there, once
 // all of its engines show it. No other model is loaded there before.
 func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
-	told := new(told)
-	w := newWorldThatTells(t, told)
+	told := new(recorder)
+	w := newRecordedWorld(t, told)
 	old, one, other := serveVLLM(t), serveVLLM(t), serveVLLMOfRank(t, 8)
 	all := []string{settings("maxAdapters: 4"), list(old.address, "")}
 	for _, id := range []string{"a", "b", "c"} {
@@ -43,7 +43,7 @@ func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 	w.withPod([]string{one.address}, trial, append(all, list(one.address, ""))...)
 	gate := "default/new u1 "
 	w.await("it has passed", func() bool {
-		return slices.Equal(told.said(), []string{
+		return slices.Equal(told.publishedGates(), []string{
 			gate + "false Trying: models that are loaded elsewhere are being loaded here, too", gate +
 				"true Loaded: 3 models that are loaded elsewhere were loaded here, too",
 		})
@@ -56,7 +56,7 @@ func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 	w.withPod([]string{one.address, other.address}, trial, append(all, list(one.address, ""), list(other.address, ""))...)
 	gate = "default/new u2 "
 	w.await("it has failed", func() bool {
-		said := told.said()[2:]
+		said := told.publishedGates()[2:]
 		return len(said) == 2 && strings.HasPrefix(said[0], gate+"false Trying") &&
 			strings.HasPrefix(said[1], gate+"false "+v1alpha1.LoadsFail+": models that are loaded elsewhere cannot be loaded here: ") &&
 			strings.Count(said[1], "LoRA rank 16") == 3
@@ -67,11 +67,11 @@ func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 		append(all, list(one.address, ""), list(other.address, ""), object("d", ", source: 'sim:'"))...)
 	w.awaitCopies("d", old.address+" loaded")
 	// Nothing more is published about a pod that became ready.
-	before := len(told.said())
+	before := len(told.publishedGates())
 	w.withPod([]string{one.address, other.address}, objects.Endpoint{UID: "u2", Ready: true},
 		append(all, list(one.address, ""), list(other.address, ""))...)
-	if v := endpointOf(w.View(), one.address); v.State != decide.Ready || len(told.said()) != before {
-		t.Errorf("it is %s, and %d more is said of it", v.State, len(told.said())-before)
+	if v := endpointOf(w.View(), one.address); v.State != decide.Ready || len(told.publishedGates()) != before {
+		t.Errorf("it is %s, and %d more is said of it", v.State, len(told.publishedGates())-before)
 	}
 }
 

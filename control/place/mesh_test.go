@@ -124,7 +124,8 @@ func TestWhoWaitsIsToldTheEnginesWords(t *testing.T) {
 // MiB remain. So the 19th is loaded while the oldest, which it evicts, is still being unloaded.
 func TestTheNineteenthPutsOutTheOldest(t *testing.T) {
 	a := newAPI(t, func(c *runtime.Config) { c.Unpredicting = true })
-	a.set(settings("eviction: lru"), list(a.address, managed(a.management))) // otherwise a load that took some milliseconds longer would matter
+	// otherwise a load that took some milliseconds longer would matter
+	a.set(settings("eviction: lru"), list(a.address, managed(a.management)))
 	for i := 1; i <= 18; i++ {
 		if st, code := a.register(t.Context(), fmt.Sprintf("m%02d", i), "sim:?unload=500ms", true,
 			true); st.GetStatus() != mmesh.ModelStatusInfo_LOADED {
@@ -182,7 +183,7 @@ func TestAModelMayBeRegisteredAgainAtOnce(t *testing.T) {
 func TestAModelThatCannotBeDeletedIsRegisteredStill(t *testing.T) {
 	w := newWorld(t)
 	w.set()
-	w.told = &told{refuses: errors.New("connection refused")}
+	w.told = &recorder{refuses: errors.New("connection refused")}
 	w.restart()
 	a := api{world: w, Server: modelmesh.New(w.Placer)}
 	ctx := t.Context()

@@ -48,7 +48,7 @@ func (p *Placer) Migration(pod objects.Name) (is Migration) {
 		is.Done = is.Done && (m.Done || !begun) // an engine that was already stopping never begins
 	}
 	if is.Done && len(addresses) > 0 {
-		is.Behind = p.Board.StillSending(addresses)
+		is.Behind = p.Publisher.StillSending(addresses)
 	}
 	return is
 }

@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// DefaultLookInterval is the default time between two scrapes of an engine. Changes that
+	// DefaultScrapeInterval is the default time between two scrapes of an engine. Changes that
 	// extproc does not report, such as an adapter loaded by hand, are found within it.
-	DefaultLookInterval = 2 * time.Second
+	DefaultScrapeInterval = 2 * time.Second
 	// startGrace is how long the first scrapes may take before followers get what is known without
 	// them.
 	startGrace = 3 * time.Second
-	// lookTimeout limits a scrape: a busy engine answers late. readyTimeout limits one that first
+	// scrapeTimeout limits a scrape: a busy engine answers late. readyTimeout limits one that first
 	// makes the engine ready (ModelMesh waits 180 s for a runtime).
-	lookTimeout  = 5 * time.Second
-	readyTimeout = 3 * time.Minute
+	scrapeTimeout = 5 * time.Second
+	readyTimeout  = 3 * time.Minute
 	// predictTimeout is ModelMesh's limit of a size prediction.
 	predictTimeout = 500 * time.Millisecond
 	// sizeTimeout is ModelMesh's limit of a size query.
@@ -47,22 +47,22 @@ type Config struct {
 	Log    *slog.Logger
 	// Access is the way to reach engines.
 	Access engineclient.Access
-	// Board receives changes.
-	Board Board
+	// Publisher receives changes.
+	Publisher Publisher
 	// Meter receives loads and unloads.
 	Meter Meter
 	// RegisteredPool is the pool of models that clients register; zero means the only pool of model
 	// runtimes or, if there is none, of engines with a model repository.
 	RegisteredPool objects.Name
-	// DrainLimit, LookInterval and TickInterval have defaults; 0 means the default.
-	DrainLimit, LookInterval, TickInterval time.Duration
+	// DrainLimit, ScrapeInterval and TickInterval have defaults; 0 means the default.
+	DrainLimit, ScrapeInterval, TickInterval time.Duration
 }
 
-// Board receives and stores changes, in order. Its methods must not call the Placer.
-type Board interface {
+// Publisher receives and stores changes, in order. Its methods must not call the Placer.
+type Publisher interface {
 	Publish(decide.Change)
-	// Takes reports the gRPC methods that the engine of an endpoint serves.
-	Takes(endpoint string, methods engine.Methods)
+	// SetMethods reports the gRPC methods that the engine of an endpoint serves.
+	SetMethods(endpoint string, methods engine.Methods)
 	// Ready reports that the changes published so far are the complete state.
 	Ready()
 	// Behind returns the extprocs that may still send requests for a VModel to its earlier target,
@@ -109,7 +109,7 @@ type Placer struct {
 	registered map[decide.Key]*v1alpha1.Model
 	vmodels    vmodels
 	world      *objects.World
-	endpoints  map[string]*site
+	endpoints  map[string]*endpointWorker
 	leaving    map[string]decide.Leaving // reasons, already logged, why endpoints are about to end
 	cancels    map[decide.CopyKey]context.CancelFunc
 	watchers   watchers
@@ -130,8 +130,8 @@ func New(c Config) (*Placer, error) {
 	if c.DrainLimit == 0 {
 		c.DrainLimit = decide.DrainLimit
 	}
-	if c.LookInterval == 0 {
-		c.LookInterval = DefaultLookInterval
+	if c.ScrapeInterval == 0 {
+		c.ScrapeInterval = DefaultScrapeInterval
 	}
 	if c.TickInterval == 0 {
 		c.TickInterval = decide.TickInterval
@@ -140,13 +140,14 @@ func New(c Config) (*Placer, error) {
 		Config: c, kick: make(chan struct{}, 1), state: decide.New(decide.Config{DrainLimit: c.DrainLimit}),
 		declared: make(map[decide.Key]*objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model),
 		world:     objects.Build(objects.Set{}),
-		endpoints: make(map[string]*site), leaving: make(map[string]decide.Leaving), cancels: make(map[decide.CopyKey]context.CancelFunc),
+		endpoints: make(map[string]*endpointWorker), leaving: make(map[string]decide.Leaving),
+		cancels:  make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(watchers), unsaved: make(map[decide.Key]bool),
 		answers: make(map[decide.Key][]decide.CallResult),
 		vmodels: newVModels(), records: make(map[string]loader.Record), used: make(map[decide.Key]time.Time),
 		refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]store.Gate),
 	}
-	err := p.recall()
+	err := p.readRecords()
 	// Reading the records leaves as much garbage as live data. It is returned to the OS now: the
 	// next collection may be minutes away.
 	debug.FreeOSMemory()
@@ -286,13 +287,13 @@ func (p *Placer) publish(now time.Time) {
 		p.watchers.wake(key)
 	}
 	for _, key := range change.Unnamed {
-		p.loosen(key)
+		p.markLoose(key)
 	}
 	if len(change.VModels) > 0 {
 		p.sweep()
 	}
 	if len(change.Copies)+len(change.Failures)+len(change.Leaving)+len(change.VModels) > 0 || change.Endpoints != nil {
-		p.Board.Publish(change)
+		p.Publisher.Publish(change)
 	}
 	for key := range changed {
 		if _, there := p.state.Status(key); !there {
@@ -301,9 +302,9 @@ func (p *Placer) publish(now time.Time) {
 		p.unsaved[key] = true
 		p.watchers.wake(key)
 	}
-	if !p.ready && !p.started.IsZero() && (p.state.Unseen() == 0 || now.Sub(p.started) >= startGrace) {
+	if !p.ready && !p.started.IsZero() && (p.state.Unscraped() == 0 || now.Sub(p.started) >= startGrace) {
 		p.ready = true
-		p.Board.Ready()
+		p.Publisher.Ready()
 	}
 }
 
@@ -411,6 +412,6 @@ func (p *Placer) Missing(key decide.CopyKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.endpoints[key.Endpoint]; s != nil {
-		s.look()
+		s.requestScrape()
 	}
 }

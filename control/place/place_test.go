@@ -70,7 +70,7 @@ func TestWhatIsRememberedNamesItsObject(t *testing.T) {
 	e := serveVLLM(t)
 	source := settings("source: 'sim:', maxAdapters: 4")
 	w.set(source, list(e.address, ""))
-	w.told = &told{}
+	w.told = &recorder{}
 	w.restart()
 	w.set(source, list(e.address, ""), object("x", ", copies: {min: 1}"))
 	w.awaitCopies("x", e.address+" loaded")
@@ -247,7 +247,7 @@ func TestMethodsOfARuntimeOutliveControl(t *testing.T) {
 	}
 	w.stop()
 	before := w.board.takes(r.address)
-	w.board.Takes(r.address, "")
+	w.board.SetMethods(r.address, "")
 	w.start()
 	w.set(there, a)
 	w.await("it was looked at", w.board.isReady)
@@ -310,7 +310,7 @@ func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w.told = &told{}
+	w.told = &recorder{}
 	w.start()
 	w.set(there, a, b)
 	w.await("it was looked at", w.board.isReady)
@@ -327,7 +327,7 @@ func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 
 // A load that cannot be recorded waits until it can. No engine counts as failed.
 func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
-	w := newWorldThatTells(t, &told{away: fmt.Errorf("%w: connection refused", store.ErrNotNow)})
+	w := newRecordedWorld(t, &recorder{away: fmt.Errorf("%w: connection refused", store.ErrNotNow)})
 	r := serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"))
 	w.await("it was tried again", func() bool { return w.told.asked() > 1 })
@@ -342,7 +342,7 @@ func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
 // says whether the model owns its id.
 func TestAModelSaysWhatIsMissing(t *testing.T) {
 	w := newWorld(t)
-	w.told = &told{}
+	w.told = &recorder{}
 	w.stop()
 	w.start()
 	says := func(condition string) (says string) {
@@ -425,7 +425,7 @@ func TestAfterARestartFailuresCount(t *testing.T) {
 		st, _ := w.Status(key("a"))
 		var all []string
 		for _, f := range st.Failures {
-			all = append(all, f.Endpoint+" "+f.Words+" "+string(f.Why)+" "+f.At.UTC().Format(time.StampMicro))
+			all = append(all, f.Endpoint+" "+f.Message+" "+string(f.Why)+" "+f.At.UTC().Format(time.StampMicro))
 		}
 		return strings.Join(all, ", ")
 	}
@@ -481,7 +481,7 @@ func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
 	}
 	for _, st := range w.Statuses() {
 		if len(st.Failures) != 1 || st.Failures[0].Endpoint != first.address ||
-			!strings.Contains(st.Failures[0].Words, "no answer in time") {
+			!strings.Contains(st.Failures[0].Message, "no answer in time") {
 			t.Errorf("%+v", st)
 		}
 	}
@@ -677,7 +677,7 @@ func TestATerminatingPodGetsNoLoads(t *testing.T) {
 
 // A load that is still being recorded when its engine turns out to be ending does not start.
 func TestALoadThatWaitsToBeWrittenDownIsGivenUp(t *testing.T) {
-	w := newWorldThatTells(t, &told{away: store.ErrNotNow})
+	w := newRecordedWorld(t, &recorder{away: store.ErrNotNow})
 	ends := serveVLLM(t)
 	w.set(settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""))
 	w.Wanted("x", key("a"), decide.Want{Requests: 1, Since: time.Now()})
@@ -775,7 +775,7 @@ func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.
 // The record of a model that could not be unloaded remains until the engine lacks the model, and
 // counts there after a restart of control.
 func TestWhatCouldNotBeUnloadedStaysOnRecord(t *testing.T) {
-	w := newWorldThatTells(t, new(told))
+	w := newRecordedWorld(t, new(recorder))
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
 	address, at := data.Addr().String(), management.Addr().String()
 	front, _ := proxy(t, at)
@@ -875,7 +875,7 @@ func TestAdaptersAreLoadedBesideThoseThatHang(t *testing.T) {
 		t.Errorf("the third is loaded after %v", took)
 	}
 	w.await("the one that is not listed has failed", func() bool { st, _ := w.Status(key("unlisted")); return len(st.Failures) == 1 })
-	if st, _ := w.Status(key("unlisted")); !strings.Contains(st.Failures[0].Words, "3 lists since do not have the model") {
+	if st, _ := w.Status(key("unlisted")); !strings.Contains(st.Failures[0].Message, "3 lists since do not have the model") {
 		t.Errorf("%+v", st.Failures)
 	}
 	if got := w.copies("hangs"); got != e.address+" loading" {

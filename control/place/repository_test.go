@@ -114,7 +114,7 @@ func TestModelsAreLoadedAtTorchServe(t *testing.T) {
 	w.Ensure(key("nope"), time.Now().Add(2*time.Second))
 	w.await("nope has failed", func() bool { st, _ := w.Status(key("nope")); return len(st.Failures) > 0 })
 	if st, _ := w.Status(key("nope")); st.Failures[0].Why != decide.FilesMissing ||
-		!strings.Contains(st.Failures[0].Words, "Model not found at: nope.mar") {
+		!strings.Contains(st.Failures[0].Message, "Model not found at: nope.mar") {
 		t.Errorf("nope: %+v", st.Failures)
 	}
 }
@@ -186,7 +186,8 @@ func TestTheRoomOfARepositoryMayChange(t *testing.T) {
 // Models without another copy are loaded there again.
 func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
 	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
-		w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), tick: time.Hour} // otherwise free room would be filled in any case
+		// otherwise free room would be filled in any case
+		w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), tick: time.Hour}
 		w.start()
 		t.Cleanup(func() { w.stop() })
 		e := serveStored(t, kind, "a", "b")

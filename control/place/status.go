@@ -19,7 +19,7 @@ type Status struct {
 	ID       string           `json:"id"`
 	Type     string           `json:"type"`
 	Source   string           `json:"source"`
-	Held     int              `json:"queued,omitempty"` // waiting requests
+	Queued   int              `json:"queued,omitempty"` // waiting requests
 	LastUsed *time.Time       `json:"lastUsed,omitempty"`
 	Bytes    int64            `json:"bytes,omitempty"`
 	Size     string           `json:"size,omitempty"` // source of Bytes
@@ -41,14 +41,14 @@ type CopyStatus struct {
 // maxAnswers is the number of answers that are kept per model.
 const maxAnswers = 8
 
-// keep stores an answer. The caller holds mu.
-func (p *Placer) keep(key decide.Key, endpoint string, a loader.Answer) {
+// keepAnswer stores an answer. The caller holds mu.
+func (p *Placer) keepAnswer(key decide.Key, endpoint string, a loader.Answer) {
 	kept := decide.CallResult{Endpoint: endpoint, Call: "load", At: a.At, Seconds: a.Took.Seconds()}
 	if a.Unload {
 		kept.Call = "unload"
 	}
 	if a.Err != nil {
-		kept.Error = a.Err.Words
+		kept.Error = a.Err.Message
 	}
 	all := p.answers[key]
 	if len(all) == maxAnswers {
@@ -62,7 +62,7 @@ func (p *Placer) keep(key decide.Key, endpoint string, a loader.Answer) {
 func status(st decide.Status, answers []decide.CallResult) Status {
 	out := Status{
 		Answers: slices.Clone(answers),
-		Pool:    st.Pool.String(), ID: st.ID, Type: st.Type, Source: st.Source, Held: st.Held,
+		Pool:    st.Pool.String(), ID: st.ID, Type: st.Type, Source: st.Source, Queued: st.Queued,
 		Bytes: st.Bytes, Failures: st.Failures, Message: st.Why.Message(),
 	}
 	if !st.LastUsed.IsZero() {
@@ -77,11 +77,11 @@ func status(st decide.Status, answers []decide.CallResult) Status {
 	return out
 }
 
-// whyNot explains why a model gets no copy, with an engine's last message if that is the reason.
-func whyNot(why decide.Reason, failures []decide.Failure) string {
+// explain explains why a model gets no copy, with an engine's last message if that is the reason.
+func explain(why decide.Reason, failures []decide.Failure) string {
 	words := why.Message()
 	if n := len(failures); why.Failures() && n > 0 {
-		words += "; the last one said: " + failures[n-1].Words
+		words += "; the last one said: " + failures[n-1].Message
 	}
 	return words
 }
@@ -96,7 +96,7 @@ func stateOf(c decide.Copy) decide.CopyState {
 
 // modelStatus converts a model's status for its object. The caller holds mu.
 func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
-	out := v1alpha1.ModelStatus{ObservedGeneration: st.Generation, Bytes: st.Bytes, Message: whyNot(st.Why, st.Failures)}
+	out := v1alpha1.ModelStatus{ObservedGeneration: st.Generation, Bytes: st.Bytes, Message: explain(st.Why, st.Failures)}
 	if !st.LastUsed.IsZero() {
 		out.LastUsed = &metav1.Time{Time: st.LastUsed}
 	}
@@ -117,7 +117,7 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 		out.Copies = append(out.Copies, s)
 	}
 	for _, f := range st.Failures {
-		out.Failures = append(out.Failures, v1alpha1.FailureStatus{Endpoint: f.Endpoint, At: metav1.NewMicroTime(f.At), Message: f.Words,
+		out.Failures = append(out.Failures, v1alpha1.FailureStatus{Endpoint: f.Endpoint, At: metav1.NewMicroTime(f.At), Message: f.Message,
 			Reason: string(f.Why)})
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}
@@ -128,7 +128,7 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 	case out.Loaded == 0 && st.Why != "":
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonCannotLoad, out.Message
 	case out.Loaded == 0 && st.Retrying:
-		out.Message = whyNot(decide.LoadRetried, st.Failures)
+		out.Message = explain(decide.LoadRetried, st.Failures)
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonCannotLoad, out.Message
 	case int(out.Loaded) < st.Min:
 		ready.Reason, ready.Message = v1alpha1.ReasonLoading, fmt.Sprintf("%d of at least %d copies are loaded", out.Loaded, st.Min)

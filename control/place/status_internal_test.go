@@ -14,7 +14,7 @@ func TestRetryingIsNotReady(t *testing.T) {
 	p := &Placer{world: &objects.World{}}
 	pool := objects.Name{Namespace: "n", Name: "p"}
 	p.world.Pools = map[objects.Name]*objects.Pool{pool: {}}
-	st := decide.Status{Retrying: true, Failures: []decide.Failure{{Endpoint: "e1", Words: "busy", Why: decide.LoadRetried}}}
+	st := decide.Status{Retrying: true, Failures: []decide.Failure{{Endpoint: "e1", Message: "busy", Why: decide.LoadRetried}}}
 	st.Pool = pool
 	got := p.modelStatus(st).Conditions[1]
 	if got.Status != "False" || !strings.Contains(got.Message, "transient error") || !strings.Contains(got.Message, "busy") {

@@ -109,7 +109,7 @@ func TestTheViewOfAFleet(t *testing.T) {
 		t.Errorf("x has %d copies, and is seen as %+v", copies, x)
 	}
 	bad := modelOf(v, "bad")
-	if bad.Held != 3 || bad.Since.IsZero() || !strings.Contains(bad.Failures[0].Words, "no such file") ||
+	if bad.Queued != 3 || bad.Since.IsZero() || !strings.Contains(bad.Failures[0].Message, "no such file") ||
 		!bad.Failures[0].Until.After(v.At) {
 		t.Errorf("what fails is seen as %+v", bad)
 	}
@@ -144,7 +144,7 @@ func TestTheViewOfVModels(t *testing.T) {
 	w.await("sql cannot move", func() bool { return w.View().VModels[0].Reason == v1alpha1.ReasonTransitionFailed })
 	theirs := &v1alpha1.VModel{ObjectMeta: metav1.ObjectMeta{Namespace: pool.Namespace, Name: "theirs"}}
 	theirs.Spec = v1alpha1.VModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: pool.Name}, Target: "v1"}
-	if err := w.SetVModel(theirs, nil, decide.Terms{}); err != nil {
+	if err := w.SetVModel(theirs, nil, decide.Conditions{}); err != nil {
 		t.Fatal(err)
 	}
 

@@ -22,8 +22,8 @@ import (
 type vmodels struct {
 	declared   map[decide.Key]objects.VModel // by objects; only VModels that own their id
 	registered map[decide.Key]*v1alpha1.VModel
-	moved      map[decide.Key]decide.Moved // records of an earlier process for VModels that are not set yet
-	unsaved    map[decide.Key]bool         // VModels whose status must be written
+	moved      map[decide.Key]decide.VModelProgress // records of an earlier process for VModels that are not set yet
+	unsaved    map[decide.Key]bool                  // VModels whose status must be written
 	// loose are registered models that are deleted once no VModel names them; perhaps none does.
 	loose map[decide.Key]bool
 }
@@ -31,7 +31,7 @@ type vmodels struct {
 func newVModels() vmodels {
 	return vmodels{
 		declared: make(map[decide.Key]objects.VModel), registered: make(map[decide.Key]*v1alpha1.VModel),
-		moved: make(map[decide.Key]decide.Moved), unsaved: make(map[decide.Key]bool), loose: make(map[decide.Key]bool),
+		moved: make(map[decide.Key]decide.VModelProgress), unsaved: make(map[decide.Key]bool), loose: make(map[decide.Key]bool),
 	}
 }
 
@@ -56,7 +56,7 @@ func (p *Placer) recallVModels() error {
 	}
 	for _, st := range statuses {
 		if key, ok := keyOf(st.Pool, st.ID); ok && st.Status.Active != "" {
-			moved := decide.Moved{Active: st.Status.Active, Previous: st.Status.Previous}
+			moved := decide.VModelProgress{Active: st.Status.Active, Previous: st.Status.Previous}
 			if until := st.Status.PreviousUntil; until != nil {
 				moved.Until = until.Time
 			}
@@ -68,7 +68,7 @@ func (p *Placer) recallVModels() error {
 		key := objects.VModelOf(&all[i]).ModelKey
 		p.vmodels.registered[key], names[key] = &all[i], true
 	}
-	p.Board.Publish(decide.Change{Registered: names})
+	p.Publisher.Publish(decide.Change{Registered: names})
 	return nil
 }
 
@@ -130,7 +130,7 @@ func (p *Placer) VModel(key decide.Key) (st decide.VModelStatus, owner string, t
 // SetVModel sets a registered VModel, or changes its target, under conditions, and returns once
 // that is stored. model is the target, to be registered if it is new; nil means that the target
 // must exist.
-func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) error {
+func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Conditions) error {
 	p.mu.Lock()
 	waits, err := p.setVModelLocked(o, model, terms)
 	p.mu.Unlock()
@@ -146,7 +146,7 @@ func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms deci
 }
 
 // setVModelLocked is SetVModel without the waits for storage. The caller holds mu.
-func (p *Placer) setVModelLocked(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) (waits []func() error, err error) {
+func (p *Placer) setVModelLocked(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Conditions) (waits []func() error, err error) {
 	v := objects.VModelOf(o)
 	is, registered, there := p.vmodels.of(v.ModelKey)
 	moves := is.Target != v.Target // also true for a new VModel
@@ -185,7 +185,7 @@ func (p *Placer) setVModelLocked(o *v1alpha1.VModel, model *v1alpha1.Model, term
 	}
 	p.updateLocked(func(now time.Time) []decide.Action { p.putVModel(is, terms.Force, now); return nil })
 	if !there {
-		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{v.ModelKey: true}})
+		p.Publisher.Publish(decide.Change{Registered: map[decide.Key]bool{v.ModelKey: true}})
 	}
 	return waits, nil
 }
@@ -207,15 +207,15 @@ func (p *Placer) DeleteVModel(key decide.Key, owner string) error {
 	delete(p.vmodels.registered, key)
 	delete(p.vmodels.declared, key) // the object of its registration, which is deleted now
 	p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveVModel(key); return nil })
-	p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: false}})
+	p.Publisher.Publish(decide.Change{Registered: map[decide.Key]bool{key: false}})
 	p.vmodels.unsaved[key] = true
 	wait := p.Memory.DeleteVModel(o)
 	p.mu.Unlock()
 	return wait()
 }
 
-// loosen records that perhaps no VModel names a registered model any more. The caller holds mu.
-func (p *Placer) loosen(key decide.Key) {
+// markLoose records that perhaps no VModel names a registered model any more. The caller holds mu.
+func (p *Placer) markLoose(key decide.Key) {
 	if m := p.registered[key]; m != nil && m.Annotations[decide.AutoDelete] != "" {
 		p.vmodels.loose[key] = true
 	}
@@ -228,7 +228,7 @@ func (p *Placer) sweep() {
 		return
 	}
 	for key := range p.vmodels.loose {
-		if p.registered[key] == nil || len(p.state.Referents(key)) > 0 {
+		if p.registered[key] == nil || len(p.state.References(key)) > 0 {
 			delete(p.vmodels.loose, key)
 			continue
 		}
@@ -245,7 +245,7 @@ func (p *Placer) sweep() {
 // The caller holds mu.
 func (p *Placer) referents(key decide.Key) string {
 	var all []string
-	for _, by := range p.state.Referents(key) {
+	for _, by := range p.state.References(key) {
 		if v, _ := p.state.VModel(by); v.Active == key.ID || v.Target == key.ID || v.Canary == key.ID {
 			all = append(all, by.ID)
 		}
@@ -271,7 +271,7 @@ func (p *Placer) saveVModels() (all []store.VModelStatus) {
 			if d, ok := p.vmodels.declared[key]; ok {
 				v.UID, v.Generation = d.UID, d.Generation
 			}
-			behind := p.Board.Behind(key)
+			behind := p.Publisher.Behind(key)
 			if len(behind) > 0 {
 				p.vmodels.unsaved[key] = true // check it again
 			}
@@ -302,7 +302,7 @@ func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind [
 func (p *Placer) readyVModel(v objects.VModel, st decide.VModelStatus, behind []string) metav1.Condition {
 	why := func(id string) string {
 		m, _ := p.state.Status(decide.Key{Pool: v.Pool, ID: id})
-		return whyNot(st.Failed, m.Failures)
+		return explain(st.Failed, m.Failures)
 	}
 	goes := "requests go to " + st.Active
 	if st.Switch.Canary != "" {
@@ -344,7 +344,7 @@ func (p *Placer) viewVModels() []decide.VModelView {
 	for _, key := range keys {
 		v, _, _ := p.vmodels.of(key)
 		st, _ := p.state.VModel(key)
-		ready := p.readyVModel(v, st, p.Board.Behind(key))
+		ready := p.readyVModel(v, st, p.Publisher.Behind(key))
 		all = append(all, decide.VModelView{
 			Pool: key.Pool.String(), ID: key.ID, Target: v.Target, Active: st.Active, Canary: st.Switch.Canary, Percent: st.Switch.Percent,
 			Reason: ready.Reason, Message: ready.Message,

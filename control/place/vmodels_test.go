@@ -150,8 +150,8 @@ func TestAVModelMovesWhenItsTargetIsLoaded(t *testing.T) {
 }
 
 func TestAVModelStaysWhereItsTargetCannotBeLoaded(t *testing.T) {
-	told := &told{}
-	w, r := newWorldThatTells(t, told), serveRuntime(t, "", nil)
+	told := &recorder{}
+	w, r := newRecordedWorld(t, told), serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)))
 	w.await("the runtime is ready", w.board.isReady)
 	a := api{w, modelmesh.New(w.Placer), r}
@@ -215,7 +215,7 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 // A model whose deletion together with its VModel failed is deleted after a restart, when any
 // VModel changes.
 func TestAModelThatCouldNotGoGoesLater(t *testing.T) {
-	w := newWorldThatTells(t, &told{refuses: errors.New("no space")})
+	w := newRecordedWorld(t, &recorder{refuses: errors.New("no space")})
 	w.set()
 	a := api{world: w, Server: modelmesh.New(w.Placer)}
 	info := &mmesh.ModelInfo{Type: "sim", Path: "sim:"}
@@ -234,8 +234,8 @@ func TestAModelThatCouldNotGoGoesLater(t *testing.T) {
 
 // The records of an earlier process do not apply to a new VModel with the same id.
 func TestAVModelThatIsSetAnewBeginsAnew(t *testing.T) {
-	told := &told{}
-	w, r := newWorldThatTells(t, told), serveRuntime(t, "", nil)
+	told := &recorder{}
+	w, r := newRecordedWorld(t, told), serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)))
 	a := api{w, modelmesh.New(w.Placer), r}
 	for _, id := range []string{"a", "b"} {
@@ -299,7 +299,7 @@ func TestTheObjectOfARegisteredVModelFollows(t *testing.T) {
 
 // The status names the extprocs that may still send requests to the earlier target.
 func TestAStatusNamesExtprocsThatAreBehind(t *testing.T) {
-	w := newWorldThatTells(t, &told{})
+	w := newRecordedWorld(t, &recorder{})
 	w.board.setBehind("x1", "x2")
 	w.set(object("a", ""), vmodel("v", "a", ""))
 	w.await("it names them", func() bool {
@@ -329,8 +329,8 @@ func TestAMoveOutlivesWhoWaitsForIt(t *testing.T) {
 
 // Objects can do what clients can: change a target, set a canary, or use the name of a model.
 func TestVModelsThatAreObjects(t *testing.T) {
-	told := &told{}
-	w, r := newWorldThatTells(t, told), serveRuntime(t, "", nil)
+	told := &recorder{}
+	w, r := newRecordedWorld(t, told), serveRuntime(t, "", nil)
 	model := func(id, source string) string {
 		return object(id, ", type: sim, source: '"+source+"', copies: {min: 1}")
 	}
@@ -362,7 +362,7 @@ func TestVModelsThatAreObjects(t *testing.T) {
 
 // If a client's VModel cannot be recorded, the call fails and says so.
 func TestAVModelThatCannotBeWrittenDown(t *testing.T) {
-	w := newWorldThatTells(t, &told{})
+	w := newRecordedWorld(t, &recorder{})
 	w.set()
 	a := api{world: w, Server: modelmesh.New(w.Placer)}
 	a.must("a", "sim:", false)

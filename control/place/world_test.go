@@ -47,7 +47,7 @@ type world struct {
 	file  string
 	board *board
 	stop  func()
-	told  *told // nil: not recorded
+	told  *recorder // nil: not recorded
 	world *objects.World
 	// tokens are the tokens of engines; nil: none.
 	tokens *engineclient.Tokens
@@ -55,8 +55,8 @@ type world struct {
 	log    log
 }
 
-// told is a Memory that records what is written to it.
-type told struct {
+// recorder is a Memory that records what is written to it.
+type recorder struct {
 	store.Memory
 	mu       sync.Mutex // guards the following
 	refuses  error      // error of deleting a model; may be nil
@@ -69,41 +69,41 @@ type told struct {
 	gates    []string                         // what was published of pods
 }
 
-func (s *told) PutGate(g store.Gate) {
+func (s *recorder) PutGate(g store.Gate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gates = append(s.gates, fmt.Sprintf("%s %s %v %s: %s", g.Pod, g.UID, g.Open, g.Reason, g.Message))
 }
 
-// said returns what was published of pods, in order.
-func (s *told) said() []string {
+// publishedGates returns what was published of pods, in order.
+func (s *recorder) publishedGates() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.gates)
 }
 
 // setAway sets the error of writing a copy; it may be nil.
-func (s *told) setAway(err error) {
+func (s *recorder) setAway(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.away = err
 }
 
 // asked returns the number of writes of copies.
-func (s *told) asked() int {
+func (s *recorder) asked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.copies)
 }
 
-func (s *told) DeleteCopy(endpoint, pool, id string) {
+func (s *recorder) DeleteCopy(endpoint, pool, id string) {
 	s.mu.Lock()
 	s.deleted = append(s.deleted, endpoint+" "+id)
 	s.mu.Unlock()
 	s.Memory.DeleteCopy(endpoint, pool, id)
 }
 
-func (s *told) PutCopy(c store.Copy, wait bool) error {
+func (s *recorder) PutCopy(c store.Copy, wait bool) error {
 	s.mu.Lock()
 	s.copies = append(s.copies, c)
 	away := s.away
@@ -114,7 +114,7 @@ func (s *told) PutCopy(c store.Copy, wait bool) error {
 	return s.Memory.PutCopy(c, wait)
 }
 
-func (s *told) DeleteModel(m *v1alpha1.Model) (wait func() error) {
+func (s *recorder) DeleteModel(m *v1alpha1.Model) (wait func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refuses != nil {
@@ -123,13 +123,13 @@ func (s *told) DeleteModel(m *v1alpha1.Model) (wait func() error) {
 	return s.Memory.DeleteModel(m)
 }
 
-func (s *told) setKeeps(err error) {
+func (s *recorder) setKeeps(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keeps = err
 }
 
-func (s *told) PutVModel(v *v1alpha1.VModel, fresh bool) (wait func() error) {
+func (s *recorder) PutVModel(v *v1alpha1.VModel, fresh bool) (wait func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.keeps; err != nil {
@@ -138,7 +138,7 @@ func (s *told) PutVModel(v *v1alpha1.VModel, fresh bool) (wait func() error) {
 	return s.Memory.PutVModel(v, fresh)
 }
 
-func (s *told) PutVModelStatuses(all []store.VModelStatus) {
+func (s *recorder) PutVModelStatuses(all []store.VModelStatus) {
 	s.mu.Lock()
 	if s.vmodels == nil {
 		s.vmodels = make(map[string]v1alpha1.VModelStatus)
@@ -153,7 +153,7 @@ func (s *told) PutVModelStatuses(all []store.VModelStatus) {
 }
 
 // vmodel returns the last status of a VModel: "ACTIVE REASON: message"; empty if there is none.
-func (s *told) vmodel(id string) string {
+func (s *recorder) vmodel(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.vmodels[id].Conditions {
@@ -166,7 +166,7 @@ func (s *told) vmodel(id string) string {
 
 // previous returns the model that a VModel used before, and until when that keeps its copies; empty
 // if there is none.
-func (s *told) previous(id string) string {
+func (s *recorder) previous(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if st := s.vmodels[id]; st.PreviousUntil != nil {
@@ -175,7 +175,7 @@ func (s *told) previous(id string) string {
 	return ""
 }
 
-func (s *told) PutStatuses(all []store.Status) {
+func (s *recorder) PutStatuses(all []store.Status) {
 	s.mu.Lock()
 	s.statuses = append(s.statuses, all...)
 	s.mu.Unlock()
@@ -198,8 +198,8 @@ type board struct {
 	gone      []decide.CopyKey       // removed copies, in order
 }
 
-// Takes records the gRPC methods of an endpoint.
-func (b *board) Takes(endpoint string, methods engine.Methods) {
+// SetMethods records the gRPC methods of an endpoint.
+func (b *board) SetMethods(endpoint string, methods engine.Methods) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.methods == nil {
@@ -319,10 +319,10 @@ func (noMeter) Decided(decide.ActionKind, decide.Purpose) {}
 func (noMeter) CannotLoad(decide.Reason)                  {}
 
 // newWorld starts a Placer without objects.
-func newWorld(t *testing.T) *world { return newWorldThatTells(t, nil) }
+func newWorld(t *testing.T) *world { return newRecordedWorld(t, nil) }
 
-// newWorldThatTells starts a Placer whose Memory records what is written, unless told is nil.
-func newWorldThatTells(t *testing.T, told *told) *world {
+// newRecordedWorld starts a Placer whose Memory records what is written, unless told is nil.
+func newRecordedWorld(t *testing.T, told *recorder) *world {
 	t.Helper()
 	w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), told: told}
 	w.start()
@@ -343,8 +343,9 @@ func (w *world) start() {
 		w.told.Memory = file
 		remembers = w.told
 	}
-	p, err := place.New(place.Config{Memory: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond,
-		TickInterval: w.tick, RegisteredPool: pool, Access: engineclient.Access{Tokens: w.tokens}})
+	p, err := place.New(place.Config{Memory: remembers, Log: log, Publisher: w.board, Meter: noMeter{},
+		ScrapeInterval: 20 * time.Millisecond,
+		TickInterval:   w.tick, RegisteredPool: pool, Access: engineclient.Access{Tokens: w.tokens}})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func (p page) writePools(out *strings.Builder) {
 			continue
 		}
 		s.models++
-		s.queued += m.Held
+		s.queued += m.Queued
 		if n := p.loaded(m); n > 0 {
 			s.placed++
 			s.loaded += n
@@ -367,7 +367,7 @@ func queuedSince(m decide.ModelView) time.Time {
 
 // short reports whether a model has too few copies.
 func (p page) short(m decide.ModelView) bool {
-	return m.Held > 0 || m.Reason != "" || p.loaded(m) < m.Least
+	return m.Queued > 0 || m.Reason != "" || p.loaded(m) < m.Least
 }
 
 // loaded counts the loaded copies of a model.
@@ -387,8 +387,8 @@ func (p page) writeModel(out *strings.Builder, m decide.ModelView) {
 	if m.Least > 0 {
 		fmt.Fprintf(out, " of at least %d", m.Least)
 	}
-	if m.Held > 0 {
-		fmt.Fprintf(out, ", %s queued", plural(m.Held, "request"))
+	if m.Queued > 0 {
+		fmt.Fprintf(out, ", %s queued", plural(m.Queued, "request"))
 		if !m.Since.IsZero() {
 			out.WriteString(" for " + p.ago(m.Since))
 		}
@@ -409,7 +409,7 @@ func (p page) writeModel(out *strings.Builder, m decide.ModelView) {
 	}
 	for _, f := range m.Failures {
 		fmt.Fprintf(out, "  failed at %s %s ago; next attempt in %s: %s\n", f.Endpoint, p.ago(f.At), age(f.Until.Sub(p.At)),
-			oneLine(f.Words))
+			oneLine(f.Message))
 	}
 	if l := m.Last; l != nil && !isFailure(m, *l) {
 		fmt.Fprintf(out, "  last call: %s at %s %s ago, took %s: %s\n", l.Call, l.Endpoint, p.ago(l.At), age(seconds(l.Seconds)),
@@ -419,7 +419,7 @@ func (p page) writeModel(out *strings.Builder, m decide.ModelView) {
 
 // isFailure reports whether an answer is among the failures of its model.
 func isFailure(m decide.ModelView, a decide.CallResult) bool {
-	return slices.ContainsFunc(m.Failures, func(f decide.FailureView) bool { return f.Endpoint == a.Endpoint && f.Words == a.Error })
+	return slices.ContainsFunc(m.Failures, func(f decide.FailureView) bool { return f.Endpoint == a.Endpoint && f.Message == a.Error })
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -31,7 +31,7 @@ type Held struct {
 
 func (h Held) Error() string { return fmt.Sprintf("process %d holds the lock", h.PID) }
 
-// TryLock is [Lock] without waiting. If another process holds the lock, the error is a [Held].
+// TryLock is [Lock] without waiting. If another process holds the lock, the error is a [Queued].
 func TryLock(path string) (unlock func(), err error) {
 	f, err := open(path)
 	if err != nil {

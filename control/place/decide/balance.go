@@ -12,21 +12,21 @@ import (
 // at least as loaded as the target, so no move is ever undone.
 
 const (
-	// enoughRequests is the mean number of requests per endpoint within serviceMean below which no
+	// minRequests is the mean number of requests per endpoint within serviceMean below which no
 	// model is moved: with fewer, chance alone makes one endpoint twice as busy as another.
-	enoughRequests = 50
-	// littleLoad is the share of the mean load below which an endpoint gets more models.
-	littleLoad = 0.5
-	// movesAtOnce is the largest share of the endpoints that get models for balance at one tick.
-	movesAtOnce = 0.1
+	minRequests = 50
+	// lowLoadShare is the share of the mean load below which an endpoint gets more models.
+	lowLoadShare = 0.5
+	// maxMoveShare is the largest share of the endpoints that get models for balance at one tick.
+	maxMoveShare = 0.1
 )
 
-// shareOf returns the load of each copy of a model, loaded or to be loaded: requests in flight,
+// loadPerCopy returns the load of each copy of a model, loaded or to be loaded: requests in flight,
 // averaged over minutes.
-func shareOf(m *model) float64 { return m.slowFlight / float64(max(1, remaining(m))) }
+func loadPerCopy(m *model) float64 { return m.slowFlight / float64(max(1, remaining(m))) }
 
-// weigh computes the load of all endpoints.
-func weigh(s *State) {
+// computeLoads computes the load of all endpoints.
+func computeLoads(s *State) {
 	for _, e := range s.endpoints {
 		e.load = 0
 	}
@@ -43,7 +43,7 @@ func addLoad(m *model, times float64) {
 	if m.slowFlight == 0 || len(m.copies) == 0 {
 		return
 	}
-	share := times * shareOf(m)
+	share := times * loadPerCopy(m)
 	for _, c := range m.copies {
 		if e := c.endpoint; c.remains() && e.useful() {
 			e.load += share
@@ -64,31 +64,31 @@ func balancePool(s *State, p *pool, all []*model, now time.Time) (todo []Action)
 		}
 	}
 	n := float64(len(able))
-	if requests < enoughRequests*n {
+	if requests < minRequests*n {
 		return nil
 	}
 	mean := load / n
 	slices.SortFunc(able, (*endpoint).compareLoad)
 	idlest := slices.DeleteFunc(slices.Clone(able), func(e *endpoint) bool { return e.pod.Outgoing })
-	for _, e := range idlest[:min(len(idlest), max(1, int(movesAtOnce*n)))] {
-		for e.load < littleLoad*mean && e.idle() {
-			m := reliefFor(s, e, able)
+	for _, e := range idlest[:min(len(idlest), max(1, int(maxMoveShare*n)))] {
+		for e.load < lowLoadShare*mean && e.idle() {
+			m := modelToTakeOver(s, e, able)
 			if m == nil {
 				break
 			}
 			addLoad(m, -1)
-			todo = append(todo, putCopy(s, m, e, moves(m), now)...)
+			todo = append(todo, putCopy(s, m, e, balanceClaim(m), now)...)
 			addLoad(m, 1)
-			touchBeside(s, m)
+			touchPeers(s, m)
 			slices.SortFunc(able, (*endpoint).compareLoad)
 		}
 	}
 	return todo
 }
 
-// touchBeside notes that the loads of a model's endpoints have changed, which changes the copies
+// touchPeers notes that the loads of a model's endpoints have changed, which changes the copies
 // that can be spared there.
-func touchBeside(s *State, m *model) {
+func touchPeers(s *State, m *model) {
 	for _, c := range m.copies {
 		for _, o := range c.endpoint.copies {
 			if len(o.model.copies) > 1 {
@@ -98,27 +98,29 @@ func touchBeside(s *State, m *model) {
 	}
 }
 
-// moves returns the claim of a copy that takes over load from another one.
-func moves(m *model) claim { return claim{purpose: ForBalance, below: m.worth, spares: true} }
+// balanceClaim returns the claim of a copy that takes over load from another one.
+func balanceClaim(m *model) claim {
+	return claim{purpose: ForBalance, below: m.value, takesSurplus: true}
+}
 
-// reliefFor returns the model that an endpoint takes over. It comes from the busiest endpoint that
-// has a model with a small enough load; of those models it is the one with the most load.
-func reliefFor(s *State, e *endpoint, byLoad []*endpoint) *model {
+// modelToTakeOver returns the model that an endpoint takes over. It comes from the busiest endpoint
+// that has a model with a small enough load; of those models it is the one with the most load.
+func modelToTakeOver(s *State, e *endpoint, byLoad []*endpoint) *model {
 	for _, from := range slices.Backward(byLoad) {
 		var most *model
 		for _, c := range from.copies {
 			m := c.model
-			share := shareOf(m)
+			share := loadPerCopy(m)
 			if c.State != Loaded || m.Pinned || share == 0 || share > (from.load-e.load)/2 {
 				continue
 			}
-			if most != nil && cmp.Or(cmp.Compare(shareOf(most), share), m.Compare(most.ModelKey)) >= 0 {
+			if most != nil && cmp.Or(cmp.Compare(loadPerCopy(most), share), m.Compare(most.ModelKey)) >= 0 {
 				continue
 			}
 			if reorder(s, s.now); !slices.Contains(e.pools, m.Pool) {
 				continue
 			}
-			if p, there := placeAt(s, e, m, moves(m)); there && !p.starves && !p.rereads {
+			if p, there := placeAt(s, e, m, balanceClaim(m)); there && !p.starves && !p.rereads {
 				most = m
 			}
 		}

@@ -25,7 +25,8 @@ func TestBalance(t *testing.T) {
 		for i := range n {
 			address := fmt.Sprintf("e%d", i)
 			s.SetEndpoint(address, []objects.Name{name, second}[:1+random.IntN(2)])
-			s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 6, Loads: 1 + random.IntN(2)}}, now)
+			s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 6, Loads: 1 +
+				random.IntN(2)}}, now)
 		}
 		p := s.pool(name)
 		var all []*model
@@ -46,7 +47,7 @@ func TestBalance(t *testing.T) {
 			if round > 10*n {
 				t.Fatalf("seed %d: it goes on for ever", seed)
 			}
-			weigh(s)
+			computeLoads(s)
 			mean, was, bore, most := 0.0, map[*model]int{}, map[*endpoint]float64{}, map[*endpoint]float64{}
 			for _, e := range p.endpoints {
 				mean += e.load / float64(n)
@@ -58,8 +59,8 @@ func TestBalance(t *testing.T) {
 			reorder(s, s.now)
 			if e, m := searched(s, p, mean); e != nil {
 				// Another endpoint may have the same load, and balancing may start with that one.
-				if got := reliefFor(s, e, sortedByLoad(p)); got == nil || shareOf(got) != shareOf(m) {
-					t.Fatalf("seed %d: %v goes to %s, want one that bears %v", seed, got, e.Address, shareOf(m))
+				if got := modelToTakeOver(s, e, sortedByLoad(p)); got == nil || loadPerCopy(got) != loadPerCopy(m) {
+					t.Fatalf("seed %d: %v goes to %s, want one that bears %v", seed, got, e.Address, loadPerCopy(m))
 				}
 			}
 			balancePool(s, p, all, now)
@@ -67,7 +68,7 @@ func TestBalance(t *testing.T) {
 			for _, e := range p.endpoints {
 				bear[e] = e.load
 			}
-			weigh(s)
+			computeLoads(s)
 			for _, e := range p.endpoints {
 				if math.Abs(bear[e]-e.load) > 1e-9 {
 					t.Fatalf("seed %d: %s bears %v, and counted anew %v", seed, e.Address, bear[e], e.load)
@@ -87,7 +88,7 @@ func TestBalance(t *testing.T) {
 					}
 				}
 				e := s.endpoints[to.Endpoint]
-				if most[e] = max(most[e], shareOf(m)); bore[e] >= mean/2 {
+				if most[e] = max(most[e], loadPerCopy(m)); bore[e] >= mean/2 {
 					t.Fatalf("seed %d: %s bore %v of a mean of %v and took over %s", seed, e.Address, bore[e], mean, m.ID)
 				}
 			}
@@ -132,13 +133,13 @@ func searched(s *State, p *pool, mean float64) (*endpoint, *model) {
 	for _, o := range p.endpoints {
 		for _, c := range o.copies {
 			m := c.model
-			share := shareOf(m)
+			share := loadPerCopy(m)
 			switch {
 			case c.State != Loaded, share == 0, m.Pinned, m.has(e), m.Max > 0 && len(m.copies) >= m.Max, !slices.Contains(e.pools, m.Pool),
 				o.load-share < e.load+share:
-			case best != nil && (o.compareLoad(from) < 0 || o == from && share <= shareOf(best)):
+			case best != nil && (o.compareLoad(from) < 0 || o == from && share <= loadPerCopy(best)):
 			default:
-				if _, ok, _ := offerPlace(s, e, m, claim{below: m.worth, spares: true}); ok {
+				if _, ok, _ := offerPlace(s, e, m, claim{below: m.value, takesSurplus: true}); ok {
 					best, from = m, o
 				}
 			}
@@ -160,11 +161,11 @@ func TestWhatBearsLoad(t *testing.T) {
 	for i, state := range []CopyState{Loaded, Loading, Draining, Loaded} {
 		address := fmt.Sprintf("e%d", i)
 		s.SetEndpoint(address, []objects.Name{key.Pool})
-		s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 6}}, now)
+		s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 6}}, now)
 		s.add(m, s.endpoints[address], state, now)
 	}
 	s.Terminating("x", "e3", true, time.Time{})
-	weigh(s)
+	computeLoads(s)
 	for address, want := range map[string]float64{"e0": 3, "e1": 3, "e2": 0, "e3": 0} {
 		if got := s.endpoints[address].load; got != want {
 			t.Errorf("%s bears %v, want %v", address, got, want)

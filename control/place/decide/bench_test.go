@@ -9,16 +9,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// full returns a fleet without free memory: endpoints with 20 models each, and more models that no
-// endpoint has. It also returns the time after its last event.
-func full(b *testing.B, endpoints, more int) (*decide.State, time.Time) {
+// fullFleet returns a fleet without free memory: endpoints with 20 models each, and more models
+// that no endpoint has. It also returns the time after its last event.
+func fullFleet(b *testing.B, endpoints, more int) (*decide.State, time.Time) {
 	b.Helper()
 	const each = 20
 	s, now := decide.New(decide.Config{}), start
 	for i := range endpoints {
 		address := address(i)
 		s.SetEndpoint(address, []objects.Name{pool})
-		s.Saw(decide.Sight{Began: now, Endpoint: decide.Endpoint{
+		s.Scraped(decide.ScrapeResult{Began: now, Endpoint: decide.Endpoint{
 			Address: address, CanLoad: true, Bytes: each * 110, DefaultBytes: 100, Loads: each, // a tenth is kept free
 		}}, now)
 	}
@@ -43,7 +43,7 @@ func address(i int) string  { return fmt.Sprintf("e%04d", i) }
 func BenchmarkMiss(b *testing.B) {
 	for _, endpoints := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
-			s, now := full(b, endpoints, 20*endpoints)
+			s, now := fullFleet(b, endpoints, 20*endpoints)
 			missing := key("")
 			for i := 0; b.Loop(); i++ {
 				missing.ID = numbered(20*endpoints + i%(20*endpoints))
@@ -89,7 +89,7 @@ func serve(s *decide.State, now time.Time) {
 func BenchmarkStuck(b *testing.B) {
 	for _, stuck := range []int{1000, 5000} {
 		b.Run(fmt.Sprintf("models=%d", stuck), func(b *testing.B) {
-			s, now := full(b, 1000, stuck)
+			s, now := fullFleet(b, 1000, stuck)
 			for i := range 20 * 1000 { // all models must stay
 				s.SetModel(objects.Entry{ModelKey: key(numbered(i)), Size: 100, Pinned: true}.Complete(nil), now)
 			}
@@ -109,7 +109,7 @@ func BenchmarkStuck(b *testing.B) {
 func BenchmarkTick(b *testing.B) {
 	for _, endpoints := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
-			s, now := full(b, endpoints, 0)
+			s, now := fullFleet(b, endpoints, 0)
 			for i := 0; b.Loop(); i++ {
 				b.StopTimer()
 				now = now.Add(decide.TickInterval)

@@ -58,7 +58,7 @@ func (s *State) Changes() Change {
 	}
 	for key := range s.news.copies {
 		c, _ := s.Copy(key)
-		change.Copies[key] = CopyChange{c.State, c.Limit, c.cut}
+		change.Copies[key] = CopyChange{c.State, c.Limit, c.interrupted}
 	}
 	for key := range s.news.records {
 		if !mayBeAt(s, key) {

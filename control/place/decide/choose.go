@@ -13,14 +13,14 @@ type claim struct {
 	asked bool
 	// below is an eviction value: models with a lower one may be evicted.
 	below float64
-	// spares: copies that their models can spare may be evicted, too.
-	spares bool
+	// takesSurplus: copies that their models can spare may be evicted, too.
+	takesSurplus bool
 	// settled: queued copies are not evicted, unless the engine may already have them.
 	settled bool
 	// idle: the endpoint must be able to start the load at once and have free GPU slots. With
 	// fills, it must also keep the share keepFree free. With relieves, the copy goes to the least
 	// loaded endpoint with free GPU slots.
-	idle, fills, relieves bool
+	idle, fills, leastLoaded bool
 	// from is the endpoint whose copy is unloaded once this one is loaded; it may be empty.
 	from string
 }
@@ -31,14 +31,14 @@ type claim struct {
 func claimOf(m *model) claim {
 	starved := m.starved(nil)
 	if starved || remaining(m) < m.min() {
-		by := claim{purpose: ForLeast, below: math.Inf(1), spares: true}
+		by := claim{purpose: ForLeast, below: math.Inf(1), takesSurplus: true}
 		if starved {
 			by.purpose, by.asked = ForRequests, true
 		}
 		return by
 	}
-	by := claim{purpose: ForRequests, below: m.worth, spares: true}
-	if remaining(m) < m.goal {
+	by := claim{purpose: ForRequests, below: m.value, takesSurplus: true}
+	if remaining(m) < m.migrationGoal {
 		by.purpose = ForMigration
 	}
 	return by
@@ -84,22 +84,23 @@ func (p *place) compare(o *place) int {
 // more if something must be evicted, since a later request may need it again.
 func (p *place) loads() int { return p.turns + truth(p.victims > 0 || p.rereads) }
 
-// nearlyMissed is, in seconds, how much more recently used a victim at a preferred endpoint may be
+// recencyMargin is, in seconds, how much more recently used a victim at a preferred endpoint may be
 // than a victim elsewhere (ModelMesh 0.12, CacheMissForwardingLB).
-const nearlyMissed = 120
+const recencyMargin = 120
 
-// nearly reports whether a place is about as good as the best one: no request waits there for a GPU
-// slot or for loads that the best place does not need, no eviction is needed there that the best
-// place does not need, and the victims are not much more valuable.
-func (p *place) nearly(best *place, by claim) bool {
+// isNearlyAsGoodAs reports whether a place is about as good as the best one: no request waits there
+// for a GPU slot or for loads that the best place does not need, no eviction is needed there that
+// the best place does not need, and the victims are not much more valuable.
+func (p *place) isNearlyAsGoodAs(best *place, by claim) bool {
 	switch {
 	case p.starves && !best.starves, p.rereads && !best.rereads, by.asked && p.turns > best.turns:
 		return false
 	case p.victims == 0:
 		return true
 	}
-	return best.victims > 0 && p.worst.busy == best.worst.busy && p.worst.spare == best.worst.spare && p.worst.worth <= best.worst.worth+
-		nearlyMissed
+	return best.victims > 0 && p.worst.busy == best.worst.busy && p.worst.surplus == best.worst.surplus &&
+		p.worst.value <= best.worst.value+
+			recencyMargin
 }
 
 // choosePlace finds a place for one more copy of a model. If there is none it returns the reason;
@@ -126,7 +127,7 @@ func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
 		case !ok:
 			reasons[slices.Index(reasonsOfPlaces[:], why)] = true
 		default:
-			p.lot = s.Lots(m.hash, e.hash)
+			p.lot = s.TieBreak(m.hash, e.hash)
 			if e.pod.Outgoing {
 				if outgoing.e == nil || p.compare(&outgoing) < 0 {
 					outgoing = p
@@ -141,7 +142,7 @@ func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
 			}
 		}
 	}
-	if preferred.e != nil && preferred.nearly(&best, by) {
+	if preferred.e != nil && preferred.isNearlyAsGoodAs(&best, by) {
 		best = preferred
 	}
 	if outgoing.e != nil && (best.e == nil || by.asked &&
@@ -191,7 +192,7 @@ func isRefused(m *model) (refused bool, why Reason) {
 	switch {
 	case len(m.failures) < maxFailures:
 		return false, ""
-	case slices.ContainsFunc(m.failures, m.mayPass):
+	case slices.ContainsFunc(m.failures, m.isTransient):
 		return true, ""
 	}
 	return true, m.whyFailed()
@@ -228,7 +229,7 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 	for _, f := range m.failures {
 		switch {
 		case f.Endpoint != e.Address:
-		case m.mayPass(f):
+		case m.isTransient(f):
 			return p, false, ""
 		default:
 			return p, false, LoadFailed
@@ -253,7 +254,7 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 	if !fits {
 		// Copies that are loading or have requests waiting may leave soon, and an assumed leak may
 		// turn out to be none.
-		if without := t.stay.plus(size); by.asked && e.fits(amount{without.models, without.bytes - e.unclear()}) {
+		if without := t.stay.plus(size); by.asked && e.fits(amount{without.models, without.bytes - e.unconfirmedLeaks()}) {
 			return p, false, ""
 		}
 		return p, false, NoRoom
@@ -262,10 +263,10 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 		e: e, victims: victims, free: e.free(left), worst: worst, turns: (e.turns() + len(t.queue)) / max(1, e.Loads),
 		starves: e.starves(left.models, m.presence()), rereads: e.rereads(),
 	}
-	if (by.idle || by.relieves) && (p.starves || p.rereads) && by.purpose != ForMigration { // a migrating copy must leave its endpoint
+	if (by.idle || by.leastLoaded) && (p.starves || p.rereads) && by.purpose != ForMigration { // a migrating copy must leave its endpoint
 		return p, false, "" // allowed once a request asks for it
 	}
-	if by.relieves {
+	if by.leastLoaded {
 		p.load = e.load
 	}
 	return p, true, ""
@@ -289,7 +290,7 @@ func placeAt(s *State, e *endpoint, m *model, by claim) (p place, there bool) {
 
 // unusable reports whether some waiting request cannot use a copy at this endpoint.
 func (m *model) unusable(address string) bool {
-	if !m.barred {
+	if !m.restricted {
 		return false
 	}
 	for _, w := range m.wants {

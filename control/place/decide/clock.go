@@ -22,7 +22,7 @@ func nextWake(s *State, now time.Time) (at time.Time) {
 		soonest(now)
 	}
 	for key := range s.clock.models {
-		if m := s.models[key]; !m.lags() || !now.Before(m.since().Add(catalogueLag)) {
+		if m := s.models[key]; !m.catalogueLags() || !now.Before(m.since().Add(catalogueLag)) {
 			delete(s.clock.models, key)
 		} else {
 			soonest(m.since().Add(catalogueLag))
@@ -58,8 +58,8 @@ func nextOfCopy(s *State, c *Copy) (at time.Time) {
 	case c == nil:
 	case c.State == Draining && !c.endpoint.Is():
 		at = c.Since.Add(s.DrainLimit)
-	case !c.roomless.IsZero():
-		at = c.roomless.Add(roomWait)
+	case !c.waitsForRoomSince.IsZero():
+		at = c.waitsForRoomSince.Add(roomWait)
 		for _, o := range c.endpoint.copies {
 			if o.State == Unloading && !o.late {
 				at = sooner(at, o.Since.Add(unloadLimit))
@@ -83,9 +83,9 @@ func (e *endpoint) next() (at time.Time) {
 	return at
 }
 
-// lags reports whether requests wait for a model that is missing from the catalogue, perhaps only
-// for a moment.
-func (m *model) lags() bool { return m != nil && m.gone && len(m.wants) > 0 }
+// catalogueLags reports whether requests wait for a model that is missing from the catalogue,
+// perhaps only for a moment.
+func (m *model) catalogueLags() bool { return m != nil && m.gone && len(m.wants) > 0 }
 
 // timedCopies returns the copies that time alone may change, sorted.
 func timedCopies(s *State) []*Copy {
@@ -127,7 +127,7 @@ func elapse(s *State, now time.Time) []Action {
 		}
 	}
 	for key := range s.clock.models {
-		if m := s.models[key]; m.lags() {
+		if m := s.models[key]; m.catalogueLags() {
 			s.noteModel(catalogueLagged, m)
 		}
 	}
@@ -138,11 +138,11 @@ func elapse(s *State, now time.Time) []Action {
 	}
 	for _, c := range timedCopies(s) {
 		switch {
-		case !c.roomless.IsZero() && now.Sub(c.roomless) >= roomWait:
-			addFailure(s, c.model, Failure{Endpoint: c.Endpoint, At: now, Words: "what was to make room for it has not left within " +
+		case !c.waitsForRoomSince.IsZero() && now.Sub(c.waitsForRoomSince) >= roomWait:
+			addFailure(s, c.model, Failure{Endpoint: c.Endpoint, At: now, Message: "what was to make room for it has not left within " +
 				roomWait.String(), Why: LoadFailed})
 			dismissCopy(s, c, now)
-		case !c.roomless.IsZero():
+		case !c.waitsForRoomSince.IsZero():
 			markLate(s, c.endpoint, now)
 		case !c.slowAt.IsZero() && !c.slow && !now.Before(c.slowAt):
 			c.slow = true

@@ -22,20 +22,20 @@ func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 		starved := m.starved(nil)
 		if !starved && remaining(m) >= m.needs() {
 			if m.failed != "" {
-				if best, _ := choosePlace(s, m, claim{asked: true, below: math.Inf(1), spares: true}); best.e == nil {
+				if best, _ := choosePlace(s, m, claim{asked: true, below: math.Inf(1), takesSurplus: true}); best.e == nil {
 					return todo // a new request would get the same answer
 				}
 			}
 			unblockModel(s, m)
-			m.placeless = time.Time{}
+			m.lacksPlaceSince = time.Time{}
 			return todo
 		}
 		by := claimOf(m)
 		best, why := choosePlace(s, m, by)
 		if best.e == nil {
 			m.ensure = m.ensure && why == ""
-			if m.placeless.IsZero() {
-				m.placeless = now
+			if m.lacksPlaceSince.IsZero() {
+				m.lacksPlaceSince = now
 			}
 			blockModel(s, m, why, starved)
 			return todo
@@ -51,7 +51,7 @@ func dropDisowned(s *State, m *model, now time.Time) (todo []Action) {
 	for _, c := range slices.Clone(m.copies) {
 		switch e := c.endpoint; {
 		case slices.Contains(e.pools, m.Pool):
-		case len(e.twins(c)) > 0:
+		case len(e.duplicates(c)) > 0:
 			s.drop(c)
 		default:
 			todo = append(todo, dismissCopy(s, c, now)...)
@@ -66,12 +66,12 @@ func putCopy(s *State, m *model, e *endpoint, by claim, now time.Time) []Action 
 	presence := m.presence()
 	c := s.add(m, e, Queued, now)
 	c.claim, c.presence = by, presence
-	e.ask(c, now)
-	if !m.placeless.IsZero() {
-		c.asked, m.placeless = m.placeless, time.Time{}
+	e.addDemand(c, now)
+	if !m.lacksPlaceSince.IsZero() {
+		c.asked, m.lacksPlaceSince = m.lacksPlaceSince, time.Time{}
 	}
 	if e.Bytes > 0 && c.Source < PredictedSize && e.CanPredict {
-		c.sizing = true
+		c.predicting = true
 		return []Action{{Kind: Predict, Endpoint: e.Address, Model: m.Entry, For: by.purpose}}
 	}
 	return nil
@@ -131,15 +131,15 @@ func blockModel(s *State, m *model, why Reason, starved bool) {
 
 // unblockModel records that a model has its copies, or may try again.
 func unblockModel(s *State, m *model) {
-	unstick(s, m)
+	clearStuck(s, m)
 	if m.blocked != "" || m.failed != "" {
 		m.blocked, m.failed = "", ""
 		s.noteModel(reasonChanged, m)
 	}
 }
 
-// unstick records that a model waits for no place.
-func unstick(s *State, m *model) {
+// clearStuck records that a model waits for no place.
+func clearStuck(s *State, m *model) {
 	if !m.stuck {
 		return
 	}

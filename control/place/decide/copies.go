@@ -57,15 +57,15 @@ type Copy struct {
 	// Limit is the most requests that the copy takes at once; 0 means no limit.
 	Limit int
 
-	// cut: an earlier process told the engine to load it and did not receive the answer.
-	cut bool
-	// sizing: the engine was asked to predict its size.
-	sizing bool
+	// interrupted: an earlier process told the engine to load it and did not receive the answer.
+	interrupted bool
+	// predicting: the engine was asked to predict its size.
+	predicting bool
 	// asked is when it would have been loaded if there had been room.
 	asked time.Time
-	// roomless is since when the copy, whose turn has come, has waited for evictions; zero if it
-	// does not.
-	roomless time.Time
+	// waitsForRoomSince is since when the copy, whose turn has come, has waited for evictions; zero
+	// if it does not.
+	waitsForRoomSince time.Time
 	// leaving is when its eviction began; zero if it is not being evicted.
 	leaving time.Time
 	// brief: at the last tick, its requests were short compared with a load.
@@ -84,15 +84,15 @@ type Copy struct {
 	late bool
 	// claim says what may be evicted for it.
 	claim claim
-	// flown is the sum of the seconds that requests were in flight there since the last tick.
-	// occupied are the seconds in which at least one was. Both are counted up to flying. presence
-	// is the share of the time with at least one, averaged over loadMean.
-	flown, occupied, presence float64
-	flying                    time.Time
-	// before: it existed when its endpoint began to migrate.
-	before bool
-	// stays: it must not be evicted.
-	stays bool
+	// inFlightSeconds is the sum of the seconds that requests were in flight there since the last
+	// tick. occupied are the seconds in which at least one was. Both are counted up to flying.
+	// presence is the share of the time with at least one, averaged over loadMean.
+	inFlightSeconds, busySeconds, presence float64
+	countedUpTo                            time.Time
+	// beforeMigration: it existed when its endpoint began to migrate.
+	beforeMigration bool
+	// mustStay: it must not be evicted.
+	mustStay bool
 	// ranked: it is in its endpoint's eviction order, at rank.
 	ranked bool
 	rank   rank

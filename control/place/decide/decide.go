@@ -45,18 +45,18 @@ type State struct {
 	// moving are the models whose target number of copies includes replacements for copies at
 	// migrating endpoints.
 	moving map[Key]bool
-	// unseen is the number of endpoints that have not been scraped yet.
-	unseen int
+	// unscraped is the number of endpoints that have not been scraped yet.
+	unscraped int
 }
 
 // Config configures a State. The zero Config has the defaults.
 type Config struct {
 	// DrainLimit is the time that requests at a draining copy get to end; 0 means [DrainLimit].
 	DrainLimit time.Duration
-	// Lots breaks ties between equal endpoints by the hashes of model and endpoint: the lowest
+	// TieBreak breaks ties between equal endpoints by the hashes of model and endpoint: the lowest
 	// result wins. Nil means rendezvous hashing, with which an endpoint that joins or leaves moves
 	// no model between other endpoints.
-	Lots func(model, endpoint uint64) uint64
+	TieBreak func(model, endpoint uint64) uint64
 }
 
 // New returns an empty State.
@@ -64,8 +64,8 @@ func New(c Config) *State {
 	if c.DrainLimit == 0 {
 		c.DrainLimit = DrainLimit
 	}
-	if c.Lots == nil {
-		c.Lots = rendezvous
+	if c.TieBreak == nil {
+		c.TieBreak = rendezvous
 	}
 	return &State{
 		Config: c, models: make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name]*pool),
@@ -100,7 +100,7 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 	}
 	apply(rules.first)
 	for again := true; again; again = s.due.any() || len(s.due.migrations) > 0 {
-		apply(rules.before)
+		apply(rules.beforeMigration)
 		for s.due.explained = 0; s.due.any() || s.due.explains(); {
 			apply(rules.repeated)
 		}

@@ -65,13 +65,13 @@ var (
 )
 
 // inOrder breaks ties between equal endpoints by address.
-var inOrder = decide.Config{Lots: func(_, _ uint64) uint64 { return 0 }}
+var inOrder = decide.Config{TieBreak: func(_, _ uint64) uint64 { return 0 }}
 
 type runner struct {
 	t      *testing.T
 	s      *decide.State
 	now    time.Time
-	sights map[string]decide.Sight
+	sights map[string]decide.ScrapeResult
 	told   map[decide.Key]decide.Switch
 	fits   decide.Fits
 	paused bool
@@ -81,7 +81,7 @@ type runner struct {
 }
 
 func newRunner(t *testing.T) *runner {
-	return &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.Sight{}, told: map[decide.Key]decide.Switch{},
+	return &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.ScrapeResult{}, told: map[decide.Key]decide.Switch{},
 		followers: decide.NewFollowers()}
 }
 
@@ -123,7 +123,7 @@ func (r *runner) block(input string) string {
 		}
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(changes.VModels), decide.Key.Compare) {
-		r.tellSwitch(key, changes.VModels[key])
+		r.showSwitch(key, changes.VModels[key])
 	}
 	for _, line := range asked {
 		if address, ok := strings.CutPrefix(line, "migration "); ok {
@@ -161,8 +161,8 @@ func (r *runner) print(todo []decide.Action) {
 	}
 }
 
-// tellSwitch prints the target of a VModel if it has changed.
-func (r *runner) tellSwitch(key decide.Key, is decide.Switch) {
+// showSwitch prints the target of a VModel if it has changed.
+func (r *runner) showSwitch(key decide.Key, is decide.Switch) {
 	if r.told[key] == is {
 		return
 	}
@@ -209,7 +209,7 @@ func (r *runner) showTrial(address string) {
 		fmt.Fprintf(&r.out, "%s is on trial", address)
 	}
 	for _, f := range is.Failures {
-		fmt.Fprintf(&r.out, "; %s: %s", f.ID, f.Words)
+		fmt.Fprintf(&r.out, "; %s: %s", f.ID, f.Message)
 	}
 	r.out.WriteString("\n")
 }
@@ -261,12 +261,12 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		if with["base"] != "" {
 			e.BaseModels = []string{with["base"]}
 		}
-		r.sights[e.Address] = decide.Sight{Endpoint: e}
+		r.sights[e.Address] = decide.ScrapeResult{Endpoint: e}
 		var listed []string
 		if with["lists"] != "" {
 			listed = strings.Split(with["lists"], ",")
 		}
-		r.look(plain[0], listed, 0)
+		r.scrape(plain[0], listed, 0)
 	case "look":
 		if with["incarnation"] != "" {
 			seen := r.sights[plain[0]]
@@ -274,17 +274,17 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 			r.sights[plain[0]] = seen
 		}
 		seen := r.sights[plain[0]]
-		seen.Passing = strings.Fields(with["passing"])
+		seen.InTransition = strings.Fields(with["passing"])
 		r.sights[plain[0]] = seen
-		r.look(plain[0], plain[1:], r.duration(with["before"]))
+		r.scrape(plain[0], plain[1:], r.duration(with["before"]))
 	case "purge":
 		seen := r.sights[plain[0]]
 		seen.Began, seen.Purged = r.now, true
-		r.s.Saw(seen, r.now)
+		r.s.Scraped(seen, r.now)
 	case "doubt":
 		seen := r.sights[plain[0]]
 		seen.Began, seen.Doubtful = r.now, true
-		r.s.Saw(seen, r.now)
+		r.s.Scraped(seen, r.now)
 	case "pod":
 		r.s.SetPod(plain[0], decide.Pod{Unready: slices.Contains(plain, "unready"), OnTrial: slices.Contains(plain, "trial"),
 			Outgoing: slices.Contains(plain, "outgoing")})
@@ -327,7 +327,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 	case "fits":
 		r.setFits(with)
 	case "vmodel":
-		was := decide.Moved{Active: with["was"], Previous: with["previous"]}
+		was := decide.VModelProgress{Active: with["was"], Previous: with["previous"]}
 		if with["kept"] != "" {
 			was.Until = r.now.Add(r.duration(with["kept"]))
 		}
@@ -357,7 +357,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		}
 	case "failed":
 		r.s.LoadEnded(copyKey(plain[0], plain[1]),
-			decide.LoadResult{Failed: true, Words: strings.Join(plain[2:], " "), Why: decide.Reason(with["why"])}, r.now)
+			decide.LoadResult{Failed: true, Message: strings.Join(plain[2:], " "), Why: decide.Reason(with["why"])}, r.now)
 	case "failing":
 		r.s.LoadFailing(copyKey(plain[0], plain[1]), strings.Join(plain[2:], " "), decide.Reason(with["why"]), r.now)
 	case "measured":
@@ -378,7 +378,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		}
 	case "recall":
 		r.s.RestoreFailure(key(plain[1]), decide.Failure{
-			Endpoint: plain[0], At: r.now.Add(-r.duration(with["ago"])), Words: strings.Join(plain[2:], " "),
+			Endpoint: plain[0], At: r.now.Add(-r.duration(with["ago"])), Message: strings.Join(plain[2:], " "),
 			Why: decide.Reason(with["why"]),
 		}, r.now)
 	case "restore":
@@ -420,10 +420,10 @@ func (r *runner) setFits(with map[string]string) {
 	r.s.SetFits(pool, to)
 }
 
-func (r *runner) look(address string, listed []string, before time.Duration) {
+func (r *runner) scrape(address string, listed []string, before time.Duration) {
 	seen := r.sights[address]
 	seen.Began, seen.Listed = r.now.Add(-before), listed
-	r.s.Saw(seen, r.now)
+	r.s.Scraped(seen, r.now)
 }
 
 func (r *runner) number(text string) int {

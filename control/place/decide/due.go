@@ -405,9 +405,9 @@ func (s *State) doubt(m *model) {
 func forgetModel(s *State, m *model) {
 	p, key := s.pool(m.Pool), m.ModelKey
 	for i := range m.ghosts {
-		p.fading.shadows[i].forget(m, i)
+		p.decay.ghostLists[i].forget(m, i)
 	}
-	unstick(s, m)
+	clearStuck(s, m)
 	p.models--
 	for _, all := range []map[Key]bool{s.due.models, s.clock.models, s.clock.failing, s.moving} {
 		delete(all, key)

@@ -36,10 +36,10 @@ type Endpoint struct {
 	Incarnation string
 }
 
-type reach uint8
+type reachability uint8
 
 const (
-	unknown reach = iota // not scraped yet
+	unknown reachability = iota // not scraped yet
 	up
 	silent // accepts connections but does not answer
 	down   // refused a connection
@@ -48,7 +48,7 @@ const (
 type endpoint struct {
 	Endpoint
 	pools  []objects.Name
-	state  reach
+	state  reachability
 	copies map[Key]*Copy
 	// sums is the memory and slots that the copies use, if counted. order is the eviction order:
 	// the evictable copies, the lowest eviction value first.
@@ -88,9 +88,9 @@ type endpoint struct {
 	// demand is the use of GPU slots and host memory by its adapters, as of the last tick, with the
 	// adapters placed there since.
 	demand demand
-	// born is when the scrape began that found the current incarnation of the engine. Earlier facts
-	// are about an earlier incarnation.
-	born time.Time
+	// incarnationBegan is when the scrape began that found the current incarnation of the engine.
+	// Earlier facts are about an earlier incarnation.
+	incarnationBegan time.Time
 }
 
 // StoppingFor is how long an engine counts as stopping after it last reported that, unless a scrape
@@ -113,7 +113,7 @@ func (s *State) SetEndpoint(address string, pools []objects.Name) {
 			deletedBy: make(map[string]time.Time)}
 		e.Address, e.hash = address, hash.Of(address)
 		s.endpoints[address] = e
-		s.unseen++
+		s.unscraped++
 	} else if slices.Equal(e.pools, pools) {
 		return
 	}
@@ -162,7 +162,7 @@ func (s *State) Terminating(who, address string, is bool, migrates time.Time) {
 // an earlier incarnation is ignored.
 func (s *State) Stopping(address string, heard, now time.Time) {
 	e := s.endpoints[address]
-	if e == nil || !heard.After(e.born) || !heard.After(e.Stopping) || now.Sub(heard) >= StoppingFor {
+	if e == nil || !heard.After(e.incarnationBegan) || !heard.After(e.Stopping) || now.Sub(heard) >= StoppingFor {
 		return
 	}
 	l := e.Leaving
@@ -222,10 +222,10 @@ func (s *State) RemoveEndpoint(address string) {
 	for _, c := range e.sorted() {
 		s.drop(c)
 	}
-	sealLeaks(s, e)
+	clearLeaks(s, e)
 	leavePools(s, e)
-	setReach(s, e, unknown)
-	s.unseen--
+	setReachability(s, e, unknown)
+	s.unscraped--
 	if e.trial != nil {
 		setTrial(s, e, false)
 	}
@@ -271,25 +271,25 @@ func (s *State) Restore(r Record, now time.Time) {
 	case Unloading:
 		s.noteCopy(copyDraining, s.add(m, e, Draining, now))
 	default:
-		s.add(m, e, Queued, now).cut = true
+		s.add(m, e, Queued, now).interrupted = true
 	}
 }
 
-// Sight is the result of a scrape of an endpoint.
-type Sight struct {
+// ScrapeResult is the result of a scrape of an endpoint.
+type ScrapeResult struct {
 	Endpoint
 	// Began is when the scrape began.
 	Began time.Time
 	// Listed are the models that the engine lists as loaded, Passing those that it lists as loading
 	// or unloading.
-	Listed, Passing []string
+	Listed, InTransition []string
 	// Purged: all models of the engine were unloaded. Stopping: the engine is stopping. Doubtful:
 	// the engine, which reports neither an incarnation nor its models, may have restarted.
 	Purged, Stopping, Doubtful bool
 }
 
-// Saw records the result of a scrape. Results must come in order.
-func (s *State) Saw(l Sight, now time.Time) {
+// Scraped records the result of a scrape. Results must come in order.
+func (s *State) Scraped(l ScrapeResult, now time.Time) {
 	e := s.endpoints[l.Address]
 	if e == nil {
 		return
@@ -313,10 +313,10 @@ func (s *State) Saw(l Sight, now time.Time) {
 	}
 	e.Endpoint = l.Endpoint
 	keepReserve(s, e)
-	setReach(s, e, up)
+	setReachability(s, e, up)
 	if restarted {
-		e.born = l.Began
-		sealLeaks(s, e)
+		e.incarnationBegan = l.Began
+		clearLeaks(s, e)
 		if !e.Stopping.After(l.Began) { // otherwise the new incarnation reported it
 			endStopping(s, e)
 		}
@@ -341,7 +341,7 @@ func (s *State) Saw(l Sight, now time.Time) {
 
 // compareListed makes the copies of an endpoint those that its engine lists, and reports whether
 // anything changed.
-func compareListed(s *State, e *endpoint, l Sight, restarted bool, now time.Time) (changed bool) {
+func compareListed(s *State, e *endpoint, l ScrapeResult, restarted bool, now time.Time) (changed bool) {
 	listed := make(map[string]bool, len(l.Listed))
 	for _, id := range l.Listed {
 		listed[id] = true
@@ -352,8 +352,8 @@ func compareListed(s *State, e *endpoint, l Sight, restarted bool, now time.Time
 		case c.State == Queued && there: // loaded by an earlier process, or by hand
 			s.set(c, Loaded, now)
 			changed = true
-		case c.State == Queued && c.cut: // loading it again does no harm
-			clearCut(s, c)
+		case c.State == Queued && c.interrupted: // loading it again does no harm
+			clearInterrupted(s, c)
 			changed = true
 		case (c.State == Loaded || c.State == Draining) && !there && !c.Since.After(l.Began):
 			lostCopy(s, c, restarted, now)
@@ -378,17 +378,17 @@ func compareListed(s *State, e *endpoint, l Sight, restarted bool, now time.Time
 	return changed
 }
 
-// clearCut records that nothing remains of a load that an earlier process began.
-func clearCut(s *State, c *Copy) {
-	if c.cut {
-		c.cut = false
+// clearInterrupted records that nothing remains of a load that an earlier process began.
+func clearInterrupted(s *State, c *Copy) {
+	if c.interrupted {
+		c.interrupted = false
 		s.noteCopy(recordVoid, c)
 	}
 }
 
 // lostAll records that a runtime has restarted and has no models.
 func lostAll(s *State, e *endpoint, now time.Time) {
-	sealLeaks(s, e)
+	clearLeaks(s, e)
 	for _, c := range e.sorted() {
 		lostCopy(s, c, true, now)
 	}
@@ -399,7 +399,7 @@ func lostAll(s *State, e *endpoint, now time.Time) {
 func lostCopy(s *State, c *Copy, restarted bool, now time.Time) {
 	m, e, was := c.model, c.endpoint, c.State
 	if was == Queued || was == Loading {
-		clearCut(s, c) // nothing is left of it; a load in progress will report its failure
+		clearInterrupted(s, c) // nothing is left of it; a load in progress will report its failure
 		return
 	}
 	s.drop(c)
@@ -422,20 +422,20 @@ func (s *State) Silent(address string) {
 
 // loseEndpoint records that nothing can be loaded at an endpoint for now. Queued copies are placed
 // elsewhere.
-func loseEndpoint(s *State, e *endpoint, state reach) {
-	setReach(s, e, state)
+func loseEndpoint(s *State, e *endpoint, state reachability) {
+	setReachability(s, e, state)
 	dropQueued(s, e)
 	s.noteEndpoint(endpointChanged, e)
 }
 
-// setReach records whether an endpoint could be reached.
-func setReach(s *State, e *endpoint, state reach) {
+// setReachability records whether an endpoint could be reached.
+func setReachability(s *State, e *endpoint, state reachability) {
 	switch {
 	case e.state == unknown && state != unknown:
-		s.unseen--
+		s.unscraped--
 		s.noteEndpoint(endpointSeen, e)
 	case e.state != unknown && state == unknown:
-		s.unseen++
+		s.unscraped++
 	}
 	e.state = state
 }
@@ -443,7 +443,7 @@ func setReach(s *State, e *endpoint, state reach) {
 // dropQueued removes the queued copies of an endpoint that its engine has not been told to load.
 func dropQueued(s *State, e *endpoint) {
 	for _, c := range e.sorted() {
-		if c.State == Queued && !c.cut {
+		if c.State == Queued && !c.interrupted {
 			s.drop(c)
 		}
 	}
@@ -460,7 +460,7 @@ func (s *State) Down(address string) {
 // InFlight records the number of requests in flight at a copy.
 func (s *State) InFlight(key CopyKey, requests int, now time.Time) {
 	if c := s.copy(key); c != nil && c.inFlight != requests {
-		c.fly(now)
+		c.countInFlight(now)
 		c.inFlight = requests
 		s.noteCopy(requestsChanged, c)
 	}
@@ -503,7 +503,7 @@ func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	if e.state != up { // nothing is known about when it will be ready
 		dropQueued(s, e)
 	} else {
-		setReach(s, e, silent)
+		setReachability(s, e, silent)
 	}
 	s.noteEndpoint(endpointChanged, e)
 	return true
@@ -534,11 +534,11 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 	if state == Loaded {
 		c.model.ensure = false
 	}
-	c.State, c.Since, c.roomless, c.slow, c.slowAt, c.late = state, now, time.Time{}, false, time.Time{}, false
+	c.State, c.Since, c.waitsForRoomSince, c.slow, c.slowAt, c.late = state, now, time.Time{}, false, time.Time{}, false
 	s.noteCopy(copyMoved, c)
 	if state == Draining {
 		s.noteCopy(copyDraining, c)
-		if c.model.goal > 0 { // it is evicted, and still has to move to another endpoint
+		if c.model.migrationGoal > 0 { // it is evicted, and still has to move to another endpoint
 			s.noteModel(modelNeeds, c.model)
 		}
 	}
@@ -546,7 +546,7 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 
 func (s *State) drop(c *Copy) {
 	m, e := c.model, c.endpoint
-	if c.told() {
+	if c.loadRequested() {
 		s.noteCopy(recordVoid, c)
 	}
 	if c.ranked {

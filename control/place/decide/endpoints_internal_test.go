@@ -15,7 +15,7 @@ func TestAnEndpointLeavesAPool(t *testing.T) {
 	for _, both := range []bool{true, false} {
 		s, now := New(Config{}), time.Unix(1e9, 0)
 		see := func(address string, listed ...string) {
-			s.Saw(Sight{Endpoint: Endpoint{Address: address, CanLoad: true, Lists: true, Slots: 8, Loads: 1}, Began: now,
+			s.Scraped(ScrapeResult{Endpoint: Endpoint{Address: address, CanLoad: true, Lists: true, Slots: 8, Loads: 1}, Began: now,
 				Listed: listed}, now)
 		}
 		s.SetEndpoint("e1", []objects.Name{p, q})
@@ -57,7 +57,7 @@ func TestWhatHasLeftIsForgotten(t *testing.T) {
 	p := objects.Name{Namespace: "n", Name: "p"}
 	s.SetEndpoint("e1", []objects.Name{p})
 	look := func() {
-		s.Saw(Sight{Endpoint: Endpoint{Address: "e1", CanLoad: true, Slots: 3, Loads: 1, Incarnation: "1"}, Began: now}, now)
+		s.Scraped(ScrapeResult{Endpoint: Endpoint{Address: "e1", CanLoad: true, Slots: 3, Loads: 1, Incarnation: "1"}, Began: now}, now)
 	}
 	look()
 	for i := range 10 {

@@ -24,7 +24,7 @@ func evictExcess(s *State, now time.Time) (todo []Action) {
 			if e.holds(all) || all.models <= 1 {
 				break
 			}
-			if c.told() {
+			if c.loadRequested() {
 				victims = append(victims, c)
 				all = all.minus(c.room())
 			}
@@ -56,10 +56,11 @@ func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave 
 	}
 	for _, c := range e.order {
 		o := c.model
-		if o.worth >= by.below && (!by.spares || !c.rank.spare) {
+		if o.value >= by.below && (!by.takesSurplus || !c.rank.surplus) {
 			continue
 		}
-		if c.State == Queued && (by.settled && !c.cut || cmp.Or(c.turn().Compare(turn), o.compare(m)) < 0) { // its turn comes first
+		// its turn comes first
+		if c.State == Queued && (by.settled && !c.interrupted || cmp.Or(c.update().Compare(turn), o.compare(m)) < 0) {
 			continue
 		}
 		victims++
@@ -83,7 +84,7 @@ func isBrief(s *State, m *model, e *endpoint) bool {
 	mean := s.pool(m.Pool).requestTime // a lower bound: the mean of a model with few requests may be too low
 	takes := mean
 	if m.slowRate > 0 {
-		takes = max(mean, m.stay())
+		takes = max(mean, m.meanRequestTime())
 	}
 	return mean > 0 && e.loadTime.known() && takes <= briefShare*e.loadTime.median
 }
@@ -103,7 +104,7 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 	reorder(s, s.now)
 	var evictable amount // without queued copies, which are never evicted for others
 	for _, c := range e.order {
-		if c.told() {
+		if c.loadRequested() {
 			evictable = evictable.plus(c.room())
 		}
 	}
@@ -116,10 +117,10 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 			todo = append(todo, dismissCopy(s, c, now)...)
 			continue
 		}
-		if c.sizing { // no eviction before its size is known: it may be too large
+		if c.predicting { // no eviction before its size is known: it may be too large
 			continue
 		}
-		if c.cut { // the engine may have it: settled includes it
+		if c.interrupted { // the engine may have it: settled includes it
 			next--
 			continue
 		}
@@ -138,11 +139,11 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 		m, by := c.model, c.claim
 		by.settled = true
 		if remaining(m) <= m.min() || m.starved(c) {
-			by.below, by.spares = math.Inf(1), true
+			by.below, by.takesSurplus = math.Inf(1), true
 		}
 		reorder(s, s.now)
 		var victims []*Copy
-		_, worst, left, fits := e.shrink(m, c.turn(), by, with, func(v *Copy) { victims = append(victims, v) })
+		_, worst, left, fits := e.shrink(m, c.update(), by, with, func(v *Copy) { victims = append(victims, v) })
 		if !fits {
 			s.drop(c)
 			continue
@@ -184,7 +185,9 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 // shares reports whether another pool of the endpoint has a copy of the same model there, which the
 // engine has only once. With queued, only pools whose copy is earlier in the queue count.
 func (e *endpoint) shares(c *Copy, queued bool) bool {
-	return slices.ContainsFunc(e.twins(c), func(o *Copy) bool { return o.remains() && (o.told() || queued && o.compareTurn(c) < 0) })
+	return slices.ContainsFunc(e.duplicates(c), func(o *Copy) bool {
+		return o.remains() && (o.loadRequested() || queued && o.compareTurn(c) < 0)
+	})
 }
 
 // ends returns when a load is expected to end; zero if unknown.
@@ -227,13 +230,13 @@ const mostPause = 10 * time.Second
 // requests are on their way, or, if early, one whose load is about to end. without is what the
 // endpoint would have if all victims but the worst left.
 func (e *endpoint) better(worst rank, without amount, early bool, now time.Time) (until time.Time, waits bool) {
-	if worst.spare {
+	if worst.surplus {
 		return until, false
 	}
 	pause := min(mostPause, time.Duration(briefShare*e.loadTime.median*float64(time.Second)))
 	for _, c := range e.copies {
 		m := c.model
-		if !c.brief || c.stays || !c.remains() || worth(m) >= worst.worth || !e.fits(without.minus(c.room())) {
+		if !c.brief || c.mustStay || !c.remains() || evictionValue(m) >= worst.value || !e.fits(without.minus(c.room())) {
 			continue
 		}
 		var at time.Time

@@ -52,7 +52,7 @@ func (s *State) Audit(decided bool) error {
 			stays := m.foreign || m.Pinned || remaining(m) <= m.min()
 			if c.State <= Loaded && !c.doomed {
 				remain = amount{remain.models + 1, remain.bytes + c.room()}
-				if c.State != Queued || c.cut {
+				if c.State != Queued || c.interrupted {
 					settled = amount{settled.models + 1, settled.bytes + c.room()}
 				}
 				if stays {
@@ -75,13 +75,13 @@ func (s *State) Audit(decided bool) error {
 			case c.State == Loading && !c.overdue:
 				loading++
 			}
-			if c.State != Queued || c.cut {
+			if c.State != Queued || c.interrupted {
 				held = amount{held.models + 1, held.bytes + c.room()}
 			}
 		}
 		slices.SortFunc(order, func(a, b *Copy) int {
-			return cmp.Or(truth(a.busy())-truth(b.busy()), truth(canSpare(s, b.model, b))-truth(canSpare(s, a.model, a)),
-				cmp.Compare(worth(a.model), worth(b.model)), a.ModelKey.Compare(b.ModelKey))
+			return cmp.Or(truth(a.busy())-truth(b.busy()), truth(isSurplus(s, b.model, b))-truth(isSurplus(s, a.model, a)),
+				cmp.Compare(evictionValue(a.model), evictionValue(b.model)), a.ModelKey.Compare(b.ModelKey))
 		})
 		if t := e.tally(); t.remain != remain || t.settled != settled || t.held != held || t.stay != stay || t.loading+t.slow != loading ||
 			len(t.queue) != queued {
@@ -100,27 +100,27 @@ func (s *State) Audit(decided bool) error {
 		}
 	}
 	for _, m := range s.models {
-		p, was := s.pool(m.Pool), m.worth
-		m.value(p)
-		if silent := m.worthAt(seconds(s.ticked), p.fading.fade, m.dear(p)); !p.LRU && was == silent {
-			m.worth = silent
+		p, was := s.pool(m.Pool), m.value
+		m.updateValue(p)
+		if silent := m.valueAt(seconds(s.ticked), p.decay.decayTime, m.relativeLoadCost(p)); !p.LRU && was == silent {
+			m.value = silent
 		}
-		if m.worth != was {
-			return fmt.Errorf("%s is worth %v, and by what is known now %v", m.ID, was, m.worth)
+		if m.value != was {
+			return fmt.Errorf("%s is worth %v, and by what is known now %v", m.ID, was, m.value)
 		}
 	}
 	for _, m := range s.models {
 		floor := 0
 		for _, v := range s.vmodels {
 			if v.Pool == m.Pool {
-				floor = max(floor, v.floor(m.ID))
+				floor = max(floor, v.minFor(m.ID))
 			}
 		}
 		if m.Max > 0 {
 			floor = min(floor, m.Max)
 		}
-		if m.floor != floor {
-			return fmt.Errorf("%s must have %d copies for VModels, and by what is known now %d", m.ID, m.floor, floor)
+		if m.vmodelMin != floor {
+			return fmt.Errorf("%s must have %d copies for VModels, and by what is known now %d", m.ID, m.vmodelMin, floor)
 		}
 	}
 	unseen := 0
@@ -129,8 +129,8 @@ func (s *State) Audit(decided bool) error {
 			unseen++
 		}
 	}
-	if unseen != s.unseen {
-		return fmt.Errorf("%d endpoints are unseen, and %d counted anew", s.unseen, unseen)
+	if unseen != s.unscraped {
+		return fmt.Errorf("%d endpoints are unseen, and %d counted anew", s.unscraped, unseen)
 	}
 	for pool, p := range s.pools {
 		for i, m := range p.stuck {
@@ -212,7 +212,7 @@ func (f *Followers) Check(s *State, c Change) error {
 			return fmt.Errorf("followers do not know why %s leaves", e.Address)
 		}
 		for _, c := range e.copies {
-			if want := (CopyChange{c.State, c.Limit, c.cut}); f.copies[c.CopyKey] != want {
+			if want := (CopyChange{c.State, c.Limit, c.interrupted}); f.copies[c.CopyKey] != want {
 				return fmt.Errorf("followers do not know %s at %s: %+v, want %+v", c.ID, c.Endpoint, f.copies[c.CopyKey], want)
 			}
 		}

@@ -57,7 +57,7 @@ type Failure struct {
 	Endpoint string    `json:"endpoint"`
 	At       time.Time `json:"at"`
 	Why      Reason    `json:"reason"` // LoadFailed, or a more specific reason
-	Words    string    `json:"words"`  // the engine's message
+	Message  string    `json:"words"`  // the engine's message
 	// counts is how long the failure counts; 0 means the pool's failure expiry.
 	counts time.Duration
 }
@@ -118,9 +118,9 @@ func nextExpiry(s *State, now time.Time) (first time.Time) {
 	return first
 }
 
-// mayPass reports whether a failure is transient and will be retried soon. Such a failure alone is
-// no reason to give up on the model.
-func (m *model) mayPass(f Failure) bool { return f.Why == LoadRetried && !m.exhausted() }
+// isTransient reports whether a failure is transient and will be retried soon. Such a failure alone
+// is no reason to give up on the model.
+func (m *model) isTransient(f Failure) bool { return f.Why == LoadRetried && !m.exhausted() }
 
 // exhausted reports whether maxRetries loads in a row have failed with transient errors and no
 // request waits. This counts as a permanent failure. While requests wait it is false.
@@ -130,7 +130,7 @@ func (m *model) exhausted() bool { return m.retries >= maxRetries && len(m.wants
 // LoadFailed. It is empty if all failures are transient.
 func (m *model) whyFailed() (why Reason) {
 	for _, f := range m.failures {
-		if m.mayPass(f) {
+		if m.isTransient(f) {
 			continue
 		}
 		is := f.Why

@@ -82,7 +82,7 @@ func relocate(s *State, all []*model, now time.Time) (todo []Action) {
 			somewhere = append(somewhere, m)
 		}
 	}
-	slices.SortFunc(somewhere, (*model).missedMore)
+	slices.SortFunc(somewhere, (*model).compareValue)
 	for _, m := range somewhere {
 		proper, loaded, misplaced := 0, 0, 0
 		for _, c := range m.copies {
@@ -104,7 +104,7 @@ func relocate(s *State, all []*model, now time.Time) (todo []Action) {
 		}
 		wait := false
 		for proper < needed {
-			by := claim{purpose: ForMigration, below: m.worth, spares: true, idle: true}
+			by := claim{purpose: ForMigration, below: m.value, takesSurplus: true, idle: true}
 			if proper < m.min() {
 				by.below = math.Inf(1)
 			}

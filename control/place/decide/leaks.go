@@ -31,16 +31,16 @@ type leak struct {
 	// due: a scrape has succeeded since, so the unload must be repeated. asked: it is being
 	// repeated. again: it was repeated.
 	due, asked, again bool
-	// whole: the model was loaded. It is not unloaded before it is loaded again: if the engine
+	// wasLoaded: the model was loaded. It is not unloaded before it is loaded again: if the engine
 	// still has it, an unload would end its requests.
-	whole bool
+	wasLoaded bool
 }
 
 // addLeak records that the engine may keep a removed copy.
 func addLeak(s *State, c *Copy, now time.Time) {
 	e := c.endpoint
 	forgetLeak(s, e, c.ID) // a leak from another pool
-	e.leaks[c.ID] = &leak{key: c.ModelKey, bytes: c.Bytes, since: now, whole: c.State == Loaded}
+	e.leaks[c.ID] = &leak{key: c.ModelKey, bytes: c.Bytes, since: now, wasLoaded: c.State == Loaded}
 	sumLeaks(s, e)
 }
 
@@ -55,8 +55,8 @@ func (e *endpoint) room(id string, size int64) int64 {
 // room returns the bytes that a copy takes beyond the leak of its model there.
 func (c *Copy) room() int64 { return c.endpoint.room(c.ID, c.Bytes) }
 
-// sealLeak removes the leak of a model, if there is one.
-func sealLeak(s *State, e *endpoint, id string) {
+// clearLeak removes the leak of a model, if there is one.
+func clearLeak(s *State, e *endpoint, id string) {
 	if forgetLeak(s, e, id) {
 		sumLeaks(s, e)
 	}
@@ -82,11 +82,11 @@ func mayBeAt(s *State, key CopyKey) bool {
 		return false
 	}
 	c, is := e.copies[key.ModelKey], e.leaks[key.ID]
-	return c != nil && c.told() || is != nil && is.key == key.ModelKey
+	return c != nil && c.loadRequested() || is != nil && is.key == key.ModelKey
 }
 
-// sealLeaks removes all leaks of an endpoint whose engine has restarted.
-func sealLeaks(s *State, e *endpoint) {
+// clearLeaks removes all leaks of an endpoint whose engine has restarted.
+func clearLeaks(s *State, e *endpoint) {
 	for id := range e.leaks {
 		forgetLeak(s, e, id)
 	}
@@ -104,12 +104,12 @@ func sumLeaks(s *State, e *endpoint) {
 
 // checkLeaks compares the leaks of an endpoint with a scrape. Models that the scrape lists as
 // loaded have become copies before.
-func checkLeaks(s *State, e *endpoint, l Sight) {
+func checkLeaks(s *State, e *endpoint, l ScrapeResult) {
 	for id, is := range e.leaks {
 		switch {
 		case !is.since.Before(l.Began): // the scrape may have been too early
-		case l.Lists && !slices.Contains(l.Passing, id):
-			sealLeak(s, e, id)
+		case l.Lists && !slices.Contains(l.InTransition, id):
+			clearLeak(s, e, id)
 		case !l.Lists && !is.asked && (!is.again || l.Began.Sub(is.since) >= leakPause):
 			is.due = true
 			s.noteEndpoint(turnCame, e)
@@ -122,7 +122,7 @@ func checkLeaks(s *State, e *endpoint, l Sight) {
 func repeatUnloads(e *endpoint) (todo []Action) {
 	for _, id := range slices.Sorted(maps.Keys(e.leaks)) {
 		is := e.leaks[id]
-		if !is.due || hasBegun(e, id) || is.whole && e.queued(id) {
+		if !is.due || isKnownToEngine(e, id) || is.wasLoaded && e.queued(id) {
 			continue
 		}
 		is.due, is.asked, is.again = false, true, true
@@ -133,9 +133,9 @@ func repeatUnloads(e *endpoint) (todo []Action) {
 	return todo
 }
 
-// hasBegun reports whether an endpoint has a copy of a model, for any of its pools, that its engine
-// was told to load.
-func hasBegun(e *endpoint, id string) bool {
+// isKnownToEngine reports whether an endpoint has a copy of a model, for any of its pools, that its
+// engine was told to load.
+func isKnownToEngine(e *endpoint, id string) bool {
 	for _, p := range e.pools {
 		if c := e.copies[Key{Pool: p, ID: id}]; c != nil && c.State != Queued {
 			return true
@@ -159,14 +159,14 @@ func endRepeatedUnload(s *State, e *endpoint, id string, failed bool, now time.T
 	case failed && is.asked:
 		is.asked, is.since = false, now
 		sumLeaks(s, e)
-	case !failed && !hasBegun(e, id):
-		sealLeak(s, e, id)
+	case !failed && !isKnownToEngine(e, id):
+		clearLeak(s, e, id)
 	}
 }
 
-// unclear is how much of the leaked bytes the next look, or the answer to a repeated unload, may
-// free.
-func (e *endpoint) unclear() (bytes int64) {
+// unconfirmedLeaks is how much of the leaked bytes the next look, or the answer to a repeated
+// unload, may free.
+func (e *endpoint) unconfirmedLeaks() (bytes int64) {
 	for _, is := range e.leaks {
 		if is.asked || !is.again {
 			bytes = sum(bytes, is.bytes)

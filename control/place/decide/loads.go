@@ -9,10 +9,10 @@ import (
 // Predicted reports the result of a Predict: the size, or 0 if the engine cannot predict it.
 func (s *State) Predicted(key CopyKey, bytes int64) {
 	c := s.copy(key)
-	if c == nil || !c.sizing {
+	if c == nil || !c.predicting {
 		return
 	}
-	c.sizing = false
+	c.predicting = false
 	learnSize(s, s.models[key.ModelKey], bytes, PredictedSize)
 	s.noteCopy(sizeKnown, c)
 }
@@ -23,7 +23,7 @@ func learnSize(s *State, m *model, bytes int64, source SizeSource) {
 		return
 	}
 	m.bytes, m.source = bytes, source
-	m.value(s.pool(m.Pool))
+	m.updateValue(s.pool(m.Pool))
 	for _, c := range m.copies {
 		if bytes < c.Bytes {
 			s.noteCopy(copyShrank, c)
@@ -50,7 +50,7 @@ func (s *State) LoadFailing(key CopyKey, words string, why Reason, now time.Time
 	if dismissed {
 		return // an abandoned load is no failure
 	}
-	addFailure(s, s.models[key.ModelKey], Failure{Endpoint: key.Endpoint, At: now, Words: words, Why: cmp.Or(why, LoadFailed)})
+	addFailure(s, s.models[key.ModelKey], Failure{Endpoint: key.Endpoint, At: now, Message: words, Why: cmp.Or(why, LoadFailed)})
 }
 
 // RestoreFailure records a load that failed in an earlier process; call it after [State.Restore].
@@ -65,7 +65,7 @@ func (s *State) RestoreFailure(key Key, f Failure, now time.Time) {
 		f.At = now
 	}
 	addFailure(s, m, f)
-	if c := s.copy(CopyKey{ModelKey: key, Endpoint: f.Endpoint}); c != nil && c.cut {
+	if c := s.copy(CopyKey{ModelKey: key, Endpoint: f.Endpoint}); c != nil && c.interrupted {
 		dismissCopy(s, c, now)
 	}
 }
@@ -92,9 +92,9 @@ type LoadResult struct {
 	Took time.Duration
 	// Failed: the engine did not load it. Words is the engine's message, and Why its meaning; empty
 	// means LoadFailed.
-	Failed bool
-	Words  string
-	Why    Reason
+	Failed  bool
+	Message string
+	Why     Reason
 	// Unreached: the engine accepted no connection; only with Failed.
 	Unreached bool
 	// Left: the engine may have kept a part of the model; only with Failed. Its bytes count as
@@ -122,7 +122,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		case r.Unreached:
 			s.Down(e.Address)
 		case !doomed:
-			addFailure(s, m, Failure{Endpoint: e.Address, At: now, Words: r.Words, Why: cmp.Or(r.Why, LoadFailed)})
+			addFailure(s, m, Failure{Endpoint: e.Address, At: now, Message: r.Message, Why: cmp.Or(r.Why, LoadFailed)})
 		}
 	case c.doomed:
 		learnSize(s, m, r.Bytes, MeasuredSize)
@@ -130,11 +130,11 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		s.set(c, Loaded, now)
 		dismissCopy(s, c, now)
 	default:
-		sealLeak(s, e, c.ID)
+		clearLeak(s, e, c.ID)
 		s.pool(m.Pool).timesOf(m.Type).add(r.Took.Seconds())
 		e.loadTime.add(r.Took.Seconds())
 		keepReserve(s, e)
-		c.cut, c.Limit = false, r.Limit
+		c.interrupted, c.Limit = false, r.Limit
 		s.set(c, Loaded, now)
 		delete(e.left, c.ModelKey) // the model is there again
 		learnSize(s, m, r.Bytes, MeasuredSize)
@@ -159,7 +159,7 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 	if failed {
 		addLeak(s, c, now)
 	} else {
-		sealLeak(s, e, c.ID)
+		clearLeak(s, e, c.ID)
 		if !c.leaving.IsZero() {
 			e.unloadTime.add(now.Sub(c.leaving).Seconds())
 			keepReserve(s, e)

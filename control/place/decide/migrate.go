@@ -16,9 +16,9 @@ const (
 	// movedIfUsed is the longest time since its last use for which a model is moved; others are
 	// loaded again when a request names them (ModelMesh.java, preShutdown).
 	movedIfUsed = time.Hour
-	// tellTime is the time between the end of a migration and the end of the pod's hook, in which
-	// every extproc learns of it.
-	tellTime = 2 * time.Second
+	// publishTime is the time between the end of a migration and the end of the pod's hook, in
+	// which every extproc learns of it.
+	publishTime = 2 * time.Second
 )
 
 // Migration is the progress of an endpoint's migration.
@@ -49,7 +49,7 @@ type migration struct {
 }
 
 // until returns when the migration ends, whatever is left to move.
-func (e *endpoint) until() time.Time { return e.Migrates.Add(-tellTime) }
+func (e *endpoint) until() time.Time { return e.Migrates.Add(-publishTime) }
 
 // Migration returns the progress of an endpoint's migration, and whether there is or was one.
 func (s *State) Migration(address string) (Migration, bool) {
@@ -68,7 +68,7 @@ func beginMigration(s *State, e *endpoint) {
 	e.migration = &migration{moves: make(map[Key]bool)}
 	s.noteEndpoint(migrationChanged, e)
 	for _, c := range e.copies {
-		c.before = true
+		c.beforeMigration = true
 	}
 }
 
@@ -96,26 +96,26 @@ func planMigrations(s *State, now time.Time) []Action {
 				continue
 			}
 			e.migration.moves[m.ModelKey] = true
-			fresh[m] += truth(c.before)
+			fresh[m] += truth(c.beforeMigration)
 		}
 	}
 	clear(s.due.migrations)
 	for m, before := range fresh {
-		goal := max(m.goal, migratingCopies(m))
+		goal := max(m.migrationGoal, migratingCopies(m))
 		if before > 0 {
 			goal = max(goal, remaining(m)+before)
 		}
 		if m.Max > 0 {
 			goal = min(goal, m.Max)
 		}
-		m.goal = goal
+		m.migrationGoal = goal
 		s.moving[m.ModelKey] = true
 		s.noteModel(modelNeeds, m)
 	}
 	for key := range s.moving {
 		if m := s.models[key]; m == nil || migratingCopies(m) == 0 {
 			if delete(s.moving, key); m != nil {
-				m.goal = 0
+				m.migrationGoal = 0
 				s.noteModel(modelNeeds, m)
 			}
 		}
@@ -134,7 +134,7 @@ func migratingCopies(m *model) (n int) {
 }
 
 // needs returns the number of copies that must be able to take requests even if no request waits.
-func (m *model) needs() int { return max(m.least(), m.goal) }
+func (m *model) needs() int { return max(m.least(), m.migrationGoal) }
 
 // endMigrations ends the migrations that have nothing left to move.
 func endMigrations(s *State, now time.Time) []Action {
@@ -168,12 +168,12 @@ func progress(s *State, e *endpoint) (is Migration) {
 		loaded, there := loadedCopies(s, c.ModelKey), remaining(m)
 		onTheWay := there > loaded || m.blocked == ""
 		switch {
-		case loaded >= m.goal:
+		case loaded >= m.migrationGoal:
 			is.Moved++
 		case onTheWay && e.IsMigrating():
 			is.Moving++
 		default:
-			u := Unmoved{Key: c.ModelKey, Copies: loaded, Wanted: m.goal}
+			u := Unmoved{Key: c.ModelKey, Copies: loaded, Wanted: m.migrationGoal}
 			if !onTheWay {
 				u.Why = m.blocked
 			}

@@ -17,7 +17,7 @@ type model struct {
 	// foreign: an engine has it although no catalogue does. Control leaves it alone.
 	foreign  bool
 	lastUsed time.Time
-	worth    float64 // eviction value: models with lower values are evicted first
+	value    float64 // eviction value: models with lower values are evicted first
 	usage            // how often it is used
 	load             // the work of its requests for engines
 	// inUseSince is since when it has been used without a break longer than secondWithin.
@@ -25,18 +25,18 @@ type model struct {
 	// awaited is when requests last began to wait for it.
 	awaited time.Time
 	took    float64 // load time in seconds; 0: no load has ended
-	ghosts  [2]ghost
+	ghosts  [2]ghostEntry
 	wants   map[string]Want // by the source that reported them
 	// first is when the oldest waiting request began to wait; zero if none waits. barred: some
 	// requests cannot use the copies at some endpoints.
-	first    time.Time
-	barred   bool
-	copies   []*Copy // sorted by endpoint
-	hash     uint64
-	fit      *Fit  // where it may be loaded
-	bytes    int64 // size, if any endpoint reported it
-	source   SizeSource
-	failures []Failure
+	first      time.Time
+	restricted bool
+	copies     []*Copy // sorted by endpoint
+	hash       uint64
+	fit        *Fit  // where it may be loaded
+	bytes      int64 // size, if any endpoint reported it
+	source     SizeSource
+	failures   []Failure
 	// retries is the number of its loads that failed in a row with transient errors; the last one
 	// at retried.
 	retries int
@@ -46,12 +46,13 @@ type model struct {
 	// is in due.stale. touched: it is in due.touched.
 	stuck, stale, touched bool
 	place                 int
-	// placeless is since when it has lacked a place for a copy that it needs; zero if it does not.
-	placeless time.Time
-	failed    Reason // blocked, as published to waiting requests
-	ensure    bool   // a client asked for a copy, though no request waits for it
-	goal      int    // number of copies it needs elsewhere because it is at migrating endpoints; 0: it is not
-	floor     int    // minimum number of copies because VModels name it
+	// lacksPlaceSince is since when it has lacked a place for a copy that it needs; zero if it does
+	// not.
+	lacksPlaceSince time.Time
+	failed          Reason // blocked, as published to waiting requests
+	ensure          bool   // a client asked for a copy, though no request waits for it
+	migrationGoal   int    // number of copies it needs elsewhere because it is at migrating endpoints; 0: it is not
+	vmodelMin       int    // minimum number of copies because VModels name it
 }
 
 // Want describes the requests that wait for a model at one extproc.
@@ -88,7 +89,7 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 }
 
 func (s *State) newModel(e objects.Entry) *model {
-	m := &model{Entry: e, worth: math.Inf(-1), hash: hash.Of(e.ID)}
+	m := &model{Entry: e, value: math.Inf(-1), hash: hash.Of(e.ID)}
 	p := s.pool(e.Pool)
 	m.fit = p.fits.Of(e.Type)
 	p.models++
@@ -193,11 +194,11 @@ func useModel(s *State, m *model, u Use) {
 		m.lastUsed = u.Last
 	}
 	m.requests += float64(u.Requests)
-	m.usage = m.after(u.Requests, seconds(u.Last), p.fading.fade)
-	m.value(p)
+	m.usage = m.after(u.Requests, seconds(u.Last), p.decay.decayTime)
+	m.updateValue(p)
 	s.noteModel(modelUsed, m)
 	if m.Min == 0 && u.Requests > 0 {
-		p.fading.used(m, u.Requests, seconds(u.Last), aside+m.took, m.dear(p))
+		p.decay.used(m, u.Requests, seconds(u.Last), missOverhead+m.took, m.relativeLoadCost(p))
 	}
 	if later {
 		s.noteModel(modelUsedLater, m)
@@ -222,12 +223,12 @@ func (m *model) compare(o *model) int {
 
 // recallWants recomputes first and barred from all wants.
 func (m *model) recallWants() {
-	m.first, m.barred = time.Time{}, false
+	m.first, m.restricted = time.Time{}, false
 	for _, w := range m.wants {
 		if m.first.IsZero() || w.Since.Before(m.first) {
 			m.first = w.Since
 		}
-		m.barred = m.barred || len(w.Unusable) > 0
+		m.restricted = m.restricted || len(w.Unusable) > 0
 	}
 }
 

@@ -67,7 +67,8 @@ func (e *endpoint) tally() *tally {
 		for i, into := range []struct {
 			it  *amount
 			yes bool
-		}{{&t.remain, remains}, {&t.settled, remains && c.told()}, {&t.held, c.told()}, {&t.stay, c.remains() && c.stays}} {
+		}{{&t.remain, remains}, {&t.settled, remains && c.loadRequested()}, {&t.held, c.loadRequested()},
+			{&t.stay, c.remains() && c.mustStay}} {
 			if into.yes && !counted[i] {
 				counted[i] = true
 				*into.it = into.it.plus(c.room())
@@ -114,11 +115,11 @@ func reorder(s *State, _ time.Time) []Action {
 		stays := m.foreign || m.Pinned || remaining(m) <= m.min()
 		for _, c := range m.copies {
 			e := c.endpoint
-			if c.stays != stays {
-				c.stays = stays
+			if c.mustStay != stays {
+				c.mustStay = stays
 				s.noteCopy(staysChanged, c)
 			}
-			r := rank{busy: c.busy(), spare: canSpare(s, m, c), worth: worth(m)}
+			r := rank{busy: c.busy(), surplus: isSurplus(s, m, c), value: evictionValue(m)}
 			may := c.remains() && c.State != Loading && !stays && len(m.wants) == 0
 			if c.ranked && may && c.rank == r {
 				continue
@@ -130,7 +131,7 @@ func reorder(s *State, _ time.Time) []Action {
 			if may && !c.ranked {
 				s.noteCopy(mayLeave, c)
 			}
-			if may && c.ranked && r.spare && !c.rank.spare {
+			if may && c.ranked && r.surplus && !c.rank.surplus {
 				s.noteCopy(spareNow, c) // even weak claims may evict it
 			}
 			c.ranked, c.rank = may, r
@@ -146,27 +147,27 @@ func reorder(s *State, _ time.Time) []Action {
 
 // rank is the position of a copy in the eviction order.
 type rank struct {
-	busy  bool // its requests will not end soon
-	spare bool // its model can spare it
-	worth float64
+	busy    bool // its requests will not end soon
+	surplus bool // its model can spare it
+	value   float64
 }
 
-// canSpare reports whether a copy can be spared: its model has as many other loaded copies as it
+// isSurplus reports whether a copy can be spared: its model has as many other loaded copies as it
 // needs, none of them at a busier endpoint.
-func canSpare(s *State, m *model, but *Copy) bool {
+func isSurplus(s *State, m *model, but *Copy) bool {
 	others, busier := 0, false
 	for _, c := range m.copies {
 		if c != but && c.State == Loaded && c.endpoint.useful() {
 			others++
 			e, o := but.endpoint, c.endpoint
-			busier = busier || cmp.Or(cmp.Compare(o.load, e.load), cmp.Compare(s.Lots(m.hash, o.hash), s.Lots(m.hash, e.hash))) > 0
+			busier = busier || cmp.Or(cmp.Compare(o.load, e.load), cmp.Compare(s.TieBreak(m.hash, o.hash), s.TieBreak(m.hash, e.hash))) > 0
 		}
 	}
 	return !busier && others >= max(1, m.needs(), m.aim)
 }
 
 func (r rank) compare(o rank) int {
-	return cmp.Or(truth(r.busy)-truth(o.busy), truth(o.spare)-truth(r.spare), cmp.Compare(r.worth, o.worth))
+	return cmp.Or(truth(r.busy)-truth(o.busy), truth(o.surplus)-truth(r.surplus), cmp.Compare(r.value, o.value))
 }
 
 func truth(b bool) int {
@@ -186,14 +187,14 @@ func (c *Copy) compareRank(o *Copy) int {
 // request waits for its model.
 const turnAfter = time.Minute
 
-// turn returns the time by which queued copies are sorted.
-func (c *Copy) turn() time.Time { return c.model.due(c.asked) }
+// update returns the time by which queued copies are sorted.
+func (c *Copy) update() time.Time { return c.model.due(c.asked) }
 
 // nextTurn returns the turn of a copy that the model would get now.
 func nextTurn(s *State, m *model) time.Time {
 	asked := s.now
-	if !m.placeless.IsZero() {
-		asked = m.placeless
+	if !m.lacksPlaceSince.IsZero() {
+		asked = m.lacksPlaceSince
 	}
 	return m.due(asked)
 }
@@ -212,7 +213,7 @@ func (m *model) due(asked time.Time) time.Time {
 // compareTurn orders queued copies by turn. Copies with waiting requests go first, but not forever,
 // since a queue may always have some of them.
 func (c *Copy) compareTurn(o *Copy) int {
-	return cmp.Or(c.turn().Compare(o.turn()), c.model.compare(o.model))
+	return cmp.Or(c.update().Compare(o.update()), c.model.compare(o.model))
 }
 
 // isAbandoned reports whether a copy was queued turnAfter ago for requests that have all given up,
@@ -222,9 +223,10 @@ func isAbandoned(c *Copy, now time.Time) bool {
 	return c.claim.asked && now.Sub(c.asked) >= turnAfter && len(m.wants) == 0 && remaining(m) > m.needs()
 }
 
-// worth returns the eviction value of a model. It is at least as high as if the model had been used
-// when requests began to wait, because waiting requests are counted as uses only afterwards.
-func worth(m *model) float64 { return max(m.worth, seconds(m.awaited)) }
+// evictionValue returns the eviction value of a model. It is at least as high as if the model had
+// been used when requests began to wait, because waiting requests are counted as uses only
+// afterwards.
+func evictionValue(m *model) float64 { return max(m.value, seconds(m.awaited)) }
 
 // rendezvous returns the rendezvous hash of a model and an endpoint (the last steps of splitmix64).
 func rendezvous(model, endpoint uint64) uint64 {

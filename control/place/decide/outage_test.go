@@ -25,8 +25,9 @@ func TestStorageIsOutFor20Minutes(t *testing.T) {
 	s, now := decide.New(decide.Config{}), start
 	for i := range engines {
 		s.SetEndpoint(address(i), []objects.Name{pool})
-		s.Saw(decide.Sight{Began: now, Endpoint: decide.Endpoint{Address: address(i), CanLoad: true, Bytes: 1000, DefaultBytes: 100,
-			Loads: 1}}, now)
+		s.Scraped(decide.ScrapeResult{Began: now, Endpoint: decide.Endpoint{Address: address(i), CanLoad: true, Bytes: 1000,
+			DefaultBytes: 100,
+			Loads:        1}}, now)
 	}
 	type book struct {
 		min     bool
@@ -65,7 +66,7 @@ func TestStorageIsOutFor20Minutes(t *testing.T) {
 			going, b.loading = going[1:], false
 			if now.Before(start.Add(outage)) {
 				b.failed = append(b.failed, now)
-				s.LoadEnded(key, decide.LoadResult{Failed: true, Words: "storage is out"}, now)
+				s.LoadEnded(key, decide.LoadResult{Failed: true, Message: "storage is out"}, now)
 				continue
 			}
 			b.loaded = true

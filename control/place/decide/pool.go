@@ -36,20 +36,20 @@ type pool struct {
 	// unknown.
 	requestTime float64
 	// stuck are the models that found no place.
-	stuck  []*model
-	fading *fading
-	fits   Fits
-	// dear is the distribution of the load cost per room (see price) of loaded models; dearness is
-	// its mean when the models were last valued.
-	dear     spread
-	dearness float64
+	stuck []*model
+	decay *decayTuner
+	fits  Fits
+	// loadCosts is the distribution of the load cost per room (see price) of loaded models;
+	// dearness is its mean when the models were last valued.
+	loadCosts    spread
+	meanLoadCost float64
 }
 
 // pool returns the pool of a name, new if necessary.
 func (s *State) pool(name objects.Name) *pool {
 	p := s.pools[name]
 	if p == nil {
-		p = &pool{times: make(map[string]*spread), fading: newFading()}
+		p = &pool{times: make(map[string]*spread), decay: newDecayTuner()}
 		s.pools[name] = p
 	}
 	return p
@@ -79,37 +79,37 @@ func (s *State) SetPool(name objects.Name, to Pool) {
 func revalue(s *State, name objects.Name, p *pool) {
 	for _, m := range s.models {
 		if m.Pool == name {
-			m.value(p)
+			m.updateValue(p)
 			s.noteModel(valueChanged, m)
 		}
 	}
 }
 
-// value computes the eviction value of a model.
-func (m *model) value(p *pool) {
+// updateValue computes the eviction value of a model.
+func (m *model) updateValue(p *pool) {
 	if p.LRU {
-		m.worth = seconds(m.lastUsed)
+		m.value = seconds(m.lastUsed)
 		return
 	}
-	m.worth = m.usage.worth(p.fading.fade, m.dear(p))
+	m.value = m.usage.value(p.decay.decayTime, m.relativeLoadCost(p))
 }
 
-// dear returns how much higher the load cost per room of a model is than that of others, as a
-// logarithm; 0 if unknown.
-func (m *model) dear(p *pool) float64 {
-	if m.took == 0 || p.dear.n < enough {
+// relativeLoadCost returns how much higher the load cost per room of a model is than that of
+// others, as a logarithm; 0 if unknown.
+func (m *model) relativeLoadCost(p *pool) float64 {
+	if m.took == 0 || p.loadCosts.n < enough {
 		return 0
 	}
-	return min(max(m.price()-p.dearness, -mostDear), mostDear)
+	return min(max(m.loadCostPerRoom()-p.meanLoadCost, -maxLoadCost), maxLoadCost)
 }
 
-// aside is the approximate cost of a miss beyond the load, in seconds: the request waits, and
-// another model is evicted. Without it, the noise of millisecond loads would decide.
-const aside = 1
+// missOverhead is the approximate cost of a miss beyond the load, in seconds: the request waits,
+// and another model is evicted. Without it, the noise of millisecond loads would decide.
+const missOverhead = 1
 
-// price returns the load cost of a model per room, as a logarithm.
-func (m *model) price() float64 {
-	return math.Log(aside+m.took) - math.Log(float64(max(1, m.bytes)))
+// loadCostPerRoom returns the load cost of a model per room, as a logarithm.
+func (m *model) loadCostPerRoom() float64 {
+	return math.Log(missOverhead+m.took) - math.Log(float64(max(1, m.bytes)))
 }
 
 // learnLoadTime records the load time of a model.
@@ -123,20 +123,20 @@ func learnLoadTime(s *State, m *model, took time.Duration) {
 		m.took = (m.took + took.Seconds()) / 2
 	}
 	p := s.pool(m.Pool)
-	p.dear.add(m.price())
-	if p.dear.n == enough {
-		p.dearness = p.dear.mean
+	p.loadCosts.add(m.loadCostPerRoom())
+	if p.loadCosts.n == enough {
+		p.meanLoadCost = p.loadCosts.mean
 		revalue(s, m.Pool, p)
 	}
-	was := m.worth
-	if m.value(p); m.worth < was { // models that could not evict it may now be able to
+	was := m.value
+	if m.updateValue(p); m.value < was { // models that could not evict it may now be able to
 		s.noteModel(valueFell, m)
 	}
 	s.noteModel(valueChanged, m)
 }
 
-// tickFading updates the decay of use counts in a pool, and the capacity of its ghost lists.
-func tickFading(s *State, name objects.Name, p *pool) {
+// tickDecay updates the decay of use counts in a pool, and the capacity of its ghost lists.
+func tickDecay(s *State, name objects.Name, p *pool) {
 	var capacity amount
 	for _, e := range p.endpoints {
 		if e.CanLoad && e.useful() {
@@ -144,44 +144,44 @@ func tickFading(s *State, name objects.Name, p *pool) {
 			capacity.bytes = sum(capacity.bytes, max(0, e.usable()))
 		}
 	}
-	for i := range p.fading.shadows {
-		p.fading.shadows[i].capacity = capacity
+	for i := range p.decay.ghostLists {
+		p.decay.ghostLists[i].capacity = capacity
 	}
-	fade, moves := p.fading.move()
-	if moved := p.dear.mean - p.dearness; p.dear.n >= enough && math.Abs(moved) > dearnessOff {
-		p.dearness, moves = p.dear.mean, true
+	decayTime, moves := p.decay.move()
+	if moved := p.loadCosts.mean - p.meanLoadCost; p.loadCosts.n >= enough && math.Abs(moved) > loadCostTolerance {
+		p.meanLoadCost, moves = p.loadCosts.mean, true
 	}
 	if !moves {
 		return
 	}
-	slower := fade / p.fading.fade
+	slower := decayTime / p.decay.decayTime
 	if slower != 1 {
-		p.fading.turn(fade)
+		p.decay.update(decayTime)
 	}
 	for _, m := range s.models {
 		if m.Pool == name {
-			m.usage = m.faded(slower)
+			m.usage = m.rescaled(slower)
 		}
 	}
 	revalue(s, name, p)
 }
 
-// dearnessOff is how far the mean load cost may move, as a logarithm, before the models are valued
-// again.
-const dearnessOff = 0.2
+// loadCostTolerance is how far the mean load cost may move, as a logarithm, before the models are
+// valued again.
+const loadCostTolerance = 0.2
 
-// tickWorth recomputes the eviction values of models that have not been used for long.
-func tickWorth(s *State, p *pool, all []*model, now time.Time) {
+// tickValues recomputes the eviction values of models that have not been used for long.
+func tickValues(s *State, p *pool, all []*model, now time.Time) {
 	at := seconds(now)
-	for i := range p.fading.shadows {
-		p.fading.shadows[i].tick(at)
+	for i := range p.decay.ghostLists {
+		p.decay.ghostLists[i].tick(at)
 	}
 	if p.LRU {
 		return
 	}
 	for _, m := range all {
-		if worth := m.worthAt(at, p.fading.fade, m.dear(p)); worth != m.worth {
-			m.worth = worth
+		if worth := m.valueAt(at, p.decay.decayTime, m.relativeLoadCost(p)); worth != m.value {
+			m.value = worth
 			s.noteModel(valueChanged, m)
 		}
 	}

@@ -23,16 +23,16 @@ var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 // decay from the start: more is left of the hundred uses.
 func TestCountsAreAsIfTheyHadAlwaysFadedSo(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
-	p.fading.differ, p.fading.missed, p.fading.squares = enoughMisses, enoughMisses, enoughMisses
-	tickFading(s, m.Pool, p)
-	if want := firstFade * fadeStep; p.fading.fade != want {
-		t.Fatalf("counts fade in %v s, want %v", p.fading.fade, want)
+	p.decay.differ, p.decay.missed, p.decay.squares = minMisses, minMisses, minMisses
+	tickDecay(s, m.Pool, p)
+	if want := firstDecay * decayStep; p.decay.decayTime != want {
+		t.Fatalf("counts fade in %v s, want %v", p.decay.decayTime, want)
 	}
-	if want := 1 + 99*fadeStep; m.count != want {
+	if want := 1 + 99*decayStep; m.count != want {
 		t.Errorf("the count is %v, want %v", m.count, want)
 	}
-	if want := m.usage.worth(p.fading.fade, 0); m.worth != want {
-		t.Errorf("the model is worth %v, want %v", m.worth, want)
+	if want := m.usage.value(p.decay.decayTime, 0); m.value != want {
+		t.Errorf("the model is worth %v, want %v", m.value, want)
 	}
 }
 
@@ -63,12 +63,12 @@ func TestALoadIsTenTimesAsDearAtMost(t *testing.T) {
 		{"before a load of it ended", enough, 0, 1, 0},
 		{"as dear as others", enough, 99, 100, 0},
 		{"twice as dear", enough, 199, 100, math.Log(2)},
-		{"a thousand times", enough, 99999, 100, mostDear},
-		{"a thousandth", enough, 99, 100000, -mostDear},
+		{"a thousand times", enough, 99999, 100, maxLoadCost},
+		{"a thousandth", enough, 99, 100000, -maxLoadCost},
 	} {
-		p.dear.n, p.dearness = c.loads, 0
+		p.loadCosts.n, p.meanLoadCost = c.loads, 0
 		m.took, m.bytes = c.took, c.bytes
-		if got := m.dear(p); math.Abs(got-c.want) > 1e-9 {
+		if got := m.relativeLoadCost(p); math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -79,7 +79,7 @@ func TestALoadIsTenTimesAsDearAtMost(t *testing.T) {
 func TestShadowsHoldWhatMayLeave(t *testing.T) {
 	for least, want := range []int{1, 0} {
 		_, p, _ := known(objects.Entry{Min: least}, noon)
-		if got := len(p.fading.shadows[0].held.models); got != want {
+		if got := len(p.decay.ghostLists[0].held.models); got != want {
 			t.Errorf("of a model that must have %d copies a shadow holds %d, want %d", least, got, want)
 		}
 	}
@@ -89,21 +89,21 @@ func TestShadowsHoldWhatMayLeave(t *testing.T) {
 // misses.
 func TestCountsFadeAsTheBetterShadows(t *testing.T) {
 	for _, c := range []struct {
-		name                  string
-		fade, missed, squares float64
-		differ                int
-		want                  float64
+		name                       string
+		decayTime, missed, squares float64
+		differ                     int
+		want                       float64
 	}{
 		{"too few misses", 300, 49, 49, 49, 300},
 		{"the slow one missed less", 300, 50, 50, 50, 450},
 		{"the fast one missed less", 300, -50, 50, 50, 200},
 		{"it may be chance", 300, 21, 50, 50, 300},
 		{"it is hardly chance", 300, 22, 50, 50, 450},
-		{"as slowly as may be", mostFade, 50, 50, 50, mostFade},
-		{"as fast as may be", leastFade, -50, 50, 50, leastFade},
+		{"as slowly as may be", maxDecay, 50, 50, 50, maxDecay},
+		{"as fast as may be", minDecay, -50, 50, 50, minDecay},
 	} {
-		f := fading{fade: c.fade, missed: c.missed, squares: c.squares, differ: c.differ}
-		if got, moves := f.move(); got != c.want || moves != (c.want != c.fade) {
+		f := decayTuner{decayTime: c.decayTime, missed: c.missed, squares: c.squares, differ: c.differ}
+		if got, moves := f.move(); got != c.want || moves != (c.want != c.decayTime) {
 			t.Errorf("%s: counts fade in %v s, moved %v, want %v", c.name, got, moves, c.want)
 		}
 	}
@@ -112,10 +112,10 @@ func TestCountsFadeAsTheBetterShadows(t *testing.T) {
 // A miss of the fast ghost list alone counts for the slow one, and the reverse. Both counts start
 // again after a move.
 func TestMissesOfShadowsAreCompared(t *testing.T) {
-	f := newFading()
+	f := newDecayTuner()
 	fast, slow, both := &model{}, &model{}, &model{}
-	f.shadows[1].used(fast, 1, 1, 0, 0) // only this list misses it: the other has it
-	f.shadows[0].used(slow, 0, 1, 0, 0)
+	f.ghostLists[1].used(fast, 1, 1, 0, 0) // only this list misses it: the other has it
+	f.ghostLists[0].used(slow, 0, 1, 0, 0)
 	f.used(both, 1, 1, 7, 0)
 	f.used(fast, 1, 1, 5, 0)
 	if f.missed != 5 || f.squares != 25 || f.differ != 1 {
@@ -125,14 +125,14 @@ func TestMissesOfShadowsAreCompared(t *testing.T) {
 	if f.missed != 3 || f.squares != 29 || f.differ != 2 {
 		t.Errorf("the fast one missed %v s more, squares %v, of %d models, want 3, 29, 2", f.missed, f.squares, f.differ)
 	}
-	if f.turn(f.fade); f.missed != 0 || f.squares != 0 || f.differ != 0 {
+	if f.update(f.decayTime); f.missed != 0 || f.squares != 0 || f.differ != 0 {
 		t.Errorf("after a move the fast one missed %v s more, squares %v, of %d models", f.missed, f.squares, f.differ)
 	}
 }
 
 // A model leaves a ghost list with the size with which it entered.
 func TestAShadowGivesBackWhatItTook(t *testing.T) {
-	s, m := shadow{fade: 1}, &model{bytes: 100}
+	s, m := ghostList{decayTime: 1}, &model{bytes: 100}
 	s.used(m, 0, 1, 0, 0)
 	m.bytes = 300
 	if s.forget(m, 0); s.has != (amount{}) {
@@ -151,12 +151,12 @@ func TestShadowsHoldWhatThePoolCan(t *testing.T) {
 		{Address: "down", CanLoad: true, Slots: 32},
 	} {
 		s.SetEndpoint(e.Address, []objects.Name{m.Pool})
-		s.Saw(Sight{Endpoint: e, Began: noon}, noon)
+		s.Scraped(ScrapeResult{Endpoint: e, Began: noon}, noon)
 	}
 	s.endpoints["full"].leaked = 1500
 	s.Down("down")
-	tickFading(s, m.Pool, p)
-	if got, want := p.fading.shadows[1].capacity, (amount{12, 950}); got != want {
+	tickDecay(s, m.Pool, p)
+	if got, want := p.decay.ghostLists[1].capacity, (amount{12, 950}); got != want {
 		t.Errorf("shadows hold %v, want %v", got, want)
 	}
 }
@@ -167,21 +167,21 @@ func TestModelsAreValuedByWhatLoadsCostNow(t *testing.T) {
 	other := Key{Pool: objects.Name{Namespace: "default", Name: "other"}, ID: "a"}
 	s.SetModel(objects.Entry{ModelKey: other}, time.Time{})
 	s.Used(other, Use{Requests: 100, Last: noon})
-	elsewhere := s.models[other].worth
+	elsewhere := s.models[other].value
 	m.took, m.bytes = 99, 100
-	p.dear.n, p.dear.mean, p.dearness = enough, 1, 1-dearnessOff/2
-	tickFading(s, m.Pool, p)
-	if p.dearness == p.dear.mean {
-		t.Errorf("models are valued anew for less than %v", dearnessOff)
+	p.loadCosts.n, p.loadCosts.mean, p.meanLoadCost = enough, 1, 1-loadCostTolerance/2
+	tickDecay(s, m.Pool, p)
+	if p.meanLoadCost == p.loadCosts.mean {
+		t.Errorf("models are valued anew for less than %v", loadCostTolerance)
 	}
-	p.dearness = 0
-	tickFading(s, m.Pool, p)
-	if want := m.usage.worth(firstFade, -1); p.dearness != 1 || m.worth != want {
-		t.Errorf("loads cost %v and the model is worth %v, want 1 and %v", p.dearness, m.worth, want)
+	p.meanLoadCost = 0
+	tickDecay(s, m.Pool, p)
+	if want := m.usage.value(firstDecay, -1); p.meanLoadCost != 1 || m.value != want {
+		t.Errorf("loads cost %v and the model is worth %v, want 1 and %v", p.meanLoadCost, m.value, want)
 	}
-	p.fading.differ, p.fading.missed, p.fading.squares = enoughMisses, enoughMisses, enoughMisses
-	tickFading(s, m.Pool, p)
-	if o := s.models[other]; o.count != 100 || o.worth != elsewhere {
-		t.Errorf("a model of another pool has a count of %v and is worth %v, want 100 and %v", o.count, o.worth, elsewhere)
+	p.decay.differ, p.decay.missed, p.decay.squares = minMisses, minMisses, minMisses
+	tickDecay(s, m.Pool, p)
+	if o := s.models[other]; o.count != 100 || o.value != elsewhere {
+		t.Errorf("a model of another pool has a count of %v and is worth %v, want 100 and %v", o.count, o.value, elsewhere)
 	}
 }

@@ -14,7 +14,7 @@ func TestAnEngineOfTwoPoolsHasAModelOnce(t *testing.T) {
 	s, now := decide.New(decide.Config{}), start
 	other := objects.Name{Namespace: "n", Name: "other"}
 	s.SetEndpoint(address(0), []objects.Name{pool, other})
-	s.Saw(decide.Sight{Began: now, Endpoint: decide.Endpoint{Address: address(0), CanLoad: true, Bytes: 1000, DefaultBytes: 100,
+	s.Scraped(decide.ScrapeResult{Began: now, Endpoint: decide.Endpoint{Address: address(0), CanLoad: true, Bytes: 1000, DefaultBytes: 100,
 		Loads: 1}}, now)
 	of := func(p objects.Name, id string) decide.Key { return decide.Key{Pool: p, ID: id} }
 	for _, m := range []objects.Entry{

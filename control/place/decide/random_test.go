@@ -30,11 +30,11 @@ type world struct {
 	s       *decide.State
 	rng     *rand.Rand
 	now     time.Time
-	engines map[string]*engineModel
+	engines map[string]*simulatedEngine
 	pending []pending // calls that engines have not answered
-	models  map[string]*modelModel
-	looks   map[string]decide.Sight // scrapes in progress
-	givenUp map[decide.CopyKey]bool // abandoned loads at engines that were about to end
+	models  map[string]*simulatedModel
+	scrapes map[string]decide.ScrapeResult // scrapes in progress
+	givenUp map[decide.CopyKey]bool        // abandoned loads at engines that were about to end
 	// denied are copies that engines still have although they answered that they lack them: loading
 	// them again is harmless.
 	denied map[decide.CopyKey]bool
@@ -68,7 +68,7 @@ type world struct {
 	published map[any]any
 }
 
-type engineModel struct {
+type simulatedEngine struct {
 	life  int  // number of restarts
 	lists bool // it lists its models
 	lives bool // it reports an incarnation
@@ -92,11 +92,11 @@ type engineModel struct {
 }
 
 // leaving reports whether the engine is known to be about to end.
-func (w *world) leaving(e *engineModel) bool {
+func (w *world) leaving(e *simulatedEngine) bool {
 	return e.terminating || w.now.Sub(e.stopped) < decide.StoppingFor
 }
 
-type modelModel struct {
+type simulatedModel struct {
 	objects.Entry
 	wanted bool
 	size   int64
@@ -111,7 +111,7 @@ const leastSlow = 10 * time.Second / 3
 const unsized = 50 << 20
 
 // taken returns the size that the state may assume for a model: what an engine reported.
-func (m *modelModel) taken() int64 {
+func (m *simulatedModel) taken() int64 {
 	if m.late {
 		return unsized
 	}
@@ -248,8 +248,8 @@ func (w *world) setPod(address string, to decide.Pod) {
 	w.s.SetPod(address, to)
 }
 
-// tried fails if a trial does not end although nothing is in progress.
-func (w *world) tried() {
+// checkTrials fails if a trial does not end although nothing is in progress.
+func (w *world) checkTrials() {
 	w.t.Helper()
 	for _, address := range addresses {
 		is, onTrial := w.s.Trial(address)
@@ -307,7 +307,7 @@ func (w *world) decide() (wake time.Time) {
 	}
 	w.reached = w.reached.Or(w.s.Reached())
 	if !w.paused {
-		w.nothingForgotten(wake)
+		w.checkNothingForgotten(wake)
 	}
 	return wake
 }
@@ -356,8 +356,8 @@ func (w *world) publish(wake time.Time) {
 // longestPause is the longest time that an eviction waits for a better victim.
 const longestPause = 10 * time.Second
 
-// nothingForgotten fails if a copy waits too long at an engine with no unanswered calls.
-func (w *world) nothingForgotten(wake time.Time) {
+// checkNothingForgotten fails if a copy waits too long at an engine with no unanswered calls.
+func (w *world) checkNothingForgotten(wake time.Time) {
 	w.t.Helper()
 	if !wake.IsZero() && wake.Sub(w.now) <= longestPause {
 		return
@@ -365,7 +365,7 @@ func (w *world) nothingForgotten(wake time.Time) {
 	for _, c := range w.copies() {
 		e := w.engines[c.Endpoint]
 		switch {
-		case c.State != decide.Queued, e.dead, e.anew, w.looks[c.Endpoint].Purged, w.leaving(e):
+		case c.State != decide.Queued, e.dead, e.anew, w.scrapes[c.Endpoint].Purged, w.leaving(e):
 		case slices.ContainsFunc(w.pending, func(p pending) bool { return p.Endpoint == c.Endpoint }):
 		case slices.ContainsFunc(w.copies(), func(o decide.Copy) bool { return o.Endpoint == c.Endpoint && o.State == decide.Draining }):
 		default:
@@ -374,8 +374,8 @@ func (w *world) nothingForgotten(wake time.Time) {
 	}
 }
 
-// fly sends short requests to all loaded copies, and ends all unloads.
-func (w *world) fly() {
+// countInFlight sends short requests to all loaded copies, and ends all unloads.
+func (w *world) countInFlight() {
 	for _, c := range w.copies() {
 		if c.State == decide.Loaded {
 			w.s.InFlight(c.CopyKey, 1, w.now)
@@ -416,7 +416,7 @@ func (w *world) move(target string) {
 	if w.rng.IntN(3) == 0 {
 		v.Canary, v.Percent = fmt.Sprintf("m%02d", w.rng.IntN(len(w.models))), 10
 	}
-	w.s.SetVModel(v, decide.Moved{}, false, w.now)
+	w.s.SetVModel(v, decide.VModelProgress{}, false, w.now)
 	w.vmodels[v.Key], _ = w.s.VModel(v.Key)
 	w.logf("%s is to go to %s, and some to %q", v.ID, v.Target, v.Canary)
 }
@@ -444,16 +444,16 @@ func (w *world) answer(i int) {
 		}
 		switch {
 		case p.quit:
-			r = decide.LoadResult{Failed: true, Left: true, Words: "given up"}
+			r = decide.LoadResult{Failed: true, Left: true, Message: "given up"}
 		case p.purged && !e.dead:
-			r = decide.LoadResult{Failed: true, Left: w.rng.IntN(2) == 0, Words: "made ready anew"}
+			r = decide.LoadResult{Failed: true, Left: w.rng.IntN(2) == 0, Message: "made ready anew"}
 		case p.dead || e.dead:
 			r = decide.LoadResult{Failed: true, Unreached: true}
 			if w.rng.IntN(2) == 0 { // it died before it answered, so it cannot be told to unload
-				r = decide.LoadResult{Failed: true, Left: true, Words: "died"}
+				r = decide.LoadResult{Failed: true, Left: true, Message: "died"}
 			}
 		case p.overdue:
-			r = decide.LoadResult{Failed: true, Words: "late"}
+			r = decide.LoadResult{Failed: true, Message: "late"}
 			delete(e.has, p.Model.ID)
 		case w.rng.IntN(25) == 0:
 			w.logf("load of %s at %s is overdue", p.Model.ID, p.Endpoint)
@@ -462,7 +462,7 @@ func (w *world) answer(i int) {
 			w.s.LoadFailing(w.key(p), "no answer", decide.LoadFailed, w.now)
 			return
 		case w.rng.IntN(20) == 0:
-			r = decide.LoadResult{Failed: true, Words: "no", Why: []decide.Reason{"", decide.LoadRetried}[w.rng.IntN(2)]}
+			r = decide.LoadResult{Failed: true, Message: "no", Why: []decide.Reason{"", decide.LoadRetried}[w.rng.IntN(2)]}
 			delete(e.has, p.Model.ID)
 		default:
 			w.models[p.Model.ID].late = false
@@ -477,25 +477,25 @@ func (w *world) answer(i int) {
 	}
 }
 
-// look begins a scrape, or ends the one in progress with what was visible when it began.
-func (w *world) look(address string) {
+// scrape begins a scrape, or ends the one in progress with what was visible when it began.
+func (w *world) scrape(address string) {
 	e := w.engines[address]
 	if e.dead {
-		delete(w.looks, address)
+		delete(w.scrapes, address)
 		w.s.Down(address)
 		return
 	}
-	if l, begun := w.looks[address]; begun {
-		delete(w.looks, address)
+	if l, begun := w.scrapes[address]; begun {
+		delete(w.scrapes, address)
 		w.logf("%s is seen with %v in %d slots or %d bytes, as of %v ago", address, l.Listed, l.Slots, l.Bytes, w.now.Sub(l.Began))
 		e.seenSlots, e.seenBytes = l.Slots, l.Bytes
-		w.s.Saw(l, w.now)
+		w.s.Scraped(l, w.now)
 		if l.Purged && !e.stopped.After(l.Began) { // otherwise it is about the incarnation before
 			e.stopped = time.Time{}
 		}
 		return
 	}
-	l := decide.Sight{Began: w.now, Endpoint: decide.Endpoint{
+	l := decide.ScrapeResult{Began: w.now, Endpoint: decide.Endpoint{
 		Address: address, CanLoad: true, Lists: e.lists, CanPredict: e.bytes > 0, Slots: e.slots, Bytes: e.bytes, DefaultBytes: unsized,
 		Loads: e.loads, Overlap: e.overlap,
 	}}
@@ -519,24 +519,24 @@ func (w *world) look(address string) {
 		switch {
 		case !e.lists:
 		case w.onTheWay(address, id):
-			l.Passing = append(l.Passing, id)
+			l.InTransition = append(l.InTransition, id)
 		default:
 			l.Listed = append(l.Listed, id)
 		}
 	}
 	slices.Sort(l.Listed)
-	w.looks[address] = l
+	w.scrapes[address] = l
 }
 
-// lookNow is a scrape that takes no time.
-func (w *world) lookNow(address string) {
-	delete(w.looks, address)
-	w.look(address)
-	w.look(address)
+// scrapeNow is a scrape that takes no time.
+func (w *world) scrapeNow(address string) {
+	delete(w.scrapes, address)
+	w.scrape(address)
+	w.scrape(address)
 }
 
-// honest fails if requests may go to a healthy engine that lacks their model.
-func (w *world) honest() {
+// checkLoaded fails if requests may go to a healthy engine that lacks their model.
+func (w *world) checkLoaded() {
 	for _, c := range w.copies() {
 		if e := w.engines[c.Endpoint]; c.State == decide.Loaded && e.lists && !e.dead && !e.has[c.ID] {
 			w.fatalf("%s at %s counts as loaded and is not there", c.ID, c.Endpoint)
@@ -544,9 +544,9 @@ func (w *world) honest() {
 	}
 }
 
-func (w *world) sorted() []*modelModel {
+func (w *world) sorted() []*simulatedModel {
 	all := slices.Collect(maps.Values(w.models))
-	slices.SortFunc(all, func(a, b *modelModel) int { return a.Compare(b.ModelKey) })
+	slices.SortFunc(all, func(a, b *simulatedModel) int { return a.Compare(b.ModelKey) })
 	return all
 }
 
@@ -564,8 +564,9 @@ func (w *world) onTheWay(address, id string) bool {
 
 var addresses = []string{"e1", "e2", "e3"}
 
-// comeAndGo removes an endpoint, whose engine dies with it, or restores the one that was removed.
-func (w *world) comeAndGo(address string) {
+// removeOrRestore removes an endpoint, whose engine dies with it, or restores the one that was
+// removed.
+func (w *world) removeOrRestore(address string) {
 	if w.removed != "" {
 		w.logf("%s comes back", w.removed)
 		w.add(w.removed)
@@ -595,7 +596,7 @@ func (w *world) add(address string) {
 func (w *world) die(address string) {
 	w.engines[address].dead = true
 	clear(w.engines[address].has)
-	delete(w.looks, address)
+	delete(w.scrapes, address)
 	for i := range w.pending {
 		if w.pending[i].Endpoint == address {
 			w.pending[i].dead = true
@@ -606,7 +607,7 @@ func (w *world) die(address string) {
 func (w *world) random() {
 	e := addresses[w.rng.IntN(3)]
 	if w.removes && w.rng.IntN(20) == 0 {
-		w.comeAndGo(e)
+		w.removeOrRestore(e)
 	}
 	if e == w.removed {
 		e = addresses[(slices.Index(addresses, e)+1)%3]
@@ -631,7 +632,7 @@ func (w *world) random() {
 			}
 		}
 	case n < 85:
-		w.look(e)
+		w.scrape(e)
 	case n < 88:
 		if all := w.copies(); len(all) > 0 {
 			w.s.InFlight(all[w.rng.IntN(len(all))].CopyKey, w.rng.IntN(3), w.now)
@@ -681,7 +682,7 @@ func (w *world) random() {
 		if w.s.Missing(at, w.now) {
 			w.logf("%s is to be made ready anew, since it has no %s", e, id)
 			w.engines[e].anew = true
-			delete(w.looks, e)
+			delete(w.scrapes, e)
 		} else if was.State == decide.Loaded && there && !w.engines[e].lists {
 			if w.rng.IntN(2) == 0 { // the engine really lacks it
 				delete(w.engines[e].has, id)
@@ -703,9 +704,9 @@ func (w *world) random() {
 	w.now = w.now.Add(time.Duration(1+w.rng.IntN(1000)) * time.Millisecond) // no two events are simultaneous
 	w.decide()
 	if w.short {
-		w.fly()
+		w.countInFlight()
 	}
-	w.honest()
+	w.checkLoaded()
 }
 
 // resize shrinks the capacity of an engine, or restores it.
@@ -748,7 +749,7 @@ func (w *world) revive(address string) {
 	clear(e.has)
 	e.life++
 	w.s.Terminating("y", address, false, time.Time{})
-	w.lookNow(address)
+	w.scrapeNow(address)
 }
 
 // For random histories: no engine is told to load a model that it has, exceeds its capacity, loads
@@ -773,7 +774,7 @@ func TestWhateverComes(t *testing.T) {
 			w := &world{
 				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start, short: seed%4 == 3,
 				removes: seed%8 >= 6,
-				engines: map[string]*engineModel{}, models: map[string]*modelModel{}, looks: map[string]decide.Sight{},
+				engines: map[string]*simulatedEngine{}, models: map[string]*simulatedModel{}, scrapes: map[string]decide.ScrapeResult{},
 				givenUp: map[decide.CopyKey]bool{}, denied: map[decide.CopyKey]bool{}, vmodels: map[decide.Key]decide.VModelStatus{},
 				record: record, published: map[any]any{},
 			}
@@ -781,7 +782,7 @@ func TestWhateverComes(t *testing.T) {
 				fmt.Fprintf(record, "history %d of %s\n", seed, kind)
 			}
 			for i, address := range addresses {
-				e := &engineModel{slots: 2 + i, gpu: int(seed % 3), loads: 1 + i, has: map[string]bool{}}
+				e := &simulatedEngine{slots: 2 + i, gpu: int(seed % 3), loads: 1 + i, has: map[string]bool{}}
 				if seed%2 == 0 {
 					e.overlap = e.loads + 1
 				}
@@ -808,7 +809,7 @@ func TestWhateverComes(t *testing.T) {
 				if i%3 == 0 {
 					e.Type = "t"
 				}
-				m := &modelModel{Entry: e.Complete(nil), size: int64(20+10*i) << 20, late: kind != "slots" && i%4 == 3}
+				m := &simulatedModel{Entry: e.Complete(nil), size: int64(20+10*i) << 20, late: kind != "slots" && i%4 == 3}
 				w.models[m.ID] = m
 				w.s.SetModel(m.Entry, time.Time{})
 			}
@@ -864,8 +865,9 @@ func (a *applied) count(r decide.Reached) {
 	}
 }
 
-// nothingWaits fails if a copy waits for an engine or for room although nothing is in progress.
-func (w *world) nothingWaits() {
+// checkNothingWaits fails if a copy waits for an engine or for room although nothing is in
+// progress.
+func (w *world) checkNothingWaits() {
 	w.t.Helper()
 	for _, c := range w.copies() {
 		if c.State != decide.Loaded {
@@ -874,14 +876,14 @@ func (w *world) nothingWaits() {
 	}
 }
 
-// nothingLeaks fails if room of an engine is lost. A failed unload must be repeated at most a
+// checkNothingLeaks fails if room of an engine is lost. A failed unload must be repeated at most a
 // minute and two scrapes later.
-func (w *world) nothingLeaks() {
+func (w *world) checkNothingLeaks() {
 	w.t.Helper()
 	for _, pause := range []time.Duration{0, 2 * time.Minute} {
 		w.now = w.now.Add(pause)
 		for address := range w.engines {
-			w.lookNow(address)
+			w.scrapeNow(address)
 		}
 		w.decide()
 		for len(w.pending) > 0 {
@@ -896,9 +898,9 @@ func (w *world) nothingLeaks() {
 	}
 }
 
-// nothingMisplaced fails if a misplaced copy remains although its model is also at an allowed
+// checkNothingMisplaced fails if a misplaced copy remains although its model is also at an allowed
 // endpoint, or is not needed.
-func (w *world) nothingMisplaced() {
+func (w *world) checkNothingMisplaced() {
 	w.t.Helper()
 	for _, m := range w.sorted() {
 		st, _ := w.s.Status(m.ModelKey)
@@ -951,7 +953,7 @@ func (w *world) settle() {
 	for _, e := range w.engines {
 		unready = unready || e.pod.Unready || e.anew
 	}
-	for _, l := range w.looks {
+	for _, l := range w.scrapes {
 		unready = unready || l.Purged
 	}
 	for _, m := range w.sorted() { // or for the retry of its load
@@ -960,7 +962,7 @@ func (w *world) settle() {
 	}
 	for _, address := range addresses {
 		is, migrates := w.s.Migration(address)
-		if migrates && w.s.Unseen() == 0 && is.Moving > 0 && !unready {
+		if migrates && w.s.Unscraped() == 0 && is.Moving > 0 && !unready {
 			w.fatalf("all is quiet, and %s migrates: %+v", address, is)
 		}
 		if w.migrated = w.migrated || is.Moved > 0; is.Moved > 0 && !w.leaving(w.engines[address]) {
@@ -972,7 +974,7 @@ func (w *world) settle() {
 			w.s.Down(address)
 			w.revive(address)
 		} else {
-			w.lookNow(address)
+			w.scrapeNow(address)
 		}
 		w.decide()
 	}
@@ -981,7 +983,7 @@ func (w *world) settle() {
 	w.s.Unwanted("x")
 	w.decide()
 	quiet()
-	w.tried()
+	w.checkTrials()
 	for address := range w.engines {
 		w.setPod(address, decide.Pod{})
 	}
@@ -992,14 +994,14 @@ func (w *world) settle() {
 		w.decide()
 		quiet()
 	}
-	w.nothingWaits()
-	w.nothingMisplaced()
+	w.checkNothingWaits()
+	w.checkNothingMisplaced()
 	w.constrain("") // so that every model has room
 	for address, e := range w.engines {
 		if e.slots = e.full; e.slots == 0 {
 			e.bytes = 512 << 20
 		}
-		w.lookNow(address)
+		w.scrapeNow(address)
 	}
 	w.decide()
 	quiet()
@@ -1022,7 +1024,7 @@ func (w *world) settle() {
 			w.fatalf("%s has %d copies, at most %d", m.ID, len(st.Copies), m.Max)
 		}
 	}
-	w.nothingLeaks()
+	w.checkNothingLeaks()
 	for i := range 14 {
 		m := w.models[fmt.Sprintf("m%02d", i)]
 		for range 5 { // a load may fail
@@ -1030,7 +1032,7 @@ func (w *world) settle() {
 			w.s.Wanted("x", m.ModelKey, decide.Want{Requests: 1, Since: w.now})
 			w.decide()
 			quiet()
-			w.nothingWaits()
+			w.checkNothingWaits()
 			st, _ := w.s.Status(m.ModelKey)
 			if slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return c.State == decide.Loaded }) {
 				break
@@ -1040,7 +1042,7 @@ func (w *world) settle() {
 		st, _ := w.s.Status(m.ModelKey)
 		if !slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return c.State == decide.Loaded }) {
 			w.fatalf("%s is asked for and is not there: why %q, failed %q, failures %v, held %d", m.ID, st.Why, st.Failed, st.Failures,
-				st.Held)
+				st.Queued)
 		}
 		w.s.Wanted("x", m.ModelKey, decide.Want{})
 		w.now = w.now.Add(time.Second)
@@ -1069,7 +1071,7 @@ func (w *world) end() {
 	}
 	w.now = w.now.Add(time.Second)
 	for _, address := range addresses {
-		w.lookNow(address)
+		w.scrapeNow(address)
 		w.decide()
 		w.s.RemoveEndpoint(address)
 	}

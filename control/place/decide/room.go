@@ -73,14 +73,14 @@ func (c *Copy) remains() bool { return c.State <= Loaded && !c.doomed }
 // holds reports whether an engine has memory for an amount and its leaks.
 func (e *endpoint) holds(a amount) bool { return e.Bytes == 0 || sum(a.bytes, e.leaked) <= e.Bytes }
 
-// told reports whether this process or an earlier one told the engine to load a copy.
-func (c *Copy) told() bool { return c.State != Queued || c.cut }
+// loadRequested reports whether this process or an earlier one told the engine to load a copy.
+func (c *Copy) loadRequested() bool { return c.State != Queued || c.interrupted }
 
 // started reports whether the engine has room to begin a load now, beside all models that have not
 // been unloaded yet.
 func (e *endpoint) started(c *Copy) bool {
 	held := e.tally().held
-	if !c.told() && !e.shares(c, false) {
+	if !c.loadRequested() && !e.shares(c, false) {
 		held = held.plus(c.room())
 	}
 	return e.hasRoom(held)

@@ -54,7 +54,8 @@ func TestReserveIsSteady(t *testing.T) {
 	const mi = 1 << 20
 	s, now := New(Config{}), time.Unix(1e9, 0)
 	s.SetEndpoint("e", []objects.Name{{Namespace: "n", Name: "p"}})
-	s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: "e", CanLoad: true, Bytes: 1000 * mi, DefaultBytes: 100 * mi, Loads: 2}}, now)
+	s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: "e", CanLoad: true, Bytes: 1000 * mi, DefaultBytes: 100 * mi,
+		Loads: 2}}, now)
 	e := s.endpoints["e"] // its reserve is a tenth
 	for range recentMost {
 		e.loadTime.add(10)
@@ -91,7 +92,7 @@ func TestLongQueueIsCheap(t *testing.T) {
 	const models = 512
 	s, now, pool := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
 	s.SetEndpoint("e", []objects.Name{pool})
-	s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: "e", CanLoad: true, Slots: models + 1, Loads: 1}}, now)
+	s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: "e", CanLoad: true, Slots: models + 1, Loads: 1}}, now)
 	e := s.endpoints["e"]
 	for i := range 2*models + 1 {
 		key := Key{Pool: pool, ID: fmt.Sprintf("m%04d", i)}
@@ -104,7 +105,7 @@ func TestLongQueueIsCheap(t *testing.T) {
 			s.add(m, e, Loading, now)
 		default:
 			s.Wanted("x", key, Want{Requests: 1, Since: now.Add(time.Duration(i))})
-			s.add(m, e, Queued, now).claim = claim{purpose: ForRequests, asked: true, below: math.Inf(1), spares: true}
+			s.add(m, e, Queued, now).claim = claim{purpose: ForRequests, asked: true, below: math.Inf(1), takesSurplus: true}
 		}
 	}
 	reorder(s, s.now)
@@ -137,7 +138,7 @@ func TestCopiesOnRecordAsLoadingArePublished(t *testing.T) {
 	if got, want := s.Changes().Copies[at], (CopyChange{State: Queued, Earlier: true}); got != want {
 		t.Errorf("published as %+v, want %+v", got, want)
 	}
-	s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: "e", CanLoad: true, Lists: true, Slots: 2}, Listed: []string{"a"}}, now)
+	s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: "e", CanLoad: true, Lists: true, Slots: 2}, Listed: []string{"a"}}, now)
 	if got := s.Changes().Copies[at]; got.State != Loaded {
 		t.Errorf("the engine lists it, and it is published as %+v", got)
 	}

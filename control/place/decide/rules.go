@@ -12,14 +12,14 @@ import (
 type rule func(s *State, now time.Time) []Action
 
 // rules are the rules of one Decide, in the order in which they are applied.
-var rules = struct{ first, before, repeated, after []rule }{
+var rules = struct{ first, beforeMigration, repeated, after []rule }{
 	// Changes by time alone, urgent changes, and the decisions of a tick.
 	first: []rule{elapse, quitCalls, endDrains, runTick},
 	// The others run in rounds until nothing is due. Within a round, the repeated rules run until
 	// nothing is due for them.
-	before:   []rule{planMigrations},
-	repeated: []rule{reorder, placeDue, routeVModels, explainDue, startDue},
-	after:    []rule{endMigrations, fillPools}, // after all requested copies are placed
+	beforeMigration: []rule{planMigrations},
+	repeated:        []rule{reorder, placeDue, routeVModels, explainDue, startDue},
+	after:           []rule{endMigrations, fillPools}, // after all requested copies are placed
 }
 
 // any reports whether anything but reasons is due for the repeated rules.

@@ -26,14 +26,14 @@ type demand struct {
 // freeSlot is the mean share of a GPU slot that must be free for another adapter to be served.
 const freeSlot = 0.5
 
-// slotsOff is the tolerance of the mean use of slots.
-const slotsOff = 0.05
+// slotTolerance is the tolerance of the mean use of slots.
+const slotTolerance = 0.05
 
 // starves reports whether requests for an adapter would wait long for a GPU slot at this endpoint.
 // presence is the share of time in which the adapter has requests, and registered is the number of
 // registered adapters including this one.
 func (e *endpoint) starves(registered int, presence float64) bool {
-	return e.GPUAdapters > 0 && registered > e.GPUAdapters && e.demand.gpu+max(presence, freeSlot) > float64(e.GPUAdapters)+slotsOff
+	return e.GPUAdapters > 0 && registered > e.GPUAdapters && e.demand.gpu+max(presence, freeSlot) > float64(e.GPUAdapters)+slotTolerance
 }
 
 // rereads reports whether one more adapter would push one in use out of host memory, so that it has
@@ -56,23 +56,24 @@ func (m *model) presence() float64 {
 // measureDemands computes the demand at all endpoints, at a tick.
 func measureDemands(s *State, now time.Time) {
 	for _, e := range s.endpoints {
-		if e.demand = (demand{}); !e.holdsFew() {
+		if e.demand = (demand{}); !e.hasSlotLimits() {
 			continue
 		}
 		for _, c := range e.copies {
-			if c.asks() && !slices.ContainsFunc(e.twins(c), func(o *Copy) bool { return o.asks() && o.asksBefore(c) }) {
-				e.ask(c, now)
+			if c.usesMemory() && !slices.ContainsFunc(e.duplicates(c), func(o *Copy) bool { return o.usesMemory() && o.countsBefore(c) }) {
+				e.addDemand(c, now)
 			}
 		}
 	}
 }
 
-// holdsFew reports whether the number of adapters that fit into the engine's memories is known.
-func (e *endpoint) holdsFew() bool { return e.GPUAdapters > 0 || e.HostAdapters > 0 }
+// hasSlotLimits reports whether the number of adapters that fit into the engine's memories is
+// known.
+func (e *endpoint) hasSlotLimits() bool { return e.GPUAdapters > 0 || e.HostAdapters > 0 }
 
-// twins returns the copies of the same model for other pools of the endpoint. The engine has it
-// once for all of them.
-func (e *endpoint) twins(c *Copy) (all []*Copy) {
+// duplicates returns the copies of the same model for other pools of the endpoint. The engine has
+// it once for all of them.
+func (e *endpoint) duplicates(c *Copy) (all []*Copy) {
 	for _, p := range e.pools {
 		if p == c.Pool {
 			continue
@@ -84,18 +85,19 @@ func (e *endpoint) twins(c *Copy) (all []*Copy) {
 	return all
 }
 
-// asks reports whether a copy uses the memories of its engine, and will continue to.
-func (c *Copy) asks() bool { return c.remains() && !c.followed() }
+// usesMemory reports whether a copy uses the memories of its engine, and will continue to.
+func (c *Copy) usesMemory() bool { return c.remains() && !c.isReplaced() }
 
-// asksBefore orders the copies for several pools of one model at an engine. The one with the larger
-// presence counts for all.
-func (c *Copy) asksBefore(o *Copy) bool {
+// countsBefore orders the copies for several pools of one model at an engine. The one with the
+// larger presence counts for all.
+func (c *Copy) countsBefore(o *Copy) bool {
 	return cmp.Or(cmp.Compare(o.presence, c.presence), c.Compare(o.CopyKey)) < 0
 }
 
-// ask adds the demand of a copy to its endpoint, if the capacity of the engine's memories is known.
-func (e *endpoint) ask(c *Copy, now time.Time) {
-	if !e.holdsFew() {
+// addDemand adds the demand of a copy to its endpoint, if the capacity of the engine's memories is
+// known.
+func (e *endpoint) addDemand(c *Copy, now time.Time) {
+	if !e.hasSlotLimits() {
 		return
 	}
 	e.demand.gpu += c.presence
@@ -104,8 +106,8 @@ func (e *endpoint) ask(c *Copy, now time.Time) {
 	}
 }
 
-// followed reports whether another copy on its way will replace this one.
-func (c *Copy) followed() bool {
+// isReplaced reports whether another copy on its way will replace this one.
+func (c *Copy) isReplaced() bool {
 	for _, o := range c.model.copies {
 		if o.claim.from == c.Endpoint && o.State < Loaded && o.remains() {
 			return true
@@ -117,24 +119,24 @@ func (c *Copy) followed() bool {
 // spreadAdapters moves adapters from endpoints with more adapters in constant use than GPU slots to
 // endpoints with a free slot: at one tick, one per endpoint and only from a few endpoints.
 func spreadAdapters(s *State, now time.Time) (todo []Action) {
-	moves := max(1, int(movesAtOnce*float64(len(s.endpoints))))
+	moves := max(1, int(maxMoveShare*float64(len(s.endpoints))))
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
 		e := s.endpoints[address]
 		excess := e.demand.gpu - float64(e.GPUAdapters)
-		if moves == 0 || e.GPUAdapters == 0 || excess <= slotsOff || !e.useful() {
+		if moves == 0 || e.GPUAdapters == 0 || excess <= slotTolerance || !e.useful() {
 			continue
 		}
-		for _, c := range crowding(e, excess) {
-			if c.followed() {
+		for _, c := range overcommitted(e, excess) {
+			if c.isReplaced() {
 				continue
 			}
-			if o := relievingEndpoint(c); o != nil {
+			if o := endpointWithFreeSlot(c); o != nil {
 				o.demand.gpu += c.presence
 				drainCopy(s, c, now)
 				moves--
 				break
 			}
-			by := claim{purpose: ForSlots, below: c.model.worth, spares: true, idle: true, from: e.Address}
+			by := claim{purpose: ForSlots, below: c.model.value, takesSurplus: true, idle: true, from: e.Address}
 			if best, _ := choosePlace(s, c.model, by); best.e != nil {
 				todo = append(todo, putCopy(s, c.model, best.e, by, now)...)
 				moves--
@@ -145,11 +147,11 @@ func spreadAdapters(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// crowding returns the copies that may leave an endpoint with more adapters in use than slots, the
-// best to move first. These are the copies whose presence alone exceeds the excess, ordered by the
-// end of their requests, since their slots are free soonest; the requests of a starving adapter do
-// not end. The others follow, the largest presence first.
-func crowding(e *endpoint, excess float64) (all []*Copy) {
+// overcommitted returns the copies that may leave an endpoint with more adapters in use than slots,
+// the best to move first. These are the copies whose presence alone exceeds the excess, ordered by
+// the end of their requests, since their slots are free soonest; the requests of a starving adapter
+// do not end. The others follow, the largest presence first.
+func overcommitted(e *endpoint, excess float64) (all []*Copy) {
 	for _, c := range e.copies {
 		if m := c.model; c.State == Loaded && c.presence > 0 && !m.Pinned && !m.foreign {
 			all = append(all, c)
@@ -161,26 +163,27 @@ func crowding(e *endpoint, excess float64) (all []*Copy) {
 		case enough != (b.presence >= excess):
 			return truth(!enough) - truth(enough)
 		case enough:
-			return cmp.Or(cmp.Compare(a.model.stay(), b.model.stay()), a.ModelKey.Compare(b.ModelKey))
+			return cmp.Or(cmp.Compare(a.model.meanRequestTime(), b.model.meanRequestTime()), a.ModelKey.Compare(b.ModelKey))
 		}
 		return cmp.Or(cmp.Compare(b.presence, a.presence), a.ModelKey.Compare(b.ModelKey))
 	})
 	return all
 }
 
-// stay returns the mean time that a request is at its engine, in seconds, over some minutes.
-func (l *load) stay() float64 {
+// meanRequestTime returns the mean time that a request is at its engine, in seconds, over some
+// minutes.
+func (l *load) meanRequestTime() float64 {
 	if l.slowRate == 0 {
 		return math.Inf(1)
 	}
 	return l.slowFlight / l.slowRate
 }
 
-// relievingEndpoint returns another endpoint with a copy of the same model and a free slot, if the
-// model can spare this copy; otherwise nil.
-func relievingEndpoint(c *Copy) *endpoint {
+// endpointWithFreeSlot returns another endpoint with a copy of the same model and a free slot, if
+// the model can spare this copy; otherwise nil.
+func endpointWithFreeSlot(c *Copy) *endpoint {
 	m := c.model
-	if !isSpared(c) {
+	if !isRedundant(c) {
 		return nil
 	}
 	for _, o := range m.copies {
@@ -191,15 +194,15 @@ func relievingEndpoint(c *Copy) *endpoint {
 	return nil
 }
 
-// isSpared reports whether a copy may leave even if its room is not needed: enough other copies
+// isRedundant reports whether a copy may leave even if its room is not needed: enough other copies
 // exist.
-func isSpared(c *Copy) bool {
+func isRedundant(c *Copy) bool {
 	return c.State == Loaded && remaining(c.model) > max(c.model.needs(), c.model.aim) && !c.model.starved(c)
 }
 
 // releasePredecessor removes the copy that a newly loaded one replaces, unless both are needed.
 func releasePredecessor(s *State, c *Copy, now time.Time) {
-	if old := c.model.at(c.claim.from); old != nil && isSpared(old) {
+	if old := c.model.at(c.claim.from); old != nil && isRedundant(old) {
 		drainCopy(s, old, now)
 	}
 }

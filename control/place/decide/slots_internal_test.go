@@ -25,7 +25,7 @@ func TestSpread(t *testing.T) {
 		for i := range n {
 			address := fmt.Sprintf("e%d", i)
 			s.SetEndpoint(address, []objects.Name{name})
-			s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 20, Loads: 8,
+			s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 20, Loads: 8,
 				GPUAdapters: random.IntN(4)}}, now)
 		}
 		p := s.pool(name)
@@ -162,7 +162,7 @@ func TestDemand(t *testing.T) {
 	s, now, name := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
 	for _, address := range []string{"e1", "e2"} {
 		s.SetEndpoint(address, []objects.Name{name})
-		s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 8, Loads: 8, GPUAdapters: 2,
+		s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 8, Loads: 8, GPUAdapters: 2,
 			HostAdapters: 4}}, now)
 	}
 	e := s.endpoints["e1"]
@@ -215,7 +215,7 @@ func TestSucceed(t *testing.T) {
 		s, now, name := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
 		for _, address := range []string{"e1", "e2"} {
 			s.SetEndpoint(address, []objects.Name{name})
-			s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 8}}, now)
+			s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 8}}, now)
 		}
 		key := Key{Pool: name, ID: "m"}
 		s.SetModel(objects.Entry{ModelKey: key, Min: c.min}.Complete(nil), now)
@@ -236,7 +236,7 @@ func TestSucceed(t *testing.T) {
 
 // A replaced copy that is already leaving continues to leave.
 func TestSucceedsWhatLeaves(t *testing.T) {
-	s, now := crowd("e1: a, e2:")
+	s, now := buildSlots("e1: a, e2:")
 	m := s.models[Key{Pool: crowded, ID: "a"}]
 	putCopy(s, m, s.endpoints["e2"], claim{from: "e1"}, now)
 	drainCopy(s, m.at("e1"), now)
@@ -249,14 +249,14 @@ func TestSucceedsWhatLeaves(t *testing.T) {
 
 var crowded = objects.Name{Namespace: "n", Name: "p"}
 
-// crowd builds endpoints with one GPU slot each from a text such as "e1: a b, e2: a-". Copies
+// buildSlots builds endpoints with one GPU slot each from a text such as "e1: a b, e2: a-". Copies
 // without "-" always have requests.
-func crowd(all string) (*State, time.Time) {
+func buildSlots(all string) (*State, time.Time) {
 	s, now := New(Config{}), time.Unix(1e9, 0)
 	for text := range strings.SplitSeq(all, ", ") {
 		address, ids, _ := strings.Cut(text, ":")
 		s.SetEndpoint(address, []objects.Name{crowded})
-		s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 8, Loads: 8, GPUAdapters: 1}}, now)
+		s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 8, Loads: 8, GPUAdapters: 1}}, now)
 		for id := range strings.FieldsSeq(ids) {
 			id, idle := strings.CutSuffix(id, "-")
 			key := Key{Pool: crowded, ID: id}
@@ -268,9 +268,9 @@ func crowd(all string) (*State, time.Time) {
 	return s, now
 }
 
-// crowds prints the text that crowd reads, with < after copies that leave and > after those that
-// are to be loaded.
-func crowds(s *State) string {
+// printSlots prints the text that crowd reads, with < after copies that leave and > after those
+// that are to be loaded.
+func printSlots(s *State) string {
 	var all []string
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
 		words := []string{address + ":"}
@@ -311,8 +311,8 @@ func TestSpreadAtATick(t *testing.T) {
 		{"of many endpoints two at a tick, and both do not go to one", "e1: a b, e2: c d, e3: a- c-" + many, nil, 1,
 			"e1: a< b, e2: c d, e3: a c, f01: c>" + many[len(", f01:"):]},
 	} {
-		s, now := crowd(c.is)
-		s.Lots = func(_, _ uint64) uint64 { return 0 }
+		s, now := buildSlots(c.is)
+		s.TieBreak = func(_, _ uint64) uint64 { return 0 }
 		if c.change != nil {
 			c.change(s)
 		}
@@ -321,7 +321,7 @@ func TestSpreadAtATick(t *testing.T) {
 			reorder(s, s.now)
 			spreadAdapters(s, now)
 		}
-		if got := crowds(s); got != c.want {
+		if got := printSlots(s); got != c.want {
 			t.Errorf("%s: of %s comes %s, want %s", c.what, c.is, got, c.want)
 		}
 	}
@@ -330,7 +330,7 @@ func TestSpreadAtATick(t *testing.T) {
 // An adapter that always has requests stays where it has a slot, even if its number of requests
 // varies.
 func TestWhatIsAlwaysInUseStays(t *testing.T) {
-	s, now := crowd("e1: a, e2:")
+	s, now := buildSlots("e1: a, e2:")
 	key := Key{Pool: crowded, ID: "a"}
 	s.Tick()
 	for i := range 360 {
@@ -348,7 +348,7 @@ func TestWhatIsAlwaysInUseStays(t *testing.T) {
 
 // An adapter takes one slot for all pools of its endpoint.
 func TestAnAdapterOfTwoPoolsHasOneSlot(t *testing.T) {
-	s, now := crowd("e1: a")
+	s, now := buildSlots("e1: a")
 	other := objects.Name{Namespace: "n", Name: "q"}
 	s.SetEndpoint("e1", []objects.Name{crowded, other})
 	e := s.endpoints["e1"]

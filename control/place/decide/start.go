@@ -26,12 +26,12 @@ func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 		if e.copies[c.ModelKey] != c || c.State != Queued {
 			continue // it has given up its place
 		}
-		if is := e.leaks[c.ID]; c.sizing || is != nil && is.asked {
+		if is := e.leaks[c.ID]; c.predicting || is != nil && is.asked {
 			continue // its size is being predicted
 		}
 		if !e.started(c) { // its victims are not unloaded yet; copies behind it must not take that room
-			if c.roomless.IsZero() {
-				c.roomless = now
+			if c.waitsForRoomSince.IsZero() {
+				c.waitsForRoomSince = now
 				s.noteCopy(copyTimed, c)
 			}
 			return todo
@@ -39,7 +39,7 @@ func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 		loading++
 		m := c.model
 		kind := Load
-		if c.cut {
+		if c.interrupted {
 			kind = Reload
 		}
 		stalled := now.Sub(c.asked)
@@ -64,7 +64,7 @@ func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 func dismissCopy(s *State, c *Copy, now time.Time) []Action {
 	switch c.State {
 	case Queued:
-		if c.cut { // the engine may have it
+		if c.interrupted { // the engine may have it
 			drainCopy(s, c, now)
 			return nil
 		}

@@ -14,8 +14,8 @@ import (
 type Status struct {
 	objects.Entry
 	LastUsed time.Time
-	// Held is the number of requests that wait for it, in all extprocs.
-	Held int
+	// Queued is the number of requests that wait for it, in all extprocs.
+	Queued int
 	// Copies are its copies, sorted by endpoint.
 	Copies []Copy
 	// Failures are its failed loads that have not expired.
@@ -52,9 +52,9 @@ func statusOf(m *model) Status {
 		Bytes: m.bytes, Sized: m.source,
 	}
 	for _, w := range m.wants {
-		st.Held += w.Requests
+		st.Queued += w.Requests
 	}
-	st.Retrying = m.retries > 0 && (st.Held > 0 || m.least() > 0 || slices.ContainsFunc(m.failures, m.mayPass))
+	st.Retrying = m.retries > 0 && (st.Queued > 0 || m.least() > 0 || slices.ContainsFunc(m.failures, m.isTransient))
 	st.Exhausted = m.exhausted()
 	for _, c := range m.copies {
 		st.Copies = append(st.Copies, *c)
@@ -104,7 +104,7 @@ func (s *State) String() string {
 			}
 		}
 		for _, f := range st.Failures {
-			fmt.Fprintf(&out, " failed at %s: %s", f.Endpoint, f.Words)
+			fmt.Fprintf(&out, " failed at %s: %s", f.Endpoint, f.Message)
 		}
 		if st.Why != "" {
 			fmt.Fprintf(&out, " [%s]", st.Why)
@@ -118,15 +118,15 @@ func (s *State) String() string {
 type Count struct {
 	Copies                         [len(objects.CopyStates)]int // by state
 	Models, Wanted, Failing, Stuck int
-	Held                           int // requests that wait for models, in all extprocs
-	// Missed is, by pool, the last use of the most recently used model that has no copy and gets
-	// none; zero if there is none. Every model that was used later is loaded or being loaded.
-	Missed map[objects.Name]time.Time
+	Queued                         int // requests that wait for models, in all extprocs
+	// LastMissing is, by pool, the last use of the most recently used model that has no copy and
+	// gets none; zero if there is none. Every model that was used later is loaded or being loaded.
+	LastMissing map[objects.Name]time.Time
 }
 
 // Count returns the current numbers.
 func (s *State) Count() Count {
-	c := Count{Missed: make(map[objects.Name]time.Time)}
+	c := Count{LastMissing: make(map[objects.Name]time.Time)}
 	for _, p := range s.pools {
 		c.Stuck += len(p.stuck)
 	}
@@ -135,11 +135,11 @@ func (s *State) Count() Count {
 			continue
 		}
 		c.Models++
-		c.Missed[m.Pool] = latest(c.Missed[m.Pool], m.missed())
+		c.LastMissing[m.Pool] = latest(c.LastMissing[m.Pool], m.lastMissing())
 		c.Wanted += truth(len(m.wants) > 0)
 		c.Failing += truth(len(m.failures) > 0)
 		for _, w := range m.wants {
-			c.Held += w.Requests
+			c.Queued += w.Requests
 		}
 		for _, copied := range m.copies {
 			c.Copies[copied.State]++
@@ -148,9 +148,9 @@ func (s *State) Count() Count {
 	return c
 }
 
-// missed returns the last use of a model of the catalogue that has no copy and gets none; zero if
-// it has or gets one.
-func (m *model) missed() time.Time {
+// lastMissing returns the last use of a model of the catalogue that has no copy and gets none; zero
+// if it has or gets one.
+func (m *model) lastMissing() time.Time {
 	if m.gone {
 		return time.Time{}
 	}
@@ -211,5 +211,5 @@ func (s *State) Copies() []Copy {
 	return all
 }
 
-// Unseen returns the number of endpoints that have not been scraped yet.
-func (s *State) Unseen() int { return s.unseen }
+// Unscraped returns the number of endpoints that have not been scraped yet.
+func (s *State) Unscraped() int { return s.unscraped }

@@ -79,10 +79,10 @@ func runTick(s *State, now time.Time) (todo []Action) {
 	used := make(map[objects.Name][]*model, len(s.pools)) // by pool, the highest eviction value first
 	for _, name := range pools {
 		p := s.pools[name]
-		tickFading(s, name, p)
-		tickWorth(s, p, all[name], now)
-		used[name] = slices.DeleteFunc(slices.Clone(all[name]), func(m *model) bool { return math.IsInf(m.worth, -1) })
-		slices.SortFunc(used[name], (*model).missedMore)
+		tickDecay(s, name, p)
+		tickValues(s, p, all[name], now)
+		used[name] = slices.DeleteFunc(slices.Clone(all[name]), func(m *model) bool { return math.IsInf(m.value, -1) })
+		slices.SortFunc(used[name], (*model).compareValue)
 		if passed > 0 {
 			tickLoads(s, p, all[name], used[name], passed, now)
 			continue
@@ -90,12 +90,12 @@ func runTick(s *State, now time.Time) (todo []Action) {
 		for _, m := range all[name] { // the length of the first interval is unknown
 			m.requests, m.waited = 0, 0
 			for _, c := range m.copies {
-				c.fly(now)
-				c.flown, c.occupied = 0, 0
+				c.countInFlight(now)
+				c.inFlightSeconds, c.busySeconds = 0, 0
 			}
 		}
 	}
-	weigh(s)
+	computeLoads(s)
 	measureDemands(s, now)
 	todo = evictExcess(s, now)
 	todo = append(todo, spreadAdapters(s, now)...)
@@ -111,18 +111,18 @@ func runTick(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// missedMore orders models by eviction value, the highest first.
-func (m *model) missedMore(o *model) int {
-	return cmp.Or(cmp.Compare(o.worth, m.worth), m.Compare(o.ModelKey))
+// compareValue orders models by eviction value, the highest first.
+func (m *model) compareValue(o *model) int {
+	return cmp.Or(cmp.Compare(o.value, m.value), m.Compare(o.ModelKey))
 }
 
 // load is the work of requests for the copies of a model.
 type load struct {
 	// requests is the number of requests since the last tick. flown is the sum of their seconds in
 	// flight, and waited the sum of their seconds of waiting because every copy was at its limit.
-	requests, flown, waited float64
-	rate                    float64 // requests per second
-	crowd                   float64 // requests in flight, or waiting for copies at their limit
+	requests, inFlightSeconds, waited float64
+	rate                              float64 // requests per second
+	concurrency                       float64 // requests in flight, or waiting for copies at their limit
 	// slowRate and slowFlight are the requests per second and in flight over a longer time.
 	// slowFlight / slowRate is the mean time of a request.
 	slowRate, slowFlight float64
@@ -141,20 +141,20 @@ func within(passed, mean float64) float64 { return 1 - math.Exp(-passed/mean) }
 // tick updates the means with what happened since the last tick.
 func (l *load) tick(passed float64) {
 	fast, slow := within(passed, loadMean), within(passed, serviceMean)
-	rate, flight := l.requests/passed, l.flown/passed
+	rate, flight := l.requests/passed, l.inFlightSeconds/passed
 	l.rate += (rate - l.rate) * fast
 	l.slowRate += (rate - l.slowRate) * slow
 	l.slowFlight += (flight - l.slowFlight) * slow
-	l.crowd += (flight + l.waited/passed - l.crowd) * fast
-	l.requests, l.flown, l.waited, l.engines = 0, 0, 0, 0
+	l.concurrency += (flight + l.waited/passed - l.concurrency) * fast
+	l.requests, l.inFlightSeconds, l.waited, l.engines = 0, 0, 0, 0
 	if l.slowRate > 0 {
 		l.engines = l.rate * l.slowFlight / l.slowRate
 	}
 }
 
-// turn updates aim, passed seconds after the last call. copies is the load in units of the share of
-// one endpoint, and most the largest allowed number of copies.
-func (l *load) turn(copies float64, most int, passed float64) {
+// update updates aim, passed seconds after the last call. copies is the load in units of the share
+// of one endpoint, and most the largest allowed number of copies.
+func (l *load) update(copies float64, most int, passed float64) {
 	now := max(1, l.aim)
 	switch {
 	case copies > growBeyond*float64(now)+growAbove:
@@ -181,12 +181,12 @@ func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.T
 	}
 	for _, m := range all {
 		for _, c := range m.copies {
-			c.fly(now)
-			m.flown += c.flown
+			c.countInFlight(now)
+			m.inFlightSeconds += c.inFlightSeconds
 			if c.State >= Loaded { // copies on their way are about to be loaded
-				c.presence += (min(1, c.occupied/passed) - c.presence) * fast
+				c.presence += (min(1, c.busySeconds/passed) - c.presence) * fast
 			}
-			c.flown, c.occupied = 0, 0
+			c.inFlightSeconds, c.busySeconds = 0, 0
 		}
 		m.tick(passed)
 	}
@@ -213,7 +213,7 @@ func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.T
 			copies = 0
 		}
 		if limit := m.limit(); limit > 0 {
-			copies = max(copies, m.crowd/(fullShare*limit))
+			copies = max(copies, m.concurrency/(fullShare*limit))
 		}
 		if m.aim <= 1 && !(copies > 1) {
 			continue
@@ -223,7 +223,7 @@ func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.T
 			most = min(most, m.Max)
 		}
 		if was := m.aim; was != 0 || copies > 1 {
-			if m.turn(copies, max(1, most), passed); m.aim != was {
+			if m.update(copies, max(1, most), passed); m.aim != was {
 				s.noteModel(valueChanged, m)
 			}
 		}
@@ -246,15 +246,15 @@ func (m *model) limit() float64 {
 	return float64(sum) / float64(max(1, n))
 }
 
-// fly adds up the seconds that requests have been in flight at a copy, and those in which at least
-// one was.
-func (c *Copy) fly(now time.Time) {
-	if c.inFlight > 0 && now.After(c.flying) {
-		passed := now.Sub(c.flying).Seconds()
-		c.flown += float64(c.inFlight) * passed
-		c.occupied += passed
+// countInFlight adds up the seconds that requests have been in flight at a copy, and those in which
+// at least one was.
+func (c *Copy) countInFlight(now time.Time) {
+	if c.inFlight > 0 && now.After(c.countedUpTo) {
+		passed := now.Sub(c.countedUpTo).Seconds()
+		c.inFlightSeconds += float64(c.inFlight) * passed
+		c.busySeconds += passed
 	}
-	c.flying = now
+	c.countedUpTo = now
 }
 
 // addForLoad adds the copies that loads need, if there is room or models with lower eviction values
@@ -262,7 +262,7 @@ func (c *Copy) fly(now time.Time) {
 func addForLoad(s *State, all []*model, now time.Time) (todo []Action) {
 	for _, m := range all {
 		for m.aim > 1 && remaining(m) < m.aim && remaining(m) > 0 {
-			added, more := growModel(s, m, claim{purpose: ForLoad, below: m.worth, spares: true, relieves: true}, now)
+			added, more := growModel(s, m, claim{purpose: ForLoad, below: m.value, takesSurplus: true, leastLoaded: true}, now)
 			todo = append(todo, more...)
 			if !added {
 				break
@@ -318,7 +318,7 @@ func (p *pool) claimForUse(f *Fit, now time.Time) *claim {
 // request never waits for more than one such load.
 func fillPool(s *State, p *pool, now time.Time) (todo []Action) {
 	var waiting []*model
-	for len(p.fills) > 0 && slices.ContainsFunc(p.endpoints, (*endpoint).spare) {
+	for len(p.fills) > 0 && slices.ContainsFunc(p.endpoints, (*endpoint).hasSpareRoom) {
 		for added := false; len(p.fills) > 0 && !added; p.fills = p.fills[1:] {
 			var more []Action
 			m := p.fills[0]
@@ -359,8 +359,9 @@ func fillPools(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// spare reports whether an endpoint can start a load at once and has free room beyond keepFree.
-func (e *endpoint) spare() bool {
+// hasSpareRoom reports whether an endpoint can start a load at once and has free room beyond
+// keepFree.
+func (e *endpoint) hasSpareRoom() bool {
 	with := e.tally().remain.plus(e.DefaultBytes)
 	return e.able() && e.idle() && e.free(with) >= keepFree && !e.rereads() && !e.starves(with.models, 0)
 }

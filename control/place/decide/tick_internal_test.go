@@ -31,12 +31,12 @@ func TestCopiesThatALoadAsksFor(t *testing.T) {
 		{"one is enough", 1, 0, 8, 1, 1},
 	} {
 		l := load{aim: c.aim}
-		l.turn(c.asks, c.most, 10)
+		l.update(c.asks, c.most, 10)
 		if l.aim != c.want {
 			t.Errorf("%s: aims at %d after a tick, want %d", c.name, l.aim, c.want)
 		}
 		for range int(calmFor)/10 - 1 {
-			l.turn(c.asks, c.most, 10)
+			l.update(c.asks, c.most, 10)
 		}
 		if l.aim != c.then {
 			t.Errorf("%s: aims at %d after %v s, want %d", c.name, l.aim, calmFor, c.then)
@@ -50,11 +50,11 @@ func TestNoiseMovesNoCopy(t *testing.T) {
 	for asks := 0.5; asks < 40; asks += 0.05 {
 		l := load{}
 		for range 2 * int(calmFor) / 10 {
-			l.turn(asks*(0.9+0.2*rng.Float64()), 100, 10)
+			l.update(asks*(0.9+0.2*rng.Float64()), 100, 10)
 		}
 		settled, moves := l.aim, 0
 		for range 2000 {
-			if l.turn(asks*(0.9+0.2*rng.Float64()), 100, 10); l.aim != settled {
+			if l.update(asks*(0.9+0.2*rng.Float64()), 100, 10); l.aim != settled {
 				settled, moves = l.aim, moves+1
 			}
 		}
@@ -69,14 +69,14 @@ func TestNoiseMovesNoCopy(t *testing.T) {
 func TestALoadIsItsRequestsInFlight(t *testing.T) {
 	l := load{}
 	for range 100 { // 5 requests per second of 2 s each
-		l.requests, l.flown = 50, 100
+		l.requests, l.inFlightSeconds = 50, 100
 		l.tick(10)
 	}
 	if l.engines < 9.9 || l.engines > 10.1 {
 		t.Errorf("5 requests a second of 2 s are a load of %.2f, want 10", l.engines)
 	}
 	for range 2 {
-		l.requests, l.flown = 500, 400 // ten times as many; most have not ended
+		l.requests, l.inFlightSeconds = 500, 400 // ten times as many; most have not ended
 		l.tick(10)
 	}
 	if l.engines < 40 {
@@ -97,7 +97,7 @@ func TestNoMoreCopiesThanThereMayBe(t *testing.T) {
 		s, p, m := known(objects.Entry{Max: c.most}, noon)
 		for _, address := range []string{"a", "b", "c", "static", "down"} {
 			s.SetEndpoint(address, []objects.Name{m.Pool})
-			s.Saw(Sight{Endpoint: Endpoint{Address: address, CanLoad: address != "static", Slots: 1}, Began: noon}, noon)
+			s.Scraped(ScrapeResult{Endpoint: Endpoint{Address: address, CanLoad: address != "static", Slots: 1}, Began: noon}, noon)
 		}
 		s.Down("down")
 		p.RPM = 1
@@ -111,7 +111,7 @@ func TestNoMoreCopiesThanThereMayBe(t *testing.T) {
 func TestOneCopyLessAtATime(t *testing.T) {
 	l := load{aim: 3}
 	for i := 1; i <= 36; i++ {
-		if l.turn(1, 9, 10); l.aim != 3-i/18 {
+		if l.update(1, 9, 10); l.aim != 3-i/18 {
 			t.Fatalf("after %d ticks aim is %d, want %d", i, l.aim, 3-i/18)
 		}
 	}
@@ -121,7 +121,7 @@ func TestOneCopyLessAtATime(t *testing.T) {
 func TestTheFirstTick(t *testing.T) {
 	s, now, key := New(Config{}), time.Unix(1e9, 0), Key{Pool: objects.Name{Namespace: "n", Name: "p"}, ID: "m"}
 	s.SetEndpoint("e1", []objects.Name{key.Pool})
-	s.Saw(Sight{Endpoint: Endpoint{Address: "e1", CanLoad: true, Slots: 3, Loads: 1}, Began: now}, now)
+	s.Scraped(ScrapeResult{Endpoint: Endpoint{Address: "e1", CanLoad: true, Slots: 3, Loads: 1}, Began: now}, now)
 	s.SetModel(objects.Entry{ModelKey: key}.Complete(nil), now)
 	m := s.models[key]
 	s.InFlight(s.add(m, s.endpoints["e1"], Loaded, now).CopyKey, 1, now)
@@ -132,7 +132,7 @@ func TestTheFirstTick(t *testing.T) {
 		s.Decide(now)
 		now = now.Add(10 * time.Second)
 	}
-	want := load{requests: 1000, flown: 610}
+	want := load{requests: 1000, inFlightSeconds: 610}
 	want.tick(610)
 	if m.load != want {
 		t.Errorf("it is %+v, want %+v", m.load, want)

@@ -27,7 +27,7 @@ func TestLoadTimesAreThoseOfAPool(t *testing.T) {
 	}
 	for address, of := range map[string]objects.Name{"e1": pool, "e2": other} {
 		s.SetEndpoint(address, []objects.Name{of})
-		s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: address, Lists: true, CanLoad: true, Slots: 9}, Began: now}, now)
+		s.Scraped(decide.ScrapeResult{Endpoint: decide.Endpoint{Address: address, Lists: true, CanLoad: true, Slots: 9}, Began: now}, now)
 	}
 	for n := range 4 {
 		a := load(pool, fmt.Sprint("m", n))

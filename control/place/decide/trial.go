@@ -34,7 +34,7 @@ type Trial struct {
 // TrialFailure is a failed load, with the engine's message.
 type TrialFailure struct {
 	Key
-	Words string
+	Message string
 }
 
 // Trial returns the progress of an endpoint's trial, and whether the endpoint is on trial.
@@ -49,7 +49,7 @@ func (s *State) Trial(address string) (Trial, bool) {
 // setTrial begins a trial, or ends it. At the end, queued trial loads are removed.
 func setTrial(s *State, e *endpoint, begins bool) {
 	for _, c := range e.sorted() {
-		if c.State == Queued && c.claim.purpose == ForTrial && !c.cut {
+		if c.State == Queued && c.claim.purpose == ForTrial && !c.interrupted {
 			s.drop(c)
 		}
 	}
@@ -63,7 +63,7 @@ func setTrial(s *State, e *endpoint, begins bool) {
 // until every other endpoint has been scraped, since models may be loaded there.
 func runTrial(s *State, e *endpoint, now time.Time) (todo []Action) {
 	t := e.trial
-	if t == nil || t.Passed || t.Failed || e.state != up || e.Is() || s.unseen > 0 {
+	if t == nil || t.Passed || t.Failed || e.state != up || e.Is() || s.unscraped > 0 {
 		return nil
 	}
 	loaded, coming := 0, 0
@@ -119,7 +119,7 @@ func (t *Trial) note(m *model, e *endpoint) {
 	}
 	for _, f := range m.failures {
 		if f.Endpoint == e.Address {
-			t.Failures = append(t.Failures, TrialFailure{m.ModelKey, f.Words})
+			t.Failures = append(t.Failures, TrialFailure{m.ModelKey, f.Message})
 			return
 		}
 	}

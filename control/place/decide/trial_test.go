@@ -13,7 +13,7 @@ func TestATrialIsOfOnesOwnPools(t *testing.T) {
 	s, other := decide.New(inOrder), objects.Name{Namespace: "default", Name: "other"}
 	see := func(address string, in objects.Name, listed ...string) {
 		s.SetEndpoint(address, []objects.Name{in})
-		s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: address, CanLoad: true, Lists: true, Slots: 4}, Began: start,
+		s.Scraped(decide.ScrapeResult{Endpoint: decide.Endpoint{Address: address, CanLoad: true, Lists: true, Slots: 4}, Began: start,
 			Listed: listed}, start)
 	}
 	s.SetModel(objects.Entry{ModelKey: key("a")}.Complete(nil), start)

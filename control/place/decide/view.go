@@ -25,8 +25,8 @@ type PoolView struct {
 	Name string `json:"name"`
 	// Free is the free share of its room, 0 to 1, at endpoints that can load models.
 	Free float64 `json:"free"`
-	// CoverSeconds is the warm window: each model that was used within this time is loaded or being
-	// loaded. It is nil if that holds for all models that were ever used.
+	// WarmWindowSeconds is the warm window: each model that was used within this time is loaded or
+	// being loaded. It is nil if that holds for all models that were ever used.
 	CoverSeconds *float64 `json:"coverSeconds,omitempty"`
 }
 
@@ -88,9 +88,9 @@ type ModelView struct {
 	ID   string `json:"id"`
 	// Known: it is in the catalogue.
 	Known bool `json:"known"`
-	// Held is the number of waiting requests, and Since when the oldest of them began to wait.
-	Held  int       `json:"queued,omitempty"`
-	Since time.Time `json:"since,omitzero"`
+	// Queued is the number of waiting requests, and Since when the oldest of them began to wait.
+	Queued int       `json:"queued,omitempty"`
+	Since  time.Time `json:"since,omitzero"`
 	// Least is its minimum number of copies.
 	Least int `json:"least,omitempty"`
 	// Reason says why it has fewer copies than it should have, and Message the same in words. Both
@@ -205,7 +205,7 @@ func (s *State) View(now time.Time) View {
 			continue
 		}
 		v.Models = append(v.Models, viewModel(s, m, now))
-		missed[m.Pool] = latest(missed[m.Pool], m.missed())
+		missed[m.Pool] = latest(missed[m.Pool], m.lastMissing())
 	}
 	for name, at := range missed {
 		is := PoolView{Name: name.String(), Free: s.pool(name).free(everywhere)}
@@ -274,7 +274,7 @@ func viewModel(s *State, m *model, now time.Time) ModelView {
 	}
 	v.Message = v.Reason.Message()
 	for _, w := range m.wants {
-		v.Held += w.Requests
+		v.Queued += w.Requests
 	}
 	for _, f := range m.failures {
 		v.Failures = append(v.Failures, FailureView{f, f.At.Add(failureCounts(s, m, f, now))})

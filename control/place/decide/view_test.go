@@ -21,7 +21,7 @@ func TestView(t *testing.T) {
 	pools := []objects.Name{pool}
 	seen := decide.Endpoint{Address: "a", CanLoad: true, Slots: 4, Loads: 1, Lists: true}
 	s.SetEndpoint("a", pools)
-	s.Saw(decide.Sight{Endpoint: seen, Began: now, Listed: []string{"foreign"}}, now)
+	s.Scraped(decide.ScrapeResult{Endpoint: seen, Began: now, Listed: []string{"foreign"}}, now)
 	s.SetModel(objects.Entry{ModelKey: key("least"), Min: 1}, now.Add(-time.Minute)) // queued, which counts as having a copy
 	s.SetModel(objects.Entry{ModelKey: key("wanted")}, now.Add(-time.Second))
 	s.SetModel(objects.Entry{ModelKey: key("fails")}, now.Add(-2*time.Hour))
@@ -40,7 +40,7 @@ func TestView(t *testing.T) {
 	}
 	foreign := at("foreign", decide.Loaded, decide.ForRecord)
 	foreign.InFlight = 7
-	if missed := s.Count().Missed; len(missed) != 1 || !missed[pool].Equal(now.Add(-time.Hour)) {
+	if missed := s.Count().LastMissing; len(missed) != 1 || !missed[pool].Equal(now.Add(-time.Hour)) {
 		t.Errorf("missed are %v", missed)
 	}
 	want := decide.View{
@@ -52,23 +52,23 @@ func TestView(t *testing.T) {
 				at("wanted", decide.Loading, decide.ForRequests)},
 		}},
 		Models: []decide.ModelView{
-			{Pool: pool.String(), ID: "absent", Held: 1, Since: now.Add(-time.Minute), Reason: decide.UnknownModel,
+			{Pool: pool.String(), ID: "absent", Queued: 1, Since: now.Add(-time.Minute), Reason: decide.UnknownModel,
 				Message: decide.UnknownModel.Message()},
 			{Pool: pool.String(), ID: "fails", Known: true},
 			{Pool: pool.String(), ID: "foreign"},
 			{Pool: pool.String(), ID: "idle", Known: true},
 			{Pool: pool.String(), ID: "least", Known: true, Least: 1},
-			{Pool: pool.String(), ID: "wanted", Known: true, Held: 3, Since: now.Add(-time.Second)},
+			{Pool: pool.String(), ID: "wanted", Known: true, Queued: 3, Since: now.Add(-time.Second)},
 		},
 	}
 	if diff := gocmp.Diff(want, sorted(s.View(now))); diff != "" {
 		t.Errorf("the view (-want +got):\n%s", diff)
 	}
 
-	s.LoadEnded(copyKey("a", "wanted"), decide.LoadResult{Failed: true, Words: "no such file", Why: decide.FilesMissing}, now)
+	s.LoadEnded(copyKey("a", "wanted"), decide.LoadResult{Failed: true, Message: "no such file", Why: decide.FilesMissing}, now)
 	s.Decide(now)
 	wanted := sorted(s.View(now)).Models[5]
-	if f := wanted.Failures; wanted.Reason != decide.FilesMissing || len(f) != 1 || f[0].Words != "no such file" ||
+	if f := wanted.Failures; wanted.Reason != decide.FilesMissing || len(f) != 1 || f[0].Message != "no such file" ||
 		f[0].Until.Sub(now) != 7*time.Minute+30*time.Second {
 		t.Errorf("what failed is seen as %+v", wanted)
 	}
@@ -82,10 +82,14 @@ func TestTheViewOfEndpoints(t *testing.T) {
 		want decide.EndpointState
 	}{
 		"starting": {func(string) {}, decide.Starting},
-		"ready":    {func(a string) { s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: a, Lists: true}}, now) }, decide.Ready},
-		"silent":   {s.Silent, decide.Silent},
-		"down":     {s.Down, decide.Down},
-		"doubtful": {func(a string) { s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: a}, Doubtful: true}, now) }, decide.Doubtful},
+		"ready": {func(a string) {
+			s.Scraped(decide.ScrapeResult{Endpoint: decide.Endpoint{Address: a, Lists: true}}, now)
+		}, decide.Ready},
+		"silent": {s.Silent, decide.Silent},
+		"down":   {s.Down, decide.Down},
+		"doubtful": {func(a string) {
+			s.Scraped(decide.ScrapeResult{Endpoint: decide.Endpoint{Address: a}, Doubtful: true}, now)
+		}, decide.Doubtful},
 		"terminating": {func(a string) {
 			s.Down(a)
 			s.Stopping(a, now, now)
@@ -108,7 +112,7 @@ func TestTheViewOfEndpoints(t *testing.T) {
 
 // The view of a large fleet blocks all decisions while it is made.
 func BenchmarkView(b *testing.B) {
-	s, now := full(b, 1000, 20_000)
+	s, now := fullFleet(b, 1000, 20_000)
 	for b.Loop() {
 		s.View(now)
 	}
@@ -119,7 +123,7 @@ func TestWhatIsDeletedIsNotMissed(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	s.SetEndpoint("a", []objects.Name{pool})
 	s.SetModel(objects.Entry{ModelKey: key("m")}, now)
-	s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: "a", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now,
+	s.Scraped(decide.ScrapeResult{Endpoint: decide.Endpoint{Address: "a", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now,
 		Listed: []string{"m"}}, now)
 	s.RemoveModel(key("m"))
 	s.Decide(now)

@@ -29,8 +29,9 @@ type VModel struct {
 	Percent int
 }
 
-// Moved is the progress of a VModel's change of target, as one process hands it to the next.
-type Moved struct {
+// VModelProgress is the progress of a VModel's change of target, as one process hands it to the
+// next.
+type VModelProgress struct {
 	Active string
 	// Previous is the model that was active before and keeps its copies until a time; empty if
 	// there is none.
@@ -41,7 +42,7 @@ type Moved struct {
 // VModelStatus is the state of a VModel.
 type VModelStatus struct {
 	VModel
-	Moved
+	VModelProgress
 	// Switch is the published target.
 	Switch Switch
 	// Loaded is the number of loaded copies of the target. Needed is the number that it must have
@@ -58,8 +59,8 @@ type VModelStatus struct {
 // more.
 const AutoDelete = "inference.x-k8s.io/auto-delete"
 
-// Terms are a client's conditions for changing a VModel.
-type Terms struct {
+// Conditions are a client's conditions for changing a VModel.
+type Conditions struct {
 	// UpdateOnly: the VModel must exist. Expected is the target that it must have, unless it
 	// already has the new one; empty allows any.
 	UpdateOnly bool
@@ -87,7 +88,7 @@ func (e *OwnedError) Error() string { return fmt.Sprintf("the VModel is owned by
 
 type vmodel struct {
 	VModel
-	Moved
+	VModelProgress
 	// need is the number of loaded copies that the target must have before requests go there; 0
 	// before the change begins. had is the number that the active model had then, and kept the
 	// number that the previous model keeps.
@@ -99,10 +100,10 @@ type vmodel struct {
 
 // SetVModel sets the specification of a VModel. For a new one, was is its earlier progress; if that
 // is the zero Moved, requests go to the target at once. With force they do in any case.
-func (s *State) SetVModel(v VModel, was Moved, force bool, now time.Time) {
+func (s *State) SetVModel(v VModel, was VModelProgress, force bool, now time.Time) {
 	known := s.vmodels[v.Key]
 	if known == nil {
-		known = &vmodel{Moved: was}
+		known = &vmodel{VModelProgress: was}
 		s.vmodels[v.Key] = known
 	}
 	before := known.ids()
@@ -132,7 +133,7 @@ func (s *State) VModel(key Key) (VModelStatus, bool) {
 	if v == nil {
 		return VModelStatus{}, false
 	}
-	st := VModelStatus{VModel: v.VModel, Moved: v.Moved, Switch: v.told, Failed: v.failed, Taken: v.taken}
+	st := VModelStatus{VModel: v.VModel, VModelProgress: v.VModelProgress, Switch: v.told, Failed: v.failed, Taken: v.taken}
 	st.Loaded = loadedCopies(s, v.key(v.Target))
 	if v.Target != v.Active {
 		st.Needed = neededCopies(s, v)
@@ -140,8 +141,8 @@ func (s *State) VModel(key Key) (VModelStatus, bool) {
 	return st, true
 }
 
-// Referents returns the VModels that name a model, sorted.
-func (s *State) Referents(key Key) []Key {
+// References returns the VModels that name a model, sorted.
+func (s *State) References(key Key) []Key {
 	return slices.SortedFunc(maps.Keys(s.named[key]), Key.Compare)
 }
 
@@ -180,19 +181,19 @@ func updateFloor(s *State, key Key) {
 	}
 	floor := 0
 	for by := range s.named[key] {
-		floor = max(floor, s.vmodels[by].floor(key.ID))
+		floor = max(floor, s.vmodels[by].minFor(key.ID))
 	}
 	if m.Max > 0 {
 		floor = min(floor, m.Max)
 	}
-	if m.floor != floor {
-		m.floor = floor
+	if m.vmodelMin != floor {
+		m.vmodelMin = floor
 		s.noteModel(modelNeeds, m)
 	}
 }
 
-// floor returns the minimum number of copies that this VModel requires of a model.
-func (v *vmodel) floor(id string) int {
+// minFor returns the minimum number of copies that this VModel requires of a model.
+func (v *vmodel) minFor(id string) int {
 	n := 0
 	if v.Target != v.Active {
 		switch id {
@@ -212,7 +213,7 @@ func (v *vmodel) floor(id string) int {
 }
 
 // min returns the model's minimum number of copies.
-func (m *model) min() int { return max(m.Min, m.floor) }
+func (m *model) min() int { return max(m.Min, m.vmodelMin) }
 
 // loadedCopies counts the copies of a model that serve requests.
 func loadedCopies(s *State, key Key) (n int) {
@@ -260,7 +261,7 @@ func routeVModels(s *State, now time.Time) []Action {
 			v.kept = max(v.kept, loadedCopies(s, v.key(v.Previous)))
 		}
 		v.failed = ""
-		if v.Target != v.Active && s.unseen == 0 { // otherwise copies of the active model may still be found
+		if v.Target != v.Active && s.unscraped == 0 { // otherwise copies of the active model may still be found
 			active, target, why := loadedCopies(s, v.key(v.Active)), loadedCopies(s, v.key(v.Target)), whyNotLoaded(s, v.key(v.Target))
 			begins := v.need == 0
 			if begins {
@@ -303,12 +304,12 @@ func moveVModel(s *State, v *vmodel, now time.Time) {
 		v.Previous, v.kept, v.Until = v.Active, n, now.Add(previousKept)
 	}
 	v.Active, v.need, v.had = v.Target, 0, 0
-	if from == nil || to == nil || to.worth >= from.worth {
+	if from == nil || to == nil || to.value >= from.value {
 		return
 	}
 	to.usage, to.lastUsed, to.inUseSince = from.usage, from.lastUsed, from.inUseSince
 	to.load = from.load
-	to.requests, to.flown, to.waited = 0, 0, 0
-	to.value(s.pool(to.Pool))
+	to.requests, to.inFlightSeconds, to.waited = 0, 0, 0
+	to.updateValue(s.pool(to.Pool))
 	s.noteModel(modelNeeds, to) // it may now rank above others, and have an earlier turn
 }

@@ -22,13 +22,13 @@ func TestModelsThatNoVModelNamesAreTold(t *testing.T) {
 		return all
 	}
 	set := func(id, target string) {
-		s.SetVModel(decide.VModel{Key: key(id), Target: target}, decide.Moved{}, false, now)
+		s.SetVModel(decide.VModel{Key: key(id), Target: target}, decide.VModelProgress{}, false, now)
 	}
 	for _, id := range []string{"a", "b", "c"} {
 		s.SetModel(objects.Entry{ModelKey: key(id)}, now)
 	}
 	s.SetEndpoint("e", []objects.Name{pool})
-	s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: "e", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now,
+	s.Scraped(decide.ScrapeResult{Endpoint: decide.Endpoint{Address: "e", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now,
 		Listed: []string{"a", "b"}}, now)
 	for i, c := range []struct {
 		do   func()

@@ -78,18 +78,18 @@ func (d *adapters) kind() engine.Kind {
 	return d.Kind
 }
 
-// Look reads the list of models and the metrics page. These engines need not be made ready.
-func (d *adapters) Look(ctx context.Context, _ Record) (Seen, error) {
+// Scrape reads the list of models and the metrics page. These engines need not be made ready.
+func (d *adapters) Scrape(ctx context.Context, _ Record) (ScrapeResult, error) {
 	models, err := d.list(ctx)
 	if err != nil {
-		return Seen{}, err
+		return ScrapeResult{}, err
 	}
 	load, err := d.metrics(ctx)
 	if err != nil {
-		return Seen{}, err
+		return ScrapeResult{}, err
 	}
 	a, takes := apis[d.kind()]
-	s := Seen{Kind: d.kind(), Takes: takes, Incarnation: d.Incarnation, Lists: !models.Unlisted}
+	s := ScrapeResult{Kind: d.kind(), Takes: takes, Incarnation: d.Incarnation, Lists: !models.Unlisted}
 	if started, known := load.Started.Get(); known && s.Incarnation == "" {
 		s.Incarnation = "process of " + strconv.FormatFloat(started, 'f', -1, 64)
 	}
@@ -119,7 +119,7 @@ func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 		return Loaded{}, err
 	}
 	if d.stopping(ctx, a) {
-		return Loaded{}, &Error{Outcome: Refused, Words: "the engine is stopping", Stopping: true}
+		return Loaded{}, &Error{Outcome: Refused, Message: "the engine is stopping", Stopping: true}
 	}
 	said, err := d.post(ctx, a.load, map[string]string{"lora_name": m.ID, "lora_path": m.Source})
 	if err != nil {
@@ -242,7 +242,7 @@ func (d *adapters) refusal(said answer, a api) *Error {
 	}
 	refused := fault(outcome, words)
 	refused.Fault = engine.ReadLoadFault(said.words)
-	refused.Passing = isPassing(said.status) && refused.Fault == engine.UnknownFault
+	refused.Transient = isTransient(said.status) && refused.Fault == engine.UnknownFault
 	return refused
 }
 
@@ -273,11 +273,11 @@ func (a answer) String() string {
 // success. Paths that the engine does not have answer with detail.
 func readAnswer(status int, body []byte) answer {
 	var said struct {
-		Error   json.RawMessage `json:"error"`
-		Object  string          `json:"object"`
-		Message string          `json:"message"`
-		Success *bool           `json:"success"`
-		Words   string          `json:"error_message"`
+		Error        json.RawMessage `json:"error"`
+		Object       string          `json:"object"`
+		Message      string          `json:"message"`
+		Success      *bool           `json:"success"`
+		ErrorMessage string          `json:"error_message"`
 	}
 	a := answer{status: status, words: strings.TrimSpace(string(body))}
 	if json.Unmarshal(body, &said) != nil {
@@ -295,8 +295,8 @@ func readAnswer(status int, body []byte) answer {
 		a.words, a.known = said.Message, true
 	case said.Success != nil:
 		a.known, a.failed = true, !*said.Success
-		if said.Words != "" || !a.failed {
-			a.words = said.Words
+		if said.ErrorMessage != "" || !a.failed {
+			a.words = said.ErrorMessage
 		}
 	}
 	return a

@@ -240,7 +240,7 @@ func TestAnEngineThatIsStoppingIsToldToLoadNothing(t *testing.T) {
 	server := httptest.NewServer(f)
 	defer server.Close()
 	l := openFor(t, server, Endpoint{Kind: engine.VLLM}, engineclient.Access{})
-	if seen, err := l.Look(t.Context(), Record{}); err != nil || !seen.Stopping {
+	if seen, err := l.Scrape(t.Context(), Record{}); err != nil || !seen.Stopping {
 		t.Errorf("a look says %+v, %v", seen, err)
 	}
 	load := func() *Error {
@@ -260,7 +260,7 @@ func TestAnEngineThatIsStoppingIsToldToLoadNothing(t *testing.T) {
 	if err := load(); err == nil || err.Stopping {
 		t.Errorf("another error: %+v", err)
 	}
-	if seen, err := l.Look(t.Context(), Record{}); err != nil || seen.Stopping {
+	if seen, err := l.Scrape(t.Context(), Record{}); err != nil || seen.Stopping {
 		t.Errorf("a look at one that is not stopping says %+v, %v", seen, err)
 	}
 }
@@ -268,8 +268,8 @@ func TestAnEngineThatIsStoppingIsToldToLoadNothing(t *testing.T) {
 func TestWordsAreBounded(t *testing.T) {
 	for _, text := range []string{strings.Repeat("a", 5000), strings.Repeat("ä", 5000), "a" + strings.Repeat("ä", 5000), "\xff" +
 		strings.Repeat("x", 2000)} {
-		got := fault(Refused, text).Words
-		if len(got) > maxWords || len(got) < maxWords-2 || !strings.HasSuffix(got, "…") || strings.ToValidUTF8(got, "") != got {
+		got := fault(Refused, text).Message
+		if len(got) > maxMessage || len(got) < maxMessage-2 || !strings.HasSuffix(got, "…") || strings.ToValidUTF8(got, "") != got {
 			t.Errorf("%d bytes of %.10q are kept as %d", len(text), text, len(got))
 		}
 	}
@@ -282,20 +282,21 @@ func TestWhatAnEngineIs(t *testing.T) {
 		kind engine.Kind
 		page string // in the testdata of package engine
 		path string
-		seen Seen
+		seen ScrapeResult
 		load string // the error of a load
 	}{
-		{"", "vllm-0.32-idle.txt", "/metrics", Seen{Kind: engine.VLLM, Takes: true,
+		{"", "vllm-0.32-idle.txt", "/metrics", ScrapeResult{Kind: engine.VLLM, Takes: true,
 			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
-		{"", "vllm-0.32-loaded.txt", "/metrics", Seen{Kind: engine.VLLM, Takes: true,
+		{"", "vllm-0.32-loaded.txt", "/metrics", ScrapeResult{Kind: engine.VLLM, Takes: true,
 			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout, Adapters: 2}}, ""},
-		{engine.VLLM, "", "", Seen{Kind: engine.VLLM, Takes: true, Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
-		{"", "sglang-documented.txt", "/metrics", Seen{Kind: engine.SGLang, Takes: true,
+		{engine.VLLM, "", "", ScrapeResult{Kind: engine.VLLM, Takes: true,
+			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
+		{"", "sglang-documented.txt", "/metrics", ScrapeResult{Kind: engine.SGLang, Takes: true,
 			Limits: Limits{Loads: 1, FirstTimeout: adapterTimeout, Adapters: 8}}, ""},
-		{"", "trtllm-serve-documented.txt", "/prometheus/metrics", Seen{Kind: engine.TRTLLM},
+		{"", "trtllm-serve-documented.txt", "/prometheus/metrics", ScrapeResult{Kind: engine.TRTLLM},
 			"refused: engines of the kind trtllm-serve cannot load models while they run"},
-		{engine.TGI, "", "", Seen{Kind: engine.TGI}, "refused: engines of the kind tgi cannot load models while they run"},
-		{"", "", "", Seen{},
+		{engine.TGI, "", "", ScrapeResult{Kind: engine.TGI}, "refused: engines of the kind tgi cannot load models while they run"},
+		{"", "", "", ScrapeResult{},
 			"refused: cannot tell what kind of engine this is: label its pods llm-d.ai/engine-type, or set spec.engine of its EndpointList"},
 	} {
 		f := &fake{status: http.StatusOK, list: []string{"m"}}
@@ -314,7 +315,7 @@ func TestWhatAnEngineIs(t *testing.T) {
 		}
 		c.seen.Lists, c.seen.Incarnation = true, "c1"
 		c.seen.Models = []Listed{{ID: "base", Base: true}, {ID: "m"}}
-		seen, err := l.Look(t.Context(), Record{})
+		seen, err := l.Scrape(t.Context(), Record{})
 		if err != nil || fmt.Sprint(seen) != fmt.Sprint(c.seen) {
 			t.Errorf("%s with %s: a look: %+v, %v, want %+v", c.kind, c.page, seen, err, c.seen)
 		}
@@ -338,7 +339,7 @@ func TestEachEngineGetsItsOwnToken(t *testing.T) {
 	for ref, want := range map[string]string{"": "Bearer flag", "a/s/token": `Bearer se"cr<et`, "b/s/token": ""} {
 		l := openFor(t, server, Endpoint{Kind: engine.VLLM, Token: ref}, engineclient.Access{Tokens: tokens})
 		for what, try := range map[string]func() error{
-			"a look": func() error { _, err := l.Look(t.Context(), Record{}); return err },
+			"a look": func() error { _, err := l.Scrape(t.Context(), Record{}); return err },
 			"a load": func() error { _, err := l.Load(t.Context(), Model{ID: "m", Source: "s"}, testTimeout); return err },
 		} {
 			last = "nobody asked"

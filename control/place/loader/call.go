@@ -62,9 +62,9 @@ func unconnected(err error, to peer.Peer) bool {
 	return status.Code(err) == codes.Unavailable && to.Addr == nil
 }
 
-// sayStatus formats a status as "CODE: message". If the call ended with its context, the message
+// formatStatus formats a status as "CODE: message". If the call ended with its context, the message
 // would be gRPC's own, which varies.
-func sayStatus(err error) string {
+func formatStatus(err error) string {
 	s := status.Convert(err)
 	switch s.Code() {
 	case codes.DeadlineExceeded:

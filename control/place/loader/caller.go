@@ -56,15 +56,15 @@ type call struct {
 	raw                   bool   // send the path as it is, for servers that do not decode paths
 }
 
-// heard is an engine's response without the body.
-type heard struct {
+// response is an engine's response without the body.
+type response struct {
 	to     *http.Request
 	status int
 	header http.Header
 }
 
 // ask makes a call and reads the body of the response, up to maxPage bytes.
-func (c *caller) ask(ctx context.Context, of call, body *bytes.Buffer) (heard, error) {
+func (c *caller) ask(ctx context.Context, of call, body *bytes.Buffer) (response, error) {
 	body.Reset()
 	connected := new(atomic.Bool)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
@@ -78,7 +78,7 @@ func (c *caller) ask(ctx context.Context, of call, body *bytes.Buffer) (heard, e
 	}
 	r, err := c.access.Request(ctx, of.method, of.address, c.Host, path, sent)
 	if err != nil {
-		return heard{}, fault(Unreached, err.Error())
+		return response{}, fault(Unreached, err.Error())
 	}
 	if of.raw {
 		r.URL.Path, r.URL.Opaque = of.path, of.path
@@ -88,16 +88,16 @@ func (c *caller) ask(ctx context.Context, of call, body *bytes.Buffer) (heard, e
 	}
 	resp, err := c.client.Do(r)
 	if err != nil {
-		return heard{}, broken(r, err, connected.Load())
+		return response{}, broken(r, err, connected.Load())
 	}
 	defer resp.Body.Close()
 	if _, err = body.ReadFrom(io.LimitReader(resp.Body, maxPage+1)); err != nil {
-		return heard{}, broken(r, err, true)
+		return response{}, broken(r, err, true)
 	}
 	if body.Len() > maxPage {
-		return heard{}, broken(r, errors.New("the answer is too long"), true)
+		return response{}, broken(r, errors.New("the answer is too long"), true)
 	}
-	return heard{r, resp.StatusCode, resp.Header}, nil
+	return response{r, resp.StatusCode, resp.Header}, nil
 }
 
 // post makes a call and reads the answer.
@@ -115,7 +115,7 @@ func (c *caller) post(ctx context.Context, path string, fields map[string]string
 }
 
 // answerTo returns an engine's answer, without the token of the call.
-func answerTo(is heard, body []byte) answer {
+func answerTo(is response, body []byte) answer {
 	a := readAnswer(is.status, body)
 	a.words = engineclient.Conceal(a.words, engineclient.Sent(is.to))
 	return a
@@ -131,6 +131,6 @@ func broken(r *http.Request, err error, connected bool) *Error {
 		outcome = Unclear
 	}
 	e := fault(outcome, fmt.Sprintf("%s %s: %v", r.Method, r.URL.Path, err))
-	e.Passing = connected && r.Context().Err() == nil
+	e.Transient = connected && r.Context().Err() == nil
 	return e
 }

@@ -19,12 +19,12 @@ import (
 // decides when to retry, and what an unclear answer means. Its methods are safe for concurrent use,
 // end with their contexts, and return an *[Error] if the engine did not do what was requested.
 type Driver interface {
-	// Look scrapes the engine: what it is, and which models it has. Some engines must be made ready
-	// before they load models, and lose their models by that. Look makes such an engine ready if it
-	// has no record or its incarnation differs from the recorded one, and never twice in one
+	// Scrape scrapes the engine: what it is, and which models it has. Some engines must be made
+	// ready before they load models, and lose their models by that. Look makes such an engine ready
+	// if it has no record or its incarnation differs from the recorded one, and never twice in one
 	// incarnation. If incarnations cannot be told apart, the record counts, with Doubtful, until a
 	// connection is refused or the record has Anew. Look then returns when the engine is ready.
-	Look(ctx context.Context, r Record) (Seen, error)
+	Scrape(ctx context.Context, r Record) (ScrapeResult, error)
 	// Load returns when the model is loaded and usable. A model that is already there counts as
 	// loaded. An engine that is known to be stopping gets no call, since it might never answer and
 	// never end.
@@ -70,16 +70,16 @@ type Record struct {
 	Known       bool
 	Incarnation string // at the last scrape
 	Limits      Limits // at the last scrape: an engine may report them only when it is made ready
-	// Anew: the engine turned out to have restarted without a change of its incarnation. It must be
-	// made ready, whatever else is known.
-	Anew bool
-	// Afresh: something has happened that the last scrape does not show, such as a model that is
+	// Restarted: the engine turned out to have restarted without a change of its incarnation. It
+	// must be made ready, whatever else is known.
+	Restarted bool
+	// Stale: something has happened that the last scrape does not show, such as a model that is
 	// missing from the engine. Its list does not count any more.
-	Afresh bool
+	Stale bool
 }
 
-// Seen is the result of a scrape.
-type Seen struct {
+// ScrapeResult is the result of a scrape.
+type ScrapeResult struct {
 	// Kind is the engine's kind, as configured or as its metrics page shows; empty if neither does.
 	Kind engine.Kind
 	// Takes: the engine can load models. Without it, the engine has only the models that it was
@@ -162,43 +162,43 @@ func (o Outcome) String() string {
 // Error is the reason why an engine did not do what was requested.
 type Error struct {
 	Outcome Outcome
-	// Words is the message of the engine or the network. It is for operators, not for clients.
-	Words string
+	// Message is the message of the engine or the network. It is for operators, not for clients.
+	Message string
 	// Stopping: the engine answered that it is stopping.
 	Stopping bool
 	// Fault is the reason of a failed load, according to the message.
 	Fault engine.LoadFault
-	// Passing: the error is transient: the engine was busy, or the connection broke.
-	Passing bool
+	// Transient: the error is transient: the engine was busy, or the connection broke.
+	Transient bool
 }
 
-func (e *Error) Error() string { return e.Words }
+func (e *Error) Error() string { return e.Message }
 
-// maxWords limits the length of a message that is kept, in bytes.
-const maxWords = 1 << 10
+// maxMessage limits the length of a message that is kept, in bytes.
+const maxMessage = 1 << 10
 
 // fault returns an Error with a message that may be too long or invalid text.
 func fault(o Outcome, words string) *Error {
 	words = strings.ToValidUTF8(words, "\uFFFD")
-	if len(words) > maxWords {
-		cut := maxWords - len("…")
+	if len(words) > maxMessage {
+		cut := maxMessage - len("…")
 		for !utf8.RuneStart(words[cut]) {
 			cut--
 		}
 		words = words[:cut] + "…"
 	}
-	return &Error{Outcome: o, Words: words}
+	return &Error{Outcome: o, Message: words}
 }
 
-// passingFault returns a transient Error.
-func passingFault(o Outcome, words string) *Error {
+// transientFault returns a transient Error.
+func transientFault(o Outcome, words string) *Error {
 	e := fault(o, words)
-	e.Passing = true
+	e.Transient = true
 	return e
 }
 
-// isPassing reports whether an HTTP status means a transient error.
-func isPassing(status int) bool {
+// isTransient reports whether an HTTP status means a transient error.
+func isTransient(status int) bool {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true

@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// settle is how long after a load without a clear answer the model is unloaded, so that a call
-	// still in the network arrives before the unload. ModelMesh waits as long.
-	settle = time.Second
+	// settlePause is how long after a load without a clear answer the model is unloaded, so that a
+	// call still in the network arrives before the unload. ModelMesh waits as long.
+	settlePause = time.Second
 	// minPause and maxPause are the first and the longest pause between tries to unload; the pause
 	// doubles each time, as in ModelMesh.
 	minPause, maxPause = time.Second, 10 * time.Second
-	// patience is the time after which tries to unload end: ModelMesh's 90 tries of 10 s.
-	patience = 15 * time.Minute
+	// unloadPatience is the time after which tries to unload end: ModelMesh's 90 tries of 10 s.
+	unloadPatience = 15 * time.Minute
 	// unloadTimeout limits one try. An engine may delay an unload until a load of the same model
 	// has ended.
 	unloadTimeout = 30 * time.Second
-	// absences is the number of tries in a row without a connection after which the engine counts
-	// as gone.
-	absences = 2
+	// maxUnreached is the number of tries in a row without a connection after which the engine
+	// counts as gone.
+	maxUnreached = 2
 )
 
 // Endpoint is the address of an engine, as objects declare it (objects.Endpoint has fields with the
@@ -176,11 +176,11 @@ func (l *Loader) Recall(told []Model) {
 	}
 }
 
-// Look is [Driver.Look].
-func (l *Loader) Look(ctx context.Context, r Record) (Seen, error) {
+// Scrape is [Driver.Scrape].
+func (l *Loader) Scrape(ctx context.Context, r Record) (ScrapeResult, error) {
 	ctx, cancel := within(ctx, l.over)
 	defer cancel()
-	return l.driver.Look(ctx, r)
+	return l.driver.Scrape(ctx, r)
 }
 
 // Predict is [Driver.Predict].
@@ -236,10 +236,10 @@ func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Load
 	if failure.Outcome != Unclear {
 		return Loaded{}, failure
 	}
-	if err := l.clear(calls, m.ID, settle); err != nil {
-		return Loaded{}, fault(Unclear, fmt.Sprintf("%s; control cannot unload it: %v", failure.Words, err))
+	if err := l.clear(calls, m.ID, settlePause); err != nil {
+		return Loaded{}, fault(Unclear, fmt.Sprintf("%s; control cannot unload it: %v", failure.Message, err))
 	}
-	return Loaded{}, &Error{Outcome: Refused, Words: failure.Words, Fault: failure.Fault, Passing: failure.Passing}
+	return Loaded{}, &Error{Outcome: Refused, Message: failure.Message, Fault: failure.Fault, Transient: failure.Transient}
 }
 
 // Unload unloads a model, with retries, until it is gone, ctx ends, or the engine is gone. The
@@ -261,7 +261,7 @@ func (l *Loader) Unload(ctx context.Context, id string) error {
 
 // clear unloads a model after pause, with retries, until the engine answers that it is gone.
 func (l *Loader) clear(ctx context.Context, id string, pause time.Duration) *Error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, unloadPatience)
 	defer cancel()
 	last := fault(Unclear, "control did not ask the engine to unload")
 	absent := 0
@@ -281,7 +281,7 @@ func (l *Loader) clear(ctx context.Context, id string, pause time.Duration) *Err
 		if absent++; failure.Outcome != Unreached {
 			absent = 0
 		}
-		if absent == absences {
+		if absent == maxUnreached {
 			return failure
 		}
 		pause = next

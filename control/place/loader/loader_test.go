@@ -42,7 +42,7 @@ func TestToClearUpEndsAfterAWhile(t *testing.T) {
 				t.Errorf("try %d at %v, want %v s", i, at[i], int(want))
 			}
 		}
-		if got := time.Since(start); got != patience || len(at) != 93 {
+		if got := time.Since(start); got != unloadPatience || len(at) != 93 {
 			t.Errorf("%d tries in %v", len(at), got)
 		}
 	})

@@ -86,20 +86,20 @@ func TestOutcomesAtTorchServe(t *testing.T) {
 // asked once per incarnation.
 func TestWhatTorchServeIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSimulatedShelf(t, engine.TorchServe).(*simulatedShelf)
+		s := newSimulatedEngine(t, engine.TorchServe).(*simulatedEngine)
 		l, err := Open(s.endpoint(), s.access(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		p := &scene{T: t, shelf: s, kind: engine.TorchServe, loader: l}
+		p := &scene{T: t, repositoryEngine: s, kind: engine.TorchServe, loader: l}
 		p.put("m", repository.Model{})
 		p.must("m")
 		p.look(Record{}, []string{"m"})
 		s.kill()
 		s.fixed = true
 		s.start()
-		if seen, err := l.Look(t.Context(), Record{}); err != nil || seen.Takes || !seen.Purged {
+		if seen, err := l.Scrape(t.Context(), Record{}); err != nil || seen.Takes || !seen.Purged {
 			t.Errorf("one that lets nobody load since it began anew: %+v, %v", seen, err)
 		}
 	})
@@ -116,7 +116,7 @@ func TestWhatTorchServeIsAskedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.Look(t.Context(), Record{}); err == nil || strings.Contains(err.Error(), "s3cr3t") {
+		if _, err := l.Scrape(t.Context(), Record{}); err == nil || strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("a look: %v", err)
 		}
 		_ = l.Close()
@@ -134,9 +134,10 @@ func TestALookAtTorchServe(t *testing.T) {
 				`200 {"models":[{"modelName":"b"},{"modelName":"c"}]}`,
 			"GET /models/a": `200 [{"workers":[{"status":"READY","pid":5}]}]`,
 			"GET /models/b": `200 [{"workers":[{"status":"UNLOADING","pid":6}]}]`,
-			"GET /models/c": `200 [{"workers":[]}]`, "DELETE /models/" + nobody: `405 {"type":"MethodNotAllowedException","message":"no"}`,
+			"GET /models/c": `200 [{"workers":[]}]`, "DELETE /models/" +
+				noSuchModel: `405 {"type":"MethodNotAllowedException","message":"no"}`,
 		})
-		seen, err := l.Look(t.Context(), Record{})
+		seen, err := l.Scrape(t.Context(), Record{})
 		if err != nil || seen.Takes || !seen.Lists || len(seen.Models) != 2 || seen.Models[0] != (Listed{ID: "a"}) ||
 			seen.Models[1] != (Listed{ID: "b", State: Loading}) {
 			t.Errorf("%+v, %v", seen, err)
@@ -149,7 +150,7 @@ func TestALookAtTorchServe(t *testing.T) {
 		`400 {"type":"InvalidKeyException","message":"no"}`: "refused: 400: no: " + engineclient.WantsToken} {
 		synctest.Test(t, func(t *testing.T) {
 			l := answering(t, engine.TorchServe, map[string]string{"GET /models": answer})
-			if _, err := l.Look(t.Context(), Record{}); said(err, "") != want {
+			if _, err := l.Scrape(t.Context(), Record{}); said(err, "") != want {
 				t.Errorf("%s: %s, want %s", answer, said(err, ""), want)
 			}
 			_ = l.Close()

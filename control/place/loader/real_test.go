@@ -44,11 +44,11 @@ func TestRealRepositories(t *testing.T) { playReal(t, v2Kinds...) }
 func TestRealTorchServe(t *testing.T) { playReal(t, engine.TorchServe) }
 
 func playReal(t *testing.T, kinds ...engine.Kind) {
-	shelves := make(map[engine.Kind]*realShelf)
+	shelves := make(map[engine.Kind]*realEngine)
 	for _, kind := range kinds {
-		shelves[kind] = newRealShelf(t, kind)
+		shelves[kind] = newRealEngine(t, kind)
 	}
-	perform(t, func(t *testing.T, kind engine.Kind) shelf {
+	perform(t, func(t *testing.T, kind engine.Kind) repositoryEngine {
 		shelves[kind].T = t
 		return shelves[kind]
 	}, kinds, func(t *testing.T, run func(t *testing.T)) { run(t) })
@@ -57,7 +57,7 @@ func playReal(t *testing.T, kinds ...engine.Kind) {
 // A Triton without explicit model control reports that it cannot load models, and has those of its
 // repository.
 func TestRealTritonWithoutExplicitControl(t *testing.T) {
-	s := newRealShelf(t, engine.Triton, "--model-control-mode=none")
+	s := newRealEngine(t, engine.Triton, "--model-control-mode=none")
 	s.kill()
 	s.put("m", repository.Model{})
 	s.start()
@@ -66,19 +66,19 @@ func TestRealTritonWithoutExplicitControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	seen, err := l.Look(t.Context(), Record{})
+	seen, err := l.Scrape(t.Context(), Record{})
 	if err != nil || seen.Takes || !seen.Lists || len(seen.Models) != 1 || seen.Models[0] != (Listed{ID: "m"}) {
 		t.Errorf("a look: %+v, %v", seen, err)
 	}
 	_, err = l.Load(t.Context(), Model{ID: "m2"}, time.Minute)
 	if failed := faultOf(err); failed == nil || failed.Outcome != Refused ||
-		!strings.Contains(failed.Words, "--model-control-mode=explicit") {
+		!strings.Contains(failed.Message, "--model-control-mode=explicit") {
 		t.Errorf("a load: %v", said(err, "done"))
 	}
 }
 
-// realShelf is a real engine with the folder of its models.
-type realShelf struct {
+// realEngine is a real engine with the folder of its models.
+type realEngine struct {
 	*testing.T
 	kind        engine.Kind
 	folder, log string
@@ -89,10 +89,10 @@ type realShelf struct {
 // engines starts real engines.
 var engines = process.NewStarter()
 
-func newRealShelf(t *testing.T, kind engine.Kind, flags ...string) *realShelf {
+func newRealEngine(t *testing.T, kind engine.Kind, flags ...string) *realEngine {
 	t.Helper()
 	dir := t.TempDir()
-	s := &realShelf{T: t, kind: kind, folder: filepath.Join(dir, "models"), log: filepath.Join(dir, "loads"), flags: flags}
+	s := &realEngine{T: t, kind: kind, folder: filepath.Join(dir, "models"), log: filepath.Join(dir, "loads"), flags: flags}
 	s.write("", "", nil)
 	if kind == engine.MLServer {
 		s.write("", "shelf.py", []byte(sklearnModel))
@@ -149,7 +149,7 @@ class TritonPythonModel:
         time.sleep(%v)
 `
 
-func (s *realShelf) write(folder, name string, text []byte) {
+func (s *realEngine) write(folder, name string, text []byte) {
 	s.Helper()
 	at := filepath.Join(s.folder, folder)
 	if err := os.MkdirAll(at, 0o755); err != nil {
@@ -177,7 +177,7 @@ def handle(data, context):
     return ["ok"] * len(data or [])
 `
 
-func (s *realShelf) put(name string, m repository.Model) {
+func (s *realEngine) put(name string, m repository.Model) {
 	s.Helper()
 	if s.kind == engine.TorchServe {
 		s.write("../handlers", name+".py", fmt.Appendf(nil, handler, name, m.Load.Seconds(), m.Fail))
@@ -212,7 +212,7 @@ func (s *realShelf) put(name string, m repository.Model) {
 	s.write(name, "model.joblib", fitted)
 }
 
-func (s *realShelf) endpoint() Endpoint {
+func (s *realEngine) endpoint() Endpoint {
 	e := Endpoint{Address: realHosts[s.kind] + ":" + realPorts[s.kind], Kind: s.kind}
 	if s.kind == engine.TorchServe {
 		e.Management = realHosts[s.kind] + ":8081"
@@ -220,9 +220,9 @@ func (s *realShelf) endpoint() Endpoint {
 	return e
 }
 
-func (s *realShelf) access() engineclient.Access { return engineclient.Access{} }
+func (s *realEngine) access() engineclient.Access { return engineclient.Access{} }
 
-func (s *realShelf) loads(name string) (n int) {
+func (s *realEngine) loads(name string) (n int) {
 	s.Helper()
 	text, err := os.ReadFile(s.log)
 	if err != nil {
@@ -236,7 +236,7 @@ func (s *realShelf) loads(name string) (n int) {
 	return n
 }
 
-func (s *realShelf) start() {
+func (s *realEngine) start() {
 	s.Helper()
 	if err := os.WriteFile(s.log, nil, 0o600); err != nil {
 		s.Fatal(err)
@@ -267,7 +267,7 @@ func (s *realShelf) start() {
 	}
 }
 
-func (s *realShelf) kill() {
+func (s *realEngine) kill() {
 	s.process.KillGroup()
 	for { // a TorchServe is two processes
 		conn, err := net.DialTimeout("tcp", cmp.Or(s.endpoint().Management, s.endpoint().Address), time.Second)

@@ -29,14 +29,14 @@ var reread = map[engine.Kind]time.Duration{engine.MLServer: 5 * time.Minute}
 // Triton loads in its eight threads that also answer requests, so it gets as many as in ModelMesh.
 var repositoryLoads = map[engine.Kind]int{engine.MLServer: 1, engine.Triton: 2}
 
-// closedWords are the advice for an engine that does not allow loads.
-var closedWords = map[engine.Kind]string{
+// closedAdvice are the advice for an engine that does not allow loads.
+var closedAdvice = map[engine.Kind]string{
 	engine.MLServer: "it has no V2 model repository there", engine.Triton: "start Triton with --model-control-mode=explicit",
 }
 
-// nobody is the name of a model that no repository has: an attempt to unload it only shows whether
-// the engine allows unloads.
-const nobody = "headgate-nobody"
+// noSuchModel is the name of a model that no repository has: an attempt to unload it only shows
+// whether the engine allows unloads.
+const noSuchModel = "headgate-nobody"
 
 // empty is the body of calls without parameters. MLServer requires one.
 var empty = []byte("{}")
@@ -50,7 +50,7 @@ type modelRepository struct {
 	caller
 
 	mu  sync.Mutex // guards the following
-	had held
+	had loadedModels
 	// calls is the number of ended loads and unloads.
 	calls int
 	// last is the last index, updated by the known outcomes of later loads and unloads; nil before
@@ -60,20 +60,20 @@ type modelRepository struct {
 	lastAt    time.Time
 	lastCalls int
 	witness   int  // index of the next loaded model to query
-	anew      bool // the engine has restarted, and no scrape has reported it
+	restarted bool // the engine has restarted, and no scrape has reported it
 	asked     bool // whether it allows loads was asked
 	closed    bool // it does not allow loads
 }
 
 func openRepository(e Endpoint, a engineclient.Access) *modelRepository {
-	return &modelRepository{caller: newCaller(e, a), had: make(held)}
+	return &modelRepository{caller: newCaller(e, a), had: make(loadedModels)}
 }
 
-// Look reads the index. If that is expensive and the last index may still be valid, it queries one
-// of the loaded models instead, in rotation: an engine that has restarted has none of them.
-func (d *modelRepository) Look(ctx context.Context, r Record) (Seen, error) {
-	s := Seen{Incarnation: d.Incarnation}
-	models, err := d.kept(ctx, r.Afresh)
+// Scrape reads the index. If that is expensive and the last index may still be valid, it queries
+// one of the loaded models instead, in rotation: an engine that has restarted has none of them.
+func (d *modelRepository) Scrape(ctx context.Context, r Record) (ScrapeResult, error) {
+	s := ScrapeResult{Incarnation: d.Incarnation}
+	models, err := d.kept(ctx, r.Stale)
 	if err == nil && models == nil {
 		models, err = d.index(ctx)
 	}
@@ -81,7 +81,7 @@ func (d *modelRepository) Look(ctx context.Context, r Record) (Seen, error) {
 		return s, err
 	}
 	if s.Takes, err = d.open(ctx); err != nil {
-		return Seen{}, err
+		return ScrapeResult{}, err
 	}
 	s.Lists, s.Limits.Loads = true, repositoryLoads[d.Kind]
 	for _, m := range models {
@@ -91,7 +91,7 @@ func (d *modelRepository) Look(ctx context.Context, r Record) (Seen, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s.Purged, d.anew = d.anew, false
+	s.Purged, d.restarted = d.restarted, false
 	return s, nil
 }
 
@@ -124,7 +124,7 @@ func (d *modelRepository) kept(ctx context.Context, afresh bool) ([]engine.Store
 	if len(serving) > 0 {
 		path = engine.ReadyCall.Path(d.Kind, serving[turn%len(serving)])
 	}
-	said, err := d.tell(ctx, http.MethodGet, path)
+	said, err := d.call(ctx, http.MethodGet, path)
 	if err != nil || said.status != http.StatusOK {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (d *modelRepository) index(ctx context.Context) ([]engine.StoredModel, erro
 	calls, had := d.calls, maps.Clone(d.had)
 	d.mu.Unlock()
 	began := time.Now()
-	said, err := d.tell(ctx, http.MethodPost, engine.IndexPath)
+	said, err := d.call(ctx, http.MethodPost, engine.IndexPath)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func (d *modelRepository) index(ctx context.Context) ([]engine.StoredModel, erro
 		}
 	}
 	if d.had.compare(there, had) {
-		d.anew, d.asked = true, false
+		d.restarted, d.asked = true, false
 	}
 	if calls == d.calls {
 		for _, m := range models {
@@ -182,7 +182,7 @@ func (d *modelRepository) open(ctx context.Context) (bool, error) {
 	if asked {
 		return !closed, nil
 	}
-	said, err := d.tell(ctx, http.MethodPost, engine.UnloadCall.Path(d.Kind, nobody))
+	said, err := d.call(ctx, http.MethodPost, engine.UnloadCall.Path(d.Kind, noSuchModel))
 	if err != nil {
 		return false, err
 	}
@@ -215,7 +215,7 @@ func (d *modelRepository) Load(ctx context.Context, m Model) (Loaded, error) {
 		sure = true
 		return Loaded{}, fault(Refused, "the engine did not load it: "+found.Reason)
 	}
-	said, err := d.tell(ctx, http.MethodPost, engine.LoadCall.Path(d.Kind, m.ID))
+	said, err := d.call(ctx, http.MethodPost, engine.LoadCall.Path(d.Kind, m.ID))
 	if err != nil {
 		return Loaded{}, err
 	}
@@ -258,7 +258,7 @@ func (d *modelRepository) Unload(ctx context.Context, id string) (err error) {
 	if _, err := d.await(ctx, id, func(s engine.Stage) bool { return s != engine.Coming }); err != nil {
 		return err
 	}
-	said, err := d.tell(ctx, http.MethodPost, engine.UnloadCall.Path(d.Kind, id))
+	said, err := d.call(ctx, http.MethodPost, engine.UnloadCall.Path(d.Kind, id))
 	if err != nil {
 		return err
 	}
@@ -331,7 +331,7 @@ var doing = map[engine.Stage]string{engine.Coming: "loading", engine.Leaving: "u
 // stage returns the stage of a model: it queries the model and, if that is not conclusive, the
 // index.
 func (d *modelRepository) stage(ctx context.Context, id string) (finding, error) {
-	said, err := d.tell(ctx, http.MethodGet, engine.ReadyCall.Path(d.Kind, id))
+	said, err := d.call(ctx, http.MethodGet, engine.ReadyCall.Path(d.Kind, id))
 	if err != nil {
 		return finding{}, err
 	}
@@ -354,14 +354,14 @@ func (d *modelRepository) stage(ctx context.Context, id string) (finding, error)
 	return finding{StoredModel: found, took: time.Since(began)}, nil
 }
 
-// told is an engine's answer with its whole message.
-type told struct {
+// answerText is an engine's answer with its whole message.
+type answerText struct {
 	answer
 	body []byte
 }
 
-// tell makes a call.
-func (d *modelRepository) tell(ctx context.Context, method, path string) (told, error) {
+// call makes a call.
+func (d *modelRepository) call(ctx context.Context, method, path string) (answerText, error) {
 	of := call{method: method, address: d.managedAt(), path: path, raw: d.Kind == engine.Triton}
 	if method == http.MethodPost {
 		of.body = empty
@@ -369,17 +369,17 @@ func (d *modelRepository) tell(ctx context.Context, method, path string) (told, 
 	var text bytes.Buffer
 	is, err := d.ask(ctx, of, &text)
 	if err != nil {
-		return told{}, err
+		return answerText{}, err
 	}
-	return told{answerTo(is, text.Bytes()[:min(text.Len(), maxAnswer)]), text.Bytes()}, nil
+	return answerText{answerTo(is, text.Bytes()[:min(text.Len(), maxAnswer)]), text.Bytes()}, nil
 }
 
 // refusal converts an unsuccessful answer to an Error.
-func (d *modelRepository) refusal(said told, means engine.Told) *Error {
+func (d *modelRepository) refusal(said answerText, means engine.Told) *Error {
 	outcome, words := Unclear, said.String()
 	switch {
 	case means == engine.Closed:
-		outcome, words = Refused, words+": "+closedWords[d.Kind]
+		outcome, words = Refused, words+": "+closedAdvice[d.Kind]
 	case means == engine.Absent:
 		outcome = Refused
 	case said.status == http.StatusUnauthorized || said.status == http.StatusForbidden:
@@ -388,6 +388,6 @@ func (d *modelRepository) refusal(said told, means engine.Told) *Error {
 		outcome, words = Refused, words+": a redirect, which is not followed"
 	}
 	refused := fault(outcome, words)
-	refused.Passing = isPassing(said.status)
+	refused.Transient = isTransient(said.status)
 	return refused
 }

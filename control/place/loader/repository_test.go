@@ -19,9 +19,9 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// shelf is an engine with a model repository, simulated or real, and what a test can do to it
-// without the driver.
-type shelf interface {
+// repositoryEngine is an engine with a model repository, simulated or real, and what a test can do
+// to it without the driver.
+type repositoryEngine interface {
 	endpoint() Endpoint
 	access() engineclient.Access
 	// put puts a model into the repository.
@@ -36,7 +36,7 @@ type shelf interface {
 // scene is one run of a scenario.
 type scene struct {
 	*testing.T
-	shelf
+	repositoryEngine
 	kind   engine.Kind
 	loader *Loader
 }
@@ -74,14 +74,14 @@ func (p *scene) unloadIn(name string, d time.Duration) *Error {
 func (p *scene) must(name string) {
 	p.Helper()
 	if err := p.loadIn(name, time.Minute); err != nil {
-		p.Fatalf("a load of %s: %v: %s", name, err.Outcome, err.Words)
+		p.Fatalf("a load of %s: %v: %s", name, err.Outcome, err.Message)
 	}
 }
 
 // want checks an error: its outcome, and a part of its message; an empty message means no error.
 func (p *scene) want(what string, err *Error, outcome Outcome, words string) {
 	p.Helper()
-	if err == nil || err.Outcome != outcome || !strings.Contains(err.Words, words) {
+	if err == nil || err.Outcome != outcome || !strings.Contains(err.Message, words) {
 		p.Errorf("%s: %+v, want %v: %q", what, err, outcome, words)
 	}
 }
@@ -89,14 +89,14 @@ func (p *scene) want(what string, err *Error, outcome Outcome, words string) {
 func (p *scene) done(what string, err *Error) {
 	p.Helper()
 	if err != nil {
-		p.Errorf("%s: %v: %s", what, err.Outcome, err.Words)
+		p.Errorf("%s: %v: %s", what, err.Outcome, err.Message)
 	}
 }
 
 // look scrapes the engine, and checks that some models are listed as ready, and others not at all.
-func (p *scene) look(r Record, listed []string, not ...string) Seen {
+func (p *scene) look(r Record, listed []string, not ...string) ScrapeResult {
 	p.Helper()
-	seen, err := p.loader.Look(p.within(time.Minute), r)
+	seen, err := p.loader.Scrape(p.within(time.Minute), r)
 	if err != nil || !seen.Lists || !seen.Takes || seen.Limits.Loads == 0 {
 		p.Fatalf("a look: %+v, %v", seen, err)
 	}
@@ -136,7 +136,7 @@ func (p *scene) behind(c engine.RepositoryCall, name string) {
 		if c == engine.UnloadCall {
 			method, path = http.MethodDelete, engine.TorchModel(name)
 		}
-		if said, err := d.tell(p.within(time.Minute), method, path); err != nil ||
+		if said, err := d.call(p.within(time.Minute), method, path); err != nil ||
 			engine.ReadTorchAnswer(said.status, said.body) != engine.Done {
 			p.Fatalf("%s %s: %v, %v", method, path, said.answer, err)
 		}
@@ -148,7 +148,7 @@ func (p *scene) behind(c engine.RepositoryCall, name string) {
 	}
 	d := openRepository(e, p.access())
 	defer d.Close()
-	if said, err := d.tell(p.within(time.Minute), http.MethodPost, c.Path(e.Kind, name)); err != nil || said.status != http.StatusOK {
+	if said, err := d.call(p.within(time.Minute), http.MethodPost, c.Path(e.Kind, name)); err != nil || said.status != http.StatusOK {
 		p.Fatalf("%s of %s: %v, %v", c, name, said.answer, err)
 	}
 }
@@ -158,7 +158,7 @@ const (
 	late   = time.Second
 )
 
-var afresh = Record{Afresh: true}
+var afresh = Record{Stale: true}
 
 // repositoryScenarios are scenarios between the driver and an engine with a model repository. With
 // the build tag real, they run with real engines, so that the simulated ones stay true to them.
@@ -393,7 +393,7 @@ var repositoryScenarios = []struct {
 		p.register("theirs")
 		d := openTorchServe(p.endpoint(), p.access())
 		defer d.Close()
-		_, _ = d.tell(p.within(time.Minute), http.MethodPut, engine.TorchScale("theirs"))
+		_, _ = d.call(p.within(time.Minute), http.MethodPut, engine.TorchScale("theirs"))
 		p.want("a load", p.loadIn("theirs", time.Minute), Refused, "log says why")
 		p.look(Record{}, nil, "theirs")
 	}},
@@ -402,7 +402,7 @@ var repositoryScenarios = []struct {
 		p.kill()
 		// This call may still begin on the broken connection, so it is unclear whether it reached
 		// the engine.
-		if _, err := p.loader.Look(p.within(time.Minute), Record{}); err == nil {
+		if _, err := p.loader.Scrape(p.within(time.Minute), Record{}); err == nil {
 			p.Error("a look at an engine that is gone finds something")
 		}
 		p.want("a load", p.loadIn("m", time.Minute), Unreached, "")
@@ -422,7 +422,7 @@ func (p *scene) register(name string) {
 	p.Helper()
 	d := openTorchServe(p.endpoint(), p.access())
 	defer d.Close()
-	if said, err := d.tell(p.within(time.Minute), http.MethodPost, "/models?url="+archive(name)+"&model_name="+name); err != nil ||
+	if said, err := d.call(p.within(time.Minute), http.MethodPost, "/models?url="+archive(name)+"&model_name="+name); err != nil ||
 		said.status != http.StatusOK {
 		p.Fatalf("%v, %v", said.answer, err)
 	}
@@ -431,7 +431,7 @@ func (p *scene) register(name string) {
 func second(_ Loaded, err error) error { return err }
 
 // perform runs all scenarios for each kind, or those whose names begin with a given prefix.
-func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) shelf, kinds []engine.Kind,
+func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) repositoryEngine, kinds []engine.Kind,
 	in func(t *testing.T, run func(t *testing.T))) {
 	for _, kind := range kinds {
 		for _, c := range repositoryScenarios {
@@ -446,7 +446,7 @@ func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) shelf, kin
 						t.Fatal(err)
 					}
 					defer l.Close()
-					p := &scene{T: t, shelf: s, kind: kind, loader: l}
+					p := &scene{T: t, repositoryEngine: s, kind: kind, loader: l}
 					if kind.Recalled() { // no loads before
 						p.look(Record{}, nil)
 					}
@@ -460,13 +460,13 @@ func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) shelf, kin
 var v2Kinds = []engine.Kind{engine.MLServer, engine.Triton}
 
 func TestRepositories(t *testing.T) {
-	perform(t, newSimulatedShelf, all, func(t *testing.T, run func(t *testing.T)) {
+	perform(t, newSimulatedEngine, all, func(t *testing.T, run func(t *testing.T)) {
 		synctest.Test(t, run)
 	})
 }
 
-// simulatedShelf is a simulated engine in memory.
-type simulatedShelf struct {
+// simulatedEngine is a simulated engine in memory.
+type simulatedEngine struct {
 	t      *testing.T
 	kind   engine.Kind
 	at     site
@@ -479,14 +479,14 @@ type simulatedShelf struct {
 	events bytes.Buffer
 }
 
-func newSimulatedShelf(t *testing.T, kind engine.Kind) shelf {
-	s := &simulatedShelf{t: t, kind: kind, models: map[string]repository.Model{}}
+func newSimulatedEngine(t *testing.T, kind engine.Kind) repositoryEngine {
+	s := &simulatedEngine{t: t, kind: kind, models: map[string]repository.Model{}}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
 }
 
-func (s *simulatedShelf) endpoint() Endpoint {
+func (s *simulatedEngine) endpoint() Endpoint {
 	e := Endpoint{Address: address, Kind: s.kind}
 	if s.kind == engine.TorchServe {
 		e.Management = address
@@ -494,14 +494,14 @@ func (s *simulatedShelf) endpoint() Endpoint {
 	return e
 }
 
-func (s *simulatedShelf) access() engineclient.Access { return engineclient.Access{Dial: s.at.dial} }
+func (s *simulatedEngine) access() engineclient.Access { return engineclient.Access{Dial: s.at.dial} }
 
-func (s *simulatedShelf) put(name string, m repository.Model) {
+func (s *simulatedEngine) put(name string, m repository.Model) {
 	s.models[name] = m
 	s.server.Put(name, m)
 }
 
-func (s *simulatedShelf) start() {
+func (s *simulatedEngine) start() {
 	s.server = repository.New(repository.Config{Kind: s.kind, Models: s.models, Fixed: s.fixed, Events: llm.NewEvents(s, "")})
 	s.mu.Lock()
 	s.events.Reset()
@@ -517,19 +517,19 @@ func (s *simulatedShelf) start() {
 	}
 }
 
-func (s *simulatedShelf) kill() {
+func (s *simulatedEngine) kill() {
 	s.at.close()
 	s.end()
 }
 
 // Write takes the engine's event log.
-func (s *simulatedShelf) Write(p []byte) (int, error) {
+func (s *simulatedEngine) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.events.Write(p)
 }
 
-func (s *simulatedShelf) loads(name string) (n int) {
+func (s *simulatedEngine) loads(name string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for d := json.NewDecoder(bytes.NewReader(s.events.Bytes())); d.More(); {
@@ -550,13 +550,13 @@ func (s *simulatedShelf) loads(name string) (n int) {
 func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
 	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSimulatedShelf(t, kind).(*simulatedShelf)
+			s := newSimulatedEngine(t, kind).(*simulatedEngine)
 			l, err := Open(s.endpoint(), s.access(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			p := &scene{T: t, shelf: s, kind: kind, loader: l}
+			p := &scene{T: t, repositoryEngine: s, kind: kind, loader: l}
 			p.put("a", repository.Model{})
 			p.put("b", repository.Model{Load: slowly})
 			read := func(what string, want int, of func()) {
@@ -596,7 +596,7 @@ func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
 			p.want("an unload that ends in the midst", p.unloadIn("b", 0), Unreached, "")
 			p.must("a")
 			read("a look after that and a load", 1, look)
-			if n := s.server.Asked("POST /v2/repository/models/" + nobody + "/unload"); n != 1 {
+			if n := s.server.Asked("POST /v2/repository/models/" + noSuchModel + "/unload"); n != 1 {
 				t.Errorf("%s: whether it lets models be loaded it was asked %d times", kind, n)
 			}
 		})
@@ -608,13 +608,13 @@ func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
 func TestEachModelIsAskedForByTurns(t *testing.T) {
 	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSimulatedShelf(t, kind)
+			s := newSimulatedEngine(t, kind)
 			l, err := Open(s.endpoint(), s.access(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			p := &scene{T: t, shelf: s, kind: kind, loader: l}
+			p := &scene{T: t, repositoryEngine: s, kind: kind, loader: l}
 			for _, name := range []string{"a", "b", "c"} {
 				p.put(name, repository.Model{})
 				p.must(name)
@@ -623,7 +623,7 @@ func TestEachModelIsAskedForByTurns(t *testing.T) {
 			p.behind(engine.UnloadCall, "b")
 			time.Sleep(time.Second)
 			for range 3 {
-				_, _ = l.Look(t.Context(), Record{})
+				_, _ = l.Scrape(t.Context(), Record{})
 			}
 			if p.look(Record{}, []string{"a", "c"}, "b").Purged {
 				t.Errorf("%s is taken to have begun anew", kind)
@@ -635,7 +635,7 @@ func TestEachModelIsAskedForByTurns(t *testing.T) {
 // A Triton that does not allow loads is reported as such, with advice. Its models are listed.
 func TestATritonWithoutExplicitControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &simulatedShelf{t: t, kind: engine.Triton, models: map[string]repository.Model{"m": {}}, fixed: true}
+		s := &simulatedEngine{t: t, kind: engine.Triton, models: map[string]repository.Model{"m": {}}, fixed: true}
 		s.start()
 		defer s.kill()
 		l, err := Open(s.endpoint(), s.access(), nil)
@@ -644,12 +644,12 @@ func TestATritonWithoutExplicitControl(t *testing.T) {
 		}
 		defer l.Close()
 		for range 2 {
-			seen, err := l.Look(t.Context(), Record{})
+			seen, err := l.Scrape(t.Context(), Record{})
 			if err != nil || seen.Takes || !seen.Lists || !slices.Equal(seen.Models, []Listed{{ID: "m"}}) {
 				t.Errorf("a look: %+v, %v", seen, err)
 			}
 		}
-		p := &scene{T: t, shelf: s, kind: engine.Triton, loader: l}
+		p := &scene{T: t, repositoryEngine: s, kind: engine.Triton, loader: l}
 		s.put("other", repository.Model{})
 		p.want("a load", p.loadIn("other", time.Minute), Refused, "--model-control-mode=explicit")
 		p.want("an unload", p.unloadIn("m", time.Minute), Refused, "--model-control-mode=explicit")
@@ -799,7 +799,7 @@ func TestALookAtAnEngineWithoutAnIndex(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := answering(t, engine.Triton, map[string]string{"POST /v2/repository/index": c.index})
-			seen, err := l.Look(t.Context(), Record{})
+			seen, err := l.Scrape(t.Context(), Record{})
 			if seen.Lists || seen.Takes || (err == nil) != c.seen {
 				t.Errorf("%s: %+v, %v", c.index, seen, err)
 			}

@@ -48,13 +48,13 @@ type modelRuntime struct {
 	ended   atomic.Bool        // a dial was refused since the runtime was last made ready: its process has ended
 	stop    context.CancelFunc // ends redial
 
-	looking chan struct{} // capacity 1: full during a scrape; never closed
-	mu      sync.Mutex    // guards life
-	life    *life         // incarnation at the last scrape; nil before the first
+	looking chan struct{}     // capacity 1: full during a scrape; never closed
+	mu      sync.Mutex        // guards life
+	life    *incarnationState // incarnation at the last scrape; nil before the first
 }
 
-// life is one incarnation of a runtime.
-type life struct {
+// incarnationState is one incarnation of a runtime.
+type incarnationState struct {
 	incarnation string
 	limits      Limits
 
@@ -62,7 +62,7 @@ type life struct {
 	connection int64
 
 	mu           sync.Mutex // guards the following
-	doubtful     bool       // see [Seen]
+	doubtful     bool       // see [ScrapeResult]
 	unpredicting bool       // it does not implement predictions
 }
 
@@ -137,13 +137,13 @@ func (r *modelRuntime) incarnation(ctx context.Context) (string, error) {
 	return r.peer(conn), nil
 }
 
-// Look makes the runtime ready if its present incarnation has no record.
-func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
+// Scrape makes the runtime ready if its present incarnation has no record.
+func (r *modelRuntime) Scrape(ctx context.Context, record Record) (ScrapeResult, error) {
 	select {
 	case r.looking <- struct{}{}:
 		defer func() { <-r.looking }()
 	case <-ctx.Done():
-		return Seen{}, fault(Unreached, "control did not ask the engine: "+ctx.Err().Error())
+		return ScrapeResult{}, fault(Unreached, "control did not ask the engine: "+ctx.Err().Error())
 	}
 	incarnation, err := r.incarnation(ctx)
 	known := r.current()
@@ -151,16 +151,16 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 		if known != nil && known.incarnation == "" {
 			known.doubt()
 		}
-		return Seen{}, err
+		return ScrapeResult{}, err
 	}
-	anew := record.Anew || incarnation == "" && r.ended.Load()
+	anew := record.Restarted || incarnation == "" && r.ended.Load()
 	if known != nil && known.incarnation == incarnation && !anew {
 		if incarnation == "" {
 			r.watch(known)
 		}
 		return known.seen(), nil
 	}
-	now := &life{incarnation: incarnation, limits: record.Limits}
+	now := &incarnationState{incarnation: incarnation, limits: record.Limits}
 	// If this incarnation cannot be told from the recorded one, the record counts: a readiness
 	// query would unload models that the runtime serves.
 	purged := !record.Known || anew || record.Incarnation != incarnation && record.Incarnation != "" && incarnation != ""
@@ -173,7 +173,7 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 		}
 		if err != nil {
 			r.ended.CompareAndSwap(false, ended)
-			return Seen{}, err
+			return ScrapeResult{}, err
 		}
 		r.awaitState(ctx)
 		now.connection = r.dialled.Load()
@@ -200,26 +200,26 @@ func (r *modelRuntime) awaitState(ctx context.Context) {
 
 // watch checks whether the connection by which the runtime was made ready still exists, if nothing
 // else shows a restart, and otherwise makes another.
-func (r *modelRuntime) watch(l *life) {
+func (r *modelRuntime) watch(l *incarnationState) {
 	if r.conn.GetState() != connectivity.Ready || r.dialled.Load() != l.connection {
 		l.doubt()
 	}
 	r.conn.Connect()
 }
 
-func (r *modelRuntime) current() *life {
+func (r *modelRuntime) current() *incarnationState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.life
 }
 
-func (l *life) seen() Seen {
+func (l *incarnationState) seen() ScrapeResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Seen{Takes: true, Incarnation: l.incarnation, Limits: l.limits, Doubtful: l.doubtful}
+	return ScrapeResult{Takes: true, Incarnation: l.incarnation, Limits: l.limits, Doubtful: l.doubtful}
 }
 
-func (l *life) doubt() {
+func (l *incarnationState) doubt() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.doubtful = true
@@ -230,7 +230,7 @@ func (r *modelRuntime) makeReady(ctx context.Context) (Limits, error) {
 	for {
 		s, err := r.calls.RuntimeStatus(ctx, &mmesh.RuntimeStatusRequest{}, grpc.WaitForReady(true))
 		if err != nil {
-			return Limits{}, fault(Unclear, "runtimeStatus: "+sayStatus(err))
+			return Limits{}, fault(Unclear, "runtimeStatus: "+formatStatus(err))
 		}
 		if s.GetStatus() == mmesh.RuntimeStatusResponse_READY {
 			methods, err := methodsOf(s)
@@ -304,7 +304,7 @@ func (r *modelRuntime) Unload(ctx context.Context, id string) error {
 	if e := failed("unloadModel", err, to); e.Outcome == Unreached {
 		return e
 	}
-	return fault(Unclear, "unloadModel: "+sayStatus(err))
+	return fault(Unclear, "unloadModel: "+formatStatus(err))
 }
 
 // Predict asks for an estimate. A runtime that does not implement it is not asked again in this
@@ -330,13 +330,13 @@ func (r *modelRuntime) Predict(ctx context.Context, m Model) (int64, error) {
 	return int64(answer.GetSizeInBytes()), nil
 }
 
-func (l *life) silent() bool {
+func (l *incarnationState) silent() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unpredicting
 }
 
-func (l *life) silence() {
+func (l *incarnationState) silence() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unpredicting = true
@@ -360,14 +360,14 @@ func (r *modelRuntime) Size(ctx context.Context, id string) (int64, error) {
 // failed converts a failed call to an Error. By the interface's rules, two codes mean that nothing
 // was tried; all others are unclear. A call that had no connection has no peer.
 func failed(method string, err error, to peer.Peer) *Error {
-	words := method + ": " + sayStatus(err)
+	words := method + ": " + formatStatus(err)
 	switch code := status.Code(err); {
 	case code == codes.FailedPrecondition || code == codes.InvalidArgument:
 		return fault(Refused, words)
 	case unconnected(err, to):
 		return fault(Unreached, words)
 	case code == codes.Unavailable || code == codes.Aborted:
-		return passingFault(Unclear, words)
+		return transientFault(Unclear, words)
 	}
 	return fault(Unclear, words)
 }

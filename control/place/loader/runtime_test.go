@@ -81,11 +81,11 @@ func openRuntimeFor(t *testing.T, management, incarnation string) *Loader {
 }
 
 // look scrapes the runtime, with testTimeout.
-func look(t *testing.T, l *Loader, r Record) (Seen, Record) {
+func look(t *testing.T, l *Loader, r Record) (ScrapeResult, Record) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	seen, err := l.Look(ctx, r)
+	seen, err := l.Scrape(ctx, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestAnotherProcessAtASocketIsAnotherLife(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := record.Incarnation
-		var seen Seen
+		var seen ScrapeResult
 		if seen, record = look(t, l, record); !seen.Purged || seen.Incarnation == before {
 			t.Errorf("life %d: %+v after %q", life, seen, before)
 		}
@@ -259,13 +259,13 @@ func TestPredictionsAreQuickOrNone(t *testing.T) {
 	}
 }
 
-// gossip is a model runtime that repeats the token of each call in its message.
-type gossip struct {
+// tokenEcho is a model runtime that repeats the token of each call in its message.
+type tokenEcho struct {
 	mmesh.UnimplementedModelRuntimeServer
 	last atomic.Value
 }
 
-func (g *gossip) RuntimeStatus(ctx context.Context, _ *mmesh.RuntimeStatusRequest) (*mmesh.RuntimeStatusResponse, error) {
+func (g *tokenEcho) RuntimeStatus(ctx context.Context, _ *mmesh.RuntimeStatusRequest) (*mmesh.RuntimeStatusResponse, error) {
 	all, _ := metadata.FromIncomingContext(ctx)
 	shown := strings.Join(all.Get("authorization"), ",")
 	g.last.Store(shown)
@@ -275,7 +275,7 @@ func (g *gossip) RuntimeStatus(ctx context.Context, _ *mmesh.RuntimeStatusReques
 // A runtime is called with its endpoint's token and no other. The token is removed from the
 // runtime's messages.
 func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
-	g, server := new(gossip), grpc.NewServer()
+	g, server := new(tokenEcho), grpc.NewServer()
 	mmesh.RegisterModelRuntimeServer(server, g)
 	var config net.ListenConfig
 	l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -295,7 +295,7 @@ func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-		_, err = l.Look(ctx, Record{})
+		_, err = l.Scrape(ctx, Record{})
 		cancel()
 		_ = l.Close()
 		if got := g.last.Load(); got != want {
@@ -331,7 +331,7 @@ func TestARuntimeThatRefusedADialIsMadeReadyBeforeItLoads(t *testing.T) {
 		for _, scraped := range []bool{false, true} { // while no process listens
 			end()
 			if scraped {
-				if _, err := l.Look(t.Context(), record); err == nil {
+				if _, err := l.Scrape(t.Context(), record); err == nil {
 					t.Error("a scrape succeeds where nobody is")
 				}
 			}
@@ -340,7 +340,7 @@ func TestARuntimeThatRefusedADialIsMadeReadyBeforeItLoads(t *testing.T) {
 			if _, err := l.Load(t.Context(), x, testTimeout); err == nil || served.Used() != 0 {
 				t.Errorf("it loads before it said that it is ready: %v", err)
 			}
-			var seen Seen
+			var seen ScrapeResult
 			if seen, record = look(t, l, record); seen.Doubtful || !seen.Purged || served.Purges() != 1 {
 				t.Errorf("the first scrape after a restart finds %+v, and purged it %d times", seen, served.Purges())
 			}
@@ -387,7 +387,7 @@ func TestARuntimeWhoseConnectionBrokeIsDoubtful(t *testing.T) {
 				t.Errorf("a load where there is doubt: %v", err)
 			}
 		}
-		record.Anew = true
+		record.Restarted = true
 		if seen, record = look(t, l, record); seen.Doubtful || !seen.Purged || served.Purges() != 2 || served.Used() != 0 {
 			t.Errorf("made ready anew it is seen as %+v", seen)
 		}

@@ -45,8 +45,8 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// story is the state of a scenario.
-type story struct {
+// scenario is the state of a scenario.
+type scenario struct {
 	*testing.T
 	start   time.Time
 	kind    engine.Kind
@@ -85,7 +85,7 @@ func describe(l Loaded) string {
 const address = "192.0.2.1:8000"
 
 func play(t *testing.T, script []string) string {
-	s := &story{T: t, start: time.Now(), cancels: map[string]context.CancelFunc{}, site: &site{}}
+	s := &scenario{T: t, start: time.Now(), cancels: map[string]context.CancelFunc{}, site: &site{}}
 	head := strings.Fields(script[0])
 	s.kind, s.options = engine.Kind(head[1]), options(head[2:])
 	s.startEngine()
@@ -127,7 +127,7 @@ func options(words []string) map[string]string {
 	return set
 }
 
-func (s *story) duration(text string) time.Duration {
+func (s *scenario) duration(text string) time.Duration {
 	d, err := time.ParseDuration(text)
 	if err != nil {
 		s.Fatal(err)
@@ -135,14 +135,14 @@ func (s *story) duration(text string) time.Duration {
 	return d
 }
 
-func (s *story) note(rank int, id, format string, args ...any) {
+func (s *scenario) note(rank int, id, format string, args ...any) {
 	at := time.Since(s.start).Round(time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lines = append(s.lines, line{at, rank, id, fmt.Sprintf(format, args...)})
 }
 
-func (s *story) do(verb string, args []string) {
+func (s *scenario) do(verb string, args []string) {
 	var id string
 	if len(args) > 0 {
 		id = args[0]
@@ -192,15 +192,15 @@ func (s *story) do(verb string, args []string) {
 // said prints the result of a call.
 func said(err error, done string) string {
 	if failure := faultOf(err); failure != nil {
-		return failure.Outcome.String() + ": " + failure.Words
+		return failure.Outcome.String() + ": " + failure.Message
 	}
 	return done
 }
 
-func (s *story) look() {
+func (s *scenario) look() {
 	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
 	defer cancel()
-	seen, err := s.loader.Look(ctx, s.record)
+	seen, err := s.loader.Scrape(ctx, s.record)
 	if err != nil {
 		s.note(3, "", "look returns: %s", said(err, ""))
 		return
@@ -216,7 +216,7 @@ func (s *story) look() {
 }
 
 // open opens the Loader, as control does when it starts.
-func (s *story) open() {
+func (s *scenario) open() {
 	e := Endpoint{Address: address, Kind: s.kind}
 	if s.kind == engine.ModelRuntime {
 		e.Management = "unix:/run/runtime.sock"
@@ -242,7 +242,7 @@ func (s *story) open() {
 }
 
 // startEngine starts a simulated engine at the story's address.
-func (s *story) startEngine() {
+func (s *scenario) startEngine() {
 	s.life++
 	listener := s.site.listen()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -277,20 +277,20 @@ func (s *story) startEngine() {
 }
 
 // kill ends the engine and all of its connections at once.
-func (s *story) kill() {
+func (s *scenario) kill() {
 	s.site.close()
 	s.end()
 }
 
 // Write takes the engine's event log.
-func (s *story) Write(p []byte) (int, error) {
+func (s *scenario) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.events.Write(p)
 }
 
 // readEvents converts the engine's event log to lines.
-func (s *story) readEvents() {
+func (s *scenario) readEvents() {
 	for d := json.NewDecoder(&s.events); d.More(); {
 		var e llm.Event
 		if err := d.Decode(&e); err != nil {

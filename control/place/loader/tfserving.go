@@ -52,15 +52,15 @@ type tfServing struct {
 	list     map[string]string // base paths, by name
 	// unsure are models that the engine's list may or may not have: a list was sent, and no answer
 	// came.
-	unsure map[string]bool
-	had    held
-	ends   int  // number of ended loads and unloads
-	anew   bool // the engine has restarted, and no scrape has reported it
+	unsure    map[string]bool
+	had       loadedModels
+	ends      int  // number of ended loads and unloads
+	restarted bool // the engine has restarted, and no scrape has reported it
 }
 
 func openTFServing(e Endpoint, a engineclient.Access) (*tfServing, error) {
 	d := &tfServing{Endpoint: e, changing: make(chan struct{}, 1), list: make(map[string]string), unsure: make(map[string]bool),
-		had: make(held)}
+		had: make(loadedModels)}
 	at := cmp.Or(e.GRPC, e.Address)
 	own, err := a.Config(e.Host, at)
 	if err != nil {
@@ -92,47 +92,47 @@ func (d *tfServing) recall(told []Model) {
 	}
 }
 
-// Look queries each model of the list; the first time, the recalled ones.
-func (d *tfServing) Look(ctx context.Context, _ Record) (Seen, error) {
+// Scrape queries each model of the list; the first time, the recalled ones.
+func (d *tfServing) Scrape(ctx context.Context, _ Record) (ScrapeResult, error) {
 	d.mu.Lock()
 	ends, had, asked := d.ends, maps.Clone(d.had), maps.Clone(d.list)
 	if !d.looked {
 		asked = maps.Clone(d.recalled)
 	}
 	d.mu.Unlock()
-	s := Seen{Incarnation: d.Incarnation, Takes: true, Lists: true, Limits: Limits{Loads: tfLoads}}
+	s := ScrapeResult{Incarnation: d.Incarnation, Takes: true, Lists: true, Limits: Limits{Loads: tfLoads}}
 	found := make(map[string]engine.Stage, len(asked))
 	for _, id := range slices.Sorted(maps.Keys(asked)) {
 		now, err := d.stage(ctx, id)
 		if err != nil {
-			return Seen{}, err
+			return ScrapeResult{}, err
 		}
 		if found[id] = now.Stage; now.Stage != engine.Stored {
 			s.Models = append(s.Models, Listed{ID: id, State: listedStates[now.Stage]})
 		}
 	}
 	if len(asked) == 0 { // whether it is there, and accepts the token
-		if _, err := d.stage(ctx, nobody); err != nil {
-			return Seen{}, err
+		if _, err := d.stage(ctx, noSuchModel); err != nil {
+			return ScrapeResult{}, err
 		}
 	}
 	d.note(ends, had, asked, found)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s.Purged, d.anew = d.anew, false
+	s.Purged, d.restarted = d.restarted, false
 	return s, nil
 }
 
 // note records the result of a scrape. ends and had are the number of ended calls and the engine's
 // models when the scrape began, and asked the models that it queried.
-func (d *tfServing) note(ends int, had held, asked map[string]string, found map[string]engine.Stage) {
+func (d *tfServing) note(ends int, had loadedModels, asked map[string]string, found map[string]engine.Stage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	there := make(map[string]bool, len(found))
 	for id, stage := range found {
 		there[id] = stage != engine.Stored
 	}
-	d.anew = d.had.compare(there, had) || d.anew
+	d.restarted = d.had.compare(there, had) || d.restarted
 	if ends != d.ends || len(d.changing) > 0 {
 		return // the change in progress will know more
 	}
@@ -235,13 +235,13 @@ func refusedCall(method string, err error, to peer.Peer) *Error {
 	if err == nil {
 		return nil
 	}
-	words := method + ": " + sayStatus(err)
+	words := method + ": " + formatStatus(err)
 	switch status.Code(err) {
 	case codes.Unavailable:
 		if unconnected(err, to) {
 			return fault(Unreached, words)
 		}
-		return passingFault(Unclear, words)
+		return transientFault(Unclear, words)
 	case codes.DeadlineExceeded, codes.Canceled:
 		return fault(Unclear, words)
 	case codes.Unauthenticated, codes.PermissionDenied:
@@ -282,14 +282,14 @@ func (d *tfServing) Load(ctx context.Context, m Model) (Loaded, error) {
 	switch {
 	case failed == nil:
 	case taken: // a failed model is also on the list
-		words := failed.Words
+		words := failed.Message
 		if now, err := d.stage(ctx, m.ID); err == nil && now.Reason != "" {
 			words += ": " + now.Reason
 		}
 		return Loaded{}, d.leave(ctx, m.ID, words)
 	default:
 		if failed.Outcome == Unclear {
-			failed.Words += d.pending(ctx, m)
+			failed.Message += d.pending(ctx, m)
 		}
 		return Loaded{}, failed
 	}
@@ -318,7 +318,7 @@ func (d *tfServing) pending(ctx context.Context, m Model) string {
 // leave removes a failed model from the list; otherwise it could not be loaded again.
 func (d *tfServing) leave(ctx context.Context, id, words string) error {
 	if failed, _ := d.send(ctx, id, ""); failed != nil {
-		return fault(Unclear, fmt.Sprintf("%s; control cannot take it off the list: %s", words, failed.Words))
+		return fault(Unclear, fmt.Sprintf("%s; control cannot take it off the list: %s", words, failed.Message))
 	}
 	return fault(Refused, words)
 }

@@ -222,13 +222,13 @@ func TestTheListOfTFServing(t *testing.T) {
 	for _, c := range listScenarios {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newSimulatedShelf(t, engine.TFServing)
+				s := newSimulatedEngine(t, engine.TFServing)
 				l, err := Open(s.endpoint(), s.access(), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer l.Close()
-				p := &scene{T: t, shelf: s, kind: engine.TFServing, loader: l}
+				p := &scene{T: t, repositoryEngine: s, kind: engine.TFServing, loader: l}
 				p.look(Record{}, nil)
 				c.run(p)
 			})
@@ -278,13 +278,14 @@ func TestHowFarAModelIsAtTFServing(t *testing.T) {
 // unloaded meanwhile is not there, and one that is being changed stays on the list.
 func TestALookAtTFServingInTheMidstOfACall(t *testing.T) {
 	for _, changing := range []bool{false, true} {
-		d := &tfServing{looked: true, changing: make(chan struct{}, 1), list: map[string]string{"kept": "/kept"}, had: held{}}
+		d := &tfServing{looked: true, changing: make(chan struct{}, 1), list: map[string]string{"kept": "/kept"}, had: loadedModels{}}
 		if d.ends = 1; changing {
 			d.ends, d.changing = 0, make(chan struct{}, 1)
 			d.changing <- struct{}{}
 		}
-		d.note(0, held{}, map[string]string{"gone": "", "kept": ""}, map[string]engine.Stage{"gone": engine.Serving, "kept": engine.Stored})
-		if len(d.had) > 0 || len(d.list) != 1 || d.anew {
+		d.note(0, loadedModels{}, map[string]string{"gone": "", "kept": ""},
+			map[string]engine.Stage{"gone": engine.Serving, "kept": engine.Stored})
+		if len(d.had) > 0 || len(d.list) != 1 || d.restarted {
 			t.Errorf("while the list is changed %v: it has %v of %v", changing, d.had, d.list)
 		}
 	}

@@ -26,29 +26,29 @@ type torchServe struct {
 	unsized
 	caller
 
-	mu     sync.Mutex // guards the following
-	had    held
-	calls  int  // number of ended loads, and of begun and ended unloads
-	anew   bool // the engine has restarted, and no scrape has reported it
-	asked  bool // whether it allows loads was asked
-	closed bool // it does not allow loads
+	mu        sync.Mutex // guards the following
+	had       loadedModels
+	calls     int  // number of ended loads, and of begun and ended unloads
+	restarted bool // the engine has restarted, and no scrape has reported it
+	asked     bool // whether it allows loads was asked
+	closed    bool // it does not allow loads
 }
 
 func openTorchServe(e Endpoint, a engineclient.Access) *torchServe {
-	return &torchServe{caller: newCaller(e, a), had: make(held)}
+	return &torchServe{caller: newCaller(e, a), had: make(loadedModels)}
 }
 
-// Look reads the list, which has only names, and the descriptions of models that were not known to
-// serve.
-func (d *torchServe) Look(ctx context.Context, _ Record) (Seen, error) {
+// Scrape reads the list, which has only names, and the descriptions of models that were not known
+// to serve.
+func (d *torchServe) Scrape(ctx context.Context, _ Record) (ScrapeResult, error) {
 	d.mu.Lock()
 	calls, had := d.calls, maps.Clone(d.had)
 	d.mu.Unlock()
 	names, err := d.list(ctx)
 	if err != nil {
-		return Seen{}, err
+		return ScrapeResult{}, err
 	}
-	s := Seen{Incarnation: d.Incarnation, Lists: true}
+	s := ScrapeResult{Incarnation: d.Incarnation, Lists: true}
 	there := make(map[string]bool, len(names))
 	var serving []string
 	for _, id := range names {
@@ -59,7 +59,7 @@ func (d *torchServe) Look(ctx context.Context, _ Record) (Seen, error) {
 		if _, known := had[id]; !known {
 			now, err := d.describe(ctx, id)
 			if err != nil {
-				return Seen{}, err
+				return ScrapeResult{}, err
 			}
 			stage = now.Stage
 		}
@@ -74,22 +74,22 @@ func (d *torchServe) Look(ctx context.Context, _ Record) (Seen, error) {
 	}
 	d.note(calls, had, there, serving)
 	if s.Takes, err = d.open(ctx); err != nil {
-		return Seen{}, err
+		return ScrapeResult{}, err
 	}
 	s.Limits.Loads = torchLoads
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s.Purged, d.anew = d.anew, false
+	s.Purged, d.restarted = d.restarted, false
 	return s, nil
 }
 
 // note records a list. calls and had are the number of calls and the engine's models when it was
 // requested.
-func (d *torchServe) note(calls int, had held, there map[string]bool, serving []string) {
+func (d *torchServe) note(calls int, had loadedModels, there map[string]bool, serving []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.had.compare(there, had) {
-		d.anew, d.asked = true, false
+		d.restarted, d.asked = true, false
 	}
 	if calls == d.calls {
 		for _, id := range serving {
@@ -101,7 +101,7 @@ func (d *torchServe) note(calls int, had held, there map[string]bool, serving []
 // list reads all pages of the list.
 func (d *torchServe) list(ctx context.Context) (all []string, err error) {
 	for next := ""; ; {
-		said, err := d.tell(ctx, http.MethodGet, engine.TorchModels(next))
+		said, err := d.call(ctx, http.MethodGet, engine.TorchModels(next))
 		if err != nil {
 			return nil, err
 		}
@@ -128,7 +128,7 @@ func (d *torchServe) open(ctx context.Context) (bool, error) {
 	if asked {
 		return !closed, nil
 	}
-	said, err := d.tell(ctx, http.MethodDelete, engine.TorchModel(nobody))
+	said, err := d.call(ctx, http.MethodDelete, engine.TorchModel(noSuchModel))
 	if err != nil {
 		return false, err
 	}
@@ -165,7 +165,7 @@ func (d *torchServe) Load(ctx context.Context, m Model) (Loaded, error) {
 		if now.Registered {
 			method, path = http.MethodPut, engine.TorchScale(m.ID)
 		}
-		said, err := d.tell(ctx, method, path)
+		said, err := d.call(ctx, method, path)
 		if err != nil {
 			return Loaded{}, err
 		}
@@ -225,7 +225,7 @@ func (d *torchServe) Unload(ctx context.Context, id string) error {
 // unregister returns once the engine has answered that the model's processes have ended, or that
 // the model does not exist.
 func (d *torchServe) unregister(ctx context.Context, id string) error {
-	said, err := d.tell(ctx, http.MethodDelete, engine.TorchModel(id))
+	said, err := d.call(ctx, http.MethodDelete, engine.TorchModel(id))
 	if err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (d *torchServe) change(note func()) {
 
 // describe queries the stage of a model.
 func (d *torchServe) describe(ctx context.Context, id string) (engine.TorchState, error) {
-	said, err := d.tell(ctx, http.MethodGet, engine.TorchModel(id))
+	said, err := d.call(ctx, http.MethodGet, engine.TorchModel(id))
 	if err != nil {
 		return engine.TorchState{}, err
 	}
@@ -262,14 +262,14 @@ func (d *torchServe) describe(ctx context.Context, id string) (engine.TorchState
 	return state, nil
 }
 
-// tell makes a call.
-func (d *torchServe) tell(ctx context.Context, method, path string) (told, error) {
+// call makes a call.
+func (d *torchServe) call(ctx context.Context, method, path string) (answerText, error) {
 	var text bytes.Buffer
 	is, err := d.ask(ctx, call{method: method, address: d.Management, path: path}, &text)
 	if err != nil {
-		return told{}, err
+		return answerText{}, err
 	}
-	said := told{answer{status: is.status, words: string(text.Bytes()[:min(text.Len(), maxAnswer)])}, text.Bytes()}
+	said := answerText{answer{status: is.status, words: string(text.Bytes()[:min(text.Len(), maxAnswer)])}, text.Bytes()}
 	if e, own := engine.ReadTorchError(said.body); own {
 		said.words, said.known = e.Message, true
 	}
@@ -278,7 +278,7 @@ func (d *torchServe) tell(ctx context.Context, method, path string) (told, error
 }
 
 // refusal converts an unsuccessful answer to an Error.
-func (d *torchServe) refusal(said told, means engine.Told) *Error {
+func (d *torchServe) refusal(said answerText, means engine.Told) *Error {
 	e, _ := engine.ReadTorchError(said.body)
 	outcome, words := Unclear, said.String()
 	switch {
@@ -292,6 +292,6 @@ func (d *torchServe) refusal(said told, means engine.Told) *Error {
 		outcome, words = Refused, words+": a redirect, which is not followed"
 	}
 	refused := fault(outcome, words)
-	refused.Passing = isPassing(said.status)
+	refused.Transient = isTransient(said.status)
 	return refused
 }

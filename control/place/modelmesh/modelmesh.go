@@ -44,7 +44,7 @@ type Placer interface {
 	Await(ctx context.Context, key decide.Key, done func(decide.Status) bool) (st decide.Status, there bool, err error)
 	// SetVModel may return package decide's errors about VModels, and [decide.ErrExists];
 	// DeleteVModel [decide.ErrDeclared].
-	SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) error
+	SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Conditions) error
 	DeleteVModel(key decide.Key, owner string) error
 	VModel(key decide.Key) (st decide.VModelStatus, owner string, there bool)
 	AwaitVModel(ctx context.Context, key decide.Key, done func(decide.VModelStatus) bool) error
@@ -229,7 +229,7 @@ func info(st decide.Status) *mmesh.ModelStatusInfo {
 	})
 	if info.Status == mmesh.ModelStatusInfo_LOADING_FAILED {
 		for _, f := range st.Failures {
-			info.Errors = append(info.Errors, f.Words)
+			info.Errors = append(info.Errors, f.Message)
 		}
 	}
 	if len(info.Errors) == 0 && st.Why != "" && info.Status != mmesh.ModelStatusInfo_LOADED {
@@ -259,7 +259,7 @@ func summary(st decide.Status) mmesh.ModelStatusInfo_ModelStatus {
 			}
 		}
 	}
-	if st.Retrying && (st.Held > 0 || st.Asked && !st.Exhausted) {
+	if st.Retrying && (st.Queued > 0 || st.Asked && !st.Exhausted) {
 		return mmesh.ModelStatusInfo_LOADING
 	}
 	if best == mmesh.ModelStatusInfo_NOT_LOADED && len(st.Failures) > 0 {

@@ -51,7 +51,9 @@ func (p *placer) Register(m *v1alpha1.Model, used time.Time) (bool, error) {
 
 func (p *placer) Unregister(decide.Key) error { return p.register }
 
-func (p *placer) SetVModel(*v1alpha1.VModel, *v1alpha1.Model, decide.Terms) error { return p.register }
+func (p *placer) SetVModel(*v1alpha1.VModel, *v1alpha1.Model, decide.Conditions) error {
+	return p.register
+}
 
 func (p *placer) DeleteVModel(decide.Key, string) error { return p.register }
 
@@ -107,7 +109,7 @@ func copyAt(endpoint string, state decide.CopyState, minutes int) decide.Copy {
 }
 
 func failure(endpoint, words string, minutes int) decide.Failure {
-	return decide.Failure{Endpoint: endpoint, Words: words, At: at(minutes)}
+	return decide.Failure{Endpoint: endpoint, Message: words, At: at(minutes)}
 }
 
 // say formats a status on one line: the status, each copy, and the errors.
@@ -142,8 +144,8 @@ func TestStatuses(t *testing.T) {
 		},
 		"NOT_LOADED 'it is larger than any endpoint'": {Why: decide.TooLarge},
 		// The load is retried for queued requests.
-		"LOADING e1=LOADING_FAILED@1": {Held: 1, Retrying: true,
-			Failures: []decide.Failure{{Endpoint: "e1", At: failure("e1", "", 1).At, Words: "busy", Why: decide.LoadRetried}}},
+		"LOADING e1=LOADING_FAILED@1": {Queued: 1, Retrying: true,
+			Failures: []decide.Failure{{Endpoint: "e1", At: failure("e1", "", 1).At, Message: "busy", Why: decide.LoadRetried}}},
 		// The failure has expired, and the next load has not begun.
 		"LOADING": {Asked: true, Retrying: true},
 		// No request is queued, and the load has failed too often.

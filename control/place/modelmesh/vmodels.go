@@ -43,7 +43,7 @@ func (s *Server) SetVModel(ctx context.Context, r *mmesh.SetVModelRequest) (*mme
 			ID: key.ID, PoolRef: v1alpha1.PoolReference{Name: key.Pool.Name}, Target: target.ID, Owner: r.GetOwner(),
 		},
 	}
-	terms := decide.Terms{UpdateOnly: r.GetUpdateOnly(), Expected: r.GetExpectedTargetModelId(), Force: r.GetForce(), Used: used}
+	terms := decide.Conditions{UpdateOnly: r.GetUpdateOnly(), Expected: r.GetExpectedTargetModelId(), Force: r.GetForce(), Used: used}
 	var owned *decide.OwnedError
 	switch err := s.placer.SetVModel(o, model, terms); {
 	case errors.Is(err, decide.ErrExists):

@@ -16,16 +16,16 @@ const (
 	backlogsTolerance = 5 * time.Millisecond
 )
 
-// ledger has the backlog of each extproc at each endpoint, as last reported, and the sums that were
-// sent to each extproc. It is safe for concurrent use.
-type ledger struct {
+// backlogs has the backlog of each extproc at each endpoint, as last reported, and the sums that
+// were sent to each extproc. It is safe for concurrent use.
+type backlogs struct {
 	mu     sync.Mutex         // guards the following, and all pages
 	shares map[string][]share // by endpoint, without empty ones
-	pages  map[*page]bool
+	pages  map[*sentBacklogs]bool
 }
 
-// page has the sums that were sent to one extproc.
-type page struct {
+// sentBacklogs has the sums that were sent to one extproc.
+type sentBacklogs struct {
 	news  chan struct{}    // capacity 1; never closed: there are sums to send
 	lines map[string]*line // by endpoint, if sums were sent or must be
 	todo  []*line
@@ -37,14 +37,14 @@ type page struct {
 // been computed.
 type line struct {
 	endpoint string
-	told     sums
+	sentAll  sums
 	through  time.Time
 	todo     bool
 }
 
 // share is the backlog of one extproc at an endpoint.
 type share struct {
-	of *page
+	of *sentBacklogs
 	sums
 }
 
@@ -58,24 +58,24 @@ type sums struct {
 // left returns the remaining time of prompts.
 func (s *sums) left(now time.Time) time.Duration { return max(0, s.through.Sub(now)) }
 
-// nothing reports whether there are no requests at the endpoint, and so no prompts.
-func (s *sums) nothing() bool {
+// isEmpty reports whether there are no requests at the endpoint, and so no prompts.
+func (s *sums) isEmpty() bool {
 	return s.requests == 0 && s.beside == 0 && s.urgency == 0 && s.tokens == 0
 }
 
-// is reports whether o is the same within the tolerance.
-func (s *sums) is(o *sums, now time.Time) bool {
+// equals reports whether o is the same within the tolerance.
+func (s *sums) equals(o *sums, now time.Time) bool {
 	return s.requests == o.requests && s.beside == o.beside && s.urgency == o.urgency && s.tokens == o.tokens &&
 		(s.left(now)-o.left(now)).Abs() <= backlogsTolerance
 }
 
-func newLedger() *ledger {
-	return &ledger{shares: make(map[string][]share), pages: make(map[*page]bool)}
+func newBacklogs() *backlogs {
+	return &backlogs{shares: make(map[string][]share), pages: make(map[*sentBacklogs]bool)}
 }
 
 // join begins the page of a new extproc, to which all sums must be sent.
-func (l *ledger) join(now time.Time) *page {
-	p := &page{news: make(chan struct{}, 1), lines: make(map[string]*line)}
+func (l *backlogs) join(now time.Time) *sentBacklogs {
+	p := &sentBacklogs{news: make(chan struct{}, 1), lines: make(map[string]*line)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pages[p] = true
@@ -88,7 +88,7 @@ func (l *ledger) join(now time.Time) *page {
 }
 
 // part removes all backlogs of an extproc.
-func (l *ledger) part(p *page, now time.Time) {
+func (l *backlogs) part(p *sentBacklogs, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.pages, p)
@@ -98,7 +98,7 @@ func (l *ledger) part(p *page, now time.Time) {
 }
 
 // report records the backlogs that an extproc reports.
-func (l *ledger) report(p *page, told []*placement.Backlog, now time.Time) {
+func (l *backlogs) report(p *sentBacklogs, told []*placement.Backlog, now time.Time) {
 	if len(told) == 0 {
 		return
 	}
@@ -117,7 +117,7 @@ const maxPrefillUs = 24 * 3600 * 1e6
 
 // set records the backlog of an extproc at an endpoint, and marks it to be sent to all others. The
 // caller holds mu.
-func (l *ledger) set(p *page, endpoint string, is sums, now time.Time) {
+func (l *backlogs) set(p *sentBacklogs, endpoint string, is sums, now time.Time) {
 	all := l.shares[endpoint]
 	at := slices.IndexFunc(all, func(s share) bool { return s.of == p })
 	more := is.left(now)
@@ -125,11 +125,11 @@ func (l *ledger) set(p *page, endpoint string, is sums, now time.Time) {
 		more -= all[at].left(now)
 	}
 	switch {
-	case at < 0 && is.nothing():
+	case at < 0 && is.isEmpty():
 		return
 	case at < 0:
 		l.shares[endpoint] = append(all, share{p, is})
-	case !is.nothing():
+	case !is.isEmpty():
 		all[at].sums = is
 	case len(all) == 1:
 		delete(l.shares, endpoint)
@@ -146,7 +146,7 @@ func (l *ledger) set(p *page, endpoint string, is sums, now time.Time) {
 
 // mark records that the sums of an endpoint have changed: the prompts of others take more time, or
 // less if more is negative.
-func (p *page) mark(endpoint string, more time.Duration, now time.Time) {
+func (p *sentBacklogs) mark(endpoint string, more time.Duration, now time.Time) {
 	l := p.lines[endpoint]
 	if l == nil {
 		l = &line{endpoint: endpoint}
@@ -171,22 +171,22 @@ func (p *page) mark(endpoint string, more time.Duration, now time.Time) {
 }
 
 // take returns the backlogs to send to an extproc. The result is valid until the next call.
-func (l *ledger) take(p *page, now time.Time) []*placement.Backlog {
+func (l *backlogs) take(p *sentBacklogs, now time.Time) []*placement.Backlog {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
 	for _, of := range p.todo {
 		of.todo = false
 		is := l.others(p, of)
-		if !of.told.is(&is, now) {
-			of.told = is
+		if !of.sentAll.equals(&is, now) {
+			of.sentAll = is
 			if n == len(p.out) {
 				p.out = append(p.out, new(placement.Backlog))
 			}
 			is.write(p.out[n], of.endpoint, now)
 			n++
 		}
-		if of.told.nothing() {
+		if of.sentAll.isEmpty() {
 			delete(p.lines, of.endpoint)
 		}
 	}
@@ -196,7 +196,7 @@ func (l *ledger) take(p *page, now time.Time) []*placement.Backlog {
 
 // others returns the sum of the backlogs of all other extprocs at the endpoint of a line; if they
 // have none, no prompts remain either. The caller holds mu.
-func (l *ledger) others(p *page, of *line) (all sums) {
+func (l *backlogs) others(p *sentBacklogs, of *line) (all sums) {
 	for i := range l.shares[of.endpoint] {
 		if s := &l.shares[of.endpoint][i]; s.of != p {
 			all.requests += s.requests
@@ -205,7 +205,7 @@ func (l *ledger) others(p *page, of *line) (all sums) {
 			all.tokens += s.tokens
 		}
 	}
-	if all.nothing() {
+	if all.isEmpty() {
 		of.through = time.Time{}
 	}
 	all.through = of.through

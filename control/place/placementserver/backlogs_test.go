@@ -18,7 +18,7 @@ func asks(endpoint string, n, ms uint64) *placement.Backlog {
 // has reports the backlogs of an extproc.
 func (x *extproc) has(all ...*placement.Backlog) {
 	x.t.Helper()
-	x.say(&placement.Report{Backlogs: all})
+	x.send(&placement.Report{Backlogs: all})
 }
 
 // expectBacklogs fails the test unless these backlogs of the others were last sent to an extproc.
@@ -76,16 +76,16 @@ func TestWhatOthersHaveIsToldEvery20Milliseconds(t *testing.T) {
 		}
 		w.after(time.Minute)
 		y.expectBacklogs("at last", asks("e1", 199%7, 0), asks("e2", 199, 0))
-		if n := len(y.told); n < 10 || n > 12 || y.told[0].Sub(began) > 20*time.Millisecond ||
-			y.told[n-1].Sub(began) > 230*time.Millisecond {
-			t.Errorf("it was told %d times in 200 ms: %v", n, y.told)
+		if n := len(y.sentAll); n < 10 || n > 12 || y.sentAll[0].Sub(began) > 20*time.Millisecond ||
+			y.sentAll[n-1].Sub(began) > 230*time.Millisecond {
+			t.Errorf("it was told %d times in 200 ms: %v", n, y.sentAll)
 		}
-		for i := range y.told[1:] {
-			if d := y.told[i+1].Sub(y.told[i]); d < 20*time.Millisecond {
+		for i := range y.sentAll[1:] {
+			if d := y.sentAll[i+1].Sub(y.sentAll[i]); d < 20*time.Millisecond {
 				t.Errorf("it was told again after %v", d)
 			}
 		}
-		if len(x.told) > 0 {
+		if len(x.sentAll) > 0 {
 			t.Error("one is told of its own")
 		}
 	})
@@ -98,9 +98,9 @@ func TestTimeIsNoNews(t *testing.T) {
 		w.Ready()
 		x, y := w.connect("x"), w.connect("y")
 		for i, c := range []struct {
-			after time.Duration
-			says  *placement.Backlog
-			told  int
+			after   time.Duration
+			says    *placement.Backlog
+			sentAll int
 		}{
 			{0, asks("e1", 1, 1000), 1},
 			{500 * time.Millisecond, asks("e1", 1, 500), 1},
@@ -112,8 +112,8 @@ func TestTimeIsNoNews(t *testing.T) {
 			w.after(c.after)
 			x.has(c.says)
 			w.after(0)
-			if len(y.told) != c.told {
-				t.Errorf("after the report %d it was told %d times, want %d", i+1, len(y.told), c.told)
+			if len(y.sentAll) != c.sentAll {
+				t.Errorf("after the report %d it was told %d times, want %d", i+1, len(y.sentAll), c.sentAll)
 			}
 		}
 		x.has(asks("e1", 3, 0))
@@ -121,8 +121,8 @@ func TestTimeIsNoNews(t *testing.T) {
 		x.has(asks("e1", 4, 0))
 		x.has(asks("e1", 3, 0))
 		w.after(time.Second)
-		if len(y.told) != 4 {
-			t.Errorf("with what changed back it was told %d times, want 4", len(y.told))
+		if len(y.sentAll) != 4 {
+			t.Errorf("with what changed back it was told %d times, want 4", len(y.sentAll))
 		}
 	})
 }

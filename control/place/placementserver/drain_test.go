@@ -36,23 +36,23 @@ func (w *world) drained(when string, want ...string) {
 func TestACopyIsDrainedWhenAllHaveSaidSo(t *testing.T) {
 	started(t, func(w *world) {
 		x, y := w.connect("x"), w.connect("y")
-		x.applies(map[string]uint32{"a": 2})
-		y.applies(nil)
+		x.acknowledge(map[string]uint32{"a": 2})
+		y.acknowledge(nil)
 		w.Publish(copies(decide.Draining, "a"))
 		w.drained("nobody has answered")
 		if x.copies["a"] != placement.Copy_UNLOADING {
 			t.Fatalf("they were told %v", x.copies)
 		}
-		y.applies(nil)
+		y.acknowledge(nil)
 		w.drained("one has")
-		x.applies(map[string]uint32{"a": 2})
+		x.acknowledge(map[string]uint32{"a": 2})
 		w.drained("the other knows, and has two requests there")
-		x.flies(map[string]uint32{"a": 1, "b": 3})
+		x.reportInFlight(map[string]uint32{"a": 1, "b": 3})
 		w.drained("one is left")
-		x.flies(map[string]uint32{"a": 0})
+		x.reportInFlight(map[string]uint32{"a": 0})
 		w.drained("none is left", "a")
-		x.flies(map[string]uint32{"a": 0})
-		y.applies(nil)
+		x.reportInFlight(map[string]uint32{"a": 0})
+		y.acknowledge(nil)
 		w.drained("it is said once")
 	})
 }
@@ -62,14 +62,14 @@ func TestACopyIsDrainedWhenAllHaveSaidSo(t *testing.T) {
 func TestNoRequestsBeforeTheUpdateIsInForceSayNothing(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
-		x.applies(map[string]uint32{"a": 1})
+		x.acknowledge(map[string]uint32{"a": 1})
 		w.Publish(copies(decide.Draining, "a"))
 		synctest.Wait()
-		x.say(&placement.Report{Applied: uint64(len(x.heard()) - 1), InFlight: flying(map[string]uint32{"a": 0})})
+		x.send(&placement.Report{Applied: uint64(len(x.heard()) - 1), InFlight: flying(map[string]uint32{"a": 0})})
 		w.drained("an earlier Update is in force")
-		x.applies(map[string]uint32{"a": 1}) // it was being sent
+		x.acknowledge(map[string]uint32{"a": 1}) // it was being sent
 		w.drained("a request has come")
-		x.flies(map[string]uint32{"a": 0})
+		x.reportInFlight(map[string]uint32{"a": 0})
 		w.drained("it has ended", "a")
 	})
 }
@@ -80,12 +80,12 @@ func TestWhoComesDuringADrainIsWaitedFor(t *testing.T) {
 		w.Publish(copies(decide.Draining, "a"))
 		synctest.Wait()
 		y := w.connect("y")
-		x.applies(nil)
+		x.acknowledge(nil)
 		w.drained("the second has not answered")
 		if y.copies["a"] != placement.Copy_UNLOADING {
 			t.Errorf("it was told %v", y.copies)
 		}
-		y.applies(nil)
+		y.acknowledge(nil)
 		w.drained("both have", "a")
 	})
 }
@@ -97,14 +97,14 @@ func TestWhoseStreamBreaksIsWaitedForAWhile(t *testing.T) {
 		x, y := w.connect("x"), w.connect("y")
 		w.Publish(copies(decide.Draining, "a"))
 		synctest.Wait()
-		y.applies(nil)
+		y.acknowledge(nil)
 		x.leave()
 		w.after(2900 * time.Millisecond)
 		w.drained("it may come back")
 		x = w.connect("x")
 		w.after(time.Minute)
 		w.drained("it is back and has not answered")
-		x.applies(map[string]uint32{"a": 1})
+		x.acknowledge(map[string]uint32{"a": 1})
 		w.drained("it has a request there")
 		x.leave()
 		w.after(2900 * time.Millisecond)
@@ -141,7 +141,7 @@ func TestAtTheStartThoseAreWaitedForWhoMayComeBack(t *testing.T) {
 		w.Publish(copies(decide.Draining, "a"))
 		w.after(time.Second)
 		x := w.connect("x")
-		x.applies(nil)
+		x.acknowledge(nil)
 		w.drained("another may come")
 		w.after(1900 * time.Millisecond)
 		w.drained("after 2.9 s")
@@ -158,10 +158,10 @@ func TestAtTheStartACopyOfItsOwnIsDrainedAtOnce(t *testing.T) {
 		w.Publish(copies(decide.Loaded, "b")) // another process has loaded it
 		w.Publish(copies(decide.Loaded, "a"))
 		x := w.connect("x")
-		x.applies(nil)
+		x.acknowledge(nil)
 		w.Publish(copies(decide.Draining, "a", "b"))
 		w.drained("x has not answered")
-		x.applies(nil)
+		x.acknowledge(nil)
 		w.drained("x has", "a")
 		w.after(3 * time.Second)
 		w.drained("nobody comes back", "b")
@@ -176,10 +176,10 @@ func TestAtTheStartACopyOnRecordAsLoadingIsDrainedLater(t *testing.T) {
 			Earlier: true}}})
 		w.Publish(copies(decide.Loaded, "a")) // the engine lists it
 		x := w.connect("x")
-		x.applies(nil)
+		x.acknowledge(nil)
 		w.Publish(copies(decide.Draining, "a"))
 		synctest.Wait()
-		x.applies(nil)
+		x.acknowledge(nil)
 		w.drained("another may come")
 		w.after(3 * time.Second)
 		w.drained("nobody comes back", "a")
@@ -191,17 +191,17 @@ func TestAtTheStartACopyOnRecordAsLoadingIsDrainedLater(t *testing.T) {
 func TestADrainThatEndedOtherwiseIsForgotten(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
-		x.applies(map[string]uint32{"a": 1})
+		x.acknowledge(map[string]uint32{"a": 1})
 		w.Publish(copies(decide.Draining, "a"))
 		synctest.Wait()
 		w.Publish(copies(decide.Unloading, "a")) // the limit has passed
 		synctest.Wait()
-		x.applies(map[string]uint32{"a": 0})
+		x.acknowledge(map[string]uint32{"a": 0})
 		w.drained("late")
 		// It is loaded again, and drains before any extproc learned that it was gone.
 		w.Publish(copies(decide.Draining, "a"))
 		synctest.Wait()
-		x.applies(nil)
+		x.acknowledge(nil)
 		w.drained("again", "a")
 	})
 }

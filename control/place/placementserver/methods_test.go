@@ -27,18 +27,18 @@ func methods(heard []*placement.Update) map[string]engine.Methods {
 func TestMethodsOfRuntimesAreToldToWhoJoinsAndWhenTheyChange(t *testing.T) {
 	started(t, func(w *world) {
 		const one, two = "10.0.0.1:80", "10.0.0.2:80"
-		w.Takes(one, "a.S/One 1")
-		w.Takes(two, "a.S/One 1\n*")
-		w.Takes("10.0.0.3:80", "")
+		w.SetMethods(one, "a.S/One 1")
+		w.SetMethods(two, "a.S/One 1\n*")
+		w.SetMethods("10.0.0.3:80", "")
 		x := w.connect("x")
 		if got := methods(x.heard()); !maps.Equal(got, map[string]engine.Methods{one: "a.S/One 1", two: "a.S/One 1\n*"}) {
 			t.Errorf("in the beginning it knows %q", got)
 		}
 		before := len(x.heard())
-		w.Takes(one, "a.S/One 1") // unchanged
-		w.Takes(one, "a.S/One 2")
-		w.Takes(two, "")
-		w.Takes(two, "")
+		w.SetMethods(one, "a.S/One 1") // unchanged
+		w.SetMethods(one, "a.S/One 2")
+		w.SetMethods(two, "")
+		w.SetMethods(two, "")
 		w.after(0)
 		if got := methods(x.heard()); !maps.Equal(got, map[string]engine.Methods{one: "a.S/One 2"}) {
 			t.Errorf("then it knows %q", got)

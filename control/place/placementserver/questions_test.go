@@ -35,7 +35,7 @@ func TestAnAnswerComesAfterWhatWasPublished(t *testing.T) {
 			many[model(string(rune('一'+i)))] = true
 		}
 		w.Publish(decide.Change{Registered: many})
-		x.say(&placement.Report{Process: "x", Question: 2})
+		x.send(&placement.Report{Process: "x", Question: 2})
 		w.after(0)
 		x.mu.Lock()
 		before := 0
@@ -48,7 +48,7 @@ func TestAnAnswerComesAfterWhatWasPublished(t *testing.T) {
 		if got, models := answered(); len(got) != 2 || got[1] != 2 || models != len(many) {
 			t.Errorf("the answers are %v, and %d models are said", got, models)
 		}
-		x.say(&placement.Report{Process: "x", Question: 2})
+		x.send(&placement.Report{Process: "x", Question: 2})
 		w.after(0)
 		if got, _ := answered(); len(got) != 2 {
 			t.Errorf("it is answered again: %v", got)

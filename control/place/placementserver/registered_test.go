@@ -31,17 +31,17 @@ func TestARegistrationWaitsForExtprocs(t *testing.T) {
 			}
 		}
 		first := register("a")
-		x.applies(nil)
+		x.acknowledge(nil)
 		if d := first(); d >= 0 {
 			t.Errorf("it is answered after %v, and y does not know of it", d)
 		}
 		w.after(300 * time.Millisecond)
-		y.applies(nil)
+		y.acknowledge(nil)
 		if d := first(); d != 300*time.Millisecond {
 			t.Errorf("it is answered after %v", d)
 		}
 		second := register("b")
-		x.applies(nil)
+		x.acknowledge(nil)
 		y.leave()
 		synctest.Wait()
 		if d := second(); d != 0 {
@@ -53,19 +53,19 @@ func TestARegistrationWaitsForExtprocs(t *testing.T) {
 			t.Errorf("where nobody answers it takes %v", d)
 		}
 		z := w.connect("z")
-		z.applies(nil)
+		z.acknowledge(nil)
 		fourth := register("d")
-		z.applies(nil)
+		z.acknowledge(nil)
 		if d := fourth(); d != 0 {
 			t.Errorf("an extproc that has not answered for a second holds up the next one for %v", d)
 		}
-		x.applies(nil)
+		x.acknowledge(nil)
 		fifth := register("e")
-		z.applies(nil)
+		z.acknowledge(nil)
 		if d := fifth(); d >= 0 {
 			t.Errorf("an extproc that answers again is waited for no more: it is answered after %v", d)
 		}
-		x.applies(nil)
+		x.acknowledge(nil)
 		if d := fifth(); d != 0 {
 			t.Errorf("it is answered after %v", d)
 		}

@@ -14,24 +14,24 @@ const (
 )
 
 // responses are the endpoints of stored responses, by response id. The Server's mu guards them.
-type responses = simplelru.LRU[string, maker]
+type responses = simplelru.LRU[string, responseEndpoint]
 
-// maker is an endpoint and its pool, as extprocs report them.
-type maker struct{ pool, endpoint string }
+// responseEndpoint is an endpoint and its pool, as extprocs report them.
+type responseEndpoint struct{ pool, endpoint string }
 
 func newResponses() *responses {
-	r, err := simplelru.NewLRU[string, maker](maxResponses, nil)
+	r, err := simplelru.NewLRU[string, responseEndpoint](maxResponses, nil)
 	if err != nil {
 		panic(err) // the size is above 0
 	}
 	return r
 }
 
-// made records the stored responses that an extproc reports, and marks them to be sent to all
-// others. The caller holds mu.
-func (s *Server) made(p *peer, told []*placement.Responses) {
+// recordResponses records the stored responses that an extproc reports, and marks them to be sent
+// to all others. The caller holds mu.
+func (s *Server) recordResponses(p *peer, told []*placement.Responses) {
 	for _, r := range told {
-		m := maker{r.GetPool(), r.GetEndpoint()}
+		m := responseEndpoint{r.GetPool(), r.GetEndpoint()}
 		if len(m.pool) > maxName || len(m.endpoint) > maxName {
 			continue
 		}
@@ -60,9 +60,9 @@ func (s *Server) made(p *peer, told []*placement.Responses) {
 	}
 }
 
-// makers returns the stored responses to send to an extproc. The caller holds mu.
-func (s *Server) makers(p *peer) (out []*placement.Responses) {
-	by := make(map[maker]*placement.Responses)
+// responsesFor returns the stored responses to send to an extproc. The caller holds mu.
+func (s *Server) responsesFor(p *peer) (out []*placement.Responses) {
+	by := make(map[responseEndpoint]*placement.Responses)
 	room := maxSent
 	for _, id := range take(p.responses, &room) {
 		m, known := s.responses.Peek(id)

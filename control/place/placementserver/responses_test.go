@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// made reports stored responses.
-func (x *extproc) made(endpoint string, ids ...string) {
+// recordResponses reports stored responses.
+func (x *extproc) recordResponses(endpoint string, ids ...string) {
 	x.t.Helper()
 	if err := x.stream.Send(&placement.Report{Responses: []*placement.Responses{{Pool: "ns/pool", Endpoint: endpoint,
 		Ids: ids}}}); err != nil {
@@ -41,9 +41,9 @@ func TestWhoMadeAResponseIsToldToOthers(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x, y := w.connect("x"), w.connect("y")
-		x.made("e1", "resp_1", "resp_2")
-		x.made("e1", "resp_1")
-		y.made("e2", "resp_3", strings.Repeat("x", 257))
+		x.recordResponses("e1", "resp_1", "resp_2")
+		x.recordResponses("e1", "resp_1")
+		y.recordResponses("e2", "resp_3", strings.Repeat("x", 257))
 		expect := func(who string, x *extproc, want ...string) {
 			t.Helper()
 			if got := x.responses(); !slices.Equal(got, want) {
@@ -68,7 +68,7 @@ func TestResponsesAreBounded(t *testing.T) {
 			for i := range ids {
 				ids[i] = fmt.Sprintf("resp_%02d%03d", n, i)
 			}
-			x.made("e1", ids...)
+			x.recordResponses("e1", ids...)
 		}
 		got := w.connect("y").responses()
 		if len(got) != 65536 || got[len(got)-1] != "resp_69999@e1" || slices.Contains(got, "resp_00000@e1") {

@@ -38,7 +38,7 @@ func (w *world) expectBehind(when, id string, want ...string) {
 // inForce acknowledges everything received, up to a version.
 func (x *extproc) inForce(version int) {
 	x.t.Helper()
-	x.say(&placement.Report{Applied: uint64(version)})
+	x.send(&placement.Report{Applied: uint64(version)})
 }
 
 // An extproc that joins receives every VModel in the complete state, and every extproc each change
@@ -173,7 +173,7 @@ func TestWhoIsBehindTheLatestSwitch(t *testing.T) {
 // until then.
 func TestASlowReaderIsBehind(t *testing.T) {
 	started(t, func(w *world) {
-		slow := w.deaf("slow")
+		slow := w.connectWithoutReading("slow")
 		for range 20 { // some megabytes, more than all buffers hold
 			w.Publish(copies(decide.Loading, numbered(5000)...))
 			synctest.Wait()
@@ -191,7 +191,7 @@ func TestASlowReaderIsBehind(t *testing.T) {
 			if err != nil || i > 60 {
 				t.Fatalf("after %d Updates: %v", i, err)
 			}
-			slow.hear(u)
+			slow.apply(u)
 			told += len(u.GetVmodels())
 			synctest.Wait()
 		}

@@ -182,7 +182,7 @@ type extproc struct {
 	leaving   map[string]*placement.Leaving
 	vmodels   map[string]string             // active models, by VModel id
 	backlogs  map[string]*placement.Backlog // by endpoint
-	told      []time.Time                   // times of receipt
+	sentAll   []time.Time                   // times of receipt
 	complete  int                           // version that was marked complete
 	err       error
 }
@@ -203,7 +203,7 @@ func (w *world) connectWith(first *placement.Report) *extproc {
 			x.mu.Lock()
 			x.err = err
 			if err == nil {
-				x.hear(u)
+				x.apply(u)
 			}
 			x.mu.Unlock()
 			if err != nil {
@@ -215,8 +215,8 @@ func (w *world) connectWith(first *placement.Report) *extproc {
 	return x
 }
 
-// deaf connects without reading Updates.
-func (w *world) deaf(process string) *extproc {
+// connectWithoutReading connects without reading Updates.
+func (w *world) connectWithoutReading(process string) *extproc {
 	w.t.Helper()
 	return w.deafWith(&placement.Report{Process: process})
 }
@@ -235,12 +235,12 @@ func (w *world) deafWith(first *placement.Report) *extproc {
 	}
 	x.leave = func() { _ = conn.Close(); synctest.Wait() }
 	w.t.Cleanup(func() { _ = conn.Close() })
-	x.say(first)
+	x.send(first)
 	return x
 }
 
-// hear applies an Update. The caller holds mu.
-func (x *extproc) hear(u *placement.Update) {
+// apply applies an Update. The caller holds mu.
+func (x *extproc) apply(u *placement.Update) {
 	x.updates = append(x.updates, u)
 	for _, c := range u.GetCopies() {
 		if x.copies[c.GetCopy().GetKey().GetModel()] = c.GetState(); c.GetState() == placement.Copy_GONE {
@@ -278,7 +278,7 @@ func (x *extproc) hear(u *placement.Update) {
 		x.backlogs[b.GetEndpoint()] = b
 	}
 	if len(u.GetBacklogs()) > 0 {
-		x.told = append(x.told, time.Now())
+		x.sentAll = append(x.sentAll, time.Now())
 	}
 	if u.Endpoints != nil {
 		x.endpoints = u.GetEndpoints().GetAddresses()
@@ -289,8 +289,8 @@ func (x *extproc) hear(u *placement.Update) {
 	slices.Sort(x.models)
 }
 
-// say sends a Report, and waits until its immediate effects are complete.
-func (x *extproc) say(r *placement.Report) {
+// send sends a Report, and waits until its immediate effects are complete.
+func (x *extproc) send(r *placement.Report) {
 	x.t.Helper()
 	if err := x.stream.Send(r); err != nil {
 		x.t.Error(err)
@@ -298,16 +298,16 @@ func (x *extproc) say(r *placement.Report) {
 	synctest.Wait()
 }
 
-// applies acknowledges everything received, with the numbers of requests in flight at copies.
-func (x *extproc) applies(inFlight map[string]uint32) {
+// acknowledge acknowledges everything received, with the numbers of requests in flight at copies.
+func (x *extproc) acknowledge(inFlight map[string]uint32) {
 	x.t.Helper()
-	x.say(&placement.Report{Applied: uint64(len(x.heard())), InFlight: flying(inFlight)})
+	x.send(&placement.Report{Applied: uint64(len(x.heard())), InFlight: flying(inFlight)})
 }
 
-// flies reports the numbers of requests in flight at copies.
-func (x *extproc) flies(inFlight map[string]uint32) {
+// reportInFlight reports the numbers of requests in flight at copies.
+func (x *extproc) reportInFlight(inFlight map[string]uint32) {
 	x.t.Helper()
-	x.say(&placement.Report{InFlight: flying(inFlight)})
+	x.send(&placement.Report{InFlight: flying(inFlight)})
 }
 
 func flying(requests map[string]uint32) (all []*placement.InFlight) {
@@ -331,8 +331,8 @@ func (x *extproc) heard() []*placement.Update {
 	return slices.Clone(x.updates)
 }
 
-// knows prints the state that the extproc received.
-func (x *extproc) knows() string {
+// state prints the state that the extproc received.
+func (x *extproc) state() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return fmt.Sprintf("%v %v %v %v", x.copies, x.failures, x.models, x.endpoints)

@@ -19,7 +19,7 @@ func aLesson(class string, rows uint64) *placement.Lesson {
 // teaches reports learned profiles.
 func (x *extproc) teaches(all ...*placement.Lesson) {
 	x.t.Helper()
-	x.say(&placement.Report{Lessons: all})
+	x.send(&placement.Report{Lessons: all})
 }
 
 // lessons returns the learned profiles that an extproc received: rows and age in seconds, by

@@ -11,26 +11,26 @@ import (
 
 // naive is a ghost list that finds its victims by a search of all its models.
 type naive struct {
-	fade     float64
-	capacity amount
-	held     map[string]*held
-	known    map[string]*held
+	decayTime float64
+	capacity  amount
+	held      map[string]*held
+	known     map[string]*held
 }
 
 type held struct {
 	usage
-	bytes       int64
-	dear, worth float64
+	bytes            int64
+	loadCosts, value float64
 }
 
-func (n *naive) used(id string, requests int, at, dear float64, bytes int64) (missed bool) {
+func (n *naive) used(id string, requests int, at, loadCost float64, bytes int64) (missed bool) {
 	h := n.known[id]
 	if h == nil {
 		h = &held{}
 		n.known[id] = h
 	}
-	h.usage, h.dear = h.after(requests, at, n.fade), dear
-	h.worth = h.usage.worth(n.fade, dear)
+	h.usage, h.loadCosts = h.after(requests, at, n.decayTime), loadCost
+	h.value = h.usage.value(n.decayTime, loadCost)
 	if n.held[id] != nil {
 		return false
 	}
@@ -40,7 +40,7 @@ func (n *naive) used(id string, requests int, at, dear float64, bytes int64) (mi
 		least, worth := "", math.Inf(1)
 		for id, o := range n.held {
 			total = total.plus(o.bytes)
-			if w := o.worth; w < worth || w == worth && id < least {
+			if w := o.value; w < worth || w == worth && id < least {
 				least, worth = id, w
 			}
 		}
@@ -58,9 +58,9 @@ func TestAShadowIsACache(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		capacity := amount{8, 900}
-		s := shadow{capacity: capacity}
-		s.turn(0, 100)
-		n := naive{fade: 100, capacity: capacity, held: map[string]*held{}, known: map[string]*held{}}
+		s := ghostList{capacity: capacity}
+		s.update(0, 100)
+		n := naive{decayTime: 100, capacity: capacity, held: map[string]*held{}, known: map[string]*held{}}
 		models := make([]*model, 30)
 		for i := range models {
 			models[i] = &model{Entry: objects.Entry{ModelKey: Key{ID: fmt.Sprintf("m%02d", i)}}, bytes: 50 + int64(rng.IntN(200))}
@@ -71,13 +71,13 @@ func TestAShadowIsACache(t *testing.T) {
 			m := models[min(rng.IntN(30), rng.IntN(30))]
 			switch rng.IntN(200) {
 			case 0:
-				fade := 20 + rng.Float64()*1000
+				decayTime := 20 + rng.Float64()*1000
 				for _, h := range n.held {
-					h.usage = h.faded(fade / n.fade)
-					h.worth = h.usage.worth(fade, h.dear)
+					h.usage = h.rescaled(decayTime / n.decayTime)
+					h.value = h.usage.value(decayTime, h.loadCosts)
 				}
-				n.fade = fade
-				s.turn(0, fade)
+				n.decayTime = decayTime
+				s.update(0, decayTime)
 				continue
 			case 1:
 				s.forget(m, 0)
@@ -86,12 +86,12 @@ func TestAShadowIsACache(t *testing.T) {
 			case 2, 3, 4:
 				s.tick(at)
 				for _, h := range n.held {
-					h.worth = h.worthAt(at, n.fade, h.dear)
+					h.value = h.valueAt(at, n.decayTime, h.loadCosts)
 				}
 				continue
 			}
-			requests, dear := rng.IntN(4), rng.Float64()*2-1
-			if got, want := s.used(m, 0, requests, at, dear), n.used(m.ID, requests, at, dear, m.bytes); got != want {
+			requests, loadCost := rng.IntN(4), rng.Float64()*2-1
+			if got, want := s.used(m, 0, requests, at, loadCost), n.used(m.ID, requests, at, loadCost, m.bytes); got != want {
 				t.Fatalf("seed %d, step %d: %s missed is %v, and by looking at everything %v", seed, step, m.ID, got, want)
 			}
 			if len(s.held.models) != len(n.held) || s.has.models != len(n.held) {

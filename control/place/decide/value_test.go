@@ -34,7 +34,8 @@ func (x traffic) misses(t *testing.T) (share, optimum float64) {
 	s := decide.New(decide.Config{})
 	s.SetPool(pool, decide.Pool{LRU: x.lru})
 	s.SetEndpoint("e", []objects.Name{pool})
-	s.Saw(decide.Sight{Began: start, Endpoint: decide.Endpoint{Address: "e", CanLoad: true, Slots: x.slots, Loads: x.slots}}, start)
+	s.Scraped(decide.ScrapeResult{Began: start, Endpoint: decide.Endpoint{Address: "e", CanLoad: true, Slots: x.slots,
+		Loads: x.slots}}, start)
 	keys := make([]decide.Key, x.models)
 	for i := range keys {
 		keys[i] = key(numbered(i))

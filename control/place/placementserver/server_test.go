@@ -99,7 +99,7 @@ func TestOnlyWhatChangesIsSaid(t *testing.T) {
 			w.Publish(c)
 			synctest.Wait()
 		}
-		if got, want := x.knows(), "map[a:LOADED c:LOADING] map[d:no_room] [d] [e1 e2]"; got != want {
+		if got, want := x.state(), "map[a:LOADED c:LOADING] map[d:no_room] [d] [e1 e2]"; got != want {
 			t.Errorf("it knows %s, want %s", got, want)
 		}
 		things := 0
@@ -116,7 +116,7 @@ func TestOnlyWhatChangesIsSaid(t *testing.T) {
 			Endpoints: []string{},
 		})
 		synctest.Wait()
-		if got, want := x.knows(), "map[a:LOADED c:LOADING] map[] [] []"; got != want {
+		if got, want := x.state(), "map[a:LOADED c:LOADING] map[] [] []"; got != want {
 			t.Errorf("it knows %s, want %s", got, want)
 		}
 	})
@@ -132,7 +132,7 @@ func TestWhoComesBackIsToldEverythingAgain(t *testing.T) {
 		w.Publish(gone("b"))
 		w.Publish(copies(decide.Loading, "c"))
 		x = w.connect("x")
-		if got, want := x.knows(), "map[a:LOADED c:LOADING] map[] [] []"; got != want || x.complete != 1 {
+		if got, want := x.state(), "map[a:LOADED c:LOADING] map[] [] []"; got != want || x.complete != 1 {
 			t.Errorf("it knows %s, want %s; Update %d is complete", got, want, x.complete)
 		}
 	})
@@ -141,7 +141,7 @@ func TestWhoComesBackIsToldEverythingAgain(t *testing.T) {
 func TestASlowReaderCostsNobodyElse(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
-		slow := w.deaf("slow")
+		slow := w.connectWithoutReading("slow")
 		x := w.connect("x")
 		for range 20 { // some megabytes, more than all buffers hold
 			w.Publish(copies(decide.Loading, numbered(5000)...))
@@ -151,7 +151,7 @@ func TestASlowReaderCostsNobodyElse(t *testing.T) {
 		}
 		w.Publish(copies(decide.Loaded, "a"))
 		synctest.Wait()
-		if got, want := x.knows(), "map[a:LOADED] map[] [] []"; got != want {
+		if got, want := x.state(), "map[a:LOADED] map[] [] []"; got != want {
 			t.Errorf("the other knows %s, want %s", got, want)
 		}
 		// The slow one reaches the same state once it reads, without changes that were undone
@@ -161,7 +161,7 @@ func TestASlowReaderCostsNobodyElse(t *testing.T) {
 			if err != nil || i > 60 {
 				t.Fatalf("after %d Updates: %v", i, err)
 			}
-			slow.hear(u)
+			slow.apply(u)
 			synctest.Wait()
 		}
 		if n, all := len(slow.heard()), len(x.heard()); n >= all/2 {
@@ -174,8 +174,8 @@ func TestExtprocsAreToldOfEachOthersRequests(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x, y, z := w.connect("x"), w.connect("y"), w.connect("z")
-		x.flies(map[string]uint32{"a": 3, "b": 1})
-		y.flies(map[string]uint32{"a": 2})
+		x.reportInFlight(map[string]uint32{"a": 3, "b": 1})
+		y.reportInFlight(map[string]uint32{"a": 2})
 		if w.placer.inFlight["a"] != 5 || w.placer.inFlight["b"] != 1 {
 			t.Errorf("placement knows of %v", w.placer.inFlight)
 		}
@@ -191,7 +191,7 @@ func TestExtprocsAreToldOfEachOthersRequests(t *testing.T) {
 			t.Errorf("%d Updates though nothing changed", now-before)
 		}
 		x.leave()
-		y.flies(map[string]uint32{"a": 0})
+		y.reportInFlight(map[string]uint32{"a": 0})
 		w.after(time.Second)
 		if z.others["a"] != 0 || z.others["b"] != 0 || w.placer.inFlight["a"] != 0 || w.placer.inFlight["b"] != 0 {
 			t.Errorf("one left and the other's ended: %v, placement knows of %v", z.others, w.placer.inFlight)
@@ -207,9 +207,9 @@ func wants(id string, requests uint32, waited time.Duration, unusable ...string)
 func TestWhatOneWantsEndsWithItsStream(t *testing.T) {
 	inMemory(t, func(w *world) {
 		x, y := w.connect("one"), w.connect("one") // two streams of one process
-		x.say(wants("a", 2, 3*time.Second, "e7"))
-		y.say(wants("a", 5, 0))
-		y.say(wants("b", 1, 0))
+		x.send(wants("a", 2, 3*time.Second, "e7"))
+		y.send(wants("a", 5, 0))
+		y.send(wants("b", 1, 0))
 		if got := w.placer.waiting(); len(w.placer.wants) != 2 || got["a"] != 7 || got["b"] != 1 {
 			t.Errorf("%v", w.placer.wants)
 		}
@@ -222,7 +222,7 @@ func TestWhatOneWantsEndsWithItsStream(t *testing.T) {
 		if got := w.placer.waiting(); got["a"] != 5 || got["b"] != 1 {
 			t.Errorf("after one stream's end: %v", got)
 		}
-		y.say(wants("a", 0, 0))
+		y.send(wants("a", 0, 0))
 		y.leave()
 		if len(w.placer.wants) != 0 {
 			t.Errorf("after both streams' end: %v", w.placer.wants)
@@ -283,7 +283,7 @@ func TestWhatIsHeardAtTheEndIsForgottenToo(t *testing.T) {
 func TestUseAndWhatIsMissingIsPassedOn(t *testing.T) {
 	inMemory(t, func(w *world) {
 		x := w.connect("x")
-		x.say(&placement.Report{
+		x.send(&placement.Report{
 			Usage:   []*placement.Usage{{Key: wireModel("a"), Requests: 4, IdleMs: 250, WaitedMs: 1500}},
 			Missing: []*placement.CopyKey{wireCopy("b")},
 		})
@@ -317,7 +317,7 @@ func TestWhoMaySendStillToAnEndpoint(t *testing.T) {
 				t.Errorf("%s %q may send still, want %q", when, got, want)
 			}
 		}
-		ack := func(x *extproc) { x.applies(nil) }
+		ack := func(x *extproc) { x.acknowledge(nil) }
 		at("at first")
 		w.Publish(decide.Change{Leaving: map[string]decide.Leaving{"e1": {Terminating: true, Migrates: time.Now().Add(time.Minute)}}})
 		at("while it migrates", "x", "y")
@@ -335,7 +335,7 @@ func TestWhoMaySendStillToAnEndpoint(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		w.after(3 * time.Second)
-		w.deaf("slow")
+		w.connectWithoutReading("slow")
 		many := make([]string, 20_000)
 		for i := range many {
 			many[i] = "m" + strconv.Itoa(i)
@@ -361,7 +361,7 @@ func TestEndpointsThatAreAboutToEndAreToldBothWays(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x := w.connect("x")
-		x.say(&placement.Report{Leaving: []*placement.Leaving{
+		x.send(&placement.Report{Leaving: []*placement.Leaving{
 			{Endpoint: "e1", StoppingMs: new(uint64(1500))}, {Endpoint: "e2", Terminating: true, MigratesMs: new(uint64(9000))},
 			{Endpoint: "e3"},
 		}})

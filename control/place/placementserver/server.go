@@ -51,7 +51,7 @@ type Server struct {
 	log    *slog.Logger
 	placer Placer
 	closed chan struct{}
-	ledger *ledger
+	ledger *backlogs
 
 	mu         sync.Mutex // guards the following
 	ready      bool
@@ -70,7 +70,7 @@ type Server struct {
 	// load, while extprocs of that process may still reconnect. Those know no other copies.
 	inherited map[decide.CopyKey]bool
 	sharing   int // processes among which an earlier process divided limits, as extprocs report
-	lessons   lessons
+	lessons   profiles
 	responses *responses
 	known     chan struct{} // closed and replaced when an extproc acknowledges a registration
 }
@@ -86,48 +86,48 @@ type peer struct {
 	process string
 	name    string        // distinguishes the streams of one process
 	news    chan struct{} // capacity 1; never closed
-	page    *page
+	page    *sentBacklogs
 
 	reporting sync.Mutex // held while a Report is recorded, so that none is recorded after the end of the stream; locked before Server.mu
 	ended     bool
 
 	// Guarded by Server.mu.
-	version     uint64 // of the last Update
-	applied     uint64
-	told        bool // it has the complete state
-	endpoints   bool // endpoints must be sent
-	portion     portion
-	apportioned bool // portion must be sent
-	copies      map[decide.CopyKey]bool
-	failures    map[decide.Key]bool
-	registered  map[decide.Key]bool
-	vmodels     map[decide.Key]bool
-	announced   map[decide.Key]uint64 // registered models, by the version that sent them, until it is acknowledged
-	late        bool                  // it exceeded announceLimit; no registration waits for it until it acknowledges
-	moving      map[decide.Key]uint64 // VModels, by the version that sent them, until it is acknowledged
-	leaving     map[string]bool
-	methods     map[string]bool
-	parting     map[string]uint64 // leaving endpoints, by the version that sent them, until it is acknowledged
-	inFlight    map[decide.CopyKey]int
-	others      map[decide.CopyKey]int // requests in flight of others, as sent
-	moved       map[decide.CopyKey]int // requests in flight of others, to be sent
-	lessons     map[lessonKey]bool     // may have to be sent
-	taught      map[lessonKey]bool     // were sent
-	knows       map[lessonKey]float64  // evidence of what it reported itself
-	responses   map[string]bool        // stored responses whose endpoints must be sent
-	question    uint64                 // number of the last question
-	answered    uint64                 // number of the last answered question
+	version      uint64 // of the last Update
+	applied      uint64
+	sentAll      bool // it has the complete state
+	endpoints    bool // endpoints must be sent
+	portion      portion
+	apportioned  bool // portion must be sent
+	copies       map[decide.CopyKey]bool
+	failures     map[decide.Key]bool
+	registered   map[decide.Key]bool
+	vmodels      map[decide.Key]bool
+	announced    map[decide.Key]uint64 // registered models, by the version that sent them, until it is acknowledged
+	late         bool                  // it exceeded announceLimit; no registration waits for it until it acknowledges
+	moving       map[decide.Key]uint64 // VModels, by the version that sent them, until it is acknowledged
+	leaving      map[string]bool
+	methods      map[string]bool
+	parting      map[string]uint64 // leaving endpoints, by the version that sent them, until it is acknowledged
+	inFlight     map[decide.CopyKey]int
+	others       map[decide.CopyKey]int // requests in flight of others, as sent
+	moved        map[decide.CopyKey]int // requests in flight of others, to be sent
+	lessons      map[profileKey]bool    // may have to be sent
+	sentProfiles map[profileKey]bool    // were sent
+	ownEvidence  map[profileKey]float64 // evidence of what it reported itself
+	responses    map[string]bool        // stored responses whose endpoints must be sent
+	question     uint64                 // number of the last question
+	answered     uint64                 // number of the last answered question
 }
 
 // New returns an empty Server. Call SetPlacer before it serves.
 func New(log *slog.Logger) *Server {
 	s := &Server{
-		log: log, closed: make(chan struct{}), ledger: newLedger(),
+		log: log, closed: make(chan struct{}), ledger: newBacklogs(),
 		copies: make(map[decide.CopyKey]published), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
 		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), methods: make(map[string]engine.Methods),
 		peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
 		inherited: make(map[decide.CopyKey]bool),
-		lessons:   make(lessons), responses: newResponses(), known: make(chan struct{}),
+		lessons:   make(profiles), responses: newResponses(), known: make(chan struct{}),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,8 +195,8 @@ func (s *Server) Publish(c decide.Change) {
 	s.wake()
 }
 
-// Takes publishes the gRPC methods that the engine of an endpoint serves.
-func (s *Server) Takes(endpoint string, methods engine.Methods) {
+// SetMethods publishes the gRPC methods that the engine of an endpoint serves.
+func (s *Server) SetMethods(endpoint string, methods engine.Methods) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !keep(s.methods, endpoint, methods) {
@@ -371,7 +371,7 @@ func (s *Server) join(process string, sharing int) *peer {
 		lessons: keysOf(s.lessons), announced: make(map[decide.Key]uint64), moving: make(map[decide.Key]uint64),
 		parting:  make(map[string]uint64),
 		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
-		responses: make(map[string]bool), taught: make(map[lessonKey]bool), knows: make(map[lessonKey]float64),
+		responses: make(map[string]bool), sentProfiles: make(map[profileKey]bool), ownEvidence: make(map[profileKey]float64),
 	}
 	for _, id := range s.responses.Keys() {
 		p.responses[id] = true
@@ -478,7 +478,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 		}
 	}
 	s.learned(p, r.GetLessons(), now)
-	s.made(p, r.GetResponses())
+	s.recordResponses(p, r.GetResponses())
 	p.applied = max(p.applied, r.GetApplied())
 	if p.question = max(p.question, r.GetQuestion()); p.question != p.answered {
 		p.wake()
@@ -577,15 +577,15 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 		u.Leaving = append(u.Leaving, placementproto.Leaving(address, s.leaving[address], now)) // zero: it stays
 		p.parting[address] = u.Version
 	}
-	u.Lessons, u.Responses = s.teach(p, now), s.makers(p)
+	u.Lessons, u.Responses = s.profilesFor(p, now), s.responsesFor(p)
 	for key, n := range p.moved {
 		u.InFlight = append(u.InFlight, &placement.InFlight{Copy: placementproto.Copy(key), Requests: uint32(n)})
 	}
 	clear(p.moved)
-	if s.ready && !p.told && room > 0 {
-		u.Complete, p.told = true, true
+	if s.ready && !p.sentAll && room > 0 {
+		u.Complete, p.sentAll = true, true
 	}
-	if p.told && room > 0 && p.question != p.answered { // everything published has been sent
+	if p.sentAll && room > 0 && p.question != p.answered { // everything published has been sent
 		u.Answer, p.answered = p.question, p.question
 	}
 	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+

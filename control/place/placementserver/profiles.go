@@ -19,27 +19,27 @@ const (
 	// remembers is the time in seconds in which the weight of a measurement falls to 1/e. enough is
 	// the number of measurements beyond which more do not count, as in extproc.
 	remembers, enough = 300, 500
-	// taughtAtOnce limits the profiles in one Update.
-	taughtAtOnce = 64
+	// maxProfilesPerUpdate limits the profiles in one Update.
+	maxProfilesPerUpdate = 64
 )
 
-// lessons are the learned profiles with the most evidence that extprocs reported. The Server's mu
+// profiles are the learned profiles with the most evidence that extprocs reported. The Server's mu
 // guards them.
-type lessons map[lessonKey]lesson
+type profiles map[profileKey]profile
 
-type lessonKey struct {
+type profileKey struct {
 	pool, class string
 	prior       uint64
 }
 
-type lesson struct {
+type profile struct {
 	*placement.Lesson
 	from string // the process
 	at   time.Time
 }
 
-// founded returns its number of measurements, weighted by their age.
-func (l lesson) founded(now time.Time) float64 {
+// evidence returns its number of measurements, weighted by their age.
+func (l profile) evidence(now time.Time) float64 {
 	n := min(l.GetRows(), enough) + uint64(len(l.GetInSlot())+len(l.GetInHost())+len(l.GetInStorage()))
 	return float64(n) * math.Exp(-max(0, now.Sub(l.at).Seconds())/remembers)
 }
@@ -65,13 +65,13 @@ func (s *Server) learned(p *peer, told []*placement.Lesson, now time.Time) {
 		if !small(l) {
 			continue
 		}
-		key, is := lessonKey{l.GetPool(), l.GetClass(), l.GetPrior()}, lesson{l, p.process, now}
-		if _, there := p.knows[key]; !there && len(p.knows) >= maxLessons {
+		key, is := profileKey{l.GetPool(), l.GetClass(), l.GetPrior()}, profile{l, p.process, now}
+		if _, there := p.ownEvidence[key]; !there && len(p.ownEvidence) >= maxLessons {
 			continue
 		}
-		p.knows[key] = is.founded(now)
+		p.ownEvidence[key] = is.evidence(now)
 		was, there := s.lessons[key]
-		if there && was.from != p.process && was.founded(now) > is.founded(now) {
+		if there && was.from != p.process && was.evidence(now) > is.evidence(now) {
 			continue
 		}
 		if !there && len(s.lessons) >= maxLessons {
@@ -88,11 +88,11 @@ func (s *Server) learned(p *peer, told []*placement.Lesson, now time.Time) {
 }
 
 // forget removes the profile with the least evidence.
-func (all lessons) forget(now time.Time) {
-	var worst lessonKey
+func (all profiles) forget(now time.Time) {
+	var worst profileKey
 	least := math.Inf(1)
 	for key, l := range all {
-		if n := l.founded(now); n < least {
+		if n := l.evidence(now); n < least {
 			worst, least = key, n
 		}
 	}
@@ -101,19 +101,19 @@ func (all lessons) forget(now time.Time) {
 
 // lacks reports whether a profile must be sent to an extproc: it was not sent yet, another extproc
 // learned it, and it has more evidence than the extproc's own.
-func (p *peer) lacks(key lessonKey, is lesson, now time.Time) bool {
-	return !p.taught[key] && is.from != p.process && is.founded(now) > p.knows[key]
+func (p *peer) lacks(key profileKey, is profile, now time.Time) bool {
+	return !p.sentProfiles[key] && is.from != p.process && is.evidence(now) > p.ownEvidence[key]
 }
 
-// teach returns the learned profiles to send to an extproc. The caller holds mu.
-func (s *Server) teach(p *peer, now time.Time) (out []*placement.Lesson) {
+// profilesFor returns the learned profiles to send to an extproc. The caller holds mu.
+func (s *Server) profilesFor(p *peer, now time.Time) (out []*placement.Lesson) {
 	for key := range p.lessons {
-		if len(out) == taughtAtOnce {
+		if len(out) == maxProfilesPerUpdate {
 			break
 		}
 		delete(p.lessons, key)
 		if is, there := s.lessons[key]; there && p.lacks(key, is, now) {
-			p.taught[key] = true
+			p.sentProfiles[key] = true
 			l := proto.Clone(is.Lesson).(*placement.Lesson)  //nolint:forcetypeassert // it is a clone
 			l.AgeMs += uint64(now.Sub(is.at).Milliseconds()) //nolint:gosec // time passes
 			out = append(out, l)

@@ -26,24 +26,24 @@ import (
 // the decay moves toward that list's.
 
 const (
-	// firstFade is the initial decay time of counts, leastFade and mostFade its limits.
-	firstFade = 5 * 60.0 // seconds
-	leastFade = 20.0
-	mostFade  = 30 * 24 * 3600.0
-	// fadeStep is the factor of one change of the decay time. fadeSpread is the factor between it
+	// firstDecay is the initial decay time of counts, minDecay and maxDecay its limits.
+	firstDecay = 5 * 60.0 // seconds
+	minDecay   = 20.0
+	maxDecay   = 30 * 24 * 3600.0
+	// decayStep is the factor of one change of the decay time. ghostSpread is the factor between it
 	// and the decay times of the ghost lists.
-	fadeStep   = 1.5
-	fadeSpread = 2.0
-	// enoughMisses is the number of models that only one of the ghost lists missed before the decay
+	decayStep   = 1.5
+	ghostSpread = 2.0
+	// minMisses is the number of models that only one of the ghost lists missed before the decay
 	// may change. sure is the number of standard deviations from zero that the difference in
 	// seconds of loads must have.
-	enoughMisses = 50
-	sure         = 3
-	// quiet is the number of mean intervals after which silence is taken for disuse: in a Poisson
-	// process, one interval in e^3 is that long.
-	quiet = 3
-	// mostDear limits the relative load cost of a model, as a logarithm: tenfold.
-	mostDear = 2.3
+	minMisses     = 50
+	minDeviations = 3
+	// silenceFactor is the number of mean intervals after which silence is taken for disuse: in a
+	// Poisson process, one interval in e^3 is that long.
+	silenceFactor = 3
+	// maxLoadCost limits the relative load cost of a model, as a logarithm: tenfold.
+	maxLoadCost = 2.3
 )
 
 // usage is how often a model was used: a decaying count, as of a time in seconds.
@@ -51,45 +51,45 @@ type usage struct{ count, at float64 }
 
 // after returns the usage after some requests at a time. 0 requests means that they were not
 // counted, and counts as one.
-func (u usage) after(requests int, at, fade float64) usage {
-	count := u.count * math.Exp(min(0, u.at-at)/fade)
-	more := float64(requests) * math.Exp(min(0, at-u.at)/fade)
+func (u usage) after(requests int, at, decayTime float64) usage {
+	count := u.count * math.Exp(min(0, u.at-at)/decayTime)
+	more := float64(requests) * math.Exp(min(0, at-u.at)/decayTime)
 	if requests == 0 {
 		return usage{max(count, 1), max(u.at, at)}
 	}
 	return usage{count + more, max(u.at, at)}
 }
 
-// faded converts the usage to a decay time that is slower by a factor.
-func (u usage) faded(slower float64) usage {
+// rescaled converts the usage to a decay time that is slower by a factor.
+func (u usage) rescaled(slower float64) usage {
 	if u.count > 1 {
 		u.count = 1 + (u.count-1)*slower
 	}
 	return u
 }
 
-// worth returns the eviction value of a model with that usage. dear is its relative load cost, as a
+// value returns the eviction value of a model with that usage. dear is its relative load cost, as a
 // logarithm. A model that was never used has the lowest value.
-func (u usage) worth(fade, dear float64) float64 {
+func (u usage) value(decayTime, loadCost float64) float64 {
 	if u.count == 0 {
 		return math.Inf(-1)
 	}
-	return u.at + fade*(math.Log(u.count)+dear)
+	return u.at + decayTime*(math.Log(u.count)+loadCost)
 }
 
-// worthAt returns the eviction value at a time, lowered after a long silence.
-func (u usage) worthAt(now, fade, dear float64) float64 {
-	worth, silence := u.worth(fade, dear), now-u.at
+// valueAt returns the eviction value at a time, lowered after a long silence.
+func (u usage) valueAt(now, decayTime, loadCost float64) float64 {
+	worth, silence := u.value(decayTime, loadCost), now-u.at
 	if u.count == 0 || silence <= 0 {
 		return worth
 	}
-	return min(worth, now+fade*(math.Log(quiet*fade/silence)+dear))
+	return min(worth, now+decayTime*(math.Log(silenceFactor*decayTime/silence)+loadCost))
 }
 
-// fading finds the best decay time of counts.
-type fading struct {
-	fade    float64
-	shadows [2]shadow // fast, slow
+// decayTuner finds the best decay time of counts.
+type decayTuner struct {
+	decayTime  float64
+	ghostLists [2]ghostList // fast, slow
 	// missed is how many more seconds of loads the fast list missed than the slow one, squares the
 	// sum of the squares of these differences, and differ the number of models that only one list
 	// missed; all since the last change.
@@ -97,33 +97,33 @@ type fading struct {
 	differ          int
 }
 
-func newFading() *fading {
-	f := &fading{}
-	f.turn(firstFade)
+func newDecayTuner() *decayTuner {
+	f := &decayTuner{}
+	f.update(firstDecay)
 	return f
 }
 
-// turn sets the decay time.
-func (f *fading) turn(fade float64) {
-	f.fade, f.missed, f.squares, f.differ = fade, 0, 0, 0
-	for i := range f.shadows {
-		f.shadows[i].turn(i, f.of(i))
+// update sets the decay time.
+func (f *decayTuner) update(decayTime float64) {
+	f.decayTime, f.missed, f.squares, f.differ = decayTime, 0, 0, 0
+	for i := range f.ghostLists {
+		f.ghostLists[i].update(i, f.of(i))
 	}
 }
 
 // of returns the decay time of a ghost list.
-func (f *fading) of(i int) float64 {
+func (f *decayTuner) of(i int) float64 {
 	if i == 0 {
-		return f.fade / fadeSpread
+		return f.decayTime / ghostSpread
 	}
-	return f.fade * fadeSpread
+	return f.decayTime * ghostSpread
 }
 
 // used records a use of a model, whose load takes seconds, in both ghost lists.
-func (f *fading) used(m *model, requests int, at, seconds, dear float64) {
+func (f *decayTuner) used(m *model, requests int, at, seconds, loadCost float64) {
 	var missed [2]bool
-	for i := range f.shadows {
-		missed[i] = f.shadows[i].used(m, i, requests, at, dear)
+	for i := range f.ghostLists {
+		missed[i] = f.ghostLists[i].used(m, i, requests, at, loadCost)
 	}
 	switch {
 	case missed[0] == missed[1]:
@@ -138,54 +138,54 @@ func (f *fading) used(m *model, requests int, at, seconds, dear float64) {
 
 // move returns the decay time that the misses of the ghost lists suggest, and whether it differs
 // from the present one.
-func (f *fading) move() (fade float64, moves bool) {
-	if f.differ < enoughMisses || f.missed*f.missed < sure*sure*f.squares {
-		return f.fade, false
+func (f *decayTuner) move() (decayTime float64, moves bool) {
+	if f.differ < minMisses || f.missed*f.missed < minDeviations*minDeviations*f.squares {
+		return f.decayTime, false
 	}
-	fade = f.fade * fadeStep
+	decayTime = f.decayTime * decayStep
 	if f.missed < 0 {
-		fade = f.fade / fadeStep
+		decayTime = f.decayTime / decayStep
 	}
-	fade = min(max(fade, leastFade), mostFade)
-	return fade, fade != f.fade
+	decayTime = min(max(decayTime, minDecay), maxDecay)
+	return decayTime, decayTime != f.decayTime
 }
 
-// shadow is a ghost list: it simulates which models the pool would have with another decay time.
-type shadow struct {
-	fade     float64
-	capacity amount // 0: unlimited
-	has      amount
-	held     heldModels
+// ghostList is a ghost list: it simulates which models the pool would have with another decay time.
+type ghostList struct {
+	decayTime float64
+	capacity  amount // 0: unlimited
+	has       amount
+	held      ghostHeap
 }
 
-// ghost is a model's entry in a ghost list.
-type ghost struct {
+// ghostEntry is a model's entry in a ghost list.
+type ghostEntry struct {
 	usage
-	worth, dear float64
-	takes       int64 // bytes in the list
-	held        bool
-	at          int // index in the heap
+	value, loadCosts float64
+	takes            int64 // bytes in the list
+	held             bool
+	at               int // index in the heap
 }
 
-func (s *shadow) turn(i int, fade float64) {
+func (s *ghostList) update(i int, decayTime float64) {
 	slower := 1.0
-	if s.fade > 0 {
-		slower = fade / s.fade
+	if s.decayTime > 0 {
+		slower = decayTime / s.decayTime
 	}
-	s.fade, s.held.shadow = fade, i
+	s.decayTime, s.held.shadow = decayTime, i
 	for _, m := range s.held.models {
 		g := &m.ghosts[i]
-		g.usage = g.faded(slower)
-		g.worth = g.usage.worth(fade, g.dear)
+		g.usage = g.rescaled(slower)
+		g.value = g.usage.value(decayTime, g.loadCosts)
 	}
 	heap.Init(&s.held)
 }
 
 // used records a use, and reports whether the model would have had to be loaded.
-func (s *shadow) used(m *model, i, requests int, at, dear float64) (missed bool) {
+func (s *ghostList) used(m *model, i, requests int, at, loadCost float64) (missed bool) {
 	g := &m.ghosts[i]
-	g.usage, g.dear = g.after(requests, at, s.fade), dear
-	g.worth = g.usage.worth(s.fade, dear)
+	g.usage, g.loadCosts = g.after(requests, at, s.decayTime), loadCost
+	g.value = g.usage.value(s.decayTime, loadCost)
 	if g.held {
 		heap.Fix(&s.held, g.at)
 		return false
@@ -200,12 +200,12 @@ func (s *shadow) used(m *model, i, requests int, at, dear float64) (missed bool)
 }
 
 // tick updates the eviction values in the list.
-func (s *shadow) tick(now float64) {
+func (s *ghostList) tick(now float64) {
 	changed := false
 	for _, m := range s.held.models {
 		g := &m.ghosts[s.held.shadow]
-		if worth := g.worthAt(now, s.fade, g.dear); worth != g.worth {
-			g.worth, changed = worth, true
+		if worth := g.valueAt(now, s.decayTime, g.loadCosts); worth != g.value {
+			g.value, changed = worth, true
 		}
 	}
 	if changed {
@@ -213,12 +213,12 @@ func (s *shadow) tick(now float64) {
 	}
 }
 
-func (s *shadow) fits(models int, bytes int64) bool {
+func (s *ghostList) fits(models int, bytes int64) bool {
 	return (s.capacity.models == 0 || models <= s.capacity.models) && (s.capacity.bytes == 0 || bytes <= s.capacity.bytes)
 }
 
 // forget removes a model from the list.
-func (s *shadow) forget(m *model, i int) {
+func (s *ghostList) forget(m *model, i int) {
 	if g := &m.ghosts[i]; g.held {
 		heap.Remove(&s.held, g.at)
 		s.has = s.has.minus(g.takes)
@@ -226,34 +226,34 @@ func (s *shadow) forget(m *model, i int) {
 	}
 }
 
-// heldModels is a heap of the models in a ghost list, the lowest eviction value first.
-type heldModels struct {
+// ghostHeap is a heap of the models in a ghost list, the lowest eviction value first.
+type ghostHeap struct {
 	shadow int
 	models []*model
 }
 
-func (h *heldModels) Len() int { return len(h.models) }
+func (h *ghostHeap) Len() int { return len(h.models) }
 
-func (h *heldModels) Less(i, j int) bool {
+func (h *ghostHeap) Less(i, j int) bool {
 	a, b := h.models[i], h.models[j]
-	if x, y := a.ghosts[h.shadow].worth, b.ghosts[h.shadow].worth; x != y {
+	if x, y := a.ghosts[h.shadow].value, b.ghosts[h.shadow].value; x != y {
 		return x < y
 	}
 	return a.Compare(b.ModelKey) < 0
 }
 
-func (h *heldModels) Swap(i, j int) {
+func (h *ghostHeap) Swap(i, j int) {
 	h.models[i], h.models[j] = h.models[j], h.models[i]
 	h.models[i].ghosts[h.shadow].at, h.models[j].ghosts[h.shadow].at = i, j
 }
 
-func (h *heldModels) Push(x any) {
+func (h *ghostHeap) Push(x any) {
 	m := x.(*model)
 	m.ghosts[h.shadow].at = len(h.models)
 	h.models = append(h.models, m)
 }
 
-func (h *heldModels) Pop() any {
+func (h *ghostHeap) Pop() any {
 	last := len(h.models) - 1
 	m := h.models[last]
 	h.models[last] = nil

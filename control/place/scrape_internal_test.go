@@ -13,13 +13,14 @@ import (
 // else from the engine.
 func TestHowManyAdaptersMayBeRegistered(t *testing.T) {
 	for _, c := range []struct{ most, host, gpu, want int }{{8, 16, 2, 8}, {0, 16, 2, 16}, {0, 0, 2, 2}, {0, 0, 0, 1}} {
-		s := &site{adapters: adapters{most: c.most, host: c.host}}
-		e := sight(s, loader.Seen{Limits: loader.Limits{Adapters: c.gpu}}, time.Time{}).Endpoint
+		s := &endpointWorker{adapters: adapters{most: c.most, host: c.host}}
+		e := scrapeResult(s, loader.ScrapeResult{Limits: loader.Limits{Adapters: c.gpu}}, time.Time{}).Endpoint
 		if e.Slots != c.want || e.GPUAdapters != c.gpu || e.HostAdapters != c.host {
 			t.Errorf("of %+v it is %d, %d on the GPU and %d in host memory", c, e.Slots, e.GPUAdapters, e.HostAdapters)
 		}
 	}
-	if e := sight(&site{adapters: adapters{most: 8, host: 16}}, loader.Seen{Limits: loader.Limits{Bytes: 1, Adapters: 2}},
+	if e := scrapeResult(&endpointWorker{adapters: adapters{most: 8, host: 16}},
+		loader.ScrapeResult{Limits: loader.Limits{Bytes: 1, Adapters: 2}},
 		time.Time{}).Endpoint; e.Slots+e.GPUAdapters+e.HostAdapters > 0 {
 		t.Errorf("a runtime whose bytes are bounded is seen with %+v", e)
 	}
@@ -39,14 +40,15 @@ func TestHowManyModelsHaveRoomInARepository(t *testing.T) {
 		{objects.Room{Bytes: 100, DefaultBytes: 7, Models: 5}, 100, 7, 5},
 	} {
 		for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
-			s := &site{Endpoint: loader.Endpoint{Kind: kind}, adapters: adapters{most: 8, host: 16}, room: c.room}
-			e := sight(s, loader.Seen{Lists: true, Takes: true, Limits: loader.Limits{Loads: 1}}, time.Time{}).Endpoint
+			s := &endpointWorker{Endpoint: loader.Endpoint{Kind: kind}, adapters: adapters{most: 8, host: 16}, room: c.room}
+			e := scrapeResult(s, loader.ScrapeResult{Lists: true, Takes: true, Limits: loader.Limits{Loads: 1}}, time.Time{}).Endpoint
 			if e.Bytes != c.bytes || e.DefaultBytes != c.size || e.Slots != c.slots || e.HostAdapters+e.GPUAdapters > 0 {
 				t.Errorf("%s with %+v has room for %d bytes of %d each, and %d models", kind, c.room, e.Bytes, e.DefaultBytes, e.Slots)
 			}
 		}
 	}
-	if e := sight(&site{Endpoint: loader.Endpoint{Kind: engine.VLLM}, room: objects.Room{Bytes: 100, Models: 5}}, loader.Seen{},
+	if e := scrapeResult(&endpointWorker{Endpoint: loader.Endpoint{Kind: engine.VLLM}, room: objects.Room{Bytes: 100, Models: 5}},
+		loader.ScrapeResult{},
 		time.Time{}).Endpoint; e.Bytes > 0 || e.Slots != 1 {
 		t.Errorf("a vLLM is seen with %+v", e)
 	}

@@ -15,34 +15,36 @@ import (
 // requests go to models that it lacks.
 func TestWhoHasBegunAnew(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		had    held
-		there  []string
-		forgot string // unloaded since the list was requested
-		anew   bool
-		left   held
+		name      string
+		had       loadedModels
+		there     []string
+		forgot    string // unloaded since the list was requested
+		restarted bool
+		left      loadedModels
 	}{
-		{"nothing was there", held{}, nil, "", false, held{}},
-		{"all that was listed is gone", held{"a": true, "b": true}, nil, "", true, held{}},
-		{"one that was listed stays", held{"a": true, "b": true}, []string{"b"}, "", false, held{"b": true}},
-		{"what was listed is gone, what was loaded since is there", held{"a": true, "b": false}, []string{"b"}, "", true, held{"b": false}},
-		{"what was loaded since is gone, and nothing was listed", held{"a": false}, nil, "", true, held{}},
-		{"what was loaded since is gone, what was listed is there", held{"a": true, "b": false}, []string{"a"}, "", false, held{"a": true}},
-		{"it was unloaded meanwhile", held{"a": true}, nil, "a", false, held{}},
+		{"nothing was there", loadedModels{}, nil, "", false, loadedModels{}},
+		{"all that was listed is gone", loadedModels{"a": true, "b": true}, nil, "", true, loadedModels{}},
+		{"one that was listed stays", loadedModels{"a": true, "b": true}, []string{"b"}, "", false, loadedModels{"b": true}},
+		{"what was listed is gone, what was loaded since is there", loadedModels{"a": true, "b": false}, []string{"b"}, "", true,
+			loadedModels{"b": false}},
+		{"what was loaded since is gone, and nothing was listed", loadedModels{"a": false}, nil, "", true, loadedModels{}},
+		{"what was loaded since is gone, what was listed is there", loadedModels{"a": true, "b": false}, []string{"a"}, "", false,
+			loadedModels{"a": true}},
+		{"it was unloaded meanwhile", loadedModels{"a": true}, nil, "a", false, loadedModels{}},
 	} {
 		before, there := maps.Clone(c.had), make(map[string]bool)
 		for _, id := range c.there {
 			there[id] = true
 		}
 		c.had.note(c.forgot, false)
-		if got := c.had.compare(there, before); got != c.anew || !maps.Equal(c.had, c.left) {
+		if got := c.had.compare(there, before); got != c.restarted || !maps.Equal(c.had, c.left) {
 			t.Errorf("%s: %v, and it has %v", c.name, got, c.had)
 		}
 	}
-	h := held{"a": true}
+	h := loadedModels{"a": true}
 	h.note("a", true)
 	h.note("b", true)
-	if !maps.Equal(h, held{"a": true, "b": false}) {
+	if !maps.Equal(h, loadedModels{"a": true, "b": false}) {
 		t.Errorf("after loads it has %v", h)
 	}
 }
@@ -55,7 +57,7 @@ func TestALookAtTorchServeInTheMidstOfAnUnload(t *testing.T) {
 			at, there := &site{}, true
 			var l *Loader
 			look := func() {
-				if seen, err := l.Look(t.Context(), Record{}); err != nil || seen.Purged {
+				if seen, err := l.Scrape(t.Context(), Record{}); err != nil || seen.Purged {
 					t.Errorf("the list goes first %v: %+v, %v", early, seen, err)
 				}
 			}
@@ -98,8 +100,8 @@ func TestALookAtTorchServeInTheMidstOfAnUnload(t *testing.T) {
 
 // The same holds for a scrape that ends after the unload.
 func TestALookAtTorchServeThatEndsAfterAnUnload(t *testing.T) {
-	d := &torchServe{had: held{}, calls: 1}
-	if d.note(0, held{}, map[string]bool{"gone": true}, []string{"gone"}); len(d.had) > 0 || d.anew {
+	d := &torchServe{had: loadedModels{}, calls: 1}
+	if d.note(0, loadedModels{}, map[string]bool{"gone": true}, []string{"gone"}); len(d.had) > 0 || d.restarted {
 		t.Errorf("it has %v", d.had)
 	}
 }
