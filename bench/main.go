@@ -8,12 +8,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"github.com/spf13/pflag"
 
 	"github.com/headgate/headgate/bench/cluster"
 	"github.com/headgate/headgate/bench/conformance"
@@ -32,7 +35,8 @@ import (
 type command struct {
 	name    string
 	summary string
-	// run runs the command until it ends, or ctx does at SIGINT or SIGTERM. It prints its own help.
+	// run runs the command until it ends, or ctx does at SIGINT or SIGTERM. After its help it
+	// returns pflag.ErrHelp.
 	run func(ctx context.Context, args []string) error
 }
 
@@ -102,8 +106,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if c.name != args[0] {
 			continue
 		}
-		if err := c.run(ctx, args[1:]); err != nil {
-			say(stderr, "bench: %v\n", err)
+		if err := c.run(ctx, args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
+			say(stderr, "bench %s: %v\n", c.name, err)
 			return 1
 		}
 		return 0

@@ -19,11 +19,11 @@ func TestCommandsAreListedAndOthersRefused(t *testing.T) {
 		{[]string{"--help"}, 0, "run a simulated engine", ""},
 		{[]string{"--version"}, 0, "bench " + version.Read().String(), ""},
 		{[]string{"fly"}, 2, "", `there is no command "fly"`},
-		{[]string{"engine", "--port", "x"}, 1, "", "bench: engine: invalid argument"},
-		{[]string{"engine", "--kind", "modelruntime", "--capacity", "x"}, 1, "", "bench: engine: --capacity: "},
-		{[]string{"engine", "--kind=modelruntime", "--capacity", "x"}, 1, "", "bench: engine: --capacity: "},
-		{[]string{"engine", "--kind", "triton", "--model", "a=b"}, 1, "", "bench: engine: --model a=b: "},
-		{[]string{"engine", "--kind=mlserver", "--model", "a/b"}, 1, "", "bench: engine: --model a/b: "},
+		{[]string{"engine", "--port", "x"}, 1, "", "bench engine: invalid argument"},
+		{[]string{"engine", "--kind", "modelruntime", "--capacity", "x"}, 1, "", "bench engine: --capacity: "},
+		{[]string{"engine", "--kind=modelruntime", "--capacity", "x"}, 1, "", "bench engine: --capacity: "},
+		{[]string{"engine", "--kind", "triton", "--model", "a=b"}, 1, "", "bench engine: --model a=b: "},
+		{[]string{"engine", "--kind=mlserver", "--model", "a/b"}, 1, "", "bench engine: --model a/b: "},
 		{[]string{"engine", "--kind", "abacus", "--port", "0"}, 1, "", `there is no simulated engine of the kind "abacus"`},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -25,8 +25,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/spf13/pflag"
-
+	"github.com/headgate/headgate/bench/cli"
 	"github.com/headgate/headgate/bench/image"
 	"github.com/headgate/headgate/test/apiserver"
 )
@@ -72,17 +71,14 @@ type options struct {
 // Command runs "bench cluster".
 func Command(ctx context.Context, args []string) error {
 	var o options
-	flags := pflag.NewFlagSet("cluster", pflag.ContinueOnError)
+	flags := cli.Flags("cluster", usage, os.Stdout)
 	flags.StringVar(&o.dir, "dir", "", "write logs, data and the kubeconfig into this `DIR` (default .run/cluster of the repository)")
 	flags.StringVar(&o.api, "api", "127.0.0.1:6443", "serve the API server to kubectl at this `HOST:PORT`; port 0 picks a free one")
-	flags.Usage = func() { fmt.Fprint(os.Stdout, usage, flags.FlagUsages()) }
-	if err := flags.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return nil
-	} else if err != nil {
+	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	command, rest := flags.Arg(0), flags.Args()
-	switch command {
+	name, rest := flags.Arg(0), flags.Args()
+	switch name {
 	case "":
 		flags.Usage()
 		return errors.New("a command is missing")
@@ -101,7 +97,7 @@ func Command(ctx context.Context, args []string) error {
 	if o.dir, err = filepath.Abs(o.dir); err != nil {
 		return err
 	}
-	switch command {
+	switch name {
 	case "up":
 		return up(ctx, o, os.Stdout)
 	case "down":
@@ -115,14 +111,14 @@ func Command(ctx context.Context, args []string) error {
 		return err
 	}
 	c, err := Open(o.dir)
-	if command == "images" && errors.Is(err, errNotUp) {
+	if name == "images" && errors.Is(err, errNotUp) {
 		_, err := image.Headgate(ctx, o.root, imagesDir(o.root), os.Stdout)
 		return err
 	}
 	if err != nil {
 		return err
 	}
-	switch command {
+	switch name {
 	case "status":
 		return c.status(ctx, os.Stdout)
 	case "images":
@@ -141,7 +137,7 @@ func Command(ctx context.Context, args []string) error {
 		}
 		return errors.New("api needs one of: down, up")
 	}
-	return fmt.Errorf("there is no command %q; bench cluster --help lists them", command)
+	return fmt.Errorf("there is no command %q; bench cluster --help lists them", name)
 }
 
 // imagesDir returns the directory of image tarballs.

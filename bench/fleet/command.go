@@ -13,9 +13,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/bench/cli"
 	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/profile"
@@ -112,10 +112,9 @@ func names() (all []string) {
 	return all
 }
 
-// Command runs "bench fleet". traces is the default directory of traces; empty for none. For --help
-// it prints the help and returns nil.
+// Command runs "bench fleet". traces is the default directory of traces; empty for none.
 func Command(ctx context.Context, args []string, traces string) error {
-	return command(ctx, args, traces, os.Stdout, os.Stderr)
+	return runCommand(ctx, args, traces, os.Stdout, os.Stderr)
 }
 
 // config has the flags.
@@ -132,13 +131,10 @@ type config struct {
 	scrapeIntervalSet bool // set by a flag
 }
 
-func command(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
+func runCommand(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
 	c, err := parseFlags(args, traces, out)
-	if errors.Is(err, pflag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
-		return fmt.Errorf("fleet: %w", err)
+		return err
 	}
 	fmt.Fprintf(out, "%s: %s\n%d endpoints of %s; %d pickers, scrape interval %v\n", c.workload.Name, c.workload.About, c.Endpoints,
 		c.Profile.Name, c.Pickers, seconds(c.ScrapeInterval))
@@ -159,7 +155,7 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	for _, name := range c.policies {
 		goodputs, curve, err := c.row(ctx, table, progress, name, first)
 		if err != nil {
-			return fmt.Errorf("fleet: %s: %w", name, err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		if first == nil {
 			first = goodputs
@@ -169,7 +165,7 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	if c.plots != "" {
 		path, err := plotCurves(c.plots, c.workload, c.objectives.Share, curves)
 		if err != nil {
-			return fmt.Errorf("fleet: %w", err)
+			return err
 		}
 		fmt.Fprintf(progress, "wrote %s\n", path)
 	}
@@ -280,9 +276,7 @@ func (c config) under(name string) (Fleet, Policy) {
 
 // parseFlags reads the command line. Help goes to out.
 func parseFlags(args []string, traces string, out io.Writer) (c config, err error) {
-	f := pflag.NewFlagSet("fleet", pflag.ContinueOnError)
-	f.SortFlags = false
-	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
+	f := cli.Flags("fleet", usage, out)
 	var known []string
 	for _, p := range policies {
 		known = append(known, p.name)
@@ -314,12 +308,10 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		"scrape each endpoint at this `INTERVAL`; if this is not set, scored and scored+lora use 50ms as their project does")
 	syncInterval := f.Duration("sync-interval", 20*time.Millisecond,
 		"share the requests in flight among pickers at this `INTERVAL`, and those of adapters each second; 0 for never")
-	if err := f.Parse(args); err != nil {
+	if err := cli.Parse(f, args, 0); err != nil {
 		return c, err
 	}
 	switch {
-	case f.NArg() > 0:
-		return c, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
 	case c.Endpoints < 1 || c.Pickers < 1 || c.seeds < 1:
 		return c, errors.New("--endpoints, --pickers and --seeds must be at least 1")
 	case c.requests < 10:

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"errors"
 	"io"
 	"math"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 
 	"github.com/headgate/headgate/bench/traffic"
 )
@@ -110,7 +113,7 @@ func TestLooks(t *testing.T) {
 func TestCommand(t *testing.T) {
 	run := func(args ...string) (string, error) {
 		var out strings.Builder
-		err := command(t.Context(), args, "", &out, io.Discard)
+		err := runCommand(t.Context(), args, "", &out, io.Discard)
 		return out.String(), err
 	}
 	dir := t.TempDir()
@@ -142,11 +145,11 @@ func TestCommand(t *testing.T) {
 	}
 	var told strings.Builder
 	args := strings.Fields("--workload plain --policy latency --requests 500 --rate 3 --endpoints 4 --assumed-profile none --fault reset")
-	if err := command(t.Context(), args, "", io.Discard, &told); err != nil ||
+	if err := runCommand(t.Context(), args, "", io.Discard, &told); err != nil ||
 		!strings.Contains(told.String(), "latency: predictions gained or lost trust at most 1 times in a run") {
 		t.Errorf("of what is learned it tells %s, %v", told.String(), err)
 	}
-	if help, err := run("--help"); err != nil || !strings.Contains(help, "bench fleet [flags]") {
+	if help, err := run("--help"); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help, "bench fleet [flags]") {
 		t.Errorf("help is %s, %v", help, err)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "azure"), 0o750); err != nil {

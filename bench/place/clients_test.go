@@ -91,7 +91,7 @@ func TestCommandReadsClients(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"--workload", "servegen-small", "--models", "40", "--endpoints", "4", "--warmup", "5m", "--measure", "5m", "--seeds",
 		"1", "--policy", "headgate,lru,optimum"}
-	if err := command(t.Context(), args, dir, &bytes.Buffer{}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "TRACE_DIR") {
+	if err := runCommand(t.Context(), args, dir, &bytes.Buffer{}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "TRACE_DIR") {
 		t.Errorf("without a trace it says %v", err)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "servegen"), 0o700); err != nil {
@@ -113,7 +113,7 @@ func TestCommandReadsClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := command(t.Context(), args, dir, &out, &bytes.Buffer{}); err != nil || !strings.Contains(out.String(), "ServeGen") {
+	if err := runCommand(t.Context(), args, dir, &out, &bytes.Buffer{}); err != nil || !strings.Contains(out.String(), "ServeGen") {
 		t.Errorf("it prints %q (%v)", out.String(), err)
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/bench/cli"
 	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
@@ -113,10 +113,9 @@ func setHot(w *World) {
 	w.Hot, w.Engine = 0.3, &engine
 }
 
-// Command runs "bench place". traces is the default directory of traces; empty for none. For --help
-// it prints the help and returns nil.
+// Command runs "bench place". traces is the default directory of traces; empty for none.
 func Command(ctx context.Context, args []string, traces string) error {
-	return command(ctx, args, traces, os.Stdout, os.Stderr)
+	return runCommand(ctx, args, traces, os.Stdout, os.Stderr)
 }
 
 // config has the flags.
@@ -129,13 +128,10 @@ type config struct {
 	plots       string // directory; empty for no plots
 }
 
-func command(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
+func runCommand(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
 	c, err := parseFlags(args, traces, out)
-	if errors.Is(err, pflag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
-		return fmt.Errorf("place: %w", err)
+		return err
 	}
 	misses := make(map[string][]float64) // by policy, one for each cache size
 	for i, share := range c.shares {
@@ -156,7 +152,7 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	}
 	path, err := c.plot(misses)
 	if err != nil {
-		return fmt.Errorf("place: %w", err)
+		return err
 	}
 	fmt.Fprintf(progress, "wrote %s\n", path)
 	return nil
@@ -172,7 +168,7 @@ func (c config) table(ctx context.Context, out, progress io.Writer) (map[string]
 		began := time.Now()
 		var err error
 		if all[name], err = c.run(ctx, name); err != nil {
-			return nil, fmt.Errorf("place: %s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		fmt.Fprintf(progress, "%s: %d seeds in %.1f s\n", name, c.seeds, time.Since(began).Seconds())
 	}
@@ -270,9 +266,7 @@ func median(values []float64) float64 {
 
 // parseFlags reads the command line. Help goes to out.
 func parseFlags(args []string, traces string, out io.Writer) (c config, err error) {
-	f := pflag.NewFlagSet("place", pflag.ContinueOnError)
-	f.SortFlags = false
-	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
+	f := cli.Flags("place", usage, out)
 	var known, kinds []string
 	for _, p := range policies {
 		known = append(known, p.name)
@@ -302,7 +296,7 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	join := f.Duration("join", 0, "add an endpoint at this `TIME` after the warm-up")
 	leave := f.Duration("leave", 0, "remove an endpoint at this `TIME` after the warm-up")
 	f.StringVar(&c.plots, "plots", "", "plot the miss ratio of each policy by cache size as SVG into this `DIR`")
-	if err := f.Parse(args); err != nil {
+	if err := cli.Parse(f, args, 0); err != nil {
 		return c, err
 	}
 	c.Load, c.Service, c.Warmup, c.Measured = load.Seconds(), service.Seconds(), warmup.Seconds(), measured.Seconds()
@@ -311,8 +305,6 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		c.Rate = float64(c.Models) / 10
 	}
 	switch {
-	case f.NArg() > 0:
-		return c, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
 	case len(c.shares) == 0:
 		return c, errors.New("--cache needs at least one share")
 	case c.seeds < 1:

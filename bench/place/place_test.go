@@ -243,7 +243,7 @@ func TestDraw(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"--models", "40", "--endpoints", "4", "--warmup", "1m", "--measure", "1m", "--seeds", "1", "--cache", "0.3,0.6",
 		"--policy", "lru,optimum", "--plots", dir}
-	if err := command(t.Context(), args, "", io.Discard, io.Discard); err != nil {
+	if err := runCommand(t.Context(), args, "", io.Discard, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	picture, err := os.ReadFile(filepath.Join(dir, "place-zipf-40x4-zipf1.svg"))
@@ -255,7 +255,7 @@ func TestDraw(t *testing.T) {
 			t.Errorf("the picture does not say %q", text)
 		}
 	}
-	if err := command(t.Context(), append(args[:len(args)-1], filepath.Join(dir, "none")), "", io.Discard, io.Discard); err == nil {
+	if err := runCommand(t.Context(), append(args[:len(args)-1], filepath.Join(dir, "none")), "", io.Discard, io.Discard); err == nil {
 		t.Error("it draws into a folder that is not there")
 	}
 }
@@ -275,15 +275,15 @@ func TestMoves(t *testing.T) {
 func TestCommand(t *testing.T) {
 	args := []string{"--models", "40", "--endpoints", "4", "--warmup", "5m", "--measure", "5m", "--seeds", "2", "--leave", "2m"}
 	var one, two bytes.Buffer
-	if err := command(t.Context(), args, "", &one, io.Discard); err != nil {
+	if err := runCommand(t.Context(), args, "", &one, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	if err := command(t.Context(), args, "", &two, io.Discard); err != nil || one.String() != two.String() {
+	if err := runCommand(t.Context(), args, "", &two, io.Discard); err != nil || one.String() != two.String() {
 		t.Errorf("there is\n%s\nand another time\n%s (%v)", one.String(), two.String(), err)
 	}
 	for _, wrong := range [][]string{{"--policy", "none"}, {"--workload", "none"}, {"--seeds", "0"}, {"more"}, {"--models", "0"},
 		{"--load=-1s"}} {
-		if err := command(t.Context(), wrong, "", io.Discard, io.Discard); err == nil {
+		if err := runCommand(t.Context(), wrong, "", io.Discard, io.Discard); err == nil {
 			t.Errorf("%q is taken", wrong)
 		}
 	}

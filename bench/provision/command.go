@@ -9,8 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/pflag"
-
+	"github.com/headgate/headgate/bench/cli"
 	"github.com/headgate/headgate/control/provision/planner"
 )
 
@@ -154,18 +153,14 @@ func Command(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "pipelines" {
 		return pipelines(ctx, args[1:], os.Stdout)
 	}
-	fs := pflag.NewFlagSet("provision", pflag.ContinueOnError)
-	fs.SortFlags = false
-	fs.Usage = func() { fmt.Fprint(os.Stdout, usage, fs.FlagUsages()) }
+	fs := cli.Flags("provision", usage, os.Stdout)
 	stages := fs.IntSlice("stages", []int{2, 3}, "numbers of `STAGES`")
 	instances := fs.IntSlice("instances", []int{400, 100}, "number of pipelines for each number of stages")
 	queries := fs.Int("queries", 2000, "length of the sample trace")
-	if err := fs.Parse(args); err != nil {
+	if err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
 	switch {
-	case fs.NArg() > 0:
-		return fmt.Errorf("provision takes no argument: %q is one", fs.Arg(0))
 	case len(*stages) != len(*instances):
 		return fmt.Errorf("--stages %v, --instances %v: say how many instances for each number of stages", *stages, *instances)
 	case slices.Min(*stages) < 1 || slices.Max(*stages) > 3 || slices.Min(*instances) < 1 || *queries < 2:

@@ -49,7 +49,7 @@ func TestMeasure(t *testing.T) {
 
 func TestCommandRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"x":                          `provision takes no argument: "x" is one`,
+		"x":                          `unexpected argument "x": see bench provision --help`,
 		"--stages 2":                 "--stages [2], --instances [400 100]: say how many instances for each number of stages",
 		"--stages 4 --instances 1":   "want 1 to 3 stages",
 		"--stages 2 --instances 0":   "some instances",

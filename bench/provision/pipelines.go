@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/headgate/headgate/bench/cli"
 )
 
 const pipelinesUsage = `Plans the pipelines of docs/plans, which are InferLine's with invented profiles, for several loads, and compares them
@@ -43,9 +43,7 @@ Flags:
 
 // pipelines runs "bench provision pipelines". It prints to out, and progress to standard error.
 func pipelines(ctx context.Context, args []string, out io.Writer) error {
-	fs := pflag.NewFlagSet("provision pipelines", pflag.ContinueOnError)
-	fs.SortFlags = false
-	fs.Usage = func() { fmt.Fprint(out, pipelinesUsage, fs.FlagUsages()) }
+	fs := cli.Flags("provision pipelines", pipelinesUsage, out)
 	dir := fs.String("plans", "docs/plans", "plan the YAML files of this `DIR` except hardware.yaml")
 	rates := fs.Float64Slice("rates", []float64{50, 100, 200, 400}, "arrival rates in queries per second")
 	cvs := fs.Float64Slice("cvs", []float64{1, 4}, "coefficients of variation of interarrival times")
@@ -58,14 +56,12 @@ func pipelines(ctx context.Context, args []string, out io.Writer) error {
 	fs.IntVar(&b.Tested, "tested", 50_000, "number of queries in the test traces")
 	fs.IntVar(&b.MaxSimulations, "most", 5000, "limit of simulations per plan")
 	plots := fs.String("plots", "", "plot the costs as SVG into this `DIR`")
-	if err := fs.Parse(args); err != nil {
+	if err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
 	slices.Sort(*rates)
 	slices.Sort(*objectives)
 	switch {
-	case fs.NArg() > 0:
-		return fmt.Errorf("provision pipelines takes no argument: %q is one", fs.Arg(0))
 	case len(*rates) == 0 || (*rates)[0] <= 0 || len(*cvs) == 0 || len(*objectives) == 0 || (*objectives)[0] <= 0 || len(*trendCVs) == 0:
 		return fmt.Errorf("--rates %v, --cvs %v, --objectives %v, --trend-cvs %v: want at least one each, above 0",
 			*rates, *cvs, *objectives, *trendCVs)

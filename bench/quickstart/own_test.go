@@ -65,7 +65,7 @@ func TestTheCommandLine(t *testing.T) {
 			"--endpoints and --control-flag: your own servers run without objects, control and simulated engines; remove one of the flags"},
 		{"--endpoints=",
 			"--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)"},
-		{"a:1", `unexpected argument "a:1": set everything by flags`},
+		{"a:1", `unexpected argument "a:1": see bench quickstart --help`},
 	} {
 		if _, _, err := parseFlags(strings.Fields(c.args), io.Discard); err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v, want %s", c.args, err, c.want)

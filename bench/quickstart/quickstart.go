@@ -15,8 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
+	"github.com/headgate/headgate/bench/cli"
 	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/test/process"
@@ -64,9 +63,6 @@ const patience = 3 * time.Second
 func Command(ctx context.Context, args []string) error {
 	c, cache, err := parseFlags(args, os.Stdout)
 	if err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return nil
-		}
 		return err
 	}
 	unlock, err := process.TryLock(filepath.Join(c.Dir, "lock"))
@@ -90,9 +86,7 @@ func Command(ctx context.Context, args []string) error {
 // Help goes to out.
 func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err error) {
 	c = rig.Config{Model: baseModel}
-	flags := pflag.NewFlagSet("quickstart", pflag.ContinueOnError)
-	flags.SortFlags = false
-	flags.Usage = func() { fmt.Fprintln(out, usage+flags.FlagUsagesWrapped(100)) }
+	flags := cli.Flags("quickstart", usage, out)
 	endpoints := flags.String("endpoints", "",
 		"run Envoy and extproc in front of your servers at these `HOST:PORT`s, separated by commas, without objects, simulated engines and control")
 	flags.StringVar(&c.Listen, "listen", "0.0.0.0:8080", "serve clients at this `ADDRESS`")
@@ -109,11 +103,8 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	flags.StringArrayVar(&c.ExtprocFlags, "extproc-flag", nil, "start extproc with this `FLAG`; may be repeated")
 	flags.StringArrayVar(&c.ControlFlags, "control-flag", nil, "start control with this `FLAG`; may be repeated")
 	flags.StringVar(&cache, "cache", ".cache", "keep the downloaded Envoy in this `DIR`")
-	if err := flags.Parse(args); err != nil {
+	if err := cli.Parse(flags, args, 0); err != nil {
 		return c, "", err
-	}
-	if flags.NArg() > 0 {
-		return c, "", fmt.Errorf("unexpected argument %q: set everything by flags", flags.Arg(0))
 	}
 	if *gateway {
 		for _, other := range []string{"endpoints", "envoy-config", "listen"} {

@@ -233,7 +233,7 @@ var houses = [][]floor{
 		},
 		{[]string{"bench/rig", "bench/image"}, "it runs programs as processes, or puts them into images"},
 		{[]string{"bench/simulated/llm", "bench/envoy"}, "what runs beside extproc and control"},
-		{[]string{"bench/traffic", "bench/chart"}, "requests of simulated fleets, and charts"},
+		{[]string{"bench/traffic", "bench/chart", "bench/cli"}, "requests of simulated fleets, charts, and command lines"},
 	},
 	{
 		{

@@ -123,7 +123,7 @@ func (s *Server) resolve(model string) (name, adapter string, f *failure) {
 func (m *baseModels) has(name string) bool { return slices.Contains(m.names, name) }
 
 // listModels serves GET /v1/models. As in vLLM, permission ids and times are new for each call.
-func (c *call) listModels() {
+func (c *call) listModels() *failure {
 	s := c.s
 	b := []byte(`{"object":"list","data":[`)
 	card := func(id, root, parent, maxLen string) {
@@ -140,11 +140,11 @@ func (c *call) listModels() {
 	for _, a := range s.adapters.all() {
 		card(a.Name, a.Path, string(quote(s.models.names[0])), "null")
 	}
-	c.json(http.StatusOK, append(b, "]}"...))
+	return c.json(http.StatusOK, append(b, "]}"...))
 }
 
 // loadAdapter serves POST /v1/load_lora_adapter.
-func (c *call) loadAdapter() {
+func (c *call) loadAdapter() *failure {
 	root, f := c.read()
 	var a Adapter
 	if f == nil {
@@ -157,14 +157,13 @@ func (c *call) loadAdapter() {
 		f = invalidInput("Both 'lora_name' and 'lora_path' must be provided.")
 	}
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
-	c.register(a, root.Get("load_inplace").Bool(), fmt.Sprintf("Success: LoRA adapter '%s' added successfully.", a.Name))
+	return c.register(a, root.Get("load_inplace").Bool(), fmt.Sprintf("Success: LoRA adapter '%s' added successfully.", a.Name))
 }
 
 // registerAdapter serves POST /adapters, SageMaker's API for loading.
-func (c *call) registerAdapter() {
+func (c *call) registerAdapter() *failure {
 	root, f := c.read()
 	var a Adapter
 	if f == nil {
@@ -174,28 +173,25 @@ func (c *call) registerAdapter() {
 		a.Path, f = member(root, "src")
 	}
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
-	c.register(a, false, fmt.Sprintf("Adapter %s registered", a.Name))
+	return c.register(a, false, fmt.Sprintf("Adapter %s registered", a.Name))
 }
 
 // register loads an adapter and answers.
-func (c *call) register(a Adapter, inPlace bool, answer string) {
-	c.inTurn("load", a, func(done func(*failure)) { c.s.bring(a, inPlace, done) }, func(f *failure) {
-		if f != nil {
-			c.fail(f)
-			return
-		}
+func (c *call) register(a Adapter, inPlace bool, answer string) *failure {
+	f := c.inTurn("load", a, func(done func(*failure)) { c.s.bring(a, inPlace, done) })
+	if f == nil {
 		c.respond(http.StatusOK, "", []byte(answer))
-	})
+	}
+	return f
 }
 
-// inTurn runs an operation on an adapter after the pending ones for the same adapter, and sends the
-// result. A client that leaves does not undo it.
-func (c *call) inTurn(event string, a Adapter, do func(done func(*failure)), answer func(*failure)) {
+// inTurn runs an operation on an adapter after the pending ones for the same adapter, and returns
+// the result. A client that leaves does not undo it.
+func (c *call) inTurn(event string, a Adapter, do func(done func(*failure))) *failure {
 	s := c.s
-	ended := s.events.Begin(event, event+"ed", a.Name)
+	ended := s.config.Events.Begin(event, event+"ed", a.Name)
 	over := make(chan *failure, 1)
 	s.turns.do(a.Name, func(next func()) {
 		do(func(f *failure) {
@@ -210,11 +206,11 @@ func (c *call) inTurn(event string, a Adapter, do func(done func(*failure)), ans
 	})
 	select {
 	case f := <-over:
-		answer(f)
+		return f
 	case <-c.r.Context().Done():
 	case <-s.driver.cut:
-		c.abandon()
 	}
+	return abandoned
 }
 
 // bring loads an adapter into host memory, which takes the time of the profile, and makes it
@@ -317,7 +313,7 @@ func adapterRank(path string) (int, error) {
 
 // unloadAdapter serves POST /v1/unload_lora_adapter. It only removes the name: running requests
 // continue, and the weights stay until their slot is needed.
-func (c *call) unloadAdapter() {
+func (c *call) unloadAdapter() *failure {
 	root, f := c.read()
 	name := ""
 	if f == nil {
@@ -327,32 +323,31 @@ func (c *call) unloadAdapter() {
 		f = invalidInput("'lora_name' needs to be provided to unload a LoRA adapter.")
 	}
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
-	c.unregister(name, fmt.Sprintf("Success: LoRA adapter '%s' removed successfully.", name))
+	return c.unregister(name, fmt.Sprintf("Success: LoRA adapter '%s' removed successfully.", name))
 }
 
 // unregisterAdapter serves DELETE /adapters/{name}.
-func (c *call) unregisterAdapter() {
+func (c *call) unregisterAdapter() *failure {
 	name := strings.TrimPrefix(c.r.URL.Path, adapterPath)
-	c.unregister(name, fmt.Sprintf("Adapter %s unregistered", name))
+	return c.unregister(name, fmt.Sprintf("Adapter %s unregistered", name))
 }
 
-func (c *call) unregister(name, answer string) {
-	c.inTurn("unload", Adapter{Name: name}, func(done func(*failure)) {
-		if !c.s.adapters.remove(name) {
-			done(notFound("", "The lora adapter '%s' cannot be found.", name))
-			return
-		}
-		done(nil)
-	}, func(f *failure) {
-		if f != nil {
-			c.fail(f)
-			return
-		}
+func (c *call) unregister(name, answer string) *failure {
+	f := c.inTurn("unload", Adapter{Name: name}, func(done func(*failure)) { done(c.s.remove(name, "The lora adapter '%s' cannot be found.")) })
+	if f == nil {
 		c.respond(http.StatusOK, "", []byte(answer))
-	})
+	}
+	return f
+}
+
+// remove makes an adapter unknown. format is the message of the failure if there is none.
+func (s *Server) remove(name, format string) *failure {
+	if !s.adapters.remove(name) {
+		return notFound("", format, name)
+	}
+	return nil
 }
 
 // member returns a required string of the body.

@@ -142,7 +142,7 @@ func TestUnloadingTakesTheNameAndLetsRequestsFinish(t *testing.T) {
 // left.
 func TestCallsForOneNameFollowEachOther(t *testing.T) {
 	var log bytes.Buffer
-	inWorld(t, Config{Profile: slow(), Events: &log}, func(w *world) {
+	inWorld(t, Config{Profile: slow(), Events: NewEvents(&log, "192.0.2.1:8000")}, func(w *world) {
 		statuses := make([]int, 4)
 		var all sync.WaitGroup
 		for i, call := range []struct{ path, body string }{

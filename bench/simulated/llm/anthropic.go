@@ -7,72 +7,46 @@ import (
 
 // messages serves POST /v1/messages. In Anthropic's API max_tokens is required, so the text ends
 // there.
-func (c *call) messages() {
-	g, f := c.askMessages()
+func (c *call) messages() *failure {
+	a, f := c.ask("messages")
+	if f == nil && !a.maxTokensSet {
+		f = a.missing("max_tokens")
+	}
 	if f != nil {
-		c.failMessages(f)
-		return
+		return f
 	}
-	if !c.start(c.failMessages, g.ticket) {
-		return
+	g, f := c.generate(a, 0, func() (prompt, *failure) { return chatPrompt(a.values["system"], a.values["messages"]) })
+	if f != nil {
+		return f
 	}
-	if g.ask.stream {
-		g.stream(&messageStream{g})
-		return
+	if a.stream {
+		return g.stream(&messageStream{g})
 	}
-	if !c.finish(g.ticket) {
-		return
+	if f := c.finish(g.ticket); f != nil {
+		return f
 	}
 	b := fmt.Appendf(nil, `{"id":%s,"type":"message","role":"assistant","content":[{"type":"text","text":"`, quote("chatcmpl-"+g.id))
 	b = g.text(b)
 	b = fmt.Appendf(b, `"}],"model":%s,"stop_reason":"max_tokens","usage":%s}`, quote(g.model),
 		g.anthropicUsage(len(g.ticket.request.Output)))
-	c.json(http.StatusOK, b)
-}
-
-func (c *call) askMessages() (*generation, *failure) {
-	a, f := c.ask()
-	if f == nil {
-		f = a.need("messages", a.messages)
-	}
-	if f == nil && !a.maxTokensSet {
-		f = malformed("missing", "body.max_tokens", "Field required", fmt.Sprintf("<dict of %d items>", a.members))
-	}
-	if f != nil {
-		return nil, f
-	}
-	return c.generate(a, 0, func() (prompt, *failure) { return chatPrompt(a.system, a.messages) })
+	return c.json(http.StatusOK, b)
 }
 
 // countTokens serves POST /v1/messages/count_tokens.
-func (c *call) countTokens() {
-	a, f := c.ask()
-	if f == nil {
-		f = a.need("messages", a.messages)
-	}
+func (c *call) countTokens() *failure {
+	a, f := c.ask("messages")
 	if f == nil {
 		_, _, f = c.s.resolve(a.model)
 	}
 	if f != nil {
-		c.failMessages(f)
-		return
+		return f
 	}
-	p, f := chatPrompt(a.system, a.messages)
+	p, f := chatPrompt(a.values["system"], a.values["messages"])
 	if f != nil {
-		c.failMessages(f)
-		return
+		return f
 	}
-	c.json(http.StatusOK, fmt.Appendf(nil, `{"input_tokens":%d,"context_management":{"original_input_tokens":%[1]d}}`, len(p.tokens)))
-}
-
-// failMessages formats an error as Anthropic does, except for errors in the form of the body, which
-// vLLM finds earlier.
-func (c *call) failMessages(f *failure) {
-	if f.kind == "Bad Request" {
-		c.fail(f)
-		return
-	}
-	c.json(f.status, f.messagesBody())
+	return c.json(http.StatusOK,
+		fmt.Appendf(nil, `{"input_tokens":%d,"context_management":{"original_input_tokens":%[1]d}}`, len(p.tokens)))
 }
 
 func (g *generation) anthropicUsage(output int) string {

@@ -23,19 +23,19 @@ type ask struct {
 	// previous is the id of the response that the request continues.
 	previous string
 
-	stream                          bool
-	streamOptions                   gjson.Result
-	includeUsage, everyUsage        bool
-	maxTokens                       int // 0 is absent; out of range values are kept
-	maxTokensSet, maxCompletionSet  bool
-	n                               int
-	temperature                     float64
-	ignoreEOS                       bool
-	dimensions                      int
-	encoding                        string
-	messages, system, instructions  gjson.Result
-	prompt, input, query, documents gjson.Result
-	text1, text2, tokens            gjson.Result
+	stream                         bool
+	streamOptions                  gjson.Result
+	includeUsage, everyUsage       bool
+	maxTokens                      int // 0 is absent; out of range values are kept
+	maxTokensSet, maxCompletionSet bool
+	n                              int
+	temperature                    float64
+	ignoreEOS                      bool
+	complete                       bool // the text is complete at its maximum length
+	dimensions                     int
+	encoding                       string
+	// values has the other members by name, of those that are present.
+	values map[string]gjson.Result
 }
 
 // read reads the body, which must be a JSON object with a JSON content type.
@@ -97,13 +97,13 @@ func notJSON(body []byte) *failure {
 			expecting))
 }
 
-// ask parses the body of a request to the model.
-func (c *call) ask() (ask, *failure) {
+// ask parses the body of a request to the model, which must have the needed values.
+func (c *call) ask(needed ...string) (ask, *failure) {
 	root, f := c.read()
 	if f != nil {
 		return ask{}, f
 	}
-	a := ask{n: 1, temperature: 1, encoding: "float"}
+	a := ask{n: 1, temperature: 1, encoding: "float", values: make(map[string]gjson.Result)}
 	root.ForEach(func(key, value gjson.Result) bool {
 		a.members++
 		if value.Type == gjson.Null {
@@ -119,6 +119,11 @@ func (c *call) ask() (ask, *failure) {
 	if a.streamOptions.Exists() && !a.stream {
 		return ask{}, bad("stream_options", "Stream options can only be defined when `stream=True`. (parameter=stream_options)")
 	}
+	for _, name := range needed {
+		if !a.values[name].Exists() {
+			return ask{}, a.missing(name)
+		}
+	}
 	return a, nil
 }
 
@@ -129,12 +134,8 @@ func (a *ask) forget(key string) {
 		a.model = ""
 	case "stream":
 		a.stream = false
-	case "messages":
-		a.messages = gjson.Result{}
-	case "prompt":
-		a.prompt = gjson.Result{}
-	case "input":
-		a.input = gjson.Result{}
+	case "messages", "prompt", "input":
+		delete(a.values, key)
 	}
 }
 
@@ -169,36 +170,21 @@ func (a *ask) take(key string, v gjson.Result) (f *failure) {
 	case "encoding_format":
 		a.encoding, f = text(key, v)
 	case "messages":
-		if a.messages = v; !v.IsArray() {
+		if a.values[key] = v; !v.IsArray() {
 			f = malformed("list_type", "body.messages", "Input should be a valid list", describe(v))
 		}
-	case "system":
-		a.system = v
-	case "instructions":
-		a.instructions = v
-	case "prompt":
-		a.prompt = v
-	case "input":
-		a.input = v
-	case "query":
-		a.query = v
-	case "documents":
-		a.documents = v
-	case "text_1", "queries":
-		a.text1 = v
-	case "text_2", "items":
-		a.text2 = v
-	case "tokens":
-		a.tokens = v
+	case "system", "instructions", "prompt", "input", "query", "documents", "text_1", "text_2", "tokens":
+		a.values[key] = v
+	case "queries":
+		a.values["text_1"] = v
+	case "items":
+		a.values["text_2"] = v
 	}
 	return f
 }
 
-// need returns the failure of a missing member, or nil.
-func (a *ask) need(name string, v gjson.Result) *failure {
-	if v.Exists() {
-		return nil
-	}
+// missing is the failure of a body without a member.
+func (a *ask) missing(name string) *failure {
 	return malformed("missing", "body."+name, "Field required", fmt.Sprintf("<dict of %d items>", a.members))
 }
 

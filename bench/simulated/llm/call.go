@@ -70,7 +70,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.inFlight.Add(1)
 		defer s.inFlight.Add(-1)
 	}
-	handler.serve(c)
+	switch f := handler.serve(c); f {
+	case nil:
+	case abandoned:
+		c.abandon()
+	default:
+		c.fail(f)
+	}
 }
 
 // turnAway answers requests that a stopping program no longer serves, and reports whether it did.
@@ -85,8 +91,6 @@ func (c *call) turnAway(n needs) bool {
 		panic(http.ErrAbortHandler)
 	case n == loader:
 		c.fail(shuttingDown)
-	case strings.HasPrefix(c.r.URL.Path, "/v1/messages"):
-		c.failMessages(shutdown)
 	default:
 		c.fail(shutdown)
 	}
@@ -108,8 +112,9 @@ func (c *call) sign() {
 	}
 }
 
-// respond sends a whole answer. An empty contentType omits the header, as vLLM does for plain text.
-func (c *call) respond(status int, contentType string, body []byte) {
+// respond sends a whole answer and returns nil. An empty contentType omits the header, as vLLM does
+// for plain text.
+func (c *call) respond(status int, contentType string, body []byte) *failure {
 	h := c.w.Header()
 	if contentType == "" {
 		h["Content-Type"] = nil // otherwise net/http guesses one
@@ -120,11 +125,25 @@ func (c *call) respond(status int, contentType string, body []byte) {
 	c.begin(status)
 	// Ignore clients that have left.
 	_, _ = c.w.Write(body)
+	return nil
 }
 
-func (c *call) json(status int, body []byte) { c.respond(status, "application/json", body) }
+func (c *call) json(status int, body []byte) *failure {
+	return c.respond(status, "application/json", body)
+}
 
-func (c *call) fail(f *failure) { c.json(f.status, f.body()) }
+// fail answers with an error. Errors of /v1/messages have the form of Anthropic, except for those
+// in the form of the body, which vLLM finds earlier.
+func (c *call) fail(f *failure) {
+	body := f.body()
+	if f.kind != "Bad Request" && strings.HasPrefix(c.r.URL.Path, "/v1/messages") {
+		body = f.messagesBody()
+	}
+	c.json(f.status, body)
+}
+
+// abandoned is what a handler returns to end a request without an answer.
+var abandoned = new(failure)
 
 // begin sends the status and the headers.
 func (c *call) begin(status int) {

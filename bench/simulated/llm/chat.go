@@ -9,29 +9,20 @@ import (
 )
 
 // chat serves POST /v1/chat/completions.
-func (c *call) chat() {
-	a, f := c.ask()
-	if f == nil {
-		f = a.need("messages", a.messages)
-	}
+func (c *call) chat() *failure {
+	a, f := c.ask("messages")
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
-	g, f := c.generate(a, 0, func() (prompt, *failure) { return chatPrompt(gjson.Result{}, a.messages) })
+	g, f := c.generate(a, 0, func() (prompt, *failure) { return chatPrompt(gjson.Result{}, a.values["messages"]) })
 	if f != nil {
-		c.fail(f)
-		return
-	}
-	if !c.start(c.fail, g.ticket) {
-		return
+		return f
 	}
 	if a.stream {
-		g.stream(&chatStream{g: g, head: g.head("chatcmpl-", "chat.completion.chunk")})
-		return
+		return g.stream(&chatStream{g: g, head: g.head("chatcmpl-", "chat.completion.chunk")})
 	}
-	if !c.finish(g.ticket) {
-		return
+	if f := c.finish(g.ticket); f != nil {
+		return f
 	}
 	b := g.head("chatcmpl-", "chat.completion")
 	b = append(b, `,"choices":[{"index":0,"message":{"role":"assistant","content":"`...)
@@ -43,33 +34,24 @@ func (c *call) chat() {
 	b = g.usage(b, len(g.ticket.request.Output))
 	b = append(b, `,"prompt_tokens_details":null,"completion_tokens_details":null},"prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}`...)
 	c.reportLoad()
-	c.json(http.StatusOK, b)
+	return c.json(http.StatusOK, b)
 }
 
 // completions serves POST /v1/completions.
-func (c *call) completions() {
-	a, f := c.ask()
-	if f == nil {
-		f = a.need("prompt", a.prompt)
-	}
+func (c *call) completions() *failure {
+	a, f := c.ask("prompt")
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
-	g, f := c.generate(a, completionTokens, func() (prompt, *failure) { return onePrompt(a.prompt) })
+	g, f := c.generate(a, completionTokens, func() (prompt, *failure) { return onePrompt(a.values["prompt"]) })
 	if f != nil {
-		c.fail(f)
-		return
-	}
-	if !c.start(c.fail, g.ticket) {
-		return
+		return f
 	}
 	if a.stream {
-		g.stream(&completionStream{g: g, head: g.head("cmpl-", "text_completion")})
-		return
+		return g.stream(&completionStream{g: g, head: g.head("cmpl-", "text_completion")})
 	}
-	if !c.finish(g.ticket) {
-		return
+	if f := c.finish(g.ticket); f != nil {
+		return f
 	}
 	b := g.head("cmpl-", "text_completion")
 	b = append(b, `,"choices":[{"index":0,"text":"`...)
@@ -81,7 +63,7 @@ func (c *call) completions() {
 	b = g.usage(b, len(g.ticket.request.Output))
 	b = append(b, `,"prompt_tokens_details":null,"completion_tokens_details":null},"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}`...)
 	c.reportLoad()
-	c.json(http.StatusOK, b)
+	return c.json(http.StatusOK, b)
 }
 
 // head begins the JSON of an answer or chunk.

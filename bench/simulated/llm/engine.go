@@ -33,7 +33,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -106,8 +105,8 @@ type Config struct {
 	StoreResponses bool
 	// Kind is engine.VLLM, the default, or engine.SGLang.
 	Kind engine.Kind
-	// Events is the destination of the event log; nil for none.
-	Events io.Writer
+	// Events is the event log; nil for none.
+	Events *Events
 	// Listener is where Run serves; Run closes it. nil means that the caller serves Handler.
 	Listener net.Listener
 }
@@ -129,7 +128,6 @@ type Server struct {
 	adapters *registry
 	models   baseModels
 	traffic  *traffic
-	events   *Events
 	born     time.Time
 
 	requests atomic.Uint64 // for ids and faults
@@ -147,10 +145,10 @@ func New(c Config) (*Server, error) {
 	c = c.withDefaults()
 	driver, err := newDriver(c)
 	if err != nil {
-		return nil, fmt.Errorf("engine: %w", err)
+		return nil, err
 	}
 	if c.MaxModelLen > driver.sim.MaxTokens() {
-		return nil, fmt.Errorf("engine: max-model-len %d: the KV cache of the profile holds %d tokens", c.MaxModelLen,
+		return nil, fmt.Errorf("max-model-len %d: the KV cache of the profile holds %d tokens", c.MaxModelLen,
 			driver.sim.MaxTokens())
 	}
 	s := &Server{
@@ -165,18 +163,11 @@ func New(c Config) (*Server, error) {
 	}
 	s.kill = sync.OnceFunc(func() { close(s.killed) })
 	if c.Kind != engine.VLLM && c.Kind != engine.SGLang {
-		return nil, fmt.Errorf("engine: there is no simulated engine of the kind %q here", c.Kind)
-	}
-	if c.Events != nil {
-		address := ""
-		if c.Listener != nil {
-			address = c.Listener.Addr().String()
-		}
-		s.events = NewEvents(c.Events, address)
+		return nil, fmt.Errorf("there is no simulated engine of the kind %q here", c.Kind)
 	}
 	for _, a := range c.Adapters {
 		if err := s.preload(a); err != nil {
-			return nil, fmt.Errorf("engine: lora-modules: %w", err)
+			return nil, fmt.Errorf("lora-modules: %w", err)
 		}
 	}
 	return s, nil
@@ -231,7 +222,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	select {
 	case err := <-failed:
-		return fmt.Errorf("engine: serve: %w", err)
+		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
 	if s.config.ShutdownTimeout == 0 {
@@ -259,7 +250,7 @@ func (s *Server) stop(server *http.Server) error {
 		}
 	}
 	if err := server.Shutdown(context.Background()); err != nil && !errors.Is(err, net.ErrClosed) {
-		return fmt.Errorf("engine: shutdown: %w", err)
+		return fmt.Errorf("shutdown: %w", err)
 	}
 	// Shutdown does not know requests that came to Handler directly.
 	<-s.door.empty

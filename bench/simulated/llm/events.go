@@ -1,12 +1,19 @@
 package llm
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
+	"strconv"
 	"sync"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 // EventsHelp explains the event log in --help.
@@ -44,21 +51,34 @@ type Events struct {
 // NewEvents returns the log of the engine at an address.
 func NewEvents(out io.Writer, engine string) *Events { return &Events{engine: engine, out: out} }
 
-// OpenEvents opens a log file for appending; "-" is standard output, and "" is no log.
-func OpenEvents(file string) (io.WriteCloser, error) {
-	switch file {
-	case "":
-		return nil, nil
-	case "-":
-		return keptOpen{os.Stdout}, nil
-	}
-	return os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+// Serving has the flags that all simulated engines share: where they serve, and their event log.
+type Serving struct {
+	Host, EventLog string
+	Port           int
 }
 
-// keptOpen is a file that is not closed, because others use it.
-type keptOpen struct{ *os.File }
+// AddFlags adds the flags to those of a command.
+func (s *Serving) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&s.Host, "host", "127.0.0.1", "serve at this `ADDRESS`")
+	f.IntVar(&s.Port, "port", 8000, "serve at this `PORT`; 0 picks a free one")
+	f.StringVar(&s.EventLog, "event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
+}
 
-func (keptOpen) Close() error { return nil }
+// Listen opens the listener and the event log, which is nil without --event-log.
+func (s *Serving) Listen(ctx context.Context) (net.Listener, *Events, error) {
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)))
+	if err != nil || s.EventLog == "" {
+		return l, nil, err
+	}
+	log := os.Stdout
+	if s.EventLog != "-" {
+		if log, err = os.OpenFile(s.EventLog, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("--event-log: %w", err), l.Close())
+		}
+	}
+	return l, NewEvents(log, l.Addr().String()), nil
+}
 
 // Write adds an event with the time and the engine.
 func (e *Events) Write(event Event) {

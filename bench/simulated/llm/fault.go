@@ -129,7 +129,8 @@ func (c *call) suffer(faults []Fault) bool {
 				return false
 			}
 		case faultStatus:
-			c.fail(&failure{f.number, "InjectedFault", fmt.Sprintf("fault injected: status=%d", f.number), ""})
+			injected := failure{f.number, "InjectedFault", fmt.Sprintf("fault injected: status=%d", f.number), ""}
+			c.json(f.number, injected.body())
 			return false
 		case faultReset:
 			c.reset()

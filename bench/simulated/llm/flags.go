@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
+	"github.com/headgate/headgate/bench/cli"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/profile"
 )
@@ -53,20 +50,16 @@ Flags:
 `
 
 // Command runs "bench engine": it serves until ctx ends and then stops as Config.ShutdownTimeout
-// says. For --help it prints the help and returns nil.
-func Command(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) }
+// says.
+func Command(ctx context.Context, args []string) error { return runCommand(ctx, args, os.Stdout) }
 
-func command(ctx context.Context, args []string, out io.Writer) error {
-	c, address, err := parseFlags(args, out)
-	if errors.Is(err, pflag.ErrHelp) {
-		return nil
-	}
+func runCommand(ctx context.Context, args []string, out io.Writer) error {
+	c, serving, err := parseFlags(args, out)
 	if err != nil {
-		return fmt.Errorf("engine: %w", err)
+		return err
 	}
-	var listen net.ListenConfig
-	if c.Listener, err = listen.Listen(ctx, "tcp", address); err != nil {
-		return fmt.Errorf("engine: %w", err)
+	if c.Listener, c.Events, err = serving.Listen(ctx); err != nil {
+		return err
 	}
 	s, err := New(c)
 	if err != nil {
@@ -76,17 +69,12 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	return s.Run(ctx)
 }
 
-// parseFlags parses the command line into a configuration and the address to serve at. Help goes to
-// out.
-func parseFlags(args []string, out io.Writer) (c Config, address string, err error) {
-	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
-	f.SortFlags = false
-	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
-	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
-	port := f.Int("port", 8000, "serve at this `PORT`; 0 picks a free one")
+// parseFlags parses the command line into a configuration and where to serve. Help goes to out.
+func parseFlags(args []string, out io.Writer) (c Config, serving Serving, err error) {
+	f := cli.Flags("engine", usage, out)
+	serving.AddFlags(f)
 	kind := f.String("kind", string(engine.VLLM),
 		"simulate this `KIND` of engine: vllm, sglang, modelruntime, mlserver, triton, torchserve or tfserving")
-	events := f.String("event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
 	file := f.String("profile", "", "profile of the engine, a YAML `FILE` (default: a 70B model on four A100 GPUs)")
 	f.StringArrayVar(&c.ServedNames, "served-model-name", nil, "`NAME` of the base model; may be repeated, the first is its own")
 	f.IntVar(&c.MaxModelLen, "max-model-len", 0, "limit the `TOKENS` of a request (default 4096, or the size of the KV cache)")
@@ -111,38 +99,25 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 		"apply this `FAULT` to inference requests: latency=DURATION, status=CODE, reset, reset-after=N, hang or idle=DURATION, each optionally with @PROBABILITY; may be repeated. A request can set its own with the header "+
 			FaultHeader)
 	f.Uint64Var(&c.Seed, "seed", 0, "random seed of texts, ids, load times and faults, a `NUMBER`")
-	if err := f.Parse(spread(args)); err != nil {
-		return Config{}, "", err
+	if err := cli.Parse(f, spread(args), 1); err != nil {
+		return c, serving, err
 	}
-	switch f.NArg() {
-	case 0:
-	case 1:
-		c.Model = f.Arg(0)
-	default:
-		return Config{}, "", fmt.Errorf("unexpected argument %q; --help explains", f.Arg(1))
-	}
+	c.Model = f.Arg(0)
 	if *keepAlive < 0 || *shutdown < 0 || *delay < 0 {
-		return Config{}, "", errors.New("times must not be negative")
+		return c, serving, errors.New("times must not be negative")
 	}
 	c.Kind = engine.Kind(*kind)
 	c.KeepAlive = time.Duration(*keepAlive * float64(time.Second))
 	c.ShutdownTimeout = time.Duration(*shutdown * float64(time.Second))
 	c.ShutdownDelay = time.Duration(*delay * float64(time.Second))
 	if c.Adapters, err = parseAdapters(*adapters); err != nil {
-		return Config{}, "", fmt.Errorf("--lora-modules: %w", err)
+		return c, serving, fmt.Errorf("--lora-modules: %w", err)
 	}
 	if c.Faults, err = parseFaults(*faults); err != nil {
-		return Config{}, "", fmt.Errorf("--fault: %w", err)
-	}
-	log, err := OpenEvents(*events)
-	if err != nil {
-		return Config{}, "", fmt.Errorf("--event-log: %w", err)
-	}
-	if log != nil {
-		c.Events = log
+		return c, serving, fmt.Errorf("--fault: %w", err)
 	}
 	c.Profile, err = readProfile(*file, profile.Limits{GPUAdapters: *maxLoras, HostAdapters: *maxCPULoras, MaxSequences: *maxSequences})
-	return c, net.JoinHostPort(*host, strconv.Itoa(*port)), err
+	return c, serving, err
 }
 
 func parseAdapters(texts []string) (all []Adapter, err error) {

@@ -19,7 +19,7 @@ import (
 )
 
 func TestFlagsAreThoseOfVLLM(t *testing.T) {
-	c, address, err := parseFlags(strings.Fields("./tiny --host 0.0.0.0 --port 0 --served-model-name tiny small --max-model-len 1024 "+
+	c, serving, err := parseFlags(strings.Fields("./tiny --host 0.0.0.0 --port 0 --served-model-name tiny small --max-model-len 1024 "+
 		"--max-loras 2 --max-cpu-loras 6 --max-num-seqs 9 --max-lora-rank 8 --lora-modules a=sim: b=/b=c --lora-modules d=sim:rank=2 "+
 		"--shutdown-timeout 15 --shutdown-delay 2.5 --max-num-queued-reqs 20 --api-key k --enable-request-id-headers --enable-sleep-mode --store-responses "+
 		"--sse-keep-alive-interval 0.5 --seed 7 --kind sglang --fault hang@0 --fault status=503"), nil)
@@ -27,8 +27,8 @@ func TestFlagsAreThoseOfVLLM(t *testing.T) {
 		t.Fatal(err)
 	}
 	limits := c.Profile.Limits
-	if address != "0.0.0.0:0" || limits.GPUAdapters != 2 || limits.HostAdapters != 6 || limits.MaxSequences != 9 {
-		t.Errorf("the address is %s, the limits %+v", address, limits)
+	if serving != (Serving{Host: "0.0.0.0"}) || limits.GPUAdapters != 2 || limits.HostAdapters != 6 || limits.MaxSequences != 9 {
+		t.Errorf("serving %+v, the limits %+v", serving, limits)
 	}
 	c.Profile = DefaultProfile()
 	want := Config{
@@ -58,7 +58,6 @@ func TestFlagsThatCannotBeAreRefused(t *testing.T) {
 		"--fault explode":            "there are latency=DURATION",
 		"--shutdown-timeout -1":      "times must not be negative",
 		"--shutdown-delay -1":        "times must not be negative",
-		"--event-log /no/such/log":   "--event-log: open /no/such/log",
 		"--profile " + broken:        `unknown field "prefil"`,
 		"--profile /no/such/profile": "/no/such/profile",
 	} {
@@ -84,7 +83,7 @@ func TestCommandServesWhereItSays(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	out, in := io.Pipe()
 	over := make(chan error, 1)
-	go func() { over <- command(ctx, []string{"tiny", "--port", "0"}, in) }()
+	go func() { over <- runCommand(ctx, []string{"tiny", "--port", "0"}, in) }()
 	said, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
@@ -103,12 +102,19 @@ func TestCommandServesWhereItSays(t *testing.T) {
 	}
 	// Its port is taken now.
 	port := url[strings.LastIndexByte(url, ':')+1:]
-	if err := command(ctx, []string{"--port", port}, io.Discard); err == nil {
+	if err := runCommand(ctx, []string{"--port", port}, io.Discard); err == nil {
 		t.Error("a second engine serves at the same port")
 	}
 	stop()
 	client.CloseIdleConnections()
 	if err := <-over; err != nil {
 		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestAnEventLogThatCannotBeOpenedIsAnError(t *testing.T) {
+	serving := Serving{Host: "127.0.0.1", EventLog: "/no/such/log"}
+	if _, _, err := serving.Listen(t.Context()); err == nil || !strings.Contains(err.Error(), "--event-log: open /no/such/log") {
+		t.Errorf("the error is %v", err)
 	}
 }

@@ -97,9 +97,18 @@ func chatPrompt(system, messages gjson.Result) (prompt, *failure) {
 	return p, nil
 }
 
-// generate prepares a text for the prompt of render, which is called when the model is known.
-// otherwise is the default output length; with 0 the model ends by itself.
+// generate prepares a text and submits it to the engine.
 func (c *call) generate(a ask, otherwise int, render func() (prompt, *failure)) (*generation, *failure) {
+	g, f := c.prepare(a, otherwise, render)
+	if f == nil {
+		f = c.submit(g.ticket)
+	}
+	return g, f
+}
+
+// prepare prepares a text for the prompt of render, which is called when the model is known.
+// otherwise is the default output length; with 0 the model ends by itself.
+func (c *call) prepare(a ask, otherwise int, render func() (prompt, *failure)) (*generation, *failure) {
 	model, adapter, f := c.s.resolve(a.model)
 	if f != nil {
 		return nil, f
@@ -126,11 +135,11 @@ func (c *call) generate(a ask, otherwise int, render func() (prompt, *failure)) 
 		request:   sim.Request{Adapter: adapter, Prompt: p.tokens, Output: speech.tokens(limit)},
 		streams:   a.stream,
 		maxTokens: limit,
-		stops:     stops,
 	}
 	if stops {
 		t.maxTokens = room
 	}
+	t.stops = stops || a.complete
 	return &generation{c: c, ask: a, ticket: t, model: model, id: c.requestID(), created: unixNow()}, nil
 }
 
@@ -164,38 +173,35 @@ func (s *Server) check(a ask, p prompt) *failure {
 	return nil
 }
 
-// start submits the request to the engine. If it is rejected, or the client has left, it answers
-// and returns false.
-func (c *call) start(fail func(*failure), tickets ...*ticket) bool {
-	if intake := seconds(c.s.config.Profile.FrontendOverhead); intake > 0 {
-		select { // one that was cancelled is found below
-		case <-time.After(intake):
+// submit gives the tickets of the request to the engine.
+func (c *call) submit(tickets ...*ticket) *failure {
+	if overhead := seconds(c.s.config.Profile.FrontendOverhead); overhead > 0 {
+		select { // the driver finds out that a request was cancelled
+		case <-time.After(overhead):
 		case <-c.r.Context().Done():
 		}
 	}
 	refused, ok := c.s.driver.submit(c.r.Context(), tickets...)
 	switch {
 	case !ok:
-		c.abandon()
+		return abandoned
 	case refused != nil:
 		f := bad("", "%v", refused)
 		errors.As(refused, &f)
-		fail(f)
-		ok = false
+		return f
 	}
-	return ok
+	return nil
 }
 
-// finish waits for all output. It returns false if the client has left.
-func (c *call) finish(tickets ...*ticket) bool {
+// finish waits for all output.
+func (c *call) finish(tickets ...*ticket) *failure {
 	for _, t := range tickets {
 		if _, why := c.s.driver.wait(c.r.Context(), t, 0, nil); why == gone {
 			c.s.driver.cancel(tickets...)
-			c.abandon()
-			return false
+			return abandoned
 		}
 	}
-	return true
+	return nil
 }
 
 // reason returns why the text ended.
@@ -215,23 +221,21 @@ func (g *generation) text(b []byte) []byte {
 }
 
 // invocations serves SageMaker's single path: the body determines the API.
-func (c *call) invocations() {
+func (c *call) invocations() *failure {
 	root, f := c.read()
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
 	c.r.Body = io.NopCloser(strings.NewReader(root.Raw))
 	switch {
 	case root.Get("messages").Exists():
-		c.chat()
+		return c.chat()
 	case root.Get("prompt").Exists():
-		c.completions()
+		return c.completions()
 	case root.Get("input").Exists():
-		c.embeddings()
+		return c.embeddings()
 	case root.Get("documents").Exists():
-		c.rerank()
-	default:
-		c.fail(&failure{http.StatusBadRequest, "Bad Request", "Cannot find suitable handler for request", ""})
+		return c.rerank()
 	}
+	return &failure{http.StatusBadRequest, "Bad Request", "Cannot find suitable handler for request", ""}
 }

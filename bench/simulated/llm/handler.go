@@ -9,10 +9,11 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// handler is what is served at a path.
+// handler is what is served at a path. serve returns the failure to answer with, nil if it has
+// answered, or abandoned.
 type handler struct {
 	method string
-	serve  func(*call)
+	serve  func(*call) *failure
 	needs  needs
 }
 
@@ -68,12 +69,12 @@ var kindHandlers = map[engine.Kind]map[string]handler{
 		"/v1/load_lora_adapter":   {http.MethodPost, (*call).loadAdapter, loader},
 		"/v1/unload_lora_adapter": {http.MethodPost, (*call).unloadAdapter, nothing},
 		"/adapters":               {http.MethodPost, (*call).registerAdapter, loader},
-		"/metrics":                {http.MethodGet, func(c *call) { c.s.serveMetrics(c) }, nothing},
+		"/metrics":                {http.MethodGet, (*call).metrics, nothing},
 	},
 	engine.SGLang: {
 		"/load_lora_adapter":   {http.MethodPost, (*call).loadSGLang, loader},
 		"/unload_lora_adapter": {http.MethodPost, (*call).unloadSGLang, nothing},
-		"/metrics":             {http.MethodGet, func(c *call) { c.s.serveSGLangMetrics(c) }, nothing},
+		"/metrics":             {http.MethodGet, (*call).sglangMetrics, nothing},
 	},
 }
 
@@ -105,48 +106,44 @@ func (s *Server) handler(path string) (h handler, name string) {
 }
 
 // healthy answers even asleep and while stopping, as vLLM does.
-func (c *call) healthy() { c.respond(http.StatusOK, "", nil) }
+func (c *call) healthy() *failure { return c.respond(http.StatusOK, "", nil) }
 
-func (c *call) version() { c.json(http.StatusOK, []byte(`{"version":"0.32.0"}`)) }
+func (c *call) version() *failure { return c.json(http.StatusOK, []byte(`{"version":"0.32.0"}`)) }
 
 // load reports the load as vLLM does with --enable-server-load-tracking.
-func (c *call) load() {
-	c.json(http.StatusOK, fmt.Appendf(nil, `{"server_load":%d}`, c.s.inFlight.Load()))
+func (c *call) load() *failure {
+	return c.json(http.StatusOK, fmt.Appendf(nil, `{"server_load":%d}`, c.s.inFlight.Load()))
 }
 
 // sleep stops the engine between two steps. Level 1 keeps the weights in host memory, level 2 drops
 // them.
-func (c *call) sleep() {
+func (c *call) sleep() *failure {
 	level := 1
 	if text := c.r.URL.Query().Get("level"); text != "" {
 		var err error
 		if level, err = strconv.Atoi(text); err != nil || level < 1 || level > 2 {
-			c.fail(bad("level", "level must be 1 or 2, got %s", text))
-			return
+			return bad("level", "level must be 1 or 2, got %s", text)
 		}
 	}
-	c.setAsleep(level, fmt.Sprintf(`{"status":"sleeping","level":%d}`, level))
+	return c.setAsleep(level, fmt.Sprintf(`{"status":"sleeping","level":%d}`, level))
 }
 
-func (c *call) wakeUp() { c.setAsleep(0, `{"status":"awake"}`) }
+func (c *call) wakeUp() *failure { return c.setAsleep(0, `{"status":"awake"}`) }
 
-func (c *call) setAsleep(level int, answer string) {
+func (c *call) setAsleep(level int, answer string) *failure {
 	if _, f := c.readAll(); f != nil {
-		c.fail(f)
-		return
+		return f
 	}
 	if !c.s.driver.do(c.r.Context(), func() { c.s.driver.asleep = level }) {
-		c.abandon()
-		return
+		return abandoned
 	}
-	c.json(http.StatusOK, []byte(answer))
+	return c.json(http.StatusOK, []byte(answer))
 }
 
-func (c *call) isSleeping() {
+func (c *call) isSleeping() *failure {
 	asleep := false
 	if !c.s.driver.do(c.r.Context(), func() { asleep = c.s.driver.asleep != 0 }) {
-		c.abandon()
-		return
+		return abandoned
 	}
-	c.json(http.StatusOK, fmt.Appendf(nil, `{"is_sleeping":%v}`, asleep))
+	return c.json(http.StatusOK, fmt.Appendf(nil, `{"is_sleeping":%v}`, asleep))
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// serveMetrics serves GET /metrics with the names, labels and help texts of vLLM 0.32.
-func (s *Server) serveMetrics(c *call) {
+// metrics serves GET /metrics with the names, labels and help texts of vLLM 0.32.
+func (c *call) metrics() *failure {
+	s := c.s
 	p := page{labels: fmt.Sprintf(`engine="0",model_name=%s`, quote(s.models.names[0]))}
 	ok := s.driver.do(c.r.Context(), func() {
 		p.scheduler(s.driver.sim.Counts(), s.driver.asleep)
@@ -25,8 +26,7 @@ func (s *Server) serveMetrics(c *call) {
 		p.own(s.driver.sim.Counts(), s.config.Profile.Limits)
 	})
 	if !ok {
-		c.abandon()
-		return
+		return abandoned
 	}
 	p.cacheConfig(s.config)
 	p.family("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.")
@@ -35,7 +35,7 @@ func (s *Server) serveMetrics(c *call) {
 	s.traffic.each(func(e exchange, n uint64) {
 		p.line(fmt.Sprintf(`sim:requests_total{path=%s,status="%d"}`, quote(e.path), e.status), float64(n))
 	})
-	c.respond(http.StatusOK, "text/plain; version=1.0.0; charset=utf-8", p.text)
+	return c.respond(http.StatusOK, "text/plain; version=1.0.0; charset=utf-8", p.text)
 }
 
 func (p *page) scheduler(c sim.Counts, asleep int) {

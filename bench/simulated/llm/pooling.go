@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"mime"
+	"mime/multipart"
 	"net/http"
 	"slices"
 	"strconv"
@@ -30,20 +31,17 @@ const (
 	audioBytes = 640
 )
 
-// pool sends prompts through the engine and returns the random source of each answer. If ok is
-// false, it has answered with an error.
-func (c *call) pool(model string, prompts []prompt) (name string, sources []*rand.PCG, ok bool) {
+// pool sends prompts through the engine and returns the random source of each answer.
+func (c *call) pool(model string, prompts []prompt) (name string, sources []*rand.PCG, f *failure) {
 	name, adapter, f := c.s.resolve(model)
 	if f != nil {
-		c.fail(f)
-		return "", nil, false
+		return "", nil, f
 	}
 	var tickets []*ticket
 	for _, p := range prompts {
 		if n := len(p.tokens); n == 0 || n >= c.s.config.MaxModelLen {
-			c.fail(badValue("input_tokens", n, "This model's maximum context length is %d tokens. However, your input has %d tokens.",
-				c.s.config.MaxModelLen, n))
-			return "", nil, false
+			return "", nil, badValue("input_tokens", n, "This model's maximum context length is %d tokens. However, your input has %d tokens.",
+				c.s.config.MaxModelLen, n)
 		}
 		s := newSpeech(c.s.config.Seed, name, p.tokens)
 		tickets = append(tickets, &ticket{
@@ -51,71 +49,60 @@ func (c *call) pool(model string, prompts []prompt) (name string, sources []*ran
 		})
 		sources = append(sources, s.words)
 	}
-	return name, sources, c.start(c.fail, tickets...) && c.finish(tickets...)
+	if f = c.submit(tickets...); f == nil {
+		f = c.finish(tickets...)
+	}
+	return name, sources, f
 }
 
 // embeddings serves POST /v1/embeddings.
-func (c *call) embeddings() {
-	a, f := c.ask()
-	var inputs []prompt
-	if f == nil {
-		inputs, f = a.inputs()
-	}
-	if f == nil && (len(inputs) == 0 || a.dimensions < 0 || a.dimensions > 1<<16 ||
-		!slices.Contains([]string{"float", "base64"}, a.encoding)) {
-		f = bad("", "embeddings need an input, dimensions up to 65536 and the encoding float or base64")
-	}
+func (c *call) embeddings() *failure {
+	a, inputs, f := c.askInputs()
 	if f != nil {
-		c.fail(f)
-		return
+		return f
+	}
+	if len(inputs) == 0 || a.dimensions < 0 || a.dimensions > 1<<16 || !encodes(a.encoding) {
+		return bad("", "embeddings need an input, dimensions up to 65536 and the encoding float or base64")
 	}
 	if a.dimensions == 0 {
 		a.dimensions = dimensions
 	}
-	c.each("embd", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
+	return c.each("embd", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
 		b = fmt.Appendf(b, `{"index":%d,"object":"embedding","embedding":`, i)
 		return append(appendVector(b, vector(source, a.dimensions), a.encoding), '}')
 	})
 }
 
+// encodes reports whether vectors can have an encoding.
+func encodes(encoding string) bool { return encoding == "float" || encoding == "base64" }
+
 // pooling serves POST /pooling: the pooler output of each input, here a vector.
-func (c *call) pooling() {
-	a, f := c.ask()
-	var inputs []prompt
-	if f == nil {
-		inputs, f = a.inputs()
+func (c *call) pooling() *failure {
+	a, inputs, f := c.askInputs()
+	switch {
+	case f != nil:
+		return f
+	case a.dimensions != 0:
+		return badValue("dimensions", a.dimensions, "dimensions is currently not supported")
+	case len(inputs) == 0 || !encodes(a.encoding):
+		return bad("", "pooling needs an input, and the encoding float or base64")
 	}
-	if f == nil && a.dimensions != 0 {
-		f = badValue("dimensions", a.dimensions, "dimensions is currently not supported")
-	}
-	if f == nil && (len(inputs) == 0 || !slices.Contains([]string{"float", "base64"}, a.encoding)) {
-		f = bad("", "pooling needs an input, and the encoding float or base64")
-	}
-	if f != nil {
-		c.fail(f)
-		return
-	}
-	c.each("pooling", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
+	return c.each("pooling", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
 		b = fmt.Appendf(b, `{"index":%d,"object":"pooling","data":`, i)
 		return append(appendVector(b, vector(source, dimensions), a.encoding), '}')
 	})
 }
 
 // classify serves POST /classify: which of two classes each input belongs to.
-func (c *call) classify() {
-	a, f := c.ask()
-	var inputs []prompt
-	if f == nil {
-		inputs, f = a.inputs()
-	}
+func (c *call) classify() *failure {
+	a, inputs, f := c.askInputs()
 	if f == nil && len(inputs) == 0 {
 		f = bad("", "to classify needs an input")
 	}
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
-	c.each("classify", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
+	return c.each("classify", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
 		first, label := rand.New(source).Float64(), "LABEL_0"
 		if first < 0.5 {
 			label = "LABEL_1"
@@ -124,24 +111,28 @@ func (c *call) classify() {
 	})
 }
 
-// inputs returns the prompts of a request without generated text: a conversation, or the inputs.
-func (a *ask) inputs() ([]prompt, *failure) {
-	if a.messages.Exists() {
-		p, f := chatPrompt(gjson.Result{}, a.messages)
-		return []prompt{p}, f
+// askInputs parses a request without generated text. Its prompts are a conversation, or the inputs.
+func (c *call) askInputs() (a ask, inputs []prompt, f *failure) {
+	if a, f = c.ask(); f != nil {
+		return a, nil, f
 	}
-	if f := a.need("input", a.input); f != nil {
-		return nil, f
+	if messages := a.values["messages"]; messages.Exists() {
+		p, f := chatPrompt(gjson.Result{}, messages)
+		return a, []prompt{p}, f
 	}
-	return prompts("input", a.input)
+	if !a.values["input"].Exists() {
+		return a, nil, a.missing("input")
+	}
+	inputs, f = prompts("input", a.values["input"])
+	return a, inputs, f
 }
 
 // each sends prompts through the engine and answers with one item for each, which item appends to
 // b.
-func (c *call) each(kind, model string, all []prompt, item func(b []byte, i int, source *rand.PCG) []byte) {
-	name, sources, ok := c.pool(model, all)
-	if !ok {
-		return
+func (c *call) each(kind, model string, all []prompt, item func(b []byte, i int, source *rand.PCG) []byte) *failure {
+	name, sources, f := c.pool(model, all)
+	if f != nil {
+		return f
 	}
 	b := fmt.Appendf(nil, `{"id":%s,"object":"list","created":%d,"model":%s,"data":[`, quote(kind+"-"+c.requestID()), unixNow(),
 		quote(name))
@@ -151,30 +142,23 @@ func (c *call) each(kind, model string, all []prompt, item func(b []byte, i int,
 		}
 		b = item(b, i, source)
 	}
-	c.json(http.StatusOK, fmt.Appendf(b,
+	return c.json(http.StatusOK, fmt.Appendf(b,
 		`],"usage":{"prompt_tokens":%d,"total_tokens":%[1]d,"completion_tokens":0,"prompt_tokens_details":null}}`, length(all)))
 }
 
 // rerank serves POST /rerank: documents by relevance to a query.
-func (c *call) rerank() {
-	a, f := c.ask()
-	if f == nil {
-		f = a.need("query", a.query)
-	}
-	if f == nil {
-		f = a.need("documents", a.documents)
-	}
-	var pairs []prompt
-	if f == nil {
-		pairs, f = pair(a.query, a.documents)
-	}
+func (c *call) rerank() *failure {
+	a, f := c.ask("query", "documents")
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
-	name, sources, ok := c.pool(a.model, pairs)
-	if !ok {
-		return
+	pairs, f := pair(a.values["query"], a.values["documents"])
+	if f != nil {
+		return f
+	}
+	name, sources, f := c.pool(a.model, pairs)
+	if f != nil {
+		return f
 	}
 	order := make([]int, len(sources))
 	scores := make([]float64, len(sources))
@@ -187,7 +171,7 @@ func (c *call) rerank() {
 		}
 		return 1
 	})
-	documents := a.documents.Array()
+	documents := a.values["documents"].Array()
 	b := fmt.Appendf(nil, `{"id":%s,"model":%s,"usage":{"prompt_tokens":%d,"total_tokens":%[3]d},"results":[`,
 		quote("rerank-"+c.requestID()), quote(name), length(pairs))
 	for n, i := range order {
@@ -197,27 +181,20 @@ func (c *call) rerank() {
 		b = fmt.Appendf(b, `{"index":%d,"document":{"text":%s,"multi_modal":null},"relevance_score":%s}`, i, quote(documents[i].Str),
 			number(scores[i]))
 	}
-	c.json(http.StatusOK, append(b, "]}"...))
+	return c.json(http.StatusOK, append(b, "]}"...))
 }
 
 // score serves POST /score: the similarity of texts.
-func (c *call) score() {
-	a, f := c.ask()
-	if f == nil {
-		f = a.need("text_1", a.text1)
-	}
-	if f == nil {
-		f = a.need("text_2", a.text2)
-	}
-	var pairs []prompt
-	if f == nil {
-		pairs, f = pair(a.text1, a.text2)
-	}
+func (c *call) score() *failure {
+	a, f := c.ask("text_1", "text_2")
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
-	c.each("score", a.model, pairs, func(b []byte, i int, source *rand.PCG) []byte {
+	pairs, f := pair(a.values["text_1"], a.values["text_2"])
+	if f != nil {
+		return f
+	}
+	return c.each("score", a.model, pairs, func(b []byte, i int, source *rand.PCG) []byte {
 		return fmt.Appendf(b, `{"index":%d,"object":"score","score":%s}`, i, number(rand.New(source).Float64()))
 	})
 }
@@ -298,26 +275,17 @@ func appendVector(b []byte, v []float64, encoding string) []byte {
 }
 
 // audio serves POST /v1/audio/transcriptions and translations: a form with a file and a model.
-func (c *call) audio() {
+func (c *call) audio() *failure {
 	if media, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); media != "multipart/form-data" {
-		c.fail(malformed("missing", "body.file", "Field required", "None"))
-		return
+		return malformed("missing", "body.file", "Field required", "None")
 	}
 	c.r.Body = http.MaxBytesReader(c.w, c.r.Body, maxBody)
 	reader, err := c.r.MultipartReader()
-	if err != nil {
-		c.fail(bad("", "the form cannot be read: %v", err))
-		return
-	}
 	fields, size := map[string]string{}, int64(-1)
-	for {
-		part, err := reader.NextPart()
-		if errors.Is(err, io.EOF) {
+	for err == nil {
+		var part *multipart.Part
+		if part, err = reader.NextPart(); err != nil {
 			break
-		}
-		if err != nil {
-			c.fail(bad("", "the form cannot be read: %v", err))
-			return
 		}
 		if part.FormName() == "file" {
 			size, err = io.Copy(io.Discard, part)
@@ -326,42 +294,37 @@ func (c *call) audio() {
 			value, err = io.ReadAll(io.LimitReader(part, 4096))
 			fields[part.FormName()] = string(value)
 		}
-		if err != nil {
-			c.fail(bad("", "the form cannot be read: %v", err))
-			return
-		}
+	}
+	if !errors.Is(err, io.EOF) {
+		return bad("", "the form cannot be read: %v", err)
 	}
 	if size < 0 {
-		c.fail(malformed("missing", "body.file", "Field required", "None"))
-		return
+		return malformed("missing", "body.file", "Field required", "None")
 	}
-	c.transcribe(fields, int(size))
+	return c.transcribe(fields, int(size))
 }
 
 // transcribe returns text that matches the length of the audio: two words per second.
-func (c *call) transcribe(fields map[string]string, size int) {
-	a := ask{n: 1, temperature: 1, model: fields["model"], maxTokens: 1 + size/audioBytes/25, maxTokensSet: true}
+func (c *call) transcribe(fields map[string]string, size int) *failure {
+	a := ask{n: 1, temperature: 1, model: fields["model"], maxTokens: 1 + size/audioBytes/25, maxTokensSet: true, complete: true}
 	g, f := c.generate(a, 0, func() (prompt, *failure) {
 		return prompt{tokens: slices.Repeat([]uint32{partOther}, 1+size/audioBytes)}, nil
 	})
-	if f != nil {
-		c.fail(f)
-		return
+	if f == nil {
+		f = c.finish(g.ticket)
 	}
-	g.ticket.stops = true
-	if !c.start(c.fail, g.ticket) || !c.finish(g.ticket) {
-		return
+	if f != nil {
+		return f
 	}
 	if fields["response_format"] == "text" {
-		c.respond(http.StatusOK, "text/plain; charset=utf-8", g.text(nil))
-		return
+		return c.respond(http.StatusOK, "text/plain; charset=utf-8", g.text(nil))
 	}
-	c.json(http.StatusOK, fmt.Appendf(nil, `{"text":%s,"usage":{"type":"duration","seconds":%d}}`, quote(string(g.text(nil))), 1+
+	return c.json(http.StatusOK, fmt.Appendf(nil, `{"text":%s,"usage":{"type":"duration","seconds":%d}}`, quote(string(g.text(nil))), 1+
 		size/audioBytes/50))
 }
 
 // tokenize serves POST /tokenize for a prompt or a conversation.
-func (c *call) tokenize() {
+func (c *call) tokenize() *failure {
 	a, f := c.ask()
 	if f == nil {
 		_, _, f = c.s.resolve(a.model)
@@ -369,16 +332,15 @@ func (c *call) tokenize() {
 	var p prompt
 	switch {
 	case f != nil:
-	case a.messages.Exists():
-		p, f = chatPrompt(gjson.Result{}, a.messages)
+	case a.values["messages"].Exists():
+		p, f = chatPrompt(gjson.Result{}, a.values["messages"])
+	case a.values["prompt"].Exists():
+		p.add(a.values["prompt"].Str)
 	default:
-		if f = a.need("prompt", a.prompt); f == nil {
-			p.add(a.prompt.Str)
-		}
+		f = a.missing("prompt")
 	}
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
 	b := fmt.Appendf(nil, `{"count":%d,"max_model_len":%d,"tokens":[`, len(p.tokens), c.s.config.MaxModelLen)
 	for i, token := range p.tokens {
@@ -387,37 +349,37 @@ func (c *call) tokenize() {
 		}
 		b = strconv.AppendUint(b, uint64(token), 10)
 	}
-	c.json(http.StatusOK, append(b, `],"token_strs":null}`...))
+	return c.json(http.StatusOK, append(b, `],"token_strs":null}`...))
 }
 
 // detokenize serves POST /detokenize. Role tokens have no text.
-func (c *call) detokenize() {
+func (c *call) detokenize() *failure {
 	a, f := c.ask()
 	if f == nil {
 		_, _, f = c.s.resolve(a.model)
 	}
-	if f == nil {
-		f = a.need("tokens", a.tokens)
+	tokens := a.values["tokens"]
+	switch {
+	case f != nil:
+		return f
+	case !tokens.Exists():
+		return a.missing("tokens")
+	case !tokens.IsArray():
+		return malformed("list_type", "body.tokens", "Input should be a valid list", describe(tokens))
 	}
 	var text []byte
-	if f == nil && !a.tokens.IsArray() {
-		f = malformed("list_type", "body.tokens", "Input should be a valid list", describe(a.tokens))
-	}
-	if f == nil {
-		a.tokens.ForEach(func(_, v gjson.Result) bool {
-			var id int
-			if id, f = integer("tokens", v); f == nil && id < 0 {
-				f = malformed("greater_than_equal", "body.tokens", "Input should be greater than or equal to 0", describe(v))
-			}
-			if f == nil && id <= math.MaxUint32 && (uint32(id) < roleSystem || uint32(id) > partOther) {
-				text = appendText(text, uint32(id))
-			}
-			return f == nil
-		})
-	}
+	tokens.ForEach(func(_, v gjson.Result) bool {
+		var id int
+		if id, f = integer("tokens", v); f == nil && id < 0 {
+			f = malformed("greater_than_equal", "body.tokens", "Input should be greater than or equal to 0", describe(v))
+		}
+		if f == nil && id <= math.MaxUint32 && (uint32(id) < roleSystem || uint32(id) > partOther) {
+			text = appendText(text, uint32(id))
+		}
+		return f == nil
+	})
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
-	c.json(http.StatusOK, fmt.Appendf(nil, `{"prompt":%s}`, quote(strings.ToValidUTF8(string(text), "\ufffd"))))
+	return c.json(http.StatusOK, fmt.Appendf(nil, `{"prompt":%s}`, quote(strings.ToValidUTF8(string(text), "\ufffd"))))
 }

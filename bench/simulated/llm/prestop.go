@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/headgate/headgate/bench/cli"
 )
 
 const preStopUsage = `bench prestop asks control, in the preStop hook of a simulated engine, to say when its pod may end:
@@ -22,19 +22,16 @@ The pod is that of the environment's POD_NAMESPACE and POD_NAME. While control c
 
 // PreStop is the preStop hook of an engine: it waits until control permits the pod to end.
 func PreStop(ctx context.Context, args []string) error {
-	fs := pflag.NewFlagSet("prestop", pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(os.Stdout, preStopUsage+"\nFlags:\n\n"+fs.FlagUsages()) }
-	within := fs.Duration("within", 25*time.Second,
+	f := cli.Flags("prestop", preStopUsage, os.Stdout)
+	within := f.Duration("within", 25*time.Second,
 		"stop asking after this long: as long as the pod's annotation says, or some seconds more")
-	switch err := fs.Parse(args); {
-	case errors.Is(err, pflag.ErrHelp):
-		return nil
-	case err != nil:
+	if err := cli.Parse(f, args, 1); err != nil {
 		return err
-	case fs.NArg() != 1:
-		return errors.New("prestop: want one URL; see bench prestop --help")
 	}
-	url := strings.TrimSuffix(fs.Arg(0), "/") + "/" + os.Getenv("POD_NAMESPACE") + "/" +
+	if f.NArg() == 0 {
+		return errors.New("the URL of control is missing: see bench prestop --help")
+	}
+	url := strings.TrimSuffix(f.Arg(0), "/") + "/" + os.Getenv("POD_NAMESPACE") + "/" +
 		os.Getenv("POD_NAME") //nolint:forbidigo // a command
 	return WaitForControl(ctx, url, *within, os.Stdout)
 }
@@ -55,14 +52,14 @@ func WaitForControl(ctx context.Context, url string, within time.Duration, out i
 			_, err = io.WriteString(out, words)
 			return err
 		case err == nil && code != http.StatusServiceUnavailable:
-			return fmt.Errorf("prestop: %d: %s", code, strings.TrimSpace(words))
+			return fmt.Errorf("control answered %d: %s", code, strings.TrimSpace(words))
 		case err == nil:
 			err = errors.New(strings.TrimSpace(words))
 		}
 		select {
 		case <-time.After(askAgain):
 		case <-ctx.Done():
-			return fmt.Errorf("prestop: control has not answered within %v: %w", within, err)
+			return fmt.Errorf("control has not answered within %v: %w", within, err)
 		}
 	}
 }

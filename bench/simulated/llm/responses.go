@@ -9,64 +9,54 @@ import (
 )
 
 // responses serves POST /v1/responses. It stores responses if the Config says so.
-func (c *call) responses() {
-	a, f := c.ask()
-	if f == nil {
-		f = a.need("input", a.input)
-	}
+func (c *call) responses() *failure {
+	a, f := c.ask("input")
 	if f == nil && c.s.config.StoreResponses && a.previous != "" {
-		f = c.kept(a.previous)
+		f = c.s.kept(a.previous)
 	}
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
-	g, f := c.generate(a, 0, func() (prompt, *failure) { return responsePrompt(a.instructions, a.input) })
+	g, f := c.generate(a, 0, func() (prompt, *failure) { return responsePrompt(a.values["instructions"], a.values["input"]) })
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
 	g.id = c.newID()
 	if c.s.config.StoreResponses {
 		c.s.stored.Store("resp_"+g.id, g.model)
 	}
 	r := response{g: g, item: c.newID()}
-	if !c.start(c.fail, g.ticket) {
-		return
-	}
 	if a.stream {
-		g.stream(&responseStream{response: r})
-		return
+		return g.stream(&responseStream{response: r})
 	}
-	if c.finish(g.ticket) {
-		c.json(http.StatusOK, r.whole(nil, r.status()))
+	if f := c.finish(g.ticket); f != nil {
+		return f
 	}
+	return c.json(http.StatusOK, r.whole(nil, r.status()))
 }
 
 // kept returns the failure of a response that is not stored here, in vLLM's words, or nil.
-func (c *call) kept(id string) *failure {
-	if _, ok := c.s.stored.Load(id); !ok {
+func (s *Server) kept(id string) *failure {
+	if _, ok := s.stored.Load(id); !ok {
 		return &failure{http.StatusNotFound, "invalid_request_error", "Response with id '" + id + "' not found.", ""}
 	}
 	return nil
 }
 
 // storedResponse serves a stored response: get, its input items, cancel and delete.
-func (c *call) storedResponse() {
+func (c *call) storedResponse() *failure {
 	id, _, _ := strings.Cut(strings.TrimPrefix(c.r.URL.Path, responsesPath), "/")
-	if f := c.kept(id); f != nil {
-		c.fail(f)
-		return
+	if f := c.s.kept(id); f != nil {
+		return f
 	}
 	switch {
 	case c.r.Method == http.MethodDelete:
 		c.s.stored.Delete(id)
-		c.json(http.StatusOK, fmt.Appendf(nil, `{"id":%s,"object":"response","deleted":true}`, quote(id)))
+		return c.json(http.StatusOK, fmt.Appendf(nil, `{"id":%s,"object":"response","deleted":true}`, quote(id)))
 	case strings.HasSuffix(c.r.URL.Path, "/input_items"):
-		c.json(http.StatusOK, []byte(`{"object":"list","data":[]}`))
-	default:
-		c.json(http.StatusOK, fmt.Appendf(nil, `{"id":%s,"object":"response","status":"completed"}`, quote(id)))
+		return c.json(http.StatusOK, []byte(`{"object":"list","data":[]}`))
 	}
+	return c.json(http.StatusOK, fmt.Appendf(nil, `{"id":%s,"object":"response","status":"completed"}`, quote(id)))
 }
 
 const responsesPath = "/v1/responses/"

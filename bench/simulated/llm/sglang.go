@@ -7,45 +7,41 @@ import (
 )
 
 // loadSGLang serves POST /load_lora_adapter of SGLang.
-func (c *call) loadSGLang() {
+func (c *call) loadSGLang() *failure {
 	root, f := c.read()
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
 	a := Adapter{Name: root.Get("lora_name").String(), Path: root.Get("lora_path").String()}
 	if a.Name == "" || a.Path == "" {
-		c.sayLoaded(invalidInput("lora_name and lora_path are needed"))
-		return
+		return c.listLoaded(invalidInput("lora_name and lora_path are needed"))
 	}
-	c.inTurn("load", a, func(done func(*failure)) {
+	return c.listLoaded(c.inTurn("load", a, func(done func(*failure)) {
 		if c.s.adapters.has(a.Name) {
 			done(invalidInput("the adapter %q is already loaded", a.Name))
 			return
 		}
 		c.s.bring(a, false, done)
-	}, c.sayLoaded)
+	}))
 }
 
 // unloadSGLang serves POST /unload_lora_adapter of SGLang. An unknown name is an error.
-func (c *call) unloadSGLang() {
+func (c *call) unloadSGLang() *failure {
 	root, f := c.read()
 	if f != nil {
-		c.fail(f)
-		return
+		return f
 	}
 	name := root.Get("lora_name").String()
-	c.inTurn("unload", Adapter{Name: name}, func(done func(*failure)) {
-		if !c.s.adapters.remove(name) {
-			done(notFound("", "no adapter %q is loaded", name))
-			return
-		}
-		done(nil)
-	}, c.sayLoaded)
+	return c.listLoaded(c.inTurn("unload", Adapter{Name: name}, func(done func(*failure)) {
+		done(c.s.remove(name, "no adapter %q is loaded"))
+	}))
 }
 
-// sayLoaded answers both as SGLang does: 200 or 400 with the loaded adapters.
-func (c *call) sayLoaded(f *failure) {
+// listLoaded answers a load or an unload as SGLang does: with 200 or 400 and the loaded adapters.
+func (c *call) listLoaded(f *failure) *failure {
+	if f == abandoned {
+		return f
+	}
 	answer := struct {
 		Success bool              `json:"success"`
 		Message string            `json:"error_message,omitempty"`
@@ -62,12 +58,13 @@ func (c *call) sayLoaded(f *failure) {
 	if err != nil {
 		panic(err) // texts always encode
 	}
-	c.json(status, body)
+	return c.json(status, body)
 }
 
-// serveSGLangMetrics serves GET /metrics of SGLang with --enable-metrics and --enable-lora, with
+// sglangMetrics serves GET /metrics of SGLang with --enable-metrics and --enable-lora, with
 // the documented names.
-func (s *Server) serveSGLangMetrics(c *call) {
+func (c *call) sglangMetrics() *failure {
+	s := c.s
 	p := page{labels: fmt.Sprintf(`engine_type="unified",model_name=%s,moe_ep_rank="0",pp_rank="0",tp_rank="0"`, quote(s.models.names[0]))}
 	limits := s.config.Profile.Limits
 	ok := s.driver.do(c.r.Context(), func() {
@@ -97,8 +94,7 @@ func (s *Server) serveSGLangMetrics(c *call) {
 		p.own(counts, limits)
 	})
 	if !ok {
-		c.abandon()
-		return
+		return abandoned
 	}
-	c.respond(http.StatusOK, "text/plain; version=1.0.0; charset=utf-8", p.text)
+	return c.respond(http.StatusOK, "text/plain; version=1.0.0; charset=utf-8", p.text)
 }

@@ -14,15 +14,15 @@ type dialect interface {
 	end(b []byte) []byte
 }
 
-// stream sends an event stream: status, headers and opening events at once, and further events with
-// the tokens.
-func (g *generation) stream(d dialect) {
+// stream sends an event stream and returns nil or abandoned: status, headers and opening events at
+// once, and further events with the tokens.
+func (g *generation) stream(d dialect) *failure {
 	c, driver := g.c, g.c.s.driver
 	c.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	c.begin(http.StatusOK)
 	if !c.send(d.open(nil)) {
 		driver.cancel(g.ticket)
-		return
+		return nil
 	}
 	quiet := newSilence(c.s.config.KeepAlive)
 	defer quiet.stop()
@@ -32,8 +32,7 @@ func (g *generation) stream(d dialect) {
 		switch {
 		case why == gone:
 			driver.cancel(g.ticket)
-			c.abandon()
-			return
+			return abandoned
 		case why == silent:
 			b = append(b[:0], ": keep-alive\n\n"...)
 			produced = sent
@@ -50,15 +49,16 @@ func (g *generation) stream(d dialect) {
 		}
 		if !c.send(b) {
 			driver.cancel(g.ticket)
-			return
+			return nil
 		}
 		if sent == c.resetAfter && sent < total {
 			driver.cancel(g.ticket)
 			c.reset()
-			return
+			return nil
 		}
 		quiet.restart()
 	}
+	return nil
 }
 
 // send writes and flushes a part of a stream. It returns false if the client has left.

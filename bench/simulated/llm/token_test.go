@@ -66,9 +66,9 @@ func FuzzABodyIsReadOrRefused(f *testing.F) {
 			if !json.Valid([]byte(body)) || !bytes.HasPrefix(bytes.TrimSpace([]byte(body)), []byte("{")) {
 				t.Fatalf("%q was read", body)
 			}
-			_, failed = c.generate(a, 0, func() (prompt, *failure) { return chatPrompt(a.system, a.messages) })
+			_, failed = c.prepare(a, 0, func() (prompt, *failure) { return chatPrompt(a.values["system"], a.values["messages"]) })
 			if failed == nil {
-				_, failed = c.generate(a, 16, func() (prompt, *failure) { return onePrompt(a.prompt) })
+				_, failed = c.prepare(a, 16, func() (prompt, *failure) { return onePrompt(a.values["prompt"]) })
 			}
 		}
 		if failed == nil {

@@ -8,12 +8,10 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
+	"github.com/headgate/headgate/bench/cli"
 	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/listen"
@@ -50,27 +48,20 @@ Flags:
 // setup has the flags.
 type setup struct {
 	Config
-	address, eventLog string
+	llm.Serving
 }
 
 func parseFlags(args []string, out io.Writer) (setup, error) {
 	s := setup{Config: Config{Models: make(map[string]Model)}}
-	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
-	f.SortFlags = false
-	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
+	f := cli.Flags("engine", usage, out)
 	kind := f.String("kind", string(engine.Triton),
 		"simulate this `KIND` of engine: mlserver, triton, torchserve or tfserving; other kinds have their own flags")
-	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
-	port := f.Int("port", 8000, "serve at this `PORT`; 0 picks a free one")
+	s.AddFlags(f)
 	models := f.StringArray("model", nil, "add the model `NAME[=BEHAVIOUR]` to the repository; may be repeated")
 	f.BoolVar(&s.Fixed, "fixed", false,
 		"reject loads and unloads, like a Triton without explicit model control, which has all models loaded, or a TorchServe without its model API")
-	f.StringVar(&s.eventLog, "event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
-	if err := f.Parse(args); err != nil {
+	if err := cli.Parse(f, args, 0); err != nil {
 		return s, err
-	}
-	if f.NArg() > 0 {
-		return s, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
 	}
 	if s.Kind = engine.Kind(*kind); !s.Kind.Repository() {
 		return s, fmt.Errorf("--kind %s: it has no model repository", *kind)
@@ -86,7 +77,6 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 		}
 		s.Models[name] = m
 	}
-	s.address = net.JoinHostPort(*host, strconv.Itoa(*port))
 	return s, nil
 }
 
@@ -117,29 +107,17 @@ func parseModel(text string) (m Model, err error) {
 }
 
 // Command runs "bench engine --kind mlserver", "triton", "torchserve" and "tfserving": it serves
-// until ctx ends and then stops at once. For --help it prints the help and returns nil.
-func Command(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) }
+// until ctx ends and then stops at once.
+func Command(ctx context.Context, args []string) error { return runCommand(ctx, args, os.Stdout) }
 
-func command(ctx context.Context, args []string, out io.Writer) error {
+func runCommand(ctx context.Context, args []string, out io.Writer) error {
 	s, err := parseFlags(args, out)
-	if errors.Is(err, pflag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
-		return fmt.Errorf("engine: %w", err)
+		return err
 	}
-	events, err := llm.OpenEvents(s.eventLog)
-	if err != nil {
-		return fmt.Errorf("engine: --event-log: %w", err)
-	}
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", s.address)
-	if err != nil {
-		return fmt.Errorf("engine: %w", err)
-	}
-	if events != nil {
-		defer events.Close()
-		s.Events = llm.NewEvents(events, listener.Addr().String())
+	var listener net.Listener
+	if listener, s.Events, err = s.Listen(ctx); err != nil {
+		return err
 	}
 	fmt.Fprintf(out, "serving on http://%s\n", listener.Addr())
 	return Serve(ctx, New(s.Config), listener)

@@ -3,6 +3,7 @@ package repository
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/internal/engine"
 )
 
@@ -92,7 +96,7 @@ func TestFlags(t *testing.T) {
 	s, err := parseFlags(strings.Fields("--kind mlserver --host 127.0.0.2 --port 0 --fixed --event-log - --model a --model b=load=2s&unload=1s&fail=no%20weights --model c=fileless"),
 		io.Discard)
 	want := map[string]Model{"a": {}, "b": {Load: 2 * time.Second, Unload: time.Second, Fail: "no weights"}, "c": {Fileless: true}}
-	if err != nil || s.Kind != engine.MLServer || s.address != "127.0.0.2:0" || !s.Fixed || s.eventLog != "-" ||
+	if err != nil || s.Kind != engine.MLServer || s.Serving != (llm.Serving{Host: "127.0.0.2", EventLog: "-"}) || !s.Fixed ||
 		len(s.Models) != len(want) {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -116,12 +120,12 @@ func TestTheProgramServesUntilItIsEnded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	var out bytes.Buffer
-	if err := command(ctx, []string{"--kind", "triton", "--port", "0"}, &out); err != nil ||
+	if err := runCommand(ctx, []string{"--kind", "triton", "--port", "0"}, &out); err != nil ||
 		!strings.Contains(out.String(), "serving on http://127.0.0.1:") {
 		t.Errorf("%v, and it says %q", err, out.String())
 	}
 	out.Reset()
-	if err := command(t.Context(), []string{"--help"}, &out); err != nil || !strings.Contains(out.String(), "--fixed") {
+	if err := runCommand(t.Context(), []string{"--help"}, &out); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(out.String(), "--fixed") {
 		t.Errorf("help: %v, %q", err, out.String())
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/bench/cli"
 	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/internal/engine"
 )
@@ -47,17 +47,15 @@ Flags:
 // setup has the flags.
 type setup struct {
 	Config
-	address, management, eventLog string
+	llm.Serving
+	management string
 }
 
 func parseFlags(args []string, out io.Writer) (setup, error) {
 	var s setup
-	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
-	f.SortFlags = false
-	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
+	f := cli.Flags("engine", usage, out)
 	f.String("kind", string(engine.ModelRuntime), "simulate this `KIND` of engine; other kinds have their own flags")
-	host := f.String("host", "127.0.0.1", "serve requests at this `ADDRESS`")
-	port := f.Int("port", 8000, "serve requests at this `PORT`; 0 picks a free one")
+	s.AddFlags(f)
 	f.StringVar(&s.management, "management", "127.0.0.1:8085", "serve mmesh.ModelRuntime at this `ADDRESS`, HOST:PORT or unix:PATH")
 	capacity := f.String("capacity", "1Gi", "`MEMORY` for models")
 	size := f.String("default-size", "50Mi", "`MEMORY` of a model whose path has no size")
@@ -69,13 +67,10 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 		"limit of concurrent `INFERENCES` per model, reported to ModelMesh (limitModelConcurrency); 0 for no limit")
 	unknown := f.String("unknown-model", "",
 		"answer calls for an unknown model with this status, `CODE:WORDS`; %s is replaced by the model id (default: Triton's)")
-	f.StringVar(&s.eventLog, "event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
-	err := f.Parse(args)
+	err := cli.Parse(f, args, 0)
 	switch {
 	case err != nil:
 		return s, err
-	case f.NArg() > 0:
-		return s, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
 	case s.Concurrency < 0:
 		return s, fmt.Errorf("--concurrency %d: it must not be below 0", s.Concurrency)
 	case s.LoadingThreads < 1:
@@ -95,30 +90,20 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 		}
 		s.Unknown = status.New(is, words)
 	}
-	s.address = net.JoinHostPort(*host, strconv.Itoa(*port))
 	return s, nil
 }
 
 // Command runs "bench engine --kind modelruntime": it serves until ctx ends and then stops at once.
-// For --help it prints the help and returns nil.
-func Command(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) }
+func Command(ctx context.Context, args []string) error { return runCommand(ctx, args, os.Stdout) }
 
-func command(ctx context.Context, args []string, out io.Writer) error {
+func runCommand(ctx context.Context, args []string, out io.Writer) error {
 	s, err := parseFlags(args, out)
-	if errors.Is(err, pflag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
-		return fmt.Errorf("engine: %w", err)
+		return err
 	}
-	events, err := llm.OpenEvents(s.eventLog)
-	if err != nil {
-		return fmt.Errorf("engine: --event-log: %w", err)
-	}
-	var config net.ListenConfig
-	data, err := config.Listen(ctx, "tcp", s.address)
-	if err != nil {
-		return fmt.Errorf("engine: %w", err)
+	var data net.Listener
+	if data, s.Events, err = s.Listen(ctx); err != nil {
+		return err
 	}
 	defer data.Close()
 	network, address := "tcp", s.management
@@ -127,17 +112,14 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 		// Remove the socket of a killed process.
 		if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
 			if err := os.Remove(path); err != nil {
-				return fmt.Errorf("engine: --management: %w", err)
+				return fmt.Errorf("--management: %w", err)
 			}
 		}
 	}
+	var config net.ListenConfig
 	management, err := config.Listen(ctx, network, address)
 	if err != nil {
-		return fmt.Errorf("engine: --management: %w", err)
-	}
-	if events != nil {
-		defer events.Close()
-		s.Events = llm.NewEvents(events, data.Addr().String())
+		return fmt.Errorf("--management: %w", err)
 	}
 	fmt.Fprintf(out, "serving on http://%s\nmanaged at %s\n", data.Addr(), management.Addr())
 	return Serve(ctx, New(s.Config), data, management)

@@ -315,7 +315,7 @@ func TestCommandLine(t *testing.T) {
 		io.Discard)
 	want := Config{Capacity: 2 << 30, DefaultSize: 1 << 20, LoadingThreads: 3, LoadTimeout: 5 * time.Second, Startup: 2 * time.Second,
 		Unpredicting: true, Concurrency: 4}
-	if err != nil || s.Config != want || s.address != "127.0.0.1:0" || s.management != "unix:/x" {
+	if err != nil || s.Config != want || s.Serving != (llm.Serving{Host: "127.0.0.1"}) || s.management != "unix:/x" {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for args, want := range map[string]string{
@@ -346,7 +346,7 @@ func TestASocketThatAKilledProcessLeftIsTakenOver(t *testing.T) {
 	read, write := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- command(ctx, []string{"--port", "0", "--management", "unix:" + socket}, write)
+		done <- runCommand(ctx, []string{"--port", "0", "--management", "unix:" + socket}, write)
 		_ = write.Close()
 	}()
 	go func() {
