@@ -87,8 +87,10 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (st
 // Enter returns a command that runs inside the cluster, where pod and Service addresses work and
 // CoreDNS resolves names. It sees the files of this machine, except /run and /var.
 func (c *Cluster) Enter(ctx context.Context, name string, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(c.PID), "--net", "--mount", "--pid", "--uts",
-		"--wd=.", "--", name}, args...)...)
+	return exec.CommandContext(ctx, "nsenter", append([]string{
+		"--target", strconv.Itoa(c.PID), "--net", "--mount", "--pid", "--uts",
+		"--wd=.", "--", name,
+	}, args...)...)
 }
 
 // Images builds Headgate's images and imports them into the cluster, for pods that start

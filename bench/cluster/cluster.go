@@ -39,8 +39,10 @@ const (
 )
 
 // programs are the programs of a node, and kubectl.
-var programs = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",
-	"coredns"}
+var programs = []string{
+	"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",
+	"coredns",
+}
 
 const usage = `usage: bench cluster COMMAND [FLAG...]
 

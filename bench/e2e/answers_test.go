@@ -116,9 +116,13 @@ func TestWhatAnswersTell(t *testing.T) {
 		"jsonl":           {scripted: scripted{"application/jsonl", []string{usage}}},
 		"stream":          {scripted: scripted{stream, []string{event(usage), event("[DONE]")}}, prompt: 5, completion: 7},
 		"stream-charset":  {scripted: scripted{"text/event-stream; charset=utf-8", []string{event(usage)}}, prompt: 5, completion: 7},
-		"responses": {scripted: scripted{stream,
-			[]string{event(`{"type":"response.completed","response":{"usage":{"input_tokens":3,"output_tokens":4},"error":null}}`)}},
-			prompt: 3, completion: 4},
+		"responses": {
+			scripted: scripted{
+				stream,
+				[]string{event(`{"type":"response.completed","response":{"usage":{"input_tokens":3,"output_tokens":4},"error":null}}`)},
+			},
+			prompt: 3, completion: 4,
+		},
 		"messages": {scripted: scripted{stream, []string{
 			event(`{"type":"message_start","message":{"usage":{"input_tokens":25,"cache_read_input_tokens":3,"cache_creation_input_tokens":null,"output_tokens":1}}}`),
 			event(`{"type":"message_delta","usage":{"output_tokens":15}}`),
@@ -135,37 +139,69 @@ func TestWhatAnswersTell(t *testing.T) {
 			event(`{"type":"message_start","message":{"usage":{"input_tokens":604,"output_tokens":0}}}`),
 			event(`{"type":"message_delta","usage":{"input_tokens":92,"cache_read_input_tokens":512,"output_tokens":2}}`),
 		}}, prompt: 604, completion: 2},
-		"messages-json": {scripted: scripted{"application/json",
-			[]string{`{"usage":{"input_tokens":2,"cache_read_input_tokens":40,"cache_creation_input_tokens":null,"output_tokens":3}}`}},
-			prompt: 42, completion: 3},
-		"huge": {scripted: scripted{"application/json", []string{`{"usage":{"prompt_tokens":1e300,"completion_tokens":7}}`}},
-			completion: 7},
+		"messages-json": {
+			scripted: scripted{
+				"application/json",
+				[]string{`{"usage":{"input_tokens":2,"cache_read_input_tokens":40,"cache_creation_input_tokens":null,"output_tokens":3}}`},
+			},
+			prompt: 42, completion: 3,
+		},
+		"huge": {
+			scripted:   scripted{"application/json", []string{`{"usage":{"prompt_tokens":1e300,"completion_tokens":7}}`}},
+			completion: 7,
+		},
 		"negative": {scripted: scripted{stream, []string{event(`{"usage":{"prompt_tokens":5,"completion_tokens":-7}}`)}}, prompt: 5},
 		"broken":   {scripted: scripted{"application/json", []string{`{"usage":`}}},
 
-		"error-first": {scripted: scripted{stream,
-			[]string{event(`{"error":{"message":"x","type":"InternalServerError","param":null,"code":500}}`), event("[DONE]")}},
-			failure: "stream_error"},
-		"error-later": {scripted: scripted{stream,
-			[]string{event(`{"choices":[{"text":"a"}]}`), "10ms",
-				event(`{"error":{"message":"x","type":"InternalServerError","code":500}}`)}}, failure: "stream_error"},
+		"error-first": {
+			scripted: scripted{
+				stream,
+				[]string{event(`{"error":{"message":"x","type":"InternalServerError","param":null,"code":500}}`), event("[DONE]")},
+			},
+			failure: "stream_error",
+		},
+		"error-later": {scripted: scripted{
+			stream,
+			[]string{
+				event(`{"choices":[{"text":"a"}]}`), "10ms",
+				event(`{"error":{"message":"x","type":"InternalServerError","code":500}}`),
+			},
+		}, failure: "stream_error"},
 		"error-text": {scripted: scripted{stream, []string{event(`{"error":"x"}`)}}, failure: "stream_error"},
-		"error-flat": {scripted: scripted{stream,
-			[]string{event(`{"object":"error","message":"x","type":"InternalServerError","code":500}`)}}, failure: "stream_error"},
-		"error-messages": {scripted: scripted{stream,
-			[]string{"event: error\n" + event(`{"type":"error","error":{"type":"overloaded_error","message":"x"}}`)}},
-			failure: "stream_error"},
-		"error-responses": {scripted: scripted{stream,
-			[]string{"event: error\n" + event(`{"type":"error","code":"server_error","message":"x","param":null}`)}},
-			failure: "stream_error"},
-		"error-failed": {scripted: scripted{stream,
-			[]string{event(`{"type":"response.failed","response":{"error":{"code":"server_error","message":"x"}}}`)}},
-			failure: "stream_error"},
-		"error-whole": {scripted: scripted{"application/json; charset=utf-8", []string{`{"error":{"message":"x","code":502}}`}},
-			failure: "stream_error"},
+		"error-flat": {scripted: scripted{
+			stream,
+			[]string{event(`{"object":"error","message":"x","type":"InternalServerError","code":500}`)},
+		}, failure: "stream_error"},
+		"error-messages": {
+			scripted: scripted{
+				stream,
+				[]string{"event: error\n" + event(`{"type":"error","error":{"type":"overloaded_error","message":"x"}}`)},
+			},
+			failure: "stream_error",
+		},
+		"error-responses": {
+			scripted: scripted{
+				stream,
+				[]string{"event: error\n" + event(`{"type":"error","code":"server_error","message":"x","param":null}`)},
+			},
+			failure: "stream_error",
+		},
+		"error-failed": {
+			scripted: scripted{
+				stream,
+				[]string{event(`{"type":"response.failed","response":{"error":{"code":"server_error","message":"x"}}}`)},
+			},
+			failure: "stream_error",
+		},
+		"error-whole": {
+			scripted: scripted{"application/json; charset=utf-8", []string{`{"error":{"message":"x","code":502}}`}},
+			failure:  "stream_error",
+		},
 		"error-bad": {scripted: scripted{stream, []string{event(`{"error":{"message":"x","type":"BadRequestError","code":400}}`)}}},
-		"error-long": {scripted: scripted{stream,
-			[]string{event(`{"error":{"message":"x","type":"invalid_request_error","code":"context_length_exceeded"}}`)}}},
+		"error-long": {scripted: scripted{
+			stream,
+			[]string{event(`{"error":{"message":"x","type":"invalid_request_error","code":"context_length_exceeded"}}`)},
+		}},
 		"error-null": {scripted: scripted{stream, []string{event(`{"error":null,"code":null,"choices":[{"text":"a \"error\": {"}]}`)}}},
 		"error-none": {scripted: scripted{"application/json", []string{`{"error":null,"id":"x","choices":[{"error":{"code":500}}]}`}}},
 	}
@@ -214,10 +250,14 @@ func TestAnEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
 	net := ""
 	s := start(t, scriptedPool(t, 2, "m"), func(c *rig.Config) {
 		net = strings.TrimSuffix(c.Listen, "1:8080")
-		startScripted(t, net+"11:8000", map[string]scripted{"m": {stream,
-			[]string{event(`{"error":{"message":"x","type":"InternalServerError","code":500}}`), event("[DONE]")}}})
-		startScripted(t, net+"12:8000", map[string]scripted{"m": {stream,
-			[]string{"20ms", event(`{"choices":[{"text":"a"}]}`), event("[DONE]")}}})
+		startScripted(t, net+"11:8000", map[string]scripted{"m": {
+			stream,
+			[]string{event(`{"error":{"message":"x","type":"InternalServerError","code":500}}`), event("[DONE]")},
+		}})
+		startScripted(t, net+"12:8000", map[string]scripted{"m": {
+			stream,
+			[]string{"20ms", event(`{"choices":[{"text":"a"}]}`), event("[DONE]")},
+		}})
 	})
 	var all sync.WaitGroup
 	for range clients {
@@ -271,8 +311,10 @@ func TestTheFirstTokenIsTheFirstOutput(t *testing.T) {
 		"late-usage":       {stream, []string{event(`{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":0}}`), pause, text}},
 		"late-responses": {stream, []string{created, pause, event(`{"type":"response.output_item.added","item":{"type":"message"}}`) +
 			delta}},
-		"late-messages": {stream, []string{begun + event(`{"type":"ping"}`), pause,
-			event(`{"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}`)}},
+		"late-messages": {stream, []string{
+			begun + event(`{"type":"ping"}`), pause,
+			event(`{"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}`),
+		}},
 		"late-cut": {stream, []string{": x\n\nda", "1ms", `ta: {"choices":[{"te`, pause, text[len(`data: {"choices":[{"te`):]}},
 		// vLLM repeats the request's instructions and tools in the first event.
 		"late-long": {stream, []string{event(`{"type":"response.created","response":{"instructions":"` +

@@ -32,19 +32,23 @@ func TestAServiceIsReachedByTLSAsItsPolicySays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := tls.Listen("tcp", prefix+"41:9443", &tls.Config{Certificates: []tls.Certificate{*own}, ClientAuth: tls.RequestClientCert,
-		MinVersion: tls.VersionTLS12})
+	l, err := tls.Listen("tcp", prefix+"41:9443", &tls.Config{
+		Certificates: []tls.Certificate{*own}, ClientAuth: tls.RequestClientCert,
+		MinVersion: tls.VersionTLS12,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := &http.Server{ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
+	is := &http.Server{
+		ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			from := ""
 			for _, c := range r.TLS.PeerCertificates {
 				from = " from " + strings.Join(c.DNSNames, ",")
 			}
 			_, _ = io.WriteString(w, "as "+r.TLS.ServerName+from)
-		})}
+		}),
+	}
 	go func() { _ = is.Serve(l) }()
 	t.Cleanup(func() { _ = is.Close() })
 
@@ -111,8 +115,10 @@ func TestAServiceIsReachedByTLSAsItsPolicySays(t *testing.T) {
 			s.write("gateway.yaml", strings.Replace(aGateway(prefix+"1"), "  gatewayClassName:",
 				"  tls: {backend: {clientCertificateRef: {name: own}}}\n  gatewayClassName:", 1))
 		}, "as shop.internal from gateway.internal"},
-		{"it shows another certificate", func() { s.write("own.yaml", aSecret(t, "own", "renewed.internal")) },
-			"as shop.internal from renewed.internal"},
+		{
+			"it shows another certificate", func() { s.write("own.yaml", aSecret(t, "own", "renewed.internal")) },
+			"as shop.internal from renewed.internal",
+		},
 	} {
 		c.do()
 		s.await(c.what+": "+c.want, func() bool { return ask() == c.want })

@@ -74,19 +74,25 @@ func TestAnAnswerThatBreaksHTTPIsTheServersFault(t *testing.T) {
 		startBroken(t, net+"11:8000")
 		pool, _, _ := strings.Cut(engines(net, 0), "---")
 		list := fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: broken, labels: {app: llama}}\nspec: {addresses: ['%s11:8000'], engine: vllm}\n", net)
-		for file, text := range map[string]string{"engines": pool + list,
-			"routes": strings.ReplaceAll(routes("broken"), "  adapter: {name: broken}\n", "")} {
+		for file, text := range map[string]string{
+			"engines": pool + list,
+			"routes":  strings.ReplaceAll(routes("broken"), "  adapter: {name: broken}\n", ""),
+		} {
 			if err := os.WriteFile(c.Objects+"/"+file+".yaml", []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
 	})
 	for what := range brokenAnswers {
-		for path, shape := range map[string]string{"/v1/completions": `"code":"bad_answer"`, "/v1/messages": `"type":"api_error"`,
-			"/v2/models/broken/infer": `{"error":"`} {
-			a, err := s.ask(t.Context(), request{path: path,
+		for path, shape := range map[string]string{
+			"/v1/completions": `"code":"bad_answer"`, "/v1/messages": `"type":"api_error"`,
+			"/v2/models/broken/infer": `{"error":"`,
+		} {
+			a, err := s.ask(t.Context(), request{
+				path:   path,
 				body:   `{"model":"broken","prompt":"x","max_tokens":1,"messages":[{"role":"user","content":"x"}],"inputs":[]}`,
-				header: map[string]string{"X-Do": what}})
+				header: map[string]string{"X-Do": what},
+			})
 			switch {
 			case strings.HasPrefix(path, "/v2") && begun[what]: // Envoy does not buffer it
 				if err == nil {

@@ -185,8 +185,10 @@ func goClient(t *testing.T, s *stack) (saw seen) {
 	}
 	must(stream.Err())
 
-	prompt := openai.CompletionNewParams{Model: "a01", MaxTokens: openai.Int(5),
-		Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("hello")}}
+	prompt := openai.CompletionNewParams{
+		Model: "a01", MaxTokens: openai.Int(5),
+		Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("hello")},
+	}
 	completion, err := client.Completions.New(ctx, prompt)
 	must(err)
 	saw.Completion.Text, saw.Completion.Model = completion.Choices[0].Text, completion.Model

@@ -191,8 +191,10 @@ func aPoisonousRequestReachesOneEngine(t *testing.T) {
 	for _, fault := range []string{"status=500", "status=500,latency=10ms", "status=502", "status=429", "reset", "reset-after=0"} {
 		counted := func() float64 { return s.engineSum("sim:requests_total", "path", "/v1/completions") }
 		before := counted()
-		a, l := s.tell(request{body: `{"model":"a01","prompt":"x","max_tokens":4,"stream":true}`,
-			header: map[string]string{"X-Sim-Fault": fault}})
+		a, l := s.tell(request{
+			body:   `{"model":"a01","prompt":"x","max_tokens":4,"stream":true}`,
+			header: map[string]string{"X-Sim-Fault": fault},
+		})
 		if n := counted() - before; n != 1 || l.Attempts != 1 || l.Usage.Elsewhere != "" {
 			t.Errorf("%s: it reached %v engines in %d attempts, %q asked for another", fault, n, l.Attempts, l.Usage.Elsewhere)
 		}

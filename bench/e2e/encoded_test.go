@@ -81,8 +81,10 @@ func TestCompressedRequestsAreDecoded(t *testing.T) {
 						if len(body) > 2<<20 && (framing != "" || coding == "deflate" || coding == "br") {
 							continue // the same again
 						}
-						a := s.must(request{path: path, body: encoded(t, coding, body),
-							header: map[string]string{"Content-Encoding": coding, "Transfer-Encoding": framing}})
+						a := s.must(request{
+							path: path, body: encoded(t, coding, body),
+							header: map[string]string{"Content-Encoding": coding, "Transfer-Encoding": framing},
+						})
 						if got := promptTokens(a); got != want {
 							t.Errorf("%s in %s %s: %s, and %s without", what, coding, framing, got, want)
 						}
@@ -100,8 +102,10 @@ func TestCompressedRequestsAreDecoded(t *testing.T) {
 			_, _ = file.Write(bytes.Repeat([]byte("RIFF"), 1<<16))
 			_ = m.Close()
 			audio := map[string]string{"Content-Encoding": "gzip", "Content-Type": m.FormDataContentType()}
-			if a := s.must(request{path: "/v1/audio/transcriptions", body: encoded(t, "gzip", form.String()),
-				header: audio}); a.status != 200 {
+			if a := s.must(request{
+				path: "/v1/audio/transcriptions", body: encoded(t, "gzip", form.String()),
+				header: audio,
+			}); a.status != 200 {
 				t.Errorf("an upload in gzip: %d %s", a.status, a.body)
 			}
 

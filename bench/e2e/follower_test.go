@@ -55,8 +55,10 @@ func follow(t testing.TB, socket, gateway string) *follower {
 		all: {resource.ClusterType, resource.ListenerType, resource.RouteType}, endpoints: {resource.EndpointType},
 	} {
 		for _, of := range types { // wildcard subscription
-			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Cluster: gateway, Id: "follower"},
-				TypeUrl: of}); err != nil {
+			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+				Node:    &corev3.Node{Cluster: gateway, Id: "follower"},
+				TypeUrl: of,
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -87,8 +87,10 @@ func (f *foreign) Process(stream extprocv3.ExternalProcessor_ProcessServer) erro
 }
 
 func set(key, value string) *corev3.HeaderValueOption {
-	return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: key, RawValue: []byte(value)},
-		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD}
+	return &corev3.HeaderValueOption{
+		Header:       &corev3.HeaderValue{Key: key, RawValue: []byte(value)},
+		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+	}
 }
 
 // decide returns the picker's response to a whole request.
@@ -100,10 +102,12 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 			Headers: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{set("retry-after", "7")}},
 		}}}}
 	}
-	common := &extprocv3.CommonResponse{ClearRouteCache: true,
+	common := &extprocv3.CommonResponse{
+		ClearRouteCache: true,
 		HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{
 			set("x-by-picker", "1"), set("host", "elsewhere.test"), set(":path", "/metrics"), set(wire.PoolHeader, what),
-		}}}
+		}},
+	}
 	m := &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: common}}}
 	if headers["x-do"] == "pick" {
 		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, set(wire.DestinationHeader, what))
@@ -116,8 +120,10 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 	}
 	return append(all,
 		&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
-			BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{StreamedResponse: &extprocv3.StreamedBodyResponse{Body: body,
-				EndOfStream: true}}},
+			BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{StreamedResponse: &extprocv3.StreamedBodyResponse{
+				Body:        body,
+				EndOfStream: true,
+			}}},
 		}}}})
 }
 

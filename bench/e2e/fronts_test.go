@@ -108,8 +108,10 @@ func TestASubsetIsObeyedOnARealEnvoy(t *testing.T) {
 			"@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
 			"request_rules": []any{map[string]any{
 				"header": "x-allowed",
-				"on_header_present": map[string]any{"metadata_namespace": "envoy.lb.subset_hint",
-					"key": "x-gateway-destination-endpoint-subset", "type": "STRING"},
+				"on_header_present": map[string]any{
+					"metadata_namespace": "envoy.lb.subset_hint",
+					"key":                "x-gateway-destination-endpoint-subset", "type": "STRING",
+				},
 			}},
 		},
 	})), extprocFlags("--pool-name", "pool"))

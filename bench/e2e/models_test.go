@@ -263,8 +263,10 @@ func TestControlIsKilledDuringLoads(t *testing.T) {
 // pool.
 func runtimeAt(t *testing.T, address string, log string, flags ...string) (object string) {
 	t.Helper()
-	args := append([]string{"engine", "--kind", "modelruntime", "--host", address, "--port", "8000", "--management", address + ":8085",
-		"--event-log", log}, flags...)
+	args := append([]string{
+		"engine", "--kind", "modelruntime", "--host", address, "--port", "8000", "--management", address + ":8085",
+		"--event-log", log,
+	}, flags...)
 	cmd := exec.Command(programs(t).Bench, args...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -179,8 +179,10 @@ func TestPayloadsAreCopied(t *testing.T) {
 	}
 
 	// An OpenAI stream is one body.
-	b = s.must(request{body: `{"model":"one","prompt":"hello","max_tokens":5,"stream":true}`,
-		header: map[string]string{"Authorization": "Bearer secret"}})
+	b = s.must(request{
+		body:   `{"model":"one","prompt":"hello","max_tokens":5,"stream":true}`,
+		header: map[string]string{"Authorization": "Bearer secret"},
+	})
 	if !b.done() {
 		t.Fatalf("%d %s", b.status, b.body)
 	}

@@ -97,8 +97,10 @@ func overTLS(t *testing.T, address, to string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{*certificate}, NextProtos: []string{"h2"},
-		MinVersion: tls.VersionTLS12})
+	l, err := tls.Listen("tcp", address, &tls.Config{
+		Certificates: []tls.Certificate{*certificate}, NextProtos: []string{"h2"},
+		MinVersion: tls.VersionTLS12,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,10 +300,14 @@ func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {
 			{"metrics", at("open", request{method: "GET", path: "/metrics"}), 503},
 			{"another method", at("open", request{method: "PUT", body: completion("a01", 1, false).body}), 503},
 			{"a header that names an endpoint", at("closed",
-				request{body: completion("a01", 1, false).body,
-					header: map[string]string{"X-Gateway-Destination-Endpoint": s.endpoint(1)}}), 503},
-			{"a header that names a pool", request{method: "GET", path: "/v1/models",
-				header: map[string]string{"X-Gateway-Pool-Cluster": s.cluster()}}, 503},
+				request{
+					body:   completion("a01", 1, false).body,
+					header: map[string]string{"X-Gateway-Destination-Endpoint": s.endpoint(1)},
+				}), 503},
+			{"a header that names a pool", request{
+				method: "GET", path: "/v1/models",
+				header: map[string]string{"X-Gateway-Pool-Cluster": s.cluster()},
+			}, 503},
 		} {
 			a := s.must(q.r)
 			if q.status == http.StatusServiceUnavailable {
@@ -347,7 +353,8 @@ func (s *stack) engine(t *testing.T, address string, speaks *http.Protocols) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := &http.Server{ReadHeaderTimeout: time.Minute, Protocols: speaks,
+	is := &http.Server{
+		ReadHeaderTimeout: time.Minute, Protocols: speaks,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("x-served-endpoint", address)
 			if r.URL.Path == "/metrics" || r.URL.Path == "/v1/models" {
@@ -356,7 +363,8 @@ func (s *stack) engine(t *testing.T, address string, speaks *http.Protocols) {
 			}
 			body, err := io.ReadAll(r.Body)
 			_, _ = fmt.Fprintf(w, "%s %d bytes %v", r.Proto, len(body), err)
-		})}
+		}),
+	}
 	go func() { _ = is.Serve(l) }()
 	t.Cleanup(func() { _ = is.Close() })
 }

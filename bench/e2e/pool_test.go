@@ -46,8 +46,10 @@ func TestAStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
 func aStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"))
 	for n, stream := range []bool{false, true, false, true} {
-		made := s.must(request{path: "/v1/responses",
-			body: fmt.Sprintf(`{"model":"a01","input":"x","max_output_tokens":2,"stream":%t}`, stream)})
+		made := s.must(request{
+			path: "/v1/responses",
+			body: fmt.Sprintf(`{"model":"a01","input":"x","max_output_tokens":2,"stream":%t}`, stream),
+		})
 		_, rest, _ := strings.Cut(made.body, `"id":"resp_`)
 		id, _, _ := strings.Cut(rest, `"`)
 		if made.status != http.StatusOK || id == "" {

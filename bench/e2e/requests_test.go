@@ -84,8 +84,10 @@ func badInputGetsAClearAnswer(t *testing.T) {
 		{"too large, in chunks", request{body: big, header: map[string]string{"Transfer-Encoding": "chunked"}}, 413, "request_too_large"},
 		{"encoded", request{body: "x", header: map[string]string{"Content-Encoding": "compress"}}, 415, "unsupported_content_encoding"},
 		{"no engine lists it", request{body: `{"model":"nobody-lists-this"}`}, 503, "no_endpoint"},
-		{"the engine drops the connection", request{body: `{"model":"llama","prompt":"x"}`,
-			header: map[string]string{"X-Sim-Fault": "reset"}}, 503, "server_ended"},
+		{"the engine drops the connection", request{
+			body:   `{"model":"llama","prompt":"x"}`,
+			header: map[string]string{"X-Sim-Fault": "reset"},
+		}, 503, "server_ended"},
 		{"an unknown path", request{path: "/v1/foo", body: "{}"}, 404, "unknown_url"},
 		{"a method that is not served", request{method: "DELETE", path: "/v1/models"}, 404, "unknown_url"},
 	} {
@@ -101,14 +103,20 @@ func badInputGetsAClearAnswer(t *testing.T) {
 		}
 		// Envoy treats none of these as gRPC
 		for _, contentType := range []string{"application/grpc;x", "application/grpcx", "application/grpc-web"} {
-			refused(t, contentType, s.must(request{method: "POST", path: "/v1/load_lora_adapter", body: `{"lora_name":"a01"}`,
-				header: map[string]string{"content-type": contentType, "mm-model-id": "llama"}}), 404, "unknown_url")
+			refused(t, contentType, s.must(request{
+				method: "POST", path: "/v1/load_lora_adapter", body: `{"lora_name":"a01"}`,
+				header: map[string]string{"content-type": contentType, "mm-model-id": "llama"},
+			}), 404, "unknown_url")
 		}
 		// OpenAI engines serve no gRPC
-		for _, path := range []string{"/v1/unload_lora_adapter", "/v1/embeddings", "/v1/completions",
-			"/inference.GRPCInferenceService/ModelInfer"} {
-			a := s.must(request{method: "POST", path: path,
-				header: map[string]string{"content-type": "application/grpc", "mm-model-id": "llama"}})
+		for _, path := range []string{
+			"/v1/unload_lora_adapter", "/v1/embeddings", "/v1/completions",
+			"/inference.GRPCInferenceService/ModelInfer",
+		} {
+			a := s.must(request{
+				method: "POST", path: path,
+				header: map[string]string{"content-type": "application/grpc", "mm-model-id": "llama"},
+			})
 			if a.status != 200 || a.header.Get("grpc-status") != "12" || a.header.Get("endpoint") != "" {
 				t.Errorf("a call of %s: %d %v %s", path, a.status, a.header, a.body)
 			}
@@ -300,8 +308,10 @@ func outcomesBecomeMetrics(t *testing.T) {
 		t.Errorf("the stream ends with %q", stream.body)
 	}
 	s.must(request{body: `{"model":"a03","prompt":"x"}`, header: map[string]string{"X-Sim-Fault": "status=500"}})
-	if response, err := s.open(t.Context(), request{body: `{"model":"a04","prompt":"x","max_tokens":500,"stream":true}`,
-		header: map[string]string{"X-Sim-Fault": "reset-after=3"}}); err == nil {
+	if response, err := s.open(t.Context(), request{
+		body:   `{"model":"a04","prompt":"x","max_tokens":500,"stream":true}`,
+		header: map[string]string{"X-Sim-Fault": "reset-after=3"},
+	}); err == nil {
 		_, _ = io.ReadAll(response.Body) // up to the cut
 		_ = response.Body.Close()
 	}

@@ -77,8 +77,10 @@ func startSecureEngine(t *testing.T, address, name string) *secureEngine {
 		authority: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]})),
 		heard:     make(map[string]bool),
 	}
-	server := &http.Server{Handler: e, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS12}}
+	server := &http.Server{
+		Handler: e, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS12},
+	}
 	go func() { _ = server.ServeTLS(l, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
 	return e
@@ -152,8 +154,10 @@ func TestEnginesHaveTLSAndATokenOfTheirOwn(t *testing.T) {
 	if a := s.must(at("secure", completion("m", 1, false))); a.status != http.StatusOK {
 		t.Errorf("without an Authorization of its own a request gets %d %s", a.status, a.body)
 	}
-	if a := s.must(at("secure", request{method: "GET", path: "/v1/files/x",
-		header: map[string]string{"Authorization": "Bearer client"}})); a.status != http.StatusNotFound {
+	if a := s.must(at("secure", request{
+		method: "GET", path: "/v1/files/x",
+		header: map[string]string{"Authorization": "Bearer client"},
+	})); a.status != http.StatusNotFound {
 		t.Errorf("a request without a body gets %d %s", a.status, a.body)
 	}
 	s.Extproc.Kill()

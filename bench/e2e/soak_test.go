@@ -156,8 +156,10 @@ func (s *soak) leftNothing(rest float64) {
 	s.await("the engines have nothing left", func() bool {
 		return s.engineSum("vllm:num_requests_running")+s.engineSum("vllm:num_requests_waiting") == 0
 	})
-	for _, gauge := range []string{"http.ingress.downstream_rq_active", "cluster.endpoints.upstream_rq_active",
-		"cluster.endpoints.upstream_rq_pending_active"} {
+	for _, gauge := range []string{
+		"http.ingress.downstream_rq_active", "cluster.endpoints.upstream_rq_active",
+		"cluster.endpoints.upstream_rq_pending_active",
+	} {
 		s.await("Envoy's "+gauge+" is 0", func() bool { return s.envoyGauge(gauge) == 0 })
 	}
 	// Connections are reopened when a program restarts; each has two or three goroutines.

@@ -40,8 +40,10 @@ func hostileBodies() []hostile {
 			fmt.Fprintf(&b, "--%s\r\nContent-Disposition: form-data; name=\"%s\"\r\n\r\na01\r\n", boundary, field)
 		}
 		fmt.Fprintf(&b, "--%s--\r\n", boundary)
-		return request{path: "/v1/audio/transcriptions", body: b.String(),
-			header: map[string]string{"Content-Type": "multipart/form-data; boundary=" + boundary}}
+		return request{
+			path: "/v1/audio/transcriptions", body: b.String(),
+			header: map[string]string{"Content-Type": "multipart/form-data; boundary=" + boundary},
+		}
 	}
 	return []hostile{
 		{"half a surrogate pair in the model", request{body: `{"model":"a01\ud800"}`}, 400, "invalid_request"},
@@ -52,12 +54,20 @@ func hostileBodies() []hostile {
 		{"10 MB of NUL", deep("\x00"), 400, "invalid_request"},
 		{"10 MB of arrays", deep("["), 400, "invalid_request"},
 		{"10 MB of objects", deep(`{"a":`), 400, "invalid_request"},
-		{"10 MB of arrays beside a model", request{body: `{"model":"a01","prompt":` + strings.Repeat("[", 10*mega)}, 400,
-			"invalid_request"},
+		{
+			"10 MB of arrays beside a model",
+			request{body: `{"model":"a01","prompt":` + strings.Repeat("[", 10*mega)},
+			400,
+			"invalid_request",
+		},
 		{"a model name of 4 MB", request{body: `{"model":"` + strings.Repeat("z", 4*mega) + `"}`}, 400, "invalid_request"},
 		{"an unknown model of 200 bytes", request{body: `{"model":"` + strings.Repeat("z", 200) + `"}`}, 404, "model_not_found"},
-		{"a model name of 31 MB of escapes", request{body: `{"model":"` + strings.Repeat(`\u007a`, 31*mega/6) + `"}`}, 400,
-			"invalid_request"},
+		{
+			"a model name of 31 MB of escapes",
+			request{body: `{"model":"` + strings.Repeat(`\u007a`, 31*mega/6) + `"}`},
+			400,
+			"invalid_request",
+		},
 		{"31 MB of escaped quotes", request{body: `{"prompt":"` + strings.Repeat(`\"`, 31*mega/2) + `"}`}, 400, "invalid_request"},
 		{"31 MB of backslashes", request{body: `{"prompt":"` + strings.Repeat(`\\`, 31*mega/2) + `"}`}, 400, "invalid_request"},
 		{"a key of 31 MB of escapes", request{body: `{"` + strings.Repeat(`\u007a`, 31*mega/6) + `":1}`}, 400, "invalid_request"},

@@ -40,8 +40,10 @@ func TestErrorsOfTheMessagesAPIHaveItsShape(t *testing.T) {
 		{"an unknown model", request{body: `{"model":"gpt-9"}`}, 404, "not_found_error"},
 		{"too large", request{body: strings.Repeat("a", 33<<20)}, 413, "request_too_large"},
 		{"too many headers", request{body: `{"model":"llama"}`, header: many}, 431, "invalid_request_error"},
-		{"the engine drops the connection", request{body: `{"model":"llama","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`,
-			header: map[string]string{"X-Sim-Fault": "reset"}}, 503, "api_error"},
+		{"the engine drops the connection", request{
+			body:   `{"model":"llama","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`,
+			header: map[string]string{"X-Sim-Fault": "reset"},
+		}, 503, "api_error"},
 	} {
 		c.r.path = "/v1/messages"
 		a := s.must(c.r)
@@ -352,9 +354,11 @@ func TestTrailersWithoutABodyAreRefused(t *testing.T) {
 		return b.Bytes()
 	}
 	_ = framer.WriteSettings()
-	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true,
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: 1, EndHeaders: true,
 		BlockFragment: block(":method", "POST", ":scheme", "http", ":authority", "x", ":path", "/v1/completions", "content-type",
-			"application/json")})
+			"application/json"),
+	})
 	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, EndStream: true, BlockFragment: block("x-trailer", "1")})
 	for {
 		frame, err := framer.ReadFrame()
@@ -390,9 +394,13 @@ func TestOriginsAreAllowedOnceTheyAreListed(t *testing.T) {
 		},
 	} {
 		s := start(t, pods(t, 1), change)
-		asks := request{method: "OPTIONS", path: "/v1/chat/completions",
-			header: map[string]string{"Origin": page, "Access-Control-Request-Method": "POST",
-				"Access-Control-Request-Headers": "authorization"}}
+		asks := request{
+			method: "OPTIONS", path: "/v1/chat/completions",
+			header: map[string]string{
+				"Origin": page, "Access-Control-Request-Method": "POST",
+				"Access-Control-Request-Headers": "authorization",
+			},
+		}
 		before := s.must(asks)
 		r := completion("a01", 1, false)
 		r.header = map[string]string{"Origin": page}

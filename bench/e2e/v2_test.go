@@ -72,8 +72,10 @@ func answers(a *inference.ModelInferResponse, err error, model string, values ..
 func TestModelsAreInferredByV2(t *testing.T) { onBothPlanes(t, modelsAreInferredByV2, raced) }
 
 func modelsAreInferredByV2(t *testing.T) {
-	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=100ms", "two": "sim:?load=100ms", "three": "sim:",
-		"unloaded": "sim:?load=1h", "broken": "sim:?fail=INTERNAL:disk%20broken"}), func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 2, map[string]string{
+		"one": "sim:?load=100ms", "two": "sim:?load=100ms", "three": "sim:",
+		"unloaded": "sim:?load=1h", "broken": "sim:?fail=INTERNAL:disk%20broken",
+	}), func(c *rig.Config) { c.EngineFlags = nil })
 	s.write("vmodels.yaml",
 		"apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: two}\n")
 	s.await("latest is known", func() bool {
@@ -113,14 +115,29 @@ func modelsAreInferredByV2(t *testing.T) {
 		{"an unknown model", "nobody", nil, codes.NotFound, "model not found"},
 		{"a VModel in the header of models", "", []string{"mm-model-id", "latest"}, codes.NotFound, "model not found"},
 		{"a model in the header of VModels", "", []string{"mm-vmodel-id", "one"}, codes.NotFound, "vmodel not found"},
-		{"a model and a VModel", "", []string{"mm-vmodel-id", "latest", "mm-model-id", "one"}, codes.InvalidArgument,
-			"send one of mm-model-id and mm-vmodel-id"},
-		{"two models, all of which there are to be", "", []string{"mm-model-id", "one", "mm-model-id", "nobody", "mm-required", "all"},
-			codes.NotFound, "model not found"},
-		{"two models that there are not", "", []string{"mm-model-id", "nobody", "mm-model-id", "noone"}, codes.NotFound,
-			"none of the requested models were found"},
-		{"two models of which one cannot be loaded", "", []string{"mm-model-id", "one", "mm-model-id", "broken"}, codes.Internal,
-			"could not be loaded"},
+		{
+			"a model and a VModel", "",
+			[]string{"mm-vmodel-id", "latest", "mm-model-id", "one"},
+			codes.InvalidArgument,
+			"send one of mm-model-id and mm-vmodel-id",
+		},
+		{
+			"two models, all of which there are to be", "",
+			[]string{"mm-model-id", "one", "mm-model-id", "nobody", "mm-required", "all"},
+			codes.NotFound, "model not found",
+		},
+		{
+			"two models that there are not", "",
+			[]string{"mm-model-id", "nobody", "mm-model-id", "noone"},
+			codes.NotFound,
+			"none of the requested models were found",
+		},
+		{
+			"two models of which one cannot be loaded", "",
+			[]string{"mm-model-id", "one", "mm-model-id", "broken"},
+			codes.Internal,
+			"could not be loaded",
+		},
 		{"a name that is a path", "../one", nil, codes.InvalidArgument, "No model can have this id"},
 		{"a load that fails", "broken", nil, codes.Internal, "could not be loaded"},
 	} {
@@ -136,12 +153,20 @@ func modelsAreInferredByV2(t *testing.T) {
 		models  []string
 	}{
 		{"two", []string{"mm-model-id", "two", "mm-model-id", "one"}, []string{"two", "one"}},
-		{"six, in bytes, one of them a second time",
-			[]string{"mm-model-id-bin", "one", "mm-model-id-bin", "two", "mm-model-id-bin", "three", "mm-model-id-bin", "two",
-				"mm-model-id-bin", "one", "mm-model-id-bin", "one"}, []string{"one", "two", "three", "two", "one", "one"}},
+		{
+			"six, in bytes, one of them a second time",
+			[]string{
+				"mm-model-id-bin", "one", "mm-model-id-bin", "two", "mm-model-id-bin", "three", "mm-model-id-bin", "two",
+				"mm-model-id-bin", "one", "mm-model-id-bin", "one",
+			},
+			[]string{"one", "two", "three", "two", "one", "one"},
+		},
 		{"two, one of which there is not", []string{"mm-model-id", "two", "mm-model-id", "nobody"}, []string{"two"}},
-		{"two, a VModel among them", []string{"mm-vmodel-id", "latest", "mm-vmodel-id", "latest", "mm-required", "all"},
-			[]string{"two", "two"}},
+		{
+			"two, a VModel among them",
+			[]string{"mm-vmodel-id", "latest", "mm-vmodel-id", "latest", "mm-required", "all"},
+			[]string{"two", "two"},
+		},
 	} {
 		a, err := infer("", c.headers...)
 		last := c.models[len(c.models)-1]
@@ -206,8 +231,10 @@ func modelsAreInferredByV2(t *testing.T) {
 		status             int
 		want               string
 	}{
-		{"POST", "/v2/models/one/infer", `{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`, 200,
-			`{"model_name":"one","model_version":"1","id":"7","outputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1.0]}]}`},
+		{
+			"POST", "/v2/models/one/infer", `{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`, 200,
+			`{"model_name":"one","model_version":"1","id":"7","outputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1.0]}]}`,
+		},
 		{"POST", "/v2/models/latest/infer", `{"inputs":[]}`, 200, `"model_name":"two"`},
 		{"POST", "/v2/models/one/infer", `{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":[1]}]}`, 400, `{"error":`},
 		{"POST", "/v2/models/one/generate", `{}`, 501, `{"error":"The server of this model speaks gRPC`},
@@ -258,8 +285,10 @@ func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
 				}
 				// Any client may send the relay's header; it does not bypass the limit.
 				if header[wire.RelayTokenHeader] = "made up"; n >= 150 {
-					if a := s.must(request{path: "/v2/models/one/infer", body: `{"inputs":[]}`,
-						header: header}); a.status != http.StatusRequestHeaderFieldsTooLarge {
+					if a := s.must(request{
+						path: "/v2/models/one/infer", body: `{"inputs":[]}`,
+						header: header,
+					}); a.status != http.StatusRequestHeaderFieldsTooLarge {
 						t.Errorf("%d entries and one of the inner server: %d %s", n, a.status, a.body)
 					}
 				}
@@ -350,8 +379,10 @@ func TestGrpcurlIsAnswered(t *testing.T) {
 		t.Fatalf("%v, %v", is, err)
 	}
 	for _, c := range []struct{ header, method, message, answer string }{
-		{"mm-model-id-bin: " + base64.StdEncoding.EncodeToString([]byte(id)), "ModelInfer", `{"inputs": [{"name": "x"}]}`,
-			`"modelName": "` + id + `"`},
+		{
+			"mm-model-id-bin: " + base64.StdEncoding.EncodeToString([]byte(id)), "ModelInfer", `{"inputs": [{"name": "x"}]}`,
+			`"modelName": "` + id + `"`,
+		},
 		{"x-mine: 1", "ModelInfer", `{"model_name": "` + id + `", "inputs": [{"name": "x"}]}`, `"modelName": "` + id + `"`},
 		{"x-mine: 1", "ModelReady", `{"name": "` + id + `"}`, `"ready": true`},
 		{"x-mine: 1", "ModelInfer", `{"model_name": "unknown"}`, "Code: NotFound"},

@@ -380,8 +380,10 @@ func TestAVModelMovesUnderCallsOverTLS(t *testing.T) {
 	}
 	move("v1")
 	conn, err := grpc.NewClient("passthrough:///"+host+":8443",
-		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
-			ServerName: "calls.test"}))) //nolint:gosec // it is made for this test
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+			InsecureSkipVerify: true,
+			ServerName:         "calls.test",
+		}))) //nolint:gosec // it is made for this test
 	if err != nil {
 		t.Fatal(err)
 	}

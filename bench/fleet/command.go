@@ -189,7 +189,8 @@ func (c config) beyond() (longest int, share float64) {
 // also compared with those of the first policy. It returns the goodputs, and the attainment of the
 // first seed at the rates that were tried.
 func (c config) row(ctx context.Context, table, progress io.Writer, name string, first []float64) (goodputs []float64, tried curve,
-	err error) {
+	err error,
+) {
 	all, goodputs := make([]Figures, c.seeds), make([]float64, c.seeds)
 	tried.policy = name
 	began, tokens, done, trusts := time.Now(), atomic.Int64{}, atomic.Int64{}, make([]int, c.seeds)

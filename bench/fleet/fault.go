@@ -105,7 +105,10 @@ func (s *faultInjector) inject(i int, l engine.Load) engine.Load {
 		was := &s.counted[i]
 		less := func(v *engine.Value, by engine.Value) { *v = engine.Known(v.Or(0) - by.Or(0)) }
 		for _, t := range []struct{ is, was *engine.Timed }{
-			{&is.Queue, &was.Queue}, {&is.Prefill, &was.Prefill}, {&is.Decode, &was.Decode}, {&is.FirstToken, &was.FirstToken},
+			{&is.Queue, &was.Queue},
+			{&is.Prefill, &was.Prefill},
+			{&is.Decode, &was.Decode},
+			{&is.FirstToken, &was.FirstToken},
 			{&is.InterToken, &was.InterToken},
 		} {
 			less(&t.is.Count, t.was.Count)

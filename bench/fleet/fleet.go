@@ -451,8 +451,10 @@ func (r *run) moved(by int) {
 	if r.peers == nil {
 		r.peers = make([]peer, len(r.pickers))
 		for i := range r.peers {
-			r.peers[i] = peer{sent: make([]endpointstate.Backlog, len(r.endpoints)), others: make([]int64, len(r.endpoints)),
-				tells: throttle{last: -r.BacklogSync}, hears: throttle{last: -r.BacklogSync}}
+			r.peers[i] = peer{
+				sent: make([]endpointstate.Backlog, len(r.endpoints)), others: make([]int64, len(r.endpoints)),
+				tells: throttle{last: -r.BacklogSync}, hears: throttle{last: -r.BacklogSync},
+			}
 		}
 	}
 	r.atMost(&r.peers[by].tells, r.BacklogSync, func() {

@@ -401,8 +401,14 @@ func TestFigures(t *testing.T) {
 	o.SlotLoads, o.Seconds = 30, 120
 	got := FiguresOf(o, p, DefaultObjectives)
 	want := Figures{TTFT50: 0.51, TTFT99: 1.0, PerToken99: 0.05, Kept: 0.99, Hits: 0.25, SlotLoads: 15}
-	for _, pair := range [][2]float64{{got.TTFT50, want.TTFT50}, {got.TTFT99, want.TTFT99}, {got.PerToken99, want.PerToken99},
-		{got.Kept, want.Kept}, {got.Hits, want.Hits}, {got.SlotLoads, want.SlotLoads}} {
+	for _, pair := range [][2]float64{
+		{got.TTFT50, want.TTFT50},
+		{got.TTFT99, want.TTFT99},
+		{got.PerToken99, want.PerToken99},
+		{got.Kept, want.Kept},
+		{got.Hits, want.Hits},
+		{got.SlotLoads, want.SlotLoads},
+	} {
 		if math.Abs(pair[0]-pair[1]) > 1e-9 {
 			t.Errorf("figures are %+v, want %+v", got, want)
 			break

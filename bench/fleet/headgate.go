@@ -215,8 +215,10 @@ func (h *headgate) Receive(now float64, others []InFlight) {
 	h.heard = make(map[endpointstate.CopyKey]bool)
 	for _, all := range others {
 		for of, requests := range all {
-			k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: objects.EndpointsPool, ID: of.Adapter},
-				Endpoint: h.addresses[of.Endpoint]}
+			k := endpointstate.CopyKey{
+				ModelKey: objects.ModelKey{Pool: objects.EndpointsPool, ID: of.Adapter},
+				Endpoint: h.addresses[of.Endpoint],
+			}
 			n.Others[k] += requests
 			h.heard[k] = true
 		}

@@ -223,7 +223,9 @@ func TestFirstTokensComeAsExpected(t *testing.T) {
 		w    Workload
 		rate float64
 	}{
-		{Plain(Conversation()), 1.5}, {Plain(Conversation()), 3}, {Prefixes(32, 1024, Conversation()), 2.5},
+		{Plain(Conversation()), 1.5},
+		{Plain(Conversation()), 3},
+		{Prefixes(32, 1024, Conversation()), 2.5},
 		{Adapters(20, Conversation()), 1.5},
 	} {
 		f := four()

@@ -36,8 +36,10 @@ type known struct {
 }
 
 func newSeen(f Fleet, seed uint64, cached int) (tracker, error) {
-	s := tracker{random: rand.New(rand.NewPCG(seed, 3)), slots: f.Profile.Limits.GPUAdapters,
-		at: make([]known, f.Endpoints)} //nolint:gosec // no secret
+	s := tracker{
+		random: rand.New(rand.NewPCG(seed, 3)), slots: f.Profile.Limits.GPUAdapters,
+		at: make([]known, f.Endpoints),
+	} //nolint:gosec // no secret
 	for i := range s.at {
 		s.at[i].prefill, s.at[i].decode = make(map[*Request]int), make(map[*Request]int)
 		if cached == 0 {

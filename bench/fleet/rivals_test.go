@@ -227,8 +227,10 @@ func TestPromptsAreRemembered(t *testing.T) {
 	for i := range prompt {
 		prompt[i] = uint32(i)
 	}
-	for name, p := range map[string]Picker{"scored": &scored{three(t), 2, 2, 3, 0}, "cacheAware": &cacheAware{three(t)},
-		"sglang-lmetric": &multiplied{three(t)}} {
+	for name, p := range map[string]Picker{
+		"scored": &scored{three(t), 2, 2, 3, 0}, "cacheAware": &cacheAware{three(t)},
+		"sglang-lmetric": &multiplied{three(t)},
+	} {
 		first := p.Pick(0, &Request{Prompt: prompt})
 		for range 10 {
 			if to := p.Pick(0, &Request{Prompt: prompt}); to != first {
@@ -249,8 +251,10 @@ func TestTheOracle(t *testing.T) {
 		return FiguresOf(outcome(t, f, 1, w.Requests(1, 3, 300), p), f.Profile, DefaultObjectives).Kept
 	}
 	best := kept(newOracle)
-	for name, p := range map[string]Policy{"proposal": Headgate(pick.Proposal), "leastRequest": Headgate(pick.LeastRequest),
-		"scored": Scored(2, 2, 3, bestLora), "lmetric": indexedBy(lmetricCost)} {
+	for name, p := range map[string]Policy{
+		"proposal": Headgate(pick.Proposal), "leastRequest": Headgate(pick.LeastRequest),
+		"scored": Scored(2, 2, 3, bestLora), "lmetric": indexedBy(lmetricCost),
+	} {
 		is := kept(p)
 		t.Logf("%s keeps %.3f, the oracle %.3f", name, is, best)
 		if is > best {
@@ -269,8 +273,10 @@ func TestTheOracleSparesOthers(t *testing.T) {
 		Limits: profile.Limits{MaxSequences: 8, MaxBatchedTokens: 4096, KVBlocks: 1000, BlockSize: 16},
 	}}
 	for output, want := range map[int]int{8: 1, 200: 0} { // one second more is 140 ms a token of few, and 5 ms of many
-		o := outcome(t, f, 1, slices.Values([]Request{{At: 0, Prompt: make([]uint32, 10), Output: output},
-			{At: 0.05, Prompt: make([]uint32, 1000), Output: 2}}), newOracle)
+		o := outcome(t, f, 1, slices.Values([]Request{
+			{At: 0, Prompt: make([]uint32, 10), Output: output},
+			{At: 0.05, Prompt: make([]uint32, 1000), Output: 2},
+		}), newOracle)
 		if o.Results[0].Endpoint != 0 || o.Results[1].Endpoint != want {
 			t.Errorf("beside an answer of %d tokens a long prompt goes to %d, want %d", output, o.Results[1].Endpoint, want)
 		}

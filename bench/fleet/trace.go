@@ -37,12 +37,18 @@ const conversations = "azure-conversation"
 // traces lists all traces in the order of the output.
 var traces = []recorded{
 	{conversations, "azure/conv-2023.csv", "Azure's conversations (Splitwise, ISCA 2024), at their own times", readAzure, 0, false, 0},
-	{"azure-code", "azure/code-2023.csv", "Azure's code completions (Splitwise, ISCA 2024), at their own times, in bursts", readAzure, 0,
-		false, 0.9},
-	{"mooncake-conversation", "mooncake/conversation.jsonl",
-		"Mooncake's conversations (FAST 2025), of which 37 % of the tokens were seen before", readMooncake, 3, true, 0},
-	{"mooncake-synthetic", "mooncake/synthetic.jsonl",
-		"Mooncake's synthetic trace (FAST 2025), of which 64 % of the tokens were seen before", readMooncake, 0, true, 0},
+	{
+		"azure-code", "azure/code-2023.csv", "Azure's code completions (Splitwise, ISCA 2024), at their own times, in bursts", readAzure, 0,
+		false, 0.9,
+	},
+	{
+		"mooncake-conversation", "mooncake/conversation.jsonl",
+		"Mooncake's conversations (FAST 2025), of which 37 % of the tokens were seen before", readMooncake, 3, true, 0,
+	},
+	{
+		"mooncake-synthetic", "mooncake/synthetic.jsonl",
+		"Mooncake's synthetic trace (FAST 2025), of which 64 % of the tokens were seen before", readMooncake, 0, true, 0,
+	},
 }
 
 // open reads a trace from a directory.

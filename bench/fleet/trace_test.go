@@ -48,8 +48,12 @@ func TestReadMooncake(t *testing.T) {
 // A trace starts at a random time, repeats from its beginning, and has the requested mean rate; its
 // bursts stay.
 func TestReplay(t *testing.T) {
-	all := []traced{{0, traffic.Length{Prompt: 1, Output: 1}, nil}, {1, traffic.Length{Prompt: 2, Output: 1}, nil},
-		{1, traffic.Length{Prompt: 3, Output: 1}, nil}, {6, traffic.Length{Prompt: 4, Output: 1}, nil}}
+	all := []traced{
+		{0, traffic.Length{Prompt: 1, Output: 1}, nil},
+		{1, traffic.Length{Prompt: 2, Output: 1}, nil},
+		{1, traffic.Length{Prompt: 3, Output: 1}, nil},
+		{6, traffic.Length{Prompt: 4, Output: 1}, nil},
+	}
 	requests := slices.Collect(replay(all, 0)(1, 4, 4001))
 	if last := requests[4000].At; math.Abs(last-1000) > 1e-6 {
 		t.Errorf("4000 more at 4 a second take %g s, want 1000", last)

@@ -16,8 +16,10 @@ import (
 func TestTheAgeIsAsPlanned(t *testing.T) {
 	race.Skip(t)
 	for _, share := range []float64{0.2, 0.6} {
-		w := World{Endpoints: 10, Models: 1000, Share: share, Zipf: 1, Rate: 20, Load: 0.5, AtOnce: 2, Service: 0.05, Warmup: 400,
-			Measured: 400}
+		w := World{
+			Endpoints: 10, Models: 1000, Share: share, Zipf: 1, Rate: 20, Load: 0.5, AtOnce: 2, Service: 0.05, Warmup: 400,
+			Measured: 400,
+		}
 		var queries []workload.Query
 		for _, r := range requests(w, 1) {
 			if r.At >= w.Warmup/2 { // as long before as it takes to fill

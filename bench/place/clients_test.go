@@ -17,8 +17,12 @@ import (
 func TestClientsSendTheirRates(t *testing.T) {
 	race.Skip(t)
 	var all []client
-	for _, w := range []workload.Window{{Rate: 20, Shape: 1}, {Rate: 10, Shape: 0.2}, {Rate: 10, Shape: 0.4, Weibull: true},
-		{Rate: 5, Shape: 3}} {
+	for _, w := range []workload.Window{
+		{Rate: 20, Shape: 1},
+		{Rate: 10, Shape: 0.2},
+		{Rate: 10, Shape: 0.4, Weibull: true},
+		{Rate: 5, Shape: 3},
+	} {
 		all = append(all, client{w, {}, w, {Rate: w.Rate / 2, Shape: w.Shape, Weibull: w.Weibull}})
 	}
 	w := World{Models: len(all), Clients: all, Rate: 45 * 2.5 / 4}
@@ -89,8 +93,10 @@ func TestMoreModelsThanClients(t *testing.T) {
 // Clients are read from the directory of traces; missing files are errors.
 func TestCommandReadsClients(t *testing.T) {
 	dir := t.TempDir()
-	args := []string{"--workload", "servegen-small", "--models", "40", "--endpoints", "4", "--warmup", "5m", "--measure", "5m", "--seeds",
-		"1", "--policy", "headgate,lru,optimum"}
+	args := []string{
+		"--workload", "servegen-small", "--models", "40", "--endpoints", "4", "--warmup", "5m", "--measure", "5m", "--seeds",
+		"1", "--policy", "headgate,lru,optimum",
+	}
 	if err := runCommand(t.Context(), args, dir, &bytes.Buffer{}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "TRACE_DIR") {
 		t.Errorf("without a trace it says %v", err)
 	}

@@ -102,8 +102,10 @@ var workloads = []struct {
 	{"flash", "a cold model gets a fifth of all requests from half of the measured time on", func(w *World) { w.Flash = 0.2 }, ""},
 	{"noise", "the rate of each model varies by up to a tenth from minute to minute", func(w *World) { w.Noise = 0.1 }, ""},
 	{"hot", "one model gets 30 % of all requests, and endpoints are engines", setHot, ""},
-	{name: "servegen-small", about: "each model is a client of Alibaba's small language model (ServeGen)",
-		file: "servegen/language-m-small.csv.gz"},
+	{
+		name: "servegen-small", about: "each model is a client of Alibaba's small language model (ServeGen)",
+		file: "servegen/language-m-small.csv.gz",
+	},
 	{name: "servegen-reason", about: "each model is a client of DeepSeek-R1 (ServeGen)", file: "servegen/reason-deepseek-r1.csv.gz"},
 }
 

@@ -35,8 +35,10 @@ func TestFirstTokens(t *testing.T) {
 
 // A request without a first token at the end counts as infinite, except those of the last minute.
 func TestFirstTokensThatNeverCome(t *testing.T) {
-	f := &Fleet{first: []float32{0.5, 0, 0, 0}, waits: []float32{0, 0, 0, refused},
-		Requests: []Request{{At: 1}, {At: 2}, {At: 95}, {At: 96}}}
+	f := &Fleet{
+		first: []float32{0.5, 0, 0, 0}, waits: []float32{0, 0, 0, refused},
+		Requests: []Request{{At: 1}, {At: 2}, {At: 95}, {At: 96}},
+	}
 	for number, want := range []float64{0.5, math.Inf(1), 5, math.Inf(1)} {
 		if is := float64(f.firstToken(number, 100)); is != want {
 			t.Errorf("the first token of request %d took %g s, want %g", number, is, want)

@@ -60,8 +60,10 @@ func (h *headgate) Start(f *Fleet) {
 		for rank, model := range ranked(f.rate(0)) { // as if popular models had been used last
 			h.state.Used(h.keys[model], decide.Use{Last: origin.Add(-time.Duration(rank+1) * time.Millisecond)})
 			for _, c := range f.Copies[model] {
-				h.state.Restore(decide.Record{CopyKey: h.key(c), State: decide.Loaded, Bytes: f.Size[model], Source: decide.MeasuredSize,
-					Incarnation: "1"}, origin.Add(-time.Hour))
+				h.state.Restore(decide.Record{
+					CopyKey: h.key(c), State: decide.Loaded, Bytes: f.Size[model], Source: decide.MeasuredSize,
+					Incarnation: "1",
+				}, origin.Add(-time.Hour))
 			}
 		}
 	}

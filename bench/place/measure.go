@@ -66,8 +66,10 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 		waits = append(waits, wait)
 	}
 	slices.Sort(waits)
-	is := Figures{Misses: float64(missed) / float64(max(all, 1)), Refused: float64(failed) / float64(max(all, 1)),
-		Loads: float64(loads) * 60 / f.Measured}
+	is := Figures{
+		Misses: float64(missed) / float64(max(all, 1)), Refused: float64(failed) / float64(max(all, 1)),
+		Loads: float64(loads) * 60 / f.Measured,
+	}
 	if f.gone > 0 {
 		is.Age = float64(f.ages) / 1e9 / float64(f.gone)
 	}

@@ -180,7 +180,9 @@ func (w *watched) Request(model int, missing bool) {
 
 // some has clients of which one is hot and others are intermittent.
 var some = []client{
-	{{Rate: 5, Shape: 1}, {Rate: 4, Shape: 0.3, Weibull: true}}, {{Rate: 1, Shape: 0.1}, {}}, {{}, {Rate: 2, Shape: 2}},
+	{{Rate: 5, Shape: 1}, {Rate: 4, Shape: 0.3, Weibull: true}},
+	{{Rate: 1, Shape: 0.1}, {}},
+	{{}, {Rate: 2, Shape: 2}},
 	{{Rate: 0.5, Shape: 1, Weibull: true}, {Rate: 1, Shape: 1}},
 }
 
@@ -241,8 +243,10 @@ func TestWarm(t *testing.T) {
 // With --plots a plot names each policy and the workload.
 func TestDraw(t *testing.T) {
 	dir := t.TempDir()
-	args := []string{"--models", "40", "--endpoints", "4", "--warmup", "1m", "--measure", "1m", "--seeds", "1", "--cache", "0.3,0.6",
-		"--policy", "lru,optimum", "--plots", dir}
+	args := []string{
+		"--models", "40", "--endpoints", "4", "--warmup", "1m", "--measure", "1m", "--seeds", "1", "--cache", "0.3,0.6",
+		"--policy", "lru,optimum", "--plots", dir,
+	}
 	if err := runCommand(t.Context(), args, "", io.Discard, io.Discard); err != nil {
 		t.Fatal(err)
 	}
@@ -281,8 +285,14 @@ func TestCommand(t *testing.T) {
 	if err := runCommand(t.Context(), args, "", &two, io.Discard); err != nil || one.String() != two.String() {
 		t.Errorf("there is\n%s\nand another time\n%s (%v)", one.String(), two.String(), err)
 	}
-	for _, wrong := range [][]string{{"--policy", "none"}, {"--workload", "none"}, {"--seeds", "0"}, {"more"}, {"--models", "0"},
-		{"--load=-1s"}} {
+	for _, wrong := range [][]string{
+		{"--policy", "none"},
+		{"--workload", "none"},
+		{"--seeds", "0"},
+		{"more"},
+		{"--models", "0"},
+		{"--load=-1s"},
+	} {
 		if err := runCommand(t.Context(), wrong, "", io.Discard, io.Discard); err == nil {
 			t.Errorf("%q is taken", wrong)
 		}

@@ -65,7 +65,8 @@ type Bench struct {
 
 // plan runs a planner and reports whether it reached its limit.
 func (b *Bench) plan(ctx context.Context, p *planner.Problem, find func(*planner.Problem) *planner.Plan) (is *planner.Plan, stopped bool,
-	err error) {
+	err error,
+) {
 	own := *p
 	own.Progress = func(simulations int, _ planner.Candidate) bool {
 		stopped = simulations >= b.MaxSimulations

@@ -67,8 +67,10 @@ func fork() *planner.Problem {
 	return &planner.Problem{
 		Pipeline: &estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 0.5}}},
 		Stages: []planner.Stage{
-			{MinReplicas: 1, Hardware: []planner.Hardware{of("slow", 1, times(0.02, 0.03, 0.05), 1, 2, 4),
-				of("fast", 4, times(0.01, 0.016, 0.028), 1, 2, 4)}},
+			{MinReplicas: 1, Hardware: []planner.Hardware{
+				of("slow", 1, times(0.02, 0.03, 0.05), 1, 2, 4),
+				of("fast", 4, times(0.01, 0.016, 0.028), 1, 2, 4),
+			}},
 			{MinReplicas: 1, Hardware: []planner.Hardware{of("cpu", 0.5, times(0.02, 0.04, 0.08), 1, 2, 4)}},
 		},
 		Objectives: []planner.Objective{{Seconds: 0.1, Share: 0.99}},

@@ -63,10 +63,14 @@ func TestALine(t *testing.T) {
 		{
 			name: "rates are sums over engines",
 			readings: []reading{
-				{extproc: fleet(0, "a", "b"), engines: engines("a", vllm(0, 10, 100), "b", vllm(0, 0, 0)),
-					names: map[string]string{"a": "engine-1"}},
-				{extproc: fleet(1, "a", "b"), engines: engines("a", vllm(1, 12, 150), "b", vllm(1, 5, 50)),
-					names: map[string]string{"a": "engine-1"}},
+				{
+					extproc: fleet(0, "a", "b"), engines: engines("a", vllm(0, 10, 100), "b", vllm(0, 0, 0)),
+					names: map[string]string{"a": "engine-1"},
+				},
+				{
+					extproc: fleet(1, "a", "b"), engines: engines("a", vllm(1, 12, 150), "b", vllm(1, 5, 50)),
+					names: map[string]string{"a": "engine-1"},
+				},
 			},
 			want: "   7 req/s   100 tok/s | engine-1   3+1   ●○ | b   3+1   ●○",
 		},
@@ -82,8 +86,10 @@ func TestALine(t *testing.T) {
 			name: "an engine that gives no answer is not one without requests",
 			readings: []reading{
 				{extproc: fleet(0, "a", "b"), engines: engines("a", vllm(0, 0, 0), "b", vllm(0, 0, 0))},
-				{extproc: changed(fleet(1, "a", "b"), func(r *extprocReading) { r.endpoints[1].state = "out" }),
-					engines: engines("a", vllm(1, 5, 50))},
+				{
+					extproc: changed(fleet(1, "a", "b"), func(r *extprocReading) { r.endpoints[1].state = "out" }),
+					engines: engines("a", vllm(1, 5, 50)),
+				},
 			},
 			want: "   5 req/s    50 tok/s | a   3+1   ●○ | b no answer",
 		},
@@ -115,8 +121,10 @@ func TestALine(t *testing.T) {
 		},
 		{
 			name: "so does one that does not say when it began",
-			readings: []reading{{extproc: fleet(0, "a"), engines: engines("a", unborn)},
-				{extproc: fleet(1, "a"), engines: engines("a", reborn)}},
+			readings: []reading{
+				{extproc: fleet(0, "a"), engines: engines("a", unborn)},
+				{extproc: fleet(1, "a"), engines: engines("a", reborn)},
+			},
 			want: "   - req/s     - tok/s | a   3+1   ●○",
 		},
 		{
@@ -152,8 +160,10 @@ func TestALine(t *testing.T) {
 		{
 			name: "and what it holds against one that does",
 			readings: []reading{
-				{extproc: changed(fleet(0, "a"), func(r *extprocReading) { r.endpoints[0].state = "suspect" }),
-					engines: engines("a", vllm(0, 0, 0))},
+				{
+					extproc: changed(fleet(0, "a"), func(r *extprocReading) { r.endpoints[0].state = "suspect" }),
+					engines: engines("a", vllm(0, 0, 0)),
+				},
 			},
 			want: "   - req/s     - tok/s | a   3+1   ●○ suspect",
 		},
@@ -184,14 +194,18 @@ func TestALine(t *testing.T) {
 		},
 		{
 			name: "files that are refused",
-			readings: []reading{{extproc: changed(fleet(0, "a"), func(r *extprocReading) { r.refused = 2 }),
-				engines: engines("a", vllm(0, 0, 0))}},
+			readings: []reading{{
+				extproc: changed(fleet(0, "a"), func(r *extprocReading) { r.refused = 2 }),
+				engines: engines("a", vllm(0, 0, 0)),
+			}},
 			want: "   - req/s     - tok/s | a   3+1   ●○ | files refused: 2",
 		},
 		{
 			name: "more slots than dots", controlled: true,
-			readings: []reading{{extproc: fleet(0, "a"), control: &controlReading{queued: 7, loads: 90},
-				engines: engines("a", engineReading{used: engine.Known(3), slots: engine.Known(9)})}},
+			readings: []reading{{
+				extproc: fleet(0, "a"), control: &controlReading{queued: 7, loads: 90},
+				engines: engines("a", engineReading{used: engine.Known(3), slots: engine.Known(9)}),
+			}},
 			want: "   - req/s     - tok/s |   7 queued  0 loads  0 evictions | a   -+-   3/9",
 		},
 		{

@@ -21,28 +21,44 @@ func TestServersThatPeopleName(t *testing.T) {
 		{"localhost:8000", everywhere, "localhost:8000"},
 		{" localhost:8000, B:8000,[fd00::7]:8000", everywhere, "localhost:8000,b:8000,[fd00::7]:8000"},
 		{"http://host:8000,http://other:8000/,HTTP://Third:8000/v1", everywhere, "host:8000,other:8000,third:8000"},
-		{"", everywhere,
-			"--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)"},
+		{
+			"", everywhere,
+			"--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)",
+		},
 		{"a:1,", everywhere, "--endpoints: nothing stands before or after a comma: write HOST:PORT,HOST:PORT without a comma at the end"},
-		{"gpu-2.internal", everywhere,
-			"--endpoints gpu-2.internal: at which port? Write gpu-2.internal:8000 if it serves at 8000, as vLLM does"},
+		{
+			"gpu-2.internal", everywhere,
+			"--endpoints gpu-2.internal: at which port? Write gpu-2.internal:8000 if it serves at 8000, as vLLM does",
+		},
 		{"http://gpu-2", everywhere, "--endpoints http://gpu-2: at which port? Write gpu-2:8000 if it serves at 8000, as vLLM does"},
 		{"8000", everywhere, "--endpoints 8000: at which host? Write localhost:8000 if it serves on this machine"},
-		{"https://a:8000", everywhere,
-			"--endpoints https://a:8000: the quickstart reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS"},
-		{"http://a:8000/openai/v1", everywhere,
-			"--endpoints http://a:8000/openai/v1: write HOST:PORT alone, without a path, such as localhost:8000"},
+		{
+			"https://a:8000", everywhere,
+			"--endpoints https://a:8000: the quickstart reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS",
+		},
+		{
+			"http://a:8000/openai/v1", everywhere,
+			"--endpoints http://a:8000/openai/v1: write HOST:PORT alone, without a path, such as localhost:8000",
+		},
 		{"a:8000,A:8000", everywhere, "--endpoints: a:8000 is named twice: leave one out"},
 		{"a:0", everywhere, "--endpoints a:0: want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000"},
 		{"a b:8000", everywhere, "--endpoints a b:8000: want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000"},
-		{"localhost:8080", everywhere,
-			"--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=localhost:8080 ARGS=--listen=0.0.0.0:8090)"},
-		{"127.0.0.1:8080", ":8080",
-			"--endpoints 127.0.0.1:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=127.0.0.1:8080 ARGS=--listen=0.0.0.0:8090)"},
-		{"localhost:8080", "127.0.0.1:8080",
-			"--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=localhost:8080 ARGS=--listen=0.0.0.0:8090)"},
-		{"10.0.0.7:8080", "10.0.0.7:8080",
-			"--endpoints 10.0.0.7:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=10.0.0.7:8080 ARGS=--listen=0.0.0.0:8090)"},
+		{
+			"localhost:8080", everywhere,
+			"--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=localhost:8080 ARGS=--listen=0.0.0.0:8090)",
+		},
+		{
+			"127.0.0.1:8080", ":8080",
+			"--endpoints 127.0.0.1:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=127.0.0.1:8080 ARGS=--listen=0.0.0.0:8090)",
+		},
+		{
+			"localhost:8080", "127.0.0.1:8080",
+			"--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=localhost:8080 ARGS=--listen=0.0.0.0:8090)",
+		},
+		{
+			"10.0.0.7:8080", "10.0.0.7:8080",
+			"--endpoints 10.0.0.7:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=10.0.0.7:8080 ARGS=--listen=0.0.0.0:8090)",
+		},
 		{"127.0.0.2:8080", "127.0.0.1:8080", "127.0.0.2:8080"},
 		{"gpu-2:8080,10.0.0.7:8080", everywhere, "gpu-2:8080,10.0.0.7:8080"},
 	} {
@@ -59,12 +75,18 @@ func TestServersThatPeopleName(t *testing.T) {
 
 func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"--endpoints a:1 --objects x",
-			"--endpoints and --objects: your own servers run without objects, control and simulated engines; remove one of the flags"},
-		{"--endpoints a:1 --control-flag x",
-			"--endpoints and --control-flag: your own servers run without objects, control and simulated engines; remove one of the flags"},
-		{"--endpoints=",
-			"--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)"},
+		{
+			"--endpoints a:1 --objects x",
+			"--endpoints and --objects: your own servers run without objects, control and simulated engines; remove one of the flags",
+		},
+		{
+			"--endpoints a:1 --control-flag x",
+			"--endpoints and --control-flag: your own servers run without objects, control and simulated engines; remove one of the flags",
+		},
+		{
+			"--endpoints=",
+			"--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)",
+		},
 		{"a:1", `unexpected argument "a:1": see bench quickstart --help`},
 	} {
 		if _, _, err := parseFlags(strings.Fields(c.args), io.Discard); err == nil || err.Error() != c.want {

@@ -549,7 +549,7 @@ func serveSimulated(t *testing.T, load time.Duration, c llm.Config) vllm {
 	l, events := listen(t, "tcp", "127.0.0.1:0"), &log{}
 	p := llm.DefaultProfile()
 	p.AdapterLoad.Mean, p.AdapterLoad.StdDev = load.Seconds(), 0
-	c.Profile, c.Listener, c.Events = p, l, events
+	c.Profile, c.Listener, c.Events = p, l, llm.NewEvents(events, l.Addr().String())
 	s, err := llm.New(c)
 	if err != nil {
 		t.Fatal(err)

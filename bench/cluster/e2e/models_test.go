@@ -102,8 +102,10 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	ctx, mesh := sys.mesh()
 	register := func(id, path string, load bool) {
 		t.Helper()
-		st, err := mesh.RegisterModel(ctx, &mmesh.RegisterModelRequest{ModelId: id, ModelInfo: &mmesh.ModelInfo{Type: "demo", Path: path},
-			LoadNow: load})
+		st, err := mesh.RegisterModel(ctx, &mmesh.RegisterModelRequest{
+			ModelId: id, ModelInfo: &mmesh.ModelInfo{Type: "demo", Path: path},
+			LoadNow: load,
+		})
 		if err != nil {
 			t.Fatalf("%s: %v, %v", id, st, err)
 		}

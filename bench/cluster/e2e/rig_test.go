@@ -142,8 +142,11 @@ func namespace(t *testing.T) *space {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		if t.Failed() {
-			for _, args := range [][]string{{"get", "all", "--output", "wide"}, {"get", "events"},
-				{"logs", "--all-containers", "--tail", "8", "--prefix", "--selector", "app"}} {
+			for _, args := range [][]string{
+				{"get", "all", "--output", "wide"},
+				{"get", "events"},
+				{"logs", "--all-containers", "--tail", "8", "--prefix", "--selector", "app"},
+			} {
 				out, err := k8s.Kubectl(ctx, "", append(args, "--namespace", s.name)...)
 				t.Logf("kubectl %s:\n%s%v", strings.Join(args, " "), out, err)
 			}

@@ -181,10 +181,10 @@ func (c *call) registerAdapter() *failure {
 // register loads an adapter and answers.
 func (c *call) register(a Adapter, inPlace bool, answer string) *failure {
 	f := c.inTurn("load", a, func(done func(*failure)) { c.s.bring(a, inPlace, done) })
-	if f == nil {
-		c.respond(http.StatusOK, "", []byte(answer))
+	if f != nil {
+		return f
 	}
-	return f
+	return c.respond(http.StatusOK, "", []byte(answer))
 }
 
 // inTurn runs an operation on an adapter after the pending ones for the same adapter, and returns
@@ -237,8 +237,10 @@ func (s *Server) bring(a Adapter, inPlace bool, done func(*failure)) {
 	}
 	s.driver.load(a.Name, func(err error) {
 		if err != nil {
-			done(&failure{http.StatusInternalServerError, "InternalServerError",
-				fmt.Sprintf("Call to add_lora method failed: %v", err), ""})
+			done(&failure{
+				http.StatusInternalServerError, "InternalServerError",
+				fmt.Sprintf("Call to add_lora method failed: %v", err), "",
+			})
 			return
 		}
 		s.adapters.put(a)
@@ -336,10 +338,10 @@ func (c *call) unregisterAdapter() *failure {
 
 func (c *call) unregister(name, answer string) *failure {
 	f := c.inTurn("unload", Adapter{Name: name}, func(done func(*failure)) { done(c.s.remove(name, "The lora adapter '%s' cannot be found.")) })
-	if f == nil {
-		c.respond(http.StatusOK, "", []byte(answer))
+	if f != nil {
+		return f
 	}
-	return f
+	return c.respond(http.StatusOK, "", []byte(answer))
 }
 
 // remove makes an adapter unknown. format is the message of the failure if there is none.

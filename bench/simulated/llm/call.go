@@ -40,16 +40,16 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}()
 	c.sign()
 	if s.config.APIKey != "" && strings.HasPrefix(r.URL.Path, "/v1") && r.Header.Get("Authorization") != "Bearer "+s.config.APIKey {
-		c.json(http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
+		_ = c.json(http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
 		return
 	}
 	if handler.serve == nil {
-		c.json(http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
+		_ = c.json(http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
 		return
 	}
 	if handler.method != "" && r.Method != handler.method {
 		w.Header().Set("Allow", handler.method)
-		c.json(http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
+		_ = c.json(http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
 		return
 	}
 	faults, err := parseFaults(r.Header.Values(FaultHeader))
@@ -139,7 +139,7 @@ func (c *call) fail(f *failure) {
 	if f.kind != "Bad Request" && strings.HasPrefix(c.r.URL.Path, "/v1/messages") {
 		body = f.messagesBody()
 	}
-	c.json(f.status, body)
+	_ = c.json(f.status, body)
 }
 
 // abandoned is what a handler returns to end a request without an answer.

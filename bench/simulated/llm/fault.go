@@ -130,7 +130,7 @@ func (c *call) suffer(faults []Fault) bool {
 			}
 		case faultStatus:
 			injected := failure{f.number, "InjectedFault", fmt.Sprintf("fault injected: status=%d", f.number), ""}
-			c.json(f.number, injected.body())
+			_ = c.json(f.number, injected.body())
 			return false
 		case faultReset:
 			c.reset()

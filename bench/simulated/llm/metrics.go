@@ -105,8 +105,10 @@ func (p *page) histograms(s *stats) {
 		{"request_prefill_time_seconds", "Histogram of time spent in PREFILL phase for request.", &s.prefill},
 		{"request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", &s.decode},
 		{"request_num_preemptions", "Histogram of the number of times a request was preempted.", &s.preemptions},
-		{"request_prefill_kv_computed_tokens", "Histogram of new KV tokens computed during prefill (excluding cached tokens).",
-			&s.computed},
+		{
+			"request_prefill_kv_computed_tokens", "Histogram of new KV tokens computed during prefill (excluding cached tokens).",
+			&s.computed,
+		},
 	} {
 		p.histogram("vllm:"+h.name, h.help, h.of)
 	}

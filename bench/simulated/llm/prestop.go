@@ -31,9 +31,8 @@ func PreStop(ctx context.Context, args []string) error {
 	if f.NArg() == 0 {
 		return errors.New("the URL of control is missing: see bench prestop --help")
 	}
-	url := strings.TrimSuffix(f.Arg(0), "/") + "/" + os.Getenv("POD_NAMESPACE") + "/" +
-		os.Getenv("POD_NAME") //nolint:forbidigo // a command
-	return WaitForControl(ctx, url, *within, os.Stdout)
+	pod := os.Getenv("POD_NAMESPACE") + "/" + os.Getenv("POD_NAME") //nolint:forbidigo // a command
+	return WaitForControl(ctx, strings.TrimSuffix(f.Arg(0), "/")+"/"+pod, *within, os.Stdout)
 }
 
 // askAgain is the time between two attempts.

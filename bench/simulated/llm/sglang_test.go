@@ -18,12 +18,18 @@ func TestSGLangLoadsUnloadsAndListsAdapters(t *testing.T) {
 			want       string
 		}{
 			{"/load_lora_adapter", loadBody("x", "sim:"), http.StatusOK, `{"success":true,"loaded_adapters":{"x":"sim:"}}`},
-			{"/load_lora_adapter", loadBody("x", "sim:"), http.StatusBadRequest,
-				`{"success":false,"error_message":"the adapter \"x\" is already loaded","loaded_adapters":{"x":"sim:"}}`},
-			{"/load_lora_adapter", loadBody("y", "/none"), http.StatusBadRequest,
-				`{"success":false,"error_message":"Loading lora y failed: No adapter found for /none","loaded_adapters":{"x":"sim:"}}`},
-			{"/load_lora_adapter", `{"lora_name":"y"}`, http.StatusBadRequest,
-				`{"success":false,"error_message":"lora_name and lora_path are needed","loaded_adapters":{"x":"sim:"}}`},
+			{
+				"/load_lora_adapter", loadBody("x", "sim:"), http.StatusBadRequest,
+				`{"success":false,"error_message":"the adapter \"x\" is already loaded","loaded_adapters":{"x":"sim:"}}`,
+			},
+			{
+				"/load_lora_adapter", loadBody("y", "/none"), http.StatusBadRequest,
+				`{"success":false,"error_message":"Loading lora y failed: No adapter found for /none","loaded_adapters":{"x":"sim:"}}`,
+			},
+			{
+				"/load_lora_adapter", `{"lora_name":"y"}`, http.StatusBadRequest,
+				`{"success":false,"error_message":"lora_name and lora_path are needed","loaded_adapters":{"x":"sim:"}}`,
+			},
 			{"/v1/load_lora_adapter", loadBody("y", "sim:"), http.StatusNotFound, `{"detail":"Not Found"}`},
 		} {
 			if a := w.post(step.path, step.body); a.status != step.status || a.body != step.want {

@@ -180,8 +180,10 @@ func TestOtherDialectsStreamInTheirOwnForm(t *testing.T) {
 		}{
 			"/v1/messages": {
 				`{"model":"a","system":"be brief","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"max_tokens":2,"stream":true}`,
-				[]string{"message_start", "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop",
-					"message_delta", "message_stop"},
+				[]string{
+					"message_start", "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop",
+					"message_delta", "message_stop",
+				},
 			},
 			"/v1/responses": {
 				`{"model":"a","instructions":"be brief","input":[{"role":"user","content":"hi"}],"max_output_tokens":2,"stream":true}`,

@@ -61,8 +61,10 @@ func (s *Server) serve(method, path string, body []byte) reply {
 	case get && (path == engine.LivePath || path == "/v2/health/ready"):
 		return reply{http.StatusOK, nil}
 	case post && path == engine.IndexPath && !triton && len(body) == 0:
-		return reply{http.StatusUnprocessableEntity,
-			map[string]any{"detail": []any{map[string]any{"type": "missing", "loc": []string{"body"}, "msg": "Field required"}}}}
+		return reply{
+			http.StatusUnprocessableEntity,
+			map[string]any{"detail": []any{map[string]any{"type": "missing", "loc": []string{"body"}, "msg": "Field required"}}},
+		}
 	case post && path == engine.IndexPath:
 		return reply{http.StatusOK, s.index()}
 	}

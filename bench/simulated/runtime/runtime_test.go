@@ -53,12 +53,18 @@ func TestAPathSaysHowAModelBehaves(t *testing.T) {
 		"/models/x":             {size: 10, predict: 10, failures: -1},
 		"sim:":                  {size: 10, predict: 10, failures: -1},
 		"sim:?size=1Ki&load=2s": {size: 1024, predict: 1024, load: 2 * time.Second, failures: -1},
-		"sim:?predict=5&unload=1s&sizing=3s&hang&stubborn": {size: 10, predict: 5, unload: time.Second, sizing: 3 * time.Second,
-			sizes: true, hang: true, stubborn: true, failures: -1},
-		"sim:?fail=INTERNAL:disk%20broken:%20sda&failures=2": {size: 10, predict: 10, code: codes.Internal, words: "disk broken: sda",
-			failures: 2},
-		"sim:?fail=FAILED_PRECONDITION&size=0&load=1ms&hang=1": {predict: 0, code: codes.FailedPrecondition, load: time.Millisecond,
-			hang: true, failures: -1},
+		"sim:?predict=5&unload=1s&sizing=3s&hang&stubborn": {
+			size: 10, predict: 5, unload: time.Second, sizing: 3 * time.Second,
+			sizes: true, hang: true, stubborn: true, failures: -1,
+		},
+		"sim:?fail=INTERNAL:disk%20broken:%20sda&failures=2": {
+			size: 10, predict: 10, code: codes.Internal, words: "disk broken: sda",
+			failures: 2,
+		},
+		"sim:?fail=FAILED_PRECONDITION&size=0&load=1ms&hang=1": {
+			predict: 0, code: codes.FailedPrecondition, load: time.Millisecond,
+			hang: true, failures: -1,
+		},
 	} {
 		if got, err := parseSpec(path, 10); err != nil || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", path, got, err, want)
@@ -142,8 +148,10 @@ func TestALoadThatIsGivenUpLeavesNothing(t *testing.T) {
 			start := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			if _, err := r.LoadModel(ctx, &mmesh.LoadModelRequest{ModelId: "x",
-				ModelPath: path}); status.Code(err) != codes.DeadlineExceeded {
+			if _, err := r.LoadModel(ctx, &mmesh.LoadModelRequest{
+				ModelId:   "x",
+				ModelPath: path,
+			}); status.Code(err) != codes.DeadlineExceeded {
 				t.Errorf("%s: %v", path, err)
 			}
 			unload(t, r, "x")
@@ -313,8 +321,10 @@ func TestRequestsAreAnsweredForWhatIsLoaded(t *testing.T) {
 func TestCommandLine(t *testing.T) {
 	s, err := parseFlags(strings.Fields("--kind modelruntime --port 0 --management unix:/x --capacity 2Gi --default-size 1Mi --loading-threads 3 --load-timeout 5s --startup 2s --no-predictions --concurrency 4"),
 		io.Discard)
-	want := Config{Capacity: 2 << 30, DefaultSize: 1 << 20, LoadingThreads: 3, LoadTimeout: 5 * time.Second, Startup: 2 * time.Second,
-		Unpredicting: true, Concurrency: 4}
+	want := Config{
+		Capacity: 2 << 30, DefaultSize: 1 << 20, LoadingThreads: 3, LoadTimeout: 5 * time.Second, Startup: 2 * time.Second,
+		Unpredicting: true, Concurrency: 4,
+	}
 	if err != nil || s.Config != want || s.Serving != (llm.Serving{Host: "127.0.0.1"}) || s.management != "unix:/x" {
 		t.Errorf("%+v, %v", s, err)
 	}

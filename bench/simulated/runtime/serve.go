@@ -42,8 +42,10 @@ type fields = map[string]any
 func (r *Runtime) answer(w http.ResponseWriter, q *http.Request, chat bool) {
 	body, err := io.ReadAll(q.Body)
 	if err != nil || !gjson.ValidBytes(body) {
-		say(w, http.StatusBadRequest, fields{"error": fields{"message": "the body is not JSON", "type": "BadRequestError", "param": nil,
-			"code": http.StatusBadRequest}})
+		say(w, http.StatusBadRequest, fields{"error": fields{
+			"message": "the body is not JSON", "type": "BadRequestError", "param": nil,
+			"code": http.StatusBadRequest,
+		}})
 		return
 	}
 	model := gjson.GetBytes(body, "model").String()

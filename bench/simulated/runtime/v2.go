@@ -147,8 +147,10 @@ func (v v2) ModelMetadata(ctx context.Context, q *inference.ModelMetadataRequest
 		return nil, err
 	}
 	tensor := []*inference.ModelMetadataResponse_TensorMetadata{{Name: "any", Datatype: "FP32", Shape: []int64{-1}}}
-	return &inference.ModelMetadataResponse{Name: q.GetName(), Versions: []string{"1"}, Platform: "simulated", Inputs: tensor,
-		Outputs: tensor}, nil
+	return &inference.ModelMetadataResponse{
+		Name: q.GetName(), Versions: []string{"1"}, Platform: "simulated", Inputs: tensor,
+		Outputs: tensor,
+	}, nil
 }
 
 // compute waits for the inference time of a model. It fails above the concurrency limit.
@@ -191,8 +193,10 @@ func (r *Runtime) compute(ctx context.Context, model string) error {
 
 // echo returns the inputs of a request as outputs.
 func echo(q *inference.ModelInferRequest) *inference.ModelInferResponse {
-	a := &inference.ModelInferResponse{ModelName: q.GetModelName(), ModelVersion: "1", Id: q.GetId(),
-		RawOutputContents: q.GetRawInputContents()}
+	a := &inference.ModelInferResponse{
+		ModelName: q.GetModelName(), ModelVersion: "1", Id: q.GetId(),
+		RawOutputContents: q.GetRawInputContents(),
+	}
 	for _, in := range q.GetInputs() {
 		a.Outputs = append(a.Outputs, &inference.ModelInferResponse_InferOutputTensor{
 			Name: in.GetName(), Datatype: in.GetDatatype(), Shape: in.GetShape(), Parameters: in.GetParameters(),
@@ -229,8 +233,10 @@ func (r *Runtime) infer(w http.ResponseWriter, q *http.Request) {
 func (r *Runtime) describe(w http.ResponseWriter, q *http.Request) {
 	if model := q.PathValue("model"); r.restNamed(w, q, model) {
 		tensor := []fields{{"name": "any", "datatype": "FP32", "shape": []int{-1}}}
-		say(w, http.StatusOK, fields{"name": model, "versions": []string{"1"}, "platform": "simulated", "inputs": tensor,
-			"outputs": tensor})
+		say(w, http.StatusOK, fields{
+			"name": model, "versions": []string{"1"}, "platform": "simulated", "inputs": tensor,
+			"outputs": tensor,
+		})
 	}
 }
 

@@ -260,7 +260,7 @@ func (s *scenario) startEngine() {
 	} else {
 		p := llm.DefaultProfile()
 		p.AdapterLoad = profile.Spread{Mean: s.duration(cmp.Or(s.options["load"], "2s")).Seconds()}
-		server, err := llm.New(llm.Config{Kind: s.kind, Profile: p, Listener: listener, Events: s})
+		server, err := llm.New(llm.Config{Kind: s.kind, Profile: p, Listener: listener, Events: llm.NewEvents(s, "")})
 		if err != nil {
 			s.Fatal(err)
 		}
