@@ -68,7 +68,7 @@ func TestTheViewOfAFleet(t *testing.T) {
 	w.await("x is loaded", func() bool { return strings.HasSuffix(w.copies("x"), " loaded") })
 	w.Wanted("extproc", key("bad"), decide.Want{Requests: 3, Since: time.Now()})
 	w.InFlight(map[decide.CopyKey]int{{ModelKey: key("x"), Endpoint: e.address}: 5, {ModelKey: key("x"), Endpoint: runtime.address}: 5})
-	if all := w.View().Pools[0].CoverSeconds; all != nil {
+	if all := w.View().Pools[0].WarmWindowSeconds; all != nil {
 		t.Errorf("a model was used %v s ago that is not there", *all)
 	}
 	w.await("an engine said what is wrong with the other", func() bool { return len(modelOf(w.View(), "bad").Failures) > 0 })

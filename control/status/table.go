@@ -113,10 +113,10 @@ func (p page) writePools(out *strings.Builder) {
 
 // warmWindow formats the warm window of a pool.
 func warmWindow(q decide.PoolView) string {
-	if q.CoverSeconds == nil {
+	if q.WarmWindowSeconds == nil {
 		return "all"
 	}
-	return (time.Duration(*q.CoverSeconds) * time.Second).String()
+	return (time.Duration(*q.WarmWindowSeconds) * time.Second).String()
 }
 
 func (p page) writeEndpoints(out *strings.Builder) {

@@ -27,7 +27,7 @@ type PoolView struct {
 	Free float64 `json:"free"`
 	// WarmWindowSeconds is the warm window: each model that was used within this time is loaded or
 	// being loaded. It is nil if that holds for all models that were ever used.
-	CoverSeconds *float64 `json:"coverSeconds,omitempty"`
+	WarmWindowSeconds *float64 `json:"warmWindowSeconds,omitempty"`
 }
 
 // EndpointView is an endpoint.
@@ -210,7 +210,7 @@ func (s *State) View(now time.Time) View {
 	for name, at := range missed {
 		is := PoolView{Name: name.String(), Free: s.pool(name).free(everywhere)}
 		if !at.IsZero() {
-			is.CoverSeconds = new(max(0, now.Sub(at).Seconds()))
+			is.WarmWindowSeconds = new(max(0, now.Sub(at).Seconds()))
 		}
 		v.Pools = append(v.Pools, is)
 	}

@@ -45,7 +45,7 @@ func TestView(t *testing.T) {
 	}
 	want := decide.View{
 		At:    now,
-		Pools: []decide.PoolView{{Name: pool.String(), Free: 0.25, CoverSeconds: new(3600.0)}},
+		Pools: []decide.PoolView{{Name: pool.String(), Free: 0.25, WarmWindowSeconds: new(3600.0)}},
 		Endpoints: []decide.EndpointView{{
 			Address: "a", Pools: []string{pool.String()}, State: decide.Ready, Models: 3, Slots: 4, Loading: 1, Loads: 1, InFlight: 7,
 			Copies: []decide.CopyView{foreign, at("least", decide.Queued, decide.ForLeast),
@@ -130,7 +130,7 @@ func TestWhatIsDeletedIsNotMissed(t *testing.T) {
 	if c, _ := s.Copy(copyKey("a", "m")); c.State != decide.Draining {
 		t.Fatalf("its copy is %v", c.State)
 	}
-	if v := s.View(now); len(v.Pools) != 1 || v.Pools[0].CoverSeconds != nil {
+	if v := s.View(now); len(v.Pools) != 1 || v.Pools[0].WarmWindowSeconds != nil {
 		t.Errorf("the pools are %+v", v.Pools)
 	}
 }
