@@ -60,13 +60,13 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	loaded := make(chan struct{})
 	ready := sync.OnceFunc(func() { close(loaded) })
 	from := c.source()
-	var deployment lifecycle.Deployment = lifecycle.Alone{StateFile: c.state, Log: log}
+	var deployment lifecycle.Deployment = lifecycle.Alone{StateFile: c.stateFile, Log: log}
 	if c.kube.On {
 		kube.UseLog(log) // before anything that watches objects, or the Lease, begins
 		cluster, err := lifecycle.NewCluster(lifecycle.ClusterConfig{
 			Kubeconfig: c.kube.Config, ObjectsNamespace: c.kube.Namespace, Pod: objectName(c.pod), PodIP: c.podIP,
 			CredentialsDir: c.credentials,
-			Listen:         c.listen, XDSAddress: c.envoys, EnvoyImage: c.envoyImage, ExtprocImage: c.extprocImage, Meter: m, Log: log,
+			Listen:         c.listen, XDSAddress: c.xdsAddress, EnvoyImage: c.envoyImage, ExtprocImage: c.extprocImage, Meter: m, Log: log,
 		})
 		if err != nil {
 			return err
@@ -75,10 +75,10 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 	r := lifecycle.New(lifecycle.Config{
 		Serve:   serve.Config{Listen: c.listen, CertPath: c.certPath, Placement: c.placement, Mesh: c.mesh},
-		Prestop: c.hooks, XDSAddress: c.envoys, Meter: m, Log: log, Ready: ready,
+		Prestop: c.prestopAddress, XDSAddress: c.xdsAddress, Meter: m, Log: log, Ready: ready,
 		Place: place.Config{
-			Access: access, RegisteredPool: c.pool(), DrainLimit: c.drainLimit, ScrapeInterval: c.lookInterval,
-			TickInterval: c.tickInterval,
+			Access: access, RegisteredPool: c.pool(), DrainLimit: c.drainTimeout, ScrapeInterval: c.scrapeInterval,
+			TickInterval: c.rebalanceInterval,
 		},
 	}, deployment)
 	group, ctx := errgroup.WithContext(ctx)

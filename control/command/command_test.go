@@ -94,8 +94,8 @@ func TestTheCommandLine(t *testing.T) {
 		every.metricsHost != "" {
 		t.Errorf("--metrics-host= is %q, %v", every.metricsHost, err)
 	}
-	if err != nil || c.state != "some/dir.db" || c.pool() != (objects.Name{Namespace: "a", Name: "b"}) {
-		t.Errorf("%v, the state is in %s, models are registered in %s", err, c.state, c.pool())
+	if err != nil || c.stateFile != "some/dir.db" || c.pool() != (objects.Name{Namespace: "a", Name: "b"}) {
+		t.Errorf("%v, the state is in %s, models are registered in %s", err, c.stateFile, c.pool())
 	}
 	var help bytes.Buffer
 	if _, err := parseFlags([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) ||

@@ -28,30 +28,30 @@ import (
 
 // config has the values of the flags.
 type config struct {
-	objects      string
-	kube         source.Kube
-	endpoints    []string
-	state        string
-	listen       []string
-	hooks        string
-	envoys       string
-	envoyImage   string
-	extprocImage string
-	certPath     string
-	placement    serve.Callers
-	mesh         serve.Callers
-	metricsHost  string
-	metricsPort  int
-	meshPool     string
-	pod          string
-	podIP        string
-	credentials  string
-	drainLimit   time.Duration
-	lookInterval time.Duration
-	tickInterval time.Duration
-	engines      engineclient.Flags
-	logLevel     slog.Level
-	explain      configdump.Command
+	objects           string
+	kube              source.Kube
+	endpoints         []string
+	stateFile         string
+	listen            []string
+	prestopAddress    string
+	xdsAddress        string
+	envoyImage        string
+	extprocImage      string
+	certPath          string
+	placement         serve.Callers
+	mesh              serve.Callers
+	metricsHost       string
+	metricsPort       int
+	meshPool          string
+	pod               string
+	podIP             string
+	credentials       string
+	drainTimeout      time.Duration
+	scrapeInterval    time.Duration
+	rebalanceInterval time.Duration
+	engines           engineclient.Flags
+	logLevel          slog.Level
+	explain           configdump.Command
 }
 
 const usage = `control loads models and LoRA adapters onto engines, before and when requests need them. It also configures the Envoys of Gateways.
@@ -109,12 +109,12 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	c.kube.Register(fs)
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil,
 		"use the engines at these comma-separated `HOST:PORT`s as the pool default/endpoints, without objects")
-	fs.StringVar(&c.state, "state-file", "", "store registered models and the loads of engines in this `FILE` (default DIR.db, beside DIR)")
+	fs.StringVar(&c.stateFile, "state-file", "", "store registered models and the loads of engines in this `FILE` (default DIR.db, beside DIR)")
 	fs.StringArrayVar(&c.listen, "listen", nil,
 		"serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; repeatable (required)")
-	fs.StringVar(&c.hooks, "prestop-address", "",
+	fs.StringVar(&c.prestopAddress, "prestop-address", "",
 		"answer preStop hooks of pods with migrating models at this `HOST:PORT`, as http://HOST:PORT/prestop/NAMESPACE/POD, for any caller (:8036 in the manifests). All controls must use the same port, since followers ask the leader")
-	fs.StringVar(&c.envoys, "xds-address", "",
+	fs.StringVar(&c.xdsAddress, "xds-address", "",
 		"serve xDS to the Envoys of Gateways at this `ADDRESS`: unix:PATH, or with --kube HOST:PORT. Every process that may open the socket gets the keys of every Gateway. At HOST:PORT Envoys need certificates of the authority in the Secret headgate-gateways, which control creates")
 	fs.StringVar(&c.envoyImage, "envoy-image", "",
 		"with --kube: create for each Gateway, in control's namespace, pods with Envoy from this `IMAGE` and extproc from --extproc-image, and a Service. Without it you run the Envoys of Gateways")
@@ -135,11 +135,11 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 		"serve /metrics, /models, /placement, /healthz and /readyz on this `PORT`; 0: any free port, which control logs; -1: none")
 	fs.StringVar(&c.meshPool, "mesh-pool", "",
 		"put registered models into this InferencePool, `NAMESPACE/NAME` (default: the only pool of model runtimes, or without one, the only pool whose engines have a model repository)")
-	fs.DurationVar(&c.drainLimit, "drain-timeout", decide.DrainLimit,
+	fs.DurationVar(&c.drainTimeout, "drain-timeout", decide.DrainLimit,
 		"before control unloads a model, wait this long at most until its running requests have ended")
-	fs.DurationVar(&c.lookInterval, "scrape-interval", place.DefaultScrapeInterval,
+	fs.DurationVar(&c.scrapeInterval, "scrape-interval", place.DefaultScrapeInterval,
 		"scrape each engine at this interval, to find models that others loaded or unloaded")
-	fs.DurationVar(&c.tickInterval, "rebalance-interval", decide.TickInterval,
+	fs.DurationVar(&c.rebalanceInterval, "rebalance-interval", decide.TickInterval,
 		"rebalance at this interval: more copies of busy models, second copies, balance between endpoints, and loads into free room")
 	fs.StringVar(&c.pod, "pod", "",
 		"with --kube: this control runs in the pod `NAMESPACE/NAME`, and the Lease headgate-control is in that namespace (default default/HOSTNAME)")
@@ -163,8 +163,8 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	if host, err := os.Hostname(); err == nil && c.kube.On && c.pod == "" {
 		c.pod = "default/" + host
 	}
-	if c.state == "" && c.objects != "" {
-		c.state = filepath.Clean(c.objects) + ".db"
+	if c.stateFile == "" && c.objects != "" {
+		c.stateFile = filepath.Clean(c.objects) + ".db"
 	}
 	c.explain.Note(fs, nil, os.Getenv("KUBECONFIG")) //nolint:forbidigo // main
 	if err == nil {
@@ -200,7 +200,7 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("unexpected argument %q: set everything by flags", strings.Join(rest, " "))
 	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
 		return errors.New("no engines: set --objects DIR (a folder with YAML), --kube (an API server) or --endpoints HOST:PORT")
-	case c.kube.On && c.state != "":
+	case c.kube.On && c.stateFile != "":
 		return errors.New("--state-file has no effect with --kube: control stores its state in the status of objects")
 	case !c.kube.On && c.pod+c.podIP+c.credentials != "":
 		return errors.New("--pod, --pod-ip and --credentials-dir need --kube")
@@ -210,23 +210,23 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("--pod %q: want NAMESPACE/NAME", c.pod)
 	case c.podIP != "" && net.ParseIP(c.podIP) == nil:
 		return fmt.Errorf("--pod-ip %q is not an IP address", c.podIP)
-	case c.state == "" && !c.kube.On && !c.explain.On:
+	case c.stateFile == "" && !c.kube.On && !c.explain.On:
 		return errors.New("set --state-file FILE, where control stores registered models and loads")
 	case len(c.listen) == 0 && !c.explain.On:
 		return errors.New("nothing to serve: set --listen to unix:PATH or HOST:PORT, which extprocs call")
-	case c.envoys != "" && !strings.HasPrefix(c.envoys, "unix:") && !c.kube.On:
-		return fmt.Errorf("--xds-address %s: want unix:PATH, or --kube, where Envoys have certificates", c.envoys)
+	case c.xdsAddress != "" && !strings.HasPrefix(c.xdsAddress, "unix:") && !c.kube.On:
+		return fmt.Errorf("--xds-address %s: want unix:PATH, or --kube, where Envoys have certificates", c.xdsAddress)
 	case (c.envoyImage == "") != (c.extprocImage == ""):
 		return errors.New("--envoy-image and --extproc-image must be set together: a Gateway's pods have both")
-	case c.envoyImage != "" && (!c.kube.On || lifecycle.Port(c.envoys) == 0):
+	case c.envoyImage != "" && (!c.kube.On || lifecycle.Port(c.xdsAddress) == 0):
 		return errors.New("--envoy-image needs --kube, and --xds-address HOST:PORT, where pods reach control")
 	case c.meshPool != "" && c.pool() == (objects.Name{}):
 		return fmt.Errorf("--mesh-pool %q: want NAMESPACE/NAME, such as default/runtimes", c.meshPool)
-	case c.drainLimit <= 0:
-		return fmt.Errorf("--drain-timeout %v: it must be above 0", c.drainLimit)
-	case c.lookInterval < 10*time.Millisecond:
+	case c.drainTimeout <= 0:
+		return fmt.Errorf("--drain-timeout %v: it must be above 0", c.drainTimeout)
+	case c.scrapeInterval < 10*time.Millisecond:
 		return errors.New("--scrape-interval must be at least 10ms: a shorter one loads the engines")
-	case c.tickInterval < time.Second:
+	case c.rebalanceInterval < time.Second:
 		return errors.New("--rebalance-interval must be at least 1s: load is averaged over it, and with a shorter one copies come and go")
 	case c.metricsPort < -1 || c.metricsPort > 65535:
 		return fmt.Errorf("--metrics-port %d is not a port", c.metricsPort)

@@ -25,8 +25,8 @@ const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
-	// giveBackTimeout limits how long the end of a process waits for the API server.
-	giveBackTimeout = 2 * time.Second
+	// releaseTimeout limits how long the end of a process waits for the API server.
+	releaseTimeout = 2 * time.Second
 )
 
 // Election runs a control's leadership terms. A term starts with the Lease and ends when another
@@ -36,9 +36,9 @@ const (
 type Election struct {
 	Lock resourcelock.Interface
 	Log  *slog.Logger
-	// Heard gets the pod of each new leader, this one included, and "" if there is none; it may be
-	// nil. Several goroutines call it, and it must be quick.
-	Heard func(pod string)
+	// LeaderChanged gets the pod of each new leader, this one included, and "" if there is none; it
+	// may be nil. Several goroutines call it, and it must be quick.
+	LeaderChanged func(pod string)
 }
 
 // New returns the election in a namespace, with a pod as a candidate. It needs the verbs create of
@@ -57,8 +57,8 @@ func New(client kubernetes.Interface, namespace, pod string, log *slog.Logger) E
 // false when the term resumes. The term must receive at any time.
 type Term func(ctx context.Context, pauses <-chan bool) error
 
-// news is an event of the Lease.
-type news struct {
+// event is an event of the Lease.
+type event struct {
 	// won ends when the Lease is lost; nil for other events.
 	won context.Context
 	// transitions is how often the Lease had changed its holder.
@@ -71,9 +71,9 @@ type news struct {
 // Run runs terms until ctx or a term ends. Then, after the term, it releases the Lease.
 func (e Election) Run(ctx context.Context, term Term) error {
 	campaign, retire := context.WithCancel(context.WithoutCancel(ctx))
-	happened := make(chan news)
+	happened := make(chan event)
 	retired := make(chan struct{})
-	tell := func(n news) {
+	tell := func(n event) {
 		select {
 		case happened <- n:
 		case <-campaign.Done():
@@ -90,14 +90,14 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				// outage.
 				ReleaseOnCancel: false,
 				Callbacks: leaderelection.LeaderCallbacks{
-					OnStartedLeading: func(won context.Context) { tell(news{won: won, transitions: int(lock.transitions.Load())}) },
-					OnStoppedLeading: func() { tell(news{gone: true}) },
+					OnStartedLeading: func(won context.Context) { tell(event{won: won, transitions: int(lock.transitions.Load())}) },
+					OnStoppedLeading: func() { tell(event{gone: true}) },
 					OnNewLeader: func(identity string) {
-						if e.Heard != nil {
-							e.Heard(identity)
+						if e.LeaderChanged != nil {
+							e.LeaderChanged(identity)
 						}
 						if identity != e.Lock.Identity() && identity != "" {
-							tell(news{other: identity})
+							tell(event{other: identity})
 						}
 					},
 				},
@@ -112,7 +112,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 	defer func() {
 		retire()
 		<-retired
-		e.giveBack(context.WithoutCancel(ctx))
+		e.release(context.WithoutCancel(ctx))
 	}()
 
 	var on *running
@@ -162,9 +162,9 @@ func (e Election) Run(ctx context.Context, term Term) error {
 	}
 }
 
-// giveBack releases the Lease, so that another control can start at once.
-func (e Election) giveBack(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, giveBackTimeout)
+// release releases the Lease, so that another control can start at once.
+func (e Election) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	record, _, err := e.Lock.Get(ctx)
 	if err != nil || record.HolderIdentity != e.Lock.Identity() {

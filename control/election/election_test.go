@@ -426,7 +426,7 @@ func TestWhoLeadsIsHeardByOthers(t *testing.T) {
 		var mu sync.Mutex // guards heard
 		var heard []string
 		e := election.Election{Lock: &holder{lease: l, name: "a"}, Log: slog.New(slog.DiscardHandler)}
-		e.Heard = func(pod string) {
+		e.LeaderChanged = func(pod string) {
 			mu.Lock()
 			defer mu.Unlock()
 			heard = append(heard, pod)

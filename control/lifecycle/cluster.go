@@ -93,7 +93,7 @@ func (c *Cluster) Credentials(ctx context.Context, s *serve.Config) (err error) 
 // Lead runs a term for each time that this control gets the Lease, until ctx ends.
 func (c *Cluster) Lead(ctx context.Context, term election.Term) error {
 	e := election.New(c.pod.Client, c.pod.Namespace, c.Pod.Name, c.Log)
-	e.Heard = c.Meter.Leader
+	e.LeaderChanged = c.Meter.Leader
 	return e.Run(ctx, term)
 }
 

@@ -19,10 +19,10 @@ import (
 // port, which is logged. If the address excludes loopback, it also serves at 127.0.0.1, because
 // /models and /placement are for loopback only.
 func (m *Meter) Serve(ctx context.Context, host string, port int, loaded <-chan struct{}, log *slog.Logger) error {
-	return serve(ctx, net.JoinHostPort(host, strconv.Itoa(port)), besides, m.Handler(loaded), log)
+	return serve(ctx, net.JoinHostPort(host, strconv.Itoa(port)), loopbackBeside, m.Handler(loaded), log)
 }
 
-// serve serves at an address, and at another one if besides returns one.
+// serve serves at an address, and at another one if loopbackBeside returns one.
 func serve(ctx context.Context, address string, besides func(net.Addr) string, handler http.Handler, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for address != "" {
@@ -38,8 +38,8 @@ func serve(ctx context.Context, address string, besides func(net.Addr) string, h
 	return group.Wait()
 }
 
-// besides returns the loopback address to serve in addition; empty if loopback is included.
-func besides(a net.Addr) string {
+// loopbackBeside returns the loopback address to serve in addition; empty if loopback is included.
+func loopbackBeside(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok || tcp.IP.IsLoopback() || tcp.IP.IsUnspecified() {
 		return ""

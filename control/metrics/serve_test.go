@@ -24,7 +24,7 @@ func TestWhereLoopbackIsServedBesides(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := besides(at); got != want {
+		if got := loopbackBeside(at); got != want {
 			t.Errorf("besides %s: %q, want %q", address, got, want)
 		}
 	}

@@ -285,7 +285,7 @@ func (k *reconciler) reconcile(ctx context.Context, name string) {
 			k.Log.Warn("cannot create or delete the objects of a Gateway; retrying", "gateway", gatewayOf(g), "name", name, "err", err)
 		}
 		if fault == (attach.Verdict{}) {
-			fault = attach.Verdict{Reason: string(gatewayv1.GatewayReasonNoResources), Words: err.Error()}
+			fault = attach.Verdict{Reason: string(gatewayv1.GatewayReasonNoResources), Message: err.Error()}
 		}
 	}
 	if err == nil {
@@ -343,7 +343,7 @@ func (k *reconciler) make(ctx context.Context, g *attach.Gateway) (fault attach.
 func unusable(g *attach.Gateway, err error) attach.Verdict {
 	if asked := g.Asked(); asked != "" && apierrors.IsInvalid(err) {
 		return attach.Verdict{Reason: string(gatewayv1.GatewayReasonAddressNotUsable),
-			Words: fmt.Sprintf("the Service cannot have the address %s: %v", asked, err)}
+			Message: fmt.Sprintf("the Service cannot have the address %s: %v", asked, err)}
 	}
 	return attach.Verdict{}
 }

@@ -146,7 +146,7 @@ func TestAGatewayIsToldThatNobodyAnswers(t *testing.T) {
 		name := objects.Name{Namespace: "ns", Name: "a"}
 		k.reconcile(t.Context(), gateway.Name(name))
 		in := k.with(*k.known)
-		if fault := in.Gateways[name].Fault; fault.Reason != "NoResources" || !strings.Contains(fault.Words, "deadline") {
+		if fault := in.Gateways[name].Fault; fault.Reason != "NoResources" || !strings.Contains(fault.Message, "deadline") {
 			t.Errorf("it is told %+v", fault)
 		}
 	})
@@ -158,7 +158,7 @@ func TestAFaultGoesWithItsGateway(t *testing.T) {
 	defer k.queue.ShutDown()
 	of := objects.Name{Namespace: "ns", Name: "a"}
 	k.setWanted(known(t, twoGateways))
-	k.faults[gateway.Name(of)] = attach.Verdict{Reason: "NoResources", Words: "no"}
+	k.faults[gateway.Name(of)] = attach.Verdict{Reason: "NoResources", Message: "no"}
 	if in := k.with(*k.known); in.Gateways[of].Fault.Reason != "NoResources" {
 		t.Errorf("it is told %+v", in.Gateways[of])
 	}

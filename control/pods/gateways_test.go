@@ -358,7 +358,7 @@ func TestAGatewayHasTheAddressThatItAsksFor(t *testing.T) {
 	was := k.address("g")
 	k.set(oneGateway("g", "  addresses: [{value: "+taken+"}]"))
 	k.await("it is told that the address is taken", func() bool {
-		return k.gateway("g").Fault.Reason == "AddressNotUsable" && strings.Contains(k.gateway("g").Fault.Words, taken)
+		return k.gateway("g").Fault.Reason == "AddressNotUsable" && strings.Contains(k.gateway("g").Fault.Message, taken)
 	})
 	if is := k.address("g"); is != was {
 		t.Errorf("it has %s now, and had %s", is, was)

@@ -55,8 +55,8 @@ type peer struct {
 	since time.Time // time of the report by this pod's clock
 }
 
-// said is a control's report. Beat increases with each write.
-type said struct {
+// report is a control's report. Beat increases with each write.
+type report struct {
 	Beat int64           `json:"beat"`
 	Seen controller.Seen `json:"seen"`
 }
@@ -145,9 +145,9 @@ func (p *Peers) watch(data map[string]string, now time.Time) {
 		if was := p.others[name]; name == p.name || was != nil && was.text == text {
 			continue
 		}
-		var is said
+		var is report
 		if json.Unmarshal([]byte(text), &is) != nil { // of another version of control
-			is = said{}
+			is = report{}
 		}
 		was := p.others[name]
 		p.others[name] = &peer{text, is.Seen, now}
@@ -190,7 +190,7 @@ func (p *Peers) write(ctx context.Context, beat int64) error {
 	ctx, cancel := context.WithTimeout(ctx, announceInterval)
 	defer cancel()
 	p.mu.Lock()
-	text, err := json.Marshal(said{beat, p.own})
+	text, err := json.Marshal(report{beat, p.own})
 	data := make(map[string]any)
 	for name, is := range p.others {
 		if len(is.seen) == 0 && time.Since(is.since) > beatsMissed*beatInterval {

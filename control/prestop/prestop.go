@@ -27,16 +27,16 @@ import (
 )
 
 const (
-	// mostWaiting is the maximum number of waiting hooks: more than a drained node has.
-	mostWaiting = 256
-	// lookInterval is how often a waiting hook checks the pod.
-	lookInterval = 200 * time.Millisecond
+	// maxWaiting is the maximum number of waiting hooks: more than a drained node has.
+	maxWaiting = 256
+	// pollInterval is how often a waiting hook checks the pod.
+	pollInterval = 200 * time.Millisecond
 	// lag is how long control may take to see that a pod is being deleted: kubelet may call the
 	// hook earlier.
 	lag = 3 * time.Second
-	// defaultPatience is how long a follower waits for the leader's answer. Then the caller must
+	// defaultTimeout is how long a follower waits for the leader's answer. Then the caller must
 	// retry, since another control may lead by now.
-	defaultPatience = 10 * time.Second
+	defaultTimeout = 10 * time.Second
 	// forwarded marks a call of another control that does not lead, so that it is not forwarded
 	// again.
 	forwarded = "Headgate-Forwarded"
@@ -53,11 +53,11 @@ type Server struct {
 	// Serve.
 	Leader func(ctx context.Context) (netip.Addr, error)
 
-	log      *slog.Logger
-	port     uint16 // of every control
-	client   *http.Client
-	patience time.Duration
-	waiting  chan struct{} // one entry per waiting hook
+	log     *slog.Logger
+	port    uint16 // of every control
+	client  *http.Client
+	timeout time.Duration
+	waiting chan struct{} // one entry per waiting hook
 
 	mu     sync.Mutex // guards placer
 	placer Placer     // nil if another control leads
@@ -66,7 +66,7 @@ type Server struct {
 // New returns a Server of a control that does not lead yet.
 func New(log *slog.Logger) *Server {
 	return &Server{
-		log: log, client: &http.Client{Transport: &http.Transport{}}, patience: defaultPatience, waiting: make(chan struct{}, mostWaiting),
+		log: log, client: &http.Client{Transport: &http.Transport{}}, timeout: defaultTimeout, waiting: make(chan struct{}, maxWaiting),
 	}
 }
 
@@ -111,8 +111,8 @@ func (s *Server) Serve(ctx context.Context, address string) error {
 
 // answer is the answer to a hook.
 type answer struct {
-	code  int
-	words string
+	code    int
+	message string
 }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -137,7 +137,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(is.code)
-	_, _ = io.WriteString(w, strings.TrimRight(is.words, "\n")+"\n") // the client may have left
+	_, _ = io.WriteString(w, strings.TrimRight(is.message, "\n")+"\n") // the client may have left
 }
 
 // wait waits until a pod is ready to end.
@@ -151,7 +151,7 @@ func (s *Server) wait(r *http.Request, pod objects.Name) answer {
 		return s.forward(r)
 	}
 	asked := time.Now()
-	tick := time.NewTicker(lookInterval)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		if s.current() != placer {
@@ -209,7 +209,7 @@ func (s *Server) forward(r *http.Request) answer {
 	if err != nil {
 		return none(err)
 	}
-	ctx, stop := context.WithTimeout(r.Context(), s.patience)
+	ctx, stop := context.WithTimeout(r.Context(), s.timeout)
 	defer stop()
 	url := "http://" + netip.AddrPortFrom(leader, s.port).String() + r.URL.EscapedPath()
 	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

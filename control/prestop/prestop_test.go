@@ -81,7 +81,7 @@ func TestAHookWaitsUntilAllIsMovedAndKnown(t *testing.T) {
 				defer s.Lead(p)()
 				go c.happens(p)
 				code, words, took := call(s, http.MethodPost, "/prestop/llm/qwen-0", t.Context())
-				if code != http.StatusOK || !strings.Contains(words, c.words) || took < c.after || took > c.after+2*lookInterval {
+				if code != http.StatusOK || !strings.Contains(words, c.words) || took < c.after || took > c.after+2*pollInterval {
 					t.Errorf("after %v it is %d: %s", took, code, words)
 				}
 				if code, _, took := call(s, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); name != "control is paused" &&
@@ -120,7 +120,7 @@ func TestWhatAHookIsTold(t *testing.T) {
 					p.set(c.change)
 				}
 				if code, words, took := call(s, http.MethodGet, c.path, t.Context()); code != c.code || !strings.Contains(words, c.words) ||
-					took < c.atLeast || took > c.atLeast+lookInterval {
+					took < c.atLeast || took > c.atLeast+pollInterval {
 					t.Errorf("after %v it is %d: %s", took, code, words)
 				}
 			})
@@ -157,7 +157,7 @@ func TestAHookDoesNotWaitForNothing(t *testing.T) {
 		}
 		end := s.Lead(migrating())
 		var all sync.WaitGroup
-		for range mostWaiting {
+		for range maxWaiting {
 			all.Go(func() {
 				if code, words, took := call(s, http.MethodGet, "/prestop/llm/qwen-0",
 					t.Context()); code != http.StatusServiceUnavailable || !strings.Contains(words, "leads no more") || took < time.Second {
@@ -210,7 +210,7 @@ func TestAControlThatDoesNotLeadAsksTheLeader(t *testing.T) {
 		t.Errorf("it is %d: %s", code, words)
 	}
 	p.set(func(is *place.Migration) { is.Done = false })
-	follower.patience = 50 * time.Millisecond
+	follower.timeout = 50 * time.Millisecond
 	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable ||
 		!strings.Contains(words, "says that it is not over: ask again") {
 		t.Errorf("while the leader waits it is %d: %s", code, words)

@@ -30,8 +30,8 @@ import (
 // file. An empty name means no such check. If both are empty, other machines may not call.
 type Callers struct{ TokenFile, ClientCAFile string }
 
-// known reports whether there is any check.
-func (c Callers) known() bool { return c != Callers{} }
+// restricted reports whether there is any check.
+func (c Callers) restricted() bool { return c != Callers{} }
 
 // authenticators are the services for other machines, each with its checks.
 type authenticators struct {
@@ -40,10 +40,10 @@ type authenticators struct {
 
 // authenticator checks the callers of one service. The zero value rejects everybody.
 type authenticator struct {
-	flags string        // prefix of its flags in messages
-	token func() string // nil: no token
-	roots *x509.CertPool
-	own   []*x509.Certificate // those of roots
+	flags       string        // prefix of its flags in messages
+	token       func() string // nil: no token
+	roots       *x509.CertPool
+	authorities []*x509.Certificate // those of roots
 }
 
 // authenticators reads the files.
@@ -54,7 +54,7 @@ func (c Config) authenticators(log *slog.Logger) (d authenticators, err error) {
 	if d.mesh, err = c.Mesh.authenticator("--mesh-", log); err != nil {
 		return d, err
 	}
-	if c.Placement.known() && c.Mesh.known() && (d.placement.opensTo(d.mesh) || d.mesh.opensTo(d.placement)) {
+	if c.Placement.restricted() && c.Mesh.restricted() && (d.placement.opensTo(d.mesh) || d.mesh.opensTo(d.placement)) {
 		return d, errors.New("the credentials of ModelMesh's clients would be accepted for extprocs, or the other way round: use different tokens in --mesh-token-file and --token-file, or different authorities in --mesh-client-ca-file and --client-ca-file")
 	}
 	return d, nil
@@ -74,11 +74,11 @@ func (c Callers) authenticator(flags string, log *slog.Logger) (d authenticator,
 		if err != nil {
 			return d, fmt.Errorf("%sclient-ca-file: %w", flags, err)
 		}
-		if d.own = certificates(text); len(d.own) == 0 {
+		if d.authorities = certificates(text); len(d.authorities) == 0 {
 			return d, fmt.Errorf("%sclient-ca-file: %s contains no certificate in PEM", flags, c.ClientCAFile)
 		}
 		d.roots = x509.NewCertPool()
-		for _, authority := range d.own {
+		for _, authority := range d.authorities {
 			d.roots.AddCert(authority)
 		}
 	}
@@ -98,7 +98,7 @@ func certificates(text []byte) (all []*x509.Certificate) {
 // opensTo reports whether the credentials for another service may be accepted for this one.
 func (d authenticator) opensTo(other authenticator) bool {
 	return (d.token == nil || other.token != nil && d.token() == other.token()) &&
-		(d.roots == nil || slices.ContainsFunc(other.own, d.trusts))
+		(d.roots == nil || slices.ContainsFunc(other.authorities, d.trusts))
 }
 
 // trusts reports whether an authority is one of this service's, or below one.
@@ -107,48 +107,48 @@ func (d authenticator) trusts(authority *x509.Certificate) bool {
 	return err == nil
 }
 
-// ask makes TLS request a client certificate if a service needs one. The service checks its
-// authority.
-func (d authenticators) ask(config *tls.Config) {
+// requestCertificates makes TLS request a client certificate if a service needs one. The service
+// checks its authority.
+func (d authenticators) requestCertificates(config *tls.Config) {
 	if d.placement.roots != nil || d.mesh.roots != nil {
 		config.ClientAuth = tls.RequestClientCert
 	}
 }
 
 func (d authenticators) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	if err := d.enter(ctx, info.FullMethod); err != nil {
+	if err := d.authorize(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
 	return handle(ctx, request)
 }
 
 func (d authenticators) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	if err := d.enter(stream.Context(), info.FullMethod); err != nil {
+	if err := d.authorize(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
 	return handle(server, stream)
 }
 
-// enter returns an error if the caller may not call a method. Health is open; reflection needs the
-// rights for any service.
-func (d authenticators) enter(ctx context.Context, method string) error {
+// authorize returns an error if the caller may not call a method. Health is open; reflection needs
+// the rights for any service.
+func (d authenticators) authorize(ctx context.Context, method string) error {
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch service {
 	case healthv1.Health_ServiceDesc.ServiceName:
 		return nil
 	case placement.Placement_ServiceDesc.ServiceName:
-		return d.placement.enter(ctx)
+		return d.placement.authorize(ctx)
 	case mmesh.ModelMesh_ServiceDesc.ServiceName:
-		return d.mesh.enter(ctx)
+		return d.mesh.authorize(ctx)
 	}
-	if d.mesh.enter(ctx) == nil {
+	if d.mesh.authorize(ctx) == nil {
 		return nil
 	}
-	return d.placement.enter(ctx)
+	return d.placement.authorize(ctx)
 }
 
-// enter returns an error if the caller fails a check.
-func (d authenticator) enter(ctx context.Context) error {
+// authorize returns an error if the caller fails a check.
+func (d authenticator) authorize(ctx context.Context) error {
 	if d.token == nil && d.roots == nil {
 		return status.Errorf(codes.PermissionDenied,
 			"control does not serve other machines here: it has neither %stoken-file nor %[1]sclient-ca-file", d.flags)

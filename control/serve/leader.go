@@ -31,11 +31,11 @@ func (s *Server) Lead(p placement.PlacementServer, m mmesh.ModelMeshServer) (end
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.term = t
-	s.tell(healthv1.HealthCheckResponse_SERVING)
+	s.setHealth(healthv1.HealthCheckResponse_SERVING)
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		s.term = nil
-		s.tell(healthv1.HealthCheckResponse_NOT_SERVING)
+		s.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
 		s.mu.Unlock()
 		stop()
 		t.calls.Wait()

@@ -55,12 +55,13 @@ func New(c Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{config: c, authenticators: authenticators, health: health.NewServer(), log: log}
-	s.tell(healthv1.HealthCheckResponse_NOT_SERVING)
+	s.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
 	return s, nil
 }
 
-// tell sets the health of the leader's services. The process itself is healthy while it serves.
-func (s *Server) tell(status healthv1.HealthCheckResponse_ServingStatus) {
+// setHealth sets the health of the leader's services. The process itself is healthy while it
+// serves.
+func (s *Server) setHealth(status healthv1.HealthCheckResponse_ServingStatus) {
 	s.health.SetServingStatus(placement.Placement_ServiceDesc.ServiceName, status)
 	s.health.SetServingStatus(mmesh.ModelMesh_ServiceDesc.ServiceName, status)
 }
@@ -112,7 +113,7 @@ func (s *Server) server(address string, local bool) (*grpc.Server, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	if !local {
-		if s.config.CertPath == "" || !s.config.Placement.known() {
+		if s.config.CertPath == "" || !s.config.Placement.restricted() {
 			return nil,
 				fmt.Errorf("--listen %s: other machines can reach it, and any caller could load and unload models: set --cert-path, and --client-ca-file or --token-file; or listen on loopback or a socket",
 					address)
@@ -121,7 +122,7 @@ func (s *Server) server(address string, local bool) (*grpc.Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.authenticators.ask(config)
+		s.authenticators.requestCertificates(config)
 		options = append(options, grpc.Creds(credentials.NewTLS(config)), grpc.UnaryInterceptor(s.authenticators.unary),
 			grpc.StreamInterceptor(s.authenticators.stream))
 	}

@@ -85,8 +85,8 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVar(&c.pool, "pool", "", "print only this InferencePool, `NAMESPACE/NAME`")
 	fs.StringVar(&c.endpoint, "endpoint", "", "print only the endpoint `HOST:PORT`, and the models that are loaded or failed there")
 	all := fs.Bool("all", false,
-		fmt.Sprintf("print all endpoints and models instead of the first %d of each, and all copies of an endpoint instead of %d in each state", most,
-			mostCopies))
+		fmt.Sprintf("print all endpoints and models instead of the first %d of each, and all copies of an endpoint instead of %d in each state", maxRows,
+			maxCopies))
 	format := fs.StringP("output", "o", "table", "output `FORMAT`: table, or json, which always prints everything selected")
 	if err := fs.Parse(args); err != nil {
 		return err

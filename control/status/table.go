@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// most is the number of endpoints and of models to print without --all.
-	most = 50
-	// mostCopies is the number of copies to print per endpoint and state.
-	mostCopies = 12
-	// mostWords is the number of characters to print of an engine's message.
-	mostWords = 300
+	// maxRows is the number of endpoints and of models to print without --all.
+	maxRows = 50
+	// maxCopies is the number of copies to print per endpoint and state.
+	maxCopies = 12
+	// maxMessage is the number of characters to print of an engine's message.
+	maxMessage = 300
 )
 
 // key identifies a model.
@@ -129,8 +129,8 @@ func (p page) writeEndpoints(out *strings.Builder) {
 	}
 	slices.SortStableFunc(all, func(a, b decide.EndpointView) int { return readiness(a) - readiness(b) })
 	shown := all
-	if !p.all && len(all) > most {
-		shown = all[:most]
+	if !p.all && len(all) > maxRows {
+		shown = all[:maxRows]
 	}
 	// Two passes, so that all lines share the columns although there are other lines between them.
 	var columns strings.Builder
@@ -179,8 +179,8 @@ func state(e decide.EndpointView) string {
 	return e.State.String()
 }
 
-// whys explain the states of endpoints that are not ready.
-var whys = map[decide.EndpointState]string{
+// stateReasons explain the states of endpoints that are not ready.
+var stateReasons = map[decide.EndpointState]string{
 	decide.Starting:    "control has not scraped it yet",
 	decide.Silent:      "it accepts connections but does not answer: control loads nothing there until it does",
 	decide.Down:        "it refused a connection: control does not use its copies until it answers",
@@ -195,7 +195,7 @@ var whys = map[decide.EndpointState]string{
 // why explains what limits an endpoint; empty for nothing.
 func why(e decide.EndpointView) string {
 	var all []string
-	if words := whys[e.State]; words != "" {
+	if words := stateReasons[e.State]; words != "" {
 		all = append(all, words)
 	}
 	if e.Fault != "" {
@@ -251,7 +251,7 @@ func (p page) writeCopies(out *strings.Builder, e decide.EndpointView) {
 			if c.State != state {
 				continue
 			}
-			if n++; n <= mostCopies || p.all {
+			if n++; n <= maxCopies || p.all {
 				some = append(some, p.copy(e, c))
 			}
 		}
@@ -315,8 +315,8 @@ func (p page) writeModels(out *strings.Builder) {
 		return cmp.Or(queuedSince(a).Compare(queuedSince(b)), -cmp.Compare(a.Reason, b.Reason))
 	})
 	shown := all
-	if !p.all && len(p.models) == 0 && len(all) > most {
-		shown = all[:most]
+	if !p.all && len(p.models) == 0 && len(all) > maxRows {
+		shown = all[:maxRows]
 	}
 	if len(p.models) > 0 {
 		out.WriteString("\nMODELS\n")
@@ -348,8 +348,8 @@ func (p page) writeVModels(out *strings.Builder) {
 		out.WriteString("\nVMODELS THAT DO NOT SERVE THEIR TARGET\n")
 	}
 	shown := lines
-	if !p.all && len(p.models) == 0 && len(lines) > most {
-		shown = lines[:most]
+	if !p.all && len(p.models) == 0 && len(lines) > maxRows {
+		shown = lines[:maxRows]
 	}
 	out.WriteString(strings.Join(shown, ""))
 	if n := len(lines) - len(shown); n > 0 {
@@ -479,8 +479,8 @@ func oneLine(text string) string {
 		}
 		return r
 	}, text)), " ")
-	if all := []rune(text); len(all) > mostWords {
-		return string(all[:mostWords]) + "…"
+	if all := []rune(text); len(all) > maxMessage {
+		return string(all[:maxMessage]) + "…"
 	}
 	return text
 }

@@ -63,7 +63,7 @@ func (r *Writer) setGateways() {
 	for o := range r.attached {
 		if !there[o] {
 			delete(r.attached, o)
-			delete(r.told, attachedSubject(o))
+			delete(r.logged, attachedSubject(o))
 		}
 	}
 }

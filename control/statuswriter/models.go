@@ -55,8 +55,8 @@ func (m *model) belongs(object objects.Name, uid string) {
 	m.object, m.uid = object, cmp.Or(uid, m.uid)
 }
 
-// recall takes over a Model from before the start.
-func (r *Writer) recall(o *v1alpha1.Model) {
+// restore takes over a Model from before the start.
+func (r *Writer) restore(o *v1alpha1.Model) {
 	e := objects.EntryOf(o)
 	key := modelKey{e.Pool.String(), e.ID}
 	if r.models[key] != nil {
@@ -165,7 +165,7 @@ func (r *Writer) forget(key modelKey) {
 	if m := r.models[key]; m != nil && len(m.asked) == 0 {
 		delete(r.models, key)
 		delete(r.dirty, modelSubject(key))
-		delete(r.told, modelSubject(key))
+		delete(r.logged, modelSubject(key))
 	}
 }
 

@@ -23,16 +23,16 @@ const (
 	releaseInterval = time.Minute
 )
 
-// lookAtRelease reads the version of Gateway API periodically, and updates the GatewayClasses. Only
+// readRelease reads the version of Gateway API periodically, and updates the GatewayClasses. Only
 // run calls it.
-func (r *Writer) lookAtRelease() {
+func (r *Writer) readRelease() {
 	r.mu.Lock()
 	in := r.gateways
 	r.mu.Unlock()
-	if in == nil || len(in.Network.Classes) == 0 || !r.leads() || !r.looked.IsZero() && time.Since(r.looked) < releaseInterval {
+	if in == nil || len(in.Network.Classes) == 0 || !r.leads() || !r.releaseRead.IsZero() && time.Since(r.releaseRead) < releaseInterval {
 		return
 	}
-	r.looked = time.Now()
+	r.releaseRead = time.Now()
 	ctx, cancel := context.WithTimeout(r.writes, statusTimeout)
 	defer cancel()
 	crd := &metav1.PartialObjectMetadata{TypeMeta: kube.CRDType}
@@ -41,13 +41,13 @@ func (r *Writer) lookAtRelease() {
 		return // the GatewayClasses cannot be written either
 	}
 	switch {
-	case err != nil && !r.blind:
+	case err != nil && !r.releaseUnknown:
 		r.log.Warn("cannot read the version of Gateway API from the CRD of Gateways; retrying", "crd", gatewayCRD, "err",
 			fmt.Sprint(err, kube.HintFor(err)))
-	case err == nil && r.blind:
+	case err == nil && r.releaseUnknown:
 		r.log.Info("can read the CRD of Gateways again", "crd", gatewayCRD)
 	}
-	if r.blind = err != nil; r.blind {
+	if r.releaseUnknown = err != nil; r.releaseUnknown {
 		return
 	}
 	r.mu.Lock()

@@ -56,7 +56,7 @@ func (r *Writer) SetWorld(w *objects.World) {
 	for name := range r.routes {
 		if !there[name] {
 			delete(r.routes, name)
-			delete(r.told, subject{kind: v1alpha1.LLMRouteKind, name: name})
+			delete(r.logged, subject{kind: v1alpha1.LLMRouteKind, name: name})
 		}
 	}
 	duplicates := duplicatesOf(w)
@@ -67,7 +67,7 @@ func (r *Writer) SetWorld(w *objects.World) {
 	}
 	for object := range r.duplicates {
 		if _, ok := duplicates[object]; !ok {
-			delete(r.told, subject{kind: object.Kind, name: object.Name})
+			delete(r.logged, subject{kind: object.Kind, name: object.Name})
 		}
 	}
 	r.duplicates = duplicates

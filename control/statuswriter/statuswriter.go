@@ -44,11 +44,11 @@ const (
 	closeTimeout = 5 * time.Second
 )
 
-// patience is how long a status of a kind waits behind others that become due later; missing kinds
+// maxDelays is how long a status of a kind waits behind others that become due later; missing kinds
 // do not wait. So the status of a new Gateway or LLMRoute is written soon, however many HTTPRoutes
 // and Models are queued; and HTTPRoutes get their turn although their Gateway changes with each of
 // them.
-var patience = map[string]time.Duration{
+var maxDelays = map[string]time.Duration{
 	objects.HTTPRouteKind: 5 * time.Second, objects.GRPCRouteKind: 5 * time.Second, pool.Kind: 5 * time.Second,
 	v1alpha1.ModelKind: time.Hour,
 }
@@ -81,8 +81,8 @@ type Writer struct {
 	recorded   []store.Copy         // at the start
 	since      map[string]time.Time // at the start: the latest copy at a runtime
 
-	looked time.Time // last read of the CRDs; only run uses this field and blind
-	blind  bool      // the last read failed
+	releaseRead    time.Time // last read of the CRDs; only run uses this field and blind
+	releaseUnknown bool      // the last read failed
 
 	mu         sync.Mutex // guards the following
 	models     map[modelKey]*model
@@ -95,7 +95,7 @@ type Writer struct {
 	surveyed   map[string]bool       // kinds whose status was read
 	dirty      map[subject]time.Time // queued statuses, with the time from which each precedes others
 	resting    map[string]time.Time  // kinds that are not written before this time
-	told       map[subject]string    // the last error of each status
+	logged     map[subject]string    // the last error of each status
 	vmodels    map[modelKey]*vmodel
 	gates      map[objects.Name]store.Gate      // queued ones
 	uids       map[objects.Object]types.UID     // of known registered Models and VModels
@@ -140,7 +140,7 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 		since: make(map[string]time.Time), models: make(map[modelKey]*model), runtimes: make(map[string]store.Runtime),
 		routes: make(map[objects.Name]*route), dirty: make(map[subject]time.Time),
 		attached: make(map[objects.Object]*attached), surveyed: make(map[string]bool),
-		resting: make(map[string]time.Time), told: make(map[subject]string), turns: make(map[objects.Object]chan struct{}),
+		resting: make(map[string]time.Time), logged: make(map[subject]string), turns: make(map[objects.Object]chan struct{}),
 		uids:    make(map[objects.Object]types.UID),
 		vmodels: make(map[modelKey]*vmodel), gates: make(map[objects.Name]store.Gate),
 	}
@@ -153,10 +153,10 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
 	for i := range models.Items {
-		r.recall(&models.Items[i])
+		r.restore(&models.Items[i])
 	}
 	for i := range vmodels.Items {
-		r.recallVModel(&vmodels.Items[i])
+		r.restoreVModel(&vmodels.Items[i])
 	}
 	for _, o := range routes.Items {
 		r.routes[nameOf(&o)] = &route{uid: string(o.UID), written: o.Status}
@@ -201,7 +201,7 @@ func (r *Writer) run() {
 		case <-r.ctx.Done():
 			last = true
 		}
-		r.lookAtRelease()
+		r.readRelease()
 		for s, due := r.next(); due; s, due = r.next() {
 			ctx, cancel := context.WithTimeout(r.writes, statusTimeout)
 			err := r.write(ctx, s)
@@ -240,7 +240,7 @@ func (r *Writer) next() (subject, bool) {
 // mark queues a status. The caller holds mu.
 func (r *Writer) mark(s subject) {
 	if _, due := r.dirty[s]; !due {
-		r.dirty[s] = time.Now().Add(patience[s.kind])
+		r.dirty[s] = time.Now().Add(maxDelays[s.kind])
 	}
 	select {
 	case r.due <- struct{}{}:
@@ -283,21 +283,21 @@ func (r *Writer) note(s subject, err error) {
 	kind := subject{kind: s.kind}
 	switch {
 	case err == nil:
-		delete(r.told, s)
-		if r.told[kind] != "" {
-			delete(r.told, kind)
+		delete(r.logged, s)
+		if r.logged[kind] != "" {
+			delete(r.logged, kind)
 			r.log.Info("can update the status of objects again", "kind", s.kind)
 		}
 	case apierrors.IsNotFound(err), apierrors.IsInvalid(err):
-		if r.told[s] != err.Error() {
-			r.told[s] = err.Error()
+		if r.logged[s] != err.Error() {
+			r.logged[s] = err.Error()
 			r.log.Warn("cannot update the status of an object; retrying when it changes", "object", r.describe(s), "err", err)
 		}
 	default:
 		r.mark(s)
 		r.resting[s.kind] = time.Now().Add(retryInterval - writeInterval) // the next retry finds it
-		if r.told[kind] == "" {
-			r.told[kind] = err.Error()
+		if r.logged[kind] == "" {
+			r.logged[kind] = err.Error()
 			r.log.Warn("cannot update the status of an object; retrying", "object", r.describe(s), "err", err)
 		}
 	}

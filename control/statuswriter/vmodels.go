@@ -23,9 +23,9 @@ type vmodel struct {
 	written v1alpha1.VModelStatus
 }
 
-// recallVModel takes over a VModel from before the start. Of two with one id, the one with a status
-// has it.
-func (r *Writer) recallVModel(o *v1alpha1.VModel) {
+// restoreVModel takes over a VModel from before the start. Of two with one id, the one with a
+// status has it.
+func (r *Writer) restoreVModel(o *v1alpha1.VModel) {
 	v := objects.VModelOf(o)
 	key := modelKey{v.Pool.String(), v.ID}
 	if is := r.vmodels[key]; is == nil || is.written.Active == "" {
@@ -80,7 +80,7 @@ func (r *Writer) PutVModelStatuses(all []store.VModelStatus) {
 		if st.Gone {
 			delete(r.vmodels, key)
 			delete(r.dirty, s)
-			delete(r.told, s)
+			delete(r.logged, s)
 			continue
 		}
 		v := r.vmodels[key]

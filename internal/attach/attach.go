@@ -89,7 +89,7 @@ type Listener struct {
 
 // Verdict is why something does not take effect: the reason of a condition, and a message for
 // people. The zero Verdict means that it does.
-type Verdict struct{ Reason, Words string }
+type Verdict struct{ Reason, Message string }
 
 // Attached is a route at a listener.
 type Attached struct {

@@ -105,7 +105,7 @@ func verdict(v attach.Verdict) string {
 	if v == (attach.Verdict{}) {
 		return ""
 	}
-	return ": " + v.Reason + ": " + v.Words
+	return ": " + v.Reason + ": " + v.Message
 }
 
 // hosts are hostnames that distinguish the tests' patterns.

@@ -62,7 +62,7 @@ func (s settings) ofClass(c *gatewayv1.GatewayClass) Class {
 func (s settings) ofGateway(g *gatewayv1.Gateway, c Class) (v1alpha1.GatewaySettingsSpec, Verdict) {
 	const reason = string(gatewayv1.GatewayReasonInvalidParameters)
 	if c.Refused != (Verdict{}) {
-		return c.Settings, Verdict{reason, fmt.Sprintf("GatewayClass %s: %s", g.Spec.GatewayClassName, c.Refused.Words)}
+		return c.Settings, Verdict{reason, fmt.Sprintf("GatewayClass %s: %s", g.Spec.GatewayClassName, c.Refused.Message)}
 	}
 	var ref *gatewayv1.ParametersReference
 	if i := g.Spec.Infrastructure; i != nil && i.ParametersRef != nil {

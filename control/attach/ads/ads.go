@@ -40,13 +40,13 @@ import (
 
 // Config configures a Server.
 type Config struct {
-	// Who returns the Gateway of a calling Envoy, or an error if the Envoy is not served.
-	Who func(ctx context.Context, node *corev3.Node) (objects.Name, error)
-	// Heard receives each ACK and NACK of an Envoy, and Left the end of its stream; both may be
+	// Identify returns the Gateway of a calling Envoy, or an error if the Envoy is not served.
+	Identify func(ctx context.Context, node *corev3.Node) (objects.Name, error)
+	// Answered receives each ACK and NACK of an Envoy, and Left the end of its stream; both may be
 	// nil. The receiver logs NACKs, except those of endpoints. Both must be safe for concurrent
 	// use.
-	Heard func(from Envoy, a order.Answer)
-	Left  func(who Envoy)
+	Answered     func(from Envoy, a order.Answer)
+	Disconnected func(who Envoy)
 	// Settled is called when an Envoy has acknowledged or rejected every resource up to a change of
 	// [Server.Set], endpoints apart. It may be nil, and must be safe for concurrent use.
 	Settled func(who Envoy, change uint64)
@@ -156,7 +156,7 @@ type aggregated struct {
 	node    string
 }
 
-func (a aggregated) hear(*discoveryv3.DeltaDiscoveryRequest) {}
+func (a aggregated) receive(*discoveryv3.DeltaDiscoveryRequest) {}
 
 func (a aggregated) now() (order.Snapshot, change, <-chan struct{}) {
 	a.mu.Lock()
@@ -171,8 +171,8 @@ func (a aggregated) end() {
 
 // feed is the source of a stream's resources. One goroutine uses it.
 type feed interface {
-	// hear receives each request, and sets its type if the service implies it.
-	hear(r *discoveryv3.DeltaDiscoveryRequest)
+	// receive receives each request, and sets its type if the service implies it.
+	receive(r *discoveryv3.DeltaDiscoveryRequest)
 	// now returns the resources (nil before they are known), the latest change, and a channel that
 	// is closed at the next change.
 	now() (order.Snapshot, change, <-chan struct{})
@@ -193,15 +193,15 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 	if err != nil {
 		return err
 	}
-	gateway, err := s.Who(ctx, r.GetNode())
+	gateway, err := s.Identify(ctx, r.GetNode())
 	if err != nil {
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
 	who := Envoy{gateway, r.GetNode().GetId(), s.served.Add(1)} // only the first request has the node
 	from := open(gateway, who.Node)
 	defer from.end()
-	if s.Left != nil {
-		defer s.Left(who)
+	if s.Disconnected != nil {
+		defer s.Disconnected(who)
 	}
 	requests := make(chan *discoveryv3.DeltaDiscoveryRequest)
 	go func() {
@@ -219,7 +219,7 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 		}
 	}()
 	to := order.New()
-	from.hear(r)
+	from.receive(r)
 	to.Hear(r)           // it cannot answer anything yet
 	var behind time.Time // since when it lacks something; zero if it has everything
 	var settled uint64   // the latest change that it has completely
@@ -250,9 +250,9 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 			if !ok {
 				return nil
 			}
-			from.hear(r)
+			from.receive(r)
 			if a, ok := to.Hear(r); ok {
-				s.heard(who, a)
+				s.received(who, a)
 			}
 		case <-changed:
 		case <-s.closed.Done():
@@ -261,9 +261,9 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 	}
 }
 
-// Said identifies an Envoy by its node's cluster, unchecked. It is for sockets, where file
+// FromNode identifies an Envoy by its node's cluster, unchecked. It is for sockets, where file
 // permissions decide who may call.
-func Said(_ context.Context, node *corev3.Node) (objects.Name, error) {
+func FromNode(_ context.Context, node *corev3.Node) (objects.Name, error) {
 	name, ok := objects.ParseName(node.GetCluster())
 	if !ok {
 		return name, fmt.Errorf("the node's cluster is %q: want the Gateway, as NAMESPACE/NAME; control bootstrap writes it",
@@ -312,17 +312,17 @@ func (s *Server) Run(ctx context.Context, l net.Listener, secure *tls.Config) er
 	return nil
 }
 
-// heard passes on an ACK or NACK.
-func (s *Server) heard(from Envoy, a order.Answer) {
+// received passes on an ACK or NACK.
+func (s *Server) received(from Envoy, a order.Answer) {
 	if a.Refused != "" {
 		s.Meter.EnvoyRefused(kinds[a.Type])
 	}
-	if a.Refused != "" && (s.Heard == nil || a.Type == order.Endpoints) {
+	if a.Refused != "" && (s.Answered == nil || a.Type == order.Endpoints) {
 		s.Log.Error("an Envoy rejected its configuration", "gateway", from.Gateway.String(), "envoy", from.Node, "type", a.Type,
 			"resources", a.Names, "err", a.Refused)
 	}
-	if s.Heard != nil {
-		s.Heard(from, a)
+	if s.Answered != nil {
+		s.Answered(from, a)
 	}
 }
 

@@ -67,7 +67,7 @@ func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.server = ads.New(ads.Config{Log: slog.New(slog.DiscardHandler),
-			Who: func(ctx context.Context, node *corev3.Node) (objects.Name, error) {
+			Identify: func(ctx context.Context, node *corev3.Node) (objects.Name, error) {
 				name, err := ads.Certified(ctx, node)
 				said <- name
 				return name, err

@@ -27,7 +27,7 @@ type cluster struct {
 // stream of its own, so a change wakes only the subscribers of its cluster.
 type lists struct {
 	mu        sync.Mutex                                   // guards the following
-	given     map[objects.Name]map[string][]netip.AddrPort // the last argument of SetEndpoints
+	sent      map[objects.Name]map[string][]netip.AddrPort // the last argument of SetEndpoints
 	resources map[objects.Name]map[string]order.Resource   // the same, encoded; the inner maps do not change
 	latest    change
 	followers map[cluster]map[*follower]bool
@@ -48,7 +48,7 @@ func (s *Server) SetEndpoints(all map[objects.Name]map[string][]netip.AddrPort) 
 		news := was == nil
 		for name, list := range clusters {
 			r, there := was[name]
-			if !there || !slices.Equal(l.given[gateway][name], list) {
+			if !there || !slices.Equal(l.sent[gateway][name], list) {
 				var err error
 				if r, err = resource(order.Endpoints, envoy.Endpoints(name, list)); err != nil {
 					return err
@@ -62,7 +62,7 @@ func (s *Server) SetEndpoints(all map[objects.Name]map[string][]netip.AddrPort) 
 		}
 		resources[gateway] = is
 	}
-	l.given, l.resources = all, resources
+	l.sent, l.resources = all, resources
 	if len(changed) > 0 {
 		l.latest.at = time.Now()
 	}
@@ -92,8 +92,8 @@ type follower struct {
 	follows map[cluster]bool
 }
 
-// hear subscribes before it reads the lists, so that it misses no change between the two.
-func (f *follower) hear(r *discoveryv3.DeltaDiscoveryRequest) {
+// receive subscribes before it reads the lists, so that it misses no change between the two.
+func (f *follower) receive(r *discoveryv3.DeltaDiscoveryRequest) {
 	r.TypeUrl = order.Endpoints // the service implies it
 	names := r.GetResourceNamesSubscribe()
 	if f.follows == nil {

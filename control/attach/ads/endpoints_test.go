@@ -42,7 +42,7 @@ func inMemory(t *testing.T, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, server: ads.New(ads.Config{
-			Who: func(_ context.Context, node *corev3.Node) (objects.Name, error) {
+			Identify: func(_ context.Context, node *corev3.Node) (objects.Name, error) {
 				if node.GetCluster() == "" {
 					return objects.Name{}, errors.New("it names no Gateway")
 				}

@@ -128,14 +128,14 @@ func (s *stack) run(at envoy.Place) {
 
 func (s *stack) newServer() *ads.Server {
 	return ads.New(ads.Config{
-		Who: func(_ context.Context, node *corev3.Node) (objects.Name, error) {
+		Identify: func(_ context.Context, node *corev3.Node) (objects.Name, error) {
 			namespace, name, ok := strings.Cut(node.GetCluster(), "/")
 			if !ok {
 				return objects.Name{}, errors.New("it names no Gateway")
 			}
 			return objects.Name{Namespace: namespace, Name: name}, nil
 		},
-		Heard: func(from ads.Envoy, a order.Answer) {
+		Answered: func(from ads.Envoy, a order.Answer) {
 			if from.Gateway != gateway || from.Node != "envoy-0" {
 				s.t.Errorf("the Envoy %v answers", from)
 			}

@@ -312,7 +312,7 @@ func (q *Bisection) answered(is answer) {
 // Fault is a NACK without a known route as its cause.
 type Fault struct {
 	Resource
-	Words string
+	Message string
 }
 
 // Faults returns the NACKs that leaving out routes does not explain, in order.

@@ -255,10 +255,10 @@ func TestScenarios(t *testing.T) {
 			}
 			out := w.out()
 			for _, of := range slices.SortedFunc(maps.Keys(out), func(x, y objects.Object) int { return x.Name.Compare(y.Name) }) {
-				w.logf("out: %s, dropped %v: %s\n", of.Name.Name, out[of].Dropped, out[of].Words)
+				w.logf("out: %s, dropped %v: %s\n", of.Name.Name, out[of].Dropped, out[of].Message)
 			}
 			for _, f := range w.q.Faults() {
-				w.logf("fault: %s: %s\n", f.Name, f.Words)
+				w.logf("fault: %s: %s\n", f.Name, f.Message)
 			}
 			for _, number := range slices.Sorted(maps.Keys(w.envoys)) {
 				has := w.envoys[number].has
@@ -319,9 +319,9 @@ func TestThoseThatAreRefusedAreLeftOutAndNoOthers(t *testing.T) {
 		check := func() {
 			t.Helper()
 			for of, left := range w.out() {
-				content := strings.TrimSuffix(strings.TrimPrefix(left.Words, "I do not like "), ":500")
+				content := strings.TrimSuffix(strings.TrimPrefix(left.Message, "I do not like "), ":500")
 				if !ever[content] || nameOf(content) != of {
-					t.Fatalf("seed %d: %s is left out: %s", seed, of, left.Words)
+					t.Fatalf("seed %d: %s is left out: %s", seed, of, left.Message)
 				}
 				if left.Dropped && !ever[content+":500"] {
 					t.Fatalf("seed %d: %s is dropped, and its matches are fine", seed, of)
@@ -392,7 +392,7 @@ func TestOneOfAThousandIsFoundSoon(t *testing.T) {
 				w.plan()
 				w.settle()
 				out := w.out()
-				if left, is := out[nameOf(bad)]; len(out) != 1 || !is || left.Dropped != matches || left.Words != "I do not like "+bad {
+				if left, is := out[nameOf(bad)]; len(out) != 1 || !is || left.Dropped != matches || left.Message != "I do not like "+bad {
 					t.Errorf("of a thousand, where %d is refused: %v is left out", at, out)
 				}
 				limit := 2
@@ -453,12 +453,12 @@ func TestFaultsAreOfWhatWordsName(t *testing.T) {
 	q.Plan(nil)
 	q.Offer(offers)
 	const words = "Error adding/updating listener(s) port-8080: no such address"
-	listener := bisect.Fault{Resource: bisect.Resource{Type: order.Listeners, Name: "port-8080"}, Words: words}
-	secret := bisect.Fault{Resource: bisect.Resource{Type: order.Secrets, Name: "secret/ns/a"}, Words: "KEY_VALUES_MISMATCH"}
+	listener := bisect.Fault{Resource: bisect.Resource{Type: order.Listeners, Name: "port-8080"}, Message: words}
+	secret := bisect.Fault{Resource: bisect.Resource{Type: order.Secrets, Name: "secret/ns/a"}, Message: "KEY_VALUES_MISMATCH"}
 	hear(1, order.Listeners, words, versions)
 	expect("it names one of three", listener)
-	hear(1, order.Secrets, secret.Words, map[string]string{"secret/ns/a": "1"})
-	hear(2, order.Secrets, secret.Words, map[string]string{"secret/ns/a": "1"})
+	hear(1, order.Secrets, secret.Message, map[string]string{"secret/ns/a": "1"})
+	hear(2, order.Secrets, secret.Message, map[string]string{"secret/ns/a": "1"})
 	expect("it names none, and two say the same", listener, secret)
 	hear(1, order.Listeners, "", map[string]string{"port-8080": "1"})
 	expect("it has taken it", secret)

@@ -31,7 +31,7 @@ type search struct {
 	// while even the empty list may be rejected. high is one more than the number of routes while
 	// no list is known to be rejected. tries is the length of the current trial.
 	low, high int
-	words     string
+	message   string
 	tries     int
 	// lesser is true if the last route of the current trial answers 500 instead of its rules.
 	lesser bool
@@ -72,7 +72,7 @@ func (s *search) refused(words string) {
 		s.leaveOut(true)
 		return
 	}
-	s.high, s.words = s.tries, words
+	s.high, s.message = s.tries, words
 	s.next()
 }
 
@@ -104,7 +104,7 @@ func (s *search) next() {
 // after it.
 func (s *search) leaveOut(dropped bool) {
 	last := s.routes[s.high-1]
-	s.out[last.of] = plan.LeftOut{Words: s.words, Dropped: dropped}
+	s.out[last.of] = plan.LeftOut{Message: s.message, Dropped: dropped}
 	s.rejected = append(s.rejected, last)
 	s.lesser, s.low, s.high = false, s.high, len(s.routes)+1
 	s.next()

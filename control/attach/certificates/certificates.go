@@ -191,7 +191,7 @@ func (w *Watch) Take(name objects.Name, data map[string][]byte, err error) {
 		return
 	}
 	w.known[name] = is
-	w.tell(name, is)
+	w.logChange(name, is)
 	if slices.Contains(w.awaited, name) {
 		return
 	}
@@ -201,7 +201,7 @@ func (w *Watch) Take(name objects.Name, data map[string][]byte, err error) {
 	}
 }
 
-func (w *Watch) tell(name objects.Name, is plan.Certificate) {
+func (w *Watch) logChange(name objects.Name, is plan.Certificate) {
 	log := w.log.With(strings.ToLower(w.kind.name), name.String())
 	switch {
 	case is.Fault != "" && len(is.Chain) > 0:

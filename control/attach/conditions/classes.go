@@ -80,7 +80,7 @@ func (w *writer) classes() {
 		})
 		accepted := is(gatewayv1.GatewayClassConditionStatusAccepted, gatewayv1.GatewayClassReasonAccepted, "")
 		if v := w.Attachments.Classes[c.Name].Refused; v != (attach.Verdict{}) {
-			accepted = not(gatewayv1.GatewayClassConditionStatusAccepted, v.Reason, v.Words)
+			accepted = not(gatewayv1.GatewayClassConditionStatusAccepted, v.Reason, v.Message)
 		}
 		s.Conditions = append(s.Conditions, accepted)
 		if w.Versions != nil {

@@ -72,7 +72,7 @@ func read(t *testing.T, input string) conditions.Input {
 		for name, g := range k.Gateways {
 			is := conditions.Gateway{Ports: make(map[int32]conditions.Port)}
 			if g.Fault != "" {
-				is.Fault = attach.Verdict{Reason: string(gatewayv1.GatewayReasonNoResources), Words: g.Fault}
+				is.Fault = attach.Verdict{Reason: string(gatewayv1.GatewayReasonNoResources), Message: g.Fault}
 			}
 			for _, a := range g.Addresses {
 				is.Addresses = append(is.Addresses, gatewayv1.GatewayStatusAddress{Type: ptr.To(gatewayv1.IPAddressType), Value: a})

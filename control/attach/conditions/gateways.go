@@ -27,8 +27,8 @@ func (w *writer) gateway(g *attach.Gateway) {
 	s.Conditions = []metav1.Condition{accepted, w.programmed(g, own, accepted)}
 	if g.Shows() != nil {
 		resolved := is(gatewayv1.GatewayConditionResolvedRefs, gatewayv1.GatewayReasonResolvedRefs, "")
-		if v := w.Plans.Showing[g.Name]; v != (attach.Verdict{}) {
-			resolved = not(gatewayv1.GatewayConditionResolvedRefs, v.Reason, v.Words)
+		if v := w.Plans.Presenting[g.Name]; v != (attach.Verdict{}) {
+			resolved = not(gatewayv1.GatewayConditionResolvedRefs, v.Reason, v.Message)
 		}
 		s.Conditions = append(s.Conditions, resolved)
 	}
@@ -89,7 +89,7 @@ func (w *writer) unserved(all []*attach.Listener) string {
 func (w *writer) accepted(g *attach.Gateway, own []*attach.Listener) metav1.Condition {
 	const of = gatewayv1.GatewayConditionAccepted
 	if v := g.Refused; v != (attach.Verdict{}) {
-		return not(of, v.Reason, v.Words)
+		return not(of, v.Reason, v.Message)
 	}
 	for _, a := range g.Spec.Addresses {
 		if kind := ptr.Deref(a.Type, gatewayv1.IPAddressType); kind != gatewayv1.IPAddressType {
@@ -115,7 +115,7 @@ func (w *writer) programmed(g *attach.Gateway, own []*attach.Listener, accepted 
 		return not(of, gatewayv1.GatewayReasonInvalid, "it is not accepted")
 	}
 	if v := w.Gateways[g.Name].Fault; v != (attach.Verdict{}) {
-		return not(of, v.Reason, v.Words)
+		return not(of, v.Reason, v.Message)
 	}
 	if len(own) == 0 {
 		own = g.Listeners
@@ -194,7 +194,7 @@ func (w *writer) set(g *attach.Gateway, set *attach.Set, gateway metav1.Conditio
 	accepted := is(gatewayv1.ListenerSetConditionAccepted, gatewayv1.ListenerSetReasonAccepted, "")
 	switch {
 	case set.Refused != (attach.Verdict{}):
-		return both(set.Refused.Reason, set.Refused.Words)
+		return both(set.Refused.Reason, set.Refused.Message)
 	case !good(gateway):
 		return both(string(gatewayv1.ListenerSetReasonParentNotAccepted), fmt.Sprintf("Gateway %s is not accepted", g.Name))
 	case !slices.ContainsFunc(own, func(l *attach.Listener) bool { return w.served[l] }):
@@ -233,25 +233,25 @@ func (w *writer) listener(g *attach.Gateway, l *attach.Listener) Listener {
 	fault := w.Plans.Listeners[l]
 	switch {
 	case fault != (attach.Verdict{}):
-		resolved = not(gatewayv1.ListenerConditionResolvedRefs, fault.Reason, fault.Words)
+		resolved = not(gatewayv1.ListenerConditionResolvedRefs, fault.Reason, fault.Message)
 	case l.OtherKinds:
 		resolved = not(gatewayv1.ListenerConditionResolvedRefs, gatewayv1.ListenerReasonInvalidRouteKinds,
 			fmt.Sprintf("allowedRoutes.kinds has kinds that cannot attach to a listener of protocol %s", l.Protocol))
 	}
 	port, answered := w.Gateways[g.Name].Ports[l.Port]
 	if v := w.Plans.Refused[l]; v != (attach.Verdict{}) {
-		accepted = not(gatewayv1.ListenerConditionAccepted, v.Reason, v.Words)
+		accepted = not(gatewayv1.ListenerConditionAccepted, v.Reason, v.Message)
 	}
 	switch v := l.Refused; {
 	case slices.Contains(conflicts, v.Reason):
-		conflicted = is(gatewayv1.ListenerConditionConflicted, v.Reason, v.Words)
-		accepted = not(gatewayv1.ListenerConditionAccepted, v.Reason, v.Words)
-		programmed = not(gatewayv1.ListenerConditionProgrammed, v.Reason, v.Words)
+		conflicted = is(gatewayv1.ListenerConditionConflicted, v.Reason, v.Message)
+		accepted = not(gatewayv1.ListenerConditionAccepted, v.Reason, v.Message)
+		programmed = not(gatewayv1.ListenerConditionProgrammed, v.Reason, v.Message)
 	case refused(l):
-		accepted = not(gatewayv1.ListenerConditionAccepted, v.Reason, v.Words)
-		programmed = not(gatewayv1.ListenerConditionProgrammed, gatewayv1.ListenerReasonInvalid, v.Words)
+		accepted = not(gatewayv1.ListenerConditionAccepted, v.Reason, v.Message)
+		programmed = not(gatewayv1.ListenerConditionProgrammed, gatewayv1.ListenerReasonInvalid, v.Message)
 	case !w.served[l]:
-		programmed = not(gatewayv1.ListenerConditionProgrammed, gatewayv1.ListenerReasonInvalid, fault.Words)
+		programmed = not(gatewayv1.ListenerConditionProgrammed, gatewayv1.ListenerReasonInvalid, fault.Message)
 	case port.Refused != "":
 		programmed = not(gatewayv1.ListenerConditionProgrammed, gatewayv1.ListenerReasonInvalid, refusal(l, port))
 	case !answered:

@@ -58,11 +58,11 @@ func (w *writer) conditions(of objects.Object, p attach.Parent, others map[at]st
 	}
 	accepted := is(gatewayv1.RouteConditionAccepted, gatewayv1.RouteReasonAccepted, "")
 	if refused != (attach.Verdict{}) {
-		accepted = not(gatewayv1.RouteConditionAccepted, refused.Reason, refused.Words)
+		accepted = not(gatewayv1.RouteConditionAccepted, refused.Reason, refused.Message)
 	}
 	resolved := is(gatewayv1.RouteConditionResolvedRefs, gatewayv1.RouteReasonResolvedRefs, "")
 	if verdict.Refs != (attach.Verdict{}) {
-		resolved = not(gatewayv1.RouteConditionResolvedRefs, verdict.Refs.Reason, verdict.Refs.Words)
+		resolved = not(gatewayv1.RouteConditionResolvedRefs, verdict.Refs.Reason, verdict.Refs.Message)
 	}
 	all := []metav1.Condition{accepted, resolved}
 	if !good(accepted) {
@@ -127,7 +127,7 @@ func (w *writer) pools() {
 	for i := range w.Network.Pools {
 		s := w.add(pool.Kind, &w.Network.Pools[i])
 		v := w.Plans.Pools[s.Object.Name]
-		s.sayOf(users[s.Object.Name], judged(v.Refused, v.Refs)...)
+		s.messageOf(users[s.Object.Name], judged(v.Refused, v.Refs)...)
 	}
 }
 
@@ -138,7 +138,7 @@ func (w *writer) policies() {
 	for i := range w.Network.Policies {
 		s := w.add(objects.BackendTLSPolicyKind, &w.Network.Policies[i])
 		v := w.Plans.Policies[s.Object.Name]
-		s.sayOf(users[s.Object.Name], judged(v.Refused, v.Refs)...)
+		s.messageOf(users[s.Object.Name], judged(v.Refused, v.Refs)...)
 	}
 }
 
@@ -157,17 +157,17 @@ func (w *writer) users(used func(*plan.Plan) []objects.Name) map[objects.Name][]
 func judged(refused, refs attach.Verdict) []metav1.Condition {
 	accepted := is(gatewayv1.RouteConditionAccepted, gatewayv1.RouteReasonAccepted, "")
 	if refused != (attach.Verdict{}) {
-		accepted = not(gatewayv1.RouteConditionAccepted, refused.Reason, refused.Words)
+		accepted = not(gatewayv1.RouteConditionAccepted, refused.Reason, refused.Message)
 	}
 	resolved := is(gatewayv1.RouteConditionResolvedRefs, gatewayv1.RouteReasonResolvedRefs, "")
 	if refs != (attach.Verdict{}) {
-		resolved = not(gatewayv1.RouteConditionResolvedRefs, refs.Reason, refs.Words)
+		resolved = not(gatewayv1.RouteConditionResolvedRefs, refs.Reason, refs.Message)
 	}
 	return []metav1.Condition{accepted, resolved}
 }
 
-// sayOf gives an object the same conditions at some Gateways.
-func (s *Status) sayOf(gateways []objects.Name, conditions ...metav1.Condition) {
+// messageOf gives an object the same conditions at some Gateways.
+func (s *Status) messageOf(gateways []objects.Name, conditions ...metav1.Condition) {
 	for _, gateway := range gateways {
 		s.Parents = append(s.Parents, Parent{
 			gatewayv1.ParentReference{

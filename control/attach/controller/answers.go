@@ -13,35 +13,35 @@ type Answers struct {
 	news chan struct{} // capacity 1: there are answers
 
 	mu  sync.Mutex // guards the following
-	all []said
+	all []answer
 }
 
-// said is an answer, the end of a stream, or the last change (above 0) that an Envoy has
+// answer is an answer, the end of a stream, or the last change (above 0) that an Envoy has
 // completely.
-type said struct {
+type answer struct {
 	from ads.Envoy
 	order.Answer
-	left    bool
-	settled uint64
+	disconnected bool
+	settled      uint64
 }
 
 // NewAnswers returns an empty queue.
 func NewAnswers() *Answers { return &Answers{news: make(chan struct{}, 1)} }
 
-// Heard implements [ads.Config]. It ignores answers about endpoints.
-func (a *Answers) Heard(from ads.Envoy, is order.Answer) {
+// Answered implements [ads.Config]. It ignores answers about endpoints.
+func (a *Answers) Answered(from ads.Envoy, is order.Answer) {
 	if is.Type != order.Endpoints {
-		a.add(said{from: from, Answer: is})
+		a.add(answer{from: from, Answer: is})
 	}
 }
 
 // Settled implements [ads.Config].
-func (a *Answers) Settled(who ads.Envoy, change uint64) { a.add(said{from: who, settled: change}) }
+func (a *Answers) Settled(who ads.Envoy, change uint64) { a.add(answer{from: who, settled: change}) }
 
-// Left implements [ads.Config].
-func (a *Answers) Left(who ads.Envoy) { a.add(said{from: who, left: true}) }
+// Disconnected implements [ads.Config].
+func (a *Answers) Disconnected(who ads.Envoy) { a.add(answer{from: who, disconnected: true}) }
 
-func (a *Answers) add(s said) {
+func (a *Answers) add(s answer) {
 	a.mu.Lock()
 	a.all = append(a.all, s)
 	a.mu.Unlock()
@@ -52,7 +52,7 @@ func (a *Answers) add(s said) {
 }
 
 // take returns the queued answers, in order per Envoy.
-func (a *Answers) take() []said {
+func (a *Answers) take() []answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := a.all

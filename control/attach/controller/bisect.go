@@ -59,7 +59,7 @@ func (d *Controller) refused() map[objects.Name]plan.Refused {
 			if _, known := q.refused.Routes[of]; !known {
 				d.Log.Error("an Envoy rejected a route; it is left out until it changes",
 					"gateway", name.String(), "route", d.world.Where(of.Kind, of.Name), "dropped", is.Routes[of].Dropped, "err",
-					is.Routes[of].Words)
+					is.Routes[of].Message)
 			}
 		}
 		for of := range q.refused.Routes {
@@ -88,7 +88,7 @@ var kinds = map[string]string{order.Clusters: "cluster", order.Secrets: "secret"
 func others(all []bisect.Fault) []string {
 	words := make([]string, len(all))
 	for i, f := range all {
-		words[i] = fmt.Sprintf("%s %s: %s", kinds[f.Type], f.Name, f.Words)
+		words[i] = fmt.Sprintf("%s %s: %s", kinds[f.Type], f.Name, f.Message)
 	}
 	return words
 }
@@ -113,7 +113,7 @@ func (q *bisection) offer(in func() map[string][]objects.Object, given order.Sna
 func (d *Controller) receive() {
 	for _, s := range d.Answers.take() {
 		switch {
-		case s.left:
+		case s.disconnected:
 			delete(d.envoys, s.from)
 		case s.settled > 0:
 			d.envoys[s.from] = s.settled
@@ -122,7 +122,7 @@ func (d *Controller) receive() {
 		q := d.bisections[s.from.Gateway]
 		switch {
 		case q == nil:
-		case s.left:
+		case s.disconnected:
 			q.Disconnected(s.from.Stream)
 		default:
 			q.Answered(s.from.Stream, s.Answer)

@@ -83,9 +83,10 @@ func start(t *testing.T) *control {
 			c.answers++
 			c.mu.Unlock()
 		}
-		answers.Heard(from, is)
+		answers.Answered(from, is)
 	}
-	envoys := ads.New(ads.Config{Who: ads.Said, Heard: heard, Left: answers.Left, Settled: answers.Settled, Log: log})
+	envoys := ads.New(ads.Config{Identify: ads.FromNode, Answered: heard, Disconnected: answers.Disconnected, Settled: answers.Settled,
+		Log: log})
 	driver := controller.New(controller.Config{Template: c.template, Envoys: envoys, Answers: answers, Log: log,
 		Planned: func(p controller.Plans) {
 			c.mu.Lock()
@@ -130,7 +131,7 @@ func (c *control) verdict(route string) string {
 		return ""
 	}
 	v := c.plans.Routes[objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: route}}]
-	return v.Envoys[objects.Name{Namespace: "ns", Name: "g"}].Words
+	return v.Envoys[objects.Name{Namespace: "ns", Name: "g"}].Message
 }
 
 // others returns what Envoys of the first Gateway reject besides routes.

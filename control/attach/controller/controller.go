@@ -59,7 +59,7 @@ type Controller struct {
 	planned    *plan.Plans // with the routes that Envoys reject
 	plans      *plan.Plans // without them
 	makers     map[objects.Name]*maker
-	given      map[objects.Name]order.Snapshot // without lingering clusters and trials
+	sent       map[objects.Name]order.Snapshot // without lingering clusters and trials
 	left       lingering
 	bisections map[objects.Name]*bisection
 	folder     plan.Known // of a folder: the last results
@@ -138,7 +138,7 @@ func (d *Controller) follow(ctx context.Context, w *objects.World) {
 			d.Replanned(time.Since(began))
 		}
 	case another:
-		d.tellEndpoints()
+		d.sendEndpoints()
 	}
 }
 
@@ -152,7 +152,7 @@ func (d *Controller) put() {
 		snapshot, err := d.snapshot(p, d.attached.Gateways[i])
 		if err != nil {
 			d.Log.Error("cannot configure the Envoys of a Gateway; they keep what they have", "gateway", p.Gateway.String(), "err", err)
-			snapshot = d.given[p.Gateway]
+			snapshot = d.sent[p.Gateway]
 		}
 		if snapshot != nil {
 			given[p.Gateway] = snapshot
@@ -160,22 +160,22 @@ func (d *Controller) put() {
 			d.bisections[p.Gateway].offer(sync.OnceValue(func() map[string][]objects.Object { return maker.RoutesIn(p) }), snapshot)
 		}
 	}
-	d.left.note(d.given, given, time.Now())
-	had := d.given
-	d.given = given
+	d.left.note(d.sent, given, time.Now())
+	had := d.sent
+	d.sent = given
 	if d.Peers != nil {
 		d.digests = make(map[objects.Name]string, len(given))
 		for name, snapshot := range given {
 			d.digests[name] = digest(snapshot)
 		}
 	}
-	d.tellEndpoints() // a cluster waits for its endpoints
+	d.sendEndpoints() // a cluster waits for its endpoints
 	d.give(had, given, d.publish())
 	d.say()
 }
 
 // publish sends the current resources to Envoys, and returns the number of the change.
-func (d *Controller) publish() uint64 { return d.Envoys.Set(d.withTrials(d.left.with(d.given))) }
+func (d *Controller) publish() uint64 { return d.Envoys.Set(d.withTrials(d.left.with(d.sent))) }
 
 // say reports the plans in force.
 func (d *Controller) say() {
@@ -197,8 +197,8 @@ func (d *Controller) known(ctx context.Context, secrets, configMaps []objects.Na
 	return d.folder
 }
 
-// tellEndpoints sends the endpoints of the Services that plans name.
-func (d *Controller) tellEndpoints() {
+// sendEndpoints sends the endpoints of the Services that plans name.
+func (d *Controller) sendEndpoints() {
 	if err := d.Envoys.SetEndpoints(services.Of(d.plans.Gateways, d.world.Network, d.world.Slices)); err != nil {
 		d.Log.Error("cannot send the endpoints of Services to Envoys; they keep the last ones", "err", err)
 	}

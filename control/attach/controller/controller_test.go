@@ -52,7 +52,7 @@ func driver(t testing.TB) *Controller {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Config{Template: template, Envoys: ads.New(ads.Config{Who: ads.Said, Log: slog.New(slog.DiscardHandler)}),
+	return New(Config{Template: template, Envoys: ads.New(ads.Config{Identify: ads.FromNode, Log: slog.New(slog.DiscardHandler)}),
 		Answers: NewAnswers(), Log: slog.New(slog.DiscardHandler)})
 }
 
@@ -72,12 +72,12 @@ func TestWhatIsGivenIsThatOfAnyControl(t *testing.T) {
 			}
 			other := driver(t)
 			other.follow(ctx, w)
-			if !maps.EqualFunc(d.given, other.given, same) {
+			if !maps.EqualFunc(d.sent, other.sent, same) {
 				t.Fatalf("walk %d, step %d: Envoys are given something else after changes than from the start; the plans are\n%s\nand\n%s",
 					seed, step, d.plans.Text(), other.plans.Text())
 			}
-			if len(d.makers) != len(d.given) {
-				t.Fatalf("walk %d, step %d: there are %d Gateways, and what was made of %d", seed, step, len(d.given), len(d.makers))
+			if len(d.makers) != len(d.sent) {
+				t.Fatalf("walk %d, step %d: there are %d Gateways, and what was made of %d", seed, step, len(d.sent), len(d.makers))
 			}
 			for name, q := range d.bisections {
 				if p := other.bisections[name]; !reflect.DeepEqual(q.planned.Contents, p.planned.Contents) {

@@ -41,7 +41,7 @@ type SeenOf struct {
 type SeenRoute struct {
 	// Content is that of [plan.Plan.Contents]. A route with other content has changed since.
 	Content string `json:"content"`
-	Words   string `json:"words"`
+	Message string `json:"words"`
 	Dropped bool   `json:"dropped,omitempty"`
 }
 
@@ -72,7 +72,7 @@ func (d *Controller) share() {
 			if is.Routes == nil {
 				is.Routes = make(map[string]SeenRoute)
 			}
-			is.Routes[of.String()] = SeenRoute{q.planned.Contents[of], left.Words, left.Dropped}
+			is.Routes[of.String()] = SeenRoute{q.planned.Contents[of], left.Message, left.Dropped}
 		}
 		if is.Has != "" || len(is.Refused)+len(is.Routes) > 0 {
 			now[name.String()] = is
@@ -93,7 +93,7 @@ func (q *bisection) also(is plan.Refused, of objects.Name, peers map[string]Seen
 		for route, content := range q.planned.Contents {
 			r, refused := seen.Routes[route.String()]
 			if _, known := is.Routes[route]; refused && !known && r.Content == content {
-				is.Routes[route] = plan.LeftOut{Words: r.Words, Dropped: r.Dropped}
+				is.Routes[route] = plan.LeftOut{Message: r.Message, Dropped: r.Dropped}
 			}
 		}
 	}

@@ -33,7 +33,7 @@ func pair(t *testing.T, routes string) (*Controller, *table) {
 		t.Fatal(err)
 	}
 	h := new(table)
-	d := New(Config{Template: template, Envoys: ads.New(ads.Config{Who: ads.Said, Log: slog.New(slog.DiscardHandler)}),
+	d := New(Config{Template: template, Envoys: ads.New(ads.Config{Identify: ads.FromNode, Log: slog.New(slog.DiscardHandler)}),
 		Answers: NewAnswers(), Peers: h, Log: slog.New(slog.DiscardHandler)})
 	d.follow(t.Context(), objects.Build(network.Set(t, network.Standard(routes))))
 	return d, h
@@ -90,7 +90,7 @@ func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
 	before := d.digests[gateway]
 	say := func(content string) {
 		d.peers = map[string]Seen{"one": {gateway.String(): {Refused: []string{"secret x: no"},
-			Routes: map[string]SeenRoute{bad.String(): {Content: content, Words: "too large"}}}}}
+			Routes: map[string]SeenRoute{bad.String(): {Content: content, Message: "too large"}}}}}
 		d.put()
 	}
 	refused := func() []string {
@@ -138,17 +138,18 @@ func TestWhatEnvoysRefuseIsSharedAsItIs(t *testing.T) {
 		if now.After(time.Now().Add(time.Minute)) {
 			t.Fatal("it does not find the route that an Envoy refuses")
 		}
-		all := one.withTrials(one.given)[gateway]
+		all := one.withTrials(one.sent)[gateway]
 		for name, r := range all[order.Routes] {
 			is := order.Answer{Type: order.Routes, Names: []string{name}, Versions: map[string]string{name: r.Version}}
 			if bytes.Contains(r.Body.GetValue(), []byte("/bad")) {
 				is.Refused = "no such path"
 			}
-			one.Answers.Heard(from, is)
+			one.Answers.Answered(from, is)
 		}
-		for name, r := range one.given[gateway][order.Listeners] {
-			one.Answers.Heard(from, order.Answer{Type: order.Listeners, Names: []string{name}, Versions: map[string]string{name: r.Version},
-				Refused: name + ": port in use"})
+		for name, r := range one.sent[gateway][order.Listeners] {
+			one.Answers.Answered(from, order.Answer{Type: order.Listeners, Names: []string{name},
+				Versions: map[string]string{name: r.Version},
+				Refused:  name + ": port in use"})
 		}
 		one.receive()
 		one.bisect(now)
@@ -156,7 +157,7 @@ func TestWhatEnvoysRefuseIsSharedAsItIs(t *testing.T) {
 	one.share()
 	seen := h.shared[len(h.shared)-1]
 	is := seen[gateway.String()]
-	if r := is.Routes[bad.String()]; len(is.Routes) != 1 || r.Words != "no such path" || !r.Dropped {
+	if r := is.Routes[bad.String()]; len(is.Routes) != 1 || r.Message != "no such path" || !r.Dropped {
 		t.Errorf("it shares the routes %+v", is.Routes)
 	}
 	if len(is.Refused) != 1 || !strings.Contains(is.Refused[0], "port in use") {

@@ -12,7 +12,7 @@ import (
 func problems(plans *plan.Plans, where func(kind string, name objects.Name) string) []string {
 	var all []string
 	for _, f := range plans.Faults() {
-		all = append(all, f.Told(func(of objects.Object) string { return where(of.Kind, of.Name) }))
+		all = append(all, f.String(func(of objects.Object) string { return where(of.Kind, of.Name) }))
 	}
 	slices.Sort(all)
 	return slices.Compact(all)

@@ -178,7 +178,7 @@ spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}
 
 	route := objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "r"}}
 	content := r.latest.Plans.Gateways[0].Contents[route]
-	controls.say(map[string]Seen{"other": {"ns/g": {Routes: map[string]SeenRoute{route.String(): {Content: content, Words: "no"}}}}})
+	controls.say(map[string]Seen{"other": {"ns/g": {Routes: map[string]SeenRoute{route.String(): {Content: content, Message: "no"}}}}})
 	r.await("a route that another control's Envoy refuses is left out", func(p Plans) bool {
 		return len(p.Plans.Routes[route].Envoys) == 1
 	})

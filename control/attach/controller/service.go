@@ -54,7 +54,7 @@ func (s Service) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("envoy.yaml: %w", err)
 	}
-	who, secure, open := ads.Said, (*tls.Config)(nil), listen.Private
+	who, secure, open := ads.FromNode, (*tls.Config)(nil), listen.Private
 	if !strings.HasPrefix(s.Address, "unix:") {
 		who, open = ads.Certified, listen.On
 		authority, err := s.Authority(ctx)
@@ -70,7 +70,8 @@ func (s Service) Run(ctx context.Context) error {
 		return err
 	}
 	answers := NewAnswers()
-	envoys := ads.New(ads.Config{Who: who, Heard: answers.Heard, Left: answers.Left, Settled: answers.Settled, Meter: s.Meter, Log: s.Log})
+	envoys := ads.New(ads.Config{Identify: who, Answered: answers.Answered, Disconnected: answers.Disconnected, Settled: answers.Settled,
+		Meter: s.Meter, Log: s.Log})
 	c := Config{Template: template, Envoys: envoys, Answers: answers, Pods: s.Pods, Peers: s.Peers, Planned: s.Planned,
 		Replanned: s.Meter.Replanned, Log: s.Log}
 	if s.ByName != nil {

@@ -33,7 +33,7 @@ func TestAMakerMakesWhatATemplateDoes(t *testing.T) {
 			for _, p := range last.Gateways {
 				if step%2 == 0 {
 					silent := *p
-					silent.Silence += time.Minute
+					silent.IdleTimeout += time.Minute
 					silent.Copies = step%4 == 0
 					p = &silent
 				}

@@ -265,7 +265,7 @@ func (t *Template) picker() *extprocv3.ExternalProcessor {
 		// If a picker fails there is no pick. The cluster then follows the pool's failureMode.
 		FailureModeAllow: true,
 		StatusOnError:    &typev3.HttpStatus{Code: typev3.StatusCode_ServiceUnavailable},
-		MessageTimeout:   t.patience,
+		MessageTimeout:   t.messageTimeout,
 		ProcessingMode: &extprocv3.ProcessingMode{
 			RequestHeaderMode: extprocv3.ProcessingMode_SEND, RequestBodyMode: extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED,
 			RequestTrailerMode: extprocv3.ProcessingMode_SEND,

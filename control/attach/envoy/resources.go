@@ -257,8 +257,8 @@ func (t *Template) managerOf(routes string, o Options) (*anypb.Any, error) {
 }
 
 // findPools lets extproc set the cluster of a request in a header, after which Envoy routes again.
-// Told has more headers for extproc.
-func findPools(f *hcmv3.HttpFilter, told ...*corev3.HeaderValue) error {
+// Headers are added to extproc's calls.
+func findPools(f *hcmv3.HttpFilter, headers ...*corev3.HeaderValue) error {
 	is := new(extprocv3.ExternalProcessor)
 	if err := f.GetTypedConfig().UnmarshalTo(is); err != nil {
 		return err
@@ -269,7 +269,7 @@ func findPools(f *hcmv3.HttpFilter, told ...*corev3.HeaderValue) error {
 		return errors.New("envoy.yaml: want an allow_expression in the mutation_rules of ext_proc")
 	}
 	allowed.Regex += "|" + wire.PoolHeader
-	is.GrpcService.InitialMetadata = append(is.GetGrpcService().GetInitialMetadata(), told...)
+	is.GrpcService.InitialMetadata = append(is.GetGrpcService().GetInitialMetadata(), headers...)
 	config, err := anypb.New(is)
 	f.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}
 	return err

@@ -41,7 +41,7 @@ func (t *Template) routeOf(r *plan.Rule, listener string) (*routev3.Route, error
 	switch {
 	case r.Redirect != nil:
 		is.Action = &routev3.Route_Redirect{Redirect: redirectOf(r.Redirect, &r.Match)}
-		if r.Redirect.Unsaid != 0 {
+		if r.Redirect.DefaultPort != 0 {
 			on, err := anypb.New(&routev3.FilterConfig{Config: new(anypb.Any)})
 			if err != nil {
 				return nil, err
@@ -265,7 +265,7 @@ var redirectCodes = map[int32]routev3.RedirectAction_RedirectResponseCode{
 }
 
 func redirectOf(r *plan.Redirect, m *plan.Match) *routev3.RedirectAction {
-	is := &routev3.RedirectAction{HostRedirect: r.Host, PortRedirect: uint32(cmp.Or(r.Port, r.Unsaid)), ResponseCode: redirectCodes[r.Code]}
+	is := &routev3.RedirectAction{HostRedirect: r.Host, PortRedirect: uint32(cmp.Or(r.Port, r.DefaultPort)), ResponseCode: redirectCodes[r.Code]}
 	if r.Scheme != "" {
 		is.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: r.Scheme}
 	}

@@ -41,17 +41,17 @@ import (
 
 // Template is envoy.yaml, parsed. It is immutable. Make one with [Read].
 type Template struct {
-	bootstrap *bootstrapv3.Bootstrap
-	listener  *listenerv3.Listener
-	manager   *hcmv3.HttpConnectionManager
-	copies    *hcmv3.HttpFilter // copies requests and answers to extproc; not among the manager's
-	host      *routev3.VirtualHost
-	forward   *routev3.RouteAction // to endpoints
-	pool      *clusterv3.Cluster
-	answer    *routev3.RouteAction // to endpoints that take gRPC calls
-	calls     *clusterv3.Cluster
-	unread    *extprocv3.ExtProcOverrides // of such calls
-	patience  *durationpb.Duration        // for an answer of a picker
+	bootstrap      *bootstrapv3.Bootstrap
+	listener       *listenerv3.Listener
+	manager        *hcmv3.HttpConnectionManager
+	copies         *hcmv3.HttpFilter // copies requests and answers to extproc; not among the manager's
+	host           *routev3.VirtualHost
+	forward        *routev3.RouteAction // to endpoints
+	pool           *clusterv3.Cluster
+	answer         *routev3.RouteAction // to endpoints that take gRPC calls
+	calls          *clusterv3.Cluster
+	unread         *extprocv3.ExtProcOverrides // of such calls
+	messageTimeout *durationpb.Duration        // for an answer of a picker
 }
 
 // Read parses envoy.yaml.
@@ -99,7 +99,7 @@ func Read(text []byte) (*Template, error) {
 	}
 	for _, f := range t.manager.GetHttpFilters() {
 		if is := new(extprocv3.ExternalProcessor); f.GetTypedConfig().UnmarshalTo(is) == nil {
-			t.patience = is.GetMessageTimeout()
+			t.messageTimeout = is.GetMessageTimeout()
 		}
 	}
 	if len(t.manager.GetEarlyHeaderMutationExtensions()) != 1 {
@@ -122,18 +122,18 @@ func Read(text []byte) (*Template, error) {
 
 // wants is how a plan changes a Template.
 type wants struct {
-	silence time.Duration // idle timeout of answers; 0: the Template's own
-	copies  bool          // with the filter that copies
+	idleTimeout time.Duration // idle timeout of answers; 0: the Template's own
+	copies      bool          // with the filter that copies
 }
 
-func wantsOf(p *plan.Plan) wants { return wants{p.Silence, p.Copies} }
+func wantsOf(p *plan.Plan) wants { return wants{p.IdleTimeout, p.Copies} }
 
 // as returns the Template as a plan needs it.
 func (t *Template) as(w wants) *Template {
 	is := *t
-	if w.silence != 0 {
+	if w.idleTimeout != 0 {
 		is.forward = proto.CloneOf(t.forward)
-		is.forward.IdleTimeout = durationpb.New(w.silence)
+		is.forward.IdleTimeout = durationpb.New(w.idleTimeout)
 	}
 	if w.copies {
 		is.manager = proto.CloneOf(t.manager)

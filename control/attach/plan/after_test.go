@@ -26,7 +26,7 @@ func TestAfterIsOf(t *testing.T) {
 			want, got := plan.Of(a, n, known), plan.After(last, a, n, known)
 			for what, both := range map[string][2]any{
 				"Gateways": {want.Gateways, got.Gateways}, "Routes": {want.Routes, got.Routes}, "Policies": {want.Policies, got.Policies},
-				"Showing": {want.Showing, got.Showing}, "Refused": {want.Refused, got.Refused},
+				"Showing": {want.Presenting, got.Presenting}, "Refused": {want.Refused, got.Refused},
 				"Listeners": {want.Listeners, got.Listeners}, "Pools": {want.Pools, got.Pools},
 			} {
 				if !reflect.DeepEqual(both[0], both[1]) {

@@ -79,7 +79,7 @@ func (b *builder) certify(l *attach.Listener) []objects.Name {
 		}
 		_, usable, words := find(b.certificates, objects.SecretKind, name)
 		if words != "" {
-			note(attach.Verdict{Reason: string(gatewayv1.ListenerReasonInvalidCertificateRef), Words: words})
+			note(attach.Verdict{Reason: string(gatewayv1.ListenerReasonInvalidCertificateRef), Message: words})
 		}
 		if usable && !slices.Contains(all, name) {
 			all = append(all, name)
@@ -112,7 +112,7 @@ func mode(l *attach.Listener) gatewayv1.TLSModeType {
 }
 
 func refused(reason gatewayv1.ListenerConditionReason, format string, args ...any) attach.Verdict {
-	return attach.Verdict{Reason: string(reason), Words: fmt.Sprintf(format, args...)}
+	return attach.Verdict{Reason: string(reason), Message: fmt.Sprintf(format, args...)}
 }
 
 // show records the client certificate that the Envoys of a Gateway use towards Services, if any.
@@ -133,7 +133,7 @@ func (b *builder) show(g *attach.Gateway) {
 	}
 	c, usable, words := find(b.certificates, objects.SecretKind, name)
 	if words != "" {
-		b.showing[g.Name] = attach.Verdict{Reason: invalid, Words: words}
+		b.showing[g.Name] = attach.Verdict{Reason: invalid, Message: words}
 	}
 	if usable {
 		b.shows = &c
@@ -185,7 +185,7 @@ func (b *builder) askClients(g *attach.Gateway, l *Listener) bool {
 		}
 		c, usable, words := find(b.authorities, objects.ConfigMapKind, name)
 		if words != "" {
-			note(attach.Verdict{Reason: string(gatewayv1.ListenerReasonInvalidCACertificateRef), Words: words})
+			note(attach.Verdict{Reason: string(gatewayv1.ListenerReasonInvalidCACertificateRef), Message: words})
 		}
 		if usable {
 			some = true

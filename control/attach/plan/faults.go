@@ -15,20 +15,20 @@ type Fault struct {
 	Of objects.Object
 	// Listener is the listener with the error; empty for the whole object.
 	Listener string
-	// Why is the reason of a condition with a message, or only a message.
-	Why attach.Verdict
+	// Verdict is the reason of a condition with a message, or only a message.
+	Verdict attach.Verdict
 }
 
-// Told formats the Fault. Where returns where an object is written.
-func (f Fault) Told(where func(objects.Object) string) string {
+// String formats the Fault. Where returns where an object is written.
+func (f Fault) String(where func(objects.Object) string) string {
 	words := where(f.Of)
 	if f.Listener != "" {
 		words += ", listener " + f.Listener
 	}
-	if f.Why.Reason != "" {
-		words += ": " + f.Why.Reason
+	if f.Verdict.Reason != "" {
+		words += ": " + f.Verdict.Reason
 	}
-	return words + ": " + f.Why.Words
+	return words + ": " + f.Verdict.Message
 }
 
 // Faults lists, in order, the errors of the plans' objects, and objects that attach to nothing. It
@@ -46,7 +46,7 @@ func (p *Plans) Faults() []Fault {
 		note(objects.Object{Kind: objects.GatewayClassKind, Name: objects.Name{Name: name}}, "", c.Refused)
 	}
 	for _, g := range p.Attachments.Gateways {
-		note(objects.Object{Kind: objects.GatewayKind, Name: g.Name}, "", g.Refused, p.Showing[g.Name])
+		note(objects.Object{Kind: objects.GatewayKind, Name: g.Name}, "", g.Refused, p.Presenting[g.Name])
 		for _, s := range g.Sets {
 			note(objects.Object{Kind: objects.ListenerSetKind, Name: s.Name}, "", s.Refused)
 		}
@@ -62,7 +62,7 @@ func (p *Plans) Faults() []Fault {
 	for of, v := range p.Routes {
 		note(of, "", v.Refused, v.Refs)
 		if v.Partly != "" {
-			note(of, "", attach.Verdict{Reason: "in part", Words: v.Partly})
+			note(of, "", attach.Verdict{Reason: "in part", Message: v.Partly})
 		}
 	}
 	for name, v := range p.Pools {
@@ -74,13 +74,13 @@ func (p *Plans) Faults() []Fault {
 	for _, g := range p.Gateways {
 		for name, c := range g.Certificates {
 			if c.Warning != "" {
-				note(objects.Object{Kind: objects.SecretKind, Name: name}, "", attach.Verdict{Words: c.Warning})
+				note(objects.Object{Kind: objects.SecretKind, Name: name}, "", attach.Verdict{Message: c.Warning})
 			}
 		}
 	}
 	slices.SortFunc(all, func(a, b Fault) int {
 		return cmp.Or(cmp.Compare(a.Of.String(), b.Of.String()), cmp.Compare(a.Listener, b.Listener),
-			cmp.Compare(a.Why.Reason, b.Why.Reason), cmp.Compare(a.Why.Words, b.Why.Words))
+			cmp.Compare(a.Verdict.Reason, b.Verdict.Reason), cmp.Compare(a.Verdict.Message, b.Verdict.Message))
 	})
 	return slices.Compact(all)
 }
@@ -90,7 +90,7 @@ func (p *Plans) envoys() []string {
 	var all []string
 	for of, v := range p.Routes {
 		for _, is := range v.Envoys {
-			all = append(all, fmt.Sprintf("%s: %s: %s", of, is.Reason, is.Words))
+			all = append(all, fmt.Sprintf("%s: %s: %s", of, is.Reason, is.Message))
 		}
 	}
 	slices.Sort(all)

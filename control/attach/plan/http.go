@@ -281,7 +281,7 @@ func redirectOf(f *gatewayv1.HTTPRequestRedirectFilter, l *attach.Listener) *Red
 	}
 	if r.Port == wellKnown[scheme] {
 		if r.Host == "" && l.Port != wellKnown[strings.ToLower(string(l.Protocol))] {
-			r.Unsaid = r.Port // clients send the listener's port in the host
+			r.DefaultPort = r.Port // clients send the listener's port in the host
 		}
 		r.Port = 0
 	}

@@ -13,8 +13,8 @@ import (
 
 // LeftOut is a route that is left out of a plan, and why.
 type LeftOut struct {
-	// Words is Envoy's error.
-	Words string
+	// Message is Envoy's error.
+	Message string
 	// Dropped reports that Envoy also rejects the matches, so that the route has no rules.
 	// Otherwise its requests get [Failed].
 	Dropped bool
@@ -32,7 +32,7 @@ type Refused struct {
 // them.
 func (p *Plans) LeaveOut(refused map[objects.Name]Refused) *Plans {
 	is := &Plans{Attachments: p.Attachments, Gateways: make([]*Plan, len(p.Gateways)), Routes: p.Routes, Listeners: p.Listeners,
-		Refused: p.Refused, Showing: p.Showing, Pools: p.Pools, Policies: p.Policies, made: p.made}
+		Refused: p.Refused, Presenting: p.Presenting, Pools: p.Pools, Policies: p.Policies, made: p.made}
 	if slices.ContainsFunc(slices.Collect(maps.Values(refused)), func(r Refused) bool { return len(r.Routes) > 0 }) {
 		is.Routes = maps.Clone(p.Routes)
 	}
@@ -62,8 +62,8 @@ func (l LeftOut) verdict(of objects.Object, gateway objects.Name) attach.Verdict
 		then = "its rules are left out"
 	}
 	return attach.Verdict{
-		Reason: string(gatewayv1.RouteReasonUnsupportedValue),
-		Words:  fmt.Sprintf("the Envoys of Gateway %s reject it: %q: until it changes, %s", gateway, l.Words, then),
+		Reason:  string(gatewayv1.RouteReasonUnsupportedValue),
+		Message: fmt.Sprintf("the Envoys of Gateway %s reject it: %q: until it changes, %s", gateway, l.Message, then),
 	}
 }
 

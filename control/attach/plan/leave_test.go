@@ -28,8 +28,8 @@ func TestWhatEnvoysRefuseIsLeftOut(t *testing.T) {
 			before := all.Text()
 			told := all.LeaveOut(map[objects.Name]plan.Refused{{Namespace: "ns", Name: "g"}: {
 				Routes: map[objects.Object]plan.LeftOut{
-					httpRoute("bad"):   {Words: "Envoy's words"},
-					httpRoute("worse"): {Words: "a regular expression, it says", Dropped: true},
+					httpRoute("bad"):   {Message: "Envoy's words"},
+					httpRoute("worse"): {Message: "a regular expression, it says", Dropped: true},
 				},
 				Others: []string{"cluster service/ns/a/80: no"},
 			}}).Text()

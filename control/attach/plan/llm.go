@@ -45,7 +45,7 @@ func (b *builder) addPools(r *v1alpha1.LLMRoute, of objects.Object) (all []objec
 			continue
 		}
 		if !b.addPool(name, p) {
-			v.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: %s: its requests get 503", name, p.Refused.Words)
+			v.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: %s: its requests get 503", name, p.Refused.Message)
 		}
 	}
 	b.verdicts[of] = v.result()

@@ -31,9 +31,9 @@ type Plans struct {
 	Routes map[objects.Object]RouteVerdict
 	// Policies has a verdict for each BackendTLSPolicy of a Service that a plan leads to.
 	Policies map[objects.Name]PolicyVerdict
-	// Showing has the Gateways whose Envoys lack the client certificate that they should use
+	// Presenting has the Gateways whose Envoys lack the client certificate that they should use
 	// towards Services, and why.
-	Showing map[objects.Name]attach.Verdict
+	Presenting map[objects.Name]attach.Verdict
 	// Refused has the listeners that are not accepted for a reason other than attachment.
 	Refused map[*attach.Listener]attach.Verdict
 	// Listeners has the first unresolved reference of each listener, if any.
@@ -76,8 +76,8 @@ type RouteVerdict struct {
 // Plan is what the Envoys of one Gateway do.
 type Plan struct {
 	Gateway objects.Name
-	// Silence is the idle timeout of answers; 0: that of envoy.yaml.
-	Silence time.Duration
+	// IdleTimeout is the idle timeout of answers; 0: that of envoy.yaml.
+	IdleTimeout time.Duration
 	// Copies reports that extproc gets copies of requests and answers.
 	Copies bool
 	// Ports in order of number.
@@ -202,10 +202,10 @@ type Redirect struct {
 	Code   int32
 	Scheme string
 	Host   string
-	// Port is 0 for the scheme's default. Unsaid is that default, which Envoy must remove if it
-	// copies the request's host with a port.
-	Port, Unsaid int32
-	Path         *PathChange
+	// Port is 0 for the scheme's default. DefaultPort is that default, which Envoy must remove if
+	// it copies the request's host with a port.
+	Port, DefaultPort int32
+	Path              *PathChange
 }
 
 // PathChange replaces the whole path, or the rule's prefix of it.
@@ -262,7 +262,7 @@ func After(last *Plans, a *attach.Attachments, n *objects.Network, known Known) 
 		b.beside = besideOf(n, known)
 	}
 	plans := &Plans{
-		Attachments: a, Routes: b.became, Listeners: b.listeners, Refused: b.refused, Showing: b.showing,
+		Attachments: a, Routes: b.became, Listeners: b.listeners, Refused: b.refused, Presenting: b.showing,
 		Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict),
 		made: made{n, known, b.beside, b.served},
 	}
@@ -370,7 +370,7 @@ func (b *builder) gateway(number int, g *attach.Gateway) *Plan {
 	b.show(g)
 	p := &Plan{Gateway: g.Name, Certificates: make(map[objects.Name]Certificate)}
 	if t := g.Settings.Timeouts; t != nil && t.Idle != nil {
-		p.Silence = t.Idle.Duration
+		p.IdleTimeout = t.Idle.Duration
 	}
 	p.Copies = g.Settings.Payloads != nil
 	ports := make(map[int32][]Listener)

@@ -55,7 +55,7 @@ func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, s
 		is.cluster.H2C = true
 	default:
 		is.Refused = attach.Verdict{Reason: ReasonNotSupported,
-			Words: fmt.Sprintf("spec.appProtocol is %q, which Headgate does not support: use %s or %s", p.Spec.AppProtocol, pool.HTTP,
+			Message: fmt.Sprintf("spec.appProtocol is %q, which Headgate does not support: use %s or %s", p.Spec.AppProtocol, pool.HTTP,
 				pool.H2C)}
 	}
 	replaced := false
@@ -72,12 +72,12 @@ func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, s
 	asked, fault := pickerOf(ref, name.Namespace, services)
 	switch {
 	case fault != "":
-		is.Refs = attach.Verdict{Reason: ReasonInvalidExtensionRef, Words: "spec.endpointPickerRef " + fault}
+		is.Refs = attach.Verdict{Reason: ReasonInvalidExtensionRef, Message: "spec.endpointPickerRef " + fault}
 	case asked == nil:
 		is.picker = wire.ExtprocCluster
 	case replaced:
 		is.Refs = attach.Verdict{Reason: ReasonInvalidExtensionRef,
-			Words: fmt.Sprintf("spec.endpointPickerRef names Service %s, and by PoolSettings %s/%s requests carry the token of the engines, which only Headgate's own picker sends: leave out one of them",
+			Message: fmt.Sprintf("spec.endpointPickerRef names Service %s, and by PoolSettings %s/%s requests carry the token of the engines, which only Headgate's own picker sends: leave out one of them",
 				asked.Object,
 				settings.Namespace,
 				settings.Name)}
@@ -141,7 +141,7 @@ func (r *routing) pool(name objects.Name) Backend {
 	r.used[name] = true
 	switch {
 	case p.Refused != (attach.Verdict{}):
-		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: %s", name, p.Refused.Words)
+		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: %s", name, p.Refused.Message)
 		return Backend{}
 	case p.picker == "" && !p.cluster.Open:
 		return Backend{} // the pool's own status says why

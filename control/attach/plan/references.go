@@ -31,7 +31,7 @@ func (v *verdict) drop(format string, args ...any) {
 // ref records an unresolved reference. The first counts.
 func (v *verdict) ref(reason gatewayv1.RouteConditionReason, format string, args ...any) {
 	if v.refs == (attach.Verdict{}) {
-		v.refs = attach.Verdict{Reason: string(reason), Words: fmt.Sprintf(format, args...)}
+		v.refs = attach.Verdict{Reason: string(reason), Message: fmt.Sprintf(format, args...)}
 	}
 }
 
@@ -39,7 +39,7 @@ func (v *verdict) ref(reason gatewayv1.RouteConditionReason, format string, args
 func (v *verdict) result() RouteVerdict {
 	words := strings.Join(v.dropped, "; ")
 	if words != "" && !v.kept {
-		return RouteVerdict{Refused: attach.Verdict{Reason: string(gatewayv1.RouteReasonUnsupportedValue), Words: words}, Refs: v.refs}
+		return RouteVerdict{Refused: attach.Verdict{Reason: string(gatewayv1.RouteReasonUnsupportedValue), Message: words}, Refs: v.refs}
 	}
 	return RouteVerdict{Partly: words, Refs: v.refs}
 }

@@ -33,7 +33,7 @@ type Taken struct {
 // Passed is a rule that does not match a request.
 type Passed struct {
 	*Rule
-	// Why is a message without the rule.
+	// Why is a message that does not name the rule.
 	Why string
 }
 

@@ -35,7 +35,7 @@ func (p *Plans) Text() string {
 		}
 	}
 	for _, fault := range p.Faults() {
-		fmt.Fprintln(&out, fault.Told(objects.Object.String))
+		fmt.Fprintln(&out, fault.String(objects.Object.String))
 	}
 	for _, words := range p.envoys() {
 		fmt.Fprintln(&out, words)

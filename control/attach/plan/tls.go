@@ -160,7 +160,7 @@ func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) ma
 		}
 		if lost != nil && !won {
 			is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonConflicted),
-				Words: fmt.Sprintf("BackendTLSPolicy %s has the same target and takes precedence", lost.name)}
+				Message: fmt.Sprintf("BackendTLSPolicy %s has the same target and takes precedence", lost.name)}
 		}
 	}
 	return of
@@ -181,7 +181,7 @@ func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certif
 	}
 	fault := func(reason gatewayv1.PolicyConditionReason, format string, args ...any) {
 		if is.Refs == (attach.Verdict{}) {
-			is.Refs = attach.Verdict{Reason: string(reason), Words: fmt.Sprintf(format, args...)}
+			is.Refs = attach.Verdict{Reason: string(reason), Message: fmt.Sprintf(format, args...)}
 		}
 	}
 	some := false
@@ -205,12 +205,12 @@ func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certif
 	switch {
 	case v.Hostname == "" || slices.ContainsFunc(tls.Names, func(n AltName) bool { return n.Name == "" }):
 		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid),
-			Words: "spec.validation has no hostname, or an empty subjectAltName: any certificate would be accepted"}
+			Message: "spec.validation has no hostname, or an empty subjectAltName: any certificate would be accepted"}
 	case len(v.CACertificateRefs) > 0 && !some:
-		is.Refused = attach.Verdict{Reason: string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), Words: is.Refs.Words}
+		is.Refused = attach.Verdict{Reason: string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), Message: is.Refs.Message}
 	case len(v.CACertificateRefs) == 0 && wellKnown != gatewayv1.WellKnownCACertificatesSystem:
 		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid),
-			Words: fmt.Sprintf("spec.validation names no supported authorities: name ConfigMaps in caCertificateRefs, or set wellKnownCACertificates: %s",
+			Message: fmt.Sprintf("spec.validation names no supported authorities: name ConfigMaps in caCertificateRefs, or set wellKnownCACertificates: %s",
 				gatewayv1.WellKnownCACertificatesSystem)}
 	default:
 		is.tls = tls
