@@ -7,11 +7,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/test/apiserver"
 )
@@ -64,7 +66,10 @@ func TestTheTokenOfAPoolIsThatOfItsSecret(t *testing.T) {
 	}
 	var log lockedLog
 	tokens := engineclient.NewTokens(nil)
-	s := source.Source{Kube: source.Kube{On: true, Config: apiserver.KubeconfigFile(t, config)}}
+	s := source.Source{
+		Kube:   source.Kube{On: true, Config: apiserver.KubeconfigFile(t, config)},
+		ByName: func(n kube.Named) { n.Secrets.Interval = 200 * time.Millisecond },
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done, published := make(chan error, 1), make(chan string, 100) // for each World, its Secret and the token at that time
 	go func() {
