@@ -857,7 +857,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 		{"another encoding", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "br"}, 400,
 			`{"error":"Send the body without a content encoding, or with gzip."}`, ""},
 		{"a stream", "POST", "/v2/models/m/infer_stream", infer, nil, 501, "", ""},
-		{"too much", "POST", "/v2/models/m/infer", zipped(strings.Repeat(" ", 129<<20)), map[string]string{"Content-Encoding": "gzip"}, 429,
+		{"too much", "POST", "/v2/models/m/infer", strings.Repeat(zipped(strings.Repeat(" ", 1<<20)), 129), map[string]string{"Content-Encoding": "gzip"}, 429,
 			"", ""},
 	} {
 		s.got, s.bodies, s.opened = nil, nil, nil
