@@ -553,7 +553,7 @@ func TestAGatewayOfAnAPIServer(t *testing.T) {
 	k.apply(aSecret(t, "own", "own.test"))
 	k.apply(strings.Replace(aGateway(prefix+"2"), "port: 8080, protocol: HTTP}", "port: 8080, protocol: HTTP}, "+
 		"{name: https, port: 8443, protocol: HTTPS, hostname: own.test, tls: {certificateRefs: [{name: own}]}}", 1))
-	s.await("control says what is missing", func() bool { return strings.Contains(s.logOf("control"), "it may not be read") })
+	s.await("control says what is missing", func() bool { return strings.Contains(s.logOf("control"), "control may not read it") })
 	if beside.accepts(prefix + "2:8443") {
 		t.Error("a listener without a certificate is served")
 	}

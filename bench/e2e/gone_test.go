@@ -236,7 +236,7 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 		run("a call", func() string {
 			err := conn.Invoke(metadata.AppendToOutgoingContext(ctx, "mm-model-id", "gone"), "/some.Service/Method",
 				new(wrapperspb.BytesValue), new(wrapperspb.BytesValue))
-			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "ended before it answered") {
+			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "stopped before it answered") {
 				return fmt.Sprint(err)
 			}
 			return ""
