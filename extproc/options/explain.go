@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// noteFlags records the flags of the command line. For a flag that was set by another picker's
-// flag, it also records that flag.
+// noteFlags records the values of flags and, for a value that comes from another flag or an
+// environment variable, that source.
 func (c *Options) noteFlags(fs *pflag.FlagSet) {
 	from := make(map[string]string)
 	for flag, by := range maps.All(c.Theirs.By) {

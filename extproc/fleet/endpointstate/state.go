@@ -202,8 +202,7 @@ func (s *State) View(now time.Time) (*View, []FailOpenChange) {
 
 // Seal closes the counts of models that the latest view has dropped, and deletes unused ones. A
 // request that was decided by an older view first counts itself, and then checks whether its count
-// is closed. So InFlight after Seal includes every request that stays at a dropped model's
-// endpoint.
+// is closed. So after Seal, each such request is either counted by InFlight, or goes elsewhere.
 func (s *State) Seal() {
 	for _, e := range s.unsealed {
 		e.close(s.Placed)
