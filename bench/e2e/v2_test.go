@@ -119,7 +119,7 @@ func modelsAreInferredByV2(t *testing.T) {
 			"a model and a VModel", "",
 			[]string{"mm-vmodel-id", "latest", "mm-model-id", "one"},
 			codes.InvalidArgument,
-			"send one of mm-model-id and mm-vmodel-id",
+			"send only one of mm-model-id and mm-vmodel-id",
 		},
 		{
 			"two models, all of which there are to be", "",
