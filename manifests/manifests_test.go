@@ -472,7 +472,7 @@ func TestSecretsAreReadByTheirNames(t *testing.T) {
 					continue
 				}
 				seen++
-				// A name cannot be asked for at a creation. Control adds to the Secrets that it made itself.
+				// RBAC cannot restrict create by name. control updates the Secrets that it created.
 				verbs, names := words("verbs"), words("resourceNames")
 				named := slices.Equal(verbs, []string{"get"}) && len(names) > 0 || slices.Equal(verbs, []string{"create"}) ||
 					slices.Equal(verbs, []string{"get", "update"}) &&

@@ -182,7 +182,8 @@ func TestWhoMayCall(t *testing.T) {
 			}
 			reflection, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
 			if err == nil {
-				_ = reflection.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
+				list := &reflectionv1.ServerReflectionRequest_ListServices{}
+				_ = reflection.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list})
 				_, err = reflection.Recv()
 			}
 			if status.Code(err) != c.reflection {

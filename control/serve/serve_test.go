@@ -90,7 +90,8 @@ func services(t *testing.T, client reflectionv1.ServerReflectionClient) (names [
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+	list := &reflectionv1.ServerReflectionRequest_ListServices{}
+	if err := stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list}); err != nil {
 		t.Fatal(err)
 	}
 	answer, err := stream.Recv()
@@ -185,7 +186,8 @@ func TestRunServesEveryAddressUntilItsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another process listens there: stop it or choose another path") {
+	if err := second.Run(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "another process listens there: stop it or choose another path") {
 		t.Errorf("a second one: %v", err)
 	}
 	cancel()

@@ -120,7 +120,8 @@ func TestWhatIsRefusedIsTold(t *testing.T) {
 	s.await("200 a")
 	s.heard()
 	s.apply(to("b"), func(r *envoy.Resources) {
-		r.Routes[0].VirtualHosts[0].Routes[0].Match.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: "(("}}
+		regex := &matcherv3.RegexMatcher{Regex: "(("}
+		r.Routes[0].VirtualHosts[0].Routes[0].Match.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: regex}
 	})
 	var refused order.Answer
 	await(t, "Envoy refuses it", func() bool {

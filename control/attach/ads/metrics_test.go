@@ -69,7 +69,8 @@ func TestWhatEnvoysAreSentAndTakeIsCounted(t *testing.T) {
 		return true
 	})
 	s.apply(to("a"), func(r *envoy.Resources) {
-		r.Routes[0].GetVirtualHosts()[0].GetRoutes()[0].GetMatch().PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: "(("}}
+		regex := &matcherv3.RegexMatcher{Regex: "(("}
+		r.Routes[0].GetVirtualHosts()[0].GetRoutes()[0].GetMatch().PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: regex}
 	})
 	await(t, "it refuses what is no expression", func() bool { return c.holds(func() bool { return c.refusals["routes"] == 1 }) })
 	s.envoy.Kill()

@@ -141,12 +141,12 @@ func probe(port uint16) (*listenerv3.Listener, error) {
 	}
 	manager, err := anypb.New(&hcmv3.HttpConnectionManager{
 		StatPrefix: "probe",
-		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{{
-			Name: "probe", Domains: []string{"*"}, Routes: []*routev3.Route{{
+		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
+			VirtualHosts: []*routev3.VirtualHost{{Name: "probe", Domains: []string{"*"}, Routes: []*routev3.Route{{
 				Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: probePath}},
 				Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 200}},
-			}},
-		}}}},
+			}}}},
+		}},
 		HttpFilters: []*hcmv3.HttpFilter{{Name: routerFilter, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: router}}},
 	})
 	if err != nil {
@@ -202,8 +202,9 @@ func reach(c *clusterv3.Cluster, p Place) error {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
 	c.ConnectTimeout = durationpb.New(controlTimeout)
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName(), Endpoints: []*endpointv3.LocalityLbEndpoints{{
-		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: socketAddress(p.ControlHost,
-			uint32(p.ControlPort))}}}},
+		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
+			Endpoint: &endpointv3.Endpoint{Address: socketAddress(p.ControlHost, uint32(p.ControlPort))},
+		}}},
 	}}}
 	config, err := anypb.New(&tlsv3.UpstreamTlsContext{Sni: wire.ControlName, CommonTlsContext: &tlsv3.CommonTlsContext{
 		AlpnProtocols: []string{"h2"},

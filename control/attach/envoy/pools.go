@@ -67,9 +67,11 @@ func speakHTTP2(c *clusterv3.Cluster, how *corev3.Http2ProtocolOptions) error {
 			return err
 		}
 	}
-	options.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-		ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: how},
-	}}
+	options.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+		ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+			ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: how},
+		},
+	}
 	config, err := anypb.New(options)
 	if err != nil {
 		return err
@@ -282,15 +284,16 @@ func (t *Template) picker() *extprocv3.ExternalProcessor {
 }
 
 func grpcService(cluster, authority string) *corev3.GrpcService {
-	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster,
-		Authority: authority}}}
+	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+		EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster, Authority: authority},
+	}}
 }
 
 // asked turns the picker of a pool on.
 func asked(picker string) (map[string]*anypb.Any, error) {
-	config, err := anypb.New(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{Overrides: &extprocv3.ExtProcOverrides{
-		GrpcService: grpcService(picker, plan.PickerAuthority(picker)),
-	}}})
+	config, err := anypb.New(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{
+		Overrides: &extprocv3.ExtProcOverrides{GrpcService: grpcService(picker, plan.PickerAuthority(picker))},
+	}})
 	if err != nil {
 		return nil, err
 	}

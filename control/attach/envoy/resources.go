@@ -321,9 +321,10 @@ func celFilter(expression string) (*accesslogv3.AccessLogFilter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{ExtensionFilter: &accesslogv3.ExtensionFilter{
-		Name: "envoy.access_loggers.extension_filters.cel", ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: config},
-	}}}, nil
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
+		ExtensionFilter: &accesslogv3.ExtensionFilter{Name: "envoy.access_loggers.extension_filters.cel",
+			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: config}},
+	}}, nil
 }
 
 // clusterOf returns a cluster. Endpoints come from extproc for a pool and from control for a

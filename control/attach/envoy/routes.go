@@ -265,7 +265,8 @@ var redirectCodes = map[int32]routev3.RedirectAction_RedirectResponseCode{
 }
 
 func redirectOf(r *plan.Redirect, m *plan.Match) *routev3.RedirectAction {
-	is := &routev3.RedirectAction{HostRedirect: r.Host, PortRedirect: uint32(cmp.Or(r.Port, r.DefaultPort)), ResponseCode: redirectCodes[r.Code]}
+	is := &routev3.RedirectAction{HostRedirect: r.Host, PortRedirect: uint32(cmp.Or(r.Port, r.DefaultPort)),
+		ResponseCode: redirectCodes[r.Code]}
 	if r.Scheme != "" {
 		is.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: r.Scheme}
 	}
@@ -371,7 +372,8 @@ func headerOf(v plan.Value) *routev3.HeaderMatcher {
 
 func textOf(v plan.Value) *matcherv3.StringMatcher {
 	if v.Regex {
-		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: v.Value}}}
+		regex := &matcherv3.RegexMatcher{Regex: v.Value}
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: regex}}
 	}
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: v.Value}}
 }
