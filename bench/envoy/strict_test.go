@@ -213,16 +213,16 @@ func TestARequestMayWaitForItsModelAsLongAsExtprocLetsIt(t *testing.T) {
 			}
 			return all
 		}
-		if got := asked("max_message_timeout"); len(got) != 1 || got[0] != settings.DefaultHold {
-			t.Errorf("%s: max_message_timeout is %v, and a request waits for %v", path, got, settings.DefaultHold)
+		if got := asked("max_message_timeout"); len(got) != 1 || got[0] != settings.DefaultQueueTimeout {
+			t.Errorf("%s: max_message_timeout is %v, and a request waits for %v", path, got, settings.DefaultQueueTimeout)
 		}
 		silences := append(asked("stream_idle_timeout"), asked("idle_timeout")...)
 		if len(silences) < 3 {
 			t.Fatalf("%s: silences are %v", path, silences)
 		}
 		for _, silence := range silences {
-			if settings.DefaultHold+longestPrefill >= silence {
-				t.Errorf("%s: %v and %v are no less than the idle timeout of %v", path, settings.DefaultHold, longestPrefill, silence)
+			if settings.DefaultQueueTimeout+longestPrefill >= silence {
+				t.Errorf("%s: %v and %v are no less than the idle timeout of %v", path, settings.DefaultQueueTimeout, longestPrefill, silence)
 			}
 		}
 	}

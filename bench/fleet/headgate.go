@@ -34,7 +34,7 @@ func Headgate(rule pick.Rule) Policy {
 		}
 		s := settings.Default()
 		if f.ScrapeInterval > 0 {
-			s.Stale, s.Lost = max(s.Stale, 5*seconds(f.ScrapeInterval)), max(s.Lost, 50*seconds(f.ScrapeInterval))
+			s.StaleAfter, s.LostAfter = max(s.StaleAfter, 5*seconds(f.ScrapeInterval)), max(s.LostAfter, 50*seconds(f.ScrapeInterval))
 		}
 		h.state = endpointstate.New(endpointstate.Config{Settings: s})
 		world := objects.Build(objects.Endpoints(h.addresses))
@@ -106,7 +106,7 @@ func (h *headgate) Pick(now float64, r *Request) int {
 	if err != nil {
 		panic(fmt.Sprintf("fleet: every endpoint answers to every model, and %v", err))
 	}
-	is.Counts, is.tells, is.Estimate = endpointstate.CountsOf(picks[0]), picks[0].Tells(), picks[0].Estimate
+	is.Counts, is.tells, is.Estimate = endpointstate.CountsOf(picks[0]), picks[0].ShowsOverhead(), picks[0].Estimate
 	is.Begin(at(now))
 	h.inFlight[r] = is
 	if h.prefixes != nil {
@@ -122,7 +122,7 @@ const bytesPerToken = 4
 // It returns the bytes of the prompt.
 func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int) {
 	for _, c := range h.state.TakeCaches() {
-		c.Tell(h.prefixes)
+		c.ApplyTo(h.prefixes)
 	}
 	h.hasher.Begin(prefix.Scope{Adapter: r.Adapter}.Seed())
 	for _, token := range r.Prompt {
@@ -182,7 +182,8 @@ func (h *headgate) Ended(_ float64, r *Request, endpoint int) {
 	if took := is.first - is.at; is.Estimate != (pick.Estimate{}) {
 		h.state.Times.FirstTokenPredicted(objects.EndpointsPool, h.addresses[endpoint], took/is.FirstToken())
 		if is.tells {
-			h.state.Times.AdapterLoaded(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, took-(is.FirstToken()-is.Intake-is.Load))
+			h.state.Times.AdapterLoaded(objects.EndpointsPool, h.addresses[endpoint], is.Adapter,
+				took-(is.FirstToken()-is.FrontendOverhead-is.Load))
 		}
 	}
 	h.learn(r, is)

@@ -105,7 +105,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 		Duration:  common.GetDuration().AsDuration(),
 		Began:     began(common),
 		FirstBody: firstBody(common, usage),
-		Held:      held(pick),
+		QueueTime: held(pick),
 		Gateway:   gateway(common, pick),
 		Bytes:     int(pick.number(wire.PickBytes).Or(0)),
 		Expected:  time.Duration(pick.number(wire.PickFirstToken).Or(0)) * time.Microsecond,
@@ -116,9 +116,9 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 	o.Prompt, o.Completion = counts(usage).Tokens()
 	details := response.GetResponseCodeDetails()
 	if details == wire.ReplyDetails+"_"+wire.EngineGone {
-		o.Failure = outcome.Gone
+		o.Failure = outcome.EngineGone
 	}
-	o.ByExtproc = o.Failure != outcome.Gone && strings.HasPrefix(details, wire.ReplyDetails)
+	o.ByExtproc = o.Failure != outcome.EngineGone && strings.HasPrefix(details, wire.ReplyDetails)
 	o.ByEnvoy = !o.ByExtproc && o.Failure == outcome.None && details != "" && details != viaUpstream
 	picks := split(metadata(common, wire.DestinationNamespace).text(wire.DestinationHeader))
 	if len(picks) > 0 && o.Attempts > 0 {

@@ -14,22 +14,23 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/extproc/accesslog"
+	"github.com/headgate/headgate/extproc/drain"
 	"github.com/headgate/headgate/extproc/eds"
+	"github.com/headgate/headgate/extproc/install"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/options"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/relay"
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/serve"
-	"github.com/headgate/headgate/extproc/sidecar"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
 )
 
 // commands are extproc's subcommands, which run in the pod of an Envoy with extproc beside it.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
-	"drain":   sidecar.Drain,
-	"install": sidecar.Install,
+	"drain":   drain.Run,
+	"install": install.Run,
 }
 
 // Run serves until ctx ends. It writes help to out and the log to logs.
@@ -56,7 +57,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 	m := metrics.New(f)
 	scraper := scrape.New(scrape.Config{
-		Fleet: f, Interval: c.ScrapeInterval, ModelsInterval: c.ModelsInterval, Log: log, Looked: m.Looked,
+		Fleet: f, Interval: c.ScrapeInterval, ModelsInterval: c.ModelsInterval, Log: log, Scraped: m.Scraped,
 		Access: engines,
 	})
 	observe := func(o outcome.Outcome) {

@@ -32,7 +32,7 @@ func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, fu
 	var f *fleet.Fleet
 	news := placementclient.NewNews()
 	held := flow.New(flow.Config{
-		View: func() *endpointstate.View { return f.View() }, MaxHeld: c.MaxQueued, MaxBytes: c.MaxQueuedMiB << 20, Changed: news.Changed,
+		View: func() *endpointstate.View { return f.View() }, MaxQueued: c.MaxQueued, MaxBytes: c.MaxQueuedMiB << 20, Changed: news.Changed,
 	})
 	f = fleet.New(fleet.Config{
 		Settings: c.Settings, Log: log, Published: held.Published, Freed: held.Freed, PrefixCacheBytes: c.PrefixBytes, Placed: true,

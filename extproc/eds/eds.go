@@ -47,12 +47,12 @@ type Server struct {
 	delta delta.Server
 	end   context.CancelFunc
 
-	mu      sync.Mutex // guards the fields below
-	lists   lists
-	version uint64           // of the cache: the number of its updates
-	streams map[int64]*envoy // by stream number; Envoy opens one stream for each cluster
-	taken   chan struct{}    // closed and replaced when an Envoy acknowledges something or disconnects
-	missed  map[want]bool    // subscriptions for which Await has timed out
+	mu       sync.Mutex // guards the fields below
+	lists    lists
+	version  uint64           // of the cache: the number of its updates
+	streams  map[int64]*envoy // by stream number; Envoy opens one stream for each cluster
+	taken    chan struct{}    // closed and replaced when an Envoy acknowledges something or disconnects
+	timedOut map[want]bool    // subscriptions for which Await has timed out
 }
 
 // want is a subscription that an Envoy should have: to the resource name of a pool.
@@ -76,7 +76,7 @@ func New(log *slog.Logger) *Server {
 	ctx, end := context.WithCancel(context.Background())
 	s := &Server{
 		log: log, cache: cache.NewLinearCache(resource.EndpointType), end: end,
-		lists: make(lists), streams: make(map[int64]*envoy), taken: make(chan struct{}), missed: make(map[want]bool),
+		lists: make(lists), streams: make(map[int64]*envoy), taken: make(chan struct{}), timedOut: make(map[want]bool),
 	}
 	s.delta = delta.NewServer(ctx, s.cache, callbacks{s})
 	return s
@@ -110,7 +110,8 @@ func (s *Server) Set(ctx context.Context, endpoints map[string][]Endpoint) {
 		case <-ctx.Done():
 			return
 		case <-late.C:
-			s.log.Warn("Envoy did not acknowledge new endpoints in time; its requests may go to their second choice", "after", patience.String())
+			s.log.Warn("Envoy did not acknowledge new endpoints in time; its requests may go to their second choice", "after",
+				patience.String())
 			s.mu.Lock()
 			s.took(waiting, version, func(e *envoy) { e.late = true })
 			s.mu.Unlock()
@@ -151,7 +152,7 @@ func (s *Server) Await(ctx context.Context, needed map[string][]string) {
 		case <-late:
 			s.mu.Lock()
 			for _, w := range unknown {
-				s.missed[w] = true
+				s.timedOut[w] = true
 			}
 			s.mu.Unlock()
 			s.log.Warn("Envoy has no cluster for a pool yet; requests for the pool get 503 until control configures the cluster",
@@ -181,14 +182,14 @@ func (s *Server) unknown(needed map[string][]string) (all []want) {
 			w := want{e.gateway, e.node, name}
 			switch {
 			case known[w]:
-			case s.missed[w]:
+			case s.timedOut[w]:
 				still[w] = true
 			default:
 				all = append(all, w)
 			}
 		}
 	}
-	s.missed = still
+	s.timedOut = still
 	return all
 }
 
@@ -227,14 +228,14 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		s.mu.Lock()
-		s.update(s.lists.look(time.Now()))
+		s.update(s.lists.changes(time.Now()))
 		s.mu.Unlock()
 	}
 }
 
 // update writes changed lists to the cache. The caller holds mu.
 func (s *Server) update(n news) {
-	if len(n.lists) == 0 && len(n.gone) == 0 {
+	if len(n.lists) == 0 && len(n.removed) == 0 {
 		return
 	}
 	resources := make(map[string]types.Resource, len(n.lists))
@@ -246,7 +247,7 @@ func (s *Server) update(n news) {
 		resources[name] = a
 	}
 	s.version++
-	if err := s.cache.UpdateResources(resources, n.gone); err != nil {
+	if err := s.cache.UpdateResources(resources, n.removed); err != nil {
 		s.log.Error("cannot tell Envoy of endpoints", "err", err)
 	}
 }
@@ -300,7 +301,7 @@ func (c callbacks) OnDeltaStreamClosed(id int64, _ *corev3.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.streams, id)
-	c.tell()
+	c.wake()
 }
 
 // OnStreamDeltaRequest implements delta.Callbacks.
@@ -311,7 +312,7 @@ func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryR
 	if n := r.GetNode(); n != nil { // only the first request has a node
 		e.gateway, e.node = n.GetCluster(), n.GetId()
 		e.knew = len(r.GetInitialResourceVersions()) > 0
-		c.tell()
+		c.wake()
 	}
 	for _, name := range r.GetResourceNamesSubscribe() {
 		e.names[name] = true
@@ -324,7 +325,7 @@ func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryR
 	}
 	if nonce := r.GetResponseNonce(); nonce != "" && nonce == e.nonce {
 		e.taken, e.late = e.sent, false
-		c.tell()
+		c.wake()
 	}
 	return nil
 }
@@ -341,8 +342,8 @@ func (c callbacks) OnStreamDeltaResponse(id int64, _ *discoveryv3.DeltaDiscovery
 	e.sent, e.nonce = version, r.GetNonce()
 }
 
-// tell wakes Set and Await. The caller holds mu.
-func (s *Server) tell() {
+// wake wakes Set and Await. The caller holds mu.
+func (s *Server) wake() {
 	close(s.taken)
 	s.taken = make(chan struct{})
 }

@@ -96,7 +96,7 @@ type envoy struct {
 	mu       sync.Mutex // guards the fields below
 	knows    map[string][]string
 	versions map[string]string
-	told     int
+	received int
 	nonce    string // of the last response
 	ended    bool
 }
@@ -139,7 +139,7 @@ func (e *envoy) listen() {
 			e.mu.Unlock()
 			return
 		}
-		e.hear(r)
+		e.receive(r)
 		if e.delay < 0 {
 			continue
 		}
@@ -159,10 +159,10 @@ func (e *envoy) last() string {
 	return e.nonce
 }
 
-func (e *envoy) hear(r *discoveryv3.DeltaDiscoveryResponse) {
+func (e *envoy) receive(r *discoveryv3.DeltaDiscoveryResponse) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.told++
+	e.received++
 	e.nonce = r.GetNonce()
 	for _, resource := range r.GetResources() {
 		var a endpointv3.ClusterLoadAssignment
@@ -193,8 +193,8 @@ func (e *envoy) check(when string, told int, want map[string][]string) {
 	e.w.t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.knows) != len(want) || e.told != told {
-		e.w.t.Errorf("%s: the client has %v after %d responses, want %v after %d", when, e.knows, e.told, want, told)
+	if len(e.knows) != len(want) || e.received != told {
+		e.w.t.Errorf("%s: the client has %v after %d responses, want %v after %d", when, e.knows, e.received, want, told)
 		return
 	}
 	for name, endpoints := range want {

@@ -91,17 +91,17 @@ func Needed(w *objects.World) map[string][]string {
 type lists map[string]*list
 
 type list struct {
-	has  []Endpoint             // sorted
-	left map[Endpoint]time.Time // endpoints that it has lost, as they were last, and when
-	told []Endpoint             // what the last look returned, sorted
-	gone bool                   // the last set did not name this resource
+	has     []Endpoint             // sorted
+	left    map[Endpoint]time.Time // endpoints that it has lost, as they were last, and when
+	sent    []Endpoint             // what the last look returned, sorted
+	removed bool                   // the last set did not name this resource
 }
 
 // news is what has changed since the last look.
 type news struct {
-	lists map[string][]Endpoint // the changed resources and their endpoints, sorted
-	more  []string              // the changed resources that list a new address
-	gone  []string              // resources that have been removed
+	lists   map[string][]Endpoint // the changed resources and their endpoints, sorted
+	more    []string              // the changed resources that list a new address
+	removed []string              // resources that have been removed
 }
 
 // set replaces the endpoints of every resource; each list is sorted. A resource that has does not
@@ -109,7 +109,7 @@ type news struct {
 func (l lists) set(has map[string][]Endpoint, now time.Time) news {
 	for name, of := range l {
 		if _, named := has[name]; !named {
-			of.gone = true
+			of.removed = true
 			of.set(nil, now)
 		}
 	}
@@ -119,10 +119,10 @@ func (l lists) set(has map[string][]Endpoint, now time.Time) news {
 			of = &list{left: make(map[Endpoint]time.Time)}
 			l[name] = of
 		}
-		of.gone = false
+		of.removed = false
 		of.set(endpoints, now)
 	}
-	return l.look(now)
+	return l.changes(now)
 }
 
 func (l *list) set(endpoints []Endpoint, now time.Time) {
@@ -139,26 +139,26 @@ func (l *list) set(endpoints []Endpoint, now time.Time) {
 	l.has = slices.Clone(endpoints)
 }
 
-// look returns what has changed since the last call.
-func (l lists) look(now time.Time) news {
+// changes returns what has changed since the last call.
+func (l lists) changes(now time.Time) news {
 	n := news{lists: make(map[string][]Endpoint)}
 	for name, of := range l {
 		all := of.listed(now)
-		if of.gone && len(all) == 0 {
-			n.gone = append(n.gone, name)
+		if of.removed && len(all) == 0 {
+			n.removed = append(n.removed, name)
 			delete(l, name)
 			continue
 		}
-		if of.told != nil && slices.Equal(all, of.told) {
+		if of.sent != nil && slices.Equal(all, of.sent) {
 			continue
 		}
-		if slices.ContainsFunc(all, func(e Endpoint) bool { return !contains(of.told, e.Address) }) {
+		if slices.ContainsFunc(all, func(e Endpoint) bool { return !contains(of.sent, e.Address) }) {
 			n.more = append(n.more, name)
 		}
-		of.told, n.lists[name] = all, all
+		of.sent, n.lists[name] = all, all
 	}
 	slices.Sort(n.more)
-	slices.Sort(n.gone)
+	slices.Sort(n.removed)
 	return n
 }
 

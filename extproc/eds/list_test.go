@@ -71,7 +71,7 @@ func TestAnEndpointIsListedAtOnceAndLeavesLater(t *testing.T) {
 		now := began.Add(step.at * time.Second)
 		var n news
 		if step.set == nil {
-			n = l.look(now)
+			n = l.changes(now)
 		} else {
 			n = l.set(read(step.set), now)
 		}
@@ -79,7 +79,7 @@ func TestAnEndpointIsListedAtOnceAndLeavesLater(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(n.lists)) {
 			fmt.Fprintf(&told, " %s=%v", name, written(n.lists[name]))
 		}
-		if got := fmt.Sprintf("lists%s, more in %v, gone %v", &told, n.more, n.gone); got != step.want {
+		if got := fmt.Sprintf("lists%s, more in %v, gone %v", &told, n.more, n.removed); got != step.want {
 			t.Errorf("after %d s: %s, want %s", step.at, got, step.want)
 		}
 	}
@@ -139,7 +139,7 @@ func TestListsAreThoseOfTheLastTenSeconds(t *testing.T) {
 				}
 				told[name] = endpoints
 			}
-			for _, name := range n.gone {
+			for _, name := range n.removed {
 				delete(told, name)
 			}
 			for name, addresses := range until {

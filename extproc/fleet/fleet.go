@@ -142,7 +142,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 		}
 		f.locked(func() {
 			if f.pausing = false; f.state.Changed() { // a change during the pause may have found the channel full
-				f.tell()
+				f.wake()
 			}
 		})
 	}
@@ -181,9 +181,9 @@ func (f *Fleet) Update(when When, change func(s *endpointstate.State, now time.T
 	case when == Soon && !f.pausing:
 		f.publish()
 		f.pausing = f.running
-		f.tell() // so that the pause ends
+		f.wake() // so that the pause ends
 	default:
-		f.tell()
+		f.wake()
 	}
 	f.passOn()
 }
@@ -195,8 +195,8 @@ func Read[T any](f *Fleet, get func(s *endpointstate.State) T) T {
 	return get(f.state)
 }
 
-// tell wakes Run.
-func (f *Fleet) tell() {
+// wake wakes Run.
+func (f *Fleet) wake() {
 	select {
 	case f.news <- struct{}{}:
 	default:
@@ -216,13 +216,14 @@ func (f *Fleet) publish() {
 			f.Log.Info("the pool's endpoints have recovered", "pool", t.Pool.String())
 		}
 	}
-	f.told()
+	f.logTrustChanges()
 	f.Published(view)
 	f.passOn()
 }
 
-// told logs the pools whose predictions became trusted or untrusted. The caller holds mu.
-func (f *Fleet) told() {
+// logTrustChanges logs the pools whose predictions became trusted or untrusted. The caller holds
+// mu.
+func (f *Fleet) logTrustChanges() {
 	for _, l := range f.state.Times.TakeTrustChanges() {
 		args := []any{"pool", l.Pool.String(), "why", l.Why, "off", fmt.Sprintf("%.0f %%", 100*l.Residual), "measurements", l.Rows}
 		if l.Trusted {
@@ -237,7 +238,7 @@ func (f *Fleet) told() {
 // holds mu.
 func (f *Fleet) passOn() {
 	if news := f.state.TakeCaches(); len(news) > 0 {
-		f.prefixes.hear(news)
+		f.prefixes.apply(news)
 	}
 	if f.state.TakeUrgent() {
 		f.hurry()
@@ -271,7 +272,7 @@ func (f *Fleet) ApplyPlacement(n endpointstate.PlacementUpdate) {
 		f.state.ApplyPlacement(n, f.Now())
 		f.publish()
 	})
-	f.names.hear(n) // last, so that names never lead to unknown copies
+	f.names.apply(n) // last, so that names never lead to unknown copies
 }
 
 // Scrape is one scrape of an endpoint, from its start.
@@ -308,5 +309,5 @@ func (f *Fleet) SetModels(address string, m engine.Models) { f.Scrape(address).L
 // everything. A process that takes over then decides as well as the old one.
 func (f *Fleet) Settled() (settled bool) {
 	f.locked(func() { settled = f.state.Settled() })
-	return settled && (!f.Placed || f.Heard())
+	return settled && (!f.Placed || f.Synced())
 }

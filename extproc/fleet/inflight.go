@@ -23,8 +23,8 @@ type InFlight struct {
 	prompt         []uint64 // its first blocks, for the case that another endpoint serves it
 }
 
-// gone reports a drained copy to control at once.
-func (f *Fleet) gone(drained bool) {
+// reportDrained reports a drained copy to control at once.
+func (f *Fleet) reportDrained(drained bool) {
 	if drained {
 		f.hurry()
 	}
@@ -43,7 +43,7 @@ func (f *Fleet) Begin(d pick.Decision) *InFlight {
 	at := endpointstate.CountsOf(d)
 	begun, drained := at.Begin(Steady(f.Now()))
 	if !begun {
-		f.gone(drained)
+		f.reportDrained(drained)
 		f.freed(at, d.Copy.Model) // the request may have been counted for a moment
 		return nil
 	}
@@ -60,7 +60,7 @@ func (i *InFlight) End() {
 	defer i.mu.Unlock()
 	if !i.ended {
 		i.ended = true
-		i.fleet.gone(i.at.End())
+		i.fleet.reportDrained(i.at.End())
 		i.fleet.freed(i.at, i.model)
 		i.fleet.move()
 	}
@@ -84,7 +84,7 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 		return
 	}
 	to.Add(Steady(f.Now())) // first, so that the request is always counted somewhere
-	f.gone(i.at.End())
+	f.reportDrained(i.at.End())
 	f.freed(i.at, i.model)
 	i.at, i.address = to, address
 	f.move()

@@ -71,7 +71,7 @@ func (f *Fleet) Release(id string) {
 // endLeases ends the requests whose leases are over.
 func (f *Fleet) endLeases() {
 	var looks map[string]endpointstate.Seen
-	f.locked(func() { looks = f.state.Looks() })
+	f.locked(func() { looks = f.state.ScrapedRequests() })
 	f.leases.mu.Lock()
 	late, gone := f.leases.current.Over(f.Now(), looks, func(id string) string { return f.leases.requests[id].where() })
 	ended := make([]*InFlight, 0, len(late)+len(gone))

@@ -144,8 +144,8 @@ func (m *made) take(most int) (ids []string, more bool) {
 	return ids, rest > 0
 }
 
-// TellMade queues all known makers, since a new peer has none of them.
-func (f *Fleet) TellMade() {
+// ReportMakers queues all known makers, since a new peer has none of them.
+func (f *Fleet) ReportMakers() {
 	known := f.makers.Keys() // the oldest first
 	f.made.mu.Lock()
 	defer f.made.mu.Unlock()

@@ -34,7 +34,7 @@ func TestTheLatestAnswersAreToldFirst(t *testing.T) {
 	if got := told(1); got != nil {
 		t.Errorf("at last %v are shared", got)
 	}
-	f.TellMade()
+	f.ReportMakers()
 	if got, want := told(1), []string{"new"}; !slices.Equal(got, want) {
 		t.Errorf("with a new peer %v are shared, want %v", got, want)
 	}

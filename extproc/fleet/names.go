@@ -14,16 +14,16 @@ import (
 // entries. It is safe for concurrent use; the zero value is ready.
 type names struct {
 	mu      sync.RWMutex // guards the following
-	heard   bool
+	synced  bool
 	pools   map[string][]objects.Name // sorted, by model
 	vmodels map[objects.ModelKey]endpointstate.Switch
 }
 
-// hear applies an update of control.
-func (n *names) hear(news endpointstate.PlacementUpdate) {
+// apply applies an update of control.
+func (n *names) apply(news endpointstate.PlacementUpdate) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.heard = true
+	n.synced = true
 	if news.All || n.pools == nil {
 		n.pools, n.vmodels = make(map[string][]objects.Name), make(map[objects.ModelKey]endpointstate.Switch)
 	}
@@ -46,11 +46,11 @@ func (n *names) hear(news endpointstate.PlacementUpdate) {
 	}
 }
 
-// Heard reports whether control has ever sent a complete update.
-func (f *Fleet) Heard() bool {
+// Synced reports whether control has ever sent a complete update.
+func (f *Fleet) Synced() bool {
 	f.names.mu.RLock()
 	defer f.names.mu.RUnlock()
-	return f.names.heard
+	return f.names.synced
 }
 
 // Active returns the active model of a VModel, as control or else its object states. For any other

@@ -62,7 +62,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	if alone, tells := o.Alone(); tells {
 		f.ran(objects.ModelKey{Pool: pool, ID: o.Model}, alone)
 	}
-	if ratio, tells := o.Foretold(); tells {
+	if ratio, tells := o.Predicted(); tells {
 		f.locked(func() { f.state.Times.FirstTokenPredicted(pool, o.Endpoint, ratio) })
 	}
 	if late, tells := o.Loaded(); tells {
@@ -74,7 +74,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 			s.RequestRefused(o.Endpoint, now)
 		case o.Failure == outcome.Reset:
 			s.ConnectionBroken(o.Endpoint, now)
-		case o.Failure == outcome.Gone, o.Faulty():
+		case o.Failure == outcome.EngineGone, o.Faulty():
 			s.RequestFailed(o.Endpoint, now)
 		case o.Well():
 			s.RequestServed(o.Endpoint, o.Began)

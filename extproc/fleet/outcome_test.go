@@ -17,7 +17,7 @@ func TestOutcomesTellWhatCameTrue(t *testing.T) {
 		Pool: "ns/pool", Endpoint: a, Status: 200, Stream: true, Attempts: 1, FirstBody: 500 * time.Millisecond,
 		Expected: 250 * time.Millisecond,
 	}
-	if ratio, tells := o.Foretold(); !tells || ratio != 2 {
+	if ratio, tells := o.Predicted(); !tells || ratio != 2 {
 		t.Errorf("the ratio is %g, %v", ratio, tells)
 	}
 	for _, change := range []func(*outcome.Outcome){
@@ -27,10 +27,10 @@ func TestOutcomesTellWhatCameTrue(t *testing.T) {
 		func(o *outcome.Outcome) { o.Status = 400 }, func(o *outcome.Outcome) { o.Attempts = 2 }, func(o *outcome.Outcome) {
 			o.Elsewhere = []string{a}
 		},
-		func(o *outcome.Outcome) { o.Missing = []string{a} }, func(o *outcome.Outcome) { o.Held = time.Second },
+		func(o *outcome.Outcome) { o.Missing = []string{a} }, func(o *outcome.Outcome) { o.QueueTime = time.Second },
 	} {
 		odd := o
-		if change(&odd); func() bool { _, tells := odd.Foretold(); return tells }() {
+		if change(&odd); func() bool { _, tells := odd.Predicted(); return tells }() {
 			t.Errorf("this gives a ratio: %+v", odd)
 		}
 	}

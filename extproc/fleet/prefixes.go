@@ -32,11 +32,11 @@ func (f *Fleet) Sent(endpoint int, blocks []uint64) {
 	p.index.Sent(endpoint, blocks)
 }
 
-// hear applies news of caches.
-func (p *prefixes) hear(news []endpointstate.Cache) {
+// apply applies news of caches.
+func (p *prefixes) apply(news []endpointstate.Cache) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range news {
-		c.Tell(p.index)
+		c.ApplyTo(p.index)
 	}
 }

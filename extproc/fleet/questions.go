@@ -24,7 +24,7 @@ type round struct{ answered chan struct{} }
 
 func newRound() *round { return &round{make(chan struct{})} }
 
-func (q *questions) tell() {
+func (q *questions) wake() {
 	select {
 	case q.news <- struct{}{}:
 	default:
@@ -52,7 +52,7 @@ func (f *Fleet) AskControl() (answered <-chan struct{}, done func(), ok bool) {
 	q.asking++
 	if q.next == nil {
 		q.next = newRound()
-		q.tell()
+		q.wake()
 	}
 	return q.next.answered, func() {
 		q.mu.Lock()
@@ -90,7 +90,7 @@ func (f *Fleet) Answered(number uint64) {
 	q.able = true
 	close(q.sent.answered)
 	if q.sent = nil; q.next != nil {
-		q.tell()
+		q.wake()
 	}
 }
 

@@ -26,9 +26,9 @@ type Failed struct{ Reason string }
 func (f Failed) Error() string { return "the model cannot be loaded: " + f.Reason }
 
 const (
-	// DefaultMaxHeld bounds the requests that wait for one model: about as many as an Envoy sends
+	// DefaultMaxQueued bounds the requests that wait for one model: about as many as an Envoy sends
 	// on a connection with its default of 1,024 streams.
-	DefaultMaxHeld = 1000
+	DefaultMaxQueued = 1000
 	// DefaultMaxBytes bounds the bodies of all waiting requests: sixteen of the largest.
 	DefaultMaxBytes = 512 << 20
 )
@@ -37,10 +37,10 @@ const (
 type Config struct {
 	// View returns the latest view.
 	View func() *endpointstate.View
-	// MaxHeld bounds the requests that wait for one model, MaxBytes the bodies of all waiting
+	// MaxQueued bounds the requests that wait for one model, MaxBytes the bodies of all waiting
 	// requests.
-	MaxHeld  int
-	MaxBytes int64
+	MaxQueued int
+	MaxBytes  int64
 	// Changed is called when the set of models without a copy that requests wait for has changed,
 	// which is urgent, or only the number of waiting requests. It may be nil, and must be quick.
 	Changed func(urgent bool)
@@ -50,7 +50,7 @@ type Config struct {
 // with each view.
 type Flow struct {
 	Config
-	held atomic.Int64 // makes the common case, no waiting request, one atomic load
+	queued atomic.Int64 // makes the common case, no waiting request, one atomic load
 
 	mu    sync.Mutex // guards queue; locked after the fleet's InFlight.mu and Fleet.mu, before what Config.Changed locks
 	queue *queue.Queue[*Ticket]
@@ -61,7 +61,7 @@ func New(c Config) *Flow {
 	if c.Changed == nil {
 		c.Changed = func(bool) {}
 	}
-	return &Flow{Config: c, queue: queue.New[*Ticket](c.MaxHeld, c.MaxBytes)}
+	return &Flow{Config: c, queue: queue.New[*Ticket](c.MaxQueued, c.MaxBytes)}
 }
 
 // Ticket is a waiting request. One goroutine owns it, and must call Leave in every case.
@@ -74,18 +74,18 @@ type Ticket struct {
 	turn   chan error // capacity 1
 }
 
-// Hold queues a request with a body of so many bytes behind all that wait for its model. It fails
-// with [queue.ErrFull], [Failed] or [ErrUnknown].
-func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, error) {
+// Enqueue queues a request with a body of so many bytes behind all that wait for its model. It
+// fails with [queue.ErrFull], [Failed] or [ErrUnknown].
+func (f *Flow) Enqueue(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, error) {
 	// Count before reading the view. Published reads the count after the view is stored, so that no
 	// request is missed by both.
-	f.held.Add(1)
+	f.queued.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	view := f.View()
 	v := verdict(view, key)
 	if v == queue.Failed {
-		f.held.Add(-1)
+		f.queued.Add(-1)
 		return nil, failure(view, key)
 	}
 	// A wait for another request to end is not urgent: it is short and frequent.
@@ -94,7 +94,7 @@ func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, 
 	t := &Ticket{flow: f, key: key, urgent: !there, turn: make(chan error, 1)}
 	place, err := f.queue.Join(t, key, bytes, now)
 	if err != nil {
-		f.held.Add(-1)
+		f.queued.Add(-1)
 		return nil, err
 	}
 	t.place = place
@@ -129,16 +129,16 @@ func (t *Ticket) Leave() {
 		return
 	}
 	if next := f.queue.Leave(t.place); next != nil {
-		next.Holder.turn <- nil
+		next.Waiter.turn <- nil
 	}
 	t.place = nil
-	f.held.Add(-1)
+	f.queued.Add(-1)
 	f.Changed(t.urgent && !f.queue.Has(t.key))
 }
 
 // Busy reports whether requests wait for a model, so that a new one must queue behind them.
 func (f *Flow) Busy(key objects.ModelKey) bool {
-	if f.held.Load() == 0 {
+	if f.queued.Load() == 0 {
 		return false
 	}
 	f.mu.Lock()
@@ -149,12 +149,12 @@ func (f *Flow) Busy(key objects.ModelKey) bool {
 // Published gives requests their turn whose model is ready in the view, and fails those whose model
 // has failed.
 func (f *Flow) Published(v *endpointstate.View) {
-	if f.held.Load() == 0 {
+	if f.queued.Load() == 0 {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, w := range f.queue.Wanted() {
+	for _, w := range f.queue.WaitingModels() {
 		f.show(v, w.Key)
 	}
 }
@@ -162,7 +162,7 @@ func (f *Flow) Published(v *endpointstate.View) {
 // Freed gives the next request for a model its turn after a copy has fewer requests than before.
 // Model is the engine's name.
 func (f *Flow) Freed(model string) {
-	if f.held.Load() == 0 {
+	if f.queued.Load() == 0 {
 		return
 	}
 	f.mu.Lock()
@@ -181,23 +181,23 @@ func (f *Flow) show(v *endpointstate.View, key objects.ModelKey) {
 		news = failure(v, key)
 	}
 	for _, p := range f.queue.Show(key, is) {
-		p.Holder.turn <- news
+		p.Waiter.turn <- news
 	}
 }
 
-// Wanted returns every model with waiting requests, in order.
-func (f *Flow) Wanted() []queue.Wanted {
+// WaitingModels returns every model with waiting requests, in order.
+func (f *Flow) WaitingModels() []queue.WaitingModel {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.queue.Wanted()
+	return f.queue.WaitingModels()
 }
 
-// HeldFull returns the number of requests that wait for models whose copies are all at their
+// QueuedAtLimit returns the number of requests that wait for models whose copies are all at their
 // concurrency limit.
-func (f *Flow) HeldFull() map[objects.ModelKey]int {
+func (f *Flow) QueuedAtLimit() map[objects.ModelKey]int {
 	all := make(map[objects.ModelKey]int)
 	view := f.View()
-	for _, w := range f.Wanted() {
+	for _, w := range f.WaitingModels() {
 		if there, _ := has(view, w.Key); there {
 			all[w.Key] = w.Requests
 		}
@@ -205,11 +205,11 @@ func (f *Flow) HeldFull() map[objects.ModelKey]int {
 	return all
 }
 
-// Held returns the number of waiting requests and the bytes of their bodies.
-func (f *Flow) Held() (requests, bytes int64) {
+// Queued returns the number of waiting requests and the bytes of their bodies.
+func (f *Flow) Queued() (requests, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.held.Load(), f.queue.Bytes()
+	return f.queued.Load(), f.queue.Bytes()
 }
 
 // failure returns why a model has failed in a view.

@@ -52,13 +52,13 @@ func TestAFlowThatAllHaveLeftIsEmpty(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		view := anyView(random)
-		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxHeld: 5, MaxBytes: 100})
+		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxQueued: 5, MaxBytes: 100})
 		var waiting, called []*flow.Ticket
 		for range 300 {
 			switch random.IntN(8) {
 			case 0, 1, 2:
 				key := objects.ModelKey{Pool: pools[random.IntN(2)], ID: fmt.Sprint("m", random.IntN(3))}
-				if ticket, err := f.Hold(key, int64(random.IntN(30)), time.Unix(1e9, 0)); err == nil {
+				if ticket, err := f.Enqueue(key, int64(random.IntN(30)), time.Unix(1e9, 0)); err == nil {
 					waiting = append(waiting, ticket)
 				}
 			case 3:
@@ -101,7 +101,7 @@ func TestAFlowThatAllHaveLeftIsEmpty(t *testing.T) {
 		for _, ticket := range append(waiting, called...) {
 			ticket.Leave()
 		}
-		if requests, bytes := f.Held(); requests != 0 || bytes != 0 {
+		if requests, bytes := f.Queued(); requests != 0 || bytes != 0 {
 			t.Errorf("seed %d: %d requests wait, with %d bytes", seed, requests, bytes)
 		}
 		for path, n := range leak.Maps(f) {

@@ -29,7 +29,7 @@ var (
 	trustedDesc = prometheus.NewDesc("headgate_pool_predictions_trusted",
 		"Is 1 while policy latency decides by predictions for the pool, and 0 while it falls back to policy proposal.",
 		[]string{"pool"}, nil)
-	leasesDesc = prometheus.NewDesc("headgate_requests_in_flight",
+	requestsInFlightDesc = prometheus.NewDesc("headgate_requests_in_flight",
 		"Requests in flight whose end is reported apart from their own stream, such as by an access log.", nil, nil)
 	inferredDesc = prometheus.NewDesc("headgate_requests_in_flight_inferred_total",
 		"Requests whose end was not reported but follows from the load of their endpoint.", nil, nil)
@@ -40,7 +40,8 @@ var (
 // Describe implements prometheus.Collector.
 func (fleetCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		stateDesc, inFlightDesc, modelsDesc, runningDesc, waitingDesc, kvUsageDesc, failOpenDesc, trustedDesc, leasesDesc, inferredDesc,
+		stateDesc, inFlightDesc, modelsDesc, runningDesc, waitingDesc, kvUsageDesc, failOpenDesc, trustedDesc, requestsInFlightDesc,
+		inferredDesc,
 		expiredDesc,
 	} {
 		ch <- d
@@ -53,7 +54,7 @@ func (c fleetCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	leases := c.fleet.Leases()
-	gauge(leasesDesc, float64(leases.Current))
+	gauge(requestsInFlightDesc, float64(leases.Current))
 	ch <- prometheus.MustNewConstMetric(inferredDesc, prometheus.CounterValue, float64(leases.Inferred))
 	ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(leases.Expired))
 	for _, pool := range fleet.Read(c.fleet, (*endpointstate.State).FailOpen) {

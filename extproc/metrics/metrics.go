@@ -33,7 +33,7 @@ var (
 	durationBuckets   = []float64{1, 5, 30, 120}
 	ratioBuckets      = []float64{.25, .5, .67, .8, .9, 1, 1.1, 1.25, 1.5, 2, 4}
 	tokenBuckets      = []float64{1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}
-	holdBuckets       = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+	queueTimeBuckets  = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 	ownBuckets        = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
 )
 
@@ -74,21 +74,21 @@ type Meter struct {
 	picks      *prometheus.CounterVec   // reason
 	endpoints  *prometheus.GaugeVec
 
-	gateway   prometheus.Histogram
-	decision  prometheus.Histogram
-	replies   *prometheus.CounterVec // code, error
-	looks     *prometheus.CounterVec // result
-	held      prometheus.Gauge
-	holds     *prometheus.HistogramVec // outcome
-	heldFull  prometheus.Gauge
-	holdsFull *prometheus.HistogramVec // outcome
-	connected prometheus.Gauge
-	version   prometheus.Gauge
-	heardAt   prometheus.Gauge
-	refused   prometheus.Gauge
-	readable  prometheus.Gauge
-	problems  prometheus.Gauge
-	objects   *prometheus.GaugeVec // kind
+	gateway          prometheus.Histogram
+	decision         prometheus.Histogram
+	replies          *prometheus.CounterVec // code, error
+	scrapes          *prometheus.CounterVec // result
+	queued           prometheus.Gauge
+	queueTime        *prometheus.HistogramVec // outcome
+	queuedAtLimit    prometheus.Gauge
+	queueTimeAtLimit *prometheus.HistogramVec // outcome
+	connected        prometheus.Gauge
+	version          prometheus.Gauge
+	updatedAt        prometheus.Gauge
+	refused          prometheus.Gauge
+	readable         prometheus.Gauge
+	problems         prometheus.Gauge
+	objects          *prometheus.GaugeVec // kind
 
 	payloadsSent    prometheus.Counter
 	payloadsDropped *prometheus.CounterVec // reason
@@ -130,7 +130,8 @@ func New(f *fleet.Fleet) *Meter {
 	m.failures = counter("headgate_failures_total",
 		"Requests that failed, each counted once, by kind: refused, reset or timeout (by the last endpoint), error (it answered 5xx, or a gRPC call with a fault of its own), stream_error (it answered 200 with an error of its own in the answer), missing (it has no such model), elsewhere (it asked for the request to be sent elsewhere), no_endpoint (no endpoint could serve it, or none was left to try), client_gone (the client left), engine_gone (the engine closed its port and went silent, and extproc ended the request), cut (the answer broke off, and it is unknown who ended it), other.", "route", "pool", "kind")
 	m.tokens = counter("headgate_tokens_total",
-		"Tokens that engines report in their answers, by kind: prompt or completion. Engines report none in a stream without include_usage.", "route",
+		"Tokens that engines report in their answers, by kind: prompt or completion. Engines report none in a stream without include_usage.",
+		"route",
 		"pool", "kind")
 	m.firstToken = histogram("headgate_time_to_first_token_seconds",
 		"Seconds from a request's last byte to the first output of its stream, queue time included. Streams whose first token cannot be recognized are excluded.",
@@ -168,23 +169,23 @@ func New(f *fleet.Fleet) *Meter {
 	m.decision = histogram("headgate_decision_seconds", "Seconds from the moment that extproc has the whole request to its decision.",
 		ownBuckets).WithLabelValues().(prometheus.Histogram)
 	m.replies = counter("headgate_replies_total", "Replies of extproc itself, by HTTP status and error code.", "code", "error")
-	m.looks = counter("headgate_scrapes_total", "Scrapes of endpoints, by result: ok or error.", "result")
-	m.held = gauge("headgate_queued_requests", "Requests in the queue until their model is loaded.").WithLabelValues()
-	m.holds = histogram("headgate_queue_time_seconds",
+	m.scrapes = counter("headgate_scrapes_total", "Scrapes of endpoints, by result: ok or error.", "result")
+	m.queued = gauge("headgate_queued_requests", "Requests in the queue until their model is loaded.").WithLabelValues()
+	m.queueTime = histogram("headgate_queue_time_seconds",
 		"Seconds that a request spent in the queue for its model, by outcome: released (a copy can be used), failed (the model cannot be loaded), expired (its time limit passed), cancelled (the client left), stopped (extproc is stopping), full (the queue was full).",
-		holdBuckets,
+		queueTimeBuckets,
 		"outcome")
-	m.heldFull = gauge("headgate_concurrency_queued_requests",
+	m.queuedAtLimit = gauge("headgate_concurrency_queued_requests",
 		"Requests in the queue because every copy of their model is at its concurrency limit.").WithLabelValues()
-	m.holdsFull = histogram("headgate_concurrency_queue_time_seconds",
+	m.queueTimeAtLimit = histogram("headgate_concurrency_queue_time_seconds",
 		"Seconds that a request spent in the queue because every copy of its model was at its concurrency limit, by outcome: released (a copy has room, or there is no copy any more), failed, expired, cancelled, stopped and full as for headgate_queue_time_seconds.",
-		holdBuckets,
+		queueTimeBuckets,
 		"outcome")
 	m.connected = gauge("headgate_control_connected",
 		"Is 1 while control is connected and the placement state is synced, else 0.").WithLabelValues()
 	m.version = gauge("headgate_control_version",
 		"Version of the latest update that extproc applied, on the current connection to control.").WithLabelValues()
-	m.heardAt = gauge("headgate_control_last_message_timestamp_seconds",
+	m.updatedAt = gauge("headgate_control_last_message_timestamp_seconds",
 		"When extproc last applied an update of control, in seconds since 1970.").WithLabelValues()
 	m.refused = gauge("headgate_objects_rejected_files",
 		"Files with objects, or objects of an API server, that were rejected as invalid.").WithLabelValues()
@@ -221,25 +222,25 @@ func (m *Meter) PayloadDropped(reason string) { m.payloadsDropped.WithLabelValue
 
 // Values of the label outcome: how a request's wait for its model ended.
 const (
-	HoldReleased  = "released"
-	HoldFailed    = "failed"
-	HoldExpired   = "expired"
-	HoldCancelled = "cancelled"
-	HoldStopped   = "stopped"
-	HoldFull      = "full"
+	QueueReleased  = "released"
+	QueueFailed    = "failed"
+	QueueExpired   = "expired"
+	QueueCancelled = "cancelled"
+	QueueStopped   = "stopped"
+	QueueFull      = "full"
 )
 
-// Hold is a waiting request: it waits for its model to be loaded or, if all copies are at their
-// concurrency limit, for one to accept a request. One goroutine owns it.
-type Hold struct {
+// QueuedRequest is a waiting request: it waits for its model to be loaded or, if all copies are at
+// their concurrency limit, for one to accept a request. One goroutine owns it.
+type QueuedRequest struct {
 	meter *Meter
 	full  bool
 	since time.Time
 }
 
-// HoldBegan counts a request that begins to wait.
-func (m *Meter) HoldBegan(full bool, at time.Time) *Hold {
-	h := &Hold{m, full, at}
+// Enqueued counts a request that begins to wait.
+func (m *Meter) Enqueued(full bool, at time.Time) *QueuedRequest {
+	h := &QueuedRequest{m, full, at}
 	now, _ := h.of()
 	now.Inc()
 	return h
@@ -247,24 +248,24 @@ func (m *Meter) HoldBegan(full bool, at time.Time) *Hold {
 
 // of returns the metrics for this kind of wait: the number of waiting requests, and the durations
 // of ended waits.
-func (h *Hold) of() (now prometheus.Gauge, ended *prometheus.HistogramVec) {
+func (h *QueuedRequest) of() (now prometheus.Gauge, ended *prometheus.HistogramVec) {
 	if h.full {
-		return h.meter.heldFull, h.meter.holdsFull
+		return h.meter.queuedAtLimit, h.meter.queueTimeAtLimit
 	}
-	return h.meter.held, h.meter.holds
+	return h.meter.queued, h.meter.queueTime
 }
 
 // Goes records that the request still waits. If the reason has changed, one wait ends and another
 // begins.
-func (h *Hold) Goes(full bool, at time.Time) {
+func (h *QueuedRequest) Goes(full bool, at time.Time) {
 	if full != h.full {
-		h.Ended(HoldReleased, at)
-		*h = *h.meter.HoldBegan(full, at)
+		h.Ended(QueueReleased, at)
+		*h = *h.meter.Enqueued(full, at)
 	}
 }
 
 // Ended counts the end of the wait.
-func (h *Hold) Ended(outcome string, at time.Time) {
+func (h *QueuedRequest) Ended(outcome string, at time.Time) {
 	now, ended := h.of()
 	now.Dec()
 	ended.WithLabelValues(outcome).Observe(at.Sub(h.since).Seconds())
@@ -273,10 +274,10 @@ func (h *Hold) Ended(outcome string, at time.Time) {
 // Connected records whether control is connected and has sent its complete state.
 func (m *Meter) Connected(is bool) { m.connected.Set(bit(is)) }
 
-// Heard records when an update of control took effect.
-func (m *Meter) Heard(version uint64, at time.Time) {
+// UpdateApplied records when an update of control took effect.
+func (m *Meter) UpdateApplied(version uint64, at time.Time) {
 	m.version.Set(float64(version))
-	m.heardAt.Set(float64(at.UnixMilli()) / 1000)
+	m.updatedAt.Set(float64(at.UnixMilli()) / 1000)
 }
 
 // Decided counts a decision and how long it took.
@@ -285,13 +286,13 @@ func (m *Meter) Decided(pool, reason string, took time.Duration) {
 	m.decision.Observe(took.Seconds())
 }
 
-// Looked counts a scrape of an endpoint.
-func (m *Meter) Looked(err error) {
+// Scraped counts a scrape of an endpoint.
+func (m *Meter) Scraped(err error) {
 	if err != nil {
-		m.looks.WithLabelValues("error").Inc()
+		m.scrapes.WithLabelValues("error").Inc()
 		return
 	}
-	m.looks.WithLabelValues("ok").Inc()
+	m.scrapes.WithLabelValues("ok").Inc()
 }
 
 // Refused sets how many object files, or objects of an API server, were rejected.

@@ -88,7 +88,7 @@ func (m *Meter) countEndpoints(pool string, o outcome.Outcome) {
 	case o.Failure == outcome.NoEndpoint:
 		return // no endpoint is the last that was tried
 	case o.Failure == outcome.Refused, o.Failure == outcome.Reset, o.Failure == outcome.TimedOut, o.Failure == outcome.Cut,
-		o.Failure == outcome.Erred, o.Failure == outcome.Gone:
+		o.Failure == outcome.Erred, o.Failure == outcome.EngineGone:
 		m.countFaults(pool, string(o.Failure), o.Endpoint)
 	case o.Faulty():
 		m.countFaults(pool, failedError, o.Endpoint)

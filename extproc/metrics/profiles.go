@@ -31,8 +31,8 @@ func writeProfiles(page *strings.Builder, all []endpointstate.Known) {
 		"# Copy the value of inline into an entry of spec.profile.accelerators.\n")
 	for _, k := range all {
 		fmt.Fprintf(page, "---\npool: %q\n", k.Pool.String())
-		if k.Class != "" {
-			fmt.Fprintf(page, "accelerator: %q\n", k.Class)
+		if k.Accelerator != "" {
+			fmt.Fprintf(page, "accelerator: %q\n", k.Accelerator)
 		}
 		fmt.Fprintf(page, "trusted: %v\nwhy: %q\n", k.Trusted, k.Why)
 		if !k.Since.IsZero() {

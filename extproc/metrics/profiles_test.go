@@ -86,7 +86,7 @@ func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
 				t.Fatalf("the page has %+v", docs)
 			}
 			d := docs[0]
-			if d.Pool != "ns/pool" || d.Trusted != (is != nil) || d.Why == "" || d.Accelerator != known[0].Class ||
+			if d.Pool != "ns/pool" || d.Trusted != (is != nil) || d.Why == "" || d.Accelerator != known[0].Accelerator ||
 				(d.Accelerator != "") != (is != nil && is.AcceleratorLabel != "") {
 				t.Errorf("it contains %+v", d)
 			}

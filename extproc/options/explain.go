@@ -29,7 +29,7 @@ func (c *Options) noteFlags(fs *pflag.FlagSet) {
 			from[flag] = "flag --listen"
 		}
 	}
-	if !fs.Changed("lost-after") && fs.Changed("stale-after") && c.Settings.Lost == c.Settings.Stale {
+	if !fs.Changed("lost-after") && fs.Changed("stale-after") && c.Settings.LostAfter == c.Settings.StaleAfter {
 		from["lost-after"] = "flag --stale-after"
 	}
 	c.Explain.Note(fs, from, os.Getenv("KUBECONFIG")) //nolint:forbidigo // main

@@ -141,13 +141,13 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		"remember in at most `N` bytes which prompts each endpoint probably has in its prefix cache. Each 256 bytes of a prompt at an endpoint take 64 bytes. Only policies that use prefix caches take memory")
 	fs.BoolVar(&c.ExplainPicks, "explain-picks", false,
 		"with --policy latency: write the predicted times of the chosen endpoint and of the second best into Envoy's access log, in seconds")
-	fs.IntVar(&c.Settings.Picks, "endpoints-per-request", c.Settings.Picks,
+	fs.IntVar(&c.Settings.EndpointsPerRequest, "endpoints-per-request", c.Settings.EndpointsPerRequest,
 		"name up to `N` endpoints for each request, so that the data plane can retry at the next one if one fails. Use 3 with envoy.yaml, and 1 with an ORIGINAL_DST cluster, which cannot retry")
-	fs.DurationVar(&c.Settings.Lease, "in-flight-timeout", c.Settings.Lease,
+	fs.DurationVar(&c.Settings.InFlightTimeout, "in-flight-timeout", c.Settings.InFlightTimeout,
 		"if nothing reports the end of a request, stop counting it as in flight after this long")
-	fs.DurationVar(&c.Settings.Stale, "stale-after", c.Settings.Stale,
+	fs.DurationVar(&c.Settings.StaleAfter, "stale-after", c.Settings.StaleAfter,
 		"once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")
-	fs.DurationVar(&c.Settings.Lost, "lost-after", c.Settings.Lost,
+	fs.DurationVar(&c.Settings.LostAfter, "lost-after", c.Settings.LostAfter,
 		"once an endpoint has been silent for this long, send it requests only if all endpoints are silent; at least --stale-after")
 	fs.BoolVar(&c.ModeOverride, "allow-mode-override", false,
 		"request the body after the headers of a request; the data plane's ext_proc must set allow_mode_override")
@@ -163,9 +163,10 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		"call control with the client certificate in this `DIR`, tls.crt and tls.key, reloaded when they change")
 	fs.StringVar(&c.MeshTokenFile, "mesh-token-file", "",
 		"forward calls of ModelMesh's API to control if they send the bearer token in this `FILE`, which may be replaced at any time. control's flag --mesh-token-file must have the same token. Without this flag, such calls end with UNIMPLEMENTED")
-	fs.DurationVar(&c.Settings.Hold, "max-queue-time", c.Settings.Hold,
+	fs.DurationVar(&c.Settings.QueueTimeout, "max-queue-time", c.Settings.QueueTimeout,
 		"queue a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
-	fs.IntVar(&c.MaxQueued, "max-queued-per-model", flow.DefaultMaxHeld, "queue at most `N` requests for one model; answer 429 to any more")
+	fs.IntVar(&c.MaxQueued, "max-queued-per-model", flow.DefaultMaxQueued,
+		"queue at most `N` requests for one model; answer 429 to any more")
 	fs.Int64Var(&c.MaxQueuedMiB, "max-queued-mib", flow.DefaultMaxBytes>>20,
 		"queue at most `N` MiB of request bodies, for all models together; answer 429 to any more")
 	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", scrape.DefaultInterval, "scrape each endpoint's load this often")
@@ -213,7 +214,7 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		c.Serve.DrainTimeout = 30 * time.Second
 	}
 	if !fs.Changed("lost-after") {
-		c.Settings.Lost = max(c.Settings.Lost, c.Settings.Stale)
+		c.Settings.LostAfter = max(c.Settings.LostAfter, c.Settings.StaleAfter)
 	}
 	switch {
 	case c.Pool.Name != "" && c.Objects == "" && !c.Kube.On && len(c.Endpoints) == 0: // as other endpoint pickers are started
@@ -280,25 +281,26 @@ func (c Options) check(rest []string) error {
 		return fmt.Errorf("--adapter-threshold %d: it must be at least 1", c.Settings.Policy.Threshold)
 	case c.PrefixBytes < 1:
 		return fmt.Errorf("--prefix-cache-bytes %d: it must be at least 1", c.PrefixBytes)
-	case c.Settings.Picks < 1 || c.Settings.Picks > 1+objects.MaxAttempts:
-		return fmt.Errorf("--endpoints-per-request %d: it must be 1 to %d", c.Settings.Picks, 1+objects.MaxAttempts)
-	case c.Settings.Lease <= 0:
-		return fmt.Errorf("--in-flight-timeout %v: it must be above 0", c.Settings.Lease)
-	case c.Settings.Stale <= 0 || c.Settings.Lost < c.Settings.Stale:
-		return fmt.Errorf("--stale-after %v, --lost-after %v: the first must be above 0, and the second at least as long", c.Settings.Stale,
-			c.Settings.Lost)
-	case c.Settings.Hold <= 0:
-		return fmt.Errorf("--max-queue-time %v: it must be above 0", c.Settings.Hold)
+	case c.Settings.EndpointsPerRequest < 1 || c.Settings.EndpointsPerRequest > 1+objects.MaxAttempts:
+		return fmt.Errorf("--endpoints-per-request %d: it must be 1 to %d", c.Settings.EndpointsPerRequest, 1+objects.MaxAttempts)
+	case c.Settings.InFlightTimeout <= 0:
+		return fmt.Errorf("--in-flight-timeout %v: it must be above 0", c.Settings.InFlightTimeout)
+	case c.Settings.StaleAfter <= 0 || c.Settings.LostAfter < c.Settings.StaleAfter:
+		return fmt.Errorf("--stale-after %v, --lost-after %v: the first must be above 0, and the second at least as long",
+			c.Settings.StaleAfter,
+			c.Settings.LostAfter)
+	case c.Settings.QueueTimeout <= 0:
+		return fmt.Errorf("--max-queue-time %v: it must be above 0", c.Settings.QueueTimeout)
 	case c.MaxQueued < 1 || c.MaxQueuedMiB < 1:
 		return fmt.Errorf("--max-queued-per-model %d, --max-queued-mib %d: both must be at least 1", c.MaxQueued, c.MaxQueuedMiB)
 	case c.Control.Address == "" && c.Control.CAFile+c.Control.TokenFile+c.Control.CertPath+c.MeshTokenFile != "":
 		return errors.New("--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file need --control")
 	case c.ScrapeInterval < 10*time.Millisecond || c.ModelsInterval < 10*time.Millisecond:
 		return errors.New("--scrape-interval and --models-scrape-interval must be at least 10ms, so as not to overload the engines")
-	case c.ScrapeInterval >= c.Settings.Stale:
+	case c.ScrapeInterval >= c.Settings.StaleAfter:
 		return fmt.Errorf("--scrape-interval %v, --stale-after %v: the second must be longer, or endpoints would count as silent between two scrapes",
 			c.ScrapeInterval,
-			c.Settings.Stale)
+			c.Settings.StaleAfter)
 	}
 	if err := c.Kube.Check(c.Objects); err != nil {
 		return err

@@ -69,9 +69,10 @@ func TestTheCommandLine(t *testing.T) {
 			t.Errorf("%q: %v, want %s", c.args, err, c.want)
 		}
 	}
-	if c, err := Parse([]string{"--objects", "x", "--stale-after", "30s"}, io.Discard); err != nil || c.Settings.Stale != 30*time.Second ||
-		c.Settings.Lost != 30*time.Second {
-		t.Errorf("with --stale-after above the default of --lost-after: %v, %v and %v", err, c.Settings.Stale, c.Settings.Lost)
+	if c, err := Parse([]string{"--objects", "x", "--stale-after", "30s"}, io.Discard); err != nil ||
+		c.Settings.StaleAfter != 30*time.Second ||
+		c.Settings.LostAfter != 30*time.Second {
+		t.Errorf("with --stale-after above the default of --lost-after: %v, %v and %v", err, c.Settings.StaleAfter, c.Settings.LostAfter)
 	}
 	for args, want := range map[string]source.Kube{
 		"--pool-name x":                                  {On: true, Namespace: "default"},

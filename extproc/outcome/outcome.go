@@ -31,9 +31,9 @@ const (
 	// Erred means that a response with status 200 carries an error of the endpoint, at once or
 	// after some output.
 	Erred Failure = "stream_error"
-	// Gone means that the endpoint refused connections and went silent during the request, so that
-	// extproc ended it.
-	Gone Failure = "engine_gone"
+	// EngineGone means that the endpoint refused connections and went silent during the request, so
+	// that extproc ended it.
+	EngineGone Failure = "engine_gone"
 	// Other is any other flag of Envoy.
 	Other Failure = "other"
 )
@@ -82,8 +82,8 @@ type Outcome struct {
 	// to the first token. Both are 0 if unknown.
 	Bytes    int
 	Expected time.Duration
-	// Held is the queue time in the gateway. Expected and FirstBody include it.
-	Held time.Duration
+	// QueueTime is the queue time in the gateway. Expected and FirstBody include it.
+	QueueTime time.Duration
 	// Adapter is the predicted residency of the adapter (storage, host, slot or none), if the first
 	// token is a measure of load times and frontend overhead; otherwise empty. Loading is the part
 	// of Expected for these.
@@ -145,10 +145,10 @@ func (o Outcome) asPredicted() bool {
 	return o.Stream && o.FirstBody > 0 && o.Expected > 0 && o.atFirst()
 }
 
-// Foretold returns the ratio of actual to predicted time to first token. Queued requests have none,
-// because both times include their queue time.
-func (o Outcome) Foretold() (ratio float64, tells bool) {
-	if !o.asPredicted() || o.Held > 0 {
+// Predicted returns the ratio of actual to predicted time to first token. Queued requests have
+// none, because both times include their queue time.
+func (o Outcome) Predicted() (ratio float64, tells bool) {
+	if !o.asPredicted() || o.QueueTime > 0 {
 		return 0, false
 	}
 	return o.FirstBody.Seconds() / o.Expected.Seconds(), true

@@ -40,9 +40,9 @@ type outlet struct {
 	meter  *metrics.Meter
 	log    *slog.Logger
 
-	mu      sync.Mutex // guards the fields below
-	dropped map[string]int
-	told    time.Time // when dropped was last logged
+	mu       sync.Mutex // guards the fields below
+	dropped  map[string]int
+	loggedAt time.Time // when dropped was last logged
 }
 
 func newOutlet(k sink.Sink, c Config, client *http.Client) *outlet {
@@ -135,10 +135,10 @@ func (o *outlet) drop(reason string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.dropped[reason]++
-	if time.Since(o.told) < quiet {
+	if time.Since(o.loggedAt) < quiet {
 		return
 	}
-	o.told = time.Now()
+	o.loggedAt = time.Now()
 	more := []any{"sink", o.sink.String()}
 	for reason, n := range o.dropped {
 		more = append(more, reason, n)

@@ -268,7 +268,7 @@ func (w *watched) send(all []sink.Payload) {
 		case p.Lost != "":
 		case w.server.take(len(p.Data)):
 			shared := &parcel{Payload: p, server: w.server}
-			shared.holders.Store(int32(len(w.wanting)))
+			shared.references.Store(int32(len(w.wanting)))
 			for _, o := range w.wanting {
 				o.put(shared, w.turn)
 			}
@@ -296,13 +296,13 @@ func (s *Server) give(n int) { s.kept.Add(-int64(n)) }
 // parcel is a payload in the queues of sinks.
 type parcel struct {
 	*sink.Payload
-	server  *Server
-	holders atomic.Int32
+	server     *Server
+	references atomic.Int32
 }
 
 // release is called once per sink. The last call frees the payload's bytes.
 func (p *parcel) release() {
-	if p.holders.Add(-1) == 0 {
+	if p.references.Add(-1) == 0 {
 		p.server.give(len(p.Data))
 	}
 }

@@ -103,7 +103,7 @@ func TestWhatTells(t *testing.T) {
 		{pick.Decision{Copy: adapter, Estimate: pick.Estimate{Room: 0.01, Step: 0.02}}, false},
 		{pick.Decision{Copy: adapter}, false}, // nothing was predicted
 	} {
-		if got := c.of.Tells(); got != c.want {
+		if got := c.of.ShowsOverhead(); got != c.want {
 			t.Errorf("%+v shows load times: %v", c.of.Estimate, got)
 		}
 	}

@@ -62,11 +62,11 @@ func (f *forecast) cached(e *Endpoint) float64 {
 
 // Estimate is the prediction for a request at an endpoint. Times are in seconds.
 type Estimate struct {
-	// Intake is the time until the request is in the engine's queue. Queue is the prefill of
-	// earlier requests. Room is the wait for a place in the batch, the KV cache and an adapter
+	// FrontendOverhead is the time until the request is in the engine's queue. Queue is the prefill
+	// of earlier requests. Room is the wait for a place in the batch, the KV cache and an adapter
 	// slot. Load is the load of the adapter. Prefill is the uncached part of the request's own
 	// prompt.
-	Intake, Queue, Room, Load, Prefill float64
+	FrontendOverhead, Queue, Room, Load, Prefill float64
 	// Delay is how much longer the engine is busy because of the prompt: Prefill, less the part in
 	// steps that other requests need too.
 	Delay float64
@@ -82,16 +82,18 @@ type Estimate struct {
 }
 
 // FirstToken returns the predicted time to first token, in seconds from now.
-func (e *Estimate) FirstToken() float64 { return e.Intake + e.Queue + e.Room + e.Load + e.Prefill }
+func (e *Estimate) FirstToken() float64 {
+	return e.FrontendOverhead + e.Queue + e.Room + e.Load + e.Prefill
+}
 
 // Cost is the sum that Latency minimizes. A cost of 1 is one full objective, of this request or of
 // others.
 func (e *Estimate) Cost() float64 { return e.Own + e.Others }
 
-// Tells reports whether the time to first token will show the frontend overhead and the adapter's
-// load time: nothing but the current step is ahead of the request. With a queue ahead, the
-// measurement would be less certain.
-func (d *Decision) Tells() bool {
+// ShowsOverhead reports whether the time to first token will show the frontend overhead and the
+// adapter's load time: nothing but the current step is ahead of the request. With a queue ahead,
+// the measurement would be less certain.
+func (d *Decision) ShowsOverhead() bool {
 	is := &d.Estimate
 	return is.Step > 0 && is.Room == 0 && is.Queue <= is.Step
 }
@@ -226,7 +228,7 @@ func (f *forecast) takes(e *Endpoint) int { return f.Prompt - int(f.cached(e)) +
 func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 	is.Queue, is.Prefill, is.Delay, is.Step, is.Longer = f.at(e)
 	p, there := f.profile, e.Pending()
-	is.Intake, is.Adapter = p.FrontendOverhead, InSlot
+	is.FrontendOverhead, is.Adapter = p.FrontendOverhead, InSlot
 	if slower := p.Decode.AdapterSlowdown; !c.Base && slower > 1 && e.Adapters.Load() == 0 && len(e.Listed) == 0 {
 		is.Step, is.Longer = is.Step*slower, is.Longer+is.Step*(slower-1) // it is the first adapter there
 	}

@@ -149,18 +149,18 @@ func (s score) less(t score) bool {
 // rank orders candidates: by class, then by score, then at random, so that each of n equal
 // candidates comes first with probability 1/n. Less is better.
 type rank struct {
-	class class
+	tier  tier
 	score score
 	tie   uint64
 }
 
-// class is 0 for the favourite. For other candidates it is the state of the endpoint plus 1.
-type class uint8
+// tier is 0 for the favourite. For other candidates it is the state of the endpoint plus 1.
+type tier uint8
 
 func (r rank) less(o rank) bool {
 	switch {
-	case r.class != o.class:
-		return r.class < o.class
+	case r.tier != o.tier:
+		return r.tier < o.tier
 	case r.score != o.score:
 		return r.score.less(o.score)
 	}
@@ -210,11 +210,11 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		full := len(best) == len(picks)
 		// Filter: skip endpoints that are out, in a worse state than enough others, not allowed, or
 		// full.
-		cl := class(e.State) + 1
+		cl := tier(e.State) + 1
 		if i == favourite {
 			cl = 0
 		}
-		if e.State == Out || full && cl > worst.class || r.Only != nil && !r.Only.Has(e.Address) {
+		if e.State == Out || full && cl > worst.tier || r.Only != nil && !r.Only.Has(e.Address) {
 			continue
 		}
 		if c.full() {
@@ -226,7 +226,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		var reason string
 		switch p.Rule {
 		case Latency:
-			if full && cl == worst.class && f.beyond(e, c, worst.score) {
+			if full && cl == worst.tier && f.beyond(e, c, worst.score) {
 				continue
 			}
 			is = f.estimate(e, c)
@@ -242,7 +242,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 			reason = why
 		}
 		// Choose: insert the candidate among the best so far.
-		if full && cl == worst.class && worst.score.less(sc) {
+		if full && cl == worst.tier && worst.score.less(sc) {
 			continue
 		}
 		k := rank{cl, sc, mix(r.Random, uint64(i))}
@@ -262,7 +262,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 	switch {
 	case len(best) == 0 && r.Only != nil:
 		return nil, ErrSubset
-	case len(best) == 0 && busy != Out, len(best) > 0 && best[0].rank.class > 0 && waits(best[0].Endpoint.State, busy):
+	case len(best) == 0 && busy != Out, len(best) > 0 && best[0].rank.tier > 0 && waits(best[0].Endpoint.State, busy):
 		return nil, ErrFull
 	case len(best) == 0:
 		return nil, ErrNoneReady

@@ -284,8 +284,8 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 		for _, d := range picks {
 			line := fmt.Sprintf("%s as %s: %s", d.Endpoint.Address, d.Model, d.Reason)
 			if is := d.Estimate; is != (pick.Estimate{}) {
-				if is.Intake != 0 {
-					line += fmt.Sprintf(" (intake %.3g)", is.Intake)
+				if is.FrontendOverhead != 0 {
+					line += fmt.Sprintf(" (intake %.3g)", is.FrontendOverhead)
 				}
 				line += fmt.Sprintf(" (queue %.3g + room %.3g + load %.3g + prefill %.3g; step %.3g, longer by %.3g; cost %.3g + %.3g)",
 					is.Queue, is.Room, is.Load, is.Prefill, is.Step, is.Longer, is.Own, is.Others)

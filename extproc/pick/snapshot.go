@@ -222,8 +222,8 @@ type Endpoint struct {
 	Hash uint64
 	// Doubted reports that it is out because of requests alone; no scrape has confirmed that yet.
 	Doubted bool
-	// Unheard reports that it is out only because it has not answered a scrape yet.
-	Unheard bool
+	// Unscraped reports that it is out only because it has not answered a scrape yet.
+	Unscraped bool
 	// Forgets reports that its engine has no prefix cache.
 	Forgets bool
 }

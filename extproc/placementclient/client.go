@@ -150,8 +150,8 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 		}
 	}()
 
-	s := &talk{Client: c, stream: stream, hearing: newHearing(), telling: newTelling(), usedAt: time.Now()}
-	c.Fleet.TellMade()
+	s := &connection{Client: c, stream: stream, receiver: newReceiver(), reporter: newReporter(), usedAt: time.Now()}
+	c.Fleet.ReportMakers()
 	defer c.Fleet.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { // scrapes find the requests of other processes
 		s.ForgetPeers(fleet.Steady(now))
 	})
@@ -177,11 +177,11 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 		var what topics
 		select {
 		case err := <-ended:
-			return s.hearing.complete, err
+			return s.receiver.complete, err
 		case <-ctx.Done():
-			return s.hearing.complete, ctx.Err()
+			return s.receiver.complete, ctx.Err()
 		case u := <-updates:
-			if s.hear(u) {
+			if s.apply(u) {
 				what = flying
 			}
 		case <-c.News.models:
@@ -211,28 +211,28 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 			what = lessons
 		}
 		if err := s.report(what); err != nil {
-			return s.hearing.complete, err
+			return s.receiver.complete, err
 		}
 	}
 }
 
-// talk is one stream. One goroutine owns it.
-type talk struct {
+// connection is one stream. One goroutine owns it.
+type connection struct {
 	*Client
-	stream  placement.Placement_ConnectClient
-	hearing *hearing
-	telling *telling
-	applied uint64    // the version in force
-	began   bool      // something was reported
-	told    uint64    // the version acknowledged to control
-	usedAt  time.Time // last report of use
-	peers   []endpointstate.Backlog
+	stream       placement.Placement_ConnectClient
+	receiver     *receiver
+	reporter     *reporter
+	applied      uint64    // the version in force
+	began        bool      // something was reported
+	acknowledged uint64    // the version acknowledged to control
+	usedAt       time.Time // last report of use
+	peers        []endpointstate.Backlog
 	// question is the number of the last question.
 	question uint64
 }
 
-// hear applies an Update, and returns whether it must be acknowledged.
-func (t *talk) hear(u *placement.Update) bool {
+// apply applies an Update, and returns whether it must be acknowledged.
+func (t *connection) apply(u *placement.Update) bool {
 	defer t.Fleet.Answered(u.GetAnswer()) // after the update is applied
 	now := time.Now()
 	if told := u.GetBacklogs(); len(told) > 0 {
@@ -241,22 +241,22 @@ func (t *talk) hear(u *placement.Update) bool {
 		t.Fleet.Update(fleet.Later, func(s *endpointstate.State, _ time.Time) { s.SetPeers(t.peers, steady) })
 	}
 	if told := u.GetLessons(); len(told) > 0 {
-		t.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Times.LearnFromPeers(lessonsOf(told), now) })
+		t.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Times.LearnFromPeers(learnedProfiles(told), now) })
 	}
 	t.makers(u.GetResponses())
 	if onlyOfOthers(u) {
-		if t.hearing.complete && t.told == t.applied { // otherwise the update must be acknowledged
-			t.told, t.applied = u.GetVersion(), u.GetVersion()
+		if t.receiver.complete && t.acknowledged == t.applied { // otherwise the update must be acknowledged
+			t.acknowledged, t.applied = u.GetVersion(), u.GetVersion()
 		}
 		return false
 	}
-	news, ok := t.hearing.hear(u, now)
+	news, ok := t.receiver.receive(u, now)
 	if !ok {
 		return false
 	}
 	t.Fleet.ApplyPlacement(news)
 	t.applied = u.GetVersion()
-	t.Meter.Heard(t.applied, now)
+	t.Meter.UpdateApplied(t.applied, now)
 	if news.All {
 		t.Meter.Connected(true)
 		t.Log.Info("placement state synced", "control", t.Target, "endpoints", len(news.Endpoints), "copies",
@@ -281,32 +281,32 @@ const (
 
 // report sends the changes of some topics, if any. It reads the requests in flight after the update
 // was applied, so that an acknowledgement includes every request that began before.
-func (t *talk) report(what topics) error {
+func (t *connection) report(what topics) error {
 	now := time.Now()
 	r := &placement.Report{Process: t.process, Applied: t.applied,
-		Leaving: t.telling.leaves(fleet.Read(t.Fleet, func(s *endpointstate.State) map[string]endpointstate.Leaving {
+		Leaving: t.reporter.leaves(fleet.Read(t.Fleet, func(s *endpointstate.State) map[string]endpointstate.Leaving {
 			return s.Leaving(t.Fleet.Now())
 		}), now)}
 	if what&wantedNow != 0 {
 		view := t.Fleet.View()
-		r.Wanted = t.telling.wants(t.Flow.Wanted(), view.Unusable, now)
+		r.Wanted = t.reporter.wants(t.Flow.WaitingModels(), view.Unusable, now)
 	}
 	if what&flying != 0 {
-		r.InFlight = t.telling.flies(fleet.Read(t.Fleet, (*endpointstate.State).InFlight), what&allFlying != 0)
+		r.InFlight = t.reporter.flies(fleet.Read(t.Fleet, (*endpointstate.State).InFlight), what&allFlying != 0)
 		r.Missing = missing(fleet.Read(t.Fleet, (*endpointstate.State).TakeMissing))
 	}
 	if what&used != 0 {
-		r.Usage = usage(fleet.Read(t.Fleet, (*endpointstate.State).Usage), t.Flow.HeldFull(), now.Sub(t.usedAt), fleet.Steady(now))
+		r.Usage = usage(fleet.Read(t.Fleet, (*endpointstate.State).Usage), t.Flow.QueuedAtLimit(), now.Sub(t.usedAt), fleet.Steady(now))
 		t.usedAt = now
 	}
 	if what&backlogs != 0 {
-		r.Backlogs = t.telling.backlogs(t.Fleet.Backlogs, fleet.Steady(now))
+		r.Backlogs = t.reporter.backlogs(t.Fleet.Backlogs, fleet.Steady(now))
 	}
 	if what&made != 0 {
 		r.Responses = t.responses()
 	}
 	if what&lessons != 0 {
-		r.Lessons = t.telling.teaches(fleet.Read(t.Fleet, func(s *endpointstate.State) []endpointstate.LearnedProfile {
+		r.Lessons = t.reporter.teaches(fleet.Read(t.Fleet, func(s *endpointstate.State) []endpointstate.LearnedProfile {
 			return s.Times.LearnedProfiles(t.Fleet.Now())
 		}))
 	}
@@ -314,13 +314,13 @@ func (t *talk) report(what topics) error {
 		t.question = t.Fleet.Question()
 	}
 	r.Question = t.question
-	if t.began && t.applied == t.told && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+
+	if t.began && t.applied == t.acknowledged && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+
 		len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
 		return nil
 	}
 	if !t.began {
 		r.Sharing = uint32(fleet.Read(t.Fleet, (*endpointstate.State).Sharing)) //nolint:gosec // a number of processes
 	}
-	t.began, t.told = true, t.applied
+	t.began, t.acknowledged = true, t.applied
 	return t.stream.Send(r)
 }

@@ -70,17 +70,17 @@ func newRig(t *testing.T) *rig {
 	r := &rig{T: t, socket: filepath.Join(t.TempDir(), "control.sock")}
 	news := placementclient.NewNews()
 	r.flow = flow.New(flow.Config{
-		View: func() *endpointstate.View { return r.fleet.View() }, MaxHeld: 2000, MaxBytes: 1 << 30, Changed: news.Changed,
+		View: func() *endpointstate.View { return r.fleet.View() }, MaxQueued: 2000, MaxBytes: 1 << 30, Changed: news.Changed,
 	})
 	r.fleet = aFleet(r.flow.Published)
 	r.control = r.serve()
 	t.Cleanup(func() { r.control.stop() })
-	r.talks("unix:"+r.socket, news)
+	r.connections("unix:"+r.socket, news)
 	return r
 }
 
-// talks connects the rig to control until the test or leave ends it.
-func (r *rig) talks(target string, news *placementclient.News) (leave func()) {
+// connections connects the rig to control until the test or leave ends it.
+func (r *rig) connections(target string, news *placementclient.News) (leave func()) {
 	client := placementclient.New(placementclient.Config{
 		Target: target, Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, News: news,
 		Fleet: r.fleet, Flow: r.flow, Meter: metrics.New(r.fleet), Log: slog.New(slog.DiscardHandler),
@@ -306,7 +306,7 @@ func (r *rig) begin(id string, random uint64) (*fleet.InFlight, string) {
 // wait queues a request and returns its place.
 func (r *rig) wait(id string) *flow.Ticket {
 	r.Helper()
-	ticket, err := r.flow.Hold(key(id), 10, time.Now())
+	ticket, err := r.flow.Enqueue(key(id), 10, time.Now())
 	if err != nil {
 		r.Fatal(err)
 	}

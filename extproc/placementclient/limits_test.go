@@ -73,7 +73,7 @@ func TestWhatWaitsForCopiesThatAreFullIsTold(t *testing.T) {
 	s.inForce()
 	flight, _ := r.begin("m", 1)
 	for _, id := range []string{"m", "m", "nobody"} {
-		ticket, err := r.flow.Hold(objects.ModelKey{Pool: thePool, ID: id}, 1, time.Now())
+		ticket, err := r.flow.Enqueue(objects.ModelKey{Pool: thePool, ID: id}, 1, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

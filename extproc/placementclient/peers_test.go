@@ -56,10 +56,10 @@ func aBoard(t *testing.T) (address string, stop func()) {
 func anExtproc(t *testing.T, address string) (r *rig, leave func()) {
 	r = &rig{T: t}
 	news := placementclient.NewNews()
-	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxHeld: 10, MaxBytes: 1 << 20,
+	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxQueued: 10, MaxBytes: 1 << 20,
 		Changed: news.Changed})
 	r.fleet = aFleet(r.flow.Published)
-	return r, r.talks(address, news)
+	return r, r.connections(address, news)
 }
 
 // endpoint returns the first endpoint of a view.

@@ -12,7 +12,7 @@ import (
 const maxMade = 2000
 
 // responses returns the stored responses that were not reported yet.
-func (t *talk) responses() (out []*placement.Responses) {
+func (t *connection) responses() (out []*placement.Responses) {
 	for m, ids := range t.Fleet.TakeMade(maxMade) {
 		out = append(out, &placement.Responses{Pool: m.Pool.String(), Endpoint: m.Address, Ids: ids})
 	}
@@ -20,7 +20,7 @@ func (t *talk) responses() (out []*placement.Responses) {
 }
 
 // makers records the makers of stored responses that other processes report.
-func (t *talk) makers(told []*placement.Responses) {
+func (t *connection) makers(told []*placement.Responses) {
 	for _, r := range told {
 		namespace, name, ok := strings.Cut(r.GetPool(), "/")
 		if !ok {

@@ -40,7 +40,7 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Requ
 			s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.Stopping(c.Endpoint, now) })
 			continue
 		}
-		looks.Go(func() { s.look(r.Context(), c) })
+		looks.Go(func() { s.probe(r.Context(), c) })
 	}
 	looks.Wait()
 	r.Header.Del(wire.MissingHeader)
@@ -49,9 +49,9 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Requ
 	s.forward(w, r, s.envoy(e.Back), &url.URL{Scheme: "http", Host: "envoy"}, r.Host, "No endpoint could be reached. Try again.")
 }
 
-// look dials a copy that did not serve a request, and reports a refused connection to the fleet at
+// probe dials a copy that did not serve a request, and reports a refused connection to the fleet at
 // once. A dial that fails for a local reason reports nothing.
-func (s *Server) look(ctx context.Context, c relaytoken.Copy) {
+func (s *Server) probe(ctx context.Context, c relaytoken.Copy) {
 	limited, cancel := context.WithTimeout(ctx, maxDial)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(limited, "tcp", c.At)

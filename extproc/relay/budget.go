@@ -10,7 +10,7 @@ import (
 // budget counts the bytes kept for one call, within the limits of the call and of all calls. It is
 // safe for concurrent use.
 type budget struct {
-	mine atomic.Int64
+	used atomic.Int64
 	all  *atomic.Int64
 }
 
@@ -18,7 +18,7 @@ type budget struct {
 func (b *budget) reader(r io.Reader) io.Reader { return &counted{b, r} }
 
 // giveBack ends the count: no bytes are kept any more.
-func (b *budget) giveBack() { b.all.Add(-b.mine.Load()) }
+func (b *budget) giveBack() { b.all.Add(-b.used.Load()) }
 
 type counted struct {
 	budget *budget
@@ -35,7 +35,7 @@ func (c *counted) Read(p []byte) (int, error) {
 
 // take counts bytes. It returns an error if they exceed a limit.
 func (b *budget) take(n int) error {
-	mine, all := b.mine.Add(int64(n)), b.all.Add(int64(n))
+	mine, all := b.used.Add(int64(n)), b.all.Add(int64(n))
 	switch {
 	case mine > maxOfOne:
 		return status(kserve.ResourceExhausted, "The request and its answers together exceed 128 MiB.")

@@ -47,8 +47,8 @@ type Config struct {
 	Interval       time.Duration // between scrapes of the load of one endpoint
 	ModelsInterval time.Duration // between scrapes of its models
 	Log            *slog.Logger
-	// Looked gets the result of each scrape, nil for success. It may be nil.
-	Looked func(error)
+	// Scraped gets the result of each scrape, nil for success. It may be nil.
+	Scraped func(error)
 	// Access is the access to engines: tokens and TLS.
 	Access engineclient.Access
 	// Transport replaces the network in tests; nil means the network.
@@ -68,8 +68,8 @@ type Scraper struct {
 
 // New returns a Scraper with no targets.
 func New(c Config) *Scraper {
-	if c.Looked == nil {
-		c.Looked = func(error) {}
+	if c.Scraped == nil {
+		c.Scraped = func(error) {}
 	}
 	if c.Transport == nil {
 		c.Transport = c.Access.Transport(30 * time.Second)
@@ -159,13 +159,13 @@ type loop struct {
 	pages []engine.Page // candidates for its metrics page; none if nothing can be read
 	asked chan struct{} // its models are due
 
-	search   search // among the pages
-	at       int    // index of the page to read next
-	missed   bool   // logged that no page has a load
-	reader   engine.Reader
-	page     []byte    // reused buffer
-	modelsAt time.Time // last successful list; zero makes the next one due
-	down     bool      // the last scrape failed
+	search      search // among the pages
+	at          int    // index of the page to read next
+	loadMissing bool   // logged that no page has a load
+	reader      engine.Reader
+	page        []byte    // reused buffer
+	modelsAt    time.Time // last successful list; zero makes the next one due
+	down        bool      // the last scrape failed
 }
 
 // run scrapes at once, and then in the endpoint's phase of the interval.
@@ -187,11 +187,11 @@ func (l *loop) run(ctx context.Context) {
 			}
 		}
 		began = time.Now()
-		err := l.look(ctx)
+		err := l.scrape(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		l.Looked(err)
+		l.Scraped(err)
 		l.note(err)
 		sincePhase := time.Duration(time.Now().UnixNano()-int64(phase)) % l.Interval
 		timer.Reset(l.Interval - sincePhase)
@@ -209,11 +209,11 @@ func (l *loop) note(err error) {
 	l.down = err != nil
 }
 
-// look reads the models if they are due, then the load. The load comes last because it makes the
+// scrape reads the models if they are due, then the load. The load comes last because it makes the
 // endpoint available again, and its models may have changed during an outage. If the metrics page
 // is at another port, it says nothing about the endpoint's own port; then the models are always
 // due.
-func (l *loop) look(ctx context.Context) error {
+func (l *loop) scrape(ctx context.Context) error {
 	look := l.Fleet.Scrape(l.Address)
 	if len(l.pages) == 0 {
 		return l.knock(ctx, look)
@@ -303,9 +303,9 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 	if answered || l.elsewhere() {
 		err = nil
 	}
-	if l.search.told(load.Kind != "", answered, answer, time.Now()) && err == nil && !l.missed {
+	if l.search.record(load.Kind != "", answered, answer, time.Now()) && err == nil && !l.loadMissing {
 		l.Log.Warn("cannot find load metrics on the endpoint; picking without its load", "endpoint", l.Address, "engine", l.Kind)
-		l.missed = true
+		l.loadMissing = true
 	}
 	return load, err
 }

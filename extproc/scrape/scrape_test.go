@@ -58,16 +58,16 @@ func targets(addresses ...string) []scrape.Target {
 
 // engines answers for all endpoints, without a network.
 type engines struct {
-	mu     sync.Mutex
-	looks  map[string][]time.Time // by address and path
-	token  string                 // Authorization of the last request
-	answer func(address, path string) (int, string, error)
+	mu      sync.Mutex
+	scrapes map[string][]time.Time // by address and path
+	token   string                 // Authorization of the last request
+	answer  func(address, path string) (int, string, error)
 }
 
 func (e *engines) RoundTrip(r *http.Request) (*http.Response, error) {
 	key := r.URL.Host + r.URL.Path
 	e.mu.Lock()
-	e.looks[key] = append(e.looks[key], time.Now())
+	e.scrapes[key] = append(e.scrapes[key], time.Now())
 	e.token = r.Header.Get("Authorization")
 	answer := e.answer
 	e.mu.Unlock()
@@ -91,7 +91,7 @@ func (e *engines) set(answer func(address, path string) (int, string, error)) {
 func (e *engines) count(key string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.looks[key])
+	return len(e.scrapes[key])
 }
 
 func (e *engines) lastToken() string {
@@ -128,7 +128,7 @@ func runAs(
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
 		f.SetWorld(world(addresses...))
-		e := &engines{looks: map[string][]time.Time{}, answer: answer}
+		e := &engines{scrapes: map[string][]time.Time{}, answer: answer}
 		s := scrape.New(scrape.Config{
 			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler), Transport: e,
 		})
@@ -213,7 +213,7 @@ func TestEndpointsAreLookedAtInTheirOwnPhases(t *testing.T) {
 		after(2 * time.Second)
 		var tenths [10]int
 		for _, address := range addresses {
-			looks := e.looks[address+"/metrics"]
+			looks := e.scrapes[address+"/metrics"]
 			phase := time.Duration(looks[2].UnixNano()) % interval
 			if later := time.Duration(looks[7].UnixNano()) % interval; later != phase {
 				t.Errorf("%s is scraped in the phases %v and %v", address, phase, later)
@@ -386,7 +386,7 @@ func TestRedirectsStayAtTheEndpoint(t *testing.T) {
 		looks := make(chan error, 1000)
 		s := scrape.New(scrape.Config{
 			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler),
-			Looked: func(err error) { looks <- err },
+			Scraped: func(err error) { looks <- err },
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -34,10 +34,10 @@ func (s *search) next(now time.Time) int {
 	return s.at
 }
 
-// told records the result for the page of [search.next]: whether it had a load, whether it was
+// record records the result for the page of [search.next]: whether it had a load, whether it was
 // answered, and a word that identifies the answer, empty for none. It returns whether this ended a
 // round in which no page had a load.
-func (s *search) told(load, answered bool, answer string, now time.Time) (ended bool) {
+func (s *search) record(load, answered bool, answer string, now time.Time) (ended bool) {
 	switch {
 	case load:
 		s.found, s.pause, s.until = true, 0, time.Time{}

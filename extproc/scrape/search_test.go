@@ -14,7 +14,7 @@ func (s *search) asked(now *time.Time, n int, answer string) string {
 	var pages strings.Builder
 	for range n {
 		fmt.Fprint(&pages, s.next(*now))
-		s.told(false, true, answer, *now)
+		s.record(false, true, answer, *now)
 		*now = now.Add(200 * time.Millisecond)
 	}
 	return pages.String()
@@ -47,12 +47,12 @@ func TestASearchBeginsAnewWhenAnswersAreOthers(t *testing.T) {
 		want  string                         // pages of the following scrapes
 	}{
 		"nothing has changed":        {3, func(*search, time.Time) {}, "404", "000000"},
-		"the first page has changed": {3, func(s *search, now time.Time) { s.told(false, true, "a page", now) }, "a page", "120000"},
-		"the first page is the same": {3, func(s *search, now time.Time) { s.told(false, true, "404", now) }, "404", "000000"},
-		"no answer is no change":     {3, func(s *search, now time.Time) { s.told(false, false, "", now) }, "404", "000000"},
+		"the first page has changed": {3, func(s *search, now time.Time) { s.record(false, true, "a page", now) }, "a page", "120000"},
+		"the first page is the same": {3, func(s *search, now time.Time) { s.record(false, true, "404", now) }, "404", "000000"},
+		"no answer is no change":     {3, func(s *search, now time.Time) { s.record(false, false, "", now) }, "404", "000000"},
 		"the models are the same":    {3, func(s *search, _ time.Time) { s.lists("[llama]") }, "404", "000000"},
 		"the models have changed":    {3, func(s *search, _ time.Time) { s.lists("[llama sql]") }, "404", "012000"},
-		"a page had a load":          {3, func(s *search, now time.Time) { s.told(true, true, "a page", now) }, "404", "001200"},
+		"a page had a load":          {3, func(s *search, now time.Time) { s.record(true, true, "a page", now) }, "404", "001200"},
 		"there is one page":          {1, func(*search, time.Time) {}, "404", "000000"},
 	} {
 		s := search{pages: c.pages}
@@ -78,9 +78,9 @@ func TestAPageThatToldALoadIsKept(t *testing.T) {
 	if at := s.next(now); at != 1 {
 		t.Fatalf("it reads %d", at)
 	}
-	s.told(true, true, "a page", now)
+	s.record(true, true, "a page", now)
 	for range 10 {
-		if s.told(false, false, "", now); s.next(now) != 1 {
+		if s.record(false, false, "", now); s.next(now) != 1 {
 			t.Fatal("silence moves it to another page")
 		}
 	}
@@ -97,7 +97,7 @@ func TestTheEndOfARoundIsTold(t *testing.T) {
 		var got []string
 		for range 3 {
 			s.next(now)
-			got = append(got, strconv.FormatBool(s.told(false, true, "404", now)))
+			got = append(got, strconv.FormatBool(s.record(false, true, "404", now)))
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("with %d pages: %v, want %s", pages, got, want)

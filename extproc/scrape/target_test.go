@@ -51,18 +51,18 @@ func plain(addresses ...string) *objects.World {
 // scraping scrapes real servers, and observes the end of each scrape.
 type scraping struct {
 	*testing.T
-	fleet *fleet.Fleet
-	looks chan error
+	fleet   *fleet.Fleet
+	scrapes chan error
 }
 
 func scrapeFor(t *testing.T, c scrape.Config, w *objects.World, targets []scrape.Target) *scraping {
-	s := &scraping{T: t, fleet: fleet.New(fleet.Config{}), looks: make(chan error, 1)}
+	s := &scraping{T: t, fleet: fleet.New(fleet.Config{}), scrapes: make(chan error, 1)}
 	s.fleet.SetWorld(w)
 	ctx, cancel := context.WithCancel(t.Context())
 	c.Fleet, c.Interval, c.ModelsInterval, c.Log = s.fleet, 10*time.Millisecond, 20*time.Millisecond, slog.New(slog.DiscardHandler)
-	c.Looked = func(err error) {
+	c.Scraped = func(err error) {
 		select {
-		case s.looks <- err:
+		case s.scrapes <- err:
 		case <-ctx.Done():
 		}
 	}
@@ -86,7 +86,7 @@ func (s *scraping) until(what string, holds func(status endpointstate.Status, er
 	limit := time.After(10 * time.Second)
 	for {
 		select {
-		case err := <-s.looks:
+		case err := <-s.scrapes:
 			if holds(fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status {
 				return state.Endpoints(s.fleet.Now())
 			})[0], err) {
@@ -175,7 +175,7 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 			}
 			return 404, `{"error":"Not Found"}`, nil
 		}
-		e := &engines{looks: make(map[string][]time.Time), answer: triton}
+		e := &engines{scrapes: make(map[string][]time.Time), answer: triton}
 		s := scrape.New(scrape.Config{Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler),
 			Transport: e})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -378,7 +378,7 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 		}
 		f := fleet.New(fleet.Config{})
 		f.SetWorld(plain(one))
-		e := &engines{looks: make(map[string][]time.Time), answer: healthy}
+		e := &engines{scrapes: make(map[string][]time.Time), answer: healthy}
 		s := scrape.New(scrape.Config{
 			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.NewTextHandler(&log, nil)),
 			Transport: e, Access: engineclient.Access{Tokens: engineclient.NewTokens(token.Token)},
@@ -433,7 +433,7 @@ func TestEachLookCarriesTheTokenOfItsTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
 		f.SetWorld(plain(one))
-		e := &engines{looks: make(map[string][]time.Time), answer: healthy}
+		e := &engines{scrapes: make(map[string][]time.Time), answer: healthy}
 		s := scrape.New(scrape.Config{
 			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler),
 			Transport: e, Access: engineclient.Access{Tokens: tokens},

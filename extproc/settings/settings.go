@@ -18,47 +18,47 @@ import (
 // Settings are complete: every field has its effective value.
 type Settings struct {
 	Policy pick.Policy
-	// Picks is how many endpoints a decision names: the first, and those to retry at, in order. At
-	// least 1.
-	Picks int
+	// EndpointsPerRequest is how many endpoints a decision names: the first, and those to retry at,
+	// in order. At least 1.
+	EndpointsPerRequest int
 	// FinalUnavailable means that UNAVAILABLE, and 503 without Retry-After, go to the client and
 	// are not retried at another endpoint.
 	FinalUnavailable bool
 	// AffinityHeader and AffinityCookie name what identifies a session; at most one is set.
 	AffinityHeader, AffinityCookie string
-	// DefaultModel is model of requests that name none, as clients name it. If it is empty,
-	// such requests are rejected.
+	// DefaultModel is model of requests that name none, as clients name it. If it is empty, such
+	// requests are rejected.
 	DefaultModel string
 	// Request limits the duration of a request; 0 leaves that to the data plane.
 	Request time.Duration
-	// Hold is how long a request waits at most for its model to be loaded.
-	Hold time.Duration
-	// Lease is how long a request whose end nothing reports counts as in flight.
-	Lease time.Duration
-	// Stale is the silence after which an endpoint gets requests only if no other can serve them.
-	// After the silence Lost, it gets requests only if every endpoint is silent.
-	Stale, Lost time.Duration
+	// QueueTimeout is how long a request waits at most for its model to be loaded.
+	QueueTimeout time.Duration
+	// InFlightTimeout is how long a request whose end nothing reports counts as in flight.
+	InFlightTimeout time.Duration
+	// StaleAfter is the silence after which an endpoint gets requests only if no other can serve
+	// them. After the silence Lost, it gets requests only if every endpoint is silent.
+	StaleAfter, LostAfter time.Duration
 }
 
-// DefaultHold is enough to load the largest adapters from a slow disk, after a turn in a load
-// queue. The data plane must wait as long: max_message_timeout in envoy.yaml.
-const DefaultHold = 5 * time.Minute
+// DefaultQueueTimeout is enough to load the largest adapters from a slow disk, after a turn in a
+// load queue. The data plane must wait as long: max_message_timeout in envoy.yaml.
+const DefaultQueueTimeout = 5 * time.Minute
 
 // Default returns the settings that apply if nothing else is configured.
 func Default() Settings {
 	return Settings{
-		Policy: pick.Policy{Rule: pick.Latency, Threshold: pick.DefaultThreshold},
-		Picks:  1,
-		Hold:   DefaultHold,
+		Policy:              pick.Policy{Rule: pick.Latency, Threshold: pick.DefaultThreshold},
+		EndpointsPerRequest: 1,
+		QueueTimeout:        DefaultQueueTimeout,
 		// Engines report what they run. If a lease ends too early, the next scrape counts that
 		// request as load from other sources. So a lease may be much shorter than the longest
 		// answer.
-		Lease: time.Minute,
+		InFlightTimeout: time.Minute,
 		// Five scrapes at the default interval. A busy vLLM misses one or two, because one process
 		// both serves and answers scrapes.
-		Stale: time.Second,
+		StaleAfter: time.Second,
 		// A vLLM that hangs after SIGTERM is silent while its port is open (observed with 0.32.0).
-		Lost: 10 * time.Second,
+		LostAfter: 10 * time.Second,
 	}
 }
 
@@ -75,7 +75,7 @@ func (s Settings) For(p *objects.Pool) Settings {
 		s.Policy.Threshold = *own.AdapterThreshold
 	}
 	if own.Retry != nil && own.Retry.Attempts != nil {
-		s.Picks = 1 + int(*own.Retry.Attempts)
+		s.EndpointsPerRequest = 1 + int(*own.Retry.Attempts)
 	}
 	if own.Retry != nil && own.Retry.Unavailable != nil {
 		s.FinalUnavailable = !*own.Retry.Unavailable
@@ -89,18 +89,18 @@ func (s Settings) For(p *objects.Pool) Settings {
 			s.Request = t.Request.Duration
 		}
 		if t.Queue != nil {
-			s.Hold = t.Queue.Duration
+			s.QueueTimeout = t.Queue.Duration
 		}
 		if t.InFlight != nil {
-			s.Lease = t.InFlight.Duration
+			s.InFlightTimeout = t.InFlight.Duration
 		}
 		if t.StaleAfter != nil {
-			s.Stale = t.StaleAfter.Duration
+			s.StaleAfter = t.StaleAfter.Duration
 		}
 		if t.LostAfter != nil {
-			s.Lost = t.LostAfter.Duration
+			s.LostAfter = t.LostAfter.Duration
 		}
-		s.Lost = max(s.Lost, s.Stale)
+		s.LostAfter = max(s.LostAfter, s.StaleAfter)
 	}
 	return s
 }
@@ -140,26 +140,28 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	if p.Profile != nil {
 		timing = named(p.Said(""))
 	}
-	raised := t.StaleAfter != nil && s.Lost == t.StaleAfter.Duration // For has raised Lost to Stale
+	raised := t.StaleAfter != nil && s.LostAfter == t.StaleAfter.Duration // For has raised Lost to Stale
 	lines := []Line{
 		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
 		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10),
 			"prefer another endpoint once an endpoint has this many requests for the adapter", own.AdapterThreshold != nil,
 			"adapter-threshold"},
-		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane may try", own.Retry != nil &&
+		{"retry.attempts", strconv.Itoa(s.EndpointsPerRequest - 1), "other endpoints that the data plane may try", own.Retry != nil &&
 			own.Retry.Attempts != nil, "endpoints-per-request"},
 		{"retry.unavailable", strconv.FormatBool(!s.FinalUnavailable),
 			"whether the data plane tries another endpoint after UNAVAILABLE, or 503 without Retry-After", own.Retry != nil &&
 				own.Retry.Unavailable != nil, ""},
-		{"sessionAffinity", affinity, "header or cookie that names a session, whose requests prefer one endpoint", own.SessionAffinity != nil, ""},
+		{"sessionAffinity", affinity, "header or cookie that names a session, whose requests prefer one endpoint",
+			own.SessionAffinity != nil, ""},
 		{"defaultModel", cmp.Or(s.DefaultModel, "none"), "model of requests that name none", own.DefaultModel != "", ""},
 		{"timeouts.request", request, "longest time of a whole request", t.Request != nil, ""},
-		{"timeouts.queue", s.Hold.String(), "longest wait for a model to be loaded", t.Queue != nil, "max-queue-time"},
-		{"timeouts.inFlight", s.Lease.String(), "how long a request counts as in flight when nothing reports its end", t.InFlight != nil,
+		{"timeouts.queue", s.QueueTimeout.String(), "longest wait for a model to be loaded", t.Queue != nil, "max-queue-time"},
+		{"timeouts.inFlight", s.InFlightTimeout.String(), "how long a request counts as in flight when nothing reports its end",
+			t.InFlight != nil,
 			"in-flight-timeout"},
-		{"timeouts.staleAfter", s.Stale.String(), "silence after which an endpoint gets requests only if no other can serve them",
+		{"timeouts.staleAfter", s.StaleAfter.String(), "silence after which an endpoint gets requests only if no other can serve them",
 			t.StaleAfter != nil, "stale-after"},
-		{"timeouts.lostAfter", s.Lost.String(), "silence after which an endpoint gets requests only if all are silent",
+		{"timeouts.lostAfter", s.LostAfter.String(), "silence after which an endpoint gets requests only if all are silent",
 			t.LostAfter != nil || raised, "lost-after"},
 		{"rpcConfigs", rpcs(own.RPCConfigs), "gRPC methods with a configured field for the model",
 			len(own.RPCConfigs) > 0, ""},
@@ -173,7 +175,8 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	}
 	return append(lines, Line{
 		"predictions", s.predictions(p),
-		"whether policy latency uses them; GET /profiles and headgate_pool_predictions_trusted show the current state", own.Profile != nil, "",
+		"whether policy latency uses them; GET /profiles and headgate_pool_predictions_trusted show the current state",
+		own.Profile != nil, "",
 	})
 }
 

@@ -36,13 +36,14 @@ func world() *objects.World {
 
 func TestAPoolsOwnSettingsComeFirst(t *testing.T) {
 	flags := settings.Default()
-	flags.Lease = time.Second
+	flags.InFlightTimeout = time.Second
 	w := world()
 	got := flags.For(w.Pools[objects.Name{Namespace: "ns", Name: "one"}])
 	want := settings.Settings{
-		Policy: pick.Policy{Rule: pick.LeastRequest, Threshold: 7}, Picks: 3, FinalUnavailable: true, AffinityCookie: "sid",
+		Policy: pick.Policy{Rule: pick.LeastRequest, Threshold: 7}, EndpointsPerRequest: 3, FinalUnavailable: true, AffinityCookie: "sid",
 		DefaultModel: "org/m",
-		Request:      time.Hour, Hold: 2 * time.Minute, Lease: time.Second, Stale: time.Minute, Lost: time.Minute, // never below stale
+		// never below stale
+		Request: time.Hour, QueueTimeout: 2 * time.Minute, InFlightTimeout: time.Second, StaleAfter: time.Minute, LostAfter: time.Minute,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -66,7 +67,7 @@ func TestEveryPolicyHasItsRule(t *testing.T) {
 
 func TestALineSaysWhoseItIs(t *testing.T) {
 	flags := settings.Default()
-	flags.Hold = 2 * time.Minute // the same as in the PoolSettings
+	flags.QueueTimeout = 2 * time.Minute // the same as in the PoolSettings
 	w := world()
 	for pool, want := range map[string]string{
 		"one": `policy = leastRequest, own

@@ -29,7 +29,7 @@ func (d *dispatcher) admit(a *ask, view *endpointstate.View) (target route.Targe
 		maker, ok := s.Fleet.Maker(a.previous)
 		counts := d.scope.counts(offer, of.Given)
 		switch {
-		case (!ok || unheard(view, maker)) && d.scope.searchable(a, view.World, counts):
+		case (!ok || unscraped(view, maker)) && d.scope.searchable(a, view.World, counts):
 			if s.Fleet.Nowhere(a.previous) {
 				return target, "", errUnknownAnswer
 			}

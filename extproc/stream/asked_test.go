@@ -43,7 +43,7 @@ func answers(f *fleet.Fleet) { f.Answered(f.Question()) }
 
 // A model that control has registered a moment ago is served, and does not get 404.
 func TestAModelThatWasJustRegisteredIsServed(t *testing.T) {
-	f, _, client := holding(t, time.Minute, 10)
+	f, _, client := queueing(t, time.Minute, 10)
 	answers(f)
 	got := asking(t.Context(), t, client, "new")
 	select {
@@ -63,7 +63,7 @@ func TestAModelThatWasJustRegisteredIsServed(t *testing.T) {
 // question.
 func TestInventedNamesAreOneQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, _, client := holding(t, time.Minute, 10)
+		f, _, client := queueing(t, time.Minute, 10)
 		if text := <-asking(t.Context(), t, client, "invented"); !strings.Contains(text, "reply: 404") {
 			t.Errorf("with a control that answers no questions it gets %s", text)
 		}
@@ -103,7 +103,7 @@ func TestInventedNamesAreOneQuestion(t *testing.T) {
 func TestBodiesOfRequestsThatAskControlAreCounted(t *testing.T) {
 	const body = `{"model":"invented"}`
 	synctest.Test(t, func(t *testing.T) {
-		f, _, server := holdingServer(t, time.Minute, 10)
+		f, _, server := queueingServer(t, time.Minute, 10)
 		client := dialServer(t, server, stream.Own)
 		answers(f)
 		ends := map[string]func(leave func()){
@@ -140,7 +140,7 @@ func TestBodiesOfRequestsThatAskControlAreCounted(t *testing.T) {
 
 // If control does not answer in time, the client is told to try again.
 func TestASilentControlLeavesAModelOpen(t *testing.T) {
-	f, _, client := holding(t, time.Minute, 10)
+	f, _, client := queueing(t, time.Minute, 10)
 	answers(f)
 	began := time.Now()
 	if text := <-asking(t.Context(), t, client, "new"); !strings.Contains(text, "reply: 503") || !strings.Contains(text, "retry-after=1") {

@@ -138,11 +138,11 @@ func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 					held.Published(v)
 				}
 			}})
-			held = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 8 << 20})
+			held = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 8 << 20})
 			f.ApplyPlacement(news(t, f, nil))
-			server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.Hold = held, time.Minute })
+			server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.QueueTimeout = held, time.Minute })
 			s := play(t, server, "base-picker:9002", []string{c.headers, `body {"model":"missing","prompt":"BIG"}`})
-			awaitHeld(t, held, 1)
+			awaitQueued(t, held, 1)
 			f.ApplyPlacement(news(t, f, []string{c.news}))
 			f.SetWorld(f.View().World) // publishes the news
 			<-s.idle

@@ -151,7 +151,7 @@ func (c *call) decideCall(now time.Time) responses {
 		err = c.dispatcher.send(a, nil, now)
 	}
 	if err != nil {
-		return c.missed(err, a.model, c.bytes(), now, c.decideCall)
+		return c.queueOrReply(err, a.model, c.bytes(), now, c.decideCall)
 	}
 	if c.inject = c.dispatcher.inject; a.model == "" {
 		c.inject = nil
@@ -253,7 +253,7 @@ func (c *call) next() error {
 		if !ok {
 			break
 		}
-		if err := c.look(m); err != nil {
+		if err := c.readModel(m); err != nil {
 			return err
 		}
 		c.pending = append(c.pending, m)
@@ -264,8 +264,8 @@ func (c *call) next() error {
 	return nil
 }
 
-// look reads the model that a message names.
-func (c *call) look(m kserve.Message) error {
+// readModel reads the model that a message names.
+func (c *call) readModel(m kserve.Message) error {
 	first := !c.read
 	c.read = true
 	if c.rule.Path == nil {

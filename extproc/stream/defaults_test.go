@@ -37,7 +37,7 @@ func TestTheListOfAnErrorIsBounded(t *testing.T) {
 	f.SetWorld(f.View().World)
 	f.ApplyPlacement(news)
 	server, _ := newServer(t, f, func(c *stream.Config) {
-		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+		c.Flow = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
 	})
 	ask := func() string {
 		x, now := server.Exchange(stream.Own, "", 0), time.Now()

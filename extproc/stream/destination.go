@@ -127,7 +127,7 @@ func (d *dispatcher) addMetadata(m *extprocv3.ProcessingResponse) {
 		})),
 		wire.PickNamespace: structpb.NewStructValue(object(pick)),
 	})
-	d.told = true
+	d.announced = true
 	d.dropPicks()
 	d.token, d.sealed = "", ""
 }
@@ -173,7 +173,7 @@ func explained(d *pick.Decision) *structpb.Struct {
 		name  string
 		value float64
 	}{
-		{"frontend_overhead", is.Intake},
+		{"frontend_overhead", is.FrontendOverhead},
 		{"queue", is.Queue},
 		{"room", is.Room},
 		{"load", is.Load},

@@ -33,37 +33,37 @@ type dispatcher struct {
 
 // picked is the decision about a request, and its place in flight.
 type picked struct {
-	began    time.Time // when the headers arrived
-	sentAt   time.Time // when the request was complete
-	begunAt  time.Time // when it went to its endpoint
-	settings settings.Settings
-	session  uint64          // see [request.session]
-	found    route.Target    // for the name that the client used
-	target   route.Target    // found, or the model that a VModel stands for
-	ranked   []pick.Decision // candidates in the policy's order; nil once they are reported
-	picks    []pick.Decision // the endpoints that the data plane may try, in order
-	world    *objects.World  // the objects that the decision used
-	room     [3]pick.Decision
-	to       string // picks as the destination header
-	sealed   string // the encrypted relay token; may be empty
-	address  string // address of the first pick
-	model    string // the engine's name of the model
-	stream   bool
-	inject   kserve.Path // path of the model in the engine's messages; nil if it is in none
-	replaced bool        // the client's Authorization header is removed
-	token    string      // the token that replaces it; may be empty
-	turn     uint64      // sequence number in this process
-	id       string
-	prompt   *prompt       // nil if the policy does not need it
-	bytes    int           // size of the prompt
-	expected time.Duration // predicted time from the complete request to the first token
-	adapter  string        // predicted residency of the adapter; empty if the first token is no measure of it
-	loading  time.Duration // part of expected for the load and the frontend overhead
-	among    int64         // see [pick.Decision.Among]; 0 if the request runs no inference
-	inFlight *fleet.InFlight
-	told     bool // the data plane has the decision
-	search   search
-	searches []objects.Name // other pools to ask for a stored response
+	began     time.Time // when the headers arrived
+	sentAt    time.Time // when the request was complete
+	begunAt   time.Time // when it went to its endpoint
+	settings  settings.Settings
+	session   uint64          // see [request.session]
+	found     route.Target    // for the name that the client used
+	target    route.Target    // found, or the model that a VModel stands for
+	ranked    []pick.Decision // candidates in the policy's order; nil once they are reported
+	picks     []pick.Decision // the endpoints that the data plane may try, in order
+	world     *objects.World  // the objects that the decision used
+	room      [3]pick.Decision
+	to        string // picks as the destination header
+	sealed    string // the encrypted relay token; may be empty
+	address   string // address of the first pick
+	model     string // the engine's name of the model
+	stream    bool
+	inject    kserve.Path // path of the model in the engine's messages; nil if it is in none
+	replaced  bool        // the client's Authorization header is removed
+	token     string      // the token that replaces it; may be empty
+	turn      uint64      // sequence number in this process
+	id        string
+	prompt    *prompt       // nil if the policy does not need it
+	bytes     int           // size of the prompt
+	expected  time.Duration // predicted time from the complete request to the first token
+	adapter   string        // predicted residency of the adapter; empty if the first token is no measure of it
+	loading   time.Duration // part of expected for the load and the frontend overhead
+	among     int64         // see [pick.Decision.Among]; 0 if the request runs no inference
+	inFlight  *fleet.InFlight
+	announced bool // the data plane has the decision
+	search    search
+	searches  []objects.Name // other pools to ask for a stored response
 }
 
 // first returns the decision for the first endpoint.
@@ -130,9 +130,9 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	if s.Conformance && d.in.selection != "" {
 		request.Only = pick.ParseSubset([]string{d.in.selection})
 	}
-	most := d.settings.Picks
+	most := d.settings.EndpointsPerRequest
 	if most < 2 { // the pool forbids retries
-		if known := (fleet.Maker{Pool: target.Pool, Address: d.search.maker}); unheard(view, known) {
+		if known := (fleet.Maker{Pool: target.Pool, Address: d.search.maker}); unscraped(view, known) {
 			d.search.most, d.search.everybody = 1, false // ask only the endpoint that made the response
 		} else {
 			d.search = search{}
@@ -144,7 +144,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	named := most
 	base := view.Snapshot.Pools[request.Pool].BaseModel()
 	if request.Tokenless = d.traits.tokenless; d.traits.runs {
-		request.Demand.ServiceTime = s.pace(view.World, d.habitual(request, base))
+		request.Demand.ServiceTime = s.serviceTime(view.World, d.statsKey(request, base))
 	}
 	if !request.Tokenless && s.predicts(d.settings.Policy) {
 		if d.demand(&a.text, body, base, now, &request); s.ExplainPicks {
@@ -162,7 +162,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 		d.limitSearch()
 	}
 	if d.placed() && isMiss(err) && len(view.Snapshot.Pools[request.Pool].Any) > 0 {
-		return &miss{d.wanted(), err}
+		return &notReady{d.modelKey(), err}
 	}
 	if err == nil {
 		d.authorize(view.World)
@@ -219,9 +219,9 @@ func (d *dispatcher) send(a ask, body []byte, now time.Time) error {
 	return d.taken()
 }
 
-// pace returns the service time in nanoseconds of a model without tokens: the learned one, or else
-// that of its Model object; 0 if unknown.
-func (s *Server) pace(w *objects.World, k objects.ModelKey) int64 {
+// serviceTime returns the service time in nanoseconds of a model without tokens: the learned one,
+// or else that of its Model object; 0 if unknown.
+func (s *Server) serviceTime(w *objects.World, k objects.ModelKey) int64 {
 	if learned := s.Fleet.ServiceTime(k); learned > 0 {
 		return learned
 	}
@@ -260,8 +260,8 @@ func (d *dispatcher) count(a ask, now time.Time) bool {
 	d.promptSent()
 	if is := &d.first().Estimate; *is != (pick.Estimate{}) {
 		d.expected = d.spent + time.Duration(is.FirstToken()*float64(time.Second))
-		if d.adapter = ""; d.first().Tells() {
-			d.adapter, d.loading = wire.NoAdapter, time.Duration((is.Intake+is.Load)*float64(time.Second))
+		if d.adapter = ""; d.first().ShowsOverhead() {
+			d.adapter, d.loading = wire.NoAdapter, time.Duration((is.FrontendOverhead+is.Load)*float64(time.Second))
 			if !d.first().Copy.Base {
 				d.adapter = is.Adapter.String()
 			}
@@ -272,7 +272,7 @@ func (d *dispatcher) count(a ask, now time.Time) bool {
 	}
 	switch {
 	case !d.scope.bound(d.answer.Began()):
-		s.Fleet.Lease(d.id, d.inFlight, d.settings.Lease)
+		s.Fleet.Lease(d.id, d.inFlight, d.settings.InFlightTimeout)
 	case d.sealed != "":
 		s.Fleet.Keep(d.id, d.inFlight) // the relay may release it
 	}
@@ -283,7 +283,7 @@ func (d *dispatcher) count(a ask, now time.Time) bool {
 // takeBack undoes the count of a request whose decision the data plane never received: no
 // access-log record will end it.
 func (d *dispatcher) takeBack() {
-	if d.inFlight != nil && !d.told {
+	if d.inFlight != nil && !d.announced {
 		d.inFlight.End()
 		d.server.Fleet.Release(d.id)
 		d.inFlight = nil

@@ -33,7 +33,7 @@ func inGzip(t *testing.T, body string) string {
 // A decoded body counts until it is forwarded, queued or answered, and the total is bounded.
 func TestDecodedBodiesAreBounded(t *testing.T) {
 	f := newFleet()
-	held := flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+	held := flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
 	f.ApplyPlacement(news(t, f, nil))
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow = held })
 	send := func(body string) (stream.Exchange, string) {
@@ -77,7 +77,7 @@ func TestDecodedBodiesAreBounded(t *testing.T) {
 // A decoded body stops counting as buffered when it is forwarded or its request waits.
 func TestDecodedBodiesAreLetGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, _, server := holdingServer(t, time.Minute, 10)
+		_, _, server := queueingServer(t, time.Minute, 10)
 		client := dialServer(t, server, stream.Own)
 		ctx, leave := context.WithCancel(t.Context())
 		for _, model := range []string{"llama", "missing"} {

@@ -346,8 +346,8 @@ func (x *exchange) keep(bytes int) error {
 	return nil
 }
 
-// missed queues a request that may be decided later, and replies to any other with err.
-func (x *exchange) missed(err error, model string, bytes int, now time.Time, decide func(now time.Time) responses) responses {
+// queueOrReply queues a request that may be decided later, and replies to any other with err.
+func (x *exchange) queueOrReply(err error, model string, bytes int, now time.Time, decide func(now time.Time) responses) responses {
 	refuse := func(err error) responses { return x.fail(err, model) }
 	if !x.dispatcher.join(err, model, waiting{bytes: int64(bytes), decide: decide, refuse: refuse}, now) {
 		return x.fail(err, model)

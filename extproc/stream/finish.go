@@ -99,7 +99,8 @@ func (d *dispatcher) observe(f outcome.Failure, took time.Duration) {
 	}
 	o := outcome.Outcome{
 		Pool: d.target.Pool.String(), Model: d.model, Stream: d.stream,
-		Endpoint: d.address, Failure: f, Attempts: 1, Duration: took, Began: d.began, Bytes: d.bytes, Expected: d.expected, Held: d.spent,
+		Endpoint: d.address, Failure: f, Attempts: 1, Duration: took, Began: d.began, Bytes: d.bytes, Expected: d.expected,
+		QueueTime: d.spent,
 	}
 	if d.target.Route != (objects.Name{}) {
 		o.Route = d.target.Route.String()

@@ -38,7 +38,7 @@ func FuzzExchange(f *testing.F) {
 			servers[[2]bool{override, holds}], _ = newServer(f, fl, func(c *stream.Config) {
 				c.ModeOverride, c.Observe = override, nil
 				if holds {
-					c.Flow = flow.New(flow.Config{View: fl.View, MaxHeld: 10, MaxBytes: 1 << 20})
+					c.Flow = flow.New(flow.Config{View: fl.View, MaxQueued: 10, MaxBytes: 1 << 20})
 				}
 			})
 			if override {

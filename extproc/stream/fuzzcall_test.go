@@ -39,7 +39,7 @@ func FuzzCall(f *testing.F) {
 	for i := range servers {
 		servers[i], _ = newServer(f, fl, func(c *stream.Config) {
 			if c.Observe = nil; i == 1 {
-				c.Flow = flow.New(flow.Config{View: fl.View, MaxHeld: 10, MaxBytes: 1 << 20})
+				c.Flow = flow.New(flow.Config{View: fl.View, MaxQueued: 10, MaxBytes: 1 << 20})
 			}
 		})
 	}

@@ -45,10 +45,10 @@ func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 			held.Published(v)
 		}
 	}, Freed: func(model string) { held.Freed(model) }})
-	held = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+	held = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		c.Flow, c.Relay, c.RelayTokens = held, "/run/inner.sock", relayTokens(t, 'k')
-		c.Settings.Picks, c.Settings.Hold = 3, 20*time.Millisecond
+		c.Settings.EndpointsPerRequest, c.Settings.QueueTimeout = 3, 20*time.Millisecond
 		c.Observe = func(outcome.Outcome) {}
 	})
 	own, gateway := &counted{ExternalProcessorServer: server.For(stream.Own)}, &counted{ExternalProcessorServer: server.For(stream.Gateway)}

@@ -39,7 +39,7 @@ func next(t *testing.T, what string, s extprocv3.ExternalProcessor_ProcessClient
 // A copy takes as many requests as its limit. The others follow in order, each when another ends.
 // Clients that leave delay nobody.
 func TestRequestsWaitForACopyThatIsFull(t *testing.T) {
-	f, held, client := holding(t, time.Minute, 100)
+	f, held, client := queueing(t, time.Minute, 100)
 	limited(t, f, 2)
 	type asked struct {
 		stream extprocv3.ExternalProcessor_ProcessClient
@@ -54,26 +54,26 @@ func TestRequestsWaitForACopyThatIsFull(t *testing.T) {
 			t.Fatalf("the request %d: %v", n, m)
 		}
 		if n >= 2 {
-			awaitHeld(t, held, int64(n-1))
+			awaitQueued(t, held, int64(n-1))
 		}
 	}
-	if full := held.HeldFull(); full[nobody] != 4 {
+	if full := held.QueuedAtLimit(); full[nobody] != 4 {
 		t.Errorf("%v wait for a full copy", full)
 	}
 	all[3].end() // while it waits
-	awaitHeld(t, held, 3)
+	awaitQueued(t, held, 3)
 	all[0].end()
 	next(t, "the first that waits", all[2].stream)
-	awaitHeld(t, held, 2)
+	awaitQueued(t, held, 2)
 	all[2].end()
 	next(t, "the next", all[4].stream)
 	limited(t, f, 3)
 	next(t, "where one more may", all[5].stream)
-	awaitHeld(t, held, 0)
+	awaitQueued(t, held, 0)
 	for _, a := range all {
 		a.end()
 	}
-	if full := held.HeldFull(); len(full) > 0 {
+	if full := held.QueuedAtLimit(); len(full) > 0 {
 		t.Errorf("%v wait", full)
 	}
 	s, m := ask(t.Context(), t, client)
@@ -86,7 +86,7 @@ func TestRequestsWaitForACopyThatIsFull(t *testing.T) {
 // Requests that wait for a copy continue when another copy comes or the limit goes, and wait for
 // the model when the copy goes.
 func TestThoseThatWaitAreDecidedAnewWhenCopiesChange(t *testing.T) {
-	f, held, client := holding(t, time.Minute, 100)
+	f, held, client := queueing(t, time.Minute, 100)
 	limited(t, f, 1)
 	if _, m := ask(t.Context(), t, client); !goes(t, m) {
 		t.Fatal(m)
@@ -96,23 +96,23 @@ func TestThoseThatWaitAreDecidedAnewWhenCopiesChange(t *testing.T) {
 		s, _ := ask(t.Context(), t, client)
 		waiting = append(waiting, s)
 	}
-	awaitHeld(t, held, 4)
+	awaitQueued(t, held, 4)
 	f.ApplyPlacement(news(t, f, []string{"unloading=nobody@" + address, "failed=other"}))
-	if full := held.HeldFull(); len(full) > 0 {
+	if full := held.QueuedAtLimit(); len(full) > 0 {
 		t.Errorf("without a copy %v wait for a full one", full)
 	}
 	f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
 	for _, s := range waiting {
 		next(t, "a copy without a limit", s)
 	}
-	awaitHeld(t, held, 0)
+	awaitQueued(t, held, 0)
 }
 
 // That a model cannot be loaded elsewhere does not affect requests that wait for a full copy. If
 // their time ends, they get model_busy.
 func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, held, client := holding(t, time.Minute, 2)
+		f, held, client := queueing(t, time.Minute, 2)
 		limited(t, f, 1)
 		if _, m := ask(t.Context(), t, client); !goes(t, m) {
 			t.Fatal(m)
@@ -128,7 +128,7 @@ func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
 		if _, err := call.Recv(); err != nil { // it is asked to wait
 			t.Fatal(err)
 		}
-		awaitHeld(t, held, 2)
+		awaitQueued(t, held, 2)
 		n := news(t, f, []string{"failed=nobody"})
 		f.ApplyPlacement(n)
 		if _, m := ask(t.Context(), t, client); !strings.Contains(render(t, m), "too_many_waiting") {
@@ -140,19 +140,19 @@ func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
 		if got := decided(t, call); !strings.Contains(got, "DeadlineExceeded") || !strings.Contains(got, "model_busy") {
 			t.Errorf("after the time of a call: %s", got)
 		}
-		awaitHeld(t, held, 0)
+		awaitQueued(t, held, 0)
 	})
 }
 
 // Pools that share an endpoint share the copy: the end of a request in one pool wakes requests of
 // the other.
 func TestAnEndWakesThoseOfEveryPool(t *testing.T) {
-	f, held, _ := holding(t, time.Minute, 100)
+	f, held, _ := queueing(t, time.Minute, 100)
 	limited(t, f, 1)
 	other := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "other"}, ID: nobody.ID}
 	full := f.View().Snapshot.Pools[nobody.Pool.String()].Copies[nobody.ID][0].InFlight
 	full.Add(1)
-	ticket, err := held.Hold(nobody, 1, time.Now())
+	ticket, err := held.Enqueue(nobody, 1, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

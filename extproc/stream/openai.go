@@ -112,7 +112,7 @@ func (o *openAIRequest) judge(r openai.Request, err error) (openai.Request, erro
 // decided decides a request by its parsed body, and forwards it.
 func (o *openAIRequest) decided(a ask, body []byte, how ending, now time.Time) responses {
 	if err := o.dispatcher.send(a, body, now); err != nil {
-		return o.missed(err, a.model, len(body), now, func(now time.Time) responses { return o.decided(a, body, how, now) })
+		return o.queueOrReply(err, a.model, len(body), now, func(now time.Time) responses { return o.decided(a, body, how, now) })
 	}
 	common := o.dispatcher.common()
 	changed := o.encoded.decoded
@@ -155,7 +155,7 @@ func (o *openAIRequest) byName(a ask, now time.Time) responses {
 	again := func(now time.Time) responses { return o.byName(a, now) }
 	for range maxChoices {
 		if err := o.dispatcher.choose(a, nil, now); err != nil {
-			return o.missed(err, a.model, 0, now, again)
+			return o.queueOrReply(err, a.model, 0, now, again)
 		}
 		if o.dispatcher.renames(a) {
 			switch {
@@ -174,7 +174,7 @@ func (o *openAIRequest) byName(a ask, now time.Time) responses {
 			return responses{o.withMetadata(answerHeaders(o.dispatcher.common()))}
 		}
 	}
-	return o.missed(o.dispatcher.taken(), a.model, 0, now, again)
+	return o.queueOrReply(o.dispatcher.taken(), a.model, 0, now, again)
 }
 
 func isJSON(contentType string) bool {

@@ -31,7 +31,7 @@ func (d *dispatcher) demand(text *openai.Request, body []byte, base string, now 
 			of.PerToken, of.Stated = seconds, true
 		}
 	}
-	habit := d.server.Fleet.RequestStats(d.habitual(*request, base))
+	habit := d.server.Fleet.RequestStats(d.statsKey(*request, base))
 	of.Output, of.Block = int(habit.Output()), prefix.BlockBytes/habit.BytesPerToken()
 	if body == nil {
 		return
@@ -43,8 +43,8 @@ func (d *dispatcher) demand(text *openai.Request, body []byte, base string, now 
 	}
 }
 
-// habitual returns the model whose request statistics apply, as engines name it.
-func (d *dispatcher) habitual(request pick.Request, base string) objects.ModelKey {
+// statsKey returns the model whose request statistics apply, as engines name it.
+func (d *dispatcher) statsKey(request pick.Request, base string) objects.ModelKey {
 	if request.Base { // the client may use another name
 		return objects.ModelKey{Pool: d.target.Pool, ID: base}
 	}

@@ -121,7 +121,7 @@ func TestPromptsAreWhereTheyWereSent(t *testing.T) {
 // A gateway that gets several endpoints reports which one answered: that one has the prompt too.
 func TestPromptsOfRequestsThatAnotherEndpointAnswered(t *testing.T) {
 	f := newFleet()
-	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks = 2 })
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.EndpointsPerRequest = 2 })
 	server.ReadPrompts()
 	body := completion("qwen", 4, 0, "")
 	x := throughTo(t, server.Exchange(stream.Gateway, "open-picker:9002", 9002), body)

@@ -47,14 +47,14 @@ type waiting struct {
 	refuse func(err error) responses
 }
 
-// miss means that no copy of the model can take the request now, but one may later.
-type miss struct {
+// notReady means that no copy of the model can take the request now, but one may later.
+type notReady struct {
 	key objects.ModelKey
 	why error
 }
 
-func (m *miss) Error() string { return m.why.Error() }
-func (m *miss) Unwrap() error { return m.why }
+func (m *notReady) Error() string { return m.why.Error() }
+func (m *notReady) Unwrap() error { return m.why }
 
 // isMiss reports whether a load of the model or the end of another request may resolve an error of
 // pick.
@@ -65,16 +65,16 @@ func isMiss(err error) bool {
 // placed reports whether control places the model of the request.
 func (d *dispatcher) placed() bool { return d.server.Flow != nil && d.target.Adapter != "" }
 
-// wanted returns the model of the request, as control names it.
-func (d *dispatcher) wanted() objects.ModelKey {
+// modelKey returns the model of the request, as control names it.
+func (d *dispatcher) modelKey() objects.ModelKey {
 	return objects.ModelKey{Pool: d.target.Pool, ID: d.target.Adapter}
 }
 
 // enter returns nil if an admitted request may continue, and a miss if earlier requests wait for
 // its model.
 func (d *dispatcher) enter() error {
-	if d.placed() && !d.hasTurn && d.server.Flow.Busy(d.wanted()) {
-		return &miss{d.wanted(), pick.ErrNotAddressable}
+	if d.placed() && !d.hasTurn && d.server.Flow.Busy(d.modelKey()) {
+		return &notReady{d.modelKey(), pick.ErrNotAddressable}
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (d *dispatcher) full() bool {
 // taken returns the error of a request whose copies went away in each attempt.
 func (d *dispatcher) taken() error {
 	if d.placed() {
-		return &miss{d.wanted(), pick.ErrNotAddressable}
+		return &notReady{d.modelKey(), pick.ErrNotAddressable}
 	}
 	return pick.ErrNotAddressable
 }
@@ -98,7 +98,7 @@ func (d *dispatcher) taken() error {
 // join makes a request wait if it may be decided later, and returns false otherwise. join fills in
 // what the request waits for.
 func (d *dispatcher) join(err error, model string, w waiting, now time.Time) bool {
-	var m *miss
+	var m *notReady
 	switch {
 	case errors.As(err, &m):
 		w.key, w.most = m.key, d.patience()
@@ -153,7 +153,7 @@ func (s *Server) askControl(ctx context.Context) error {
 // patience returns how long the request may wait: the pool's queue timeout, bounded by the
 // deadlines of the pool and of the client.
 func (d *dispatcher) patience() time.Duration {
-	most := d.settings.Hold
+	most := d.settings.QueueTimeout
 	for _, d := range []time.Duration{d.settings.Request, d.in.deadline()} {
 		if d > 0 {
 			most = min(most, d)
@@ -209,23 +209,23 @@ func (d *dispatcher) override() *extprocv3.ProcessingResponse {
 func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingResponse) error) (responses, error) {
 	w, s := d.waits, d.server
 	began := time.Now()
-	result := metrics.HoldReleased
-	wait := s.Meter.HoldBegan(d.full(), began)
+	result := metrics.QueueReleased
+	wait := s.Meter.Enqueued(d.full(), began)
 	defer func() { wait.Ended(result, time.Now()) }()
-	ticket, err := s.Flow.Hold(w.key, w.bytes, began)
+	ticket, err := s.Flow.Enqueue(w.key, w.bytes, began)
 	switch {
 	case errors.Is(err, queue.ErrFull):
-		result = metrics.HoldFull
+		result = metrics.QueueFull
 		return d.refuse(err), nil
 	case err != nil:
-		result = metrics.HoldFailed
+		result = metrics.QueueFailed
 		return d.refuse(err), nil
 	}
 	defer ticket.Leave()
 	if len(ticket.Turn()) == 0 {
 		if m := d.override(); m != nil {
 			if err := send(m); err != nil {
-				result = metrics.HoldCancelled
+				result = metrics.QueueCancelled
 				return nil, err
 			}
 		}
@@ -247,20 +247,20 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 				out = d.refuse(failed)
 			}
 			if failed != nil && d.waits == nil && d.inFlight == nil {
-				result = metrics.HoldFailed
+				result = metrics.QueueFailed
 			}
 			return out, nil
 		case <-s.refusing:
-			result = metrics.HoldStopped
+			result = metrics.QueueStopped
 			return d.refuse(errStopping), nil
 		case <-timer.C:
-			result = metrics.HoldExpired
+			result = metrics.QueueExpired
 			if d.full() {
 				return d.refuse(errBusy), nil
 			}
 			return d.refuse(errExpired), nil
 		case <-ctx.Done():
-			result = metrics.HoldCancelled
+			result = metrics.QueueCancelled
 			return nil, ctx.Err()
 		}
 	}

@@ -23,15 +23,15 @@ import (
 
 var nobody = objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: "nobody"}
 
-// holding returns a fleet with control, its flow, and a client.
-func holding(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, extprocv3.ExternalProcessorClient) {
+// queueing returns a fleet with control, its flow, and a client.
+func queueing(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, extprocv3.ExternalProcessorClient) {
 	t.Helper()
-	f, held, server := holdingServer(t, most, max)
+	f, held, server := queueingServer(t, most, max)
 	return f, held, dialServer(t, server, stream.Own)
 }
 
-// holdingServer returns a fleet with control, its flow, and the server.
-func holdingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, *stream.Server) {
+// queueingServer returns a fleet with control, its flow, and the server.
+func queueingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, *stream.Server) {
 	t.Helper()
 	var held *flow.Flow
 	f := newFleetOfVModels(fleet.Config{Published: func(v *endpointstate.View) {
@@ -39,9 +39,9 @@ func holdingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *fl
 			held.Published(v)
 		}
 	}, Freed: func(model string) { held.Freed(model) }})
-	held = flow.New(flow.Config{View: f.View, MaxHeld: max, MaxBytes: 1 << 20})
+	held = flow.New(flow.Config{View: f.View, MaxQueued: max, MaxBytes: 1 << 20})
 	f.ApplyPlacement(news(t, f, nil))
-	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.Hold = held, most })
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.QueueTimeout = held, most })
 	return f, held, server
 }
 
@@ -82,12 +82,12 @@ func decided(t *testing.T, s extprocv3.ExternalProcessor_ProcessClient) string {
 	return render(t, m)
 }
 
-func awaitHeld(t *testing.T, held *flow.Flow, want int64) {
+func awaitQueued(t *testing.T, held *flow.Flow, want int64) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for limit := time.After(5 * time.Second); ; {
-		n, _ := held.Held()
+		n, _ := held.Queued()
 		if n == want {
 			return
 		}
@@ -101,7 +101,7 @@ func awaitHeld(t *testing.T, held *flow.Flow, want int64) {
 
 // One client leaves while it waits, another when its turn comes. The rest continue.
 func TestRequestsWaitUntilTheirModelIsThere(t *testing.T) {
-	f, held, client := holding(t, time.Minute, 100)
+	f, held, client := queueing(t, time.Minute, 100)
 	leaving, leave := context.WithCancel(t.Context())
 	_, m := ask(leaving, t, client)
 	if d := m.GetOverrideMessageTimeout().AsDuration(); d != time.Minute {
@@ -114,9 +114,9 @@ func TestRequestsWaitUntilTheirModelIsThere(t *testing.T) {
 		s, _ := ask(t.Context(), t, client)
 		waiting = append(waiting, s)
 	}
-	awaitHeld(t, held, 22)
+	awaitQueued(t, held, 22)
 	leave()
-	awaitHeld(t, held, 21)
+	awaitQueued(t, held, 21)
 	die()
 	f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
 	for _, s := range waiting {
@@ -124,16 +124,16 @@ func TestRequestsWaitUntilTheirModelIsThere(t *testing.T) {
 			t.Error(got)
 		}
 	}
-	awaitHeld(t, held, 0)
-	if got := held.Wanted(); len(got) != 0 {
+	awaitQueued(t, held, 0)
+	if got := held.WaitingModels(); len(got) != 0 {
 		t.Errorf("wanted are %v", got)
 	}
 }
 
 // A new request comes after those that wait.
 func TestNobodyOvertakesThoseThatWait(t *testing.T) {
-	f, held, _ := holding(t, time.Minute, 100)
-	ticket, err := held.Hold(nobody, 1, time.Now())
+	f, held, _ := queueing(t, time.Minute, 100)
+	ticket, err := held.Enqueue(nobody, 1, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,16 +159,16 @@ func TestNobodyOvertakesThoseThatWait(t *testing.T) {
 }
 
 func TestAWaitEndsWithItsTime(t *testing.T) {
-	_, held, client := holding(t, 50*time.Millisecond, 1)
+	_, held, client := queueing(t, 50*time.Millisecond, 1)
 	s, _ := ask(t.Context(), t, client)
 	if got := decided(t, s); !strings.Contains(got, "reply: 504") {
 		t.Errorf("after its time it gets %s", got)
 	}
-	awaitHeld(t, held, 0)
+	awaitQueued(t, held, 0)
 }
 
 func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
-	f, held, client := holding(t, time.Minute, 1)
+	f, held, client := queueing(t, time.Minute, 1)
 	s, _ := ask(t.Context(), t, client)
 	_, full := ask(t.Context(), t, client)
 	if got := render(t, full); !strings.Contains(got, "reply: 429") || !strings.Contains(got, "retry-after=") {
@@ -181,22 +181,22 @@ func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
 	if _, m := ask(t.Context(), t, client); !strings.Contains(render(t, m), "model_load_failed") {
 		t.Errorf("the next gets %v", m)
 	}
-	awaitHeld(t, held, 0)
+	awaitQueued(t, held, 0)
 }
 
 // If a VModel moves and its old model then fails or goes, requests for the VModel get the new
 // model. Requests for the old model get the error.
 func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 	for _, word := range []string{"failed=nobody", "unknown=nobody"} {
-		f, held, _ := holding(t, time.Minute, 10)
+		f, held, _ := queueing(t, time.Minute, 10)
 		var counted *metrics.Meter
-		server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.Hold, counted = held, time.Minute, c.Meter })
+		server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.QueueTimeout, counted = held, time.Minute, c.Meter })
 		client := dialServer(t, server, stream.Own)
 		own, _ := ask(t.Context(), t, client)
 		named, _ := askFor(t.Context(), t, client, "lost")
-		awaitHeld(t, held, 2)
+		awaitQueued(t, held, 2)
 		f.ApplyPlacement(news(t, f, []string{"loaded=sql-v3@" + address, "moved=lost@sql-v3"}))
-		awaitHeld(t, held, 2)
+		awaitQueued(t, held, 2)
 		f.ApplyPlacement(news(t, f, []string{word}))
 		if got := decided(t, named); !strings.Contains(got, "destination-endpoint="+address) || !strings.Contains(got, "sql-v3") {
 			t.Errorf("%s: the VModel's request gets %s", word, got)
@@ -204,7 +204,7 @@ func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 		if got := decided(t, own); !strings.Contains(got, "reply: ") {
 			t.Errorf("%s: the model's request gets %s", word, got)
 		}
-		awaitHeld(t, held, 0)
+		awaitQueued(t, held, 0)
 		page := httptest.NewRecorder()
 		counted.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		for _, want := range []string{`headgate_queue_time_seconds_count{outcome="failed"} 1`,
@@ -218,9 +218,9 @@ func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 
 // A request whose VModel moves to a model without a copy waits for that model.
 func TestAWaitForAVModelGoesOnForAnotherModel(t *testing.T) {
-	f, held, client := holding(t, time.Minute, 10)
+	f, held, client := queueing(t, time.Minute, 10)
 	s, _ := askFor(t.Context(), t, client, "lost")
-	awaitHeld(t, held, 1)
+	awaitQueued(t, held, 1)
 	f.ApplyPlacement(news(t, f, []string{"moved=lost@sql-v4"}))
 	f.ApplyPlacement(news(t, f, []string{"failed=nobody"}))
 	awaitWanted(t, held, "sql-v4", 1)
@@ -228,18 +228,18 @@ func TestAWaitForAVModelGoesOnForAnotherModel(t *testing.T) {
 	if got := decided(t, s); !strings.Contains(got, "destination-endpoint="+address) || !strings.Contains(got, "sql-v4") {
 		t.Errorf("it gets %s", got)
 	}
-	awaitHeld(t, held, 0)
+	awaitQueued(t, held, 0)
 }
 
 // A request whose VModel moves does not precede those that already wait for its new model.
 func TestAWaitForAVModelOvertakesNobody(t *testing.T) {
-	f, held, client := holding(t, time.Minute, 10)
-	ticket, err := held.Hold(objects.ModelKey{Pool: nobody.Pool, ID: "sql-v4"}, 1, time.Now())
+	f, held, client := queueing(t, time.Minute, 10)
+	ticket, err := held.Enqueue(objects.ModelKey{Pool: nobody.Pool, ID: "sql-v4"}, 1, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	s, _ := askFor(t.Context(), t, client, "lost")
-	awaitHeld(t, held, 2)
+	awaitQueued(t, held, 2)
 	f.ApplyPlacement(news(t, f, []string{"moved=lost@sql-v4", "loaded=sql-v4@" + address}))
 	if err := <-ticket.Turn(); err != nil { // its turn has come, but it has not been decided yet
 		t.Fatal(err)
@@ -250,7 +250,7 @@ func TestAWaitForAVModelOvertakesNobody(t *testing.T) {
 	if got := decided(t, s); !strings.Contains(got, "sql-v4") {
 		t.Errorf("it gets %s", got)
 	}
-	awaitHeld(t, held, 0)
+	awaitQueued(t, held, 0)
 }
 
 // awaitWanted waits until so many requests wait for a model, and none for another.
@@ -259,7 +259,7 @@ func awaitWanted(t *testing.T, held *flow.Flow, id string, want int) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	limit := time.After(5 * time.Second)
-	for all := held.Wanted(); len(all) != 1 || all[0].Key.ID != id || all[0].Requests != want; all = held.Wanted() {
+	for all := held.WaitingModels(); len(all) != 1 || all[0].Key.ID != id || all[0].Requests != want; all = held.WaitingModels() {
 		select {
 		case <-tick.C:
 		case <-limit:
@@ -270,15 +270,15 @@ func awaitWanted(t *testing.T, held *flow.Flow, id string, want int) {
 
 // When extproc stops, waiting requests get an error, and do not count as canceled.
 func TestAWaitEndsWithItsProcess(t *testing.T) {
-	f, held, _ := holding(t, time.Minute, 1)
+	f, held, _ := queueing(t, time.Minute, 1)
 	var counted *metrics.Meter
-	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.Hold, counted = held, time.Minute, c.Meter })
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.QueueTimeout, counted = held, time.Minute, c.Meter })
 	s, _ := ask(t.Context(), t, dialServer(t, server, stream.Own))
 	server.Refuse()
 	if got := decided(t, s); !strings.Contains(got, "reply: 503") || !strings.Contains(got, "retry-after=") {
 		t.Errorf("it gets %s", got)
 	}
-	awaitHeld(t, held, 0)
+	awaitQueued(t, held, 0)
 	page := httptest.NewRecorder()
 	counted.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if want := `headgate_queue_time_seconds_count{outcome="stopped"} 1`; !strings.Contains(page.Body.String(), want) {
@@ -288,18 +288,18 @@ func TestAWaitEndsWithItsProcess(t *testing.T) {
 
 // If the model's objects are deleted, waiting requests get the error that a new one would get.
 func TestAWaitEndsWhereTheModelIsGone(t *testing.T) {
-	f, held, client := holding(t, time.Minute, 1)
+	f, held, client := queueing(t, time.Minute, 1)
 	s, _ := ask(t.Context(), t, client)
 	f.ApplyPlacement(news(t, f, []string{"unknown=nobody"}))
 	if got := decided(t, s); !strings.Contains(got, "reply: 404") || !strings.Contains(got, "model_not_found") {
 		t.Errorf("when the model is gone it gets %s", got)
 	}
-	awaitHeld(t, held, 0)
+	awaitQueued(t, held, 0)
 }
 
 // A wait may last minutes, and must not keep an old view of the fleet in memory.
 func TestAWaitKeepsNoSnapshotAlive(t *testing.T) {
-	f, held, client := holding(t, time.Minute, 100)
+	f, held, client := queueing(t, time.Minute, 100)
 	old := weak.Make(&f.View().Snapshot.Pools["ns/base"].Endpoints[0])
 	ctx, cancel := context.WithCancel(t.Context())
 	ask(ctx, t, client)
@@ -311,5 +311,5 @@ func TestAWaitKeepsNoSnapshotAlive(t *testing.T) {
 		t.Error("the snapshot is still in memory")
 	}
 	cancel()
-	awaitHeld(t, held, 0)
+	awaitQueued(t, held, 0)
 }

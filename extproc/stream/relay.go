@@ -47,7 +47,8 @@ func (s *scope) relayServes(pool objects.Name) bool {
 // exist than may be tried. Name is the client's name of the model; now is when the request is sent.
 func (d *dispatcher) addRelay(name string, now time.Time) {
 	d.sealed = ""
-	if !d.placed() || !d.scope.relayServes(d.target.Pool) || d.search.id == "" && 1+strings.Count(d.to, ",") >= d.settings.Picks {
+	if !d.placed() || !d.scope.relayServes(d.target.Pool) || d.search.id == "" && 1+
+		strings.Count(d.to, ",") >= d.settings.EndpointsPerRequest {
 		return
 	}
 	e := d.scope.relayRequest(relaytoken.Again, relaytoken.Model{Name: name, Target: d.found})

@@ -44,9 +44,9 @@ func withRelay(t *testing.T, change func(*stream.Config)) (*stream.Server, *flee
 	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address}))
 	sealer := relayTokens(t, 'k')
 	server, _ := newServer(t, f, func(c *stream.Config) {
-		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+		c.Flow = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
 		c.Relay, c.RelayTokens = "/run/inner.sock", sealer
-		c.Settings.Picks = 3
+		c.Settings.EndpointsPerRequest = 3
 		if change != nil {
 			change(c)
 		}
@@ -128,7 +128,7 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 		}, nil, address + `,/run/inner.sock pool/ns/base {"model":"sql-v2"}`, "text-to-sql"},
 		{"a base model, which control does not load", []string{post, `body {"model":"llama"}`}, plain, nil, address, ""},
 		{"as many picks as may be tried", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) {
-			c.Settings.Picks = 1
+			c.Settings.EndpointsPerRequest = 1
 		}, address + ` {"model":"sql-v2"}`, ""},
 		{"no control", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Flow = nil }, address +
 			` {"model":"sql-v2"}`, ""},
@@ -248,7 +248,8 @@ func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
 		{"an unknown model", "mm-model-id=nobody mm-model-id=mm-1", "/run/inner.sock", []string{"mm-1 mm-1"}, false, nil},
 		{"all are required, and one is unknown", "mm-required=all mm-model-id=mm-1 mm-model-id=mm-1", "/run/inner.sock",
 			[]string{"mm-1 mm-1", "mm-1 mm-1"}, true, nil},
-		{"not all are required, and one is unknown", "mm-required=all mm-model-id=mm-1 mm-model-id=nobody", "reply: 404 5 model not found", nil,
+		{"not all are required, and one is unknown", "mm-required=all mm-model-id=mm-1 mm-model-id=nobody",
+			"reply: 404 5 model not found", nil,
 			false, nil},
 		{"none of them", "mm-model-id=noone mm-model-id=nobody", "reply: 404 5 none of the requested models were found", nil, false, nil},
 		{"VModels", "mm-vmodel-id=sql mm-vmodel-id=mm-1", "/run/inner.sock", []string{"sql sql"}, false, nil},
@@ -256,7 +257,8 @@ func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
 			"reply: 501 12 This gateway does not support calls for several models.", nil, false, func(s *stream.Server) stream.Exchange {
 				return s.ExchangeAt("", objects.Name{}, nil)
 			}},
-		{"another gateway", "mm-model-id=mm-1 mm-model-id=text-to-sql", "reply: 501 12 This gateway does not support calls for several models.", nil,
+		{"another gateway", "mm-model-id=mm-1 mm-model-id=text-to-sql",
+			"reply: 501 12 This gateway does not support calls for several models.", nil,
 			false, func(s *stream.Server) stream.Exchange {
 				return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
 			}},
@@ -316,13 +318,14 @@ func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 	f.ApplyPlacement(news(t, f, []string{"loaded=mm-1@" + address}))
 	sealer := relayTokens(t, 'k')
 	server, _ := newServer(t, f, func(c *stream.Config) {
-		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
-		c.Relay, c.RelayTokens, c.Settings.Picks = "/run/inner.sock", sealer, 3
+		c.Flow = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
+		c.Relay, c.RelayTokens, c.Settings.EndpointsPerRequest = "/run/inner.sock", sealer, 3
 	})
 	for _, c := range []struct{ what, line, to, name string }{
 		{"inference", aInfer + "mm-1/infer", "/run/inner.sock mm-1", "mm-1 mm-1"},
 		{"for a VModel", aInfer + "runtime/infer", "/run/inner.sock mm-1", "runtime runtime"},
-		{"a request for the model", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1", "/run/inner.sock mm-1", "mm-1 mm-1"},
+		{"a request for the model", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1", "/run/inner.sock mm-1",
+			"mm-1 mm-1"},
 		{"whether it is ready", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1/ready",
 			`reply: 200 0 {"name":"mm-1","ready":true}`, ""},
 		{"an unknown model", aInfer + "nobody/infer",
@@ -366,7 +369,8 @@ func TestTheInnerServerAtAGateway(t *testing.T) {
 		{"several at a listener", several, nil, objects.Name{}, "/run/inner.sock calls/ns/base"},
 		{"several at a route", several, nil, base, "/run/inner.sock"},
 		{"one copy in a pool that fails open", aCall + "mm-model-id=mm-1", failsOpen, base, address + " mm-1"},
-		{"several in a pool that fails open", several, failsOpen, base, "reply: 501 12 This gateway does not support calls for several models."},
+		{"several in a pool that fails open", several, failsOpen, base,
+			"reply: 501 12 This gateway does not support calls for several models."},
 		{"REST in a pool that fails open", aInfer + "mm-1/infer", failsOpen, base, address + " mm-1"},
 		{"one copy behind TLS", aCall + "mm-model-id=mm-1", byTLS, base, address + " mm-1"},
 		{"several behind TLS", several, byTLS, base, "reply: 501 12 This gateway does not support calls for several models."},
@@ -381,8 +385,8 @@ func TestTheInnerServerAtAGateway(t *testing.T) {
 		f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address}))
 		sealer := relayTokens(t, 'k')
 		server, _ := newServer(t, f, func(s *stream.Config) {
-			s.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
-			s.Relay, s.RelayTokens, s.Settings.Picks, s.Manages = "/run/inner.sock", sealer, 3, true
+			s.Flow = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
+			s.Relay, s.RelayTokens, s.Settings.EndpointsPerRequest, s.Manages = "/run/inner.sock", sealer, 3, true
 		})
 		listener := "Gateway ns/g chat"
 		if c.at != (objects.Name{}) {

@@ -103,7 +103,7 @@ func scenario(t *testing.T) func(string) string {
 			before := change
 			change = func(c *stream.Config) {
 				before(c)
-				c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+				c.Flow = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
 			}
 		}
 		server, observed := newServer(t, f, change)
@@ -173,7 +173,7 @@ func scenario(t *testing.T) func(string) string {
 func news(t *testing.T, f *fleet.Fleet, words []string) endpointstate.PlacementUpdate {
 	t.Helper()
 	n := endpointstate.PlacementUpdate{
-		All: !f.Heard(), Endpoints: map[string]bool{address: true, "10.0.2.1:8000": true},
+		All: !f.Synced(), Endpoints: map[string]bool{address: true, "10.0.2.1:8000": true},
 		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{}, Failures: map[objects.ModelKey]string{},
 		Registered: map[objects.ModelKey]bool{},
 		VModels:    map[objects.ModelKey]endpointstate.Switch{},

@@ -49,7 +49,7 @@ func (s *scope) searchable(a *ask, w *objects.World, counts func(objects.Name) b
 
 // once reports whether a pool forbids retries.
 func (s *scope) once(w *objects.World, pool objects.Name) bool {
-	return s.server.Settings.For(w.Pools[pool]).Picks < 2
+	return s.server.Settings.For(w.Pools[pool]).EndpointsPerRequest < 2
 }
 
 // apart returns the pools of a listener that may have a stored response of unknown origin, if there
@@ -103,11 +103,11 @@ func (s *scope) mayHave(view *endpointstate.View, counts func(objects.Name) bool
 	return together, alone
 }
 
-// unheard reports whether the endpoint that made a response was not scraped yet, so that no policy
-// picks it.
-func unheard(view *endpointstate.View, m fleet.Maker) bool {
+// unscraped reports whether the endpoint that made a response was not scraped yet, so that no
+// policy picks it.
+func unscraped(view *endpointstate.View, m fleet.Maker) bool {
 	p := view.Snapshot.Pools[m.Pool.String()]
-	return p != nil && slices.ContainsFunc(p.Endpoints, func(e pick.Endpoint) bool { return e.Unheard && e.Address == m.Address })
+	return p != nil && slices.ContainsFunc(p.Endpoints, func(e pick.Endpoint) bool { return e.Unscraped && e.Address == m.Address })
 }
 
 // searched returns the pools to ask for a stored response if the request names no model; the first
@@ -151,7 +151,7 @@ func (d *dispatcher) spread(view *endpointstate.View, request pick.Request, othe
 	for _, name := range append([]objects.Name{d.target.Pool}, others...) {
 		pool := view.Snapshot.Pools[name.String()]
 		for i := range pool.Endpoints {
-			if e := &pool.Endpoints[i]; e.Unheard && request.Only.Has(e.Address) {
+			if e := &pool.Endpoints[i]; e.Unscraped && request.Only.Has(e.Address) {
 				at := len(picks)
 				if e.Address == d.search.maker {
 					at = 0

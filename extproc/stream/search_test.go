@@ -21,7 +21,7 @@ import (
 func TestAStoredResponseIsSearched(t *testing.T) {
 	now := time.Now()
 	f := newFleetWith(fleet.Config{Now: func() time.Time { return now }})
-	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks = 3 })
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.EndpointsPerRequest = 3 })
 	ask := func(at objects.Name, lines ...string) string {
 		x := server.ExchangeAt("", at, nil)
 		var out strings.Builder
@@ -66,7 +66,8 @@ func TestAStoredResponseIsSearched(t *testing.T) {
 	expect("a response that was found", ask(objects.Name{}, get), "destination-endpoint=10.0.3.4:8000")
 	now = now.Add(11 * time.Second)
 	f.SetWorld(f.View().World)
-	expect("a response that no endpoint had a while ago", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"), `"stored":"resp_y"`)
+	expect("a response that no endpoint had a while ago", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"),
+		`"stored":"resp_y"`)
 	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused("10.0.3.1:8000", now) })
 	f.SetWorld(f.View().World)
 	expect("a response that an endpoint which is out may have",
@@ -90,7 +91,7 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 				s.Settings[i].Spec.Retry.Attempts = attempts
 			}
 		})
-		server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks = picks })
+		server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.EndpointsPerRequest = picks })
 		for what, lines := range map[string][]string{
 			"a response": {"headers :method=GET :path=/v1/responses/resp_x end"},
 			"a turn":     {"headers :method=POST :path=/v1/responses", `body {"model":"sticky","previous_response_id":"resp_x"}`},
@@ -100,7 +101,8 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 			to, _, _ = strings.Cut(to, " ")
 			if n, want := 1+strings.Count(to, ","), map[int]int{3: 1, 1: 4}[picks]; n != want ||
 				strings.Contains(out, "max-retries") != (want > 1) {
-				t.Errorf("with --endpoints-per-request %d and attempts %d, %s is searched at %d endpoints, want %d: %s", picks, *attempts, what,
+				t.Errorf("with --endpoints-per-request %d and attempts %d, %s is searched at %d endpoints, want %d: %s", picks,
+					*attempts, what,
 					n, want, out)
 			}
 		}
@@ -112,7 +114,9 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) { s.Routes = append(s.Routes, at("chat", aRoute("also", "sticky", ""))) })
 	sealer := relayTokens(t, 'k')
-	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks, c.Relay, c.RelayTokens = 3, "/run/inner.sock", sealer })
+	server, _ := newServer(t, f, func(c *stream.Config) {
+		c.Settings.EndpointsPerRequest, c.Relay, c.RelayTokens = 3, "/run/inner.sock", sealer
+	})
 	asked := func(lines ...string) (string, relaytoken.Request) {
 		t.Helper()
 		return sent(t, server.ExchangeAt("Gateway ns/g chat", objects.Name{}, nil).TakenAt("back"), sealer, lines...)
@@ -183,7 +187,7 @@ func askMaker(t *testing.T, attempts int32, want string) {
 	w.Offers = attach.Of(w.Network).Offers(w)
 	f.SetWorld(w)
 	f.RememberMaker("resp_x", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "sticky"}, Address: "10.0.3.5:8000"})
-	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks = 3 })
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.EndpointsPerRequest = 3 })
 	for what, lines := range map[string][]string{
 		"a response": {"headers :method=GET :path=/v1/responses/resp_x end"},
 		"a turn":     {"headers :method=POST :path=/v1/responses", `body {"model":"sticky","previous_response_id":"resp_x"}`},

@@ -66,7 +66,7 @@ func (r *v2Request) whole(body []byte, how ending, now time.Time) responses {
 		return r.goOn(r.dispatcher.common(), body, r.encoded.decoded, how)
 	}
 	if err != nil {
-		return r.missed(err, a.model, len(body), now, func(now time.Time) responses { return r.whole(body, how, now) })
+		return r.queueOrReply(err, a.model, len(body), now, func(now time.Time) responses { return r.whole(body, how, now) })
 	}
 	common := r.dispatcher.common()
 	if r.dispatcher.renames(a) {
@@ -113,7 +113,7 @@ func (r *v2Request) modelReady(a ask, now time.Time) responses {
 func (d *dispatcher) wouldAnswer(a ask, now time.Time) error {
 	err := d.choose(a, nil, now)
 	d.dropPicks()
-	m, missed := err.(*miss) //nolint:errorlint // choose returns it as it is
+	m, missed := err.(*notReady) //nolint:errorlint // choose returns it as it is
 	if !missed {
 		return err
 	}

@@ -71,7 +71,7 @@ func TestSessionsStayWithACanary(t *testing.T) {
 func TestASwitchMovesTheNextRequest(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{})
 	server, _ := newServer(t, f, func(c *stream.Config) {
-		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+		c.Flow = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
 	})
 	expect := func(when, want string) {
 		t.Helper()
@@ -96,7 +96,7 @@ func TestASwitchWhileARequestIsDecided(t *testing.T) {
 	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address}))
 	between := func() {}
 	server, _ := newServer(t, f, func(c *stream.Config) {
-		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+		c.Flow = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
 		random := c.Random
 		c.Random = func() uint64 { between(); return random() } // within the decision
 	})

@@ -174,7 +174,7 @@ var houses = [][]floor{
 		{
 			[]string{
 				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome",
-				"extproc/sidecar", "extproc/eppflags", "extproc/decode",
+				"extproc/drain", "extproc/install", "extproc/eppflags", "extproc/decode",
 			},
 			"the core, and packages that depend on no other",
 		},

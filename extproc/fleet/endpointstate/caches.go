@@ -25,8 +25,8 @@ type Cache struct {
 	Empty bool
 }
 
-// Tell applies the change to the index of prompts that endpoints have cached.
-func (c Cache) Tell(w prefix.Writer) {
+// ApplyTo applies the change to the index of prompts that endpoints have cached.
+func (c Cache) ApplyTo(w prefix.Writer) {
 	if c.Empty {
 		w.Forget(c.Number)
 	}
@@ -82,7 +82,7 @@ func (s *State) Number(address string) (number int, known bool) {
 	return e.number, true
 }
 
-func (c *caches) tell(news Cache) { c.news = append(c.news, news) }
+func (c *caches) add(news Cache) { c.news = append(c.news, news) }
 
 // Dense records the mean number of prompt bytes per token in a pool. It determines how many bytes
 // of prompts fit into a cache.
@@ -94,7 +94,7 @@ func (s *State) Dense(pool objects.Name, bytesPerToken float64) {
 	}
 	for _, declared := range p.Endpoints {
 		if e := s.endpoints[declared.Address]; e.load.KVTokens != (engine.Value{}) {
-			s.caches.tell(s.cacheOf(declared.Address, e))
+			s.caches.add(s.cacheOf(declared.Address, e))
 		}
 	}
 }

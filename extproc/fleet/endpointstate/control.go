@@ -63,8 +63,8 @@ type control struct {
 // governs reports whether control manages the copies of an endpoint.
 func (c *control) governs(endpoint string) bool { return c.endpoints[endpoint] }
 
-// said returns control's report of a copy, for changes.
-func (c *control) said(k CopyKey) *reportedCopy {
+// reported returns control's report of a copy, for changes.
+func (c *control) reported(k CopyKey) *reportedCopy {
 	models := c.copies[k.Endpoint]
 	if models == nil {
 		models = make(map[string]*reportedCopy)
@@ -96,15 +96,15 @@ func (s *State) ApplyPlacement(n PlacementUpdate, now time.Time) {
 		c.endpoints = n.Endpoints
 	}
 	for k, word := range n.Copies {
-		said := c.said(k)
-		said.word, said.limit, said.heard, said.told, said.missed = word, n.Limits[k], now, false, false
-		if was := before[k.Endpoint][k.ID]; n.All && was != nil && was.word == word {
-			said.heard, said.missed = was.heard, was.missed // a repeated report keeps its age
+		said := c.reported(k)
+		said.state, said.limit, said.reportedAt, said.controlKnows, said.foundMissing = word, n.Limits[k], now, false, false
+		if was := before[k.Endpoint][k.ID]; n.All && was != nil && was.state == word {
+			said.reportedAt, said.foundMissing = was.reportedAt, was.foundMissing // a repeated report keeps its age
 		}
 		s.index(k.Endpoint)
 	}
 	for k, others := range n.Others {
-		c.said(k).others = others
+		c.reported(k).others = others
 		s.index(k.Endpoint)
 	}
 	for k := range n.Copies {
@@ -148,7 +148,7 @@ func (s *State) ApplyPlacement(n PlacementUpdate, now time.Time) {
 
 // drop deletes a copy without a state and without requests of other processes.
 func (c *control) drop(k CopyKey) {
-	if s := c.copies[k.Endpoint][k.ID]; s != nil && s.word == Gone && s.others == 0 {
+	if s := c.copies[k.Endpoint][k.ID]; s != nil && s.state == Gone && s.others == 0 {
 		delete(c.copies[k.Endpoint], k.ID)
 		if len(c.copies[k.Endpoint]) == 0 {
 			delete(c.copies, k.Endpoint)
@@ -164,8 +164,8 @@ func (s *State) adapters(address string, e *endpoint) (there, gone []string) {
 // noteVanished queues the copies that vanished for the next report to control.
 func (s *State) noteVanished(p *objects.Pool, address string, gone []string) {
 	for _, name := range gone {
-		if said := s.control.copies[address][name]; !said.told {
-			said.told = true
+		if said := s.control.copies[address][name]; !said.controlKnows {
+			said.controlKnows = true
 			s.miss(CopyKey{ModelKey: objects.ModelKey{Pool: p.Name, ID: name}, Endpoint: address})
 		}
 	}
@@ -189,10 +189,10 @@ func (s *State) ModelMissing(k CopyKey, began, now time.Time) {
 		return
 	}
 	if said := c.copies[k.Endpoint][k.ID]; said != nil {
-		if said.missed || said.word != Loaded || began.Before(said.heard) {
+		if said.foundMissing || said.state != Loaded || began.Before(said.reportedAt) {
 			return
 		}
-		said.missed, said.told = true, true // miss reports it to control
+		said.foundMissing, said.controlKnows = true, true // miss reports it to control
 		s.index(k.Endpoint)
 	}
 	s.miss(k)
@@ -219,7 +219,7 @@ func (s *State) OwnNotFound(k CopyKey, began, now time.Time) {
 	if e == nil || e.lists.gives() || !c.governs(k.Endpoint) {
 		return
 	}
-	if said := c.copies[k.Endpoint][k.ID]; said == nil || said.word != Loaded || !said.heard.After(began) {
+	if said := c.copies[k.Endpoint][k.ID]; said == nil || said.state != Loaded || !said.reportedAt.After(began) {
 		s.ModelMissing(k, began, now)
 		return
 	}
@@ -250,7 +250,7 @@ func (s *State) ProcessEnded(address string, now time.Time) {
 		return
 	}
 	for _, said := range s.control.copies[address] {
-		said.missed = said.missed || said.word == Loaded
+		said.foundMissing = said.foundMissing || said.state == Loaded
 	}
 	s.index(address)
 }

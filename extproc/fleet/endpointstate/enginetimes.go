@@ -55,14 +55,14 @@ type times struct {
 type accelerator struct {
 	*learn.Learner
 	prior
-	since time.Time // when trust last changed; zero if never
-	heard bool      // trust came from another process
+	since    time.Time // when trust last changed; zero if never
+	fromPeer bool      // trust came from another process
 }
 
 // prior is the profile before learning.
 type prior struct {
 	profile.Profile
-	said, pinned bool // configured; configured and never changed
+	configured, pinned bool // configured; configured and never changed
 }
 
 // priorOf returns the configured profile for an accelerator of a pool, or the generic one.
@@ -74,7 +74,7 @@ func (s *EngineTimes) priorOf(p *objects.Pool, class string) prior {
 }
 
 func newAccelerator(from prior) *accelerator {
-	c := &accelerator{Learner: learn.New(from.Profile, from.said), prior: from}
+	c := &accelerator{Learner: learn.New(from.Profile, from.configured), prior: from}
 	if c.pinned {
 		c.Pin()
 	}
@@ -84,9 +84,9 @@ func newAccelerator(from prior) *accelerator {
 // timed is one endpoint as a member of one pool.
 type timed struct {
 	learn.Engine
-	class   *accelerator
-	profile *profile.Profile // nil until the first use
-	made    time.Time        // last check for a new profile
+	accelerator *accelerator
+	profile     *profile.Profile // nil until the first use
+	made        time.Time        // last check for a new profile
 }
 
 // TrustChange reports that predictions for a pool became trusted, or are not trusted any more.
@@ -132,9 +132,9 @@ func (s *EngineTimes) setWorld(w *objects.World, pools map[string][]objects.Name
 			}
 			t.accelerators[declared.Class] = c
 			e := s.endpoints[declared.Address]
-			if is := e.times[name]; is == nil || is.class != c {
+			if is := e.times[name]; is == nil || is.accelerator != c {
 				e.forget(name)
-				e.times[name] = &timed{class: c}
+				e.times[name] = &timed{accelerator: c}
 				e.backlog.Idle() // another profile predicted its queue
 			}
 		}
@@ -170,7 +170,7 @@ func (t *times) trustworthy() bool {
 // forget removes the endpoint from the learners of a pool.
 func (e *endpoint) forget(pool objects.Name) {
 	if t := e.times[pool]; t != nil {
-		t.class.Forget(&t.Engine)
+		t.accelerator.Forget(&t.Engine)
 		delete(e.times, pool)
 	}
 }
@@ -184,9 +184,9 @@ func (s *EngineTimes) learn(address string, e *endpoint, began time.Time, load *
 	sent := learn.Sent{Requests: float64(requests), Tokens: float64(tokens)}
 	for _, name := range s.pools[address] {
 		t := e.times[name]
-		trusted := t.class.Trusted()
-		if t.class.Saw(&t.Engine, began.Sub(s.origin).Seconds(), load, sent); t.class.Trusted() != trusted {
-			t.class.since, t.class.heard = began, false
+		trusted := t.accelerator.Trusted()
+		if t.accelerator.Saw(&t.Engine, began.Sub(s.origin).Seconds(), load, sent); t.accelerator.Trusted() != trusted {
+			t.accelerator.since, t.accelerator.fromPeer = began, false
 		}
 	}
 }
@@ -197,17 +197,17 @@ var places = [...]learn.Place{pick.InStorage: learn.InStorage, pick.InHost: lear
 // FirstTokenPredicted records the ratio of actual to predicted time to first token at an endpoint.
 func (s *EngineTimes) FirstTokenPredicted(pool objects.Name, address string, ratio float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
-		e.times[pool].class.Foretold(ratio)
+		e.times[pool].accelerator.Foretold(ratio)
 	}
 }
 
 // AdapterLoaded records how many seconds a first token was later than predicted without frontend
 // overhead and adapter load. At is where the adapter was when the request was sent. The learner
-// derives load times from it. See [pick.Decision.Tells].
+// derives load times from it. See [pick.Decision.ShowsOverhead].
 func (s *EngineTimes) AdapterLoaded(pool objects.Name, address string, at pick.Place, late float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
 		t := e.times[pool]
-		t.class.Began(&t.Engine, places[at], late)
+		t.accelerator.Began(&t.Engine, places[at], late)
 	}
 }
 
@@ -239,9 +239,9 @@ func (c *accelerator) why() string {
 	switch is := c.Trusted(); {
 	case c.pinned:
 		return "the profile is pinned"
-	case c.heard && is:
+	case c.fromPeer && is:
 		return "predictions of another extproc were accurate"
-	case c.heard:
+	case c.fromPeer:
 		return "predictions of another extproc are not accurate yet"
 	case is && c.since.IsZero():
 		return "the pool has a configured profile"
@@ -278,7 +278,7 @@ type Known struct {
 func (s *EngineTimes) Known() []Known {
 	var all []Known
 	for _, key := range s.acceleratorKeys() {
-		c := s.times[key.Pool].accelerators[key.Class]
+		c := s.times[key.Pool].accelerators[key.Accelerator]
 		k := Known{
 			AcceleratorKey: key, Trusted: c.Trusted(), Why: c.why(), Since: c.since, Rows: c.Rows(), Residual: c.Residual(),
 			Profile: s.known(key, c), Factors: make(map[string]float64),
@@ -295,8 +295,8 @@ func (s *EngineTimes) Known() []Known {
 
 // AcceleratorKey names an accelerator of a pool.
 type AcceleratorKey struct {
-	Pool  objects.Name
-	Class string // accelerator; empty if endpoints have no label
+	Pool        objects.Name
+	Accelerator string // accelerator; empty if endpoints have no label
 }
 
 // acceleratorKeys returns the accelerators that have endpoints, in order.
@@ -307,7 +307,7 @@ func (s *EngineTimes) acceleratorKeys() (all []AcceleratorKey) {
 		}
 	}
 	slices.SortFunc(all, func(a, b AcceleratorKey) int {
-		return cmp.Or(a.Pool.Compare(b.Pool), strings.Compare(a.Class, b.Class))
+		return cmp.Or(a.Pool.Compare(b.Pool), strings.Compare(a.Accelerator, b.Accelerator))
 	})
 	return all
 }
@@ -316,7 +316,7 @@ func (s *EngineTimes) acceleratorKeys() (all []AcceleratorKey) {
 func (s *EngineTimes) members(pool objects.Name, c *accelerator) iter.Seq2[string, *timed] {
 	return func(yield func(string, *timed) bool) {
 		for _, declared := range s.world.Pools[pool].Endpoints {
-			if e := s.endpoints[declared.Address].times[pool]; e.class == c && !yield(declared.Address, e) {
+			if e := s.endpoints[declared.Address].times[pool]; e.accelerator == c && !yield(declared.Address, e) {
 				return
 			}
 		}
@@ -336,8 +336,8 @@ func (s *EngineTimes) known(key AcceleratorKey, c *accelerator) profile.Profile 
 	p.Source = fmt.Sprintf("Learned by extproc from %d measurements. The median error of the latest predictions is %.0f %%. The initial profile was: %s",
 		c.Rows(),
 		100*c.Residual(), p.Name)
-	if p.Name = "Engines of " + key.Pool.String(); key.Class != "" {
-		p.Name += " on " + key.Class
+	if p.Name = "Engines of " + key.Pool.String(); key.Accelerator != "" {
+		p.Name += " on " + key.Accelerator
 	}
 	return p
 }
@@ -368,7 +368,7 @@ func (s *EngineTimes) reported(key AcceleratorKey, c *accelerator, limits *profi
 func (t *timed) fresh(now time.Time, slots int) *profile.Profile {
 	if since := now.Sub(t.made); t.profile == nil || since >= freshly {
 		t.made = now
-		p := t.class.Of(&t.Engine)
+		p := t.accelerator.Of(&t.Engine)
 		if l := &p.Limits; l.GPUAdapters == 0 {
 			l.GPUAdapters = slots
 		}

@@ -107,8 +107,8 @@ type engines struct {
 	count map[string]*[4]float64 // tokens, seconds, prompt tokens and requests
 }
 
-// look scrapes each engine once a second, for this many seconds.
-func (g engines) look(s *endpointstate.State, from time.Time, seconds int) {
+// scrape scrapes each engine once a second, for this many seconds.
+func (g engines) scrape(s *endpointstate.State, from time.Time, seconds int) {
 	for n := range seconds {
 		for _, address := range []string{a, b} {
 			times, known := g.times[address]
@@ -144,14 +144,14 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
 	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
-	g.look(s, start, 10)
+	g.scrape(s, start, 10)
 	untrusted := view(s, start.Add(10*time.Second)).Snapshot.Pools["ns/one"]
 	if untrusted.Predictable || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Errorf("after ten scrapes it is predicted: %+v", untrusted.Endpoints[0].Profile)
 	}
 	queue := &untrusted.Endpoints[0].Backlog.Queue
 	queue.Store(math.MaxInt64 / 2)
-	g.look(s, start.Add(10*time.Second), 200)
+	g.scrape(s, start.Add(10*time.Second), 200)
 	now := start.Add(210 * time.Second)
 	p := view(s, now).Snapshot.Pools["ns/one"]
 	if !p.Predictable {
@@ -173,11 +173,11 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	// Views come often, but profiles are computed at most once a second.
 	first := p.Endpoints[0].Profile
 	g.times[a] = 1.5
-	g.look(s, now.Add(100*time.Millisecond), 1)
+	g.scrape(s, now.Add(100*time.Millisecond), 1)
 	if view(s, now.Add(900*time.Millisecond)).Snapshot.Pools["ns/one"].Endpoints[0].Profile != first {
 		t.Error("the profile is replaced within a second")
 	}
-	g.look(s, now.Add(time.Second), 20)
+	g.scrape(s, now.Add(time.Second), 20)
 	if view(s, now.Add(30*time.Second)).Snapshot.Pools["ns/one"].Endpoints[0].Profile == first {
 		t.Error("the profile is not replaced")
 	}
@@ -203,12 +203,12 @@ func TestClassesOfHardware(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(w)
 	g := engines{map[string]float64{a: 1}, map[string]*[4]float64{}}
-	g.look(s, start, 200)
+	g.scrape(s, start, 200)
 	if view(s, start.Add(200*time.Second)).Snapshot.Pools["ns/one"].Predictable {
 		t.Error("it is predicted although one accelerator is unknown")
 	}
 	g.times[b] = 3
-	g.look(s, start.Add(200*time.Second), 200)
+	g.scrape(s, start.Add(200*time.Second), 200)
 	now := start.Add(400 * time.Second)
 	p := view(s, now).Snapshot.Pools["ns/one"]
 	if !p.Predictable || len(s.Times.TakeTrustChanges()) != 1 {
@@ -269,12 +269,12 @@ func TestWhatIsPinned(t *testing.T) {
 	if !view(s, start).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Error("configured profiles of all accelerators are not trusted")
 	}
-	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 300)
+	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.scrape(s, start, 300)
 	for range 30 {
 		s.Times.AdapterLoaded(one, a, pick.InHost, 3)
 	}
 	known := s.Times.Known()
-	if len(known) != 2 || known[0].Class != "fast" || known[1].Class != "slow" {
+	if len(known) != 2 || known[0].Accelerator != "fast" || known[1].Accelerator != "slow" {
 		t.Fatalf("known is %+v", known)
 	}
 	reported := simple
@@ -310,11 +310,11 @@ func TestWhatIsKnown(t *testing.T) {
 		t.Errorf("at first known is %+v", k)
 	}
 	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
-	g.look(s, start, 20)
+	g.scrape(s, start, 20)
 	if k := s.Times.Known(); k[0].Why != "predictions are not accurate yet" || k[0].Rows == 0 {
 		t.Errorf("later known is %+v", k)
 	}
-	g.look(s, start.Add(20*time.Second), 200)
+	g.scrape(s, start.Add(20*time.Second), 200)
 	k := s.Times.Known()[0]
 	if !k.Trusted || k.Why != "predictions were accurate" || k.Since.Before(start) || k.Residual > 0.2 || len(k.Factors) != 2 ||
 		math.Abs(k.Factors[b]/k.Factors[a]-2) > 0.2 {

@@ -12,12 +12,12 @@ import (
 
 // health is the condition of an endpoint. A time is zero if the event never happened.
 type health struct {
-	looked  bool      // a scrape has ended, with any result
-	heard   time.Time // start of the last successful scrape
-	refused time.Time // last refused connection
-	doubted bool      // only requests found the refusal so far, no scrape
-	ended   time.Time // last scrape that found no listener
-	dropped time.Time // last broken connection of a request
+	scraped    bool      // a scrape has ended, with any result
+	answeredAt time.Time // start of the last successful scrape
+	refused    time.Time // last refused connection
+	doubted    bool      // only requests found the refusal so far, no scrape
+	ended      time.Time // last scrape that found no listener
+	dropped    time.Time // last broken connection of a request
 	// stopping is the start of the latest request that it rejected because it is stopping.
 	stopping time.Time
 	born     time.Time // start of the scrape that found a new process
@@ -54,17 +54,17 @@ func (h *health) stops(here, elsewhere, now time.Time) bool {
 // on a silent node is only stale: either the node died, or the connection to the node's monitor.
 func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.State {
 	h, told := &e.health, s.control.leaving[declared.Address]
-	silence := now.Sub(h.heard)
+	silence := now.Sub(h.answeredAt)
 	terminating := declared.Terminating || told.Terminating
 	switch {
 	case !declared.Ready, terminating && !s.migrates(declared, told, now), h.stops(h.stopping, told.Stopping, now), e.load.Asleep,
-		h.heard.IsZero(), h.refuses():
+		h.answeredAt.IsZero(), h.refuses():
 		return pick.Out
-	case silence >= limits.Lost:
+	case silence >= limits.LostAfter:
 		return pick.Lost
 	case terminating:
 		return pick.Migrating
-	case silence >= limits.Stale, declared.NodeSilent, h.drops():
+	case silence >= limits.StaleAfter, declared.NodeSilent, h.drops():
 		return pick.Stale
 	case h.faulty(now), !h.full.IsZero() && now.Sub(h.full) < fullness:
 		return pick.Suspect
@@ -72,10 +72,11 @@ func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, l
 	return pick.Healthy
 }
 
-// unheard reports whether the only problem of an endpoint is that it has not answered a scrape yet.
-func (s *State) unheard(e *endpoint, declared objects.Endpoint) bool {
+// unscraped reports whether the only problem of an endpoint is that it has not answered a scrape
+// yet.
+func (s *State) unscraped(e *endpoint, declared objects.Endpoint) bool {
 	h, told := &e.health, s.control.leaving[declared.Address]
-	return h.heard.IsZero() && h.refused.IsZero() && declared.Ready && !declared.Terminating && !told.Terminating
+	return h.answeredAt.IsZero() && h.refused.IsZero() && declared.Ready && !declared.Terminating && !told.Terminating
 }
 
 // migrates reports whether an endpoint whose pod is being deleted serves until its models have
@@ -151,7 +152,7 @@ func (s *State) Refused(address string, now time.Time) {
 	}
 	s.urgent = s.urgent || e.health.doubted || e.health.drops() && !e.health.refuses() // control does not know yet
 	e.health.refused, e.health.doubted = now, false
-	s.looked(address, e)
+	s.scraped(address, e)
 	s.touch(address)
 }
 
@@ -164,7 +165,7 @@ func (s *State) RequestRefused(address string, now time.Time) {
 	}
 	e.health.doubted = e.health.doubted || !e.health.refuses()
 	e.health.refused = now
-	s.looked(address, e)
+	s.scraped(address, e)
 	s.touch(address)
 }
 
@@ -182,11 +183,11 @@ func (s *State) ConnectionBroken(address string, now time.Time) {
 // Its engine may still have requests.
 func (s *State) Vacant(address string) bool {
 	e := s.endpoints[address]
-	return e != nil && !e.health.ended.IsZero() && !e.health.heard.After(e.health.ended)
+	return e != nil && !e.health.ended.IsZero() && !e.health.answeredAt.After(e.health.ended)
 }
 
 // drops reports whether no scrape succeeded since a connection last broke.
-func (h *health) drops() bool { return !h.heard.After(h.dropped) }
+func (h *health) drops() bool { return !h.answeredAt.After(h.dropped) }
 
 // Refuses reports whether a scrape or the relay found that an endpoint refuses connections, and no
 // later scrape succeeded.
@@ -196,7 +197,7 @@ func (s *State) Refuses(address string) bool {
 }
 
 // refuses reports whether no scrape succeeded since the endpoint last refused a connection.
-func (h *health) refuses() bool { return !h.heard.After(h.refused) }
+func (h *health) refuses() bool { return !h.answeredAt.After(h.refused) }
 
 // stoppingFor is how long a stopping endpoint gets no requests, unless a scrape finds sooner that
 // it has ended. It is the default terminationGracePeriodSeconds of Kubernetes.
@@ -272,23 +273,23 @@ func (s *State) RequestServed(address string, began time.Time) {
 type Scrape struct {
 	Address string
 	Began   time.Time
-	told    int64
+	known   int64
 }
 
 // Scrape starts a scrape of an endpoint. ScrapeSucceeded, ScrapeFailed or Refused ends it.
 func (s *State) Scrape(address string, now time.Time) Scrape {
 	l := Scrape{Address: address, Began: now}
 	if e := s.endpoints[address]; e != nil {
-		l.told = e.told()
+		l.known = e.knownRequests()
 	}
 	return l
 }
 
-// looked records the end of a scrape. After the first one, the endpoint's pools no longer wait for
+// scraped records the end of a scrape. After the first one, the endpoint's pools no longer wait for
 // its list.
-func (s *State) looked(address string, e *endpoint) {
-	if !e.health.looked {
-		e.health.looked = true
+func (s *State) scraped(address string, e *endpoint) {
+	if !e.health.scraped {
+		e.health.scraped = true
 		s.index(address)
 	}
 }
@@ -310,13 +311,13 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 		e.begunAnew()
 	}
 	told := begun || load.KVTokens != e.load.KVTokens || load.Forgets != e.load.Forgets
-	e.load, e.health.heard = load, l.Began
-	s.looked(l.Address, e)
+	e.load, e.health.answeredAt = load, l.Began
+	s.scraped(l.Address, e)
 	e.health.doubted = e.health.doubted && e.health.refuses()
 	if told {
 		cache := s.cacheOf(l.Address, e)
 		cache.Empty = begun
-		s.caches.tell(cache)
+		s.caches.add(cache)
 	}
 	s.Times.learn(l.Address, e, l.Began, &load)
 	// The engine counted at some time between the start of the scrape and now. The larger of the
@@ -324,7 +325,7 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	_, running := load.Running.Get()
 	_, waiting := load.Waiting.Get()
 	e.seen = Seen{at: l.Began, known: running && waiting, requests: int(load.Running.Or(0) + load.Waiting.Or(0))}
-	e.others = e.othersOf(load, max(l.told, e.told()))
+	e.others = e.othersOf(load, max(l.known, e.knownRequests()))
 	e.active(load.Active)
 }
 
@@ -340,7 +341,7 @@ func (s *State) ScrapeFailed(l Scrape) {
 	if e.health.drops() && !e.health.refuses() && l.Began.After(e.health.dropped) {
 		e.health.refused, s.urgent = l.Began, true
 	}
-	s.looked(l.Address, e)
+	s.scraped(l.Address, e)
 	s.touch(l.Address)
 }
 
@@ -365,7 +366,7 @@ func (s *State) ModelsListed(l Scrape, m engine.Models) {
 func (s *State) Settled() bool {
 	for _, p := range s.world.Pools {
 		for _, declared := range p.Endpoints {
-			if !s.endpoints[declared.Address].health.looked {
+			if !s.endpoints[declared.Address].health.scraped {
 				return false
 			}
 		}
@@ -379,7 +380,7 @@ func (s *State) Settled() bool {
 // scrape first: it may be the last answer of an engine that has ended.
 func (s *State) LoadReported(address string, load engine.Load, at, now time.Time) {
 	e := s.endpoints[address]
-	if e == nil || e.health.refuses() || e.health.drops() || !at.After(e.health.heard) || at.After(now) {
+	if e == nil || e.health.refuses() || e.health.drops() || !at.After(e.health.answeredAt) || at.After(now) {
 		return
 	}
 	_, waiting := load.Waiting.Get()
@@ -391,7 +392,7 @@ func (s *State) LoadReported(address string, load engine.Load, at, now time.Time
 		e.load.KVUsage = load.KVUsage
 	}
 	if waiting || usage {
-		e.health.heard = at
+		e.health.answeredAt = at
 		s.touch(address)
 	}
 }

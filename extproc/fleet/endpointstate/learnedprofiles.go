@@ -25,7 +25,7 @@ const maxLearnedProfiles = 4096
 func (s *EngineTimes) LearnedProfiles(now time.Time) []LearnedProfile {
 	var all []LearnedProfile
 	for _, key := range s.acceleratorKeys() {
-		c := s.times[key.Pool].accelerators[key.Class]
+		c := s.times[key.Pool].accelerators[key.Accelerator]
 		is, any := c.Teach()
 		if !any {
 			continue
@@ -70,18 +70,18 @@ func (s *EngineTimes) LearnFromPeers(told []LearnedProfile, now time.Time) {
 func (s *EngineTimes) take(k AcceleratorKey) {
 	l, given := s.waiting[k]
 	t := s.times[k.Pool]
-	if !given || t == nil || t.accelerators[k.Class] == nil {
+	if !given || t == nil || t.accelerators[k.Accelerator] == nil {
 		return
 	}
 	delete(s.waiting, k)
-	c := t.accelerators[k.Class]
+	c := t.accelerators[k.Accelerator]
 	trusted := c.Trusted()
 	rows, late := c.Take(&l.Lesson)
 	if !rows && !late {
 		return
 	}
 	if c.Trusted() != trusted {
-		c.since, c.heard = s.moment(l.At), true
+		c.since, c.fromPeer = s.moment(l.At), true
 	}
 	for address, e := range s.members(k.Pool, c) {
 		e.made = time.Time{} // the next view predicts with the profile taken over

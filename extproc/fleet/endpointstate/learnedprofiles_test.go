@@ -16,7 +16,7 @@ import (
 func taught() *endpointstate.State {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
-	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 200)
+	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.scrape(s, start, 200)
 	return s
 }
 
@@ -45,7 +45,7 @@ func TestWhatOthersLearned(t *testing.T) {
 		"first":   func(s *endpointstate.State) { s.Times.LearnFromPeers(lessons, later); s.SetWorld(profiled(nil)) },
 		"while it learns": func(s *endpointstate.State) {
 			s.SetWorld(profiled(nil))
-			engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, later.Add(-15*time.Second), 15)
+			engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.scrape(s, later.Add(-15*time.Second), 15)
 			s.Times.LearnFromPeers(lessons, later)
 		},
 	} {
@@ -65,7 +65,7 @@ func TestWhatOthersLearned(t *testing.T) {
 			t.Errorf("%s: it shares %+v", name, again)
 		}
 		// Its own scrapes refine what it got.
-		engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, later, 100)
+		engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.scrape(s, later, 100)
 		if got := stepAt(s, later.Add(100*time.Second)); len(got) != 2 || math.Abs(got[0]/want[0]-1) > 0.1 ||
 			s.Times.Known()[0].Rows <= lessons[0].Rows {
 			t.Errorf("%s: then steps take %v, want %v", name, got, want)
@@ -79,7 +79,7 @@ func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 	now := start.Add(200 * time.Second)
 	lessons := taught().Times.LearnedProfiles(now)
 	classed := slices.Clone(lessons)
-	classed[0].Class = "fast"
+	classed[0].Accelerator = "fast"
 	for name, c := range map[string]struct {
 		said    *objects.Said
 		lessons []endpointstate.LearnedProfile
@@ -99,7 +99,7 @@ func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 	}
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
-	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 600)
+	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.scrape(s, start, 600)
 	was := s.Times.Known()[0].Rows
 	if s.Times.LearnFromPeers(lessons, start.Add(600*time.Second)); s.Times.Known()[0].Rows != was || was < 500 {
 		t.Errorf("of %d rows %d are kept", was, s.Times.Known()[0].Rows)

@@ -76,8 +76,8 @@ func (l *Leases) Over(now time.Time, looks map[string]Seen, where func(id string
 	return late, gone
 }
 
-// Looks returns the requests in the last scrape of each endpoint that reports them.
-func (s *State) Looks() map[string]Seen {
+// ScrapedRequests returns the requests in the last scrape of each endpoint that reports them.
+func (s *State) ScrapedRequests() map[string]Seen {
 	all := make(map[string]Seen, len(s.endpoints))
 	for address, e := range s.endpoints {
 		if e.seen.known {

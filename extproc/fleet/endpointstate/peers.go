@@ -48,17 +48,17 @@ func backlogOf(address string, requests int64, of *pick.Backlog) Backlog {
 func (s *State) SetPeers(told []Backlog, now time.Time) {
 	for _, b := range told {
 		if e := s.endpoints[b.Endpoint]; e != nil {
-			e.hear(b, now.UnixNano())
+			e.setPeers(b, now.UnixNano())
 		} else {
-			s.stray(b)
+			s.keepUnknown(b)
 		}
 	}
 }
 
-// stray keeps the work of other processes at an unknown endpoint.
-func (s *State) stray(b Backlog) {
-	if s.strays[b.Endpoint] = b; b.Nothing() {
-		delete(s.strays, b.Endpoint)
+// keepUnknown keeps the work of other processes at an unknown endpoint.
+func (s *State) keepUnknown(b Backlog) {
+	if s.unknownBacklogs[b.Endpoint] = b; b.Nothing() {
+		delete(s.unknownBacklogs, b.Endpoint)
 	}
 }
 
@@ -66,14 +66,14 @@ func (s *State) stray(b Backlog) {
 // find it from then on.
 func (s *State) ForgetPeers(now time.Time) {
 	for _, e := range s.endpoints {
-		e.hear(Backlog{}, now.UnixNano())
+		e.setPeers(Backlog{}, now.UnixNano())
 	}
-	clear(s.strays)
+	clear(s.unknownBacklogs)
 }
 
-// hear sets the work of other processes, as of a time. An engine computes the prompts of all
+// setPeers sets the work of other processes, as of a time. An engine computes the prompts of all
 // processes one after the other. Newly reported prompts thus queue behind all that were there.
-func (e *endpoint) hear(b Backlog, now int64) {
+func (e *endpoint) setPeers(b Backlog, now int64) {
 	p := &e.peers
 	e.backlog.Others(b.Since(p.Through.Load(), now), now)
 	p.Requests.Store(b.Requests)
@@ -91,5 +91,6 @@ func (e *endpoint) peersTell(address string) Backlog {
 	return backlogOf(address, e.peers.Requests.Load(), &e.peers.Backlog)
 }
 
-// told returns the number of known requests at the endpoint: of this process and of its peers.
-func (e *endpoint) told() int64 { return e.inFlight.Load() + e.peers.Requests.Load() }
+// knownRequests returns the number of known requests at the endpoint: of this process and of its
+// peers.
+func (e *endpoint) knownRequests() int64 { return e.inFlight.Load() + e.peers.Requests.Load() }

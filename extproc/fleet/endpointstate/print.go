@@ -19,7 +19,7 @@ func (s *State) String() string {
 			address, s.pools[address], e.inFlight.Load(), e.adapters.Load(), e.peers.Requests.Load(), e.others, e.there, e.lists.Base,
 			e.lists.Unlisted)
 		h := &e.health
-		for i, at := range []time.Time{h.heard, h.refused, h.ended, h.dropped, h.stopping, h.born, h.failed, h.full, h.served} {
+		for i, at := range []time.Time{h.answeredAt, h.refused, h.ended, h.dropped, h.stopping, h.born, h.failed, h.full, h.served} {
 			if !at.IsZero() {
 				fmt.Fprintf(&b, " %s=%s", healthTimes[i], at.Format(time.StampMilli))
 			}
@@ -33,12 +33,12 @@ func (s *State) String() string {
 	for _, address := range slices.Sorted(maps.Keys(s.control.copies)) {
 		for _, model := range slices.Sorted(maps.Keys(s.control.copies[address])) {
 			c := s.control.copies[address][model]
-			fmt.Fprintf(&b, "control: %s at %s is word=%d limit=%d others=%d missed=%t\n", model, address, c.word, c.limit, c.others,
-				c.missed)
+			fmt.Fprintf(&b, "control: %s at %s is word=%d limit=%d others=%d missed=%t\n", model, address, c.state, c.limit, c.others,
+				c.foundMissing)
 		}
 	}
 	fmt.Fprintf(&b, "control: endpoints=%v failures=%v share=%+v leaving=%v missing=%v own=%v\n", s.control.endpoints, s.control.failures,
 		s.control.share, s.control.leaving, s.control.missing, s.control.own)
-	fmt.Fprintf(&b, "changed=%v fail-open=%v strays=%v urgent=%t\n", s.changed, s.failOpen, s.strays, s.urgent)
+	fmt.Fprintf(&b, "changed=%v fail-open=%v strays=%v urgent=%t\n", s.changed, s.failOpen, s.unknownBacklogs, s.urgent)
 	return b.String()
 }

@@ -10,7 +10,7 @@ import (
 type RequestStats struct {
 	perToken, output atomic.Uint64 // float64 bits; 0 is nothing yet
 	prompts, answers atomic.Int64  // numbers of samples
-	told             atomic.Uint64 // last result of Denser, float64 bits; 0 if none
+	lastDenser       atomic.Uint64 // last result of Denser, float64 bits; 0 if none
 }
 
 // Defaults for an unknown model. English has about four bytes per token in most vocabularies. The
@@ -64,9 +64,9 @@ func (h *RequestStats) BytesPerToken() float64 {
 // Denser returns the mean prompt bytes per token, and whether it changed by more than an eighth
 // since Denser last reported a change.
 func (h *RequestStats) Denser() (bytesPerToken float64, news bool) {
-	is, was := h.BytesPerToken(), h.told.Load()
-	if of := or(&h.told, usualBytes); is > of*denser || is < of/denser {
-		return is, h.told.CompareAndSwap(was, math.Float64bits(is))
+	is, was := h.BytesPerToken(), h.lastDenser.Load()
+	if of := or(&h.lastDenser, usualBytes); is > of*denser || is < of/denser {
+		return is, h.lastDenser.CompareAndSwap(was, math.Float64bits(is))
 	}
 	return is, false
 }

@@ -44,22 +44,22 @@ const (
 
 // facts are the inputs of that table for one adapter at one endpoint.
 type facts struct {
-	governed bool // control names the endpoint
-	word     CopyState
-	heard    time.Time // time of control's report
-	gives    bool      // the engine has a list
-	listed   bool      // the list has the adapter
-	looked   time.Time // start of the scrape that read the list
-	missed   bool      // no list; a request after the report found the adapter missing
+	governed     bool // control names the endpoint
+	state        CopyState
+	reportedAt   time.Time // time of control's report
+	gives        bool      // the engine has a list
+	listed       bool      // the list has the adapter
+	listedAt     time.Time // start of the scrape that read the list
+	foundMissing bool      // no list; a request after the report found the adapter missing
 }
 
 func (b facts) standing() standing {
 	switch {
 	case !b.governed && b.listed:
 		return addressable
-	case !b.governed, b.word != Loaded:
+	case !b.governed, b.state != Loaded:
 		return absent
-	case b.gives && !b.listed && b.looked.After(b.heard), !b.gives && b.missed:
+	case b.gives && !b.listed && b.listedAt.After(b.reportedAt), !b.gives && b.foundMissing:
 		return vanished
 	}
 	return addressable
@@ -67,22 +67,22 @@ func (b facts) standing() standing {
 
 // reportedCopy is control's report of one copy.
 type reportedCopy struct {
-	word  CopyState
-	limit int // of concurrent requests, by all processes; 0: none
-	heard time.Time
+	state      CopyState
+	limit      int // of concurrent requests, by all processes; 0: none
+	reportedAt time.Time
 	// others is the number of requests of other processes.
 	others int64
-	// told reports that control knows that the copy vanished.
-	told bool
-	// missed reports that a request found the copy missing at an engine without a list.
-	missed bool
+	// controlKnows reports that control knows that the copy vanished.
+	controlKnows bool
+	// foundMissing reports that a request found the copy missing at an engine without a list.
+	foundMissing bool
 }
 
 // listing is the model list of an engine.
 type listing struct {
 	engine.Models
-	known  bool      // read, or found not to exist
-	looked time.Time // start of the scrape that read it
+	known     bool      // read, or found not to exist
+	scrapedAt time.Time // start of the scrape that read it
 }
 
 // gives reports whether the engine has a list.
@@ -99,9 +99,9 @@ func adapters(governed bool, says map[string]*reportedCopy, l listing) (there, g
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		b := facts{governed: governed, gives: l.gives(), listed: contains(listed, name), looked: l.looked}
+		b := facts{governed: governed, gives: l.gives(), listed: contains(listed, name), listedAt: l.scrapedAt}
 		if s := says[name]; s != nil {
-			b.word, b.heard, b.missed = s.word, s.heard, s.missed
+			b.state, b.reportedAt, b.foundMissing = s.state, s.reportedAt, s.foundMissing
 		}
 		switch b.standing() {
 		case addressable:

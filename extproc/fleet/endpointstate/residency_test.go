@@ -74,11 +74,11 @@ func obvious(governed bool, says map[string]*reportedCopy, l listing) (there, go
 			}
 			continue
 		}
-		if says[name] == nil || says[name].word != Loaded {
+		if says[name] == nil || says[name].state != Loaded {
 			continue
 		}
 		hasList := l.known && !l.Unlisted
-		if hasList && !onList && l.looked.Sub(says[name].heard) > 0 || !hasList && says[name].missed {
+		if hasList && !onList && l.scrapedAt.Sub(says[name].reportedAt) > 0 || !hasList && says[name].foundMissing {
 			gone = append(gone, name)
 			continue
 		}
@@ -92,7 +92,7 @@ func obvious(governed bool, says map[string]*reportedCopy, l listing) (there, go
 func TestTheAdaptersOfAnEndpointAreThoseOfAnObviousReading(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 5000 {
-		l := listing{known: random.IntN(4) > 0, looked: earlier.Add(time.Duration(random.IntN(3)) * time.Second)}
+		l := listing{known: random.IntN(4) > 0, scrapedAt: earlier.Add(time.Duration(random.IntN(3)) * time.Second)}
 		l.Unlisted = l.known && random.IntN(4) == 0
 		says := map[string]*reportedCopy{}
 		for i := range 8 {
@@ -101,7 +101,7 @@ func TestTheAdaptersOfAnEndpointAreThoseOfAnObviousReading(t *testing.T) {
 				l.Adapters = append(l.Adapters, name)
 			}
 			if random.IntN(2) == 0 {
-				says[name] = &reportedCopy{word: CopyState(random.IntN(4)), heard: later, missed: random.IntN(3) == 0}
+				says[name] = &reportedCopy{state: CopyState(random.IntN(4)), reportedAt: later, foundMissing: random.IntN(3) == 0}
 			}
 		}
 		random.Shuffle(len(l.Adapters), func(i, j int) { l.Adapters[i], l.Adapters[j] = l.Adapters[j], l.Adapters[i] })

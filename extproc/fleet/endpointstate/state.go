@@ -43,20 +43,20 @@ type Config struct {
 // State is not safe for concurrent use. Make one with [New].
 type State struct {
 	Config
-	Times     *EngineTimes
-	world     *objects.World
-	endpoints map[string]*endpoint // by address
-	strays    map[string]Backlog   // work of other processes at unknown endpoints
-	caches    caches
-	density   map[objects.Name]float64     // prompt bytes per token by pool, including removed pools
-	pools     map[string][]objects.Name    // of the world, by address
-	indexes   map[objects.Name]*pick.Index // by pool; missing after its models or endpoints changed
-	changed   map[objects.Name]bool        // pools to build again for the next view
-	latest    map[string]*pick.Pool        // of the latest view
-	unsealed  []*endpoint                  // with models that the latest view dropped
-	failOpen  map[objects.Name]bool        // pools with so many suspects that these count as healthy
-	control   control
-	urgent    bool // control needs a report at once
+	Times           *EngineTimes
+	world           *objects.World
+	endpoints       map[string]*endpoint // by address
+	unknownBacklogs map[string]Backlog   // work of other processes at unknown endpoints
+	caches          caches
+	density         map[objects.Name]float64     // prompt bytes per token by pool, including removed pools
+	pools           map[string][]objects.Name    // of the world, by address
+	indexes         map[objects.Name]*pick.Index // by pool; missing after its models or endpoints changed
+	changed         map[objects.Name]bool        // pools to build again for the next view
+	latest          map[string]*pick.Pool        // of the latest view
+	unsealed        []*endpoint                  // with models that the latest view dropped
+	failOpen        map[objects.Name]bool        // pools with so many suspects that these count as healthy
+	control         control
+	urgent          bool // control needs a report at once
 }
 
 // endpoint is one address, in all its pools.
@@ -85,7 +85,8 @@ func New(c Config) *State {
 		c.Settings = settings.Default()
 	}
 	s := &State{
-		Config: c, endpoints: make(map[string]*endpoint), strays: make(map[string]Backlog), density: make(map[objects.Name]float64),
+		Config: c, endpoints: make(map[string]*endpoint), unknownBacklogs: make(map[string]Backlog),
+		density:  make(map[objects.Name]float64),
 		failOpen: make(map[objects.Name]bool), changed: make(map[objects.Name]bool),
 	}
 	s.Times = &EngineTimes{
@@ -107,8 +108,8 @@ func (s *State) SetWorld(w *objects.World) {
 					hash: hash.Of(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count),
 					times: make(map[objects.Name]*timed),
 				}
-				fresh.hear(s.strays[e.Address], 0)
-				delete(s.strays, e.Address)
+				fresh.setPeers(s.unknownBacklogs[e.Address], 0)
+				delete(s.unknownBacklogs, e.Address)
 				s.endpoints[e.Address] = fresh
 			}
 		}
@@ -116,7 +117,7 @@ func (s *State) SetWorld(w *objects.World) {
 	for _, e := range w.Engines {
 		if known := s.endpoints[e.Address]; known.pod != e.Pod { // control's report was about another pod
 			known.pod = e.Pod
-			s.caches.tell(Cache{Number: known.number, Empty: true})
+			s.caches.add(Cache{Number: known.number, Empty: true})
 			delete(s.control.leaving, e.Address)
 		}
 	}
@@ -126,7 +127,7 @@ func (s *State) SetWorld(w *objects.World) {
 		if s.pools[address] == nil && e.inFlight.Load() == 0 {
 			s.caches.leave(e.number)
 			delete(s.endpoints, address)
-			s.stray(e.peersTell(address))
+			s.keepUnknown(e.peersTell(address))
 		}
 	}
 	maps.DeleteFunc(s.control.own, func(k CopyKey, _ own) bool { return s.endpoints[k.Endpoint] == nil })
@@ -222,7 +223,7 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 		index.Any = append(index.Any, pick.Copy{Endpoint: i, Base: true, InFlight: e.count("")})
 		index.Listed = index.Listed || e.lists.gives() || s.control.governs(declared.Address)
 		read = read || e.lists.known || s.control.governs(declared.Address)
-		pending = pending || !e.health.looked
+		pending = pending || !e.health.scraped
 		if len(e.lists.Base) > 0 {
 			c := pick.Copy{Endpoint: i, Model: e.lists.Base[0], Base: true, Names: e.lists.Base, InFlight: e.open(e.lists.Base[0])}
 			index.Base = append(index.Base, c)
@@ -264,7 +265,7 @@ func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, 
 		Backlog: &e.backlog, Peers: &e.peers, Resident: &e.resident, OthersTokens: e.others.tokens,
 		Forgets: e.load.Forgets,
 	}
-	p.Unheard = p.State == pick.Out && s.unheard(e, declared)
+	p.Unscraped = p.State == pick.Out && s.unscraped(e, declared)
 	for _, name := range e.load.Active {
 		p.Listed = append(p.Listed, e.count(name))
 	}

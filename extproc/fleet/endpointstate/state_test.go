@@ -84,8 +84,8 @@ func TestUnheardIsWhoNeverAnswered(t *testing.T) {
 	s.SetWorld(world("one"))
 	expect := func(what string, want bool) {
 		t.Helper()
-		if e := view(s, start).Snapshot.Pools["ns/one"].Endpoints[1]; e.State != pick.Out || e.Unheard != want {
-			t.Errorf("%s: the state is %v and unheard is %t, want %t", what, e.State, e.Unheard, want)
+		if e := view(s, start).Snapshot.Pools["ns/one"].Endpoints[1]; e.State != pick.Out || e.Unscraped != want {
+			t.Errorf("%s: the state is %v and unheard is %t, want %t", what, e.State, e.Unscraped, want)
 		}
 	}
 	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})

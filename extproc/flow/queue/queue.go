@@ -35,10 +35,10 @@ const (
 // Queue contains the waiting requests, each with a value of type H. It is not safe for concurrent
 // use. Create it with [New].
 type Queue[H any] struct {
-	maxHeld  int
-	maxBytes int64
-	bytes    int64
-	lines    map[objects.ModelKey]*line[H]
+	maxQueued int
+	maxBytes  int64
+	bytes     int64
+	lines     map[objects.ModelKey]*line[H]
 }
 
 // line contains the requests that wait for one model, in order of arrival.
@@ -50,7 +50,7 @@ type line[H any] struct {
 
 // Place is the position of one waiting request, until it leaves.
 type Place[H any] struct {
-	Holder H
+	Waiter H
 	bytes  int64
 	since  time.Time
 	line   *line[H]
@@ -60,20 +60,20 @@ type Place[H any] struct {
 
 // New returns a queue with at most maxHeld requests per model and at most maxBytes in all.
 func New[H any](maxHeld int, maxBytes int64) *Queue[H] {
-	return &Queue[H]{maxHeld: maxHeld, maxBytes: maxBytes, lines: make(map[objects.ModelKey]*line[H])}
+	return &Queue[H]{maxQueued: maxHeld, maxBytes: maxBytes, lines: make(map[objects.ModelKey]*line[H])}
 }
 
 // Join appends h, a request of this many bytes, to the line of a model.
 func (q *Queue[H]) Join(h H, key objects.ModelKey, bytes int64, now time.Time) (*Place[H], error) {
 	l := q.lines[key]
-	if l != nil && l.places.Len() >= q.maxHeld || q.maxHeld < 1 || q.bytes+bytes > q.maxBytes {
+	if l != nil && l.places.Len() >= q.maxQueued || q.maxQueued < 1 || q.bytes+bytes > q.maxBytes {
 		return nil, ErrFull
 	}
 	if l == nil {
 		l = &line[H]{key: key}
 		q.lines[key] = l
 	}
-	p := &Place[H]{Holder: h, bytes: bytes, since: now, line: l}
+	p := &Place[H]{Waiter: h, bytes: bytes, since: now, line: l}
 	p.at = l.places.PushBack(p)
 	q.bytes += bytes
 	return p, nil
@@ -152,20 +152,20 @@ func (q *Queue[H]) Named(name string) (keys []objects.ModelKey) {
 	return keys
 }
 
-// Wanted is a model that requests wait for.
-type Wanted struct {
+// WaitingModel is a model that requests wait for.
+type WaitingModel struct {
 	Key      objects.ModelKey
 	Requests int
 	Since    time.Time // arrival of the first of them
 }
 
-// Wanted returns every model that requests wait for, sorted.
-func (q *Queue[H]) Wanted() []Wanted {
-	all := make([]Wanted, 0, len(q.lines))
+// WaitingModels returns every model that requests wait for, sorted.
+func (q *Queue[H]) WaitingModels() []WaitingModel {
+	all := make([]WaitingModel, 0, len(q.lines))
 	for key, l := range q.lines {
-		all = append(all, Wanted{key, l.places.Len(), l.places.Front().Value.(*Place[H]).since})
+		all = append(all, WaitingModel{key, l.places.Len(), l.places.Front().Value.(*Place[H]).since})
 	}
-	slices.SortFunc(all, func(a, b Wanted) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(all, func(a, b WaitingModel) int { return a.Key.Compare(b.Key) })
 	return all
 }
 

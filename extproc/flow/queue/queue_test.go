@@ -31,7 +31,7 @@ func names(places ...*queue.Place[string]) []string {
 	var all []string
 	for _, p := range places {
 		if p != nil {
-			all = append(all, p.Holder)
+			all = append(all, p.Waiter)
 		}
 	}
 	return all
@@ -55,8 +55,8 @@ func TestThoseThatWaitGoOnOneAfterTheOtherInTheOrderInWhichTheyCame(t *testing.T
 	expect(t, "b has continued", names(q.Leave(b)), "c")
 	expect(t, "c has continued", names(q.Leave(c)))
 	expect(t, "another model", names(q.Leave(other)))
-	if q.Bytes() != 0 || len(q.Wanted()) != 0 {
-		t.Errorf("%d bytes and %v are left", q.Bytes(), q.Wanted())
+	if q.Bytes() != 0 || len(q.WaitingModels()) != 0 {
+		t.Errorf("%d bytes and %v are left", q.Bytes(), q.WaitingModels())
 	}
 }
 
@@ -121,8 +121,8 @@ func TestWhatIsWantedSaysSinceWhen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := []queue.Wanted{{Key: key("l"), Requests: 1, Since: start.Add(time.Second)}, {Key: key("m"), Requests: 2, Since: start}}
-	if got := q.Wanted(); !slices.Equal(got, want) {
+	want := []queue.WaitingModel{{Key: key("l"), Requests: 1, Since: start.Add(time.Second)}, {Key: key("m"), Requests: 2, Since: start}}
+	if got := q.WaitingModels(); !slices.Equal(got, want) {
 		t.Errorf("wanted are %+v", got)
 	}
 }

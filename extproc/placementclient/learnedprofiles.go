@@ -20,7 +20,7 @@ const (
 
 // teaches returns the learned profiles that changed. If there are too many, those that were
 // reported least come first.
-func (t *telling) teaches(all []endpointstate.LearnedProfile) []*placement.Lesson {
+func (t *reporter) teaches(all []endpointstate.LearnedProfile) []*placement.Lesson {
 	all = slices.DeleteFunc(all, func(l endpointstate.LearnedProfile) bool {
 		was, told := t.taught[l.AcceleratorKey]
 		return told && was.Rows == l.Rows && slices.EqualFunc(was.Late[:], l.Late[:], slices.Equal)
@@ -38,7 +38,7 @@ func (t *telling) teaches(all []endpointstate.LearnedProfile) []*placement.Lesso
 
 func wireLesson(l endpointstate.LearnedProfile) *placement.Lesson {
 	out := &placement.Lesson{
-		Pool: l.Pool.String(), Class: l.Class, Prior: l.Prior,
+		Pool: l.Pool.String(), Class: l.Accelerator, Prior: l.Prior,
 		InSlot: l.Late[learn.InSlot], InHost: l.Late[learn.InHost], InStorage: l.Late[learn.InStorage],
 	}
 	if l.Rows == 0 {
@@ -61,13 +61,13 @@ func wireLesson(l endpointstate.LearnedProfile) *placement.Lesson {
 // mostAge bounds the age of a measurement.
 const mostAge = 365 * 24 * time.Hour
 
-// lessonsOf returns the learned profiles in an Update. It drops incomplete ones; the learner
+// learnedProfiles returns the learned profiles in an Update. It drops incomplete ones; the learner
 // rejects impossible ones.
-func lessonsOf(told []*placement.Lesson) (all []endpointstate.LearnedProfile) {
+func learnedProfiles(told []*placement.Lesson) (all []endpointstate.LearnedProfile) {
 	for _, l := range told {
 		namespace, name, ok := strings.Cut(l.GetPool(), "/")
 		is := endpointstate.LearnedProfile{
-			AcceleratorKey: endpointstate.AcceleratorKey{Pool: objects.Name{Namespace: namespace, Name: name}, Class: l.GetClass()},
+			AcceleratorKey: endpointstate.AcceleratorKey{Pool: objects.Name{Namespace: namespace, Name: name}, Accelerator: l.GetClass()},
 			Age:            time.Duration(min(l.GetAgeMs(), uint64(mostAge.Milliseconds()))) * time.Millisecond, Factors: l.GetFactors(),
 		}
 		is.Prior, is.Rows, is.Trusted, is.Unchanged = l.GetPrior(), int(min(l.GetRows(), 1<<62)), l.GetTrusted(),

@@ -22,17 +22,17 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 		return endpointstate.CopyKey{ModelKey: model(id), Endpoint: "a"}
 	}
 	now := time.Now()
-	h := newHearing()
+	h := newReceiver()
 	for _, u := range []*placement.Update{
 		{Endpoints: &placement.Endpoints{Addresses: []string{"b"}},
 			Copies: []*placement.Copy{{Copy: at("m"), State: placement.Copy_LOADED}}},
 		{Endpoints: &placement.Endpoints{Addresses: []string{"a"}}, InFlight: []*placement.InFlight{{Copy: at("m"), Requests: 3}}},
 	} {
-		if _, ok := h.hear(u, now); ok {
+		if _, ok := h.receive(u, now); ok {
 			t.Fatalf("%v gives an update", u)
 		}
 	}
-	n, ok := h.hear(&placement.Update{Complete: true,
+	n, ok := h.receive(&placement.Update{Complete: true,
 		Copies: []*placement.Copy{{Copy: at("n"), State: placement.Copy_LOADING},
 			{Copy: &placement.CopyKey{Key: &placement.ModelKey{Pool: "nowhere"}}}}}, now)
 	want := newNews()
@@ -42,7 +42,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	if diff := cmp.Diff(want, n); !ok || diff != "" {
 		t.Errorf("the complete state (want - got +):\n%s", diff)
 	}
-	n, ok = h.hear(&placement.Update{
+	n, ok = h.receive(&placement.Update{
 		Copies:     []*placement.Copy{{Copy: at("m"), State: placement.Copy_UNLOADING}, {Copy: at("n")}},
 		Failures:   []*placement.Failure{{Key: key("n"), Reason: "load_failed"}},
 		Registered: []*placement.Registered{{Key: key("o")}, {Key: key("p"), Gone: true}},
@@ -100,7 +100,7 @@ func TestWhatIsOfOthersAlone(t *testing.T) {
 // all.
 func TestEndpointsThatAreAboutToEndAreToldOnce(t *testing.T) {
 	now := time.Now()
-	tell := newTelling()
+	tell := newReporter()
 	stops := func(ago time.Duration) endpointstate.Leaving { return endpointstate.Leaving{Stopping: now.Add(-ago)} }
 	for i, c := range []struct {
 		all  map[string]endpointstate.Leaving

@@ -47,7 +47,7 @@ func (r *rig) learns(seconds int) {
 // aRig returns an extproc that is not connected yet.
 func aRig(t *testing.T) (r *rig, news *placementclient.News) {
 	r, news = &rig{T: t}, placementclient.NewNews()
-	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxHeld: 10, MaxBytes: 1 << 20,
+	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxQueued: 10, MaxBytes: 1 << 20,
 		Changed: news.Changed})
 	r.fleet = aFleet(r.flow.Published)
 	return r, news
@@ -81,13 +81,13 @@ func TestANewExtprocIsTaught(t *testing.T) {
 		}))
 	}
 	as := x.step()
-	leave := x.talks(address, news)
+	leave := x.connections(address, news)
 	y, news := aRig(t)
 	if y.step()[0] != 0 {
 		t.Fatal("y predicts before it knows anything")
 	}
 	began := time.Now()
-	y.talks(address, news)
+	y.connections(address, news)
 	y.await("y predicts", func() bool { return y.predicts(as) })
 	t.Logf("y predicts after %v: %v", time.Since(began), y.step())
 	if known := fleet.Read(y.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0]; !known.Trusted ||
@@ -96,7 +96,7 @@ func TestANewExtprocIsTaught(t *testing.T) {
 	}
 	leave()
 	z, news := aRig(t)
-	z.talks(address, news)
+	z.connections(address, news)
 	z.await("z predicts although x has gone", func() bool { return z.predicts(as) })
 	if fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Known {
 		return s.Times.Known()

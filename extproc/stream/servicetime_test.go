@@ -153,7 +153,7 @@ func TestAnotherGatewaysAnswersAreTimed(t *testing.T) {
 			f := newFleet()
 			server, observed := newServer(t, f, func(config *stream.Config) {
 				if c.held {
-					config.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+					config.Flow = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
 				}
 			})
 			x := server.Exchange(stream.Gateway, "base-picker:9002", 9002)

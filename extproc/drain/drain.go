@@ -1,16 +1,13 @@
-// Package sidecar implements the commands that run beside an Envoy: drain waits until Envoy has no
-// requests in flight, and install copies extproc to where Envoy's container can run it.
-package sidecar
+// Package drain implements the command drain, which runs beside an Envoy: it waits until Envoy has
+// no requests in flight.
+package drain
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-const drainUsage = `extproc drain drains the Envoy beside it, so that Envoy can stop without cutting an answer.
+const usage = `extproc drain drains the Envoy beside it, so that Envoy can stop without cutting an answer.
 
 At SIGTERM, Envoy stops at once and cuts answers. Run extproc drain before, as the preStop hook of Envoy's container.
 First it waits for --delay, until no client opens new connections. Then it drains Envoy's listeners, and returns once no
@@ -28,24 +25,25 @@ Flags:
 
 `
 
-// drainPoll is how often Envoy's requests in flight are read.
-const drainPoll = 100 * time.Millisecond
+// poll is how often Envoy's requests in flight are read.
+const poll = 100 * time.Millisecond
 
-// drainTries is how often a call to Envoy is tried. A busy Envoy may miss a call; one that has
-// ended needs no drain.
-const drainTries = 10
+// tries is how often a call to Envoy is tried. A busy Envoy may miss a call; one that has ended
+// needs no drain.
+const tries = 10
 
 // adminTimeout limits a call to Envoy's admin interface, which answers from memory.
 const adminTimeout = 5 * time.Second
 
-// Drain implements the command "drain". It returns when an Envoy has had no request in flight for a
+// Run implements the command "drain". It returns when an Envoy has had no request in flight for a
 // while. Help is printed to out.
-func Drain(ctx context.Context, args []string, out io.Writer) error {
+func Run(ctx context.Context, args []string, out io.Writer) error {
 	fs := pflag.NewFlagSet("drain", pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(out, drainUsage+fs.FlagUsagesWrapped(100)) }
+	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
 	admin := fs.String("admin", "127.0.0.1:9901", "call Envoy's admin interface at this `HOST:PORT`")
-	delay := fs.Duration("delay", 5*time.Second, "first keep serving for this long, because load balancers keep sending requests for a while")
+	delay := fs.Duration("delay", 5*time.Second,
+		"first keep serving for this long, because load balancers keep sending requests for a while")
 	limit := fs.Duration("limit", 5*time.Minute, "then wait at most this long until no request is in flight")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -73,7 +71,7 @@ func Drain(ctx context.Context, args []string, out io.Writer) error {
 		if idle++; active > 0 {
 			idle = 0
 		}
-		if !wait(ctx, drainPoll) {
+		if !wait(ctx, poll) {
 			return fmt.Errorf("requests still in flight after %v: %d; Envoy will cut them; set a longer --limit", *limit, active)
 		}
 	}
@@ -82,9 +80,9 @@ func Drain(ctx context.Context, args []string, out io.Writer) error {
 
 // askAgain is ask with retries.
 func askAgain(ctx context.Context, method, admin, path string) (string, error) {
-	for tries := 1; ; tries++ {
+	for n := 1; ; n++ {
 		text, err := ask(ctx, method, admin, path)
-		if err == nil || tries == drainTries || !wait(ctx, drainPoll) {
+		if err == nil || n == tries || !wait(ctx, poll) {
 			return text, err
 		}
 	}
@@ -118,32 +116,4 @@ func wait(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-const installUsage = `extproc install DIR copies this program to DIR/extproc. Envoy's container, whose image has neither extproc nor a shell,
-then runs DIR/extproc drain as its preStop hook.`
-
-// Install implements the command "install": it copies the running program into a folder. Help is
-// printed to out.
-func Install(_ context.Context, args []string, out io.Writer) (err error) {
-	if len(args) != 1 || strings.HasPrefix(args[0], "-") {
-		fmt.Fprintln(out, installUsage)
-		return pflag.ErrHelp
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	from, err := os.Open(self)
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	to, err := os.OpenFile(filepath.Join(args[0], "extproc"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, to.Close()) }()
-	_, err = io.Copy(to, from)
-	return err
 }

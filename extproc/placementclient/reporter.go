@@ -11,9 +11,9 @@ import (
 	"github.com/headgate/headgate/internal/placementproto"
 )
 
-// telling is what this stream has reported to control. The next report has the differences.
-type telling struct {
-	wanted   map[objects.ModelKey]wants
+// reporter is what this stream has reported to control. The next report has the differences.
+type reporter struct {
+	waiting  map[objects.ModelKey]wants
 	inFlight map[endpointstate.CopyKey]int64
 	leaving  map[string]endpointstate.Leaving
 	asked    map[string]asked // by endpoint, without empty ones
@@ -34,9 +34,9 @@ type wants struct {
 	unusable []string
 }
 
-func newTelling() *telling {
-	return &telling{
-		wanted: make(map[objects.ModelKey]wants), inFlight: make(map[endpointstate.CopyKey]int64),
+func newReporter() *reporter {
+	return &reporter{
+		waiting: make(map[objects.ModelKey]wants), inFlight: make(map[endpointstate.CopyKey]int64),
 		leaving: make(map[string]endpointstate.Leaving),
 		asked:   make(map[string]asked), taught: make(map[endpointstate.AcceleratorKey]endpointstate.LearnedProfile),
 	}
@@ -44,24 +44,24 @@ func newTelling() *telling {
 
 // wants returns the report of the models that requests wait for. Unusable returns the endpoints of
 // a model whose copies cannot be used.
-func (t *telling) wants(all []queue.Wanted, unusable func(objects.ModelKey) []string, now time.Time) []*placement.Wanted {
+func (t *reporter) wants(all []queue.WaitingModel, unusable func(objects.ModelKey) []string, now time.Time) []*placement.Wanted {
 	var out []*placement.Wanted
 	waits := make(map[objects.ModelKey]bool, len(all))
 	for _, w := range all {
 		waits[w.Key] = true
 		is := wants{w.Requests, unusable(w.Key)}
-		if was, ok := t.wanted[w.Key]; ok && was.requests == is.requests && slices.Equal(was.unusable, is.unusable) {
+		if was, ok := t.waiting[w.Key]; ok && was.requests == is.requests && slices.Equal(was.unusable, is.unusable) {
 			continue
 		}
-		t.wanted[w.Key] = is
+		t.waiting[w.Key] = is
 		out = append(out, &placement.Wanted{
 			Key: placementproto.Model(w.Key), Requests: uint32(is.requests), Unusable: is.unusable,
 			WaitedMs: uint64(max(0, now.Sub(w.Since)).Milliseconds()),
 		})
 	}
-	for key := range t.wanted {
+	for key := range t.waiting {
 		if !waits[key] {
-			delete(t.wanted, key)
+			delete(t.waiting, key)
 			out = append(out, &placement.Wanted{Key: placementproto.Model(key)})
 		}
 	}
@@ -70,7 +70,7 @@ func (t *telling) wants(all []queue.Wanted, unusable func(objects.ModelKey) []st
 
 // flies returns the report of requests in flight: always of closed copies and of those without
 // requests, of other copies only with all.
-func (t *telling) flies(now map[endpointstate.CopyKey]endpointstate.InFlightCount, all bool) []*placement.InFlight {
+func (t *reporter) flies(now map[endpointstate.CopyKey]endpointstate.InFlightCount, all bool) []*placement.InFlight {
 	var out []*placement.InFlight
 	for k, is := range now {
 		if t.inFlight[k] != is.Requests && (all || is.Closed) {
@@ -88,7 +88,7 @@ func (t *telling) flies(now map[endpointstate.CopyKey]endpointstate.InFlightCoun
 }
 
 // leaves returns the report of endpoints that will end soon, or stay after all.
-func (t *telling) leaves(all map[string]endpointstate.Leaving, now time.Time) []*placement.Leaving {
+func (t *reporter) leaves(all map[string]endpointstate.Leaving, now time.Time) []*placement.Leaving {
 	var out []*placement.Leaving
 	for address, is := range all {
 		if t.leaving[address] == is {
@@ -112,7 +112,7 @@ const tolerance = 5 * time.Millisecond
 
 // backlogs returns the report of work at endpoints that changed by more than the passage of time.
 // The result is valid until the next call.
-func (t *telling) backlogs(each func(visit func(endpointstate.Backlog)), now time.Time) []*placement.Backlog {
+func (t *reporter) backlogs(each func(visit func(endpointstate.Backlog)), now time.Time) []*placement.Backlog {
 	t.round++
 	n, there := 0, 0
 	tell := func(b endpointstate.Backlog) {

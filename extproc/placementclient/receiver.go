@@ -10,15 +10,15 @@ import (
 	"github.com/headgate/headgate/internal/placementproto"
 )
 
-// hearing turns the Updates of one stream into placement updates: none until control has sent
+// receiver turns the Updates of one stream into placement updates: none until control has sent
 // everything, then all of it, then changes. The state of the previous stream stays in force until
 // then.
-type hearing struct {
+type receiver struct {
 	complete bool
 	all      endpointstate.PlacementUpdate // so far
 }
 
-func newHearing() *hearing { return &hearing{all: newNews()} }
+func newReceiver() *receiver { return &receiver{all: newNews()} }
 
 func newNews() endpointstate.PlacementUpdate {
 	return endpointstate.PlacementUpdate{
@@ -30,8 +30,8 @@ func newNews() endpointstate.PlacementUpdate {
 	}
 }
 
-// hear returns the placement update of an Update, and whether there is one to apply.
-func (h *hearing) hear(u *placement.Update, now time.Time) (endpointstate.PlacementUpdate, bool) {
+// receive returns the placement update of an Update, and whether there is one to apply.
+func (h *receiver) receive(u *placement.Update, now time.Time) (endpointstate.PlacementUpdate, bool) {
 	n := h.all
 	if h.complete {
 		n = newNews()

@@ -1,4 +1,4 @@
-package sidecar_test
+package drain_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/headgate/headgate/extproc/sidecar"
+	"github.com/headgate/headgate/extproc/drain"
 )
 
 // Drain makes Envoy close its client connections, and returns when nothing has been in flight for a
@@ -28,14 +28,14 @@ func TestDrainEndsWhenNothingIsInFlight(t *testing.T) {
 		}
 	}))
 	address := strings.TrimPrefix(admin.URL, "http://")
-	if err := sidecar.Drain(t.Context(), []string{"--admin", address, "--delay", "0s", "--limit", "1m"}, io.Discard); err != nil {
+	if err := drain.Run(t.Context(), []string{"--admin", address, "--delay", "0s", "--limit", "1m"}, io.Discard); err != nil {
 		t.Error(err)
 	}
 	if told.Load() != 1 || asked.Load() < 3*(4+10) {
 		t.Errorf("Envoy was told to drain %d times, and asked %d times", told.Load(), asked.Load())
 	}
 	admin.Close()
-	if err := sidecar.Drain(t.Context(), []string{"--admin", address, "--delay", "0s", "--limit", "1m"}, io.Discard); err == nil {
+	if err := drain.Run(t.Context(), []string{"--admin", address, "--delay", "0s", "--limit", "1m"}, io.Discard); err == nil {
 		t.Error("without an Envoy drain returns no error")
 	}
 }

@@ -19,7 +19,7 @@ import (
 // endpoint is gone.
 func TestWhatRequestsAskIsToldWhenItChanges(t *testing.T) {
 	start := time.Unix(1e9, 0)
-	tell := newTelling()
+	tell := newReporter()
 	at := func(endpoint string, requests int64, through time.Duration) endpointstate.Backlog {
 		return endpointstate.Backlog{Endpoint: endpoint, Requests: requests, Through: start.Add(through).UnixNano(), Beside: 2, Urgency: 3,
 			Tokens: 4}
