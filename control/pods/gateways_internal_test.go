@@ -110,7 +110,7 @@ func TestGatewaysAreLookedAtThatHaveChanged(t *testing.T) {
 	} {
 		k.setWanted(known(t, c.yaml))
 		if got := k.queued(); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v are looked at, want %v", c.what, got, c.want)
+			t.Errorf("%s: queued: %v, want %v", c.what, got, c.want)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestWhatIsLeftWaitsUntilGatewaysAreKnown(t *testing.T) {
 		begin := time.Now()
 		k.reconcile(t.Context(), "left")
 		if got := k.queued(); len(got) > 0 {
-			t.Errorf("%v are looked at at once", got)
+			t.Errorf("queued before Gateways are known: %v", got)
 		}
 		if took := time.Since(begin); took > 0 { // a call to this API server blocks
 			t.Errorf("the API server is called, for %v", took)
@@ -132,7 +132,7 @@ func TestWhatIsLeftWaitsUntilGatewaysAreKnown(t *testing.T) {
 		time.Sleep(retryInterval)
 		synctest.Wait()
 		if got := k.queued(); !slices.Equal(got, []string{"left"}) {
-			t.Errorf("%v are looked at later", got)
+			t.Errorf("queued afterwards: %v", got)
 		}
 	})
 }
@@ -147,7 +147,7 @@ func TestAGatewayIsToldThatNobodyAnswers(t *testing.T) {
 		k.reconcile(t.Context(), gateway.Name(name))
 		in := k.with(*k.known)
 		if fault := in.Gateways[name].Fault; fault.Reason != "NoResources" || !strings.Contains(fault.Message, "deadline") {
-			t.Errorf("it is told %+v", fault)
+			t.Errorf("the fault is %+v", fault)
 		}
 	})
 }
@@ -160,12 +160,12 @@ func TestAFaultGoesWithItsGateway(t *testing.T) {
 	k.setWanted(known(t, twoGateways))
 	k.faults[gateway.Name(of)] = attach.Verdict{Reason: "NoResources", Message: "no"}
 	if in := k.with(*k.known); in.Gateways[of].Fault.Reason != "NoResources" {
-		t.Errorf("it is told %+v", in.Gateways[of])
+		t.Errorf("the fault is %+v", in.Gateways[of])
 	}
 	k.setWanted(known(t, strings.SplitN(twoGateways, "---\n", 2)[1]))
 	k.setWanted(known(t, twoGateways))
 	if in := k.with(*k.known); in.Gateways[of].Fault != (attach.Verdict{}) {
-		t.Errorf("the new one is told %+v", in.Gateways[of])
+		t.Errorf("the new Gateway has the fault %+v", in.Gateways[of])
 	}
 }
 
@@ -220,7 +220,7 @@ func TestWhatWasMadeOfAGatewayIsForgottenWithIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(k.applied) != len(k.kinds) {
-		t.Errorf("there is still %v", k.applied)
+		t.Errorf("still remembered: %v", k.applied)
 	}
 }
 
@@ -236,12 +236,12 @@ func TestAConflictIsNoFault(t *testing.T) {
 		name := gateway.Name(objects.Name{Namespace: "ns", Name: "a"})
 		k.reconcile(t.Context(), name)
 		if len(k.faults) > 0 {
-			t.Errorf("it is told %v", k.faults)
+			t.Errorf("the faults are %v", k.faults)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := k.queued(); !slices.Equal(got, []string{name}) {
-			t.Errorf("%v are looked at again", got)
+			t.Errorf("queued again: %v", got)
 		}
 	})
 }
@@ -283,7 +283,7 @@ func TestAnAddressIsToldToBeUnusableWhereItIs(t *testing.T) {
 		want string
 	}{{asks, invalid, "AddressNotUsable"}, {asks, forbidden, ""}, {asksNot, invalid, ""}} {
 		if is := unusable(c.of, c.err); is.Reason != c.want {
-			t.Errorf("of %v, %s is told %+v, want %q", c.err, c.of.Name, is, c.want)
+			t.Errorf("for %v, the verdict on %s is %+v, want %q", c.err, c.of.Name, is, c.want)
 		}
 	}
 }
@@ -303,7 +303,7 @@ func TestGatewaysAreLookedAtForTheirCertificates(t *testing.T) {
 			time.Sleep(renewInterval)
 			synctest.Wait()
 			if got := k.queued(); len(got) != 2 || !slices.Equal(got, all) {
-				t.Errorf("after %v %v are looked at, want %v", renewInterval, got, all)
+				t.Errorf("after %v queued: %v, want %v", renewInterval, got, all)
 			}
 		}
 		cancel()
@@ -336,7 +336,7 @@ spec:
 	k.setWanted(&conditions.Input{Attachments: attach.Of(n), Network: n})
 	g := k.wanted[gateway.Name(objects.Name{Namespace: "ns", Name: "g"})]
 	if g == nil || g.Refused == (attach.Verdict{}) {
-		t.Errorf("all of %+v is deleted", g)
+		t.Errorf("the Gateway without settings is %+v", g)
 	}
 }
 
@@ -353,12 +353,12 @@ func TestOnlyTheLeaderMakesAndDeletes(t *testing.T) {
 			k.reconcile(t.Context(), name)
 		}
 		if took := time.Since(begin); took > 0 || len(k.faults) > 0 { // who calls this API server waits
-			t.Errorf("it took %v, and is told %v", took, k.faults)
+			t.Errorf("it took %v, with the faults %v", took, k.faults)
 		}
 		time.Sleep(retryInterval)
 		synctest.Wait()
 		if got := k.queued(); !slices.Equal(got, all) {
-			t.Errorf("%v are looked at again, want %v", got, all)
+			t.Errorf("queued again: %v, want %v", got, all)
 		}
 	})
 }
@@ -415,7 +415,7 @@ func TestCertificatesOfGatewaysAreRenewed(t *testing.T) {
 				t.Fatal(err)
 			}
 			if server.writes != writes || !k.authority.Fresh(s.Data["name.crt"], of, time.Now()) {
-				t.Errorf("%s: it is written %d times, want %d", what, server.writes, writes)
+				t.Errorf("%s: the Secret was written %d times, want %d", what, server.writes, writes)
 			}
 		}
 		authority()

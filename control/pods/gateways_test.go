@@ -73,7 +73,7 @@ func (k *keeping) await(what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			k.Fatalf("it does not come true that %s", what)
+			k.Fatalf("timeout waiting until %s", what)
 		}
 	}
 }
@@ -173,7 +173,7 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 	}
 	secret, err := client.CoreV1().Secrets(system).Get(ctx, gateway.Secret, metav1.GetOptions{})
 	if err != nil || !authority.Fresh(secret.Data[name+".crt"], objects.Name{Namespace: "ns", Name: "g"}, time.Now()) {
-		t.Errorf("control does not know the certificate of the Gateway: %v", err)
+		t.Errorf("the Gateway's certificate is not from control's authority: %v", err)
 	}
 
 	// Envoys call the controls of this namespace at their xDS port.
@@ -181,7 +181,7 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 		t.Fatal(err)
 	} else if starts := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " "); !strings.Contains(starts, "headgate-control."+system+
 		".svc") || !strings.Contains(starts, "8035") {
-		t.Errorf("Envoys start with %s", starts)
+		t.Errorf("Envoys start with the arguments %s", starts)
 	}
 
 	// There are two at first, and then as many as the last scaling set.
@@ -193,7 +193,7 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 		return scale.Spec.Replicas
 	}
 	if n := replicas(); n != 2 {
-		t.Errorf("%d replicas at first", n)
+		t.Errorf("%d replicas at the start", n)
 	}
 	scale, err := client.AppsV1().Deployments(system).GetScale(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -216,7 +216,7 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 		return err == nil && d.Spec.Template.Spec.ServiceAccountName == "headgate-gateway"
 	})
 	if n := replicas(); n != 5 {
-		t.Errorf("somebody scaled to 5, and there are %d", n)
+		t.Errorf("after scaling to 5 there are %d replicas", n)
 	}
 	before, err := client.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -228,15 +228,15 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 	}
 	k.await("the Service is put right", func() bool { return service().Spec.Selector["headgate.dev/gateway"] == name })
 	if s := service(); s.Spec.SessionAffinity != "ClientIP" {
-		t.Error("what the Gateway says nothing of is another too")
+		t.Error("a field that control does not set has changed")
 	}
 	k.set(strings.Replace(oneGateway("g", ""), "listeners: [", "listeners: [{name: b, port: 8080, protocol: HTTP}, ", 1))
 	k.await("the Service has another port", func() bool { return len(service().Spec.Ports) == 2 })
 	if s := service(); s.UID != uid {
-		t.Error("the Service is another one")
+		t.Error("the Service was replaced")
 	}
 	if d, err := client.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{}); err != nil || d.Generation != before.Generation {
-		t.Errorf("another listener changes the Deployment: %v", err)
+		t.Errorf("a new listener changes the Deployment: %v", err)
 	}
 
 	// While no control runs, a Gateway is deleted and another created.
@@ -262,7 +262,7 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 	for e := range seen.ResultChan() {
 		is := e.Object.(*corev1.Secret)
 		if is.Data["ca.crt"] == nil { // kubelets start no pod without it
-			t.Errorf("meanwhile the Secret had only %v", slices.Sorted(maps.Keys(is.Data)))
+			t.Errorf("for a while the Secret had only %v", slices.Sorted(maps.Keys(is.Data)))
 		}
 		if is.ResourceVersion == secret.ResourceVersion {
 			seen.Stop()
@@ -288,10 +288,10 @@ func TestAGatewayWhoseSettingsAreGoneRunsOn(t *testing.T) {
 	k.set(gone + "---\n" + new + "---\n" + strings.ReplaceAll(oneGateway("marker", ""), "own", "other"))
 	k.await("what came later is there", func() bool { return k.made("marker") == everything })
 	if is := k.made("g"); is != everything {
-		t.Errorf("there is only %s", is)
+		t.Errorf("the remaining objects are %s", is)
 	}
 	if is := k.made("new"); is != "" {
-		t.Errorf("there is %s", is)
+		t.Errorf("objects were made: %s", is)
 	}
 	k.end()
 }
@@ -330,13 +330,13 @@ func TestAGatewayWhoseListenersAreAllRefusedKeepsItsAddress(t *testing.T) {
 	k.set(refused("g"))
 	k.await("its ports are closed", func() bool { return slices.Equal(open(), []int{9090}) })
 	if s := service(); s.UID != was.UID || len(s.Spec.Ports) != 1 || k.address("g") != address {
-		t.Errorf("it is at %q, and was at %q; its Service has the ports %v", k.address("g"), address, s.Spec.Ports)
+		t.Errorf("the address is %q, before %q; the Service has the ports %v", k.address("g"), address, s.Spec.Ports)
 	}
 	k.set(strings.Replace(oneGateway("g", ""), "port: 80,", "port: 81,", 1))
 	k.await("another port is served", func() bool { return slices.Equal(open(), []int{81, 9090}) && service().Spec.Ports[0].Port == 81 })
 	if s := service(); s.UID != was.UID || len(s.Spec.Ports) != 1 || k.address("g") != address ||
 		k.gateway("g").Fault != (attach.Verdict{}) {
-		t.Errorf("it is at %q, and was at %q; its Service has the ports %v, and its fault is %v", k.address("g"), address, s.Spec.Ports,
+		t.Errorf("the address is %q, before %q; the Service has the ports %v, and the fault is %v", k.address("g"), address, s.Spec.Ports,
 			k.gateway("g").Fault)
 	}
 	k.end()
@@ -361,7 +361,7 @@ func TestAGatewayHasTheAddressThatItAsksFor(t *testing.T) {
 		return k.gateway("g").Fault.Reason == "AddressNotUsable" && strings.Contains(k.gateway("g").Fault.Message, taken)
 	})
 	if is := k.address("g"); is != was {
-		t.Errorf("it has %s now, and had %s", is, was)
+		t.Errorf("the address is %s, before %s", is, was)
 	}
 	k.set(oneGateway("g", "  addresses: [{value: "+asked+"}]"))
 	k.await("it has the address that it asks for", func() bool {
@@ -398,7 +398,7 @@ func TestControlsShareWhatEnvoysSay(t *testing.T) {
 			select {
 			case <-newer:
 			case <-deadline:
-				t.Fatalf("it hears %v", seen)
+				t.Fatalf("the reports are %v", seen)
 			}
 		}
 	}

@@ -29,7 +29,7 @@ func TestWhatOtherControlsHaveSeenCountsForAWhile(t *testing.T) {
 		do()
 		seen, after := p.Seen()
 		if (before != after) != changes {
-			t.Errorf("%s: it is told %v", what, before != after)
+			t.Errorf("%s: changes: %v", what, before != after)
 		}
 		return seen
 	}
@@ -92,23 +92,23 @@ func TestWhatControlsSaidThatAreGoneIsTakenAway(t *testing.T) {
 				}
 			}
 			if own := server.patch["data"]["own"]; own == nil || !strings.Contains(*own, `{"ns/g":{"has":"x"}}`) {
-				t.Errorf("it says %v of itself", slices.Collect(maps.Keys(server.patch["data"])))
+				t.Errorf("the patch has reports of %v", slices.Collect(maps.Keys(server.patch["data"])))
 			}
 			return taken
 		}
 		const nothing = `{"beat":1,"seen":{}}`
 		p.watch(map[string]string{"gone": `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, "idle": nothing}, time.Now())
 		if got := write(1); len(got) > 0 {
-			t.Errorf("at once it takes %v away", got)
+			t.Errorf("removed at once: %v", got)
 		}
 		time.Sleep(beatsMissed*beatInterval + time.Second)
 		p.watch(map[string]string{"gone": `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, "idle": `{"beat":2,"seen":{}}`}, time.Now())
 		if got := write(2); len(got) > 0 { // it still counts
-			t.Errorf("before it forgets what it said, it takes %v away", got)
+			t.Errorf("removed before the report expired: %v", got)
 		}
 		p.forget(time.Now())
 		if got := write(3); !slices.Equal(got, []string{"gone"}) {
-			t.Errorf("it takes %v away", got)
+			t.Errorf("removed: %v", got)
 		}
 	})
 }
@@ -150,12 +150,12 @@ func TestWhatADeadControlSaidEnds(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if seen, _ := p.Seen(); seen["other"]["ns/g"].Has != "x" {
-			t.Errorf("at first it has seen %v", seen)
+			t.Errorf("at first the reports are %v", seen)
 		}
 		time.Sleep((beatsMissed + 2) * beatInterval)
 		synctest.Wait()
 		if seen, _ := p.Seen(); len(seen["other"]) > 0 {
-			t.Errorf("after %d beats it has still seen %v", beatsMissed+2, seen)
+			t.Errorf("after %d beats there are still reports: %v", beatsMissed+2, seen)
 		}
 		cancel()
 		if err := <-ended; err != nil {

@@ -101,7 +101,7 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 	one, other, gateway := <-authorities, <-authorities, objects.Name{Namespace: "ns", Name: "g"}
 	certificate, _, err := one.Gateway(gateway, time.Now())
 	if err != nil || !other.Fresh(certificate, gateway, time.Now()) {
-		t.Errorf("a certificate of one is not known by the other: %v", err)
+		t.Errorf("one control does not accept a certificate of another: %v", err)
 	}
 	if _, err := client.CoreV1().Secrets(namespace).Update(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: pods.GatewaysName}, Type: corev1.SecretTypeTLS,
@@ -114,7 +114,7 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 	defer giveUp()
 	a.Log = slog.New(slog.NewTextHandler(lineWriter(func(line string) { logged.WriteString(line); giveUp() }), nil))
 	if _, err := a.Authority(broken); err == nil || !strings.Contains(logged.String(), "delete it, and control makes another") {
-		t.Errorf("a Secret without an authority: %v, and this is logged: %s", err, logged.String())
+		t.Errorf("for a Secret without an authority: %v, and the log is %s", err, logged.String())
 	}
 
 	leads := func(c pods.Pod, port uint16) {
@@ -125,7 +125,7 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 		slice, err := client.DiscoveryV1().EndpointSlices(namespace).Get(ctx, pods.PlacementName, metav1.GetOptions{})
 		if err != nil || slice.Endpoints[0].Addresses[0] != c.Address.String() || *slice.Ports[0].Port != int32(port) ||
 			slice.Labels["kubernetes.io/service-name"] != pods.PlacementName {
-			t.Errorf("%v: the Service leads to %+v", err, slice)
+			t.Errorf("%v: the EndpointSlice is %+v", err, slice)
 		}
 	}
 	leads(a, 8034)
@@ -134,7 +134,7 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 	leads(b, 8034)
 	if after, _ := client.DiscoveryV1().EndpointSlices(namespace).Get(ctx, pods.PlacementName,
 		metav1.GetOptions{}); after.ResourceVersion != before.ResourceVersion {
-		t.Error("it is written again though nothing changed")
+		t.Error("an unchanged object is written again")
 	}
 	leads(a, 8034)
 }
@@ -178,7 +178,7 @@ func TestASecretOfBeforeGetsATokenForTheMesh(t *testing.T) {
 	if _, mesh, err := earlier.Credentials(t.Context(), dir); err != nil || mesh != "" ||
 		!strings.Contains(logged.String(), "cannot add a token to the Secret") ||
 		!strings.Contains(logged.String(), "default/headgate-placement") {
-		t.Errorf("who may not write it: %q, %v, and logs %s", mesh, err, logged)
+		t.Errorf("without permission to write: %q, %v, and the log is %s", mesh, err, logged)
 	}
 	if token, err := os.ReadFile(filepath.Join(dir, "token")); err != nil || string(token) != "t" {
 		t.Errorf("the token is %q, %v", token, err)
@@ -207,7 +207,7 @@ func TestASecretOfBeforeGetsATokenForTheMesh(t *testing.T) {
 	}
 	for key, want := range before {
 		if string(is.Data[key]) != string(want) {
-			t.Errorf("%s is %s, was %s", key, is.Data[key], want)
+			t.Errorf("%s is %s, before %s", key, is.Data[key], want)
 		}
 	}
 	for _, dir := range dirs {

@@ -39,7 +39,7 @@ func TestNoRequestIsLostByAChange(t *testing.T) {
 		s.backend(fmt.Sprint("s", i), 21000+i)
 	}
 	s.apply(to("s0"))
-	t.Logf("the first answer comes after %v", s.await("200 s0").Round(time.Millisecond))
+	t.Logf("the first response comes after %v", s.await("200 s0").Round(time.Millisecond))
 	var sent atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
@@ -47,7 +47,7 @@ func TestNoRequestIsLostByAChange(t *testing.T) {
 		clients.Go(func() {
 			for ctx.Err() == nil {
 				if got := s.get(); !strings.HasPrefix(got, "200 ") && ctx.Err() == nil {
-					t.Errorf("a request gets %s", got)
+					t.Errorf("the response is %s", got)
 				}
 				sent.Add(1)
 			}
@@ -65,7 +65,7 @@ func TestNoRequestIsLostByAChange(t *testing.T) {
 		took[len(took)/2].Round(100*time.Microsecond), took[len(took)-1].Round(100*time.Microsecond))
 	for _, a := range s.heard() {
 		if a.Refused != "" {
-			t.Errorf("Envoy refuses %v: %s", a.Names, a.Refused)
+			t.Errorf("Envoy rejects %v: %s", a.Names, a.Refused)
 		}
 	}
 }
@@ -79,7 +79,7 @@ func TestWhatAnEnvoyHasIsNotSentAgain(t *testing.T) {
 	s.await("200 a")
 	s.stop()
 	if got := s.get(); got != "200 a" {
-		t.Errorf("without control it answers %s", got)
+		t.Errorf("without control the response is %s", got)
 	}
 	s.heard()
 	s.server = s.newServer()
@@ -88,7 +88,7 @@ func TestWhatAnEnvoyHasIsNotSentAgain(t *testing.T) {
 	await(t, "Envoy is back", func() bool { return s.connected() })
 	<-time.After(200 * time.Millisecond) // in which a resend would arrive
 	if told := s.heard(); len(told) > 0 {
-		t.Errorf("it is told again: %v", told)
+		t.Errorf("it is sent again: %v", told)
 	}
 	s.apply(to("b"))
 	s.await("200 b")
@@ -106,7 +106,7 @@ func TestNobodyIsServedBeforeAllIsKnown(t *testing.T) {
 	await(t, "Envoy is back", func() bool { return s.connected() })
 	<-time.After(200 * time.Millisecond) // in which Envoy would drop its resources
 	if got := s.get(); got != "200 a" {
-		t.Errorf("beside a control that knows nothing yet it answers %s", got)
+		t.Errorf("with a control that has no objects yet, the response is %s", got)
 	}
 }
 
@@ -134,10 +134,10 @@ func TestWhatIsRefusedIsTold(t *testing.T) {
 	})
 	if refused.Type != order.Routes || !slices.Equal(refused.Names, []string{"port-80"}) ||
 		!strings.Contains(refused.Refused, "missing )") {
-		t.Errorf("it says %+v", refused)
+		t.Errorf("the answer is %+v", refused)
 	}
 	if got := s.get(); got != "200 a" {
-		t.Errorf("it answers %s", got)
+		t.Errorf("the response is %s", got)
 	}
 	s.apply(to("b"))
 	s.await("200 b")
@@ -165,7 +165,7 @@ func TestAnEnvoyIsServedItsOwnGatewayAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r, err := stream.Recv(); status.Code(err) != want {
-			t.Errorf("an Envoy of %s gets %v, %v", cluster, r, err)
+			t.Errorf("an Envoy of %s receives %v, %v", cluster, r, err)
 		}
 		cancel()
 	}
@@ -219,10 +219,10 @@ func TestListenersOverTLS(t *testing.T) {
 	await(t, "Envoy serves", func() bool { one, _ = dial("one.test"); return one != nil })
 	two, whose := dial("x.two.test")
 	if two == nil || !strings.HasPrefix(whose, "*.two.test") {
-		t.Fatalf("the second listener serves with the certificate of %q", whose)
+		t.Fatalf("the second listener presents the certificate of %q", whose)
 	}
 	if conn, whose := dial("other.test"); conn != nil {
-		t.Errorf("a name that no listener has is served with the certificate of %s", whose)
+		t.Errorf("for an unknown name, the certificate of %s is presented", whose)
 	}
 	for _, c := range []struct {
 		conn       *tls.Conn
@@ -230,7 +230,7 @@ func TestListenersOverTLS(t *testing.T) {
 	}{{one, "one.test", "a"}, {one, "one.test:20443", "a"}, {one, "x.two.test", "421 Misdirected Request"},
 		{one, "nobody.test", "404 Not Found"}, {two, "x.two.test", "a"}, {two, "one.test", "421 Misdirected Request"}} {
 		if got := ask(c.conn, c.host); got != c.want {
-			t.Errorf("a request to %s gets %s, want %s", c.host, got, c.want)
+			t.Errorf("the response for %s is %s, want %s", c.host, got, c.want)
 		}
 	}
 
@@ -243,7 +243,7 @@ func TestListenersOverTLS(t *testing.T) {
 	await(t, "the third listener serves", func() bool { conn, _ := dial("three.test"); return conn != nil })
 	<-time.After(1500 * time.Millisecond) // in which Envoy would drain: --drain-time-s 1
 	if got := ask(one, "one.test") + " " + ask(two, "x.two.test"); got != "a a" {
-		t.Errorf("over the connections from before: %s", got)
+		t.Errorf("over earlier connections: %s", got)
 	}
 }
 
@@ -265,7 +265,7 @@ func TestPodsComeAndGoByEndpointsAlone(t *testing.T) {
 		clients.Go(func() {
 			for ctx.Err() == nil {
 				if got := s.get(); got != "200 old" && got != "200 new" && ctx.Err() == nil {
-					t.Errorf("a request gets %s", got)
+					t.Errorf("the response is %s", got)
 				}
 			}
 		})
@@ -283,18 +283,18 @@ func TestPodsComeAndGoByEndpointsAlone(t *testing.T) {
 	}
 	for range 50 {
 		if got := s.get(); got != "200 new" {
-			t.Errorf("after the old one has ended, it answers %s", got)
+			t.Errorf("after the old pod ended, the response is %s", got)
 		}
 	}
 	stop()
 	clients.Wait()
 	told = append(told, s.heard()...)
 	if len(told) != 2 {
-		t.Errorf("it is told %v", told)
+		t.Errorf("the answers are %v", told)
 	}
 	for _, a := range told {
 		if a.Type != order.Endpoints || !slices.Equal(a.Names, []string{"service/ns/a/80"}) || a.Refused != "" {
-			t.Errorf("it is told %+v", a)
+			t.Errorf("the answer is %+v", a)
 		}
 	}
 

@@ -98,7 +98,7 @@ func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
 		}
 		_ = response.Body.Close()
 		if response.StatusCode != want {
-			t.Errorf("at the port of probes %s is answered by %d", path, response.StatusCode)
+			t.Errorf("at the probe port, %s gets the status %d", path, response.StatusCode)
 		}
 	}
 
@@ -118,10 +118,10 @@ func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
 				return
 			}
 			if name != gateway {
-				t.Fatalf("it is taken for that of %v", name)
+				t.Fatalf("the client's Gateway is %v", name)
 			}
 		case <-deadline:
-			t.Fatal("it does not take up another certificate")
+			t.Fatal("timeout waiting for the new certificate")
 		}
 	}
 }

@@ -50,11 +50,11 @@ func TestAnEncoderSaysWhatTheResourcesAre(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !reflect.DeepEqual(want, got) {
-				t.Fatalf("step %d: there is\n%v\nwant\n%v", step, got, want)
+				t.Fatalf("step %d: versions\n%v\nwant\n%v", step, got, want)
 			}
 			for of, messages := range messagesOf(r) {
 				if len(got[of]) != len(messages) {
-					t.Errorf("step %d: there are %d of %s, want %d", step, len(got[of]), of, len(messages))
+					t.Errorf("step %d: %d resources of %s, want %d", step, len(got[of]), of, len(messages))
 				}
 				for name, m := range messages {
 					is := m.ProtoReflect().New().Interface()
@@ -91,7 +91,7 @@ func TestAnEncoderForgetsWhatIsNoMore(t *testing.T) {
 	encoded("b")
 	runtime.GC()
 	if routes() || host() {
-		t.Errorf("of what came before the last, routes are kept: %v, a host: %v", routes(), host())
+		t.Errorf("still cached from before the previous snapshot: routes %v, a host %v", routes(), host())
 	}
 	runtime.KeepAlive(encoder)
 }

@@ -66,7 +66,7 @@ func inMemory(t *testing.T, test func(w *world)) {
 		serving.Wait()
 		_ = w.conn.Close()
 		if n := ads.Followed(w.server); n != 0 {
-			t.Errorf("%d clusters are followed by streams that have ended", n)
+			t.Errorf("%d clusters are followed by ended streams", n)
 		}
 	})
 }
@@ -129,7 +129,7 @@ func (w *world) follow(of string, slow bool, versions map[string]string, cluster
 
 func (s *envoyStream) send(r *discoveryv3.DeltaDiscoveryRequest) {
 	if err := s.wire.Send(r); err != nil {
-		s.t.Errorf("the stream cannot be written to: %v", err)
+		s.t.Errorf("cannot write to the stream: %v", err)
 	}
 }
 
@@ -149,7 +149,7 @@ func (s *envoyStream) listen() {
 			is := new(endpointv3.ClusterLoadAssignment)
 			if err := resource.GetResource().UnmarshalTo(is); err != nil || is.GetClusterName() != resource.GetName() ||
 				r.GetTypeUrl() != order.Endpoints {
-				s.t.Errorf("it is told %v, %v", r, err)
+				s.t.Errorf("the stream receives %v, %v", r, err)
 			}
 			words := []string{resource.GetName()}
 			for _, locality := range is.GetEndpoints() {
@@ -186,7 +186,7 @@ func (s *envoyStream) hears(want ...string) {
 	defer s.mu.Unlock()
 	slices.Sort(s.told)
 	if s.err != nil || !slices.Equal(s.told, want) {
-		s.t.Errorf("it is told %q, %v, want %q", s.told, s.err, want)
+		s.t.Errorf("the stream received %q, %v, want %q", s.told, s.err, want)
 	}
 	s.told = nil
 }
@@ -294,7 +294,7 @@ func TestNobodyIsToldEndpointsWhoNamesNoGateway(t *testing.T) {
 		w.set("g a 10.0.0.1:80")
 		s := w.follow("", false, nil, "a")
 		if s.err == nil || status.Code(s.err) != codes.PermissionDenied || len(s.told) > 0 {
-			t.Errorf("it is told %v, %v", s.told, s.err)
+			t.Errorf("the stream receives %v, %v", s.told, s.err)
 		}
 	})
 }
@@ -313,12 +313,12 @@ func TestStreamsOfEndpointsEnd(t *testing.T) {
 		also.end()
 		synctest.Wait()
 		if n := ads.Followed(w.server); n != 1 {
-			t.Errorf("%d clusters are followed, want that of the stream that is left", n)
+			t.Errorf("%d clusters are followed, want that of the remaining stream", n)
 		}
 		w.server.Close()
 		synctest.Wait()
 		if stays.err == nil {
-			t.Error("a stream goes on")
+			t.Error("the stream does not end")
 		}
 	})
 }

@@ -49,7 +49,7 @@ func TestWhatEnvoysAreSentAndTakeIsCounted(t *testing.T) {
 	c.holds(func() bool {
 		if c.sent["clusters"] != 1 || c.sent["listeners"] != 1 || c.sent["routes"] != 1 || c.sent["endpoints"] != 1 ||
 			c.sent["secrets"] != 0 {
-			t.Errorf("at first it was sent %v", c.sent)
+			t.Errorf("the initial count of sent resources is %v", c.sent)
 		}
 		c.took = nil
 		return true
@@ -60,11 +60,11 @@ func TestWhatEnvoysAreSentAndTakeIsCounted(t *testing.T) {
 	c.holds(func() bool {
 		for _, d := range c.took { // may include the last ACK of the test's previous part
 			if d <= 0 || d > time.Since(began) {
-				t.Errorf("%v after the beginning something took %v", time.Since(began), d)
+				t.Errorf("%v after the beginning, a duration of %v is recorded", time.Since(began), d)
 			}
 		}
 		if c.sent["clusters"] != 3 || c.sent["routes"] != 2 { // one came, and one went
-			t.Errorf("after a change it was sent %v", c.sent)
+			t.Errorf("after a change, the count of sent resources is %v", c.sent)
 		}
 		return true
 	})

@@ -28,6 +28,6 @@ func TestARealEnvoyHasNewEndpointsOfAService(t *testing.T) {
 		s.await("200 " + word)
 		until = append(until, time.Since(began))
 	}
-	t.Logf("from a changed EndpointSlice until a request is served by its endpoint: %v", until)
+	t.Logf("from the change of an EndpointSlice to a request that its endpoint serves: %v", until)
 	until.Bound(t, "a new endpoint", 50*time.Millisecond)
 }

@@ -137,7 +137,7 @@ func (s *stack) newServer() *ads.Server {
 		},
 		Answered: func(from ads.Envoy, a order.Answer) {
 			if from.Gateway != gateway || from.Node != "envoy-0" {
-				s.t.Errorf("the Envoy %v answers", from)
+				s.t.Errorf("the answer is from %v", from)
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -283,7 +283,7 @@ func (s *stack) await(want string) time.Duration {
 			return time.Since(began)
 		}
 		if time.Now().After(limit) {
-			s.t.Fatalf("it answers %q, want %q", got, want)
+			s.t.Fatalf("the response is %q, want %q", got, want)
 		}
 		<-time.After(time.Millisecond)
 	}
@@ -313,7 +313,7 @@ func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for limit := time.Now().Add(20 * time.Second); !holds(); {
 		if time.Now().After(limit) {
-			t.Fatalf("%s: not so", what)
+			t.Fatalf("timeout: %s", what)
 		}
 		<-time.After(5 * time.Millisecond)
 	}

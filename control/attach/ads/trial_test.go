@@ -44,10 +44,10 @@ func TestATrialIsAnsweredAndPutsNothingInForce(t *testing.T) {
 		})
 		if refused := strings.Contains(said[0].Refused, ": (("); len(said) != 1 || refused != (regex == "((") ||
 			len(said[0].Versions) != 1 || said[0].Versions[envoy.TrialName] == "" {
-			t.Errorf("of %s it says %v", regex, said)
+			t.Errorf("the answer for %s is %v", regex, said)
 		}
 		if got := s.get(); got != "200 a" {
-			t.Errorf("while %s is tried it answers %s", regex, got)
+			t.Errorf("during the trial of %s, the response is %s", regex, got)
 		}
 	}
 	for _, regex := range []string{"((", "/.*", "((", "/b.*"} {

@@ -190,7 +190,7 @@ func (w *world) settle() {
 			return
 		}
 		if rounds > 100_000 {
-			w.t.Fatal("it never ends")
+			w.t.Fatal("the search does not end")
 		}
 	}
 }
@@ -250,7 +250,7 @@ func TestScenarios(t *testing.T) {
 					w.now = w.now.Add(time.Minute)
 					w.judge()
 				default:
-					t.Fatalf("no such line: %s", line)
+					t.Fatalf("unknown line: %s", line)
 				}
 			}
 			out := w.out()
@@ -324,7 +324,7 @@ func TestThoseThatAreRefusedAreLeftOutAndNoOthers(t *testing.T) {
 					t.Fatalf("seed %d: %s is left out: %s", seed, of, left.Message)
 				}
 				if left.Dropped && !ever[content+":500"] {
-					t.Fatalf("seed %d: %s is dropped, and its matches are fine", seed, of)
+					t.Fatalf("seed %d: %s is dropped, but its matches are valid", seed, of)
 				}
 			}
 		}
@@ -360,7 +360,7 @@ func TestThoseThatAreRefusedAreLeftOutAndNoOthers(t *testing.T) {
 			bad += len(b.refuses) + 1
 		}
 		if limit := 2 * bad * (2*bits.Len(uint(names)) + 4); w.trials > limit {
-			t.Errorf("seed %d: %d trials, and %d are enough", seed, w.trials, limit)
+			t.Errorf("seed %d: %d trials, want at most %d", seed, w.trials, limit)
 		}
 	}
 }
@@ -393,14 +393,14 @@ func TestOneOfAThousandIsFoundSoon(t *testing.T) {
 				w.settle()
 				out := w.out()
 				if left, is := out[nameOf(bad)]; len(out) != 1 || !is || left.Dropped != matches || left.Message != "I do not like "+bad {
-					t.Errorf("of a thousand, where %d is refused: %v is left out", at, out)
+					t.Errorf("of a thousand routes, number %d is rejected, and these are left out: %v", at, out)
 				}
 				limit := 2
 				if !known {
 					limit = 21
 				}
 				if w.trials > limit {
-					t.Errorf("of a thousand, where %d is refused (known %v): %d trials", at, known, w.trials)
+					t.Errorf("of a thousand routes, number %d is rejected (known %v): %d trials", at, known, w.trials)
 				}
 				for word := range strings.FieldsSeq(w.envoys[1].has["p"]) {
 					if word != "" && word != bad+":500" && strings.Contains(word, ":500") {
@@ -424,7 +424,7 @@ func TestAThousandThatAreRefusedAreFound(t *testing.T) {
 	w.plan()
 	w.settle()
 	if out := w.out(); len(out) != 1000 || w.trials > 2020 {
-		t.Errorf("%d are left out, after %d trials", len(out), w.trials)
+		t.Errorf("%d routes are left out after %d trials", len(out), w.trials)
 	}
 }
 
@@ -441,7 +441,7 @@ func TestFaultsAreOfWhatWordsName(t *testing.T) {
 	expect := func(what string, want ...bisect.Fault) {
 		t.Helper()
 		if trial, some := q.Next(time.Unix(1e9, 0)); some {
-			t.Errorf("%s: it tries %v", what, trial)
+			t.Errorf("%s: there is a trial of %v", what, trial)
 		}
 		if got := q.Faults(); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", what, got, want)
@@ -497,6 +497,6 @@ func TestALateAnswerIsOfWhatWasOfferedThen(t *testing.T) {
 	hear("3", "no")
 	trial, _ := q.Next(time.Unix(1e9, 0))
 	if got := body(row, trial.Out); got != "b=1 c=1 d=1" {
-		t.Errorf("it tries %q, of which it knows that the Envoy took it, and no more: want b=1 c=1 d=1", got)
+		t.Errorf("the next trial is %q, want b=1 c=1 d=1, which is not yet known to be accepted", got)
 	}
 }

@@ -30,14 +30,14 @@ func TestMemo(t *testing.T) {
 		m.NextRound()
 	}
 	if made != 4 {
-		t.Errorf("%d were made, want 4", made)
+		t.Errorf("%d values were made, want 4", made)
 	}
 }
 
 func TestWhatCannotBeMadeIsTriedAgain(t *testing.T) {
 	var m cache.Cache[int, string]
 	if _, err := m.Get(1, func() (string, error) { return "half", errors.New("no") }); err == nil {
-		t.Error("it was made")
+		t.Error("Get returns no error")
 	}
 	if v, err := m.Get(1, func() (string, error) { return "whole", nil }); v != "whole" || err != nil {
 		t.Errorf("%q, %v", v, err)

@@ -73,7 +73,7 @@ func TestCertificatesOfAnAPIServer(t *testing.T) {
 		select {
 		case <-w.Changed():
 		case <-time.After(20 * time.Second):
-			t.Fatal("nothing changes")
+			t.Fatal("timeout waiting for a change")
 		}
 		return w.Name(ctx, []objects.Name{one})[one]
 	}
@@ -98,7 +98,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
 	wants(t, "named in an outage", known[two], "", "control could not read it yet")
 	select {
 	case <-w.Changed():
-		t.Error("an outage is told as a change")
+		t.Error("an outage is reported as a change")
 	case <-time.After(5 * interval): // both would be read several times
 	}
 	if err := c.Restart(t.Context()); err != nil {
@@ -108,7 +108,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
 		select {
 		case <-w.Changed(): // an API server that starts may first deny all rights
 		case <-limit:
-			t.Fatalf("after the outage there is %q", known[two].Fault)
+			t.Fatalf("after the outage the fault is %q", known[two].Fault)
 		}
 	}
 	wants(t, "named in an outage, after it", known[two], chain, "")
@@ -121,7 +121,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
 	select {
 	case <-w.Changed():
 	case <-time.After(20 * time.Second):
-		t.Fatal("nobody is told that it is gone")
+		t.Fatal("the deletion is not reported")
 	}
 	wants(t, "deleted", w.Name(ctx, []objects.Name{one})[one], "",
 		"it does not exist: make it with kubectl create secret tls a --namespace certs")
@@ -133,7 +133,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
 				continue
 			}
 			if r.Verb != "get" || r.Object.Namespace != "certs" {
-				t.Errorf("it is asked to %s Secret %s/%s", r.Verb, r.Object.Namespace, r.Object.Name)
+				t.Errorf("the request is to %s Secret %s/%s", r.Verb, r.Object.Namespace, r.Object.Name)
 			}
 			if r.Object.Name == name {
 				n++
@@ -144,6 +144,6 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
 	was, next := asked("b"), asked("a")
 	c.Await("the one that is named is read again", func() bool { return asked("a") > next+1 })
 	if now := asked("b"); now > was {
-		t.Errorf("what nobody names any more is read %d times", now-was)
+		t.Errorf("a Secret that is no longer named is read %d times", now-was)
 	}
 }

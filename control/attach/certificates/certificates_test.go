@@ -90,7 +90,7 @@ func wants(t *testing.T, what string, is plan.Certificate, chain, fault string) 
 	t.Helper()
 	if string(is.Chain) != chain || (is.Key == nil) != (chain == "") || (is.Fault == "") != (fault == "") ||
 		!strings.Contains(is.Fault, fault) {
-		t.Errorf("%s there is %q with the fault %q, want %q with %q", what, is.Chain, is.Fault, chain, fault)
+		t.Errorf("%s: chain %q with fault %q, want %q with %q", what, is.Chain, is.Fault, chain, fault)
 	}
 }
 
@@ -131,19 +131,19 @@ func TestWhatIsKnownOfASecretFollowsIt(t *testing.T) {
 		}
 		s.round([]objects.Name{a})
 		if changed(w) == step.same {
-			t.Errorf("%s, it is told that it changed: %v", step.what, !step.same)
+			t.Errorf("%s: change reported: %v", step.what, !step.same)
 		}
 		wants(t, step.what, is(), step.chain, step.fault)
 		if changed(w) {
-			t.Errorf("%s, asking is told as a change", step.what)
+			t.Errorf("%s: naming the Secret is reported as a change", step.what)
 		}
 	}
 	if !slices.Equal(s.read, []objects.Name{a}) {
-		t.Errorf("at once %v are read", s.read)
+		t.Errorf("read at once: %v", s.read)
 	}
 	for words, want := range map[string]int{"cannot use certificates\"": 2, "using the last valid ones": 3, "read certificates": 5} {
 		if got := strings.Count(log.String(), words); got != want {
-			t.Errorf("%q is told %d times, want %d:\n%s", words, got, want, log)
+			t.Errorf("%q is logged %d times, want %d:\n%s", words, got, want, log)
 		}
 	}
 }
@@ -160,10 +160,10 @@ func TestWhatIsNamedIsReadAtOnceAndWhatIsNotIsForgotten(t *testing.T) {
 		named := s.user.Named()
 		slices.SortFunc(named, objects.Name.Compare)
 		if !slices.Equal(named, all) || len(known) != len(all) {
-			t.Errorf("%v are read from now on, and %d are known, want %v", named, len(known), all)
+			t.Errorf("watched: %v, of which %d are known, want %v", named, len(known), all)
 		}
 		if changed(w) {
-			t.Errorf("naming %v is told as a change", all)
+			t.Errorf("naming %v is reported as a change", all)
 		}
 		return known
 	}
@@ -171,18 +171,18 @@ func TestWhatIsNamedIsReadAtOnceAndWhatIsNotIsForgotten(t *testing.T) {
 	chain2, key2 := pair(t, time.Now())
 	s.data[a] = dataOf(chain2, key2)
 	if s.round([]objects.Name{a}); !changed(w) {
-		t.Error("of another certificate nobody is told")
+		t.Error("a new certificate is not reported")
 	}
 	wants(t, "when it was named", before[a], chain, "")
 	wants(t, "named with another", names(a, b)[b], chain, "")
 	if !slices.Equal(s.read, []objects.Name{b}) {
-		t.Errorf("at once %v are read", s.read)
+		t.Errorf("read at once: %v", s.read)
 	}
 	names(b)
 	s.data[a] = nil
 	s.round([]objects.Name{a})
 	if changed(w) {
-		t.Error("it is told of a Secret that nobody names")
+		t.Error("a Secret that is no longer named is reported")
 	}
 	names(b)
 	s.err = errAway
@@ -191,7 +191,7 @@ func TestWhatIsNamedIsReadAtOnceAndWhatIsNotIsForgotten(t *testing.T) {
 	s.err = nil
 	s.data[a] = dataOf(chain, key)
 	if s.round([]objects.Name{a}); !changed(w) {
-		t.Error("what could not be read at once is told of nobody")
+		t.Error("a Secret that could not be read at once is not reported later")
 	}
 	wants(t, "read later", names(a, b)[a], chain, "")
 }
@@ -203,11 +203,11 @@ func TestExpiryIsToldAsAChange(t *testing.T) {
 		chain, key := pair(t, time.Now())
 		s.data[a] = dataOf(chain, key)
 		if is := w.Name(t.Context(), []objects.Name{a})[a]; is.Warning != "" || is.Fault != "" {
-			t.Errorf("at first there is %q, %q", is.Warning, is.Fault)
+			t.Errorf("before expiry: warning %q, fault %q", is.Warning, is.Fault)
 		}
 		for _, late := range []bool{false, true, false} {
 			if s.round([]objects.Name{a}); changed(w) != late {
-				t.Errorf("at %v it is told that it changed: %v", time.Now(), !late)
+				t.Errorf("at %v: change reported: %v", time.Now(), !late)
 			}
 			time.Sleep(2 * time.Hour) // on synctest's fake clock
 		}
@@ -215,7 +215,7 @@ func TestExpiryIsToldAsAChange(t *testing.T) {
 		wants(t, "expired", is, chain, "")
 		if is.Warning != "certificate 1 of tls.crt expired at 2000-01-01 01:00 UTC, and clients reject it: replace it" ||
 			strings.Count(log.String(), "clients may reject") != 1 {
-			t.Errorf("the warning is %q, and the log says\n%s", is.Warning, log)
+			t.Errorf("the warning is %q, and the log is\n%s", is.Warning, log)
 		}
 	})
 }
@@ -249,10 +249,10 @@ func TestOfAFolderASecretIsTheOneOfItsNamespace(t *testing.T) {
 	wants(t, "at fault now", again[names[3]], chain2, "the first certificate in tls.crt (bad.yaml:3)")
 	wants(t, "gone", again[names[2]], "", "no file in the folder contains it")
 	if len(known) != len(names) {
-		t.Errorf("of %d Secrets that are named %d are known", len(names), len(known))
+		t.Errorf("%d Secrets are named, but %d are known", len(names), len(known))
 	}
 	if late := certificates.OfFolder(n, at, names[:1], nil, now.Add(2*time.Hour))[names[0]]; !strings.Contains(late.Warning, "expired") {
-		t.Errorf("later there is the warning %q", late.Warning)
+		t.Errorf("after expiry the warning is %q", late.Warning)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestAuthoritiesAtFaultVouchForNobody(t *testing.T) {
 	}
 	good := is(chain, nil)
 	if c := good[name]; c.Fault != "" || len(c.Chain) == 0 {
-		t.Fatalf("what is good is %+v", c)
+		t.Fatalf("the valid ConfigMap has %+v", c)
 	}
 	wants(t, "emptied", is("", good)[name], "", "ca.crt is missing")
 }

@@ -231,20 +231,20 @@ func TestWhatIsTakenIsWhatEnvoyTakes(t *testing.T) {
 		is := certificates.Check([]byte(c.chain), objects.PrivateKey(c.key), now)
 		switch {
 		case c.fault == "" && is.Fault != "":
-			t.Errorf("%s is refused: %s", c.name, is.Fault)
+			t.Errorf("%s is rejected: %s", c.name, is.Fault)
 		case c.fault == "":
 			if _, err := tls.X509KeyPair(is.Chain, is.Key); err != nil {
-				t.Errorf("%s is taken, and is %v", c.name, err)
+				t.Errorf("%s is accepted, but is not a key pair: %v", c.name, err)
 			}
 			taken = append(taken, [2]string{string(is.Chain), string(is.Key)})
 		case !strings.Contains(is.Fault, c.fault) || is.Chain != nil || is.Key != nil:
-			t.Errorf("%s is refused with %q, want %q; there is %s", c.name, is.Fault, c.fault, is.Chain)
+			t.Errorf("%s is rejected with %q, want %q; the chain is %s", c.name, is.Fault, c.fault, is.Chain)
 		case (envoy.takes(t, [2]string{c.chain, c.key}) == "") != c.stricter:
-			t.Errorf("%s is refused, and Envoy takes it: %v", c.name, !c.stricter)
+			t.Errorf("%s is rejected; accepted by Envoy: %v", c.name, !c.stricter)
 		}
 	}
 	if said := envoy.takes(t, taken...); said != "" {
-		t.Errorf("of what is taken Envoy says %s", said)
+		t.Errorf("Envoy rejects accepted certificates: %s", said)
 	}
 }
 
@@ -268,7 +268,7 @@ func TestWhatIsWrittenAnewIsTheWholeChain(t *testing.T) {
 	issuer, _ := pair(t, now)
 	is := certificates.Check([]byte("one\n"+key+chain+"two\n"+issuer), objects.PrivateKey("three\n"+key+key), now)
 	if string(is.Chain) != chain+issuer || string(is.Key) != key || is.Fault != "" || is.Warning != "" {
-		t.Errorf("it is %s and a key, %q, %q", is.Chain, is.Fault, is.Warning)
+		t.Errorf("the chain is %s, with a key, fault %q and warning %q", is.Chain, is.Fault, is.Warning)
 	}
 }
 
@@ -290,7 +290,7 @@ func TestACertificateOfAnotherTimeIsWarnedOf(t *testing.T) {
 	} {
 		is := certificates.Check([]byte(c.chain), objects.PrivateKey(key), now.Add(c.at))
 		if is.Warning != c.want || is.Fault != "" || !slices.Equal(is.Chain, []byte(c.chain)) {
-			t.Errorf("after %v there is %q, %q, want %q", c.at, is.Warning, is.Fault, c.want)
+			t.Errorf("after %v: warning %q, fault %q, want the warning %q", c.at, is.Warning, is.Fault, c.want)
 		}
 	}
 }

@@ -160,7 +160,7 @@ func TestFeaturesAreInOrderEachOnce(t *testing.T) {
 		}
 		return
 	}
-	t.Error("the class has no status")
+	t.Error("the GatewayClass has no status")
 }
 
 // Every route and pool gets a status, since it may have had one before.
@@ -179,7 +179,7 @@ func TestWhatNamesNothingOfOursSaysNothing(t *testing.T) {
 		"InferencePool ns/llama": true, "InferencePool other/phi": true,
 	}
 	if !maps.Equal(all, want) {
-		t.Errorf("they say nothing: %v, want %v", all, want)
+		t.Errorf("objects without a status: %v, want %v", all, want)
 	}
 }
 
@@ -188,7 +188,7 @@ func TestAStatusIsOfOneVersionOfOneObject(t *testing.T) {
 	for _, s := range conditions.Of(read(t, "kind: HTTPRoute\nmetadata: {namespace: ns, name: r, uid: abc, generation: 7}")) {
 		if s.Object.Kind == objects.HTTPRouteKind {
 			if s.UID != "abc" || s.Generation != 7 || s.Object.Name != (objects.Name{Namespace: "ns", Name: "r"}) {
-				t.Errorf("it is of %+v", s)
+				t.Errorf("the status is for %+v", s)
 			}
 			return
 		}
@@ -203,7 +203,7 @@ func TestALongMessageIsCut(t *testing.T) {
 		long + "mm": long + "mm", long + "mmm": long[:32765] + "…", long[:32764] + "…mm": long[:32764] + "…",
 	} {
 		if got := conditions.Message(words); got != want {
-			t.Errorf("of %d bytes it leaves %d, want %d", len(words), len(got), len(want))
+			t.Errorf("a message of %d bytes is cut to %d, want %d", len(words), len(got), len(want))
 		}
 	}
 }

@@ -39,7 +39,7 @@ func equal(t *testing.T, got, want any) {
 	if !reflect.DeepEqual(got, want) {
 		is, _ := json.Marshal(got)
 		should, _ := json.Marshal(want)
-		t.Errorf("it is\n%s\nwant\n%s", is, should)
+		t.Errorf("the status is\n%s\nwant\n%s", is, should)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestParentsOfOthersStay(t *testing.T) {
 	equal(t, http.Status.Parents, want.Parents[:1])
 	http.Status.Parents = http.Status.Parents[1:1]
 	if (&conditions.Status{}).Put(&http, now); http.Status.Parents == nil {
-		t.Error("without parents it has null in their place, which API servers refuse")
+		t.Error("without parents the list is null, which API servers reject")
 	}
 }
 
@@ -263,12 +263,12 @@ func TestAClassThatGatewaysUseHasTheFinalizer(t *testing.T) {
 		})
 		all[i].PutFinalizer(&o)
 		if !slices.Equal(o.Finalizers, c.want) {
-			t.Errorf("%s: of %q it makes %q, want %q", c.name, c.has, o.Finalizers, c.want)
+			t.Errorf("%s: from %q to %q, want %q", c.name, c.has, o.Finalizers, c.want)
 		}
 	}
 	g := gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{ours}}}
 	if (&conditions.Status{Object: objects.Object{Kind: objects.GatewayKind}}).PutFinalizer(&g); len(g.Finalizers) != 1 {
-		t.Errorf("of a Gateway it makes %q", g.Finalizers)
+		t.Errorf("the finalizers of a Gateway become %q", g.Finalizers)
 	}
 }
 
@@ -284,14 +284,14 @@ func TestParentsThatDoNotFitAreLeftOut(t *testing.T) {
 	s.Put(&r, now)
 	if n := len(r.Status.Parents); n != 32 || r.Status.Parents[0].ControllerName != "example.com/other" ||
 		r.Status.Parents[31].ParentRef.Name != "g30" {
-		t.Errorf("it has %d parents", n)
+		t.Errorf("the route has %d parents", n)
 	}
 	var p gatewayv1.BackendTLSPolicy
 	p.Status.Ancestors = []gatewayv1.PolicyAncestorStatus{{ControllerName: "example.com/other", AncestorRef: ref("g")}}
 	s.Put(&p, now)
 	if n := len(p.Status.Ancestors); n != 16 || p.Status.Ancestors[0].ControllerName != "example.com/other" ||
 		p.Status.Ancestors[15].AncestorRef.Name != "g14" {
-		t.Errorf("it has %d ancestors", n)
+		t.Errorf("the policy has %d ancestors", n)
 	}
 }
 
@@ -315,6 +315,6 @@ func TestAnObjectSharesNoMemoryWithItsStatus(t *testing.T) {
 		s.Listeners[0].Kinds[0].Kind != "" || !slices.ContainsFunc(s.Parents, func(p conditions.Parent) bool {
 		return *p.Ref.Kind == "Gateway"
 	}) {
-		t.Errorf("the Status is now %+v", s)
+		t.Errorf("the Status changed to %+v", s)
 	}
 }

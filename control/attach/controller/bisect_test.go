@@ -155,7 +155,7 @@ func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for limit := time.Now().Add(20 * time.Second); !holds(); {
 		if time.Now().After(limit) {
-			t.Fatalf("%s: not so", what)
+			t.Fatalf("timeout: %s", what)
 		}
 		<-time.After(2 * time.Millisecond)
 	}
@@ -321,17 +321,17 @@ func TestARouteThatAnEnvoyRefusesIsLeftOutForAll(t *testing.T) {
 	late := c.client("/bad/")
 	await(t, "one that comes later serves the rest", func() bool { return len(late.serves(rest...)) == 19 })
 	if n := c.said("an Envoy rejected a route"); n != 1 {
-		t.Errorf("it is logged %d times", n)
+		t.Errorf("the rejection is logged %d times", n)
 	}
 	late.mu.Lock()
 	for _, body := range late.seen {
 		if strings.Contains(body, "/bad/") {
-			t.Error("what is refused is sent again")
+			t.Error("the rejected route is sent again")
 		}
 	}
 	late.mu.Unlock()
 	if c.verdict("r8") != "" {
-		t.Errorf("of another route it says %s", c.verdict("r8"))
+		t.Errorf("the verdict on another route is %s", c.verdict("r8"))
 	}
 	c.apply(objects)
 	await(t, "mended it serves", func() bool {
@@ -342,7 +342,7 @@ func TestARouteThatAnEnvoyRefusesIsLeftOutForAll(t *testing.T) {
 	for _, body := range two.seen {
 		for i, path := range paths {
 			if i != 7 && strings.HasPrefix(body, "port-20080\n") && !strings.Contains(body, path) {
-				t.Errorf("for a moment %s was not in force", path)
+				t.Errorf("%s was briefly not in force", path)
 			}
 		}
 	}
@@ -372,7 +372,7 @@ func TestASearchIsAmongTheRoutesOfItsBeginning(t *testing.T) {
 	await(t, "the rest is in force", func() bool { return len(e.serves("/p0/", "/q1/", "/p3/", "/p7/")) == 4 && c.verdict("r2") != "" })
 	for _, body := range e.tried() {
 		if strings.Contains(body, "/q1/") {
-			t.Errorf("there is tried\n%s", body)
+			t.Errorf("the trial is\n%s", body)
 		}
 	}
 	routes[3], routes[4], routes[5] = route("r3", "/p3/more/", ""), route("r4", "/bad/more/", ""), route("r5", "/p5/more/", "")
@@ -381,7 +381,7 @@ func TestASearchIsAmongTheRoutesOfItsBeginning(t *testing.T) {
 		return len(e.serves("/q1/", "/p3/more/", "/p5/more/", "/p7/")) == 4 && c.verdict("r4") != ""
 	})
 	if c.verdict("r3") != "" || c.verdict("r5") != "" {
-		t.Errorf("of others it says %q, %q", c.verdict("r3"), c.verdict("r5"))
+		t.Errorf("the verdicts on the others are %q and %q", c.verdict("r3"), c.verdict("r5"))
 	}
 }
 
@@ -414,7 +414,7 @@ func TestWhatIsNoRoutesIsTheGatewaysFault(t *testing.T) {
 		return c.verdict("r") != "" && len(e.serves("/p0/")) == 1
 	})
 	if n := c.said("an Envoy rejected its configuration"); n != 1 {
-		t.Errorf("it is logged %d times", n)
+		t.Errorf("the rejection is logged %d times", n)
 	}
 	e.stop()
 	await(t, "who refuses it has left", func() bool { return len(c.others()) == 0 })
@@ -502,7 +502,7 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 				want = fmt.Sprintf("302 http://to-r%d.test:20080/a/v1/b", i)
 			}
 			if got := get(t, own, fmt.Sprintf("r%d.test", i), "/a/v1/b"); got != want {
-				t.Fatalf("%s: the route %d answers %s, want %s", what, i, got, want)
+				t.Fatalf("%s: route %d answers %s, want %s", what, i, got, want)
 			}
 		}
 	}
@@ -514,7 +514,7 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.answers > 20 {
-			t.Errorf("Envoy has answered %d times of routes before %s is blamed", c.answers, name)
+			t.Errorf("Envoy answered %d times before %s was found", c.answers, name)
 		}
 		t.Logf("after %d answers %s is blamed", c.answers, name)
 		c.answers = 0
@@ -532,7 +532,7 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 		for ctx.Err() == nil {
 			if got := get(t, own, "r1.test", "/"); got != "302 http://to-r1.test:20080/" && ctx.Err() == nil {
 				lost.Add(1)
-				t.Errorf("meanwhile a route answers %s", got)
+				t.Errorf("during the search a route answers %s", got)
 			}
 		}
 	}()
@@ -555,7 +555,7 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 	})
 	serve("all answer", nil)
 	if c.verdict("r500") != "" || c.verdict("r7") != "" || c.said("an Envoy rejected a route") != 2 {
-		t.Errorf("in the end the verdicts are %q and %q, and %d refusals are logged", c.verdict("r500"), c.verdict("r7"),
+		t.Errorf("the last verdicts are %q and %q, and %d rejections are logged", c.verdict("r500"), c.verdict("r7"),
 			c.said("an Envoy rejected a route"))
 	}
 }

@@ -67,17 +67,17 @@ func TestWhatIsGivenIsThatOfAnyControl(t *testing.T) {
 			d.follow(ctx, w)
 			for name, m := range d.makers {
 				if was := had[name]; was != nil && was != m {
-					t.Fatalf("walk %d, step %d: what was made of %s is forgotten", seed, step, name)
+					t.Fatalf("walk %d, step %d: the maker of %s is forgotten", seed, step, name)
 				}
 			}
 			other := driver(t)
 			other.follow(ctx, w)
 			if !maps.EqualFunc(d.sent, other.sent, same) {
-				t.Fatalf("walk %d, step %d: Envoys are given something else after changes than from the start; the plans are\n%s\nand\n%s",
+				t.Fatalf("walk %d, step %d: the resources after changes differ from those of a new control; the plans are\n%s\nand\n%s",
 					seed, step, d.plans.Text(), other.plans.Text())
 			}
 			if len(d.makers) != len(d.sent) {
-				t.Fatalf("walk %d, step %d: there are %d Gateways, and what was made of %d", seed, step, len(d.sent), len(d.makers))
+				t.Fatalf("walk %d, step %d: %d Gateways, but %d makers", seed, step, len(d.sent), len(d.makers))
 			}
 			for name, q := range d.bisections {
 				if p := other.bisections[name]; !reflect.DeepEqual(q.planned.Contents, p.planned.Contents) {

@@ -44,7 +44,7 @@ func TestPoolsLingerThatLeaveAPlan(t *testing.T) {
 			slices.Sort(has)
 			got = append(got, fmt.Sprint(gateway.Name, has))
 			if len(all[gateway][order.Routes]) != 1 {
-				t.Errorf("%s: of %s the routes are %v", what, gateway, all[gateway][order.Routes])
+				t.Errorf("%s: the routes of %s are %v", what, gateway, all[gateway][order.Routes])
 			}
 		}
 		if got := strings.Join(got, " "); got != want {
@@ -54,7 +54,7 @@ func TestPoolsLingerThatLeaveAPlan(t *testing.T) {
 	end := func(at time.Duration, want bool) {
 		t.Helper()
 		if got := l.end(begin.Add(at)); got != want {
-			t.Errorf("after %v something is over: %v", at, got)
+			t.Errorf("after %v: pools removed: %v", at, got)
 		}
 	}
 	set(0, map[objects.Name]order.Snapshot{g: clusters("pool/ns/a=1", "service/ns/s/80=1"), other: clusters("pool/ns/a=1")})
@@ -63,7 +63,7 @@ func TestPoolsLingerThatLeaveAPlan(t *testing.T) {
 	set(time.Second, map[objects.Name]order.Snapshot{g: clusters("pool/ns/b=1"), other: clusters("pool/ns/a=1")})
 	expect("another pool of one Gateway", "g[pool/ns/a=1 pool/ns/b=1] other[pool/ns/a=1]")
 	if len(before[g][order.Clusters]) != 2 || len(given[g][order.Clusters]) != 1 {
-		t.Error("what was given away has changed")
+		t.Error("published resources have changed")
 	}
 	set(5*time.Second, map[objects.Name]order.Snapshot{g: clusters("pool/ns/c=1"), other: clusters("pool/ns/a=2")})
 	expect("another one, and one that changes", "g[pool/ns/a=1 pool/ns/b=1 pool/ns/c=1] other[pool/ns/a=2]")

@@ -57,11 +57,11 @@ func TestAGatewayIsProgrammedByTheEnvoysOfAnotherControl(t *testing.T) {
 	one.share()
 	one.share()
 	if len(h.shared) != 1 {
-		t.Fatalf("it shares %d times what is the same", len(h.shared))
+		t.Fatalf("the same state is shared %d times", len(h.shared))
 	}
 	other, _ := pair(t, twoRoutes)
 	if all := other.programmedAnywhere(); len(all) > 0 {
-		t.Errorf("before it hears of it, %v are programmed", all)
+		t.Errorf("before the other control's report, %v are programmed", all)
 	}
 	other.peers = map[string]Seen{"one": h.shared[0]}
 	if all := other.programmedAnywhere(); !maps.Equal(all, map[objects.Name]bool{gateway: true}) {
@@ -71,12 +71,12 @@ func TestAGatewayIsProgrammedByTheEnvoysOfAnotherControl(t *testing.T) {
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: new}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: c, port: 80}]}]}\n")
 	ahead.peers = other.peers
 	if all := ahead.programmedAnywhere(); len(all) > 0 {
-		t.Errorf("of what one Envoy does not have yet, %v are programmed", all)
+		t.Errorf("%v are programmed, although one Envoy lags behind", all)
 	}
 	delete(one.envoys, ads.Envoy{Gateway: gateway, Stream: 1})
 	one.share()
 	if len(h.shared) != 2 || h.shared[1][gateway.String()].Has != "" {
-		t.Errorf("after its Envoy has left, it shares %v", h.shared)
+		t.Errorf("after its Envoy disconnected, it shares %v", h.shared)
 	}
 }
 
@@ -104,26 +104,26 @@ func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
 	}
 	say(content)
 	if got := refused(); !slices.Equal(got, []string{bad.String()}) || d.digests[gateway] == before {
-		t.Errorf("%v are left out", got)
+		t.Errorf("routes left out: %v", got)
 	}
 	if got := d.plans.Gateways[0].Refused; !slices.Equal(got, []string{"secret x: no"}) {
-		t.Errorf("beside routes %q is refused", got)
+		t.Errorf("other rejected resources: %q", got)
 	}
 	if replan, _ := d.search(time.Now()); replan {
-		t.Error("what another has seen makes other plans again and again")
+		t.Error("another control's finding leads to new plans repeatedly")
 	}
 	d.share()
 	if len(d.shared) > 0 {
-		t.Errorf("it passes on what it has not seen itself: %v", d.shared)
+		t.Errorf("it shares findings of another control: %v", d.shared)
 	}
 	say("of another version of the route")
 	if got := refused(); len(got) > 0 || d.digests[gateway] != before {
-		t.Errorf("%v are left out, though they have changed", got)
+		t.Errorf("still left out after they changed: %v", got)
 	}
 	d.peers = nil
 	d.put()
 	if d.plans.Gateways[0].Refused != nil {
-		t.Errorf("%q is refused still", d.plans.Gateways[0].Refused)
+		t.Errorf("still rejected: %q", d.plans.Gateways[0].Refused)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestWhatEnvoysRefuseIsSharedAsItIs(t *testing.T) {
 	from := ads.Envoy{Gateway: gateway, Stream: 1}
 	for now := time.Now(); one.plans.Routes[bad].Envoys == nil; now = now.Add(time.Second) {
 		if now.After(time.Now().Add(time.Minute)) {
-			t.Fatal("it does not find the route that an Envoy refuses")
+			t.Fatal("timeout searching the route that an Envoy rejects")
 		}
 		all := one.withTrials(one.sent)[gateway]
 		for name, r := range all[order.Routes] {
@@ -158,18 +158,18 @@ func TestWhatEnvoysRefuseIsSharedAsItIs(t *testing.T) {
 	seen := h.shared[len(h.shared)-1]
 	is := seen[gateway.String()]
 	if r := is.Routes[bad.String()]; len(is.Routes) != 1 || r.Message != "no such path" || !r.Dropped {
-		t.Errorf("it shares the routes %+v", is.Routes)
+		t.Errorf("the shared routes are %+v", is.Routes)
 	}
 	if len(is.Refused) != 1 || !strings.Contains(is.Refused[0], "port in use") {
-		t.Errorf("beside routes it shares %q", is.Refused)
+		t.Errorf("the shared other resources are %q", is.Refused)
 	}
 	other, _ := pair(t, twoRoutes)
 	other.peers = map[string]Seen{"one": seen, "two": seen}
 	other.put()
 	if other.digests[gateway] != one.digests[gateway] {
-		t.Error("both give their Envoys something else")
+		t.Error("the two controls send their Envoys different resources")
 	}
 	if got := other.plans.Gateways[0].Refused; !slices.Equal(got, is.Refused) {
-		t.Errorf("beside routes %q is refused", got)
+		t.Errorf("other rejected resources: %q", got)
 	}
 }

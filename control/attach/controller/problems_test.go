@@ -65,11 +65,11 @@ spec: {endpointPickerRef: {name: unknown, port: {number: 9002}}}`))
 		"Secret old at 7: it expired",
 	}
 	if len(got) != len(want) {
-		t.Fatalf("it tells\n%s", strings.Join(got, "\n"))
+		t.Fatalf("the problems are\n%s", strings.Join(got, "\n"))
 	}
 	for i := range want {
 		if !strings.HasPrefix(got[i], want[i]) {
-			t.Errorf("it tells %q, want %q", got[i], want[i])
+			t.Errorf("the problem is %q, want %q", got[i], want[i])
 		}
 	}
 }

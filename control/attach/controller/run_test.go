@@ -117,7 +117,7 @@ func (r *running) await(what string, holds func(Plans) bool) {
 		select {
 		case r.latest = <-r.plans:
 		case <-limit:
-			r.Fatalf("it does not come true that %s", what)
+			r.Fatalf("timeout waiting until %s", what)
 		}
 	}
 }
@@ -218,7 +218,7 @@ func TestEndpointsAreToldWithTheirCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := told.GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress(); got != want {
-			t.Errorf("it is told %s, want %s", got, want)
+			t.Errorf("the endpoint is %s, want %s", got, want)
 		}
 		is = &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()}
 		second := set("10.0.0.2")
@@ -240,7 +240,7 @@ func TestWhereEnvoysListen(t *testing.T) {
 		d := driver(t)
 		d.Pods = c.pods
 		if got, _ := d.options(attach.Of(n).Gateways[0]).Bind(80); got != c.want {
-			t.Errorf("with pods %v, managed %s: they listen at %s, want %s", c.pods, c.managed, got, c.want)
+			t.Errorf("with pods %v, managed %s: Envoys listen at %s, want %s", c.pods, c.managed, got, c.want)
 		}
 	}
 }

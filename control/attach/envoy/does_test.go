@@ -257,32 +257,32 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if answer.StatusCode != test.status {
-			t.Errorf("%s gets %s, want %d: %s", name, answer.Status, test.status, text)
+			t.Errorf("%s: response %s, want %d: %s", name, answer.Status, test.status, text)
 		}
 		for key, want := range test.want {
 			if got := strings.Join(answer.Header.Values(key), ","); got != want {
-				t.Errorf("%s gets %s %q, want %q", name, key, got, want)
+				t.Errorf("%s: response header %s %q, want %q", name, key, got, want)
 			}
 		}
 		lines := strings.Split(string(text), "\n")
 		for _, line := range test.backendSees {
 			if !slices.Contains(lines, line) {
-				t.Errorf("%s: the backend does not see %q, but\n%s", name, line, text)
+				t.Errorf("%s: the backend did not receive %q, but\n%s", name, line, text)
 			}
 		}
 		for _, begin := range test.absent {
 			if slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, begin) }) {
-				t.Errorf("%s: the backend sees %q in\n%s", name, begin, text)
+				t.Errorf("%s: the backend received %q in\n%s", name, begin, text)
 			}
 		}
 	}
 	select {
 	case host := <-mirrored:
 		if !strings.HasPrefix(host, "shares.test") {
-			t.Errorf("the copy is for %s", host)
+			t.Errorf("the mirrored request is for %s", host)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("no copy comes")
+		t.Error("timeout waiting for the mirrored request")
 	}
 }
 

@@ -54,7 +54,7 @@ func TestAMakerMakesWhatATemplateDoes(t *testing.T) {
 				}
 				for i := range wanted {
 					if !proto.Equal(wanted[i], given[i]) {
-						t.Fatalf("walk %d, step %d: there is\n%v\nwant\n%v", seed, step, given[i], wanted[i])
+						t.Fatalf("walk %d, step %d: resource\n%v\nwant\n%v", seed, step, given[i], wanted[i])
 					}
 				}
 				for _, c := range got.Clusters {
@@ -74,9 +74,9 @@ func TestAMakerMakesWhatATemplateDoes(t *testing.T) {
 			had = has
 		}
 	}
-	t.Logf("%d of %d messages were those of the last time", kept, made)
+	t.Logf("%d of %d messages were kept from the previous time", kept, made)
 	if kept < made/10 {
-		t.Errorf("%d of %d messages were those of the last time", kept, made)
+		t.Errorf("%d of %d messages were kept from the previous time", kept, made)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestAMakerForgetsWhatIsNoMore(t *testing.T) {
 	runtime.GC()
 	for what, kept := range first {
 		if kept() {
-			t.Errorf("%s is kept, of the plan before the last", what)
+			t.Errorf("%s is kept from an older plan", what)
 		}
 	}
 	runtime.KeepAlive(m)
@@ -140,9 +140,9 @@ func TestWhatAMakerHasMadeStays(t *testing.T) {
 	was := proto.CloneOf(first.Routes[0])
 	if second := made("b"); proto.Equal(second.Routes[0], was) ||
 		second.Routes[0].GetVirtualHosts()[0] != first.Routes[0].GetVirtualHosts()[0] {
-		t.Error("the second is not the first with another listener")
+		t.Error("the second set does not share the first's virtual host")
 	}
 	if !proto.Equal(first.Routes[0], was) {
-		t.Errorf("the first is now\n%v\nand was\n%v", first.Routes[0], was)
+		t.Errorf("the first set has changed to\n%v\nfrom\n%v", first.Routes[0], was)
 	}
 }

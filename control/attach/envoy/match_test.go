@@ -107,7 +107,7 @@ func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 					want := takes(&p.Ports[i], q)
 					got := ask(t, fmt.Sprintf("%s:%d", own, 20000+p.Ports[i].Number), q)
 					if got != want {
-						t.Fatalf("%s, port %d: %+v is taken by %q, want %q", name, p.Ports[i].Number, q, got, want)
+						t.Fatalf("%s, port %d: %+v matches %q, want %q", name, p.Ports[i].Number, q, got, want)
 					}
 					tried++
 					if want != "" {
@@ -119,9 +119,9 @@ func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 		}
 	}
 	if len(found) < 57 { // earlier routes hide the others
-		t.Errorf("the requests fit %d rules only", len(found))
+		t.Errorf("the requests match only %d rules", len(found))
 	}
-	t.Logf("%d requests, which fit %d rules", tried, len(found))
+	t.Logf("%d requests, which match %d rules", tried, len(found))
 }
 
 var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}

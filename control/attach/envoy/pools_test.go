@@ -110,7 +110,7 @@ func TestEachPoolAsksItsOwnPicker(t *testing.T) {
 	theirs := routeTo(t, r.Routes, "/theirs")
 	if theirs.GetMetadata() != nil || len(theirs.GetRequestHeadersToAdd()) > 0 || theirs.GetRoute().GetRetryPolicy() == nil ||
 		!slices.Contains(theirs.GetResponseHeadersToRemove(), wire.ElsewhereHeader) {
-		t.Errorf("the route to another's pool is %v", theirs)
+		t.Errorf("the route to a pool with another picker is %v", theirs)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 			}
 			if strings.HasPrefix(c.GetName(), "pool/") != (len(o.GetHttpFilters()) > 0 &&
 				o.GetCommonHttpProtocolOptions().GetIdleTimeout() != nil) {
-				t.Errorf("%s has filters of attempts: %v", c.GetName(), o)
+				t.Errorf("%s has upstream filters: %v", c.GetName(), o)
 			}
 		}
 		for _, p := range c.GetLoadBalancingPolicy().GetPolicies() {
@@ -152,10 +152,10 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 			words = append(words, fmt.Sprintf("TLS %v verified %v", tls.GetAlpnProtocols(), tls.GetValidationContextType() != nil))
 		}
 		if c.GetIgnoreHealthOnHostRemoval() != (len(c.GetHealthChecks()) > 0) {
-			t.Errorf("of %s stays what has left", c.GetName())
+			t.Errorf("%s handles endpoints that left in the wrong way", c.GetName())
 		}
 		if ping := pingOf(t, c); ping != nil && ping.GetInterval().AsDuration() <= 5*time.Minute {
-			t.Errorf("%s is pinged each %v: gRPC servers hang up on that", c.GetName(), ping.GetInterval().AsDuration())
+			t.Errorf("%s is pinged every %v, and gRPC servers close such connections", c.GetName(), ping.GetInterval().AsDuration())
 		}
 		for _, check := range c.GetHealthChecks() {
 			is := check.GetHttpHealthCheck()
@@ -163,7 +163,7 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 				is.GetHost() != plan.PickerAuthority(c.GetName()) ||
 				len(is.GetExpectedStatuses()) != 1 || is.GetExpectedStatuses()[0].GetStart() != 100 ||
 				is.GetExpectedStatuses()[0].GetEnd() != 600 {
-				t.Errorf("of %s is asked %v", c.GetName(), is)
+				t.Errorf("the health check of %s is %v", c.GetName(), is)
 			}
 		}
 		if c.GetOutlierDetection() != nil || len(c.GetHealthChecks()) > 0 {
@@ -221,7 +221,7 @@ func TestTheGuardKnowsPathsAsClientsHaveThem(t *testing.T) {
 		on := read(t, share.GetTypedPerFilterConfig()["headgate.guard"], new(routev3.FilterConfig))
 		all := read(t, on.GetConfig(), new(luav3.LuaPerRoute)).GetFilterContext().GetFields()
 		if len(all) != want.count || want.has != "" && !all[want.has].GetBoolValue() {
-			t.Errorf("at %s the guard lets through %v", path, slices.Sorted(maps.Keys(all)))
+			t.Errorf("for %s the guard allows %v", path, slices.Sorted(maps.Keys(all)))
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestModelsOfOnePoolThatFailsOpen(t *testing.T) {
 			}
 			if h := named.GetMatch().GetHeaders(); len(h) != 1 || h[0].GetName() != wire.PoolHeader || !h[0].GetPresentMatch() ||
 				named.GetMatch().GetPath() != path || named.GetRoute().GetClusterHeader() != wire.PoolHeader {
-				t.Errorf("before it is %v", named)
+				t.Errorf("the route before it is %v", named)
 			}
 		} else if slices.Contains(wire.InferencePaths, path) && (i+1 == len(all) || all[i+1].GetRoute().GetCluster() == "") {
 			t.Errorf("%s is not served without extproc", path)
@@ -258,7 +258,7 @@ func TestControlHeadersGoNoFurtherThanAPicker(t *testing.T) {
 	read(t, planned(t, pickers).Listeners[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), m)
 	early := read(t, m.GetEarlyHeaderMutationExtensions()[0].GetTypedConfig(), new(earlyv3.HeaderMutation)).GetMutations()
 	if len(early) != 1 || early[0].GetRemoveOnMatch().GetKeyMatcher().GetPrefix() != "x-gateway-" {
-		t.Errorf("early go %v", early)
+		t.Errorf("the early mutations are %v", early)
 	}
 	var names []string
 	for _, f := range m.GetHttpFilters() {
@@ -268,7 +268,7 @@ func TestControlHeadersGoNoFurtherThanAPicker(t *testing.T) {
 		}
 		late := read(t, f.GetTypedConfig(), new(mutatev3.HeaderMutation)).GetMutations().GetRequestMutations()
 		if len(late) != 2 || late[0].GetRemoveOnMatch().GetKeyMatcher().GetPrefix() != wire.ControlPrefix {
-			t.Errorf("late go %v", late)
+			t.Errorf("the late mutations are %v", late)
 		}
 	}
 	if want := []string{"envoy.filters.http.ext_proc", "headgate.picker", "headgate.guard", "headgate.location", "headgate.strip",

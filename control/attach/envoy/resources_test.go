@@ -62,7 +62,7 @@ func filters(t *testing.T, all map[string]*anypb.Any) string {
 				word += fmt.Sprintf(" %s=%s", told[0].GetKey(), told[0].GetValue())
 			}
 		default:
-			t.Errorf("%s is told %T (%v)", name, m, err)
+			t.Errorf("%s has the configuration %T (%v)", name, m, err)
 		}
 		words = append(words, word)
 	}
@@ -124,7 +124,7 @@ spec:
 		}
 		is := r.Routes[0].GetVirtualHosts()[0].GetRoutes()[i]
 		if got := filters(t, is.GetTypedPerFilterConfig()); got != test.filters {
-			t.Errorf("%s tells filters %s, want %s", test.match, got, test.filters)
+			t.Errorf("%s configures the filters %s, want %s", test.match, got, test.filters)
 		}
 		var shares []string
 		for _, c := range is.GetRoute().GetWeightedClusters().GetClusters() {
@@ -138,7 +138,7 @@ spec:
 			t.Errorf("%s takes its cluster from %q", test.match, header)
 		}
 		if got := is.GetRoute().GetTimeout().AsDuration().Seconds(); got != test.timeout {
-			t.Errorf("%s ends after %v s, want %v", test.match, got, test.timeout)
+			t.Errorf("%s has a timeout of %v s, want %v", test.match, got, test.timeout)
 		}
 		_, marked := is.GetMetadata().GetFilterMetadata()["gateway.inference"]
 		limit, tries := is.GetRequestBodyBufferLimit().GetValue(), is.GetRoute().GetRetryPolicy()
@@ -149,7 +149,7 @@ spec:
 		if limited := limit == host.GetRequestBodyBufferLimit().GetValue(); marked != test.inference || limited != test.inference ||
 			asks != test.inference || hides != test.inference ||
 			proto.Equal(tries, pool.GetRetryPolicy()) != test.inference {
-			t.Errorf("%s: extproc has a part in it: metadata %v, limit %d, report asked for %v, header hidden %v, tries %v, want %v",
+			t.Errorf("%s: settings for extproc: metadata %v, limit %d, report requested %v, header hidden %v, retries %v, want %v",
 				test.match, marked, limit, asks, hides, tries, test.inference)
 		}
 		if added := is.GetRequestHeadersToAdd(); test.match == "/pool" &&
@@ -157,7 +157,7 @@ spec:
 			t.Errorf("%s adds %v and removes %v", test.match, added, is.GetResponseHeadersToRemove())
 		}
 		if is.GetRoute() != nil && !proto.Equal(is.GetRoute().GetIdleTimeout(), pool.GetIdleTimeout()) {
-			t.Errorf("%s may be silent for %v", test.match, is.GetRoute().GetIdleTimeout())
+			t.Errorf("%s has the idle timeout %v", test.match, is.GetRoute().GetIdleTimeout())
 		}
 		if upgrades := is.GetRoute().GetUpgradeConfigs(); len(test.shares) > 0 &&
 			(len(upgrades) != 1 || upgrades[0].GetUpgradeType() != "websocket") {
@@ -207,7 +207,7 @@ func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
 		want := !slices.Contains([]string{"envoy.filters.http.rbac", "envoy.filters.http.cors", "envoy.filters.http.router",
 			"headgate.strip"}, f.GetName())
 		if f.GetDisabled() != want {
-			t.Errorf("%s is off: %v, want %v", f.GetName(), f.GetDisabled(), want)
+			t.Errorf("%s disabled: %v, want %v", f.GetName(), f.GetDisabled(), want)
 		}
 	}
 	cel := func(f *accesslogv3.AccessLogFilter) string {
@@ -222,14 +222,14 @@ func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
 			want = `"gateway.inference" in xds.route_metadata.filter_metadata`
 		}
 		if got := cel(log.GetFilter()); got != want {
-			t.Errorf("%s is for %q, want %q", log.GetName(), got, want)
+			t.Errorf("%s has the filter %q, want %q", log.GetName(), got, want)
 		}
 	}
 	if got := m.GetRequestTimeout().AsDuration(); got != 0 {
-		t.Errorf("a request may take %v to come", got)
+		t.Errorf("the request timeout is %v", got)
 	}
 	if got := m.GetRds().GetRouteConfigName(); got != r.Listeners[0].GetName() || got != r.Routes[0].GetName() {
-		t.Errorf("the listener %s has the routes %s, and there are %s", r.Listeners[0].GetName(), got, r.Routes[0].GetName())
+		t.Errorf("the listener %s names the routes %s, but the routes are %s", r.Listeners[0].GetName(), got, r.Routes[0].GetName())
 	}
 }
 

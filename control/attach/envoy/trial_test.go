@@ -54,7 +54,7 @@ func TestATrialIsOfOneRouteConfigurationAndHasNoPort(t *testing.T) {
 	}
 	if want := "port-443 Gateway ns/g one[everywhere] port-443 Gateway ns/g two[everywhere last] port-80[everywhere last]"; strings.Join(lines,
 		" ") != want {
-		t.Errorf("there are %s, want %s", strings.Join(lines, " "), want)
+		t.Errorf("the resources are %s, want %s", strings.Join(lines, " "), want)
 	}
 	o := options(t)
 	all, err := template(t).Of(p, o)
@@ -67,20 +67,20 @@ func TestATrialIsOfOneRouteConfigurationAndHasNoPort(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(trial.Listeners) != 1 || len(trial.Routes) != 1 || len(trial.Clusters)+len(trial.Secrets) != 0 {
-			t.Fatalf("of %s there is tried %v", real.GetName(), trial)
+			t.Fatalf("the trial for %s is %v", real.GetName(), trial)
 		}
 		want := proto.CloneOf(real)
 		if want.Name = envoy.TrialName; !proto.Equal(trial.Routes[0], want) {
-			t.Errorf("of %s there is tried %v", real.GetName(), trial.Routes[0])
+			t.Errorf("the trial for %s is %v", real.GetName(), trial.Routes[0])
 		}
 		l := trial.Listeners[0]
 		m := read(t, l.GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), new(hcmv3.HttpConnectionManager))
 		if l.GetName() != envoy.TrialName || l.GetBindToPort() == nil || l.GetBindToPort().GetValue() ||
 			m.GetRds().GetRouteConfigName() != envoy.TrialName {
-			t.Errorf("it is tried by the listener %v", l)
+			t.Errorf("the trial's listener is %v", l)
 		}
 	}
 	if _, err := template(t).Trial(p, "port-81", o); err == nil {
-		t.Error("routes that there are not are tried")
+		t.Error("there is a trial for missing routes")
 	}
 }

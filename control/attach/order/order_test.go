@@ -66,7 +66,7 @@ func TestScenarios(t *testing.T) {
 					}
 					r.InitialResourceVersions = versions(had)
 					if a, ok := s.Hear(r); ok {
-						t.Errorf("%s: it answers %v", line, a)
+						t.Errorf("%s: Hear returns the answer %v", line, a)
 					}
 				case "take", "refuse":
 					r := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: short[of], ResponseNonce: last[short[of]]}
@@ -76,7 +76,7 @@ func TestScenarios(t *testing.T) {
 					a, ok := s.Hear(r)
 					fmt.Fprintf(&out, "answers %v %v %v %s\n", ok, a.Names, a.Versions, a.Refused)
 				default:
-					t.Fatalf("no such line: %s", line)
+					t.Fatalf("unknown line: %s", line)
 				}
 				for _, r := range s.Next(to) {
 					last[r.GetTypeUrl()] = r.GetNonce()
@@ -184,7 +184,7 @@ func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 			under := make(map[string]int)
 			for _, r := range e.inbox {
 				if under[r.GetTypeUrl()]++; under[r.GetTypeUrl()] > 1 {
-					t.Fatalf("seed %d: two responses of %s are under way", seed, shortOf(r.GetTypeUrl()))
+					t.Fatalf("seed %d: two responses for %s are under way", seed, shortOf(r.GetTypeUrl()))
 				}
 			}
 			if m := e.missing(); m != "" {
@@ -211,7 +211,7 @@ func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 		}
 		for of, want := range to {
 			if len(e.has[of]) != len(want) {
-				t.Fatalf("seed %d: of %s it has %v, want %v", seed, shortOf(of), e.has[of], want)
+				t.Fatalf("seed %d: for %s the Envoy has %v, want %v", seed, shortOf(of), e.has[of], want)
 			}
 			for name, resource := range want {
 				if got := e.has[of][name]; got != string(resource.Body.GetValue()) {
@@ -255,6 +255,6 @@ func TestARefusalNeedsNoWords(t *testing.T) {
 	a, ok := s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Clusters, ResponseNonce: sent[0].GetNonce(),
 		ErrorDetail: new(rpcv3.Status)})
 	if !ok || a.Refused == "" {
-		t.Errorf("it answers %+v (%v)", a, ok)
+		t.Errorf("the answer is %+v (%v)", a, ok)
 	}
 }

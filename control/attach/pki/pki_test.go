@@ -91,7 +91,7 @@ func TestControlKnowsWhoseEnvoyCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	if name, err := call(t, now, server, client(t, a, certificate, key)); err != nil || name != ns {
-		t.Errorf("it is taken for that of %v, %v", name, err)
+		t.Errorf("the client's Gateway is %v, %v", name, err)
 	}
 	foreign, foreignKey, err := other.Gateway(ns, now)
 	if err != nil {
@@ -108,14 +108,14 @@ func TestControlKnowsWhoseEnvoyCalls(t *testing.T) {
 		"that trusts another authority":    client(t, other, certificate, key),
 	} {
 		if name, err := call(t, now, server, c); err == nil {
-			t.Errorf("an Envoy %s is taken for that of %v", what, name)
+			t.Errorf("an Envoy %s is accepted for Gateway %v", what, name)
 		}
 	}
 	if name, err := call(t, now.Add(91*24*time.Hour), server, client(t, a, certificate, key)); err == nil {
-		t.Errorf("with a certificate that has expired it is taken for that of %v", name)
+		t.Errorf("an expired certificate is accepted for Gateway %v", name)
 	}
 	if _, err := pki.Read(certificate, key); err == nil {
-		t.Error("the certificate of a Gateway is taken for an authority")
+		t.Error("a Gateway's certificate is accepted as an authority")
 	}
 }
 
@@ -145,7 +145,7 @@ func TestCertificatesAreReplacedInTime(t *testing.T) {
 		{"the authority's own", a, ns, a.Certificate(), 0, false},
 	} {
 		if got := c.by.Fresh(c.text, c.of, now.Add(c.at)); got != c.want {
-			t.Errorf("%s: it is fresh: %v", c.what, got)
+			t.Errorf("%s: Fresh returns %v", c.what, got)
 		}
 	}
 }
@@ -158,7 +158,7 @@ func TestOnlyACertificateOfAGatewayNamesOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		if name, err := pki.GatewayOf(&x509.Certificate{URIs: []*url.URL{u}}); err == nil {
-			t.Errorf("%s is taken for that of %v", text, name)
+			t.Errorf("%s is accepted for Gateway %v", text, name)
 		}
 	}
 }

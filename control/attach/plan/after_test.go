@@ -83,10 +83,10 @@ func TestAfterAnythingElse(t *testing.T) {
 		a := attach.Of(after)
 		want, got := plan.Of(a, after, known), plan.After(last, a, after, known)
 		if reflect.DeepEqual(want.Gateways, last.Gateways) {
-			t.Errorf("%s: that changes nothing", test.what)
+			t.Errorf("%s: the case changes nothing", test.what)
 		}
 		if !reflect.DeepEqual(want.Gateways, got.Gateways) || !reflect.DeepEqual(want.Routes, got.Routes) {
-			t.Errorf("%s: there is\n%s\nwant\n%s", test.what, got.Text(), want.Text())
+			t.Errorf("%s: the plan is\n%s\nwant\n%s", test.what, got.Text(), want.Text())
 		}
 	}
 }
@@ -120,7 +120,7 @@ func TestAfterKeepsWhatHasNotChanged(t *testing.T) {
 	}
 	for listener, kept := range []bool{true, false} {
 		if host(same, listener) != host(first, listener) {
-			t.Errorf("listener %d is made anew though nothing has changed", listener)
+			t.Errorf("listener %d is made again without a change", listener)
 		}
 		if is := host(other, listener) == host(first, listener); is != kept {
 			t.Errorf("listener %d is kept: %v, want %v", listener, is, kept)
@@ -141,7 +141,7 @@ func TestPoliciesOfAPlan(t *testing.T) {
 		n := network.Read(t, network.Standard(fmt.Sprintf(text, test.to)))
 		last = plan.After(last, attach.Of(n), n, plan.Known{})
 		if is := last.Gateways[0].Policies; (len(is) == 1) != test.some || len(last.Policies) != len(is) {
-			t.Errorf("to %s: the plan has policies %v, and of all there are %v", test.to, is, last.Policies)
+			t.Errorf("to %s: the plan has the policies %v, and overall there are %v", test.to, is, last.Policies)
 		}
 	}
 }

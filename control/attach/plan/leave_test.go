@@ -34,7 +34,7 @@ func TestWhatEnvoysRefuseIsLeftOut(t *testing.T) {
 				Others: []string{"cluster service/ns/a/80: no"},
 			}}).Text()
 			if all.Text() != before {
-				t.Errorf("the plans that there were have changed:\n%s", all.Text())
+				t.Errorf("the earlier plans have changed:\n%s", all.Text())
 			}
 			return told
 		}
@@ -66,7 +66,7 @@ func TestContentsAreOfAllListeners(t *testing.T) {
 	}
 	before := contents(80, 90)
 	if contents(80, 90) != before || contents(81, 90) == before || contents(80, 91) == before {
-		t.Errorf("contents are %s, %s and %s, want the first like %s and no other", contents(80, 90), contents(81, 90),
+		t.Errorf("contents are %s, %s and %s; want the first to equal %s, and the others not", contents(80, 90), contents(81, 90),
 			contents(80, 91), before)
 	}
 }
@@ -82,7 +82,7 @@ func TestContents(t *testing.T) {
 	}
 	before := contents(gateway + one + two)
 	if names := slices.Collect(maps.Keys(before)); len(names) != 2 {
-		t.Errorf("there are contents of %v", names)
+		t.Errorf("there are contents for %v", names)
 	}
 	for what, test := range map[string]struct {
 		text     string
@@ -103,10 +103,10 @@ func TestContents(t *testing.T) {
 	} {
 		now := contents(test.text)
 		if changed := now[httpRoute("one")] != before[httpRoute("one")]; changed != test.one {
-			t.Errorf("%s: the first has changed: %v", what, changed)
+			t.Errorf("%s: first route changed: %v", what, changed)
 		}
 		if changed := now[httpRoute("two")] != before[httpRoute("two")]; changed != test.two {
-			t.Errorf("%s: the second has changed: %v", what, changed)
+			t.Errorf("%s: second route changed: %v", what, changed)
 		}
 	}
 }

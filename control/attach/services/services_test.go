@@ -85,6 +85,6 @@ func TestAServiceThatIsGoneHasNoEndpoints(t *testing.T) {
 	}
 	lists := services.Of(plans, new(objects.Network), []objects.Slice{slice})
 	if list, there := lists[plans[0].Gateway]["c"]; !there || len(list) > 0 {
-		t.Errorf("there are %v", lists)
+		t.Errorf("the endpoints are %v", lists)
 	}
 }

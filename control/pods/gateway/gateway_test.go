@@ -65,7 +65,7 @@ func TestNamesDiffer(t *testing.T) {
 	} {
 		name := gateway.Name(of)
 		if other, taken := seen[name]; taken {
-			t.Errorf("%s and %s are both %s", of, other, name)
+			t.Errorf("%s and %s have the same name %s", of, other, name)
 		}
 		seen[name] = of
 		if faults := append(validation.IsDNS1035Label(name), validation.IsValidLabelValue(name)...); len(faults) > 0 {
@@ -98,7 +98,7 @@ func TestAddressesAreWhereClientsComeIn(t *testing.T) {
 	many := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
 	many.Status.LoadBalancer.Ingress = slices.Repeat([]corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, 17)
 	if n := len(gateway.Addresses(many)); n != 16 { // an API server rejects a status with more
-		t.Errorf("of 17 addresses it tells %d", n)
+		t.Errorf("%d of 17 addresses are returned", n)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestAManifestWithoutEnvoyIsRefused(t *testing.T) {
 	for _, text := range []string{"kind: Service", "kind: Deployment\nspec: {template: {spec: {containers: [{name: other}]}}}", "kind: [",
 		"kind: Deployment\nspecs: {}", withoutBudget} {
 		if _, err := gateway.Read([]byte(text)); err == nil {
-			t.Errorf("%q is taken", text)
+			t.Errorf("%q is accepted", text)
 		}
 	}
 }
