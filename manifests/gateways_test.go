@@ -14,14 +14,14 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// gateways are what each gateway says that it calls, for the endpointPickerRef of its example, as
-// its source has it; and whether it reads a list of picks.
+// gateways has, by gateway, the name of the picker that it calls, for the endpointPickerRef of its
+// example and according to its source; and whether it reads a list of endpoints.
 var gateways = map[string]struct {
 	authority string
 	lists     bool
 }{
-	// The name of the cluster: Envoy says that where nothing else is configured. The load balancing
-	// policy override_host.
+	// Envoy sends the name of the cluster if no other authority is configured. It has the load
+	// balancing policy override_host.
 	"istio": {"outbound|9002||headgate-extproc.llm.svc.cluster.local", true},
 	// The host and port of the Service. The header is read as one address.
 	"kgateway": {"headgate-extproc.llm.svc.cluster.local:9002", false},
@@ -33,8 +33,8 @@ var gateways = map[string]struct {
 	"gke": {"", false},
 }
 
-// The pool of each example is found from what the gateway calls, with other pools beside it; or the
-// flags say it.
+// extproc finds the pool of each example from the name that the gateway calls, even among other
+// pools; or its flags name the pool.
 func TestEachGatewayFindsThePool(t *testing.T) {
 	all := built(t)
 	for folder := range all {

@@ -1,7 +1,6 @@
-// Package manifests tests that what people apply fits: each kustomization is built as kubectl does
-// it, and its objects are tried at a real API server that has the CRDs of the projects that they
-// are for. No such gateway runs here: their schemas, and what their sources say that they send, is
-// what is checked.
+// Package manifests tests the manifests. It builds each kustomization as kubectl does, and applies
+// its objects to a real API server with the CRDs of the projects that they are for. It does not run
+// other projects' gateways: it checks their schemas, and the names that their sources send.
 package manifests
 
 import (
@@ -34,8 +33,8 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// noSchema are the kinds whose schemas no Go module has that can be had: their fields are as the
-// projects' sources and documentation have them, and nothing else checks them.
+// noSchema has the kinds whose schema no available Go module contains. Their fields follow the
+// projects' sources and documentation; no test checks them.
 var noSchema = map[schema.GroupKind]string{
 	{Group: "networking.gke.io", Kind: "HealthCheckPolicy"}:   "GKE brings its CRDs itself",
 	{Group: "networking.gke.io", Kind: "GCPBackendPolicy"}:    "GKE brings its CRDs itself",
@@ -95,7 +94,7 @@ func built(t *testing.T) map[string][]*unstructured.Unstructured {
 	return all
 }
 
-// definitions are the CRDs of other projects by the modules that have them.
+// definitions returns the CRDs of other projects, by module.
 func definitions(t *testing.T) map[string][]*unstructured.Unstructured {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "go", "-C", "../tools/gateways", "mod", "download", "-json")
@@ -133,8 +132,8 @@ func definitions(t *testing.T) map[string][]*unstructured.Unstructured {
 	return all
 }
 
-// pod is the template of the pods that an object makes; other projects' kinds have none, for they
-// complete theirs.
+// pod returns the template of the pods that an object creates. Kinds of other projects have none,
+// because those projects complete theirs.
 func pod(o *unstructured.Unstructured) (template map[string]any, ok bool) {
 	switch o.GetKind() {
 	case "Deployment", "StatefulSet", "DaemonSet", "Job":
@@ -143,7 +142,7 @@ func pod(o *unstructured.Unstructured) (template map[string]any, ok bool) {
 	return template, ok
 }
 
-// spec is the same as a type; nil if there is none.
+// spec returns the pod's spec as a type; nil if there is none.
 func spec(t *testing.T, o *unstructured.Unstructured) *corev1.PodSpec {
 	t.Helper()
 	template, ok := pod(o)
@@ -190,8 +189,8 @@ func TestContainersAreContained(t *testing.T) {
 	}
 }
 
-// The kubelet and Prometheus come to a pod's own address, where control serves nobody unless it is
-// told to.
+// The kubelet and Prometheus call a pod at its own address. control serves that address only if its
+// flags say so.
 func TestProbesReachControl(t *testing.T) {
 	seen := 0
 	for folder, objects := range built(t) {
@@ -221,8 +220,8 @@ func TestProbesReachControl(t *testing.T) {
 	}
 }
 
-// hookOf is how long a container's preStop hook takes at most: it sleeps, or waits for control as
-// long as the annotations of its pod say, and then returns by itself.
+// hookOf returns the longest duration of a container's preStop hook. The hook sleeps, or waits for
+// control as long as the annotations of its pod allow.
 func hookOf(c corev1.Container, annotations map[string]string) (time.Duration, bool) {
 	switch {
 	case c.Lifecycle == nil || c.Lifecycle.PreStop == nil:
@@ -240,8 +239,8 @@ func podAnnotations(o *unstructured.Unstructured) map[string]string {
 	return all
 }
 
-// A pod whose annotation says that it migrates waits for control in its hook, as long as that says,
-// and control answers where it asks.
+// The hook of a pod with the migrate annotation waits for control as long as the annotation says,
+// at an address where control answers.
 func TestPodsThatMigrateWaitForControl(t *testing.T) {
 	all := built(t)
 	const at = "http://headgate-control.headgate-system:8036/prestop"
@@ -295,7 +294,7 @@ func TestPodsThatMigrateWaitForControl(t *testing.T) {
 	}
 }
 
-// runHook runs a hook in Python where there is one, against a control that cannot say at first.
+// runHook runs a hook in Python, if installed, against a control whose first answer is an error.
 func runHook(t *testing.T, command []string, at string) {
 	t.Helper()
 	if _, err := exec.LookPath(command[0]); err != nil {
@@ -326,8 +325,8 @@ func runHook(t *testing.T, command []string, at string) {
 	}
 }
 
-// An answer that flows must be able to come to its end: the grace period is longer than the hook
-// and the server's shutdown.
+// A streaming answer must be able to end: the grace period is longer than the hook and the server's
+// shutdown.
 func TestServersEndTheirAnswers(t *testing.T) {
 	seen := 0
 	check := func(at string, s *corev1.PodSpec, annotations map[string]string) {
@@ -378,8 +377,8 @@ func TestServersEndTheirAnswers(t *testing.T) {
 	}
 }
 
-// What an object names in its own folder, or in manifests/base, is there.
-func TestNamesAreThere(t *testing.T) {
+// Objects that a manifest names exist in its folder or in manifests/base.
+func TestReferencedNamesExist(t *testing.T) {
 	all := built(t)
 	has := func(folder, kind, namespace, name string) bool {
 		return slices.ContainsFunc(slices.Concat(all[folder], all["base"]), func(o *unstructured.Unstructured) bool {

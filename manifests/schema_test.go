@@ -144,8 +144,8 @@ func TestObjectsFitTheirSchemas(t *testing.T) {
 		}
 	}
 
-	// The same pools by the CRD of the inference extension, in the place of ours. Up to 1.5 it
-	// wants a picker.
+	// The same pools with the CRD of the inference extension instead of ours. Up to version 1.5
+	// that CRD requires a picker.
 	for _, crd := range gie {
 		if defines(crd).Kind != "InferencePool" || defines(crd).Group != "inference.networking.k8s.io" {
 			continue

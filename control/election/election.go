@@ -29,10 +29,10 @@ const (
 	releaseTimeout = 2 * time.Second
 )
 
-// Election runs a control's leadership terms. A term starts with the Lease and ends when another
-// holder is seen. A Lease that expires does not end it: without the API server, an outage, in which
-// no other control leads either, looks like being cut off. The term is paused, and resumes if no
-// other control held the Lease.
+// Election runs a control's leadership terms. A term starts when this control gets the Lease, and
+// ends when another control has it. An expired Lease does not end the term, because this control
+// cannot tell an outage of the API server, in which no other control leads, from losing its own
+// connection. It pauses the term instead, and resumes it if no other control got the Lease.
 type Election struct {
 	Lock resourcelock.Interface
 	Log  *slog.Logger
@@ -53,8 +53,8 @@ func New(client kubernetes.Interface, namespace, pod string, log *slog.Logger) E
 	}
 }
 
-// Term runs a leadership term until ctx ends. Pauses reports true when it is unknown who leads, and
-// false when the term resumes. The term must receive at any time.
+// Term runs a leadership term until ctx ends. Pauses sends true when this control may have lost the
+// lead, and false when the term resumes. The term must always receive from it.
 type Term func(ctx context.Context, pauses <-chan bool) error
 
 // event is an event of the Lease.

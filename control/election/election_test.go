@@ -27,8 +27,8 @@ const (
 	retryPeriod   = 2 * time.Second
 )
 
-// lease is a Lease that controls without connection cannot reach. It rejects writes that do not
-// know the last version.
+// lease is a Lease. Controls without connection cannot reach it. It rejects writes that are not
+// based on the last version.
 type lease struct {
 	mu      sync.Mutex // guards the following
 	record  *resourcelock.LeaderElectionRecord
@@ -192,7 +192,7 @@ func (s *terms) stop(name string) {
 	}
 }
 
-// after waits, and checks who leads and whose terms run.
+// after waits, and checks which control leads and which terms run.
 func (s *terms) after(d time.Duration, leads string, on ...string) {
 	s.t.Helper()
 	time.Sleep(d)
@@ -227,8 +227,8 @@ func twoControls(t *testing.T, script func(s *terms)) {
 	})
 }
 
-// An outage does not end a term. The old leader resumes, even if others come first. If it has died,
-// another leads.
+// An outage does not end a term. The old leader resumes, even if other controls reconnect first. If
+// it has ended meanwhile, another control leads.
 func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTerms(t)
@@ -267,7 +267,7 @@ func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 
 // A control without connection pauses before another may start, and ends its term when it sees the
 // other.
-func TestWhoIsCutOffIsReplaced(t *testing.T) {
+func TestDisconnectedLeaderIsReplaced(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.cutOff("a")
 		s.after(retryPeriod+renewDeadline+time.Second, "", "a1")
@@ -310,7 +310,7 @@ func TestATermIsPausedBeforeItEndsForAnother(t *testing.T) {
 		b.HolderIdentity, b.LeaderTransitions = "b", b.LeaderTransitions+1
 		l.record, l.version = &b, l.version+1
 		l.mu.Unlock()
-		time.Sleep(renewDeadline + retryPeriod + 2*time.Second) // and not any more, of which it hears nothing
+		time.Sleep(renewDeadline + retryPeriod + 2*time.Second) // the change of the leader is not seen
 		close(hears)
 		<-ended
 		if want := []bool{true, false, true}; !slices.Equal(heard, want) {
@@ -365,7 +365,7 @@ func TestAControlThatStopsGivesTheLeaseBack(t *testing.T) {
 }
 
 // A control that does not lead has no Lease to release.
-func TestAControlThatDoesNotLeadLeavesTheLease(t *testing.T) {
+func TestFollowerDoesNotReleaseTheLease(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.stop("b")
 		s.lease.mu.Lock()
@@ -419,8 +419,8 @@ func TestATermDoesNotGoOnWithALeaseThatIsLost(t *testing.T) {
 	})
 }
 
-// A waiting control knows the leader, and its successor.
-func TestWhoLeadsIsHeardByOthers(t *testing.T) {
+// A control that does not lead sees the leader, and its successor.
+func TestFollowersSeeTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lease{record: &resourcelock.LeaderElectionRecord{HolderIdentity: "b", LeaseDurationSeconds: 15}}
 		var mu sync.Mutex // guards heard

@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// watched is a lock that counts changes of the holder, and gives the last holder precedence after
-// an outage: other controls treat their old observation as new, and wait a whole lease duration.
-// The last leader knows most, and extprocs keep their connection to it.
+// watched is a lock that counts changes of the holder. After an outage it gives the last holder
+// precedence: other controls treat their old observation as new, and wait for a whole lease
+// duration. The last leader has the most recent state, and extprocs are connected to it.
 //
 // It limits the time of every call; otherwise a lost request would block long after the API server
 // is back. It logs an outage once. It is for one elector at a time.

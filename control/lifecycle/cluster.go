@@ -34,9 +34,11 @@ type ClusterConfig struct {
 	ObjectsNamespace string
 	// Pod is the pod of this control. The Lease is in its namespace.
 	Pod objects.Name
-	// PodIP is where extprocs reach the pod; empty: they are not directed to it.
+	// PodIP is the address at which extprocs reach the pod. If it is empty, control does not
+	// announce one.
 	PodIP string
-	// CredentialsDir is where the Secret with certificate and tokens is copied; empty: not at all.
+	// CredentialsDir is the folder into which control copies the Secret with certificate and
+	// tokens; empty: no folder.
 	CredentialsDir string
 	// Listen is where control serves extprocs.
 	Listen []string
@@ -48,8 +50,8 @@ type ClusterConfig struct {
 	Log                      *slog.Logger
 }
 
-// Cluster is a control of several in a cluster. It leads while it holds their Lease. Make one with
-// [NewCluster].
+// Cluster is one of several controls in a cluster. It leads while it holds their Lease. Make one
+// with [NewCluster].
 type Cluster struct {
 	ClusterConfig
 	pod    pods.Pod

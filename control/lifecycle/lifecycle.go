@@ -1,6 +1,6 @@
-// Package lifecycle runs a control: it serves all the time, and decides during its leadership
-// terms. A control runs alone beside a folder of objects, where it always leads, or in a cluster,
-// where the holder of a Lease leads. [Deployment] is the difference.
+// Package lifecycle runs a control: it serves all the time, and makes decisions during its
+// leadership terms. Beside a folder of objects there is one control, which always leads. In a
+// cluster the holder of a Lease leads. A [Deployment] is one of these two.
 package lifecycle
 
 import (
@@ -40,13 +40,15 @@ type Config struct {
 // Deployment is how a control is deployed: [Alone] or in a [Cluster]. Leads reports whether the
 // term is not paused: while it is false, the Deployment writes nothing.
 type Deployment interface {
-	// Credentials completes what serves callers. It may wait for the API server until ctx ends.
+	// Credentials completes the credentials in the configuration of the gRPC server. It may wait
+	// for the API server until ctx ends.
 	Credentials(ctx context.Context, c *serve.Config) error
 	// Lead calls term for each leadership term of this control, until ctx ends.
 	Lead(ctx context.Context, term election.Term) error
 	// Leader returns the address of the leader. Nil: there is no other control.
 	Leader() func(ctx context.Context) (netip.Addr, error)
-	// Open opens what earlier leaders stored, and returns the writer of objects' status.
+	// Open opens the store with the state of earlier leaders, and returns the writer of objects'
+	// status.
 	Open(ctx context.Context, leads func() bool) (store.Memory, StatusWriter, error)
 	// KeepGateways reports the state of Gateways, and makes their pods if asked to, until ctx ends.
 	KeepGateways(ctx context.Context, leads func() bool, gateways *broadcast.Value[conditions.Input], report func(conditions.Input)) error
@@ -56,13 +58,13 @@ type Deployment interface {
 	ServeEnvoys(ctx context.Context, s controller.Service) error
 }
 
-// StatusWriter writes what became of objects into their status.
+// StatusWriter writes the state of objects into their status.
 type StatusWriter interface {
 	SetWorld(w *objects.World)
 	SetGateways(in conditions.Input)
 }
 
-// Runtime is what a control has for as long as the process lives. Make one with [New].
+// Runtime is the part of a control that lives as long as the process. Make one with [New].
 type Runtime struct {
 	// Worlds has the latest objects. The caller sets them.
 	Worlds *broadcast.Value[objects.World]

@@ -27,7 +27,7 @@ func (o opening) Open(ctx context.Context, leads func() bool) (store.Memory, Sta
 	return o.open(ctx, leads)
 }
 
-// config is what each test needs.
+// config returns the settings that each test needs.
 func config() Config {
 	return Config{Meter: metrics.New(), Log: slog.New(slog.DiscardHandler), Ready: func() {}}
 }

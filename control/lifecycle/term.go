@@ -15,10 +15,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// term is a leadership term: this control decides until ctx ends. Nothing of its state outlives it.
+// term is a leadership term: this control makes decisions until ctx ends. All of its state ends
+// with it.
 //
-// Pauses reports true when nobody can know who leads, and false when this control leads again.
-// During a pause control serves extprocs with the state that it has, and calls no engine.
+// Pauses sends true when this control may have lost the lead, and false when it leads again. During
+// a pause control serves extprocs with the state that it has, and calls no engine.
 func (r *Runtime) term(ctx context.Context, pauses <-chan bool) (err error) {
 	var paused atomic.Bool
 	leads := func() bool { return !paused.Load() }
@@ -91,8 +92,8 @@ func (r *Runtime) term(ctx context.Context, pauses <-chan bool) (err error) {
 	return group.Wait()
 }
 
-// open opens what earlier terms stored. This may take as long as the API server is away, so open
-// follows pauses meanwhile.
+// open opens the store with the state of earlier terms. This may last as long as an outage of the
+// API server, so open follows pauses meanwhile.
 func (r *Runtime) open(ctx context.Context, pauses <-chan bool, paused *atomic.Bool) (m store.Memory, s StatusWriter, err error) {
 	opened := make(chan struct{})
 	go func() {

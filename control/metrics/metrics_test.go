@@ -92,7 +92,7 @@ func deciding(t *testing.T, m *metrics.Meter) (*placementserver.Server, *place.P
 	return board, placer
 }
 
-func TestWhatControlSaysOfItself(t *testing.T) {
+func TestMetricsOfControl(t *testing.T) {
 	m := metrics.New()
 	m.LoadCalled(3*time.Second, 2*time.Second)
 	m.LoadEnded(4*time.Second, false)
@@ -161,7 +161,7 @@ func TestReadyWithObjects(t *testing.T) {
 }
 
 // Sources of models are shown to this machine only, whatever the metrics address is.
-func TestModelsAreToldOnLoopbackAlone(t *testing.T) {
+func TestModelsAreServedOnLoopbackOnly(t *testing.T) {
 	m := metrics.New()
 	h := m.Handler(nil)
 	if code, said := get(t, h, loopback, "/models"); code != http.StatusServiceUnavailable ||
@@ -192,8 +192,9 @@ func TestModelsAreToldOnLoopbackAlone(t *testing.T) {
 	}
 }
 
-// Placement is shown to this machine only, by the leader; other controls name the leader if known.
-func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
+// The leader serves its placement only on loopback. Other controls answer with the name of the
+// leader, if known.
+func TestPlacementIsServedOnLoopbackOnly(t *testing.T) {
 	m := metrics.New()
 	h := m.Handler(nil)
 	for _, c := range []struct{ leader, want string }{

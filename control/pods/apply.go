@@ -35,8 +35,8 @@ type kind struct {
 	informer cache.SharedIndexInformer
 	patch    func(ctx context.Context, name string, how types.PatchType, text []byte, o metav1.PatchOptions) (metav1.Object, error)
 	delete   func(ctx context.Context, name string, o metav1.DeleteOptions) error
-	// version changes when the wanted content of an object is written, and for some kinds at other
-	// times too.
+	// version changes when something writes the wanted content of an object, and for some kinds at
+	// other times too.
 	version func(metav1.Object) string
 }
 

@@ -94,7 +94,7 @@ spec: {gatewayClassName: headgate, listeners: [{name: a, port: 80, protocol: HTT
 `
 
 // Each check reads a Secret, so a new route somewhere must not queue every Gateway.
-func TestGatewaysAreLookedAtThatHaveChanged(t *testing.T) {
+func TestOnlyChangedGatewaysAreReconciled(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	a, b := gateway.Name(objects.Name{Namespace: "ns", Name: "a"}), gateway.Name(objects.Name{Namespace: "ns", Name: "b"})
@@ -117,7 +117,7 @@ func TestGatewaysAreLookedAtThatHaveChanged(t *testing.T) {
 
 // Objects of a deleted Gateway may be seen before the Gateways are known. They wait: they are
 // neither deleted nor dropped from the queue.
-func TestWhatIsLeftWaitsUntilGatewaysAreKnown(t *testing.T) {
+func TestLeftoversWaitUntilGatewaysAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
 		defer k.queue.ShutDown()
@@ -138,7 +138,7 @@ func TestWhatIsLeftWaitsUntilGatewaysAreKnown(t *testing.T) {
 }
 
 // An API server that does not answer is reported like one that rejects the call.
-func TestAGatewayIsToldThatNobodyAnswers(t *testing.T) {
+func TestGatewayReportsAnAPIServerOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
 		defer k.queue.ShutDown()
@@ -153,7 +153,7 @@ func TestAGatewayIsToldThatNobodyAnswers(t *testing.T) {
 }
 
 // A new Gateway does not inherit the fault of a deleted one of its name.
-func TestAFaultGoesWithItsGateway(t *testing.T) {
+func TestFaultOfADeletedGatewayIsRemoved(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	of := objects.Name{Namespace: "ns", Name: "a"}
@@ -205,7 +205,7 @@ func TestADeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
 }
 
 // Nothing of a deleted Gateway is kept: Gateways come and go while a control runs.
-func TestWhatWasMadeOfAGatewayIsForgottenWithIt(t *testing.T) {
+func TestResourcesOfADeletedGatewayAreDropped(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	k.Client = answers{http.StatusOK, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"headgate-identities"}}`}.client(t)
@@ -271,8 +271,8 @@ func TestASuccessResetsTheRetryDelay(t *testing.T) {
 	}
 }
 
-// An address is unusable if the API server says that it is invalid. Other errors do not matter.
-func TestAnAddressIsToldToBeUnusableWhereItIs(t *testing.T) {
+// An address is unusable only if the API server calls it invalid. Other errors do not count.
+func TestOnlyInvalidAddressesAreUnusable(t *testing.T) {
 	in := known(t, strings.Replace(twoGateways, "spec: {", "spec: {addresses: [{value: 10.0.0.1}], ", 1))
 	asks, asksNot := in.Attachments.Gateways[0], in.Attachments.Gateways[1]
 	invalid, forbidden := apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "s", nil),
@@ -289,7 +289,7 @@ func TestAnAddressIsToldToBeUnusableWhereItIs(t *testing.T) {
 }
 
 // Certificates expire, so every Gateway is checked periodically.
-func TestGatewaysAreLookedAtForTheirCertificates(t *testing.T) {
+func TestGatewaysAreReconciledForCertificates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -352,7 +352,7 @@ func TestOnlyTheLeaderMakesAndDeletes(t *testing.T) {
 		for _, name := range all {
 			k.reconcile(t.Context(), name)
 		}
-		if took := time.Since(begin); took > 0 || len(k.faults) > 0 { // who calls this API server waits
+		if took := time.Since(begin); took > 0 || len(k.faults) > 0 { // a call of this API server would wait
 			t.Errorf("it took %v, with the faults %v", took, k.faults)
 		}
 		time.Sleep(retryInterval)

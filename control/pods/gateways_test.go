@@ -151,7 +151,7 @@ func systemOf(t *testing.T) kubernetes.Interface {
 
 // The objects of a Gateway are created with it, updated, corrected, and deleted with it, even if no
 // control ran when the Gateway was deleted.
-func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
+func TestObjectsOfAGatewayFollowIt(t *testing.T) {
 	client := systemOf(t)
 	ctx := t.Context()
 	k := keep(t, client, oneGateway("g", ""))
@@ -279,7 +279,7 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 }
 
 // With missing settings, running objects stay, and no new ones are made.
-func TestAGatewayWhoseSettingsAreGoneRunsOn(t *testing.T) {
+func TestGatewayKeepsRunningWithoutItsSettings(t *testing.T) {
 	client := systemOf(t)
 	k := keep(t, client, oneGateway("g", ""))
 	k.await("all is made", func() bool { return k.made("g") == everything })
@@ -298,7 +298,7 @@ func TestAGatewayWhoseSettingsAreGoneRunsOn(t *testing.T) {
 
 // A Gateway without an accepted listener keeps its Service and address, but nothing can reach it.
 // If it never had one, it has no Service.
-func TestAGatewayWhoseListenersAreAllRefusedKeepsItsAddress(t *testing.T) {
+func TestGatewayWithoutValidListenersKeepsItsAddress(t *testing.T) {
 	client := systemOf(t)
 	refused := func(name string) string {
 		return strings.Replace(oneGateway(name, ""), "protocol: HTTP", "protocol: example.com/OTHER", 1)
@@ -371,7 +371,7 @@ func TestAGatewayHasTheAddressThatItAsksFor(t *testing.T) {
 }
 
 // Controls share the answers of their Envoys.
-func TestControlsShareWhatEnvoysSay(t *testing.T) {
+func TestControlsShareAnswersOfEnvoys(t *testing.T) {
 	client := systemOf(t)
 	run := func(name string) *pods.Peers {
 		p := pods.Pod{Client: client, Namespace: system, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}.Peers(name)

@@ -18,8 +18,8 @@ import (
 	"github.com/headgate/headgate/control/attach/controller"
 )
 
-// EnvoysName is the name of the ConfigMap with one key per control: the name of its pod. The value
-// is what it has seen of Envoys.
+// EnvoysName is the name of the ConfigMap in which controls share the answers of Envoys. Each
+// control has a key, the name of its pod.
 const EnvoysName = "headgate-envoys"
 
 const (
@@ -88,8 +88,8 @@ func (p *Peers) Seen() (map[string]controller.Seen, <-chan struct{}) {
 	return all, p.changed
 }
 
-// Run writes what this control has seen, and reads what the others have, until ctx ends. Its own
-// report expires soon after.
+// Run writes the report of this control, and reads those of the others, until ctx ends. The report
+// of this control expires soon after.
 func (p *Peers) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(p.pod.Client, 0, informers.WithNamespace(p.pod.Namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {

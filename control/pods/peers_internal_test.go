@@ -20,7 +20,7 @@ import (
 )
 
 // A report counts while its control sends heartbeats. A heartbeat alone is no change.
-func TestWhatOtherControlsHaveSeenCountsForAWhile(t *testing.T) {
+func TestReportsOfOtherControlsExpire(t *testing.T) {
 	p := Pod{}.Peers("own")
 	now := time.Unix(1000, 0)
 	tell := func(what string, changes bool, do func()) map[string]controller.Seen {
@@ -73,7 +73,7 @@ func (w *recorder) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // The report of a dead control is removed; that of a living control stays.
-func TestWhatControlsSaidThatAreGoneIsTakenAway(t *testing.T) {
+func TestReportsOfDeletedControlsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := new(recorder)
 		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: server})
@@ -136,7 +136,7 @@ func (oneMap) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // The report of a dead control expires without any event.
-func TestWhatADeadControlSaidEnds(t *testing.T) {
+func TestReportsOfADeadControlExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: oneMap{},
 			ContentConfig: rest.ContentConfig{ContentType: "application/json"}})

@@ -57,8 +57,9 @@ func call(s *Server, method, path string, ctx context.Context) (code int, words 
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// A hook is answered when nothing is left to move and every extproc knows, or after its timeout.
-func TestAHookWaitsUntilAllIsMovedAndKnown(t *testing.T) {
+// A hook is answered when all models are moved and every extproc has confirmed it, or after its
+// timeout.
+func TestHookWaitsUntilModelsAreMovedAndConfirmed(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(p *placer)
 		after   time.Duration
@@ -93,9 +94,9 @@ func TestAHookWaitsUntilAllIsMovedAndKnown(t *testing.T) {
 	}
 }
 
-// If there is nothing to wait for, the answer says why: at once, or after the time that objects may
-// be late.
-func TestWhatAHookIsTold(t *testing.T) {
+// If there is nothing to wait for, the answer gives the reason: at once, or after the time by which
+// objects may be late.
+func TestAnswersToHooks(t *testing.T) {
 	for name, c := range map[string]struct {
 		path    string
 		change  func(*place.Migration)
@@ -146,8 +147,8 @@ func TestAHookMayBeSoonerThanTheObjects(t *testing.T) {
 	})
 }
 
-// A waiting caller gets an answer when another control takes the lead, may cancel, and is rejected
-// if too many wait.
+// A waiting caller gets an answer when another control becomes the leader. It may cancel. If too
+// many callers wait, a further one is rejected.
 func TestAHookDoesNotWaitForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(quiet())

@@ -33,7 +33,7 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
+func TestUnauthenticatedCallsAreRejectedAtTheStart(t *testing.T) {
 	certs, root := pair(t)
 	other, _ := pair(t)
 	f := files{certs, write(t, "one\n"), write(t, "two"), filepath.Join(certs, "tls.crt"), filepath.Join(other, "tls.crt"), write(t, "")}
@@ -107,9 +107,9 @@ func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
 	}
 }
 
-// For other machines, each service needs its own token or certificate; on this machine none. Health
-// is open, and reflection is for callers of any service.
-func TestWhoMayCall(t *testing.T) {
+// Other machines need a token or a certificate for each service, and callers on this machine need
+// none. Health is open, and reflection is open to the callers of any service.
+func TestAuthentication(t *testing.T) {
 	certs, extproc := pair(t)
 	meshCerts, client := pair(t)
 	_, stranger := pair(t)

@@ -104,7 +104,8 @@ func services(t *testing.T, client reflectionv1.ServerReflectionClient) (names [
 	return names
 }
 
-// The end of a term waits for calls, and cancels waiting ones: what they use is closed afterwards.
+// At its end, a term cancels waiting calls, and waits for all calls to end, because their resources
+// are closed afterwards.
 func TestATermEndsWithItsCalls(t *testing.T) {
 	s := newServer(t, serve.Config{})
 	conn := dial(t, serveAt(t, s, true), insecure.NewCredentials())
@@ -150,7 +151,7 @@ func TestATermEndsWithItsCalls(t *testing.T) {
 }
 
 // A call that succeeds while the term ends returns its result.
-func TestACallThatIsDoneIsToldSo(t *testing.T) {
+func TestWriteReturnsWhenDone(t *testing.T) {
 	s := newServer(t, serve.Config{})
 	conn := dial(t, serveAt(t, s, true), insecure.NewCredentials())
 	m := lateMesh{begun: make(chan struct{})}

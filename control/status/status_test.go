@@ -60,7 +60,7 @@ func run(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-func TestWhoDoesNotAnswer(t *testing.T) {
+func TestServersThatDoNotAnswer(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
 	is := func(code int, words string) string {

@@ -58,7 +58,7 @@ func (c cluster) pod() (uid string, conditions []string) {
 
 // The condition of a pod says whether models load there, beside others' conditions. A pod that
 // replaced it is not changed. Without the right, control retries.
-func TestAPodSaysWhetherModelsLoad(t *testing.T) {
+func TestPodConditionReportsLoads(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(fmt.Sprintf(podWithGate, 1))
 	uid, _ := c.pod()

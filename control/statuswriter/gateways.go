@@ -129,8 +129,8 @@ func putFinalizer(o client.Object, want *conditions.Status) bool {
 	return !slices.Equal(before, o.GetFinalizers())
 }
 
-// meant reports whether a status is for this object. If the object was replaced, or is newer than
-// the World, another status follows.
+// meant reports whether a status is for this object. It is not if the object was replaced, or is
+// newer than the World; then a later status is.
 func meant(o client.Object, want *conditions.Status) bool {
 	return (want.UID == "" || want.UID == string(o.GetUID())) && o.GetGeneration() <= want.Generation
 }

@@ -178,8 +178,7 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 		t.Errorf("then it asks for %q, want %q", again, want)
 	}
 
-	// A leader that continues writes only changes. New objects that belong to others cost no
-	// requests.
+	// A new leader writes only changes. New objects of other controllers cause no requests.
 	r := c.open(typed, always)
 	before := len(c.Calls("writer"))
 	r.SetGateways(in)
@@ -235,7 +234,7 @@ func (i interruptedStatus) Update(ctx context.Context, o client.Object, options 
 
 // The status of other controllers stays, also when it is written concurrently. Ours is removed when
 // it no longer applies.
-func TestWhatOtherControllersSayStays(t *testing.T) {
+func TestStatusOfOtherControllersStays(t *testing.T) {
 	c := newGateways(t)
 	typed := c.typed(gatewayWriter(c, "writer"))
 	admin := c.typed(c.Admin())
@@ -328,7 +327,7 @@ func manifestsControl(c cluster) *rest.Config {
 
 // A GatewayClass in use has Gateway API's finalizer, so it exists until its last Gateway is gone,
 // and deleting it stops nothing. Other finalizers stay, also those added concurrently.
-func TestAGatewayClassIsThereUntilItsLastGatewayIsGone(t *testing.T) {
+func TestGatewayClassOutlivesItsGateways(t *testing.T) {
 	c := newGateways(t)
 	const user = "system:serviceaccount:headgate-system:headgate-control"
 	const other, late = "example.com/other", "example.com/late"
@@ -397,7 +396,7 @@ func TestAGatewayClassIsThereUntilItsLastGatewayIsGone(t *testing.T) {
 }
 
 // Only the leader of several controls writes. An object that is gone is no error.
-func TestWhoDoesNotLeadSaysNothingOfGateways(t *testing.T) {
+func TestFollowerWritesNoGatewayStatus(t *testing.T) {
 	c := newGateways(t)
 	follower := c.open(c.typed(gatewayWriter(c, "follower")), func() bool { return false })
 	leader := c.open(c.typed(gatewayWriter(c, "leader")), always)
@@ -448,7 +447,7 @@ func busy(routes int) conditions.Input {
 
 // The status of a new Gateway is written soon, however many HTTPRoutes and Models are queued. These
 // get their turn, although the Gateway changes with each of them.
-func TestGatewaysAreWrittenFirstAndHoldUpNobody(t *testing.T) {
+func TestGatewaysAreWrittenFirstWithoutDelayingOthers(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		r.SetGateways(busy(100))
 		for i := range 100 {
@@ -490,7 +489,7 @@ func TestGatewaysAreWrittenFirstAndHoldUpNobody(t *testing.T) {
 }
 
 // A status that the API server rejects is not retried with each World, only when it changes.
-func TestAStatusThatIsRefusedIsNotTriedAgain(t *testing.T) {
+func TestRejectedStatusIsNotRetried(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.mu.Lock()
 		s.invalid = "r000"
@@ -516,7 +515,7 @@ func TestAStatusThatIsRefusedIsNotTriedAgain(t *testing.T) {
 
 // A new plan may come during a write. Then the new status is written too. An unchanged plan costs
 // no request.
-func TestAPlanThatComesDuringAWriteIsTold(t *testing.T) {
+func TestPlanDuringAWriteIsReported(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.during = sync.OnceFunc(func() { r.SetGateways(busy(0)) })
 		in := busy(0)
@@ -539,7 +538,7 @@ func TestAPlanThatComesDuringAWriteIsTold(t *testing.T) {
 }
 
 // The statuses of a deleted Gateway's routes are removed, also those that were still queued.
-func TestWhatWasSaidOfAGatewayGoesWithIt(t *testing.T) {
+func TestStateOfADeletedGatewayIsDropped(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.parents = make(map[string][]gatewayv1.RouteParentStatus)
 		for i := range 100 {
@@ -575,7 +574,7 @@ func TestWhatWasSaidOfAGatewayGoesWithIt(t *testing.T) {
 
 // The class reports the supported version from the start, and within a minute after a change.
 // Without the right to read it, the rest is written, and the missing right is logged once.
-func TestTheClassSaysWhetherTheReleaseIsKnown(t *testing.T) {
+func TestClassReportsTheReleaseOfGatewayAPI(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		const crd = "gateways.gateway.networking.k8s.io"
 		set := func(release string, may bool) {
@@ -631,7 +630,7 @@ func TestTheClassSaysWhetherTheReleaseIsKnown(t *testing.T) {
 }
 
 // Objects that refer to none of our Gateways cost no requests.
-func TestWhatIsNotOursCostsNothing(t *testing.T) {
+func TestForeignObjectsCauseNoWork(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		s.gone = "r000"
 		with := func(uid string, generation int64) conditions.Input {
@@ -658,7 +657,7 @@ func TestWhatIsNotOursCostsNothing(t *testing.T) {
 }
 
 // A kind that may not be listed does not delay others, and is logged once.
-func TestAKindThatMayNotBeListedHoldsUpNoOther(t *testing.T) {
+func TestUnlistableKindDoesNotDelayOthers(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		s.mu.Lock()
 		s.denied = "HTTPRouteList"

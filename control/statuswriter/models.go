@@ -160,7 +160,7 @@ func misfits(err error) bool {
 	return ok && apierrors.IsInvalid(err) && (status.ErrStatus.Details == nil || len(status.ErrStatus.Details.Causes) == 0)
 }
 
-// forget drops a model that is gone, unless a runtime may have it. The caller holds mu.
+// forget drops a model without an object, unless a runtime may have it. The caller holds mu.
 func (r *Writer) forget(key modelKey) {
 	if m := r.models[key]; m != nil && len(m.asked) == 0 {
 		delete(r.models, key)

@@ -20,7 +20,7 @@ const inPool = "default/p"
 
 // The state of a copy at a runtime is in the Model's status before the call, and another control
 // finds it there, with the runtime's state. Other parts of the status do not affect that.
-func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
+func TestRequestsToARuntimeAreStored(t *testing.T) {
 	c := newCluster(t)
 	typed := c.typed(c.Admin())
 	r := c.open(typed, always)
@@ -104,7 +104,7 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 
 // A load may begin before its Model's status is queued: the copy names its Model. It is not written
 // into a Model that replaced it.
-func TestWhatIsAskedIsWrittenIntoItsOwnModel(t *testing.T) {
+func TestCopiesAreWrittenToTheirModel(t *testing.T) {
 	c := newCluster(t)
 	r := c.open(c.typed(c.Admin()), always)
 	defer r.Close()
@@ -137,7 +137,7 @@ func TestWhatIsAskedIsWrittenIntoItsOwnModel(t *testing.T) {
 }
 
 // Without a Model a copy cannot be stored. A control that may not lead writes nothing.
-func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
+func TestWriterRejectsInvalidModels(t *testing.T) {
 	c := newCluster(t)
 	typed := c.typed(c.Admin())
 	var leads atomic.Bool
@@ -167,7 +167,7 @@ func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
 
 // An unchanged status is not written again, nor one with only another time of last use; also by the
 // next control.
-func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
+func TestOnlyChangedModelStatusIsWritten(t *testing.T) {
 	c := newCluster(t)
 	made := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
 		Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}

@@ -222,9 +222,9 @@ func TestAStatusIsOfTheLatestGeneration(t *testing.T) {
 	})
 }
 
-// While it is unknown who leads, control does not write what must be written before a call to an
-// engine.
-func TestWhoMayNotLeadWritesNoCopy(t *testing.T) {
+// While control may have lost the lead, it does not write the records that must precede a call to
+// an engine.
+func TestPausedLeaderWritesNoCopy(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
 		r.PutStatuses([]store.Status{record("a", "no room")})
 		time.Sleep(time.Minute)
@@ -244,7 +244,7 @@ func TestWhoMayNotLeadWritesNoCopy(t *testing.T) {
 func taken(context.Context) error { return nil }
 
 // An API server that is away gets no more requests for that, and the log does not fill.
-func TestWhatCannotBeWrittenWaits(t *testing.T) {
+func TestFailedWritesWait(t *testing.T) {
 	paced(t, func(context.Context) error { return errors.New("connection refused") },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 			r.PutStatuses([]store.Status{record("a", "no room")})
@@ -306,7 +306,7 @@ func TestLLMRoutesAreWrittenFirst(t *testing.T) {
 }
 
 // With 20 Worlds per second, statuses that are up to date do not delay others.
-func TestWhatIsWrittenIsNotDueAgain(t *testing.T) {
+func TestWrittenStatusesAreNotDueAgain(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 			w := new(objects.World)
@@ -328,7 +328,7 @@ func TestWhatIsWrittenIsNotDueAgain(t *testing.T) {
 }
 
 // A kind that may not be written does not delay others, and is retried every second.
-func TestAKindThatIsRefusedHoldsUpNoOther(t *testing.T) {
+func TestRejectedKindDoesNotDelayOthers(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 			var allows atomic.Bool
@@ -378,7 +378,7 @@ func TestAKindThatIsRefusedHoldsUpNoOther(t *testing.T) {
 }
 
 // A new World may come during a write. Then the new status is written too.
-func TestAWorldThatComesDuringAWriteIsReported(t *testing.T) {
+func TestWorldDuringAWriteIsReported(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 			r.SetWorld(worldWith("r", "sql"))
@@ -409,8 +409,8 @@ func TestAnAPIServerWithoutOurKindsHasNothingToRemember(t *testing.T) {
 	})
 }
 
-// What changes while it is unknown who leads is written when that is known again.
-func TestWhatWaitedForADecisionIsWritten(t *testing.T) {
+// Changes while control may have lost the lead are written when it leads again.
+func TestDelayedChangesAreWritten(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
 			leads.Store(false)
@@ -430,7 +430,7 @@ func TestWhatWaitedForADecisionIsWritten(t *testing.T) {
 }
 
 // A pod has 30 s to end.
-func TestAMemoryClosesThoughNobodyAnswers(t *testing.T) {
+func TestWriterClosesDuringAnOutage(t *testing.T) {
 	hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	paced(t, hangs, func(t *testing.T, _ *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		r.PutStatuses([]store.Status{record("a", "no room"), record("b", "no room"), record("c", "no room")})
@@ -496,7 +496,7 @@ func TestAModelThatIsGoneIsForgotten(t *testing.T) {
 
 // The copies of a runtime's earlier incarnation are dropped. Otherwise the next leader would take
 // them for the current incarnation's, and the runtime for restarted since.
-func TestWhatARuntimeHadInAnEarlierLifeIsForgotten(t *testing.T) {
+func TestCopiesOfAnEarlierIncarnationAreDropped(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 			if err := r.PutModel(made)(); err != nil {
@@ -545,7 +545,7 @@ func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 }
 
 // An outage does not fail a load; a missing place to store it does.
-func TestWhatMayBeRememberedLaterIsToldApart(t *testing.T) {
+func TestRetryableErrorsAreDistinguished(t *testing.T) {
 	paced(t, func(context.Context) error { return errors.New("connection refused") },
 		func(t *testing.T, _ *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
 			asked := store.Copy{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}

@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-func TestKubectlGetTellsAPersonWhatIsGoingOn(t *testing.T) {
+func TestKubectlGetColumns(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(", endpointPickerRef: {name: headgate, port: {number: 9002}}"))
 	c.Apply(route("a", "{backendRefs: [{name: p}], modelNames: [sql, text-to-sql], adapter: {name: sql-v2}}"))
@@ -55,7 +55,7 @@ p | {"app":"llama"} | [{"number":8000}] | headgate
 	c.NothingDenied("writer")
 }
 
-func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
+func TestConditionsExplainIgnoredParts(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(route("a", "{backendRefs: [{name: p}], modelNames: [sql]}"))
 	c.Await("another second begins: times of creation have no finer grain", func() bool {
@@ -107,7 +107,7 @@ func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 
 // Of two Models with one id the older one has it, and the other's status says so. When the older is
 // gone, the other gets a normal status.
-func TestAModelWhoseIDIsAnothersIsNotAccepted(t *testing.T) {
+func TestModelWithATakenIDIsNotAccepted(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))
 	twin := func(name string) string {
@@ -160,7 +160,7 @@ func TestALongMessageIsCut(t *testing.T) {
 
 // A replaced object (kubectl replace --force) gets its status again, although nothing else has
 // changed.
-func TestWhatIsMadeAgainGetsItsStatusAgain(t *testing.T) {
+func TestReplacedObjectGetsItsStatus(t *testing.T) {
 	c := newCluster(t)
 	r := c.open(c.typed(writer(c)), always)
 	defer r.Close()

@@ -44,10 +44,10 @@ const (
 	closeTimeout = 5 * time.Second
 )
 
-// maxDelays is how long a status of a kind waits behind others that become due later; missing kinds
-// do not wait. So the status of a new Gateway or LLMRoute is written soon, however many HTTPRoutes
-// and Models are queued; and HTTPRoutes get their turn although their Gateway changes with each of
-// them.
+// maxDelays is the time after which a queued status precedes statuses of other kinds, by kind.
+// Missing kinds have no delay. So control writes the status of a new Gateway or LLMRoute soon, even
+// if many HTTPRoutes and Models are queued; and HTTPRoutes get their turn even if their Gateway
+// changes with each of them.
 var maxDelays = map[string]time.Duration{
 	objects.HTTPRouteKind: 5 * time.Second, objects.GRPCRouteKind: 5 * time.Second, pool.Kind: 5 * time.Second,
 	v1alpha1.ModelKind: time.Hour,
@@ -104,8 +104,8 @@ type Writer struct {
 
 var _ store.Memory = (*Writer)(nil)
 
-// subject is what a status belongs to: a model by its key, other objects by name. A kind alone
-// means all of that kind.
+// subject identifies the object of a status: a model by its key, other objects by name. A kind
+// without name means all objects of that kind.
 type subject struct {
 	kind string
 	name objects.Name
@@ -187,7 +187,7 @@ func (r *Writer) Close() error {
 	return nil
 }
 
-// run writes what is queued, at a limited rate.
+// run writes the queued statuses, at a limited rate.
 func (r *Writer) run() {
 	defer close(r.done)
 	timer := time.NewTimer(writeInterval)

@@ -134,7 +134,7 @@ func empty() conditions.Input {
 
 // The objects may be newer than the World: one may have been deleted, and another created with its
 // name. That one does not get the old one's status.
-func TestNothingIsWrittenOfAnObjectToItsNamesake(t *testing.T) {
+func TestReplacedObjectGetsNoOldStatus(t *testing.T) {
 	object := objects.Name{Namespace: "default", Name: "a"}
 	const at = "10.0.0.1:8033"
 	for name, write := range map[string]func(*testing.T, *namesake, *statuswriter.Writer, string){
@@ -205,7 +205,7 @@ func TestNothingIsWrittenOfAnObjectToItsNamesake(t *testing.T) {
 
 // The UID of a Model is known after a write, a read or its creation, even if the status does not
 // name it.
-func TestAStatusGoesToTheModelThatIsKnown(t *testing.T) {
+func TestStatusIsWrittenToTheKnownModel(t *testing.T) {
 	before := made.DeepCopy()
 	before.UID = "old"
 	for name, c := range map[string]struct {
@@ -244,7 +244,7 @@ func TestAStatusGoesToTheModelThatIsKnown(t *testing.T) {
 }
 
 // A Model may be replaced during a write of its status. The new one then gets the same status.
-func TestAModelThatIsMadeAnewDuringAWriteGetsItsStatus(t *testing.T) {
+func TestModelReplacedDuringAWriteGetsItsStatus(t *testing.T) {
 	old, anew := record("a", "no room"), record("a", "no room")
 	old.UID, anew.UID = "old", "new"
 	var open *statuswriter.Writer

@@ -151,7 +151,7 @@ func TestARegisteredVModelIsAnObject(t *testing.T) {
 }
 
 // A Model keeps its id, and so does the older of two VModels. The status of the other says so.
-func TestAVModelWhoseIDIsAnothersIsNotAccepted(t *testing.T) {
+func TestVModelWithATakenIDIsNotAccepted(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))
 	c.Apply(model("m", "{poolRef: {name: p}}"))

@@ -125,9 +125,9 @@ func New(c Config) *Server {
 	return s
 }
 
-// Set sets the resources of each Gateway's Envoys, endpoints apart. The first call comes when all
-// objects are known. Envoys of a missing Gateway keep what they have. The caller must not change
-// the snapshots afterwards. It returns the number of the change.
+// Set sets the resources of each Gateway's Envoys, except endpoints. The caller first calls it when
+// all objects are known. Envoys of a Gateway without resources keep their configuration. The caller
+// must not change the snapshots afterwards. Set returns the number of the change.
 func (s *Server) Set(all map[objects.Name]order.Snapshot) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

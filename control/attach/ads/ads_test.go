@@ -71,7 +71,7 @@ func TestNoRequestIsLostByAChange(t *testing.T) {
 }
 
 // An Envoy that reconnects to another control is sent nothing that it has, and then only changes.
-func TestWhatAnEnvoyHasIsNotSentAgain(t *testing.T) {
+func TestKnownResourcesAreNotSentAgain(t *testing.T) {
 	s := start(t, 2)
 	s.backend("a", 21000)
 	s.backend("b", 21001)
@@ -94,8 +94,8 @@ func TestWhatAnEnvoyHasIsNotSentAgain(t *testing.T) {
 	s.await("200 b")
 }
 
-// An Envoy is not told that there are no resources before all objects are known.
-func TestNobodyIsServedBeforeAllIsKnown(t *testing.T) {
+// Before all objects are known, Envoy gets no response, not even one without resources.
+func TestNoResponseBeforeObjectsAreKnown(t *testing.T) {
 	s := start(t, 3)
 	s.backend("a", 21000)
 	s.apply(to("a"))
@@ -112,7 +112,7 @@ func TestNobodyIsServedBeforeAllIsKnown(t *testing.T) {
 
 // A NACK is reported with Envoy's message. The old version stays, and other resources are still
 // updated.
-func TestWhatIsRefusedIsTold(t *testing.T) {
+func TestRejectionsAreReported(t *testing.T) {
 	s := start(t, 4)
 	s.backend("a", 21000)
 	s.backend("b", 21001)
@@ -144,7 +144,7 @@ func TestWhatIsRefusedIsTold(t *testing.T) {
 }
 
 // An Envoy that names no Gateway is refused. An Envoy of an unknown Gateway is served nothing.
-func TestAnEnvoyIsServedItsOwnGatewayAlone(t *testing.T) {
+func TestEnvoyGetsOnlyItsGateway(t *testing.T) {
 	s := start(t, 5)
 	s.backend("a", 21000)
 	s.apply(to("a"))
@@ -249,7 +249,7 @@ func TestListenersOverTLS(t *testing.T) {
 
 // When pods come and go, only endpoints are sent, and no request fails. A Service without endpoints
 // gets an empty list, so that Envoy does not wait for one.
-func TestPodsComeAndGoByEndpointsAlone(t *testing.T) {
+func TestPodChangesUpdateOnlyEndpoints(t *testing.T) {
 	s := start(t, 7)
 	old, open := s.says("old", 21000)
 	s.says("new", 21001)

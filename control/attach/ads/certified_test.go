@@ -21,7 +21,7 @@ import (
 
 // Over TCP the certificate decides which Gateway an Envoy belongs to, whatever its node says. Envoy
 // takes up a new certificate at run time.
-func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
+func TestCertificateIdentifiesTheEnvoy(t *testing.T) {
 	s := newStack(t, 21)
 	authority, err := pki.New(time.Now())
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 // After any change, a used Encoder returns the same snapshot as a new one.
-func TestAnEncoderSaysWhatTheResourcesAre(t *testing.T) {
+func TestEncoderEncodesTheResources(t *testing.T) {
 	template, err := envoy.Read(headgate.EnvoyYAML)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestAnEncoderSaysWhatTheResourcesAre(t *testing.T) {
 }
 
 // An Encoder caches nothing older than the last snapshot: a control runs for months.
-func TestAnEncoderForgetsWhatIsNoMore(t *testing.T) {
+func TestEncoderDropsUnusedResources(t *testing.T) {
 	encoder := new(ads.Encoder)
 	// encoded returns functions that report whether its messages are still in memory.
 	encoded := func(name string) (routes, host func() bool) {

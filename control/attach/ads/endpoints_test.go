@@ -178,7 +178,7 @@ func (s *envoyStream) take() {
 	s.send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: nonce, TypeUrl: order.Endpoints})
 }
 
-// hears checks what arrived since the last call: clusters with their addresses.
+// hears checks the clusters and addresses that arrived since the last call.
 func (s *envoyStream) hears(want ...string) {
 	s.t.Helper()
 	synctest.Wait()
@@ -191,7 +191,7 @@ func (s *envoyStream) hears(want ...string) {
 	s.told = nil
 }
 
-func TestAStreamIsToldOfItsClustersAlone(t *testing.T) {
+func TestStreamGetsOnlyItsClusters(t *testing.T) {
 	inMemory(t, func(w *world) {
 		early := w.follow("g", false, nil, "a")
 		early.hears()
@@ -251,7 +251,7 @@ func TestAStreamMayFollowSeveralClustersOrAll(t *testing.T) {
 }
 
 // An Envoy that answers slowly gets only the latest of several changes.
-func TestWhatChangesWhileAnEnvoyIsSlowIsNotLost(t *testing.T) {
+func TestChangesForASlowEnvoyAreNotLost(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set("g a 10.0.0.1:80")
 		slow, other := w.follow("g", true, nil, "a"), w.follow("g", false, nil, "a")
@@ -273,7 +273,7 @@ func TestWhatChangesWhileAnEnvoyIsSlowIsNotLost(t *testing.T) {
 
 // Versions are hashes of the content in every control, so an Envoy that reconnects gets only lists
 // that differ.
-func TestAnEnvoyThatIsBackIsToldNoEndpointsThatItHas(t *testing.T) {
+func TestReconnectedEnvoyGetsNoKnownEndpoints(t *testing.T) {
 	var versions map[string]string
 	inMemory(t, func(w *world) {
 		w.set("g a 10.0.0.1:80 10.0.0.2:80", "g b 10.0.0.3:80")
@@ -289,7 +289,7 @@ func TestAnEnvoyThatIsBackIsToldNoEndpointsThatItHas(t *testing.T) {
 	})
 }
 
-func TestNobodyIsToldEndpointsWhoNamesNoGateway(t *testing.T) {
+func TestEnvoyWithoutAGatewayGetsNoEndpoints(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set("g a 10.0.0.1:80")
 		s := w.follow("", false, nil, "a")

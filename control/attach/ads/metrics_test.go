@@ -33,7 +33,7 @@ func (c *counted) EnvoyRefused(kind string)        { c.note(func() { c.refusals[
 func (c *counted) EnvoyTook(after time.Duration)   { c.note(func() { c.took = append(c.took, after) }) }
 func (c *counted) holds(f func() bool) (held bool) { c.note(func() { held = f() }); return held }
 
-func TestWhatEnvoysAreSentAndTakeIsCounted(t *testing.T) {
+func TestUpdatesAndAnswersOfEnvoysAreCounted(t *testing.T) {
 	c := &counted{here: map[string]int{}, sent: map[string]int{}, refusals: map[string]int{}}
 	s := newStack(t, 22)
 	s.server.Meter = c

@@ -198,7 +198,7 @@ func (s *stack) says(word string, port int) (is *http.Server, open *atomic.Int64
 	return is, open
 }
 
-// slice sets the ports of the Service ns/NAME for the next tell.
+// slice sets the ports of the Service ns/NAME. tell sends them.
 func (s *stack) slice(name string, ports ...int) {
 	is := objects.Slice{Service: objects.Name{Namespace: "ns", Name: name}, Type: objects.IPv4,
 		Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr(s.own), Ready: true}}}

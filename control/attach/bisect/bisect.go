@@ -1,11 +1,12 @@
-// Package bisect finds the routes that the Envoys of a Gateway reject. It is pure: the answers of
-// Envoys go in; the routes to leave out, and the next trial, come out.
+// Package bisect finds the routes that the Envoys of a Gateway reject. It is pure: it gets the
+// answers of Envoys, and returns the routes to leave out and the next trial.
 //
-// Envoy accepts or rejects a route configuration as a whole, and does not say which route it
-// rejects. So the Bisection has Envoy try parts of the configuration on a listener without a port,
-// where they serve no request. Meanwhile every Envoy keeps what it has. Routes are in a list,
-// accepted ones first. A binary search finds the shortest prefix of the list that is rejected. Its
-// last route is left out, and the search goes on without it.
+// Envoy accepts or rejects a route configuration as a whole, and its error does not name the route.
+// So the Bisection has Envoy try parts of the configuration on a listener without a port, where
+// they serve no request. Meanwhile every Envoy keeps its last accepted configuration. Routes are in
+// a list, accepted ones first. A binary search finds the shortest prefix of the list that Envoy
+// rejects. The Bisection leaves out the last route of that prefix, and continues the search without
+// it.
 package bisect
 
 import (
@@ -82,7 +83,7 @@ type answer struct {
 	silent bool
 }
 
-// rejection is a rejected route. It holds while the route has this content.
+// rejection is a rejected route. It applies as long as the route has this content.
 type rejection struct {
 	content string
 	plan.LeftOut

@@ -96,7 +96,7 @@ func (w *world) plan() {
 
 func (w *world) version(name string) string { return "v " + w.bodies[name] }
 
-// judge does what package controller does after each answer.
+// judge does the same as package controller after each answer.
 func (w *world) judge() {
 	w.next()
 	if w.q.Stale() {
@@ -273,7 +273,7 @@ func TestScenarios(t *testing.T) {
 
 // Whatever changes during a search, only routes that an Envoy rejected are left out. In the end all
 // of them are, and every NACK is explained. The error of a route is the one about it.
-func TestThoseThatAreRefusedAreLeftOutAndNoOthers(t *testing.T) {
+func TestOnlyRejectedRoutesAreLeftOut(t *testing.T) {
 	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		w := newWorld(t)
@@ -413,7 +413,7 @@ func TestOneOfAThousandIsFoundSoon(t *testing.T) {
 }
 
 // A thousand routes that are all rejected take about two trials each.
-func TestAThousandThatAreRefusedAreFound(t *testing.T) {
+func TestAThousandRejectedRoutesAreFound(t *testing.T) {
 	w := newWorld(t)
 	var refuses []string
 	for i := range 1000 {
@@ -429,7 +429,7 @@ func TestAThousandThatAreRefusedAreFound(t *testing.T) {
 }
 
 // For clusters and listeners, Envoy's error names the rejected ones, and Envoy accepts the others.
-func TestFaultsAreOfWhatWordsName(t *testing.T) {
+func TestFaultsNameTheRejectedResources(t *testing.T) {
 	q := bisect.New("seed")
 	offers := make(map[bisect.Resource]bisect.Offer)
 	versions := make(map[string]string)
@@ -471,7 +471,7 @@ func TestFaultsAreOfWhatWordsName(t *testing.T) {
 }
 
 // A late answer about an old version does not count for the current one.
-func TestALateAnswerIsOfWhatWasOfferedThen(t *testing.T) {
+func TestLateAnswerAppliesToItsOwnOffer(t *testing.T) {
 	q := bisect.New("seed")
 	p := bisect.Resource{Type: order.Routes, Name: "p"}
 	offer := func(version string, row ...string) {

@@ -14,8 +14,8 @@ type suspect struct {
 	content string
 }
 
-// search looks for the routes of one route configuration that one Envoy rejects. Other Envoys may
-// reject others; they are asked afterwards.
+// search finds the routes of one route configuration that one Envoy rejects. Other Envoys may
+// reject other routes; a later search finds these.
 type search struct {
 	number   int
 	envoy    uint64
@@ -83,7 +83,7 @@ func (s *search) next() {
 	case s.high-s.low > 1 && s.high <= len(s.routes):
 		s.tries = (s.low + s.high) / 2
 		if max(s.low, 0) < s.known && s.known < s.high {
-			s.tries = s.known // usually these are fine, and one of the others is not
+			s.tries = s.known // these are usually valid, and a later route is not
 		}
 	case s.high > len(s.routes): // the average number of good routes per rejected one
 		s.tries = min(len(s.routes), s.low+max(1, s.low/max(1, len(s.rejected))))
@@ -100,7 +100,7 @@ func (s *search) next() {
 	}
 }
 
-// leaveOut leaves out the last route of the shortest rejected prefix, and goes on with the routes
+// leaveOut leaves out the last route of the shortest rejected prefix, and continues with the routes
 // after it.
 func (s *search) leaveOut(dropped bool) {
 	last := s.routes[s.high-1]

@@ -34,7 +34,7 @@ func TestMemo(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeMadeIsTriedAgain(t *testing.T) {
+func TestFailedCreationIsRetried(t *testing.T) {
 	var m cache.Cache[int, string]
 	if _, err := m.Get(1, func() (string, error) { return "half", errors.New("no") }); err == nil {
 		t.Error("Get returns no error")

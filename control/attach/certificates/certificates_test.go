@@ -94,7 +94,7 @@ func wants(t *testing.T, what string, is plan.Certificate, chain, fault string) 
 	}
 }
 
-func TestWhatIsKnownOfASecretFollowsIt(t *testing.T) {
+func TestResultsFollowTheSecret(t *testing.T) {
 	s, w, log := watching(t)
 	chain, key := pair(t, time.Now())
 	chain2, key2 := pair(t, time.Now())
@@ -149,7 +149,7 @@ func TestWhatIsKnownOfASecretFollowsIt(t *testing.T) {
 }
 
 // The caller that names a Secret first gets its content, and no change notification for it.
-func TestWhatIsNamedIsReadAtOnceAndWhatIsNotIsForgotten(t *testing.T) {
+func TestNamedSecretsAreReadAndOthersDropped(t *testing.T) {
 	s, w, _ := watching(t)
 	chain, key := pair(t, time.Now())
 	s.data[a], s.data[b] = dataOf(chain, key), dataOf(chain, key)
@@ -197,7 +197,7 @@ func TestWhatIsNamedIsReadAtOnceAndWhatIsNotIsForgotten(t *testing.T) {
 }
 
 // A certificate that expires while it is served sets a warning, without a change of the Secret.
-func TestExpiryIsToldAsAChange(t *testing.T) {
+func TestExpiryIsReportedAsAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w, log := watching(t)
 		chain, key := pair(t, time.Now())
@@ -220,7 +220,7 @@ func TestExpiryIsToldAsAChange(t *testing.T) {
 	})
 }
 
-func TestOfAFolderASecretIsTheOneOfItsNamespace(t *testing.T) {
+func TestSecretsOfAFolderHaveNamespaces(t *testing.T) {
 	chain, key := pair(t, now)
 	chain2, key2 := pair(t, now)
 	named := func(namespace, name string) objects.Name { return objects.Name{Namespace: namespace, Name: name} }
@@ -258,7 +258,7 @@ func TestOfAFolderASecretIsTheOneOfItsNamespace(t *testing.T) {
 
 // An invalid list of authorities is not replaced by the old one, which may have an authority that
 // was removed.
-func TestAuthoritiesAtFaultVouchForNobody(t *testing.T) {
+func TestInvalidAuthoritiesTrustNoOne(t *testing.T) {
 	chain, _ := pair(t, now)
 	name := objects.Name{Namespace: "ns", Name: "ca"}
 	is := func(text string, was map[objects.Name]plan.Certificate) map[objects.Name]plan.Certificate {

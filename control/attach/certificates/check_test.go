@@ -127,7 +127,7 @@ func (p proxy) takes(t *testing.T, pairs ...[2]string) string {
 
 // Check accepts what a real Envoy accepts after re-encoding, and rejects what Envoy rejects as
 // written, except for some cases where Check is stricter.
-func TestWhatIsTakenIsWhatEnvoyTakes(t *testing.T) {
+func TestCheckMatchesEnvoy(t *testing.T) {
 	envoy := newProxy(t)
 	ec, other, ofEd := onCurve(t, elliptic.P256()), onCurve(t, elliptic.P256()), ed25519.NewKeyFromSeed(make([]byte, 32))
 	rsa2048 := ofRSA(t, 2048)
@@ -263,7 +263,7 @@ func large(t *testing.T, by crypto.Signer, bits int) string {
 }
 
 // The result has all certificates of a chain, in order, and nothing else.
-func TestWhatIsWrittenAnewIsTheWholeChain(t *testing.T) {
+func TestReencodedChainIsComplete(t *testing.T) {
 	chain, key := pair(t, now)
 	issuer, _ := pair(t, now)
 	is := certificates.Check([]byte("one\n"+key+chain+"two\n"+issuer), objects.PrivateKey("three\n"+key+key), now)

@@ -1,6 +1,6 @@
-// Package conditions computes the status of Gateway API objects, LLMRoutes and InferencePools: who
-// attaches where, what is wrong, and what is in force. It also merges a status into an object that
-// others write to. It is pure.
+// Package conditions computes the status of Gateway API objects, LLMRoutes and InferencePools: what
+// attaches to which Gateway, the errors, and whether the configuration is in use. It also merges a
+// status into an object that other controllers write to. It is pure.
 package conditions
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Input is what statuses are computed from. Plans and attachments are of the Network.
+// Input is what statuses are computed from. Plans and Attachments were computed from Network.
 type Input struct {
 	Attachments *attach.Attachments
 	Plans       *plan.Plans
@@ -22,7 +22,8 @@ type Input struct {
 	Facts
 }
 
-// Facts are what is known beside the objects. The zero Facts know nothing.
+// Facts is what control knows besides the objects: the state of Envoys and of Gateways' pods. The
+// zero Facts are valid.
 type Facts struct {
 	// Versions has the values of the annotation gateway.networking.k8s.io/bundle-version of Gateway
 	// API's CRDs, sorted and unique; empty for a CRD without one. It is nil before they are read.

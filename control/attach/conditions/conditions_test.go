@@ -164,7 +164,7 @@ func TestFeaturesAreInOrderEachOnce(t *testing.T) {
 }
 
 // Every route and pool gets a status, since it may have had one before.
-func TestWhatNamesNothingOfOursSaysNothing(t *testing.T) {
+func TestForeignReferencesReportNothing(t *testing.T) {
 	all := make(map[string]bool)
 	for _, s := range conditions.Of(read(t,
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: another}]}\n---\n"+

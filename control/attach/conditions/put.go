@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/attach"
 )
 
-// The number of parents that a status may have, and of ancestors that the status of a policy may
-// have, others' entries included.
+// The maximum number of parents in a status, and of ancestors in the status of a policy, including
+// those of other controllers.
 const (
 	maxParents   = 32
 	maxAncestors = 16
@@ -22,9 +22,9 @@ const (
 // Empty reports whether the object needs no status from Headgate.
 func (s *Status) Empty() bool { return len(s.Conditions) == 0 && len(s.Parents) == 0 }
 
-// Put writes the status into an object of its Go type at the time now. What others write stays:
-// conditions of other types, and parents of other controllers. The time of a condition stays while
-// its status does.
+// Put writes the status into an object of its Go type at the time now. It keeps what other
+// controllers wrote: conditions of other types, and parents. A condition keeps its time while its
+// status does not change.
 func (s *Status) Put(o any, now metav1.Time) {
 	switch o := o.(type) {
 	case *gatewayv1.GatewayClass:

@@ -114,7 +114,7 @@ func ref(name string, section ...string) gatewayv1.ParentReference {
 }
 
 // Entries of other controllers stay in their places. Ours stay while they apply, with their times.
-func TestParentsOfOthersStay(t *testing.T) {
+func TestParentsOfOtherControllersStay(t *testing.T) {
 	const others = gatewayv1.GatewayController("example.com/other")
 	entry := func(by gatewayv1.GatewayController, r gatewayv1.ParentReference, c metav1.Condition) gatewayv1.RouteParentStatus {
 		return gatewayv1.RouteParentStatus{ParentRef: r, ControllerName: by, Conditions: []metav1.Condition{c}}
@@ -156,7 +156,7 @@ func TestParentsOfOthersStay(t *testing.T) {
 
 // Gateways of the same name in several namespaces are several parents, and so are listeners and
 // ports of one.
-func TestParentsAreToldApart(t *testing.T) {
+func TestParentsAreDistinguished(t *testing.T) {
 	var s conditions.Status
 	for _, namespace := range []gatewayv1.Namespace{"a", "b"} {
 		r := ref("g")

@@ -45,8 +45,8 @@ func (d *Controller) inquire(a *attach.Attachments, plans *plan.Plans) {
 	d.bisections = now
 }
 
-// refused returns the routes to leave out of the plans, and what else Envoys reject. It logs what
-// is new.
+// refused returns the routes to leave out of the plans, and other resources that Envoys reject. It
+// logs new ones.
 func (d *Controller) refused() map[objects.Name]plan.Refused {
 	all := make(map[objects.Name]plan.Refused, len(d.bisections))
 	for name, q := range d.bisections {

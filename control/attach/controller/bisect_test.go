@@ -297,7 +297,7 @@ func (e *client) serves(texts ...string) (all []string) {
 
 // A route that one Envoy rejects is left out for all Envoys of the Gateway, later ones included. No
 // other route is, at any time. It is logged once. When it is fixed, it is back.
-func TestARouteThatAnEnvoyRefusesIsLeftOutForAll(t *testing.T) {
+func TestRejectedRouteIsLeftOutForAllEnvoys(t *testing.T) {
 	c := start(t)
 	var routes, paths []string
 	for i := range 20 {
@@ -401,7 +401,7 @@ func TestATrialEndsWithItsSearch(t *testing.T) {
 }
 
 // A rejected resource without a responsible route is a fault of the Gateway, until it is accepted.
-func TestWhatIsNoRoutesIsTheGatewaysFault(t *testing.T) {
+func TestOtherRejectionsBelongToTheGateway(t *testing.T) {
 	c := start(t)
 	const service = "---\nkind: Service\nmetadata: {namespace: ns, name: a}\nspec: {ports: [{port: 80}]}\n---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: r}\n" +
 		"spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n"

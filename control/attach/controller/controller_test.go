@@ -57,7 +57,7 @@ func driver(t testing.TB) *Controller {
 }
 
 // After any change, Envoys get what a control that has just started would send them.
-func TestWhatIsGivenIsThatOfAnyControl(t *testing.T) {
+func TestEveryControlSendsTheSame(t *testing.T) {
 	ctx := t.Context()
 	for seed := range uint64(3) {
 		d := driver(t)

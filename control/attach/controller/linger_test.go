@@ -23,7 +23,7 @@ func clusters(names ...string) order.Snapshot {
 }
 
 // A pool that leaves a plan stays in Envoys for ten seconds; Services and the rest go at once.
-func TestPoolsLingerThatLeaveAPlan(t *testing.T) {
+func TestRemovedPoolsLinger(t *testing.T) {
 	g, other := objects.Name{Namespace: "ns", Name: "g"}, objects.Name{Namespace: "ns", Name: "other"}
 	begin := time.Unix(1e9, 0)
 	l := make(lingering)

@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// table is where controls share what they have seen, as tests read and write it.
+// table is shared by controls for their reports. Tests read and write it.
 type table struct {
 	shared []Seen
 	seen   map[string]Seen
@@ -82,7 +82,7 @@ func TestAGatewayIsProgrammedByTheEnvoysOfAnotherControl(t *testing.T) {
 
 // A route that an Envoy of another control rejects is left out here too until it changes, so both
 // controls send the same.
-func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
+func TestRouteRejectedAtAnotherControlIsLeftOut(t *testing.T) {
 	d, _ := pair(t, twoRoutes)
 	bad, gateway := objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}},
 		objects.Name{Namespace: "ns", Name: "g"}
@@ -129,7 +129,7 @@ func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
 
 // Another control takes up a shared rejection as if its own Envoys had sent it, and only once if
 // several share it.
-func TestWhatEnvoysRefuseIsSharedAsItIs(t *testing.T) {
+func TestRejectionsAreSharedUnchanged(t *testing.T) {
 	one, h := pair(t, twoRoutes)
 	gateway, bad := objects.Name{Namespace: "ns", Name: "g"},
 		objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}}

@@ -11,7 +11,7 @@ import (
 )
 
 // A problem names its object and where it is written.
-func TestProblemsAreToldByTheirObjects(t *testing.T) {
+func TestProblemsNameTheirObjects(t *testing.T) {
 	n := network.Read(t, network.Standard(`kind: Gateway
 metadata: {namespace: ns, name: g}
 spec:

@@ -124,7 +124,7 @@ func (r *running) await(what string, holds func(Plans) bool) {
 
 // A new certificate, a new authority, or news of another control take effect without a change of
 // objects.
-func TestWhatIsNoObjectIsInForce(t *testing.T) {
+func TestResourcesWithoutAnObjectAreInUse(t *testing.T) {
 	secrets, maps := &named{all: make(map[objects.Name]map[string][]byte)}, &named{all: make(map[objects.Name]map[string][]byte)}
 	controls := &peersOf{newer: make(chan struct{})}
 	d := driver(t)
@@ -185,7 +185,7 @@ spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}
 }
 
 // Endpoints of a Service are sent with the route that leads there, and when they change.
-func TestEndpointsAreToldWithTheirCluster(t *testing.T) {
+func TestEndpointsFollowTheirCluster(t *testing.T) {
 	set := func(address string) objects.Set {
 		return network.Set(t,
 			network.Standard("kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n"+

@@ -108,7 +108,7 @@ spec:
 
 // A real Envoy handles requests as the rules say. The test checks what clients and backends
 // receive.
-func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
+func TestEnvoyHandlesRequestsByRules(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)

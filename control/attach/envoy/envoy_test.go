@@ -131,7 +131,7 @@ func inline(t *testing.T, r *envoy.Resources) []byte {
 }
 
 // Protobuf validation and Envoy itself accept every plan.
-func TestEnvoyAcceptsWhatIsPlanned(t *testing.T) {
+func TestEnvoyAcceptsPlans(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 
 // After any change, a Maker returns what a new one would, and most messages are those of the last
 // time.
-func TestAMakerMakesWhatATemplateDoes(t *testing.T) {
+func TestMakerMatchesTemplate(t *testing.T) {
 	tmpl, o := template(t), options(t)
 	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}},
 		Authorities: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "ca"}: {Chain: []byte("ca")}}}
@@ -81,7 +81,7 @@ func TestAMakerMakesWhatATemplateDoes(t *testing.T) {
 }
 
 // A Maker keeps nothing older than the last plan: a control runs for months.
-func TestAMakerForgetsWhatIsNoMore(t *testing.T) {
+func TestMakerDropsUnusedMessages(t *testing.T) {
 	m, o := &envoy.Maker{Template: template(t)}, options(t)
 	// made makes the resources of a plan, and returns functions that report whether they are still
 	// in memory.
@@ -120,7 +120,7 @@ func TestAMakerForgetsWhatIsNoMore(t *testing.T) {
 }
 
 // Messages do not change after they were made, although later results share them.
-func TestWhatAMakerHasMadeStays(t *testing.T) {
+func TestMakerReusesMessages(t *testing.T) {
 	m, o := &envoy.Maker{Template: template(t)}, options(t)
 	var last *plan.Plans
 	made := func(second string) *envoy.Resources {

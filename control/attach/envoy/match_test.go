@@ -64,7 +64,7 @@ func takes(p *plan.Port, r plan.Request) string {
 
 // For each request, a real Envoy chooses the rule that the plan chooses, in all scenarios and at
 // all ports.
-func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
+func TestEnvoyMatchesThePlan(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)

@@ -256,15 +256,16 @@ func controlHeaders(m *hcmv3.HttpConnectionManager) (early, late []*mutationv3.H
 	return early, late, nil
 }
 
-// picker is the ext_proc filter for another project's endpoint picker, which the route names. It
-// gets no response body, so its crash cuts no answer. The stream stays open until the answer ends,
-// which tells the picker about the end.
+// picker is the ext_proc filter for another project's endpoint picker, which the route names. The
+// filter sends it no response body, so that a crash of the picker does not cut off the answer. The
+// stream stays open until the answer ends, so that the picker sees the end.
 func (t *Template) picker() *extprocv3.ExternalProcessor {
 	const metadata = wire.DestinationNamespace
 	return &extprocv3.ExternalProcessor{
 		StatPrefix:  "picker",
 		GrpcService: grpcService(wire.ExtprocCluster, wire.ExtprocCluster), // until a route overrides it
-		// If a picker fails there is no pick. The cluster then follows the pool's failureMode.
+		// If a picker fails, the request has no endpoint. The cluster then follows the pool's
+		// failureMode.
 		FailureModeAllow: true,
 		StatusOnError:    &typev3.HttpStatus{Code: typev3.StatusCode_ServiceUnavailable},
 		MessageTimeout:   t.messageTimeout,

@@ -191,7 +191,7 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 }
 
 // Without extproc, the guard admits exactly what engines get as inference.
-func TestTheGuardKnowsPathsAsClientsHaveThem(t *testing.T) {
+func TestGuardUsesThePathsOfClients(t *testing.T) {
 	rule := func(kind, path, filters string) string {
 		return fmt.Sprintf("  - {matches: [{path: {type: %s, value: '%s'}}], filters: [%s], backendRefs: [{name: open, group: inference.networking.k8s.io, kind: InferencePool}]}\n",
 			kind, path,

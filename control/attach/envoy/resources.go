@@ -35,7 +35,7 @@ type Resources struct {
 	Secrets   []*tlsv3.Secret
 }
 
-// Options have what a plan does not contain.
+// Options are settings of a configuration that are not in a plan.
 type Options struct {
 	// Bind returns the address at which Envoy listens for a port.
 	Bind func(port int32) (address string, at uint32)

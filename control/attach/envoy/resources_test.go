@@ -71,7 +71,7 @@ func filters(t *testing.T, all map[string]*anypb.Any) string {
 
 // Requests of pools and models go through extproc with the filters, limits and retries of
 // envoy.yaml. Others do not.
-func TestPoolsAndModelsAreWhatEnvoyYAMLSays(t *testing.T) {
+func TestPoolsAndModelsMatchEnvoyYAML(t *testing.T) {
 	r := planned(t, `kind: LLMRoute
 metadata: {namespace: ns, name: llm}
 spec: {parentRefs: [{name: g}], backendRefs: [{name: llama}]}

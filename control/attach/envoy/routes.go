@@ -81,8 +81,7 @@ func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) err
 	return nil
 }
 
-// infer makes extproc decide on a route's requests. toPool makes a route lead to a pool, whoever
-// picks.
+// infer makes extproc decide on a route's requests. toPool sends them to a pool, with any picker.
 func (t *Template) infer(is *routev3.Route) {
 	is.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{inference: {}}}
 	is.RequestHeadersToAdd = append(is.RequestHeadersToAdd, t.host.GetRequestHeadersToAdd()...)

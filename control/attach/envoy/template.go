@@ -120,7 +120,7 @@ func Read(text []byte) (*Template, error) {
 	return t, nil
 }
 
-// wants is how a plan changes a Template.
+// wants are the changes that a plan makes to a Template.
 type wants struct {
 	idleTimeout time.Duration // idle timeout of answers; 0: the Template's own
 	copies      bool          // with the filter that copies

@@ -124,7 +124,7 @@ func TestCertificatesOfAFolderAreChecked(t *testing.T) {
 }
 
 // Secrets of an API server are not read.
-func TestCertificatesOfAnAPIServerAreTakenForGranted(t *testing.T) {
+func TestCertificatesOfAnAPIServerCountAsValid(t *testing.T) {
 	c := apiserver.RunGateways(t)
 	c.Apply(gateway)
 	got := run(t, "routes --kube --kubeconfig "+apiserver.KubeconfigFile(t, c.Admin()))

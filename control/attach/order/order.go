@@ -1,11 +1,11 @@
-// Package order decides what to send to one Envoy next, and when: it is the pure half of delta ADS.
-// A stream is a state machine of what the Envoy subscribes to, has been sent, and has accepted or
-// rejected. A [Snapshot] is what it should have.
+// Package order decides which response to send to one Envoy next, and when. It is the pure half of
+// delta ADS. A stream is a state machine: it records the resources that the Envoy subscribes to,
+// has been sent, and has accepted or rejected. A [Snapshot] is the state that it should reach.
 //
-// Envoy applies each resource type separately, in no defined order. A request must not meet a route
-// whose cluster is missing. So clusters go first, and the listeners and routes that name them wait
-// for the ACK, which Envoy sends when it has the endpoints. Removals go in the opposite order. Each
-// Envoy has its own Stream, so a slow one delays no other.
+// Envoy applies each resource type separately, in no defined order. No route may name a cluster
+// that Envoy does not have yet. So the stream sends clusters first. Listeners and routes that name
+// them wait for the ACK, which Envoy sends when it has the endpoints. Removals go in the opposite
+// order. Each Envoy has its own Stream, so a slow one delays no other.
 //
 // Endpoints are independent: Envoy subscribes to those of each cluster on a separate stream.
 package order

@@ -1,6 +1,6 @@
 // Package pki authenticates control and the Envoys of Gateways to each other. An authority of
-// control's own signs the certificate of control, and one for each Gateway. By that control knows
-// the Gateway of a caller; nothing that the Envoy says counts.
+// control's own signs one certificate for control and one for each Gateway. From the certificate
+// control learns the Gateway of a caller; it ignores the node that Envoy sends.
 package pki
 
 import (

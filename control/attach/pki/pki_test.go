@@ -80,7 +80,7 @@ func call(t *testing.T, at time.Time, server, client *tls.Config) (objects.Name,
 	return name, err
 }
 
-func TestControlKnowsWhoseEnvoyCalls(t *testing.T) {
+func TestControlIdentifiesTheGatewayOfAnEnvoy(t *testing.T) {
 	a, other := authority(t), authority(t)
 	server, err := a.Control(now)
 	if err != nil {

@@ -58,8 +58,8 @@ func secret(grants []gatewayv1.ReferenceGrant, by objects.Object, ref gatewayv1.
 }
 
 // certify returns the Secrets with which an HTTPS listener can serve, and records the first fault.
-// With invalid new content, a Secret keeps its last valid certificate, so that a typing error cuts
-// nobody off. The listener's condition reports the fault at once.
+// A Secret with invalid new content keeps its last valid certificate, so that a typing error does
+// not disconnect clients. The listener's condition reports the fault at once.
 func (b *builder) certify(l *attach.Listener) []objects.Name {
 	note := func(v attach.Verdict) {
 		if _, noted := b.listeners[l]; !noted {
@@ -164,8 +164,8 @@ func clientsRef(grants []gatewayv1.ReferenceGrant, g *attach.Gateway, ref gatewa
 	return name, attach.Verdict{}
 }
 
-// askClients sets who may call an HTTPS listener. It reports false if the authorities are unknown:
-// then nobody is served.
+// askClients sets which clients may call an HTTPS listener. It returns false if the authorities are
+// unknown: then the listener serves no client.
 func (b *builder) askClients(g *attach.Gateway, l *Listener) bool {
 	v := g.Clients(l.Port)
 	if v == nil {

@@ -20,7 +20,7 @@ func httpRoute(name string) objects.Object {
 
 // The input of a block is that of [TestScenarios]. The output is the plan without the HTTPRoutes
 // bad and worse at Gateway g.
-func TestWhatEnvoysRefuseIsLeftOut(t *testing.T) {
+func TestRejectedRoutesAreLeftOut(t *testing.T) {
 	golden.Run(t, "testdata/left/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
 			n := network.Read(t, network.Standard(input))

@@ -45,7 +45,7 @@ type Value struct {
 
 // compare returns which match is more specific: above 0 if m is.
 func (m Match) compare(o Match) int {
-	// A method of any service is between other paths and the paths of one service.
+	// A method of any service sorts between other paths and the paths of one service.
 	path := func(m Match) (kind PathKind, length, method int) {
 		if m.AnyService {
 			return Prefix, len("/"), 1

@@ -26,8 +26,8 @@ type Plans struct {
 	Attachments *attach.Attachments
 	// Gateways has the plans in order of name.
 	Gateways []*Plan
-	// Routes has a verdict for each route that refers to one of our Gateways or its ListenerSets,
-	// beside what [attach.Attachments] says about its parents.
+	// Routes has a verdict for each route that refers to one of our Gateways or its ListenerSets.
+	// It adds to the verdicts of [attach.Attachments] on its parents.
 	Routes map[objects.Object]RouteVerdict
 	// Policies has a verdict for each BackendTLSPolicy of a Service that a plan leads to.
 	Policies map[objects.Name]PolicyVerdict
@@ -90,8 +90,8 @@ type Plan struct {
 	Certificates map[objects.Name]Certificate
 	// Policies are the BackendTLSPolicies of its Services, in order of name.
 	Policies []objects.Name
-	// Contents has the content of each route's rules before any route is left out. It changes when
-	// a rule changes or moves, and with nothing else.
+	// Contents has the content of each route's rules before any route is left out. It changes only
+	// if a rule changes or moves.
 	Contents map[objects.Object]string
 	// Refused lists what its Envoys reject besides routes, as messages.
 	Refused []string
@@ -166,8 +166,8 @@ type Forward struct {
 	Retry *Retry
 }
 
-// Retry says which requests to Services are retried, beside broken connections and attempts that
-// time out.
+// Retry says which requests to Services are retried, in addition to broken connections and timeouts
+// of single attempts.
 type Retry struct {
 	// Attempts is the number of retries, at least 1.
 	Attempts int32

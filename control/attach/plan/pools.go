@@ -45,7 +45,7 @@ type pooled struct {
 }
 
 // poolOf evaluates an InferencePool. Settings may be nil. Only our extproc can replace the
-// Authorization header for engines, so a pool of such engines is served by nothing else.
+// Authorization header for engines, so no other picker may serve a pool with engine tokens.
 func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, settings *v1alpha1.PoolSettings) *pooled {
 	name := objects.Name{Namespace: p.Namespace, Name: p.Name}
 	is := &pooled{cluster: Cluster{Name: wire.PoolCluster(name.Namespace, name.Name), Pool: true, Object: name}}

@@ -17,7 +17,7 @@ import (
 type ServiceTLS struct {
 	// Hostname is the SNI, and the required name of the certificate if there are no Names.
 	Hostname string
-	// Names are names of which the certificate must have one.
+	// Names are alternatives: the certificate must have one of them.
 	Names []AltName
 	// Authorities are in PEM; empty: those of the Envoy's system.
 	Authorities []byte
@@ -106,7 +106,7 @@ func isConfigMap(ref gatewayv1.LocalObjectReference) bool {
 	return ref.Group == "" && ref.Kind == objects.ConfigMapKind
 }
 
-// ledTo returns the names of what the routes of our Gateways refer to.
+// ledTo returns the names of the objects that the routes of our Gateways refer to.
 func ledTo(a *attach.Attachments, n *objects.Network) map[objects.Name]bool {
 	all := make(map[objects.Name]bool)
 	add := func(kind string, r metav1.Object, f forwarding) {
