@@ -127,7 +127,7 @@ func TestMetricsOfControl(t *testing.T) {
 	for _, name := range []string{"headgate_copies", "headgate_models", "headgate_place_queued_requests",
 		"headgate_place_warm_window_seconds", "headgate_extprocs"} {
 		if strings.Contains(page, name) {
-			t.Errorf("a control that does not decide tells of %s", name)
+			t.Errorf("a control that does not lead has the metric %s", name)
 		}
 	}
 	m.Follow(deciding(t, m))
@@ -138,11 +138,11 @@ func TestMetricsOfControl(t *testing.T) {
 		`headgate_models{which="all"} 1`, `headgate_models{which="requested"} 1`, `headgate_copies{state="loaded"} 0`,
 	)
 	if !strings.Contains(page, `headgate_place_warm_window_seconds{pool="ns/pool"} `) {
-		t.Error("it does not tell for how long back all models are loaded")
+		t.Error("the warm window of the pool is missing")
 	}
 	m.Follow(nil, nil)
 	if _, page = get(t, h, podIP, "/metrics"); strings.Contains(page, "headgate_models") {
-		t.Error("a control whose term has ended tells of models")
+		t.Error("a control whose term has ended has metrics of models")
 	}
 }
 
@@ -166,7 +166,7 @@ func TestModelsAreServedOnLoopbackOnly(t *testing.T) {
 	h := m.Handler(nil)
 	if code, said := get(t, h, loopback, "/models"); code != http.StatusServiceUnavailable ||
 		said != "another control leads: ask that one\n" {
-		t.Errorf("a control that does not decide answers %d %s", code, said)
+		t.Errorf("a control that does not lead answers %d %s", code, said)
 	}
 	m.Follow(deciding(t, m))
 	for _, at := range []net.Addr{loopback, &net.TCPAddr{IP: net.IPv6loopback, Port: 9091}, &net.UnixAddr{Name: "x", Net: "unix"}} {
@@ -188,7 +188,7 @@ func TestModelsAreServedOnLoopbackOnly(t *testing.T) {
 		}
 	}
 	if code, said := get(t, h, nil, "/models"); code != http.StatusForbidden || strings.Contains(said, "secret") {
-		t.Errorf("where nobody knows the address, /models is %d: %s", code, said)
+		t.Errorf("with an unknown client address /models is %d: %s", code, said)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestPlacementIsServedOnLoopbackOnly(t *testing.T) {
 	} {
 		m.Leader(c.leader)
 		if code, said := get(t, h, loopback, "/placement"); code != http.StatusServiceUnavailable || said != c.want {
-			t.Errorf("a control that does not decide answers %d %s", code, said)
+			t.Errorf("a control that does not lead answers %d %s", code, said)
 		}
 	}
 	m.Follow(deciding(t, m))

@@ -25,7 +25,7 @@ func TestWhereLoopbackIsServedBesides(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := loopbackBeside(at); got != want {
-			t.Errorf("besides %s: %q, want %q", address, got, want)
+			t.Errorf("beside %s: %q, want %q", address, got, want)
 		}
 	}
 }
@@ -103,12 +103,12 @@ func TestLoopbackIsServedBesides(t *testing.T) {
 	says(t, "http://127.0.0.3:"+ports[1]+"/models", "another control leads: ask that one")
 	stop()
 	if err := <-done; err != nil {
-		t.Errorf("its end is %v", err)
+		t.Errorf("Run returns %v", err)
 	}
 	cannot := func(net.Addr) string { return "127.0.0.3:x" }
 	if err := serve(t.Context(), "127.0.0.2:0", cannot, nil, slog.New(slog.DiscardHandler)); err == nil ||
 		!strings.Contains(err.Error(), "--metrics-port 127.0.0.3:x") {
-		t.Errorf("where it cannot be served besides: %v", err)
+		t.Errorf("the error of an invalid second address is %v", err)
 	}
 }
 
@@ -130,12 +130,12 @@ func TestServe(t *testing.T) {
 		at := taken.Addr().(*net.TCPAddr).Port
 		if err := m.Serve(ctx, "127.0.0.1", at, nil, slog.New(slog.DiscardHandler)); err == nil ||
 			!strings.Contains(err.Error(), "--metrics-port 127.0.0.1:") {
-			t.Errorf("a port that is taken: %v", err)
+			t.Errorf("the error of a port in use is %v", err)
 		}
 		_ = taken.Close()
 		stop()
 		if err := <-done; err != nil {
-			t.Errorf("%q: its end is %v", host, err)
+			t.Errorf("%q: Run returns %v", host, err)
 		}
 	}
 }

@@ -190,7 +190,7 @@ func TestAuthentication(t *testing.T) {
 				t.Errorf("reflection ends with %v, want %v", err, c.reflection)
 			}
 			if !isHealthy(t, conn, "") {
-				t.Error("it is not healthy")
+				t.Error("the server is not healthy")
 			}
 		})
 	}

@@ -33,7 +33,7 @@ func TestOnlyTheLeaderPlaces(t *testing.T) {
 	ready := limited(t)
 	for is := conn.GetState(); is != connectivity.Ready; is = conn.GetState() {
 		if !conn.WaitForStateChange(ready, is) {
-			t.Fatal("it does not connect")
+			t.Fatal("the client does not connect")
 		}
 	}
 	watching, stop := context.WithCancel(t.Context())
@@ -58,7 +58,7 @@ func TestOnlyTheLeaderPlaces(t *testing.T) {
 		}
 		if got := services(t, reflectionv1.NewServerReflectionClient(conn)); !slices.Contains(got, placementService) ||
 			!slices.Contains(got, meshService) {
-			t.Errorf("reflection tells of %v", got)
+			t.Errorf("reflection lists %v", got)
 		}
 
 		b := newBoard()
@@ -72,14 +72,14 @@ func TestOnlyTheLeaderPlaces(t *testing.T) {
 			t.Errorf("a placement stream of the leader: %v", err)
 		}
 		if _, err := mmesh.NewModelMeshClient(conn).GetModelStatus(limited(t), &mmesh.GetStatusRequest{}); err != nil {
-			t.Errorf("a call of the leader's: %v", err)
+			t.Errorf("a call to the leader: %v", err)
 		}
 		close(b.closed)
 		end()
 	}
 	select {
 	case is := <-dropped:
-		t.Errorf("the connection was dropped: it is %v", is)
+		t.Errorf("the connection was dropped; its state is %v", is)
 	default:
 	}
 }
@@ -130,20 +130,20 @@ func TestATermEndsWithItsCalls(t *testing.T) {
 		close(ended)
 	}()
 	if err := <-waited; status.Code(err) != codes.Unavailable {
-		t.Errorf("a call that waits ends with %v", err)
+		t.Errorf("a waiting call ends with %v", err)
 	}
 	select {
 	case <-ended:
-		t.Error("the term ends while its stream goes on")
+		t.Error("the term ended while a stream was open")
 	default:
 	}
 	if err := connect(limited(t), conn); status.Code(err) != codes.Unavailable {
-		t.Errorf("a stream that comes at the end gets %v", err)
+		t.Errorf("a stream that begins at the end of the term ends with %v", err)
 	}
 	close(b.closed)
 	<-ended
 	if len(b.ended) != 1 {
-		t.Error("the term ends before its stream")
+		t.Error("the term ended before its stream")
 	}
 	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("the stream ends with %v", err)
@@ -161,7 +161,7 @@ func TestWriteReturnsWhenDone(t *testing.T) {
 		end()
 	}()
 	if _, err := mmesh.NewModelMeshClient(conn).UnregisterModel(limited(t), &mmesh.UnregisterModelRequest{}); err != nil {
-		t.Errorf("a call that did what it was to do ends with %v", err)
+		t.Errorf("a completed call ends with %v", err)
 	}
 }
 
@@ -176,11 +176,11 @@ func TestRunServesEveryAddressUntilItsEnd(t *testing.T) {
 		conn.Connect()
 		for is := conn.GetState(); is != connectivity.Ready; is = conn.GetState() {
 			if !conn.WaitForStateChange(limited(t), is) {
-				t.Fatal("it does not connect")
+				t.Fatal("the client does not connect")
 			}
 		}
 		if !isHealthy(t, conn, "") {
-			t.Errorf("at %s it is not healthy", target)
+			t.Errorf("%s is not healthy", target)
 		}
 	}
 	second, err := serve.New(serve.Config{Listen: []string{socket}}, slog.New(slog.DiscardHandler))
@@ -189,7 +189,7 @@ func TestRunServesEveryAddressUntilItsEnd(t *testing.T) {
 	}
 	if err := second.Run(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "another process listens there: stop it or choose another path") {
-		t.Errorf("a second one: %v", err)
+		t.Errorf("the error of a second server is %v", err)
 	}
 	cancel()
 	if err := <-done; err != nil {
@@ -204,7 +204,7 @@ func TestAnEndAtTheStartIsNoFault(t *testing.T) {
 	for range 50 {
 		s := newServer(t, serve.Config{Listen: []string{"unix:" + filepath.Join(t.TempDir(), "control.sock")}})
 		if err := s.Run(ctx); err != nil {
-			t.Fatalf("it ends with %v", err)
+			t.Fatalf("Run returns %v", err)
 		}
 	}
 }

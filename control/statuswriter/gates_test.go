@@ -50,7 +50,7 @@ func (c cluster) pod() (uid string, conditions []string) {
 	for _, is := range pod.Status.Conditions {
 		conditions = append(conditions, fmt.Sprintf("%s %s %s: %s", is.Type, is.Status, is.Reason, is.Message))
 		if is.LastTransitionTime.IsZero() {
-			c.Errorf("%s has changed nobody knows when", is.Type)
+			c.Errorf("%s has no time of its last change", is.Type)
 		}
 	}
 	return string(pod.Metadata.UID), conditions

@@ -117,11 +117,12 @@ func says(t *testing.T, what string, are []metav1.Condition, generation int64, w
 	for _, c := range are {
 		got = append(got, fmt.Sprint(c.Type, " ", c.Status, " ", c.Reason))
 		if c.ObservedGeneration != generation || c.LastTransitionTime.IsZero() {
-			t.Errorf("%s: %s is of generation %d since %v, want %d", what, c.Type, c.ObservedGeneration, c.LastTransitionTime, generation)
+			t.Errorf("%s: %s has generation %d and time %v, want generation %d",
+				what, c.Type, c.ObservedGeneration, c.LastTransitionTime, generation)
 		}
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("%s says %q, want %q", what, got, want)
+		t.Errorf("%s has the conditions %q, want %q", what, got, want)
 	}
 }
 
@@ -141,7 +142,7 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	class := get(c, "headgate", new(gatewayv1.GatewayClass))
 	says(t, "the class", class.Status.Conditions, 1, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
 	if n := len(class.Status.SupportedFeatures); n < 20 {
-		t.Errorf("the class has %d features", n)
+		t.Errorf("the GatewayClass has %d features", n)
 	}
 	listener := []string{"Accepted True Accepted", "Programmed True Programmed", "ResolvedRefs True ResolvedRefs",
 		"Conflicted False NoConflicts"}
@@ -149,7 +150,7 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	says(t, "the Gateway", g.Status.Conditions, 1, "Accepted True Accepted", "Programmed True Programmed")
 	if s := g.Status; len(s.Addresses) != 1 || s.Addresses[0].Value != "10.0.0.1" || *s.AttachedListenerSets != 1 ||
 		len(s.Listeners) != 1 || s.Listeners[0].AttachedRoutes != 3 {
-		t.Errorf("the Gateway says %+v", s)
+		t.Errorf("the Gateway's status is %+v", s)
 	}
 	says(t, "its listener", g.Status.Listeners[0].Conditions, 1, listener...)
 	set := get(c, "l", new(gatewayv1.ListenerSet))
@@ -167,7 +168,7 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 		"ResolvedRefs True ResolvedRefs")
 	says(t, "the LLMRoute", c.routeNamed("a").Status.Parents[0].Conditions, 1, "Accepted True Accepted", "ResolvedRefs True ResolvedRefs")
 	if n := len(get(c, "foreign", new(gatewayv1.HTTPRoute)).Status.Parents); n > 0 {
-		t.Errorf("an HTTPRoute that names no Gateway of ours has %d parents", n)
+		t.Errorf("an HTTPRoute of other controllers has %d parents", n)
 	}
 
 	// The next leader lists each kind, and writes nothing.
@@ -175,7 +176,7 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	slices.Sort(again)
 	if want := []string{"get customresourcedefinitions gateways.gateway.networking.k8s.io", "list gatewayclasses", "list gateways",
 		"list grpcroutes", "list httproutes", "list inferencepools", "list listenersets", "list llmroutes"}; !slices.Equal(again, want) {
-		t.Errorf("then it asks for %q, want %q", again, want)
+		t.Errorf("later calls are %q, want %q", again, want)
 	}
 
 	// A new leader writes only changes. New objects of other controllers cause no requests.
@@ -197,7 +198,7 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	}
 	if calls := c.Calls("writer")[before+len(again):]; !slices.Equal(calls,
 		[]string{"get httproutes h", "get httproutes h", "update httproutes/status h"}) {
-		t.Errorf("of one change it asks for %q", calls)
+		t.Errorf("the calls for one change are %q", calls)
 	}
 	h = get(c, "h", new(gatewayv1.HTTPRoute)).Status.Parents
 	if len(h) != 2 || *h[1].ParentRef.SectionName != "other" {
@@ -272,7 +273,7 @@ func TestStatusOfOtherControllersStays(t *testing.T) {
 	in.Attachments.Gateways, in.Plans.Gateways = nil, nil
 	c.wrote(&interrupted{typed, sync.OnceFunc(func() { write("late") })}, "writer", in)
 	if n := count(c.Calls("writer"), "update httproutes/status h"); n != 2 {
-		t.Errorf("it wrote %d times, want one that is refused and one that is not", n)
+		t.Errorf("%d writes, want one that is rejected and one that is accepted", n)
 	}
 	expect("example.com/other g  Theirs", "example.com/other late  Theirs", ours+" g http Accepted", ours+" g nothing NoMatchingParent")
 
@@ -292,7 +293,7 @@ func TestStatusOfOtherControllersStays(t *testing.T) {
 	// A deleted Gateway removes the status about it.
 	llm := c.routeNamed("a")
 	if len(llm.Status.Parents) != 1 {
-		t.Errorf("the LLMRoute has the parents %+v", llm.Status.Parents)
+		t.Errorf("the parents of the LLMRoute are %+v", llm.Status.Parents)
 	}
 	c.Delete(gatewayAPI + "kind: Gateway\nmetadata: {name: g}")
 	r := c.open(typed, always)
@@ -303,11 +304,11 @@ func TestStatusOfOtherControllersStays(t *testing.T) {
 	}
 	llm = c.routeNamed("a")
 	if n := len(get(c, "p", new(pool.InferencePool)).Status.Parents); len(llm.Status.Parents) > 0 || n > 0 {
-		t.Errorf("the LLMRoute has the parents %+v, the pool has %d", llm.Status.Parents, n)
+		t.Errorf("the parents of the LLMRoute are %+v, and the pool has %d", llm.Status.Parents, n)
 	}
 	if got := llm.Status.Models; !slices.Equal(got, []string{"sql"}) ||
 		meta.FindStatusCondition(llm.Status.Conditions, v1alpha1.ConditionAccepted) == nil {
-		t.Errorf("the LLMRoute says %+v", llm.Status)
+		t.Errorf("the status of the LLMRoute is %+v", llm.Status)
 	}
 	c.NothingDenied("writer")
 }
@@ -357,7 +358,7 @@ func TestGatewayClassOutlivesItsGateways(t *testing.T) {
 	}
 	calls := c.wrote(&interrupted{typed, sync.OnceFunc(func() { add(late) })}, user, c.gateways(reached))
 	if n := count(calls, "patch gatewayclasses headgate"); n != 2 {
-		t.Errorf("it wrote %d times, want one that is refused and one that is not: %q", n, calls)
+		t.Errorf("%d writes, want one that is rejected and one that is accepted: %q", n, calls)
 	}
 	expect(other, late, gatewayv1.GatewayClassFinalizerGatewaysExist)
 
@@ -365,13 +366,13 @@ func TestGatewayClassOutlivesItsGateways(t *testing.T) {
 	c.Delete(gatewayAPI + "kind: GatewayClass\nmetadata: {name: headgate}")
 	in := c.gateways(reached)
 	if n := len(in.Attachments.Gateways); n != 1 || len(in.Plans.Gateways) != 1 {
-		t.Errorf("the class has %d Gateways, and there are %d plans", n, len(in.Plans.Gateways))
+		t.Errorf("the GatewayClass has %d Gateways, and there are %d plans", n, len(in.Plans.Gateways))
 	}
 	c.wrote(typed, user, in)
 	expect(other, late, gatewayv1.GatewayClassFinalizerGatewaysExist)
 	class = get(c, "headgate", new(gatewayv1.GatewayClass))
 	if class.DeletionTimestamp == nil {
-		t.Error("it is not being deleted")
+		t.Error("the GatewayClass is not being deleted")
 	}
 	says(t, "the class", class.Status.Conditions, class.Generation, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
 
@@ -390,7 +391,7 @@ func TestGatewayClassOutlivesItsGateways(t *testing.T) {
 		t.Fatal(err)
 	}
 	if set := c.gateways(reached); len(set.Network.Classes) > 0 {
-		t.Error("the class is still there")
+		t.Error("the GatewayClass still exists")
 	}
 	c.NothingDenied(user)
 }
@@ -410,11 +411,11 @@ func TestFollowerWritesNoGatewayStatus(t *testing.T) {
 		}
 	}
 	if calls := c.Calls("follower"); !slices.Equal(calls, []string{"list models", "list vmodels", "list llmroutes"}) {
-		t.Errorf("who does not lead asks for %q", calls)
+		t.Errorf("the calls of a follower are %q", calls)
 	}
 	if calls := c.Calls("leader"); count(calls, "update gateways/status g") != 1 || count(calls, "get httproutes h") != 1 ||
 		count(calls, "update httproutes/status h") != 0 {
-		t.Errorf("who leads asks for %q", calls)
+		t.Errorf("the calls of the leader are %q", calls)
 	}
 	c.NothingDenied("leader")
 }
@@ -456,7 +457,7 @@ func TestGatewaysAreWrittenFirstWithoutDelayingOthers(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		synctest.Wait()
 		if calls := s.noted(); !slices.Contains(calls, "update g") || slices.Contains(calls, "patch") {
-			t.Errorf("in half a second it wrote %v", calls)
+			t.Errorf("the calls in half a second are %v", calls)
 		}
 		written := func() (n int) {
 			for _, call := range s.noted() {
@@ -475,15 +476,15 @@ func TestGatewaysAreWrittenFirstWithoutDelayingOthers(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := written(); n < 100 {
-			t.Errorf("in 15 s it wrote %d of 102 HTTPRoutes", n)
+			t.Errorf("in 15 s %d of 102 HTTPRoutes were written", n)
 		}
 		if count(s.noted(), "update r000") == restless {
-			t.Error("the one that changes all the time was not written")
+			t.Error("the HTTPRoute that changes all the time was not written")
 		}
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		if n := count(s.noted(), "patch"); n != 100 {
-			t.Errorf("it wrote %d of 100 Models", n)
+			t.Errorf("%d of 100 Models were written", n)
 		}
 	})
 }
@@ -500,7 +501,7 @@ func TestRejectedStatusIsNotRetried(t *testing.T) {
 		}
 		synctest.Wait()
 		if calls := s.noted(); count(calls, "update r000") != 1 || count(calls, "update r001") != 1 {
-			t.Errorf("it wrote %v", calls)
+			t.Errorf("the calls are %v", calls)
 		}
 		in := busy(2)
 		in.Network.HTTPRoutes[0].Generation = 2
@@ -508,7 +509,7 @@ func TestRejectedStatusIsNotRetried(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if n := count(s.noted(), "update r000"); n != 2 {
-			t.Errorf("when it changes it is written %d times more, want once", n-1)
+			t.Errorf("after a change there are %d more writes, want one", n-1)
 		}
 	})
 }
@@ -525,14 +526,14 @@ func TestPlanDuringAWriteIsReported(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if n := count(s.noted(), "update g"); n != 2 {
-			t.Errorf("it wrote the Gateway %d times, want 2: %v", n, s.noted())
+			t.Errorf("%d writes of the Gateway, want 2: %v", n, s.noted())
 		}
 		before := len(s.noted())
 		r.SetGateways(busy(0))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if calls := s.noted()[before:]; len(calls) > 0 {
-			t.Errorf("of the same it then asks %v", calls)
+			t.Errorf("without a change the calls are %v", calls)
 		}
 	})
 }
@@ -555,7 +556,7 @@ func TestStateOfADeletedGatewayIsDropped(t *testing.T) {
 			}
 		}
 		if turns == 0 || turns >= 100 {
-			t.Fatalf("%d have had their turn", turns)
+			t.Fatalf("%d turns were taken", turns)
 		}
 		in := busy(100)
 		in.Network.Gateways = nil
@@ -566,7 +567,7 @@ func TestStateOfADeletedGatewayIsDropped(t *testing.T) {
 		synctest.Wait()
 		for name, are := range s.parents {
 			if len(are) > 0 {
-				t.Errorf("%s still says %+v", name, are)
+				t.Errorf("%s still has the conditions %+v", name, are)
 			}
 		}
 	})
@@ -592,7 +593,7 @@ func TestClassReportsTheReleaseOfGatewayAPI(t *testing.T) {
 			class := s.class
 			s.mu.Unlock()
 			if n := count(s.noted(), "update headgate"); n != writes {
-				t.Errorf("%s: the class is written %d times, want %d", what, n, writes)
+				t.Errorf("%s: %d writes of the GatewayClass, want %d", what, n, writes)
 			}
 			says(t, what, class.Status.Conditions, class.Generation, want...)
 		}
@@ -607,16 +608,16 @@ func TestClassReportsTheReleaseOfGatewayAPI(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		expect("when it may not be read any more", 2, "Accepted True Accepted", "SupportedVersion False UnsupportedVersion")
 		if n := strings.Count(logged(), "cannot read the version of Gateway API"); n != 1 {
-			t.Errorf("that is told %d times:\n%s", n, logged())
+			t.Errorf("the failure is logged %d times:\n%s", n, logged())
 		}
 		set("v1.6.4", true)
 		time.Sleep(time.Minute)
 		expect("when it may", 3, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
 		if !strings.Contains(logged(), "can read the CRD of Gateways again") {
-			t.Errorf("it tells %s", logged())
+			t.Errorf("the log is %s", logged())
 		}
 		if n := count(s.noted(), "get "+crd); n < 8 || n > 9 {
-			t.Errorf("in seven minutes it is read %d times", n)
+			t.Errorf("%d reads of the CRD in seven minutes", n)
 		}
 		none := busy(0)
 		none.Network.Classes, none.Network.Gateways = nil, nil
@@ -624,7 +625,7 @@ func TestClassReportsTheReleaseOfGatewayAPI(t *testing.T) {
 		before := count(s.noted(), "get "+crd)
 		time.Sleep(5 * time.Minute)
 		if n := count(s.noted(), "get "+crd) - before; n > 0 {
-			t.Errorf("without a class it is read %d times", n)
+			t.Errorf("%d reads of the CRD without a GatewayClass", n)
 		}
 	})
 }
@@ -648,10 +649,10 @@ func TestForeignObjectsCauseNoWork(t *testing.T) {
 		synctest.Wait()
 		if calls := s.noted(); count(calls, "get foreign") != 0 || count(calls, "get r000") != 1 || count(calls, "update r000") != 0 ||
 			count(calls, "get g") != 1 {
-			t.Errorf("it asks %v", calls)
+			t.Errorf("the calls are %v", calls)
 		}
 		if logged() != "" {
-			t.Errorf("it tells %s", logged())
+			t.Errorf("the log is %s", logged())
 		}
 	})
 }
@@ -666,10 +667,10 @@ func TestUnlistableKindDoesNotDelayOthers(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if calls := s.noted(); !slices.Contains(calls, "update g") || slices.Contains(calls, "update r000") {
-			t.Errorf("it wrote %v", calls)
+			t.Errorf("the calls are %v", calls)
 		}
 		if n := strings.Count(logged(), "cannot update the status of an object; retrying"); n != 1 {
-			t.Errorf("it was told %d times: %s", n, logged())
+			t.Errorf("the failure is logged %d times: %s", n, logged())
 		}
 		s.mu.Lock()
 		s.denied = ""
@@ -677,7 +678,7 @@ func TestUnlistableKindDoesNotDelayOthers(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if calls := s.noted(); !slices.Contains(calls, "update r000") {
-			t.Errorf("when it may it wrote %v", calls)
+			t.Errorf("once listing is allowed, the calls are %v", calls)
 		}
 	})
 }

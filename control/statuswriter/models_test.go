@@ -72,7 +72,7 @@ func TestRequestsToARuntimeAreStored(t *testing.T) {
 	recorded, _ := r.Copies()
 	if len(recorded) != 1 || recorded[0].State != "loading" || !recorded[0].Since.Equal(asked.Since) || recorded[0].Incarnation != "one" ||
 		recorded[0].Concurrency != 7 {
-		t.Errorf("another control finds %+v", recorded)
+		t.Errorf("another control reads %+v", recorded)
 	}
 	runtimes, _ := r.Runtimes()
 	if len(runtimes) != 1 || runtimes[0] != record {
@@ -87,18 +87,18 @@ func TestRequestsToARuntimeAreStored(t *testing.T) {
 	}
 	asked.State = "unloading"
 	if err := r.PutCopy(asked, true); err != nil {
-		t.Errorf("what is deleted cannot be unloaded: %v", err)
+		t.Errorf("a model whose Model was deleted cannot be unloaded: %v", err)
 	}
 	asked.State = "loading"
 	if err := r.PutCopy(asked, true); err == nil {
-		t.Error("what is deleted may be loaded, and nobody will know")
+		t.Error("a load is allowed although the Model was deleted")
 	}
 	r.DeleteCopy(record.Endpoint, inPool, "a")
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
 	if err := typed.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is); err == nil {
-		t.Error("the Model is still there")
+		t.Error("the Model still exists")
 	}
 }
 
@@ -114,10 +114,10 @@ func TestCopiesAreWrittenToTheirModel(t *testing.T) {
 		Object: objects.Name{Namespace: "default", Name: "m"}, UID: string(c.modelNamed("m").UID),
 	}
 	if err := r.PutCopy(old, true); err != nil {
-		t.Fatalf("a Model that was just made: %v", err)
+		t.Fatalf("a new Model: %v", err)
 	}
 	if copies := c.modelNamed("m").Status.Copies; len(copies) != 1 {
-		t.Errorf("its copies are %+v", copies)
+		t.Errorf("the copies are %+v", copies)
 	}
 	o := apiserver.ReadObjects(t, model("m", "{poolRef: {name: p}, id: new}"))[0]
 	if err := c.At(o).Delete(t.Context(), "m", metav1.DeleteOptions{}); err != nil {
@@ -125,10 +125,10 @@ func TestCopiesAreWrittenToTheirModel(t *testing.T) {
 	}
 	c.Apply(model("m", "{poolRef: {name: p}, id: new}"))
 	if old.State = "loaded"; r.PutCopy(old, true) == nil {
-		t.Error("what is deleted may be loaded, and nobody will know")
+		t.Error("a load is allowed although the Model was deleted")
 	}
 	if old.State = "unloading"; r.PutCopy(old, true) != nil {
-		t.Error("what is deleted cannot be unloaded")
+		t.Error("a model whose Model was deleted cannot be unloaded")
 	}
 	r.DeleteCopy(old.Endpoint, old.Pool, old.ID)
 	if is := c.modelNamed("m").Status; len(is.Copies) > 0 || is.ObservedGeneration != 0 {
@@ -152,7 +152,7 @@ func TestWriterRejectsInvalidModels(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.PutCopy(asked, true); err == nil {
-		t.Error("it is written by who does not lead")
+		t.Error("a control that does not lead writes")
 	}
 	r.PutStatuses([]store.Status{{Pool: inPool, ID: "a", Status: v1alpha1.ModelStatus{Message: "no"}}})
 	if err := r.Close(); err != nil {

@@ -217,7 +217,7 @@ func TestAStatusIsOfTheLatestGeneration(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if calls := s.noted(); !slices.Equal(calls, []string{"patch", "patch"}) || !strings.Contains(s.patched, `"observedGeneration":3`) {
-			t.Errorf("the calls are %v, and the last writes %s", calls, s.patched)
+			t.Errorf("the calls are %v, and the last one writes %s", calls, s.patched)
 		}
 	})
 }
@@ -232,11 +232,11 @@ func TestPausedLeaderWritesNoCopy(t *testing.T) {
 		leads.Store(false)
 		err := r.PutCopy(store.Copy{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}, true)
 		if !errors.Is(err, store.ErrNotNow) {
-			t.Errorf("it ends with %v", err)
+			t.Errorf("the error is %v", err)
 		}
 		time.Sleep(time.Minute)
 		if calls := s.noted(); len(calls) != before {
-			t.Errorf("the calls are %v, of which %d are from when it led", calls, before)
+			t.Errorf("the calls are %v, of which %d were made while leading", calls, before)
 		}
 	})
 }
@@ -251,10 +251,10 @@ func TestFailedWritesWait(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
 			if n := len(s.noted()); n < 5 || n > 12 {
-				t.Errorf("in 10 s it was tried %d times", n)
+				t.Errorf("%d attempts in 10 s", n)
 			}
 			if n := strings.Count(logged(), `msg="cannot update the status of an object; retrying" object="Model default/a"`); n != 1 {
-				t.Errorf("it was told %d times: %s", n, logged())
+				t.Errorf("the failure is logged %d times: %s", n, logged())
 			}
 		})
 }
@@ -270,12 +270,12 @@ func TestManyStatusesAreWrittenOneAfterTheOther(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if n := len(s.noted()); n < 15 || n > 21 { // the first at once
-				t.Errorf("in a second it wrote %d times, want 20", n)
+				t.Errorf("%d writes in a second, want 20", n)
 			}
 			time.Sleep(5 * time.Second)
 			synctest.Wait()
 			if n := len(s.noted()); n != models {
-				t.Errorf("in 6 s it wrote %d times, want %d", n, models)
+				t.Errorf("%d writes in 6 s, want %d", n, models)
 			}
 		})
 }
@@ -300,7 +300,7 @@ func TestLLMRoutesAreWrittenFirst(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
 			if calls := s.noted()[before:]; !slices.Contains(calls, "update sql") {
-				t.Errorf("in 100 ms it wrote %v", calls)
+				t.Errorf("the calls in 100 ms are %v", calls)
 			}
 		})
 }
@@ -322,7 +322,7 @@ func TestWrittenStatusesAreNotDueAgain(t *testing.T) {
 			time.Sleep(200 * time.Millisecond)
 			synctest.Wait()
 			if calls := s.noted()[before:]; !slices.Equal(calls, []string{"patch"}) {
-				t.Errorf("it wrote %v, want the Model at once", calls)
+				t.Errorf("the calls are %v, want a write of the Model at once", calls)
 			}
 		})
 }
@@ -353,10 +353,10 @@ func TestRejectedKindDoesNotDelayOthers(t *testing.T) {
 				return n
 			}
 			if patches, updates := count("patch"), count("update sql"); patches != 100 || updates < 8 || updates > 12 {
-				t.Errorf("in 10 s it wrote %d Models and tried the LLMRoute %d times, want 100 and 10", patches, updates)
+				t.Errorf("in 10 s %d writes of Models and %d attempts for the LLMRoute, want 100 and 10", patches, updates)
 			}
 			if n := strings.Count(logged(), `msg="cannot update the status of an object; retrying" object="LLMRoute default/r"`); n != 1 {
-				t.Errorf("it was told %d times: %s", n, logged())
+				t.Errorf("the failure is logged %d times: %s", n, logged())
 			}
 			allows.Store(true)
 			time.Sleep(2 * time.Second)
@@ -365,14 +365,14 @@ func TestRejectedKindDoesNotDelayOthers(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if calls := s.noted()[before:]; len(calls) > 0 || strings.Count(logged(), "can update the status of objects again") != 1 {
-				t.Errorf("then it writes %v, and has logged %s", calls, logged())
+				t.Errorf("afterwards the calls are %v, and the log is %s", calls, logged())
 			}
 			allows.Store(false)
 			r.SetWorld(worldWith("r", "code"))
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
 			if n := strings.Count(logged(), `msg="cannot update the status of an object; retrying" object="LLMRoute default/r"`); n != 2 {
-				t.Errorf("that it is refused again was told %d times more: %s", n-1, logged())
+				t.Errorf("the second rejection is logged %d times: %s", n-1, logged())
 			}
 		})
 }
@@ -418,7 +418,7 @@ func TestDelayedChangesAreWritten(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if calls := s.noted(); len(calls) > 0 {
-				t.Errorf("while another may lead: %v", calls)
+				t.Errorf("while another control may lead, the calls are %v", calls)
 			}
 			leads.Store(true)
 			time.Sleep(5 * time.Second)
@@ -440,7 +440,7 @@ func TestWriterClosesDuringAnOutage(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(begun); took > 6*time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("closing took %v", took)
 		}
 	})
 }
@@ -455,7 +455,7 @@ func TestALoadThatIsWrittenDownTooLateDoesNotBegin(t *testing.T) {
 		time.AfterFunc(time.Second, func() { leads.Store(false) })
 		asked := store.Copy{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}
 		if err := r.PutCopy(asked, true); err == nil {
-			t.Error("it may begin")
+			t.Error("the late load was allowed")
 		}
 	})
 }
@@ -489,7 +489,7 @@ func TestAModelThatIsGoneIsForgotten(t *testing.T) {
 			r.PutStatuses([]store.Status{record("a", "no room"), record("b", "no room")})
 			r.PutStatuses([]store.Status{gone})
 			if all, _ := r.Statuses(); len(all) != 1 || all[0].ID != "a" {
-				t.Errorf("it knows %+v", all)
+				t.Errorf("the statuses are %+v", all)
 			}
 		})
 }
@@ -508,13 +508,13 @@ func TestCopiesOfAnEarlierIncarnationAreDropped(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if !strings.Contains(s.patched, at) {
-				t.Errorf("it is not written where it is: %s", s.patched)
+				t.Errorf("the write lacks the runtime's endpoint: %s", s.patched)
 			}
 			_ = r.PutRuntime(store.Runtime{Endpoint: at, Incarnation: "two"})
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if strings.Contains(s.patched, at) {
-				t.Errorf("in its next life it has: %s", s.patched)
+				t.Errorf("after a restart of the runtime the write has its earlier copy: %s", s.patched)
 			}
 		})
 }
@@ -536,10 +536,10 @@ func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if strings.Contains(s.patched, gone) || !strings.Contains(s.patched, stays) {
-				t.Errorf("it is written that it is at %s", s.patched)
+				t.Errorf("the status is %s", s.patched)
 			}
 			if all, _ := r.Runtimes(); len(all) != 1 || all[0].Endpoint != stays {
-				t.Errorf("it knows the runtimes %+v", all)
+				t.Errorf("the runtimes are %+v", all)
 			}
 		})
 }
@@ -556,11 +556,11 @@ func TestRetryableErrorsAreDistinguished(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := r.PutCopy(asked, true); !errors.Is(err, store.ErrNotNow) {
-				t.Errorf("in an outage: %v", err)
+				t.Errorf("during an outage: %v", err)
 			}
 			leads.Store(false)
 			if err := r.PutCopy(asked, true); !errors.Is(err, store.ErrNotNow) {
-				t.Errorf("where another may lead: %v", err)
+				t.Errorf("while another control may lead: %v", err)
 			}
 		})
 }
@@ -575,14 +575,14 @@ func TestAMemoryIsOpenedWhenTheAPIServerAnswers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(begun); took > 70*time.Second || strings.Count(logged.String(), "\n") != 1 {
-			t.Errorf("it took %v, and logged %s", took, logged.String())
+			t.Errorf("opening took %v, and the log is %s", took, logged.String())
 		}
 		_ = r.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := statuswriter.Open(ctx, &slow{away: 1e9}, "", slog.New(slog.DiscardHandler), always); !errors.Is(err,
 			context.DeadlineExceeded) {
-			t.Errorf("it never answers: %v", err)
+			t.Errorf("with a server that never answers: %v", err)
 		}
 	})
 }

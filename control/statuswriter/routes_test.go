@@ -46,11 +46,11 @@ p | {"app":"llama"} | [{"number":8000}] | headgate
 `,
 	} {
 		if got := c.columns(kind); got != want {
-			t.Errorf("of %s kubectl prints\n%swant\n%s", kind, got, want)
+			t.Errorf("for %s kubectl prints\n%swant\n%s", kind, got, want)
 		}
 	}
 	if is := c.modelNamed("m"); !is.Status.Copies[0].Since.Equal(&status.Copies[0].Since) {
-		t.Errorf("what was written is read as %+v", is)
+		t.Errorf("the written status is read as %+v", is)
 	}
 	c.NothingDenied("writer")
 }
@@ -72,7 +72,7 @@ func TestConditionsExplainIgnoredParts(t *testing.T) {
 					t.Errorf("%s of %s is %s, want %s", condition, name, got, want)
 				}
 				if is.ObservedGeneration != r.Generation {
-					t.Errorf("%s of %s is of generation %d, and the route's is %d", condition, name, is.ObservedGeneration, r.Generation)
+					t.Errorf("condition %s of %s has generation %d, and the route has %d", condition, name, is.ObservedGeneration, r.Generation)
 				}
 				return
 			}
@@ -87,7 +87,7 @@ func TestConditionsExplainIgnoredParts(t *testing.T) {
 	// A repaired route gets true conditions with the new generation.
 	c.Apply(inferencePool("") + "\n---\n" + route("b", "{backendRefs: [{name: p}], modelNames: [more]}"))
 	if problems := c.world().Problems; len(problems) > 0 {
-		t.Errorf("not all is mended: %q", problems)
+		t.Errorf("there are still problems: %q", problems)
 	}
 	c.report(c.world())
 	says("a", "ResolvedRefs", "True ResolvedRefs: ")
@@ -100,7 +100,7 @@ func TestConditionsExplainIgnoredParts(t *testing.T) {
 		r.SetWorld(c.world())
 	}
 	if err := r.Close(); err != nil || c.Asked("writer") != before {
-		t.Errorf("%v: %d requests were made of what was written", err, c.Asked("writer")-before)
+		t.Errorf("%v: %d requests for unchanged statuses", err, c.Asked("writer")-before)
 	}
 	c.NothingDenied("writer")
 }
@@ -135,7 +135,7 @@ func TestModelWithATakenIDIsNotAccepted(t *testing.T) {
 	c.Delete(twin("a"))
 	r.SetWorld(c.world())
 	if err := r.Close(); err != nil || c.Asked("writer") != before+1 {
-		t.Errorf("%v: %d requests were made, want one for the Model", err, c.Asked("writer")-before)
+		t.Errorf("%v: %d requests, want one for the Model", err, c.Asked("writer")-before)
 	}
 	c.NothingDenied("writer")
 }

@@ -173,7 +173,7 @@ func TestReplacedObjectGetsNoOldStatus(t *testing.T) {
 		"what is asked of a runtime": func(t *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			asked := store.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loading", Object: object, UID: uid}
 			if err := r.PutCopy(asked, true); (err == nil) != (uid == "new") {
-				t.Errorf("of the %s one: %v", uid, err)
+				t.Errorf("PutCopy for the %s object: %v", uid, err)
 			}
 			r.DeleteCopy(at, inPool, "a")
 		},
@@ -190,13 +190,13 @@ func TestReplacedObjectGetsNoOldStatus(t *testing.T) {
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if n := n.wrote(); n != 0 {
-					t.Errorf("of the old one it wrote %d times", n)
+					t.Errorf("%d writes for the old object", n)
 				}
 				write(t, n, r, "new")
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if n := n.wrote(); n == 0 {
-					t.Error("of the new one it wrote nothing")
+					t.Error("no write for the new object")
 				}
 			})
 		})
@@ -236,7 +236,7 @@ func TestStatusIsWrittenToTheKnownModel(t *testing.T) {
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if n := n.wrote(); n != 0 {
-					t.Error("it wrote to another Model of the name")
+					t.Error("another Model of the same name was written")
 				}
 			})
 		})
@@ -261,7 +261,7 @@ func TestModelReplacedDuringAWriteGetsItsStatus(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if calls := s.noted(); !slices.Equal(calls, []string{"patch", "patch"}) || !strings.Contains(s.patched, `"new"`) {
-			t.Errorf("the calls are %v, and the last writes %s", calls, s.patched)
+			t.Errorf("the calls are %v, and the last one writes %s", calls, s.patched)
 		}
 	})
 }
@@ -290,7 +290,7 @@ func TestOnlyTheModelThatWasRegisteredIsDeleted(t *testing.T) {
 					}
 					n.is(uid)
 					if err := r.DeleteModel(made)(); err != nil || n.gone != want {
-						t.Errorf("%v: of the %s one it deleted %d", err, uid, n.gone)
+						t.Errorf("%v: for the %s Model there are %d deletions", err, uid, n.gone)
 					}
 					_ = r.Close()
 				}

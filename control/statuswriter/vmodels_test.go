@@ -73,10 +73,10 @@ func TestTheStatusOfAVModelIsWhereTheNextLeaderReadsIt(t *testing.T) {
 	found, err := r.VModelStatuses()
 	if err != nil || len(found) != 1 || found[0].Pool != inPool || found[0].ID != "v" || found[0].Status.Active != "a" ||
 		found[0].Status.Previous != "z" {
-		t.Errorf("the next finds %+v, %v", found, err)
+		t.Errorf("the next leader finds %+v, %v", found, err)
 	}
 	if all, _ := r.VModels(); len(all) != 0 {
-		t.Errorf("what an object says was not registered: %+v", all)
+		t.Errorf("a VModel from an object counts as registered: %+v", all)
 	}
 	r.PutVModelStatuses([]store.VModelStatus{says, moved(is, "b", v1alpha1.ReasonDefined)})
 	c.Await("it moves", func() bool { return c.vmodelNamed("v").Status.Active == "b" })
@@ -125,7 +125,7 @@ func TestARegisteredVModelIsAnObject(t *testing.T) {
 	r = c.open(c.typed(writer(c)), always)
 	defer r.Close()
 	if all, err := r.VModels(); err != nil || len(all) != 1 || all[0].Spec.ID != "模型" || all[0].Spec.Target != "c" {
-		t.Errorf("the next finds %+v, %v", all, err)
+		t.Errorf("the next leader finds %+v, %v", all, err)
 	}
 	// A VModel that replaced it is not deleted.
 	c.Delete(vmodel("p-1", "{poolRef: {name: p}, target: a}"))
@@ -145,7 +145,7 @@ func TestARegisteredVModelIsAnObject(t *testing.T) {
 	}
 	var all v1alpha1.VModelList
 	if err := c.typed(c.Admin()).List(t.Context(), &all); err != nil || len(all.Items) != 1 {
-		t.Errorf("there are %+v, %v", all.Items, err)
+		t.Errorf("the VModels are %+v, %v", all.Items, err)
 	}
 	c.NothingDenied("writer")
 }
@@ -186,7 +186,7 @@ func TestAVModelThatIsGoneIsForgotten(t *testing.T) {
 	c.Await("it has a status", func() bool { return c.vmodelNamed("v").Status.Active == "a" })
 	r.PutVModelStatuses([]store.VModelStatus{{Pool: inPool, ID: "v", Gone: true}})
 	if all, _ := r.VModelStatuses(); len(all) != 0 {
-		t.Errorf("it knows %+v", all)
+		t.Errorf("the statuses are %+v", all)
 	}
 	c.Delete(vmodel("v", "{poolRef: {name: p}, target: a}"))
 	c.Apply(vmodel("w", "{id: v, poolRef: {name: p}, target: a}"))
@@ -198,6 +198,6 @@ func TestAVModelThatIsGoneIsForgotten(t *testing.T) {
 			yield(st.Object.Name)
 		}
 	}); !slices.Equal(names, []string{"w"}) {
-		t.Errorf("it knows %v", names)
+		t.Errorf("the VModels are %v", names)
 	}
 }

@@ -76,7 +76,7 @@ func latencies(t *testing.T, p *estimate.Pipeline, settings []estimate.Setting, 
 func near(t *testing.T, what string, got, want, share float64) {
 	t.Helper()
 	if !(math.Abs(got-want) <= share*want) {
-		t.Errorf("%s is %.5g, want %.5g to %.2g", what, got, want, share)
+		t.Errorf("%s is %.5g, want %.5g within a share of %.2g", what, got, want, share)
 	}
 }
 
@@ -229,7 +229,7 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 	r.Stages[0].Latency = estimate.Latencies{}
 	if is := r.Stages[0]; is.Batches != 4 || is.Busy != 4 || is.Queries != 7 || is.ServiceTime != 7 || is.QueueTime != 0 ||
 		math.Abs(is.BatchingDelay-(0.4+0.2+0.5+0.5+0.5+0.25)) > 1e-9 {
-		t.Errorf("of seven queries in four batches there is told %+v", is)
+		t.Errorf("seven queries in four batches have %+v", is)
 	}
 
 	// With one replica the second batch first waits for it, and then for the last query, which
@@ -238,7 +238,7 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 	_, r = latencies(t, chain(1), setting, []float64{0, 0, 0, 0.9, 0.9, 1.3}, 1)
 	r.Stages[0].Latency = estimate.Latencies{}
 	if is := r.Stages[0]; is.Batches != 2 || math.Abs(is.QueueTime-(0.1+0.1)) > 1e-9 || math.Abs(is.BatchingDelay-(0.3+0.3)) > 1e-9 {
-		t.Errorf("of six queries in two batches there is told %+v", is)
+		t.Errorf("six queries in two batches have %+v", is)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestBatchesFillAhead(t *testing.T) {
 		s := estimate.Setting{Times: fixed(2, 0), Batch: 4, Replicas: 1, Wait: c.wait, Ahead: true}
 		got, r := latencies(t, chain(1), []estimate.Setting{s}, c.at, 1)
 		if is := r.Stages[0]; !slices.Equal(got, c.want) || is.BatchingDelay != c.filled || is.QueueTime != c.waited {
-			t.Errorf("%s: they take %v, want %v, of which batches fill for %v s, and wait for %v: want %v and %v", name, got, c.want,
+			t.Errorf("%s: queries take %v, want %v; the batching delay is %v s and the queue time %v: want %v and %v", name, got, c.want,
 				is.BatchingDelay, is.QueueTime, c.filled, c.waited)
 		}
 	}
@@ -278,7 +278,7 @@ func TestQueriesAreOnTheirWay(t *testing.T) {
 		}
 	}
 	if is := r.Stages[0]; is.QueueTime != 0.5 || is.Latency.Sum != 2.5 {
-		t.Errorf("at the first stage they wait for %v and take %v", is.QueueTime, is.Latency.Sum)
+		t.Errorf("at the first stage the queue time is %v, and the latency %v", is.QueueTime, is.Latency.Sum)
 	}
 }
 
@@ -351,14 +351,14 @@ func TestMoreReplicasAndFewerQueriesAreNoSlower(t *testing.T) {
 		fewer, _ := latencies(t, p, settings, slices.Delete(slices.Clone(arrivals), gone, gone+1), seed)
 		for q := range before {
 			if after[q] > before[q]+1e-9 {
-				t.Fatalf("chain %d: with one more replica at stage %d query %d takes %v, and %v before", seed, at, q, after[q], before[q])
+				t.Fatalf("chain %d: with one more replica at stage %d query %d takes %v, and took %v before", seed, at, q, after[q], before[q])
 			}
 			i := q
 			if q > gone {
 				i--
 			}
 			if q != gone && fewer[i] > before[q]+1e-9 {
-				t.Fatalf("chain %d: without query %d query %d takes %v, and %v before", seed, gone, q, fewer[i], before[q])
+				t.Fatalf("chain %d: without query %d query %d takes %v, and took %v before", seed, gone, q, fewer[i], before[q])
 			}
 		}
 	}
@@ -373,7 +373,7 @@ func TestQueriesAreConserved(t *testing.T) {
 		got, r := latencies(t, p, settings, arrivals, seed)
 		again, same := latencies(t, p, settings, arrivals, seed)
 		if !slices.Equal(got, again) || fmt.Sprint(r) != fmt.Sprint(same) {
-			t.Fatalf("pipeline %d: the same again is another result", seed)
+			t.Fatalf("pipeline %d: a second run has another result", seed)
 		}
 		for s, is := range r.Stages {
 			batches := float64(is.Queries) / float64(settings[s].Batch)
@@ -386,7 +386,7 @@ func TestQueriesAreConserved(t *testing.T) {
 					is.Latency.Sum, is.QueueTime, is.BatchingDelay, is.ServiceTime)
 			}
 			if is.Paid < is.Busy-1e-9 {
-				t.Errorf("pipeline %d, stage %d: replicas compute for %v s, and are paid for %v", seed, s, is.Busy, is.Paid)
+				t.Errorf("pipeline %d, stage %d: replicas are busy for %v s, but paid for %v", seed, s, is.Busy, is.Paid)
 			}
 		}
 	}
@@ -395,7 +395,7 @@ func TestQueriesAreConserved(t *testing.T) {
 	one, _ := latencies(t, p, settings, make([]float64, 100), 1)
 	two, _ := latencies(t, p, settings, make([]float64, 100), 2)
 	if slices.Equal(one, two) {
-		t.Error("two seeds have the same chances")
+		t.Error("two seeds have the same latencies")
 	}
 	// Queries take the same edges for any number of replicas.
 	settings[0].Replicas, settings[1].Replicas = estimate.Unbounded, estimate.Unbounded
@@ -403,7 +403,7 @@ func TestQueriesAreConserved(t *testing.T) {
 	_, narrow := latencies(t, p, []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1},
 		{Times: fixed(1, 0), Batch: 4, Replicas: 1}}, make([]float64, 100), 1)
 	if r.Stages[1].Queries != narrow.Stages[1].Queries || slices.Max(free) != 2 {
-		t.Errorf("%d queries come to the second stage, and with fewer replicas %d", r.Stages[1].Queries, narrow.Stages[1].Queries)
+		t.Errorf("%d queries reach the second stage, and with fewer replicas %d", r.Stages[1].Queries, narrow.Stages[1].Queries)
 	}
 }
 
@@ -411,7 +411,7 @@ func TestQuantilesAreRightToLessThanAPercent(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 4)) //nolint:gosec // a test's
 	var l estimate.Latencies
 	if l.Quantile(0.99) != 0 || l.Mean() != 0 {
-		t.Error("of nothing there is a time")
+		t.Error("an empty distribution has a time")
 	}
 	var all []float64
 	for range 100_000 {
@@ -440,7 +440,7 @@ func TestARunEndsWhereItIsTold(t *testing.T) {
 			return told < 3
 		})
 	if err != nil || told != 3 || r.Seconds != 2 {
-		t.Errorf("%d queries are told of in %v s, %v", told, r.Seconds, err)
+		t.Errorf("%d queries are reported in %v s, %v", told, r.Seconds, err)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestEstimatesAreAsMeasuredOnAnH200(t *testing.T) {
 	}
 	for i, is := range errors {
 		if is > 0.15 {
-			t.Errorf("the %s is off by %.1f %% in the mean", names[i], 100*is)
+			t.Errorf("the mean error of the %s is %.1f %%", names[i], 100*is)
 		}
 	}
 }

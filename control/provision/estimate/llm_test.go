@@ -73,12 +73,12 @@ func TestAnEngineIsAsSimSays(t *testing.T) {
 		waited = waited || is.Scheduled > is.Arrived+0.1
 		if took.Latency != is.LastToken-at || took.FirstToken != is.FirstToken-at || output > 1 &&
 			took.PerToken != (is.LastToken-is.FirstToken)/(output-1) {
-			t.Errorf("query %d took %+v, and %+v is its record", q, took, is)
+			t.Errorf("query %d took %+v, but its record is %+v", q, took, is)
 		}
 		return true
 	})
 	if err != nil || !waited {
-		t.Fatalf("%v, or nobody waits: %v", err, !waited)
+		t.Fatalf("%v, or no query waits: %v", err, !waited)
 	}
 	is := r.Stages[0]
 	if sum := is.QueueTime + is.ServiceTime; is.Queries != len(queries) || math.Abs(sum-is.Latency.Sum) > 1e-6 || is.Busy > r.Seconds ||

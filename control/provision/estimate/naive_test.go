@@ -61,7 +61,7 @@ func TestANaiveSimulatorSaysTheSame(t *testing.T) {
 		got, _ := latencies(t, p, settings, arrivals, seed)
 		for q, want := range naive(p, settings, arrivals, seed) {
 			if math.Abs(got[q]-want) > 1e-9 {
-				t.Fatalf("pipeline %d, query %d: %v, and by the naive simulator %v: %+v", seed, q, got[q], want, p)
+				t.Fatalf("pipeline %d, query %d: %v, but the naive simulator has %v: %+v", seed, q, got[q], want, p)
 			}
 		}
 	}

@@ -44,7 +44,7 @@ func TestReplicasStart(t *testing.T) {
 		s.Changes, s.Central = c.changes, c.central
 		got, r := latencies(t, chain(1), []estimate.Setting{s}, c.at, 1)
 		if !slices.Equal(got, c.want) || math.Abs(r.Stages[0].Paid-c.paid) > 1e-9 {
-			t.Errorf("%s: they take %v, and replicas are paid for %v s; want %v and %v", name, got, r.Stages[0].Paid, c.want, c.paid)
+			t.Errorf("%s: queries take %v, and replicas cost %v s; want %v and %v", name, got, r.Stages[0].Paid, c.want, c.paid)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func TestReplicasGo(t *testing.T) {
 			got[q] = math.Round(1e9*got[q]) / 1e9
 		}
 		if paid := r.Stages[0].Paid; !slices.Equal(got, c.want) || math.Abs(paid-c.paid) > 1e-9 {
-			t.Errorf("%s: they take %v, and replicas are paid for %v s; want %v and %v", name, got, paid, c.want, c.paid)
+			t.Errorf("%s: queries take %v, and replicas cost %v s; want %v and %v", name, got, paid, c.want, c.paid)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func TestWhatQueriesWaitForWhereAReplicaComes(t *testing.T) {
 		Changes: []estimate.Change{{At: 2, Replicas: 2}}}
 	got, r := latencies(t, chain(1), []estimate.Setting{s}, []float64{0, 1.5}, 1)
 	if is := r.Stages[0]; !slices.Equal(got, []float64{3, 3}) || is.BatchingDelay != 1+0.5 || is.QueueTime != 0.5 {
-		t.Errorf("they take %v, of which they wait %v s for a replica, and %v for their batch", got, is.QueueTime, is.BatchingDelay)
+		t.Errorf("queries take %v; the queue time is %v s, and the batching delay %v", got, is.QueueTime, is.BatchingDelay)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestReplicasThatComeFirstAreAsThoseThatAreThere(t *testing.T) {
 			settings[i].Replicas, settings[i].Startup = 1, 0
 		}
 		if got, _ := latencies(t, p, settings, arrivals, seed); !slices.Equal(got, want) {
-			t.Fatalf("pipeline %d: its queries take other times", seed)
+			t.Fatalf("pipeline %d: latencies differ", seed)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func TestEnginesStart(t *testing.T) {
 		case at+both[q] < 45:
 			early++
 			if both[q] != slow[q] {
-				t.Fatalf("query %d is answered by %v s, and takes another time than without", q, at+both[q])
+				t.Fatalf("query %d ends after %v s, before the engine starts, but its latency differs", q, at+both[q])
 			}
 		case at > 45:
 			late += both[q]
@@ -143,7 +143,7 @@ func TestEnginesStart(t *testing.T) {
 		}
 	}
 	if early < 20 || !(late < 0.9*mean) || slices.Max(fast) > slices.Max(slow) {
-		t.Errorf("%d queries are answered before they have started; those after take %.3g s, and %.3g s without", early, late, mean)
+		t.Errorf("%d queries end before the engines start; later ones take %.3g s, and %.3g s without these engines", early, late, mean)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestReplicasThatStartWhenQueriesBegin(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took[0] != 2 || math.Abs(took[1]-c.second) > 1e-9 {
-			t.Errorf("asked for at %v s the queries take %v, want 2 and %v", c.asked, took, c.second)
+			t.Errorf("with a replica requested at %v s queries take %v, want 2 and %v", c.asked, took, c.second)
 		}
 	}
 }

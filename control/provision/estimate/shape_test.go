@@ -38,10 +38,10 @@ func TestLatencyGrowsWithTheLoadAsSLoRAMeasured(t *testing.T) {
 	for _, m := range measured {
 		is, _ := run(m.rate / most * ours)
 		got, want := is/least, m.latency/measured[0].latency
-		t.Logf("at %.0f %% of %.2f a second latency is %.2f times that at the least rate, and was measured to be %.2f times",
+		t.Logf("at %.0f %% of the maximum rate, which is %.2f/s, latency is %.2f times that at the lowest rate, and was measured as %.2f times",
 			100*m.rate/most, ours, got, want)
 		if math.Abs(math.Log(got/want)) > math.Log(1.6) {
-			t.Errorf("at %v a second latency grows %.2f times, and was measured to grow %.2f times", m.rate, got, want)
+			t.Errorf("at %v/s latency is %.2f times that at the lowest rate, and was measured as %.2f times", m.rate, got, want)
 		}
 	}
 }

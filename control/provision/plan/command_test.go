@@ -56,22 +56,22 @@ func TestPlansAreCompared(t *testing.T) {
 		} else {
 			var both []report.Report
 			if err := json.Unmarshal([]byte(text), &both); err != nil || len(both) != 3 {
-				t.Fatalf("there are %d plans: %v", len(both), err)
+				t.Fatalf("%d plans: %v", len(both), err)
 			}
 			is = both[2]
 			if kept := both[1].Planned; both[1].Name != "video with rate=2x" || both[1].Cost != both[0].Cost ||
 				math.Abs(kept.Rate/both[0].Planned.Rate-2) > 1e-9 || kept.Objectives[0].Missed <= 0.01 {
-				t.Errorf("at twice the rate the plan keeps %+v", kept)
+				t.Errorf("at twice the rate: %+v", kept)
 			}
 			file := filepath.Join(at, "both.json")
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if got := run(t, "compare", file); !strings.Contains(got, "video costs 2.2 per hour, rate=2x ") {
-				t.Errorf("of a list it says\n%s", got)
+				t.Errorf("the output for one list is\n%s", got)
 			}
 			if got := run(t, "compare", file, file); strings.Count(got, "video costs 2.2 per hour") != 5 {
-				t.Errorf("of two lists it says\n%s", got)
+				t.Errorf("the output for two lists is\n%s", got)
 			}
 		}
 		s := is.Stages[0]
@@ -81,7 +81,7 @@ func TestPlansAreCompared(t *testing.T) {
 		}
 		if want := is.Planned.Rate * s.Share / s.Throughput / float64(s.Replicas); s.TrafficIntensity != want || s.TrafficIntensity <= 0 ||
 			s.UnloadedLatency <= 0 {
-			t.Errorf("%s: a stage is %+v, and its traffic intensity is %v", name, s, want)
+			t.Errorf("%s: the stage is %+v, and its traffic intensity is %v", name, s, want)
 		}
 		for i := 1; i < len(is.Planned.Envelope); i++ {
 			if a, b := is.Planned.Envelope[i-1], is.Planned.Envelope[i]; b.Queries < a.Queries || b.Seconds <= a.Seconds {
@@ -102,7 +102,7 @@ func TestPlansAreCompared(t *testing.T) {
 	got := run(t, "compare", files[1], files[0])
 	for _, want := range []string{"/small costs 2.2 per hour", "CHANGE", "detect", "add 1"} {
 		if !strings.Contains(got, want) {
-			t.Errorf("there is no %q in\n%s", want, got)
+			t.Errorf("the output lacks %q:\n%s", want, got)
 		}
 	}
 	empty := filepath.Join(at, "empty.json")
@@ -140,10 +140,10 @@ func TestATimetableIsOfTheWholeTrace(t *testing.T) {
 	// The first 25 of 101 s are the planned trace. With another replica from 20 s on, the rest has
 	// four from its start, unless queries arrive twice as fast.
 	if changes, four := tested("chat=l4:3x64+1@20s", "1x"), tested("chat=l4:4x64", "1x"); changes != four {
-		t.Errorf("the rest takes %v, and %v with four from the start", changes, four)
+		t.Errorf("the remaining queries take %v, and %v with four replicas from the start", changes, four)
 	}
 	if changes, four := tested("chat=l4:3x64+1@20s", "2x"), tested("chat=l4:4x64", "2x"); changes <= four {
-		t.Errorf("at twice the rate the rest takes %v, and %v with four from the start", changes, four)
+		t.Errorf("at twice the rate the remaining queries take %v, and %v with four replicas from the start", changes, four)
 	}
 }
 
@@ -197,7 +197,7 @@ func TestATimetableCostsWhatItDoesInTheMean(t *testing.T) {
 	three, four := cost("chat=l4:3x64"), cost("chat=l4:4x64")
 	for at, share := range map[string]float64{"20s": 0.8, "60s": 0.4} {
 		if got, want := cost("chat=l4:3x64+1@"+at), three+share*(four-three); math.Abs(got-want) > 0.02*want {
-			t.Errorf("with a fourth from %s on it costs %.3f, want about %.3f", at, got, want)
+			t.Errorf("with a fourth replica from %s on the cost is %.3f, want about %.3f", at, got, want)
 		}
 	}
 }
@@ -225,10 +225,10 @@ func TestPlot(t *testing.T) {
 	}
 	for _, want := range []string{">detect<", ">plate<", ">person<", ">30 %<", ">50 %<", "batch 8", "P99 latency: "} {
 		if !strings.Contains(string(text), want) {
-			t.Errorf("there is no %q in the plot", want)
+			t.Errorf("the plot lacks %q", want)
 		}
 	}
 	if boxes != 1+2 { // the arrowhead, and the edges
-		t.Errorf("%d paths are drawn", boxes)
+		t.Errorf("the plot has %d paths", boxes)
 	}
 }

@@ -65,7 +65,7 @@ func TestAnLLMIsPlanned(t *testing.T) {
 		is := planner.Search(p)
 		t.Logf("%s: %v at %v keeps %.4g", name, is.Config, is.Cost, is.Values)
 		if !is.Found || is.Cost != cost || !keepsAll(p, is.Config) || !thereIs(p, is.Config) {
-			t.Errorf("%s: the plan is %v at %v: %s; %v at %v keeps the objectives", name, is.Config, is.Cost, is.Reason, best, cost)
+			t.Errorf("%s: the plan is %v at %v: %s; but %v at %v keeps the objectives", name, is.Config, is.Cost, is.Reason, best, cost)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func TestStagesShareHardware(t *testing.T) {
 	p.AtMost = map[string]int{"fast": 2, "slow": 0}
 	p.ProofLimit = 1000
 	if is := planner.Search(p); is.Found || !is.Optimal {
-		t.Errorf("%s, all tried: %v", text(is), is.Optimal)
+		t.Errorf("plan %s, optimal: %v", text(is), is.Optimal)
 	}
 	if is := planner.InferLine(p); text(is) != "stage 1 is the bottleneck and there are only 2 fast" {
 		t.Error(text(is))
@@ -126,13 +126,13 @@ func TestProgressIsTold(t *testing.T) {
 	p, told, last := two(), 0, planner.Candidate{}
 	p.Progress = func(simulations int, best planner.Candidate) bool {
 		if simulations <= told || last.Feasible && best.Cost > last.Cost {
-			t.Errorf("after %d simulations and %v there are %d and %v", told, last.Cost, simulations, best.Cost)
+			t.Errorf("the progress goes from %d simulations and %v to %d and %v", told, last.Cost, simulations, best.Cost)
 		}
 		told, last = simulations, best
 		return true
 	}
 	if is := planner.Search(p); told != is.Simulations || last.Cost != is.Cost {
-		t.Errorf("%d of %d simulations are told, and %v of %v", told, is.Simulations, last.Cost, is.Cost)
+		t.Errorf("the progress counts %d of %d simulations, and the cost %v of %v", told, is.Simulations, last.Cost, is.Cost)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestASearchIsStopped(t *testing.T) {
 			}
 			is := find(p)
 			if is.Found != best.Feasible || is.Found && is.Cost > best.Cost || !is.Found && is.Reason == "" || is.Simulations > after+1 {
-				t.Fatalf("%s stopped after %d: %s after %d simulations, and %v was the best", name, after, text(is), is.Simulations, best)
+				t.Fatalf("%s stopped after %d: %s after %d simulations, although %v was the best", name, after, text(is), is.Simulations, best)
 			}
 		}
 	}
@@ -194,9 +194,9 @@ func TestAnEngineHasRoomForSoManyQueries(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("at %v of its room: %.3gs, then %.3gs", load, early/float64(n/4), late/float64(n/4))
+		t.Logf("at traffic intensity %v: %.3gs, then %.3gs", load, early/float64(n/4), late/float64(n/4))
 		if (late > 1.5*early) != grows {
-			t.Errorf("at %v of its room queries take %.3gs, and later %.3gs", load, early/float64(n/4), late/float64(n/4))
+			t.Errorf("at traffic intensity %v queries take %.3gs, and later %.3gs", load, early/float64(n/4), late/float64(n/4))
 		}
 	}
 }

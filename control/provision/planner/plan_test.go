@@ -36,7 +36,7 @@ func TestPlansBesideTheOptimum(t *testing.T) {
 					noCheaper(t, p, name, is)
 				}
 				if !is.Found && is.Reason == "" {
-					t.Errorf("instance %d: %s does not say why it has no plan", i, name)
+					t.Errorf("instance %d: %s gives no reason why there is no plan", i, name)
 				}
 			}
 		}
@@ -45,7 +45,7 @@ func TestPlansBesideTheOptimum(t *testing.T) {
 			t.Errorf("%d stages: inferline %+v, search %+v, proven %+v", c.stages, inferline, search, proven)
 		}
 		if feasible := c.instances - proven.Infeasible; proven.Optimal != feasible || proven.Proven != feasible || search.Proven != 0 {
-			t.Errorf("%d stages: of %d plans %d are optimal, and %d are said to be", c.stages, feasible, proven.Optimal, proven.Proven)
+			t.Errorf("%d stages: of %d plans, %d are optimal, and %d are proven to be", c.stages, feasible, proven.Optimal, proven.Proven)
 		}
 		if feasible := c.instances - search.Infeasible; 10*search.Optimal < 9*feasible {
 			t.Errorf("%d stages: search is optimal for %d of %d", c.stages, search.Optimal, feasible)
@@ -67,7 +67,7 @@ func noCheaper(t *testing.T, p *planner.Problem, name string, is *planner.Plan) 
 	for s := range is.Config {
 		less := slices.Clone(is.Config)
 		if less[s].Replicas--; less[s].Replicas >= p.Stages[s].MinReplicas && provision.Keeps(p, less) {
-			t.Errorf("%s's plan %v keeps the objective with a replica less at stage %d, too", name, is.Config, s)
+			t.Errorf("%s: the plan %v keeps the objective even with a replica less at stage %d", name, is.Config, s)
 		}
 	}
 }
@@ -160,16 +160,16 @@ func TestPlans(t *testing.T) {
 			t.Errorf("%s:\ninferline %s\nwant    %s\nsearch    %s\nwant    %s", c.name, text(a), c.inferline, text(b), c.search)
 		}
 		if again := planner.Search(p); fmt.Sprint(again) != fmt.Sprint(b) {
-			t.Errorf("%s: the same again is another plan", c.name)
+			t.Errorf("%s: a second search returns another plan", c.name)
 		}
 		p.ProofLimit = 100_000
 		if all := planner.Search(p); b.Found && (!all.Optimal || all.Cost != b.Cost) {
-			t.Errorf("%s: of all that is cheaper %v is the best, %v", c.name, all.Config, all.Optimal)
+			t.Errorf("%s: an exhaustive search finds %v, optimal: %v", c.name, all.Config, all.Optimal)
 		}
 		for _, tried := range b.Tried {
 			keeps := tried.Values[0] <= p.Objectives[0].Seconds && slices.Max(p.TrafficIntensity(tried.Config)) < 1
 			if tried.Feasible != keeps || tried.Step == "" {
-				t.Errorf("%s: %+v was tried", c.name, tried)
+				t.Errorf("%s: tried %+v", c.name, tried)
 			}
 		}
 	}
@@ -211,7 +211,7 @@ func TestHowManyAreTried(t *testing.T) {
 		}
 		p.Objectives[0].Seconds, p.ProofLimit = 0.2001, most
 		if is := planner.Search(p); is.Optimal != optimal || is.Config[0].Replicas != 3 || is.Config[1].Replicas != 3 {
-			t.Errorf("with %d that may be tried: %s, optimal: %v", most, text(is), is.Optimal)
+			t.Errorf("with a limit of %d plans: %s, optimal: %v", most, text(is), is.Optimal)
 		}
 	}
 }
@@ -228,7 +228,7 @@ func TestTheBottleneckIsByShare(t *testing.T) {
 	for _, tried := range planner.InferLine(p).Tried {
 		if strings.Contains(tried.Step, "add a replica") {
 			if tried.Step != "stage 0: add a replica" {
-				t.Errorf("replicas are added by %q first", tried.Step)
+				t.Errorf("the first step that adds replicas is %q", tried.Step)
 			}
 			return
 		}
@@ -243,7 +243,7 @@ func TestMisses(t *testing.T) {
 		n, want int
 	}{{0.99, 100, 1}, {0.99, 2000, 20}, {0.99, 99, 0}, {1, 1000, 0}, {0.5, 3, 1}, {0.9, 10, 1}, {0.999, 10_000, 10}} {
 		if got := (planner.Objective{Seconds: 1, Share: c.share}).Misses(c.n); got != c.want {
-			t.Errorf("%v of %d may miss by %d, want %d", c.share, c.n, got, c.want)
+			t.Errorf("%v of %d allows %d misses, want %d", c.share, c.n, got, c.want)
 		}
 	}
 }
@@ -308,10 +308,10 @@ func TestHopelessHardwareIsNotTried(t *testing.T) {
 			planner.Hardware{Name: "snail", Price: 0.001, Times: slow, Batches: []int{1, 2}})
 		is := planner.Search(p)
 		if !is.Found || is.Optimal != optimal && share == 1 || share == 1 && is.Config[1].Hardware == 2 {
-			t.Errorf("of a share of %v: %s, optimal: %v", share, text(is), is.Optimal)
+			t.Errorf("with a share of %v: %s, optimal: %v", share, text(is), is.Optimal)
 		}
 		if share < 1 && is.Config[1].Hardware != 2 { // few enough queries pass the stage that all of them may miss
-			t.Errorf("of a share of %v: %s, and the snail is the cheapest", share, text(is))
+			t.Errorf("with a share of %v: %s, but the slow hardware is cheapest", share, text(is))
 		}
 	}
 }
@@ -364,7 +364,7 @@ func TestASearchHasAnEnd(t *testing.T) {
 				return n < 5000
 			}
 			if is := find(p); is.Stopped {
-				t.Errorf("%s with batches of %v went on for %d simulations: %s", name, sizes, simulations, text(is))
+				t.Errorf("%s with batches of %v did not end after %d simulations: %s", name, sizes, simulations, text(is))
 			}
 		}
 	}
@@ -404,11 +404,11 @@ func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
 	}
 	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
 		if !is.Found || is.Config[1].Replicas < 2 || missed(is.Config) > 0.05 {
-			t.Errorf("%s: %s misses %v", name, text(is), missed(is.Config))
+			t.Errorf("%s: plan %s misses %v", name, text(is), missed(is.Config))
 		}
 		fewer := slices.Clone(is.Config)
 		if fewer[1].Replicas--; missed(fewer) <= 0.05 {
-			t.Errorf("%s: %s has more than it needs: with one less %v are missed", name, text(is), missed(fewer))
+			t.Errorf("%s: plan %s is too large: with a replica less it misses %v", name, text(is), missed(fewer))
 		}
 	}
 }
@@ -420,7 +420,7 @@ func TestAPlanKeepsUp(t *testing.T) {
 	p.Objectives[0].Seconds, p.ProofLimit = 3600, 1000
 	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
 		if !is.Found || slices.Max(p.TrafficIntensity(is.Config)) >= 1 {
-			t.Errorf("%s: %s, by shares of %.3g", name, text(is), p.TrafficIntensity(is.Config))
+			t.Errorf("%s: plan %s has the traffic intensities %.3g", name, text(is), p.TrafficIntensity(is.Config))
 		}
 	}
 	p.Stages[1].MaxReplicas = 1

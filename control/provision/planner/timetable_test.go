@@ -29,7 +29,7 @@ func TestATimetableGoesOn(t *testing.T) {
 		p := planner.Problem{Stages: []planner.Stage{{Startup: c.startup}, {}}}
 		is := p.From(whole, c.from)
 		if got := fmt.Sprint(is.Config, is.Changes); got != c.want {
-			t.Errorf("from %v on, with a start-up of %v: %s, want %s", c.from, c.startup, got, c.want)
+			t.Errorf("from %v on, with a startup time of %v: %s, want %s", c.from, c.startup, got, c.want)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func of(t *testing.T, old, is string, queries []workload.Query) (string, error) 
 	t.Helper()
 	o := new(v1alpha1.CapacityPlan)
 	if !strings.Contains(good, old) {
-		t.Fatalf("there is no %q", old)
+		t.Fatalf("the text lacks %q", old)
 	}
 	if err := yaml.UnmarshalStrict([]byte(strings.Replace(good, old, is, 1)), o); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func of(t *testing.T, old, is string, queries []workload.Query) (string, error) 
 		return "", err
 	}
 	if c := given.Config; p.AtMost["gpu"] != 4 || p.Cost(c) != 2*1.5+2*1.5 {
-		t.Errorf("there are %v of the hardware, and %v costs %v", p.AtMost, c, p.Cost(c))
+		t.Errorf("the limits are %v, and %v costs %v", p.AtMost, c, p.Cost(c))
 	}
 	if e := p.Pipeline.Edges; p.Stages[0].Name != "detect" || e[0].From != 0 || e[0].To != 1 || e[0].Share != 0.5 || e[0].Choice != 1 {
 		t.Errorf("stages are %v, and edges %v", p.Stages, e)
@@ -147,10 +147,10 @@ func TestModelsThatAreSlower(t *testing.T) {
 	}
 	if _, err := problem.New(o, files, problem.Slowdown{"person": 10}, every(100, 1), nil); err == nil ||
 		!strings.Contains(err.Error(), "a query that never waits takes at least") {
-		t.Errorf("of a stage that takes as long as all may it says: %v", err)
+		t.Errorf("the error for a stage that takes all the time is %v", err)
 	}
 	if is := files.Batches["yolo.yaml"].MeanTime(1); is != 0.02 {
-		t.Errorf("the profile says %v now", is)
+		t.Errorf("the profile changed to %v", is)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestBoundsThatAreNeverReached(t *testing.T) {
 			t.Fatal(err)
 		}
 		if most, bounded := p.AtMost["gpu"]; p.Stages[0].MaxReplicas != c.replicas || most != c.gpus || bounded != c.bounded {
-			t.Errorf("of at most %s replicas and %s GPUs %d and %v are left", c.max, c.maxUnits, p.Stages[0].MaxReplicas, p.AtMost)
+			t.Errorf("with limits of %s replicas and %s GPUs, %d and %v remain", c.max, c.maxUnits, p.Stages[0].MaxReplicas, p.AtMost)
 		}
 	}
 }
@@ -246,7 +246,7 @@ func TestObjectivesBelowTheServiceTime(t *testing.T) {
 func TestAge(t *testing.T) {
 	for holds, want := range map[int]float64{1: 1, 2: 2, 3: math.Inf(1)} {
 		if got := problem.MeanAge(every(300, 1), holds); got != want {
-			t.Errorf("of three models %d are held, and they are %v old when they go, want %v", holds, got, want)
+			t.Errorf("of three models %d fit, and their mean age is %v when evicted, want %v", holds, got, want)
 		}
 	}
 }

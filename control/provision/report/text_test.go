@@ -16,10 +16,10 @@ func TestObjectivesAreComparedByWhatTheyAreOf(t *testing.T) {
 		report.Objective{Metric: "time to first token", Within: 1, Quantile: 0.9, Value: 0.5}
 	got := report.Compare(plan(0, latency), plan(2, first, latency))
 	if want := "plan costs 0 per hour, plan 2.\n\n"; !strings.HasPrefix(got, want) {
-		t.Errorf("it begins\n%s\nwant\n%s", got, want)
+		t.Errorf("the text begins\n%s\nwant\n%s", got, want)
 	}
 	if !strings.Contains(got, "latency  2s of 3s  2s of 3s") || strings.Contains(got, "first token") {
-		t.Errorf("it says\n%s", got)
+		t.Errorf("the text is\n%s", got)
 	}
 }
 
@@ -33,7 +33,7 @@ func TestMissedIsOfTheQueriesThatHaveATime(t *testing.T) {
 	got := (&report.Report{Name: "plan", Found: true, Planned: times}).Text()
 	for _, want := range []string{"20.00 % (too many)\n", "5.00 % of 20\n", "no such query\n"} {
 		if !strings.Contains(got, want) {
-			t.Errorf("there is no %q in\n%s", want, got)
+			t.Errorf("the text lacks %q:\n%s", want, got)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestWhyNotCheaperEndsWhereItIsTold(t *testing.T) {
 			return left >= 0
 		})
 		if err != nil || len(a.Cheaper) != c.told || a.Partial != (c.steps < 2) {
-			t.Errorf("after %d steps it is told of %+v, %v", c.steps, a.Cheaper, err)
+			t.Errorf("after %d steps the cheaper plans are %+v, %v", c.steps, a.Cheaper, err)
 		}
 	}
 }
