@@ -59,8 +59,8 @@ func TestADrainHasALimit(t *testing.T) { onBothPlanes(t, aDrainHasALimit) }
 func aDrainHasALimit(t *testing.T) {
 	s := start(t)
 	end := s.flow("a01", 1500)
-	out, err := exec.Command(s.Programs.Extproc, "drain", "--admin", s.Admin, "--delay", "0s", "--limit", "300ms").CombinedOutput()
-	if want := "extproc: requests still in flight after 300ms: 1; Envoy will cut them\n"; err == nil || string(out) != want {
+	out, err := exec.Command(s.Programs.Extproc, "drain", "--admin", s.Admin, "--delay", "0s", "--limit", "1s").CombinedOutput()
+	if want := "extproc: requests still in flight after 1s: 1; Envoy will cut them; set a longer --limit\n"; err == nil || string(out) != want {
 		t.Errorf("%v, %q; want %q", err, out, want)
 	}
 	if stream := <-end; stream.err != nil {

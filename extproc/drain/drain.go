@@ -58,21 +58,27 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	// Clients may send new requests until they learn that Envoy drains, so Envoy must be idle ten
 	// times in a row.
+	active := 0
+	late := func() error {
+		return fmt.Errorf("requests still in flight after %v: %d; Envoy will cut them; set a longer --limit", *limit, active)
+	}
 	for idle := 0; idle < 10; {
 		text, err := askAgain(ctx, http.MethodGet, *admin, "/stats?filter="+url.QueryEscape(`^http\.ingress\.downstream_rq_active$`))
+		if err != nil && active > 0 && ctx.Err() != nil {
+			return late()
+		}
 		if err != nil {
 			return err
 		}
 		_, number, _ := strings.Cut(strings.TrimSpace(text), ": ")
-		active, err := strconv.Atoi(number)
-		if err != nil {
+		if active, err = strconv.Atoi(number); err != nil {
 			return fmt.Errorf("envoy at %s answers %q, not the number of requests in flight: does it run with envoy.yaml?", *admin, text)
 		}
 		if idle++; active > 0 {
 			idle = 0
 		}
 		if !wait(ctx, poll) {
-			return fmt.Errorf("requests still in flight after %v: %d; Envoy will cut them; set a longer --limit", *limit, active)
+			return late()
 		}
 	}
 	return nil

@@ -39,3 +39,19 @@ func TestDrainEndsWhenNothingIsInFlight(t *testing.T) {
 		t.Error("without an Envoy drain returns no error")
 	}
 }
+
+// If the limit passes while Envoy is asked, the error reports the last known number of requests.
+func TestADrainReportsRequestsInFlight(t *testing.T) {
+	var asked atomic.Int64
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) > 2 {
+			<-r.Context().Done()
+		}
+		_, _ = io.WriteString(w, "http.ingress.downstream_rq_active: 3\n")
+	}))
+	defer admin.Close()
+	err := drain.Run(t.Context(), []string{"--admin", strings.TrimPrefix(admin.URL, "http://"), "--delay", "0s", "--limit", "1s"}, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "requests still in flight after 1s: 3") {
+		t.Error(err)
+	}
+}
