@@ -85,8 +85,8 @@ func (f *Figure) Save(path string, width, height vg.Length) error {
 		Rows: len(f.rows), Cols: len(f.rows[0]), PadX: vg.Points(gap), PadY: vg.Points(gap),
 		PadTop: vg.Points(4), PadBottom: vg.Points(4), PadLeft: vg.Points(4), PadRight: vg.Points(gap),
 	}
-	// The legend is as wide as its text, which a first canvas measures. Browsers may replace the font
-	// by a wider one.
+	// The legend is as wide as its text, which a first canvas measures. Browsers may replace the
+	// font by a wider one.
 	const wider = 1.25
 	format := strings.TrimPrefix(filepath.Ext(path), ".")
 	width, height = width*vg.Length(tiles.Cols), height*vg.Length(tiles.Rows)
