@@ -12,6 +12,7 @@ package bisect
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -96,6 +97,22 @@ func New(seed string) *Bisection {
 		seed: seed, answers: make(map[uint64]map[Resource]answer), taken: make(map[Resource]map[objects.Object]string),
 		found: make(map[objects.Object]rejection), unexplained: make(map[Resource]string),
 	}
+}
+
+// String returns the answers of Envoys, the rejected routes and the search, for tests and
+// debugging.
+func (q *Bisection) String() string {
+	var out strings.Builder
+	for _, envoy := range slices.Sorted(maps.Keys(q.answers)) {
+		fmt.Fprintf(&out, "envoy %d: %+v\n", envoy, q.answers[envoy])
+	}
+	fmt.Fprintf(&out, "rejected: %+v\n", q.found)
+	if s := q.search; s != nil {
+		fmt.Fprintf(&out, "search %d: envoy %d accepts %d of %d routes of %s and rejects %d; it tries %d\n", s.number, s.envoy, s.low,
+			len(s.routes),
+			s.resource.Name, s.high, s.tries)
+	}
+	return out.String()
 }
 
 // Plan sets the contents of routes, as in [plan.Plan.Contents], and returns the routes to leave

@@ -216,6 +216,7 @@ func (w *world) leave(number uint64) {
 //	hear 1                    an Envoy receives its resources and the trial once, and answers
 //	settle                    all Envoys do, until nothing is left to send
 //	wait                      the timeout of a trial passes
+//	show                      prints the state
 //
 // The output is what is tried and rejected, then what is left out and what Envoys have.
 func TestScenarios(t *testing.T) {
@@ -246,6 +247,8 @@ func TestScenarios(t *testing.T) {
 					w.deliver(number)
 				case "settle":
 					w.settle()
+				case "show":
+					w.logf("%s", w.q)
 				case "wait":
 					w.now = w.now.Add(time.Minute)
 					w.judge()
@@ -321,10 +324,10 @@ func TestOnlyRejectedRoutesAreLeftOut(t *testing.T) {
 			for of, left := range w.out() {
 				content := strings.TrimSuffix(strings.TrimPrefix(left.Message, "I do not like "), ":500")
 				if !ever[content] || nameOf(content) != of {
-					t.Fatalf("seed %d: %s is left out: %s", seed, of, left.Message)
+					t.Fatalf("seed %d: %s is left out: %s\n%s", seed, of, left.Message, w.q)
 				}
 				if left.Dropped && !ever[content+":500"] {
-					t.Fatalf("seed %d: %s is dropped, but its matches are valid", seed, of)
+					t.Fatalf("seed %d: %s is dropped, but its matches are valid\n%s", seed, of, w.q)
 				}
 			}
 		}
@@ -354,7 +357,7 @@ func TestOnlyRejectedRoutesAreLeftOut(t *testing.T) {
 		for number, b := range w.envoys {
 			for name, want := range w.bodies {
 				if got, there := b.has[name]; !there || got != want {
-					t.Fatalf("seed %d: envoy %d has %s %q, want %q", seed, number, name, got, want)
+					t.Fatalf("seed %d: envoy %d has %s %q, want %q\n%s", seed, number, name, got, want, w.q)
 				}
 			}
 			bad += len(b.refuses) + 1

@@ -11,9 +11,11 @@
 package order
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -64,6 +66,18 @@ type subscription struct {
 
 // New returns the Stream of an Envoy that has not subscribed yet.
 func New() *Stream { return &Stream{types: make(map[string]*subscription)} }
+
+// String returns the state of each type, for tests and debugging.
+func (s *Stream) String() string {
+	var out strings.Builder
+	for _, of := range sequence {
+		if sub := s.types[of]; sub != nil {
+			fmt.Fprintf(&out, "%s: wildcard %v, names %v, has %v, rejected %v, unanswered %v\n", of[strings.LastIndex(of, ".")+1:], sub.all,
+				slices.Sorted(maps.Keys(sub.names)), sub.has, slices.Sorted(maps.Keys(sub.refused)), sub.pending)
+		}
+	}
+	return out.String()
+}
 
 // Answer is an Envoy's ACK or NACK.
 type Answer struct {

@@ -37,6 +37,7 @@ func shortOf(of string) string {
 //	                          unsubscribes; had: the versions that it has at the start
 //	take clusters             it accepts the last response of a type
 //	refuse clusters           it rejects that response
+//	show                      prints the state
 //
 // The output is what is sent after each line.
 func TestScenarios(t *testing.T) {
@@ -48,6 +49,9 @@ func TestScenarios(t *testing.T) {
 				verb, rest, _ := strings.Cut(line, " ")
 				of, rest, _ := strings.Cut(rest, " ")
 				switch verb {
+				case "show":
+					fmt.Fprint(&out, s)
+					continue
 				case "have":
 					to = maps.Clone(to)
 					to[short[of]] = make(map[string]order.Resource)
@@ -184,11 +188,11 @@ func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 			under := make(map[string]int)
 			for _, r := range e.inbox {
 				if under[r.GetTypeUrl()]++; under[r.GetTypeUrl()] > 1 {
-					t.Fatalf("seed %d: two responses for %s are under way", seed, shortOf(r.GetTypeUrl()))
+					t.Fatalf("seed %d: two responses for %s are under way\n%s", seed, shortOf(r.GetTypeUrl()), e.s)
 				}
 			}
 			if m := e.missing(); m != "" {
-				t.Fatalf("seed %d: %s", seed, m)
+				t.Fatalf("seed %d: %s\n%s", seed, m, e.s)
 			}
 		}
 		e.ask(order.Clusters)
@@ -211,11 +215,11 @@ func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 		}
 		for of, want := range to {
 			if len(e.has[of]) != len(want) {
-				t.Fatalf("seed %d: for %s the Envoy has %v, want %v", seed, shortOf(of), e.has[of], want)
+				t.Fatalf("seed %d: for %s the Envoy has %v, want %v\n%s", seed, shortOf(of), e.has[of], want, e.s)
 			}
 			for name, resource := range want {
 				if got := e.has[of][name]; got != string(resource.Body.GetValue()) {
-					t.Fatalf("seed %d: %s %s is %q, want %q", seed, shortOf(of), name, got, resource.Body.GetValue())
+					t.Fatalf("seed %d: %s %s is %q, want %q\n%s", seed, shortOf(of), name, got, resource.Body.GetValue(), e.s)
 				}
 			}
 		}
