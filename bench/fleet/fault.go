@@ -44,8 +44,8 @@ func parseFault(name string) (Fault, error) {
 
 // assumedProfiles are the profiles that pickers may get, by name.
 var assumedProfiles = []struct {
-	name  string
-	given func(profile.Profile) *profile.Profile
+	name    string
+	assumed func(profile.Profile) *profile.Profile
 }{
 	{"true", nil},
 	{"none", func(profile.Profile) *profile.Profile { return nil }},
@@ -58,7 +58,7 @@ func parseAssumed(name string) (func(profile.Profile) *profile.Profile, error) {
 	names := make([]string, len(assumedProfiles))
 	for i, g := range assumedProfiles {
 		if g.name == name {
-			return g.given, nil
+			return g.assumed, nil
 		}
 		names[i] = g.name
 	}

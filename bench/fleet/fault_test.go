@@ -40,10 +40,10 @@ func TestPredictionsNeverHurt(t *testing.T) {
 				t.Fatalf("proposal keeps %.3f: the rate is too high", proposal)
 			}
 			for _, g := range assumedProfiles {
-				if wrong := g.name != "none" && g.given != nil; wrong && fault != NoFault {
+				if wrong := g.name != "none" && g.assumed != nil; wrong && fault != NoFault {
 					continue
 				}
-				f.Assumed = g.given
+				f.Assumed = g.assumed
 				latency, _, trusts := keptBy(t, f, w, rate, n, pick.Latency)
 				if latency < least*proposal || trusts > 2 {
 					t.Errorf("told %s, latency keeps %.3f, proposal %.3f; trust changed %d times", g.name, latency, proposal, trusts)
@@ -60,16 +60,16 @@ func TestPredictionsNeverHurt(t *testing.T) {
 // the true one after 2,000 requests.
 func TestWhatIsLearnedIsWorthTheProfile(t *testing.T) {
 	for _, c := range []struct {
-		w     Workload
-		rate  float64
-		given int
+		w       Workload
+		rate    float64
+		assumed int
 	}{{Plain(Conversation()), 3, len(assumedProfiles)}, {Prefixes(16, 2048, Conversation()), 2.6, 2}} {
 		t.Run(c.w.Name, func(t *testing.T) {
 			t.Parallel()
 			f := four()
 			_, by, _ := keptBy(t, f, c.w, c.rate, 3000, pick.Latency)
-			for _, g := range assumedProfiles[1:c.given] {
-				f.Assumed = g.given
+			for _, g := range assumedProfiles[1:c.assumed] {
+				f.Assumed = g.assumed
 				if _, late, trusts := keptBy(t, f, c.w, c.rate, 3000, pick.Latency); late < 0.95*by || trusts > 2 {
 					t.Errorf("told %s, of the later requests %.3f keep their objectives, and %.3f by the true profile; trust changed %d times",
 						g.name, late,

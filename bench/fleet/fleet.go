@@ -84,7 +84,7 @@ type Syncer interface {
 // Peer is a Picker that exchanges the pending work at each endpoint with other pickers, as a sum.
 type Peer interface {
 	Backlogs(sent []endpointstate.Backlog)
-	HearPeers(now float64, sent []endpointstate.Backlog)
+	ReceivePeers(now float64, sent []endpointstate.Backlog)
 }
 
 // Streamer is a Picker that is notified of first tokens, as a proxy sees them.
@@ -156,9 +156,9 @@ type run struct {
 
 type endpoint struct {
 	*sim.Engine
-	intake   float64 // see profile.Profile
-	awake    bool    // the next step is scheduled
-	inFlight map[sim.ID]flight
+	frontendOverhead float64 // see profile.Profile
+	awake            bool    // the next step is scheduled
+	inFlight         map[sim.ID]flight
 }
 
 type flight struct {
@@ -179,7 +179,7 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 		if err != nil {
 			return Outcome{}, err
 		}
-		r.endpoints = append(r.endpoints, endpoint{Engine: e, intake: p.FrontendOverhead, inFlight: map[sim.ID]flight{}})
+		r.endpoints = append(r.endpoints, endpoint{Engine: e, frontendOverhead: p.FrontendOverhead, inFlight: map[sim.ID]flight{}})
 	}
 	for range f.Pickers {
 		p, err := policy(f, r.random.Uint64())
@@ -263,8 +263,8 @@ func (r *run) send(is *Request) {
 	if is.Leaves > 0 {
 		r.loop.At(is.At+is.Leaves, func() { r.leave(number, by, is) })
 	}
-	if intake := r.endpoints[to].intake; intake > 0 {
-		r.loop.At(r.loop.Now()+intake, func() { r.submit(number, by, is) })
+	if frontendOverhead := r.endpoints[to].frontendOverhead; frontendOverhead > 0 {
+		r.loop.At(r.loop.Now()+frontendOverhead, func() { r.submit(number, by, is) })
 		return
 	}
 	r.submit(number, by, is)
@@ -417,9 +417,9 @@ const messageLatency = 0.001
 
 // peer is the state of a picker in the exchange of pending work.
 type peer struct {
-	sent         []endpointstate.Backlog // by endpoint
-	others       []int64                 // by endpoint: when the prompts of all others are computed, as control knows it
-	tells, hears throttle
+	sent            []endpointstate.Backlog // by endpoint
+	others          []int64                 // by endpoint: when the prompts of all others are computed, as control knows it
+	sends, receives throttle
 }
 
 // throttle limits the rate of a repeated action, in seconds.
@@ -453,11 +453,11 @@ func (r *run) moved(by int) {
 		for i := range r.peers {
 			r.peers[i] = peer{
 				sent: make([]endpointstate.Backlog, len(r.endpoints)), others: make([]int64, len(r.endpoints)),
-				tells: throttle{last: -r.BacklogSync}, hears: throttle{last: -r.BacklogSync},
+				sends: throttle{last: -r.BacklogSync}, receives: throttle{last: -r.BacklogSync},
 			}
 		}
 	}
-	r.atMost(&r.peers[by].tells, r.BacklogSync, func() {
+	r.atMost(&r.peers[by].sends, r.BacklogSync, func() {
 		now, was := at(r.loop.Now()).UnixNano(), slices.Clone(r.peers[by].sent)
 		p.Backlogs(r.peers[by].sent)
 		for e, is := range r.peers[by].sent {
@@ -470,7 +470,7 @@ func (r *run) moved(by int) {
 		r.loop.At(r.loop.Now()+messageLatency, func() {
 			for i := range r.peers {
 				if i != by {
-					r.atMost(&r.peers[i].hears, r.BacklogSync, func() { r.receive(i) })
+					r.atMost(&r.peers[i].receives, r.BacklogSync, func() { r.receive(i) })
 				}
 			}
 		})
@@ -491,7 +491,7 @@ func (r *run) receive(is int) {
 			}
 		}
 	}
-	r.loop.At(r.loop.Now()+messageLatency, func() { r.pickers[is].(Peer).HearPeers(r.loop.Now(), all) })
+	r.loop.At(r.loop.Now()+messageLatency, func() { r.pickers[is].(Peer).ReceivePeers(r.loop.Now(), all) })
 }
 
 func (r *run) outcome() Outcome {

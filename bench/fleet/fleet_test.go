@@ -34,7 +34,7 @@ func outcome(t *testing.T, f Fleet, seed uint64, requests iter.Seq[Request], p P
 // to sends everything to one endpoint and records its notifications.
 type to struct {
 	endpoint     int
-	looks        []float64
+	scrapes      []float64
 	sent, ended  int
 	waiting, ran float64
 	active       map[string]bool
@@ -43,7 +43,7 @@ type to struct {
 func (p *to) Pick(float64, *Request) int { p.sent++; return p.endpoint }
 func (p *to) Scraped(now float64, endpoint int, load engine.Load) {
 	if endpoint == p.endpoint {
-		p.looks = append(p.looks, now)
+		p.scrapes = append(p.scrapes, now)
 		p.waiting, p.ran = max(p.waiting, load.Waiting.Or(0)), max(p.ran, load.Running.Or(0))
 		for _, adapter := range load.Active {
 			p.active[adapter] = true
@@ -109,8 +109,8 @@ func TestAFleetIsItsEngines(t *testing.T) {
 	if p.waiting == 0 || len(p.active) != 10 {
 		t.Errorf("scrapes saw at most %g waiting, and the adapters %v", p.waiting, p.active)
 	}
-	if p.ran == 0 || len(p.looks) < int(got.Seconds/0.2) || p.looks[1] > 0.2 || math.Abs(p.looks[2]-p.looks[1]-0.2) > 1e-9 {
-		t.Errorf("looks were at %v…, and saw at most %g running", p.looks[:3], p.ran)
+	if p.ran == 0 || len(p.scrapes) < int(got.Seconds/0.2) || p.scrapes[1] > 0.2 || math.Abs(p.scrapes[2]-p.scrapes[1]-0.2) > 1e-9 {
+		t.Errorf("looks were at %v…, and saw at most %g running", p.scrapes[:3], p.ran)
 	}
 }
 
@@ -242,9 +242,9 @@ func TestClientsLeave(t *testing.T) {
 			t.Fatalf("it has left and ended, or neither: %+v", r)
 		}
 	}
-	if left < 250 || left > 350 || len(h.inFlight) > 0 || int(h.habit("").Output()) != 200 {
+	if left < 250 || left > 350 || len(h.inFlight) > 0 || int(h.requestStats("").Output()) != 200 {
 		t.Errorf("%d of 1000 have left, of which %d are still counted; answers are taken to have %g tokens", left, len(h.inFlight),
-			h.habit("").Output())
+			h.requestStats("").Output())
 	}
 	if kept := FiguresOf(o, f.Profile, DefaultObjectives).Kept; kept < 0.99 {
 		t.Errorf("%g keep their objectives", kept)
@@ -300,14 +300,14 @@ func TestPickersTell(t *testing.T) {
 			}
 		}
 	}
-	for tells, want := range map[float64]int{0.5: 1, 0: 2} {
-		f.AdapterSync = tells
+	for sends, want := range map[float64]int{0.5: 1, 0: 2} {
+		f.AdapterSync = sends
 		used := make(map[int]bool)
 		for _, r := range outcome(t, f, 3, requests, Headgate(pick.Proposal)).Results {
 			used[r.Endpoint] = true
 		}
 		if len(used) != want {
-			t.Errorf("told every %g s: one adapter is at %d endpoints, want %d", tells, len(used), want)
+			t.Errorf("told every %g s: one adapter is at %d endpoints, want %d", sends, len(used), want)
 		}
 	}
 }

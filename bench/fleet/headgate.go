@@ -21,7 +21,7 @@ func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
 			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, clock: f.Fault.clock, //nolint:gosec // no secret
-			numbers: make(map[string]int), inFlight: make(map[*Request]sent), habits: make(map[string]*endpointstate.RequestStats),
+			numbers: make(map[string]int), inFlight: make(map[*Request]sent), statsByAdapter: make(map[string]*endpointstate.RequestStats),
 			inexact: f.TokenError,
 		}
 		h.policy.Rule = rule
@@ -52,19 +52,19 @@ func Headgate(rule pick.Rule) Policy {
 
 // headgate is one extproc.
 type headgate struct {
-	random    *rand.Rand
-	clock     func(now float64) float64 // clock for scrapes and views; pending work uses a clock that never jumps
-	trusts    int
-	policy    pick.Policy
-	addresses []string
-	numbers   map[string]int // endpoint by address
-	state     *endpointstate.State
-	view      *endpointstate.View
-	inFlight  map[*Request]sent
-	turn      uint64
-	habits    map[string]*endpointstate.RequestStats // by adapter
-	inexact   float64                                // as in Fleet
-	heard     map[endpointstate.CopyKey]bool         // copies that others have reported
+	random         *rand.Rand
+	clock          func(now float64) float64 // clock for scrapes and views; pending work uses a clock that never jumps
+	trusts         int
+	policy         pick.Policy
+	addresses      []string
+	numbers        map[string]int // endpoint by address
+	state          *endpointstate.State
+	view           *endpointstate.View
+	inFlight       map[*Request]sent
+	turn           uint64
+	statsByAdapter map[string]*endpointstate.RequestStats // by adapter
+	inexact        float64                                // as in Fleet
+	reported       map[endpointstate.CopyKey]bool         // copies that others have reported
 
 	// prefixes tracks the cached prompts of endpoints; nil if the policy does not use it.
 	prefixes *prefix.Index
@@ -78,7 +78,7 @@ type sent struct {
 	bytes, tokens int // of the prompt
 	at            float64
 	first         float64 // time of the first token
-	tells         bool    // its first token is used for learning
+	learns        bool    // its first token is used for learning
 	pick.Estimate
 }
 
@@ -106,7 +106,7 @@ func (h *headgate) Pick(now float64, r *Request) int {
 	if err != nil {
 		panic(fmt.Sprintf("fleet: every endpoint answers to every model, and %v", err))
 	}
-	is.Counts, is.tells, is.Estimate = endpointstate.CountsOf(picks[0]), picks[0].ShowsOverhead(), picks[0].Estimate
+	is.Counts, is.learns, is.Estimate = endpointstate.CountsOf(picks[0]), picks[0].ShowsOverhead(), picks[0].Estimate
 	is.Begin(at(now))
 	h.inFlight[r] = is
 	if h.prefixes != nil {
@@ -134,21 +134,21 @@ func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int
 		dense += h.inexact * (2*h.random.Float64() - 1)
 	}
 	bytes = int(dense * bytesPerToken * float64(len(r.Prompt)))
-	habit := h.habit(r.Adapter)
+	requestStats := h.requestStats(r.Adapter)
 	asked.Demand = pick.Demand{
-		Prompt: int(float64(bytes) / habit.BytesPerToken()), Output: int(habit.Output()), Cached: h.cached,
-		Block:      dense * bytesPerToken * prefix.BlockTokens / habit.BytesPerToken(),
+		Prompt: int(float64(bytes) / requestStats.BytesPerToken()), Output: int(requestStats.Output()), Cached: h.cached,
+		Block:      dense * bytesPerToken * prefix.BlockTokens / requestStats.BytesPerToken(),
 		FirstToken: DefaultObjectives.Base, PerToken: DefaultObjectives.PerToken, Stated: true, Now: at(now).UnixNano(),
 	}
 	return bytes
 }
 
-// habit returns the statistics of requests for an adapter, or else of all requests.
-func (h *headgate) habit(adapter string) *endpointstate.RequestStats {
-	if of := h.habits[adapter]; of != nil {
+// requestStats returns the statistics of requests for an adapter, or else of all requests.
+func (h *headgate) requestStats(adapter string) *endpointstate.RequestStats {
+	if of := h.statsByAdapter[adapter]; of != nil {
 		return of
 	}
-	return h.habits[every]
+	return h.statsByAdapter[every]
 }
 
 // every stands for all adapters.
@@ -157,10 +157,10 @@ const every = "*"
 // learn updates the statistics of the model and of the pool with an ended request, as extproc does.
 func (h *headgate) learn(r *Request, of sent) {
 	for _, which := range [...]string{r.Adapter, every} {
-		if h.habits[which] == nil {
-			h.habits[which] = new(endpointstate.RequestStats)
+		if h.statsByAdapter[which] == nil {
+			h.statsByAdapter[which] = new(endpointstate.RequestStats)
 		}
-		h.habits[which].Learn(of.bytes, float64(of.tokens), float64(r.Output))
+		h.statsByAdapter[which].Learn(of.bytes, float64(of.tokens), float64(r.Output))
 	}
 }
 
@@ -181,7 +181,7 @@ func (h *headgate) Ended(_ float64, r *Request, endpoint int) {
 	is := h.inFlight[r]
 	if took := is.first - is.at; is.Estimate != (pick.Estimate{}) {
 		h.state.Times.FirstTokenPredicted(objects.EndpointsPool, h.addresses[endpoint], took/is.FirstToken())
-		if is.tells {
+		if is.learns {
 			h.state.Times.AdapterLoaded(objects.EndpointsPool, h.addresses[endpoint], is.Adapter,
 				took-(is.FirstToken()-is.FrontendOverhead-is.Load))
 		}
@@ -210,10 +210,10 @@ func (h *headgate) Share() InFlight {
 func (h *headgate) Receive(now float64, others []InFlight) {
 	now = h.clock(now)
 	n := endpointstate.PlacementUpdate{Others: make(map[endpointstate.CopyKey]int64)}
-	for k := range h.heard {
+	for k := range h.reported {
 		n.Others[k] = 0
 	}
-	h.heard = make(map[endpointstate.CopyKey]bool)
+	h.reported = make(map[endpointstate.CopyKey]bool)
 	for _, all := range others {
 		for of, requests := range all {
 			k := endpointstate.CopyKey{
@@ -221,7 +221,7 @@ func (h *headgate) Receive(now float64, others []InFlight) {
 				Endpoint: h.addresses[of.Endpoint],
 			}
 			n.Others[k] += requests
-			h.heard[k] = true
+			h.reported[k] = true
 		}
 	}
 	h.state.ApplyPlacement(n, at(now))
@@ -231,7 +231,7 @@ func (h *headgate) Backlogs(told []endpointstate.Backlog) {
 	h.state.Backlogs(func(b endpointstate.Backlog) { told[h.numbers[b.Endpoint]] = b })
 }
 
-func (h *headgate) HearPeers(now float64, told []endpointstate.Backlog) {
+func (h *headgate) ReceivePeers(now float64, told []endpointstate.Backlog) {
 	for i := range told {
 		told[i].Endpoint = h.addresses[i]
 	}

@@ -108,10 +108,10 @@ func TestTokensAreEstimated(t *testing.T) {
 	if mean := sum / n; mean < 0.95 || mean > 1.05 || least < 0.6 || least > 0.8 || most < 1.2 || most > 1.4 {
 		t.Errorf("estimates are %g to %g times the tokens, %g in the mean", least, most, mean)
 	}
-	if got := h.habit("never seen").BytesPerToken(); got < 3.5 || got > 4.5 {
+	if got := h.requestStats("never seen").BytesPerToken(); got < 3.5 || got > 4.5 {
 		t.Errorf("a token has %g bytes", got)
 	}
-	if got := h.habit("never seen").Output(); got != 10 {
+	if got := h.requestStats("never seen").Output(); got != 10 {
 		t.Errorf("an answer has %g tokens", got)
 	}
 }
@@ -137,12 +137,12 @@ func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
 	race.Skip(t)
 	w := Adapters(50, Conversation())
 	for _, name := range []string{"true", "none", "x10", "x0.1"} {
-		given, err := parseAssumed(name)
+		assumed, err := parseAssumed(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		f := four()
-		f.Adapters, f.Assumed = w.Adapters, given
+		f.Adapters, f.Assumed = w.Adapters, assumed
 		if name == "none" { // the size of host memory is unknown: as many adapters as slots, vLLM's default
 			f.Profile.Limits.HostAdapters = f.Profile.Limits.GPUAdapters
 		}
@@ -166,19 +166,19 @@ func TestTheIntakeIsLearnedOfFirstTokens(t *testing.T) {
 	race.Skip(t)
 	w := Plain(Conversation())
 	for _, name := range []string{"true", "none"} {
-		given, err := parseAssumed(name)
+		assumed, err := parseAssumed(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		f := four()
-		f.Assumed = given
-		at := func(intake float64) (learned, first float64) {
+		f.Assumed = assumed
+		at := func(frontendOverhead float64) (learned, first float64) {
 			f := f
-			f.Profile.FrontendOverhead = intake
+			f.Profile.FrontendOverhead = frontendOverhead
 			if name == "true" {
-				given := f.Profile
-				given.FrontendOverhead = 0
-				f.Assumed = func(profile.Profile) *profile.Profile { return &given }
+				assumed := f.Profile
+				assumed.FrontendOverhead = 0
+				f.Assumed = func(profile.Profile) *profile.Profile { return &assumed }
 			}
 			var h *headgate
 			o := outcome(t, f, 1, w.Requests(1, 1.5, 1500), func(f Fleet, seed uint64) (Picker, error) {

@@ -13,10 +13,10 @@ import (
 
 // closedLoop sends requests to one endpoint in a closed loop with some clients and returns the
 // predictions.
-func closedLoop(t *testing.T, of profile.Profile, clients int, given func(profile.Profile) *profile.Profile) *judging {
+func closedLoop(t *testing.T, of profile.Profile, clients int, assumed func(profile.Profile) *profile.Profile) *judging {
 	t.Helper()
 	f := four()
-	f.Endpoints, f.Profile, f.Clients, f.Assumed = 1, of, clients, given
+	f.Endpoints, f.Profile, f.Clients, f.Assumed = 1, of, clients, assumed
 	j := &judging{trusted: make(map[*Request]bool)}
 	outcome(t, f, 1, Plain(Conversation()).Requests(1, 1, 400+80*clients), func(f Fleet, seed uint64) (Picker, error) {
 		made, err := Headgate(pick.Latency)(f, seed)
@@ -47,7 +47,7 @@ func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		of      profile.Profile
-		given   func(profile.Profile) *profile.Profile
+		assumed func(profile.Profile) *profile.Profile
 		clients []int
 		bias    float64 // at most
 	}{
@@ -58,7 +58,7 @@ func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 	} {
 		for _, clients := range c.clients {
 			t.Run(fmt.Sprintf("%s, %d at once", c.name, clients), func(t *testing.T) {
-				j := closedLoop(t, c.of, clients, c.given)
+				j := closedLoop(t, c.of, clients, c.assumed)
 				is, want := j.state.Times.Known()[0].Profile, c.of
 				if len(j.off) < 100 {
 					t.Fatalf("predictions decided %d requests: %+v", len(j.off), is)
@@ -70,7 +70,7 @@ func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 					errors[i] = math.Abs(j.predicted[i]/j.took[i] - 1)
 				}
 				off, bias := quantile(errors, 0.5), predicted/took-1
-				t.Logf("the first 100 are off by %.0f %% in the median, the bias is %+.0f %%; intake %.4f, %+v %+v", 100*off, 100*bias,
+				t.Logf("the first 100 are off by %.0f %% in the median, the bias is %+.0f %%; frontend overhead %.4f, %+v %+v", 100*off, 100*bias,
 					is.FrontendOverhead, is.Prefill, is.Decode)
 				if off > 0.25 || math.Abs(bias) > c.bias {
 					t.Errorf("the first 100 are off by %.0f %% in the median, the bias is %+.0f %%", 100*off, 100*bias)
@@ -84,7 +84,7 @@ func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 					}
 				}
 				if math.Abs(is.FrontendOverhead-want.FrontendOverhead) > 0.004+0.1*is.PrefillTime(0, 1000) {
-					t.Errorf("the intake is taken to be %g s, and is %g s", is.FrontendOverhead, want.FrontendOverhead)
+					t.Errorf("the learned frontend overhead is %g s, want %g s", is.FrontendOverhead, want.FrontendOverhead)
 				}
 			})
 		}

@@ -143,8 +143,8 @@ type statusError int
 
 func (e statusError) Error() string { return http.StatusText(int(e)) }
 
-// trouble says why no model of a server can be requested, and what to do; empty if one can.
-func trouble(ctx context.Context, client *http.Client, server string) string {
+// fault says why no model of a server can be requested, and what to do; empty if one can.
+func fault(ctx context.Context, client *http.Client, server string) string {
 	all, err := models(ctx, client, "http://"+server)
 	var unknown *net.DNSError
 	var status statusError

@@ -124,7 +124,7 @@ func TestWhatAServerLacksIsSaid(t *testing.T) {
 		"no..such:8000":                                             "its name has no address: is it written right?",
 	} {
 		client := &http.Client{Timeout: 5 * time.Second}
-		if got := trouble(t.Context(), client, server); got != want {
+		if got := fault(t.Context(), client, server); got != want {
 			t.Errorf("%s: %q, want %q", server, got, want)
 		}
 		if want == "" {

@@ -61,18 +61,18 @@ func (s *show) welcomeServers(ctx context.Context) {
 			}
 		}
 	}
-	var troubles strings.Builder
+	var faults strings.Builder
 	for _, server := range s.servers {
-		if why := trouble(context.WithoutCancel(ctx), &http.Client{Timeout: listPatience}, server); why != "" {
-			fmt.Fprintf(&troubles, "  %-24s %s\n", server, why)
+		if why := fault(context.WithoutCancel(ctx), &http.Client{Timeout: listPatience}, server); why != "" {
+			fmt.Fprintf(&faults, "  %-24s %s\n", server, why)
 		}
 	}
 	switch {
 	case s.untried:
 		s.say("\nNone of the servers lists a model:\n\n%s\nThey are asked on, and a request to try is printed here as soon as one does.\n",
-			troubles.String())
-	case troubles.Len() > 0:
-		s.say("\nOf these servers no model can be asked for yet:\n\n%s", troubles.String())
+			faults.String())
+	case faults.Len() > 0:
+		s.say("\nOf these servers no model can be asked for yet:\n\n%s", faults.String())
 	}
 	s.say("\nThe metrics are at http://%s/metrics, Envoy's admin interface at http://%s.\n", s.rig.Metrics, s.rig.Admin)
 }

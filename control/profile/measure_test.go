@@ -364,7 +364,7 @@ func TestASimulatedEngineIsMeasured(t *testing.T) {
 	}
 	// The frontend overhead of a client also includes HTTP and other load on the machine.
 	if p.FrontendOverhead < known.FrontendOverhead || p.FrontendOverhead > known.FrontendOverhead+0.01 {
-		t.Errorf("intake is %v s, want %v", p.FrontendOverhead, known.FrontendOverhead)
+		t.Errorf("the frontend overhead is %v s, want %v", p.FrontendOverhead, known.FrontendOverhead)
 	}
 	want := profile.Limits{MaxSequences: 4, MaxBatchedTokens: 8192, KVBlocks: 4000, BlockSize: 32}
 	if p.Limits != want || p.Name != "llama" {

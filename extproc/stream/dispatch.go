@@ -226,7 +226,7 @@ func (s *Server) serviceTime(w *objects.World, k objects.ModelKey) int64 {
 		return learned
 	}
 	if e, ok := w.Entry(k); ok {
-		return int64(e.Pace)
+		return int64(e.ServiceTime)
 	}
 	return 0
 }

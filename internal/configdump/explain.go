@@ -303,8 +303,8 @@ func catalogue(w *objects.World) []Setting {
 			copies = fmt.Sprintf("at least %d copies", e.Min)
 		}
 		words := []string{e.Type, "source " + e.Source, copies}
-		if e.Pace > 0 {
-			words = append(words, "pace "+e.Pace.String())
+		if e.ServiceTime > 0 {
+			words = append(words, "service time "+e.ServiceTime.String())
 		}
 		if e.BaseModel != "" {
 			words = append(words, "for "+e.BaseModel)

@@ -55,7 +55,7 @@ type Entry struct {
 	Size int64
 	// ServiceTime is how long an engine takes for one request without tokens that runs alone, 0 if
 	// unknown.
-	Pace time.Duration
+	ServiceTime time.Duration
 	// Min and Max limit the number of copies; Max 0 means no limit.
 	Min, Max int
 	// Pinned models are never evicted.
@@ -123,7 +123,7 @@ func EntryOf(m *v1alpha1.Model) Entry {
 		e.Size = s.Size.Value()
 	}
 	if s.ServiceTime != nil {
-		e.Pace = s.ServiceTime.Duration
+		e.ServiceTime = s.ServiceTime.Duration
 	}
 	if s.Copies != nil {
 		e.Min = int(s.Copies.Min)
@@ -134,8 +134,8 @@ func EntryOf(m *v1alpha1.Model) Entry {
 	return e
 }
 
-// maxPace is the longest service time that a Model may state.
-const maxPace = time.Hour
+// maxServiceTime is the longest service time that a Model may state.
+const maxServiceTime = time.Hour
 
 // CheckModelObject validates a Model.
 func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
@@ -154,7 +154,7 @@ func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
 	if s := m.Spec.Size; s != nil && s.Sign() <= 0 {
 		errs = append(errs, field.Invalid(spec.Child("size"), s.String(), "it must be above 0, such as 50Mi"))
 	}
-	if p := m.Spec.ServiceTime; p != nil && (p.Duration <= 0 || p.Duration > maxPace) {
+	if p := m.Spec.ServiceTime; p != nil && (p.Duration <= 0 || p.Duration > maxServiceTime) {
 		errs = append(errs, field.Invalid(spec.Child("serviceTime"), p.Duration.String(),
 			"it must be above 0s and no more than 1h, such as 15ms"))
 	}

@@ -50,9 +50,9 @@ const (
 	ServiceKind          = "Service"
 )
 
-// shelves returns the collection of each kind. Every list of Network has an entry here.
-func (n *Network) shelves() map[string]shelf {
-	return map[string]shelf{
+// collections returns the collection of each kind. Every list of Network has an entry here.
+func (n *Network) collections() map[string]collection {
+	return map[string]collection{
 		GatewayClassKind:             named(&n.Classes),
 		GatewayKind:                  named(&n.Gateways),
 		ListenerSetKind:              named(&n.Listeners),
@@ -79,7 +79,7 @@ type ordered[T any] struct {
 
 func (o ordered[T]) count() int { return len(*o.all) }
 
-func (o ordered[T]) add(same shelf) {
+func (o ordered[T]) add(same collection) {
 	*o.all = slices.Concat(*o.all, *same.(ordered[T]).all)
 	slices.SortStableFunc(*o.all, func(a, b T) int { return o.name(&a).Compare(o.name(&b)) })
 }
@@ -102,9 +102,9 @@ func (n *Network) join(m *Network) *Network {
 	}
 	both := new(Network)
 	for _, one := range []*Network{n, m} {
-		more := one.shelves()
-		for kind, shelf := range both.shelves() {
-			shelf.add(more[kind])
+		more := one.collections()
+		for kind, collection := range both.collections() {
+			collection.add(more[kind])
 		}
 	}
 	return both

@@ -17,11 +17,11 @@ import (
 // maxParameters limits the length of a model's number of parameters.
 const maxParameters = 32
 
-// maxClasses limits how many accelerators have profiles of their own, and maxClass the length of a
-// label's value.
+// maxAccelerators limits how many accelerators have profiles of their own, and maxAccelerator the
+// length of a label's value.
 const (
-	maxClasses = 32
-	maxClass   = 63
+	maxAccelerators = 32
+	maxAccelerator  = 63
 )
 
 // checkProfile refuses a profile that is empty or given twice.
@@ -40,8 +40,8 @@ func checkProfile(at *field.Path, p *v1alpha1.PoolProfile) field.ErrorList {
 	if len(p.Accelerators) > 0 && p.AcceleratorLabel == "" {
 		errs = append(errs, field.Required(at.Child("acceleratorLabel"), "name the label that says which accelerator an endpoint has"))
 	}
-	if n := len(p.Accelerators); n > maxClasses {
-		errs = append(errs, field.TooMany(at.Child("accelerators"), n, maxClasses))
+	if n := len(p.Accelerators); n > maxAccelerators {
+		errs = append(errs, field.TooMany(at.Child("accelerators"), n, maxAccelerators))
 	}
 	there := make(map[string]bool)
 	for i := range p.Accelerators {
@@ -53,7 +53,7 @@ func checkProfile(at *field.Path, p *v1alpha1.PoolProfile) field.ErrorList {
 		case there[is.Accelerator]:
 			errs = append(errs, field.Duplicate(name, is.Accelerator))
 		default:
-			errs = append(errs, checkLength(name, is.Accelerator, maxClass)...)
+			errs = append(errs, checkLength(name, is.Accelerator, maxAccelerator)...)
 		}
 		there[is.Accelerator] = true
 	}

@@ -41,8 +41,8 @@ func profiled(is v1alpha1.PoolProfile) func(*v1alpha1.PoolSettingsSpec) {
 	return func(s *v1alpha1.PoolSettingsSpec) { s.Profile = &is }
 }
 
-// classed returns profiles for accelerators; pinned is the same with learning off.
-func classed(all ...v1alpha1.AcceleratorProfile) v1alpha1.PoolProfile {
+// withAccelerators returns profiles for accelerators; pinned is the same with learning off.
+func withAccelerators(all ...v1alpha1.AcceleratorProfile) v1alpha1.PoolProfile {
 	return v1alpha1.PoolProfile{AcceleratorLabel: "gpu", Accelerators: all}
 }
 
@@ -78,24 +78,24 @@ func TestFaultsOfProfiles(t *testing.T) {
 				{Accelerator: "L4", Hardware: "L4", Parameters: "8B"}}}},
 		{v1alpha1.PoolProfile{Inline: &written, Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}},
 			"spec.profile.acceleratorLabel: Required value: name the label that says which accelerator an endpoint has", "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a"}),
+		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a"}),
 			`spec.profile.accelerators[0]: Invalid value: "": set one of inline, file, and hardware with parameters`, "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Inline: &written}),
+		{withAccelerators(v1alpha1.AcceleratorProfile{Inline: &written}),
 			"spec.profile.accelerators[0].accelerator: Required value: set the label's value, such as A100", "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &bad}),
+		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &bad}),
 			"spec.profile.accelerators[0].inline.decode.base: Invalid value: -1", "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written},
+		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written},
 			v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written}),
 			`spec.profile.accelerators[1].accelerator: Duplicate value: "a"`, "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: strings.Repeat("a", 64), Inline: &written}),
+		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: strings.Repeat("a", 64), Inline: &written}),
 			"spec.profile.accelerators[0].accelerator: Too long", "the same"},
-		{classed(slices.Repeat([]v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}, 33)...),
+		{withAccelerators(slices.Repeat([]v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}, 33)...),
 			"spec.profile.accelerators: Too many: 33: must have at most 32 items", "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Hardware: "B300", Parameters: "8B"}),
+		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Hardware: "B300", Parameters: "8B"}),
 			`spec.profile.accelerators[0].hardware: Invalid value: "B300": no GPU in the table is called "B300"`, ""},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", File: "p.yaml"}), "",
+		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", File: "p.yaml"}), "",
 			`spec.profile.accelerators[0].file: Invalid value: "p.yaml": file works only for objects in a folder: put its content under inline`},
-		{pinned(classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written})),
+		{pinned(withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written})),
 			`spec.profile: Invalid value: "": pinned needs a profile: set inline, file, or hardware with parameters`, "the same"},
 		{v1alpha1.PoolProfile{File: "p.yaml"}, "",
 			`spec.profile.file: Invalid value: "p.yaml": file works only for objects in a folder: put its content under inline`},

@@ -91,10 +91,10 @@ func (o Object) String() string {
 	return strings.TrimSuffix(o.Kind+" "+o.Name.String(), " ") // an invalid object may lack a name
 }
 
-// shelves returns the Set's collections, without those of its Network, by kind. Every field of Set
-// with objects has an entry here.
-func (s *Set) shelves() map[string]shelf {
-	return map[string]shelf{
+// collections returns the Set's collections, without those of its Network, by kind. Every field of
+// Set with objects has an entry here.
+func (s *Set) collections() map[string]collection {
+	return map[string]collection{
 		pool.Kind:                 slice[pool.InferencePool]{&s.Pools},
 		v1alpha1.LLMRouteKind:     slice[v1alpha1.LLMRoute]{&s.Routes},
 		PodKind:                   slice[Pod]{&s.Pods},
@@ -107,22 +107,22 @@ func (s *Set) shelves() map[string]shelf {
 	}
 }
 
-// shelf is a field of a Set with the objects of one kind.
-type shelf interface {
+// collection is a field of a Set with the objects of one kind.
+type collection interface {
 	count() int
-	add(same shelf) // adds the objects of the same field of another Set
+	add(same collection) // adds the objects of the same field of another Set
 }
 
 type slice[T any] struct{ all *[]T }
 
-func (s slice[T]) count() int     { return len(*s.all) }
-func (s slice[T]) add(same shelf) { *s.all = append(*s.all, *same.(slice[T]).all...) }
+func (s slice[T]) count() int          { return len(*s.all) }
+func (s slice[T]) add(same collection) { *s.all = append(*s.all, *same.(slice[T]).all...) }
 
 // count returns the number of objects of each kind.
 func (s *Set) count() map[string]int {
 	all := make(map[string]int)
-	for kind, shelf := range s.shelves() {
-		all[kind] = shelf.count()
+	for kind, collection := range s.collections() {
+		all[kind] = collection.count()
 	}
 	if len(s.Plans) == 0 { // usually there are none
 		delete(all, v1alpha1.CapacityPlanKind)
@@ -133,9 +133,9 @@ func (s *Set) count() map[string]int {
 		}
 		return all
 	}
-	for kind, shelf := range s.Network.shelves() {
+	for kind, collection := range s.Network.collections() {
 		if _, counted := all[kind]; !counted {
-			all[kind] = shelf.count()
+			all[kind] = collection.count()
 		}
 	}
 	return all
@@ -144,9 +144,9 @@ func (s *Set) count() map[string]int {
 // Add adds the objects of t. Resolved names are dropped. For the place of an object, s takes
 // precedence. Two Networks are merged in order of name; a single one keeps its pointer.
 func (s *Set) Add(t Set) {
-	more := t.shelves()
-	for kind, shelf := range s.shelves() {
-		shelf.add(more[kind])
+	more := t.collections()
+	for kind, collection := range s.collections() {
+		collection.add(more[kind])
 	}
 	s.Network = s.Network.join(t.Network)
 	s.Absent = append(s.Absent, t.Absent...)

@@ -6,19 +6,19 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// shelf is an LRU set of at most capacity adapters.
-type shelf struct {
+// collection is an LRU set of at most capacity adapters.
+type collection struct {
 	capacity int
 	used     map[string]uint64 // adapter -> tick of its last use, unique
 	tick     uint64
 }
 
-func newShelf(capacity int) shelf {
-	return shelf{capacity: capacity, used: map[string]uint64{}}
+func newCollection(capacity int) collection {
+	return collection{capacity: capacity, used: map[string]uint64{}}
 }
 
 // touch marks an adapter as just used and reports whether it is there.
-func (h *shelf) touch(adapter string) bool {
+func (h *collection) touch(adapter string) bool {
 	if _, ok := h.used[adapter]; !ok {
 		return false
 	}
@@ -33,7 +33,7 @@ func (h *shelf) touch(adapter string) bool {
 //
 // It scans all adapters: there are tens of them, and a put causes a load, which is millions of
 // times slower.
-func (h *shelf) put(adapter string, keep func(string) bool) (evicted string, ok bool) {
+func (h *collection) put(adapter string, keep func(string) bool) (evicted string, ok bool) {
 	if _, there := h.used[adapter]; !there && len(h.used) >= h.capacity {
 		oldest := uint64(0)
 		for name, tick := range h.used {
@@ -52,10 +52,10 @@ func (h *shelf) put(adapter string, keep func(string) bool) (evicted string, ok 
 }
 
 // drop removes an adapter, if it is there.
-func (h *shelf) drop(adapter string) { delete(h.used, adapter) }
+func (h *collection) drop(adapter string) { delete(h.used, adapter) }
 
 // names returns the adapters, the most recently used first.
-func (h *shelf) names() []string {
+func (h *collection) names() []string {
 	names := make([]string, 0, len(h.used))
 	for name := range h.used {
 		names = append(names, name)

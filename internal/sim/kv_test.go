@@ -80,16 +80,16 @@ func (c *naiveCache) release(blocks []int32) {
 	}
 }
 
-// twins is both caches with the same sequences.
-type twins struct {
+// duplicates is both caches with the same sequences.
+type duplicates struct {
 	*testing.T
 	fast            blockCache
 	naive           *naiveCache
-	live            []*twin
+	live            []*duplicate
 	shared, refused int
 }
 
-type twin struct {
+type duplicate struct {
 	s      *sequence
 	blocks []int32 // of the naive cache
 }
@@ -99,7 +99,7 @@ func TestTheBlockCacheAgreesWithANaiveOne(t *testing.T) {
 	shared, refused := 0, 0
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 5))
-		c := twins{T: t, fast: newBlockCache(capacity, size), naive: newNaiveCache(capacity, size)}
+		c := duplicates{T: t, fast: newBlockCache(capacity, size), naive: newNaiveCache(capacity, size)}
 		for op := range 600 {
 			switch i := r.IntN(max(1, len(c.live))); r.IntN(3) {
 			case 0:
@@ -140,7 +140,7 @@ func randomPrompt(r *rand.Rand, size int) *sequence {
 	return s
 }
 
-func (c *twins) admit(s *sequence, budget int) {
+func (c *duplicates) admit(s *sequence, budget int) {
 	n, ok := c.fast.admit(s, budget)
 	blocks, upTo, wantOK := c.naive.admit(s, budget)
 	if ok != wantOK {
@@ -154,10 +154,10 @@ func (c *twins) admit(s *sequence, budget int) {
 	if c.fast.computed(s, s.computed+n); s.computed != upTo {
 		c.Errorf("computed up to %d, want %d", s.computed, upTo)
 	}
-	c.live = append(c.live, &twin{s, blocks})
+	c.live = append(c.live, &duplicate{s, blocks})
 }
 
-func (c *twins) grow(t *twin, to int) {
+func (c *duplicates) grow(t *duplicate, to int) {
 	fits := c.fast.blocksFor(to)-len(t.blocks) <= len(c.naive.free)
 	if got := c.fast.grow(t.s, to); got != fits {
 		c.Fatalf("grew %v, want %v", got, fits)
@@ -168,7 +168,7 @@ func (c *twins) grow(t *twin, to int) {
 	}
 }
 
-func (c *twins) compare() {
+func (c *duplicates) compare() {
 	for _, t := range c.live {
 		if !slices.Equal(t.s.blocks, t.blocks) {
 			c.Errorf("a sequence holds %v, want %v", t.s.blocks, t.blocks)

@@ -168,8 +168,8 @@ type Engine struct {
 
 	// Resources.
 	kv     blockCache
-	host   shelf
-	slots  shelf
+	host   collection
+	slots  collection
 	inUse  map[string]int // adapter -> running sequences
 	active map[string]int // adapter -> unfinished requests that were scheduled at least once
 
@@ -228,8 +228,8 @@ func New(p profile.Profile, normal func() float64) (*Engine, error) {
 		normal:  normal,
 		live:    map[ID]*sequence{},
 		kv:      newBlockCache(p.Limits.KVBlocks-reservedBlocks, p.Limits.BlockSize),
-		host:    newShelf(p.Limits.HostAdapters),
-		slots:   newShelf(p.Limits.GPUAdapters),
+		host:    newCollection(p.Limits.HostAdapters),
+		slots:   newCollection(p.Limits.GPUAdapters),
 		inUse:   map[string]int{},
 		active:  map[string]int{},
 	}, nil

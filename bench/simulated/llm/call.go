@@ -60,7 +60,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if handler.needs.asksEngine() {
 		faults = append(faults, s.config.Faults...)
 	}
-	if len(faults) > 0 && !c.suffer(faults) {
+	if len(faults) > 0 && !c.applyFaults(faults) {
 		return
 	}
 	if !open && s.config.ShutdownTimeout > 0 && c.turnAway(handler.needs) {

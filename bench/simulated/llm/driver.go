@@ -50,7 +50,7 @@ type ticket struct {
 	stops     bool // the output ends before its limit
 	id        sim.ID
 
-	told     chan struct{} // capacity 1: something is new; never closed
+	news     chan struct{} // capacity 1: something is new; never closed
 	produced atomic.Int32  // output tokens so far
 	finished atomic.Bool   // set after produced
 
@@ -148,7 +148,7 @@ func (d *driver) do(ctx context.Context, f func()) bool {
 // submit submits all requests or none. It returns false if do does.
 func (d *driver) submit(ctx context.Context, tickets ...*ticket) (refused error, ok bool) {
 	for _, t := range tickets {
-		t.told = make(chan struct{}, 1)
+		t.news = make(chan struct{}, 1)
 	}
 	var said error // owned by the driver until do returns true
 	ok = d.do(ctx, func() {
@@ -196,7 +196,7 @@ func (d *driver) wait(ctx context.Context, t *ticket, seen int, quiet <-chan tim
 			return produced, news
 		}
 		select {
-		case <-t.told:
+		case <-t.news:
 		case <-quiet:
 			return produced, silent
 		case <-ctx.Done():
@@ -262,7 +262,7 @@ func (d *driver) advance(at float64) {
 				d.stats.token(t, e)
 				t.produced.Store(int32(e.Index + 1))
 				if t.streams {
-					t.tell()
+					t.notify()
 				}
 			}
 		case sim.Finished:
@@ -270,7 +270,7 @@ func (d *driver) advance(at float64) {
 				d.stats.finish(t, e.Record)
 				delete(d.tickets, e.ID)
 				t.finished.Store(true)
-				t.tell()
+				t.notify()
 			}
 		case sim.HostLoaded:
 			if done := d.loads[e.ID]; done != nil {
@@ -299,10 +299,10 @@ func (d *driver) cutOff() { d.cutOnce.Do(func() { close(d.cut) }) }
 // seconds rounds up, so that a step is not checked before its end.
 func seconds(s float64) time.Duration { return time.Duration(math.Ceil(s * 1e9)) }
 
-// tell wakes the waiter.
-func (t *ticket) tell() {
+// notify wakes the waiter.
+func (t *ticket) notify() {
 	select {
-	case t.told <- struct{}{}:
+	case t.news <- struct{}{}:
 	default:
 	}
 }

@@ -42,7 +42,7 @@ func TestAFullQueueIsRefusedInTheRecordedWords(t *testing.T) {
 	}
 	inWorld(t, Config{Profile: slow(), MaxQueued: 3}, func(w *world) {
 		ctx, leave := context.WithCancel(context.Background())
-		w.crowd(ctx, 3)
+		w.queueRequests(ctx, 3)
 		for _, body := range []string{ask4("", 1), stream4} {
 			if a := w.post("/v1/completions", body); a.status != http.StatusServiceUnavailable || a.body != want ||
 				a.header.Get("Retry-After") != "" {
@@ -103,14 +103,14 @@ func TestAConversationFindsItsPastInThePrefixCache(t *testing.T) {
 // The intake of a request is before the engine's queue: its client waits for it, and no figure of
 // the engine tells. Who gives up in it leaves nothing.
 func TestTheIntakeIsBeforeTheQueue(t *testing.T) {
-	took := func(intake float64) (whole, told float64) {
+	took := func(frontendOverhead float64) (whole, news float64) {
 		p := slow()
-		p.FrontendOverhead = intake
+		p.FrontendOverhead = frontendOverhead
 		inWorld(t, Config{Profile: p}, func(w *world) {
 			began := time.Now()
 			w.post("/v1/completions", `{"prompt":"x","max_tokens":5}`)
 			whole = time.Since(began).Seconds()
-			if _, err := fmt.Sscan(w.metric("vllm:time_to_first_token_seconds_sum{"), &told); err != nil {
+			if _, err := fmt.Sscan(w.metric("vllm:time_to_first_token_seconds_sum{"), &news); err != nil {
 				t.Fatal(err)
 			}
 			ctx, leave := context.WithTimeout(context.Background(), 10*time.Millisecond)
@@ -122,12 +122,12 @@ func TestTheIntakeIsBeforeTheQueue(t *testing.T) {
 			synctest.Wait()
 			w.wantMetrics("vllm:num_requests_running{", "0.0", "vllm:num_requests_waiting{", "0.0")
 		})
-		return whole, told
+		return whole, news
 	}
 	at, first := took(0)
 	late, second := took(0.25)
 	if math.Abs(late-at-0.25) > 1e-6 || math.Abs(first-second) > 1e-6 {
-		t.Errorf("an answer takes %g s and with the intake %g, of which the engine tells %g and %g", at, late, first, second)
+		t.Errorf("an answer takes %g s and with the frontend overhead %g, of which the engine tells %g and %g", at, late, first, second)
 	}
 }
 

@@ -109,8 +109,8 @@ func parseFaults(texts []string) (faults []Fault, err error) {
 	return faults, nil
 }
 
-// suffer applies the faults that a random draw selects. It reports whether the request continues.
-func (c *call) suffer(faults []Fault) bool {
+// applyFaults applies the faults that a random draw selects. It reports whether the request continues.
+func (c *call) applyFaults(faults []Fault) bool {
 	// net/http detects a client that leaves only after the body is read.
 	body, f := c.readAll()
 	if f != nil {

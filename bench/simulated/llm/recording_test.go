@@ -200,12 +200,12 @@ func TestTheRecordedVLLMAnswersTheSame(t *testing.T) {
 				c.RequestIDHeaders, c.SleepMode, c.MaxQueued = true, true, 20
 			}
 			inWorld(t, c, func(w *world) {
-				crowd, leave := context.WithCancel(context.Background())
+				queueRequests, leave := context.WithCancel(context.Background())
 				defer leave()
 				for _, r := range readRecording(t, file) {
 					switch r.name {
 					case "/load with --enable-server-load-tracking and 20 in flight":
-						w.crowd(crowd, 20) // asleep as the recorded one was
+						w.queueRequests(queueRequests, 20) // asleep as the recorded one was
 					case "/load after":
 						leave()
 						synctest.Wait()
@@ -233,8 +233,8 @@ func TestTheRecordedVLLMAnswersTheSame(t *testing.T) {
 	}
 }
 
-// crowd has n requests wait.
-func (w *world) crowd(ctx context.Context, n int) {
+// queueRequests sends n requests, which wait.
+func (w *world) queueRequests(ctx context.Context, n int) {
 	for range n {
 		go func() {
 			if resp, err := w.send(ctx, "POST /v1/completions", `{"prompt":"x","max_tokens":5}`); err == nil {

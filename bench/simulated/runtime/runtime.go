@@ -64,8 +64,8 @@ type model struct {
 	err     error
 	ready   bool
 	running int           // running inferences
-	unwant  chan struct{} // closed to abort the load
-	given   bool          // unwant is closed
+	abort   chan struct{} // closed to abort the load
+	aborted bool          // unwant is closed
 	leaving chan struct{} // closed at the end of the unload; nil before its start
 	gone    bool          // removed from models, and its memory is free
 	// Functions that log the end of the load and of the unload, one for each call.
@@ -101,7 +101,7 @@ func (r *Runtime) purge() {
 	r.purges++
 	r.config.Events.Write(llm.Event{Event: "purge", Models: len(r.models)})
 	for _, m := range r.models {
-		r.give(m)
+		r.abortLoad(m)
 		r.drop(m)
 	}
 }
@@ -120,7 +120,7 @@ func (r *Runtime) LoadModel(ctx context.Context, q *mmesh.LoadModelRequest) (*mm
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if !m.stubborn {
-			r.give(m)
+			r.abortLoad(m)
 		}
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
@@ -170,7 +170,7 @@ func (r *Runtime) begin(q *mmesh.LoadModelRequest, ended func(string)) (*model, 
 		return nil, status.Errorf(codes.ResourceExhausted, "model %s takes %d bytes, and %d of %d are free", id, s.size, free,
 			r.config.Capacity)
 	}
-	m := &model{id: id, spec: s, loaded: make(chan struct{}), unwant: make(chan struct{}), loads: []func(string){ended}}
+	m := &model{id: id, spec: s, loaded: make(chan struct{}), abort: make(chan struct{}), loads: []func(string){ended}}
 	r.models[id] = m
 	r.used += s.size
 	r.loading++
@@ -186,17 +186,17 @@ func (r *Runtime) run(m *model) {
 		defer timer.Stop()
 		end = timer.C
 	}
-	given := false
+	aborted := false
 	select {
 	case <-end:
-	case <-m.unwant:
-		given = true
+	case <-m.abort:
+		aborted = true
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.loading--
 	switch {
-	case given || m.gone:
+	case aborted || m.gone:
 		m.err = status.Errorf(codes.Aborted, "the load of model %s was given up", m.id)
 	case m.code != codes.OK && (m.failures < 0 || r.failed[m.id] < m.failures):
 		r.failed[m.id]++
@@ -213,11 +213,11 @@ func (r *Runtime) run(m *model) {
 	close(m.loaded)
 }
 
-// give aborts a load. The caller holds mu.
-func (r *Runtime) give(m *model) {
-	if !m.given {
-		m.given = true
-		close(m.unwant)
+// abortLoad aborts a load. The caller holds mu.
+func (r *Runtime) abortLoad(m *model) {
+	if !m.aborted {
+		m.aborted = true
+		close(m.abort)
 	}
 }
 
@@ -261,7 +261,7 @@ func (r *Runtime) beginUnload(id string, ended func(string)) <-chan struct{} {
 	if m.leaving == nil {
 		m.leaving = make(chan struct{})
 		if !m.stubborn {
-			r.give(m)
+			r.abortLoad(m)
 		}
 		go r.leave(m)
 	}
@@ -366,7 +366,7 @@ func (r *Runtime) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range r.models {
-		r.give(m)
+		r.abortLoad(m)
 		r.drop(m)
 	}
 }

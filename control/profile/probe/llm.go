@@ -139,7 +139,7 @@ func (l *LLM) prompt(ctx context.Context, at survey.Point) (survey.Row, error) {
 		return survey.Row{}, err
 	}
 	row := survey.Row{Point: at, Seconds: is.FirstToken(), Prompt: is.Prompt}
-	row.Intake = survey.Intake(row.Seconds, before, l.counted(ctx))
+	row.FrontendOverhead = survey.FrontendOverhead(row.Seconds, before, l.counted(ctx))
 	return row, nil
 }
 

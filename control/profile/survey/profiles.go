@@ -47,12 +47,12 @@ func (p Plan) LLM(name string, s Subject, rows []Row, limits profile.Limits, bes
 	}
 	made := f.Profile("", s.set(), limits)
 	made.Name = cmp.Or(name, made.Name)
-	intake := "The engine reports no times of its own, so prefill includes the frontend overhead."
-	if f.Intake > 0 {
-		intake = "The frontend overhead is the time to first token minus the engine's own times."
+	frontendOverhead := "The engine reports no times of its own, so prefill includes the frontend overhead."
+	if f.FrontendOverhead > 0 {
+		frontendOverhead = "The frontend overhead is the time to first token minus the engine's own times."
 	}
 	made.Source = fmt.Sprintf("Measured by control profile: %s, prompts alone, at once and beside others, and steps, %s. Points that the fit had not seen: %s for prompts; %s for steps. %s%s",
-		s.API, p.precision(rows), f.PrefillError, f.StepError, f.Mixed, intake)
+		s.API, p.precision(rows), f.PrefillError, f.StepError, f.Mixed, frontendOverhead)
 	for _, words := range beside {
 		made.Source += " " + words
 	}
@@ -80,6 +80,6 @@ func (s Subject) fitted(r Row) fit.Row {
 	}
 	row.Prompts = r.Batch
 	row.Prefill.AddPrompt(0, r.Prompt)
-	row.PrefillSeconds, row.Intake = r.Seconds, r.Intake
+	row.PrefillSeconds, row.FrontendOverhead = r.Seconds, r.FrontendOverhead
 	return row
 }

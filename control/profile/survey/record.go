@@ -64,7 +64,7 @@ func (s Subject) Line(r Row) []byte {
 	if r.Batch > 1 {
 		several = strconv.Itoa(r.Batch)
 	}
-	return line(append(cells, number(r.Seconds), number(r.Intake), "", "", "", several, "", ""))
+	return line(append(cells, number(r.Seconds), number(r.FrontendOverhead), "", "", "", several, "", ""))
 }
 
 // head returns the cells that identify the subject.
@@ -186,7 +186,7 @@ func (s Subject) row(cells []string) (r Row, err error) {
 		read(&r.Outputs, cells[1])
 		read(&r.Prompt, cells[2])
 		time(&r.Seconds, cells[3])
-		time(&r.Intake, cells[4])
+		time(&r.FrontendOverhead, cells[4])
 		read(&r.KV, cells[6])
 		if cells[9] == "" {
 			read(&r.Batch, cells[5])

@@ -164,10 +164,10 @@ func Mixed(p Point, streams []Stream, prompt int, sent, first float64) (Row, boo
 // others too: an asynchronous engine has launched further steps.
 const afterwards = 2
 
-// Intake returns the frontend overhead of the only request between two scrapes of an engine, in
-// seconds: the time to first token minus the times that the engine reports. It is 0 if the engine
-// does not report them or other requests ended.
-func Intake(firstToken float64, before, after engine.Totals) float64 {
+// FrontendOverhead returns the frontend overhead of the only request between two scrapes of an
+// engine, in seconds: the time to first token minus the times that the engine reports. It is 0 if
+// the engine does not report them or other requests ended.
+func FrontendOverhead(firstToken float64, before, after engine.Totals) float64 {
 	left := firstToken
 	for _, t := range [][2]engine.Timed{{before.Queue, after.Queue}, {before.Prefill, after.Prefill}} {
 		from, known := t[0].Count.Get()

@@ -96,9 +96,9 @@ type Row struct {
 	// Seconds of a request, to the first token, to the last first token of several prompts, between
 	// tokens (the step time), or of the step with a prompt beside decoding requests.
 	Seconds float64
-	// Intake is the frontend overhead in seconds: the time before the request was in the queue of
-	// the engine; 0 if the engine does not report it.
-	Intake float64
+	// FrontendOverhead is the frontend overhead in seconds: the time before the request was in the
+	// queue of the engine; 0 if the engine does not report it.
+	FrontendOverhead float64
 	// Prompt is the number of prompt tokens. KV is the number of tokens in the KV cache of all
 	// requests of a step. Both are counted by the engine.
 	Prompt, KV int

@@ -147,7 +147,7 @@ var (
 	ofLLM     = survey.Subject{Model: "llama", TensorParallel: 2, API: survey.Chat}
 	batchRows = []survey.Row{{Point: survey.Point{Batch: 1}, Seconds: 0.0123}, {Point: survey.Point{Batch: 16}, Seconds: 1.000000001}}
 	llmRows   = []survey.Row{
-		{Point: survey.Point{Batch: 1, Asked: 512, Outputs: 1}, Seconds: 0.25, Intake: 0.01, Prompt: 513},
+		{Point: survey.Point{Batch: 1, Asked: 512, Outputs: 1}, Seconds: 0.25, FrontendOverhead: 0.01, Prompt: 513},
 		{Point: survey.Point{Batch: 1, Asked: 512, Outputs: 1}, Seconds: 0.5, Prompt: 514},
 		{Point: survey.Point{Batch: 4, Asked: 16, Outputs: 64}, Seconds: 1e-5, Prompt: 17, KV: 196},
 		{Point: survey.Point{Batch: 4, Asked: 16, Outputs: 1}, Seconds: 0.3, Prompt: 17},
@@ -232,7 +232,8 @@ func TestFitReadsTheFile(t *testing.T) {
 		at := survey.Point{Batch: 1, Asked: n, Outputs: 1}
 		plan.Points = append(plan.Points, at)
 		for i := range 3 {
-			rows = append(rows, survey.Row{Point: at, Prompt: n + 1, Intake: 0.004, Seconds: 0.014 + 1e-5*float64(n+1) + 1e-6*float64(i)})
+			rows = append(rows, survey.Row{Point: at, Prompt: n + 1, FrontendOverhead: 0.004, Seconds: 0.014 + 1e-5*float64(n+1) +
+				1e-6*float64(i)})
 		}
 	}
 	for _, together := range []int{1, 4, 16} {
@@ -253,7 +254,8 @@ func TestFitReadsTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, err := fit.Of(read)
-	if err != nil || f.Prefill != own.Prefill || f.Decode != own.Decode || f.Intake != own.FrontendOverhead || len(fit.Sets(read)) != 1 {
+	if err != nil || f.Prefill != own.Prefill || f.Decode != own.Decode || f.FrontendOverhead != own.FrontendOverhead ||
+		len(fit.Sets(read)) != 1 {
 		t.Errorf("%v: by the file it is %+v, want %+v", err, f, own)
 	}
 	if math.Abs(own.FrontendOverhead/0.004-1) > 1e-3 || math.Abs(own.PrefillTime(0, 1024)/(0.010001+0.01024)-1) > 1e-3 {
@@ -462,7 +464,7 @@ func TestIntake(t *testing.T) {
 		{counted(3, 1, 2), counted(4, 2, 4), 0},
 		{engine.Totals{}, engine.Totals{}, 0},
 	} {
-		if got := survey.Intake(1, c.before, c.after); got != c.want {
+		if got := survey.FrontendOverhead(1, c.before, c.after); got != c.want {
 			t.Errorf("between %+v and %+v it is %v, want %v", c.before, c.after, got, c.want)
 		}
 	}

@@ -66,8 +66,8 @@ func (s *stage) enterEngine(q int32) {
 	default:
 		l = s.newEngine()
 	}
-	if intake := s.Engine.FrontendOverhead; intake > 0 {
-		s.run.loop.At(now+intake, func() { l.submit(f) })
+	if frontendOverhead := s.Engine.FrontendOverhead; frontendOverhead > 0 {
+		s.run.loop.At(now+frontendOverhead, func() { l.submit(f) })
 		return
 	}
 	l.submit(f)

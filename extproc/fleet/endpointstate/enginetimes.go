@@ -197,7 +197,7 @@ var places = [...]learn.Place{pick.InStorage: learn.InStorage, pick.InHost: lear
 // FirstTokenPredicted records the ratio of actual to predicted time to first token at an endpoint.
 func (s *EngineTimes) FirstTokenPredicted(pool objects.Name, address string, ratio float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
-		e.times[pool].accelerator.Foretold(ratio)
+		e.times[pool].accelerator.Predicted(ratio)
 	}
 }
 

@@ -29,9 +29,9 @@ const (
 	// gather is how long a change waits for further ones: kubectl apply writes one object after the
 	// other.
 	gather = 5 * time.Millisecond
-	// pace is the minimum time between two Sets, which limits the cost of building Worlds while
+	// interval is the minimum time between two Sets, which limits the cost of building Worlds while
 	// much changes.
-	pace = 50 * time.Millisecond
+	interval = 50 * time.Millisecond
 )
 
 // Meter receives metrics of reading the API server. It must be safe for concurrent use.
@@ -52,7 +52,7 @@ type Source struct {
 	changed chan struct{} // capacity 1: there is something to publish; never closed
 
 	mu      sync.Mutex // guards the fields below
-	known   []shelf
+	known   []collection
 	refused map[string]string // why an object is left out, by kind and name
 	network *objects.Network  // last published; nil if something in it has changed since
 }
@@ -128,7 +128,7 @@ func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 func (s *Source) each(ctx context.Context, publish func(objects.Set)) {
 	for {
 		publish(s.set())
-		if wait(ctx, pace) != nil {
+		if wait(ctx, interval) != nil {
 			return
 		}
 		select {
@@ -149,13 +149,13 @@ func (s *Source) each(ctx context.Context, publish func(objects.Set)) {
 // follow starts watching every kind and returns when all existing objects are known.
 func (s *Source) follow(ctx context.Context) error {
 	var known []toolscache.InformerSynced
-	for _, shelf := range s.known {
-		k := shelf.kind
+	for _, collection := range s.known {
+		k := collection.kind
 		informer, err := s.cache.GetInformer(ctx, k.New(), cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("follow %s: %w", k.Plural(), err)
 		}
-		registration, err := informer.AddEventHandler(s.events(shelf))
+		registration, err := informer.AddEventHandler(s.events(collection))
 		if err != nil {
 			return fmt.Errorf("follow %s: %w", k.Plural(), err)
 		}
@@ -166,25 +166,25 @@ func (s *Source) follow(ctx context.Context) error {
 }
 
 // events updates the collection of one kind as objects are added, changed and deleted.
-func (s *Source) events(shelf shelf) toolscache.ResourceEventHandler {
+func (s *Source) events(collection collection) toolscache.ResourceEventHandler {
 	put := func(o any) {
 		object, ok := o.(client.Object)
 		if !ok {
 			return
 		}
 		name := nameOf(object)
-		is, faults := shelf.kind.Server(object)
+		is, faults := collection.kind.Server(object)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.refuse(shelf.kind.Kind, name, faults.ToAggregate())
-		was, had := shelf.objects[name]
+		s.refuse(collection.kind.Kind, name, faults.ToAggregate())
+		was, had := collection.objects[name]
 		switch {
 		case len(faults) > 0 && had:
-			delete(shelf.objects, name)
-			s.touch(shelf.kind)
+			delete(collection.objects, name)
+			s.touch(collection.kind)
 		case len(faults) == 0 && (!had || !reflect.DeepEqual(was, is)):
-			shelf.objects[name] = is
-			s.touch(shelf.kind)
+			collection.objects[name] = is
+			s.touch(collection.kind)
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
@@ -201,10 +201,10 @@ func (s *Source) events(shelf shelf) toolscache.ResourceEventHandler {
 			name := nameOf(object)
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.refuse(shelf.kind.Kind, name, nil)
-			if _, had := shelf.objects[name]; had {
-				delete(shelf.objects, name)
-				s.touch(shelf.kind)
+			s.refuse(collection.kind.Kind, name, nil)
+			if _, had := collection.objects[name]; had {
+				delete(collection.objects, name)
+				s.touch(collection.kind)
 			}
 		},
 	}

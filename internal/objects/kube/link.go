@@ -32,11 +32,11 @@ type link struct {
 	readable func(ok bool)
 	defined  []kinds.Kind // kinds that need a CRD
 
-	mu      sync.Mutex      // guards the fields below
-	failing map[string]int  // status of the last failure by path, 0 without a response
-	absent  map[string]bool // CRDs that the API server lacks
-	synced  bool            // all objects have been known once
-	told    bool            // last argument of readable
+	mu       sync.Mutex      // guards the fields below
+	failing  map[string]int  // status of the last failure by path, 0 without a response
+	absent   map[string]bool // CRDs that the API server lacks
+	synced   bool            // all objects have been known once
+	reported bool            // last argument of readable
 }
 
 func newLink(table []kinds.Kind, log *slog.Logger, readable func(ok bool)) *link {
@@ -134,7 +134,7 @@ func (l *link) note(path string, status int, wrong ...any) {
 				append([]any{"path", path}, wrong...)...)
 		}
 	}
-	l.tell()
+	l.report()
 }
 
 // lacks reports whether the API server lacks the CRD of a kind but has another one.
@@ -163,16 +163,16 @@ func (l *link) sync() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.synced = true
-	l.tell()
+	l.report()
 }
 
-// tell calls readable if its argument has changed. The caller holds mu.
-func (l *link) tell() {
+// report calls readable if its argument has changed. The caller holds mu.
+func (l *link) report() {
 	ok := l.synced && len(l.failing) == 0 && !l.bare()
-	if ok == l.told {
+	if ok == l.reported {
 		return
 	}
-	l.told = ok
+	l.reported = ok
 	if ok {
 		l.log.Info("read all objects from the API server")
 	}

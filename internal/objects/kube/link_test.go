@@ -32,8 +32,10 @@ func TestAfterALongOutageTheFirstAnswerIsSeenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		back := begun.Add(2 * time.Minute)
-		var told []bool
-		l := &link{log: slog.New(slog.DiscardHandler), failing: make(map[string]int), readable: func(ok bool) { told = append(told, ok) }}
+		var reported []bool
+		l := &link{log: slog.New(slog.DiscardHandler), failing: make(map[string]int), readable: func(ok bool) {
+			reported = append(reported, ok)
+		}}
 		l.next = trip(func(*http.Request) (*http.Response, error) {
 			switch since := time.Since(back); {
 			case since < 0:
@@ -52,8 +54,8 @@ func TestAfterALongOutageTheFirstAnswerIsSeenAtOnce(t *testing.T) {
 		if late := time.Since(back) - time.Second; late > time.Second {
 			t.Errorf("the answer comes %v after the API server is back", late)
 		}
-		if len(told) != 3 || !told[0] || told[1] || !told[2] {
-			t.Errorf("it is told readable %v", told)
+		if len(reported) != 3 || !reported[0] || reported[1] || !reported[2] {
+			t.Errorf("it is told readable %v", reported)
 		}
 	})
 }

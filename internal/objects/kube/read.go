@@ -17,25 +17,25 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// shelf is the valid objects of one kind, by name.
-type shelf struct {
+// collection is the valid objects of one kind, by name.
+type collection struct {
 	kind    kinds.Kind
 	objects map[objects.Name]any // as the kind stores them
 }
 
-func newShelves(table []kinds.Kind) []shelf {
-	all := make([]shelf, len(table))
+func newShelves(table []kinds.Kind) []collection {
+	all := make([]collection, len(table))
 	for i, k := range table {
-		all[i] = shelf{k, make(map[objects.Name]any)}
+		all[i] = collection{k, make(map[objects.Name]any)}
 	}
 	return all
 }
 
 // networkOf returns an empty Network for the collections, nil if none of their kinds belongs only
 // to a Network.
-func networkOf(shelves []shelf) *objects.Network {
-	table := make([]kinds.Kind, len(shelves))
-	for i, s := range shelves {
+func networkOf(collections []collection) *objects.Network {
+	table := make([]kinds.Kind, len(collections))
+	for i, s := range collections {
 		table[i] = s.kind
 	}
 	return kinds.NewNetwork(table)
@@ -43,11 +43,11 @@ func networkOf(shelves []shelf) *objects.Network {
 
 // setOf returns all objects in the collections, sorted by name if anything depends on the order.
 // Its Network is inForce, or a new one if that is nil.
-func setOf(shelves []shelf, inForce *objects.Network) (set objects.Set) {
+func setOf(collections []collection, inForce *objects.Network) (set objects.Set) {
 	if inForce == nil {
-		set.Network = networkOf(shelves)
+		set.Network = networkOf(collections)
 	}
-	for _, s := range shelves {
+	for _, s := range collections {
 		if !s.kind.InSet && inForce != nil {
 			continue
 		}
@@ -109,7 +109,7 @@ func Read(ctx context.Context, c *rest.Config, namespace string, table []kinds.K
 }
 
 // fill adds the items of a list to the collection.
-func (s shelf) fill(list kinds.List) error {
+func (s collection) fill(list kinds.List) error {
 	var errs []error
 	err := meta.EachListItem(list, func(item runtime.Object) error {
 		o, ok := item.(kinds.Object)

@@ -128,7 +128,7 @@ func TestATokenIsThatOfItsSecret(t *testing.T) {
 				t.Errorf("%s the token is %q, want %q", what, got, token)
 			}
 		}
-		told := func(n int, words string) {
+		reported := func(n int, words string) {
 			t.Helper()
 			if got := strings.Count(log.String(), words); got != n {
 				t.Errorf("it is told %d times, want %d: %s\n%s", got, n, words, log)
@@ -158,23 +158,23 @@ func TestATokenIsThatOfItsSecret(t *testing.T) {
 			v.set("a/s", c.text, c.wrong)
 			later(time.Minute)
 			want("with "+c.words, "sk-2")
-			told(1, c.words)
+			reported(1, c.words)
 		}
-		told(5, "keeping the last good one")
-		told(0, "calling them without one")
+		reported(5, "keeping the last good one")
+		reported(0, "calling them without one")
 		// Connection errors have varying texts; they count as one error.
 		v.set("a/s", "", errors.New("connection reset"))
 		later(time.Minute)
-		told(0, "connection reset")
+		reported(0, "connection reset")
 
 		v.set("a/s", "sk-2", nil)
 		later(10 * time.Second)
 		want("read again", "sk-2")
-		told(1, "new=false")
+		reported(1, "new=false")
 		v.set("a/s", "sk-3", nil)
 		later(10 * time.Second)
 		want("rotated again", "sk-3")
-		told(3, "new=true")
+		reported(3, "new=true")
 
 		s.Name(t.Context(), nil)
 		want("not named any more", "")
@@ -275,9 +275,9 @@ func TestALateAnswerCountsForNothing(t *testing.T) {
 
 // another is a second user, which records what it gets.
 type another struct {
-	mu    sync.Mutex // guards the fields below
-	named []objects.Name
-	told  []string
+	mu       sync.Mutex // guards the fields below
+	named    []objects.Name
+	reported []string
 }
 
 func (a *another) Named() []objects.Name {
@@ -296,7 +296,7 @@ func (a *another) Take(name objects.Name, data map[string][]byte, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if slices.Contains(a.named, name) {
-		a.told = append(a.told, fmt.Sprintf("%s %s %v", name, data["token"], err))
+		a.reported = append(a.reported, fmt.Sprintf("%s %s %v", name, data["token"], err))
 	}
 }
 
@@ -306,21 +306,21 @@ func TestASecretHasSeveralUsers(t *testing.T) {
 	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, _ *strings.Builder) {
 		other := new(another)
 		s.secrets.Add(other)
-		told := func(what string, want ...string) {
+		reported := func(what string, want ...string) {
 			t.Helper()
 			other.mu.Lock()
 			defer other.mu.Unlock()
-			if !slices.Equal(other.told, want) {
-				t.Errorf("%s the other user is told %q, want %q", what, other.told, want)
+			if !slices.Equal(other.reported, want) {
+				t.Errorf("%s the other user is told %q, want %q", what, other.reported, want)
 			}
-			other.told = nil
+			other.reported = nil
 		}
 		v.set("a/s", "one", nil)
 		v.set("b/s", "two", nil)
 		s.Name(t.Context(), named("a/s"))
 		other.name(objects.Name{Namespace: "a", Name: "s"}, objects.Name{Namespace: "b", Name: "s"})
 		later(namedInterval)
-		told("of both", "a/s one <nil>", "b/s two <nil>")
+		reported("of both", "a/s one <nil>", "b/s two <nil>")
 		if got := s.tokens.Of("a/s/token") + s.tokens.Of("b/s/token"); got != "one" {
 			t.Errorf("the tokens are %q", got)
 		}
@@ -329,7 +329,7 @@ func TestASecretHasSeveralUsers(t *testing.T) {
 		if n := v.reads("a/s"); n != 1 {
 			t.Errorf("what both name is read %d times", n)
 		}
-		told("again", "a/s one <nil>", "b/s two <nil>")
+		reported("again", "a/s one <nil>", "b/s two <nil>")
 		v.setSlow(time.Second)
 		later(namedInterval + time.Second/2) // a/s is being read, b/s is next
 		other.name()
@@ -337,13 +337,13 @@ func TestASecretHasSeveralUsers(t *testing.T) {
 		if n := v.reads("b/s"); n != 0 {
 			t.Errorf("what nobody names any more is read %d times", n)
 		}
-		told("when it names none")
+		reported("when it names none")
 		v.setSlow(0)
 		later(time.Second)
 		other.name(objects.Name{Namespace: "a", Name: "s"})
 		s.Name(t.Context(), nil)
 		later(namedInterval)
-		told("of what it alone names", "a/s one <nil>")
+		reported("of what it alone names", "a/s one <nil>")
 		if got := s.tokens.Of("a/s/token"); got != "" {
 			t.Errorf("the token is %q, which nobody names", got)
 		}

@@ -48,7 +48,7 @@ func publishing(t *testing.T, script func(t *testing.T, p *published)) {
 func (p *published) change() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	pods := p.known[slices.IndexFunc(p.known, func(s shelf) bool { return s.kind.Kind == objects.PodKind })]
+	pods := p.known[slices.IndexFunc(p.known, func(s collection) bool { return s.kind.Kind == objects.PodKind })]
 	name := objects.Name{Namespace: "default", Name: fmt.Sprint("pod", len(pods.objects))}
 	pods.objects[name] = objects.Pod{Name: name}
 	p.touch(pods.kind)
@@ -97,9 +97,9 @@ func TestChangesThatComeTogetherAreOneSet(t *testing.T) {
 		time.Sleep(gather)
 		synctest.Wait()
 		p.change() // right after a Set
-		time.Sleep(pace + gather)
+		time.Sleep(interval + gather)
 		synctest.Wait()
-		if n := len(p.sets); n != 4 || p.at[3]-p.at[2] != pace+gather || len(p.sets[3].Pods) != 6 {
+		if n := len(p.sets); n != 4 || p.at[3]-p.at[2] != interval+gather || len(p.sets[3].Pods) != 6 {
 			t.Errorf("there were %d Sets, at %v", n, p.at)
 		}
 	})
@@ -120,10 +120,10 @@ func TestTheNetworkIsAnotherWhenItsContentIs(t *testing.T) {
 	was := s.set()
 	anew, kept, version := 0, 0, 0
 	for range 3000 {
-		shelf := s.known[random.IntN(len(s.known))]
-		events := s.events(shelf)
-		o := shelf.kind.New()
-		if !shelf.kind.ClusterScoped {
+		collection := s.known[random.IntN(len(s.known))]
+		events := s.events(collection)
+		o := collection.kind.New()
+		if !collection.kind.ClusterScoped {
 			o.SetNamespace(fmt.Sprint("space", random.IntN(2)))
 		}
 		o.SetName(fmt.Sprint("name", random.IntN(2)))
@@ -144,7 +144,7 @@ func TestTheNetworkIsAnotherWhenItsContentIs(t *testing.T) {
 				o.Spec.TargetPorts = []pool.Port{{Number: 8000}}
 			}
 		}
-		shelf.kind.Trim(o)
+		collection.kind.Trim(o)
 		switch random.IntN(3) {
 		case 0:
 			events.OnDelete(o)
@@ -155,15 +155,15 @@ func TestTheNetworkIsAnotherWhenItsContentIs(t *testing.T) {
 		}
 		is, naive := s.set(), setOf(s.known, nil)
 		if !reflect.DeepEqual(is.Network, naive.Network) {
-			t.Fatalf("after a change of %s the Network is %+v, want %+v", shelf.kind.Kind, is.Network, naive.Network)
+			t.Fatalf("after a change of %s the Network is %+v, want %+v", collection.kind.Kind, is.Network, naive.Network)
 		}
 		same := reflect.DeepEqual(was.Network, naive.Network)
 		if same != (is.Network == was.Network) {
-			t.Fatalf("after a change of %s the Network is another, %v, and its content is, %v", shelf.kind.Kind,
+			t.Fatalf("after a change of %s the Network is another, %v, and its content is, %v", collection.kind.Kind,
 				is.Network != was.Network, !same)
 		}
 		if len(is.Pods) != len(naive.Pods) || len(is.Routes) != len(naive.Routes) || !reflect.DeepEqual(is.Models, naive.Models) {
-			t.Fatalf("after a change of %s the Set is %+v, want %+v", shelf.kind.Kind, is, naive)
+			t.Fatalf("after a change of %s the Set is %+v, want %+v", collection.kind.Kind, is, naive)
 		}
 		if same {
 			kept++

@@ -32,9 +32,9 @@ type Row struct {
 	Prompts        int
 	Prefill        profile.Work
 	PrefillSeconds float64
-	// Intake is the frontend overhead: the part of PrefillSeconds before the prompt was in the
-	// engine's queue. It is not part of the prefill; 0 if unknown.
-	Intake float64
+	// FrontendOverhead is the frontend overhead: the part of PrefillSeconds before the prompt was
+	// in the engine's queue. It is not part of the prefill; 0 if unknown.
+	FrontendOverhead float64
 	// Step took StepSeconds and contains only sequences; 0 if no step was measured.
 	Step        profile.Work
 	StepSeconds float64
@@ -53,10 +53,10 @@ type Set struct {
 
 // Fit is the result of fitting rows.
 type Fit struct {
-	// Intake is the median frontend overhead in seconds; 0 if no row states it.
-	Intake  float64
-	Prefill profile.Prefill
-	Decode  profile.Decode
+	// FrontendOverhead is the median frontend overhead in seconds; 0 if no row states it.
+	FrontendOverhead float64
+	Prefill          profile.Prefill
+	Decode           profile.Decode
 	// Launch and Asynchronous are known only from prompts beside decoding requests.
 	Launch       float64
 	More         float64 // profile.Profile's Mixed
@@ -84,7 +84,7 @@ func (f Fit) Profile(file string, s Set, limits profile.Limits) profile.Profile 
 		Source: fmt.Sprintf("Fitted to %s, of %d prompts and %d steps. Rows that it had not seen: %s for prompts; %s for steps. "+
 			"%sLimits are assumed, and loads take no time.", file, f.PrefillError.Rows, f.StepError.Rows, f.PrefillError, f.StepError,
 			f.Mixed),
-		FrontendOverhead:   f.Intake,
+		FrontendOverhead:   f.FrontendOverhead,
 		Prefill:            f.Prefill,
 		Decode:             f.Decode,
 		LaunchOverhead:     f.Launch,
@@ -124,13 +124,13 @@ var (
 
 // Of fits the rows of one set.
 func Of(rows []Row) (Fit, error) {
-	intake := intakeOf(rows)
+	frontendOverhead := frontendOverheadOf(rows)
 	var prompts, steps []sample
 	for _, r := range rows {
 		if r.Prompts > 1 {
 			continue
 		}
-		if seconds := r.PrefillSeconds - cmp.Or(r.Intake, intake); r.PrefillSeconds > 0 && seconds > 0 {
+		if seconds := r.PrefillSeconds - cmp.Or(r.FrontendOverhead, frontendOverhead); r.PrefillSeconds > 0 && seconds > 0 {
 			prompts = append(prompts, sample{r.Prefill, seconds})
 		}
 		if r.StepSeconds > 0 {
@@ -148,10 +148,10 @@ func Of(rows []Row) (Fit, error) {
 	if err := errors.Join(faults...); err != nil {
 		return Fit{}, err
 	}
-	if more := atOnce(rows, intake, profile.Profile{Prefill: fitPrefill(byPrompt)}); len(more) > 0 {
+	if more := atOnce(rows, frontendOverhead, profile.Profile{Prefill: fitPrefill(byPrompt)}); len(more) > 0 {
 		byPrompt = pointsOf(append(more, prompts...))
 	}
-	decode, beside := fitDecode(byStep), mixedOf(rows, intake)
+	decode, beside := fitDecode(byStep), mixedOf(rows, frontendOverhead)
 	ofPrompts := func(of []point) profile.Profile {
 		p, _ := mix(profile.Profile{Prefill: fitPrefill(of), Decode: decode}, of, beside)
 		return p
@@ -160,28 +160,28 @@ func Of(rows []Row) (Fit, error) {
 	p = rounded(p)
 	p.Prefill.MaxMeasuredTokens = longest(prompts)
 	return Fit{
-		Intake:       profile.Rounded(intake),
-		Prefill:      p.Prefill,
-		Decode:       p.Decode,
-		Launch:       p.LaunchOverhead,
-		More:         p.MixedBatchOverhead,
-		Asynchronous: p.AsyncScheduling,
-		Mixed:        mixed,
-		PrefillError: errorOf(heldOut(byPrompt, ofPrompts), len(byPrompt)),
+		FrontendOverhead: profile.Rounded(frontendOverhead),
+		Prefill:          p.Prefill,
+		Decode:           p.Decode,
+		Launch:           p.LaunchOverhead,
+		More:             p.MixedBatchOverhead,
+		Asynchronous:     p.AsyncScheduling,
+		Mixed:            mixed,
+		PrefillError:     errorOf(heldOut(byPrompt, ofPrompts), len(byPrompt)),
 		StepError: errorOf(heldOut(byStep, func(of []point) profile.Profile { return profile.Profile{Decode: fitDecode(of)} }),
 			len(byStep)),
 	}, nil
 }
 
-// intakes is how many times the frontend overhead a prompt must take for the assumption that the
-// first of several prompts has a step of its own, during which all others arrive. In shorter steps,
-// each prompt may have its own.
-const intakes = 2
+// frontendOverheads is how many times the frontend overhead a prompt must take for the assumption
+// that the first of several prompts has a step of its own, during which all others arrive. In
+// shorter steps, each prompt may have its own.
+const frontendOverheads = 2
 
 // atOnce returns steps with several prompts. Either the first prompt had a step of its own, and the
 // rest of the time belongs to the others, or all were in one step. For each prompt size, the times
 // of single prompts decide by majority which is the case.
-func atOnce(rows []Row, intake float64, alone profile.Profile) (steps []sample) {
+func atOnce(rows []Row, frontendOverhead float64, alone profile.Profile) (steps []sample) {
 	type kind struct{ prompts, size int }
 	var kinds []kind
 	together, apart := map[kind][]sample{}, map[kind][]sample{}
@@ -193,14 +193,14 @@ func atOnce(rows []Row, intake float64, alone profile.Profile) (steps []sample) 
 			return profile.Work{PromptTokens: n * r.Prefill.PromptTokens, Squares: float64(n) * r.Prefill.Squares}
 		}
 		one, all, others := alone.StepTime(r.Prefill), several(r.Prompts), several(r.Prompts-1)
-		if one < intakes*intake {
+		if one < frontendOverheads*frontendOverhead {
 			continue
 		}
 		k := kind{r.Prompts, size(r.Prefill)}
 		if !slices.Contains(kinds, k) {
 			kinds = append(kinds, k)
 		}
-		seconds := r.PrefillSeconds - intake
+		seconds := r.PrefillSeconds - frontendOverhead
 		switch inOne, inTwo := alone.StepTime(all), one+alone.StepTime(others); {
 		case math.Abs(seconds-inOne) < math.Abs(seconds-inTwo):
 			together[k] = append(together[k], sample{all, max(seconds, one)})
@@ -228,13 +228,13 @@ func longest(prompts []sample) (tokens int) {
 	return tokens
 }
 
-// intakeOf is the median frontend overhead of the rows that state it, 0 if none does; the others
-// are assumed to have had the same.
-func intakeOf(rows []Row) float64 {
+// frontendOverheadOf is the median frontend overhead of the rows that state it, 0 if none does; the
+// others are assumed to have had the same.
+func frontendOverheadOf(rows []Row) float64 {
 	var told []float64
 	for _, r := range rows {
-		if r.Intake > 0 {
-			told = append(told, r.Intake)
+		if r.FrontendOverhead > 0 {
+			told = append(told, r.FrontendOverhead)
 		}
 	}
 	if len(told) == 0 {

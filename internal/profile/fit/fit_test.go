@@ -300,19 +300,19 @@ func TestIntakeIsApart(t *testing.T) {
 		if rows[i].PrefillSeconds == 0 {
 			continue
 		}
-		intake := 0.003 + 0.001*float64(i%3)
+		frontendOverhead := 0.003 + 0.001*float64(i%3)
 		if i%5 == 0 {
-			intake = 0.004 // not stated
+			frontendOverhead = 0.004 // not stated
 		} else {
-			rows[i].Intake = intake
+			rows[i].FrontendOverhead = frontendOverhead
 		}
-		rows[i].PrefillSeconds += intake
+		rows[i].PrefillSeconds += frontendOverhead
 	}
 	got := fitted(t, rows)
-	near(t, "intake", got.Intake, 0.004, 1e-9)
+	near(t, "frontend overhead", got.FrontendOverhead, 0.004, 1e-9)
 	near(t, "prefill.base", got.Prefill.Base, plain.Prefill.Base, 1e-3)
 	near(t, "prefill.perToken", got.Prefill.PerToken, plain.Prefill.PerToken, 1e-3)
-	if p := got.Profile("x.csv", Set{}, profile.Limits{}); p.FrontendOverhead != got.Intake {
-		t.Errorf("the profile has the intake %v", p.FrontendOverhead)
+	if p := got.Profile("x.csv", Set{}, profile.Limits{}); p.FrontendOverhead != got.FrontendOverhead {
+		t.Errorf("the profile has the frontend overhead %v", p.FrontendOverhead)
 	}
 }

@@ -39,11 +39,11 @@ type mixedRow struct {
 
 // mixedOf returns the rows of prompts beside others. A prompt's frontend overhead is that of single
 // prompts of about the same size.
-func mixedOf(rows []Row, intake float64) (mixed []mixedRow) {
+func mixedOf(rows []Row, frontendOverhead float64) (mixed []mixedRow) {
 	alone := map[int][]float64{} // by size
 	for _, r := range rows {
-		if r.Intake > 0 {
-			alone[size(r.Prefill)] = append(alone[size(r.Prefill)], r.Intake)
+		if r.FrontendOverhead > 0 {
+			alone[size(r.Prefill)] = append(alone[size(r.Prefill)], r.FrontendOverhead)
 		}
 	}
 	for _, r := range rows {
@@ -51,8 +51,8 @@ func mixedOf(rows []Row, intake float64) (mixed []mixedRow) {
 			continue
 		}
 		is := mixedRow{r.Mixed, r.MixedSeconds, math.NaN()}
-		if r.FirstToken > 0 && r.Without > 0 && intake > 0 {
-			its := intake
+		if r.FirstToken > 0 && r.Without > 0 && frontendOverhead > 0 {
+			its := frontendOverhead
 			if all := slices.Sorted(slices.Values(alone[size(r.Mixed)])); len(all) > 0 {
 				its = Quantile(all, 0.5)
 			}

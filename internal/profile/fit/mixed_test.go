@@ -15,7 +15,8 @@ func besideOthers(p profile.Profile) (rows []Row) {
 	for _, n := range []int{16, 128, 512, 2048, 7680} {
 		var alone profile.Work
 		alone.AddPrompt(0, n)
-		rows = append(rows, Row{Prefill: alone, PrefillSeconds: p.FrontendOverhead + p.StepTime(alone), Intake: p.FrontendOverhead})
+		rows = append(rows, Row{Prefill: alone, PrefillSeconds: p.FrontendOverhead + p.StepTime(alone),
+			FrontendOverhead: p.FrontendOverhead})
 		if n <= 2048 { // four at once; the first is computed before the others
 			three := profile.Work{PromptTokens: 3 * n, Squares: 3 * alone.Squares}
 			rows = append(rows, Row{Prompts: 4, Prefill: alone, PrefillSeconds: p.FrontendOverhead + p.StepTime(alone) + p.StepTime(three)})
@@ -158,7 +159,7 @@ func TestPromptsBesideOthersWithNoise(t *testing.T) {
 						n := r.Prefill.PromptTokens + random.IntN(1+r.Prefill.PromptTokens/16)
 						r.Prefill = profile.Work{}
 						r.Prefill.AddPrompt(0, n)
-						r.PrefillSeconds = r.Intake + (r.PrefillSeconds-r.Intake)*(1+0.07*random.NormFloat64())
+						r.PrefillSeconds = r.FrontendOverhead + (r.PrefillSeconds-r.FrontendOverhead)*(1+0.07*random.NormFloat64())
 					}
 					r.MixedSeconds *= 1 + 0.07*random.NormFloat64()
 					rows = append(rows, r)

@@ -20,17 +20,17 @@ const (
 	hardware       = "hardware"
 	tensorParallel = "tensor_parallel"
 
-	promptSize     = "prompt_tokens"
-	contextSize    = "context_tokens"
-	batch          = "batch"
-	kvSize         = "kv_tokens"
-	adapters       = "adapters"
-	prefillSeconds = "prefill_seconds"
-	intakeSeconds  = "frontend_overhead_seconds"
-	stepSeconds    = "step_seconds"
-	severalPrompts = "prompts"
-	mixedSeconds   = "mixed_seconds"
-	firstSeconds   = "first_seconds"
+	promptSize              = "prompt_tokens"
+	contextSize             = "context_tokens"
+	batch                   = "batch"
+	kvSize                  = "kv_tokens"
+	adapters                = "adapters"
+	prefillSeconds          = "prefill_seconds"
+	frontendOverheadSeconds = "frontend_overhead_seconds"
+	stepSeconds             = "step_seconds"
+	severalPrompts          = "prompts"
+	mixedSeconds            = "mixed_seconds"
+	firstSeconds            = "first_seconds"
 )
 
 // Columns of the published layout. Splitwise states milliseconds per token, SageServe seconds for
@@ -45,7 +45,8 @@ const (
 )
 
 var (
-	own = []string{model, hardware, tensorParallel, promptSize, contextSize, batch, kvSize, adapters, prefillSeconds, intakeSeconds,
+	own = []string{model, hardware, tensorParallel, promptSize, contextSize, batch, kvSize, adapters, prefillSeconds,
+		frontendOverheadSeconds,
 		stepSeconds, severalPrompts, mixedSeconds, firstSeconds}
 	// besides are columns in which control profile records how it measured; they are ignored here.
 	besides   = []string{"api", "asked_tokens", "outputs"}
@@ -178,13 +179,14 @@ func (t *table) own() (rows []Row, err error) {
 		sequences, errBatch := t.count(r, batch, 1)
 		kv, errKV := t.count(r, kvSize, sequences*(context+prompt))
 		prefill, errPrefill := t.time(r, prefillSeconds)
-		intake, errIntake := t.time(r, intakeSeconds)
+		frontendOverhead, errFrontendOverhead := t.time(r, frontendOverheadSeconds)
 		step, errStep := t.time(r, stepSeconds)
 		withAdapters, errAdapters := t.yes(r, adapters)
 		several, errPrompts := t.count(r, severalPrompts, 0)
 		mixed, errMixed := t.time(r, mixedSeconds)
 		first, errFirst := t.time(r, firstSeconds)
-		if err := errors.Join(errSet, errPrompt, errContext, errBatch, errKV, errPrefill, errIntake, errStep, errAdapters, errPrompts,
+		if err := errors.Join(errSet, errPrompt, errContext, errBatch, errKV, errPrefill, errFrontendOverhead, errStep, errAdapters,
+			errPrompts,
 			errMixed, errFirst); err != nil {
 			return nil, err
 		}
@@ -205,14 +207,14 @@ func (t *table) own() (rows []Row, err error) {
 			rows = append(rows, row)
 			continue
 		}
-		row := Row{Set: set, Prompts: several, PrefillSeconds: prefill, Intake: intake, StepSeconds: step}
+		row := Row{Set: set, Prompts: several, PrefillSeconds: prefill, FrontendOverhead: frontendOverhead, StepSeconds: step}
 		switch {
 		case prefill == 0 && step == 0:
 			return nil, t.fault(r, "the row has no time: write %s, %s or both", prefillSeconds, stepSeconds)
 		case prefill > 0 && prompt == 0:
 			return nil, t.fault(r, "%s is of a prompt: write how many tokens were computed as %s", prefillSeconds, promptSize)
-		case intake > 0 && intake >= prefill:
-			return nil, t.fault(r, "%s is a part of %s: write a shorter one, or nothing where it was not measured", intakeSeconds,
+		case frontendOverhead > 0 && frontendOverhead >= prefill:
+			return nil, t.fault(r, "%s is a part of %s: write a shorter one, or nothing where it was not measured", frontendOverheadSeconds,
 				prefillSeconds)
 		case step > 0 && sequences == 0:
 			return nil, t.fault(r, "%s is of at least one sequence: write how many decoded as %s", stepSeconds, batch)

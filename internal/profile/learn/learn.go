@@ -150,9 +150,9 @@ type Learner struct {
 	engines          int
 	factors, squares float64
 
-	foretold [firstTokens]foretold // the last times to first token
-	told     int                   // number of times to first token so far
-	watched  float64               // seconds from its first own row to the last
+	predicted [firstTokens]predicted // the last times to first token
+	compared  int                    // number of times to first token so far
+	watched   float64                // seconds from its first own row to the last
 
 	trusts    bool
 	off       float64 // median error of predictions, as a logarithm
@@ -161,9 +161,9 @@ type Learner struct {
 	unchanged int // rows since trusts changed
 }
 
-// foretold is the log ratio of an actual to a predicted time to first token, and the time of the
+// predicted is the log ratio of an actual to a predicted time to first token, and the time of the
 // last row then.
-type foretold struct{ off, at float64 }
+type predicted struct{ off, at float64 }
 
 // New returns a Learner with an initial profile. If trusts is true, the profile is trusted until it
 // proves wrong, otherwise only once it proves right.
@@ -305,12 +305,12 @@ func (l *Learner) judge(off float64) {
 	}
 }
 
-// Foretold records the ratio of actual to predicted time to first token, whichever policy decided.
+// Predicted records the ratio of actual to predicted time to first token, whichever policy decided.
 // It ignores impossible ratios.
-func (l *Learner) Foretold(ratio float64) {
+func (l *Learner) Predicted(ratio float64) {
 	if off := math.Log(ratio); !l.pinned && !math.IsNaN(off) && !math.IsInf(off, 0) {
-		l.foretold[l.told%firstTokens] = foretold{off, l.at}
-		l.told++
+		l.predicted[l.compared%firstTokens] = predicted{off, l.at}
+		l.compared++
 	}
 }
 
@@ -318,7 +318,7 @@ func (l *Learner) Foretold(ratio float64) {
 func (l *Learner) comesTrue() bool {
 	var recent [firstTokens]float64
 	n := 0
-	for _, is := range l.foretold[:min(l.told, firstTokens)] {
+	for _, is := range l.predicted[:min(l.compared, firstTokens)] {
 		if l.at-is.at <= firstTokensFor {
 			recent[n] = is.off
 			n++

@@ -252,7 +252,7 @@ func TestTrustOfFirstTokens(t *testing.T) {
 		}
 		for ; rows < 2000 && !l.Trusted(); rows++ {
 			if len(c.ratios) > 0 && rows%each == 0 {
-				l.Foretold(c.ratios[rows/each%len(c.ratios)])
+				l.Predicted(c.ratios[rows/each%len(c.ratios)])
 			}
 			l.watched += pause
 			l.judge(0.01 * float64(1-2*(rows%2)))
@@ -262,7 +262,7 @@ func TestTrustOfFirstTokens(t *testing.T) {
 		}
 		if c.name == "too late" {
 			for range firstTokens {
-				l.Foretold(1)
+				l.Predicted(1)
 			}
 			if l.judge(0.01); !l.Trusted() {
 				t.Error("once first tokens come true it is not trusted")
@@ -275,7 +275,7 @@ func TestTrustOfFirstTokens(t *testing.T) {
 func TestOldFirstTokensDoNotCount(t *testing.T) {
 	l := New(simple, false)
 	for range firstTokens {
-		l.Foretold(3)
+		l.Predicted(3)
 	}
 	for range 10 * withoutFirst {
 		l.watched++
@@ -298,7 +298,7 @@ func TestALessonThatIsNotTrusted(t *testing.T) {
 	if rows, _ := l.Take(&is); !rows {
 		t.Fatal("it is not taken")
 	}
-	l.Foretold(3)
+	l.Predicted(3)
 	for n := range withoutFirst {
 		if l.Trusted() {
 			t.Fatalf("it is trusted after %d rows of its own", n)

@@ -38,8 +38,8 @@ const (
 type loads struct {
 	late [places]ring
 	// The learned values in seconds; made says that there are any.
-	intake, slot, load float64
-	made               bool
+	frontendOverhead, slot, load float64
+	made                         bool
 }
 
 // ring keeps the last values.
@@ -69,15 +69,15 @@ func (l *loads) tell(p *profile.Profile) {
 	if !l.made {
 		l.make(p.FrontendOverhead, p.AdapterActivation.Mean, p.AdapterLoad.Mean)
 	}
-	p.FrontendOverhead, p.AdapterActivation.Mean, p.AdapterLoad.Mean = l.intake, l.slot, l.load
+	p.FrontendOverhead, p.AdapterActivation.Mean, p.AdapterLoad.Mean = l.frontendOverhead, l.slot, l.load
 }
 
 // make computes the values from all first tokens and the initial values.
-func (l *loads) make(intake, slot, load float64) {
+func (l *loads) make(frontendOverhead, slot, load float64) {
 	usually := l.late[InSlot].median(0, 0)
-	l.intake, l.slot, l.load, l.made = intake, slot, load, true
+	l.frontendOverhead, l.slot, l.load, l.made = frontendOverhead, slot, load, true
 	if l.late[InSlot].n > 0 {
-		l.intake = max(0, l.late[InSlot].median(intake, said))
+		l.frontendOverhead = max(0, l.late[InSlot].median(frontendOverhead, said))
 	}
 	if l.late[InHost].n > 0 {
 		l.slot = max(0, l.late[InHost].median(usually+slot, said)-usually)

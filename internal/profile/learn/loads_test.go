@@ -139,7 +139,7 @@ func TestLoadsThatCannotBe(t *testing.T) {
 // A slow engine's load times are scaled to its kind and predicted with its factor.
 func TestLoadsOfASlowEngine(t *testing.T) {
 	o := newObserver(large, true, 4)
-	o.look(newWorld(t, 1, 1, large, large, large, large.Times(2)), large, 300, nil)
+	o.scrape(newWorld(t, 1, 1, large, large, large, large.Times(2)), large, 300, nil)
 	slow := &o.engines[3]
 	for range 60 {
 		o.Began(slow, learn.InHost, 0.4)

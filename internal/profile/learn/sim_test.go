@@ -135,9 +135,9 @@ func newObserver(prior profile.Profile, trusts bool, engines int) *observer {
 	return &observer{Learner: learn.New(prior, trusts), engines: make([]learn.Engine, engines)}
 }
 
-// look scrapes all engines of a world five times per second until a time; spoil changes the
+// scrape scrapes all engines of a world five times per second until a time; spoil changes the
 // results.
-func (o *observer) look(w *world, of profile.Profile, until float64, spoil func(engine int, at *float64, found *engine.Load)) {
+func (o *observer) scrape(w *world, of profile.Profile, until float64, spoil func(engine int, at *float64, found *engine.Load)) {
 	trusted := o.Trusted()
 	for w.now < until {
 		w.until(w.now + 0.2)
@@ -177,7 +177,7 @@ func TestLongPrompts(t *testing.T) {
 		w := newWorld(t, 1, rate, quick, quick, quick, quick)
 		w.longer = 10
 		o := newObserver(quick, true, len(w.engines))
-		o.look(w, quick, 600, nil)
+		o.scrape(w, quick, 600, nil)
 		is := o.Profile()
 		t.Logf("%g a second: %+v, %+v", rate, is.Prefill, is.Decode)
 		if times := is.Prefill.PerToken / quick.Prefill.PerToken; times < 0.75 || times > 1.25 || len(o.trusts) > 0 {
@@ -197,7 +197,7 @@ func TestWhatIsLearnedIsSo(t *testing.T) {
 		{"a tenth", large.Times(0.1), true}} {
 		for rate, sequences := range map[float64]int{0.05: 1, 0.3: 4, 1: 15} {
 			o := newObserver(prior.of, prior.trusted, 4)
-			o.look(newWorld(t, 1, rate, large, large, large, large.Times(2)), large, 600, nil)
+			o.scrape(newWorld(t, 1, rate, large, large, large, large.Times(2)), large, 600, nil)
 			if off := wrong(o.Of(&o.engines[0]), large, sequences); off > 0.22 {
 				t.Errorf("%s, %g a second: it is off by %.2f: %+v", prior.name, rate, off, o.Of(&o.engines[0]))
 			}
@@ -277,7 +277,7 @@ func TestBrokenLooks(t *testing.T) {
 				prior = large
 			}
 			o := newObserver(prior, trusted, 4)
-			o.look(newWorld(t, 2, 1, large, large, large, large), large, 400, spoil)
+			o.scrape(newWorld(t, 2, 1, large, large, large, large), large, 400, spoil)
 			off := wrong(o.Of(&o.engines[1]), large, 15)
 			if (trusted || o.Trusted()) && off > 0.25 || len(o.trusts) > 1 || trusted && !o.Trusted() {
 				t.Errorf("%s: it is off by %.2f, trusted: %v, which changed at %v: %+v", name, off, o.Trusted(), o.trusts, o.Profile())
@@ -295,7 +295,7 @@ func TestSharedPrefixes(t *testing.T) {
 	w := newWorld(t, 1, 2, large, large)
 	w.shared, w.longer = 8000, 0
 	o := newObserver(large, true, 2)
-	o.look(w, large, 300, nil)
+	o.scrape(w, large, 300, nil)
 	is := o.Profile()
 	work := profile.Work{Sequences: 20, KVTokens: 20 * (w.shared + meanOutput/2)}
 	if times := is.StepTime(work) / large.StepTime(work); times < 0.9 || times > 1.1 {
@@ -306,13 +306,13 @@ func TestSharedPrefixes(t *testing.T) {
 // When engines change, the learned profile follows, and is not trusted while its error is large.
 func TestTheWorldChanges(t *testing.T) {
 	o := newObserver(large, true, 2)
-	o.look(newWorld(t, 3, 1, large, large), large, 300, nil)
+	o.scrape(newWorld(t, 3, 1, large, large), large, 300, nil)
 	if len(o.trusts) > 0 {
 		t.Errorf("trust changed at %v", o.trusts)
 	}
 	slow := large.Times(3)
 	slow.Prefill.PerToken /= 4
-	o.look(newWorld(t, 4, 0.5, slow, slow), large, 600, nil)
+	o.scrape(newWorld(t, 4, 0.5, slow, slow), large, 600, nil)
 	if off := wrong(o.Of(&o.engines[0]), slow, 15); off > 0.25 || !o.Trusted() || len(o.trusts) > 2 {
 		t.Errorf("it is off by %.2f, trusted: %v, which changed at %v", off, o.Trusted(), o.trusts)
 	}
@@ -325,7 +325,7 @@ func TestLoadsOfAdapters(t *testing.T) {
 	w := newWorld(t, 5, 0.5, of, of)
 	w.adapter = func() string { return string(rune('a' + w.random.IntN(3)*w.random.IntN(8))) }
 	o := newObserver(large, true, 2)
-	o.look(w, of, 600, nil)
+	o.scrape(w, of, 600, nil)
 	if off := wrong(o.Of(&o.engines[0]), of, 8); off > 0.25 || !o.Trusted() {
 		t.Errorf("it is off by %.2f, trusted: %v, residual %.2f: %+v", off, o.Trusted(), o.Residual(), o.Profile())
 	}
@@ -335,7 +335,7 @@ func TestLoadsOfAdapters(t *testing.T) {
 func TestPin(t *testing.T) {
 	o := newObserver(table.Generic(), false, 1)
 	o.Pin()
-	o.look(newWorld(t, 1, 1, large), large, 60, nil)
+	o.scrape(newWorld(t, 1, 1, large), large, 60, nil)
 	if p := o.Of(&o.engines[0]); p != table.Generic() || !o.Trusted() || o.Rows() != 0 {
 		t.Errorf("%d rows were learned: %+v", o.Rows(), p)
 	}
@@ -389,7 +389,7 @@ func TestABaseThatIsNotThere(t *testing.T) {
 	said.Prefill.Base, is.Prefill.Base = 4*launched.Prefill.Base, is.Decode.Base
 	o, w := newObserver(said, true, 1), newWorld(t, 5, 50, is)
 	w.until(60)
-	o.look(w, said, 180, nil)
+	o.scrape(w, said, 180, nil)
 	if o.Rows() < 100 || o.Residual() > 0.2 {
 		t.Errorf("after %d rows the latest are off by %.2f: %+v", o.Rows(), o.Residual(), o.Profile())
 	}
@@ -399,7 +399,7 @@ func TestABaseThatIsNotThere(t *testing.T) {
 // steps, is learned from the times between tokens.
 func TestStepsWithSeveralPromptsThatNobodyTells(t *testing.T) {
 	o := newObserver(launched, true, 1)
-	o.look(newWorld(t, 6, 30, launched), launched, 120, func(_ int, _ *float64, found *engine.Load) {
+	o.scrape(newWorld(t, 6, 30, launched), launched, 120, func(_ int, _ *float64, found *engine.Load) {
 		found.Totals.Prefill, found.Totals.Queue, found.Totals.Steps = engine.Timed{}, engine.Timed{}, engine.Steps{}
 		found.Totals.PrefillTokens = engine.Value{}
 	})
@@ -414,7 +414,7 @@ func TestMixedStepsCountOnce(t *testing.T) {
 	is := large
 	is.MixedBatchOverhead = 0.03
 	o := newObserver(is, true, 1)
-	o.look(newWorld(t, 7, 1, is), is, 300, nil)
+	o.scrape(newWorld(t, 7, 1, is), is, 300, nil)
 	p, work := o.Profile(), profile.Work{PromptTokens: 500, Squares: 250_000, Sequences: 20, KVTokens: 20 * 1200}
 	if times := p.StepTime(work) / is.StepTime(work); o.Rows() < 100 || times < 0.95 || times > 1.08 {
 		t.Errorf("after %d rows a step with a prompt is taken to be %.2f times as long as it is: %+v", o.Rows(), times, p)

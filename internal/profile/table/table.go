@@ -110,12 +110,12 @@ const near = 1.1
 // Hardware is GPUs that share one model.
 type Hardware struct {
 	GPUs int
-	// Class is the GPU's name in the table, such as A100-80GB.
-	Class string
+	// Accelerator is the GPU's name in the table, such as A100-80GB.
+	Accelerator string
 }
 
 // String formats Hardware, as in 4 x A100-80GB.
-func (h Hardware) String() string { return fmt.Sprintf("%d x %s", h.GPUs, h.Class) }
+func (h Hardware) String() string { return fmt.Sprintf("%d x %s", h.GPUs, h.Accelerator) }
 
 var (
 	hardwareForm  = regexp.MustCompile(`^(?:(\d+)\s*[xX×*]?\s*)?(\pL.*)$`)
@@ -131,7 +131,7 @@ func ParseHardware(text string) (Hardware, error) {
 	parts := hardwareForm.FindStringSubmatch(strings.TrimSpace(text))
 	if parts == nil {
 		return Hardware{}, fmt.Errorf("hardware %q: write how many GPUs of which kind share one model, such as 4 x A100-80GB; known are %s",
-			text, classes())
+			text, accelerators())
 	}
 	h := Hardware{GPUs: 1}
 	if number := parts[1]; number != "" {
@@ -144,12 +144,12 @@ func ParseHardware(text string) (Hardware, error) {
 	name := plainName(parts[2])
 	for _, g := range known.GPUs {
 		if slices.ContainsFunc(append([]string{g.Name}, g.Also...), func(n string) bool { return plainName(n) == name }) {
-			h.Class = g.Name
+			h.Accelerator = g.Name
 			return h, nil
 		}
 	}
 	return Hardware{}, fmt.Errorf("hardware %q: no GPU in the table is called %q; known are %s", text, strings.TrimSpace(parts[2]),
-		classes())
+		accelerators())
 }
 
 // plainName normalizes a GPU's name.
@@ -159,8 +159,8 @@ func plainName(text string) string {
 	return strings.Join(words, "")
 }
 
-// classes lists the names of all GPUs.
-func classes() string {
+// accelerators lists the names of all GPUs.
+func accelerators() string {
 	var names []string
 	for _, g := range known.GPUs {
 		names = append(names, g.Name)
@@ -195,7 +195,7 @@ func Of(hardware, parameters string, adapters int) (profile.Profile, error) {
 	if err != nil {
 		return profile.Profile{}, err
 	}
-	on := known.GPUs[slices.IndexFunc(known.GPUs, func(g gpu) bool { return g.Name == h.Class })]
+	on := known.GPUs[slices.IndexFunc(known.GPUs, func(g gpu) bool { return g.Name == h.Accelerator })]
 	left := usedMemory*on.Memory*float64(h.GPUs) - bytesPerWeight*billions // GB
 	blocks := int(left * 1e9 / (kvBytes * layersOf(billions) * blockSize))
 	if blocks < 2 {
@@ -211,7 +211,7 @@ func Of(hardware, parameters string, adapters int) (profile.Profile, error) {
 		},
 	}
 	if i := slices.IndexFunc(known.Measured, func(m measured) bool {
-		return m.GPU == h.Class && m.GPUs == h.GPUs && max(m.Billions/billions, billions/m.Billions) < near
+		return m.GPU == h.Accelerator && m.GPUs == h.GPUs && max(m.Billions/billions, billions/m.Billions) < near
 	}); i >= 0 {
 		m := known.Measured[i]
 		p.Prefill, p.Decode, p.Source = m.Prefill, m.Decode, m.Source

@@ -37,7 +37,7 @@ func TestWhatMakesARow(t *testing.T) {
 		{"far apart", 11, func(l *engine.Load) { l.Totals.InterToken = engine.Timed{Count: known(3000), Seconds: known(210)} }, false},
 		{"few tokens", 1, func(l *engine.Load) { l.Totals.InterToken = engine.Timed{Count: known(1010), Seconds: known(50.5)} }, false},
 	} {
-		look := func(tokens, seconds, prompts float64) engine.Load {
+		scrape := func(tokens, seconds, prompts float64) engine.Load {
 			return engine.Load{
 				Running: known(10), KVUsage: known(0.1), Totals: engine.Totals{
 					InterToken: engine.Timed{Count: known(tokens), Seconds: known(seconds)}, PromptTokens: known(prompts),
@@ -46,7 +46,7 @@ func TestWhatMakesARow(t *testing.T) {
 			}
 		}
 		l, e := New(simple, true), Engine{}
-		was, is := look(1000, 50, 5000), look(1200, 60, 6000)
+		was, is := scrape(1000, 50, 5000), scrape(1200, 60, 6000)
 		c.spoil(&is)
 		l.Saw(&e, 100, &was, Sent{})
 		if got := l.Saw(&e, 100+c.after, &is, Sent{}); got != c.want || (l.Rows() > 0) != c.want {
@@ -175,7 +175,7 @@ func TestWhatMakesARowOfPrompts(t *testing.T) {
 		{"few have ended", func(_, is *engine.Load) { is.Totals.Prefill = engine.Timed{Count: known(3), Seconds: known(0.3)} }, false},
 		{"it is not known for how long", func(_, is *engine.Load) { is.Totals.Prefill.Seconds = engine.Value{} }, false},
 	} {
-		look := func(requests float64) engine.Load {
+		scrape := func(requests float64) engine.Load {
 			return engine.Load{
 				Running: known(1), Waiting: known(0), KVUsage: known(0.1), Totals: engine.Totals{
 					InterToken: engine.Timed{Count: known(0), Seconds: known(0)}, PromptTokens: known(100 * requests),
@@ -186,7 +186,7 @@ func TestWhatMakesARowOfPrompts(t *testing.T) {
 			}
 		}
 		l, e := New(simple, true), Engine{}
-		was, is := look(0), look(40)
+		was, is := scrape(0), scrape(40)
 		c.spoil(&was, &is)
 		l.Saw(&e, 100, &was, Sent{})
 		if got := l.Saw(&e, 109, &is, Sent{}); got != c.want {

@@ -21,18 +21,18 @@ func TestEveryFieldOfASetWithObjectsIsAShelf(t *testing.T) {
 	var s Set
 	var n Network
 	for _, keeps := range []struct {
-		shelves map[string]shelf
-		fields  reflect.Value
-	}{{s.shelves(), reflect.ValueOf(&s).Elem()}, {n.shelves(), reflect.ValueOf(&n).Elem()}} {
+		collections map[string]collection
+		fields      reflect.Value
+	}{{s.collections(), reflect.ValueOf(&s).Elem()}, {n.collections(), reflect.ValueOf(&n).Elem()}} {
 		shelved := make(map[any]bool)
-		for _, shelf := range keeps.shelves {
-			shelved[reflect.ValueOf(shelf).FieldByName("all").UnsafePointer()] = true
+		for _, collection := range keeps.collections {
+			shelved[reflect.ValueOf(collection).FieldByName("all").UnsafePointer()] = true
 		}
 		v := keeps.fields
 		for i := range v.NumField() {
 			f := v.Type().Field(i)
 			if f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct && !shelved[v.Field(i).Addr().UnsafePointer()] {
-				t.Errorf("%v.%s is not on a shelf", v.Type(), f.Name)
+				t.Errorf("%v.%s is in no collection", v.Type(), f.Name)
 			}
 		}
 	}

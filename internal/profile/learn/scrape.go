@@ -18,9 +18,9 @@ const (
 	// longest limits an interval in seconds, and farApart the seconds between two scrapes; beyond
 	// them it starts again.
 	longest, farApart = 60, 10
-	// crowd is the number of sequences at which a row of steps has half its weight: with few
+	// concurrency is the number of sequences at which a row of steps has half its weight: with few
 	// sequences it is random which of them prompts delay.
-	crowd = 2
+	concurrency = 2
 	// leastEnded and ended weigh rows of prompts. A row needs leastEnded ended requests. With ended of them it has half its weight.
 	leastEnded, ended = 4, 16
 	// lately sets how fast requests are forgotten. The weight of requests in the estimate of prompts per step falls to 1/e after lately
@@ -50,7 +50,7 @@ type Engine struct {
 	counted bool    // among a Learner's engines
 
 	at     float64 // time of the last scrape, in seconds
-	latest look
+	latest scrape
 	known  bool // it has been scraped
 
 	steps, prompts interval
@@ -63,8 +63,8 @@ type Engine struct {
 // Factor returns how much slower the engine is than its kind: 1/8 to 8.
 func (e *Engine) Factor() float64 { return math.Exp(e.factor) }
 
-// look is the result of a scrape.
-type look struct {
+// scrape is the result of a scrape.
+type scrape struct {
 	tokens, between   float64     // tokens after the first ones, and seconds between them
 	prompt, cached    float64     // tokens
 	requests          float64     // requests with a first token
@@ -83,8 +83,8 @@ type look struct {
 // request's whole prompt and half of its answer.
 type Sent struct{ Requests, Tokens float64 }
 
-// lookOf converts a scrape, and returns false if it lacks required values.
-func lookOf(load *engine.Load, sent Sent, limits *profile.Limits) (l look, ok bool) {
+// scrapeOf converts a scrape, and returns false if it lacks required values.
+func scrapeOf(load *engine.Load, sent Sent, limits *profile.Limits) (l scrape, ok bool) {
 	ok = true
 	l.sent, l.context = sent.Requests, sent.Tokens
 	get := func(v engine.Value) float64 {
@@ -123,11 +123,11 @@ type interval struct {
 	held, running    float64 // integrated over time
 	sent, context    float64 // integrated over time
 	adapters         bool
-	counts, sizes    bool // as in look
+	counts, sizes    bool // as in scrape
 }
 
 // add adds what happened between two scrapes, and returns false if it is impossible.
-func (i *interval) add(from, to *look, seconds float64) bool {
+func (i *interval) add(from, to *scrape, seconds float64) bool {
 	if i.seconds == 0 {
 		i.most, i.counts, i.sizes = from.running, true, true
 	}
@@ -173,7 +173,7 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 	if l.pinned {
 		return false
 	}
-	now, ok := lookOf(load, sent, &l.prior.Limits)
+	now, ok := scrapeOf(load, sent, &l.prior.Limits)
 	if !ok || math.IsNaN(at) {
 		e.known = false
 		return false
@@ -219,7 +219,7 @@ func (l *Learner) step(i *interval) (r row, ok bool) {
 		return row{}, false
 	}
 	r.seconds = i.between / i.tokens
-	r.weight = s.sequences / (s.sequences + crowd)
+	r.weight = s.sequences / (s.sequences + concurrency)
 	l.decode(&r, 1, s.batch, i)
 	// A prompt delays all sequences that decode in the same step: on average, all but the requests
 	// whose prompts are in it.
