@@ -86,7 +86,7 @@ func (m *Meter) countEndpoints(pool string, o outcome.Outcome) {
 	m.countTried(pool, o)
 	switch {
 	case o.Failure == outcome.NoEndpoint:
-		return // no endpoint is the last that was tried
+		return // there is no last endpoint
 	case o.Failure == outcome.Refused, o.Failure == outcome.Reset, o.Failure == outcome.TimedOut, o.Failure == outcome.Cut,
 		o.Failure == outcome.Erred, o.Failure == outcome.EngineGone:
 		m.countFaults(pool, string(o.Failure), o.Endpoint)

@@ -58,7 +58,7 @@ type Options struct {
 	MaxQueued     int
 	MaxQueuedMiB  int64
 
-	Endpoints []string // beside those of the objects
+	Endpoints []string // in addition to those of the objects
 	Engines   engineclient.Flags
 	Payloads  payload.Flags
 	Theirs    eppflags.Applied // flags of other endpoint pickers

@@ -75,7 +75,7 @@ func ofFolder(k Kind, names []objects.Name, at func(objects.Object) string, was 
 // Kind is the kind of object that certificates are read from: [KeyPairs] or [Authorities].
 type Kind struct {
 	name    string // of the kind
-	command string // of kubectl create that makes one, without its name
+	command string // subcommand of kubectl create that makes one, without a name
 	files   string // arguments of that command
 	keeps   bool   // keep the last valid content while the current one is invalid
 	check   func(data map[string][]byte, now time.Time) plan.Certificate

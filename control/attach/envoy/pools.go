@@ -320,8 +320,8 @@ function envoy_on_request(request)
 end
 `
 
-// withoutPort removes the port from a redirect. Envoy copies the client's port from the host
-// otherwise.
+// withoutPort removes the port from the target of a redirect, where Envoy would otherwise keep the
+// port of the request's host.
 const withoutPort = `
 function envoy_on_response(response)
   local headers = response:headers()

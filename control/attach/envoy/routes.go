@@ -177,7 +177,7 @@ func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
 			return err
 		}
 		weighted.Clusters = append(weighted.Clusters, c)
-		if f.Backends[i].Cluster == "" { // its share must fail visibly
+		if f.Backends[i].Cluster == "" { // the requests of a missing backend get an error
 			action.ClusterNotFoundResponseCode = notFound[plan.Failed(r.Of)]
 		}
 	}
