@@ -93,11 +93,11 @@ type lists map[string]*list
 type list struct {
 	has     []Endpoint             // sorted
 	left    map[Endpoint]time.Time // endpoints that it has lost, as they were last, and when
-	sent    []Endpoint             // what the last look returned, sorted
+	sent    []Endpoint             // the last result of changes, sorted
 	removed bool                   // the last set did not name this resource
 }
 
-// news is what has changed since the last look.
+// news is what has changed since the last call of changes.
 type news struct {
 	lists   map[string][]Endpoint // the changed resources and their endpoints, sorted
 	more    []string              // the changed resources that list a new address

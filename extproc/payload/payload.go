@@ -237,7 +237,7 @@ func (w *watched) receive(in *extprocv3.ProcessingRequest) {
 	w.send(all)
 }
 
-// add adds a chunk, or tells to, which is the exchange's method, that there is no memory for it.
+// add passes a chunk to the exchange's method to, and whether there is memory to keep the chunk.
 func (w *watched) add(to func(chunk []byte, end, keep bool) []sink.Payload, body *extprocv3.HttpBody) []sink.Payload {
 	chunk := body.GetBody()
 	room := w.server.take(len(chunk))

@@ -90,8 +90,8 @@ func (s *State) migrates(declared objects.Endpoint, told Leaving, now time.Time)
 	return s.Placed && now.Before(until)
 }
 
-// FailOpenChange reports that a pool uses all its endpoints because most look bad, or that it has
-// recovered.
+// FailOpenChange reports that a pool uses all its endpoints because most are unhealthy, or that it
+// has recovered.
 type FailOpenChange struct {
 	Pool objects.Name
 	// Open reports that all endpoints are used; false means that the pool has recovered.
@@ -132,7 +132,7 @@ func (s *State) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time)
 	return FailOpenChange{p.Name, open, len(faulty), lost}, news
 }
 
-// FailOpen returns the pools that use all endpoints because most look bad.
+// FailOpen returns the pools that use all endpoints because most are unhealthy.
 func (s *State) FailOpen() []string {
 	var pools []string
 	for name, open := range s.failOpen {
