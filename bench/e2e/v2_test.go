@@ -237,7 +237,7 @@ func modelsAreInferredByV2(t *testing.T) {
 		},
 		{"POST", "/v2/models/latest/infer", `{"inputs":[]}`, 200, `"model_name":"two"`},
 		{"POST", "/v2/models/one/infer", `{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":[1]}]}`, 400, `{"error":`},
-		{"POST", "/v2/models/one/generate", `{}`, 501, `{"error":"The server of this model speaks gRPC`},
+		{"POST", "/v2/models/one/generate", `{}`, 501, `{"error":"The server of this model serves gRPC`},
 		{"GET", "/v2/models/latest", "", 200, `"name":"two"`},
 		{"GET", "/v2/models/one/ready", "", 200, `{"name":"one","ready":true}`},
 		{"GET", "/v2/health/live", "", 200, `{"live":true}`},
