@@ -46,9 +46,9 @@ var programs = []string{
 
 const usage = `usage: bench cluster COMMAND [FLAG...]
 
-Runs a real Kubernetes ` + apiserver.Version + ` of one node on this machine, in namespaces of its own: etcd, kube-apiserver,
+Runs a real Kubernetes ` + apiserver.Version + ` with one node on this machine, in its own Linux namespaces: etcd, kube-apiserver,
 kube-controller-manager, kube-scheduler, kubelet, kube-proxy and CoreDNS, built from their Go modules into .cache (once,
-some minutes), and Debian's containerd. It needs root. With apt-get it installs what is missing of
+some minutes), and the containerd of Debian. It needs root. It installs these packages with apt-get if they are missing:
 ` + packagesText + `.
 
 commands:
@@ -57,7 +57,7 @@ commands:
   status         print whether the cluster runs, and what runs in it; the exit status is 1 if it does not run
   images         build the images from this source tree, as tarballs, and load them into the cluster if it runs
   exec -- CMD    run CMD in the cluster's network, where the addresses and names of pods and Services work
-  build [NAME]   build all programs of Kubernetes, or those named, such as etcd; start nothing
+  build [NAME]   build all programs of Kubernetes, or only the named ones, such as etcd, without starting them
   api down|up    stop kube-apiserver, as in an outage, or start it again
 
 flags:
@@ -127,7 +127,7 @@ func Command(ctx context.Context, args []string) error {
 		return c.Images(ctx, o.root, os.Stdout)
 	case "exec":
 		if len(rest) < 2 {
-			return errors.New("exec needs a command: bench cluster exec -- curl http://NAME.NAMESPACE.svc.cluster.local")
+			return errors.New("exec needs a command, such as bench cluster exec -- curl http://NAME.NAMESPACE.svc.cluster.local")
 		}
 		return c.exec(ctx, rest[1:])
 	case "api":
@@ -169,7 +169,7 @@ func (c *Cluster) exec(ctx context.Context, args []string) error {
 // rootOnly returns an error for users who may not create namespaces.
 func rootOnly() error {
 	if os.Geteuid() != 0 {
-		return errors.New("this needs root, which makes the cluster's namespaces: run it with sudo")
+		return errors.New("creating the namespaces of the cluster needs root: run it with sudo")
 	}
 	return nil
 }

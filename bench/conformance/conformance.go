@@ -31,15 +31,16 @@ import (
 
 const usage = `usage: bench conformance [FLAG OF THE SUITE...]
 
-Runs Gateway API's conformance suite against Headgate, on the cluster of bench cluster, which it starts where it is not up and
-leaves up. It needs root. Without flags all tests of the features that the GatewayClass says are run, and the report is written to
-` + reportFile + `; with flags it is written to ` + runDir + `.
+Runs Gateway API's conformance suite against Headgate, on the cluster of bench cluster. If that cluster does not run,
+it is started, and it keeps running afterwards. It needs root. Without flags it runs all tests of the features that the
+GatewayClass reports, and writes the report to ` + reportFile + `.
+With flags it writes the report to ` + runDir + `.
 
 flags of the suite, among others:
   -run-test NAME[,NAME...]                                       run these tests only
   -supported-features Gateway,HTTPRoute,GRPCRoute,ReferenceGrant run the core tests only
-  -skip-tests NAME[,NAME...]                                     run all but these
-  -cleanup-base-resources=false                                  leave the suite's pods, for the next run
+  -skip-tests NAME[,NAME...]                                     skip these tests
+  -cleanup-base-resources=false                                  keep the pods of the suite for the next run
 `
 
 // Paths in the repository.
@@ -187,7 +188,7 @@ func imageFor(name, echo, coredns string) (image.Image, error) {
 		i.Root = true // its Corefile uses port 53
 		return i, nil
 	}
-	return image.Image{}, fmt.Errorf("the suite's manifests name the image %s, and nothing here makes it", name)
+	return image.Image{}, fmt.Errorf("the manifests of the suite use the image %s, which this program cannot build", name)
 }
 
 // install installs Headgate in the cluster, as users do, and waits until this version runs.
@@ -244,7 +245,7 @@ func (r *run) suite(ctx context.Context, report string, args []string) error {
 	}
 	command.Stderr = file
 	begun := time.Now()
-	fmt.Fprintf(r.progress, "the suite runs, and tells of its tests when all have ended; what it says meanwhile is in %s\n", log)
+	fmt.Fprintf(r.progress, "running the suite; it prints its results at the end, and its output until then is in %s\n", log)
 	if err := command.Start(); err != nil {
 		return err
 	}

@@ -9,5 +9,5 @@ import (
 
 // Command returns an error: clusters need Linux.
 func Command(context.Context, []string) error {
-	return errors.New("the suite runs on the cluster of bench cluster, whose nodes take Linux: run this in a virtual machine")
+	return errors.New("the suite needs the cluster of bench cluster, which runs only on Linux: run this in a virtual machine")
 }

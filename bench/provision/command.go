@@ -154,17 +154,17 @@ func Command(ctx context.Context, args []string) error {
 		return pipelines(ctx, args[1:], os.Stdout)
 	}
 	fs := cli.Flags("provision", usage, os.Stdout)
-	stages := fs.IntSlice("stages", []int{2, 3}, "numbers of `STAGES`")
-	instances := fs.IntSlice("instances", []int{400, 100}, "number of pipelines for each number of stages")
-	queries := fs.Int("queries", 2000, "length of the sample trace")
+	stages := fs.IntSlice("stages", []int{2, 3}, "numbers of `STAGES` of the pipelines")
+	instances := fs.IntSlice("instances", []int{400, 100}, "number of `PIPELINES` for each number of stages")
+	queries := fs.Int("queries", 2000, "length of the sample trace in `QUERIES`")
 	if err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
 	switch {
 	case len(*stages) != len(*instances):
-		return fmt.Errorf("--stages %v, --instances %v: say how many instances for each number of stages", *stages, *instances)
+		return fmt.Errorf("--stages %v, --instances %v: give a number of instances for each number of stages", *stages, *instances)
 	case slices.Min(*stages) < 1 || slices.Max(*stages) > 3 || slices.Min(*instances) < 1 || *queries < 2:
-		return fmt.Errorf("--stages %v, --instances %v, --queries %d: want 1 to 3 stages, of which exhaustive search has an end, and some instances of at least 2 queries",
+		return fmt.Errorf("--stages %v, --instances %v, --queries %d: want 1 to 3 stages, since exhaustive search takes too long for more, at least 1 instance and 2 queries",
 			*stages,
 			*instances,
 			*queries)

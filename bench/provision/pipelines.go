@@ -14,13 +14,13 @@ import (
 	"github.com/headgate/headgate/bench/cli"
 )
 
-const pipelinesUsage = `Plans the pipelines of docs/plans, which are InferLine's with invented profiles, for several loads, and compares them
-with coarse-grained plans (CG). Those treat a pipeline as one box: a single batch size, the largest that meets the
+const pipelinesUsage = `Plans the pipelines in docs/plans for several loads, and compares the plans with coarse-grained plans (CG). The
+pipelines are those of InferLine, with invented profiles. Coarse-grained plans treat a pipeline as one box: a single batch size, the largest that meets the
 objective without queueing, and copies of the whole. Each plan is made on one trace and tested on another by the same
 simulator, so the result does not show the accuracy of the simulator.
 
-For each plan it prints the cost per hour and the share of queries that miss the objective in the test; 1 % may. none
-means that no plan was found. The planners are
+For each plan it prints the cost per hour and the share of queries that miss the objective in the test, which
+may be up to 1 %. none means that no plan was found. The planners are
   search, inferline   those of control plan; * means that the limit of simulations was reached, so the plan is the best
                       one until then
   CG-Mean, CG-Peak    copies for the mean rate, or for the peak rate in a window as long as the objective, on the
@@ -45,16 +45,16 @@ Flags:
 func pipelines(ctx context.Context, args []string, out io.Writer) error {
 	fs := cli.Flags("provision pipelines", pipelinesUsage, out)
 	dir := fs.String("plans", "docs/plans", "plan the YAML files of this `DIR` except hardware.yaml")
-	rates := fs.Float64Slice("rates", []float64{50, 100, 200, 400}, "arrival rates in queries per second")
-	cvs := fs.Float64Slice("cvs", []float64{1, 4}, "coefficients of variation of interarrival times")
+	rates := fs.Float64Slice("rates", []float64{50, 100, 200, 400}, "arrival `RATES` in queries per second")
+	cvs := fs.Float64Slice("cvs", []float64{1, 4}, "coefficients of variation, `CVS`, of interarrival times")
 	trends := fs.StringSlice("trends", []string{"image-processing"}, "plan these `PIPELINES` with several objectives")
-	objectives := fs.DurationSlice("objectives", milliseconds(100, 150, 200, 300, 400, 500), "the objectives")
-	trendCVs := fs.Float64Slice("trend-cvs", []float64{1, 2, 4}, "coefficients of variation for them")
-	trendQueries := fs.Int("trend-queries", 4000, "number of queries in their traces")
+	objectives := fs.DurationSlice("objectives", milliseconds(100, 150, 200, 300, 400, 500), "latency `OBJECTIVES` of these pipelines")
+	trendCVs := fs.Float64Slice("trend-cvs", []float64{1, 2, 4}, "coefficients of variation, `CVS`, for these pipelines")
+	trendQueries := fs.Int("trend-queries", 4000, "number of `QUERIES` in the traces of these pipelines")
 	b := new(Bench)
-	fs.IntVar(&b.Queries, "queries", 10_000, "number of queries in the other traces")
-	fs.IntVar(&b.Tested, "tested", 50_000, "number of queries in the test traces")
-	fs.IntVar(&b.MaxSimulations, "most", 5000, "limit of simulations per plan")
+	fs.IntVar(&b.Queries, "queries", 10_000, "number of `QUERIES` in the other traces")
+	fs.IntVar(&b.Tested, "tested", 50_000, "number of `QUERIES` in the test traces")
+	fs.IntVar(&b.MaxSimulations, "most", 5000, "limit of `SIMULATIONS` per plan")
 	plots := fs.String("plots", "", "plot the costs as SVG into this `DIR`")
 	if err := cli.Parse(fs, args, 0); err != nil {
 		return err

@@ -13,18 +13,27 @@ import (
 	"github.com/headgate/headgate/bench/cli"
 )
 
-const preStopUsage = `bench prestop asks control, in the preStop hook of a simulated engine, to say when its pod may end:
+const preStopUsage = `Waits, in the preStop hook of a simulated engine, until control has moved the models of the pod to other endpoints.
+The environment variables POD_NAMESPACE and POD_NAME name the pod. If control does not answer, or has no leader, it
+retries each second.
 
-  bench prestop [--within=25s] http://headgate-control.headgate-system:8036/prestop
+Usage:
 
-The pod is that of the environment's POD_NAMESPACE and POD_NAME. While control cannot be reached, or has nobody who leads, it asks again.
+  bench prestop [flags] URL
+
+Example:
+
+  bench prestop --within 25s http://headgate-control.headgate-system:8036/prestop
+
+Flags:
+
 `
 
 // PreStop is the preStop hook of an engine: it waits until control permits the pod to end.
 func PreStop(ctx context.Context, args []string) error {
 	f := cli.Flags("prestop", preStopUsage, os.Stdout)
 	within := f.Duration("within", 25*time.Second,
-		"stop asking after this long: as long as the pod's annotation says, or some seconds more")
+		"give up after this `DURATION`: that of the annotation of the pod, or some seconds more")
 	if err := cli.Parse(f, args, 1); err != nil {
 		return err
 	}
