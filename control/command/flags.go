@@ -178,8 +178,10 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 
 // source returns the source of the objects.
 func (c config) source() source.Source {
-	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Also: slices.Concat(kinds.Network(), kinds.ByName()),
-		Named: map[string]objects.Name{"mesh-pool": c.pool()}}
+	return source.Source{
+		Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Also: slices.Concat(kinds.Network(), kinds.ByName()),
+		Named: map[string]objects.Name{"mesh-pool": c.pool()},
+	}
 }
 
 // pool returns --mesh-pool, zero if it is not set.

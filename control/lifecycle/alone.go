@@ -41,7 +41,8 @@ func (a Alone) Open(context.Context, func() bool) (store.Memory, StatusWriter, e
 
 // KeepGateways reports the state of Gateways until ctx ends.
 func (Alone) KeepGateways(ctx context.Context, _ func() bool, gateways *broadcast.Value[conditions.Input],
-	report func(conditions.Input)) error {
+	report func(conditions.Input),
+) error {
 	gateways.Follow(ctx, func(in *conditions.Input) { report(*in) })
 	return nil
 }

@@ -114,7 +114,8 @@ func (c *Cluster) Open(ctx context.Context, leads func() bool) (store.Memory, St
 // KeepGateways makes the pods of Gateways if there are images, and reports the state of Gateways,
 // until ctx ends.
 func (c *Cluster) KeepGateways(ctx context.Context, leads func() bool, gateways *broadcast.Value[conditions.Input],
-	report func(conditions.Input)) error {
+	report func(conditions.Input),
+) error {
 	if c.EnvoyImage == "" {
 		return Alone{}.KeepGateways(ctx, leads, gateways, report)
 	}

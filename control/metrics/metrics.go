@@ -87,12 +87,18 @@ func New() *Meter {
 		"result")
 	m.unloads = histogram("headgate_place_unload_seconds", "Seconds that engines took to unload a model, by result: done or failed.",
 		loadBuckets, "result")
-	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total",
-		Help: "Copies that began to drain: they get no new requests, and control unloads them when the running ones have ended."})
-	m.decided = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_decisions_total",
-		Help: "Decisions of control, by decision: load, reload (unload what an earlier load may have left, then load), predict (ask for a size), cancel (a load), unload, or quit (give up all calls to an engine that is about to end); and by the purpose of a load, reload or predict: requests (they are queued, or a client asked), least (the minimum number of copies), migration (the pod of another copy is being deleted), load, balance (the endpoint has little load), use (a second copy), room (free room), trial (the pod is on trial), slots (another endpoint has more adapters in use than GPU slots) or record (an earlier process began it)."}, []string{"decision", "for"})
-	m.rejections = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_rejections_total",
-		Help: "How often control began to reject the requests for a model because it cannot load it for now, by reason: load_failed, rank_too_large, files_missing, no_endpoint, cannot_load, no_labels, no_room, too_large or unknown_model."},
+	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "headgate_place_evictions_total",
+		Help: "Copies that began to drain: they get no new requests, and control unloads them when the running ones have ended.",
+	})
+	m.decided = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "headgate_place_decisions_total",
+		Help: "Decisions of control, by decision: load, reload (unload what an earlier load may have left, then load), predict (ask for a size), cancel (a load), unload, or quit (give up all calls to an engine that is about to end); and by the purpose of a load, reload or predict: requests (they are queued, or a client asked), least (the minimum number of copies), migration (the pod of another copy is being deleted), load, balance (the endpoint has little load), use (a second copy), room (free room), trial (the pod is on trial), slots (another endpoint has more adapters in use than GPU slots) or record (an earlier process began it).",
+	}, []string{"decision", "for"})
+	m.rejections = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "headgate_place_rejections_total",
+		Help: "How often control began to reject the requests for a model because it cannot load it for now, by reason: load_failed, rank_too_large, files_missing, no_endpoint, cannot_load, no_labels, no_room, too_large or unknown_model.",
+	},
 		[]string{"reason"})
 	m.files = gauge("headgate_objects_rejected_files",
 		"Object files, or objects of an API server, that control ignores because they are invalid.").WithLabelValues()

@@ -124,8 +124,10 @@ func TestMetricsOfControl(t *testing.T) {
 		`headgate_leader 0`,
 		`headgate_build_info{goversion="`+version.Read().Go+`",program="control",version="`+version.Read().Program+`"} 1`,
 	)
-	for _, name := range []string{"headgate_copies", "headgate_models", "headgate_place_queued_requests",
-		"headgate_place_warm_window_seconds", "headgate_extprocs"} {
+	for _, name := range []string{
+		"headgate_copies", "headgate_models", "headgate_place_queued_requests",
+		"headgate_place_warm_window_seconds", "headgate_extprocs",
+	} {
 		if strings.Contains(page, name) {
 			t.Errorf("a control that does not lead has the metric %s", name)
 		}
@@ -198,7 +200,8 @@ func TestPlacementIsServedOnLoopbackOnly(t *testing.T) {
 	m := metrics.New()
 	h := m.Handler(nil)
 	for _, c := range []struct{ leader, want string }{
-		{"", "another control leads: ask that one\n"}, {"control-1", "the leader is in the pod control-1: ask that one\n"},
+		{"", "another control leads: ask that one\n"},
+		{"control-1", "the leader is in the pod control-1: ask that one\n"},
 		{"", "another control leads: ask that one\n"},
 	} {
 		m.Leader(c.leader)

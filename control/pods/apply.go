@@ -56,7 +56,8 @@ func (k *reconciler) kindsOf(f informers.SharedInformerFactory) []kind {
 
 // patchOf returns a typed client's Patch for any object.
 func patchOf[T metav1.Object](patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T,
-	error)) func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions) (metav1.Object, error) {
+	error),
+) func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions) (metav1.Object, error) {
 	return func(ctx context.Context, name string, how types.PatchType, text []byte, o metav1.PatchOptions) (metav1.Object, error) {
 		return patch(ctx, name, how, text, o)
 	}

@@ -54,7 +54,8 @@ type Gateways struct {
 // before they are known), and a channel that is closed at the next change. Tell receives them with
 // addresses and faults added.
 func (g Gateways) Run(ctx context.Context, leads func() bool, next func() (*conditions.Input, <-chan struct{}),
-	tell func(conditions.Input)) error {
+	tell func(conditions.Input),
+) error {
 	template, err := gateway.Read(headgate.GatewayYAML)
 	if err != nil {
 		return err
@@ -342,8 +343,10 @@ func (k *reconciler) make(ctx context.Context, g *attach.Gateway) (fault attach.
 // unusable is the verdict if the API server rejects the address that a Gateway requests.
 func unusable(g *attach.Gateway, err error) attach.Verdict {
 	if asked := g.Asked(); asked != "" && apierrors.IsInvalid(err) {
-		return attach.Verdict{Reason: string(gatewayv1.GatewayReasonAddressNotUsable),
-			Message: fmt.Sprintf("the Service cannot have the address %s: %v", asked, err)}
+		return attach.Verdict{
+			Reason:  string(gatewayv1.GatewayReasonAddressNotUsable),
+			Message: fmt.Sprintf("the Service cannot have the address %s: %v", asked, err),
+		}
 	}
 	return attach.Verdict{}
 }

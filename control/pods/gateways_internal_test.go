@@ -196,8 +196,10 @@ func (a answers) client(t *testing.T) kubernetes.Interface {
 func TestADeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
-	k.Client = answers{http.StatusOK,
-		`{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"d","resourceVersion":"7"},"spec":{"replicas":5}}`}.client(t)
+	k.Client = answers{
+		http.StatusOK,
+		`{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"d","resourceVersion":"7"},"spec":{"replicas":5}}`,
+	}.client(t)
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}}
 	if err := k.scale(t.Context(), d); err != nil || d.Spec.Replicas == nil || *d.Spec.Replicas != 5 || d.ResourceVersion != "7" {
 		t.Errorf("%+v, %v", d, err)
@@ -229,8 +231,10 @@ func TestAConflictIsNoFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
 		defer k.queue.ShutDown()
-		k.Client = answers{http.StatusConflict,
-			`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`}.client(t)
+		k.Client = answers{
+			http.StatusConflict,
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`,
+		}.client(t)
 		k.setWanted(known(t, twoGateways))
 		k.queued()
 		name := gateway.Name(objects.Name{Namespace: "ns", Name: "a"})
@@ -256,8 +260,10 @@ func TestASuccessResetsTheRetryDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.setWanted(known(t, twoGateways))
-	k.Client = answers{http.StatusConflict,
-		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`}.client(t)
+	k.Client = answers{
+		http.StatusConflict,
+		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`,
+	}.client(t)
 	for range 3 {
 		k.reconcile(t.Context(), "gone")
 	}
@@ -392,8 +398,10 @@ func (s *store) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestCertificatesOfGatewaysAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := new(store)
-		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: server,
-			ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+		client, err := kubernetes.NewForConfig(&rest.Config{
+			Host: "http://127.0.0.1", Transport: server,
+			ContentConfig: rest.ContentConfig{ContentType: "application/json"},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

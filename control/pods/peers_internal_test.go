@@ -138,8 +138,10 @@ func (oneMap) RoundTrip(r *http.Request) (*http.Response, error) {
 // The report of a dead control expires without any event.
 func TestReportsOfADeadControlExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: oneMap{},
-			ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+		client, err := kubernetes.NewForConfig(&rest.Config{
+			Host: "http://127.0.0.1", Transport: oneMap{},
+			ContentConfig: rest.ContentConfig{ContentType: "application/json"},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -111,8 +111,10 @@ func (p Pod) slice(port uint16) *discoveryv1.EndpointSlice {
 			Labels: map[string]string{discoveryv1.LabelServiceName: PlacementName, discoveryv1.LabelManagedBy: "headgate-control"},
 		},
 		AddressType: family,
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{p.Address.String()},
-			Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses:  []string{p.Address.String()},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+		}},
 		Ports: []discoveryv1.EndpointPort{{Name: new("placement"), Port: new(int32(port))}},
 	}
 }

@@ -228,13 +228,17 @@ func TestAControlWaitsForTheAPIServer(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(corev1.Secret{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Name: pods.PlacementName},
-			Data: map[string][]byte{"ca.crt": []byte("a"), "tls.crt": []byte("c"), "tls.key": []byte("k"), "token": []byte("t"),
-				"mesh-token": []byte("m")},
+			Data: map[string][]byte{
+				"ca.crt": []byte("a"), "tls.crt": []byte("c"), "tls.key": []byte("k"), "token": []byte("t"),
+				"mesh-token": []byte("m"),
+			},
 		})
 	}))
 	defer server.Close()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL,
-		ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	client, err := kubernetes.NewForConfig(&rest.Config{
+		Host:          server.URL,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -174,15 +174,21 @@ func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 	words := strings.Join(is.Words, "\n")
 	switch {
 	case !is.Selected:
-		return answer{http.StatusNotFound,
-			fmt.Sprintf("no InferencePool selects a pod %s with an address, so there are no models to move: check the pod's name and labels", pod)}
+		return answer{
+			http.StatusNotFound,
+			fmt.Sprintf("no InferencePool selects a pod %s with an address, so there are no models to move: check the pod's name and labels", pod),
+		}
 	case !is.Terminating:
-		return answer{http.StatusConflict,
-			fmt.Sprintf("the pod %s is not being deleted, so there is nothing to wait for: a restarted container needs no hook", pod)}
+		return answer{
+			http.StatusConflict,
+			fmt.Sprintf("the pod %s is not being deleted, so there is nothing to wait for: a restarted container needs no hook", pod),
+		}
 	case !is.Migrates:
-		return answer{http.StatusConflict,
+		return answer{
+			http.StatusConflict,
 			fmt.Sprintf("the pod %s has no annotation %s: %s, so that it was left at once: annotate the pod template, or take the hook out",
-				pod, v1alpha1.PreStop, v1alpha1.PreStopMigrate)}
+				pod, v1alpha1.PreStop, v1alpha1.PreStopMigrate),
+		}
 	case is.Over():
 		return answer{http.StatusOK, words}
 	case !now.Before(is.Until):
@@ -199,8 +205,10 @@ func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 // forward calls the leader.
 func (s *Server) forward(r *http.Request) answer {
 	none := func(err error) answer {
-		return answer{http.StatusServiceUnavailable,
-			fmt.Sprintf("this control is not the leader, and cannot ask the leader: %v; ask again", err)}
+		return answer{
+			http.StatusServiceUnavailable,
+			fmt.Sprintf("this control is not the leader, and cannot ask the leader: %v; ask again", err),
+		}
 	}
 	if s.Leader == nil {
 		return none(errors.New("it has not read its objects yet, and there is no other control"))

@@ -43,8 +43,10 @@ func (p *placer) set(change func(*place.Migration)) {
 }
 
 func migrating() *placer {
-	return &placer{is: place.Migration{Selected: true, Terminating: true, Migrates: true, Until: time.Now().Add(time.Minute),
-		Words: []string{"e1: 2 models moved"}}}
+	return &placer{is: place.Migration{
+		Selected: true, Terminating: true, Migrates: true, Until: time.Now().Add(time.Minute),
+		Words: []string{"e1: 2 models moved"},
+	}}
 }
 
 // call calls a hook, and returns the answer and its duration.
@@ -108,10 +110,14 @@ func TestAnswersToHooks(t *testing.T) {
 		"too much of one": {"/prestop/a/b/c", nil, http.StatusNotFound, "/prestop/NAMESPACE/POD", 0},
 		"another path":    {"/metrics", nil, http.StatusNotFound, "/prestop/NAMESPACE/POD", 0},
 		"not known":       {"/prestop/llm/other", nil, http.StatusNotFound, "no InferencePool selects a pod llm/other", lag},
-		"stays": {"/prestop/llm/qwen-0", func(is *place.Migration) { is.Terminating, is.Migrates = false, false },
-			http.StatusConflict, "is not being deleted", lag},
-		"has no hook": {"/prestop/llm/qwen-0", func(is *place.Migration) { is.Migrates = false }, http.StatusConflict,
-			"no annotation inference.x-k8s.io/prestop", lag},
+		"stays": {
+			"/prestop/llm/qwen-0", func(is *place.Migration) { is.Terminating, is.Migrates = false, false },
+			http.StatusConflict, "is not being deleted", lag,
+		},
+		"has no hook": {
+			"/prestop/llm/qwen-0", func(is *place.Migration) { is.Migrates = false }, http.StatusConflict,
+			"no annotation inference.x-k8s.io/prestop", lag,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -61,40 +61,70 @@ func TestUnauthenticatedCallsAreRejectedAtTheStart(t *testing.T) {
 		"a token in plain text": {serve.Config{Placement: serve.Callers{TokenFile: f.token}}, open},
 		"the mesh alone":        {serve.Config{CertPath: f.certs, Mesh: serve.Callers{TokenFile: f.meshToken}}, open},
 		"no certificate there":  {serve.Config{CertPath: t.TempDir(), Placement: serve.Callers{TokenFile: f.token}}, "--cert-path: "},
-		"no authority": {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.token}},
-			"--client-ca-file: " + f.token + " contains no certificate in PEM"},
-		"no authority of the mesh": {serve.Config{CertPath: f.certs, Mesh: serve.Callers{ClientCAFile: f.token}},
-			"--mesh-client-ca-file: " + f.token + " contains no certificate in PEM"},
+		"no authority": {
+			serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.token}},
+			"--client-ca-file: " + f.token + " contains no certificate in PEM",
+		},
+		"no authority of the mesh": {
+			serve.Config{CertPath: f.certs, Mesh: serve.Callers{ClientCAFile: f.token}},
+			"--mesh-client-ca-file: " + f.token + " contains no certificate in PEM",
+		},
 		"an empty token": {serve.Config{CertPath: f.certs, Placement: serve.Callers{TokenFile: f.empty}}, "--token-file: " +
 			f.empty + " is empty"},
 		"an empty token of the mesh": {serve.Config{CertPath: f.certs, Mesh: serve.Callers{TokenFile: f.empty}}, "--mesh-token-file: " +
 			f.empty + " is empty"},
-		"one token for both": {serve.Config{CertPath: f.certs, Placement: serve.Callers{TokenFile: f.token},
-			Mesh: serve.Callers{TokenFile: same}}, pose},
-		"one authority for both": {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca},
-			Mesh: serve.Callers{ClientCAFile: f.ca}}, pose},
-		"an authority among several": {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca},
-			Mesh: serve.Callers{ClientCAFile: several}}, pose},
-		"several, of which one is": {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: several},
-			Mesh: serve.Callers{ClientCAFile: f.ca}}, pose},
-		"an authority below it": {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca},
-			Mesh: serve.Callers{ClientCAFile: branch}}, pose},
-		"several, and two tokens": {serve.Config{CertPath: f.certs, Placement: serve.Callers{f.token, several},
-			Mesh: serve.Callers{f.meshToken, f.ca}}, ""},
-		"a token beside that of both": {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca},
-			Mesh: serve.Callers{f.token, f.ca}}, pose},
-		"an authority for one": {serve.Config{CertPath: f.certs, Placement: serve.Callers{f.token, f.ca},
-			Mesh: serve.Callers{TokenFile: same}}, pose},
-		"tokens of their own": {serve.Config{CertPath: f.certs, Placement: serve.Callers{TokenFile: f.token},
-			Mesh: serve.Callers{TokenFile: f.meshToken}}, ""},
-		"authorities of their own": {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca},
-			Mesh: serve.Callers{ClientCAFile: f.meshCA}}, ""},
-		"one token, two authorities": {serve.Config{CertPath: f.certs, Placement: serve.Callers{f.token, f.ca},
-			Mesh: serve.Callers{same, f.meshCA}}, ""},
-		"one authority, two tokens": {serve.Config{CertPath: f.certs, Placement: serve.Callers{f.token, f.ca},
-			Mesh: serve.Callers{f.meshToken, f.ca}}, ""},
-		"a token and an authority": {serve.Config{CertPath: f.certs, Placement: serve.Callers{TokenFile: f.token},
-			Mesh: serve.Callers{ClientCAFile: f.ca}}, ""},
+		"one token for both": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{TokenFile: f.token},
+			Mesh: serve.Callers{TokenFile: same},
+		}, pose},
+		"one authority for both": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca},
+			Mesh: serve.Callers{ClientCAFile: f.ca},
+		}, pose},
+		"an authority among several": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca},
+			Mesh: serve.Callers{ClientCAFile: several},
+		}, pose},
+		"several, of which one is": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{ClientCAFile: several},
+			Mesh: serve.Callers{ClientCAFile: f.ca},
+		}, pose},
+		"an authority below it": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca},
+			Mesh: serve.Callers{ClientCAFile: branch},
+		}, pose},
+		"several, and two tokens": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{f.token, several},
+			Mesh: serve.Callers{f.meshToken, f.ca},
+		}, ""},
+		"a token beside that of both": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca},
+			Mesh: serve.Callers{f.token, f.ca},
+		}, pose},
+		"an authority for one": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{f.token, f.ca},
+			Mesh: serve.Callers{TokenFile: same},
+		}, pose},
+		"tokens of their own": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{TokenFile: f.token},
+			Mesh: serve.Callers{TokenFile: f.meshToken},
+		}, ""},
+		"authorities of their own": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca},
+			Mesh: serve.Callers{ClientCAFile: f.meshCA},
+		}, ""},
+		"one token, two authorities": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{f.token, f.ca},
+			Mesh: serve.Callers{same, f.meshCA},
+		}, ""},
+		"one authority, two tokens": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{f.token, f.ca},
+			Mesh: serve.Callers{f.meshToken, f.ca},
+		}, ""},
+		"a token and an authority": {serve.Config{
+			CertPath: f.certs, Placement: serve.Callers{TokenFile: f.token},
+			Mesh: serve.Callers{ClientCAFile: f.ca},
+		}, ""},
 		"no clients of the mesh": {serve.Config{CertPath: f.certs, Placement: serve.Callers{TokenFile: f.token}}, ""},
 	} {
 		s, err := serve.New(c.config, slog.New(slog.DiscardHandler))
@@ -113,14 +143,18 @@ func TestAuthentication(t *testing.T) {
 	certs, extproc := pair(t)
 	meshCerts, client := pair(t)
 	_, stranger := pair(t)
-	tokens := serve.Config{CertPath: certs, Placement: serve.Callers{TokenFile: write(t, "secret\n")},
-		Mesh: serve.Callers{TokenFile: write(t, "mesh\n")}}
+	tokens := serve.Config{
+		CertPath: certs, Placement: serve.Callers{TokenFile: write(t, "secret\n")},
+		Mesh: serve.Callers{TokenFile: write(t, "mesh\n")},
+	}
 	mutual := serve.Config{
 		CertPath: certs, Placement: serve.Callers{ClientCAFile: filepath.Join(certs, "tls.crt")},
 		Mesh: serve.Callers{ClientCAFile: filepath.Join(meshCerts, "tls.crt")},
 	}
-	both := serve.Config{CertPath: certs, Placement: serve.Callers{tokens.Placement.TokenFile, mutual.Placement.ClientCAFile},
-		Mesh: tokens.Mesh}
+	both := serve.Config{
+		CertPath: certs, Placement: serve.Callers{tokens.Placement.TokenFile, mutual.Placement.ClientCAFile},
+		Mesh: tokens.Mesh,
+	}
 	alone := serve.Config{CertPath: certs, Placement: tokens.Placement}
 	secure := func(own ...tls.Certificate) credentials.TransportCredentials {
 		roots := x509.NewCertPool()
@@ -152,10 +186,14 @@ func TestAuthentication(t *testing.T) {
 		"nobody without one":                      {tokens, secure(), "", no, no, no},
 		"an extproc by its certificate":           {mutual, secure(extproc), "", none, no, none},
 		"a client of the mesh by its certificate": {mutual, secure(client), "", no, none, none},
-		"an extproc by one for that alone": {mutual, secure(signed(t, &extproc, false, x509.ExtKeyUsageClientAuth)), "", none,
-			no, none},
-		"nobody by a server's certificate": {mutual, secure(signed(t, &extproc, false, x509.ExtKeyUsageServerAuth)), "", no,
-			no, no},
+		"an extproc by one for that alone": {
+			mutual, secure(signed(t, &extproc, false, x509.ExtKeyUsageClientAuth)), "", none,
+			no, none,
+		},
+		"nobody by a server's certificate": {
+			mutual, secure(signed(t, &extproc, false, x509.ExtKeyUsageServerAuth)), "", no,
+			no, no,
+		},
 		"nobody by a stranger's":                      {mutual, secure(stranger), "", no, no, no},
 		"nobody without a certificate":                {mutual, secure(), "", no, no, no},
 		"an extproc by both":                          {both, secure(extproc), "secret", none, no, none},

@@ -104,24 +104,30 @@ func TestALargeFleetIsReadable(t *testing.T) {
 	at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	v := decide.View{At: at, Pools: []decide.PoolView{{Name: "default/p", Free: 0.5}}}
 	for i := range endpoints {
-		e := decide.EndpointView{Address: fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250), Pools: []string{"default/p"}, State: decide.Ready,
-			Slots: 40}
+		e := decide.EndpointView{
+			Address: fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250), Pools: []string{"default/p"}, State: decide.Ready,
+			Slots: 40,
+		}
 		if i == 999 {
 			e.State = decide.Down
 		}
 		for j := range models / endpoints {
-			e.Copies = append(e.Copies, decide.CopyView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i*models/endpoints+j),
+			e.Copies = append(e.Copies, decide.CopyView{
+				Pool: "default/p", ID: fmt.Sprintf("m%05d", i*models/endpoints+j),
 				State: decide.Loaded,
-				Since: at})
+				Since: at,
+			})
 		}
 		e.Models = len(e.Copies)
 		v.Endpoints = append(v.Endpoints, e)
 	}
 	for i := range models {
 		v.Models = append(v.Models, decide.ModelView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i), Known: true, Least: 2})
-		v.VModels = append(v.VModels, decide.VModelView{Pool: "default/p", ID: fmt.Sprintf("v%05d", i),
+		v.VModels = append(v.VModels, decide.VModelView{
+			Pool: "default/p", ID: fmt.Sprintf("v%05d", i),
 			Reason:  v1alpha1.ReasonTransitioning,
-			Message: "requests go elsewhere"})
+			Message: "requests go elsewhere",
+		})
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) }))
 	defer s.Close()

@@ -144,8 +144,10 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	if n := len(class.Status.SupportedFeatures); n < 20 {
 		t.Errorf("the GatewayClass has %d features", n)
 	}
-	listener := []string{"Accepted True Accepted", "Programmed True Programmed", "ResolvedRefs True ResolvedRefs",
-		"Conflicted False NoConflicts"}
+	listener := []string{
+		"Accepted True Accepted", "Programmed True Programmed", "ResolvedRefs True ResolvedRefs",
+		"Conflicted False NoConflicts",
+	}
 	g := get(c, "g", new(gatewayv1.Gateway))
 	says(t, "the Gateway", g.Status.Conditions, 1, "Accepted True Accepted", "Programmed True Programmed")
 	if s := g.Status; len(s.Addresses) != 1 || s.Addresses[0].Value != "10.0.0.1" || *s.AttachedListenerSets != 1 ||
@@ -174,8 +176,10 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	// The next leader lists each kind, and writes nothing.
 	again := c.wrote(typed, "writer", c.gateways(reached))
 	slices.Sort(again)
-	if want := []string{"get customresourcedefinitions gateways.gateway.networking.k8s.io", "list gatewayclasses", "list gateways",
-		"list grpcroutes", "list httproutes", "list inferencepools", "list listenersets", "list llmroutes"}; !slices.Equal(again, want) {
+	if want := []string{
+		"get customresourcedefinitions gateways.gateway.networking.k8s.io", "list gatewayclasses", "list gateways",
+		"list grpcroutes", "list httproutes", "list inferencepools", "list listenersets", "list llmroutes",
+	}; !slices.Equal(again, want) {
 		t.Errorf("later calls are %q, want %q", again, want)
 	}
 
@@ -240,10 +244,12 @@ func TestStatusOfOtherControllersStays(t *testing.T) {
 	typed := c.typed(gatewayWriter(c, "writer"))
 	admin := c.typed(c.Admin())
 	theirs := func(name string) gatewayv1.RouteParentStatus {
-		return gatewayv1.RouteParentStatus{ParentRef: gatewayv1.ParentReference{Name: gatewayv1.ObjectName(name)}, ControllerName: others,
+		return gatewayv1.RouteParentStatus{
+			ParentRef: gatewayv1.ParentReference{Name: gatewayv1.ObjectName(name)}, ControllerName: others,
 			Conditions: []metav1.Condition{{
 				Type: "Accepted", Status: "True", Reason: "Theirs", LastTransitionTime: metav1.NewTime(time.Unix(1e9, 0)),
-			}}}
+			}},
+		}
 	}
 	write := func(name string) {
 		h := get(c, "h", new(gatewayv1.HTTPRoute))
@@ -431,8 +437,10 @@ func count(all []string, what string) (n int) {
 
 // busy is an input with a Gateway and some HTTPRoutes, each with a plan.
 func busy(routes int) conditions.Input {
-	n := &objects.Network{Classes: []gatewayv1.GatewayClass{{ObjectMeta: metav1.ObjectMeta{Name: "headgate"},
-		Spec: gatewayv1.GatewayClassSpec{ControllerName: attach.Controller}}}}
+	n := &objects.Network{Classes: []gatewayv1.GatewayClass{{
+		ObjectMeta: metav1.ObjectMeta{Name: "headgate"},
+		Spec:       gatewayv1.GatewayClassSpec{ControllerName: attach.Controller},
+	}}}
 	n.Gateways = []gatewayv1.Gateway{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "g"}, Spec: gatewayv1.GatewaySpec{
 		GatewayClassName: "headgate", Listeners: []gatewayv1.Listener{{Name: "http", Port: 80, Protocol: gatewayv1.HTTPProtocolType}},
 	}}}
@@ -543,8 +551,10 @@ func TestStateOfADeletedGatewayIsDropped(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.parents = make(map[string][]gatewayv1.RouteParentStatus)
 		for i := range 100 {
-			s.parents[fmt.Sprintf("r%03d", i)] = []gatewayv1.RouteParentStatus{{ParentRef: gatewayv1.ParentReference{Name: "g"},
-				ControllerName: attach.Controller}}
+			s.parents[fmt.Sprintf("r%03d", i)] = []gatewayv1.RouteParentStatus{{
+				ParentRef:      gatewayv1.ParentReference{Name: "g"},
+				ControllerName: attach.Controller,
+			}}
 		}
 		r.SetGateways(busy(100))
 		time.Sleep(time.Second)
@@ -636,8 +646,10 @@ func TestForeignObjectsCauseNoWork(t *testing.T) {
 		s.gone = "r000"
 		with := func(uid string, generation int64) conditions.Input {
 			in := busy(1)
-			foreign := gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "foreign", UID: types.UID(uid),
-				Generation: generation}}
+			foreign := gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "foreign", UID: types.UID(uid),
+				Generation: generation,
+			}}
 			in.Network.HTTPRoutes = append(in.Network.HTTPRoutes, foreign)
 			return in
 		}

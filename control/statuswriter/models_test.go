@@ -24,19 +24,25 @@ func TestRequestsToARuntimeAreStored(t *testing.T) {
 	c := newCluster(t)
 	typed := c.typed(c.Admin())
 	r := c.open(typed, always)
-	model := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
-		Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+	model := &v1alpha1.Model{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
+		Spec:       v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}},
+	}
 	model.Spec.ID = "a"
 	if err := r.PutModel(model)(); err != nil {
 		t.Fatal(err)
 	}
-	record := store.Runtime{Endpoint: "10.0.0.1:8033", Incarnation: "one", Bytes: 1 << 30, DefaultBytes: 50 << 20, Loads: 6,
-		LoadTimeout: time.Minute, LimitsConcurrency: true}
+	record := store.Runtime{
+		Endpoint: "10.0.0.1:8033", Incarnation: "one", Bytes: 1 << 30, DefaultBytes: 50 << 20, Loads: 6,
+		LoadTimeout: time.Minute, LimitsConcurrency: true,
+	}
 	if err := r.PutRuntime(record); err != nil {
 		t.Fatal(err)
 	}
-	asked := store.Copy{Endpoint: record.Endpoint, Pool: inPool, ID: "a", State: "loading", Concurrency: 7, Incarnation: "one",
-		Since: time.Now().Round(time.Second)}
+	asked := store.Copy{
+		Endpoint: record.Endpoint, Pool: inPool, ID: "a", State: "loading", Concurrency: 7, Incarnation: "one",
+		Since: time.Now().Round(time.Second),
+	}
 	if err := r.PutCopy(asked, true); err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +153,10 @@ func TestWriterRejectsInvalidModels(t *testing.T) {
 		err.Error() != `no Model has the id "a" in the pool default/p, and the engine cannot list its models: create one` {
 		t.Errorf("without a Model: %v", err)
 	}
-	if err := r.PutModel(&v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
-		Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}})(); err != nil {
+	if err := r.PutModel(&v1alpha1.Model{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
+		Spec:       v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}},
+	})(); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.PutCopy(asked, true); err == nil {
@@ -169,10 +177,14 @@ func TestWriterRejectsInvalidModels(t *testing.T) {
 // next control.
 func TestOnlyChangedModelStatusIsWritten(t *testing.T) {
 	c := newCluster(t)
-	made := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
-		Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
-	status := v1alpha1.ModelStatus{Message: "no room",
-		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCannotLoad}}}
+	made := &v1alpha1.Model{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
+		Spec:       v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}},
+	}
+	status := v1alpha1.ModelStatus{
+		Message:    "no room",
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCannotLoad}},
+	}
 	lived := func(what string, wanted int, live func(r *statuswriter.Writer)) {
 		t.Helper()
 		before := c.Asked("writer")

@@ -184,7 +184,8 @@ func (l *logged) String() string {
 
 // paced runs a script with a Writer in a synctest bubble.
 func paced(t *testing.T, patch func(ctx context.Context) error,
-	script func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, logged func() string)) {
+	script func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, logged func() string),
+) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{patch: patch}
 		var leads atomic.Bool
@@ -200,12 +201,16 @@ func paced(t *testing.T, patch func(ctx context.Context) error,
 }
 
 func record(id, message string) store.Status {
-	return store.Status{Pool: inPool, ID: id, Object: objects.Name{Namespace: "default", Name: id},
-		Status: v1alpha1.ModelStatus{Message: message}}
+	return store.Status{
+		Pool: inPool, ID: id, Object: objects.Name{Namespace: "default", Name: id},
+		Status: v1alpha1.ModelStatus{Message: message},
+	}
 }
 
-var made = &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
-	Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+var made = &v1alpha1.Model{
+	ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
+	Spec:       v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}},
+}
 
 // A spec may change after the World of a status. The written status has the newer generation.
 func TestAStatusIsOfTheLatestGeneration(t *testing.T) {

@@ -22,8 +22,10 @@ func TestKubectlGetColumns(t *testing.T) {
 	c.Apply(model("m", "{poolRef: {name: p}}"))
 	status := v1alpha1.ModelStatus{
 		ObservedGeneration: 1, Loaded: 1, Bytes: 5 << 20, SizeSource: "measured",
-		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonLoaded,
-			ObservedGeneration: 1}},
+		Conditions: []metav1.Condition{{
+			Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonLoaded,
+			ObservedGeneration: 1,
+		}},
 		Copies:   []v1alpha1.CopyStatus{{Endpoint: "10.0.0.1:8000", State: "loaded", Since: metav1.MicroTime{Time: time.Unix(1e9, 123e3)}}},
 		Failures: []v1alpha1.FailureStatus{{Endpoint: "10.0.0.2:8000", At: metav1.MicroTime{Time: time.Unix(1e9, 0)}, Message: "no"}},
 	}

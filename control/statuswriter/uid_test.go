@@ -128,8 +128,10 @@ func (s namesakeStatus) Patch(_ context.Context, o client.Object, p client.Patch
 
 // empty is an input without objects.
 func empty() conditions.Input {
-	return conditions.Input{Attachments: &attach.Attachments{Parents: make(map[objects.Object][]attach.Parent)}, Plans: new(plan.Plans),
-		Network: new(objects.Network)}
+	return conditions.Input{
+		Attachments: &attach.Attachments{Parents: make(map[objects.Object][]attach.Parent)}, Plans: new(plan.Plans),
+		Network: new(objects.Network),
+	}
 }
 
 // The objects may be newer than the World: one may have been deleted, and another created with its
@@ -139,20 +141,26 @@ func TestReplacedObjectGetsNoOldStatus(t *testing.T) {
 	const at = "10.0.0.1:8033"
 	for name, write := range map[string]func(*testing.T, *namesake, *statuswriter.Writer, string){
 		"a route": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
-			r.SetWorld(&objects.World{Offer: objects.Offer{Routes: []*objects.Route{{Name: object, Kind: v1alpha1.LLMRouteKind, UID: uid,
-				Models: []string{"sql"}}}}})
+			r.SetWorld(&objects.World{Offer: objects.Offer{Routes: []*objects.Route{{
+				Name: object, Kind: v1alpha1.LLMRouteKind, UID: uid,
+				Models: []string{"sql"},
+			}}}})
 		},
 		"the parents of an LLMRoute": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			in := empty()
 			in.Network.Routes = []v1alpha1.LLMRoute{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: types.UID(uid)}}}
-			in.Attachments.Parents[objects.Object{Kind: v1alpha1.LLMRouteKind,
-				Name: object}] = []attach.Parent{{Ref: gatewayv1.ParentReference{Name: "g"}}}
+			in.Attachments.Parents[objects.Object{
+				Kind: v1alpha1.LLMRouteKind,
+				Name: object,
+			}] = []attach.Parent{{Ref: gatewayv1.ParentReference{Name: "g"}}}
 			r.SetGateways(in)
 		},
 		"a Gateway": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			in := empty()
-			in.Attachments.Gateways = []*attach.Gateway{{Name: object,
-				Gateway: &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: types.UID(uid)}}}}
+			in.Attachments.Gateways = []*attach.Gateway{{
+				Name:    object,
+				Gateway: &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: types.UID(uid)}},
+			}}
 			r.SetGateways(in)
 		},
 		"a Model whose id is another's": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
@@ -164,8 +172,10 @@ func TestReplacedObjectGetsNoOldStatus(t *testing.T) {
 			r.PutStatuses([]store.Status{status})
 		},
 		"a VModel": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
-			r.PutVModelStatuses([]store.VModelStatus{{Pool: inPool, ID: "a", Object: object, UID: uid,
-				Status: v1alpha1.VModelStatus{Active: uid}}})
+			r.PutVModelStatuses([]store.VModelStatus{{
+				Pool: inPool, ID: "a", Object: object, UID: uid,
+				Status: v1alpha1.VModelStatus{Active: uid},
+			}})
 		},
 		"a VModel whose id is another's": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			r.SetWorld(&objects.World{VModels: []objects.VModel{{Object: object, UID: uid, Taken: "its id is that of another"}}})

@@ -33,8 +33,10 @@ func moved(object v1alpha1.VModel, active, reason string) store.VModelStatus {
 		Pool: inPool, ID: "v", Object: objects.Name{Namespace: object.Namespace, Name: object.Name}, UID: string(object.UID),
 		Status: v1alpha1.VModelStatus{
 			ObservedGeneration: object.Generation, Active: active,
-			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reason,
-				Message: "requests go to " + active}},
+			Conditions: []metav1.Condition{{
+				Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reason,
+				Message: "requests go to " + active,
+			}},
 		},
 	}
 }

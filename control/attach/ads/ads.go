@@ -290,8 +290,10 @@ const keepaliveInterval = 10 * time.Second
 // Run serves Envoys on a listener until ctx ends, with TLS if secure is not nil. It closes the
 // listener.
 func (s *Server) Run(ctx context.Context, l net.Listener, secure *tls.Config) error {
-	options := []grpc.ServerOption{grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveInterval,
-		PermitWithoutStream: true})}
+	options := []grpc.ServerOption{grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+		MinTime:             keepaliveInterval,
+		PermitWithoutStream: true,
+	})}
 	if secure != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(secure)))
 	}

@@ -160,8 +160,10 @@ func TestEnvoyGetsOnlyItsGateway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Cluster: cluster},
-			TypeUrl: order.Clusters}); err != nil {
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+			Node:    &corev3.Node{Cluster: cluster},
+			TypeUrl: order.Clusters,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if r, err := stream.Recv(); status.Code(err) != want {
@@ -227,8 +229,14 @@ func TestListenersOverTLS(t *testing.T) {
 	for _, c := range []struct {
 		conn       *tls.Conn
 		host, want string
-	}{{one, "one.test", "a"}, {one, "one.test:20443", "a"}, {one, "x.two.test", "421 Misdirected Request"},
-		{one, "nobody.test", "404 Not Found"}, {two, "x.two.test", "a"}, {two, "one.test", "421 Misdirected Request"}} {
+	}{
+		{one, "one.test", "a"},
+		{one, "one.test:20443", "a"},
+		{one, "x.two.test", "421 Misdirected Request"},
+		{one, "nobody.test", "404 Not Found"},
+		{two, "x.two.test", "a"},
+		{two, "one.test", "421 Misdirected Request"},
+	} {
 		if got := ask(c.conn, c.host); got != c.want {
 			t.Errorf("the response for %s is %s, want %s", c.host, got, c.want)
 		}

@@ -66,12 +66,14 @@ func TestCertificateIdentifiesTheEnvoy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.server = ads.New(ads.Config{Log: slog.New(slog.DiscardHandler),
+		s.server = ads.New(ads.Config{
+			Log: slog.New(slog.DiscardHandler),
 			Identify: func(ctx context.Context, node *corev3.Node) (objects.Name, error) {
 				name, err := ads.Certified(ctx, node)
 				said <- name
 				return name, err
-			}})
+			},
+		})
 		ended := make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { ended <- s.server.Run(ctx, l, secure) }()

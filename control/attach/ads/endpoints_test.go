@@ -120,8 +120,10 @@ func (w *world) follow(of string, slow bool, versions map[string]string, cluster
 	if s.wire, err = edsv3.NewEndpointDiscoveryServiceClient(w.conn).DeltaEndpoints(ctx); err != nil {
 		w.t.Fatal(err)
 	}
-	s.send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Cluster: of}, TypeUrl: order.Endpoints, ResourceNamesSubscribe: clusters,
-		InitialResourceVersions: versions})
+	s.send(&discoveryv3.DeltaDiscoveryRequest{
+		Node: &corev3.Node{Cluster: of}, TypeUrl: order.Endpoints, ResourceNamesSubscribe: clusters,
+		InitialResourceVersions: versions,
+	})
 	go s.listen()
 	synctest.Wait()
 	return s

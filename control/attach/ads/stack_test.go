@@ -200,8 +200,10 @@ func (s *stack) says(word string, port int) (is *http.Server, open *atomic.Int64
 
 // slice sets the ports of the Service ns/NAME. tell sends them.
 func (s *stack) slice(name string, ports ...int) {
-	is := objects.Slice{Service: objects.Name{Namespace: "ns", Name: name}, Type: objects.IPv4,
-		Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr(s.own), Ready: true}}}
+	is := objects.Slice{
+		Service: objects.Name{Namespace: "ns", Name: name}, Type: objects.IPv4,
+		Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr(s.own), Ready: true}},
+	}
 	for _, port := range ports {
 		is.Ports = append(is.Ports, objects.SlicePort{Number: int32(port), Protocol: "TCP"})
 	}
@@ -326,8 +328,10 @@ func certificate(t *testing.T, host string) plan.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{host},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	is := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{host},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
 	chain, err := x509.CreateCertificate(rand.Reader, is, is, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)

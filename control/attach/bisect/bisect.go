@@ -275,8 +275,10 @@ func (q *Bisection) begin() *search {
 			continue
 		}
 		q.searches++
-		s := &search{number: q.searches, envoy: r.envoy, resource: r.Resource, version: r.version,
-			out: make(map[objects.Object]plan.LeftOut), low: -1}
+		s := &search{
+			number: q.searches, envoy: r.envoy, resource: r.Resource, version: r.version,
+			out: make(map[objects.Object]plan.LeftOut), low: -1,
+		}
 		for of, f := range q.found {
 			s.out[of] = f.LeftOut
 		}

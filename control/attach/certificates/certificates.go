@@ -25,7 +25,8 @@ import (
 // written, empty if unknown. Was has the earlier results: while the content of a Secret is invalid,
 // its last valid certificate is kept.
 func OfFolder(n *objects.Network, at func(objects.Object) string, names []objects.Name, was map[objects.Name]plan.Certificate,
-	now time.Time) map[objects.Name]plan.Certificate {
+	now time.Time,
+) map[objects.Name]plan.Certificate {
 	pairs := make(map[objects.Name]*objects.KeyPair, len(n.KeyPairs))
 	for i := range n.KeyPairs {
 		pairs[n.KeyPairs[i].Name] = &n.KeyPairs[i]
@@ -41,7 +42,8 @@ func OfFolder(n *objects.Network, at func(objects.Object) string, names []object
 
 // AuthoritiesOfFolder is [OfFolder] for ConfigMaps with authorities.
 func AuthoritiesOfFolder(n *objects.Network, at func(objects.Object) string, names []objects.Name, was map[objects.Name]plan.Certificate,
-	now time.Time) map[objects.Name]plan.Certificate {
+	now time.Time,
+) map[objects.Name]plan.Certificate {
 	maps := make(map[objects.Name][]byte, len(n.Authorities))
 	for i := range n.Authorities {
 		maps[n.Authorities[i].Name] = n.Authorities[i].Certificates
@@ -83,17 +85,21 @@ type Kind struct {
 
 var (
 	// KeyPairs are Secrets with a certificate and its key.
-	KeyPairs = Kind{objects.SecretKind, "secret tls", "--cert FILE --key FILE", true,
+	KeyPairs = Kind{
+		objects.SecretKind, "secret tls", "--cert FILE --key FILE", true,
 		func(data map[string][]byte, now time.Time) plan.Certificate {
 			return Check(data[objects.CertificateKey], data[objects.PrivateKeyKey], now)
-		}}
+		},
+	}
 	// Authorities are ConfigMaps with the certificates of authorities. An invalid one trusts
 	// nobody: Gateway API rejects a policy that has no other (NoValidCACertificate), and the old
 	// content may have an authority that was removed on purpose.
-	Authorities = Kind{objects.ConfigMapKind, "configmap", "--from-file " + objects.AuthorityKey + "=FILE", false,
+	Authorities = Kind{
+		objects.ConfigMapKind, "configmap", "--from-file " + objects.AuthorityKey + "=FILE", false,
 		func(data map[string][]byte, _ time.Time) plan.Certificate {
 			return CheckAuthorities(data[objects.AuthorityKey])
-		}}
+		},
+	}
 )
 
 // create returns the kubectl command that creates an object of this kind.

@@ -52,8 +52,10 @@ func Check(chain []byte, key objects.PrivateKey, now time.Time) plan.Certificate
 	if err != nil {
 		return plan.Certificate{Fault: "tls.key cannot be written for Envoy"}
 	}
-	return plan.Certificate{Chain: all.pem(), Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
-		Warning: all.warning(now)}
+	return plan.Certificate{
+		Chain: all.pem(), Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+		Warning: all.warning(now),
+	}
 }
 
 // CheckAuthorities returns the certificates in ca.crt of a ConfigMap as Chain, or a Fault.
@@ -132,7 +134,7 @@ func served(c *x509.Certificate) error {
 		}
 	case ed25519.PublicKey:
 	default:
-		return errors.New("Envoy does not support the type of tls.crt's key: make a certificate with an ECDSA, RSA or Ed25519 key")
+		return errors.New("the key of tls.crt has a type that Envoy does not support: make a certificate with an ECDSA, RSA or Ed25519 key")
 	}
 	for _, e := range c.Extensions {
 		if e.Id.String() == mustStaple.id && string(e.Value) == mustStaple.value {

@@ -35,8 +35,10 @@ var now = time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC)
 // signed returns a self-signed certificate in DER, after some changes.
 func signed(t *testing.T, key crypto.Signer, changes ...func(*x509.Certificate)) []byte {
 	t.Helper()
-	is := &x509.Certificate{SerialNumber: big.NewInt(7), DNSNames: []string{"one.test"}, NotBefore: now.Add(-time.Hour),
-		NotAfter: now.Add(time.Hour)}
+	is := &x509.Certificate{
+		SerialNumber: big.NewInt(7), DNSNames: []string{"one.test"}, NotBefore: now.Add(-time.Hour),
+		NotAfter: now.Add(time.Hour),
+	}
 	for _, change := range changes {
 		change(is)
 	}
@@ -140,8 +142,10 @@ func TestCheckMatchesEnvoy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	encrypted := string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY",
-		Headers: map[string]string{"Proc-Type": "4,ENCRYPTED", "DEK-Info": "AES-128-CBC,00112233445566778899AABBCCDDEEFF"}, Bytes: sec1}))
+	encrypted := string(pem.EncodeToMemory(&pem.Block{
+		Type:    "EC PRIVATE KEY",
+		Headers: map[string]string{"Proc-Type": "4,ENCRYPTED", "DEK-Info": "AES-128-CBC,00112233445566778899AABBCCDDEEFF"}, Bytes: sec1,
+	}))
 	usage := func(is x509.KeyUsage) func(*x509.Certificate) { return func(c *x509.Certificate) { c.KeyUsage = is } }
 	named := func(change func(*x509.Certificate)) func(*x509.Certificate) {
 		return func(c *x509.Certificate) {
@@ -163,15 +167,21 @@ func TestCheckMatchesEnvoy(t *testing.T) {
 		{name: "P-256", chain: chain, key: key},
 		{name: "P-384", chain: of(onCurve(t, elliptic.P384())), key: "own"},
 		{name: "P-521", chain: of(onCurve(t, elliptic.P521())), key: "own"},
-		{name: "P-224", chain: of(onCurve(t, elliptic.P224())), key: key,
-			fault: "the key of tls.crt is on the curve P-224, but Envoy accepts P-256, P-384 and P-521"},
+		{
+			name: "P-224", chain: of(onCurve(t, elliptic.P224())), key: key,
+			fault: "the key of tls.crt is on the curve P-224, but Envoy accepts P-256, P-384 and P-521",
+		},
 		{name: "Ed25519", chain: of(ofEd), key: pkcs8(t, ofEd)},
 		{name: "RSA", chain: of(rsa2048), key: pkcs8(t, rsa2048)},
 		{name: "RSA in PKCS 1", chain: of(rsa2048), key: inPEM("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(rsa2048))},
-		{name: "a small RSA key", chain: of(ofRSA(t, 2047)), key: key,
-			fault: "the RSA key of tls.crt has 2047 bits, but Envoy accepts 2048 to 16384"},
-		{name: "a large RSA key", chain: large(t, ec, 16385), key: key,
-			fault: "the RSA key of tls.crt has 16385 bits, but Envoy accepts 2048 to 16384"},
+		{
+			name: "a small RSA key", chain: of(ofRSA(t, 2047)), key: key,
+			fault: "the RSA key of tls.crt has 2047 bits, but Envoy accepts 2048 to 16384",
+		},
+		{
+			name: "a large RSA key", chain: large(t, ec, 16385), key: key,
+			fault: "the RSA key of tls.crt has 16385 bits, but Envoy accepts 2048 to 16384",
+		},
 		{name: "SEC 1", chain: chain, key: inPEM("EC PRIVATE KEY", sec1)},
 		{name: "SEC 1 after parameters", chain: chain, key: inPEM("EC PARAMETERS", []byte("\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07")) +
 			inPEM("EC PRIVATE KEY", sec1)},
@@ -190,35 +200,55 @@ func TestCheckMatchesEnvoy(t *testing.T) {
 		{name: "no PEM", chain: string(signed(t, ec)), key: key, fault: "tls.crt has no certificate: write it in PEM"},
 		{name: "no key in PEM", chain: chain, key: string(sec1), fault: "tls.key has no key: write it in PEM"},
 		{name: "a certificate in the place of the key", chain: chain, key: chain, fault: "tls.key has no key"},
-		{name: "a chain that is cut off", chain: chain + of(other)[:100], key: key,
-			fault: "tls.crt is truncated or damaged: of 2 PEM blocks 1 can be parsed"},
-		{name: "a key that is cut off", chain: chain, key: key[:60],
-			fault: "tls.key is truncated or damaged: of 1 PEM blocks 0 can be parsed"},
-		{name: "no base64", chain: chain + "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n", key: key,
-			fault: "tls.crt is truncated or damaged"},
-		{name: "no DER", chain: chain + inPEM("CERTIFICATE", []byte("x")), key: key,
-			fault: "certificate 2 of tls.crt cannot be read: x509: "},
-		{name: "no DER of a key", chain: chain, key: inPEM("PRIVATE KEY", []byte("x")),
-			fault: "tls.key cannot be parsed: it must be an RSA, ECDSA or Ed25519 key"},
+		{
+			name: "a chain that is cut off", chain: chain + of(other)[:100], key: key,
+			fault: "tls.crt is truncated or damaged: of 2 PEM blocks 1 can be parsed",
+		},
+		{
+			name: "a key that is cut off", chain: chain, key: key[:60],
+			fault: "tls.key is truncated or damaged: of 1 PEM blocks 0 can be parsed",
+		},
+		{
+			name: "no base64", chain: chain + "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n", key: key,
+			fault: "tls.crt is truncated or damaged",
+		},
+		{
+			name: "no DER", chain: chain + inPEM("CERTIFICATE", []byte("x")), key: key,
+			fault: "certificate 2 of tls.crt cannot be read: x509: ",
+		},
+		{
+			name: "no DER of a key", chain: chain, key: inPEM("PRIVATE KEY", []byte("x")),
+			fault: "tls.key cannot be parsed: it must be an RSA, ECDSA or Ed25519 key",
+		},
 		{name: "encrypted", chain: chain, key: encrypted, fault: "tls.key is encrypted: store it without a password"},
-		{name: "encrypted in PKCS 8", chain: chain, key: inPEM("ENCRYPTED PRIVATE KEY", bare.Bytes),
-			fault: "tls.key is encrypted: store it without a password"},
-		{name: "another word for a certificate", chain: strings.ReplaceAll(chain, "CERTIFICATE", "TRUSTED CERTIFICATE"), key: key,
-			fault: "tls.crt has no certificate", stricter: true},
+		{
+			name: "encrypted in PKCS 8", chain: chain, key: inPEM("ENCRYPTED PRIVATE KEY", bare.Bytes),
+			fault: "tls.key is encrypted: store it without a password",
+		},
+		{
+			name: "another word for a certificate", chain: strings.ReplaceAll(chain, "CERTIFICATE", "TRUSTED CERTIFICATE"), key: key,
+			fault: "tls.crt has no certificate", stricter: true,
+		},
 
 		{name: "expired", chain: of(ec, func(c *x509.Certificate) { c.NotAfter = now.Add(-time.Minute) }), key: key},
 		{name: "not yet valid", chain: of(ec, func(c *x509.Certificate) { c.NotBefore = now.Add(time.Minute) }), key: key},
 		{name: "for signatures", chain: of(ec, usage(x509.KeyUsageDigitalSignature)), key: key},
-		{name: "not for signatures", chain: of(ec, usage(x509.KeyUsageKeyAgreement)), key: key,
-			fault: "the certificate in tls.crt lacks the key usage digitalSignature"},
+		{
+			name: "not for signatures", chain: of(ec, usage(x509.KeyUsageKeyAgreement)), key: key,
+			fault: "the certificate in tls.crt lacks the key usage digitalSignature",
+		},
 		{name: "RSA not for signatures", chain: of(rsa2048, usage(x509.KeyUsageKeyEncipherment)), key: pkcs8(t, rsa2048)},
 		{name: "must-staple", chain: of(ec, staple("\x30\x03\x02\x01\x05")), key: key, fault: "requires an OCSP response (must-staple)"},
 		{name: "another feature of TLS", chain: of(ec, staple("\x30\x03\x02\x01\x11")), key: key},
 		{name: "for no name", chain: of(ec, named(func(*x509.Certificate) {})), key: key, fault: "the certificate in tls.crt has no name"},
-		{name: "for an address of mail", chain: of(ec, named(func(c *x509.Certificate) { c.EmailAddresses = []string{"a@b.test"} })),
-			key: key, fault: "the certificate in tls.crt has no name"},
-		{name: "for an IP address", chain: of(ec, named(func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })),
-			key: key},
+		{
+			name: "for an address of mail", chain: of(ec, named(func(c *x509.Certificate) { c.EmailAddresses = []string{"a@b.test"} })),
+			key: key, fault: "the certificate in tls.crt has no name",
+		},
+		{
+			name: "for an IP address", chain: of(ec, named(func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })),
+			key: key,
+		},
 		{name: "for a URI", chain: of(ec, named(func(c *x509.Certificate) {
 			c.URIs = []*url.URL{{Scheme: "spiffe", Host: "a", Path: "/b"}}
 		})), key: key},
@@ -253,8 +283,10 @@ func TestCheckMatchesEnvoy(t *testing.T) {
 func large(t *testing.T, by crypto.Signer, bits int) string {
 	t.Helper()
 	n := new(big.Int).SetBit(big.NewInt(1), bits-1, 1)
-	is := &x509.Certificate{SerialNumber: big.NewInt(7), DNSNames: []string{"one.test"}, NotBefore: now.Add(-time.Hour),
-		NotAfter: now.Add(time.Hour)}
+	is := &x509.Certificate{
+		SerialNumber: big.NewInt(7), DNSNames: []string{"one.test"}, NotBefore: now.Add(-time.Hour),
+		NotAfter: now.Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, is, is, &rsa.PublicKey{N: n, E: 65537}, by)
 	if err != nil {
 		t.Fatal(err)

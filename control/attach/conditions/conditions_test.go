@@ -88,8 +88,10 @@ func read(t *testing.T, input string) conditions.Input {
 	}
 	n := network.Read(t, network.Standard(strings.Join(docs, "\n---\n")))
 	a := attach.Of(n)
-	return conditions.Input{Attachments: a, Plans: plan.Of(a, n, plan.Known{Certificates: certificates, Authorities: authorities}),
-		Network: n, Facts: facts}
+	return conditions.Input{
+		Attachments: a, Plans: plan.Of(a, n, plan.Known{Certificates: certificates, Authorities: authorities}),
+		Network: n, Facts: facts,
+	}
 }
 
 // show formats statuses.

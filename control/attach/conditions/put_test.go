@@ -54,8 +54,10 @@ func TestConditionsKeepTheirTimesAndThoseOfOthers(t *testing.T) {
 		},
 		Listeners: []gatewayv1.ListenerStatus{
 			{Name: "gone", Conditions: []metav1.Condition{at("Accepted", "True", 1, before)}},
-			{Name: "b", AttachedRoutes: 7, Conditions: []metav1.Condition{at("Accepted", "True", 1, before),
-				at("OverlappingTLSConfig", "True", 1, before)}},
+			{Name: "b", AttachedRoutes: 7, Conditions: []metav1.Condition{
+				at("Accepted", "True", 1, before),
+				at("OverlappingTLSConfig", "True", 1, before),
+			}},
 		},
 	}}
 	s := &conditions.Status{
@@ -63,31 +65,41 @@ func TestConditionsKeepTheirTimesAndThoseOfOthers(t *testing.T) {
 		Conditions: []metav1.Condition{say("Accepted", "True"), say("Programmed", "True")},
 		Listeners: []conditions.Listener{
 			{Name: "a", Conditions: []metav1.Condition{say("Accepted", "True")}},
-			{Name: "b", Kinds: []gatewayv1.RouteGroupKind{{Group: ptr.To[gatewayv1.Group]("g"), Kind: "K"}}, Routes: 1,
-				Conditions: []metav1.Condition{say("Accepted", "True")}},
+			{
+				Name: "b", Kinds: []gatewayv1.RouteGroupKind{{Group: ptr.To[gatewayv1.Group]("g"), Kind: "K"}}, Routes: 1,
+				Conditions: []metav1.Condition{say("Accepted", "True")},
+			},
 		},
 	}
 	s.Put(g, now)
 	equal(t, g.Status, gatewayv1.GatewayStatus{
 		Addresses: s.Addresses, AttachedListenerSets: ptr.To[int32](3),
-		Conditions: []metav1.Condition{at("example.com/Other", "True", 1, before), at("Accepted", "True", 2, before),
-			at("Programmed", "True", 2, now)},
+		Conditions: []metav1.Condition{
+			at("example.com/Other", "True", 1, before), at("Accepted", "True", 2, before),
+			at("Programmed", "True", 2, now),
+		},
 		Listeners: []gatewayv1.ListenerStatus{
 			{Name: "a", SupportedKinds: []gatewayv1.RouteGroupKind{}, Conditions: []metav1.Condition{at("Accepted", "True", 2, now)}},
-			{Name: "b", SupportedKinds: s.Listeners[1].Kinds, AttachedRoutes: 1,
-				Conditions: []metav1.Condition{at("Accepted", "True", 2, before)}},
+			{
+				Name: "b", SupportedKinds: s.Listeners[1].Kinds, AttachedRoutes: 1,
+				Conditions: []metav1.Condition{at("Accepted", "True", 2, before)},
+			},
 		},
 	})
 	var set gatewayv1.ListenerSet
-	set.Status.Listeners = []gatewayv1.ListenerEntryStatus{{Name: "b", Conditions: []metav1.Condition{at("Accepted", "True", 1, before)}},
-		{Name: "gone"}}
+	set.Status.Listeners = []gatewayv1.ListenerEntryStatus{
+		{Name: "b", Conditions: []metav1.Condition{at("Accepted", "True", 1, before)}},
+		{Name: "gone"},
+	}
 	s.Put(&set, now)
 	equal(t, set.Status, gatewayv1.ListenerSetStatus{
 		Conditions: []metav1.Condition{at("Accepted", "True", 2, now), at("Programmed", "True", 2, now)},
 		Listeners: []gatewayv1.ListenerEntryStatus{
 			{Name: "a", SupportedKinds: []gatewayv1.RouteGroupKind{}, Conditions: []metav1.Condition{at("Accepted", "True", 2, now)}},
-			{Name: "b", SupportedKinds: s.Listeners[1].Kinds, AttachedRoutes: 1,
-				Conditions: []metav1.Condition{at("Accepted", "True", 2, before)}},
+			{
+				Name: "b", SupportedKinds: s.Listeners[1].Kinds, AttachedRoutes: 1,
+				Conditions: []metav1.Condition{at("Accepted", "True", 2, before)},
+			},
 		},
 	})
 	var class gatewayv1.GatewayClass
@@ -95,8 +107,10 @@ func TestConditionsKeepTheirTimesAndThoseOfOthers(t *testing.T) {
 		Conditions:        []metav1.Condition{at("SupportedVersion", "True", 1, before)},
 		SupportedFeatures: []gatewayv1.SupportedFeature{{Name: "Old"}},
 	}
-	(&conditions.Status{Generation: 2, Features: []gatewayv1.FeatureName{"A", "B"},
-		Conditions: []metav1.Condition{say("Accepted", "True")}}).Put(&class, now)
+	(&conditions.Status{
+		Generation: 2, Features: []gatewayv1.FeatureName{"A", "B"},
+		Conditions: []metav1.Condition{say("Accepted", "True")},
+	}).Put(&class, now)
 	equal(t, class.Status, gatewayv1.GatewayClassStatus{
 		Conditions:        []metav1.Condition{at("Accepted", "True", 2, now)},
 		SupportedFeatures: []gatewayv1.SupportedFeature{{Name: "A"}, {Name: "B"}},
@@ -105,8 +119,10 @@ func TestConditionsKeepTheirTimesAndThoseOfOthers(t *testing.T) {
 
 // ref is a reference to a Gateway with group and kind.
 func ref(name string, section ...string) gatewayv1.ParentReference {
-	r := gatewayv1.ParentReference{Group: ptr.To[gatewayv1.Group](gatewayv1.GroupName), Kind: ptr.To[gatewayv1.Kind]("Gateway"),
-		Name: gatewayv1.ObjectName(name)}
+	r := gatewayv1.ParentReference{
+		Group: ptr.To[gatewayv1.Group](gatewayv1.GroupName), Kind: ptr.To[gatewayv1.Kind]("Gateway"),
+		Name: gatewayv1.ObjectName(name),
+	}
 	if len(section) > 0 {
 		r.SectionName = new(gatewayv1.SectionName(section[0]))
 	}
@@ -219,8 +235,10 @@ func TestParentsOfOurOwnKinds(t *testing.T) {
 		ControllerName: string(attach.Controller), Conditions: []metav1.Condition{at("Accepted", "True", 2, now)},
 		ParentRef: pool.ParentReference{Group: new(gatewayv1.GroupName), Kind: "Gateway", Namespace: "ns", Name: "g"},
 	}
-	ip.Status.Parents = []pool.ParentStatus{{ControllerName: string(attach.Controller),
-		ParentRef: pool.ParentReference{Name: "gone"}}, others}
+	ip.Status.Parents = []pool.ParentStatus{{
+		ControllerName: string(attach.Controller),
+		ParentRef:      pool.ParentReference{Name: "gone"},
+	}, others}
 	s.Put(&ip, now)
 	equal(t, ip.Status.Parents, []pool.ParentStatus{others, ours})
 	s.Put(&ip, metav1.NewTime(now.Add(time.Hour)))

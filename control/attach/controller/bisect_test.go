@@ -85,14 +85,18 @@ func start(t *testing.T) *control {
 		}
 		answers.Answered(from, is)
 	}
-	envoys := ads.New(ads.Config{Identify: ads.FromNode, Answered: heard, Disconnected: answers.Disconnected, Settled: answers.Settled,
-		Log: log})
-	driver := controller.New(controller.Config{Template: c.template, Envoys: envoys, Answers: answers, Log: log,
+	envoys := ads.New(ads.Config{
+		Identify: ads.FromNode, Answered: heard, Disconnected: answers.Disconnected, Settled: answers.Settled,
+		Log: log,
+	})
+	driver := controller.New(controller.Config{
+		Template: c.template, Envoys: envoys, Answers: answers, Log: log,
 		Planned: func(p controller.Plans) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.plans = p.Plans
-		}})
+		},
+	})
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = driver.Run(ctx, c.next) })
@@ -205,8 +209,10 @@ func (c *control) client(refuses ...string) *client {
 	})
 	c.t.Cleanup(e.stop)
 	for _, of := range []string{order.Clusters, order.Listeners} {
-		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "envoy", Cluster: "ns/g"},
-			TypeUrl: of}); err != nil {
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+			Node:    &corev3.Node{Id: "envoy", Cluster: "ns/g"},
+			TypeUrl: of,
+		}); err != nil {
 			c.t.Fatal(err)
 		}
 	}

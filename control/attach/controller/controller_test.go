@@ -52,8 +52,10 @@ func driver(t testing.TB) *Controller {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Config{Template: template, Envoys: ads.New(ads.Config{Identify: ads.FromNode, Log: slog.New(slog.DiscardHandler)}),
-		Answers: NewAnswers(), Log: slog.New(slog.DiscardHandler)})
+	return New(Config{
+		Template: template, Envoys: ads.New(ads.Config{Identify: ads.FromNode, Log: slog.New(slog.DiscardHandler)}),
+		Answers: NewAnswers(), Log: slog.New(slog.DiscardHandler),
+	})
 }
 
 // After any change, Envoys get what a control that has just started would send them.

@@ -33,8 +33,10 @@ func pair(t *testing.T, routes string) (*Controller, *table) {
 		t.Fatal(err)
 	}
 	h := new(table)
-	d := New(Config{Template: template, Envoys: ads.New(ads.Config{Identify: ads.FromNode, Log: slog.New(slog.DiscardHandler)}),
-		Answers: NewAnswers(), Peers: h, Log: slog.New(slog.DiscardHandler)})
+	d := New(Config{
+		Template: template, Envoys: ads.New(ads.Config{Identify: ads.FromNode, Log: slog.New(slog.DiscardHandler)}),
+		Answers: NewAnswers(), Peers: h, Log: slog.New(slog.DiscardHandler),
+	})
 	d.follow(t.Context(), objects.Build(network.Set(t, network.Standard(routes))))
 	return d, h
 }
@@ -89,8 +91,10 @@ func TestRouteRejectedAtAnotherControlIsLeftOut(t *testing.T) {
 	content := d.bisections[gateway].planned.Contents[bad]
 	before := d.digests[gateway]
 	say := func(content string) {
-		d.peers = map[string]Seen{"one": {gateway.String(): {Refused: []string{"secret x: no"},
-			Routes: map[string]SeenRoute{bad.String(): {Content: content, Message: "too large"}}}}}
+		d.peers = map[string]Seen{"one": {gateway.String(): {
+			Refused: []string{"secret x: no"},
+			Routes:  map[string]SeenRoute{bad.String(): {Content: content, Message: "too large"}},
+		}}}
 		d.put()
 	}
 	refused := func() []string {
@@ -147,9 +151,11 @@ func TestRejectionsAreSharedUnchanged(t *testing.T) {
 			one.Answers.Answered(from, is)
 		}
 		for name, r := range one.sent[gateway][order.Listeners] {
-			one.Answers.Answered(from, order.Answer{Type: order.Listeners, Names: []string{name},
+			one.Answers.Answered(from, order.Answer{
+				Type: order.Listeners, Names: []string{name},
 				Versions: map[string]string{name: r.Version},
-				Refused:  name + ": port in use"})
+				Refused:  name + ": port in use",
+			})
 		}
 		one.receive()
 		one.bisect(now)

@@ -203,8 +203,10 @@ func TestEndpointsFollowTheirCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "envoy", Cluster: "ns/g"},
-		ResourceNamesSubscribe: []string{"service/ns/a/80"}}
+	is := &discoveryv3.DeltaDiscoveryRequest{
+		Node:                   &corev3.Node{Id: "envoy", Cluster: "ns/g"},
+		ResourceNamesSubscribe: []string{"service/ns/a/80"},
+	}
 	for _, want := range []string{"10.0.0.1", "10.0.0.2"} {
 		if err := stream.Send(is); err != nil {
 			t.Fatal(err)

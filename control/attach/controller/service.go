@@ -70,10 +70,14 @@ func (s Service) Run(ctx context.Context) error {
 		return err
 	}
 	answers := NewAnswers()
-	envoys := ads.New(ads.Config{Identify: who, Answered: answers.Answered, Disconnected: answers.Disconnected, Settled: answers.Settled,
-		Meter: s.Meter, Log: s.Log})
-	c := Config{Template: template, Envoys: envoys, Answers: answers, Pods: s.Pods, Peers: s.Peers, Planned: s.Planned,
-		Replanned: s.Meter.Replanned, Log: s.Log}
+	envoys := ads.New(ads.Config{
+		Identify: who, Answered: answers.Answered, Disconnected: answers.Disconnected, Settled: answers.Settled,
+		Meter: s.Meter, Log: s.Log,
+	})
+	c := Config{
+		Template: template, Envoys: envoys, Answers: answers, Pods: s.Pods, Peers: s.Peers, Planned: s.Planned,
+		Replanned: s.Meter.Replanned, Log: s.Log,
+	}
 	if s.ByName != nil {
 		select {
 		case named := <-s.ByName:

@@ -117,8 +117,10 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 		}
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
 	}
-	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(),
-		LdsConfig: patient(), CdsConfig: patient()}
+	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{
+		AdsConfig: t.source(controlCluster).GetApiConfigSource(),
+		LdsConfig: patient(), CdsConfig: patient(),
+	}
 	return protojson.Marshal(b)
 }
 
@@ -208,8 +210,10 @@ func reach(c *clusterv3.Cluster, p Place) error {
 	}}}
 	config, err := anypb.New(&tlsv3.UpstreamTlsContext{Sni: wire.ControlName, CommonTlsContext: &tlsv3.CommonTlsContext{
 		AlpnProtocols: []string{"h2"},
-		TlsParams: &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
-			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
+		TlsParams: &tlsv3.TlsParameters{
+			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		},
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: identitySecret, SdsConfig: &corev3.ConfigSource{
 			ResourceApiVersion: corev3.ApiVersion_V3,
 			ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{
@@ -269,6 +273,8 @@ func (t *Template) FromControl(bind func(port int32) (address string, at uint32)
 
 // fromStream is a config source: resources come on the one ADS stream.
 func fromStream() *corev3.ConfigSource {
-	return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3,
-		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)}}
+	return &corev3.ConfigSource{
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)},
+	}
 }

@@ -180,8 +180,10 @@ func TestEnvoyHandlesRequestsByRules(t *testing.T) {
 
 		{
 			host: "headers.test", path: "/x", status: 200,
-			headers: map[string]string{"x-set": "client", "x-add": "client", "x-remove": "client", "with_underscore": "1",
-				"x-gateway-anything": "1", "x-llm-d-anything": "1", "epp-profile": "1", "x-slo-ttft-ms": "1"},
+			headers: map[string]string{
+				"x-set": "client", "x-add": "client", "x-remove": "client", "with_underscore": "1",
+				"x-gateway-anything": "1", "x-llm-d-anything": "1", "epp-profile": "1", "x-slo-ttft-ms": "1",
+			},
 			want:        map[string]string{"x-answer": "set", "x-more": "1,2", "x-inner": "", "x-from": "a"},
 			backendSees: []string{"x-set=100%", "x-empty=", "x-add=client,%REQ(:path)%", "x-backend=a", "with_underscore=1"},
 			absent:      []string{"x-remove=", "x-gateway-", "x-llm-d-", "epp-profile=", "x-slo-"},
@@ -201,12 +203,18 @@ func TestEnvoyHandlesRequestsByRules(t *testing.T) {
 			"access-control-allow-headers":     "x-one,x-two",
 			"access-control-allow-credentials": "true", "access-control-max-age": "60",
 		}},
-		{method: "OPTIONS", host: "cors.test", path: "/some", headers: preflight("https://x.y.b.test"), status: 200,
-			want: allows("https://x.y.b.test")},
-		{method: "OPTIONS", host: "cors.test", path: "/some", headers: preflight("https://xb.test"), status: 200, want: allows(""),
-			absent: []string{"OPTIONS"}},
-		{method: "OPTIONS", host: "cors.test", path: "/some", headers: preflight("https://xbbtest"), status: 200, want: allows(""),
-			absent: []string{"OPTIONS"}},
+		{
+			method: "OPTIONS", host: "cors.test", path: "/some", headers: preflight("https://x.y.b.test"), status: 200,
+			want: allows("https://x.y.b.test"),
+		},
+		{
+			method: "OPTIONS", host: "cors.test", path: "/some", headers: preflight("https://xb.test"), status: 200, want: allows(""),
+			absent: []string{"OPTIONS"},
+		},
+		{
+			method: "OPTIONS", host: "cors.test", path: "/some", headers: preflight("https://xbbtest"), status: 200, want: allows(""),
+			absent: []string{"OPTIONS"},
+		},
 		{host: "cors.test", path: "/some", headers: map[string]string{"origin": "https://a.test"}, status: 200, want: map[string]string{
 			"access-control-allow-origin": "https://a.test", "access-control-allow-credentials": "true",
 			"access-control-expose-headers": "x-three,x-four",
@@ -217,22 +225,28 @@ func TestEnvoyHandlesRequestsByRules(t *testing.T) {
 			"access-control-allow-origin": "https://a.test", "access-control-allow-methods": "PUT", "access-control-allow-headers": "x-one",
 			"access-control-max-age": "5",
 		}},
-		{method: "OPTIONS", host: "cors.test", path: "/open", headers: preflight("https://a.test"), status: 200,
-			want: map[string]string{"access-control-allow-credentials": ""}},
+		{
+			method: "OPTIONS", host: "cors.test", path: "/open", headers: preflight("https://a.test"), status: 200,
+			want: map[string]string{"access-control-allow-credentials": ""},
+		},
 
 		// Without a route the error has a content type, also for HEAD, which gets no body.
 		{host: "nobody.test", path: "/", status: 404, want: map[string]string{"content-type": "application/json"}},
 		{method: "HEAD", host: "nobody.test", path: "/", status: 404, want: map[string]string{"content-type": ""}},
 
 		// Envoy answers a gRPC call itself with a gRPC status, not with an error of a model API.
-		{method: "POST", host: "grpc.test", path: "/org.Echo/Say", headers: map[string]string{"content-type": "application/grpc"},
+		{
+			method: "POST", host: "grpc.test", path: "/org.Echo/Say", headers: map[string]string{"content-type": "application/grpc"},
 			status: 200, want: map[string]string{
 				"content-type": "application/grpc", "grpc-status": "14", "grpc-message": "",
-			}},
-		{method: "POST", host: "grpc.test", path: "/org.Share/Say", headers: map[string]string{"content-type": "application/grpc"},
+			},
+		},
+		{
+			method: "POST", host: "grpc.test", path: "/org.Share/Say", headers: map[string]string{"content-type": "application/grpc"},
 			status: 200, want: map[string]string{
 				"content-type": "application/grpc", "grpc-status": "14",
-			}},
+			},
+		},
 	} {
 		name := fmt.Sprintf("%s %s%s at %d", test.method, test.host, test.path, test.port)
 		port := test.port

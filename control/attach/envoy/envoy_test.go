@@ -83,8 +83,10 @@ func certificates(n *objects.Network) map[objects.Name]plan.Certificate {
 // started is the configuration with which an Envoy of a Gateway starts.
 func started(t *testing.T) *bootstrapv3.Bootstrap {
 	t.Helper()
-	text, err := template(t).Bootstrap(envoy.Place{Gateway: objects.Name{Namespace: "ns", Name: "g"}, Node: "a",
-		Admin: netip.MustParseAddrPort("127.0.0.1:9901"), Extproc: "extproc", Control: "control"})
+	text, err := template(t).Bootstrap(envoy.Place{
+		Gateway: objects.Name{Namespace: "ns", Name: "g"}, Node: "a",
+		Admin: netip.MustParseAddrPort("127.0.0.1:9901"), Extproc: "extproc", Control: "control",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,8 +20,10 @@ import (
 // time.
 func TestMakerMatchesTemplate(t *testing.T) {
 	tmpl, o := template(t), options(t)
-	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}},
-		Authorities: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "ca"}: {Chain: []byte("ca")}}}
+	known := plan.Known{
+		Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}},
+		Authorities:  map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "ca"}: {Chain: []byte("ca")}},
+	}
 	kept, made := 0, 0
 	for seed := range uint64(5) {
 		var last *plan.Plans

@@ -90,8 +90,10 @@ func TestEnvoyMatchesThePlan(t *testing.T) {
 					for i, route := range host.GetRoutes() {
 						route.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 200}}
 						route.TypedPerFilterConfig = nil
-						route.ResponseHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "x-rule",
-							Value: fmt.Sprintf("%s %d", host.GetName(), i)}}}
+						route.ResponseHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{
+							Key:   "x-rule",
+							Value: fmt.Sprintf("%s %d", host.GetName(), i),
+						}}}
 					}
 				}
 			}

@@ -220,10 +220,14 @@ func (t *Template) gatewayFilters(m *hcmv3.HttpConnectionManager) error {
 		config proto.Message
 	}{
 		{pickerFilter, true, t.picker()},
-		{guardFilter, true,
-			&luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: guard}}}},
-		{locationFilter, true,
-			&luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: withoutPort}}}},
+		{
+			guardFilter, true,
+			&luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: guard}}},
+		},
+		{
+			locationFilter, true,
+			&luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: withoutPort}}},
+		},
 		{stripFilter, false, &mutatev3.HeaderMutation{Mutations: &mutatev3.Mutations{RequestMutations: late}}},
 	}
 	at := slices.IndexFunc(m.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == routerFilter })

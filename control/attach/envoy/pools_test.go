@@ -271,8 +271,10 @@ func TestControlHeadersGoNoFurtherThanAPicker(t *testing.T) {
 			t.Errorf("the late mutations are %v", late)
 		}
 	}
-	if want := []string{"envoy.filters.http.ext_proc", "headgate.picker", "headgate.guard", "headgate.location", "headgate.strip",
-		"envoy.filters.http.router"}; !slices.Equal(names[len(names)-6:], want) {
+	if want := []string{
+		"envoy.filters.http.ext_proc", "headgate.picker", "headgate.guard", "headgate.location", "headgate.strip",
+		"envoy.filters.http.router",
+	}; !slices.Equal(names[len(names)-6:], want) {
 		t.Errorf("the filters are %v", names)
 	}
 }

@@ -322,8 +322,10 @@ func celFilter(expression string) (*accesslogv3.AccessLogFilter, error) {
 		return nil, err
 	}
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
-		ExtensionFilter: &accesslogv3.ExtensionFilter{Name: "envoy.access_loggers.extension_filters.cel",
-			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: config}},
+		ExtensionFilter: &accesslogv3.ExtensionFilter{
+			Name:       "envoy.access_loggers.extension_filters.cel",
+			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: config},
+		},
 	}}, nil
 }
 
@@ -376,8 +378,10 @@ func routesOf(port *plan.Port, from parts) (all []*routev3.RouteConfiguration, e
 			all[0].VirtualHosts = append(all[0].VirtualHosts, hosts...)
 			continue
 		}
-		all = append(all, &routev3.RouteConfiguration{Name: routesName(port, l), IgnorePortInHostMatching: true,
-			VirtualHosts: slices.Clip(hosts)})
+		all = append(all, &routev3.RouteConfiguration{
+			Name: routesName(port, l), IgnorePortInHostMatching: true,
+			VirtualHosts: slices.Clip(hosts),
+		})
 	}
 	return all, nil
 }

@@ -105,8 +105,10 @@ spec:
 		{match: "/v1/models", filters: forModels, inference: true},
 		{match: "/v1/embeddings", filters: strings.Replace(forModels, "json_to_metadata, ", "", 1), inference: true},
 		{match: "/pool", filters: "cors", inference: true, shares: []string{"1 service/ns/a/80 ", "2 pool/ns/llama " + forPool}},
-		{match: "PUT /v1/embeddings", inference: true,
-			shares: []string{"1 pool/ns/llama " + strings.Replace(forPool, "json_to_metadata, ", "", 1)}},
+		{
+			match: "PUT /v1/embeddings", inference: true,
+			shares: []string{"1 pool/ns/llama " + strings.Replace(forPool, "json_to_metadata, ", "", 1)},
+		},
 		{match: "/service", shares: []string{"1 service/ns/a/80 "}, timeout: 2},
 		{match: "/redirect"},
 	} {
@@ -192,8 +194,10 @@ spec:
 		got = append(got, fmt.Sprintf("%s %d %s", m.GetCluster(), m.GetRuntimeFraction().GetDefaultValue().GetNumerator(),
 			m.GetRuntimeFraction().GetDefaultValue().GetDenominator()))
 	}
-	if want := []string{"service/ns/a/80 1000000 MILLION", "service/ns/a/81/h2c 50000 MILLION", "service/ns/a/80 333333 MILLION",
-		"service/ns/a/80 931 MILLION"}; !slices.Equal(got, want) {
+	if want := []string{
+		"service/ns/a/80 1000000 MILLION", "service/ns/a/81/h2c 50000 MILLION", "service/ns/a/80 333333 MILLION",
+		"service/ns/a/80 931 MILLION",
+	}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -204,8 +208,10 @@ func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
 	m := new(hcmv3.HttpConnectionManager)
 	read(t, r.Listeners[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), m)
 	for _, f := range m.GetHttpFilters() {
-		want := !slices.Contains([]string{"envoy.filters.http.rbac", "envoy.filters.http.cors", "envoy.filters.http.router",
-			"headgate.strip"}, f.GetName())
+		want := !slices.Contains([]string{
+			"envoy.filters.http.rbac", "envoy.filters.http.cors", "envoy.filters.http.router",
+			"headgate.strip",
+		}, f.GetName())
 		if f.GetDisabled() != want {
 			t.Errorf("%s disabled: %v, want %v", f.GetName(), f.GetDisabled(), want)
 		}

@@ -264,8 +264,10 @@ var redirectCodes = map[int32]routev3.RedirectAction_RedirectResponseCode{
 }
 
 func redirectOf(r *plan.Redirect, m *plan.Match) *routev3.RedirectAction {
-	is := &routev3.RedirectAction{HostRedirect: r.Host, PortRedirect: uint32(cmp.Or(r.Port, r.DefaultPort)),
-		ResponseCode: redirectCodes[r.Code]}
+	is := &routev3.RedirectAction{
+		HostRedirect: r.Host, PortRedirect: uint32(cmp.Or(r.Port, r.DefaultPort)),
+		ResponseCode: redirectCodes[r.Code],
+	}
 	if r.Scheme != "" {
 		is.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: r.Scheme}
 	}

@@ -80,8 +80,10 @@ func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 	}
 	is := upstreamTLS(c, c.Secure.Hostname, trusts(trusted, names))
 	if len(c.Secure.Chain) > 0 { // inline, not by SDS: the cluster would wait for a later resource
-		is.CommonTlsContext.TlsCertificates = []*tlsv3.TlsCertificate{{CertificateChain: inline(c.Secure.Chain),
-			PrivateKey: inline(c.Secure.Key)}}
+		is.CommonTlsContext.TlsCertificates = []*tlsv3.TlsCertificate{{
+			CertificateChain: inline(c.Secure.Chain),
+			PrivateKey:       inline(c.Secure.Key),
+		}}
 	}
 	return is
 }

@@ -96,8 +96,10 @@ func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 	sub := s.types[r.GetTypeUrl()]
 	first := sub == nil
 	if first {
-		sub = &subscription{names: make(map[string]bool), has: make(map[string]string), refused: make(map[string]bool),
-			greeted: len(r.GetInitialResourceVersions()) > 0}
+		sub = &subscription{
+			names: make(map[string]bool), has: make(map[string]string), refused: make(map[string]bool),
+			greeted: len(r.GetInitialResourceVersions()) > 0,
+		}
 		s.types[r.GetTypeUrl()] = sub
 	}
 	sub.subscribe(r, first)
@@ -105,8 +107,10 @@ func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 	if r.GetResponseNonce() == "" || r.GetResponseNonce() != sub.nonce {
 		return Answer{}, false
 	}
-	a := Answer{Type: r.GetTypeUrl(), Names: slices.Sorted(maps.Keys(sub.pending)), Versions: make(map[string]string, len(sub.pending)),
-		Refused: r.GetErrorDetail().GetMessage()}
+	a := Answer{
+		Type: r.GetTypeUrl(), Names: slices.Sorted(maps.Keys(sub.pending)), Versions: make(map[string]string, len(sub.pending)),
+		Refused: r.GetErrorDetail().GetMessage(),
+	}
 	if r.GetErrorDetail() != nil && a.Refused == "" {
 		a.Refused = "Envoy does not say why"
 	}
@@ -235,7 +239,8 @@ func (s *Stream) refuses(of string) bool { return s.types[of] != nil && len(s.ty
 // response makes a response, nil if it would be empty. The first response to a wildcard
 // subscription is sent even if it is empty.
 func (s *Stream) response(of string, sub *subscription, all map[string]Resource, send,
-	remove []string) *discoveryv3.DeltaDiscoveryResponse {
+	remove []string,
+) *discoveryv3.DeltaDiscoveryResponse {
 	if len(send)+len(remove) == 0 && (!sub.all || sub.greeted) {
 		return nil
 	}

@@ -17,8 +17,10 @@ import (
 )
 
 // short has short names of types.
-var short = map[string]string{"endpoints": order.Endpoints, "clusters": order.Clusters, "secrets": order.Secrets,
-	"listeners": order.Listeners, "routes": order.Routes}
+var short = map[string]string{
+	"endpoints": order.Endpoints, "clusters": order.Clusters, "secrets": order.Secrets,
+	"listeners": order.Listeners, "routes": order.Routes,
+}
 
 func shortOf(of string) string {
 	for name, url := range short {
@@ -179,8 +181,10 @@ func (e *envoy) missing() string {
 func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		e := &envoy{s: order.New(), asked: make(map[string]bool),
-			has: map[string]map[string]string{order.Clusters: {}, order.Listeners: {}, order.Routes: {}}}
+		e := &envoy{
+			s: order.New(), asked: make(map[string]bool),
+			has: map[string]map[string]string{order.Clusters: {}, order.Listeners: {}, order.Routes: {}},
+		}
 		to := snapshot(r, 0)
 		send := func() {
 			t.Helper()
@@ -256,8 +260,10 @@ func TestARefusalNeedsNoWords(t *testing.T) {
 	s := order.New()
 	s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Clusters})
 	sent := s.Next(order.Snapshot{order.Clusters: {"a": {Version: "1"}}})
-	a, ok := s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Clusters, ResponseNonce: sent[0].GetNonce(),
-		ErrorDetail: new(rpcv3.Status)})
+	a, ok := s.Hear(&discoveryv3.DeltaDiscoveryRequest{
+		TypeUrl: order.Clusters, ResponseNonce: sent[0].GetNonce(),
+		ErrorDetail: new(rpcv3.Status),
+	})
 	if !ok || a.Refused == "" {
 		t.Errorf("the answer is %+v (%v)", a, ok)
 	}

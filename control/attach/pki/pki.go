@@ -110,8 +110,10 @@ func (a *Authority) Control(now time.Time) (*tls.Config, error) {
 	}
 	callers := x509.NewCertPool()
 	callers.AddCert(a.certificate)
-	return &tls.Config{Certificates: []tls.Certificate{*pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: callers,
-		MinVersion: tls.VersionTLS13}, nil
+	return &tls.Config{
+		Certificates: []tls.Certificate{*pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: callers,
+		MinVersion: tls.VersionTLS13,
+	}, nil
 }
 
 // Fresh reports whether a PEM certificate is the Authority's for this Gateway and need not be

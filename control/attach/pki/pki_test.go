@@ -151,8 +151,10 @@ func TestCertificatesAreReplacedInTime(t *testing.T) {
 }
 
 func TestOnlyACertificateOfAGatewayNamesOne(t *testing.T) {
-	for _, text := range []string{"headgate://gateway/ns", "headgate://gateway/ns/", "headgate://gateway//g", "headgate://gateway/ns/g/x",
-		"headgate://other/ns/g", "https://gateway/ns/g"} {
+	for _, text := range []string{
+		"headgate://gateway/ns", "headgate://gateway/ns/", "headgate://gateway//g", "headgate://gateway/ns/g/x",
+		"headgate://other/ns/g", "https://gateway/ns/g",
+	} {
 		u, err := url.Parse(text)
 		if err != nil {
 			t.Fatal(err)

@@ -68,8 +68,10 @@ func TestAfterAnythingElse(t *testing.T) {
 		its  = "\n---\nkind: LLMRoute\nmetadata: {namespace: ns, name: of-another}\nspec: {backendRefs: [{name: llama}]}"
 		host = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP, hostname: %s}]}"
 	)
-	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")},
-		{Namespace: "ns", Name: "z"}: {Chain: []byte("z")}}}
+	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{
+		{Namespace: "ns", Name: "x"}: {Chain: []byte("x")},
+		{Namespace: "ns", Name: "z"}: {Chain: []byte("z")},
+	}}
 	for _, test := range []struct{ what, before, after string }{
 		{"a grant is taken back", route + grant, route},
 		{"a grant comes", route, route + grant},

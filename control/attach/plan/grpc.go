@@ -65,8 +65,10 @@ func grpcMatchOf(m gatewayv1.GRPCRouteMatch) (Match, error) {
 	}
 	wanted := make([]Value, len(m.Headers))
 	for i, h := range m.Headers {
-		wanted[i] = Value{strings.ToLower(string(h.Name)), h.Value,
-			ptr.Deref(h.Type, gatewayv1.GRPCHeaderMatchExact) == gatewayv1.GRPCHeaderMatchRegularExpression}
+		wanted[i] = Value{
+			strings.ToLower(string(h.Name)), h.Value,
+			ptr.Deref(h.Type, gatewayv1.GRPCHeaderMatchExact) == gatewayv1.GRPCHeaderMatchRegularExpression,
+		}
 	}
 	var err error
 	is.Headers, err = values("header", wanted)

@@ -262,8 +262,10 @@ var wellKnown = map[string]int32{"http": 80, "https": 443}
 // redirectOf returns the target of a redirect at a listener. The default port is the scheme's, and
 // the default scheme the listener's. A default port is left out (HTTPRequestRedirectFilter.port).
 func redirectOf(f *gatewayv1.HTTPRequestRedirectFilter, l *attach.Listener) *Redirect {
-	r := &Redirect{Code: int32(ptr.Deref(f.StatusCode, 302)), Scheme: ptr.Deref(f.Scheme, ""), Host: string(ptr.Deref(f.Hostname, "")),
-		Path: pathOf(f.Path)}
+	r := &Redirect{
+		Code: int32(ptr.Deref(f.StatusCode, 302)), Scheme: ptr.Deref(f.Scheme, ""), Host: string(ptr.Deref(f.Hostname, "")),
+		Path: pathOf(f.Path),
+	}
 	scheme := r.Scheme
 	if scheme == "" {
 		scheme = "http"

@@ -31,8 +31,10 @@ type Refused struct {
 // LeaveOut returns the plans without the rejected routes of each Gateway, and with verdicts about
 // them.
 func (p *Plans) LeaveOut(refused map[objects.Name]Refused) *Plans {
-	is := &Plans{Attachments: p.Attachments, Gateways: make([]*Plan, len(p.Gateways)), Routes: p.Routes, Listeners: p.Listeners,
-		Refused: p.Refused, Presenting: p.Presenting, Pools: p.Pools, Policies: p.Policies, made: p.made}
+	is := &Plans{
+		Attachments: p.Attachments, Gateways: make([]*Plan, len(p.Gateways)), Routes: p.Routes, Listeners: p.Listeners,
+		Refused: p.Refused, Presenting: p.Presenting, Pools: p.Pools, Policies: p.Policies, made: p.made,
+	}
 	if slices.ContainsFunc(slices.Collect(maps.Values(refused)), func(r Refused) bool { return len(r.Routes) > 0 }) {
 		is.Routes = maps.Clone(p.Routes)
 	}

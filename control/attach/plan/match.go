@@ -90,8 +90,10 @@ func matchOf(m gatewayv1.HTTPRouteMatch) (Match, error) {
 	is.Method = string(ptr.Deref(m.Method, ""))
 	wanted := make([]Value, len(m.Headers))
 	for i, h := range m.Headers {
-		wanted[i] = Value{strings.ToLower(string(h.Name)), h.Value,
-			ptr.Deref(h.Type, gatewayv1.HeaderMatchExact) == gatewayv1.HeaderMatchRegularExpression}
+		wanted[i] = Value{
+			strings.ToLower(string(h.Name)), h.Value,
+			ptr.Deref(h.Type, gatewayv1.HeaderMatchExact) == gatewayv1.HeaderMatchRegularExpression,
+		}
 	}
 	var err error
 	if is.Headers, err = values("header", wanted); err != nil {
@@ -99,8 +101,10 @@ func matchOf(m gatewayv1.HTTPRouteMatch) (Match, error) {
 	}
 	wanted = make([]Value, len(m.QueryParams))
 	for i, q := range m.QueryParams {
-		wanted[i] = Value{string(q.Name), q.Value,
-			ptr.Deref(q.Type, gatewayv1.QueryParamMatchExact) == gatewayv1.QueryParamMatchRegularExpression}
+		wanted[i] = Value{
+			string(q.Name), q.Value,
+			ptr.Deref(q.Type, gatewayv1.QueryParamMatchExact) == gatewayv1.QueryParamMatchRegularExpression,
+		}
 	}
 	is.Query, err = values("query parameter", wanted)
 	return is, err

@@ -353,8 +353,10 @@ type beside struct {
 }
 
 func besideOf(n *objects.Network, known Known) beside {
-	is := beside{make(map[objects.Name]*objects.Service, len(n.Services)), make(map[objects.Name]*pooled, len(n.Pools)),
-		policiesOf(n, known.Authorities)}
+	is := beside{
+		make(map[objects.Name]*objects.Service, len(n.Services)), make(map[objects.Name]*pooled, len(n.Pools)),
+		policiesOf(n, known.Authorities),
+	}
 	for i := range n.Services {
 		is.services[n.Services[i].Name] = &n.Services[i]
 	}

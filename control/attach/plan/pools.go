@@ -54,9 +54,11 @@ func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, s
 	case pool.H2C:
 		is.cluster.H2C = true
 	default:
-		is.Refused = attach.Verdict{Reason: ReasonNotSupported,
+		is.Refused = attach.Verdict{
+			Reason: ReasonNotSupported,
 			Message: fmt.Sprintf("spec.appProtocol is %q, which Headgate does not support: use %s or %s", p.Spec.AppProtocol, pool.HTTP,
-				pool.H2C)}
+				pool.H2C),
+		}
 	}
 	replaced := false
 	if settings != nil {
@@ -76,11 +78,13 @@ func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, s
 	case asked == nil:
 		is.picker = wire.ExtprocCluster
 	case replaced:
-		is.Refs = attach.Verdict{Reason: ReasonInvalidExtensionRef,
+		is.Refs = attach.Verdict{
+			Reason: ReasonInvalidExtensionRef,
 			Message: fmt.Sprintf("spec.endpointPickerRef names Service %s, and by PoolSettings %s/%s requests carry the token of the engines, which only Headgate's own picker sends: leave out one of them",
 				asked.Object,
 				settings.Namespace,
-				settings.Name)}
+				settings.Name),
+		}
 	default:
 		is.picker, is.asked = asked.Name, asked
 	}

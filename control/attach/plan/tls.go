@@ -114,8 +114,10 @@ func ledTo(a *attach.Attachments, n *objects.Network) map[objects.Name]bool {
 			return
 		}
 		for _, ref := range f.refs() {
-			all[objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(r.GetNamespace()))),
-				Name: string(ref.Name)}] = true
+			all[objects.Name{
+				Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(r.GetNamespace()))),
+				Name:      string(ref.Name),
+			}] = true
 		}
 	}
 	for i := range n.HTTPRoutes {
@@ -159,8 +161,10 @@ func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) ma
 			}
 		}
 		if lost != nil && !won {
-			is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonConflicted),
-				Message: fmt.Sprintf("BackendTLSPolicy %s has the same target and takes precedence", lost.name)}
+			is.Refused = attach.Verdict{
+				Reason:  string(gatewayv1.PolicyReasonConflicted),
+				Message: fmt.Sprintf("BackendTLSPolicy %s has the same target and takes precedence", lost.name),
+			}
 		}
 	}
 	return of
@@ -204,14 +208,18 @@ func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certif
 	wellKnown := ptr.Deref(v.WellKnownCACertificates, "")
 	switch {
 	case v.Hostname == "" || slices.ContainsFunc(tls.Names, func(n AltName) bool { return n.Name == "" }):
-		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid),
-			Message: "spec.validation has no hostname, or an empty subjectAltName: any certificate would be accepted"}
+		is.Refused = attach.Verdict{
+			Reason:  string(gatewayv1.PolicyReasonInvalid),
+			Message: "spec.validation has no hostname, or an empty subjectAltName: any certificate would be accepted",
+		}
 	case len(v.CACertificateRefs) > 0 && !some:
 		is.Refused = attach.Verdict{Reason: string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), Message: is.Refs.Message}
 	case len(v.CACertificateRefs) == 0 && wellKnown != gatewayv1.WellKnownCACertificatesSystem:
-		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid),
+		is.Refused = attach.Verdict{
+			Reason: string(gatewayv1.PolicyReasonInvalid),
 			Message: fmt.Sprintf("spec.validation names no supported authorities: name ConfigMaps in caCertificateRefs, or set wellKnownCACertificates: %s",
-				gatewayv1.WellKnownCACertificatesSystem)}
+				gatewayv1.WellKnownCACertificatesSystem),
+		}
 	default:
 		is.tls = tls
 	}

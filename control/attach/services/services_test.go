@@ -77,8 +77,10 @@ func TestScenarios(t *testing.T) {
 
 // A plan of an older Network gets no endpoints of another port.
 func TestAServiceThatIsGoneHasNoEndpoints(t *testing.T) {
-	plans := []*plan.Plan{{Gateway: objects.Name{Namespace: "ns", Name: "g"},
-		Clusters: []plan.Cluster{{Name: "c", Object: objects.Name{Namespace: "ns", Name: "a"}, Port: 80}}}}
+	plans := []*plan.Plan{{
+		Gateway:  objects.Name{Namespace: "ns", Name: "g"},
+		Clusters: []plan.Cluster{{Name: "c", Object: objects.Name{Namespace: "ns", Name: "a"}, Port: 80}},
+	}}
 	slice := objects.Slice{
 		Service: objects.Name{Namespace: "ns", Name: "a"}, Type: objects.IPv4, Ports: []objects.SlicePort{{Number: 8080, Protocol: "TCP"}},
 		Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr("10.0.0.1"), Ready: true}},

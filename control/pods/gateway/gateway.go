@@ -317,8 +317,10 @@ func serviceOf(g *attach.Gateway, ports []int32) *corev1.Service {
 		Spec:     corev1.ServiceSpec{Type: serviceType(g), Selector: selector(g).MatchLabels},
 	}
 	for _, p := range ports {
-		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprintf("port-%d", p), Port: p, TargetPort: intstr.FromInt32(p),
-			Protocol: corev1.ProtocolTCP})
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{
+			Name: fmt.Sprintf("port-%d", p), Port: p, TargetPort: intstr.FromInt32(p),
+			Protocol: corev1.ProtocolTCP,
+		})
 	}
 	switch asked := g.Asked(); {
 	case asked == "":
@@ -341,8 +343,10 @@ func serviceType(g *attach.Gateway) corev1.ServiceType {
 func policyOf(ports []int32) *networkingv1.NetworkPolicy {
 	p := &networkingv1.NetworkPolicy{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
-		Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
-			Ingress: make([]networkingv1.NetworkPolicyIngressRule, 1)},
+		Spec: networkingv1.NetworkPolicySpec{
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress:     make([]networkingv1.NetworkPolicyIngressRule, 1),
+		},
 	}
 	for _, port := range append(slices.Clone(ports), metrics) {
 		p.Spec.Ingress[0].Ports = append(p.Spec.Ingress[0].Ports, networkingv1.NetworkPolicyPort{Port: new(intstr.FromInt32(port))})

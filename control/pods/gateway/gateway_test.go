@@ -79,8 +79,10 @@ func TestAddressesAreWhereClientsComeIn(t *testing.T) {
 		{"spec: {type: ClusterIP, clusterIPs: [10.0.0.1, 'fd00::1']}", "IPAddress 10.0.0.1, IPAddress fd00::1"},
 		{"spec: {type: NodePort, clusterIPs: [10.0.0.1]}", "IPAddress 10.0.0.1"},
 		{"spec: {type: LoadBalancer, clusterIPs: [10.0.0.1]}", ""},
-		{"{spec: {type: LoadBalancer, clusterIPs: [10.0.0.1]}, status: {loadBalancer: {ingress: [{ip: 192.0.2.1}, {hostname: lb.test}]}}}",
-			"IPAddress 192.0.2.1, Hostname lb.test"},
+		{
+			"{spec: {type: LoadBalancer, clusterIPs: [10.0.0.1]}, status: {loadBalancer: {ingress: [{ip: 192.0.2.1}, {hostname: lb.test}]}}}",
+			"IPAddress 192.0.2.1, Hostname lb.test",
+		},
 		{"spec: {type: ClusterIP, clusterIPs: [None]}", ""},
 	} {
 		var s corev1.Service
@@ -108,8 +110,10 @@ func TestAManifestWithoutEnvoyIsRefused(t *testing.T) {
 	if !cut {
 		t.Fatal("the manifest has no PodDisruptionBudget")
 	}
-	for _, text := range []string{"kind: Service", "kind: Deployment\nspec: {template: {spec: {containers: [{name: other}]}}}", "kind: [",
-		"kind: Deployment\nspecs: {}", withoutBudget} {
+	for _, text := range []string{
+		"kind: Service", "kind: Deployment\nspec: {template: {spec: {containers: [{name: other}]}}}", "kind: [",
+		"kind: Deployment\nspecs: {}", withoutBudget,
+	} {
 		if _, err := gateway.Read([]byte(text)); err == nil {
 			t.Errorf("%q is accepted", text)
 		}
