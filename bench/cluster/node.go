@@ -69,7 +69,7 @@ func nodeProcess(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintln(n.progress, ready)
-	_ = os.Stdout.Close() // nobody reads it any longer
+	_ = os.Stdout.Close() // its reader has ended
 	for {
 		select {
 		case <-ctx.Done():

@@ -46,8 +46,8 @@ func newCaller(t *testing.T) *caller {
 }
 
 // Clients of a TLS listener need a certificate signed by the Gateway's authorities, unless the
-// Gateway allows any client. A change of authorities cuts no stream. Without a valid authority
-// nobody is served.
+// Gateway allows any client. A change of authorities cuts no stream. Without a valid authority,
+// every connection is rejected.
 func TestClientsOfAListenerHaveCertificates(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)

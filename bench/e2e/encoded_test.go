@@ -57,8 +57,8 @@ func promptTokens(a answer) string {
 	return fmt.Sprint(a.status, is.Usage.Prompt, is.Error.Message)
 }
 
-// An engine gets the decompressed body of a compressed request, or the client gets an error that
-// says what is wrong with it. This holds at envoy.yaml and at a Gateway.
+// An engine gets the decompressed body of a compressed request, or the client gets an error with
+// the reason. This is true with envoy.yaml and at a Gateway.
 func TestCompressedRequestsAreDecoded(t *testing.T) {
 	runs(t)
 	for name, front := range map[string]setting{"standalone": standalone, "gateway": throughGateway} {

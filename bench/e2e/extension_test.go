@@ -335,8 +335,8 @@ func TestInferenceExtensionConformance(t *testing.T) {
 	e.t = t
 }
 
-// only sends a hundred requests whose headers tell the picker which endpoints to pick, and checks
-// who served them.
+// only sends a hundred requests, whose headers select endpoints for the picker, and checks which
+// endpoints served them.
 func (e *extension) only(t *testing.T, route, selection string, good func(served string) bool) {
 	t.Helper()
 	for range 100 {

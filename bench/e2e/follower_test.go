@@ -24,7 +24,7 @@ type follower struct {
 	news chan struct{} // closed and replaced at each update
 }
 
-// told is the last update of a resource.
+// told is the last received update of a resource.
 type told struct {
 	at   time.Time
 	text []byte // the serialized message

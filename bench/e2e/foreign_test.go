@@ -20,7 +20,7 @@ import (
 // request header x-do says, with the value of x-what.
 type foreign struct {
 	extprocv3.UnimplementedExternalProcessorServer
-	heard chan string // request headers and serving endpoints, a line each; lines that nobody reads in time are dropped
+	heard chan string // request headers and serving endpoints, a line each; lines that are not read in time are dropped
 }
 
 func (f *foreign) hear(line string) {
@@ -179,7 +179,7 @@ func TestWhatAPickerSaysIsDone(t *testing.T) {
 			t.Errorf("%s: Retry-After is %q", want.what, a.header.Get("Retry-After"))
 		}
 	}
-	// Over HTTP/2 a response has no transfer-encoding, whatever the picker sets.
+	// Over HTTP/2 a response has no transfer-encoding, even if the picker sets one.
 	http2 := new(http.Protocols)
 	http2.SetUnencryptedHTTP2(true)
 	over := *s

@@ -415,8 +415,8 @@ func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 	t.Logf("%d requests, of which %d failed; %d models were lost", l.sent.Load(), len(failed), len(lost))
 }
 
-// Only waiting requests die with extproc. Control forgets that they waited; later requests wait
-// anew and are answered.
+// Only waiting requests fail when extproc is killed. Control forgets that they waited; later
+// requests wait again and are answered.
 func TestExtprocIsKilledWhileRequestsWait(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 1), placed(t, 4, adapters...), loading(t, 3))

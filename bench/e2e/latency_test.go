@@ -81,7 +81,7 @@ func TestRequestsGoWhereTheyArePredictedToCostTheLeast(t *testing.T) {
 	runs(t)
 	const prompts, clients = 6, 8
 	// On a busy machine an engine may be silent for a moment. Stale endpoints would rank behind all
-	// others, whatever they cost.
+	// others, independent of their cost.
 	s := start(t, pods(t, 3), profiled(t), extprocFlags("--explain-picks", "--stale-after", "1h"))
 	l := s.pour(clients, func(client, n int) request {
 		return asked(adapters[0], (client+n)%prompts, 8, client*1_000_000+n, 8)

@@ -73,8 +73,8 @@ func (s *stack) register(n int) time.Duration {
 	return time.Since(began)
 }
 
-// isThere reports whether a model is registered. If there is room, control may load models that
-// nobody has asked for.
+// isThere reports whether a model is registered. If there is room, control may load models that no
+// request has asked for.
 func isThere(st *mmesh.ModelStatusInfo) bool {
 	switch st.GetStatus() {
 	case mmesh.ModelStatusInfo_NOT_LOADED, mmesh.ModelStatusInfo_LOADING, mmesh.ModelStatusInfo_LOADED:
@@ -192,7 +192,7 @@ func count(events []engineEvent, kind string) int {
 	return len(slices.DeleteFunc(slices.Clone(events), func(e engineEvent) bool { return e.Event != kind }))
 }
 
-// onceEach checks that each model was loaded once, and never where it already was.
+// onceEach checks that each model was loaded once, and never at an engine that already had it.
 func (s *stack) onceEach(events []engineEvent, models int) {
 	s.t.Helper()
 	has := make(map[[2]string]bool)

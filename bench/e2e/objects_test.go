@@ -25,7 +25,7 @@ type load struct {
 }
 
 // pour starts clients that each send one request after the other. Good returns what is wrong with a
-// response, empty if nothing is.
+// response, or an empty text.
 func (s *stack) pour(clients int, next func(client, n int) request, good func(answer, error) string) *load {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	l := &load{cancel: cancel, served: make(map[string]int), each: make([]atomic.Int64, clients)}

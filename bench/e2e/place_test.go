@@ -24,8 +24,8 @@ import (
 
 var placeTime = flag.Duration("place", 15*time.Second, "how long requests for more adapters than there are slots go on")
 
-// placed makes control load the adapters, none of which is loaded at the start, at most slots of
-// them per engine.
+// placed makes control load these adapters, with at most slots adapters per engine. At the start
+// none is loaded.
 func placed(t testing.TB, slots int, names ...string) setting {
 	return func(c *rig.Config) {
 		c.ControlMetrics = strings.TrimSuffix(c.Listen, "1:8080") + "1:9091"
@@ -245,8 +245,8 @@ func (s *stack) load(concurrency int, during time.Duration, names []string) int 
 	return n
 }
 
-// With 40 adapters and room for 16, every request is answered. An adapter that is missing is loaded
-// once, and is unloaded again when others need the room and nobody uses it.
+// With 40 adapters and room for 16, every request is answered. A missing adapter is loaded once. It
+// is unloaded when unused, once other adapters need its room.
 func TestMoreAdaptersThanSlots(t *testing.T) {
 	runs(t, alone, raced)
 	names := numbered(40)

@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// fakeControl is a placement server that sends what a test tells it to, and keeps what its only
-// extproc reports.
+// fakeControl is a placement server that sends the messages of a test and records what extproc
+// reports.
 type fakeControl struct {
 	placement.UnimplementedPlacementServer
 	t     testing.TB
@@ -32,7 +32,7 @@ type fakeControl struct {
 	missing []string
 }
 
-// controlled runs a fake control that reports n engines, none of which has an adapter.
+// controlled runs a fake control that reports n engines without adapters.
 func controlled(t testing.TB, n int) (*fakeControl, setting) {
 	c := &fakeControl{t: t, ready: make(chan struct{}), wanted: map[string]uint32{}}
 	socket := filepath.Join(t.TempDir(), "control.sock")

@@ -249,8 +249,8 @@ func (q *quickstart) fails(want string) {
 	}
 }
 
-// A second run in the same folder reports the first one and leaves it alone. When the first has
-// died, in whatever way, the folder can be used again.
+// A second run in the same folder reports the first one and does not disturb it. After the first
+// run has ended or crashed, the folder can be used again.
 func TestASecondRunLeavesTheFirstAlone(t *testing.T) {
 	runs(t)
 	first := newQuickstart(t)
@@ -413,8 +413,8 @@ func (q *quickstart) noneOf(words ...string) {
 	}
 }
 
-// If no server answers yet, it says what is wrong with each, and prints the example once one
-// answers.
+// If no server answers yet, the quickstart prints what is wrong with each, and prints the example
+// once a server answers.
 func TestOwnServersThatDoNotAnswerYet(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)

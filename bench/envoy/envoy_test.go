@@ -137,7 +137,7 @@ func TestOnlyTheAddressesChange(t *testing.T) {
 	if listen.GetAddress() != "127.9.8.7" || listen.GetPortValue() != 1234 || admin.GetPortValue() != 1235 || socket != "/tmp/x.sock" {
 		t.Errorf("the addresses are %v, %v, %s", listen, admin, socket)
 	}
-	// With the addresses that it has, the configuration is what it is.
+	// Setting the addresses that the configuration already has changes nothing.
 	same, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "0.0.0.0:8080", Admin: "127.0.0.1:9901", Socket: ".run/extproc.sock"})
 	if err != nil {
 		t.Fatal(err)

@@ -88,7 +88,7 @@ func TestTheCheckSeesFaults(t *testing.T) {
 	}
 }
 
-// Whatever header speaks to endpoint pickers is removed before anybody reads it.
+// Envoy removes from clients' requests all headers that control endpoint pickers.
 func TestControlHeadersAreRemoved(t *testing.T) {
 	removed := regexp.MustCompile(`^(x-gateway-.*|x-llm-d-.*|x-slo-(ttft|tpot)-ms|epp-profile|test-epp-endpoint-selection)$`)
 	for _, name := range append([]string{wire.DestinationHeader, wire.ModelHeader, wire.ElsewhereHeader, wire.ControlPrefix + "x"},

@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// predicting is one extproc whose policy asks for prompts, and what was predicted to be cached of
-// each request where it went.
+// predicting is an extproc whose policy needs prompts. It records how much of each prompt was
+// predicted to be cached at the chosen endpoint.
 type predicting struct {
 	*headgate
 	predicted []int

@@ -266,7 +266,7 @@ func TestTheOracle(t *testing.T) {
 	}
 }
 
-// The oracle sends a long prompt to a slower endpoint if it delays nobody there.
+// The oracle sends a long prompt to a slower endpoint if it delays no other request there.
 func TestTheOracleSparesOthers(t *testing.T) {
 	f := Fleet{Endpoints: 2, Pickers: 1, Speeds: []float64{1, 0.6}, Profile: profile.Profile{
 		Prefill: profile.Prefill{PerToken: 0.001}, Decode: profile.Decode{Base: 0.02},

@@ -14,7 +14,8 @@ func TestDynamoReplicas(t *testing.T) {
 		want             []int
 	}{
 		{[]float64{50, 30, 20, 0}, 10, 8, []int{5, 3, 2, 0}},
-		// 6, 3 and 2 are 11: 5.45, 2.73 and 1.82, of which 2 go to the largest remainders
+		// 6 + 3 + 2 = 11; the quotas are 5.45, 2.73 and 1.82, and the two largest remainders are
+		// rounded up
 		{[]float64{5.6, 3.3, 2.1}, 10, 8, []int{5, 3, 2}},
 		{[]float64{90, 9, 1}, 10, 4, []int{4, 1, 1}},        // unusable slots stay free
 		{[]float64{9, 1, 5, 3}, 2, 4, []int{1, 0, 1, 0}},    // more models than slots

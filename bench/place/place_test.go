@@ -178,7 +178,7 @@ func (w *watched) Request(model int, missing bool) {
 	}
 }
 
-// some has clients of which one is hot and others are intermittent.
+// some has one popular client and intermittent ones.
 var some = []client{
 	{{Rate: 5, Shape: 1}, {Rate: 4, Shape: 0.3, Weibull: true}},
 	{{Rate: 1, Shape: 0.1}, {}},

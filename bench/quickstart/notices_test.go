@@ -35,8 +35,8 @@ func TestWhatIsSaidOfObjects(t *testing.T) {
 	}
 }
 
-// What the folder's own source logs of an edit that it refuses is told, with file, line and reason,
-// and once; a record that is not whole yet waits.
+// If the folder's source logs a rejected edit, the console prints it once, with file, line and
+// reason. It waits for the rest of an incomplete log record.
 func TestARefusedEditIsTold(t *testing.T) {
 	folder := t.TempDir()
 	file, logFile := filepath.Join(folder, "a.yaml"), filepath.Join(t.TempDir(), "extproc.log")

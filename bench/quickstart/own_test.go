@@ -99,7 +99,7 @@ func TestTheCommandLine(t *testing.T) {
 	}
 }
 
-// A list of models names base models first, whatever the order of the server.
+// The list of models has base models first, in any order of the server.
 func TestWhatAServerLacksIsSaid(t *testing.T) {
 	serve := func(status int, body string) string {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -159,7 +159,7 @@ func TestLocalhostIsWhereTheServerIs(t *testing.T) {
 	}
 }
 
-// What is printed to be pasted is one word of a shell, whatever the model is called.
+// A model name in a command to paste is quoted for the shell.
 func TestAModelsNameInACommand(t *testing.T) {
 	const name = `it's "my" $HOME\model`
 	out, err := exec.Command("sh", "-c", "printf %s '"+quote(name)+"'").Output()

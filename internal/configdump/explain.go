@@ -22,7 +22,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Default is the source of a value that nobody set.
+// Default is the source of a value that was not set.
 const Default = "default"
 
 // Setting is one effective value.

@@ -171,7 +171,7 @@ func TestNamesInARepository(t *testing.T) {
 	}
 }
 
-// Which kinds get the calls of which repository.
+// Each kind of engine gets the calls of its own repository API.
 func TestWhoHasARepository(t *testing.T) {
 	of := func(kind engine.Kind) [4]bool {
 		return [4]bool{kind.Repository(), kind.V2Repository(), kind.Managed(), kind.Recalled()}

@@ -112,11 +112,11 @@ func Parse(text []byte) (Profile, error) {
 	return p, nil
 }
 
-// Fault is what is wrong with a field of a profile, such as prefill.base.
+// Fault is an invalid field of a profile, such as prefill.base.
 type Fault struct {
 	Field string
 	Value any
-	Words string // what is to be there
+	Words string // what the field must contain
 }
 
 // Error is "field is value: words".

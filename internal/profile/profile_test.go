@@ -57,7 +57,8 @@ func TestAMixedStepPaysTheLargerBaseOnce(t *testing.T) {
 	}
 }
 
-// Each term counts where it is said to, by hand: all figures are sums of powers of two.
+// Each term is added where the documentation says so, computed by hand: all values are sums of
+// powers of two.
 func TestStepTime(t *testing.T) {
 	full := profile.Profile{
 		Prefill: profile.Prefill{Floor: 8, Base: 1, PerToken: 0.5, PerTokenSquared: 0.125},
@@ -159,7 +160,7 @@ func TestAFaultyProfileIsRefusedByField(t *testing.T) {
 	}
 }
 
-// An engine that is half as fast takes twice as long, whatever it does.
+// An engine with half the speed takes twice as long for everything.
 func TestTimes(t *testing.T) {
 	p := parseFile(t, "llama-2-70b-a100x4.yaml")
 	p.FrontendOverhead, p.Prefill.Floor, p.Prefill.PerTokenSquared, p.Decode.AdapterSlowdown = 0.01, 0.05, 1e-8, 2

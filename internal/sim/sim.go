@@ -236,7 +236,7 @@ func New(p profile.Profile, normal func() float64) (*Engine, error) {
 }
 
 // Copy returns an independent copy of the engine, to simulate what would happen. Normal is as for
-// [New]. Requests are shared, since nobody changes them.
+// [New]. Both share the requests, which are never changed.
 func (e *Engine) Copy(normal func() float64) *Engine {
 	c := *e
 	if c.normal = normal; normal == nil {

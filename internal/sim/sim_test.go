@@ -434,7 +434,7 @@ func TestCachedIsWhatARequestFinds(t *testing.T) {
 	}
 }
 
-// A copy behaves like its original, and neither affects the other, whatever happened before.
+// A copy behaves like its original, and neither affects the other, at any point of a history.
 func TestCopy(t *testing.T) {
 	for seed := range uint64(40) {
 		p := either(seed)

@@ -81,7 +81,7 @@ type step struct {
 	prompt, output int32
 }
 
-// steps are a model's windows, each of which ends when the next begins.
+// steps are the windows of a model. Each ends when the next begins.
 type steps struct {
 	model string
 	all   []step

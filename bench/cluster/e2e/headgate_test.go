@@ -270,8 +270,8 @@ func TestTheExampleAnswersAndTellsOfItself(t *testing.T) {
 	t.Logf("404 came %v after kubectl delete ended", time.Since(deleted).Round(10*time.Millisecond))
 }
 
-// streams starts n streams of some tokens, each of which takes about 40 ms, and returns when all
-// flow. Ended waits for their ends and reports which were cut.
+// streams starts n streams, in which each token takes about 40 ms, and returns when all have
+// started. Ended waits for their ends and reports which were cut.
 func streams(t *testing.T, n, tokens int) (ended func()) {
 	t.Helper()
 	ends, begun := make(chan error, n), make(chan error, n)

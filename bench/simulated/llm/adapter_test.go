@@ -138,8 +138,8 @@ func TestUnloadingTakesTheNameAndLetsRequestsFinish(t *testing.T) {
 	})
 }
 
-// vLLM has a lock for each name: a call waits for those before it, and is answered by what they
-// left.
+// vLLM has a lock for each adapter name. A call waits for the earlier calls for the same name and
+// then sees their results.
 func TestCallsForOneNameFollowEachOther(t *testing.T) {
 	var log bytes.Buffer
 	inWorld(t, Config{Profile: slow(), Events: NewEvents(&log, "192.0.2.1:8000")}, func(w *world) {

@@ -22,7 +22,7 @@ type driver struct {
 	// Immutable after newDriver.
 	commands  chan func()   // run by the driver in order; never closed
 	stopped   chan struct{} // closed when run returns
-	cut       chan struct{} // closed by cutOff: nobody waits any longer
+	cut       chan struct{} // closed by cutOff: all waits end
 	cutOnce   sync.Once
 	maxQueued int
 
@@ -79,8 +79,8 @@ func newDriver(c Config) (*driver, error) {
 	}, nil
 }
 
-// run ends steps when they are due and starts the next ones until ctx ends. Then everything stays
-// as it is.
+// run ends steps when they are due and starts the next ones until ctx ends. Then requests make no
+// more progress.
 func (d *driver) run(ctx context.Context) {
 	defer close(d.stopped)
 	timer := time.NewTimer(0)

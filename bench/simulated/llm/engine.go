@@ -263,7 +263,7 @@ type door struct {
 	inside int
 	closed bool
 	done   bool
-	empty  chan struct{} // closed once, when the door is closed and nobody is inside
+	empty  chan struct{} // closed once, when the door is closed and no request is inside
 }
 
 // enter counts a request and reports whether the door is open. The caller calls leave in either

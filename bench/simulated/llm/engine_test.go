@@ -100,8 +100,8 @@ func TestAConversationFindsItsPastInThePrefixCache(t *testing.T) {
 	})
 }
 
-// The intake of a request is before the engine's queue: its client waits for it, and no figure of
-// the engine tells. Who gives up in it leaves nothing.
+// The frontend overhead of a request passes before the engine's queue. The client waits for it, but
+// no metric of the engine includes it. A request that its client cancels meanwhile leaves no trace.
 func TestTheIntakeIsBeforeTheQueue(t *testing.T) {
 	took := func(frontendOverhead float64) (whole, news float64) {
 		p := slow()

@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// handler is what is served at a path. serve returns the failure to answer with, nil if it has
-// answered, or abandoned.
+// handler serves a path. serve returns the failure to answer with, nil if it has answered, or
+// abandoned.
 type handler struct {
 	method string
 	serve  func(*call) *failure

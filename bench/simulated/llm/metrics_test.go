@@ -134,7 +134,7 @@ func leftOut(name string) bool {
 	if _, ok := familiesLeftOut[name]; ok {
 		return true
 	}
-	// The Python client library has a gauge beside every family that tells when it was made.
+	// The Python client library adds a gauge with the creation time to every family.
 	if strings.HasSuffix(name, "_created") {
 		return true
 	}

@@ -80,7 +80,7 @@ type recorded struct {
 	method, path, body string
 	requestHeader      map[string]string
 	status             int
-	header             map[string]string // nil where it was not recorded
+	header             map[string]string // nil if it was not recorded
 	answer             string
 	cut                bool // the recording shows the beginning of the answer only
 }
@@ -133,7 +133,7 @@ func readRecording(t *testing.T, file string) []recorded {
 	return all
 }
 
-// request reads the line of a request: method, path, headers as H:{...} where it has its own, body.
+// request parses the line of a request: method, path, optional headers as H:{...}, and body.
 func (r *recorded) request(t *testing.T, line string) {
 	t.Helper()
 	r.method, line, _ = strings.Cut(line, " ")

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// No real SGLang was seen: what is tested is that the engine keeps to the documentation.
+// This tests SGLang's documentation: no real SGLang was recorded.
 func TestSGLangLoadsUnloadsAndListsAdapters(t *testing.T) {
 	inWorld(t, Config{Profile: slow(), Kind: engine.SGLang}, func(w *world) {
 		for _, step := range []struct {

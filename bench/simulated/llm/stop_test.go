@@ -179,7 +179,7 @@ func TestRunDrivesAHandlerThatOthersServe(t *testing.T) {
 		if err := <-over; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		// Nobody would ever answer: better no answer than one that hangs.
+		// The engine has stopped: an error is better than a request that hangs.
 		if resp, err := w.send(context.Background(), "POST /v1/completions", ask4("", 1)); err == nil {
 			w.close(resp)
 			t.Error("an engine that has ended answers")

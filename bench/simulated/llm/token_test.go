@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// An answer that a client sends back has the tokens that the engine made, whatever prompt was
+// An answer that a client sends back has the tokens that the engine generated, for any prompt
 // before it.
 func FuzzTokensOfAnAnswerAreTheSameInAPrompt(f *testing.F) {
 	for _, s := range []string{"", "hello world", "  two  spaces ", "ünïcödé 世界", "\x00\xff", "abcd efgh"} {
@@ -42,7 +42,7 @@ func FuzzTokensOfAnAnswerAreTheSameInAPrompt(f *testing.F) {
 	})
 }
 
-// Whatever the body, the engine reads it or says what is wrong with it, and reads JSON alone.
+// The engine accepts each body or explains what is wrong with it. It accepts only JSON.
 func FuzzABodyIsReadOrRefused(f *testing.F) {
 	for _, s := range []string{
 		``, `{`, `null`, `[]`, `"x"`, `{"model":5}`, `{"messages":[{"role":"user","content":"x"}]}`,

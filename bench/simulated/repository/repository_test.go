@@ -17,8 +17,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// What the real ones answered, word by word but for what is a model's own; another status or
-// another word fails.
+// The answers equal those of real servers, except for details of the model itself.
 func TestAnswersAreThoseOfTheRealOnes(t *testing.T) {
 	models := map[string]Model{"m1": {}, "bad": {Fail: "no weights"}, "gone": {Fileless: true}}
 	for kind, calls := range map[engine.Kind][]struct {
@@ -99,7 +98,7 @@ func TestAnswersAreThoseOfTheRealOnes(t *testing.T) {
 	}
 }
 
-// A flag that is not read, or a behaviour that nobody knows and that passes, fails.
+// All flags take effect, and unknown behaviours of models are errors.
 func TestFlags(t *testing.T) {
 	s, err := parseFlags(strings.Fields("--kind mlserver --host 127.0.0.2 --port 0 --fixed --event-log - --model a --model b=load=2s&unload=1s&fail=no%20weights --model c=fileless"),
 		io.Discard)
@@ -123,7 +122,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// The program says where it serves, and ends with its context.
+// The program prints its address and ends with its context.
 func TestTheProgramServesUntilItIsEnded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

@@ -268,7 +268,7 @@ func (r *Runtime) beginUnload(id string, ended func(string)) <-chan struct{} {
 	return m.leaving
 }
 
-// leave runs an unload, even if nobody waits for it.
+// leave runs an unload, even if its caller has left.
 func (r *Runtime) leave(m *model) {
 	<-m.loaded
 	r.mu.Lock()

@@ -116,7 +116,7 @@ func TestMemoryIsTakenFromTheLoadToTheEndOfTheUnload(t *testing.T) {
 			t.Error(err)
 		}
 		at("unloaded", 5*time.Second, 0)
-		unload(t, r, "x") // what is not there
+		unload(t, r, "x") // a model that is not loaded
 		at("unloaded again", 5*time.Second, 0)
 	})
 }
@@ -231,8 +231,8 @@ func TestSizesArePredictedAndMeasured(t *testing.T) {
 	})
 }
 
-// An inference beyond what a model takes at once fails, and is told. A runtime without limits says
-// of no model that it has one.
+// An inference beyond the concurrency limit of its model fails, and the event log records it. A
+// runtime without --concurrency reports no limit for any model.
 func TestInferencesBeyondTheLimitOfAModelFail(t *testing.T) {
 	var log bytes.Buffer
 	inMemory(t, Config{Concurrency: 2, Events: llm.NewEvents(&log, "here")}, func(t *testing.T, r *Runtime) {

@@ -211,7 +211,7 @@ func (s *Source) texts() (texts map[string][]byte, written map[string]time.Time,
 			continue
 		}
 		path := filepath.Join(s.dir, name)
-		info, err := os.Stat(path) // follows links, of which a mounted ConfigMap consists
+		info, err := os.Stat(path) // follows links, because a mounted ConfigMap consists of links
 		if errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()) {
 			continue
 		}

@@ -185,8 +185,8 @@ func TestAnEditThatChangesWhatAModelIsIsRefused(t *testing.T) {
 	f.await("b one")
 }
 
-// An object can move to another file. In whatever order the two edits come, the object is refused
-// only while both files define it.
+// An object can move to another file. It is rejected only while both files define it, in any order
+// of the two edits.
 func TestAnObjectMovesBetweenFiles(t *testing.T) {
 	f := follow(t, t.TempDir())
 	f.write("one.yaml", pool+"---\n"+route("a"))

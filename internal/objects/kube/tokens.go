@@ -28,15 +28,15 @@ type EngineTokens struct {
 	faults map[string]string // last logged error of each unreadable Secret
 }
 
-// NewEngineTokens returns EngineTokens of which none is named yet, as a user of Secrets.
+// NewEngineTokens returns EngineTokens without any Secret, as a user of Secrets.
 func NewEngineTokens(secrets *ByName, tokens *engineclient.Tokens, log *slog.Logger) *EngineTokens {
 	t := &EngineTokens{secrets: secrets, tokens: tokens, log: log, faults: make(map[string]string)}
 	secrets.Add(t)
 	return t
 }
 
-// Name says which Secrets are named from now on. It returns when those that were not named before
-// have been read, or a second later: nobody is to be reached without a token that there is.
+// Name sets which Secrets are used from now on. It returns when the new ones have been read, or
+// after a second, so that engines are not called without an existing token.
 func (t *EngineTokens) Name(ctx context.Context, all []objects.Secret) {
 	t.mu.Lock()
 	fresh := slices.DeleteFunc(slices.Clone(all), func(is objects.Secret) bool { return t.names(is.Ref()) })
@@ -82,8 +82,8 @@ func (t *EngineTokens) Take(name objects.Name, data map[string][]byte, err error
 	}
 }
 
-// take keeps what was read of a token, and tells of a fault when it begins and when it ends. The
-// caller holds mu.
+// take stores what was read of a token. It logs the start and the end of a fault. The caller holds
+// mu.
 func (t *EngineTokens) take(is objects.Secret, data map[string][]byte, err error) {
 	ref := is.Ref()
 	log := t.log.With("secret", is.Name.String(), "key", is.Key)

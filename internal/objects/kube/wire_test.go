@@ -54,7 +54,7 @@ func (w *wire) cut() {
 	}
 }
 
-// mend carries what comes from now on.
+// mend restores the connection for everything that is sent from now on.
 func (w *wire) mend() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

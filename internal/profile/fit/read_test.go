@@ -79,7 +79,7 @@ func TestReadPublishedColumns(t *testing.T) {
 	}
 }
 
-// An error says where it is and what to write.
+// Errors contain the file, the line and what to write.
 func TestFaultsOfFiles(t *testing.T) {
 	published := "prompt_size,batch_size,token_size,prompt_time,token_time,e2e_time\n"
 	for _, c := range []struct{ text, want string }{

@@ -99,7 +99,7 @@ const (
 	perSequence
 	perKVToken
 	prefill // both terms per token, and the floor
-	with    // extra time of a step with a prompt, whatever the prompt's length, in units of Learner.unit
+	with    // extra time of a step with a prompt of any length, in units of Learner.unit
 	terms
 )
 

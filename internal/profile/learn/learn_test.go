@@ -130,7 +130,7 @@ func TestRowByRowIsAllAtOnce(t *testing.T) {
 				weights[i] *= keep
 			}
 			latest = at
-			// The row's weight, from what it added.
+			// This is the row's weight, computed from what the row added.
 			weight := (l.matrix[base][base] - keep*was) * is.seconds * is.seconds / (is.terms[base] * is.terms[base])
 			if weight > is.weight*(1+1e-6) || !(weight > 0) {
 				t.Fatalf("row %d of weight %g counts %g", n, is.weight, weight)

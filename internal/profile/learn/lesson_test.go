@@ -96,7 +96,8 @@ func TestALessonIsAllThatIsKnown(t *testing.T) {
 	}
 }
 
-// A Learner that knows as much takes nothing, and one that knows less takes what it lacks.
+// A Learner that has at least as much data ignores a Lesson, and one with less data adopts what it
+// lacks.
 func TestWhoTakesALesson(t *testing.T) {
 	l, _, _ := taught(t, 300, [terms]float64{2, 2, 2, 2})
 	is, _ := l.Teach()
@@ -185,7 +186,7 @@ func TestLessonsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Whatever a Lesson contains, the Learner that takes it has a usable profile.
+// After a Learner has adopted any Lesson, its profile is usable.
 func FuzzALesson(f *testing.F) {
 	f.Add(uint64(1), 3, 1e9)
 	f.Fuzz(func(t *testing.T, seed uint64, field int, value float64) {

@@ -34,7 +34,7 @@ const (
 	latest = 300
 )
 
-// loads is what is known of load times and frontend overhead.
+// loads has what was learned about load times and frontend overhead.
 type loads struct {
 	late [places]ring
 	// The learned values in seconds; made says that there are any.

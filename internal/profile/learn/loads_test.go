@@ -26,7 +26,7 @@ func begin(l *learn.Learner, n int, slot, load float64, more func() float64) {
 	}
 }
 
-// Load times are learned whatever was configured, even if all first tokens are later than
+// Load times are learned for every configured profile, even if all first tokens are later than
 // predicted, and some much later.
 func TestLoadsAreLearned(t *testing.T) {
 	for _, prior := range []profile.Profile{saying(0, 0), saying(0.02, 0.25), saying(0.2, 2.5), saying(30, 0)} {
@@ -50,8 +50,8 @@ func TestLoadsAreLearned(t *testing.T) {
 	}
 }
 
-// The frontend overhead is how late requests without a load are, whatever was configured. Before
-// there are any, the configured value applies. It is never negative.
+// The frontend overhead is the delay of requests without a load, for every configured profile.
+// Before there are such requests, the configured value applies. It is never negative.
 func TestTheIntakeIsLearned(t *testing.T) {
 	for _, said := range []float64{0, 0.01, 3} {
 		p := large

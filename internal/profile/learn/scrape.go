@@ -235,7 +235,7 @@ func (l *Learner) step(i *interval) (r row, ok bool) {
 	return r, r.seconds > 0
 }
 
-// steps is what is known of an interval's steps.
+// steps has what is known about the steps of an interval.
 type steps struct {
 	sequences float64 // decoding sequences, averaged over time
 	batch     float64 // and averaged over steps

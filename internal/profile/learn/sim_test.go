@@ -186,8 +186,8 @@ func TestLongPrompts(t *testing.T) {
 	}
 }
 
-// Whatever profile is configured, the learned one matches the engines and becomes trusted, under
-// light and heavy load. An engine slower than its kind is recognized.
+// The learned profile matches the engines and becomes trusted, for every configured profile and
+// under light and heavy load. An engine slower than its kind is recognized.
 func TestWhatIsLearnedIsSo(t *testing.T) {
 	for _, prior := range []struct {
 		name    string
