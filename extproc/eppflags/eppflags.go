@@ -56,11 +56,15 @@ var Flags = []Flag{
 	same("drain-timeout", ""),
 	same("kubeconfig", ""),
 	{Name: "v", Becomes: "log-level", Because: "4 and above means `debug`, less means `info`", translate: verbosity},
-	{Name: "zap-log-level", Becomes: "log-level", Because: "`panic` means `error`; a number means the same as with `-v` and overrides it",
-		translate: zapLevel},
+	{
+		Name: "zap-log-level", Becomes: "log-level", Because: "`panic` means `error`; a number means the same as with `-v` and overrides it",
+		translate: zapLevel,
+	},
 	{Name: "refresh-metrics-interval", Becomes: "scrape-interval", Because: "the interval at which extproc scrapes the load of each engine"},
-	{Name: "metrics-staleness-threshold", Becomes: "stale-after",
-		Because: "after this time without an answer, an endpoint gets requests only if no other can serve them"},
+	{
+		Name: "metrics-staleness-threshold", Becomes: "stale-after",
+		Because: "after this time without an answer, an endpoint gets requests only if no other can serve them",
+	},
 	{
 		Name: "model-server-metrics-scheme", Becomes: "engine-tls",
 		Because:   "`https` connects to engines over TLS without verifying certificates, unless `--engine-ca-file` or the next flag is set",

@@ -61,8 +61,10 @@ func read(args ...string) string {
 func TestFlagsOfOtherPickers(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"--pool-name llama --grpc-port 9002", "grpc-port=9002; pool-name=llama"},
-		{"--poolName=llama --grpcHealthPort 9003 --secureServing --configFile /x",
-			"grpc-health-port=9003; pool-name=llama; secure-serving=true; ignored --config-file"},
+		{
+			"--poolName=llama --grpcHealthPort 9003 --secureServing --configFile /x",
+			"grpc-health-port=9003; pool-name=llama; secure-serving=true; ignored --config-file",
+		},
 		{"-v 4", "log-level=debug; log-level by --v"},
 		{"-v=4", "log-level=debug; log-level by --v"},
 		{"-v4", "log-level=debug; log-level by --v"},
@@ -74,10 +76,14 @@ func TestFlagsOfOtherPickers(t *testing.T) {
 		{"--zap-log-level=panic", "log-level=error; log-level by --zap-log-level"},
 		{"--zap-log-level loud", `error: --zap-log-level: want debug, info, error, panic or a number, not "loud"`},
 		{"-v 4 --log-level warn", "log-level=warn"},
-		{"--refresh-metrics-interval 5s --metrics-staleness-threshold=30s",
-			"scrape-interval=5s; stale-after=30s; scrape-interval by --refresh-metrics-interval; stale-after by --metrics-staleness-threshold"},
-		{"--refresh-metrics-interval soon",
-			`error: --refresh-metrics-interval: invalid argument "soon" for "--scrape-interval" flag: time: invalid duration "soon"`},
+		{
+			"--refresh-metrics-interval 5s --metrics-staleness-threshold=30s",
+			"scrape-interval=5s; stale-after=30s; scrape-interval by --refresh-metrics-interval; stale-after by --metrics-staleness-threshold",
+		},
+		{
+			"--refresh-metrics-interval soon",
+			`error: --refresh-metrics-interval: invalid argument "soon" for "--scrape-interval" flag: time: invalid duration "soon"`,
+		},
 		{"--model-server-metrics-scheme http", "engine-tls=false; engine-tls by --model-server-metrics-scheme"},
 		{
 			"--model-server-metrics-scheme https",
@@ -87,16 +93,20 @@ func TestFlagsOfOtherPickers(t *testing.T) {
 			"--model-server-metrics-scheme https --model-server-metrics-https-insecure-skip-verify=false",
 			"engine-insecure-skip-verify=false; engine-tls=true; engine-insecure-skip-verify by --model-server-metrics-scheme; engine-tls by --model-server-metrics-scheme",
 		},
-		{"--model-server-metrics-scheme https --engine-ca-file x",
-			"engine-ca-file=x; engine-tls=true; engine-tls by --model-server-metrics-scheme"},
+		{
+			"--model-server-metrics-scheme https --engine-ca-file x",
+			"engine-ca-file=x; engine-tls=true; engine-tls by --model-server-metrics-scheme",
+		},
 		{"--model-server-metrics-https-insecure-skip-verify --engine-tls", "engine-tls=true"},
 		{"--model-server-metrics-scheme ftp", `error: --model-server-metrics-scheme: want http or https, not "ftp"`},
 		{"--tracing --enable-pprof=false --ha-enable-leader-election", "ignored --ha-enable-leader-election --tracing --enable-pprof"},
 		{"--tracing false --zap-devel true --pool-name x", "pool-name=x; ignored --tracing --zap-devel"},
 		{"--secure-serving false", "secure-serving=true; false"}, // extproc rejects the separate value
 		{"--zap-encoder json --tracing 1", "ignored --tracing --zap-encoder; 1"},
-		{"--config-text kind:EndpointPickerConfig --lora-info-metric= --pool-name x",
-			"pool-name=x; ignored --config-text --lora-info-metric"},
+		{
+			"--config-text kind:EndpointPickerConfig --lora-info-metric= --pool-name x",
+			"pool-name=x; ignored --config-text --lora-info-metric",
+		},
 		{"--endpoint-selector app=x", "error: unknown flag: --endpoint-selector"},
 		{"--Pool-name x", "error: unknown flag: --Pool-name"},
 		{"--nonsense", "error: unknown flag: --nonsense"},
