@@ -58,7 +58,7 @@ func TestEnvoyItselfAcceptsTheConfigurations(t *testing.T) {
 			ok             bool
 		}{
 			{"what it is", "", "", true},
-			// The protos cannot say all: these are faults to Envoy alone.
+			// Only Envoy itself detects these faults; the protos permit them.
 			{"with a command that does not exist", "%PATH(NQ):256%", "%NO_SUCH_COMMAND%", false},
 			{"with a fault in its program", "if status ==", "if if status ==", false},
 		} {
@@ -76,8 +76,7 @@ func TestEnvoyItselfAcceptsTheConfigurations(t *testing.T) {
 	}
 }
 
-// What differs between the configurations is what the one is for that the other is not: all else is
-// edited in both.
+// The configurations differ only in what each is for. Everything else must be edited in both.
 func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 	rest := make(map[string]any)
 	for _, path := range []string{envoyYAML, originalDstYAML} {
@@ -86,7 +85,7 @@ func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 			t.Fatal(err)
 		}
 		resources := root["static_resources"].(map[string]any)
-		for _, i := range []int{0, 2} { // to endpoints: of gRPC calls, and of all else
+		for _, i := range []int{0, 2} { // the clusters of endpoints: for gRPC calls, and for other requests
 			cluster := resources["clusters"].([]any)[i].(map[string]any)
 			for _, key := range []string{
 				"type", "eds_cluster_config", "load_balancing_policy", "lb_policy", "cleanup_interval",
@@ -96,7 +95,7 @@ func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 			}
 		}
 		listener := resources["listeners"].([]any)[0].(map[string]any)
-		listener["additional_addresses"] = listener["additional_addresses"].([]any)[:2] // without that of the inner server
+		listener["additional_addresses"] = listener["additional_addresses"].([]any)[:2] // without the address of the relay
 		hcm := listener["filter_chains"].([]any)[0].(map[string]any)["filters"].([]any)[0].(map[string]any)["typed_config"].(map[string]any)
 		routes := hcm["route_config"].(map[string]any)["virtual_hosts"].([]any)[0].(map[string]any)["routes"].([]any)
 		differing := 0
@@ -109,7 +108,7 @@ func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 		for _, f := range hcm["http_filters"].([]any) {
 			config := f.(map[string]any)["typed_config"].(map[string]any)
 			if service, ok := config["grpc_service"].(map[string]any); ok {
-				delete(service, "initial_metadata") // which says where that is
+				delete(service, "initial_metadata") // it names the socket of the relay
 			}
 		}
 		if differing != 5 {

@@ -40,15 +40,15 @@ import (
 	"github.com/headgate/headgate/test/protos"
 )
 
-// check decodes a bootstrap strictly and validates it, the inside of every Any too. It returns how
-// many messages were inside an Any.
+// check decodes a bootstrap strictly and validates it, including the content of every Any. It
+// returns the number of messages in an Any.
 func check(text []byte) (int, error) {
 	asJSON, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
 		return 0, err
 	}
 	var b bootstrapv3.Bootstrap
-	if err := protojson.Unmarshal(asJSON, &b); err != nil { // refuses what the protos do not have
+	if err := protojson.Unmarshal(asJSON, &b); err != nil { // rejects fields that the protos do not have
 		return 0, err
 	}
 	return protos.Validate(b.ProtoReflect())
@@ -194,13 +194,12 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 	}
 }
 
-// longestPrefill is how long an engine may be silent about a request that it has: 128,000 tokens at
-// 600 a second, which a 70B model on one GPU with a queue before it needs, and no more than a
-// client would wait for.
+// longestPrefill is how long an engine may be silent about a request: 128,000 tokens at 600 per
+// second, as on a 70B model on one GPU with a queue. Clients would hardly wait longer.
 const longestPrefill = 240 * time.Second
 
-// The longest wait for a model is what Envoy waits for extproc, and what may follow it ends before
-// Envoy calls it silence.
+// Envoy waits for extproc as long as a request may wait for its model. Its idle timeout does not
+// end the prefill that follows.
 func TestARequestMayWaitForItsModelAsLongAsExtprocLetsIt(t *testing.T) {
 	for _, path := range []string{envoyYAML, originalDstYAML} {
 		asked := func(setting string) (all []time.Duration) {
@@ -228,9 +227,9 @@ func TestARequestMayWaitForItsModelAsLongAsExtprocLetsIt(t *testing.T) {
 	}
 }
 
-// Servers of gRPC take a ping every five minutes on a connection where they send nothing, and end
-// one with more (grpc-go's EnforcementPolicy.MinTime, and
-// GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS of the others).
+// gRPC servers permit a ping every five minutes on an idle connection and close connections with
+// more (EnforcementPolicy.MinTime in grpc-go, and
+// GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS in others).
 func TestPingsDoNotEndConnectionsOfCalls(t *testing.T) {
 	for _, path := range []string{envoyYAML, originalDstYAML} {
 		asJSON, err := yaml.YAMLToJSONStrict(text(t, path))

@@ -26,7 +26,7 @@ func (f *predicting) Pick(now float64, r *Request) int {
 	for _, token := range r.Prompt {
 		h.Token(token)
 	}
-	all := f.prefixes.Cached(h.Blocks(), nil) // without what others may have sent
+	all := f.prefixes.Cached(h.Blocks(), nil) // without requests that other pickers may have sent
 	to, cached := f.headgate.Pick(now, r), 0
 	for _, e := range f.view.Snapshot.Pools[objects.EndpointsPool.String()].Endpoints {
 		if f.numbers[e.Address] == to && e.Number < len(all) {
@@ -37,8 +37,8 @@ func (f *predicting) Pick(now float64, r *Request) int {
 	return to
 }
 
-// predicted runs requests through one extproc, and returns what engines found cached of each, and
-// what was predicted.
+// predicted runs requests through one extproc. For each it returns the cached tokens in the engine
+// and the prediction.
 func predicted(t *testing.T, f Fleet, requests iter.Seq[Request]) (cached, predicted []int) {
 	t.Helper()
 	p := &predicting{}

@@ -20,7 +20,7 @@ func TestDynamosExample(t *testing.T) {
 		}
 	}
 	p := &indexed{tracker: three(t), cost: dynamoCost, cached: func(int, *Request) int { return 0 }}
-	for i, worker := range []struct{ prefill, decode int }{{7, 9}, {4, 4}, {1, 8}} { // and one of the request's own
+	for i, worker := range []struct{ prefill, decode int }{{7, 9}, {4, 4}, {1, 8}} { // plus one block of the request itself
 		p.at[i].prefill[&Request{}], p.at[i].decode[&Request{}] = worker.prefill*blockTokens, worker.decode
 	}
 	r := &Request{Prompt: make([]uint32, blockTokens)}
@@ -221,7 +221,7 @@ func TestLots(t *testing.T) {
 	}
 }
 
-// A picker sends a prompt again to where its prefix was sent.
+// A picker sends a prompt to the endpoint to which it sent a prompt with the same prefix.
 func TestPromptsAreRemembered(t *testing.T) {
 	prompt := make([]uint32, 4*scoredBlock)
 	for i := range prompt {

@@ -45,8 +45,8 @@ func loaded(f *Fleet, endpoint int) (models []int) {
 	return models
 }
 
-// A full endpoint rejects requests while its oldest entry is younger than 100 s; later the oldest
-// is evicted. One that is not full accepts all.
+// A full endpoint rejects requests while its oldest entry is younger than 100 s. Later it evicts
+// the oldest entry. An endpoint with free room accepts all.
 func TestMeshChurn(t *testing.T) {
 	f, _ := mesh(t, 1, 8)
 	ask(f, 1, 0, 1, 2, 3, 4, 5, 6)

@@ -92,7 +92,7 @@ func TestCoarseByHand(t *testing.T) {
 		}
 	}
 	p := fork()
-	p.Stages[1].Hardware[0].Batches = []int{1} // bounds our own plans
+	p.Stages[1].Hardware[0].Batches = []int{1} // limits our own plans
 	if is, _ := Coarse(p, 1, true); is.Batch != 2 {
 		t.Errorf("batches are of %d", is.Batch)
 	}

@@ -12,7 +12,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func at(second float64) time.Time { return noon.Add(time.Duration(second * float64(time.Second))) }
 
-// fleet is what extproc says of healthy endpoints at these addresses.
+// fleet returns what extproc reports about healthy endpoints at these addresses.
 func fleet(second float64, addresses ...string) *extprocReading {
 	r := &extprocReading{at: at(second), started: engine.Known(1)}
 	for _, a := range addresses {
@@ -21,7 +21,7 @@ func fleet(second float64, addresses ...string) *extprocReading {
 	return r
 }
 
-// vllm is what an engine says whose counters stand there.
+// vllm returns the metrics of an engine whose counters have these values.
 func vllm(second, requests, tokens float64) engineReading {
 	return engineReading{
 		at: at(second), load: engine.Load{Running: engine.Known(3), Waiting: engine.Known(1), Started: engine.Known(100)},
@@ -37,7 +37,7 @@ func engines(of ...any) map[string]engineReading {
 	return all
 }
 
-// Each case is what was read second by second, and the last line, without its time.
+// Each case has the readings of consecutive seconds, and the last printed line without its time.
 func TestALine(t *testing.T) {
 	restarted := vllm(2, 3, 30)
 	restarted.load.Started = engine.Known(200)

@@ -104,7 +104,7 @@ func TestARefusedEditIsTold(t *testing.T) {
 	}
 }
 
-// A pod of one endpoint is shown by its name, anything else by its address.
+// A pod with one endpoint is shown by its name, any other endpoint by its address.
 func TestNamesOfEndpoints(t *testing.T) {
 	folder := t.TempDir()
 	text := `apiVersion: v1

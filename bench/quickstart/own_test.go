@@ -113,7 +113,7 @@ func TestWhatAServerLacksIsSaid(t *testing.T) {
 		t.Cleanup(s.Close)
 		return s.Listener.Addr().String()
 	}
-	const closed = "127.0.0.1:1" // a port that nothing else gets by chance
+	const closed = "127.0.0.1:1" // no server listens at this port
 	for server, want := range map[string]string{
 		serve(200, `{"data":[{"id":"a","parent":"b"},{"id":"b"}]}`): "",
 		serve(200, `{"data":[]}`):                                   "it lists no model",
@@ -136,7 +136,7 @@ func TestWhatAServerLacksIsSaid(t *testing.T) {
 	}
 }
 
-// Where a name has two loopback addresses, the server's is taken.
+// If a name has two loopback addresses, the one at which the server listens is used.
 func TestLocalhostIsWhereTheServerIs(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

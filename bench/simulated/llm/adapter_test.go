@@ -67,7 +67,7 @@ func TestAdaptersOfTheConfigurationAreThereAtTheStart(t *testing.T) {
 	}
 }
 
-// A third adapter waits while two have requests, and no metric shows whom it waits for.
+// A third adapter waits while two others have requests, and no metric shows which one it waits for.
 func TestAThirdAdapterStarvesAndIsInvisible(t *testing.T) {
 	adapters := []Adapter{{"a1", "sim:"}, {"a2", "sim:"}, {"a3", "sim:"}}
 	inWorld(t, Config{Profile: slow(), Adapters: adapters}, func(w *world) {
@@ -133,7 +133,7 @@ func TestUnloadingTakesTheNameAndLetsRequestsFinish(t *testing.T) {
 		if a := <-done; a.status != http.StatusOK || a.get("usage.completion_tokens").Int() != 20 {
 			t.Errorf("the request that ran: %d %s", a.status, a.body)
 		}
-		// The weights are still where they were.
+		// The weights are still in their slot.
 		w.wantMetrics("sim:slots_used{", "1.0")
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// BenchmarkRequests is whole requests over TCP against an engine whose steps take no time, clients
-// and engine on the same cores: what the server costs.
+// BenchmarkRequests measures the cost of the server: whole requests over TCP to an engine whose
+// steps take no time. Clients and engine share the cores.
 //
 //	go test ./bench/simulated/llm -run xxx -bench Requests -benchtime 3s
 func BenchmarkRequests(b *testing.B) {

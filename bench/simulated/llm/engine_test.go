@@ -68,7 +68,7 @@ func TestTheKeyIsAskedForUnderV1Only(t *testing.T) {
 		if a := w.do("GET /v1/models", "", "Authorization", "Bearer sek"); a.status != http.StatusOK {
 			t.Errorf("with the key: %d", a.status)
 		}
-		// A gateway must let none of these through but /tokenize, and that where its model is.
+		// A gateway must block all of these paths except /tokenize, which it routes by the model.
 		for path, body := range map[string]string{
 			"/invocations": ask4("", 1), "/adapters": `{"name":"x","src":"sim:"}`, "/tokenize": `{"prompt":"x"}`,
 		} {

@@ -56,7 +56,7 @@ func TestFaultsOfOneRequest(t *testing.T) {
 		if a.status != http.StatusServiceUnavailable || a.get("error.code").Int() != 503 {
 			t.Errorf("%d %s", a.status, a.body)
 		}
-		// Any path can be asked to fail, and a fault that is none is said to be.
+		// The fault header works on any path, and an invalid fault is an error.
 		if a = w.do("GET /health", "", FaultHeader, "status=500"); a.status != http.StatusInternalServerError {
 			t.Errorf("/health: %d", a.status)
 		}

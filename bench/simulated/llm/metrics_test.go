@@ -53,8 +53,8 @@ func parseMetrics(t *testing.T, text string) map[string]*dto.MetricFamily {
 	return families
 }
 
-// described is what must be the same of a family: its type, its help, the sets of labels that its
-// series have, and the bounds of its histograms.
+// described has the properties of a metric family that must match: type, help, label sets of its
+// series, and histogram buckets.
 type described struct {
 	Kind, Help string
 	Labels     []string
@@ -146,8 +146,8 @@ func leftOut(name string) bool {
 	return false
 }
 
-// What the page says of times and tokens is what the step model has counted, so that who learns
-// from either learns the same.
+// Times and tokens on the metrics page equal the counts of the step model, so both teach a learner
+// the same.
 func TestTotalsAreTheStepModels(t *testing.T) {
 	inWorld(t, recordedServer(makeModels(t)), func(w *world) {
 		for n := range 5 {

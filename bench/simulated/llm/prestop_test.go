@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A hook asks again while control cannot say, and takes what else it says for an answer.
+// A hook retries while control is unavailable, and ends with any other answer of control.
 func TestAHookAsksUntilControlSays(t *testing.T) {
 	for name, c := range map[string]struct {
 		codes []int

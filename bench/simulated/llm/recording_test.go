@@ -23,11 +23,11 @@ const recordings = "../../testdata/vllm-0.32/"
 // 0.32.0 did.
 type difference struct{ file, name, aspect, why string }
 
-// differences is all of them: the test fails on one that is not here, and on a row that is no
-// difference any more.
+// differences lists all differences from the recordings. The test fails if one is missing here, and
+// if one of them no longer exists.
 //
-// Not compared are the headers date, server, vary and content-length, texts that the model makes,
-// ids and times.
+// It does not compare the headers date, server, vary and content-length, generated texts, ids and
+// times.
 var differences = []difference{
 	{"err", "prompt too long", "body", tokensAreShort},
 	{"err", "prompt too long, stream", "body", tokensAreShort},
@@ -120,8 +120,8 @@ func readRecording(t *testing.T, file string) []recorded {
 			}
 			r.header[key] = value
 		}
-		// A body is one line, or a stream of events; what else stands there is the remark of
-		// whoever recorded it.
+		// A body is one line or a stream of events. Other lines are remarks of the person who
+		// recorded it.
 		if len(lines) > 0 && strings.HasPrefix(lines[0], "data: ") {
 			r.answer = strings.Join(lines, "\n")
 		} else if len(lines) > 0 {
@@ -166,8 +166,8 @@ func recordedServer(models string) Config {
 	return c
 }
 
-// makeModels makes the folders that the recordings name: five adapters, one of too large a rank,
-// and the base model.
+// makeModels creates the directories that the recordings use: five adapters, one of which has too
+// high a rank, and the base model.
 func makeModels(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "models")
@@ -245,8 +245,7 @@ func (w *world) queueRequests(ctx context.Context, n int) {
 	synctest.Wait()
 }
 
-// compare replays a recorded request and returns what differs, with both sides in place of the
-// reason.
+// compare replays a recorded request and returns the differences, with both values as the reason.
 func (w *world) compare(r recorded, models string) (found []difference) {
 	differs := func(aspect, was, is string) {
 		if was != is {
@@ -292,9 +291,8 @@ var (
 func anyNumber(text string) string { return numbers.ReplaceAllString(text, "N") }
 func anyID(text string) string     { return ids.ReplaceAllString(text, "ID") }
 
-// bodyShape is what of a body must be the same: all of an error and of plain text, the shape of
-// other JSON, and the shapes of a stream's chunks, where many of the same shape in a row count as
-// one.
+// bodyShape returns the part of a body that must match: errors and plain text completely, otherwise
+// the shape of the JSON. In a stream, consecutive chunks of the same shape count once.
 func bodyShape(body string) string {
 	body = strings.TrimSpace(body)
 	if strings.HasPrefix(body, "data: ") {
@@ -316,7 +314,7 @@ func bodyShape(body string) string {
 	return shape(v)
 }
 
-// shape is the keys and the types of JSON: those of an array are the ones that its elements have.
+// shape returns the keys and types of JSON; an array has the types of its elements.
 func shape(v any) string {
 	switch v := v.(type) {
 	case map[string]any:

@@ -11,7 +11,8 @@ import (
 	"github.com/headgate/headgate/test/pipenet"
 )
 
-// Without a shutdown timeout a stopped vLLM is silent: requests in flight neither go on nor end.
+// Without a shutdown timeout a stopped vLLM is silent: requests in flight make no progress and do
+// not end.
 func TestStoppedWithoutTimeoutRequestsHangUntilTheirClientsLeave(t *testing.T) {
 	inWorld(t, Config{Profile: slow()}, func(w *world) {
 		ctx, leave := context.WithCancel(context.Background())
@@ -157,7 +158,7 @@ func TestStoppedWithTimeoutWhatIsLeftIsCutOff(t *testing.T) {
 	})
 }
 
-// Handler alone, with a caller's own server, stops in the same way.
+// A Handler in the caller's own HTTP server stops in the same way.
 func TestRunDrivesAHandlerThatOthersServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := New(Config{Profile: slow()})

@@ -23,7 +23,7 @@ type world struct {
 	server *Server
 	client *http.Client
 	stop   context.CancelFunc
-	over   chan error // what Run returned
+	over   chan error // the result of Run
 	start  time.Time
 }
 
@@ -131,7 +131,7 @@ func (w *world) post(path, body string, headers ...string) answer {
 	return w.do("POST "+path, body, headers...)
 }
 
-// open begins a request whose answer the test reads by itself.
+// open sends a request and returns the response unread.
 func (w *world) open(ctx context.Context, path, body string, headers ...string) *http.Response {
 	w.Helper()
 	resp, err := w.send(ctx, "POST "+path, body, headers...)
@@ -141,7 +141,7 @@ func (w *world) open(ctx context.Context, path, body string, headers ...string) 
 	return resp
 }
 
-// metric reads a sample from /metrics: the one whose name and labels begin with series.
+// metric returns the sample of /metrics whose name and labels begin with series.
 func (w *world) metric(series string) string {
 	w.Helper()
 	for line := range strings.SplitSeq(w.do("GET /metrics", "").body, "\n") {
