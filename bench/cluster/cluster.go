@@ -10,7 +10,7 @@
 //
 //	bench cluster up      builds images and starts a process in new namespaces (start.go)
 //	  └ init              inside: joins cgroups, reaps orphans (init.go)
-//	      └ node          mounts, the network, then the programs of Kubernetes (node.go, mounts.go, run.go)
+//	      └ node          mounts, the network, then Kubernetes (node.go, mounts.go, run.go)
 package cluster
 
 import (

@@ -74,9 +74,10 @@ func (f *foreign) Process(stream extprocv3.ExternalProcessor_ProcessServer) erro
 				mutation.SetHeaders = append(mutation.SetHeaders, set(h.GetKey(), string(h.GetRawValue())))
 			}
 			mutation.SetHeaders = append(mutation.SetHeaders, set("transfer-encoding", "chunked"), set("x-from-picker", served))
-			out = []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{
-				Response: &extprocv3.CommonResponse{HeaderMutation: mutation},
-			}}}}
+			out = []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ResponseHeaders{
+				ResponseHeaders: &extprocv3.HeadersResponse{
+					Response: &extprocv3.CommonResponse{HeaderMutation: mutation},
+				}}}}
 		}
 		for _, m := range out {
 			if err := stream.Send(m); err != nil {
@@ -97,10 +98,11 @@ func set(key, value string) *corev3.HeaderValueOption {
 func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingResponse {
 	what := headers["x-what"]
 	if headers["x-do"] == "refuse" {
-		return []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status: &typev3.HttpStatus{Code: typev3.StatusCode_TooManyRequests}, Body: []byte(what),
-			Headers: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{set("retry-after", "7")}},
-		}}}}
+		return []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
+			ImmediateResponse: &extprocv3.ImmediateResponse{
+				Status: &typev3.HttpStatus{Code: typev3.StatusCode_TooManyRequests}, Body: []byte(what),
+				Headers: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{set("retry-after", "7")}},
+			}}}}
 	}
 	common := &extprocv3.CommonResponse{
 		ClearRouteCache: true,
@@ -108,7 +110,8 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 			set("x-by-picker", "1"), set("host", "elsewhere.test"), set(":path", "/metrics"), set(wire.PoolHeader, what),
 		}},
 	}
-	m := &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: common}}}
+	m := &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{
+		RequestHeaders: &extprocv3.HeadersResponse{Response: common}}}
 	if headers["x-do"] == "pick" {
 		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, set(wire.DestinationHeader, what))
 		lb, _ := structpb.NewStruct(map[string]any{wire.DestinationHeader: what})
@@ -119,12 +122,14 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 		return all
 	}
 	return append(all,
-		&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
-			BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{StreamedResponse: &extprocv3.StreamedBodyResponse{
-				Body:        body,
-				EndOfStream: true,
-			}}},
-		}}}})
+		&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{
+			RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
+				BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
+					StreamedResponse: &extprocv3.StreamedBodyResponse{
+						Body:        body,
+						EndOfStream: true,
+					}}},
+			}}}})
 }
 
 // Envoy passes a picker's responses on to clients unchanged. It uses a picked endpoint only if the

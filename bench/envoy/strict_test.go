@@ -250,8 +250,8 @@ func TestPingsDoNotEndConnectionsOfCalls(t *testing.T) {
 				t.Fatal(err)
 			}
 			found = true
-			if is := options.GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetConnectionKeepalive().GetInterval().AsDuration(); is > 0 &&
-				is < 5*time.Minute {
+			keepalive := options.GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetConnectionKeepalive()
+			if is := keepalive.GetInterval().AsDuration(); is > 0 && is < 5*time.Minute {
 				t.Errorf("%s: a ping every %v", path, is)
 			}
 		}

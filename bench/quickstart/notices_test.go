@@ -18,11 +18,16 @@ import (
 )
 
 func TestWhatIsSaidOfObjects(t *testing.T) {
+	const at = `{"time":"2026-01-02T12:00:00Z","level":`
 	for record, want := range map[string]string{
-		`{"time":"2026-01-02T12:00:00Z","level":"ERROR","msg":"objects refused; keeping the last valid ones of this file","fault":"objects/a.yaml:3: LLMRoute default/x: spec.backendRefs:\n Required value"}`: "objects refused; keeping the last valid ones of this file: objects/a.yaml:3: LLMRoute default/x: spec.backendRefs:  Required value",
-		`{"time":"2026-01-02T12:00:00Z","level":"INFO","msg":"objects read","file":"objects/a.yaml","objects":4}`:                                                                                              "objects read: objects/a.yaml, 4 in it",
-		`{"time":"2026-01-02T12:00:00Z","level":"WARN","msg":"objects have a problem","problem":"EndpointList default/a: nothing uses it"}`:                                                                    "objects have a problem: EndpointList default/a: nothing uses it",
-		`{"time":"2026-01-02T12:00:00Z","level":"WARN","msg":"endpoint does not answer","endpoint":"a:1"}`:                                                                                                     "",
+		at + `"ERROR","msg":"objects refused; keeping the last valid ones of this file",` +
+			`"fault":"objects/a.yaml:3: LLMRoute default/x: spec.backendRefs:\n Required value"}`: "" +
+			"objects refused; keeping the last valid ones of this file: " +
+			"objects/a.yaml:3: LLMRoute default/x: spec.backendRefs:  Required value",
+		at + `"INFO","msg":"objects read","file":"objects/a.yaml","objects":4}`: "objects read: objects/a.yaml, 4 in it",
+		at + `"WARN","msg":"objects have a problem","problem":"EndpointList default/a: nothing uses it"}`: "" +
+			"objects have a problem: EndpointList default/a: nothing uses it",
+		at + `"WARN","msg":"endpoint does not answer","endpoint":"a:1"}`: "",
 		`extproc: not a record`: "",
 	} {
 		got := notice([]byte(record + "\n"))

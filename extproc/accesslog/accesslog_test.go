@@ -121,9 +121,10 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 		common.UpstreamRequestAttemptCount = l.attempts
 		common.UpstreamRemoteAddress = nil
 		if host, _, found := strings.Cut(l.served, ":"); found {
-			common.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-				Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 80},
-			}}}
+			common.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{
+				SocketAddress: &corev3.SocketAddress{
+					Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 80},
+				}}}
 		}
 		if strings.HasPrefix(l.served, "/") {
 			common.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: l.served}}}
@@ -198,9 +199,10 @@ func TestALoadReportAndWhatMakesNoSense(t *testing.T) {
 	usage.Fields["load"] = structpb.NewStringValue("TEXT named_metrics.num_requests_waiting=3.0, named_metrics.kv_cache_usage_perc=0.5")
 	usage.Fields["prompt"] = structpb.NewStringValue("many")
 	entry.CommonProperties.CustomTags["first_body_us"] = "-"
-	entry.CommonProperties.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: "fd00::1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8000},
-	}}}
+	entry.CommonProperties.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{
+		SocketAddress: &corev3.SocketAddress{
+			Address: "fd00::1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8000},
+		}}}
 	got := accesslog.Read(entry)
 	if w := got.Load.Waiting.Or(-1); w != 3 || got.Load.KVUsage.Or(-1) != 0.5 || got.Load.Running.Or(-1) != -1 {
 		t.Errorf("the load is %+v", got.Load)

@@ -171,16 +171,16 @@ func (s *served) show(pick map[string]any, path string) extprocv3.ExternalProces
 }
 
 func asks(messages extprocv3.ExternalProcessor_ProcessClient, body []byte, end bool) {
-	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: body,
-		EndOfStream: end}}})
+	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
+		RequestBody: &extprocv3.HttpBody{Body: body, EndOfStream: end}}})
 }
 
 // answers ends a request and waits for the end of its stream.
 func answers(messages extprocv3.ExternalProcessor_ProcessClient, body []byte) error {
-	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headers(":status",
-		"200")}}})
-	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: body,
-		EndOfStream: true}}})
+	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
+		ResponseHeaders: &extprocv3.HttpHeaders{Headers: headers(":status", "200")}}})
+	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{
+		ResponseBody: &extprocv3.HttpBody{Body: body, EndOfStream: true}}})
 	_, err := messages.Recv()
 	return err
 }

@@ -214,10 +214,11 @@ func (c *call) failCall(err error, now time.Time) responses {
 	c.pending = nil
 	c.phase, c.dispatcher.sentAt = sent, now // the access log reports the call with its final status
 	out := chunks(nil, true)
-	out[0].DynamicMetadata = object(map[string]*structpb.Value{wire.PickNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
-		wire.PickRefused: structpb.NewStringValue(strconv.Itoa(int(code))),
-		wire.PickWords:   structpb.NewStringValue(url.PathEscape(words)),
-	}))})
+	out[0].DynamicMetadata = object(map[string]*structpb.Value{
+		wire.PickNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
+			wire.PickRefused: structpb.NewStringValue(strconv.Itoa(int(code))),
+			wire.PickWords:   structpb.NewStringValue(url.PathEscape(words)),
+		}))})
 	return out
 }
 

@@ -11,7 +11,8 @@ const MaxWords = 64 << 10
 
 var (
 	queueFull = []byte(`"Service Unavailable"`)
-	// shuttingDown are two messages. The second one is the response to an adapter load that the engine core still receives.
+	// shuttingDown are two messages. The second one is the response to an adapter load that the
+	// engine core still receives.
 	shuttingDown = [][]byte{[]byte("cannot schedule new futures after shutdown"), []byte("Server shutting down")}
 )
 

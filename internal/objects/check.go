@@ -20,8 +20,8 @@ const (
 	maxPorts    = 8         // GIE v1.6 InferencePool
 	maxSelector = 64        // GIE v1.6 InferencePool
 
-	// maxParents and the limits below keep an object cheap to validate for an API server. Where Gateway API has a
-	// limit, it is the same.
+	// maxParents and the limits below keep an object cheap to validate for an API server. Where
+	// Gateway API has a limit, it is the same.
 	maxParents    = 32
 	maxBackends   = 16
 	maxModels     = 128

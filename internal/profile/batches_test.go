@@ -72,7 +72,8 @@ func TestTimesByBatch(t *testing.T) {
 func TestMeanIncludesTheLastShare(t *testing.T) {
 	b := profile.NewBatches("x", profile.Batch{Size: 1, Mean: 0.13,
 		Quantiles: []profile.Quantile{{Share: 0.5, Seconds: 1}, {Share: 0.9, Seconds: 2}}})
-	// The quantiles have the mean 0.5 * 1 + 0.4 * 1.5 + 0.1 * 2 = 1.3, so they are scaled by a tenth.
+	// The quantiles have the mean 0.5 * 1 + 0.4 * 1.5 + 0.1 * 2 = 1.3, so they are scaled by a
+	// tenth.
 	for share, want := range map[float64]float64{0.1: 0.1, 0.5: 0.1, 0.7: 0.15, 0.9: 0.2, 0.95: 0.2, 1: 0.2} {
 		if got := b.Time(1, share); math.Abs(got-want) > 1e-12 {
 			t.Errorf("share %v takes %v s, want %v", share, got, want)

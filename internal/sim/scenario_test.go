@@ -12,11 +12,11 @@ import (
 
 // Each file in testdata is a sequence of commands with the engine's responses.
 //
-//	new KEY=VALUE...     an engine; keys: seqs tokens blocks size gpu host (limits), prefill floor square decode
-//	                     sequence kv load slot launch (seconds), slower (factor with adapters),
-//	                     async=yes
-//	submit NAME KEY=...  a request; keys: at, adapter, output, and prompt=[SHARED:N+]N, whose shared part is the same in
-//	                     every request that names it
+//	new KEY=VALUE...     an engine; keys: seqs tokens blocks size gpu host (limits), prefill floor
+//	                     square decode sequence kv load slot launch (seconds), slower (factor with
+//	                     adapters), async=yes
+//	submit NAME KEY=...  a request; keys: at, adapter, output, and prompt=[SHARED:N+]N, where the
+//	                     shared part is the same in every request that names it
 //	load NAME at=T       an adapter into host memory
 //	cancel NAME
 //	run [N]              N steps, or until the engine is idle

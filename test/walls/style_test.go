@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -23,20 +22,8 @@ const (
 	widestCode    = 140
 )
 
-// unclean lists the files that break the rules of style still. It may only shrink: -update removes
-// the files that keep the rules by now, and adds none.
-const unclean = "testdata/unclean.txt"
-
-var update = flag.Bool("update", false, "remove from "+unclean+" the files that keep the rules by now")
-
 func TestStyle(t *testing.T) {
-	text, err := os.ReadFile(unclean)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listed := strings.Fields(string(text))
-	var left []string
-	err = fs.WalkDir(os.DirFS(root), ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(os.DirFS(root), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -49,25 +36,13 @@ func TestStyle(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		breaches := styleOf(name, source)
-		if slices.Contains(listed, name) {
-			if len(breaches) > 0 {
-				left = append(left, name)
-			}
-			return nil
-		}
-		for _, b := range breaches {
+		for _, b := range styleOf(name, source) {
 			t.Error(b)
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile(unclean, []byte(strings.Join(append(left, ""), "\n")), 0o644); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

@@ -7,10 +7,12 @@
 // test replays every recorded request and compares status, headers and the shape of the body. It
 // deliberately differs in these points, each a row in the table of the test:
 //
-//   - It serves embeddings, rerank, score, pooling, classify and audio beside chat; a vLLM serves what its
-//     model supports. The answers of pooling and classify were not recorded: they follow the code of 0.32.0.
-//   - It has no render and token-in endpoints (403 in the recording) and none of the newer endpoints that are
-//     not inference (kv_event_sources, systemone, generative_scoring, elastic expert parallelism); 404 here.
+//   - It serves embeddings, rerank, score, pooling, classify and audio beside chat; a vLLM serves
+//     what its model supports. The answers of pooling and classify were not recorded: they follow
+//     the code of 0.32.0.
+//   - It has no render and token-in endpoints (403 in the recording) and none of the newer
+//     endpoints that are not inference (kv_event_sources, systemone, generative_scoring, elastic
+//     expert parallelism); 404 here.
 //     /v1/responses stores no responses unless Config.StoreResponses is set.
 //   - Its tokens have at most 4 bytes, so the limit in the error for long prompts differs.
 //   - It has no LoRA resolver plugin: an adapter is served after it was loaded by name.

@@ -45,7 +45,7 @@ const (
 //	reset             reset the connection without an answer
 //	reset-after=N     reset a stream after N tokens; other requests are unaffected
 //	hang              never answer
-//	idle=DURATION     reset the connection if it was idle for so long, as by an engine that closes it just then
+//	idle=DURATION     reset the connection if it was idle for this time
 //
 // Each may end with @PROBABILITY, a number from 0 to 1; the default is 1.
 func ParseFault(text string) (Fault, error) {
@@ -109,7 +109,8 @@ func parseFaults(texts []string) (faults []Fault, err error) {
 	return faults, nil
 }
 
-// applyFaults applies the faults that a random draw selects. It reports whether the request continues.
+// applyFaults applies the faults that a random draw selects. It reports whether the request
+// continues.
 func (c *call) applyFaults(faults []Fault) bool {
 	// net/http detects a client that leaves only after the body is read.
 	body, f := c.readAll()

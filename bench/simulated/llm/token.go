@@ -7,9 +7,9 @@ import (
 	"github.com/headgate/headgate/internal/hash"
 )
 
-// tokenBytes is the longest token. A token is a text of at most four bytes, packed into its id, first byte lowest. A space always
-// starts a token. So text needs no vocabulary, and a prompt that repeats an answer has the same
-// tokens: a continued conversation hits the prefix cache.
+// tokenBytes is the longest token. A token is a text of at most four bytes, packed into its id,
+// first byte lowest. A space always starts a token. So text needs no vocabulary, and a prompt that
+// repeats an answer has the same tokens: a continued conversation hits the prefix cache.
 const tokenBytes = 4
 
 // Ids that no text has, since 0xff is no byte of UTF-8: they mark the roles of a chat.

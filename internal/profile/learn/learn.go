@@ -31,10 +31,11 @@ import (
 
 // Parameters of the fit.
 const (
-	// remembers and leastRows set how fast rows are forgotten. A row's weight falls to 1/e after remembers seconds and at least leastRows rows.
+	// remembers and leastRows set how fast rows are forgotten. A row's weight falls to 1/e after
+	// remembers seconds and at least leastRows rows.
 	remembers, leastRows = 300, 500
-	// changed is the median error of rows that shows a change. Above it, the engines have changed: a row's weight then
-	// falls to 1/e after changedRows rows.
+	// changed is the median error of rows that shows a change. Above it, the engines have changed:
+	// a row's weight then falls to 1/e after changedRows rows.
 	changed, changedRows = 0.15, 30
 	// drawn is the weight of the initial profile, in rows of one term alone. It is multiplied by
 	// looser for the term with, which is often many times its configured value, and by stiffer if
@@ -66,11 +67,11 @@ const (
 const (
 	trusted, distrusted = 0.2, 0.4
 	leastTrust          = 40
-	// firstTokens and the next constants delay trust. A profile that was not configured must also have predicted the last firstTokens times to
-	// first token without a median bias above trusted. Streams report them at their end, and many
-	// engines yield many rows before that. So with fewer of them in the last firstTokensFor
-	// seconds, the profile is trusted after withoutFirst rows in fewSeconds, and without any, after
-	// noneSeconds.
+	// firstTokens and the next constants delay trust. A profile that was not configured must also
+	// have predicted the last firstTokens times to first token without a median bias above trusted.
+	// Streams report them at their end, and many engines yield many rows before that. So with fewer
+	// of them in the last firstTokensFor seconds, the profile is trusted after withoutFirst rows in
+	// fewSeconds, and without any, after noneSeconds.
 	firstTokens, withoutFirst = 20, 3 * leastTrust
 	firstTokensFor            = 600
 	noneSeconds, fewSeconds   = 30, 120
@@ -83,10 +84,10 @@ const (
 const (
 	factorFollows = 0.1
 	factorStep    = 0.5
-	// spread and alone keep random errors out of the engines' factors. These would send some engines more requests than others and cost a
-	// tenth of the goodput (bench fleet, plain). So engines count as equally fast if the standard
-	// deviation of their log factors is at most spread, except for an engine whose own log factor
-	// is above alone.
+	// spread and alone keep random errors out of the engines' factors. These would send some
+	// engines more requests than others and cost a tenth of the goodput (bench fleet, plain). So
+	// engines count as equally fast if the standard deviation of their log factors is at most
+	// spread, except for an engine whose own log factor is above alone.
 	spread, alone = 0.1, 0.2
 )
 

@@ -9,11 +9,11 @@ import (
 
 // Conditions for a row.
 const (
-	// shortest, leastSteps and leastTokens are limits of an interval. It lasts at least shortest seconds, and has at least leastSteps decode steps and
-	// leastTokens tokens.
+	// shortest, leastSteps and leastTokens are limits of an interval. It lasts at least shortest
+	// seconds, and has at least leastSteps decode steps and leastTokens tokens.
 	shortest, leastSteps, leastTokens = 1, 10, 32
-	// edges is a limit of an interval. It is at least edges times as long as a prompt, which may be counted in the interval
-	// after the one in which it delayed others.
+	// edges is a limit of an interval. It is at least edges times as long as a prompt, which may be
+	// counted in the interval after the one in which it delayed others.
 	edges = 8
 	// longest limits an interval in seconds, and farApart the seconds between two scrapes; beyond
 	// them it starts again.
@@ -21,14 +21,16 @@ const (
 	// concurrency is the number of sequences at which a row of steps has half its weight: with few
 	// sequences it is random which of them prompts delay.
 	concurrency = 2
-	// leastEnded and ended weigh rows of prompts. A row needs leastEnded ended requests. With ended of them it has half its weight.
+	// leastEnded and ended weigh rows of prompts. A row needs leastEnded ended requests. With ended
+	// of them it has half its weight.
 	leastEnded, ended = 4, 16
-	// lately sets how fast requests are forgotten. The weight of requests in the estimate of prompts per step falls to 1/e after lately
-	// requests.
+	// lately sets how fast requests are forgotten. The weight of requests in the estimate of
+	// prompts per step falls to 1/e after lately requests.
 	lately = 64
 	// mostBusy is the largest share of an interval that steps with prompts can take.
 	mostBusy = 0.9
-	// mostly is a limit of the share of steps with prompts. Above it, they cannot be separated from others.
+	// mostly is a limit of the share of steps with prompts. Above it, they cannot be separated from
+	// others.
 	mostly = 0.5
 	// plain is the most tokens per sequence and step at which steps with prompts are recognized by
 	// their tokens: speculative decoding makes more.
