@@ -52,8 +52,8 @@ conformance: build ## Run Gateway API's conformance suite on that Kubernetes; AR
 
 soak: ## Load the whole for ten minutes while everything around it fails, then restart 64 engines one by one, then 4,000 random histories of placement
 	go test -v -count 1 -timeout 20m -run '^TestSoak$$' ./bench/e2e -soak 10m -raced $(ARGS)
-	go test -v -count 1 -run '^TestEnginesRestartedOneByOneCostNoRequest$$' ./bench/e2e -engines 64
-	go test -v -count 1 -timeout 20m -run '^TestWhateverComes$$' ./control/place/decide -histories 2000
+	go test -v -count 1 -run '^TestRollingRestartFailsNoRequest$$' ./bench/e2e -engines 64
+	go test -v -count 1 -timeout 20m -run '^TestRandomHistories$$' ./control/place/decide -histories 2000
 
 real: real-repositories ## Run the tests on real engines on the CPU: two vLLMs, for which 7 GB are installed into .cache/vllm, and those of the next target
 	bench/real/vllm install .cache/vllm
@@ -120,7 +120,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^TestScale$$' -count 1 -v ./internal/objects/kube -scale
 	go test -run '^TestControlAtScale$$' -count 1 -v ./bench/e2e -scale
 	go test -run '^TestChangesAtAGatewayLoseNoRequest$$' -count 1 -v ./bench/e2e -changes 100
-	go test -run '^TestARealEnvoyHasNewEndpoints' -count 1 -v ./extproc/eds ./control/attach/ads -changes 100
+	go test -run '^TestRealEnvoyGetsNewEndpoints' -count 1 -v ./extproc/eds ./control/attach/ads -changes 100
 
 bench-policies: build ## Judge policies in a simulated fleet, on the traces of $TRACE_DIR if it names some; prints a table for each workload, and draws it in .run/policies
 	@mkdir -p .run/policies

@@ -35,7 +35,7 @@ var gateways = map[string]struct {
 
 // extproc finds the pool of each example from the name that the gateway calls, even among other
 // pools; or its flags name the pool.
-func TestEachGatewayFindsThePool(t *testing.T) {
+func TestEachGatewayUsesThePool(t *testing.T) {
 	all := built(t)
 	for folder := range all {
 		if name, ok := strings.CutPrefix(folder, "gateways/"); ok && name != "shared" {

@@ -133,7 +133,7 @@ enum VModelStatusInfo.VModelStatus NOT_FOUND=0 DEFINED=1 TRANSITIONING=2 TRANSIT
 `},
 }
 
-func TestTheInterfacesAreModelMeshs(t *testing.T) {
+func TestInterfacesAreModelMeshs(t *testing.T) {
 	for _, c := range tables {
 		if c.file.Syntax() != protoreflect.Proto3 {
 			t.Errorf("%s is %v", c.file.Path(), c.file.Syntax())

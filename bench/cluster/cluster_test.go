@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func TestWhatIsAskedWronglySaysWhatIsRight(t *testing.T) {
+func TestUsageErrorsAreHelpful(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	for args, want := range map[string]string{
 		"":                    "a command is missing",
@@ -30,7 +30,7 @@ func TestWhatIsAskedWronglySaysWhatIsRight(t *testing.T) {
 	}
 }
 
-func TestAClusterIsUpForAsLongAsItsLockIsHeld(t *testing.T) {
+func TestClusterRunsWhileItsLockIsHeld(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "kubeconfig"), nil, 0o600),
 		os.WriteFile(pidFile(dir), []byte("1"), 0o644)); err != nil {
@@ -85,7 +85,7 @@ func TestEachFolderHasCgroupsOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAProcessIsGoneWhenItHasEnded(t *testing.T) {
+func TestEndedProcessIsGone(t *testing.T) {
 	if gone(os.Getpid()) {
 		t.Error("this process is gone")
 	}
@@ -117,7 +117,7 @@ func TestEveryFileOfTheNodeIsFilledAndRead(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsForAConditionIsToldWhetherItCame(t *testing.T) {
+func TestAwaitReportsWhetherTheConditionHeld(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if !within(patience, func() bool { return ctx.Err() != nil }) {

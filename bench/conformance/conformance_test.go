@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestImagesAreMadeForTheNamesThatManifestsUse(t *testing.T) {
+func TestImagesMatchTheManifests(t *testing.T) {
 	const manifests = `
       containers:
         - name: a
@@ -41,7 +41,7 @@ func TestImagesAreMadeForTheNamesThatManifestsUse(t *testing.T) {
 	}
 }
 
-func TestResultsAreThoseOfTheSuitesTestsAndWhatFailedInThem(t *testing.T) {
+func TestResultsListTestsAndFailures(t *testing.T) {
 	output := `=== RUN   TestConformance/A
 --- FAIL: TestConformance (3.00s)
     --- PASS: TestConformance/A (1.00s)

@@ -100,7 +100,7 @@ func event(data string) string { return "data: " + data + "\n\n" }
 const stream = "text/event-stream"
 
 // Envoy's filters parse the responses of every supported API, engine and media type.
-func TestWhatAnswersTell(t *testing.T) {
+func TestEnvoyParsesResponses(t *testing.T) {
 	runs(t)
 	const usage = `{"id":"x","usage":{"prompt_tokens":5,"completion_tokens":7}}`
 	cases := map[string]struct {
@@ -244,7 +244,7 @@ func TestWhatAnswersTell(t *testing.T) {
 
 // An engine that immediately answers every request with an error event must not attract most of the
 // requests.
-func TestAnEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
+func TestEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
 	runs(t)
 	const clients, each = 16, 20
 	net := ""
@@ -286,7 +286,7 @@ func TestAnEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
 
 // The time to first token is the time of the first output, whatever events precede it. If that time
 // cannot be determined, none is recorded.
-func TestTheFirstTokenIsTheFirstOutput(t *testing.T) {
+func TestFirstTokenIsTheFirstOutput(t *testing.T) {
 	runs(t)
 	const pause = "300ms"
 	role := event(`{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`)

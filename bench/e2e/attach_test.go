@@ -100,7 +100,7 @@ func attached(t testing.TB, text string) string {
 
 // make run GATEWAY=1: the printed commands can be pasted, an HTTPRoute reaches the servers, and an
 // edit of the routes takes effect.
-func TestTheQuickstartOfAGateway(t *testing.T) {
+func TestQuickstartOfAGateway(t *testing.T) {
 	runs(t)
 	q := newQuickstartOf(t, "gateway")
 	q.args = append(q.args, "--gateway")
@@ -303,7 +303,7 @@ func aSecret(t *testing.T, name, host string) string {
 
 // A Service behind an HTTPS listener, read from a folder: its endpoints and its certificate change,
 // and no request is lost.
-func TestAServiceBehindAGateway(t *testing.T) {
+func TestServiceBehindAGateway(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
@@ -496,7 +496,7 @@ func (s *stack) accepts(address string) bool {
 // Gateway API objects from an API server, with only the rights that the manifests grant: Gateways
 // that appear once their CRDs do, a certificate that control may read only by name, and an API
 // server outage that costs no request.
-func TestAGatewayOfAnAPIServer(t *testing.T) {
+func TestGatewayOfAnAPIServer(t *testing.T) {
 	runs(t)
 	k := newKubernetes(t)
 	s := start(t, standalone, pods(t, 2), placed(t, 4, "a01"), k.called, func(c *rig.Config) {

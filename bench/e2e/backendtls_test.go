@@ -20,7 +20,7 @@ import (
 // Envoy calls a Service over TLS as its BackendTLSPolicy says, and accepts only servers with the
 // policy's hostname and a certificate of its authorities. While the policy cannot be applied,
 // requests fail and none is sent in plain text.
-func TestAServiceIsReachedByTLSAsItsPolicySays(t *testing.T) {
+func TestServiceOverTLS(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")

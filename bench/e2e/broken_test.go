@@ -67,7 +67,7 @@ func startBroken(t *testing.T, address string) {
 
 // If a server's response is not valid HTTP, the client's error says that the server failed, not the
 // gateway, in the format of the client's API.
-func TestAnAnswerThatBreaksHTTPIsTheServersFault(t *testing.T) {
+func TestAnswerThatBreaksHTTPIsTheServersFault(t *testing.T) {
 	runs(t)
 	s := start(t, func(c *rig.Config) {
 		net := strings.TrimSuffix(c.Listen, "1:8080")

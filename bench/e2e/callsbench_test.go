@@ -57,7 +57,8 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{
 				HeaderMutation: &extprocv3.HeaderMutation{},
-			}}},
+			},
+		}},
 		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{wire.DestinationNamespace: structpb.NewStructValue(lb)}},
 	}
 	headers.GetRequestHeaders().GetResponse().HeaderMutation.SetHeaders = []*corev3.HeaderValueOption{
@@ -81,7 +82,8 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 			switch out = append(out, headers); path {
 			case wire.ModelsPath: // the health check
 				out = []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
-					ImmediateResponse: new(extprocv3.ImmediateResponse)}}}
+					ImmediateResponse: new(extprocv3.ImmediateResponse),
+				}}}
 			case "/" + runtime.EchoMethod:
 			default:
 				out = []*extprocv3.ProcessingResponse{{ModeOverride: &extprocfilterv3.ProcessingMode{
@@ -94,7 +96,8 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 		case *extprocv3.ProcessingRequest_ResponseTrailers:
 			out = append(out,
 				&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{
-					ResponseTrailers: new(extprocv3.TrailersResponse)}})
+					ResponseTrailers: new(extprocv3.TrailersResponse),
+				}})
 		case *extprocv3.ProcessingRequest_RequestBody:
 			if !begun {
 				out, begun = append(out, headers), true
@@ -105,8 +108,10 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 						BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
 							StreamedResponse: &extprocv3.StreamedBodyResponse{
 								Body: m.RequestBody.GetBody(), EndOfStream: m.RequestBody.GetEndOfStream(),
-							}}},
-					}}}})
+							},
+						}},
+					}},
+				}})
 		}
 		for _, m := range out {
 			if err := stream.Send(m); err != nil {

@@ -205,7 +205,7 @@ func TestRuntimesThatDieLoseNoRoom(t *testing.T) {
 
 // A runtime that has the model answers NOT_FOUND with the message of one that lacks it. This is the
 // application's own answer and must reach the client.
-func TestAnAnswerThatSoundsLikeAMissingModelReachesTheClient(t *testing.T) {
+func TestAnswerThatSoundsLikeAMissingModelReachesTheClient(t *testing.T) {
 	runs(t, raced)
 	s := start(t, runtimes(t, 1, map[string]string{"odd": "sim:?refuse=NOT_FOUND:Model%20odd%20not%20found"}), standalone,
 		func(c *rig.Config) { c.EngineFlags = nil })

@@ -77,7 +77,7 @@ func TestTwoEnvoysShareAnExtproc(t *testing.T) {
 
 // A gateway that shows only the beginning of responses never reports the end of a request; scrapes
 // reveal that the request has ended.
-func TestWhatIsNotShownIsFoundByALook(t *testing.T) {
+func TestScrapesFindEndedRequests(t *testing.T) {
 	runs(t)
 	s := start(t, duplex.setting, changes(setExtProc(map[string]any{"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
 		"request_trailer_mode": "SEND", "response_header_mode": "SEND",
@@ -100,7 +100,7 @@ func TestWhatIsNotShownIsFoundByALook(t *testing.T) {
 
 // Other gateways restrict the allowed endpoints. extproc picks among them, also for a request
 // without a body.
-func TestASubsetIsObeyedOnARealEnvoy(t *testing.T) {
+func TestSubsetIsObeyedOnARealEnvoy(t *testing.T) {
 	runs(t)
 	s := start(t, duplex.setting, changes(insertFilter(map[string]any{
 		"name": "subset",
@@ -133,7 +133,7 @@ func TestASubsetIsObeyedOnARealEnvoy(t *testing.T) {
 }
 
 // A session keeps its endpoint, whatever identifies it, until that endpoint is gone.
-func TestASessionKeepsItsEndpoint(t *testing.T) {
+func TestSessionKeepsItsEndpoint(t *testing.T) {
 	runs(t)
 	s := start(t)
 	for spec, named := range map[string]func(n int) map[string]string{

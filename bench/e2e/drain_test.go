@@ -11,7 +11,7 @@ import (
 
 // An Envoy is drained before it stops: responses in flight finish, connections that arrive
 // meanwhile are served and closed, and the stop then loses nothing.
-func TestADrainedEnvoyCutsNoStream(t *testing.T) { onBothPlanes(t, aDrainedEnvoyCutsNoStream) }
+func TestDrainedEnvoyCutsNoStream(t *testing.T) { onBothPlanes(t, aDrainedEnvoyCutsNoStream) }
 
 func aDrainedEnvoyCutsNoStream(t *testing.T) {
 	s := start(t)
@@ -54,7 +54,7 @@ func aDrainedEnvoyCutsNoStream(t *testing.T) {
 }
 
 // A drain ends after its time limit and reports the remaining requests.
-func TestADrainHasALimit(t *testing.T) { onBothPlanes(t, aDrainHasALimit) }
+func TestDrainHasALimit(t *testing.T) { onBothPlanes(t, aDrainHasALimit) }
 
 func aDrainHasALimit(t *testing.T) {
 	s := start(t)

@@ -86,7 +86,7 @@ func (s *stack) asked(n int, status string) float64 {
 
 // If an engine's queue is full, the request goes to the next pick, in order. The engine becomes
 // suspect: it gets few requests, the others the rest.
-func TestAFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
+func TestFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	onBothPlanes(t, aFullQueueSendsTheRequestToTheNextPick)
 }
 
@@ -130,7 +130,7 @@ func aFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 }
 
 // A vLLM that is stopping answers 500, which is not the request's fault. It gets no more requests.
-func TestAStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
+func TestStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
 	onBothPlanes(t, aStoppingEngineSendsTheRequestToTheNextPick)
 }
 
@@ -182,7 +182,7 @@ func (s *stack) refuses(address string) bool {
 }
 
 // A request that crashes an engine must not visit all of them.
-func TestAPoisonousRequestReachesOneEngine(t *testing.T) {
+func TestPoisonousRequestReachesOneEngine(t *testing.T) {
 	onBothPlanes(t, aPoisonousRequestReachesOneEngine)
 }
 
@@ -209,7 +209,7 @@ func aPoisonousRequestReachesOneEngine(t *testing.T) {
 
 // An engine that refuses connections costs a request only one more connection attempt, and is then
 // known to be out.
-func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
+func TestEngineThatRefusesConnectionsIsSkipped(t *testing.T) {
 	onBothPlanes(t, anEngineThatTakesNoConnectionIsPassedOver)
 }
 
@@ -235,7 +235,7 @@ func anEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 
 // Envoy counts a retried request as an active retry until its response begins, which for a buffered
 // response is its end. A limit on retries must not fail a burst of them.
-func TestManyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
+func TestManyRequestsMoveToTheirNextPick(t *testing.T) {
 	onBothPlanes(t, manyRequestsAtOnceGoOnToTheirNextPick)
 }
 
@@ -266,7 +266,7 @@ func manyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 
 // The requests on a killed engine are lost. No later request fails, even under the policy that
 // prefers a dead engine because it has the fewest pending requests.
-func TestAnEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
+func TestKilledEngineFailsNoLaterRequest(t *testing.T) {
 	onBothPlanes(t, anEngineThatIsKilledCostsNoLaterRequestAnError)
 }
 
@@ -334,7 +334,7 @@ func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 
 // An engine that hangs still accepts connections, so its requests cannot go to the next pick.
 // Failed scrapes keep other requests away. Only the requests on that engine are lost.
-func TestAnEngineThatHangsGetsNothingAfterASecond(t *testing.T) {
+func TestHangingEngineGetsNoRequestsAfterASecond(t *testing.T) {
 	runs(t)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
 		t.Run(name, func(t *testing.T) {
@@ -368,7 +368,7 @@ func TestAnEngineThatHangsGetsNothingAfterASecond(t *testing.T) {
 }
 
 // extproc may pick a new endpoint before Envoy knows it, if Envoy did not confirm it in time.
-func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
+func TestPickUnknownToEnvoyIsSkipped(t *testing.T) {
 	runs(t)
 	for _, c := range []struct {
 		picks            string
@@ -387,7 +387,7 @@ func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
 
 // An endpoint whose pod is gone gets no new requests. Its streams run to their end, even after
 // Envoy removed the endpoint.
-func TestAnEndpointThatLeavesKeepsItsStreams(t *testing.T) {
+func TestRemovedEndpointKeepsItsStreams(t *testing.T) {
 	onBothPlanes(t, anEndpointThatLeavesKeepsItsStreams)
 }
 

@@ -153,8 +153,10 @@ func TestRealEstimatesAreAsMeasured(t *testing.T) {
 		pools(t, c, map[string][]string{"forest": hosts[:1], "layers": hosts[1:]})
 	})
 	servers := []string{"http://" + hosts[0] + ":8000", "http://" + hosts[1] + ":8000"}
-	c := &chained{client: manyConnections(t), servers: servers, urls: []string{s.url, s.url}, models: []string{"forest", "layers"},
-		ask: []string{eightOfFP64, eightOfFP32}}
+	c := &chained{
+		client: manyConnections(t), servers: servers, urls: []string{s.url, s.url}, models: []string{"forest", "layers"},
+		ask: []string{eightOfFP64, eightOfFP32},
+	}
 	c.setting = []estimate.Setting{
 		{Times: measured(t, hosts[0], "alone", eightOfFP64, "1,2,4"), Batch: together, Replicas: 1, Wait: wait.Seconds(), Ahead: true},
 		{Times: measured(t, hosts[1], "layers", eightOfFP32, "1,2,4"), Batch: together, Replicas: 1},

@@ -130,8 +130,10 @@ func (c *conversation) drive(t *testing.T, url string, at []float64) spoken {
 			}
 			last := is.At[len(is.At)-1]
 			s.queries[i].Prompt = int32(is.Prompt) //nolint:gosec // hundreds
-			s.took[i] = estimate.QueryTimes{Latency: last, FirstToken: is.FirstToken(),
-				PerToken: (last - is.FirstToken()) / float64(answer-1)}
+			s.took[i] = estimate.QueryTimes{
+				Latency: last, FirstToken: is.FirstToken(),
+				PerToken: (last - is.FirstToken()) / float64(answer-1),
+			}
 		})
 	}
 	queries.Wait()
@@ -231,7 +233,8 @@ func (all comparison) meanError() (sum float64) {
 // spokenTimes: one scaled to vLLM's speed around each round, measured by lone queries, and one with
 // the speed at the time of profiling.
 func (c *conversation) measure(t *testing.T, url, itself string, p profiles.Profile, at []float64, hops float64, rounds int) (now,
-	then []*cell) {
+	then []*cell,
+) {
 	for range spokenTimes {
 		now, then = append(now, &cell{replicas: 1}), append(then, &cell{replicas: 1})
 	}
@@ -274,8 +277,10 @@ func (c *conversation) slowness(t *testing.T, itself string, p profiles.Profile)
 			t.Fatal(err)
 		}
 		seconds += is.At[len(is.At)-1]
-		queries = append(queries, estimate.Query{At: float64(i) * apart, Prompt: int32(is.Prompt),
-			Output: answer}) //nolint:gosec // hundreds
+		queries = append(queries, estimate.Query{
+			At: float64(i) * apart, Prompt: int32(is.Prompt),
+			Output: answer,
+		}) //nolint:gosec // hundreds
 	}
 	want := 0.0
 	for _, took := range foreseen(t, p, queries, func(took estimate.QueryTimes) float64 { return took.Latency }) {
@@ -350,8 +355,10 @@ func keptProfileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profil
 // profileOf returns the profile that control profile measures at an engine.
 func profileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	t.Helper()
-	args := []string{"--url", "http://" + e.address(), "--llm", "--model", tiny, "--max-sequences", fmt.Sprint(sequences),
-		"--hardware", "cpu"}
+	args := []string{
+		"--url", "http://" + e.address(), "--llm", "--model", tiny, "--max-sequences", fmt.Sprint(sequences),
+		"--hardware", "cpu",
+	}
 	out, text := controlProfile(t, append(args, flags...)...)
 	t.Logf("%s\n%s", out, text)
 	p, err := profiles.Parse(text)

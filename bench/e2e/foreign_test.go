@@ -77,7 +77,8 @@ func (f *foreign) Process(stream extprocv3.ExternalProcessor_ProcessServer) erro
 			out = []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ResponseHeaders{
 				ResponseHeaders: &extprocv3.HeadersResponse{
 					Response: &extprocv3.CommonResponse{HeaderMutation: mutation},
-				}}}}
+				},
+			}}}
 		}
 		for _, m := range out {
 			if err := stream.Send(m); err != nil {
@@ -102,7 +103,8 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 			ImmediateResponse: &extprocv3.ImmediateResponse{
 				Status: &typev3.HttpStatus{Code: typev3.StatusCode_TooManyRequests}, Body: []byte(what),
 				Headers: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{set("retry-after", "7")}},
-			}}}}
+			},
+		}}}
 	}
 	common := &extprocv3.CommonResponse{
 		ClearRouteCache: true,
@@ -111,7 +113,8 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 		}},
 	}
 	m := &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{
-		RequestHeaders: &extprocv3.HeadersResponse{Response: common}}}
+		RequestHeaders: &extprocv3.HeadersResponse{Response: common},
+	}}
 	if headers["x-do"] == "pick" {
 		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, set(wire.DestinationHeader, what))
 		lb, _ := structpb.NewStruct(map[string]any{wire.DestinationHeader: what})
@@ -128,13 +131,15 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 					StreamedResponse: &extprocv3.StreamedBodyResponse{
 						Body:        body,
 						EndOfStream: true,
-					}}},
-			}}}})
+					},
+				}},
+			}},
+		}})
 }
 
 // Envoy passes a picker's responses on to clients unchanged. It uses a picked endpoint only if the
 // endpoint belongs to the pool.
-func TestWhatAPickerSaysIsDone(t *testing.T) {
+func TestPickersDecisionIsCarriedOut(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")

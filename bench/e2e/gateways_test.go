@@ -57,7 +57,7 @@ func TestOtherGatewaysFollowThePick(t *testing.T) {
 }
 
 // An ORIGINAL_DST cluster cannot parse a list as an address, so extproc names one endpoint.
-func TestAListIsNoAddressForAnOriginalDestination(t *testing.T) {
+func TestListIsNoAddressForAnOriginalDestination(t *testing.T) {
 	runs(t, raced)
 	s := start(t, originalDst, originalDstByHeader, duplex.setting, extprocFlags("--endpoints-per-request", "3"))
 	if a := s.must(completion("a01", 2, false)); a.status != 503 {

@@ -131,7 +131,7 @@ func askGhost(model, does string) request {
 
 // An endpoint that is removed from the objects before its engine stops is no longer scraped. Its
 // silent requests still end once it refuses connections, and requests that it serves go on.
-func TestRequestsOnAnEngineThatHasLeftAreEnded(t *testing.T) {
+func TestRequestsOnARemovedEngineAreEnded(t *testing.T) {
 	runs(t)
 	s, ghosts := startGhosts(t, "stays", "left")
 	left := ghosts["left"]
@@ -179,7 +179,7 @@ func TestRequestsOnAnEngineThatHasLeftAreEnded(t *testing.T) {
 
 // Silent requests on an engine that has closed its port end within two records. Requests that it
 // still serves go on, as do silent requests on an engine whose port is open.
-func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
+func TestRequestsOnADeadEngineAreEnded(t *testing.T) {
 	runs(t)
 	s, ghosts := startGhosts(t, "gone", "living")
 	gone, living := ghosts["gone"], ghosts["living"]

@@ -261,7 +261,7 @@ func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
 
 // Models with a second copy lose the copy on a killed engine. No later request for them fails or
 // waits for a load: the other copy answers, and each model gets a second copy at another engine.
-func TestAnEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
+func TestEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 3), placed(t, 8, "once"), loading(t, 0.5))
 	names := numbered(6)
@@ -332,7 +332,7 @@ func TestAnEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 
 // Each model of an engine that dies answers elsewhere after one load. Only the requests on that
 // engine fail.
-func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
+func TestEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 	runs(t, raced)
 	const interval = 200 * time.Millisecond // the default scrape interval
 	all := numbered(9)
@@ -417,7 +417,7 @@ func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 
 // Only waiting requests fail when extproc is killed. Control forgets that they waited; later
 // requests wait again and are answered.
-func TestExtprocIsKilledWhileRequestsWait(t *testing.T) {
+func TestExtprocDiesWhileRequestsWait(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 1), placed(t, 4, adapters...), loading(t, 3))
 	waiting := func(n float64) func() bool {

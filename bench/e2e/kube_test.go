@@ -230,7 +230,7 @@ func (s *stack) logOf(program string) string {
 // Secret. Another tenant, whose pool has their addresses and a server beside them, gets only that
 // tenant's token sent there, and nothing is loaded. No token appears in a log, in /models or in
 // metrics.
-func TestEnginesAreReachedWithTheTokenOfTheirNamespace(t *testing.T) {
+func TestEnginesGetTheTokenOfTheirNamespace(t *testing.T) {
 	runs(t)
 	k := newKubernetes(t)
 	s := start(t, pods(t, 1), placed(t, 4), engineFlags("--api-key", "sk-victim"), k.called, func(*rig.Config) {

@@ -77,7 +77,7 @@ func errorsOf(expected, measured []float64) (off []float64, ratio float64) {
 
 // Engines that match the pool's profile answer when policy latency predicts, and prompts go where
 // their prefixes are cached.
-func TestRequestsGoWhereTheyArePredictedToCostTheLeast(t *testing.T) {
+func TestRequestsGoToTheLowestPredictedCost(t *testing.T) {
 	runs(t)
 	const prompts, clients = 6, 8
 	// On a busy machine an engine may be silent for a moment. Stale endpoints would rank behind all
@@ -122,7 +122,7 @@ func TestRequestsGoWhereTheyArePredictedToCostTheLeast(t *testing.T) {
 
 // Adapter load times are learned from streams that pass a real Envoy, and are printed as part of a
 // profile.
-func TestLoadsAreLearnedOfStreams(t *testing.T) {
+func TestLoadTimesAreLearnedFromStreams(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 1), profiled(t), func(c *rig.Config) {
 		text, err := os.ReadFile(filepath.Join(c.Objects, "profile.yaml"))

@@ -62,7 +62,7 @@ type ended struct {
 }
 
 // An adapter that somebody unloads by hand costs a request nothing if there is another copy.
-func TestAnAdapterUnloadedByHandIsServedByItsOtherCopy(t *testing.T) {
+func TestAdapterUnloadedByHandIsServedByItsOtherCopy(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))
 	s.write("models.yaml", modelObject("a01", "copies: {min: 2}"))
@@ -90,7 +90,7 @@ func TestAnAdapterUnloadedByHandIsServedByItsOtherCopy(t *testing.T) {
 
 // If there is no other copy, the first request discovers the loss. Once Envoy has reported it,
 // later requests wait for the model to be loaded again.
-func TestAnAdapterUnloadedByHandIsLoadedAgain(t *testing.T) {
+func TestAdapterUnloadedByHandIsLoadedAgain(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))
 	s.beginsEach(1, "a01")()
@@ -122,7 +122,7 @@ func TestAnAdapterUnloadedByHandIsLoadedAgain(t *testing.T) {
 }
 
 // A deleted model serves its current requests to their end, and no new ones.
-func TestAModelIsDeletedWhileRequestsFlow(t *testing.T) {
+func TestModelIsDeletedWhileRequestsFlow(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4))
 	s.write("model.yaml", modelObject("gone", "copies: {min: 1}"))
@@ -172,7 +172,7 @@ func (s *stack) afterEnd(model string, leaving time.Time, stream ended) {
 
 // A model's identity cannot change: an edit that gives it another source is refused with its file
 // and line, and the old one keeps serving.
-func TestAnotherSourceForAModelIsRefused(t *testing.T) {
+func TestChangedSourceOfAModelIsRejected(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 1), placed(t, 4))
 	s.write("model.yaml", "\n"+modelObject("m", "source: 'sim:rank=4'"))
@@ -201,7 +201,7 @@ func TestAnotherSourceForAModelIsRefused(t *testing.T) {
 
 // An adapter that is evicted serves its current requests to their end and gets no new ones. Only
 // then is the engine told to unload it.
-func TestAnAdapterLeavesWhenItsStreamsHaveEnded(t *testing.T) {
+func TestAdapterIsUnloadedAfterItsStreamsEnd(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 1), placed(t, 1, "a01", "a02"))
 	end := s.flow("a01", 2000) // must last until control is sure that there is no other extproc, 3 s after its start
@@ -223,7 +223,7 @@ func TestAnAdapterLeavesWhenItsStreamsHaveEnded(t *testing.T) {
 
 // A drain does not wait for streams beyond its limit. vLLM lets them finish; unloading removes only
 // the adapter's name.
-func TestAnAdapterLeavesAtTheDrainLimit(t *testing.T) {
+func TestAdapterIsUnloadedAtTheDrainTimeout(t *testing.T) {
 	onBothPlanes(t, anAdapterLeavesAtTheDrainLimit, raced)
 }
 

@@ -65,7 +65,7 @@ func (c *callers) end(t *testing.T, s *stack) {
 // Twenty callers use a model whose copies accept two requests at once. No copy ever gets a third,
 // every call is answered, and because calls wait, the model gets a copy at the other runtime. After
 // control is killed, its next process knows the limits and does not ask the runtimes again.
-func TestCopiesGetNoMoreRequestsThanTheyTake(t *testing.T) {
+func TestCopiesStayWithinTheirConcurrencyLimit(t *testing.T) {
 	runs(t, raced)
 	s := limited(t, 2)
 	c := callsOf(t, s.calls(), 20)
@@ -90,7 +90,7 @@ func TestCopiesGetNoMoreRequestsThanTheyTake(t *testing.T) {
 
 // Two extprocs, each with its own Envoy, share the two slots of the only copy, one each. When one
 // of them has been away for a while, the other gets both.
-func TestExtprocsShareTheLimitOfACopy(t *testing.T) {
+func TestExtprocsShareAConcurrencyLimit(t *testing.T) {
 	runs(t)
 	s := limited(t, 1)
 	c := callsOf(t, s.calls(), 6)

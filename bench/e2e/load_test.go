@@ -72,7 +72,7 @@ func (s *stack) goroutines(address string) float64 { return s.sum(address, "go_g
 // Requests for an adapter go to the endpoints that have it, so that engines load slots a fraction
 // as often as under policy random. When the requests have ended, so has everything that was counted
 // for them.
-func TestAThousandRequestsPackAndLeaveNothing(t *testing.T) {
+func TestAdapterRequestsPackAndReleaseEverything(t *testing.T) {
 	runs(t, alone)
 	loads := make(map[string]float64)
 	for _, policy := range []string{"proposal", "random"} {
@@ -102,7 +102,7 @@ func TestAThousandRequestsPackAndLeaveNothing(t *testing.T) {
 	}
 }
 
-func TestRequestsThatClientsLeaveAreCountedAsGone(t *testing.T) {
+func TestCancelledRequestsAreReleased(t *testing.T) {
 	onBothPlanes(t, requestsThatClientsLeaveAreCountedAsGone)
 }
 
@@ -185,7 +185,7 @@ func (s *stack) accessLog(match func(logged) bool) (all []logged) {
 
 // With one pick per request, requests to a killed engine fail only until the first failure is
 // known.
-func TestAnEngineThatIsKilledGetsNothingAfterItsFirstRefusal(t *testing.T) {
+func TestKilledEngineGetsNothingAfterItsFirstFailure(t *testing.T) {
 	runs(t)
 	const interval = 200 * time.Millisecond // the default scrape interval
 	const hung = 10 * time.Second
@@ -310,7 +310,7 @@ func extprocDiesAndNoStreamDoes(t *testing.T) {
 }
 
 // A request does not wait for extproc forever, whether extproc hangs or is killed.
-func TestRequestsThatWaitForExtprocGet503(t *testing.T) {
+func TestRequestsWithoutExtprocGet503(t *testing.T) {
 	onBothPlanes(t, requestsThatWaitForExtprocGet503)
 }
 

@@ -52,7 +52,7 @@ var movedModels = regexp.MustCompile(`(\d+) models moved`)
 // Engines whose pods wait for control in their preStop hooks are replaced one after the other under
 // load. Their adapters are first loaded elsewhere, so that no request fails or waits for a load.
 // This also holds if control is killed before or during the move.
-func TestAnAdapterIsElsewhereBeforeItsPodEnds(t *testing.T) {
+func TestAdapterMovesBeforeItsPodEnds(t *testing.T) {
 	runs(t, raced)
 	const n = 4
 	names := []string{"v1", "v2", "v3"}

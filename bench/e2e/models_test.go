@@ -106,7 +106,7 @@ func (s *stack) catalogue() int {
 // Tens of thousands of models are registered while requests go on unaffected. Each registration is
 // durable once its call returns, even if control is killed then, and the model is loaded when a
 // request names it.
-func TestRegisteredModelsAreThereForGood(t *testing.T) {
+func TestRegistrationsAreDurable(t *testing.T) {
 	runs(t, alone)
 	s := start(t, placed(t, 4, "b00"), controlFlags("--mesh-pool", "default/pool"))
 	own := s.catalogue()

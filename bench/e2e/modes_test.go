@@ -220,7 +220,7 @@ var inFlight = regexp.MustCompile(`(?m)^headgate_endpoint_in_flight\{.*\} [1-9]`
 // The same requests, one at a time, with one seed and engines with constant metrics, get the same
 // picks, send the same bytes to the engines and have the same outcomes in every mode of the data
 // plane.
-func TestEveryModeDecidesTheSame(t *testing.T) {
+func TestModesMakeTheSameDecisions(t *testing.T) {
 	runs(t)
 	const n = 500
 	type result struct {

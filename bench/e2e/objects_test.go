@@ -85,7 +85,7 @@ func isOK(a answer, err error) string {
 	return ""
 }
 
-func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
+func TestEditTakesEffectWithinASecondAndDropsNothing(t *testing.T) {
 	runs(t)
 	s := start(t)
 	l := s.pour(8, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)

@@ -12,7 +12,7 @@ import (
 
 // A pool without routes serves the models that its engines list, under the listed names, such as
 // the path of the weights. Listed models, responses and health checks agree.
-func TestAPoolWithoutRoutesServesWhatItsEnginesList(t *testing.T) {
+func TestPoolWithoutRoutesServesListedModels(t *testing.T) {
 	runs(t)
 	const byPath = "/models/x.gguf"
 	s := start(t, standalone, func(c *rig.Config) {

@@ -210,7 +210,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 
 // A sink that accepts no connection and one that never answers change no response. Payloads that
 // they do not accept are dropped and counted.
-func TestSinksHoldNobodyUp(t *testing.T) {
+func TestSinksDelayNoResponse(t *testing.T) {
 	runs(t)
 	never := make(chan struct{})
 	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-never }))

@@ -127,7 +127,7 @@ func overTLS(t *testing.T, address, to string) {
 
 // A pool's own picker decides, not the extproc beside Envoy. Envoy calls it over TLS and accepts
 // its self-signed certificate.
-func TestAPoolHasItsOwnPicker(t *testing.T) {
+func TestPoolHasItsOwnPicker(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
@@ -155,7 +155,7 @@ func TestAPoolHasItsOwnPicker(t *testing.T) {
 
 // When a picker is killed, no stream is cut. A pool that fails open keeps serving, one that fails
 // closed answers 503, and the picker decides again once it is back.
-func TestAPickerDiesAndNoStreamDoes(t *testing.T) {
+func TestPickerDiesAndNoStreamDoes(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
 	picker := s.picker("closed")
@@ -204,7 +204,7 @@ func TestAPickerDiesAndNoStreamDoes(t *testing.T) {
 // A pool that fails open has unready pods. Envoy chooses none of them while there is a ready one,
 // and any if there is none. It does not reject an unready pod that a picker picked, and cuts no
 // stream there.
-func TestAPoolFailsOpenToPodsThatAreReady(t *testing.T) {
+func TestPoolFailsOpenToPodsThatAreReady(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
 	picker := s.picker("open")
@@ -257,7 +257,7 @@ func TestAPoolFailsOpenToPodsThatAreReady(t *testing.T) {
 
 // The extproc beside Envoy is killed. A pool that names it as its picker and fails open keeps
 // serving inference, and nothing else, for both kinds of route; one that fails closed answers 503.
-func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {
+func TestPoolFailsOpenWithoutExtproc(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
@@ -376,7 +376,7 @@ func listed(pool, address, more string) string {
 }
 
 // A pool says which protocol its endpoints speak.
-func TestAPoolSaysItsProtocol(t *testing.T) {
+func TestPoolProtocol(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
@@ -411,7 +411,7 @@ func TestAPoolSaysItsProtocol(t *testing.T) {
 
 // Envoy does not ping a picker while requests wait for their responses. gRPC servers close
 // connections that ping too often, which would end every request without a response yet.
-func TestAnAnswerThatTakesLongOutlivesQuietWithThePicker(t *testing.T) {
+func TestSlowResponseSurvivesAQuietPickerStream(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
 	s.picker("closed")
@@ -426,7 +426,7 @@ func TestAnAnswerThatTakesLongOutlivesQuietWithThePicker(t *testing.T) {
 
 // A picker without gRPC's health service is used, too: any response to a health check counts as
 // healthy.
-func TestAPickerNeedsNoHealthService(t *testing.T) {
+func TestPickerNeedsNoHealthService(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
 	address := s.pickerHost() + ":9002"
@@ -457,7 +457,7 @@ func TestAPickerNeedsNoHealthService(t *testing.T) {
 // A picker that accepts connections and sends nothing is soon detected. From then on requests do
 // not wait for it: a pool that fails open keeps serving, one that fails closed answers 503.
 // Requests that the picker already had wait, and are served when it continues.
-func TestAPickerHangs(t *testing.T) {
+func TestPickerHangs(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
 	picker := s.picker("closed")

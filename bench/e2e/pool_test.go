@@ -15,7 +15,7 @@ func poolSettings(spec string) string {
 }
 
 // A pool's request timeout ends longer requests in Envoy, and nothing else.
-func TestThePoolsTimeoutEndsWhatTakesLonger(t *testing.T) {
+func TestPoolRequestTimeout(t *testing.T) {
 	runs(t)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestThePoolsTimeoutEndsWhatTakesLonger(t *testing.T) {
 
 // A request for a stored response goes to the engine that made it, and so do requests that continue
 // from it.
-func TestAStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
+func TestStoredResponseIsReadWhereItWasCreated(t *testing.T) {
 	onBothPlanes(t, aStoredAnswerIsAskedForWhereItWasMade)
 }
 

@@ -136,7 +136,7 @@ func (s *stack) begins(ctx context.Context, model string, n int) <-chan answer {
 
 // A request for an adapter that no engine has waits in Envoy, longer than Envoy's message timeout,
 // and continues when control reports the adapter loaded.
-func TestARequestWaitsForItsModel(t *testing.T) {
+func TestRequestWaitsForItsModel(t *testing.T) {
 	runs(t, raced)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
 		t.Run(name, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestARequestWaitsForItsModel(t *testing.T) {
 
 // An engine that lost an adapter without control's knowledge answers 404: the request goes to its
 // next pick, and control is informed.
-func TestACopyThatIsNotThereCostsNoRequest(t *testing.T) {
+func TestMissingCopyFailsNoRequest(t *testing.T) {
 	runs(t)
 	c, control := controlled(t, 2)
 	s := start(t, control, extprocFlags("--policy", "roundRobin", "--models-scrape-interval", "1h"))

@@ -163,7 +163,7 @@ func (q *quickstart) free() error {
 	return nil
 }
 
-func TestTheQuickstart(t *testing.T) {
+func TestQuickstart(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
 	q.start()
@@ -201,7 +201,7 @@ func TestTheQuickstart(t *testing.T) {
 	q.nothingLeft()
 }
 
-func TestAQuickstartThatIsKilledLeavesNoProcess(t *testing.T) {
+func TestQuickstartThatIsKilledLeavesNoProcess(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
 	q.start()
@@ -221,7 +221,7 @@ func TestAQuickstartThatIsKilledLeavesNoProcess(t *testing.T) {
 	q.nothingLeft()
 }
 
-func TestATakenPortIsNamed(t *testing.T) {
+func TestPortInUseIsReported(t *testing.T) {
 	runs(t)
 	for taken, want := range map[string]string{
 		"1:8080":  "the address %[1]s1:8080 is taken: stop what serves there, or choose another with --listen, such as make run ARGS=--listen=%[1]s1:8081",
@@ -251,7 +251,7 @@ func (q *quickstart) fails(want string) {
 
 // A second run in the same folder reports the first one and does not disturb it. After the first
 // run has ended or crashed, the folder can be used again.
-func TestASecondRunLeavesTheFirstAlone(t *testing.T) {
+func TestSecondRunLeavesTheFirstAlone(t *testing.T) {
 	runs(t)
 	first := newQuickstart(t)
 	first.start()
@@ -287,7 +287,7 @@ func (q *quickstart) interrupt() {
 }
 
 // A program that fails to start causes a one-line error that says why and where the logs are.
-func TestAProgramThatDoesNotServeIsOneLine(t *testing.T) {
+func TestFailedProgramIsReportedInOneLine(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
 	q.args = append(q.args, "--extproc-flag=--nonsense")
@@ -298,7 +298,7 @@ func TestAProgramThatDoesNotServeIsOneLine(t *testing.T) {
 
 // The console shows edits made while it runs: endpoints added by address and by name, and edits
 // that are refused.
-func TestTheConsoleShowsWhatRuns(t *testing.T) {
+func TestConsoleShowsEdits(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
 	q.start()
@@ -362,7 +362,7 @@ func (q *quickstart) ownEngine(address, model string) string {
 
 // With the user's own servers it runs only extproc and Envoy, and the printed example names a model
 // that the servers list.
-func TestTheQuickstartOfOwnServers(t *testing.T) {
+func TestQuickstartWithOwnServers(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
 	late := q.network + "31:8000"
@@ -415,7 +415,7 @@ func (q *quickstart) noneOf(words ...string) {
 
 // If no server answers yet, the quickstart prints what is wrong with each, and prints the example
 // once a server answers.
-func TestOwnServersThatDoNotAnswerYet(t *testing.T) {
+func TestOwnServersThatAreNotReadyYet(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
 	late := q.network + "31:8000"

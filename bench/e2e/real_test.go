@@ -170,7 +170,7 @@ func TestRealVLLMAdapters(t *testing.T) {
 
 // A vLLM that stops with --shutdown-timeout 15 ends in its own time, since nothing more is loaded
 // there, and delays nobody.
-func TestRealVLLMThatStopsStallsNobody(t *testing.T) {
+func TestRealVLLMStopsWithoutDelayingRequests(t *testing.T) {
 	runs(t, alone)
 	s, engines := realVLLM(t)
 	e := engines[0]
@@ -321,10 +321,13 @@ func TestRealVLLMIsPredicted(t *testing.T) {
 	}{
 		{"prompts that fit each cache", nil, func(client, n int) (string, string) { return baseRoute, words(client*5+n, 600) }},
 		// 12 prompts of 14 blocks: an engine has room for 8 of them and the running requests.
-		{"prompts that do not all fit", []string{"--max-model-len", "2048", "--num-gpu-blocks-override", "128"},
+		{
+			"prompts that do not all fit",
+			[]string{"--max-model-len", "2048", "--num-gpu-blocks-override", "128"},
 			func(client, n int) (string, string) {
 				return baseRoute, words(client*5+n, 1800)
-			}},
+			},
+		},
 		{"adapters", nil, func(client, n int) (string, string) {
 			return fmt.Sprintf("a%d", 1+(client+n*n)%4), words(client*5+n, 100)
 		}},
@@ -467,8 +470,10 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 					all[policy] = append(all[policy], l.FirstBody)
 					expected, measured = append(expected, l.Pick.FirstToken/1000), append(measured, max(l.FirstBody, 1))
 					is := &l.Pick.Expected
-					for name, seconds := range map[string]float64{"frontend_overhead": is.FrontendOverhead, "queue": is.Queue,
-						"room": is.Room, "load": is.Load, "prefill": is.Prefill, "step": is.Step} {
+					for name, seconds := range map[string]float64{
+						"frontend_overhead": is.FrontendOverhead, "queue": is.Queue,
+						"room": is.Room, "load": is.Load, "prefill": is.Prefill, "step": is.Step,
+					} {
 						terms[name] = append(terms[name], 1000*seconds)
 					}
 				}

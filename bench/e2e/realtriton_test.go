@@ -74,8 +74,10 @@ func TestRealTritonThroughEnvoy(t *testing.T) {
 	}
 	// A request for an unknown version does not make extproc forget the model's copies.
 	missing := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing")
-	if a := s.must(request{method: "POST", path: "/v2/models/m0/versions/9/infer",
-		body: `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[0]}]}`}); a.status != http.StatusNotFound ||
+	if a := s.must(request{
+		method: "POST", path: "/v2/models/m0/versions/9/infer",
+		body: `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[0]}]}`,
+	}); a.status != http.StatusNotFound ||
 		!strings.Contains(a.body, "'m0' version 9 is not found") {
 		t.Errorf("a version that there is not gets %d %s", a.status, a.body)
 	}

@@ -160,11 +160,13 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	infer := func(model string, class int64) string {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		a, err := calls.ModelInfer(ctx, &inference.ModelInferRequest{ModelName: model,
+		a, err := calls.ModelInfer(ctx, &inference.ModelInferRequest{
+			ModelName: model,
 			Inputs: []*inference.ModelInferRequest_InferInputTensor{{
 				Name: "x", Datatype: "FP64", Shape: []int64{1, 1},
 				Contents: &inference.InferTensorContents{Fp64Contents: []float64{float64(3 * class)}},
-			}}})
+			}},
+		})
 		if err != nil {
 			return "gRPC: " + err.Error()
 		}
@@ -229,8 +231,10 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	// A request for an unknown version does not make extproc forget the model's copies.
 	missing := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing")
 	for range 3 {
-		a := s.must(request{method: "POST", path: "/v2/models/m00/versions/9/infer",
-			body: `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,1],"data":[0]}]}`})
+		a := s.must(request{
+			method: "POST", path: "/v2/models/m00/versions/9/infer",
+			body: `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,1],"data":[0]}]}`,
+		})
 		if a.status != http.StatusNotFound || !strings.Contains(a.body, "Model m00 with version 9 not found") {
 			t.Errorf("a version that there is not gets %d %s", a.status, a.body)
 		}
@@ -313,10 +317,12 @@ func TestRealMLServersThatDieLoseNoRoom(t *testing.T) {
 	}
 	calls := s.calls()
 	s.crash(victims, models, func(ctx context.Context, model string) error {
-		a, err := calls.ModelInfer(ctx, &inference.ModelInferRequest{ModelName: model,
+		a, err := calls.ModelInfer(ctx, &inference.ModelInferRequest{
+			ModelName: model,
 			Inputs: []*inference.ModelInferRequest_InferInputTensor{{
 				Name: "x", Datatype: "FP64", Shape: []int64{1, 1}, Contents: &inference.InferTensorContents{Fp64Contents: []float64{3}},
-			}}})
+			}},
+		})
 		if err == nil && (a.GetModelName() != model || len(a.GetOutputs()) != 1 ||
 			a.GetOutputs()[0].GetContents().GetInt64Contents()[0] != 1) {
 			err = fmt.Errorf("%s answers %v", model, a)

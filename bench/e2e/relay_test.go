@@ -27,7 +27,7 @@ func engined(picks string) string {
 // The only copy of a request's model is at an engine that has just died. Another engine answers
 // once it has loaded the model: streams and whole responses, under the engine's own name of the
 // adapter.
-func TestRequestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
+func TestRequestsForADeadEngineAreServedElsewhere(t *testing.T) {
 	onBothPlanes(t, requestsThatComeForADeadEngineAreAnsweredElsewhere)
 }
 
@@ -62,7 +62,7 @@ func requestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
 
 // A request for a model that its runtime has silently lost is answered once the model is loaded
 // again.
-func TestRequestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
+func TestMissingModelIsLoadedAgain(t *testing.T) {
 	onBothPlanes(t, requestsThatMeetNoModelHaveItLoadedAgain, raced)
 }
 
@@ -94,7 +94,7 @@ func requestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
 
 // A runtime may report a lost model in any words, again and again. A model's own NOT_FOUND costs
 // few loads and reaches the client unchanged.
-func TestARuntimeSaysInAnyWordsThatItHasLostAModel(t *testing.T) {
+func TestRuntimeReportsALostModelInAnyWords(t *testing.T) {
 	runs(t, raced)
 	for name, says := range map[string]string{
 		"its own":          "NOT_FOUND:no %s here",
@@ -161,7 +161,7 @@ func TestARuntimeSaysInAnyWordsThatItHasLostAModel(t *testing.T) {
 
 // ModelMesh's clients register a model and send requests to it on one port, with the token that
 // control expects from them.
-func TestModelMeshsClientsCallOnePort(t *testing.T) {
+func TestModelMeshClientsUseOnePort(t *testing.T) {
 	runs(t, raced)
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
@@ -191,7 +191,7 @@ func TestModelMeshsClientsCallOnePort(t *testing.T) {
 
 // If a model has one copy, that copy's error reaches the client after one attempt. If there are
 // two, each is tried once.
-func TestRequestsThatAreRefusedAreNotSentTwice(t *testing.T) {
+func TestRejectedRequestsAreNotRepeated(t *testing.T) {
 	onBothPlanes(t, requestsThatAreRefusedAreNotSentTwice)
 }
 

@@ -14,7 +14,7 @@ import (
 
 // An extproc that is asked to stop releases its socket at once and leaves its streams to Envoy. It
 // does not wait for responses, which need no extproc.
-func TestAnExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
+func TestStoppingExtprocWaitsForNoResponse(t *testing.T) {
 	onBothPlanes(t, anExtprocThatStopsWaitsForNoAnswer)
 }
 
@@ -48,7 +48,7 @@ func anExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
 }
 
 // An extproc that takes over from another costs no request and no stream, however many there are.
-func TestAnExtprocThatTakesOverCostsNothing(t *testing.T) {
+func TestTakeOverFailsNoRequest(t *testing.T) {
 	onBothPlanes(t, anExtprocThatTakesOverCostsNothing)
 }
 
@@ -80,7 +80,7 @@ func anExtprocThatTakesOverCostsNothing(t *testing.T) {
 
 // Requests that wait for their model when extproc is asked to stop continue once the model is
 // loaded. Those that wait longer than the drain timeout get 503 with Retry-After.
-func TestRequestsThatWaitOutliveTheirExtproc(t *testing.T) {
+func TestWaitingRequestsSurviveAnExtprocStop(t *testing.T) {
 	onBothPlanes(t, requestsThatWaitOutliveTheirExtproc)
 }
 

@@ -51,7 +51,7 @@ func refused(t *testing.T, name string, a answer, status int, code string) {
 	}
 }
 
-func TestBadInputGetsAClearAnswer(t *testing.T) { onBothPlanes(t, badInputGetsAClearAnswer) }
+func TestBadInputGetsAClearError(t *testing.T) { onBothPlanes(t, badInputGetsAClearAnswer) }
 
 func badInputGetsAClearAnswer(t *testing.T) {
 	s := start(t)
@@ -191,7 +191,7 @@ func onlyInferenceReachesAnEngine(t *testing.T) {
 
 // A client cannot choose its endpoint by any spelling of the destination header: neither an address
 // of its own, nor an engine that extproc did not pick, nor any while extproc is away.
-func TestADestinationCannotBeForged(t *testing.T) { onBothPlanes(t, aDestinationCannotBeForged) }
+func TestDestinationCannotBeForged(t *testing.T) { onBothPlanes(t, aDestinationCannotBeForged) }
 
 func aDestinationCannotBeForged(t *testing.T) {
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {

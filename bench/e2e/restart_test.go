@@ -17,7 +17,7 @@ var restarts = flag.Int("engines", 6, "how many engines are restarted one by one
 // client an error, although the gateway gets no notice: a stopping engine's pod is ready and its
 // metrics page answers. It is known to be stopping before it closes its connections, so that no
 // request is on them then.
-func TestEnginesRestartedOneByOneCostNoRequest(t *testing.T) {
+func TestRollingRestartFailsNoRequest(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, *restarts), engineFlags("--shutdown-timeout", "15", "--shutdown-delay", "3"))
 	l := s.pour(32, func(client, n int) request {

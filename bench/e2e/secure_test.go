@@ -96,7 +96,7 @@ func secured(pool, authorization, authority string) string {
 
 // extproc gives engines that require TLS and a token their own token. The clients' tokens reach no
 // engine of the pool.
-func TestEnginesHaveTLSAndATokenOfTheirOwn(t *testing.T) {
+func TestEnginesWithTLSAndToken(t *testing.T) {
 	runs(t)
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("engines-own\n"), 0o600); err != nil {

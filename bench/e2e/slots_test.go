@@ -10,7 +10,7 @@ import (
 // Three adapters with constant requests share an engine whose GPU has two slots: requests for the
 // third wait for a slot, and keep waiting wherever else it is loaded. When a second engine appears,
 // one of the three moves there and all requests are answered.
-func TestAdaptersThatStarveAreKeptApart(t *testing.T) {
+func TestStarvingAdaptersAreSpread(t *testing.T) {
 	runs(t, raced)
 	names := []string{"v1", "v2", "v3"}
 	s := start(t, pods(t, 2), placed(t, 8, names...), engineFlags("--max-loras", "2"), controlFlags("--rebalance-interval", "2s"))

@@ -104,7 +104,7 @@ func TestHostileBodiesAreRefusedBriefly(t *testing.T) {
 // busy. The test fails if a body crashes extproc or blocks it: without a limit on nesting, the
 // first 10 MB of "[" end the process; a lock held while a body is parsed makes half of all requests
 // wait for it. It runs alone, since other tests would disturb it.
-func TestHostileBodiesStallNobody(t *testing.T) {
+func TestHostileBodiesDelayNoOtherRequest(t *testing.T) {
 	runs(t, alone)
 	const (
 		villains = 2

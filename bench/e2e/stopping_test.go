@@ -16,7 +16,9 @@ import (
 // An engine that stops without notice costs only the requests sent before its state is known. The
 // models that requests wait for are loaded elsewhere, nothing more is loaded at the engine, and it
 // ends in its own time.
-func TestAnEngineThatStopsStallsNobody(t *testing.T) { onBothPlanes(t, anEngineThatStopsStallsNobody) }
+func TestStoppingEngineDelaysNoOtherRequest(t *testing.T) {
+	onBothPlanes(t, anEngineThatStopsStallsNobody)
+}
 
 func anEngineThatStopsStallsNobody(t *testing.T) {
 	s := start(t, pods(t, 2), engineFlags("--shutdown-timeout", "15", "--shutdown-delay", "3"), placed(t, 2, numbered(5)...))

@@ -141,7 +141,7 @@ func (s *stack) inventedResponses() {
 
 // At a Gateway listener with several pools, a response is found in whichever pool created it, after
 // control and extproc have lost its endpoint.
-func TestStoredResponsesOfSeveralPoolsOutliveExtproc(t *testing.T) {
+func TestStoredResponsesOfSeveralPoolsSurviveARestart(t *testing.T) {
 	runs(t)
 	s := start(t, storing, atRandom, throughGateway, func(c *rig.Config) {
 		text := engines(strings.TrimSuffix(c.Listen, "1:8080"), 4)

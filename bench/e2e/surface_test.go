@@ -23,7 +23,7 @@ import (
 )
 
 // Errors on Anthropic's Messages API have its format, including Envoy's own errors.
-func TestErrorsOfTheMessagesAPIHaveItsShape(t *testing.T) {
+func TestMessagesAPIErrorFormat(t *testing.T) {
 	runs(t)
 	s := start(t)
 	many := make(map[string]string)
@@ -142,7 +142,7 @@ func (c *counter) Read(p []byte) (int, error) {
 
 // A client that sends too many headers or requests a response that is too large gets an error, and
 // no endpoint counts a failure.
-func TestNoEndpointIsBlamedForEnvoysOwnErrors(t *testing.T) {
+func TestEnvoysOwnErrorsCountAgainstNoEndpoint(t *testing.T) {
 	runs(t)
 	s := start(t, func(c *rig.Config) {
 		// A server that answers with 33 MiB.
@@ -206,7 +206,7 @@ func TestNoEndpointIsBlamedForEnvoysOwnErrors(t *testing.T) {
 }
 
 // Text that clients choose is truncated in Envoy's log.
-func TestWhatClientsChooseIsCutInTheLog(t *testing.T) {
+func TestClientTextIsTruncatedInTheLog(t *testing.T) {
 	runs(t)
 	s := start(t)
 	long := strings.Repeat("x", 4000)
@@ -234,7 +234,7 @@ func TestWhatClientsChooseIsCutInTheLog(t *testing.T) {
 
 // The list of models has the fields that OpenAI's and vLLM's clients read, and does not reveal
 // where files are.
-func TestWhatIsSaidOfModels(t *testing.T) {
+func TestModelsList(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 1))
 	type model struct {
@@ -273,7 +273,7 @@ func TestWhatIsSaidOfModels(t *testing.T) {
 }
 
 // /health reports on the engines: 200 while one is healthy.
-func TestHealthIsThatOfTheEndpoints(t *testing.T) {
+func TestHealthReportsEndpoints(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 2))
 	health := request{method: "GET", path: "/health"}
@@ -333,7 +333,7 @@ func TestHTTP10IsServed(t *testing.T) {
 }
 
 // A request with headers and trailers but no body is rejected.
-func TestTrailersWithoutABodyAreRefused(t *testing.T) {
+func TestTrailersWithoutABodyAreRejected(t *testing.T) {
 	runs(t)
 	s := start(t)
 	conn, err := net.Dial("tcp", s.Listen)
@@ -375,7 +375,7 @@ func TestTrailersWithoutABodyAreRefused(t *testing.T) {
 }
 
 // A page of another origin may not call from a browser until its origin is listed.
-func TestOriginsAreAllowedOnceTheyAreListed(t *testing.T) {
+func TestListedOriginsAreAllowed(t *testing.T) {
 	runs(t)
 	const page = "https://chat.example"
 	for listed, change := range map[bool]setting{
@@ -416,7 +416,7 @@ func TestOriginsAreAllowedOnceTheyAreListed(t *testing.T) {
 
 // If an adapter cannot be loaded, the error has the kind of reason and tells clients not to retry;
 // control's log has the engine's message.
-func TestWhyAnAdapterCannotBeLoadedIsTold(t *testing.T) {
+func TestReasonOfAFailedLoadIsReported(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))
 	s.write("models.yaml", modelObject("big", "source: 'sim:rank=64'")+"---\n"+modelObject("torn", "source: /no/such/folder"))

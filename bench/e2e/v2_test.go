@@ -257,7 +257,7 @@ func modelsAreInferredByV2(t *testing.T) {
 
 // A client's hundred metadata entries reach the engine, also through the relay. With more, the
 // client gets an error.
-func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
+func TestCallsWithAHundredMetadataEntries(t *testing.T) {
 	runs(t)
 	for name, front := range map[string]setting{"standalone": standalone, "gateway": throughGateway} {
 		t.Run(name, func(t *testing.T) {

@@ -133,7 +133,7 @@ func TestThousandsOfModelsOnTwoRuntimes(t *testing.T) {
 
 // A runtime dies under load and returns. Every call is answered by its model, except those on the
 // dead runtime. Its models are loaded elsewhere when requests need them.
-func TestARuntimeIsKilledUnderCalls(t *testing.T) {
+func TestRuntimeIsKilledUnderCalls(t *testing.T) {
 	runs(t, raced)
 	var names []string
 	s := start(t, runtimes(t, 2, nil), standalone, func(c *rig.Config) {
@@ -203,7 +203,7 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 // directions or with responses alone, because Envoy's periodic records renew it. In the end nothing
 // is left. For a thousand streams of either kind for three minutes: go test ./bench/e2e -run
 // StreamsCount -v -streams 1000 -kept 3m.
-func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
+func TestStreamsCountAsInFlightWhileTheyLast(t *testing.T) {
 	runs(t)
 	const pause = 5 * time.Second // between two responses of the response-only streams
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "slow": "sim:?infer=" + pause.String()}), standalone,
@@ -320,7 +320,7 @@ func TestAGRPCRouteLeadsToAPool(t *testing.T) {
 
 // A listener that names InferencePools serves the models of a pool without LLMRoutes, over gRPC and
 // REST: those of Models and those that a ModelMesh client registered. No other listener does.
-func TestAGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
+func TestGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
 	runs(t)
 	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
 	host, _, _ := strings.Cut(s.Listen, ":")

@@ -77,7 +77,7 @@ func TestEnvoyItselfAcceptsTheConfigurations(t *testing.T) {
 }
 
 // The configurations differ only in what each is for. Everything else must be edited in both.
-func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
+func TestConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 	rest := make(map[string]any)
 	for _, path := range []string{envoyYAML, originalDstYAML} {
 		var root map[string]any
@@ -171,7 +171,7 @@ func script(t *testing.T, dir, name, text string) {
 	}
 }
 
-func TestTheEnvoyOnPathIsUsedIfItIsNewEnough(t *testing.T) {
+func TestEnvoyOnPathIsUsedIfItIsNewEnough(t *testing.T) {
 	for version, used := range map[string]bool{
 		"1.38.0": true, "1.45.2": true, "2.0.0": true, "1.37.9": false, "1.9.0": false,
 		"nonsense": false,
@@ -189,7 +189,7 @@ func TestTheEnvoyOnPathIsUsedIfItIsNewEnough(t *testing.T) {
 	}
 }
 
-func TestWhereNoEnvoyCanBeHadTheErrorSaysWhatToInstall(t *testing.T) {
+func TestUnsupportedPlatformErrorSaysWhatToInstall(t *testing.T) {
 	for name, c := range map[string]struct{ python, want string }{
 		"no python":  {"", "python3 is not on PATH"},
 		"pip fails":  {"echo 'ERROR: no network' >&2; exit 1", "ERROR: no network"},

@@ -54,7 +54,7 @@ func check(text []byte) (int, error) {
 	return protos.Validate(b.ProtoReflect())
 }
 
-func TestTheConfigurationsAreValidToTheirLastAny(t *testing.T) {
+func TestConfigurationsAreValidToTheirLastAny(t *testing.T) {
 	for path, least := range map[string]int{envoyYAML: 20, originalDstYAML: 17} {
 		n, err := check(text(t, path))
 		if err != nil {
@@ -66,7 +66,7 @@ func TestTheConfigurationsAreValidToTheirLastAny(t *testing.T) {
 }
 
 // The check must see faults at any depth.
-func TestTheCheckSeesFaults(t *testing.T) {
+func TestCheckSeesFaults(t *testing.T) {
 	text := string(text(t, envoyYAML))
 	for _, c := range []struct{ name, old, new string }{
 		{"an unknown field", "failure_mode_allow: true", "failure_mode_alow: true"},
@@ -111,7 +111,7 @@ func TestControlHeadersAreRemoved(t *testing.T) {
 }
 
 // The configurations spell names as api/wire does: they meet in no compiler.
-func TestTheConfigurationsSpeakTheWire(t *testing.T) {
+func TestConfigurationsSpeakTheWire(t *testing.T) {
 	both := []string{
 		fmt.Sprintf(`{"key_matcher":{"prefix":%q}}`, wire.ControlPrefix),
 		fmt.Sprintf(`"receiving_namespaces":{"untyped":[%q,%q]}`, wire.DestinationNamespace, wire.PickNamespace),
@@ -200,7 +200,7 @@ const longestPrefill = 240 * time.Second
 
 // Envoy waits for extproc as long as a request may wait for its model. Its idle timeout does not
 // end the prefill that follows.
-func TestARequestMayWaitForItsModelAsLongAsExtprocLetsIt(t *testing.T) {
+func TestEnvoyAllowsTheLongestWaitForAModel(t *testing.T) {
 	for _, path := range []string{envoyYAML, originalDstYAML} {
 		asked := func(setting string) (all []time.Duration) {
 			for _, m := range regexp.MustCompile(`(?m)^ *`+setting+`: (\S+)`).FindAllStringSubmatch(string(text(t, path)), -1) {

@@ -58,7 +58,7 @@ func TestPredictionsNeverHurt(t *testing.T) {
 
 // After 2,000 requests, predictions are as good as with the true profile, even if extproc started
 // without a profile or with one that is wrong by a factor of ten.
-func TestWhatIsLearnedIsWorthTheProfile(t *testing.T) {
+func TestLearnedProfilePredictsAsWellAsTheTrueOne(t *testing.T) {
 	for _, c := range []struct {
 		w       Workload
 		rate    float64

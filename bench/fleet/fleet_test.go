@@ -58,7 +58,7 @@ func (p *to) Ended(_ float64, r *Request, endpoint int) {
 }
 
 // A fleet with all requests on one endpoint behaves as the step model of that engine.
-func TestAFleetIsItsEngines(t *testing.T) {
+func TestFleetIsItsEngines(t *testing.T) {
 	f := four()
 	w := Adapters(10, Conversation())
 	f.Adapters = w.Adapters
@@ -134,7 +134,7 @@ func TestRunsAreRepeatable(t *testing.T) {
 
 // Policies have their intended effect: packing adapters saves loads, and policies that see queues
 // have shorter ones.
-func TestPoliciesDoWhatTheyAreFor(t *testing.T) {
+func TestPoliciesHaveTheirEffect(t *testing.T) {
 	race.Skip(t)
 	f := four()
 	w := Adapters(50, Conversation())
@@ -177,7 +177,7 @@ func TestPrefixesAndSpeeds(t *testing.T) {
 // Sessions with a shared prefix meet their objectives: learned step times are not too long, and a
 // step slightly above its objective does not move a session away from its cache. With half of the
 // engines at half speed this costs nothing.
-func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
+func TestLatencyMeetsObjectivesWithSharedPrompts(t *testing.T) {
 	race.Skip(t)
 	slow := make([]float64, 16)
 	for i := range slow {
@@ -224,7 +224,7 @@ func TestTinyPromptsAreSpread(t *testing.T) {
 
 // A cancelled request leaves its engine, is not part of the figures and does not affect learned
 // output lengths. All others complete.
-func TestClientsLeave(t *testing.T) {
+func TestClientsCancel(t *testing.T) {
 	f := four()
 	w := Cancelled(Lengths{{Prompt: 100, Output: 200}})
 	var h *headgate
@@ -290,7 +290,7 @@ func TestChat(t *testing.T) {
 }
 
 // Pickers that synchronize know each other's requests for adapters.
-func TestPickersTell(t *testing.T) {
+func TestPickersSync(t *testing.T) {
 	f := four()
 	f.Pickers, f.AdapterSync, f.ScrapeInterval, f.Adapters = 2, 0.5, 0, []string{"a"}
 	requests := func(yield func(Request) bool) {
@@ -313,7 +313,7 @@ func TestPickersTell(t *testing.T) {
 }
 
 // Pickers that scrape see the requests of others; sequential requests alternate between endpoints.
-func TestPickersLook(t *testing.T) {
+func TestPickersScrape(t *testing.T) {
 	f := four()
 	f.Endpoints, f.Pickers, f.AdapterSync = 2, 2, 0
 	requests := func(yield func(Request) bool) {
@@ -377,7 +377,7 @@ func TestPrompts(t *testing.T) {
 }
 
 // A request that no endpoint can serve is reported and delays no other.
-func TestARequestThatFitsNowhere(t *testing.T) {
+func TestRequestThatFitsNowhere(t *testing.T) {
 	f := four()
 	requests := slices.Values([]Request{{At: 0, Prompt: make([]uint32, 1<<20), Output: 1}, {At: 1, Prompt: make([]uint32, 10), Output: 1}})
 	o := outcome(t, f, 1, requests, Headgate(pick.LeastRequest))
@@ -458,7 +458,7 @@ func TestGoodput(t *testing.T) {
 }
 
 // Pending work is shared long before the next scrape: each endpoint gets half of the requests.
-func TestPickersTellWhatTheirRequestsAsk(t *testing.T) {
+func TestPickersSyncPendingWork(t *testing.T) {
 	f := four()
 	f.Endpoints, f.Pickers, f.ScrapeInterval, f.AdapterSync = 2, 3, 0, 0
 	requests := func(yield func(Request) bool) {
@@ -485,7 +485,7 @@ func TestPickersTellWhatTheirRequestsAsk(t *testing.T) {
 }
 
 // Pickers share their state at most once per interval, and always the latest one.
-func TestPickersTellInTheirPace(t *testing.T) {
+func TestPickersSyncAtTheirInterval(t *testing.T) {
 	r := &run{Fleet: Fleet{BacklogSync: 0.02}}
 	var times []float64
 	p := throttle{last: -1}

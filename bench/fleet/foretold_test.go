@@ -42,7 +42,7 @@ func (j *judging) FirstToken(now float64, r *Request, endpoint int) {
 }
 
 // Without a configured profile, predictions are right from the first decision that uses them.
-func TestWhatIsTrustedComesTrue(t *testing.T) {
+func TestTrustedPredictionsAreRight(t *testing.T) {
 	race.Skip(t)
 	for _, rate := range []float64{0.5, 2, 5, 10} {
 		f := four()

@@ -59,7 +59,7 @@ func predicted(t *testing.T, f Fleet, requests iter.Seq[Request]) (cached, predi
 
 // Extproc's prefix index agrees with the engines to less than a block, also if caches are too small
 // for all prompts and engines evict the least recently used ones.
-func TestWhatExtprocKnowsOfCachesIsSo(t *testing.T) {
+func TestPrefixIndexMatchesEngines(t *testing.T) {
 	race.Skip(t)
 	for _, blocks := range []int{2000, 100_000} {
 		f := four()
@@ -133,7 +133,7 @@ func TestPromptsOfAdapters(t *testing.T) {
 }
 
 // Load times are learned from times to first token, whatever profile is assumed.
-func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
+func TestLoadTimesAreLearnedFromFirstTokens(t *testing.T) {
 	race.Skip(t)
 	w := Adapters(50, Conversation())
 	for _, name := range []string{"true", "none", "x10", "x0.1"} {
@@ -162,7 +162,7 @@ func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
 }
 
 // The frontend overhead is learned from times to first token.
-func TestTheIntakeIsLearnedOfFirstTokens(t *testing.T) {
+func TestFrontendOverheadIsLearnedFromFirstTokens(t *testing.T) {
 	race.Skip(t)
 	w := Plain(Conversation())
 	for _, name := range []string{"true", "none"} {
@@ -217,7 +217,7 @@ func (e *expecting) Pick(now float64, r *Request) int {
 // With the true profile, the median prediction of the time to first token is right to a tenth. At
 // lower load, learning makes prompts a tenth too long, because the number of decoding requests
 // beside them is random.
-func TestFirstTokensComeAsExpected(t *testing.T) {
+func TestFirstTokensArriveAsPredicted(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {
 		w    Workload

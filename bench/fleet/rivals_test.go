@@ -199,7 +199,7 @@ func TestRendezvous(t *testing.T) {
 }
 
 // Of two random endpoints the one with less load wins; ties are broken at random.
-func TestLots(t *testing.T) {
+func TestTwoRandomChoices(t *testing.T) {
 	p := &powerOfTwo{three(t)}
 	p.at[0].inFlight, p.at[1].inFlight, p.at[2].inFlight = 100, 50, 0
 	var taken [3]int
@@ -241,7 +241,7 @@ func TestPromptsAreRemembered(t *testing.T) {
 }
 
 // The oracle misses no more objectives than other policies.
-func TestTheOracle(t *testing.T) {
+func TestOracle(t *testing.T) {
 	race.Skip(t)
 	f := Fleet{Profile: llm.DefaultProfile(), Endpoints: 3, Pickers: 1, ScrapeInterval: 0.2}
 	f.Profile.Limits.KVBlocks = 2000
@@ -267,7 +267,7 @@ func TestTheOracle(t *testing.T) {
 }
 
 // The oracle sends a long prompt to a slower endpoint if it delays no other request there.
-func TestTheOracleSparesOthers(t *testing.T) {
+func TestOracleAvoidsDelayingOthers(t *testing.T) {
 	f := Fleet{Endpoints: 2, Pickers: 1, Speeds: []float64{1, 0.6}, Profile: profile.Profile{
 		Prefill: profile.Prefill{PerToken: 0.001}, Decode: profile.Decode{Base: 0.02},
 		Limits: profile.Limits{MaxSequences: 8, MaxBatchedTokens: 4096, KVBlocks: 1000, BlockSize: 16},

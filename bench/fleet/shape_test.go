@@ -32,7 +32,7 @@ func closedLoop(t *testing.T, of profile.Profile, clients int, assumed func(prof
 // An engine may have a fixed cost for each step with a prompt. It is learned with any initial
 // profile, and predictions are right from the first decision, in closed loops of different sizes.
 // Engines without such a cost are learned as well.
-func TestTheShapeOfPrefillIsLearned(t *testing.T) {
+func TestShapeOfPrefillIsLearned(t *testing.T) {
 	race.Skip(t)
 	nothing := func(profile.Profile) *profile.Profile { return nil }
 	other := func(p profile.Profile) *profile.Profile {

@@ -95,7 +95,7 @@ func TestReplay(t *testing.T) {
 }
 
 // A policy scrapes at the interval of its project unless a flag sets it.
-func TestLooks(t *testing.T) {
+func TestScrapeIntervals(t *testing.T) {
 	for args, want := range map[string]map[string]float64{
 		"":                      {"latency": 0.2, "lmetric": 0.2, "scored": 0.05, "scored+lora": 0.05},
 		"--scrape-interval 1s":  {"latency": 1, "lmetric": 1, "scored": 1, "scored+lora": 1},

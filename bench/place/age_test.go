@@ -13,7 +13,7 @@ import (
 // The age at eviction agrees with control plan, for 1,000 models with Zipf 1.0: with a global LRU
 // cache and with control's LRU eviction. (If loads cannot keep up with misses, models stay longer;
 // here they can.)
-func TestTheAgeIsAsPlanned(t *testing.T) {
+func TestAgeIsAsPlanned(t *testing.T) {
 	race.Skip(t)
 	for _, share := range []float64{0.2, 0.6} {
 		w := World{

@@ -72,7 +72,7 @@ func TestGaps(t *testing.T) {
 
 // Models beyond the number of clients are the same clients at other times, and the total rate is
 // the requested one.
-func TestMoreModelsThanClients(t *testing.T) {
+func TestModelsBeyondTheClients(t *testing.T) {
 	race.Skip(t)
 	w := World{Models: 10, Clients: some, Rate: 30, Measured: 60_000}
 	c := w.population(3)

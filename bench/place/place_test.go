@@ -59,7 +59,7 @@ func TestLRUIsAList(t *testing.T) {
 
 // If loads are the bottleneck, control misses no more often than one LRU cache, and with eviction
 // by LRU about as often.
-func TestNoLoadedCopyLeavesEarly(t *testing.T) {
+func TestNoCopyIsEvictedEarly(t *testing.T) {
 	race.Skip(t)
 	w := World{Endpoints: 1, Models: 100, Share: 0.1, Zipf: 1, Rate: 10, Load: 2, AtOnce: 2, Service: 0.05, Warmup: 1800, Measured: 600}
 	misses := func(policy func() Policy) (all float64) {

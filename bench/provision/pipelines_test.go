@@ -124,7 +124,7 @@ func TestRateAndPeakByHand(t *testing.T) {
 
 // Each query takes a second without queueing, and the objective is 1.2. Of four queries some wait,
 // depending on the copies that get them in turn.
-func TestLateByHand(t *testing.T) {
+func TestMissedObjectivesByHand(t *testing.T) {
 	p := &planner.Problem{
 		Pipeline: &estimate.Pipeline{Stages: 1},
 		Stages: []planner.Stage{{MinReplicas: 1, Hardware: []planner.Hardware{

@@ -38,7 +38,7 @@ func engines(of ...any) map[string]engineReading {
 }
 
 // Each case has the readings of consecutive seconds, and the last printed line without its time.
-func TestALine(t *testing.T) {
+func TestLine(t *testing.T) {
 	restarted := vllm(2, 3, 30)
 	restarted.load.Started = engine.Known(200)
 	fast := vllm(2, 500, 5000) // it has served more since its start than before

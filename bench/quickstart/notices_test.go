@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-func TestWhatIsSaidOfObjects(t *testing.T) {
+func TestDescriptionsOfObjects(t *testing.T) {
 	const at = `{"time":"2026-01-02T12:00:00Z","level":`
 	for record, want := range map[string]string{
 		at + `"ERROR","msg":"objects refused; keeping the last valid ones of this file",` +
@@ -42,7 +42,7 @@ func TestWhatIsSaidOfObjects(t *testing.T) {
 
 // If the folder's source logs a rejected edit, the console prints it once, with file, line and
 // reason. It waits for the rest of an incomplete log record.
-func TestARefusedEditIsTold(t *testing.T) {
+func TestRejectedEditIsReported(t *testing.T) {
 	folder := t.TempDir()
 	file, logFile := filepath.Join(folder, "a.yaml"), filepath.Join(t.TempDir(), "extproc.log")
 	const good = "apiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: a}\nspec: {backendRefs: [{name: p}]}\n"

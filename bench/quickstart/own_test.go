@@ -73,7 +73,7 @@ func TestServersThatPeopleName(t *testing.T) {
 	}
 }
 
-func TestTheCommandLine(t *testing.T) {
+func TestCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{
 			"--endpoints a:1 --objects x",
@@ -100,7 +100,7 @@ func TestTheCommandLine(t *testing.T) {
 }
 
 // The list of models has base models first, in any order of the server.
-func TestWhatAServerLacksIsSaid(t *testing.T) {
+func TestMissingServerFeaturesAreReported(t *testing.T) {
 	serve := func(status int, body string) string {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/v1/models" {
@@ -137,7 +137,7 @@ func TestWhatAServerLacksIsSaid(t *testing.T) {
 }
 
 // If a name has two loopback addresses, the one at which the server listens is used.
-func TestLocalhostIsWhereTheServerIs(t *testing.T) {
+func TestLocalhostAddressOfTheServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestLocalhostIsWhereTheServerIs(t *testing.T) {
 }
 
 // A model name in a command to paste is quoted for the shell.
-func TestAModelsNameInACommand(t *testing.T) {
+func TestModelsNameInACommand(t *testing.T) {
 	const name = `it's "my" $HOME\model`
 	out, err := exec.Command("sh", "-c", "printf %s '"+quote(name)+"'").Output()
 	if err != nil || string(out) != `"it's \"my\" $HOME\\model"` {

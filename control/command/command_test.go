@@ -25,7 +25,7 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-func TestTheCommandLine(t *testing.T) {
+func TestCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "no engines: set --objects DIR (a folder with YAML), --kube (an API server) or --endpoints HOST:PORT; see control --help"},
 		{

@@ -11,7 +11,7 @@ import (
 
 // With --explain-config, control prints its effective configuration with sources, in extproc's
 // format. It does not serve, and stores nothing.
-func TestTheSettingsAreExplained(t *testing.T) {
+func TestSettingsAreExplained(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "objects")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -229,7 +229,7 @@ func twoControls(t *testing.T, script func(s *terms)) {
 
 // An outage does not end a term. The old leader resumes, even if other controls reconnect first. If
 // it has ended meanwhile, another control leads.
-func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
+func TestOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTerms(t)
 		s.start("a")
@@ -279,7 +279,7 @@ func TestDisconnectedLeaderIsReplaced(t *testing.T) {
 
 // A control that sees another leader stops leading at once, not only when its term has ended.
 // Events come in any order: here the new leader is seen before the loss of the Lease.
-func TestATermIsPausedBeforeItEndsForAnother(t *testing.T) {
+func TestTermPausesWhenAnotherLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lease{}
 		e := election.Election{Lock: &holder{lease: l, name: "a", slow: time.Second}, Log: slog.New(slog.DiscardHandler)}
@@ -324,7 +324,7 @@ func TestATermIsPausedBeforeItEndsForAnother(t *testing.T) {
 }
 
 // A control notices that another has led meanwhile, even if that no longer leads.
-func TestATermDoesNotGoOnOverAnothers(t *testing.T) {
+func TestTermDoesNotResumeAfterAnothers(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.cutOff("a")
 		s.after(time.Minute, "b1", "a1", "b1")
@@ -336,7 +336,7 @@ func TestATermDoesNotGoOnOverAnothers(t *testing.T) {
 }
 
 // While a term ends, the Lease for the next one may be lost again.
-func TestATermDoesNotBeginWithALeaseThatIsLost(t *testing.T) {
+func TestTermDoesNotBeginWithALostLease(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.cutOff("a")
 		s.after(time.Minute, "b1", "a1", "b1")
@@ -355,7 +355,7 @@ func TestATermDoesNotBeginWithALeaseThatIsLost(t *testing.T) {
 }
 
 // At its end, a control releases the Lease after its term.
-func TestAControlThatStopsGivesTheLeaseBack(t *testing.T) {
+func TestStoppingControlReleasesTheLease(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.stop("a")
 		s.after(5*time.Second, "b1", "b1")
@@ -379,7 +379,7 @@ func TestFollowerDoesNotReleaseTheLease(t *testing.T) {
 }
 
 // A term that does not receive is not resumed by a Lease that was won and lost meanwhile.
-func TestATermDoesNotGoOnWithALeaseThatIsLost(t *testing.T) {
+func TestTermDoesNotResumeWithALostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lease{}
 		e := election.Election{Lock: &holder{lease: l, name: "a"}, Log: slog.New(slog.DiscardHandler)}
@@ -445,7 +445,7 @@ func TestFollowersSeeTheLeader(t *testing.T) {
 	})
 }
 
-func TestATermThatFailsEndsTheProcess(t *testing.T) {
+func TestTermThatFailsEndsTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("no such port")
 		e := election.Election{Lock: &holder{lease: &lease{}, name: "a"}, Log: slog.New(slog.DiscardHandler)}
@@ -460,7 +460,7 @@ func TestATermThatFailsEndsTheProcess(t *testing.T) {
 }
 
 // An outage is logged once, and its end. Competition for the Lease is not logged.
-func TestAnOutageDoesNotFillTheLog(t *testing.T) {
+func TestOutageDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTerms(t)
 		var text strings.Builder

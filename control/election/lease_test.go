@@ -13,7 +13,7 @@ import (
 )
 
 // The Lease moves between controls at a real API server.
-func TestALeaseOfAnAPIServer(t *testing.T) {
+func TestLeaseAtARealAPIServer(t *testing.T) {
 	server := apiserver.Run(t)
 	client, err := kubernetes.NewForConfig(server.Admin())
 	if err != nil {

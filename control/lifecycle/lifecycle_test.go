@@ -34,7 +34,7 @@ func config() Config {
 
 // A term that waits for the API server still follows the Lease. The Lease may be lost, and another
 // control may get it: that ends the term but not the process.
-func TestATermFollowsItsLeaseWhileItOpens(t *testing.T) {
+func TestTermFollowsItsLeaseWhileItStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var leads func() bool
 		r := New(config(), opening{open: func(ctx context.Context, l func() bool) (store.Memory, StatusWriter, error) {
@@ -72,7 +72,7 @@ func (c channels) SetWorld(w *objects.World)       { c.worlds <- w }
 func (c channels) SetGateways(in conditions.Input) { c.gateways <- in }
 
 // A term reports each World and each plan to the status writer, also those from before the term.
-func TestATermWritesStatus(t *testing.T) {
+func TestTermWritesStatus(t *testing.T) {
 	dir := t.TempDir()
 	status := channels{make(chan *objects.World), make(chan conditions.Input)}
 	c := config()
@@ -108,7 +108,7 @@ func TestATermWritesStatus(t *testing.T) {
 }
 
 // Every control plans, whether it leads or not, and keeps the plans for the status of objects.
-func TestPlansAreKeptForTheStatus(t *testing.T) {
+func TestPlansAreKeptForStatuses(t *testing.T) {
 	c := config()
 	c.XDSAddress = "unix:" + filepath.Join(t.TempDir(), "e")
 	r := New(c, Alone{})

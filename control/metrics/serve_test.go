@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-func TestWhereLoopbackIsServedBesides(t *testing.T) {
+func TestLoopbackIsServedToo(t *testing.T) {
 	for address, want := range map[string]string{
 		"127.0.0.1:9091": "", "127.66.1.1:9091": "", "[::1]:9091": "", // loopback
 		"0.0.0.0:9091": "", "[::]:9091": "", // all addresses

@@ -376,8 +376,10 @@ func (p *Placer) restore(now time.Time) {
 			continue // the failed model was a different one
 		}
 		for _, f := range was.Status.Failures {
-			p.state.RestoreFailure(key, decide.Failure{Endpoint: f.Endpoint, At: f.At.Time, Message: f.Message,
-				Why: decide.Reason(f.Reason)}, now)
+			p.state.RestoreFailure(key, decide.Failure{
+				Endpoint: f.Endpoint, At: f.At.Time, Message: f.Message,
+				Why: decide.Reason(f.Reason),
+			}, now)
 		}
 	}
 	p.failed = nil

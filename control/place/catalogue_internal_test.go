@@ -11,7 +11,7 @@ import (
 )
 
 // Each placement setting reaches package decide.
-func TestPlacementOfSettings(t *testing.T) {
+func TestPlacementSettings(t *testing.T) {
 	for _, c := range []struct {
 		is   *v1alpha1.PoolSettingsSpec
 		want decide.Pool

@@ -15,7 +15,7 @@ type labels = map[string]v1alpha1.LabelValue
 
 // Of four endpoints, e1 and e2 have GPUs, and e2 and e4 have a disk. The test checks which
 // endpoints may load which models, and which ones are preferred.
-func TestConstraintsSayWhichEndpointsAreForWhichModels(t *testing.T) {
+func TestConstraints(t *testing.T) {
 	endpoints := []objects.Endpoint{
 		{Address: "e1", Labels: map[string]string{"gpu": "yes"}},
 		{Address: "e2", Labels: map[string]string{"gpu": "yes", "disk": "fast"}},
@@ -32,8 +32,10 @@ func TestConstraintsSayWhichEndpointsAreForWhichModels(t *testing.T) {
 		{"none", nil, "sklearn", "anywhere"},
 		{"every label is required", []v1alpha1.Constraint{{ModelType: "t", Required: labels{"gpu": "yes", "disk": "fast"}}}, "t", "e2"},
 		{"nobody has it", []v1alpha1.Constraint{{ModelType: "t", Required: labels{"gpu": "two"}}}, "t", "nowhere"},
-		{"any set is preferred", []v1alpha1.Constraint{{ModelType: "t",
-			Preferred: []labels{{"gpu": "no"}, {"gpu": "yes", "disk": "fast"}}}}, "t", "anywhere, rather e2 e4"},
+		{"any set is preferred", []v1alpha1.Constraint{{
+			ModelType: "t",
+			Preferred: []labels{{"gpu": "no"}, {"gpu": "yes", "disk": "fast"}},
+		}}, "t", "anywhere, rather e2 e4"},
 		{"what some need others leave free", []v1alpha1.Constraint{{ModelType: "t", Required: gpu}}, "sklearn", "anywhere, rather e3 e4"},
 		{"those who need it have no preference", []v1alpha1.Constraint{{ModelType: "t", Required: gpu}}, "t", "e1 e2"},
 		{
@@ -54,8 +56,12 @@ func TestConstraintsSayWhichEndpointsAreForWhichModels(t *testing.T) {
 			"y", "e2 e4",
 		},
 		{"types without a constraint of their own have that of all", []v1alpha1.Constraint{{Required: gpu}}, "sklearn", "e1 e2"},
-		{"a constraint without labels lets a type be loaded anywhere", []v1alpha1.Constraint{{Required: gpu}, {ModelType: "t"}}, "t",
-			"anywhere, rather e3 e4"},
+		{
+			"a constraint without labels lets a type be loaded anywhere",
+			[]v1alpha1.Constraint{{Required: gpu}, {ModelType: "t"}},
+			"t",
+			"anywhere, rather e3 e4",
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			fits := fitsOf(&v1alpha1.PoolSettingsSpec{Placement: &v1alpha1.Placement{Constraints: test.constraints}}, endpoints)

@@ -51,8 +51,10 @@ func (s *endpointWorker) requestScrape() {
 func (p *Placer) open(e objects.Engine) {
 	ctx, cancel := context.WithCancel(p.running)
 	s := &endpointWorker{
-		Endpoint: loader.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation,
-			Token: e.Token, TLS: e.TLS, H2C: e.H2C, HTTP: e.HTTP(), GRPC: e.GRPC()},
+		Endpoint: loader.Endpoint{
+			Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation,
+			Token: e.Token, TLS: e.TLS, H2C: e.H2C, HTTP: e.HTTP(), GRPC: e.GRPC(),
+		},
 		placer: p, adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1),
 		runtime: e.Kind == engine.ModelRuntime, unloads: make(map[string]int), terminating: e.Terminating,
 	}

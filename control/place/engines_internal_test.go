@@ -11,9 +11,9 @@ import (
 	"github.com/headgate/headgate/control/place/loader"
 )
 
-// TestFailedUnloadsAreLoggedEverMoreRarely checks that an unload that is repeated for days does not
+// TestFailedUnloadsAreLoggedRarely checks that an unload that is repeated for days does not
 // fill the log.
-func TestFailedUnloadsAreLoggedEverMoreRarely(t *testing.T) {
+func TestFailedUnloadsAreLoggedRarely(t *testing.T) {
 	var out bytes.Buffer
 	p := &Placer{Config: Config{Log: slog.New(slog.NewTextHandler(&out, nil))}, state: decide.New(decide.Config{})}
 	s := &endpointWorker{placer: p, unloads: make(map[string]int)}

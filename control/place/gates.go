@@ -73,6 +73,8 @@ func gateOf(trials []decide.Trial) store.Gate {
 	case loaded == 0:
 		return store.Gate{Open: true, Reason: v1alpha1.ModelsLoaded, Message: "there was no model to load"}
 	}
-	return store.Gate{Open: true, Reason: v1alpha1.ModelsLoaded,
-		Message: fmt.Sprintf("%d models that are loaded elsewhere were loaded here, too", loaded)}
+	return store.Gate{
+		Open: true, Reason: v1alpha1.ModelsLoaded,
+		Message: fmt.Sprintf("%d models that are loaded elsewhere were loaded here, too", loaded),
+	}
 }

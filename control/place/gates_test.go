@@ -26,7 +26,7 @@ func (w *world) withPod(addresses []string, is objects.Endpoint, all ...string) 
 
 // For a pod on trial, control publishes whether models that are loaded elsewhere load there, once
 // all of its engines show it. No other model is loaded there before.
-func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
+func TestTrialOfAPod(t *testing.T) {
 	told := new(recorder)
 	w := newRecordedWorld(t, told)
 	old, one, other := serveVLLM(t), serveVLLM(t), serveVLLMOfRank(t, 8)
@@ -77,7 +77,7 @@ func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 
 // Nothing is loaded at a pod that is not ready, or at one that will be replaced soon if there is
 // another.
-func TestWhatAPodIsLikeSaysWhatIsLoadedThere(t *testing.T) {
+func TestPodStateLimitsLoads(t *testing.T) {
 	w := newWorld(t)
 	one, other := serveVLLM(t), serveVLLM(t)
 	both := []string{settings("maxAdapters: 8, source: 'sim:'"), list(one.address, ""), list(other.address, "")}

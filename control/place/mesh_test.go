@@ -48,7 +48,7 @@ func (a api) expect(id string, want mmesh.ModelStatusInfo_ModelStatus) {
 	})
 }
 
-func TestAModelsLifeByModelMeshsAPI(t *testing.T) {
+func TestModelsLifeByModelMeshsAPI(t *testing.T) {
 	a := newAPI(t, nil)
 	ctx := t.Context()
 	const id = "模型/v1"
@@ -89,7 +89,7 @@ func TestAModelsLifeByModelMeshsAPI(t *testing.T) {
 }
 
 // A deadline ends the wait for a load, but not the load.
-func TestALoadOutlivesWhoWaitsForIt(t *testing.T) {
+func TestLoadContinuesAfterADeadline(t *testing.T) {
 	a := newAPI(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -103,7 +103,7 @@ func TestALoadOutlivesWhoWaitsForIt(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsIsToldTheEnginesWords(t *testing.T) {
+func TestWaitingRequestsGetTheEnginesMessage(t *testing.T) {
 	a := newAPI(t, nil)
 	st, code := a.register(t.Context(), "m", "sim:?fail=FAILED_PRECONDITION:no%20such%20file", true, true)
 	if code != codes.OK || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || len(st.GetErrors()) != 1 ||
@@ -122,7 +122,7 @@ func TestWhoWaitsIsToldTheEnginesWords(t *testing.T) {
 
 // With 1 GiB, 50 MiB for each model of unknown size and six concurrent loads, 18 models fit and 75
 // MiB remain. So the 19th is loaded while the oldest, which it evicts, is still being unloaded.
-func TestTheNineteenthPutsOutTheOldest(t *testing.T) {
+func TestNineteenthModelEvictsTheOldest(t *testing.T) {
 	a := newAPI(t, func(c *runtime.Config) { c.Unpredicting = true })
 	// otherwise a load that took some milliseconds longer would matter
 	a.set(settings("eviction: lru"), list(a.address, managed(a.management)))
@@ -152,7 +152,7 @@ func TestTheNineteenthPutsOutTheOldest(t *testing.T) {
 
 // If registered models are objects, the object of an unregistered model exists for a moment longer.
 // A client can register the model again in that moment.
-func TestAModelMayBeRegisteredAgainAtOnce(t *testing.T) {
+func TestModelCanBeRegisteredAgainAtOnce(t *testing.T) {
 	a := newAPI(t, nil)
 	ctx := t.Context()
 	const id = "churn"
@@ -180,7 +180,7 @@ func TestAModelMayBeRegisteredAgainAtOnce(t *testing.T) {
 }
 
 // If the deletion of a model fails, the model remains registered, and a client can try again.
-func TestAModelThatCannotBeDeletedIsRegisteredStill(t *testing.T) {
+func TestModelStaysRegisteredIfItsDeletionFails(t *testing.T) {
 	w := newWorld(t)
 	w.set()
 	w.told = &recorder{refuses: errors.New("connection refused")}
@@ -215,7 +215,7 @@ func (a api) objectOf(id string) string {
 
 // A load has failed everywhere, but the engine is still being told to unload the model. The status
 // becomes LOADING_FAILED at once, with one entry for the endpoint.
-func TestAStatusIsFailedAsSoonAsTheLoadIs(t *testing.T) {
+func TestStatusFailsWithTheLoad(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", func(c *runtime.Config) { c.LoadTimeout = 100 * time.Millisecond })
 	w.set(list(r.address, managed(r.management)))

@@ -23,7 +23,7 @@ func (w *world) migrating(address string, all ...string) (pod objects.Name) {
 
 // If a new pod takes the address of a deleted pod before the objects are read again, the old pod's
 // models no longer count, until a scrape finds them.
-func TestAPodThatTakesTheAddressOfADeletedOneHasNothing(t *testing.T) {
+func TestNewPodWithAnOldAddressHasNoModels(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
 	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(e.address, ""), object("a", ", copies: {min: 1}")}
@@ -42,11 +42,13 @@ func TestAPodThatTakesTheAddressOfADeletedOneHasNothing(t *testing.T) {
 
 // The models of a pod that is about to end are first loaded elsewhere, even if another control
 // takes over in the middle. Nothing is unloaded at the pod.
-func TestTheModelsOfAPodThatMigratesAreLoadedElsewhere(t *testing.T) {
+func TestMigrationLoadsModelsElsewhere(t *testing.T) {
 	w := newWorld(t)
 	ends, stays := serveVLLM(t), serveVLLMThat(t, 200*time.Millisecond, 0)
-	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""), object("b", ""),
-		object("c", ", copies: {min: 1}")}
+	all := []string{
+		settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""), object("b", ""),
+		object("c", ", copies: {min: 1}"),
+	}
 	w.set(all...)
 	for _, id := range []string{"a", "b"} {
 		w.Wanted("x", key(id), decide.Want{Requests: 1, Since: time.Now()})
@@ -83,7 +85,7 @@ func TestTheModelsOfAPodThatMigratesAreLoadedElsewhere(t *testing.T) {
 }
 
 // The migration of a pod with several engines ends when those of all engines have ended.
-func TestAPodIsDoneWhenAllItsEnginesAre(t *testing.T) {
+func TestMigrationEndsWithAllEngines(t *testing.T) {
 	w := newWorld(t)
 	has, none, stays := serveVLLM(t), serveVLLM(t), serveVLLMThat(t, time.Second, 0)
 	if has.address > none.address { // the endpoint that ends at once must come last
@@ -114,7 +116,7 @@ func TestAPodIsDoneWhenAllItsEnginesAre(t *testing.T) {
 }
 
 // The migration of a pod without models begins and ends at once, and is logged like any other.
-func TestAPodThatHasNothingMigratesAtOnce(t *testing.T) {
+func TestMigrationWithoutModelsEndsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	ends := serveVLLM(t)
 	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, "")}
@@ -127,7 +129,7 @@ func TestAPodThatHasNothingMigratesAtOnce(t *testing.T) {
 }
 
 // Models that could not be moved are reported.
-func TestWhatCouldNotBeMovedIsSaid(t *testing.T) {
+func TestUnmovedModelsAreReported(t *testing.T) {
 	w := newWorld(t)
 	ends := serveVLLM(t)
 	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", "")}

@@ -30,7 +30,7 @@ import (
 
 // Models get as many copies as their objects say, at the existing endpoints, and are unloaded when
 // their objects are deleted. The copies at a removed endpoint are forgotten and loaded elsewhere.
-func TestObjectsComeAndGo(t *testing.T) {
+func TestCopiesFollowObjects(t *testing.T) {
 	w := newWorld(t)
 	a, b := serveVLLM(t), serveVLLM(t)
 	source := settings("source: 'sim:', maxAdapters: 4")
@@ -65,7 +65,7 @@ func TestObjectsComeAndGo(t *testing.T) {
 
 // A store that keeps data in objects must know a model's object before it writes the first status,
 // and must learn which models were deleted.
-func TestWhatIsRememberedNamesItsObject(t *testing.T) {
+func TestRecordsNameTheirObjects(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
 	source := settings("source: 'sim:', maxAdapters: 4")
@@ -91,7 +91,7 @@ func TestWhatIsRememberedNamesItsObject(t *testing.T) {
 }
 
 // Without endpoints, the initial state is complete at once, and nothing happens without an event.
-func TestWithoutEndpointsAllIsKnown(t *testing.T) {
+func TestStartWithoutEndpoints(t *testing.T) {
 	w := newWorld(t)
 	if w.board.isReady() {
 		t.Error("before there are objects")
@@ -103,7 +103,7 @@ func TestWithoutEndpointsAllIsKnown(t *testing.T) {
 }
 
 // Startup waits only a limited time for an engine that does not answer.
-func TestASilentEngineIsNotWaitedForLong(t *testing.T) {
+func TestStartDoesNotWaitForASilentEngine(t *testing.T) {
 	w := newWorld(t)
 	l := listen(t, "tcp", "127.0.0.1:0") // it accepts connections and does not answer
 	defer l.Close()
@@ -115,7 +115,7 @@ func TestASilentEngineIsNotWaitedForLong(t *testing.T) {
 	}
 }
 
-func TestWhatPeopleDoByHandIsNoticed(t *testing.T) {
+func TestManualChangesAreNoticed(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
 	w.set(settings("source: 'sim:', maxAdapters: 4"), list(e.address, ""), object("x", ""))
@@ -134,7 +134,7 @@ func TestWhatPeopleDoByHandIsNoticed(t *testing.T) {
 // After a restart of control, the recorded copies of a runtime still count, over a socket, whose
 // process id shows a restart, and over TCP, where nothing does. Control does not ask the runtime
 // whether it is ready, since that would unload its models.
-func TestARuntimesCopiesStandAfterARestart(t *testing.T) {
+func TestRuntimesCopiesSurviveARestart(t *testing.T) {
 	for _, socket := range []string{"", "runtime.sock"} {
 		t.Run("at "+socket, func(t *testing.T) {
 			if socket != "" {
@@ -168,7 +168,7 @@ func TestARuntimesCopiesStandAfterARestart(t *testing.T) {
 
 // The record of an endpoint that does not exist after a restart is deleted. A runtime that returns
 // there later must unload everything, since its models are unknown.
-func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
+func TestReturningRuntimeIsMadeReady(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
 	there := list(r.address, managed(r.management))
@@ -187,7 +187,7 @@ func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
 // The record of a runtime is deleted with its endpoint or its pod, whether that happens before
 // control starts or while it runs, and with or without copies. A runtime that returns may have been
 // used by others, or have restarted, without a way to find out.
-func TestWhatIsOnRecordOfARuntimeLeavesWithItsEndpoint(t *testing.T) {
+func TestRecordOfARuntimeIsDeletedWithItsEndpoint(t *testing.T) {
 	for _, c := range []struct {
 		what      string
 		model     string // the spec of a, until the endpoint leaves
@@ -232,7 +232,7 @@ func TestWhatIsOnRecordOfARuntimeLeavesWithItsEndpoint(t *testing.T) {
 
 // The gRPC methods of a runtime are published to extprocs, even after a restart of control, when
 // the runtime must not be asked again. Those of a removed runtime are not.
-func TestMethodsOfARuntimeOutliveControl(t *testing.T) {
+func TestRuntimeMethodsSurviveARestart(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), nil)
 	there, a := list(r.address, managed(r.management)), object("a", ", copies: {min: 1}")
@@ -263,7 +263,7 @@ func TestMethodsOfARuntimeOutliveControl(t *testing.T) {
 
 // The concurrency limits of copies are published to extprocs, even after a restart of control, when
 // the runtime must not be asked again. A later copy has the limit that the runtime reported once.
-func TestLimitsOfCopiesOutliveControl(t *testing.T) {
+func TestConcurrencyLimitsSurviveARestart(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), func(c *runtime.Config) { c.Concurrency = 3 })
 	there, a, b := list(r.address, managed(r.management)), object("a", ", copies: {min: 1}, source: 'sim:?concurrency=7'"), object("b", "")
@@ -292,7 +292,7 @@ func TestLimitsOfCopiesOutliveControl(t *testing.T) {
 
 // The result of a call to an earlier incarnation of a runtime is ignored, and so is that of a call
 // to a removed one.
-func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
+func TestCallsToAnEarlierIncarnationAreIgnored(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), nil)
 	there, a, b := list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"), object("b", "")
@@ -326,7 +326,7 @@ func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 }
 
 // A load that cannot be recorded waits until it can. No engine counts as failed.
-func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
+func TestLoadWaitsUntilItIsRecorded(t *testing.T) {
 	w := newRecordedWorld(t, &recorder{away: fmt.Errorf("%w: connection refused", store.ErrNotNow)})
 	r := serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"))
@@ -340,7 +340,7 @@ func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
 
 // A model whose pool does not exist is not ready, and its status names what is missing. It also
 // says whether the model owns its id.
-func TestAModelSaysWhatIsMissing(t *testing.T) {
+func TestModelStatusNamesWhatIsMissing(t *testing.T) {
 	w := newWorld(t)
 	w.told = &recorder{}
 	w.stop()
@@ -385,7 +385,7 @@ func TestAModelSaysWhatIsMissing(t *testing.T) {
 }
 
 // An interrupted load is unloaded and then repeated, because its progress is unknown.
-func TestALoadThatWasCutOffIsUnloadedThenLoaded(t *testing.T) {
+func TestInterruptedLoadIsRepeated(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)), object("a", ", source: 'sim:?load=200ms', copies: {min: 1}"))
@@ -399,7 +399,7 @@ func TestALoadThatWasCutOffIsUnloadedThenLoaded(t *testing.T) {
 }
 
 // An engine's list of models overrides any record.
-func TestAfterARestartWhatAnEngineListsCounts(t *testing.T) {
+func TestListOverridesRecordsAfterARestart(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
 	w.set(settings("source: 'sim:', maxAdapters: 4"), list(e.address, ""), object("x", ", copies: {min: 1}"), object("y", ""))
@@ -415,7 +415,7 @@ func TestAfterARestartWhatAnEngineListsCounts(t *testing.T) {
 }
 
 // A failed load still counts after a restart, unless the model has changed.
-func TestAfterARestartFailuresCount(t *testing.T) {
+func TestFailuresCountAfterARestart(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
 	model := func(source string) []string {
@@ -453,7 +453,7 @@ func TestAfterARestartFailuresCount(t *testing.T) {
 
 // A load that takes too long at one endpoint is tried at the next one at once, while the first is
 // still being unloaded.
-func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
+func TestTimedOutLoadIsTriedElsewhere(t *testing.T) {
 	w := newWorld(t)
 	// The first one has more room, and a load timeout of 200 ms.
 	first := serveRuntime(t, "", func(c *runtime.Config) { c.Capacity, c.LoadTimeout = 4<<30, 200*time.Millisecond })
@@ -489,7 +489,7 @@ func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
 
 // The pool's settings limit the time of a load, and set how long a failed one counts. Changes take
 // effect.
-func TestSettingsBoundLoadsAndFailures(t *testing.T) {
+func TestSettingsLimitLoadsAndFailures(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil) // its load timeout is a minute
 	w.set(settings("loadTimeout: 100ms, failureExpiry: 1h"), list(r.address, managed(r.management)),
@@ -501,7 +501,7 @@ func TestSettingsBoundLoadsAndFailures(t *testing.T) {
 }
 
 // A model is loaded at endpoints that are allowed for its type, and moves when the settings change.
-func TestConstraintsAreEdited(t *testing.T) {
+func TestConstraintsCanChange(t *testing.T) {
 	w := newWorld(t)
 	w.stop()
 	w.tick = 50 * time.Millisecond
@@ -539,7 +539,7 @@ func TestConstraintsAreEdited(t *testing.T) {
 
 // An engine never answers a load, nor the unload after it. It still loads other models once the
 // time limit of the first load has passed.
-func TestALoadThatHangsHoldsUpNoOther(t *testing.T) {
+func TestHangingLoadDelaysNoOther(t *testing.T) {
 	w := newWorld(t)
 	e, _ := serveHanging(t, "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 	settings := settings("source: 'sim:', maxAdapters: 4, loadTimeout: 300ms")
@@ -559,7 +559,7 @@ func TestALoadThatHangsHoldsUpNoOther(t *testing.T) {
 }
 
 // An unload without an answer delays no load that has room beside the model that may remain.
-func TestAnUnloadThatHangsHoldsUpNoLoad(t *testing.T) {
+func TestHangingUnloadDelaysNoLoad(t *testing.T) {
 	w := newWorld(t)
 	e, hung := serveHanging(t, "/v1/unload_lora_adapter")
 	settings := settings("source: 'sim:', maxAdapters: 2")
@@ -574,7 +574,7 @@ func TestAnUnloadThatHangsHoldsUpNoLoad(t *testing.T) {
 // What an earlier control's load may have left is unloaded before the model is loaded again. If
 // that takes longer than a load may, it delays no other load, and the model is not loaded there
 // after it.
-func TestToUnloadBeforeALoadIsBoundedAsTheLoad(t *testing.T) {
+func TestUnloadBeforeALoadHasItsTimeout(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", func(c *runtime.Config) { c.LoadingThreads = 1 })
 	settings := settings("loadTimeout: 1s")
@@ -596,7 +596,7 @@ func TestToUnloadBeforeALoadIsBoundedAsTheLoad(t *testing.T) {
 
 // A vLLM that is stopping does not say so, and scrapes of it succeed. Control asks it, and then
 // starts no loads there: a load would keep it from ending.
-func TestAnEngineThatIsStoppingGetsNoLoads(t *testing.T) {
+func TestStoppingEngineGetsNoLoads(t *testing.T) {
 	w := newWorld(t)
 	stays, stops := serveVLLM(t), serveVLLMThat(t, 10*time.Millisecond, 2*time.Second)
 	w.set(settings("maxAdapters: 20, source: 'sim:'"), list(stays.address, ""), list(stops.address, ""))
@@ -624,9 +624,11 @@ func TestAnEngineThatIsStoppingGetsNoLoads(t *testing.T) {
 
 // A load at an engine that is about to end is abandoned and repeated elsewhere, and nothing is
 // unloaded after it.
-func TestALoadAtAnEndpointThatIsAboutToEndIsGivenUp(t *testing.T) {
-	for name, why := range map[string]decide.Leaving{"stopping": {Stopping: time.Now().Add(time.Second)},
-		"terminating": {Terminating: true}} {
+func TestLoadAtALeavingEndpointIsAbandoned(t *testing.T) {
+	for name, why := range map[string]decide.Leaving{
+		"stopping":    {Stopping: time.Now().Add(time.Second)},
+		"terminating": {Terminating: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			ends, stays := serveVLLMThat(t, 3*time.Second, 0), serveVLLM(t)
@@ -659,7 +661,7 @@ func TestALoadAtAnEndpointThatIsAboutToEndIsGivenUp(t *testing.T) {
 }
 
 // Nothing is loaded at a pod that objects report as being deleted.
-func TestATerminatingPodGetsNoLoads(t *testing.T) {
+func TestTerminatingPodGetsNoLoads(t *testing.T) {
 	w := newWorld(t)
 	ends := serveVLLM(t)
 	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", "")}
@@ -676,7 +678,7 @@ func TestATerminatingPodGetsNoLoads(t *testing.T) {
 }
 
 // A load that is still being recorded when its engine turns out to be ending does not start.
-func TestALoadThatWaitsToBeWrittenDownIsGivenUp(t *testing.T) {
+func TestUnrecordedLoadIsAbandoned(t *testing.T) {
 	w := newRecordedWorld(t, &recorder{away: store.ErrNotNow})
 	ends := serveVLLM(t)
 	w.set(settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""))
@@ -693,7 +695,7 @@ func TestALoadThatWaitsToBeWrittenDownIsGivenUp(t *testing.T) {
 }
 
 // A registered model without a source has the one of its pool's settings, even after a restart.
-func TestTheSourceOfARegisteredModelIsItsPoolsAfterARestart(t *testing.T) {
+func TestSourceFromPoolSettingsSurvivesARestart(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
 	w.set(settings("source: 'sim:?size=7Mi'"), list(r.address, managed(r.management)))
@@ -717,7 +719,7 @@ func TestTheSourceOfARegisteredModelIsItsPoolsAfterARestart(t *testing.T) {
 
 // A runtime over TCP that restarts refuses a connection. It is made ready once, before it loads
 // anything, and then gets its models again.
-func TestARuntimeThatRestartsIsMadeReadyBeforeItLoads(t *testing.T) {
+func TestRestartedRuntimeIsMadeReady(t *testing.T) {
 	w := newWorld(t)
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
 	address, at := data.Addr().String(), management.Addr().String()
@@ -740,7 +742,7 @@ func TestARuntimeThatRestartsIsMadeReadyBeforeItLoads(t *testing.T) {
 // finds one of them missing. Then the runtime is made ready once, before it loads anything, and
 // gets those models again that have no other copy. A copy found missing after that is only one
 // copy.
-func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.T) {
+func TestRuntimeWithAMissingModelIsMadeReady(t *testing.T) {
 	w := newWorld(t)
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
 	address, at := data.Addr().String(), management.Addr().String()
@@ -774,7 +776,7 @@ func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.
 
 // The record of a model that could not be unloaded remains until the engine lacks the model, and
 // counts there after a restart of control.
-func TestWhatCouldNotBeUnloadedStaysOnRecord(t *testing.T) {
+func TestFailedUnloadStaysOnRecord(t *testing.T) {
 	w := newRecordedWorld(t, new(recorder))
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
 	address, at := data.Addr().String(), management.Addr().String()
@@ -857,7 +859,7 @@ func proxy(t *testing.T, to string) (address string, made *atomic.Int64) {
 
 // An engine never answers one load, and answers another without ever listing the model. It loads
 // other models beside them before either has failed. Models that it does not list fail soon.
-func TestAdaptersAreLoadedBesideThoseThatHang(t *testing.T) {
+func TestHangingAdapterLoadsDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := serveVLLM(t)
@@ -885,7 +887,7 @@ func TestAdaptersAreLoadedBesideThoseThatHang(t *testing.T) {
 
 // With one engine, a load is retried there after a busy answer or a broken connection, while
 // requests wait for the model.
-func TestALoadIsTriedAgainAtTheOnlyEngine(t *testing.T) {
+func TestLoadIsRetriedAtTheOnlyEngine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := serveVLLM(t)

@@ -36,8 +36,10 @@ func serveStored(t *testing.T, kind engine.Kind, models ...string) *stored {
 	}
 	s.config.Events = llm.NewEvents(s.log, s.address)
 	s.anew()
-	server := &http.Server{ReadHeaderTimeout: time.Minute,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.now.Load().Handler().ServeHTTP(w, r) })}
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute,
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.now.Load().Handler().ServeHTTP(w, r) }),
+	}
 	go func() { _ = server.Serve(at) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return s
@@ -66,11 +68,13 @@ func serveKind(t *testing.T, kind engine.Kind, models ...string) (*repository.Se
 // A TensorFlow Serving keeps its models when control restarts, although each change sends it the
 // whole list and it cannot be asked for that list. The test fails if the record is not written, not
 // read, or read without sources.
-func TestTFServingKeepsItsModelsWhenControlStartsAnew(t *testing.T) {
+func TestTFServingKeepsItsModelsAfterARestart(t *testing.T) {
 	w := newWorld(t)
 	e, events, at := serveKind(t, engine.TFServing, "a", "b", "c", "deleted")
-	objects := []string{settings("maxModels: 4, source: '/models/{id}'"), list(at, ofKind(engine.TFServing)), object("a", ""),
-		object("b", ", source: /other/b"), object("c", "")}
+	objects := []string{
+		settings("maxModels: 4, source: '/models/{id}'"), list(at, ofKind(engine.TFServing)), object("a", ""),
+		object("b", ", source: /other/b"), object("c", ""),
+	}
 	w.set(append(objects, object("deleted", ""))...)
 	w.await("it is looked at", w.board.isReady)
 	for _, id := range []string{"a", "b", "deleted"} {
@@ -99,7 +103,7 @@ func TestTFServingKeepsItsModelsWhenControlStartsAnew(t *testing.T) {
 
 // Requested models are registered at TorchServe's management port, with the source of the Model, as
 // far as there is room.
-func TestModelsAreLoadedAtTorchServe(t *testing.T) {
+func TestTorchServeLoadsModels(t *testing.T) {
 	w := newWorld(t)
 	e, _, at := serveKind(t, engine.TorchServe, "a", "b")
 	w.set(settings("maxModels: 1, source: '{id}.mar'"),
@@ -124,7 +128,7 @@ func ofKind(kind engine.Kind) string { return ", engine: " + string(kind) }
 // An engine with a model repository loads requested models within the room that the settings give,
 // and evicts others for them. The test fails if the capacity does not count, or if a size is not
 // that of the Model or of the settings.
-func TestModelsOfARepositoryAreLoadedWhereThereIsRoom(t *testing.T) {
+func TestRepositoryLoadsModelsWithinItsRoom(t *testing.T) {
 	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
 		w := newWorld(t)
 		e := serveStored(t, kind, "a", "b", "c", "large", "small")
@@ -155,7 +159,7 @@ func TestModelsOfARepositoryAreLoadedWhereThereIsRoom(t *testing.T) {
 }
 
 // The room may also be a number of models; without a capacity and a number, it is one.
-func TestHowManyModelsOfARepositoryAreLoadedAtOnce(t *testing.T) {
+func TestRepositoryRoomAsANumberOfModels(t *testing.T) {
 	for placement, want := range map[string]int{"source: x": 1, "maxModels: 2": 2, "capacity: 1Gi": 3} {
 		w := newWorld(t)
 		e := serveStored(t, engine.Triton, "a", "b", "c")
@@ -172,7 +176,7 @@ func TestHowManyModelsOfARepositoryAreLoadedAtOnce(t *testing.T) {
 }
 
 // A changed capacity takes effect at once.
-func TestTheRoomOfARepositoryMayChange(t *testing.T) {
+func TestRepositoryRoomCanChange(t *testing.T) {
 	w := newWorld(t)
 	e := serveStored(t, engine.Triton, "a", "b")
 	objects := []string{list(e.address, ofKind(engine.Triton)), object("a", ", copies: {min: 1}"), object("b", ", copies: {min: 1}")}
@@ -184,7 +188,7 @@ func TestTheRoomOfARepositoryMayChange(t *testing.T) {
 
 // An engine that restarts between two scrapes has lost everything, and the scrape notices it.
 // Models without another copy are loaded there again.
-func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
+func TestRestartedRepositoryGetsItsModels(t *testing.T) {
 	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
 		// otherwise free room would be filled in any case
 		w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), tick: time.Hour}
@@ -208,7 +212,7 @@ func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
 
 // If a request finds a model missing, control reads the engine's index, which scrapes otherwise
 // skip for minutes.
-func TestAMissingModelOfARepositoryIsLookedFor(t *testing.T) {
+func TestMissingModelCausesAnIndexRead(t *testing.T) {
 	w := newWorld(t)
 	e := serveStored(t, engine.MLServer, "a", "b", "c", "d")
 	w.set(settings("maxModels: 4"), list(e.address, ofKind(engine.MLServer)), object("a", ""), object("b", ""), object("c", ""),
@@ -230,7 +234,7 @@ func TestAMissingModelOfARepositoryIsLookedFor(t *testing.T) {
 
 // Models that a client of ModelMesh registers belong to the only pool with model runtimes or, if
 // there is none, to the only one with a model repository.
-func TestRegisteredModelsMayBelongToARepository(t *testing.T) {
+func TestPoolOfRegisteredModels(t *testing.T) {
 	w := newWorld(t)
 	e := serveStored(t, engine.MLServer, "m")
 	w.set(settings("capacity: 1Gi"), list(e.address, ofKind(engine.MLServer)))
@@ -250,8 +254,10 @@ func TestRegisteredModelsMayBelongToARepository(t *testing.T) {
 	if st, _ := w.Status(key("m")); st.Bytes != 5000 {
 		t.Errorf("it takes %d bytes", st.Bytes)
 	}
-	st, err = api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{ModelId: "nope", ModelInfo: &mmesh.ModelInfo{Type: "sklearn"},
-		LoadNow: true, Sync: true})
+	st, err = api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{
+		ModelId: "nope", ModelInfo: &mmesh.ModelInfo{Type: "sklearn"},
+		LoadNow: true, Sync: true,
+	})
 	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED ||
 		!strings.Contains(strings.Join(st.GetErrors(), " "), "Model nope not found") {
 		t.Errorf("one that the repository has not: %v, %v", st, err)

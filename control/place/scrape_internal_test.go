@@ -11,7 +11,7 @@ import (
 
 // The number of adapters that may be registered comes from the settings, else from the host memory,
 // else from the engine.
-func TestHowManyAdaptersMayBeRegistered(t *testing.T) {
+func TestLimitOfAdapters(t *testing.T) {
 	for _, c := range []struct{ most, host, gpu, want int }{{8, 16, 2, 8}, {0, 16, 2, 16}, {0, 0, 2, 2}, {0, 0, 0, 1}} {
 		s := &endpointWorker{adapters: adapters{most: c.most, host: c.host}}
 		e := scrapeResult(s, loader.ScrapeResult{Limits: loader.Limits{Adapters: c.gpu}}, time.Time{}).Endpoint
@@ -28,7 +28,7 @@ func TestHowManyAdaptersMayBeRegistered(t *testing.T) {
 
 // The room of an engine with a model repository comes from the settings alone; limits of adapters
 // do not apply.
-func TestHowManyModelsHaveRoomInARepository(t *testing.T) {
+func TestRoomOfARepository(t *testing.T) {
 	for _, c := range []struct {
 		room        objects.Room
 		bytes, size int64

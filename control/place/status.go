@@ -117,8 +117,10 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 		out.Copies = append(out.Copies, s)
 	}
 	for _, f := range st.Failures {
-		out.Failures = append(out.Failures, v1alpha1.FailureStatus{Endpoint: f.Endpoint, At: metav1.NewMicroTime(f.At), Message: f.Message,
-			Reason: string(f.Why)})
+		out.Failures = append(out.Failures, v1alpha1.FailureStatus{
+			Endpoint: f.Endpoint, At: metav1.NewMicroTime(f.At), Message: f.Message,
+			Reason: string(f.Why),
+		})
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}
 	switch {

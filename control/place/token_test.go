@@ -89,7 +89,7 @@ func tenant(namespace, model string, created time.Time, addresses ...string) obj
 // Each engine is called with its owner's token, and an engine with a token only for its owner: an
 // owner in another namespace who lists its address cannot load anything there. A changed token is
 // used at once, and so is another Secret.
-func TestAnEngineIsDrivenForItsOwnerWithItsToken(t *testing.T) {
+func TestEngineIsManagedWithItsOwnersToken(t *testing.T) {
 	tokens := engineclient.NewTokens(func() string { return "of-the-flag" })
 	set := func(ref, token string) {
 		t.Helper()

@@ -12,7 +12,7 @@ import (
 )
 
 // Each word is a pod: its workload, its version, and its age in minutes.
-func TestWhichPodsAreLikelyToBeReplaced(t *testing.T) {
+func TestOutgoingPods(t *testing.T) {
 	now := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct{ pods, want string }{
 		"nothing is rolled":                       {"d/1/30 d/1/20 d/1/1", ""},

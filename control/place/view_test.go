@@ -33,7 +33,7 @@ func modelOf(v decide.View, id string) decide.ModelView {
 }
 
 // A pool without endpoints and models is also in the view.
-func TestTheViewOfAnEmptyPool(t *testing.T) {
+func TestViewOfAnEmptyPool(t *testing.T) {
 	w := newWorld(t)
 	w.set()
 	if v := w.View(); len(v.Pools) != 1 || v.Pools[0] != (decide.PoolView{Name: pool.String()}) || len(v.Endpoints)+len(v.Models) > 0 {
@@ -42,7 +42,7 @@ func TestTheViewOfAnEmptyPool(t *testing.T) {
 }
 
 // If no object states an engine's kind, the view takes it from the engine's metrics page.
-func TestTheViewNamesAnEngineThatNobodyNames(t *testing.T) {
+func TestViewFindsTheKindOfAnEngine(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
 	w.set(list(e.address, ""))
@@ -55,7 +55,7 @@ func TestTheViewNamesAnEngineThatNobodyNames(t *testing.T) {
 // The view shows engines of two kinds, and one that accepts connections without an answer, with
 // their copies, the reasons why models wait, and messages of engines. It does not show the sources
 // of models.
-func TestTheViewOfAFleet(t *testing.T) {
+func TestViewOfAFleet(t *testing.T) {
 	w := newWorld(t)
 	e, runtime := serveVLLM(t), serveRuntime(t, "", nil)
 	l := listen(t, "tcp", "127.0.0.1:0")
@@ -124,7 +124,7 @@ func TestTheViewOfAFleet(t *testing.T) {
 
 // The view shows declared and registered VModels, sorted, with their active models, their targets,
 // and why requests do not go to the target yet.
-func TestTheViewOfVModels(t *testing.T) {
+func TestViewOfVModels(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
 	vmodel := func(id, target string) string {
@@ -152,8 +152,10 @@ func TestTheViewOfVModels(t *testing.T) {
 	if len(all) != 2 {
 		t.Fatalf("there are %+v", all)
 	}
-	if want := (decide.VModelView{Pool: pool.String(), ID: "a", Target: "v1", Active: "v1", Reason: v1alpha1.ReasonDefined,
-		Message: "requests go to v1"}); all[0] != want {
+	if want := (decide.VModelView{
+		Pool: pool.String(), ID: "a", Target: "v1", Active: "v1", Reason: v1alpha1.ReasonDefined,
+		Message: "requests go to v1",
+	}); all[0] != want {
 		t.Errorf("the client's is seen as %+v, want %+v", all[0], want)
 	}
 	sql := all[1]

@@ -55,7 +55,7 @@ func (a api) must(id, source string, now bool) {
 
 // The answers of ModelMesh's setVModel to each kind of call (VModelManager.java of kserve/modelmesh
 // 0.12).
-func TestWhatSetVModelAnswers(t *testing.T) {
+func TestSetVModelAnswers(t *testing.T) {
 	a := newAPI(t, nil)
 	a.must("m1", "sim:", false)
 	a.must("m2", "sim:", false)
@@ -81,11 +81,15 @@ func TestWhatSetVModelAnswers(t *testing.T) {
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", Owner: "x"}, "AlreadyExists"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", ExpectedTargetModelId: "m9", Owner: "o"}, "FailedPrecondition"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ExpectedTargetModelId: "m9", Owner: "o"}, "DEFINED m1 NOT_LOADED"},
-		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", ExpectedTargetModelId: "m1", UpdateOnly: true, Owner: "o"},
-			"DEFINED m2 NOT_LOADED"},
+		{
+			&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", ExpectedTargetModelId: "m1", UpdateOnly: true, Owner: "o"},
+			"DEFINED m2 NOT_LOADED",
+		},
 		// A call may register its model, and request a load.
-		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m3", ModelInfo: info, LoadNow: true, Sync: true, Owner: "o"},
-			"DEFINED m3 LOADED"},
+		{
+			&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m3", ModelInfo: info, LoadNow: true, Sync: true, Owner: "o"},
+			"DEFINED m3 LOADED",
+		},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m4", ModelInfo: info, Sync: true, Owner: "o"}, "DEFINED m4 LOADED"},
 		// A declared VModel is changed through its object.
 		{&mmesh.SetVModelRequest{VModelId: "declared", TargetModelId: "m1"}, "DEFINED m1 NOT_LOADED"},
@@ -120,7 +124,7 @@ func TestWhatSetVModelAnswers(t *testing.T) {
 }
 
 // Requests go to the active model until the target is loaded, even if control restarts meanwhile.
-func TestAVModelMovesWhenItsTargetIsLoaded(t *testing.T) {
+func TestVModelChangesWhenItsTargetIsLoaded(t *testing.T) {
 	a := newAPI(t, nil)
 	a.must("a", "sim:?load=1ms", true)
 	a.must("b", "sim:?load=1s", false)
@@ -149,7 +153,7 @@ func TestAVModelMovesWhenItsTargetIsLoaded(t *testing.T) {
 	}
 }
 
-func TestAVModelStaysWhereItsTargetCannotBeLoaded(t *testing.T) {
+func TestVModelStaysIfItsTargetCannotBeLoaded(t *testing.T) {
 	told := &recorder{}
 	w, r := newRecordedWorld(t, told), serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)))
@@ -158,8 +162,10 @@ func TestAVModelStaysWhereItsTargetCannotBeLoaded(t *testing.T) {
 	a.must("a", "sim:", true)
 	a.must("bad", "sim:?fail=INTERNAL:no%20such%20weights", false)
 	a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"})
-	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "bad",
-		Sync: true}); got != "TRANSITION_FAILED a LOADED -> bad LOADING_FAILED" {
+	if got := a.setV(&mmesh.SetVModelRequest{
+		VModelId: "v", TargetModelId: "bad",
+		Sync: true,
+	}); got != "TRANSITION_FAILED a LOADED -> bad LOADING_FAILED" {
 		t.Error(got)
 	}
 	if goes := a.board.goes("v"); goes != "a" {
@@ -176,12 +182,14 @@ func TestAVModelStaysWhereItsTargetCannotBeLoaded(t *testing.T) {
 
 // A model that receives the requests of a VModel stays registered. One that was registered with a
 // VModel may be deleted with it.
-func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
+func TestModelStaysWhileAVModelNamesIt(t *testing.T) {
 	a := newAPI(t, nil)
 	info := &mmesh.ModelInfo{Type: "sim", Path: "sim:"}
 	for _, id := range []string{"m1", "m2"} {
-		if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info,
-			AutoDeleteTargetModel: true}); got != "DEFINED "+id+" NOT_LOADED" {
+		if got := a.setV(&mmesh.SetVModelRequest{
+			VModelId: "v", TargetModelId: id, ModelInfo: info,
+			AutoDeleteTargetModel: true,
+		}); got != "DEFINED "+id+" NOT_LOADED" {
 			t.Error(got)
 		}
 	}
@@ -203,8 +211,10 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_FOUND)
 	// A model that keeps its copies after a change stays.
 	for _, id := range []string{"m3", "m4"} {
-		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true, LoadNow: true,
-			Sync: true})
+		a.setV(&mmesh.SetVModelRequest{
+			VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true, LoadNow: true,
+			Sync: true,
+		})
 	}
 	a.expectV("v", "DEFINED m4 LOADED")
 	a.restart() // all calls in progress have ended
@@ -214,7 +224,7 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 
 // A model whose deletion together with its VModel failed is deleted after a restart, when any
 // VModel changes.
-func TestAModelThatCouldNotGoGoesLater(t *testing.T) {
+func TestFailedDeletionIsRepeatedLater(t *testing.T) {
 	w := newRecordedWorld(t, &recorder{refuses: errors.New("no space")})
 	w.set()
 	a := api{world: w, Server: modelmesh.New(w.Placer)}
@@ -233,7 +243,7 @@ func TestAModelThatCouldNotGoGoesLater(t *testing.T) {
 }
 
 // The records of an earlier process do not apply to a new VModel with the same id.
-func TestAVModelThatIsSetAnewBeginsAnew(t *testing.T) {
+func TestNewVModelIgnoresOldRecords(t *testing.T) {
 	told := &recorder{}
 	w, r := newRecordedWorld(t, told), serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)))
@@ -265,7 +275,7 @@ func TestAVModelThatIsSetAnewBeginsAnew(t *testing.T) {
 
 // The object of a registered VModel has the earlier target for a moment longer, which is ignored.
 // Later edits of the object are applied.
-func TestTheObjectOfARegisteredVModelFollows(t *testing.T) {
+func TestObjectOfARegisteredVModelFollows(t *testing.T) {
 	a := newAPI(t, nil)
 	for _, id := range []string{"a", "b", "c"} {
 		a.must(id, "sim:", false)
@@ -298,7 +308,7 @@ func TestTheObjectOfARegisteredVModelFollows(t *testing.T) {
 }
 
 // The status names the extprocs that may still send requests to the earlier target.
-func TestAStatusNamesExtprocsThatAreBehind(t *testing.T) {
+func TestStatusNamesExtprocsThatAreBehind(t *testing.T) {
 	w := newRecordedWorld(t, &recorder{})
 	w.board.setBehind("x1", "x2")
 	w.set(object("a", ""), vmodel("v", "a", ""))
@@ -310,15 +320,17 @@ func TestAStatusNamesExtprocsThatAreBehind(t *testing.T) {
 }
 
 // A call that waits for a change returns at its deadline, and the change continues.
-func TestAMoveOutlivesWhoWaitsForIt(t *testing.T) {
+func TestVModelChangeContinuesAfterADeadline(t *testing.T) {
 	a := newAPI(t, nil)
 	a.must("a", "sim:", true)
 	a.must("b", "sim:?load=500ms", false)
 	a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := a.SetVModel(ctx, &mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "b",
-		Sync: true}); status.Code(err) != codes.DeadlineExceeded {
+	if _, err := a.SetVModel(ctx, &mmesh.SetVModelRequest{
+		VModelId: "v", TargetModelId: "b",
+		Sync: true,
+	}); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("%v", err)
 	}
 	a.expectV("v", "TRANSITIONING a LOADED -> b LOADING")
@@ -328,14 +340,16 @@ func TestAMoveOutlivesWhoWaitsForIt(t *testing.T) {
 }
 
 // Objects can do what clients can: change a target, set a canary, or use the name of a model.
-func TestVModelsThatAreObjects(t *testing.T) {
+func TestDeclaredVModels(t *testing.T) {
 	told := &recorder{}
 	w, r := newRecordedWorld(t, told), serveRuntime(t, "", nil)
 	model := func(id, source string) string {
 		return object(id, ", type: sim, source: '"+source+"', copies: {min: 1}")
 	}
-	base := []string{list(r.address, managed(r.management)), model("a", "sim:"), model("b", "sim:?load=200ms"),
-		model("c", "sim:?load=200ms")}
+	base := []string{
+		list(r.address, managed(r.management)), model("a", "sim:"), model("b", "sim:?load=200ms"),
+		model("c", "sim:?load=200ms"),
+	}
 	w.set(append(base, vmodel("v", "a", ""))...)
 	w.await("it is defined", func() bool { return told.vmodel("v") == "a Defined: requests go to a" })
 	w.awaitCopies("a", r.address+" loaded")
@@ -361,7 +375,7 @@ func TestVModelsThatAreObjects(t *testing.T) {
 }
 
 // If a client's VModel cannot be recorded, the call fails and says so.
-func TestAVModelThatCannotBeWrittenDown(t *testing.T) {
+func TestVModelThatCannotBeRecorded(t *testing.T) {
 	w := newRecordedWorld(t, &recorder{})
 	w.set()
 	a := api{world: w, Server: modelmesh.New(w.Placer)}

@@ -343,9 +343,11 @@ func (w *world) start() {
 		w.told.Memory = file
 		remembers = w.told
 	}
-	p, err := place.New(place.Config{Memory: remembers, Log: log, Publisher: w.board, Meter: noMeter{},
+	p, err := place.New(place.Config{
+		Memory: remembers, Log: log, Publisher: w.board, Meter: noMeter{},
 		ScrapeInterval: 20 * time.Millisecond,
-		TickInterval:   w.tick, RegisteredPool: pool, Access: engineclient.Access{Tokens: w.tokens}})
+		TickInterval:   w.tick, RegisteredPool: pool, Access: engineclient.Access{Tokens: w.tokens},
+	})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -193,7 +193,7 @@ func (a answers) client(t *testing.T) kubernetes.Interface {
 
 // Scaling a Deployment during a reconciliation is not undone: the apply is for the version that was
 // read.
-func TestADeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
+func TestDeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	k.Client = answers{
@@ -227,7 +227,7 @@ func TestResourcesOfADeletedGatewayAreDropped(t *testing.T) {
 }
 
 // A conflict is not an error of the Gateway; it is retried.
-func TestAConflictIsNoFault(t *testing.T) {
+func TestConflictIsNoFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
 		defer k.queue.ShutDown()
@@ -252,7 +252,7 @@ func TestAConflictIsNoFault(t *testing.T) {
 
 // After a success, the next failure is retried as soon as a first one: the delay of earlier
 // failures is reset.
-func TestASuccessResetsTheRetryDelay(t *testing.T) {
+func TestSuccessResetsTheRetryDelay(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	var err error
@@ -321,7 +321,7 @@ func TestGatewaysAreReconciledForCertificates(t *testing.T) {
 
 // If the settings of a Gateway are gone, it is unknown whether control made pods for it. So its
 // objects stay.
-func TestNothingIsDeletedWhileSettingsAreGone(t *testing.T) {
+func TestNothingIsDeletedWithoutSettings(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	n := network.Read(t, `kind: GatewayClass
@@ -347,7 +347,7 @@ spec:
 }
 
 // A control that does not lead, or leads no more, changes nothing, and retries.
-func TestOnlyTheLeaderMakesAndDeletes(t *testing.T) {
+func TestOnlyTheLeaderWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
 		defer k.queue.ShutDown()

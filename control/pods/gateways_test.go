@@ -344,7 +344,7 @@ func TestGatewayWithoutValidListenersKeepsItsAddress(t *testing.T) {
 
 // A Gateway gets the address that it requests. If that is impossible, it keeps its address and
 // reports why.
-func TestAGatewayHasTheAddressThatItAsksFor(t *testing.T) {
+func TestRequestedAddress(t *testing.T) {
 	client := systemOf(t)
 	first, err := client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil {

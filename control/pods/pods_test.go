@@ -30,7 +30,7 @@ import (
 
 // Several controls share one Secret and one EndpointSlice. The Secret of the first stays, and the
 // last announcement counts.
-func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
+func TestControlsShareTheSecretAndTheEndpointSlice(t *testing.T) {
 	server := apiserver.RunCluster(t)
 	client, err := kubernetes.NewForConfig(server.Admin())
 	if err != nil {
@@ -149,7 +149,7 @@ func (w lineWriter) Write(line []byte) (int, error) {
 
 // A Secret without a token for ModelMesh's clients gets one, and keeps the rest. If control may not
 // write it, as with an older Role, it still serves extprocs.
-func TestASecretOfBeforeGetsATokenForTheMesh(t *testing.T) {
+func TestOldSecretGetsAToken(t *testing.T) {
 	c := apiserver.RunCluster(t)
 	admin, err := kubernetes.NewForConfig(c.Admin())
 	if err != nil {
@@ -218,7 +218,7 @@ func TestASecretOfBeforeGetsATokenForTheMesh(t *testing.T) {
 }
 
 // A control may start before its API server; it waits for its credentials.
-func TestAControlWaitsForTheAPIServer(t *testing.T) {
+func TestControlWaitsForTheAPIServer(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if asked.Add(1) < 3 {

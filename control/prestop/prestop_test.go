@@ -136,7 +136,7 @@ func TestAnswersToHooks(t *testing.T) {
 }
 
 // Objects may be slightly late.
-func TestAHookMayBeSoonerThanTheObjects(t *testing.T) {
+func TestHookBeforeItsObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := New(quiet()), migrating()
 		defer s.Lead(p)()
@@ -155,7 +155,7 @@ func TestAHookMayBeSoonerThanTheObjects(t *testing.T) {
 
 // A waiting caller gets an answer when another control becomes the leader. It may cancel. If too
 // many callers wait, a further one is rejected.
-func TestAHookDoesNotWaitForNothing(t *testing.T) {
+func TestHookDoesNotWaitNeedlessly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(quiet())
 		if code, words, _ := call(s, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable ||
@@ -190,7 +190,7 @@ func TestAHookDoesNotWaitForNothing(t *testing.T) {
 }
 
 // A follower asks the leader, which does not ask back.
-func TestAControlThatDoesNotLeadAsksTheLeader(t *testing.T) {
+func TestFollowerAsksTheLeader(t *testing.T) {
 	leader, follower := New(quiet()), New(quiet())
 	served := httptest.NewServer(leader)
 	defer served.Close()

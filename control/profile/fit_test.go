@@ -32,7 +32,7 @@ func run(t *testing.T, args ...string) string {
 }
 
 // A profile in a file equals the printed one and can be parsed.
-func TestTheProfileIsRead(t *testing.T) {
+func TestProfileIsRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "profile.yaml")
 	args := []string{"fit", "testdata/measured.csv", "--model", "large"}
 	printed := run(t, args...)
@@ -51,10 +51,14 @@ func TestTheProfileIsRead(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	for _, c := range []struct{ args, wants []string }{
-		{[]string{"--help"}, []string{"control profile fit", "row.json", "--concurrency", "--max-batch", "--engine-token-file",
-			"-o, --output"}},
-		{[]string{"fit", "--help"}, []string{"prefill_seconds", "frontend_overhead_seconds", "kv_tokens", "Splitwise", "--tensor-parallel",
-			"-o, --output"}},
+		{[]string{"--help"}, []string{
+			"control profile fit", "row.json", "--concurrency", "--max-batch", "--engine-token-file",
+			"-o, --output",
+		}},
+		{[]string{"fit", "--help"}, []string{
+			"prefill_seconds", "frontend_overhead_seconds", "kv_tokens", "Splitwise", "--tensor-parallel",
+			"-o, --output",
+		}},
 	} {
 		var out bytes.Buffer
 		err := command.Command(t.Context(), c.args, &out)

@@ -126,7 +126,7 @@ func readBatches(t *testing.T, file string) *profile.Batches {
 }
 
 // The profile matches the latencies of the server within 5 %.
-func TestAServerIsMeasured(t *testing.T) {
+func TestServerIsMeasured(t *testing.T) {
 	t.Parallel()
 	s := &sleeper{base: 15 * time.Millisecond, each: 5 * time.Millisecond, spread: time.Millisecond, took: map[int][]float64{}}
 	file := filepath.Join(t.TempDir(), "resnet.yaml")
@@ -140,8 +140,10 @@ func TestAServerIsMeasured(t *testing.T) {
 		len(b.Batches[0].Quantiles) < 6 {
 		t.Errorf("the profile is %+v", b)
 	}
-	for _, want := range []string{"Left out are batches of 16 and more: ", "answers 400: batch-size must be <= 8",
-		"one request of 1 to 8 rows at a time", "95 % interval"} {
+	for _, want := range []string{
+		"Left out are batches of 16 and more: ", "answers 400: batch-size must be <= 8",
+		"one request of 1 to 8 rows at a time", "95 % interval",
+	} {
 		if !strings.Contains(b.Source, want) {
 			t.Errorf("the source does not say %q: %s", want, b.Source)
 		}
@@ -159,7 +161,7 @@ func TestAServerIsMeasured(t *testing.T) {
 }
 
 // A size that the server rejects after some requests is not in the profile.
-func TestASizeThatIsRefusedLaterIsLeftOut(t *testing.T) {
+func TestSizeRejectedLaterIsLeftOut(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
 	const first = 24 // requests 21 to 30 have four items: they are rejected from this one on
@@ -182,7 +184,7 @@ func TestASizeThatIsRefusedLaterIsLeftOut(t *testing.T) {
 
 // An interrupted survey resumes from its file, even if the last line is incomplete, and repeats
 // only the measurement that was interrupted.
-func TestAKilledSurveyGoesOn(t *testing.T) {
+func TestInterruptedSurveyResumes(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
 	file := filepath.Join(t.TempDir(), "resnet.yaml")
@@ -288,8 +290,10 @@ func TestFaultsOfServers(t *testing.T) {
 		{"--url http://x --batches 1,2 --max-batch 4", "--batches conflicts with --max-batch: use one of them"},
 		{"--url http://x --api v3", `--api "v3": want v2, embeddings, completions or chat`},
 		{"--url http://x --api v2 --llm", "--llm conflicts with --api v2"},
-		{"--url http://x -o profile.csv",
-			"-o profile.csv: want another name, such as profile.yaml: measurements are written to the .csv file of that name"},
+		{
+			"--url http://x -o profile.csv",
+			"-o profile.csv: want another name, such as profile.yaml: measurements are written to the .csv file of that name",
+		},
 		{"--url 10.0.0.7:8000", `--url "10.0.0.7:8000": want http://HOST:PORT, such as http://127.0.0.1:8000`},
 		{"--url " + nobody.URL, "connection refused at " + nobody.URL + ": check that the server runs and the port"},
 		{"--url " + nobody.URL + " --model m", "connection refused at " + nobody.URL + ": check that the server runs and the port"},
@@ -297,23 +301,31 @@ func TestFaultsOfServers(t *testing.T) {
 		{"--url " + s.URL + " --model alexnet", `the V2 server has not loaded the model "alexnet": load it, or change --model`},
 		{"--url " + s.URL + " --model alexnet --api v2", `the V2 server has not loaded the model "alexnet": load it, or change --model`},
 		{"--url " + s.URL + " --api v2", "set --model: a V2 server has no model list"},
-		{"--url " + s.URL + " --model odd",
-			`input "x" is BF16, which cannot be filled automatically: write a request with one item into a file and use --body`},
+		{
+			"--url " + s.URL + " --model odd",
+			`input "x" is BF16, which cannot be filled automatically: write a request with one item into a file and use --body`,
+		},
 		{"--url " + s.URL + " --model resnet --body " + wrong, "--body " + wrong +
 			`: input "x" of the body has the shape [2]: its first dimension is the batch and must be 1`},
 		{"--url " + listed.URL, "set --model; the server has a, b"},
 		{"--url " + listed.URL + " --model c", `the server has no model "c"; it has a, b`},
-		{"--url " + listed.URL + " --model a",
-			`prompts of 16: /v1/completions answers 401: {"error": "no"} (--engine-token-file names the file of a token)`},
+		{
+			"--url " + listed.URL + " --model a",
+			`prompts of 16: /v1/completions answers 401: {"error": "no"} (--engine-token-file names the file of a token)`,
+		},
 		{"--url " + listed.URL + " --model a --body " + wrong, "--body is for V2 and embeddings only: LLM prompts are generated"},
 		{"--url " + listed.URL + " --model a --price 1", "--price is for batch profiles only"},
-		{"--url " + listed.URL + " --model a --prompt-tokens 16,9000",
+		{
+			"--url " + listed.URL + " --model a --prompt-tokens 16,9000",
 			"--prompt-tokens [16 9000]: the engine computes at most 8192 tokens per step, so a longer prompt takes several steps: " +
-				"leave it out, or set --max-batched-tokens"},
+				"leave it out, or set --max-batched-tokens",
+		},
 		{"--url " + failing.URL + " --model resnet", "batches of 1: /v2/models/resnet/infer answers 500: out of memory"},
 		{"--url " + small.URL + " --model resnet", "batches of 1: /v2/models/resnet/infer answers 400: want 3 numbers"},
-		{"--url " + silent.URL + " --model resnet --timeout 100ms",
-			"batches of 1: /v2/models/resnet/infer has not answered within 100ms: use a longer --timeout"},
+		{
+			"--url " + silent.URL + " --model resnet --timeout 100ms",
+			"batches of 1: /v2/models/resnet/infer has not answered within 100ms: use a longer --timeout",
+		},
 	} {
 		if _, _, err := control(t.Context(), strings.Fields(c.args)...); err == nil || err.Error() != c.want {
 			t.Errorf("%s: it says\n%v, want\n%s", c.args, err, c.want)
@@ -336,7 +348,7 @@ func near(got, want float64) (bool, string) {
 
 // The measured profile equals that of the simulated engine at all measured points. Prefill comes
 // from the engine's metrics, steps from token times, which the engine keeps on schedule.
-func TestASimulatedEngineIsMeasured(t *testing.T) {
+func TestSimulatedEngineIsMeasured(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "llama.yaml")
 	inputs := []int{16, 256, 1024}
@@ -370,9 +382,11 @@ func TestASimulatedEngineIsMeasured(t *testing.T) {
 	if p.Limits != want || p.Name != "llama" {
 		t.Errorf("the limits of %q are %+v, want %+v", p.Name, p.Limits, want)
 	}
-	for _, want := range []string{"completions", "The engine reports kvBlocks and blockSize. Assumed: maxBatchedTokens.",
+	for _, want := range []string{
+		"completions", "The engine reports kvBlocks and blockSize. Assumed: maxBatchedTokens.",
 		"The frontend overhead is the time to first token minus the engine's own times",
-		"Left out are steps of 8 with prompts of 16 and more: the engine does not compute 8 requests at once"} {
+		"Left out are steps of 8 with prompts of 16 and more: the engine does not compute 8 requests at once",
+	} {
 		if !strings.Contains(p.Source, want) {
 			t.Errorf("the source does not say %q: %s", want, p.Source)
 		}
@@ -436,8 +450,10 @@ func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 	eager.AsyncScheduling = false
 	ahead.LaunchOverhead, ahead.Prefill.Floor = 0, 0
 	plain.AsyncScheduling, plain.LaunchOverhead, plain.Prefill.Floor, plain.MixedBatchOverhead = false, 0, 0, 0.004
-	for name, want := range map[string]profile.Profile{"launches ahead": launching, "launches": eager, "schedules ahead": ahead,
-		"neither, and takes longer for both": plain} {
+	for name, want := range map[string]profile.Profile{
+		"launches ahead": launching, "launches": eager, "schedules ahead": ahead,
+		"neither, and takes longer for both": plain,
+	} {
 		t.Run(name, func(t *testing.T) {
 			printed, _ := controlInMemory(t, want, "--prompt-tokens", "16,512,2500", "--output-tokens", "32", "--concurrency", "1,3",
 				"--min-samples", "12", "--max-samples", "20", "--max-sequences", "64", "--max-batched-tokens", "4096")
@@ -467,7 +483,7 @@ func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 
 // Asynchronous scheduling is detected for any frontend overhead: prompts are sent at random times
 // of a step, so they wait half a step in the median, or one and a half.
-func TestSchedulingAheadIsFoundWithAnyIntake(t *testing.T) {
+func TestAsynchronousSchedulingIsDetected(t *testing.T) {
 	t.Parallel()
 	for _, share := range []float64{0.1, 0.9} {
 		for _, asynchronous := range []bool{false, true} {
@@ -557,7 +573,7 @@ func TestEmbeddingsAreMeasured(t *testing.T) {
 }
 
 // Warm-up requests of each size do not count.
-func TestTheWarmUpDoesNotCount(t *testing.T) {
+func TestWarmUpDoesNotCount(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
 	s.answer = func(_ http.ResponseWriter, request int) bool {
@@ -575,7 +591,7 @@ func TestTheWarmUpDoesNotCount(t *testing.T) {
 }
 
 // A terminal shows a line that is overwritten; other outputs get a line per finished point.
-func TestWithoutATerminalLinesAreOfPoints(t *testing.T) {
+func TestOutputWithoutATerminal(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
 	_, said, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--max-batch", "2", "--min-samples", "3",

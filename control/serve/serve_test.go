@@ -106,7 +106,7 @@ func services(t *testing.T, client reflectionv1.ServerReflectionClient) (names [
 
 // At its end, a term cancels waiting calls, and waits for all calls to end, because their resources
 // are closed afterwards.
-func TestATermEndsWithItsCalls(t *testing.T) {
+func TestTermEndsItsCalls(t *testing.T) {
 	s := newServer(t, serve.Config{})
 	conn := dial(t, serveAt(t, s, true), insecure.NewCredentials())
 	b, m := newBoard(), mesh{waits: make(chan struct{}, 1)}
@@ -198,7 +198,7 @@ func TestRunServesEveryAddressUntilItsEnd(t *testing.T) {
 }
 
 // A process that stops before it serves exits without error.
-func TestAnEndAtTheStartIsNoFault(t *testing.T) {
+func TestEndAtTheStartIsNoFault(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 50 {

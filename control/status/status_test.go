@@ -99,7 +99,7 @@ func TestServersThatDoNotAnswer(t *testing.T) {
 }
 
 // In a large fleet, endpoints that are not ready come first, and the rest is counted.
-func TestALargeFleetIsReadable(t *testing.T) {
+func TestLargeFleetIsReadable(t *testing.T) {
 	const endpoints, models = 1000, 20000
 	at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	v := decide.View{At: at, Pools: []decide.PoolView{{Name: "default/p", Free: 0.5}}}

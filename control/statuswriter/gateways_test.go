@@ -133,7 +133,7 @@ var reached = conditions.Facts{
 	}},
 }
 
-func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
+func TestGatewayStatusIsWrittenOnce(t *testing.T) {
 	c := newGateways(t)
 	typed := c.typed(gatewayWriter(c, "writer"))
 	in := c.gateways(reached)

@@ -213,7 +213,7 @@ var made = &v1alpha1.Model{
 }
 
 // A spec may change after the World of a status. The written status has the newer generation.
-func TestAStatusIsOfTheLatestGeneration(t *testing.T) {
+func TestStatusHasTheLatestGeneration(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.has = 3
 		st := record("a", "no room")
@@ -265,7 +265,7 @@ func TestFailedWritesWait(t *testing.T) {
 }
 
 // A new leader has the status of all models to write. It writes 20 per second.
-func TestManyStatusesAreWrittenOneAfterTheOther(t *testing.T) {
+func TestStatusWritesAreRateLimited(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 			const models = 100
@@ -403,7 +403,7 @@ func TestWorldDuringAWriteIsReported(t *testing.T) {
 }
 
 // CRDs may be installed after control starts.
-func TestAnAPIServerWithoutOurKindsHasNothingToRemember(t *testing.T) {
+func TestAPIServerWithoutCRDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		r, err := statuswriter.Open(t.Context(), &slow{lacks: true}, "", slog.New(slog.DiscardHandler), always)
@@ -451,7 +451,7 @@ func TestWriterClosesDuringAnOutage(t *testing.T) {
 }
 
 // A slow write may end when another control leads.
-func TestALoadThatIsWrittenDownTooLateDoesNotBegin(t *testing.T) {
+func TestLoadRecordedTooLateDoesNotBegin(t *testing.T) {
 	late := func(context.Context) error { time.Sleep(5 * time.Second); return nil }
 	paced(t, late, func(t *testing.T, _ *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
 		if err := r.PutModel(made)(); err != nil {
@@ -466,7 +466,7 @@ func TestALoadThatIsWrittenDownTooLateDoesNotBegin(t *testing.T) {
 }
 
 // A client that registers a model again does not find it deleted by its own earlier call.
-func TestModelsAreMadeAndDeletedInOrder(t *testing.T) {
+func TestModelsAreCreatedAndDeletedInOrder(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 			var waits []func() error
@@ -486,7 +486,7 @@ func TestModelsAreMadeAndDeletedInOrder(t *testing.T) {
 }
 
 // Clients may register and unregister models as long as control runs.
-func TestAModelThatIsGoneIsForgotten(t *testing.T) {
+func TestDeletedModelIsForgotten(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, _ *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 			gone := record("b", "")
@@ -525,7 +525,7 @@ func TestCopiesOfAnEarlierIncarnationAreDropped(t *testing.T) {
 }
 
 // A runtime's state is deleted with its endpoint, and its copies with it; other runtimes' stay.
-func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
+func TestRemovedRuntimeIsForgotten(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 			if err := r.PutModel(made)(); err != nil {
@@ -571,7 +571,7 @@ func TestRetryableErrorsAreDistinguished(t *testing.T) {
 }
 
 // A control that gets the lead may lose the API server again while it opens its memory.
-func TestAMemoryIsOpenedWhenTheAPIServerAnswers(t *testing.T) {
+func TestMemoryIsOpenedWhenTheAPIServerAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged strings.Builder
 		begun := time.Now()

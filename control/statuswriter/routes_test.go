@@ -143,7 +143,7 @@ func TestModelWithATakenIDIsNotAccepted(t *testing.T) {
 }
 
 // An API server accepts 32768 characters of a message, and rejects a status with more.
-func TestALongMessageIsCut(t *testing.T) {
+func TestLongMessageIsTruncated(t *testing.T) {
 	c := newCluster(t)
 	var names []string
 	for i := range 128 {

@@ -278,7 +278,7 @@ func TestModelReplacedDuringAWriteGetsItsStatus(t *testing.T) {
 
 // A registered Model may be deleted by hand, and another created with its name. Unregistering
 // deletes only the registered one.
-func TestOnlyTheModelThatWasRegisteredIsDeleted(t *testing.T) {
+func TestOnlyTheRegisteredModelIsDeleted(t *testing.T) {
 	registered := made.DeepCopy()
 	registered.UID, registered.Labels = "old", map[string]string{statuswriter.RegisteredLabel: "true"}
 	for name, c := range map[string]struct {

@@ -42,7 +42,7 @@ func moved(object v1alpha1.VModel, active, reason string) store.VModelStatus {
 }
 
 // The status of a VModel says where its requests go, and the next leader reads it there.
-func TestTheStatusOfAVModelIsWhereTheNextLeaderReadsIt(t *testing.T) {
+func TestVModelStatusIsReadByTheNextLeader(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))
 	c.Apply(vmodel("v", "{poolRef: {name: p}, target: b}"))
@@ -92,7 +92,7 @@ func TestTheStatusOfAVModelIsWhereTheNextLeaderReadsIt(t *testing.T) {
 }
 
 // A registered VModel is an object, which people may read and edit.
-func TestARegisteredVModelIsAnObject(t *testing.T) {
+func TestRegisteredVModelIsAnObject(t *testing.T) {
 	c := newCluster(t)
 	made := &v1alpha1.VModel{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p-1"},
@@ -178,7 +178,7 @@ func TestVModelWithATakenIDIsNotAccepted(t *testing.T) {
 }
 
 // A deleted VModel is forgotten, and a new one with its id starts without a status.
-func TestAVModelThatIsGoneIsForgotten(t *testing.T) {
+func TestDeletedVModelIsForgotten(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))
 	c.Apply(vmodel("v", "{poolRef: {name: p}, target: a}"))

@@ -44,7 +44,7 @@ func record(t *testing.T, name string) *accesslogdatav3.HTTPAccessLogEntry {
 
 var compareValues = cmp.Comparer(func(a, b engine.Value) bool { return a == b })
 
-func TestTheRecordsOfARealEnvoy(t *testing.T) {
+func TestRecordsOfARealEnvoy(t *testing.T) {
 	const route, pool, endpoint = "default/llama", "default/llama", "127.0.0.11:8000"
 	for name, want := range map[string]outcome.Outcome{
 		"stream": {
@@ -89,7 +89,7 @@ func TestTheRecordsOfARealEnvoy(t *testing.T) {
 }
 
 // Which picks did not serve follows from the list of picks, the attempts and the engines' answers.
-func TestThePicksThatDidNotServe(t *testing.T) {
+func TestPicksThatDidNotServe(t *testing.T) {
 	const a, b, c = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 	for _, l := range []struct {
 		name, record, picks, served, elsewhere, missing string
@@ -99,21 +99,33 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 	}{
 		{name: "the first serves", record: "stream", picks: a + "," + b, served: a, attempts: 1, endpoint: a},
 		{name: "the second serves", record: "stream", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
-		{name: "the first is full", record: "stream", picks: a + "," + b, served: b, elsewhere: a, attempts: 2, endpoint: b,
-			saidElsewhere: []string{a}},
-		{name: "one is full, one gone", record: "stream", picks: a + "," + b + "," + c, served: c, elsewhere: a, attempts: 3, endpoint: c,
-			saidElsewhere: []string{a}, unreached: []string{b}},
-		{name: "one lacks the model, one is gone", record: "stream", picks: a + "," + b + "," + c, served: c, missing: a, attempts: 3,
-			endpoint: c, unreached: []string{b}},
+		{
+			name: "the first is full", record: "stream", picks: a + "," + b, served: b, elsewhere: a, attempts: 2, endpoint: b,
+			saidElsewhere: []string{a},
+		},
+		{
+			name: "one is full, one gone", record: "stream", picks: a + "," + b + "," + c, served: c, elsewhere: a, attempts: 3, endpoint: c,
+			saidElsewhere: []string{a}, unreached: []string{b},
+		},
+		{
+			name: "one lacks the model, one is gone", record: "stream", picks: a + "," + b + "," + c, served: c, missing: a, attempts: 3,
+			endpoint: c, unreached: []string{b},
+		},
 		{name: "Envoy does not know the first", record: "stream", picks: a + "," + b, served: b, attempts: 1, endpoint: b},
 		{name: "the last fails too", record: "refused", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
-		{name: "the relay sends it once more", record: "stream", picks: a + "," + b + ",/run/inner.sock", served: "/run/inner.sock",
-			elsewhere: a, attempts: 3, saidElsewhere: []string{a}, unreached: []string{b}},
-		{name: "the relay has a call for several models", record: "stream", picks: "/run/inner.sock", served: "/run/inner.sock",
-			attempts: 1},
+		{
+			name: "the relay sends it once more", record: "stream", picks: a + "," + b + ",/run/inner.sock", served: "/run/inner.sock",
+			elsewhere: a, attempts: 3, saidElsewhere: []string{a}, unreached: []string{b},
+		},
+		{
+			name: "the relay has a call for several models", record: "stream", picks: "/run/inner.sock", served: "/run/inner.sock",
+			attempts: 1,
+		},
 		{name: "none is left", record: "no-extproc", picks: a + "," + b, attempts: 3, endpoint: a, unreached: []string{a, b}},
-		{name: "none is left, all full", record: "no-extproc", picks: a + "," + b, elsewhere: a + "," + b, attempts: 3, endpoint: a,
-			saidElsewhere: []string{a, b}},
+		{
+			name: "none is left, all full", record: "no-extproc", picks: a + "," + b, elsewhere: a + "," + b, attempts: 3, endpoint: a,
+			saidElsewhere: []string{a, b},
+		},
 		{name: "Envoy knows none", record: "no-extproc", picks: a + "," + b, attempts: 1, endpoint: a},
 	} {
 		entry := record(t, l.record)
@@ -124,15 +136,18 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 			common.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{
 				SocketAddress: &corev3.SocketAddress{
 					Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 80},
-				}}}
+				},
+			}}
 		}
 		if strings.HasPrefix(l.served, "/") {
 			common.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: l.served}}}
 		}
 		common.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 			"envoy.lb": {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint": structpb.NewStringValue(l.picks)}},
-			"gateway.usage": {Fields: map[string]*structpb.Value{"elsewhere": structpb.NewStringValue(l.elsewhere),
-				"missing": structpb.NewStringValue(l.missing)}},
+			"gateway.usage": {Fields: map[string]*structpb.Value{
+				"elsewhere": structpb.NewStringValue(l.elsewhere),
+				"missing":   structpb.NewStringValue(l.missing),
+			}},
 		}}
 		o := accesslog.Read(entry)
 		if o.Endpoint != l.endpoint || !slices.Equal(o.Elsewhere, l.saidElsewhere) || !slices.Equal(o.Unreached, l.unreached) {
@@ -143,7 +158,7 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 
 // Errors that Envoy itself causes count against no endpoint: neither one that never got the
 // request, nor one whose answer is too large for Envoy.
-func TestEnvoysOwnErrorsAreHeldAgainstNobody(t *testing.T) {
+func TestEnvoysOwnErrorsCountAgainstNoEndpoint(t *testing.T) {
 	for _, c := range []struct {
 		details  string
 		attempts uint32
@@ -169,7 +184,7 @@ func TestEnvoysOwnErrorsAreHeldAgainstNobody(t *testing.T) {
 
 // The gateway overhead does not include the queue time, even if the reported queue time is
 // implausible.
-func TestAHoldIsNotTheGatewaysShare(t *testing.T) {
+func TestQueueTimeIsNotGatewayOverhead(t *testing.T) {
 	for _, c := range []struct {
 		tag  string
 		hold *structpb.Value
@@ -193,7 +208,7 @@ func TestAHoldIsNotTheGatewaysShare(t *testing.T) {
 	}
 }
 
-func TestALoadReportAndWhatMakesNoSense(t *testing.T) {
+func TestInvalidLoadReports(t *testing.T) {
 	entry := record(t, "stream")
 	usage := entry.CommonProperties.Metadata.FilterMetadata["gateway.usage"]
 	usage.Fields["load"] = structpb.NewStringValue("TEXT named_metrics.num_requests_waiting=3.0, named_metrics.kv_cache_usage_perc=0.5")
@@ -202,7 +217,8 @@ func TestALoadReportAndWhatMakesNoSense(t *testing.T) {
 	entry.CommonProperties.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{
 		SocketAddress: &corev3.SocketAddress{
 			Address: "fd00::1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8000},
-		}}}
+		},
+	}}
 	got := accesslog.Read(entry)
 	if w := got.Load.Waiting.Or(-1); w != 3 || got.Load.KVUsage.Or(-1) != 0.5 || got.Load.Running.Or(-1) != -1 {
 		t.Errorf("the load is %+v", got.Load)

@@ -78,8 +78,10 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		return err
 	}
 	socket := serve.RelaySocket(c.Serve.Own)
-	c.Serve.Relay = relay.New(relay.Config{Folder: filepath.Dir(socket), Tokens: tokens, Fleet: f, Mesh: clients, Replied: m.Replied,
-		Log: log})
+	c.Serve.Relay = relay.New(relay.Config{
+		Folder: filepath.Dir(socket), Tokens: tokens, Fleet: f, Mesh: clients, Replied: m.Replied,
+		Log: log,
+	})
 	c.Serve.Exchanges = stream.New(stream.Config{
 		Relay: socket, RelayTokens: tokens, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.Settings,
 		Default: c.Pool, Observe: observe, Tokens: engines.Tokens,

@@ -38,8 +38,10 @@ func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, fu
 		Settings: c.Settings, Log: log, Published: held.Published, Freed: held.Freed, PrefixCacheBytes: c.PrefixBytes, Placed: true,
 	})
 	return f, held, func(ctx context.Context, m *metrics.Meter) error {
-		return placementclient.New(placementclient.Config{Target: target, Dial: dial, News: news, Fleet: f, Flow: held, Meter: m,
-			Log: log}).Run(ctx)
+		return placementclient.New(placementclient.Config{
+			Target: target, Dial: dial, News: news, Fleet: f, Flow: held, Meter: m,
+			Log: log,
+		}).Run(ctx)
 	}, nil
 }
 

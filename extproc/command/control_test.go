@@ -74,8 +74,10 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &door{tokens: make(chan []string, 1), certs: make(chan int, 1)}
-	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{*own},
-		ClientAuth: tls.RequireAnyClientCert})))
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{*own},
+		ClientAuth:   tls.RequireAnyClientCert,
+	})))
 	placement.RegisterPlacementServer(server, d)
 	served := make(chan struct{})
 	go func() {
@@ -89,8 +91,10 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 	}
 	c := options.Options{
 		Settings: settings.Default(), MaxQueued: 1, MaxQueuedMiB: 1,
-		Control: placementclient.Control{Address: "localhost:" + port, CAFile: filepath.Join(dir, "tls.crt"), CertPath: dir,
-			TokenFile: token},
+		Control: placementclient.Control{
+			Address: "localhost:" + port, CAFile: filepath.Join(dir, "tls.crt"), CertPath: dir,
+			TokenFile: token,
+		},
 	}
 	f, held, speak, err := newFleet(c, slog.New(slog.DiscardHandler))
 	if err != nil || held == nil {

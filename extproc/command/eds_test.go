@@ -17,7 +17,7 @@ import (
 )
 
 // The fleet uses an endpoint only after the Envoy beside has acknowledged it.
-func TestAnEndpointIsKnownToEnvoyBeforeItCanBePicked(t *testing.T) {
+func TestEndpointIsKnownToEnvoyBeforeItCanBePicked(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
 	stream, err := edsv3.NewEndpointDiscoveryServiceClient(dial(t, "unix:"+s.socket)).DeltaEndpoints(t.Context(), grpc.WaitForReady(true))

@@ -71,7 +71,7 @@ var deployments = []struct {
 // With the unchanged args of another picker's Deployment and permission to read one namespace,
 // extproc serves ext_proc, health and metrics on the given ports, and logs the flags that it
 // ignores in one line.
-func TestInThePlaceOfAnotherPicker(t *testing.T) {
+func TestReplacesAnotherPicker(t *testing.T) {
 	s := apiserver.Run(t)
 	objects := s.Objects(t)
 	objects.CRDs()
@@ -110,8 +110,10 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			// The test uses loopback addresses of its own, as a pod has its own address.
-			args := slices.Concat(d.args, []string{"--grpc-host", own, "--metrics-host", own, "--drain-delay", "0s", "--drain-timeout",
-				"100ms"})
+			args := slices.Concat(d.args, []string{
+				"--grpc-host", own, "--metrics-host", own, "--drain-delay", "0s", "--drain-timeout",
+				"100ms",
+			})
 			go func() { done <- Run(ctx, args, io.Discard, &logs) }()
 			defer func() {
 				cancel()
@@ -206,13 +208,16 @@ func destination(t *testing.T, conn *grpc.ClientConn) string {
 		t.Fatal(err)
 	}
 	headers := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
-		{Key: ":method", RawValue: []byte("POST")}, {Key: ":path", RawValue: []byte("/v1/completions")},
+		{Key: ":method", RawValue: []byte("POST")},
+		{Key: ":path", RawValue: []byte("/v1/completions")},
 		{Key: "content-type", RawValue: []byte("application/json")},
 	}}}
 	for _, m := range []*extprocv3.ProcessingRequest{
 		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: headers}},
-		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(`{"model":"llama","prompt":"x"}`),
-			EndOfStream: true}}},
+		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{
+			Body:        []byte(`{"model":"llama","prompt":"x"}`),
+			EndOfStream: true,
+		}}},
 	} {
 		if err := stream.Send(m); err != nil {
 			t.Fatal(err)

@@ -94,7 +94,8 @@ func TestRun(t *testing.T) {
 				Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
 					{Key: ":method", RawValue: []byte("GET")}, {Key: ":path", RawValue: []byte("/v1/models")},
 				}},
-			}}}); err != nil {
+			},
+		}}); err != nil {
 			t.Fatal(err)
 		}
 		if m, err := stream.Recv(); err != nil || !strings.Contains(string(m.GetImmediateResponse().GetBody()), `"id":"llama"`) {
@@ -127,7 +128,7 @@ func TestRun(t *testing.T) {
 
 // A process that takes over gets the socket only after it knows as much as the running one.
 // Otherwise it would reject requests.
-func TestAProcessTakesOverWhenItHasLooked(t *testing.T) {
+func TestTakeOverAfterTheFirstScrapes(t *testing.T) {
 	answer := make(chan struct{})
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		<-answer

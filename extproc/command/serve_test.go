@@ -60,13 +60,15 @@ func client(t *testing.T, target string, creds credentials.TransportCredentials)
 }
 
 // Health answers for every name that gateways probe, on its own port and on that of ext_proc.
-func TestHealthIsAnsweredForEveryName(t *testing.T) {
+func TestHealthOfEveryName(t *testing.T) {
 	own := host + "1"
 	gateway(t, own)
 	for _, port := range []string{":9002", ":9003"} { // loopback addresses, so without TLS
 		conn := client(t, own+port, insecure.NewCredentials())
-		for _, service := range []string{"", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor",
-			"inference-extension"} {
+		for _, service := range []string{
+			"", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor",
+			"inference-extension",
+		} {
 			if got := check(t, conn, service); got != healthv1.HealthCheckResponse_SERVING {
 				t.Errorf("%s %q is %v", port, service, got)
 			}
@@ -106,8 +108,10 @@ func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []healthv1.HealthCheckResponse_ServingStatus{healthv1.HealthCheckResponse_SERVING,
-		healthv1.HealthCheckResponse_NOT_SERVING} {
+	for _, want := range []healthv1.HealthCheckResponse_ServingStatus{
+		healthv1.HealthCheckResponse_SERVING,
+		healthv1.HealthCheckResponse_NOT_SERVING,
+	} {
 		if m, err := watch.Recv(); err != nil || m.GetStatus() != want {
 			t.Fatalf("health is %v, %v, want %v", m, err, want)
 		}
@@ -135,7 +139,7 @@ func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 	}
 }
 
-func TestTheSettingsAreExplained(t *testing.T) {
+func TestSettingsAreExplained(t *testing.T) {
 	dir := t.TempDir()
 	own := someObjects +
 		"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: mine}\nspec: {poolRef: {name: base}, policy: random}\n"
@@ -143,8 +147,10 @@ func TestTheSettingsAreExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := Run(t.Context(), []string{"--objects", dir, "--explain-config", "--adapter-threshold", "5", "--listen", "unix:s",
-		"--stale-after", "20s", "-v", "4"}, &out, io.Discard); err != nil {
+	if err := Run(t.Context(), []string{
+		"--objects", dir, "--explain-config", "--adapter-threshold", "5", "--listen", "unix:s",
+		"--stale-after", "20s", "-v", "4",
+	}, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -165,8 +171,10 @@ func TestTheSettingsAreExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for flag, want := range map[string]string{"pool-namespace": "$NAMESPACE", "kube": "flag --pool-name", "namespace": "flag --pool-name",
-		"kubeconfig": "$KUBECONFIG", "grpc-port": "default"} {
+	for flag, want := range map[string]string{
+		"pool-namespace": "$NAMESPACE", "kube": "flag --pool-name", "namespace": "flag --pool-name",
+		"kubeconfig": "$KUBECONFIG", "grpc-port": "default",
+	} {
 		if got := c.Explain.From(flag); got != want {
 			t.Errorf("--%s comes from %s, want %s", flag, got, want)
 		}

@@ -41,7 +41,7 @@ func TestDrainEndsWhenNothingIsInFlight(t *testing.T) {
 }
 
 // If the limit passes while Envoy is asked, the error reports the last known number of requests.
-func TestADrainReportsRequestsInFlight(t *testing.T) {
+func TestDrainReportsRequestsInFlight(t *testing.T) {
 	var asked atomic.Int64
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if asked.Add(1) > 2 {

@@ -22,7 +22,7 @@ func (w *world) await(needed map[string][]string) time.Duration {
 }
 
 // A request for a model may use a pool only after the Gateway's Envoys know the pool.
-func TestNewPoolsAreWaitedFor(t *testing.T) {
+func TestRequestsWaitForNewPools(t *testing.T) {
 	inMemory(t, func(w *world) {
 		ours, other := &corev3.Node{Cluster: "ns/g", Id: "1"}, &corev3.Node{Cluster: "ns/other", Id: "1"}
 		w.set(map[string][]string{"pool/ns/a": {"10.0.0.1:80"}, "pool/ns/b": {"10.0.0.2:80"}, "pool/ns/c": {}})
@@ -64,7 +64,7 @@ func TestNewPoolsAreWaitedFor(t *testing.T) {
 }
 
 // A Gateway needs the pools that its LLMRoutes refer to, if those pools exist.
-func TestWhatGatewaysNeed(t *testing.T) {
+func TestPoolsOfGateways(t *testing.T) {
 	const two = "kind: Gateway\nmetadata: {namespace: ns, name: g}\n" +
 		"spec: {gatewayClassName: headgate, listeners: [{name: one, port: 80, protocol: HTTP}, {name: two, port: 81, protocol: HTTP}]}\n---\n" +
 		"kind: Gateway\nmetadata: {namespace: other, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: one, port: 80, protocol: HTTP}]}\n---\n" +

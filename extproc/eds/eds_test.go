@@ -121,8 +121,10 @@ func (w *world) followAs(node *corev3.Node, delay time.Duration, versions map[st
 	if e.stream, err = edsv3.NewEndpointDiscoveryServiceClient(conn).DeltaEndpoints(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, ResourceNamesSubscribe: names,
-		InitialResourceVersions: versions}); err != nil {
+	if err := e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+		Node: node, ResourceNamesSubscribe: names,
+		InitialResourceVersions: versions,
+	}); err != nil {
 		w.t.Fatal(err)
 	}
 	go e.listen()
@@ -207,7 +209,7 @@ func (e *envoy) check(when string, told int, want map[string][]string) {
 
 type lists = map[string][]string
 
-func TestAnEnvoyIsToldOfWhatItFollowsAlone(t *testing.T) {
+func TestEnvoyGetsOnlyItsSubscriptions(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {"10.0.0.1:80", "[fd00::1]:81"}, "b": {}})
 		all, a, none := w.follow(0, nil, "a", "b"), w.follow(0, nil, "a"), w.follow(0, nil, "c")
@@ -233,7 +235,7 @@ func TestAnEnvoyIsToldOfWhatItFollowsAlone(t *testing.T) {
 }
 
 // Envoys receive changes of the Avoid mark like all other changes, but Set does not wait for these.
-func TestAnEnvoyIsToldOfEndpointsToAvoid(t *testing.T) {
+func TestEnvoyGetsEndpointsToAvoid(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80!"}})
 		e := w.follow(time.Second, nil, "a")
@@ -248,7 +250,7 @@ func TestAnEnvoyIsToldOfEndpointsToAvoid(t *testing.T) {
 }
 
 // Set returns when every Envoy that subscribes to a new endpoint's resource has acknowledged it.
-func TestNewEndpointsWaitForThoseWhoFollow(t *testing.T) {
+func TestSetWaitsForSubscribers(t *testing.T) {
 	const slow = 50 * time.Millisecond
 	inMemory(t, func(w *world) {
 		if took := w.set(lists{"a": {"10.0.0.1:80"}, "b": {}}); took != 0 {
@@ -285,7 +287,7 @@ func TestNewEndpointsWaitForThoseWhoFollow(t *testing.T) {
 	})
 }
 
-func TestNobodyIsWaitedForForLong(t *testing.T) {
+func TestSetWaitsBriefly(t *testing.T) {
 	const patience = 200 * time.Millisecond
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {}})
@@ -329,7 +331,7 @@ func TestNobodyIsWaitedForForLong(t *testing.T) {
 	})
 }
 
-func TestAnEnvoyThatComesBackIsToldOfNewsAlone(t *testing.T) {
+func TestReconnectedEnvoyGetsOnlyChanges(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {"10.0.0.1:80"}})
 		first := w.follow(0, nil, "a")
@@ -345,7 +347,7 @@ func TestAnEnvoyThatComesBackIsToldOfNewsAlone(t *testing.T) {
 }
 
 // An Envoy that rejects a list keeps the previous one. The error is logged, and Set does not wait.
-func TestARefusedListIsLogged(t *testing.T) {
+func TestRefusedListIsLogged(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {}})
 		e := w.follow(0, nil, "a")
@@ -357,7 +359,7 @@ func TestARefusedListIsLogged(t *testing.T) {
 }
 
 // An acknowledgement of one list does not count for the next list, for which Set still waits.
-func TestAnAnswerIsToOneListAlone(t *testing.T) {
+func TestAcknowledgementIsForOneList(t *testing.T) {
 	const patience = 200 * time.Millisecond
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {}, "b": {}})
@@ -391,7 +393,7 @@ func TestAnAnswerIsToOneListAlone(t *testing.T) {
 }
 
 // An endpoint with an invalid address is left out and logged; the endpoints after it are listed.
-func TestAnEndpointThatIsNoAddressIsLeftOut(t *testing.T) {
+func TestInvalidAddressIsLeftOut(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2", "10.0.0.3:80"}})
 		w.follow(0, nil, "a").check("at first", 1, lists{"a": {"10.0.0.1:80", "10.0.0.3:80"}})
@@ -417,7 +419,7 @@ func TestCloseEndsTheStreams(t *testing.T) {
 
 // In a pool that fails open, Envoy may choose endpoints itself and should avoid those that are not
 // ready. Lists of other pools do not mark such endpoints.
-func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
+func TestListsOfPools(t *testing.T) {
 	var s objects.Set
 	for name, mode := range map[string]string{"llama": pool.FailOpen, "phi": pool.FailClose, "empty": ""} {
 		p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
@@ -446,8 +448,10 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 	one := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}}
 	one.Spec.Selector.MatchLabels, one.Spec.TargetPorts = map[string]string{"app": "one"}, []pool.Port{{Number: 8000}}
 	s.Pools, s.Settings = append(s.Pools, one), append(s.Settings, settings)
-	s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: "one"}, IP: netip.MustParseAddr("10.0.1.1"), Ready: true,
-		Labels: map[string]string{"app": "one"}})
+	s.Pods = append(s.Pods, objects.Pod{
+		Name: objects.Name{Namespace: "ns", Name: "one"}, IP: netip.MustParseAddr("10.0.1.1"), Ready: true,
+		Labels: map[string]string{"app": "one"},
+	})
 	w := objects.Build(s)
 	// The relay is in every list except those of pools that fail open, where Envoy could choose it.
 	for name, list := range eds.Endpoints(w, "/run/inner.sock") {
@@ -460,8 +464,10 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 	}
 	got := eds.Endpoints(w, "")
 	for name, want := range (lists{
-		"pool/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!",
-			"10.0.0.4:8000!", "10.0.0.4:8001!"},
+		"pool/ns/llama": {
+			"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!",
+			"10.0.0.4:8000!", "10.0.0.4:8001!",
+		},
 		"pool/ns/phi":   {"10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001"},
 		"pool/ns/empty": {},
 		"endpoints": {
@@ -472,8 +478,10 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 		"calls/ns/one":   {"10.0.1.1:9000"},
 		"calls/ns/phi":   {"10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001"},
 		"calls/ns/empty": {},
-		"calls/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!",
-			"10.0.0.4:8000!", "10.0.0.4:8001!"},
+		"calls/ns/llama": {
+			"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!",
+			"10.0.0.4:8000!", "10.0.0.4:8001!",
+		},
 		"calls": {
 			"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001", "10.0.0.3:8000", "10.0.0.3:8001",
 			"10.0.0.4:8000", "10.0.0.4:8001", "10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001", "10.0.1.1:9000",

@@ -28,7 +28,7 @@ var changes = flag.Int("changes", 10,
 
 // When Set returns, a real Envoy knows a new endpoint, and a request that names the endpoint is
 // served there.
-func TestARealEnvoyHasNewEndpoints(t *testing.T) {
+func TestRealEnvoyGetsNewEndpoints(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
@@ -136,8 +136,10 @@ func endpoint(t *testing.T, address string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := &http.Server{ReadHeaderTimeout: time.Minute,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("served", address) })}
+	is := &http.Server{
+		ReadHeaderTimeout: time.Minute,
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("served", address) }),
+	}
 	go func() { _ = is.Serve(l) }()
 	t.Cleanup(func() { _ = is.Close() })
 	return address

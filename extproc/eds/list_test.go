@@ -35,7 +35,7 @@ func written(endpoints []Endpoint) []string {
 	return all
 }
 
-func TestAnEndpointIsListedAtOnceAndLeavesLater(t *testing.T) {
+func TestEndpointLeavesListsLater(t *testing.T) {
 	l := make(lists)
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, step := range []struct {
@@ -90,7 +90,7 @@ func TestAnEndpointIsListedAtOnceAndLeavesLater(t *testing.T) {
 
 // A resource lists the endpoints that it had within the last ten seconds, and news reports each
 // change exactly once, for random histories.
-func TestListsAreThoseOfTheLastTenSeconds(t *testing.T) {
+func TestListsCoverTheLastTenSeconds(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		l := make(lists)

@@ -14,7 +14,7 @@ import (
 )
 
 // Endpoints that share a port are listed once, and every list is sorted, whatever the ports.
-func TestWhereEndpointsListenIsListedOnceAndInOrder(t *testing.T) {
+func TestSharedPortsAreListedOnce(t *testing.T) {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}}
 	p.Spec.Selector.MatchLabels, p.Spec.TargetPorts = map[string]string{"app": "one"}, []pool.Port{{Number: 8000}, {Number: 8001}}
 	list := objects.List{Loopback: true}
@@ -25,8 +25,10 @@ func TestWhereEndpointsListenIsListedOnceAndInOrder(t *testing.T) {
 	settings.Spec.PoolRef.Name, settings.Spec.Ports = "one", &v1alpha1.Ports{GRPC: &grpc}
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{p}, Lists: []objects.List{list}, Settings: []v1alpha1.PoolSettings{settings},
-		Pods: []objects.Pod{{Name: objects.Name{Namespace: "ns", Name: "one"}, IP: netip.MustParseAddr("10.0.0.1"), Ready: true,
-			Labels: p.Spec.Selector.MatchLabels}},
+		Pods: []objects.Pod{{
+			Name: objects.Name{Namespace: "ns", Name: "one"}, IP: netip.MustParseAddr("10.0.0.1"), Ready: true,
+			Labels: p.Spec.Selector.MatchLabels,
+		}},
 	})
 	for name, want := range map[string][]string{
 		"calls": {"10.0.0.1:7000", "10.0.0.1:9001"}, "calls/ns/one": {"10.0.0.1:7000", "10.0.0.1:9001"},

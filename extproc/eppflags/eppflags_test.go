@@ -122,7 +122,7 @@ func TestFlagsOfOtherPickers(t *testing.T) {
 }
 
 // The documentation's table lists every flag.
-func TestTheDocumentationHasEveryFlag(t *testing.T) {
+func TestDocumentationListsEveryFlag(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| flag | extproc's flag | notes |\n|---|---|---|\n")
 	for _, f := range eppflags.Flags {

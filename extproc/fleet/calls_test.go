@@ -14,7 +14,7 @@ import (
 
 // A lease is extended when its request makes progress. Renewing an unknown lease does not create
 // it.
-func TestALeaseIsRenewed(t *testing.T) {
+func TestLeaseIsRenewed(t *testing.T) {
 	f, c := started()
 	view(f)
 	f.Renew("early")
@@ -50,7 +50,7 @@ func TestALeaseIsRenewed(t *testing.T) {
 }
 
 // Outcomes count for the endpoint, whichever of its ports Envoy used.
-func TestOutcomesAreOfEndpointsAndNotOfTheirPorts(t *testing.T) {
+func TestOutcomesCountForEndpoints(t *testing.T) {
 	set := setOf("pod-", "10.0.0.1", "10.0.0.2")
 	grpc := int32(9000)
 	settings := v1alpha1.PoolSettings{}

@@ -50,7 +50,7 @@ func expectWhere(t *testing.T, f *fleet.Fleet, when, id string, want ...string) 
 	}
 }
 
-func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
+func TestOthersRequestsForAModelCount(t *testing.T) {
 	f, _ := started()
 	f.ApplyPlacement(endpointstate.PlacementUpdate{
 		All: true, Endpoints: governing(a, b),
@@ -73,7 +73,7 @@ func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 	}
 }
 
-func TestUseIsTakenOnce(t *testing.T) {
+func TestUseIsReportedOnce(t *testing.T) {
 	f, c := started()
 	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true})
 	flight := f.Begin(decide(t, f, "sql"))
@@ -101,7 +101,7 @@ func only(pool objects.Name) func(objects.Name) bool {
 	return func(is objects.Name) bool { return pool == objects.Name{} || is == pool }
 }
 
-func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
+func TestMemoryOfRegisteredNames(t *testing.T) {
 	f, _ := started()
 	other := objects.Name{Namespace: "ns", Name: "other"}
 	news := endpointstate.PlacementUpdate{All: true, Registered: map[objects.ModelKey]bool{}}

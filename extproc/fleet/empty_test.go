@@ -158,7 +158,7 @@ func (h *history) ask() {
 
 // When every request has ended and all objects are gone, every map is empty and every count is
 // zero.
-func TestAFleetInWhichAllHasEndedIsEmpty(t *testing.T) {
+func TestEndedFleetIsEmpty(t *testing.T) {
 	for seed := range uint64(100) {
 		c := &clock{time.Unix(1e9, 0)}
 		f := fleet.New(fleet.Config{Now: c.now, Placed: seed%2 == 0})

@@ -87,7 +87,7 @@ func states(p *pick.Pool) [2]pick.State {
 	return [2]pick.State{p.Endpoints[0].State, p.Endpoints[1].State}
 }
 
-func TestRequestsAreCountedWhereTheyGoUntilTheyEnd(t *testing.T) {
+func TestRequestsAreCountedUntilTheyEnd(t *testing.T) {
 	f, _ := started()
 	view(f)
 	first := f.Begin(decide(t, f, "sql"))
@@ -120,7 +120,7 @@ func TestRequestsAreCountedWhereTheyGoUntilTheyEnd(t *testing.T) {
 }
 
 // The engine's count includes this process's requests; the rest are from other sources.
-func TestOthersAreWhatWeDidNotSend(t *testing.T) {
+func TestOthersRequests(t *testing.T) {
 	f, _ := started()
 	view(f)
 	d := decide(t, f, "sql")
@@ -141,7 +141,7 @@ func TestOthersAreWhatWeDidNotSend(t *testing.T) {
 	}
 }
 
-func TestReportedAdaptersCountOnceWithOurs(t *testing.T) {
+func TestAdaptersCountOnce(t *testing.T) {
 	f, _ := started()
 	see(f, a, engine.Load{Active: []string{"sql", "stranger"}, MaxAdapters: engine.Known(4)})
 	p := view(f)
@@ -226,7 +226,7 @@ func TestNoCountIsLost(t *testing.T) {
 }
 
 // Load updates are published at most once per interval, and the last one always is.
-func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
+func TestLoadUpdatesAreBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
 		f.SetWorld(world("10.0.0.1"))
@@ -254,7 +254,7 @@ func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 
 // If many requests fail at once, the first failure is published at once, and all others together
 // after an interval.
-func TestABurstOfFaultsIsPaced(t *testing.T) {
+func TestBurstOfFailuresIsBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var published atomic.Int64
 		f := fleet.New(fleet.Config{Published: func(*endpointstate.View) { published.Add(1) }})
@@ -303,7 +303,7 @@ func TestABurstOfFaultsIsPaced(t *testing.T) {
 
 // An event at an endpoint updates the view of its pools only, so the cost depends on the pool, not
 // on the cluster.
-func TestAFaultChangesItsOwnPoolsView(t *testing.T) {
+func TestFailureUpdatesOnlyItsPools(t *testing.T) {
 	set := objects.Endpoints([]string{a})
 	other := objects.Endpoints([]string{b})
 	other.Pools[0].Name, other.Lists[0].Name = "other", "other"
@@ -330,7 +330,7 @@ func TestAFaultChangesItsOwnPoolsView(t *testing.T) {
 }
 
 // Time alone makes an endpoint stale; no event is needed.
-func TestWhoIsSilentIsLostWithoutNews(t *testing.T) {
+func TestSilentEndpointBecomesStaleByTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
 		f.SetWorld(world("10.0.0.1"))

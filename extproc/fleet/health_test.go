@@ -19,7 +19,7 @@ import (
 )
 
 // An endpoint's state is the result of the last request that began after its last failure.
-func TestAFaultMakesASuspectUntilALaterRequestEndsWell(t *testing.T) {
+func TestFailureMakesASuspect(t *testing.T) {
 	f, c := started()
 	before := c.at
 	c.advance(10 * time.Millisecond)
@@ -40,7 +40,7 @@ func TestAFaultMakesASuspectUntilALaterRequestEndsWell(t *testing.T) {
 
 // A full endpoint is not faulty: it is suspect only for a moment, and endpoints that are not full
 // come first.
-func TestAFullEndpointIsASuspectForAMoment(t *testing.T) {
+func TestFullEndpointIsASuspectForAMoment(t *testing.T) {
 	f, c := started()
 	c.advance(time.Millisecond)
 	for _, address := range []string{a, b} {
@@ -62,7 +62,7 @@ func TestAFullEndpointIsASuspectForAMoment(t *testing.T) {
 	}
 }
 
-func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
+func TestFailuresOfEndpoints(t *testing.T) {
 	for _, o := range []struct {
 		name string
 		outcome.Outcome
@@ -97,7 +97,7 @@ func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
 
 // If most endpoints that answer scrapes are suspect, the requests are more likely at fault: all
 // endpoints are used, which is logged once.
-func TestWhenMostLookBadAllAreUsed(t *testing.T) {
+func TestAllAreUsedWhenMostAreSuspect(t *testing.T) {
 	var log bytes.Buffer
 	c := &clock{time.Unix(1e9, 0)}
 	f := fleet.New(fleet.Config{Now: c.now, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -137,7 +137,7 @@ func TestWhenMostLookBadAllAreUsed(t *testing.T) {
 
 // A load report in a response counts like a scrape, for the values that it contains, unless a later
 // scrape has newer ones.
-func TestALoadReportCountsAsALook(t *testing.T) {
+func TestLoadReportCountsAsAScrape(t *testing.T) {
 	f, c := started()
 	c.advance(999 * time.Millisecond)
 	f.Observe(outcome.Outcome{
@@ -167,7 +167,7 @@ func TestALoadReportCountsAsALook(t *testing.T) {
 	}
 }
 
-func TestALeaseEndsOnceByWhicheverComesFirst(t *testing.T) {
+func TestLeaseEndsOnce(t *testing.T) {
 	f, c := started()
 	view(f)
 	counted := func() int64 {
@@ -206,7 +206,7 @@ func TestALeaseEndsOnceByWhicheverComesFirst(t *testing.T) {
 
 // A data plane that shows only the beginning of responses reports no ends. A request that a scrape
 // no longer finds has ended.
-func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
+func TestScrapeEndsLeasesOfEndedRequests(t *testing.T) {
 	f, c := started()
 	view(f)
 	at := func(address string) int64 {
@@ -252,7 +252,7 @@ func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
 
 // Only adapters take a slot at their endpoint; a base model, and a request without a model, take
 // none.
-func TestARequestThatMovedIsCountedWhereItIs(t *testing.T) {
+func TestMovedRequestIsCounted(t *testing.T) {
 	for model, slots := range map[string]int64{"sql": 1, "llama": 0, "": 0} {
 		f, _ := started()
 		view(f)
@@ -287,7 +287,7 @@ func TestARequestThatMovedIsCountedWhereItIs(t *testing.T) {
 	}
 }
 
-func TestWhoMadeAnAnswerIsRemembered(t *testing.T) {
+func TestStoredResponses(t *testing.T) {
 	f, _ := started()
 	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, ResponseID: "resp_1"})
 	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, ResponseID: "chatcmpl-1"}) // it is never continued
@@ -301,7 +301,7 @@ func TestWhoMadeAnAnswerIsRemembered(t *testing.T) {
 
 // An engine's last response may arrive after a scrape found the engine gone. It does not describe
 // what is there now: the next engine may have other models.
-func TestAReportBringsNoEndpointBackThatRefused(t *testing.T) {
+func TestReportBringsNoEndpointBackThatRefused(t *testing.T) {
 	f, c := started()
 	waiting := engine.Load{Waiting: engine.Known(9)}
 	at := func(when string, want pick.State) {
@@ -359,7 +359,7 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 // A connection that breaks during a request makes its endpoint the last choice until a scrape
 // succeeds. Only a refused connection or a failed scrape takes it out. Control is told that its
 // copies are unusable after a failed scrape, not after one request.
-func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
+func TestRejectedRequestIsNotReported(t *testing.T) {
 	f, c := started()
 	f.ApplyPlacement(endpointstate.PlacementUpdate{
 		All: true, Endpoints: governing(a, b),
@@ -464,7 +464,7 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 }
 
 // Gone takes effect before it returns, even if a view was published a moment ago.
-func TestGoneIsInForceAtOnce(t *testing.T) {
+func TestGoneTakesEffectAtOnce(t *testing.T) {
 	c := &clock{time.Unix(1e9, 0)}
 	f := fleet.New(fleet.Config{Now: c.now})
 	f.SetWorld(world("10.0.0.1", "10.0.0.2"))

@@ -43,7 +43,7 @@ func room(f *fleet.Fleet) bool {
 	return room
 }
 
-func TestNoMoreRequestsBeginAtACopyThanItTakes(t *testing.T) {
+func TestConcurrencyLimitOfACopy(t *testing.T) {
 	f, freed := limitedFleet(t, 2)
 	d := decide(t, f, "m")
 	first, second := f.Begin(d), f.Begin(d)
@@ -73,7 +73,7 @@ func TestNoMoreRequestsBeginAtACopyThanItTakes(t *testing.T) {
 }
 
 // A limit is shared as control said last, even if a new stream has not said it yet.
-func TestALimitIsSharedWithOtherProcesses(t *testing.T) {
+func TestLimitIsSharedWithOtherProcesses(t *testing.T) {
 	f, _ := limitedFleet(t, 4)
 	if n := fleet.Read(f, (*endpointstate.State).Sharing); n != 0 {
 		t.Errorf("before control's report limits are shared among %d", n)
@@ -102,7 +102,7 @@ func TestALimitIsSharedWithOtherProcesses(t *testing.T) {
 
 // An expired lease frees the copy for the next request, and so does a request that was served
 // elsewhere.
-func TestWhoeverEndsFreesACopy(t *testing.T) {
+func TestEndedRequestFreesACopy(t *testing.T) {
 	f, freed := limitedFleet(t, 1)
 	f.Lease("late", f.Begin(decide(t, f, "m")), -time.Second)
 	f.EndLeases()

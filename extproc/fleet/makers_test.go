@@ -9,7 +9,7 @@ import (
 )
 
 // The newest responses are shared first, and only the newest if there are too many.
-func TestTheLatestAnswersAreToldFirst(t *testing.T) {
+func TestLatestResponsesAreSharedFirst(t *testing.T) {
 	f := fleet.New(fleet.Config{Placed: true})
 	maker := fleet.Maker{Address: a}
 	const most = 16384

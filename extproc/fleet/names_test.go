@@ -34,7 +34,7 @@ func switched(all map[objects.ModelKey]endpointstate.Switch) endpointstate.Place
 
 // Control's target of a VModel takes precedence over its object's, which applies if control sends
 // none. A registered name that is not a VModel's is a model's.
-func TestWhereRequestsForAVModelGo(t *testing.T) {
+func TestTargetOfAVModel(t *testing.T) {
 	w, empty := withVModel("sql-v1", "", 0), world()
 	f := fleet.New(fleet.Config{})
 	key, other := model("sql"), objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "other"}, ID: "sql"}
@@ -92,7 +92,7 @@ func shareOf(f *fleet.Fleet, w *objects.World, lots []uint64) (n int) {
 // A canary gets its percentage of the hash buckets, whether its object or control configures it,
 // and whether bucket numbers are random or consecutive. A bucket's result is stable, and a bucket
 // of the canary stays there when the percentage grows.
-func TestACanaryGetsItsShare(t *testing.T) {
+func TestCanaryGetsItsShare(t *testing.T) {
 	const many = 100_000
 	random, counting := make([]uint64, many), make([]uint64, many)
 	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // which lots are tried
@@ -133,7 +133,7 @@ func TestACanaryGetsItsShare(t *testing.T) {
 
 // The buckets of a canary are the same in every process and release, so that sessions stay where
 // they are.
-func TestWhichLotsACanaryGets(t *testing.T) {
+func TestBucketsOfACanary(t *testing.T) {
 	f, w := fleet.New(fleet.Config{}), withVModel("sql-v1", "sql-v2", 10)
 	var canary []uint64
 	for lot := range uint64(60) {
@@ -147,7 +147,7 @@ func TestWhichLotsACanaryGets(t *testing.T) {
 }
 
 // Without a percentage, or without a canary, all requests go to the active model.
-func TestNoShareIsNone(t *testing.T) {
+func TestNoCanaryShare(t *testing.T) {
 	lots := make([]uint64, 10_000)
 	for i := range lots {
 		lots[i] = uint64(i)
@@ -165,7 +165,7 @@ func TestNoShareIsNone(t *testing.T) {
 
 // One update may contain both a loaded copy and a VModel's switch to that model. No reader sees the
 // switch without the copy.
-func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
+func TestSwitchAndCopiesAreConsistent(t *testing.T) {
 	c := &clock{time.Unix(1e9, 0)}
 	var f *fleet.Fleet
 	reading := func() {}

@@ -12,7 +12,7 @@ import (
 
 // Streams give the ratio of actual to predicted time to first token, whichever policy decided.
 // Requests that were not served as sent give none.
-func TestOutcomesTellWhatCameTrue(t *testing.T) {
+func TestOutcomesComparePredictions(t *testing.T) {
 	o := outcome.Outcome{
 		Pool: "ns/pool", Endpoint: a, Status: 200, Stream: true, Attempts: 1, FirstBody: 500 * time.Millisecond,
 		Expected: 250 * time.Millisecond,
@@ -38,7 +38,7 @@ func TestOutcomesTellWhatCameTrue(t *testing.T) {
 
 // Outcomes of requests for adapters give load times; those that needed no load give the frontend
 // overhead. Implausible ones give nothing.
-func TestOutcomesTellOfLoads(t *testing.T) {
+func TestOutcomesGiveLoadTimes(t *testing.T) {
 	f, c := started()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "pool"}
 	w.Pools[name].Profile = &profile.Profile{

@@ -35,7 +35,7 @@ func numberOf(t *testing.T, f *fleet.Fleet, address string) int {
 
 // A prompt that was sent to an endpoint is cached there until the engine restarts or the endpoint
 // is removed, up to the size of the engine's cache.
-func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
+func TestCachedPromptsOfEndpoints(t *testing.T) {
 	const a, b, c = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 	blocks := []uint64{11, 12, 13, 14, 15}
 	f := fleet.New(fleet.Config{})
@@ -79,7 +79,7 @@ func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
 
 // If a request turns out to be at another endpoint, the beginning of its prompt is cached there,
 // too.
-func TestAPromptMovesWithItsRequest(t *testing.T) {
+func TestPromptMovesWithItsRequest(t *testing.T) {
 	f, _ := started()
 	blocks := make([]uint64, 40)
 	for i := range blocks {
@@ -119,7 +119,7 @@ func TestPrefixCacheBytes(t *testing.T) {
 }
 
 // Requests read and write concurrently, while engines restart.
-func TestPrefixesAtOnce(*testing.T) {
+func TestConcurrentPrefixes(*testing.T) {
 	const a = "10.0.0.1:8000"
 	f := fleet.New(fleet.Config{PrefixCacheBytes: 64 * 100})
 	f.SetWorld(objects.Build(objects.Endpoints([]string{a})))

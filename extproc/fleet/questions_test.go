@@ -16,7 +16,7 @@ func closed(c <-chan struct{}) bool {
 }
 
 // A question answers the requests that asked before it was sent, and no others.
-func TestAQuestionAnswersThoseBeforeIt(t *testing.T) {
+func TestQuestionAnswersThoseBeforeIt(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	if _, _, ok := f.AskControl(); ok || f.Answers() {
 		t.Error("control is asked before it has answered anything")
@@ -60,7 +60,7 @@ func TestAQuestionAnswersThoseBeforeIt(t *testing.T) {
 }
 
 // The number of requests that ask at once is limited, and each makes room when it is done.
-func TestThoseThatAskAreBounded(t *testing.T) {
+func TestQuestionsAreBounded(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	f.Answered(f.Question())
 	var over []func()

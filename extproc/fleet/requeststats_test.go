@@ -11,7 +11,7 @@ import (
 
 // Request statistics of a model are learned from successful requests. A new model uses those of its
 // pool.
-func TestWhatRequestsAreLike(t *testing.T) {
+func TestRequestStatistics(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	pool := objects.Name{Namespace: "ns", Name: "pool"}
 	is := func(pool objects.Name, model string) [2]float64 {
@@ -48,7 +48,7 @@ func TestWhatRequestsAreLike(t *testing.T) {
 }
 
 // Outcomes have the client's name of a base model. All of its names share one set of statistics.
-func TestABaseModelHasOneHabit(t *testing.T) {
+func TestBaseModelHasOneSetOfStatistics(t *testing.T) {
 	f, _ := started()
 	base := view(f).BaseModel()
 	pool := objects.Name{Namespace: "ns", Name: "pool"}

@@ -11,7 +11,7 @@ import (
 )
 
 // Service times are learned for each model of each pool, from successful requests without tokens.
-func TestPacesAreLearnedOfOutcomes(t *testing.T) {
+func TestServiceTimesAreLearned(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	o := outcome.Outcome{
 		Pool: "ns/pool", Model: "iris", Endpoint: "10.0.0.1:8000", Status: 200, Attempts: 1, Among: 2,
@@ -48,7 +48,7 @@ func TestPacesAreLearnedOfOutcomes(t *testing.T) {
 }
 
 // All names of a base model share one service time.
-func TestABaseModelHasOnePace(t *testing.T) {
+func TestBaseModelHasOneServiceTime(t *testing.T) {
 	f, _ := started()
 	base := view(f).BaseModel()
 	pool := objects.Name{Namespace: "ns", Name: "pool"}
@@ -64,7 +64,7 @@ func TestABaseModelHasOnePace(t *testing.T) {
 }
 
 // The requests end at the same moment.
-func TestPacesLearnOfManyAtOnce(t *testing.T) {
+func TestServiceTimesOfConcurrentRequests(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	o := outcome.Outcome{Pool: "ns/pool", Model: "iris", Endpoint: a, Status: 200, Among: 1, Answered: time.Second}
 	k := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "pool"}, ID: "iris"}

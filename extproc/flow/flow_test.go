@@ -48,7 +48,7 @@ func anyView(random *rand.Rand) *endpointstate.View {
 
 // When every request has left, in any order and possibly twice, the queue is empty and no map has
 // an entry.
-func TestAFlowThatAllHaveLeftIsEmpty(t *testing.T) {
+func TestEndedFlowIsEmpty(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		view := anyView(random)

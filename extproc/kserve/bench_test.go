@@ -19,7 +19,7 @@ func infer(size int) []byte {
 
 // Extract allocates only the id, and Inject only the new message, however large. Injecting the same
 // id allocates nothing.
-func TestSplicingAllocatesOnlyWhatItReturns(t *testing.T) {
+func TestSplicingAllocatesOnlyItsResult(t *testing.T) {
 	id := string(bytes.Repeat([]byte("m"), 1000))
 	for _, path := range []kserve.Path{{1}, {5, 1}, {5, 9}, {8, 1}} {
 		for _, size := range []int{0, 1 << 10, 1 << 20} {

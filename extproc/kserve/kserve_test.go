@@ -27,13 +27,21 @@ func TestHeadersNameAModel(t *testing.T) {
 		{"in bytes, padded", []string{"mm-model-id-bin", bin("é")}, []string{"é"}, false, ""},
 		{"in bytes, not padded", []string{"mm-model-id-bin", strings.TrimRight(bin("abcd"), "=")}, []string{"abcd"}, false, ""},
 		{"in both forms", []string{"mm-model-id", "a", "mm-model-id-bin", bin("a")}, []string{"a"}, false, ""},
-		{"two in both forms", []string{"mm-model-id-bin", bin("a") + "," + bin("b"), "mm-model-id", "a", "mm-model-id", "b"},
-			[]string{"a", "b"}, false, ""},
+		{
+			"two in both forms",
+			[]string{"mm-model-id-bin", bin("a") + "," + bin("b"), "mm-model-id", "a", "mm-model-id", "b"},
+			[]string{"a", "b"},
+			false, "",
+		},
 		{"another one in each form", []string{"mm-model-id", "a", "mm-model-id-bin", bin("b")}, []string{"a", "b"}, false, ""},
 		{"two", []string{"mm-model-id", "a", "mm-model-id", "b"}, []string{"a", "b"}, false, ""},
 		{"the same twice", []string{"mm-model-id", "a", "mm-model-id", "a"}, []string{"a", "a"}, false, ""},
-		{"two in bytes, with commas", []string{"mm-model-id-bin", bin("a") + ", " + bin("b"), "mm-model-id-bin", bin("c")},
-			[]string{"a", "b", "c"}, false, ""},
+		{
+			"two in bytes, with commas",
+			[]string{"mm-model-id-bin", bin("a") + ", " + bin("b"), "mm-model-id-bin", bin("c")},
+			[]string{"a", "b", "c"},
+			false, "",
+		},
 		{"a vmodel", []string{"mm-vmodel-id", "v"}, []string{"v"}, true, ""},
 		{"a vmodel in bytes", []string{"mm-vmodel-id-bin", bin("v")}, []string{"v"}, true, ""},
 		{"both", []string{"mm-vmodel-id", "v", "tas-model-id", "a"}, nil, false, "a model and a vmodel"},
@@ -63,7 +71,7 @@ func TestHeadersNameAModel(t *testing.T) {
 }
 
 // Written ids read back as the same id, in as many forms as headers can express.
-func TestAWrittenIDReadsAsItself(t *testing.T) {
+func TestWrittenIDReadsAsItself(t *testing.T) {
 	for id, forms := range map[string]int{"a": 2, "a b~": 2, "é": 1, "名": 1, "a\u007f": 1} {
 		written := kserve.Written(id)
 		if len(written) != forms {
@@ -96,7 +104,7 @@ func TestHeadersOfModelMesh(t *testing.T) {
 	}
 }
 
-func TestWhatIsACall(t *testing.T) {
+func TestCalls(t *testing.T) {
 	for contentType, want := range map[string]bool{
 		"application/grpc": true, "application/grpc+proto": true, "application/grpc;charset=x": false,
 		"application/grpc-web": false, "application/grpcx": false, "application/json": false, "": false,
@@ -158,7 +166,7 @@ func TestMethodsThatNoCallReaches(t *testing.T) {
 }
 
 // By default the model is where modelmesh-serving expects it, and may be a VModel.
-func TestRulesWhereNobodyWroteAny(t *testing.T) {
+func TestDefaultRules(t *testing.T) {
 	for method, want := range map[string]kserve.Path{
 		"inference.GRPCInferenceService/ModelInfer": {1}, "inference.GRPCInferenceService/ModelMetadata": {1},
 		"inference.GRPCInferenceService/ModelStreamInfer": {1},
@@ -262,8 +270,10 @@ func TestPathsOfV2(t *testing.T) {
 			t.Errorf("%s has the version %q, want %q", path, got, want)
 		}
 	}
-	for path, want := range map[string]bool{"/v2": true, "/v2/x": true, "/v2?x": true, "/v2/rerank": false, "/v2/rerank?x": false,
-		"/v2x": false, "/v1/models": false} {
+	for path, want := range map[string]bool{
+		"/v2": true, "/v2/x": true, "/v2?x": true, "/v2/rerank": false, "/v2/rerank?x": false,
+		"/v2x": false, "/v1/models": false,
+	} {
 		if got := kserve.IsREST(path); got != want {
 			t.Errorf("%s: %v", path, got)
 		}

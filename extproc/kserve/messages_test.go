@@ -92,7 +92,7 @@ func code(err error) kserve.Code {
 }
 
 // However a body is cut into chunks, its messages are the same.
-func TestMessagesAreTheSameHoweverTheyAreCut(t *testing.T) {
+func TestMessagesDoNotDependOnChunks(t *testing.T) {
 	large := strings.Repeat("a large message ", 8)
 	body := framed(0, "one") + framed(0, "") + framed(1, zip(t, "packed")) + framed(0, "") + framed(0, large) + framed(1, zip(t, ""))
 	want := []string{"one", "", "packed", "", large, ""}
@@ -121,7 +121,7 @@ func TestMessagesAreTheSameHoweverTheyAreCut(t *testing.T) {
 	}
 }
 
-func TestABodyMayEndBetweenMessagesOnly(t *testing.T) {
+func TestBodyEndsBetweenMessages(t *testing.T) {
 	if got, err := read(t, kserve.NewMessages("", 10), ""); got != nil || err != nil {
 		t.Errorf("nothing: %q, %v", got, err)
 	}
@@ -157,8 +157,10 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		{"too large when decompressed", "gzip", framed(1, zip(t, strings.Repeat("m", 101))), kserve.ResourceExhausted},
 		{"much too large when decompressed", "gzip", framed(1, zip(t, strings.Repeat("m", 9999))), kserve.ResourceExhausted},
 		{"too large, with a small stated size", "gzip", framed(1, lie(zip(t, strings.Repeat("m", 101)), 1)), kserve.ResourceExhausted},
-		{"too large in two members", "gzip", framed(1, zip(t, strings.Repeat("m", 60))+zip(t, strings.Repeat("m", 41))),
-			kserve.ResourceExhausted},
+		{
+			"too large in two members", "gzip", framed(1, zip(t, strings.Repeat("m", 60))+zip(t, strings.Repeat("m", 41))),
+			kserve.ResourceExhausted,
+		},
 		{"packed nothing", "gzip", framed(1, ""), kserve.Internal},
 		{"no gzip", "gzip", framed(1, "a message"), kserve.Internal},
 		{"a message that is longer", "gzip", framed(1, "a message that is longer"), kserve.Internal},
@@ -197,7 +199,7 @@ func TestMessagesThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestMessagesThatAreTaken(t *testing.T) {
+func TestValidMessages(t *testing.T) {
 	large := strings.Repeat("m", 100)
 	half := zip(t, large[:50])
 	for _, c := range []struct{ name, encoding, frame, want string }{
@@ -242,7 +244,7 @@ func allocated(f func()) int {
 
 // A compression bomb costs no more memory than the limit, whatever size it states and however it is
 // cut.
-func TestWhatInflatesTooFarCostsNoMoreThanTheBound(t *testing.T) {
+func TestCompressionBombIsBounded(t *testing.T) {
 	bomb := zip(t, strings.Repeat("\x00", 20<<20))
 	least := zip(t, strings.Repeat("\x00", kserve.MaxInflated+1))
 	for name, packed := range map[string]string{
@@ -281,7 +283,7 @@ func TestWhatInflatesTooFarCostsNoMoreThanTheBound(t *testing.T) {
 }
 
 // A claimed length costs no memory: memory grows with the bytes that arrive.
-func TestALengthAloneCostsNothing(t *testing.T) {
+func TestClaimedLengthCostsNothing(t *testing.T) {
 	m := kserve.NewMessages("", 1<<30)
 	m.Add([]byte("\x00\x3f\xff\xff\xffbegin"))
 	if bytes := allocated(func() { _, _, _ = m.Next() }); bytes > 1<<10 {
@@ -413,7 +415,7 @@ func TestChunksAreNotWrittenTo(t *testing.T) {
 	}
 }
 
-func TestAFrame(t *testing.T) {
+func TestFrame(t *testing.T) {
 	for _, message := range []string{"", "m", strings.Repeat("m", 0x010203)} {
 		frame := kserve.AppendFrame([]byte("before"), []byte(message))
 		if want := "before" + framed(0, message); string(frame) != want {

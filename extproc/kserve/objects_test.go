@@ -35,8 +35,10 @@ func TestPathsAndMethodsOfObjects(t *testing.T) {
 			}
 		}
 	}
-	for _, method := range []string{"a.S/M", "S/M", "a.S", "/a.S/M", "a.S/M/N", "a.S/", "/M", "a.S/M%", "a.S/M?", "a.S/M#", "a.S/M N", "",
-		"a_1.b.S/M_2"} {
+	for _, method := range []string{
+		"a.S/M", "S/M", "a.S", "/a.S/M", "a.S/M/N", "a.S/", "/M", "a.S/M%", "a.S/M?", "a.S/M#", "a.S/M N", "",
+		"a_1.b.S/M_2",
+	} {
 		if _, ok := kserve.MethodOf("/" + method); ok != check(method, nil) {
 			t.Errorf("%q: a path of a call may name it: %v", method, ok)
 		}

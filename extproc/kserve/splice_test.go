@@ -22,9 +22,15 @@ func tag(number protowire.Number, wire protowire.Type) string {
 	return string(protowire.AppendTag(nil, number, wire))
 }
 
-func TestThePathMustLeadToAField(t *testing.T) {
-	for _, path := range []kserve.Path{{1}, {1, 1}, {18999}, {20000}, {1<<29 - 1},
-		{16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1}} {
+func TestPathMustNameAField(t *testing.T) {
+	for _, path := range []kserve.Path{
+		{1},
+		{1, 1},
+		{18999},
+		{20000},
+		{1<<29 - 1},
+		{16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1},
+	} {
 		if err := kserve.CheckPath(path); err != nil {
 			t.Errorf("%v: %v", path, err)
 		}
@@ -93,7 +99,7 @@ func TestExtract(t *testing.T) {
 
 // A message is rejected if two parsers could read it differently, or one could not read it,
 // wherever the ambiguous part is.
-func TestWhatCouldNameTwoModelsIsRefused(t *testing.T) {
+func TestAmbiguousMessagesAreRejected(t *testing.T) {
 	broken := map[string]string{
 		"a field 0":                                      "\x02\x00",
 		"a field 0 in two bytes":                         "\x82\x00\x00",
@@ -122,8 +128,10 @@ func TestWhatCouldNameTwoModelsIsRefused(t *testing.T) {
 		"wire type 6":                                    tag(9, 6),
 		"wire type 7":                                    tag(9, 7),
 	}
-	for _, wire := range []protowire.Type{protowire.VarintType, protowire.Fixed64Type, protowire.StartGroupType, protowire.EndGroupType,
-		protowire.Fixed32Type, 6, 7} {
+	for _, wire := range []protowire.Type{
+		protowire.VarintType, protowire.Fixed64Type, protowire.StartGroupType, protowire.EndGroupType,
+		protowire.Fixed32Type, 6, 7,
+	} {
 		broken["another type: "+string('0'+rune(wire))] = tag(1, wire) + "\x01\x00\x00\x00\x00\x00\x00\x00"
 	}
 	refused := func(name, message string, path kserve.Path) {
@@ -208,8 +216,12 @@ func TestInject(t *testing.T) {
 		{"a long length that stays", "\x3a\x84\x00\x0a\x81\x00a", kserve.Path{7, 1}, "b", "\x3a\x84\x00\x0a\x81\x00b"},
 		{"a long length that does not", "\x3a\x84\x00\x0a\x81\x00a", kserve.Path{7, 1}, "bcd", "\x3a\x05\x0a\x03bcd"},
 		{"a long tag", "\x8a\x80\x00\x01a", kserve.Path{1}, "bc", "\x8a\x80\x00\x02bc"},
-		{"a length that shrinks as the string grows", "\x3a\x84\x00\x0a\x81\x00a" + str(3), kserve.Path{7, 1}, "bc",
-			"\x3a\x84\x00\x0a\x02bc" + str(3)},
+		{
+			"a length that shrinks as the string grows", "\x3a\x84\x00\x0a\x81\x00a" + str(3),
+			kserve.Path{7, 1},
+			"bc",
+			"\x3a\x84\x00\x0a\x02bc" + str(3),
+		},
 	} {
 		before := []byte(c.message)
 		got, err := kserve.Inject(before, c.path, c.id)
@@ -228,7 +240,7 @@ func TestInject(t *testing.T) {
 	}
 }
 
-func TestAnIDThatNoMessageCanHaveIsNotInjected(t *testing.T) {
+func TestInvalidIDIsNotInjected(t *testing.T) {
 	for _, id := range []string{"", "\xff"} {
 		var fault *kserve.Error
 		got, err := kserve.Inject([]byte(str(1, "m")), kserve.Path{1}, id)
@@ -267,7 +279,7 @@ func TestInjectAtEveryDepth(t *testing.T) {
 	}
 }
 
-func TestTheIDIsOfItsOwn(t *testing.T) {
+func TestIDIsACopy(t *testing.T) {
 	message := []byte(str(1, "model"))
 	id, _, err := kserve.Extract(message, kserve.Path{1})
 	if err != nil {

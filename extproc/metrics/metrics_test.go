@@ -81,7 +81,7 @@ func started() (*metrics.Meter, *fleet.Fleet) {
 	return m, f
 }
 
-func TestAnOutcomeBecomesMetrics(t *testing.T) {
+func TestOutcomeBecomesMetrics(t *testing.T) {
 	m, _ := started()
 	m.Observe(outcome.Outcome{
 		Route: "ns/sql", Pool: "ns/pool", Model: "sql", Stream: true, Endpoint: endpoint, Status: 200, Attempts: 2,
@@ -173,16 +173,32 @@ func TestFailuresAreCountedOnceForTheRouteAndAtEachEndpoint(t *testing.T) {
 		"the client left":        {outcome.Outcome{Endpoint: a, Status: 200, Failure: outcome.ClientGone}, "client_gone", nil, a},
 		"other":                  {outcome.Outcome{Endpoint: a, Status: 503, Failure: outcome.Other}, "other", nil, a},
 		"full, then served":      {outcome.Outcome{Endpoint: b, Status: 200, Elsewhere: []string{a}}, "", []string{a, "elsewhere"}, b},
-		"full, and the last": {outcome.Outcome{Endpoint: b, Status: 503, Elsewhere: []string{a, b}}, "elsewhere",
-			[]string{a, "elsewhere", b, "elsewhere"}, b},
+		"full, and the last": {
+			outcome.Outcome{Endpoint: b, Status: 503, Elsewhere: []string{a, b}},
+			"elsewhere",
+			[]string{a, "elsewhere", b, "elsewhere"},
+			b,
+		},
 		"missing, then served": {outcome.Outcome{Endpoint: b, Status: 200, Missing: []string{a}}, "", []string{a, "missing"}, b},
-		"missing, and the last": {outcome.Outcome{Endpoint: a, Status: 404, Missing: []string{a}}, "missing",
-			[]string{a, "missing"}, a},
+		"missing, and the last": {
+			outcome.Outcome{Endpoint: a, Status: 404, Missing: []string{a}},
+			"missing",
+			[]string{a, "missing"},
+			a,
+		},
 		"unreached, then served": {outcome.Outcome{Endpoint: b, Status: 200, Unreached: []string{a}}, "", []string{a, "unreached"}, b},
-		"unreached, then refused": {outcome.Outcome{Endpoint: b, Status: 503, Failure: outcome.Refused, Unreached: []string{a}},
-			"refused", []string{a, "unreached", b, "refused"}, b},
-		"no endpoint could be left": {outcome.Outcome{Endpoint: a, Status: 503, Failure: outcome.NoEndpoint, Unreached: []string{a, b}},
-			"no_endpoint", []string{a, "unreached", b, "unreached"}, ""},
+		"unreached, then refused": {
+			outcome.Outcome{Endpoint: b, Status: 503, Failure: outcome.Refused, Unreached: []string{a}},
+			"refused",
+			[]string{a, "unreached", b, "refused"},
+			b,
+		},
+		"no endpoint could be left": {
+			outcome.Outcome{Endpoint: a, Status: 503, Failure: outcome.NoEndpoint, Unreached: []string{a, b}},
+			"no_endpoint",
+			[]string{a, "unreached", b, "unreached"},
+			"",
+		},
 	} {
 		f := fleet.New(fleet.Config{})
 		m := metrics.New(f)
@@ -192,8 +208,10 @@ func TestFailuresAreCountedOnceForTheRouteAndAtEachEndpoint(t *testing.T) {
 		_, page := get(t, m, "/metrics")
 		var got, want []string
 		for line := range strings.Lines(page) {
-			for _, prefix := range []string{"headgate_failures_total{", "headgate_endpoint_failures_total{",
-				"headgate_endpoint_requests_total{"} {
+			for _, prefix := range []string{
+				"headgate_failures_total{", "headgate_endpoint_failures_total{",
+				"headgate_endpoint_requests_total{",
+			} {
 				if strings.HasPrefix(line, prefix) {
 					got = append(got, strings.TrimSpace(line))
 				}
@@ -238,7 +256,7 @@ func TestEndpointsAreShownAsTheyAre(t *testing.T) {
 }
 
 // An endpoint in two pools is reported for both, because its state can differ between pools.
-func TestAnEndpointOfTwoPoolsIsShownForBoth(t *testing.T) {
+func TestEndpointOfTwoPoolsIsReportedForBoth(t *testing.T) {
 	labels := map[string]string{"app": "llama"}
 	s := objects.Set{Pods: []objects.Pod{{
 		Name: objects.Name{Namespace: "ns", Name: "pod"}, IP: netip.MustParseAddr("10.0.0.1"), Ready: true, Labels: labels,
@@ -267,7 +285,7 @@ func TestAnEndpointOfTwoPoolsIsShownForBoth(t *testing.T) {
 
 // Gateways outlive pods: a removed object leaves no series, and a request that ends later creates
 // none.
-func TestSeriesGoWithTheirObjects(t *testing.T) {
+func TestSeriesEndWithTheirObjects(t *testing.T) {
 	m, f := started()
 	o := outcome.Outcome{
 		Route: "ns/sql", Pool: "ns/pool", Endpoint: endpoint, Status: 200, Duration: time.Second, Stream: true, FirstBody: time.Millisecond,
@@ -304,7 +322,7 @@ func TestSeriesGoWithTheirObjects(t *testing.T) {
 
 // The metrics page stays small with many routes: the number of series per route is bounded, however
 // many endpoints served it.
-func TestThePageIsSmall(t *testing.T) {
+func TestPageIsSmall(t *testing.T) {
 	const routes, endpoints, pools = 1000, 64, 4
 	// Upper limits of series: for a route that saw two statuses and two kinds of failures, for an
 	// endpoint with all its metrics, for a pool, and for the process.

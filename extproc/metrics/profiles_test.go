@@ -62,15 +62,17 @@ func documents(t *testing.T, f *fleet.Fleet) (all []document) {
 
 // A profile on the page, written into a PoolSettings, gives the same profile again, whether it was
 // configured or learned.
-func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
+func TestProfileIsPrintedAsItIsWritten(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	f := fleet.New(fleet.Config{Now: func() time.Time { return now }})
 	for _, is := range []*v1alpha1.PoolProfile{
 		nil,
 		{Hardware: "4 x A100-80GB", Parameters: "70B"},
 		{Hardware: "L4", Parameters: "8B", AcceleratorLabel: "gpu", Pinned: true},
-		{AcceleratorLabel: "gpu", Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "A100 & more", Hardware: "H100",
-			Parameters: "8B"}}},
+		{AcceleratorLabel: "gpu", Accelerators: []v1alpha1.AcceleratorProfile{{
+			Accelerator: "A100 & more", Hardware: "H100",
+			Parameters: "8B",
+		}}},
 	} {
 		for _, learned := range []bool{false, true} {
 			w := inPool(is)
@@ -94,8 +96,10 @@ func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
 			if got := known[0].Profile.AdapterLoad.Mean != 0; got != (learned && !pinned) {
 				t.Errorf("pinned: %v, learned: %v: a load takes %g s", pinned, learned, known[0].Profile.AdapterLoad.Mean)
 			}
-			pasted := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"},
-				Spec: v1alpha1.PoolSettingsSpec{PoolRef: v1alpha1.PoolReference{Name: "pool"}, Profile: &d.Profile}}
+			pasted := v1alpha1.PoolSettings{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"},
+				Spec:       v1alpha1.PoolSettingsSpec{PoolRef: v1alpha1.PoolReference{Name: "pool"}, Profile: &d.Profile},
+			}
 			if errs := objects.CheckServerSettings(&pasted); len(errs) > 0 {
 				t.Errorf("the printed profile is rejected: %v", errs)
 			}

@@ -88,9 +88,9 @@ func TestEnginesAdminPathsAreClosed(t *testing.T) {
 	}
 }
 
-// TestEveryRowIsClosedInEverySpelling tries each row of the table in each spelling and in each pair
+// TestEverySpellingIsRejected tries each row of the table in each spelling and in each pair
 // of spellings.
-func TestEveryRowIsClosedInEverySpelling(t *testing.T) {
+func TestEverySpellingIsRejected(t *testing.T) {
 	for _, row := range openai.ClosedPaths() {
 		var paths []string
 		path := strings.ReplaceAll(row, "/*", "/any")
@@ -125,7 +125,7 @@ func TestEveryRowIsClosedInEverySpelling(t *testing.T) {
 
 // A server that looks for a model's name before it unescapes finds the whole name, so an escaped
 // slash in the name must not hide a closed path.
-func TestAnEscapedNameHidesNoPath(t *testing.T) {
+func TestEscapedNameHidesNoPath(t *testing.T) {
 	for _, path := range []string{
 		"/v2/models/a%2fb/stats", "/v2/models/a%2Fb/trace/setting", "/v2/models/a%3fb/config", "/v2/models/a%23b/stats",
 		"/v2/models/;a/config", "/v2/models/a;b/stats", "/v2/models/%252f/stats", "/models/a%2fb",
@@ -137,8 +137,8 @@ func TestAnEscapedNameHidesNoPath(t *testing.T) {
 	}
 }
 
-// TestTheTableIsInOrder checks what the tree, the spellings and readers assume about the table.
-func TestTheTableIsInOrder(t *testing.T) {
+// TestTableIsInOrder checks what the tree, the spellings and readers assume about the table.
+func TestTableIsInOrder(t *testing.T) {
 	if rows := openai.Unexplained(); len(rows) > 0 {
 		t.Errorf("the table has no source or reason for %v", rows)
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // The paths that control sends to extproc are those that openai accepts.
-func TestThePathsAreThoseOfTheWire(t *testing.T) {
+func TestPathsMatchWire(t *testing.T) {
 	var inference []string
 	for _, served := range openai.Served() {
 		if path, ok := strings.CutPrefix(served, "POST "); ok {
@@ -116,8 +116,10 @@ func TestOnlyInferenceMayPass(t *testing.T) {
 	if _, model := openai.Find("GET", "/v1/models/a/b%20c?x"); model != "a/b%20c" {
 		t.Errorf("the model is %q", model)
 	}
-	for _, about := range []string{"GET /v1/responses/r-1", "GET /v1/responses/r-1/input_items?a=b", "DELETE /v1/responses/r-1",
-		"POST /v1/responses/r-1/cancel"} {
+	for _, about := range []string{
+		"GET /v1/responses/r-1", "GET /v1/responses/r-1/input_items?a=b", "DELETE /v1/responses/r-1",
+		"POST /v1/responses/r-1/cancel",
+	} {
 		method, path, _ := strings.Cut(about, " ")
 		if _, id := openai.Find(method, path); id != "r-1" {
 			t.Errorf("%s is about %q", about, id)
@@ -125,7 +127,7 @@ func TestOnlyInferenceMayPass(t *testing.T) {
 	}
 }
 
-func TestTheModelIsFound(t *testing.T) {
+func TestModelOfARequest(t *testing.T) {
 	for _, c := range []struct {
 		body   string
 		model  string
@@ -148,7 +150,7 @@ func TestTheModelIsFound(t *testing.T) {
 	}
 }
 
-func TestABadBodySaysWhatToDo(t *testing.T) {
+func TestBadBodyErrors(t *testing.T) {
 	for _, c := range []struct{ body, param, want string }{
 		{"", "", "The request has no body: send a JSON object."},
 		{" \n", "", "The request has no body: send a JSON object."},
@@ -194,7 +196,7 @@ func TestABadBodySaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestARenameChangesNothingButTheModel(t *testing.T) {
+func TestRenameChangesOnlyTheModel(t *testing.T) {
 	for _, c := range []struct{ body, model, want string }{
 		{`{"a": 1.0,  "model" : "gpt-4" ,"b":"é\u00e9"}`, "llama", `{"a": 1.0,  "model" : "llama" ,"b":"é\u00e9"}`},
 		{`{"mod\u0065l":"x"}`, `we"ird`, `{"mod\u0065l":"we\"ird"}`},
@@ -210,7 +212,7 @@ func TestARenameChangesNothingButTheModel(t *testing.T) {
 	}
 }
 
-func TestABodyWithoutAModelGetsOneWritten(t *testing.T) {
+func TestModelIsAddedToABody(t *testing.T) {
 	for _, c := range []struct{ body, want string }{
 		{`{}`, `{"model":"a"}`},
 		{" { \n} ", ` {"model":"a"` + " \n} "},
@@ -253,7 +255,7 @@ func part(header, value string) string {
 	return "--XX\r\nContent-Disposition: form-data; " + header + "\r\n\r\n" + value + "\r\n"
 }
 
-func TestAForm(t *testing.T) {
+func TestForm(t *testing.T) {
 	file := "--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\n\x00\r\n--X\r\n\r\n"
 	body := file + part(`name="model"`, "whisper") + part(`name="stream"`, "True") + part(`name="timestamp_granularities[]"`, "word") +
 		"--XX--\r\n"
@@ -274,29 +276,41 @@ func TestAForm(t *testing.T) {
 		{"two models", formType, part(`name="model"`, "a") + part(`name=model`, "b") + end, "The form has more than one model."},
 		{"a file", formType, part(`name="model"; filename="x"`, "a") + end, "The model must be a text field, not a file."},
 		{"control characters", formType, part(`name="model"`, "a\x00") + end, "No model can have this name: it holds control characters."},
-		{"too many parts", formType, part(`name="model"`, "a") + strings.Repeat(part(`name="x"`, "a"), 2000) + end,
-			"The form has more than 2000 parts."},
+		{
+			"too many parts", formType, part(`name="model"`, "a") + strings.Repeat(part(`name="x"`, "a"), 2000) + end,
+			"The form has more than 2000 parts.",
+		},
 		{"not closed", formType, part(`name="model"`, "a"), "The body is not a valid multipart form."},
 		{"cut", formType, "--XX\r\nContent-Disp", "The body is not a valid multipart form."},
-		{"another boundary", formType, "--YY" + strings.TrimPrefix(part(`name="model"`, "a"), "--XX") + end,
-			"The body is not a valid multipart form."},
+		{
+			"another boundary", formType, "--YY" + strings.TrimPrefix(part(`name="model"`, "a"), "--XX") + end,
+			"The body is not a valid multipart form.",
+		},
 		{"preamble", formType, "hi\r\n" + part(`name="model"`, "a") + end, "The body is not a valid multipart form."},
-		{"more after the end", formType, part(`name="model"`, "a") + end + part(`name="model"`, "b") + end,
-			"The body is not a valid multipart form."},
+		{
+			"more after the end", formType, part(`name="model"`, "a") + end + part(`name="model"`, "b") + end,
+			"The body is not a valid multipart form.",
+		},
 		{"a boundary at once", formType, part(`name="prompt"`, "--XX\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nb") +
 			part(`name="model"`, "a") + end, "The body is not a valid multipart form."},
 		{"longer delimiter", formType, part(`name="model"`, "a") + "--XXY\r\n\r\n" + end, "The body is not a valid multipart form."},
 		{"escaped name", formType, part(`name="mo\del"`, "a") + end, "The body is not a valid multipart form."},
 		{"percent name", formType, part(`name="mod%65l"`, "a") + end, "The body is not a valid multipart form."},
 		{"extended name", formType, part(`name*=UTF-8''model`, "a") + end, "The body is not a valid multipart form."},
-		{"folded header", formType, "--XX\r\nContent-Disposition: form-data;\r\n name=\"model\"\r\n\r\na\r\n" + end,
-			"The body is not a valid multipart form."},
-		{"two dispositions", formType,
+		{
+			"folded header", formType, "--XX\r\nContent-Disposition: form-data;\r\n name=\"model\"\r\n\r\na\r\n" + end,
+			"The body is not a valid multipart form.",
+		},
+		{
+			"two dispositions", formType,
 			"--XX\r\nContent-Disposition: form-data; name=\"x\"\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\na\r\n" + end,
-			"The body is not a valid multipart form."},
-		{"transfer encoding", formType,
+			"The body is not a valid multipart form.",
+		},
+		{
+			"transfer encoding", formType,
 			"--XX\r\nContent-Disposition: form-data; name=\"model\"\r\nContent-Transfer-Encoding: base64\r\n\r\nYQ==\r\n" + end,
-			"The body is not a valid multipart form."},
+			"The body is not a valid multipart form.",
+		},
 		{"LF", formType, strings.ReplaceAll(part(`name="model"`, "a")+end, "\r\n", "\n"), "The body is not a valid multipart form."},
 	} {
 		_, err := openai.Parse(openai.Form, c.contentType, []byte(c.body))
@@ -417,7 +431,7 @@ func FuzzParseForm(f *testing.F) {
 	})
 }
 
-func TestWhoCallsAnthropicsAPI(t *testing.T) {
+func TestAnthropicCalls(t *testing.T) {
 	for path, want := range map[string]bool{
 		"/v1/messages": true, "/v1/messages?beta=true": true, "/v1/messages/count_tokens": true, "/v1/messages/batches": true,
 		"/v1/messagesx": false, "/v1/message": false, "/": false, "/x/v1/messages": false,
@@ -429,7 +443,7 @@ func TestWhoCallsAnthropicsAPI(t *testing.T) {
 }
 
 // Served lists exactly what Find accepts.
-func TestWhatIsServedIsSaid(t *testing.T) {
+func TestServedListsWhatFindAccepts(t *testing.T) {
 	all := openai.Served()
 	for _, want := range []string{"POST /v1/chat/completions", "POST /tokenize", "POST /v1/messages", "GET /v1/models", "GET /health"} {
 		if !slices.Contains(all, want) {

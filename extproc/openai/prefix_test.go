@@ -9,7 +9,7 @@ import (
 )
 
 // The beginning of a body gives the same result as the whole body once it contains the model.
-func TestAPrefixSaysWhatTheWholeSays(t *testing.T) {
+func TestPrefixMatchesTheWhole(t *testing.T) {
 	for _, body := range []string{
 		`{"model":"llama","prompt":"x"}`,
 		`{ "messages" : [{"role":"user","content":"a \"model\": {\\"}], "stream": true, "model" : "a\u0062c" , "n": -1.5e3, "x": null}`,
@@ -35,7 +35,7 @@ func TestAPrefixSaysWhatTheWholeSays(t *testing.T) {
 	}
 }
 
-func TestFaultsOfAPrefix(t *testing.T) {
+func TestPrefixErrors(t *testing.T) {
 	const notThere = "The gateway sees only the beginning of the body, which does not name the model: put the model first."
 	for _, c := range []struct{ prefix, want string }{
 		{"", "The body must be a JSON object."},
@@ -58,7 +58,7 @@ func TestFaultsOfAPrefix(t *testing.T) {
 	}
 }
 
-func TestAPrefixOfAForm(t *testing.T) {
+func TestPrefixOfAForm(t *testing.T) {
 	const kind = "multipart/form-data; boundary=b"
 	named := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF…"
 	got, err := openai.ParsePrefix(openai.Form, kind, []byte(named))
@@ -76,7 +76,7 @@ func TestAPrefixOfAForm(t *testing.T) {
 }
 
 // A path may be a model's name if an engine lists it. CheckName decides that, not Parse.
-func TestANameThatNoModelCanHaveIsToldApart(t *testing.T) {
+func TestCheckName(t *testing.T) {
 	_, err := openai.Parse(openai.JSON, "", []byte(`{"model":"a\u0000"}`))
 	if !errors.Is(err, openai.ErrName) {
 		t.Errorf("%v", err)
@@ -94,7 +94,7 @@ func TestANameThatNoModelCanHaveIsToldApart(t *testing.T) {
 	}
 }
 
-func TestARequestThatGoesOnFromAnAnswer(t *testing.T) {
+func TestRequestContinuesAResponse(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"model":"m","previous_response_id":"resp_1"}`:                           "resp_1",
 		`{"model":"m","previous_response_id":null}`:                               "",

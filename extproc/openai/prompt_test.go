@@ -74,8 +74,10 @@ func TestPrompt(t *testing.T) {
 			`{"model":"m","instructions":"Be brief.","tools":[1],"input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]},{"type":"function_call_output","call_id":"1","output":"42"}]}`,
 			`①[1]②④Be brief.③user④Hi③④⑤⑥type⑥"function_call_output"⑥call_id⑥"1"⑥output⑥"42"`,
 		},
-		{"messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"}],"system":"Be brief."}`,
-			`②④Be brief.③user④Hi`},
+		{
+			"messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"}],"system":"Be brief."}`,
+			`②④Be brief.③user④Hi`,
+		},
 		{
 			"messages of parts",
 			`{"model":"m","system":[{"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"42","cache_control":{}}]}]}`,
@@ -113,7 +115,7 @@ var (
 )
 
 // The same conversation has the same blocks, and a different one has different blocks.
-func TestTheSamePromptHasTheSameBlocks(t *testing.T) {
+func TestSamePromptHasTheSameBlocks(t *testing.T) {
 	const chat = `{"model":"m","tools":[{"a":1}],"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"}]}`
 	base, _, _ := written(t, inPool, chat)
 	for name, body := range map[string]string{
@@ -162,34 +164,60 @@ func TestAttachments(t *testing.T) {
 		body  string // with %s in place of the attachment
 		bytes int
 	}{
-		"chat, an image": {`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`,
-			len("user") + image},
-		"chat, the type behind": {`{"model":"m","messages":[{"role":"user","content":[{"image_url":{"url":"%s"},"type":"image_url"}]}]}`,
-			len("user") + image},
-		"chat, no type": {`{"model":"m","messages":[{"role":"user","content":[{"image_url":{"url":"%s"}}]}]}`,
-			len("user") + image},
-		"chat, beside text": {`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"What?"},{"type":"image_url","image_url":{"url":"%s"}}]}]}`,
-			len("userWhat?") + image},
-		"chat, two": {`{"model":"m","messages":[{"role":"user","content":[{"type":"input_image","image_url":"x"},{"type":"input_image","image_url":"%s"}]}]}`,
+		"chat, an image": {
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`,
+			len("user") + image,
+		},
+		"chat, the type behind": {
+			`{"model":"m","messages":[{"role":"user","content":[{"image_url":{"url":"%s"},"type":"image_url"}]}]}`,
+			len("user") + image,
+		},
+		"chat, no type": {
+			`{"model":"m","messages":[{"role":"user","content":[{"image_url":{"url":"%s"}}]}]}`,
+			len("user") + image,
+		},
+		"chat, beside text": {
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"What?"},{"type":"image_url","image_url":{"url":"%s"}}]}]}`,
+			len("userWhat?") + image,
+		},
+		"chat, two": {
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"input_image","image_url":"x"},{"type":"input_image","image_url":"%s"}]}]}`,
 			len("user") +
-				2*image},
-		"chat, a sound": {`{"model":"m","messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"%s","format":"wav"}}]}]}`,
-			len("user") + image},
-		"chat, a video": {`{"model":"m","messages":[{"role":"user","content":[{"type":"video_url","video_url":{"url":"%s"}}]}]}`,
-			len("user") + image},
-		"chat, a file": {`{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"%s"}}]}]}`,
-			len("user") + image},
-		"responses": {`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"%s"}]}]}`,
-			len("user") + image},
+				2*image,
+		},
+		"chat, a sound": {
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"%s","format":"wav"}}]}]}`,
+			len("user") + image,
+		},
+		"chat, a video": {
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"video_url","video_url":{"url":"%s"}}]}]}`,
+			len("user") + image,
+		},
+		"chat, a file": {
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"%s"}}]}]}`,
+			len("user") + image,
+		},
+		"responses": {
+			`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"%s"}]}]}`,
+			len("user") + image,
+		},
 		"responses, of a function": {`{"model":"m","input":[{"output":[{"type":"input_image","image_url":"%s"}]}]}`, len("output") + image},
-		"messages": {`{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"%s"}}]}]}`,
-			len("user") + image},
-		"messages, a document": {`{"model":"m","messages":[{"role":"user","content":[{"type":"document","source":{"type":"base64","data":"%s"}}]}]}`,
-			len("user") + image},
-		"messages, of a tool": {`{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image","source":{"data":"%s"}}]}]}]}`,
-			len(`usertype"tool_result"content`) + image},
-		"text that speaks of one": {`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"image %s"}]}]}`,
-			len("userimage ") + len(long) + 1},
+		"messages": {
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"%s"}}]}]}`,
+			len("user") + image,
+		},
+		"messages, a document": {
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"document","source":{"type":"base64","data":"%s"}}]}]}`,
+			len("user") + image,
+		},
+		"messages, of a tool": {
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image","source":{"data":"%s"}}]}]}]}`,
+			len(`usertype"tool_result"content`) + image,
+		},
+		"text that speaks of one": {
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"image %s"}]}]}`,
+			len("userimage ") + len(long) + 1,
+		},
 	} {
 		last, p, blocks := written(t, inPool, fmt.Sprintf(c.body, long+"a"))
 		if p.Bytes != c.bytes {
@@ -213,7 +241,7 @@ func TestAttachments(t *testing.T) {
 }
 
 // A conversation that continues begins with the same blocks as before.
-func TestAConversationGoesOn(t *testing.T) {
+func TestConversationContinues(t *testing.T) {
 	turns := []string{fmt.Sprintf(`{"role":"system","content":%q}`, strings.Repeat("Be brief. ", 100))}
 	var before []uint64
 	for i := range 5 {
@@ -252,7 +280,7 @@ func TestMaxTokens(t *testing.T) {
 
 // The beginning of a body has the first blocks of the whole body, if the body has the order of the
 // prompt.
-func TestThePromptOfAPrefix(t *testing.T) {
+func TestPromptOfAPrefix(t *testing.T) {
 	long := strings.Repeat(`word \"quoted\" `, 40)
 	for _, body := range []string{
 		`{"model":"m","tools":[{"a":"` + long + `"}],"messages":[{"role":"system","content":"` + long +
@@ -279,9 +307,11 @@ func TestThePromptOfAPrefix(t *testing.T) {
 }
 
 // A truncated string counts as far as it goes.
-func TestThePromptOfAStringThatGoesOn(t *testing.T) {
-	for _, before := range []string{`{"model":"m","prompt":"`, `{"model":"m","messages":[{"role":"user","content":"`,
-		`{"model":"m","messages":[{"content":[{"text":"`} {
+func TestPromptOfATruncatedString(t *testing.T) {
+	for _, before := range []string{
+		`{"model":"m","prompt":"`, `{"model":"m","messages":[{"role":"user","content":"`,
+		`{"model":"m","messages":[{"content":[{"text":"`,
+	} {
 		body := []byte(before + strings.Repeat("word ", 200))
 		r, err := openai.ParsePrefix(openai.JSON, "", body)
 		if err != nil {
@@ -309,7 +339,7 @@ func TestNoPrompt(t *testing.T) {
 }
 
 // However a body is built, its prompt is read in time proportional to the body.
-func TestHostilePromptsTakeNoLonger(t *testing.T) {
+func TestHostilePromptsTakeLinearTime(t *testing.T) {
 	const size = 1 << 20
 	fill := func(before, what, after string) string {
 		return `{"model":"m",` + before + strings.Repeat(what, size/len(what)) + after + "}"
@@ -337,8 +367,10 @@ func TestHostilePromptsTakeNoLonger(t *testing.T) {
 		}
 	}
 	// A prefix of a body is not checked for valid JSON.
-	for name, what := range map[string]string{"lists": "[", "objects": `{"a":`, "parts": `{"content":[`, "ends": "]", "quotes": `"`,
-		"commas": ",", "colons": ":"} {
+	for name, what := range map[string]string{
+		"lists": "[", "objects": `{"a":`, "parts": `{"content":[`, "ends": "]", "quotes": `"`,
+		"commas": ",", "colons": ":",
+	} {
 		body := []byte(`{"model":"m","messages":[` + strings.Repeat(what, size/len(what)))
 		r, err := openai.ParsePrefix(openai.JSON, "", body)
 		if err != nil {

@@ -128,8 +128,8 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		"serve with the certificate in this `DIR`, tls.crt and tls.key, reloaded when they change; without it, extproc creates a self-signed certificate")
 	fs.StringVar(&c.Pool.Name, "pool-name", "",
 		"use the InferencePool of this `NAME` for requests whose pool neither an LLMRoute nor the Service or port that the gateway calls determines")
-	fs.StringVar(&c.Pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"),
-		"look for --pool-name in this `NAMESPACE`; the default is $NAMESPACE, else default") //nolint:forbidigo // main
+	fs.StringVar(&c.Pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"), //nolint:forbidigo // main
+		"look for --pool-name in this `NAMESPACE`; the default is $NAMESPACE, else default")
 	fs.StringVar(&c.MetricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all addresses")
 	fs.IntVar(&c.MetricsPort, "metrics-port", 9090,
 		"serve /metrics, /profiles, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
@@ -246,8 +246,10 @@ func (c Options) Log(w io.Writer) *slog.Logger {
 
 // Source returns where the objects come from.
 func (c Options) Source() source.Source {
-	return source.Source{Dir: c.Objects, Kube: c.Kube, Endpoints: c.Endpoints, Also: kinds.Listeners(), Offers: true,
-		Named: map[string]objects.Name{"pool-name": c.Pool}}
+	return source.Source{
+		Dir: c.Objects, Kube: c.Kube, Endpoints: c.Endpoints, Also: kinds.Listeners(), Offers: true,
+		Named: map[string]objects.Name{"pool-name": c.Pool},
+	}
 }
 
 // Random returns a source of random numbers. With --seed it returns the same numbers in each run.
@@ -316,8 +318,10 @@ func (c Options) check(rest []string) error {
 			return fmt.Errorf("--endpoints %q: %w", text, err)
 		}
 	}
-	for flag, port := range map[string]int{"metrics-port": c.MetricsPort, "grpc-port": c.Serve.Port,
-		"grpc-health-port": c.Serve.HealthPort} {
+	for flag, port := range map[string]int{
+		"metrics-port": c.MetricsPort, "grpc-port": c.Serve.Port,
+		"grpc-health-port": c.Serve.HealthPort,
+	} {
 		if port < -1 || port > 65535 {
 			return fmt.Errorf("--%s %d is not a port", flag, port)
 		}

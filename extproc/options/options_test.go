@@ -14,55 +14,87 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-func TestTheCommandLine(t *testing.T) {
+func TestCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "no engines: set --objects DIR (a folder with YAML), --kube (an API server) or --endpoints HOST:PORT; see extproc --help"},
-		{"--kube --objects x --listen y",
-			"--kube and --objects: objects come from an API server or from a folder; leave one of them out; see extproc --help"},
+		{
+			"--kube --objects x --listen y",
+			"--kube and --objects: objects come from an API server or from a folder; leave one of them out; see extproc --help",
+		},
 		{"--endpoints a:1 --namespace x --listen y", "--kubeconfig and --namespace need --kube; see extproc --help"},
-		{"--endpoints a:1 --endpoints b:2,c --listen y",
-			`--endpoints "c": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see extproc --help`},
-		{"--endpoints [::ffff:169.254.169.254]:80 --listen y",
-			`--endpoints "[::ffff:169.254.169.254]:80": an engine's address must not be link-local, multicast, broadcast or unspecified; see extproc --help`},
-		{"--objects x --grpc-port -1",
-			"nothing to serve: set --listen unix:PATH for Headgate's own Envoy, or --grpc-port for other gateways; see extproc --help"},
+		{
+			"--endpoints a:1 --endpoints b:2,c --listen y",
+			`--endpoints "c": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see extproc --help`,
+		},
+		{
+			"--endpoints [::ffff:169.254.169.254]:80 --listen y",
+			`--endpoints "[::ffff:169.254.169.254]:80": an engine's address must not be link-local, multicast, broadcast or unspecified; see extproc --help`,
+		},
+		{
+			"--objects x --grpc-port -1",
+			"nothing to serve: set --listen unix:PATH for Headgate's own Envoy, or --grpc-port for other gateways; see extproc --help",
+		},
 		{"--objects x --grpc-port 65536", "--grpc-port 65536 is not a port; see extproc --help"},
 		{"--objects x --endpoints-per-request 9", "--endpoints-per-request 9: it must be 1 to 8; see extproc --help"},
 		{"--objects x --in-flight-timeout 0s", "--in-flight-timeout 0s: it must be above 0; see extproc --help"},
 		{"--objects x --listen y z", `unexpected argument "z": set everything by flags; see extproc --help`},
-		{"--objects x --listen y --policy best",
-			`unknown policy "best": use one of proposal, leastRequest, roundRobin, random, latency; see extproc --help`},
+		{
+			"--objects x --listen y --policy best",
+			`unknown policy "best": use one of proposal, leastRequest, roundRobin, random, latency; see extproc --help`,
+		},
 		{"--objects x --listen y --adapter-threshold 0", "--adapter-threshold 0: it must be at least 1; see extproc --help"},
 		{"--objects x --listen y --prefix-cache-bytes 0", "--prefix-cache-bytes 0: it must be at least 1; see extproc --help"},
 		{"--objects x --listen y --endpoints-per-request 0", "--endpoints-per-request 0: it must be 1 to 8; see extproc --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is not a port; see extproc --help"},
-		{"--objects x --listen y --scrape-interval 1ms",
-			"--scrape-interval and --models-scrape-interval must be at least 10ms, so as not to overload the engines; see extproc --help"},
-		{"--objects x --listen y --scrape-interval 6s",
-			"--scrape-interval 6s, --stale-after 1s: the second must be longer, or endpoints would count as silent between two scrapes; see extproc --help"},
+		{
+			"--objects x --listen y --scrape-interval 1ms",
+			"--scrape-interval and --models-scrape-interval must be at least 10ms, so as not to overload the engines; see extproc --help",
+		},
+		{
+			"--objects x --listen y --scrape-interval 6s",
+			"--scrape-interval 6s, --stale-after 1s: the second must be longer, or endpoints would count as silent between two scrapes; see extproc --help",
+		},
 		{"--endpoints a:1 --listen y --engine-ca-file x", "--engine-ca-file needs --engine-tls; see extproc --help"},
-		{"--endpoints a:1 --listen y --engine-insecure-skip-verify",
-			"--engine-insecure-skip-verify needs --engine-tls; see extproc --help"},
-		{"--endpoints a:1 --listen y --engine-tls --engine-ca-file x --engine-insecure-skip-verify",
-			"--engine-insecure-skip-verify and --engine-ca-file exclude each other: leave one of them out; see extproc --help"},
-		{"--kube --listen y --engine-token-file x",
-			"--engine-token-file does not work with --kube, where each pool has its own token: name a Secret in spec.engineToken of its PoolSettings; see extproc --help"},
-		{"--kube --endpoints a:1 --listen y --engine-token-file x",
-			"--engine-token-file does not work with --kube, where each pool has its own token: name a Secret in spec.engineToken of its PoolSettings; see extproc --help"},
+		{
+			"--endpoints a:1 --listen y --engine-insecure-skip-verify",
+			"--engine-insecure-skip-verify needs --engine-tls; see extproc --help",
+		},
+		{
+			"--endpoints a:1 --listen y --engine-tls --engine-ca-file x --engine-insecure-skip-verify",
+			"--engine-insecure-skip-verify and --engine-ca-file exclude each other: leave one of them out; see extproc --help",
+		},
+		{
+			"--kube --listen y --engine-token-file x",
+			"--engine-token-file does not work with --kube, where each pool has its own token: name a Secret in spec.engineToken of its PoolSettings; see extproc --help",
+		},
+		{
+			"--kube --endpoints a:1 --listen y --engine-token-file x",
+			"--engine-token-file does not work with --kube, where each pool has its own token: name a Secret in spec.engineToken of its PoolSettings; see extproc --help",
+		},
 		{"--objects x --listen y --max-queue-time 0s", "--max-queue-time 0s: it must be above 0; see extproc --help"},
-		{"--objects x --listen y --max-queued-per-model 0",
-			"--max-queued-per-model 0, --max-queued-mib 512: both must be at least 1; see extproc --help"},
-		{"--objects x --listen y --control-ca-file z",
-			"--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file need --control; see extproc --help"},
+		{
+			"--objects x --listen y --max-queued-per-model 0",
+			"--max-queued-per-model 0, --max-queued-mib 512: both must be at least 1; see extproc --help",
+		},
+		{
+			"--objects x --listen y --control-ca-file z",
+			"--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file need --control; see extproc --help",
+		},
 		{"--nonsense", "unknown flag: --nonsense; see extproc --help"},
-		{"--objects x --stale-after 0s",
-			"--stale-after 0s, --lost-after 10s: the first must be above 0, and the second at least as long; see extproc --help"},
-		{"--objects x --stale-after 3s --lost-after 2s",
-			"--stale-after 3s, --lost-after 2s: the first must be above 0, and the second at least as long; see extproc --help"},
+		{
+			"--objects x --stale-after 0s",
+			"--stale-after 0s, --lost-after 10s: the first must be above 0, and the second at least as long; see extproc --help",
+		},
+		{
+			"--objects x --stale-after 3s --lost-after 2s",
+			"--stale-after 3s, --lost-after 2s: the first must be above 0, and the second at least as long; see extproc --help",
+		},
 		{"--pool-name x --secure-serving false", `unexpected argument "false": write --flag=false; see extproc --help`},
 		{"--pool-name x -v much", `--v: "much" is not a number; see extproc --help`},
-		{"--zap-encoder json",
-			"no engines: set --objects DIR (a folder with YAML), --kube (an API server) or --endpoints HOST:PORT; see extproc --help"},
+		{
+			"--zap-encoder json",
+			"no engines: set --objects DIR (a folder with YAML), --kube (an API server) or --endpoints HOST:PORT; see extproc --help",
+		},
 	} {
 		_, err := Parse(strings.Fields(c.args), io.Discard)
 		if err == nil || err.Error() != c.want {

@@ -43,8 +43,12 @@ func plain(t *testing.T, body string) outcome.Outcome {
 		for _, c := range []struct {
 			from *float64
 			to   *engine.Value
-		}{{all.Usage.Input, &o.Prompt}, {all.Usage.Prompt, &o.Prompt}, {all.Usage.Output, &o.Completion},
-			{all.Usage.Completion, &o.Completion}} {
+		}{
+			{all.Usage.Input, &o.Prompt},
+			{all.Usage.Prompt, &o.Prompt},
+			{all.Usage.Output, &o.Completion},
+			{all.Usage.Completion, &o.Completion},
+		} {
 			if c.from != nil {
 				*c.to = engine.Known(*c.from)
 			}
@@ -63,7 +67,7 @@ var answers = []string{
 	`{}`,
 }
 
-func TestAnAnswerCutAnywhereSaysWhatTheWholeSays(t *testing.T) {
+func TestResponseInChunks(t *testing.T) {
 	for _, body := range answers {
 		want := plain(t, body)
 		for cut := range len(body) + 1 {
@@ -76,7 +80,7 @@ func TestAnAnswerCutAnywhereSaysWhatTheWholeSays(t *testing.T) {
 	}
 }
 
-func TestAStreamCutAnywhereSaysWhatTheWholeSays(t *testing.T) {
+func TestStreamInChunks(t *testing.T) {
 	for _, end := range []string{"\n", "\r\n", "\r"} {
 		body := strings.ReplaceAll(": ping\n\nevent: x\ndata: {\"choices\":[]}\n\ndata:{\"usage\":{\"prompt_tokens\":3,\ndata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n",
 			"\n", end)
@@ -115,7 +119,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-func TestAnAnswerSaysThatTheEngineHasNoSuchModel(t *testing.T) {
+func TestResponseReportsAMissingModel(t *testing.T) {
 	const unknown = `{"error":{"message":"The model x does not exist.","type":"NotFoundError","param":"model","code":404}}`
 	for _, c := range []struct {
 		status int

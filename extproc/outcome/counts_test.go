@@ -9,20 +9,30 @@ import (
 )
 
 // Impossible counts are unknown, and the prompt is the whole prompt under every API's names.
-func TestTokensOfAnAnswer(t *testing.T) {
+func TestTokensOfAResponse(t *testing.T) {
 	known, unknown := engine.Known, engine.Value{}
 	for name, c := range map[string]struct {
 		counts             outcome.Counts
 		prompt, completion engine.Value
 	}{
 		"none": {outcome.Counts{}, unknown, unknown},
-		"OpenAI's": {outcome.Counts{Prompt: known(5), Input: outcome.Input{CacheRead: known(3)}, Completion: known(7)}, known(5),
-			known(7)},
-		"Anthropic's": {outcome.Counts{Input: outcome.Input{Tokens: known(0)},
-			Begun: outcome.Input{Tokens: known(5), CacheRead: known(3), CacheCreation: known(1)}, Completion: known(7)}, known(9),
-			known(7)},
-		"vLLM's messages": {outcome.Counts{Begun: outcome.Input{Tokens: known(604)},
-			Input: outcome.Input{Tokens: known(92), CacheRead: known(512)}}, known(604), unknown},
+		"OpenAI's": {
+			outcome.Counts{Prompt: known(5), Input: outcome.Input{CacheRead: known(3)}, Completion: known(7)},
+			known(5),
+			known(7),
+		},
+		"Anthropic's": {
+			outcome.Counts{
+				Input: outcome.Input{Tokens: known(0)},
+				Begun: outcome.Input{Tokens: known(5), CacheRead: known(3), CacheCreation: known(1)}, Completion: known(7),
+			},
+			known(9),
+			known(7),
+		},
+		"vLLM's messages": {outcome.Counts{
+			Begun: outcome.Input{Tokens: known(604)},
+			Input: outcome.Input{Tokens: known(92), CacheRead: known(512)},
+		}, known(604), unknown},
 		"no tokens":        {outcome.Counts{Input: outcome.Input{Tokens: known(0)}, Completion: known(0)}, known(0), known(0)},
 		"only a cache":     {outcome.Counts{Input: outcome.Input{CacheRead: known(3)}}, unknown, unknown},
 		"huge":             {outcome.Counts{Prompt: known(1e300), Completion: known(1e8 + 1)}, unknown, unknown},
@@ -98,7 +108,7 @@ func TestErrorsInAnswersThatAreShown(t *testing.T) {
 }
 
 // The first event of a stream of messages has the prompt's token count.
-func TestAStreamOfMessagesStatesItsPrompt(t *testing.T) {
+func TestStreamOfMessagesHasPromptTokens(t *testing.T) {
 	o := read("text/event-stream",
 		"data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":3}}}\n\n"+
 			"data: {\"type\":\"message_delta\",\"usage\":{\"input_tokens\":0,\"output_tokens\":15}}\n\n", 9)

@@ -26,7 +26,7 @@ func TestWhichEndpointsAreScrapedAtOnce(t *testing.T) {
 }
 
 // Only a stream that succeeded at its first endpoint gives a load time.
-func TestWhatTellsOfLoads(t *testing.T) {
+func TestLoadTimeOfAStream(t *testing.T) {
 	whole := outcome.Outcome{
 		Adapter: "storage", Stream: true, Status: 200, Attempts: 1, Endpoint: "a",
 		FirstBody: 500 * time.Millisecond, Expected: 300 * time.Millisecond, Loading: 200 * time.Millisecond,
@@ -54,7 +54,7 @@ func TestWhatTellsOfLoads(t *testing.T) {
 
 // Only a request without tokens that succeeded at its first endpoint gives a service time: its
 // duration divided by the number of concurrent requests.
-func TestWhatTellsOfPaces(t *testing.T) {
+func TestServiceTimeOfARequest(t *testing.T) {
 	whole := outcome.Outcome{Among: 4, Answered: 100 * time.Millisecond, Status: 200, Attempts: 1, Endpoint: "a"}
 	call := whole
 	call.Call = outcome.OK

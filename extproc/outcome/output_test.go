@@ -10,7 +10,7 @@ import (
 
 // The first token is the first output of the stream, in the format of each API. Events are one
 // second apart.
-func TestTheFirstOutputOfAStream(t *testing.T) {
+func TestFirstOutputOfAStream(t *testing.T) {
 	const (
 		role = `{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`
 		chat = `{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}`
@@ -27,10 +27,14 @@ func TestTheFirstOutputOfAStream(t *testing.T) {
 		"usage before":       {[]string{`{"choices":[],"usage":{"prompt_tokens":1}}`, chat}, 2},
 		"a role long before": {[]string{role, chat}, 0}, // from an engine that sends it at once, or before a tool call that a parser holds back
 		"a role alone":       {[]string{role, "[DONE]"}, 0},
-		"a response": {[]string{`{"response":{},"type":"response.created"}`, `{"type":"response.in_progress"}`,
-			`{"type":"response.output_text.delta","delta":"a"}`}, 3},
-		"messages": {[]string{`{"type":"message_start"}`, `{"type":"content_block_start"}`, `{"type":"ping"}`,
-			`{"type":"content_block_delta"}`}, 4},
+		"a response": {[]string{
+			`{"response":{},"type":"response.created"}`, `{"type":"response.in_progress"}`,
+			`{"type":"response.output_text.delta","delta":"a"}`,
+		}, 3},
+		"messages": {[]string{
+			`{"type":"message_start"}`, `{"type":"content_block_start"}`, `{"type":"ping"}`,
+			`{"type":"content_block_delta"}`,
+		}, 4},
 		"an unknown event": {[]string{`{"token":"a"}`}, 1},
 		"no JSON":          {[]string{"a"}, 1},
 		"comments":         {nil, 0},
@@ -54,7 +58,7 @@ func TestTheFirstOutputOfAStream(t *testing.T) {
 }
 
 // A choice without output shows when the first token came, if output follows within milliseconds.
-func TestAChoiceWithoutOutput(t *testing.T) {
+func TestChoiceWithoutOutput(t *testing.T) {
 	for _, c := range []struct{ output, opened, want time.Duration }{
 		{1000, 995, 1000}, {1000, 1000, 1000}, {1000, 990, 1000}, {1000, 980, 0}, {5, 0, 5},
 	} {

@@ -172,15 +172,18 @@ func (s *served) show(pick map[string]any, path string) extprocv3.ExternalProces
 
 func asks(messages extprocv3.ExternalProcessor_ProcessClient, body []byte, end bool) {
 	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
-		RequestBody: &extprocv3.HttpBody{Body: body, EndOfStream: end}}})
+		RequestBody: &extprocv3.HttpBody{Body: body, EndOfStream: end},
+	}})
 }
 
 // answers ends a request and waits for the end of its stream.
 func answers(messages extprocv3.ExternalProcessor_ProcessClient, body []byte) error {
 	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
-		ResponseHeaders: &extprocv3.HttpHeaders{Headers: headers(":status", "200")}}})
+		ResponseHeaders: &extprocv3.HttpHeaders{Headers: headers(":status", "200")},
+	}})
 	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{
-		ResponseBody: &extprocv3.HttpBody{Body: body, EndOfStream: true}}})
+		ResponseBody: &extprocv3.HttpBody{Body: body, EndOfStream: true},
+	}})
 	_, err := messages.Recv()
 	return err
 }
@@ -225,7 +228,7 @@ func (k *taker) taken() []string {
 }
 
 // Streams with copies go to the Server, all others to the other service.
-func TestOnlyCopiesAreTaken(t *testing.T) {
+func TestOnlyCopiesAreProcessed(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--payload-processor", "logger://*"}} {
 		s := serve(t, flags...)
 		messages, err := s.envoy.Process(t.Context())
@@ -242,7 +245,7 @@ func TestOnlyCopiesAreTaken(t *testing.T) {
 }
 
 // Sinks get the payloads they want, over TLS, with the current token of the file.
-func TestASinkWithTLSAndAToken(t *testing.T) {
+func TestSinkWithTLSAndAToken(t *testing.T) {
 	dir := t.TempDir()
 	var authorization, body atomic.Value
 	var n atomic.Int64
@@ -269,8 +272,12 @@ func TestASinkWithTLSAndAToken(t *testing.T) {
 	for i, c := range []struct {
 		model, path string
 		want        int64
-	}{{"one", "/v2/models/one/infer?q", 2}, {"two", "/v2/models/one/infer", 2}, {"one", "/v2/models/one", 2},
-		{"one", "/v2/models/one/infer", 4}} {
+	}{
+		{"one", "/v2/models/one/infer?q", 2},
+		{"two", "/v2/models/one/infer", 2},
+		{"one", "/v2/models/one", 2},
+		{"one", "/v2/models/one/infer", 4},
+	} {
 		pick := one()
 		pick[wire.PickModel], pick[wire.PickVModel] = c.model, "latest"
 		messages := s.show(pick, c.path)
@@ -311,7 +318,7 @@ func TestASinkWithTLSAndAToken(t *testing.T) {
 
 // If a sink does not answer, payloads beyond its queue are dropped and counted. When it answers
 // again, queued payloads arrive in order.
-func TestAQueueIsBounded(t *testing.T) {
+func TestQueueIsBounded(t *testing.T) {
 	k := take(t, true)
 	s := serve(t, "--payload-processor", k.URL, "--payload-queue", "6")
 	const requests = 20
@@ -414,7 +421,7 @@ func TestSinksThatRefuse(t *testing.T) {
 }
 
 // The logger sink logs the size and kind of payloads, but neither their contents nor headers.
-func TestALoggerSaysNoContents(t *testing.T) {
+func TestLoggerOmitsContents(t *testing.T) {
 	s := serve(t, "--payload-processor", "logger://*?one http://127.0.0.1:1/none?other")
 	messages := s.show(one(), "/v1/x?hidden")
 	asks(messages, []byte("hidden"), true)
@@ -431,7 +438,7 @@ func TestALoggerSaysNoContents(t *testing.T) {
 }
 
 // Requests that the relay repeats, that are for control, or that have no decision are not copied.
-func TestWhatIsNotCopied(t *testing.T) {
+func TestRequestsThatAreNotCopied(t *testing.T) {
 	k := take(t, false)
 	s := serve(t, "--payload-processor", k.URL)
 	inner, control := one(), one()
@@ -459,7 +466,7 @@ func TestWhatIsNotCopied(t *testing.T) {
 
 // If the Server stops while a sink hangs and answers are in progress, it ends within its time limit
 // and leaves no goroutine.
-func TestTheEnd(t *testing.T) {
+func TestEnd(t *testing.T) {
 	before := runtime.NumGoroutine()
 	k := &taker{goOn: make(chan struct{})}
 	k.Server = httptest.NewServer(k)
@@ -498,7 +505,7 @@ func TestTheEnd(t *testing.T) {
 }
 
 // With many concurrent requests and two sinks, each sink gets each payload once.
-func TestManyAtOnce(t *testing.T) {
+func TestManyConcurrentRequests(t *testing.T) {
 	a, b := take(t, false), take(t, false)
 	s := serve(t, "--payload-processor", a.URL, "--payload-processor", b.URL, "--payload-queue", "10000")
 	var group sync.WaitGroup
@@ -529,7 +536,7 @@ func TestManyAtOnce(t *testing.T) {
 	await(t, "nothing is kept", func() bool { return s.Kept() == 0 })
 }
 
-func TestFlagsThatDoNotGoTogether(t *testing.T) {
+func TestConflictingFlags(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                            "",
 		"--payload-processor=ftp://x": "want http://",

@@ -71,7 +71,7 @@ func TestPromptsQueue(t *testing.T) {
 
 // The load of an adapter delays the next request, as the prompt does. Only the part of a prompt
 // that is not cached takes new room in the KV cache.
-func TestWhatARequestClaims(t *testing.T) {
+func TestWorkOfARequest(t *testing.T) {
 	f := newFleet()
 	f.profile(t, []string{"prefill=0,0.001", "decode=0.01,0.001,0.00001", "load=0.3", "slot=0.02"})
 	f.endpoint(t, "a", []string{"lists=m", "slots=2", "room=2,2"})
@@ -91,7 +91,7 @@ func TestWhatARequestClaims(t *testing.T) {
 
 // A first token is a measure of load times and frontend overhead only if at most the running step
 // is ahead of the request.
-func TestWhatTells(t *testing.T) {
+func TestInformativeFirstTokens(t *testing.T) {
 	base, adapter := &pick.Copy{Base: true}, &pick.Copy{}
 	for _, c := range []struct {
 		of   pick.Decision
@@ -110,7 +110,7 @@ func TestWhatTells(t *testing.T) {
 }
 
 // When all requests have ended, in any order, the backlog is empty.
-func TestABacklogEnds(t *testing.T) {
+func TestBacklogBecomesEmpty(t *testing.T) {
 	f := newFleet()
 	f.profile(t, []string{"prefill=0.01,0.0001", "decode=0.0123,0.000456,0.0000000789"})
 	f.endpoint(t, "a", []string{"lists=m"})
@@ -138,7 +138,7 @@ func TestABacklogEnds(t *testing.T) {
 
 // The more time recent prompts take, the less is left for decoding, and the more the delay of
 // decoding requests counts. The oracle sums up all prompts each time.
-func TestPromptsOfTheLatestSecondsWeigh(t *testing.T) {
+func TestRecentPromptsCount(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	highest := 0.0
 	for range 200 {

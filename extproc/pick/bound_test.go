@@ -9,7 +9,7 @@ import (
 
 // A caller that asks for a few decisions gets the first ones that it would get if it asked for all:
 // candidates that are skipped early would not be among them.
-func TestFewAreTheFirstOfAll(t *testing.T) {
+func TestFewPicksAreTheFirstOfAll(t *testing.T) {
 	random := rand.New(rand.NewPCG(11, 12))
 	passed := 0
 	for n := range 20_000 {
@@ -55,7 +55,7 @@ func TestFewAreTheFirstOfAll(t *testing.T) {
 
 // If predictions are not trusted, policy Proposal decides, but requests are still predicted and
 // count in backlogs.
-func TestWhatIsNotTrustedIsPredicted(t *testing.T) {
+func TestUntrustedRequestsArePredicted(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	decided := 0
 	for range 100 {

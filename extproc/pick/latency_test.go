@@ -22,10 +22,14 @@ type busy struct {
 // someBusy returns a random one.
 func someBusy(random *rand.Rand) busy {
 	b := busy{Profile: profile.Profile{
-		Prefill: profile.Prefill{Base: 0.02 * random.Float64(), PerToken: 0.0002 * random.Float64(),
-			PerTokenSquared: 1e-8 * random.Float64()},
-		Decode: profile.Decode{Base: 0.02 * random.Float64(), PerSequence: 0.001 * random.Float64(), PerKVToken: 1e-7 * random.Float64(),
-			AdapterSlowdown: float64(random.IntN(3))},
+		Prefill: profile.Prefill{
+			Base: 0.02 * random.Float64(), PerToken: 0.0002 * random.Float64(),
+			PerTokenSquared: 1e-8 * random.Float64(),
+		},
+		Decode: profile.Decode{
+			Base: 0.02 * random.Float64(), PerSequence: 0.001 * random.Float64(), PerKVToken: 1e-7 * random.Float64(),
+			AdapterSlowdown: float64(random.IntN(3)),
+		},
 		Limits: profile.Limits{MaxSequences: 1 << 20, MaxBatchedTokens: []int{100, 512, 1000, 2048, 5000, 8192}[random.IntN(6)]},
 	}, cached: random.IntN(20)}
 	if random.IntN(3) > 0 {
@@ -89,13 +93,15 @@ func (b *busy) prefill(prompt int) (seconds float64) {
 // The predicted prefill time equals that of an engine that computes the prompt step by step beside
 // the decoding sequences. The predicted step is one that includes the request. Endpoints with other
 // profiles make no difference.
-func TestAPrefillIsThatOfItsSteps(t *testing.T) {
+func TestPrefillMatchesSteps(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	for range 5000 {
 		all := make([]busy, 1+random.IntN(4))
 		pool := &pick.Pool{Predictable: true}
-		demand := pick.Demand{Prompt: 1 + random.IntN(20_000), Output: 1 + random.IntN(500), Block: 64, Now: now,
-			Cached: make([]int32, len(all))}
+		demand := pick.Demand{
+			Prompt: 1 + random.IntN(20_000), Output: 1 + random.IntN(500), Block: 64, Now: now,
+			Cached: make([]int32, len(all)),
+		}
 		for i := range all {
 			if all[i] = someBusy(random); all[i].Prefill.Floor > 0 { // Floor applies to a prefill in one step
 				all[i].Limits.MaxBatchedTokens = 20_000
@@ -137,7 +143,7 @@ func TestAPrefillIsThatOfItsSteps(t *testing.T) {
 }
 
 // A decision reports the numbers that it used, even if the counts have changed since.
-func TestADecisionTellsWhatItWasTakenBy(t *testing.T) {
+func TestDecisionReportsItsInputs(t *testing.T) {
 	s := &pick.Pool{Predictable: true}
 	for i := range 2 {
 		b := busy{Profile: *some}

@@ -13,7 +13,7 @@ import (
 
 // Requests that wait for a copy with room are released when Has reports one. Has must agree with
 // Pick; otherwise requests would be released repeatedly in vain, or never.
-func TestHasSaysWhatPickFinds(t *testing.T) {
+func TestHasAgreesWithPick(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	found := map[string]int{}
 	for range 20000 {
@@ -54,7 +54,7 @@ func TestHasSaysWhatPickFinds(t *testing.T) {
 }
 
 // However many requests enter at once, a copy never has more than its limit.
-func TestNoMoreEnterThanMay(t *testing.T) {
+func TestLimitHoldsForConcurrentRequests(t *testing.T) {
 	var c pick.Count
 	c.Limit.Store(1)
 	var there, entered atomic.Int64

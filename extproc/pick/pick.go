@@ -99,8 +99,10 @@ const (
 	least
 )
 
-var ruleNames = [...]string{Proposal: "proposal", LeastRequest: "leastRequest", RoundRobin: "roundRobin", Random: "random",
-	Latency: "latency"}
+var ruleNames = [...]string{
+	Proposal: "proposal", LeastRequest: "leastRequest", RoundRobin: "roundRobin", Random: "random",
+	Latency: "latency",
+}
 
 func (r Rule) String() string { return ruleNames[r] }
 

@@ -49,8 +49,10 @@ func randomFleet(random *rand.Rand) *fleet {
 				f.pool.Copies[model] = append(f.pool.Copies[model], c)
 			}
 		}
-		f.pool.Base = append(f.pool.Base, pick.Copy{Endpoint: i, Model: "llama", Base: true, Names: []string{"llama"},
-			InFlight: f.count(name, "llama")})
+		f.pool.Base = append(f.pool.Base, pick.Copy{
+			Endpoint: i, Model: "llama", Base: true, Names: []string{"llama"},
+			InFlight: f.count(name, "llama"),
+		})
 		f.pool.Endpoints = append(f.pool.Endpoints, e)
 	}
 	return f
@@ -139,7 +141,9 @@ func TestEveryRuleKeepsTheOrderOfStates(t *testing.T) {
 		f := randomFleet(random)
 		for rule := pick.Proposal; rule <= pick.Latency; rule++ {
 			for _, request := range []pick.Request{
-				{Model: "a"}, {Model: "llama", Base: true}, {Model: "a", Tokenless: true},
+				{Model: "a"},
+				{Model: "llama", Base: true},
+				{Model: "a", Tokenless: true},
 				{Model: "llama", Base: true, Tokenless: true, Demand: pick.Demand{ServiceTime: 1e6}},
 			} {
 				request.Pool, request.Random, request.Turn = thePool, random.Uint64()|1<<32, random.Uint64()
@@ -182,7 +186,7 @@ func keepsTheOrder(t *testing.T, f *fleet, rule pick.Rule, request pick.Request)
 }
 
 // Among n equal endpoints every order is equally likely, so each is first in 1/n of the decisions.
-func TestEqualsAreOrderedByLot(t *testing.T) {
+func TestTiesAreBrokenAtRandom(t *testing.T) {
 	const n, times = 4, 240_000
 	f := newFleet()
 	for _, name := range []string{"p", "q", "r", "s"} {
@@ -220,7 +224,7 @@ func TestEqualsAreOrderedByLot(t *testing.T) {
 	}
 }
 
-func TestADecisionAllocatesNothing(t *testing.T) {
+func TestPickAllocatesNothing(t *testing.T) {
 	f := randomFleet(rand.New(rand.NewPCG(7, 8)))
 	s := f.snapshot()
 	demand := pick.Demand{Prompt: 1000, Output: 100, Cached: make([]int32, 8), Block: 64, Now: now, ServiceTime: 1e6}
@@ -244,8 +248,10 @@ func TestADecisionAllocatesNothing(t *testing.T) {
 func BenchmarkPick(b *testing.B) {
 	for _, endpoints := range []int{4, 100, 1000} {
 		f := newFleet()
-		demand := pick.Demand{Prompt: 1000, Output: 100, FirstToken: 1, PerToken: 0.1, Stated: true, Cached: make([]int32, endpoints),
-			Block: 64, Now: now}
+		demand := pick.Demand{
+			Prompt: 1000, Output: 100, FirstToken: 1, PerToken: 0.1, Stated: true, Cached: make([]int32, endpoints),
+			Block: 64, Now: now,
+		}
 		for i := range endpoints {
 			name := strconv.Itoa(i)
 			requests := 5 + f.random.Int64N(20)

@@ -13,8 +13,10 @@ import (
 func numbered(n int) *pick.Pool {
 	p := new(pick.Pool)
 	for i := range n {
-		p.Endpoints = append(p.Endpoints, pick.Endpoint{Number: i + 1, Hash: rand.New(rand.NewPCG(uint64(i), 0)).Uint64(),
-			Address: address(i + 1)})
+		p.Endpoints = append(p.Endpoints, pick.Endpoint{
+			Number: i + 1, Hash: rand.New(rand.NewPCG(uint64(i), 0)).Uint64(),
+			Address: address(i + 1),
+		})
 		p.Any = append(p.Any, pick.Copy{Endpoint: i})
 	}
 	return p
@@ -41,7 +43,7 @@ func homeOf(t *testing.T, p *pick.Pool, r pick.Request, hash uint64) int {
 	return max(0, at)
 }
 
-func TestWhatNothingIsKnownOfIsExpectedAtItsHome(t *testing.T) {
+func TestUnknownPromptIsExpectedAtItsRendezvousEndpoint(t *testing.T) {
 	p := numbered(8)
 	at := home(t, p, 1)
 	for i, c := range []struct {
@@ -78,7 +80,7 @@ func TestWhatNothingIsKnownOfIsExpectedAtItsHome(t *testing.T) {
 
 // Beginnings are spread over endpoints, whatever the order of the endpoints. If an endpoint gets no
 // requests, its beginnings move to others, and all other beginnings stay.
-func TestHomesStay(t *testing.T) {
+func TestRendezvousEndpointsAreStable(t *testing.T) {
 	const beginnings = 8000
 	p, without := numbered(8), numbered(8)
 	without.Endpoints[3].State = pick.Out // number 4
@@ -99,7 +101,7 @@ func TestHomesStay(t *testing.T) {
 }
 
 // A rendezvous endpoint is one that the request can go to and that keeps its cache.
-func TestAHomeAnswersToTheRequest(t *testing.T) {
+func TestRendezvousEndpointCanServeTheRequest(t *testing.T) {
 	p := numbered(8)
 	p.Listed = true
 	p.Copies = map[string][]pick.Copy{"sql": {{Endpoint: 2}, {Endpoint: 5}}}

@@ -57,7 +57,7 @@ func (h *holds) place(adapter int) pick.Place {
 
 // Requests of ten adapters come and go in random order. Resident agrees with the engine's own
 // lists.
-func TestResidentIsWhatAnEngineHolds(t *testing.T) {
+func TestResidentMatchesAnEngine(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		slots := 1 + random.IntN(4)
@@ -91,7 +91,7 @@ func TestResidentIsWhatAnEngineHolds(t *testing.T) {
 
 // If every slot has an adapter with requests, another adapter waits in host memory. Its next
 // request finds a slot that has become free.
-func TestAnAdapterWaitsForASlot(t *testing.T) {
+func TestAdapterWaitsForASlot(t *testing.T) {
 	r := pick.NewResident(1, 2)
 	var a, b pick.Count
 	a.Add(1)
@@ -107,7 +107,7 @@ func TestAnAdapterWaitsForASlot(t *testing.T) {
 }
 
 // A Resident without places holds nothing, and does not fail.
-func TestNothingIsResidentWhereNothingIsKnown(t *testing.T) {
+func TestResidentWithoutPlaces(t *testing.T) {
 	var none *pick.Resident
 	var c pick.Count
 	none.Use(&c)
@@ -155,7 +155,7 @@ func TestResidentResized(t *testing.T) {
 
 // The numbers of slots and of host places can change independently. Host memory always has at least
 // the adapters in slots, whatever its reported size.
-func TestSlotsAndHostMemoryChangeAlone(t *testing.T) {
+func TestSlotsAndHostMemoryChangeIndependently(t *testing.T) {
 	var counts [4]pick.Count
 	r := pick.NewResident(2, 0)
 	for i, step := range []struct {

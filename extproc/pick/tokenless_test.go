@@ -104,8 +104,10 @@ func TestTokenlessAgreesWithItsOracle(t *testing.T) {
 		if random.IntN(4) == 0 {
 			rule = pick.Proposal
 		}
-		request := pick.Request{Pool: thePool, Model: "m", Tokenless: true, Random: random.Uint64() | 1<<32,
-			Demand: pick.Demand{ServiceTime: serviceTime}}
+		request := pick.Request{
+			Pool: thePool, Model: "m", Tokenless: true, Random: random.Uint64() | 1<<32,
+			Demand: pick.Demand{ServiceTime: serviceTime},
+		}
 		if rule == pick.Proposal {
 			serviceTime = 0
 		}
@@ -129,7 +131,7 @@ func TestTokenlessAgreesWithItsOracle(t *testing.T) {
 }
 
 // A request adds its service time while it is in flight, and removes it at its end.
-func TestATokenlessRequestClaimsItsPace(t *testing.T) {
+func TestTokenlessRequestAddsItsServiceTime(t *testing.T) {
 	f := newFleet()
 	f.endpoint(t, "a", []string{"lists=m"})
 	backlog := f.pool.Endpoints[0].Backlog

@@ -283,10 +283,12 @@ const (
 // was applied, so that an acknowledgement includes every request that began before.
 func (t *connection) report(what topics) error {
 	now := time.Now()
-	r := &placement.Report{Process: t.process, Applied: t.applied,
+	r := &placement.Report{
+		Process: t.process, Applied: t.applied,
 		Leaving: t.reporter.leaves(fleet.Read(t.Fleet, func(s *endpointstate.State) map[string]endpointstate.Leaving {
 			return s.Leaving(t.Fleet.Now())
-		}), now)}
+		}), now),
+	}
 	if what&wantedNow != 0 {
 		view := t.Fleet.View()
 		r.Wanted = t.reporter.wants(t.Flow.WaitingModels(), view.Unusable, now)

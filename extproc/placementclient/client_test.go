@@ -18,7 +18,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-func TestWhatIsWantedIsSaidAtOnceAndWhenItIsNoMore(t *testing.T) {
+func TestWantedModelsAreReportedAtOnce(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	began := time.Now()
@@ -33,7 +33,7 @@ func TestWhatIsWantedIsSaidAtOnceAndWhenItIsNoMore(t *testing.T) {
 
 // A thousand requests for one model are reported as a number, not as a thousand messages. When the
 // copy is loaded, they continue in the order in which they came.
-func TestAThousandRequestsForOneModel(t *testing.T) {
+func TestThousandRequestsForOneModel(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	s.say(complete())
@@ -73,7 +73,7 @@ func TestAThousandRequestsForOneModel(t *testing.T) {
 	s.until("nobody waits", func() bool { return s.wanted["m"] == nil })
 }
 
-func TestAFailureEndsTheWaitAndIsToldToThoseThatComeUntilItIsMended(t *testing.T) {
+func TestFailureEndsWaitsUntilItIsOver(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	s.say(complete())
@@ -99,13 +99,17 @@ func TestAFailureEndsTheWaitAndIsToldToThoseThatComeUntilItIsMended(t *testing.T
 
 // Control's last state stays in force while control is away, until it has sent its complete state
 // again. Then only the new state counts.
-func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
+func TestLastStateStaysUntilTheNextIsComplete(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
-	s.say(&placement.Update{Copies: []*placement.Copy{is("old", a, placement.Copy_LOADED)},
-		Endpoints: &placement.Endpoints{Addresses: []string{a, b}}})
-	s.say(&placement.Update{Complete: true, Copies: []*placement.Copy{is("both", a, placement.Copy_LOADED)},
-		Registered: []*placement.Registered{{Key: wireKey("old")}}})
+	s.say(&placement.Update{
+		Copies:    []*placement.Copy{is("old", a, placement.Copy_LOADED)},
+		Endpoints: &placement.Endpoints{Addresses: []string{a, b}},
+	})
+	s.say(&placement.Update{
+		Complete: true, Copies: []*placement.Copy{is("both", a, placement.Copy_LOADED)},
+		Registered: []*placement.Registered{{Key: wireKey("old")}},
+	})
 	s.inForce()
 	if !r.has("old") || !r.has("both") {
 		t.Fatal("an incomplete state is in force")
@@ -141,7 +145,7 @@ func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 
 // The acknowledgement of an unload means that no further request begins at the copy. It comes with
 // the number of requests that are in flight there.
-func TestAnUnloadIsAcknowledgedWithTheRequestsThatAreThere(t *testing.T) {
+func TestUnloadIsAcknowledgedWithRequestsInFlight(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	s.say(complete(is("m", a, placement.Copy_LOADED)))
@@ -170,7 +174,7 @@ func TestAnUnloadIsAcknowledgedWithTheRequestsThatAreThere(t *testing.T) {
 
 // Control gets the acknowledgement of a VModel's switch once it is in force, and not before. A new
 // stream from its start gets it again.
-func TestASwitchIsAcknowledgedWhenItIsInForce(t *testing.T) {
+func TestSwitchIsAcknowledgedWhenItIsInForce(t *testing.T) {
 	r := newRig(t)
 	goes := func(active string) []*placement.VModel {
 		return []*placement.VModel{{Key: wireKey("sql"), Active: active}}
@@ -201,7 +205,7 @@ func TestASwitchIsAcknowledgedWhenItIsInForce(t *testing.T) {
 	expect("when the complete state does not have it", "sql")
 }
 
-func TestUseAndRequestsInFlightAreSaidAboutOnceASecond(t *testing.T) {
+func TestUseIsReportedOnceASecond(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	s.say(complete(is("m", a, placement.Copy_LOADED)))
@@ -219,7 +223,7 @@ func TestUseAndRequestsInFlightAreSaidAboutOnceASecond(t *testing.T) {
 	}
 }
 
-func TestACopyThatAnEngineDoesNotHaveIsMissing(t *testing.T) {
+func TestMissingCopyIsReported(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	s.say(complete(is("m", a, placement.Copy_LOADED)))
@@ -231,7 +235,7 @@ func TestACopyThatAnEngineDoesNotHaveIsMissing(t *testing.T) {
 }
 
 // If an endpoint refuses connections, its copies are unusable, and control is told so.
-func TestCopiesThatCannotBeUsedAreSaid(t *testing.T) {
+func TestUnusableCopiesAreReported(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	s.say(complete(is("m", a, placement.Copy_LOADED)))
@@ -244,7 +248,7 @@ func TestCopiesThatCannotBeUsedAreSaid(t *testing.T) {
 
 // If a response shows that an engine is stopping, control is told at once, and again on each new
 // stream. What control itself has sent is not reported back to it.
-func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
+func TestStoppingEngineIsReported(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	s.say(complete(is("m", a, placement.Copy_LOADED), is("m", b, placement.Copy_LOADED)))
@@ -271,7 +275,7 @@ func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
 
 // The whole protocol, over the wire: control unloads after the acknowledgement when nothing is in
 // flight, and then no request is at the engine.
-func TestNoRequestIsAtACopyWhoseUnloadWasAcknowledged(t *testing.T) {
+func TestNoRequestAtAnUnloadedCopy(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	s.say(complete(is("m", a, placement.Copy_LOADED), is("m", b, placement.Copy_LOADED)))

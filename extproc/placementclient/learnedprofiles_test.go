@@ -47,8 +47,10 @@ func (r *rig) learns(seconds int) {
 // aRig returns an extproc that is not connected yet.
 func aRig(t *testing.T) (r *rig, news *placementclient.News) {
 	r, news = &rig{T: t}, placementclient.NewNews()
-	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxQueued: 10, MaxBytes: 1 << 20,
-		Changed: news.Changed})
+	r.flow = flow.New(flow.Config{
+		View: func() *endpointstate.View { return r.fleet.View() }, MaxQueued: 10, MaxBytes: 1 << 20,
+		Changed: news.Changed,
+	})
 	r.fleet = aFleet(r.flow.Published)
 	return r, news
 }
@@ -72,7 +74,7 @@ func (r *rig) predicts(as [2]float64) bool {
 
 // A new extproc gets learned profiles of another one through control, and uses them at once, even
 // if that one is gone.
-func TestANewExtprocIsTaught(t *testing.T) {
+func TestNewExtprocGetsLearnedProfiles(t *testing.T) {
 	address, _ := aBoard(t)
 	x, news := aRig(t)
 	if x.learns(200); x.step()[0] == 0 {
@@ -106,7 +108,7 @@ func TestANewExtprocIsTaught(t *testing.T) {
 }
 
 // Implausible learned profiles from control are ignored, and the others are used.
-func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
+func TestImplausibleProfilesAreIgnored(t *testing.T) {
 	x, _ := aRig(t)
 	x.learns(200)
 	good := placementclient.WireLesson(fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.LearnedProfile {

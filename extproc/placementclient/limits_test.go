@@ -26,7 +26,7 @@ func (r *rig) limit() int64 {
 
 // Limits from control take effect, also if one of several Updates before the complete state has
 // them. The next stream reports once among how many processes they are shared.
-func TestLimitsAreHeardAndShared(t *testing.T) {
+func TestLimitsAreReceivedAndShared(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	first := &placement.Update{Share: &placement.Share{Index: 0, Processes: 2}, Copies: []*placement.Copy{takes(4)}}
@@ -65,7 +65,7 @@ func TestLimitsAreHeardAndShared(t *testing.T) {
 
 // The time that requests wait at full copies is reported once a second, also for a model of which
 // no request begins. Requests that wait for a model without a copy do not count.
-func TestWhatWaitsForCopiesThatAreFullIsTold(t *testing.T) {
+func TestWaitsForFullCopiesAreReported(t *testing.T) {
 	start := time.Now()
 	r := newRig(t)
 	s := r.next()

@@ -56,8 +56,10 @@ func aBoard(t *testing.T) (address string, stop func()) {
 func anExtproc(t *testing.T, address string) (r *rig, leave func()) {
 	r = &rig{T: t}
 	news := placementclient.NewNews()
-	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxQueued: 10, MaxBytes: 1 << 20,
-		Changed: news.Changed})
+	r.flow = flow.New(flow.Config{
+		View: func() *endpointstate.View { return r.fleet.View() }, MaxQueued: 10, MaxBytes: 1 << 20,
+		Changed: news.Changed,
+	})
 	r.fleet = aFleet(r.flow.Published)
 	return r, r.connections(address, news)
 }
@@ -76,7 +78,7 @@ func (r *rig) send() *fleet.InFlight {
 
 // Requests of one extproc are visible to others at once through control, without a new view. They
 // are gone when the request ends, or when the extproc or control leaves.
-func TestExtprocsKnowWhatOthersSend(t *testing.T) {
+func TestExtprocsKnowRequestsOfOthers(t *testing.T) {
 	address, stop := aBoard(t)
 	x, leave := anExtproc(t, address)
 	y, _ := anExtproc(t, address)
@@ -122,7 +124,7 @@ func TestExtprocsKnowWhatOthersSend(t *testing.T) {
 
 // Updates that contain only backlogs take effect at once, and are not acknowledged by themselves:
 // the next report acknowledges them.
-func TestWhatOthersHaveIsNotAcknowledged(t *testing.T) {
+func TestBacklogsAreNotAcknowledged(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	early := &placement.Update{Backlogs: []*placement.Backlog{{Endpoint: a, Requests: 1}}}
@@ -154,7 +156,7 @@ func TestWhatOthersHaveIsNotAcknowledged(t *testing.T) {
 }
 
 // A stream begins with the current state.
-func TestWhatThereIsIsToldOnEveryStream(t *testing.T) {
+func TestStreamBeginsWithTheCurrentState(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	sent := r.send()

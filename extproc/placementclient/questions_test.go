@@ -9,7 +9,7 @@ import (
 
 // A question is sent to control. Its answer counts once everything that control sent before it is
 // in force. A control that has answered none gets only the first question.
-func TestAQuestionIsAskedAndAnswered(t *testing.T) {
+func TestQuestionIsAnswered(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	s.say(complete())

@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
+func TestFirstUpdateIsComplete(t *testing.T) {
 	key := func(id string) *placement.ModelKey { return &placement.ModelKey{Pool: "ns/pool", Model: id} }
 	at := func(id string) *placement.CopyKey { return &placement.CopyKey{Key: key(id), Endpoint: "a"} }
 	model := func(id string) objects.ModelKey {
@@ -24,17 +24,23 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	now := time.Now()
 	h := newReceiver()
 	for _, u := range []*placement.Update{
-		{Endpoints: &placement.Endpoints{Addresses: []string{"b"}},
-			Copies: []*placement.Copy{{Copy: at("m"), State: placement.Copy_LOADED}}},
+		{
+			Endpoints: &placement.Endpoints{Addresses: []string{"b"}},
+			Copies:    []*placement.Copy{{Copy: at("m"), State: placement.Copy_LOADED}},
+		},
 		{Endpoints: &placement.Endpoints{Addresses: []string{"a"}}, InFlight: []*placement.InFlight{{Copy: at("m"), Requests: 3}}},
 	} {
 		if _, ok := h.receive(u, now); ok {
 			t.Fatalf("%v gives an update", u)
 		}
 	}
-	n, ok := h.receive(&placement.Update{Complete: true,
-		Copies: []*placement.Copy{{Copy: at("n"), State: placement.Copy_LOADING},
-			{Copy: &placement.CopyKey{Key: &placement.ModelKey{Pool: "nowhere"}}}}}, now)
+	n, ok := h.receive(&placement.Update{
+		Complete: true,
+		Copies: []*placement.Copy{
+			{Copy: at("n"), State: placement.Copy_LOADING},
+			{Copy: &placement.CopyKey{Key: &placement.ModelKey{Pool: "nowhere"}}},
+		},
+	}, now)
 	want := newNews()
 	want.All, want.Endpoints = true, map[string]bool{"a": true}
 	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = endpointstate.Loaded, endpointstate.Loading
@@ -46,8 +52,11 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 		Copies:     []*placement.Copy{{Copy: at("m"), State: placement.Copy_UNLOADING}, {Copy: at("n")}},
 		Failures:   []*placement.Failure{{Key: key("n"), Reason: "load_failed"}},
 		Registered: []*placement.Registered{{Key: key("o")}, {Key: key("p"), Gone: true}},
-		Leaving: []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(200))},
-			{Endpoint: "b", Terminating: true, MigratesMs: new(uint64(3000))}, {Endpoint: "c"}},
+		Leaving: []*placement.Leaving{
+			{Endpoint: "a", StoppingMs: new(uint64(200))},
+			{Endpoint: "b", Terminating: true, MigratesMs: new(uint64(3000))},
+			{Endpoint: "c"},
+		},
 		Runtimes: []*placement.Runtime{{Endpoint: "a", Methods: []string{"a.S/One 1", "*"}}, {Endpoint: "b"}},
 		Vmodels: []*placement.VModel{
 			{Key: key("v"), Active: "m", Canary: "n", Percent: 10},
@@ -73,7 +82,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 
 // An Update that contains only backlogs and learned profiles of others needs no acknowledgement of
 // its own; any other Update does.
-func TestWhatIsOfOthersAlone(t *testing.T) {
+func TestUpdatesWithoutAcknowledgement(t *testing.T) {
 	backlogs := []*placement.Backlog{{Endpoint: "a"}}
 	for u, want := range map[*placement.Update]bool{
 		{}:                                      false,
@@ -98,7 +107,7 @@ func TestWhatIsOfOthersAlone(t *testing.T) {
 
 // A change of why an endpoint is about to stop is reported once, and also once if it stays after
 // all.
-func TestEndpointsThatAreAboutToEndAreToldOnce(t *testing.T) {
+func TestLeavingEndpointsAreReportedOnce(t *testing.T) {
 	now := time.Now()
 	tell := newReporter()
 	stops := func(ago time.Duration) endpointstate.Leaving { return endpointstate.Leaving{Stopping: now.Add(-ago)} }
@@ -109,8 +118,10 @@ func TestEndpointsThatAreAboutToEndAreToldOnce(t *testing.T) {
 		{map[string]endpointstate.Leaving{"a": stops(time.Second)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(1000))}}},
 		{map[string]endpointstate.Leaving{"a": stops(time.Second)}, nil},
 		{map[string]endpointstate.Leaving{"a": stops(0)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(0))}}},
-		{map[string]endpointstate.Leaving{"a": {Terminating: true, Migrates: now.Add(time.Second)}},
-			[]*placement.Leaving{{Endpoint: "a", Terminating: true, MigratesMs: new(uint64(1000))}}},
+		{
+			map[string]endpointstate.Leaving{"a": {Terminating: true, Migrates: now.Add(time.Second)}},
+			[]*placement.Leaving{{Endpoint: "a", Terminating: true, MigratesMs: new(uint64(1000))}},
+		},
 		{map[string]endpointstate.Leaving{"a": {Terminating: true}}, []*placement.Leaving{{Endpoint: "a", Terminating: true}}},
 		{nil, []*placement.Leaving{{Endpoint: "a"}}},
 		{nil, nil},

@@ -168,7 +168,8 @@ func wireBacklog(to *placement.Backlog, b endpointstate.Backlog, now time.Time) 
 // usage returns the report of the use of models. Full are the requests that waited for copies at
 // their concurrency limit.
 func usage(used map[objects.ModelKey]endpointstate.ModelUse, full map[objects.ModelKey]int, passed time.Duration,
-	now time.Time) []*placement.Usage {
+	now time.Time,
+) []*placement.Usage {
 	var out []*placement.Usage
 	for k, u := range used {
 		out = append(out, &placement.Usage{

@@ -17,16 +17,20 @@ import (
 
 // A backlog is reported again if it differs from what the last report implies by now, and when its
 // endpoint is gone.
-func TestWhatRequestsAskIsToldWhenItChanges(t *testing.T) {
+func TestBacklogIsReportedWhenItChanges(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	tell := newReporter()
 	at := func(endpoint string, requests int64, through time.Duration) endpointstate.Backlog {
-		return endpointstate.Backlog{Endpoint: endpoint, Requests: requests, Through: start.Add(through).UnixNano(), Beside: 2, Urgency: 3,
-			Tokens: 4}
+		return endpointstate.Backlog{
+			Endpoint: endpoint, Requests: requests, Through: start.Add(through).UnixNano(), Beside: 2, Urgency: 3,
+			Tokens: 4,
+		}
 	}
 	wire := func(endpoint string, requests uint32, left time.Duration) *placement.Backlog {
-		return &placement.Backlog{Endpoint: endpoint, Requests: requests, PrefillUs: uint64(left.Microseconds()), BesidePs: 2, Urgency: 3,
-			Tokens: 4}
+		return &placement.Backlog{
+			Endpoint: endpoint, Requests: requests, PrefillUs: uint64(left.Microseconds()), BesidePs: 2, Urgency: 3,
+			Tokens: 4,
+		}
 	}
 	for i, c := range []struct {
 		now  time.Duration
@@ -35,10 +39,16 @@ func TestWhatRequestsAskIsToldWhenItChanges(t *testing.T) {
 	}{
 		{0, []endpointstate.Backlog{at("a", 1, time.Second), {Endpoint: "b"}}, []*placement.Backlog{wire("a", 1, time.Second)}},
 		{500 * time.Millisecond, []endpointstate.Backlog{at("a", 1, time.Second), {Endpoint: "b"}}, nil},
-		{500 * time.Millisecond, []endpointstate.Backlog{at("a", 1, 1004*time.Millisecond), at("b", 1, 0)},
-			[]*placement.Backlog{wire("b", 1, 0)}},
-		{500 * time.Millisecond, []endpointstate.Backlog{at("a", 1, 1008*time.Millisecond), at("b", 1, 0)},
-			[]*placement.Backlog{wire("a", 1, 508*time.Millisecond)}},
+		{
+			500 * time.Millisecond,
+			[]endpointstate.Backlog{at("a", 1, 1004*time.Millisecond), at("b", 1, 0)},
+			[]*placement.Backlog{wire("b", 1, 0)},
+		},
+		{
+			500 * time.Millisecond,
+			[]endpointstate.Backlog{at("a", 1, 1008*time.Millisecond), at("b", 1, 0)},
+			[]*placement.Backlog{wire("a", 1, 508*time.Millisecond)},
+		},
 		{2 * time.Second, []endpointstate.Backlog{at("a", 1, 1500*time.Millisecond), at("b", 1, 1900*time.Millisecond)}, nil},
 		{2 * time.Second, []endpointstate.Backlog{at("b", 1, 0)}, []*placement.Backlog{{Endpoint: "a"}}},
 		{2 * time.Second, []endpointstate.Backlog{{Endpoint: "a"}, {Endpoint: "b"}}, []*placement.Backlog{{Endpoint: "b"}}},
@@ -63,14 +73,16 @@ func TestWhatRequestsAskIsToldWhenItChanges(t *testing.T) {
 }
 
 // The waiting time of a model's requests is reported with its use, or alone if none began.
-func TestWhatWaitedIsToldWithUse(t *testing.T) {
+func TestWaitingTimeIsReportedWithUse(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	key := func(id string) objects.ModelKey {
 		return objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "p"}, ID: id}
 	}
 	got := usage(
-		map[objects.ModelKey]endpointstate.ModelUse{key("both"): {Requests: 3, Last: now.Add(-time.Second)},
-			key("used"): {Requests: 1, Last: now}},
+		map[objects.ModelKey]endpointstate.ModelUse{
+			key("both"): {Requests: 3, Last: now.Add(-time.Second)},
+			key("used"): {Requests: 1, Last: now},
+		},
 		map[objects.ModelKey]int{key("both"): 2, key("waits"): 5}, 1500*time.Millisecond, now,
 	)
 	slices.SortFunc(got, func(a, b *placement.Usage) int { return strings.Compare(a.GetKey().GetModel(), b.GetKey().GetModel()) })

@@ -29,7 +29,7 @@ func hashed(seed uint64, spans ...[]byte) []uint64 {
 
 // Hashes are the same in every process, on every machine and in every version, because several
 // extprocs may exchange them.
-func TestBlocksAreForEver(t *testing.T) {
+func TestHashesNeverChange(t *testing.T) {
 	h := new(prefix.Hasher)
 	h.Begin(prefix.Scope{Pool: "default/pool", Model: "llama", Adapter: "sql", Salt: "salt"}.Seed())
 	for i := range 1000 {
@@ -45,7 +45,7 @@ func TestBlocksAreForEver(t *testing.T) {
 }
 
 // However a prompt is cut into spans, its blocks are the same.
-func TestSpansMakeNoDifference(t *testing.T) {
+func TestHashesDoNotDependOnSpans(t *testing.T) {
 	prompt := text(5000)
 	want := hashed(3, prompt)
 	if len(want) != 5000/prefix.BlockBytes {
@@ -143,7 +143,7 @@ func TestMark(t *testing.T) {
 }
 
 // Bytes beyond the last block are counted but not hashed.
-func TestLongPromptsAreCut(t *testing.T) {
+func TestLongPromptsAreTruncated(t *testing.T) {
 	const most = prefix.MaxBlocks * prefix.BlockBytes
 	prompt := text(most + 3000)
 	want := hashed(3, prompt[:most])

@@ -143,7 +143,7 @@ func walk(t *testing.T, endpoints, size, steps int, draw func(n int) int) {
 
 // An Index does the same as the naive one: with few endpoints, with many, and with far too little
 // room.
-func TestAnIndexDoesAsItsWordsSay(t *testing.T) {
+func TestIndexMatchesTheNaiveOne(t *testing.T) {
 	for _, c := range []struct{ endpoints, size, steps int }{
 		{1, 5, 2000},
 		{3, 10, 4000},
@@ -176,7 +176,7 @@ func FuzzIndex(f *testing.F) {
 
 // What remains of each prompt that an endpoint was sent is a prefix: if a block is there, so are
 // all blocks before it.
-func TestBeginningsStay(t *testing.T) {
+func TestPrefixesStayComplete(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	x := prefix.New(64 * 60)
 	var sent [][]uint64
@@ -239,7 +239,7 @@ func TestCached(t *testing.T) {
 }
 
 // A hot prefix on 1,000 endpoints costs no allocation, and other prompts do not evict it.
-func TestAHotBeginning(t *testing.T) {
+func TestHotPrefix(t *testing.T) {
 	x := prefix.New(prefix.DefaultBytes)
 	hot := prompt(slices.Repeat([]byte{1}, 20)...)
 	for e := range 1000 {
@@ -265,7 +265,7 @@ func TestAHotBeginning(t *testing.T) {
 
 // Prompts that never repeat use no more than the index's memory limit, and the latest of them are
 // there.
-func TestMillionsOfPromptsCostBoundedMemory(t *testing.T) {
+func TestIndexMemoryIsBounded(t *testing.T) {
 	const most = 16 << 20
 	live := func() int64 {
 		runtime.GC()

@@ -97,14 +97,18 @@ func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage 
 		defer s.mu.Unlock()
 		s.refused = append(s.refused, fmt.Sprint(status, " ", code))
 	}
-	server := relay.New(relay.Config{Folder: folder, Tokens: s.tokens, Fleet: s.fleet, Replied: replied,
-		Log: slog.New(slog.DiscardHandler)})
+	server := relay.New(relay.Config{
+		Folder: folder, Tokens: s.tokens, Fleet: s.fleet, Replied: replied,
+		Log: slog.New(slog.DiscardHandler),
+	})
 	go func() { s.ended <- server.Serve(ctx, l, 10*time.Second) }()
 	t.Cleanup(cancel)
-	s.client = &http.Client{Transport: &http.Transport{Protocols: h2c(),
+	s.client = &http.Client{Transport: &http.Transport{
+		Protocols: h2c(),
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		}}}
+		},
+	}}
 	return s
 }
 
@@ -119,7 +123,7 @@ func newTokens(t *testing.T, file string) *relaytoken.Sealer {
 
 // A process that takes over decrypts the tokens of the one before. The key is readable for nobody
 // else.
-func TestProcessesThatTakeOverShareAKey(t *testing.T) {
+func TestTakeOverSharesTheKey(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	file := filepath.Join(folder, "k")
 	all := make([]*relaytoken.Sealer, 8)
@@ -179,14 +183,18 @@ func fleetOf(t *testing.T, endpoints []string) *fleet.Fleet {
 	set := objects.Set{Pools: []pool.InferencePool{p}, Lists: []objects.List{{EndpointList: list, Loopback: true}}}
 	f := fleet.New(fleet.Config{Placed: true})
 	f.SetWorld(objects.Build(set))
-	news := endpointstate.PlacementUpdate{All: true, Endpoints: make(map[string]bool),
-		Copies: make(map[endpointstate.CopyKey]endpointstate.CopyState)}
+	news := endpointstate.PlacementUpdate{
+		All: true, Endpoints: make(map[string]bool),
+		Copies: make(map[endpointstate.CopyKey]endpointstate.CopyState),
+	}
 	for _, e := range endpoints {
 		f.Scrape(e).Succeeded(engine.Load{})
 		f.SetModels(e, engine.Models{Unlisted: true})
 		news.Endpoints[e] = true
-		news.Copies[endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: target.Target.Pool, ID: "m"},
-			Endpoint: e}] = endpointstate.Loaded
+		news.Copies[endpointstate.CopyKey{
+			ModelKey: objects.ModelKey{Pool: target.Target.Pool, ID: "m"},
+			Endpoint: e,
+		}] = endpointstate.Loaded
 	}
 	f.ApplyPlacement(news)
 	return f
@@ -213,8 +221,10 @@ func (s *stage) ask(e relaytoken.Request, header http.Header, body string) (*htt
 		header = http.Header{"Content-Type": {"application/grpc"}}
 	}
 	header.Set("X-Headgate-Relay-Token", s.tokens.Seal(e))
-	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "gateway", Path: "/my.Service/Run",
-		RawQuery: "a=1;b&c=%zz"}, Header: header, Body: io.NopCloser(strings.NewReader(body))}
+	r := &http.Request{Method: http.MethodPost, URL: &url.URL{
+		Scheme: "http", Host: "gateway", Path: "/my.Service/Run",
+		RawQuery: "a=1;b&c=%zz",
+	}, Header: header, Body: io.NopCloser(strings.NewReader(body))}
 	response, err := s.client.Do(r.WithContext(s.t.Context()))
 	if err != nil {
 		s.t.Fatal(err)
@@ -229,7 +239,7 @@ func (s *stage) ask(e relaytoken.Request, header http.Header, body string) (*htt
 
 // A call without a message ends with its headers: gRPC clients take an empty end after them for a
 // server error. A message is forwarded at once.
-func TestCallsWithoutAMessageEndWithTheirHeaders(t *testing.T) {
+func TestCallWithoutAMessage(t *testing.T) {
 	more := make(chan struct{})
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Streams") == "" {
@@ -382,7 +392,7 @@ func ends(w http.ResponseWriter, code, words string) {
 // nothing listens, the model is missing, or the engine is stopping. The request is unchanged except
 // for its token, which forbids another round. The response is forwarded unchanged, and Envoy does
 // not retry it.
-func TestARequestIsSentOnceMore(t *testing.T) {
+func TestRequestIsRepeated(t *testing.T) {
 	alive, dead, lacking, stopping := listening(t), listening(t), listening(t), listening(t)
 	var s *stage
 	var copies []string
@@ -396,8 +406,10 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	if all := s.copies(); len(all) != 4 {
 		t.Fatalf("the copies are %v", all)
 	}
-	place := pick.Decision{Endpoint: &s.fleet.View().Snapshot.Pools["ns/pool"].Endpoints[0],
-		Copy: &s.fleet.View().Snapshot.Pools["ns/pool"].Copies["m"][0]}
+	place := pick.Decision{
+		Endpoint: &s.fleet.View().Snapshot.Pools["ns/pool"].Endpoints[0],
+		Copy:     &s.fleet.View().Snapshot.Pools["ns/pool"].Copies["m"][0],
+	}
 	s.fleet.Keep("decision", s.fleet.Begin(place))
 	if fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status {
 		return state.Endpoints(s.fleet.Now())
@@ -407,8 +419,10 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	// Each endpoint serves at another port. Nothing listens at the port of the endpoint that lacks
 	// the model, because the relay does not dial it.
 	at := map[string]string{alive: listening(t), dead: silent(t), lacking: silent(t), stopping: listening(t)}
-	e := relaytoken.Request{Kind: relaytoken.Again, ID: "decision", SentAt: time.Now().UnixNano(), Listener: "l",
-		Given: objects.Name{Name: "given"}, Models: []relaytoken.Model{target}}
+	e := relaytoken.Request{
+		Kind: relaytoken.Again, ID: "decision", SentAt: time.Now().UnixNano(), Listener: "l",
+		Given: objects.Name{Name: "given"}, Models: []relaytoken.Model{target},
+	}
 	for _, endpoint := range []string{alive, dead, lacking, stopping} {
 		e.Tried = append(e.Tried, relaytoken.Copy{Endpoint: endpoint, At: at[endpoint], Model: "m"})
 	}
@@ -451,12 +465,14 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 
 // If an engine loads the model after the request was sent, it does not count as lacking it: its
 // response is older than the load.
-func TestACopyThatWasLoadedSinceIsThere(t *testing.T) {
+func TestCopyLoadedMeanwhileExists(t *testing.T) {
 	at := listening(t)
 	sent := time.Now()
 	s := newStage(t, []string{at}, func(w http.ResponseWriter, _ *http.Request) { ok(w, "answer") })
-	e := relaytoken.Request{Kind: relaytoken.Again, SentAt: sent.UnixNano(), Models: []relaytoken.Model{target},
-		Tried: []relaytoken.Copy{{Endpoint: at, At: at, Model: "m"}}}
+	e := relaytoken.Request{
+		Kind: relaytoken.Again, SentAt: sent.UnixNano(), Models: []relaytoken.Model{target},
+		Tried: []relaytoken.Copy{{Endpoint: at, At: at, Model: "m"}},
+	}
 	missing := http.Header{"Content-Type": {"application/grpc"}, "X-Gateway-Missing": {at}}
 	for _, want := range []int{1, 0} {
 		if _, body := s.ask(e, missing, frame("question")); body != frame("answer") {
@@ -470,14 +486,16 @@ func TestACopyThatWasLoadedSinceIsThere(t *testing.T) {
 }
 
 // If a client leaves during the dials, the relay reports nothing about the copies.
-func TestAClientThatLeavesIsNoFaultOfACopy(t *testing.T) {
+func TestCancelledRequestIsNoFailureOfACopy(t *testing.T) {
 	alive := listening(t)
 	s := newStage(t, []string{alive}, func(http.ResponseWriter, *http.Request) {})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	r := httptest.NewRequestWithContext(gone, http.MethodPost, "/my.Service/Run", nil)
-	r.Header = http.Header{"X-Headgate-Relay-Token": {s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back,
-		Models: []relaytoken.Model{target}, Tried: []relaytoken.Copy{{Endpoint: alive, At: alive, Model: "m"}}})}}
+	r.Header = http.Header{"X-Headgate-Relay-Token": {s.tokens.Seal(relaytoken.Request{
+		Kind: relaytoken.Again, Back: s.back,
+		Models: []relaytoken.Model{target}, Tried: []relaytoken.Copy{{Endpoint: alive, At: alive, Model: "m"}},
+	})}}
 	relay.New(relay.Config{Tokens: s.tokens, Fleet: s.fleet, Log: slog.New(slog.DiscardHandler)}).ServeHTTP(httptest.NewRecorder(), r)
 	if fmt.Sprint(s.copies()) != fmt.Sprint([]string{alive}) {
 		t.Errorf("the copies are %v", s.copies())
@@ -485,7 +503,7 @@ func TestAClientThatLeavesIsNoFaultOfACopy(t *testing.T) {
 }
 
 // A response in pieces is forwarded piece by piece.
-func TestAnswersComeAsTheyAreMade(t *testing.T) {
+func TestResponseIsStreamed(t *testing.T) {
 	seen := make(chan struct{})
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -498,8 +516,10 @@ func TestAnswersComeAsTheyAreMade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back,
-		Models: []relaytoken.Model{target}}))
+	r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{
+		Kind: relaytoken.Again, Back: s.back,
+		Models: []relaytoken.Model{target},
+	}))
 	response, err := s.client.Do(r)
 	if err != nil {
 		t.Fatal(err)
@@ -516,27 +536,39 @@ func TestAnswersComeAsTheyAreMade(t *testing.T) {
 }
 
 // Errors have the format of the protocol, and are marked as final.
-func TestWhatTheInnerServerCannotDo(t *testing.T) {
+func TestRelayErrors(t *testing.T) {
 	s := newStage(t, []string{listening(t)}, func(http.ResponseWriter, *http.Request) { t.Error("a request comes through Envoy") })
 	gone := relaytoken.Request{Kind: relaytoken.Again, Models: []relaytoken.Model{target}}
 	for _, c := range []struct {
 		what, contentType, sealed, want string
 	}{
-		{"a call of another process", "application/grpc", newTokens(t, "").Seal(gone),
-			`200 14 The gateway restarted while it handled the request. Try again. ""`},
-		{"a request without a relay token", "application/json", "",
-			`503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
-		{"a call that was sent already", "application/grpc",
+		{
+			"a call of another process", "application/grpc", newTokens(t, "").Seal(gone),
+			`200 14 The gateway restarted while it handled the request. Try again. ""`,
+		},
+		{
+			"a request without a relay token", "application/json", "",
+			`503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`,
+		},
+		{
+			"a call that was sent already", "application/grpc",
 			s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Sent, Back: s.back, Models: []relaytoken.Model{target}}),
-			`200 14 The gateway restarted while it handled the request. Try again. ""`},
-		{"an Envoy that does not exist", "application/grpc",
+			`200 14 The gateway restarted while it handled the request. Try again. ""`,
+		},
+		{
+			"an Envoy that does not exist", "application/grpc",
 			s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back + "x", Models: []relaytoken.Model{target}}),
-			`200 14 No endpoint could be reached. Try again. ""`},
-		{"several for one", "application/grpc", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Several, Back: s.back + "x",
-			Models: []relaytoken.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
-		{"several that are no call", "application/json",
+			`200 14 No endpoint could be reached. Try again. ""`,
+		},
+		{"several for one", "application/grpc", s.tokens.Seal(relaytoken.Request{
+			Kind: relaytoken.Several, Back: s.back + "x",
+			Models: []relaytoken.Model{target},
+		}), `200 14 No endpoint could be reached. Try again. ""`},
+		{
+			"several that are no call", "application/json",
 			s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Several, Back: s.back, Models: []relaytoken.Model{target}}),
-			`503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
+			`503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`,
+		},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/a", strings.NewReader("{}"))
 		if err != nil {
@@ -563,7 +595,7 @@ func TestWhatTheInnerServerCannotDo(t *testing.T) {
 
 // A call for several models goes to each, at most four at a time. The responses are joined in the
 // order of the call, with all metadata.
-func TestACallForSeveralModels(t *testing.T) {
+func TestCallForSeveralModels(t *testing.T) {
 	var mu sync.Mutex
 	now, most := 0, 0
 	full := make(chan struct{})
@@ -710,7 +742,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 }
 
 // Requests in flight are answered when the server stops.
-func TestTheInnerServerEndsAfterItsRequests(t *testing.T) {
+func TestRelayStopsAfterItsRequests(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, _ *http.Request) {
 		close(begun)
@@ -739,7 +771,7 @@ func TestTheInnerServerEndsAfterItsRequests(t *testing.T) {
 }
 
 // A ModelMesh client with the token reaches control, with its request unchanged. Others do not.
-func TestClientsOfModelMeshGetToControl(t *testing.T) {
+func TestModelMeshClientsReachControl(t *testing.T) {
 	folder := t.TempDir()
 	got := make(chan *http.Request, 1)
 	control := &http.Server{Protocols: h2c(), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -777,8 +809,10 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 			path = "/placement.Placement/Talk"
 		}
 		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(frame("question")))
-		r.Header = http.Header{"Content-Type": {"application/grpc"},
-			"X-Headgate-Relay-Token": {tokens.Seal(relaytoken.Request{Kind: relaytoken.Manage})}, "Te": {"trailers"}}
+		r.Header = http.Header{
+			"Content-Type":           {"application/grpc"},
+			"X-Headgate-Relay-Token": {tokens.Seal(relaytoken.Request{Kind: relaytoken.Manage})}, "Te": {"trailers"},
+		}
 		if c.authorization != "" {
 			r.Header.Set("Authorization", c.authorization)
 		}
@@ -839,26 +873,62 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	}{
 		{"inference", "POST", "/v2/models/m/infer", infer, nil, 200, answer, "ModelInfer"},
 		{"of a version", "POST", "/v2/models/m/versions/3/infer", infer, nil, 200, answer, "ModelInfer"},
-		{"an unchanged body", "POST", "/v2/models/m/infer", infer, map[string]string{"Content-Encoding": "Identity"}, 200, answer,
-			"ModelInfer"},
-		{"a compressed body", "POST", "/v2/models/m/infer", zipped(infer), map[string]string{"Content-Encoding": "gzip"}, 200, answer,
-			"ModelInfer"},
-		{"a request for the model", "GET", "/v2/models/m", "", map[string]string{"X-Case": "metadata"}, 200,
-			`{"name":"e","versions":["1"],"platform":"","inputs":[],"outputs":[]}`, "ModelMetadata"},
-		{"an error of the model", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "fails"}, 400, `{"error":"bad shape"}`,
-			"ModelInfer"},
-		{"two messages", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "many"}, 500,
-			`{"error":"The model's answer has more than one message."}`, "ModelInfer"},
+		{
+			"an unchanged body", "POST", "/v2/models/m/infer", infer,
+			map[string]string{"Content-Encoding": "Identity"},
+			200, answer,
+			"ModelInfer",
+		},
+		{
+			"a compressed body", "POST", "/v2/models/m/infer", zipped(infer),
+			map[string]string{"Content-Encoding": "gzip"},
+			200, answer,
+			"ModelInfer",
+		},
+		{
+			"a request for the model", "GET", "/v2/models/m", "",
+			map[string]string{"X-Case": "metadata"},
+			200,
+			`{"name":"e","versions":["1"],"platform":"","inputs":[],"outputs":[]}`, "ModelMetadata",
+		},
+		{
+			"an error of the model", "POST", "/v2/models/m/infer", infer,
+			map[string]string{"X-Case": "fails"},
+			400, `{"error":"bad shape"}`,
+			"ModelInfer",
+		},
+		{
+			"two messages", "POST", "/v2/models/m/infer", infer,
+			map[string]string{"X-Case": "many"},
+			500,
+			`{"error":"The model's answer has more than one message."}`, "ModelInfer",
+		},
 		{"no JSON", "POST", "/v2/models/m/infer", "x", nil, 400, "", ""},
-		{"no gzip", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "gzip"}, 400,
-			`{"error":"The body is not valid in its content encoding."}`, ""},
-		{"gzip that is cut off", "POST", "/v2/models/m/infer", zipped(infer)[:40], map[string]string{"Content-Encoding": "gzip"}, 400,
-			`{"error":"The body is not valid in its content encoding."}`, ""},
-		{"another encoding", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "br"}, 400,
-			`{"error":"Send the body without a content encoding, or with gzip."}`, ""},
+		{
+			"no gzip", "POST", "/v2/models/m/infer", "x",
+			map[string]string{"Content-Encoding": "gzip"},
+			400,
+			`{"error":"The body is not valid in its content encoding."}`, "",
+		},
+		{
+			"gzip that is cut off", "POST", "/v2/models/m/infer", zipped(infer)[:40],
+			map[string]string{"Content-Encoding": "gzip"},
+			400,
+			`{"error":"The body is not valid in its content encoding."}`, "",
+		},
+		{
+			"another encoding", "POST", "/v2/models/m/infer", "x",
+			map[string]string{"Content-Encoding": "br"},
+			400,
+			`{"error":"Send the body without a content encoding, or with gzip."}`, "",
+		},
 		{"a stream", "POST", "/v2/models/m/infer_stream", infer, nil, 501, "", ""},
-		{"too much", "POST", "/v2/models/m/infer", strings.Repeat(zipped(strings.Repeat(" ", 1<<20)), 129), map[string]string{"Content-Encoding": "gzip"}, 429,
-			"", ""},
+		{
+			"too much", "POST", "/v2/models/m/infer", strings.Repeat(zipped(strings.Repeat(" ", 1<<20)), 129),
+			map[string]string{"Content-Encoding": "gzip"},
+			429,
+			"", "",
+		},
 	} {
 		s.got, s.bodies, s.opened = nil, nil, nil
 		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://gateway"+c.path, strings.NewReader(c.body))
@@ -869,8 +939,10 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 		r.Header.Set("X-Mine", "1")
 		r.Header.Set("Mm-Model-Id-Bin", "b3RoZXI")
 		r.Header.Set("Mm-Vmodel-Id", "other")
-		r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Transcode, Back: s.back,
-			Models: []relaytoken.Model{target}}))
+		r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{
+			Kind: relaytoken.Transcode, Back: s.back,
+			Models: []relaytoken.Model{target},
+		}))
 		for name, value := range c.header {
 			r.Header.Set(name, value)
 		}
@@ -916,8 +988,10 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Header.Set("Inference-Header-Content-Length", strconv.Itoa(len(inBinary)))
-	r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Transcode, Back: s.back,
-		Models: []relaytoken.Model{target}}))
+	r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{
+		Kind: relaytoken.Transcode, Back: s.back,
+		Models: []relaytoken.Model{target},
+	}))
 	response, err := s.client.Do(r)
 	if err != nil {
 		t.Fatal(err)
@@ -932,7 +1006,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 
 // A request for a stored response goes to one pool after the other until one has the response. Each
 // pool gets the whole request.
-func TestPoolsAreAskedInTurnForAStoredResponse(t *testing.T) {
+func TestPoolsAreSearchedForAStoredResponse(t *testing.T) {
 	for want, answers := range map[string][]int{
 		"200 answer 0": {200, 200, 200}, "200 answer 1": {400, 200, 200}, "200 answer 2": {404, 503, 200},
 		"404 answer 0": {404, 404, 404}, "503 answer 1": {404, 503, 404}, "403 answer 0": {403, 404, 503},

@@ -22,7 +22,7 @@ func aRoute(name string, spec v1alpha1.LLMRouteSpec) v1alpha1.LLMRoute {
 	return v1alpha1.LLMRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: spec}
 }
 
-func TestATargetCarriesWhatItsRouteSays(t *testing.T) {
+func TestTargetOfARoute(t *testing.T) {
 	objectives := []v1alpha1.Objective{{Type: v1alpha1.TimeToFirstToken}}
 	w := world(aRoute("sql", v1alpha1.LLMRouteSpec{
 		BackendRefs: []v1alpha1.BackendReference{{Name: "base"}},
@@ -61,7 +61,7 @@ func TestPoolsShareByWeight(t *testing.T) {
 }
 
 // The pool comes from the model's route, the gateway or the default, never from a guess.
-func TestWhichPoolARequestIsFor(t *testing.T) {
+func TestPoolOfARequest(t *testing.T) {
 	name := func(n string) objects.Name { return objects.Name{Namespace: "ns", Name: n} }
 	routed, open := pool.InferencePool{}, pool.InferencePool{}
 	routed.Namespace, routed.Name = "ns", "routed"
@@ -82,12 +82,24 @@ func TestWhichPoolARequestIsFor(t *testing.T) {
 		{"by its route", route.Ask{Model: "m"}, ours, nil},
 		{"its route before the default", route.Ask{Model: "m", Default: name("open")}, ours, nil},
 		{"its route within what the gateway asks for", route.Ask{Model: "m", Given: name("routed")}, ours, nil},
-		{"its route names another pool than the gateway's", route.Ask{Model: "m", Given: name("open")},
-			route.Target{Pool: name("open"), Open: true}, nil},
-		{"no route, the gateway's pool has none", route.Ask{Model: "x", Given: name("open"), Default: name("routed")},
-			route.Target{Pool: name("open"), Open: true}, nil},
-		{"no route, the gateway's pool has some", route.Ask{Model: "x", Given: name("routed"), Default: name("open")}, route.Target{},
-			route.ErrUnknownModel},
+		{
+			"its route names another pool than the gateway's",
+			route.Ask{Model: "m", Given: name("open")},
+			route.Target{Pool: name("open"), Open: true},
+			nil,
+		},
+		{
+			"no route, the gateway's pool has none",
+			route.Ask{Model: "x", Given: name("open"), Default: name("routed")},
+			route.Target{Pool: name("open"), Open: true},
+			nil,
+		},
+		{
+			"no route, the gateway's pool has some",
+			route.Ask{Model: "x", Given: name("routed"), Default: name("open")},
+			route.Target{},
+			route.ErrUnknownModel,
+		},
 		{"no route, a default", route.Ask{Model: "x", Default: name("open")}, route.Target{Pool: name("open"), Open: true}, nil},
 		{"no route, no default", route.Ask{Model: "x"}, route.Target{}, route.ErrUnknownModel},
 		{"no model, the gateway's pool", route.Ask{Given: name("routed")}, route.Target{Pool: name("routed"), Open: true}, nil},

@@ -41,8 +41,10 @@ func world(addresses ...string) *objects.World {
 		p.Spec.Selector.MatchLabels = app
 		p.Spec.TargetPorts = []pool.Port{{Number: int32(at.Port())}}
 		s.Pools = append(s.Pools, p)
-		s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: fmt.Sprint("pod", i)}, IP: at.Addr(), Ready: true,
-			Labels: app})
+		s.Pods = append(s.Pods, objects.Pod{
+			Name: objects.Name{Namespace: "ns", Name: fmt.Sprint("pod", i)}, IP: at.Addr(), Ready: true,
+			Labels: app,
+		})
 	}
 	return objects.Build(s)
 }
@@ -174,7 +176,7 @@ func TestLoadsEveryIntervalModelsSlower(t *testing.T) {
 
 // If a response suggests that an engine lacks a model, its list is read at once, but at most every
 // 20 ms.
-func TestModelsAreReadAtOnceWhereSomethingSaysThatTheyAreOthers(t *testing.T) {
+func TestModelListIsReadAtOnceAfterAHint(t *testing.T) {
 	run(t, func(f *fleet.Fleet, s *scrape.Scraper, e *engines) {
 		after(1500 * time.Millisecond)
 		before := e.count(one + "/v1/models")
@@ -204,7 +206,7 @@ func TestModelsAreReadAtOnceWhereSomethingSaysThatTheyAreOthers(t *testing.T) {
 	}, one)
 }
 
-func TestEndpointsAreLookedAtInTheirOwnPhases(t *testing.T) {
+func TestScrapesAreSpreadOverTheInterval(t *testing.T) {
 	var addresses []string
 	for i := range 100 {
 		addresses = append(addresses, fmt.Sprintf("10.0.1.%d:8000", i))
@@ -230,7 +232,7 @@ func TestEndpointsAreLookedAtInTheirOwnPhases(t *testing.T) {
 
 // A connection that is refused, reset or closed without an answer means that no engine serves
 // there.
-func TestAClosedConnectionPutsTheEndpointOut(t *testing.T) {
+func TestClosedConnectionPutsTheEndpointOut(t *testing.T) {
 	for _, err := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, io.EOF} {
 		run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
 			after(interval)
@@ -243,7 +245,7 @@ func TestAClosedConnectionPutsTheEndpointOut(t *testing.T) {
 	}
 }
 
-func TestARefusedLookPutsTheEndpointOutAndAGoodOneBack(t *testing.T) {
+func TestRefusedScrapePutsTheEndpointOut(t *testing.T) {
 	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
 		after(interval)
 		e.set(down)
@@ -267,7 +269,7 @@ func TestARefusedLookPutsTheEndpointOutAndAGoodOneBack(t *testing.T) {
 	}, one)
 }
 
-func TestASilentEndpointBecomesStaleThenLost(t *testing.T) {
+func TestSilentEndpointBecomesStaleThenLost(t *testing.T) {
 	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
 		after(interval)
 		e.set(silent)
@@ -287,7 +289,7 @@ func TestASilentEndpointBecomesStaleThenLost(t *testing.T) {
 	}, one)
 }
 
-func TestWhatAnEngineAnswers(t *testing.T) {
+func TestAnswersOfAnEngine(t *testing.T) {
 	page := func(status int, metrics, list string) func(string, string) (int, string, error) {
 		return func(_, path string) (int, string, error) {
 			if path == "/v1/models" {
@@ -320,7 +322,7 @@ func TestWhatAnEngineAnswers(t *testing.T) {
 }
 
 // However scrapes fail, two seconds later the endpoint gets no requests while another is healthy.
-func TestAnEndpointWhoseLooksFailIsNotPickedWhileAnotherIsWell(t *testing.T) {
+func TestEndpointWithFailedScrapesIsNotPicked(t *testing.T) {
 	two := "10.0.0.2:8000"
 	for name, fails := range map[string]func(string, string) (int, string, error){
 		"silence":        silent,
@@ -345,7 +347,7 @@ func TestAnEndpointWhoseLooksFailIsNotPickedWhileAnotherIsWell(t *testing.T) {
 	}
 }
 
-func TestTargetsComeAndGo(t *testing.T) {
+func TestTargetsChange(t *testing.T) {
 	two := "10.0.0.2:8000"
 	run(t, func(_ *fleet.Fleet, s *scrape.Scraper, e *engines) {
 		after(time.Second)
@@ -406,7 +408,7 @@ func TestRedirectsStayAtTheEndpoint(t *testing.T) {
 
 // A model runtime has no metrics, and its port may speak any protocol. So a scrape can only check
 // that it accepts connections.
-func TestAModelRuntimeIsThereWhileItTakesConnections(t *testing.T) {
+func TestModelRuntimeIsCheckedByConnecting(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ func (s *search) asked(now *time.Time, n int, answer string) string {
 	return pages.String()
 }
 
-func TestPagesThatTellNothingAreAskedForEverMoreSeldom(t *testing.T) {
+func TestUselessPagesAreReadRarely(t *testing.T) {
 	s := search{pages: 3}
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := began
@@ -39,7 +39,7 @@ func TestPagesThatTellNothingAreAskedForEverMoreSeldom(t *testing.T) {
 	}
 }
 
-func TestASearchBeginsAnewWhenAnswersAreOthers(t *testing.T) {
+func TestSearchRestartsWhenAnswersChange(t *testing.T) {
 	for name, c := range map[string]struct {
 		pages int
 		tell  func(s *search, now time.Time) // applied after minutes without a load
@@ -71,7 +71,7 @@ func TestASearchBeginsAnewWhenAnswersAreOthers(t *testing.T) {
 
 // A page that had a load is kept while it is too busy to answer. If it is gone, the search starts
 // again, because the engine may be another one.
-func TestAPageThatToldALoadIsKept(t *testing.T) {
+func TestPageWithALoadIsKept(t *testing.T) {
 	s := search{pages: 2}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s.asked(&now, 1, "404")
@@ -90,7 +90,7 @@ func TestAPageThatToldALoadIsKept(t *testing.T) {
 }
 
 // The end of each round without a load is reported once, so that it can be logged.
-func TestTheEndOfARoundIsTold(t *testing.T) {
+func TestEndOfARoundIsReported(t *testing.T) {
 	for pages, want := range map[int]string{1: "true true true", 3: "false false true"} {
 		s := search{pages: pages}
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

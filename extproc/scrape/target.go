@@ -32,8 +32,10 @@ type Target struct {
 func Targets(w *objects.World) []Target {
 	all := make([]Target, len(w.Engines))
 	for i, e := range w.Engines {
-		all[i] = Target{Address: e.Address, Host: e.Host, Kind: e.Kind, Token: e.Token, TLS: e.TLS, H2C: e.H2C, Ports: e.Ports,
-			Incarnation: e.Incarnation}
+		all[i] = Target{
+			Address: e.Address, Host: e.Host, Kind: e.Kind, Token: e.Token, TLS: e.TLS, H2C: e.H2C, Ports: e.Ports,
+			Incarnation: e.Incarnation,
+		}
 	}
 	return all
 }

@@ -164,7 +164,7 @@ func TestScrapeEveryKindOfEngine(t *testing.T) {
 
 // Plain Triton has its metrics at another port, which says nothing about the port that serves. So
 // each scrape also checks that port.
-func TestAMetricsPortOfItsOwn(t *testing.T) {
+func TestSeparateMetricsPort(t *testing.T) {
 	const own, metrics = "10.0.0.1:8000", "10.0.0.1:8002"
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
@@ -176,8 +176,10 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 			return 404, `{"error":"Not Found"}`, nil
 		}
 		e := &engines{scrapes: make(map[string][]time.Time), answer: triton}
-		s := scrape.New(scrape.Config{Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler),
-			Transport: e})
+		s := scrape.New(scrape.Config{
+			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler),
+			Transport: e,
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var beside sync.WaitGroup
 		beside.Go(func() { _ = s.Run(ctx) })
@@ -228,7 +230,7 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 
 // A page that had a load is read again, also while the engine is too busy to answer. If the page is
 // gone, the search starts again.
-func TestThePageThatWorkedIsKept(t *testing.T) {
+func TestWorkingPageIsKept(t *testing.T) {
 	trtllm := func(status, elsewhere int) func(string, string) (int, string, error) {
 		return func(_, path string) (int, string, error) {
 			switch path {
@@ -293,7 +295,7 @@ func unknownEngine(list, page string) func(string, string) (int, string, error) 
 
 // An unknown engine is scraped for a load each time, but its other pages only seldom. When it may
 // have become another engine, all pages are read at once.
-func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
+func TestUnknownEngineIsScrapedRarely(t *testing.T) {
 	const page = "/prometheus/metrics"
 	for name, becomes := range map[string]func(s *scrape.Scraper, e *engines){
 		"it was away": func(_ *scrape.Scraper, e *engines) {
@@ -336,7 +338,7 @@ func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
 }
 
 // An engine without a list serves requests, but its models are unknown until it has a list again.
-func TestAnEngineWithoutAList(t *testing.T) {
+func TestEngineWithoutAList(t *testing.T) {
 	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
 		after(interval)
 		for _, status := range []int{404, 405, 501} {
@@ -361,7 +363,7 @@ func TestAnEngineWithoutAList(t *testing.T) {
 
 // A scrape sends the token that is in the file when the scrape begins. If the file is missing or
 // empty, the last token stays in use.
-func TestANewTokenIsInTheNextLook(t *testing.T) {
+func TestNewTokenIsUsedAtOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
 		t.Helper()
@@ -388,7 +390,10 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 		beside.Go(func() { _ = s.Run(ctx) })
 		s.SetTargets(targets(one))
 		for _, step := range []struct{ file, want string }{
-			{"", "Bearer first"}, {"second", "Bearer second"}, {" \n", "Bearer second"}, {"two words", "Bearer second"},
+			{"", "Bearer first"},
+			{"second", "Bearer second"},
+			{" \n", "Bearer second"},
+			{"two words", "Bearer second"},
 			{"third", "Bearer third"},
 		} {
 			if step.file != "" {
@@ -420,7 +425,7 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 }
 
 // A scrape sends the current token that its target refers to, and no other.
-func TestEachLookCarriesTheTokenOfItsTarget(t *testing.T) {
+func TestScrapeSendsItsTargetsToken(t *testing.T) {
 	tokens := engineclient.NewTokens(func() string { return "flag" })
 	set := func(ref, token string) {
 		t.Helper()
@@ -442,7 +447,10 @@ func TestEachLookCarriesTheTokenOfItsTarget(t *testing.T) {
 		var beside sync.WaitGroup
 		beside.Go(func() { _ = s.Run(ctx) })
 		for _, c := range []struct{ ref, want string }{
-			{"", "Bearer flag"}, {"a/s/token", "Bearer of-a"}, {"b/s/token", "Bearer of-b"}, {"b/s/other", ""},
+			{"", "Bearer flag"},
+			{"a/s/token", "Bearer of-a"},
+			{"b/s/token", "Bearer of-b"},
+			{"b/s/other", ""},
 			{"a/s/token", "Bearer of-a"},
 		} {
 			s.SetTargets([]scrape.Target{{Address: one, Token: c.ref}})
@@ -503,7 +511,7 @@ func selfMade(t *testing.T, names []string, ips ...net.IP) tls.Certificate {
 
 // A certificate must be for the configured name, or for the IP address if that is configured.
 // Redirects to the name stay at the address, and keep the token.
-func TestLooksOverTLS(t *testing.T) {
+func TestScrapesOverTLS(t *testing.T) {
 	certificate := selfMade(t, []string{"engines.test"})
 	var host atomic.Value // expected Host header
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -535,16 +543,30 @@ func TestLooksOverTLS(t *testing.T) {
 		fault      string
 	}{
 		{"by name", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, ""},
-		{"by another name", "other.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}},
-			"certificate is valid for engines.test, not other.test"},
-		{"by address", "127.0.0.1", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}},
-			"cannot validate certificate for 127.0.0.1"},
-		{"of an unknown authority", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{}, Tokens: secret}},
-			"unknown authority"},
-		{"unchecked", "127.0.0.1", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{InsecureSkipVerify: true},
-			Tokens: secret}}, ""},
-		{"without a token", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}}},
-			"it requires a token: set --engine-token-file"},
+		{
+			"by another name", "other.test",
+			scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}},
+			"certificate is valid for engines.test, not other.test",
+		},
+		{
+			"by address", "127.0.0.1",
+			scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}},
+			"cannot validate certificate for 127.0.0.1",
+		},
+		{
+			"of an unknown authority", "engines.test",
+			scrape.Config{Access: engineclient.Access{TLS: &tls.Config{}, Tokens: secret}},
+			"unknown authority",
+		},
+		{"unchecked", "127.0.0.1", scrape.Config{Access: engineclient.Access{
+			TLS:    &tls.Config{InsecureSkipVerify: true},
+			Tokens: secret,
+		}}, ""},
+		{
+			"without a token", "engines.test",
+			scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}}},
+			"it requires a token: set --engine-token-file",
+		},
 		{"without TLS", "engines.test", scrape.Config{Access: engineclient.Access{Tokens: secret}}, "the engine answers 400"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -563,7 +585,7 @@ func TestLooksOverTLS(t *testing.T) {
 }
 
 // A redirect may change neither the host nor the scheme.
-func TestARedirectDoesNotTakeTheTokenAway(t *testing.T) {
+func TestRedirectKeepsTheHost(t *testing.T) {
 	var stolen sync.Map
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		stolen.Store(r.Header.Get("Authorization"), true)
@@ -578,8 +600,10 @@ func TestARedirectDoesNotTakeTheTokenAway(t *testing.T) {
 		server.StartTLS()
 		defer server.Close()
 		address := server.Listener.Addr().String()
-		s := scrapeFor(t, scrape.Config{Access: engineclient.Access{TLS: &tls.Config{InsecureSkipVerify: true},
-			Tokens: engineclient.NewTokens(func() string { return "secret" })}}, plain(address), targets(address))
+		s := scrapeFor(t, scrape.Config{Access: engineclient.Access{
+			TLS:    &tls.Config{InsecureSkipVerify: true},
+			Tokens: engineclient.NewTokens(func() string { return "secret" }),
+		}}, plain(address), targets(address))
 		s.until("refused", func(_ endpointstate.Status, err error) bool {
 			return err != nil && strings.Contains(err.Error(), "redirected away from the endpoint")
 		})
@@ -600,12 +624,17 @@ func TestTargetsAreEachAddressOnce(t *testing.T) {
 	second.Lists[0].Labels, second.Lists[0].Spec.Engine = map[string]string{"app": "second"}, "sglang"
 	joined := set.Join(second)
 	joined.Hosts = set.Hosts
-	joined.Pods = []objects.Pod{{Name: objects.Name{Namespace: "default", Name: "pod"}, IP: netip.MustParseAddr("10.0.0.3"),
-		Labels: map[string]string{"app": "second"}, Containers: []string{"c1"}}}
+	joined.Pods = []objects.Pod{{
+		Name: objects.Name{Namespace: "default", Name: "pod"}, IP: netip.MustParseAddr("10.0.0.3"),
+		Labels: map[string]string{"app": "second"}, Containers: []string{"c1"},
+	}}
 	joined.Pools[1].Spec.TargetPorts = []pool.Port{{Number: 8000}}
 	got := scrape.Targets(objects.Build(joined))
-	want := []scrape.Target{{Address: "10.0.0.1:8000", Kind: engine.SGLang},
-		{Address: "10.0.0.2:8000", Host: "named.test", Kind: engine.SGLang}, {Address: "10.0.0.3:8000", Incarnation: "c1"}}
+	want := []scrape.Target{
+		{Address: "10.0.0.1:8000", Kind: engine.SGLang},
+		{Address: "10.0.0.2:8000", Host: "named.test", Kind: engine.SGLang},
+		{Address: "10.0.0.3:8000", Incarnation: "c1"},
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("targets are %+v, want %+v", got, want)
 	}

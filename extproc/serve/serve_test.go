@@ -21,7 +21,7 @@ import (
 	"github.com/headgate/headgate/extproc/stream"
 )
 
-func TestDrainingIsToldByHealthFirst(t *testing.T) {
+func TestHealthReportsDrainingFirst(t *testing.T) {
 	h := newHealth()
 	if got := h.status("readiness").GetStatus(); got != healthv1.HealthCheckResponse_SERVING {
 		t.Errorf("before: %v", got)
@@ -40,7 +40,7 @@ func TestDrainingIsToldByHealthFirst(t *testing.T) {
 }
 
 // TLS is used on all but loopback addresses, unless it is turned off.
-func TestWhereTLSIs(t *testing.T) {
+func TestTLSOfAddresses(t *testing.T) {
 	for _, c := range []struct {
 		secure, local bool
 	}{{true, true}, {true, false}, {false, false}} {
@@ -74,7 +74,7 @@ func TestWhereTLSIs(t *testing.T) {
 }
 
 // If one address cannot be opened, Run closes the others and returns the error at once.
-func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
+func TestRunServesAllAddressesOrNone(t *testing.T) {
 	taken, err := Listen("grpc-health-port", "127.0.0.1", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 }
 
 // If ctx ends before Run serves, Run returns no error. The address was already open.
-func TestAnEndAtTheStartIsNoFault(t *testing.T) {
+func TestEndAtTheStartIsNoFault(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 50 {

@@ -143,35 +143,53 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	raised := t.StaleAfter != nil && s.LostAfter == t.StaleAfter.Duration // For has raised Lost to Stale
 	lines := []Line{
 		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
-		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10),
+		{
+			"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10),
 			"prefer another endpoint once an endpoint has this many requests for the adapter", own.AdapterThreshold != nil,
-			"adapter-threshold"},
+			"adapter-threshold",
+		},
 		{"retry.attempts", strconv.Itoa(s.EndpointsPerRequest - 1), "other endpoints that the data plane may try", own.Retry != nil &&
 			own.Retry.Attempts != nil, "endpoints-per-request"},
-		{"retry.unavailable", strconv.FormatBool(!s.FinalUnavailable),
+		{
+			"retry.unavailable", strconv.FormatBool(!s.FinalUnavailable),
 			"whether the data plane tries another endpoint after UNAVAILABLE, or 503 without Retry-After", own.Retry != nil &&
-				own.Retry.Unavailable != nil, ""},
-		{"sessionAffinity", affinity, "header or cookie that names a session, whose requests prefer one endpoint",
-			own.SessionAffinity != nil, ""},
+				own.Retry.Unavailable != nil, "",
+		},
+		{
+			"sessionAffinity", affinity, "header or cookie that names a session, whose requests prefer one endpoint",
+			own.SessionAffinity != nil, "",
+		},
 		{"defaultModel", cmp.Or(s.DefaultModel, "none"), "model of requests that name none", own.DefaultModel != "", ""},
 		{"timeouts.request", request, "longest time of a whole request", t.Request != nil, ""},
 		{"timeouts.queue", s.QueueTimeout.String(), "longest wait for a model to be loaded", t.Queue != nil, "max-queue-time"},
-		{"timeouts.inFlight", s.InFlightTimeout.String(), "how long a request counts as in flight when nothing reports its end",
+		{
+			"timeouts.inFlight", s.InFlightTimeout.String(), "how long a request counts as in flight when nothing reports its end",
 			t.InFlight != nil,
-			"in-flight-timeout"},
-		{"timeouts.staleAfter", s.StaleAfter.String(), "silence after which an endpoint gets requests only if no other can serve them",
-			t.StaleAfter != nil, "stale-after"},
-		{"timeouts.lostAfter", s.LostAfter.String(), "silence after which an endpoint gets requests only if all are silent",
-			t.LostAfter != nil || raised, "lost-after"},
-		{"rpcConfigs", rpcs(own.RPCConfigs), "gRPC methods with a configured field for the model",
-			len(own.RPCConfigs) > 0, ""},
-		{"allowOtherRpcs", strconv.FormatBool(own.AllowOtherRPCs == nil || *own.AllowOtherRPCs),
-			"whether extproc forwards calls of methods that rpcConfigs does not name", own.AllowOtherRPCs != nil, ""},
+			"in-flight-timeout",
+		},
+		{
+			"timeouts.staleAfter", s.StaleAfter.String(), "silence after which an endpoint gets requests only if no other can serve them",
+			t.StaleAfter != nil, "stale-after",
+		},
+		{
+			"timeouts.lostAfter", s.LostAfter.String(), "silence after which an endpoint gets requests only if all are silent",
+			t.LostAfter != nil || raised, "lost-after",
+		},
+		{
+			"rpcConfigs", rpcs(own.RPCConfigs), "gRPC methods with a configured field for the model",
+			len(own.RPCConfigs) > 0, "",
+		},
+		{
+			"allowOtherRpcs", strconv.FormatBool(own.AllowOtherRPCs == nil || *own.AllowOtherRPCs),
+			"whether extproc forwards calls of methods that rpcConfigs does not name", own.AllowOtherRPCs != nil, "",
+		},
 		{"profile", timing, "service times of the pool's engines", own.Profile != nil, ""},
 	}
 	for _, class := range slices.Sorted(maps.Keys(p.Classes)) {
-		lines = append(lines, Line{"profile.classes[" + class + "]", named(p.Classes[class]),
-			"service times of engines on this accelerator", true, ""})
+		lines = append(lines, Line{
+			"profile.classes[" + class + "]", named(p.Classes[class]),
+			"service times of engines on this accelerator", true, "",
+		})
 	}
 	return append(lines, Line{
 		"predictions", s.predictions(p),

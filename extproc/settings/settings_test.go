@@ -24,17 +24,21 @@ func world() *objects.World {
 		PoolRef: v1alpha1.PoolReference{Name: "one"}, Policy: &policy, AdapterThreshold: &threshold,
 		Retry: &v1alpha1.Retry{Attempts: &attempts, Unavailable: new(false)}, DefaultModel: "org/m",
 		SessionAffinity: &v1alpha1.SessionAffinity{Cookie: "sid"},
-		Timeouts: &v1alpha1.PoolTimeouts{StaleAfter: &metav1.Duration{Duration: time.Minute},
-			Request: &metav1.Duration{Duration: time.Hour}, Queue: &metav1.Duration{Duration: 2 * time.Minute}},
+		Timeouts: &v1alpha1.PoolTimeouts{
+			StaleAfter: &metav1.Duration{Duration: time.Minute},
+			Request:    &metav1.Duration{Duration: time.Hour}, Queue: &metav1.Duration{Duration: 2 * time.Minute},
+		},
 		Profile:    &v1alpha1.PoolProfile{Hardware: "4xA100-80GB", Parameters: "70B"},
 		RPCConfigs: map[string]v1alpha1.RPCConfig{"d.E/F": {}, "a.B/C": {IDExtractionPath: []int32{1}}}, AllowOtherRPCs: new(false),
 	}
-	pools := []pool.InferencePool{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}},
-		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two"}}}
+	pools := []pool.InferencePool{
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two"}},
+	}
 	return objects.Build(objects.Set{Pools: pools, Settings: []v1alpha1.PoolSettings{own}})
 }
 
-func TestAPoolsOwnSettingsComeFirst(t *testing.T) {
+func TestPoolSettingsTakePrecedence(t *testing.T) {
 	flags := settings.Default()
 	flags.InFlightTimeout = time.Second
 	w := world()
@@ -65,7 +69,7 @@ func TestEveryPolicyHasItsRule(t *testing.T) {
 	}
 }
 
-func TestALineSaysWhoseItIs(t *testing.T) {
+func TestLinesNameTheirObjects(t *testing.T) {
 	flags := settings.Default()
 	flags.QueueTimeout = 2 * time.Minute // the same as in the PoolSettings
 	w := world()
@@ -131,10 +135,14 @@ func TestWhenPredictionsAreTrusted(t *testing.T) {
 		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": said}}, "trusted once"},
 		{objects.Pool{Endpoints: []objects.Endpoint{a}, Classes: map[string]*objects.Said{"a": said}}, "trusted until"},
 		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned, "b": said}}, "trusted until"},
-		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned, "b": pinned}},
-			"trusted: the profile is pinned"},
-		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned}, Profile: &profile.Profile{}},
-			"trusted until"},
+		{
+			objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned, "b": pinned}},
+			"trusted: the profile is pinned",
+		},
+		{
+			objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned}, Profile: &profile.Profile{}},
+			"trusted until",
+		},
 	} {
 		lines := settings.Default().Lines(&c.of)
 		last := lines[len(lines)-1]
@@ -152,7 +160,7 @@ func TestWhenPredictionsAreTrusted(t *testing.T) {
 }
 
 // A PoolSettings may name every policy of pick, and no other.
-func TestAPoolMayHaveEveryPolicy(t *testing.T) {
+func TestPoolMayHaveEveryPolicy(t *testing.T) {
 	var all []string
 	for rule := pick.Proposal; rule <= pick.Latency; rule++ {
 		all = append(all, rule.String())

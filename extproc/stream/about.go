@@ -52,7 +52,8 @@ func (c *call) answerCall(code string, message []byte) responses {
 	c.reply(200, code, nil)
 	streamed := func(r *extprocv3.StreamedImmediateResponse) *extprocv3.ProcessingResponse {
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_StreamedImmediateResponse{
-			StreamedImmediateResponse: r}}
+			StreamedImmediateResponse: r,
+		}}
 	}
 	headers := func(all ...string) *corev3.HeaderMap {
 		m := new(corev3.HeaderMap)

@@ -42,7 +42,7 @@ func asking(ctx context.Context, t *testing.T, client extprocv3.ExternalProcesso
 func answers(f *fleet.Fleet) { f.Answered(f.Question()) }
 
 // A model that control has registered a moment ago is served, and does not get 404.
-func TestAModelThatWasJustRegisteredIsServed(t *testing.T) {
+func TestModelThatWasJustRegisteredIsServed(t *testing.T) {
 	f, _, client := queueing(t, time.Minute, 10)
 	answers(f)
 	got := asking(t.Context(), t, client, "new")
@@ -61,7 +61,7 @@ func TestAModelThatWasJustRegisteredIsServed(t *testing.T) {
 
 // Unknown names get 404 once control has answered. Requests that arrive together share one
 // question.
-func TestInventedNamesAreOneQuestion(t *testing.T) {
+func TestUnknownNamesShareOneQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _, client := queueing(t, time.Minute, 10)
 		if text := <-asking(t.Context(), t, client, "invented"); !strings.Contains(text, "reply: 404") {
@@ -100,7 +100,7 @@ func TestInventedNamesAreOneQuestion(t *testing.T) {
 }
 
 // The body counts as buffered only while the request waits for control's answer.
-func TestBodiesOfRequestsThatAskControlAreCounted(t *testing.T) {
+func TestBodiesCountDuringAQuestion(t *testing.T) {
 	const body = `{"model":"invented"}`
 	synctest.Test(t, func(t *testing.T) {
 		f, _, server := queueingServer(t, time.Minute, 10)
@@ -139,7 +139,7 @@ func TestBodiesOfRequestsThatAskControlAreCounted(t *testing.T) {
 }
 
 // If control does not answer in time, the client is told to try again.
-func TestASilentControlLeavesAModelOpen(t *testing.T) {
+func TestSilentControlMeansTryAgain(t *testing.T) {
 	f, _, client := queueing(t, time.Minute, 10)
 	answers(f)
 	began := time.Now()

@@ -75,7 +75,7 @@ func (s *script) kept() (n int) {
 
 // Nothing keeps a body after the request was forwarded or answered: a response may take minutes,
 // and a body has up to 32 MiB.
-func TestAnOpenStreamKeepsNoBodyAlive(t *testing.T) {
+func TestOpenStreamKeepsNoBodyAlive(t *testing.T) {
 	const duplex = "headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED shown=FULL_DUPLEX_STREAMED"
 	for name, c := range map[string]struct {
 		lines  []string
@@ -86,18 +86,28 @@ func TestAnOpenStreamKeepsNoBodyAlive(t *testing.T) {
 		"buffered and renamed": {
 			[]string{"headers :method=POST :path=/v1/completions", `body {"model":"text-to-sql","prompt":"BIG"}`}, 2, "RequestBody",
 		},
-		"buffered and answered here": {[]string{"headers :method=POST :path=/v1/completions", `body {"model":"no","prompt":"BIG"}`}, 1,
-			"ImmediateResponse"},
+		"buffered and answered here": {
+			[]string{"headers :method=POST :path=/v1/completions", `body {"model":"no","prompt":"BIG"}`},
+			1,
+			"ImmediateResponse",
+		},
 		"its beginning": {
-			[]string{"headers :method=POST :path=/v1/completions mode=BUFFERED_PARTIAL", `chunk {"model":"llama","prompt":"BIG`}, 1,
+			[]string{"headers :method=POST :path=/v1/completions mode=BUFFERED_PARTIAL", `chunk {"model":"llama","prompt":"BIG`},
+			1,
 			"RequestBody",
 		},
-		"in chunks": {[]string{duplex, `chunk {"model":"llama",`, `body "prompt":"BIG"}`, "response :status=200"}, 2 + 17,
-			"ResponseHeaders"},
+		"in chunks": {
+			[]string{duplex, `chunk {"model":"llama",`, `body "prompt":"BIG"}`, "response :status=200"},
+			2 + 17,
+			"ResponseHeaders",
+		},
 		"in chunks and renamed": {[]string{duplex, `chunk {"model":"text-to-sql",`, `body "prompt":"BIG"}`, "response :status=200"}, 2 +
 			17, "ResponseHeaders"},
-		"in chunks and trailers": {[]string{duplex, `chunk {"model":"llama",`, `chunk "prompt":"BIG"}`, "trailers"}, 2 + 17,
-			"RequestTrailers"},
+		"in chunks and trailers": {
+			[]string{duplex, `chunk {"model":"llama",`, `chunk "prompt":"BIG"}`, "trailers"},
+			2 + 17,
+			"RequestTrailers",
+		},
 		"in chunks and answered here": {
 			[]string{duplex, `chunk {"model":"no",`, `body "prompt":"BIG"}`}, 2, "ImmediateResponse",
 		},
@@ -125,11 +135,15 @@ func TestAnOpenStreamKeepsNoBodyAlive(t *testing.T) {
 func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 	for name, c := range map[string]struct{ headers, news, told string }{
 		"buffered": {"headers :method=POST :path=/v1/completions", "loaded=nobody@" + address, "RequestBody"},
-		"in chunks": {"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED", "loaded=nobody@" + address,
-			"RequestBody"},
+		"in chunks": {
+			"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED", "loaded=nobody@" + address,
+			"RequestBody",
+		},
 		"buffered and failed": {"headers :method=POST :path=/v1/completions", "failed=nobody", "ImmediateResponse"},
-		"in chunks and failed": {"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED", "failed=nobody",
-			"ImmediateResponse"},
+		"in chunks and failed": {
+			"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED", "failed=nobody",
+			"ImmediateResponse",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var held *flow.Flow
@@ -160,8 +174,10 @@ func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 func play(t *testing.T, server *stream.Server, authority string, lines []string) *script {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &script{t: t, ctx: metadata.NewIncomingContext(ctx, metadata.Pairs(":authority", authority)), lines: lines,
-		idle: make(chan struct{})}
+	s := &script{
+		t: t, ctx: metadata.NewIncomingContext(ctx, metadata.Pairs(":authority", authority)), lines: lines,
+		idle: make(chan struct{}),
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

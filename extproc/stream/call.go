@@ -218,7 +218,8 @@ func (c *call) failCall(err error, now time.Time) responses {
 		wire.PickNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
 			wire.PickRefused: structpb.NewStringValue(strconv.Itoa(int(code))),
 			wire.PickWords:   structpb.NewStringValue(url.PathEscape(words)),
-		}))})
+		})),
+	})
 	return out
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // An error lists ten models. It reads at most a few hundred names, however many models there are.
-func TestTheListOfAnErrorIsBounded(t *testing.T) {
+func TestModelListInAnErrorIsBounded(t *testing.T) {
 	const many = 20_000
 	routed := func(s *objects.Set) {
 		for i := range many / 100 {

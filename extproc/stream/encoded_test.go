@@ -85,8 +85,10 @@ func TestDecodedBodiesAreLetGo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, line := range []string{"headers :method=POST :path=/v1/completions content-encoding=gzip",
-				inGzip(t, `{"model":"`+model+`"}`)} {
+			for _, line := range []string{
+				"headers :method=POST :path=/v1/completions content-encoding=gzip",
+				inGzip(t, `{"model":"`+model+`"}`),
+			} {
 				if err = s.Send(message(t, line)); err == nil {
 					_, err = s.Recv() // the decision, or the reply that makes the data plane wait
 				}
@@ -159,7 +161,7 @@ func TestWaitsForDecodersAreBounded(t *testing.T) {
 
 // Headgate's own Envoy shows no more of a response when extproc requests the body, because a mode
 // override replaces the whole mode.
-func TestAskingForABodyKeepsTheModesOfAnswers(t *testing.T) {
+func TestRequestingABodyKeepsResponseModes(t *testing.T) {
 	server, _ := newServer(t, newFleet(), func(*stream.Config) {})
 	x := server.ExchangeAt("", objects.Name{}, nil)
 	defer func() { x.End(time.Now()) }()

@@ -25,7 +25,7 @@ import (
 
 // A request is ended once, when its endpoint is vacant in two consecutive records without a byte in
 // between. Nothing of it is kept after the exchange.
-func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
+func TestRequestOnADeadEngineIsEnded(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
 	exchange, answer := openRequest(t, dialServer(t, server, stream.Own))
@@ -88,7 +88,7 @@ func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
 
 // An endpoint that was removed from the objects is not scraped. It is dialed when its requests are
 // recorded, one dial at a time. If it refuses connections, its silent requests end.
-func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
+func TestRequestAtARemovedEndpointIsEnded(t *testing.T) {
 	f := newFleet()
 	dials, dialed := make(chan error), make(chan string, 10)
 	server, _ := newServer(t, f, func(c *stream.Config) {
@@ -177,7 +177,7 @@ func await(t *testing.T, what string, holds func() bool) {
 
 // A request without an endpoint counts in a series of its pool and route, for alerts and
 // autoscalers.
-func TestRequestsThatFindNoEndpointAreCountedByPoolAndRoute(t *testing.T) {
+func TestRequestsWithoutAnEndpointAreCounted(t *testing.T) {
 	f := newFleet()
 	m := metrics.New(f)
 	m.SetWorld(f.View().World)
@@ -216,7 +216,7 @@ func series(m *metrics.Meter, prefix string) (all []string) {
 
 // A call that is refused before its response begins counts as a reply. If it is refused later, the
 // access log counts it with its final status.
-func TestARefusedCallIsCountedOnce(t *testing.T) {
+func TestRejectedCallIsCountedOnce(t *testing.T) {
 	for chunk, want := range map[string]int{"chunk": 1, "chunk @answered": 0} {
 		f := newFleet()
 		m := metrics.New(f)
@@ -240,7 +240,8 @@ func TestARefusedCallIsCountedOnce(t *testing.T) {
 
 // openRequest opens an exchange and sends it a request. It returns the exchange and its decision.
 func openRequest(t *testing.T, client extprocv3.ExternalProcessorClient) (exchange extprocv3.ExternalProcessor_ProcessClient,
-	decision *extprocv3.ProcessingResponse) {
+	decision *extprocv3.ProcessingResponse,
+) {
 	t.Helper()
 	exchange, err := client.Process(t.Context())
 	if err != nil {

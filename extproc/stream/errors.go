@@ -64,8 +64,10 @@ func invalidCall(status int, code, message string, call kserve.Code) *apiError {
 
 // unsupported returns a 415 error. accept lists the content codings that a body may have.
 func unsupported(accept, message string) *apiError {
-	return &apiError{status: http.StatusUnsupportedMediaType, Type: invalidRequest, Code: "unsupported_content_encoding", Message: message,
-		accept: accept}
+	return &apiError{
+		status: http.StatusUnsupportedMediaType, Type: invalidRequest, Code: "unsupported_content_encoding", Message: message,
+		accept: accept,
+	}
 }
 
 // unavailable returns a 503 error with Retry-After.
@@ -118,8 +120,10 @@ var (
 	errUnknownAnswer = invalid(http.StatusNotFound, "response_not_found", "", "The gateway has no such response.")
 	// errNotHeard is for a model that no object admits, while control or the engines of an open
 	// pool have not yet listed theirs.
-	errNotHeard = &apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model",
-		Message: "The gateway is not ready: it does not know yet whether it has a model %s. Try again.", retryAfter: retrySoon}
+	errNotHeard = &apiError{
+		status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model",
+		Message: "The gateway is not ready: it does not know yet whether it has a model %s. Try again.", retryAfter: retrySoon,
+	}
 	// errNoOffer is for a listener that the objects do not have yet, or no longer.
 	errNoOffer = unavailable("not_ready", "The gateway is not ready: it has no list of models yet. Try again.", retrySoon)
 	// errStopping is for a request that waits for its model when extproc stops.
@@ -139,11 +143,15 @@ var (
 	errExpired = timedOut("load_timeout", "The model %s could not be loaded in time. Try again.")
 	// errBusy is for a request that no copy of its model could take in time.
 	errBusy = timedOut("model_busy", "The model %s was too busy to serve the request in time. Try again.")
-	errFull = &apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting",
-		Message: "Too many requests are queued for the model %s. Try again later.", retryAfter: retryLater}
+	errFull = &apiError{
+		status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting",
+		Message: "Too many requests are queued for the model %s. Try again later.", retryAfter: retryLater,
+	}
 	// errCrowded is for a body or message for which extproc has no memory left.
-	errCrowded = &apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "crowded",
-		Message: "The gateway is out of memory for large messages. Try again later.", call: kserve.ResourceExhausted}
+	errCrowded = &apiError{
+		status: http.StatusTooManyRequests, Type: rateLimited, Code: "crowded",
+		Message: "The gateway is out of memory for large messages. Try again later.", call: kserve.ResourceExhausted,
+	}
 
 	// errNoMethod is for a method that may not pass, or that the engine does not have.
 	errNoMethod = invalidCall(http.StatusNotFound, "unknown_method", "This gateway serves no such method.", kserve.Unimplemented)

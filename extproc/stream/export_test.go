@@ -74,8 +74,10 @@ func (s *Server) ReadPrompts() { s.predicts = func(pick.Policy) bool { return tr
 // Asked returns the pick.Request that the decision for a prompt would get.
 func (x Exchange) Asked(body []byte) (request pick.Request) {
 	r, _ := openai.Parse(openai.JSON, "", body)
-	request = pick.Request{Pool: x.dispatcher.target.Pool.String(), Model: cmp.Or(x.dispatcher.target.Adapter, r.Model),
-		Open: x.dispatcher.target.Open}
+	request = pick.Request{
+		Pool: x.dispatcher.target.Pool.String(), Model: cmp.Or(x.dispatcher.target.Adapter, r.Model),
+		Open: x.dispatcher.target.Open,
+	}
 	x.dispatcher.demand(&r, body, "", time.Now(), &request)
 	request.Demand.Cached = slices.Clone(request.Demand.Cached)
 	x.dispatcher.dropPrompt()

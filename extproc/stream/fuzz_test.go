@@ -110,7 +110,8 @@ func scripted(script []byte, i *int, body []byte) (*extprocv3.ProcessingRequest,
 	switch letter := script[*i]; letter {
 	case 'H', 'h':
 		h := &extprocv3.HttpHeaders{EndOfStream: letter == 'h', Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
-			{Key: ":method", RawValue: []byte("POST")}, {Key: ":path", RawValue: []byte("/v1/completions")},
+			{Key: ":method", RawValue: []byte("POST")},
+			{Key: ":path", RawValue: []byte("/v1/completions")},
 			{Key: "content-length", RawValue: []byte("30")},
 		}}}
 		m.Request = &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: h}
@@ -137,8 +138,10 @@ func scripted(script []byte, i *int, body []byte) (*extprocv3.ProcessingRequest,
 	case 'R', 'r':
 		m.Request = &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{
 			EndOfStream: letter == 'R',
-			Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":status", Value: "200"},
-				{Key: "content-type", Value: "text/event-stream"}}},
+			Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
+				{Key: ":status", Value: "200"},
+				{Key: "content-type", Value: "text/event-stream"},
+			}},
 		}}
 	case 'A', 'a':
 		m.Request = &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: body, EndOfStream: letter == 'A'}}

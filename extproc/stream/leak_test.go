@@ -38,7 +38,7 @@ func (c *counted) Process(s extprocv3.ExternalProcessor_ProcessServer) error {
 
 // After all requests have ended, whatever their outcomes, no map of the server, the flow and the
 // fleet has more entries than before. Meanwhile an endpoint is removed and comes back.
-func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
+func TestEndedRequestsLeaveNothing(t *testing.T) {
 	var held *flow.Flow
 	f := newFleetOfVModels(fleet.Config{Placed: true, Published: func(v *endpointstate.View) {
 		if held != nil {

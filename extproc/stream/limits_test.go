@@ -38,7 +38,7 @@ func next(t *testing.T, what string, s extprocv3.ExternalProcessor_ProcessClient
 
 // A copy takes as many requests as its limit. The others follow in order, each when another ends.
 // Clients that leave delay nobody.
-func TestRequestsWaitForACopyThatIsFull(t *testing.T) {
+func TestRequestsWaitForAFullCopy(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 100)
 	limited(t, f, 2)
 	type asked struct {
@@ -85,7 +85,7 @@ func TestRequestsWaitForACopyThatIsFull(t *testing.T) {
 
 // Requests that wait for a copy continue when another copy comes or the limit goes, and wait for
 // the model when the copy goes.
-func TestThoseThatWaitAreDecidedAnewWhenCopiesChange(t *testing.T) {
+func TestWaitingRequestsFollowChangedCopies(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 100)
 	limited(t, f, 1)
 	if _, m := ask(t.Context(), t, client); !goes(t, m) {
@@ -110,7 +110,7 @@ func TestThoseThatWaitAreDecidedAnewWhenCopiesChange(t *testing.T) {
 
 // That a model cannot be loaded elsewhere does not affect requests that wait for a full copy. If
 // their time ends, they get model_busy.
-func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
+func TestWaitForAFullCopyEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, held, client := queueing(t, time.Minute, 2)
 		limited(t, f, 1)
@@ -146,7 +146,7 @@ func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
 
 // Pools that share an endpoint share the copy: the end of a request in one pool wakes requests of
 // the other.
-func TestAnEndWakesThoseOfEveryPool(t *testing.T) {
+func TestEndedRequestWakesEveryPool(t *testing.T) {
 	f, held, _ := queueing(t, time.Minute, 100)
 	limited(t, f, 1)
 	other := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "other"}, ID: nobody.ID}

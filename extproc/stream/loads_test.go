@@ -20,8 +20,10 @@ func TestTimesOfADecision(t *testing.T) {
 	w.Pools[name].Profile = &profile.Profile{
 		FrontendOverhead: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02},
 		AdapterLoad: profile.Spread{Mean: 0.2},
-		Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16, GPUAdapters: 1,
-			HostAdapters: 2},
+		Limits: profile.Limits{
+			MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16, GPUAdapters: 1,
+			HostAdapters: 2,
+		},
 	}
 	f.SetWorld(w)
 	f.View().Snapshot.Pools["ns/base"].Endpoints[0].Backlog.Queue.Store(time.Now().Add(time.Hour).UnixNano())
@@ -57,7 +59,7 @@ func TestTimesOfADecision(t *testing.T) {
 // The decision and the outcome report the adapter's residency, and the predicted load time and
 // frontend overhead. The base model has no adapter. Nothing is reported for a request behind
 // others.
-func TestWhereTheAdapterWasIsTold(t *testing.T) {
+func TestAdapterResidencyIsReported(t *testing.T) {
 	f := newFleet()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "base"}
 	w.Pools[name].Profile = &profile.Profile{
@@ -70,9 +72,11 @@ func TestWhereTheAdapterWasIsTold(t *testing.T) {
 	exchange := func(front stream.Front, model string) (x stream.Exchange, adapter string, load float64, told []outcome.Outcome) {
 		server, observed := newServer(t, f, latency)
 		x = server.Exchange(front, "base-picker:9002", 9002)
-		for _, line := range []string{"headers :method=POST :path=/v1/completions", "body " +
-			fmt.Sprintf(`{"model":%q,"prompt":"x","stream":true}`, model), "response :status=200 content-type=text/event-stream",
-			`answer "data: {}\n\n"`} {
+		for _, line := range []string{
+			"headers :method=POST :path=/v1/completions", "body " +
+				fmt.Sprintf(`{"model":%q,"prompt":"x","stream":true}`, model), "response :status=200 content-type=text/event-stream",
+			`answer "data: {}\n\n"`,
+		} {
 			responses, err := x.Receive(message(t, line), time.Now())
 			if err != nil {
 				t.Fatal(err)
@@ -88,8 +92,11 @@ func TestWhereTheAdapterWasIsTold(t *testing.T) {
 	for _, c := range []struct {
 		model, adapter string
 		load           time.Duration
-	}{{"text-to-sql", "storage", 270 * time.Millisecond}, {"text-to-sql", "slot", 40 * time.Millisecond},
-		{"llama", "none", 40 * time.Millisecond}} {
+	}{
+		{"text-to-sql", "storage", 270 * time.Millisecond},
+		{"text-to-sql", "slot", 40 * time.Millisecond},
+		{"llama", "none", 40 * time.Millisecond},
+	} {
 		if x, adapter, load, _ := exchange(stream.Own, c.model); adapter != c.adapter || load != float64(c.load.Microseconds()) {
 			t.Errorf("%s was at %q, and its load takes %g µs; want %q, %v", c.model, adapter, load, c.adapter, c.load)
 		} else {

@@ -22,8 +22,10 @@ var (
 	goOnAnswerTrailers = &message{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}}
 
 	// askForBody makes the headers wait for a body that the data plane would not have shown.
-	askForBody = goOnIn(&extprocfilterv3.ProcessingMode{RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND,
-		RequestBodyMode: modeBuffered})
+	askForBody = goOnIn(&extprocfilterv3.ProcessingMode{
+		RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND,
+		RequestBodyMode:   modeBuffered,
+	})
 	// askForOwnBody is askForBody for Headgate's own Envoys. A mode override replaces the whole
 	// mode, so it repeats what they show of responses.
 	askForOwnBody = goOnIn(&extprocfilterv3.ProcessingMode{

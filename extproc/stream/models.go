@@ -23,8 +23,10 @@ type modelJSON struct {
 }
 
 func (s *scope) describeModel(view *endpointstate.View, offer *objects.Offer, m listedModel) modelJSON {
-	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate",
-		MaxLength: fleet.Read(s.server.Fleet, func(s *endpointstate.State) int { return s.MaxLength(m.pool) })}
+	j := modelJSON{
+		ID: m.Name, Object: "model", OwnedBy: "headgate",
+		MaxLength: fleet.Read(s.server.Fleet, func(s *endpointstate.State) int { return s.MaxLength(m.pool) }),
+	}
 	if !m.Created.IsZero() {
 		j.Created = m.Created.Unix()
 	}

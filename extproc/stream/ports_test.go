@@ -51,15 +51,17 @@ func TestRequestsGoToThePortOfTheirProtocol(t *testing.T) {
 
 // When extproc requests a call's messages, it also requests their trailers, without which Envoy
 // sends no chunks. It requests nothing of the response.
-func TestMessagesAreAskedForWithTrailers(t *testing.T) {
+func TestMessagesAreRequestedWithTrailers(t *testing.T) {
 	server, _ := newServer(t, newFleet(), nil)
 	x := server.ExchangeAt("", objects.Name{}, nil)
 	out, err := x.Receive(&extprocv3.ProcessingRequest{
 		Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
 			Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
-				{Key: ":method", RawValue: []byte("POST")}, {Key: ":path", RawValue: []byte("/inference.GRPCInferenceService/ModelInfer")},
+				{Key: ":method", RawValue: []byte("POST")},
+				{Key: ":path", RawValue: []byte("/inference.GRPCInferenceService/ModelInfer")},
 				{Key: "content-type", RawValue: []byte("application/grpc")},
-			}}}},
+			}},
+		}},
 		ProtocolConfig: &extprocv3.ProtocolConfiguration{},
 	}, time.Now())
 	if err != nil || len(out) != 1 {

@@ -101,7 +101,7 @@ func TestPromptsOfAnOpenPool(t *testing.T) {
 }
 
 // Only the first pick gets the prompt.
-func TestPromptsAreWhereTheyWereSent(t *testing.T) {
+func TestPromptIsAtItsPick(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
 	server.ReadPrompts()
@@ -119,7 +119,7 @@ func TestPromptsAreWhereTheyWereSent(t *testing.T) {
 }
 
 // A gateway that gets several endpoints reports which one answered: that one has the prompt too.
-func TestPromptsOfRequestsThatAnotherEndpointAnswered(t *testing.T) {
+func TestPromptIsAtTheAnsweringEndpoint(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.EndpointsPerRequest = 2 })
 	server.ReadPrompts()
@@ -149,7 +149,7 @@ func TestPromptsOfRequestsThatAnotherEndpointAnswered(t *testing.T) {
 }
 
 // If the policy needs no prompts, none is read.
-func TestPromptsAreReadWhereTheyAreAskedFor(t *testing.T) {
+func TestPromptsAreReadIfThePolicyNeedsThem(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
 	through(t, server, completion("text-to-sql", 4, 2, "a"))
@@ -174,7 +174,7 @@ func TestPromptsThatWentNowhere(t *testing.T) {
 
 // If prompts share a beginning, a prompt that this extproc did not send is expected at one
 // endpoint: other extprocs may have sent it there.
-func TestPromptsThatOthersMayHaveSent(t *testing.T) {
+func TestPromptsOfOtherExtprocs(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
 	server.ReadPrompts()

@@ -48,14 +48,16 @@ func queueingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *f
 // ask begins a request for the adapter without a copy. It returns the stream once the request is
 // decided or waits.
 func ask(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient) (extprocv3.ExternalProcessor_ProcessClient,
-	*extprocv3.ProcessingResponse) {
+	*extprocv3.ProcessingResponse,
+) {
 	t.Helper()
 	return askFor(ctx, t, client, "missing")
 }
 
 // askFor begins a request for a model, as ask.
 func askFor(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient,
-	model string) (extprocv3.ExternalProcessor_ProcessClient, *extprocv3.ProcessingResponse) {
+	model string,
+) (extprocv3.ExternalProcessor_ProcessClient, *extprocv3.ProcessingResponse) {
 	t.Helper()
 	s, err := client.Process(ctx)
 	if err != nil {
@@ -100,7 +102,7 @@ func awaitQueued(t *testing.T, held *flow.Flow, want int64) {
 }
 
 // One client leaves while it waits, another when its turn comes. The rest continue.
-func TestRequestsWaitUntilTheirModelIsThere(t *testing.T) {
+func TestRequestsWaitForTheirModel(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 100)
 	leaving, leave := context.WithCancel(t.Context())
 	_, m := ask(leaving, t, client)
@@ -131,7 +133,7 @@ func TestRequestsWaitUntilTheirModelIsThere(t *testing.T) {
 }
 
 // A new request comes after those that wait.
-func TestNobodyOvertakesThoseThatWait(t *testing.T) {
+func TestNewRequestsWaitBehindOthers(t *testing.T) {
 	f, held, _ := queueing(t, time.Minute, 100)
 	ticket, err := held.Enqueue(nobody, 1, time.Now())
 	if err != nil {
@@ -158,7 +160,7 @@ func TestNobodyOvertakesThoseThatWait(t *testing.T) {
 	x.End(time.Now())
 }
 
-func TestAWaitEndsWithItsTime(t *testing.T) {
+func TestWaitTimesOut(t *testing.T) {
 	_, held, client := queueing(t, 50*time.Millisecond, 1)
 	s, _ := ask(t.Context(), t, client)
 	if got := decided(t, s); !strings.Contains(got, "reply: 504") {
@@ -167,7 +169,7 @@ func TestAWaitEndsWithItsTime(t *testing.T) {
 	awaitQueued(t, held, 0)
 }
 
-func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
+func TestWaitEndsWithAFailure(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 1)
 	s, _ := ask(t.Context(), t, client)
 	_, full := ask(t.Context(), t, client)
@@ -186,7 +188,7 @@ func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
 
 // If a VModel moves and its old model then fails or goes, requests for the VModel get the new
 // model. Requests for the old model get the error.
-func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
+func TestWaitForAVModelSurvivesItsModel(t *testing.T) {
 	for _, word := range []string{"failed=nobody", "unknown=nobody"} {
 		f, held, _ := queueing(t, time.Minute, 10)
 		var counted *metrics.Meter
@@ -207,8 +209,10 @@ func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 		awaitQueued(t, held, 0)
 		page := httptest.NewRecorder()
 		counted.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		for _, want := range []string{`headgate_queue_time_seconds_count{outcome="failed"} 1`,
-			`headgate_queue_time_seconds_count{outcome="released"} 1`} {
+		for _, want := range []string{
+			`headgate_queue_time_seconds_count{outcome="failed"} 1`,
+			`headgate_queue_time_seconds_count{outcome="released"} 1`,
+		} {
 			if !strings.Contains(page.Body.String(), want) {
 				t.Errorf("%s: the metrics lack %s", word, want)
 			}
@@ -217,7 +221,7 @@ func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 }
 
 // A request whose VModel moves to a model without a copy waits for that model.
-func TestAWaitForAVModelGoesOnForAnotherModel(t *testing.T) {
+func TestWaitForAVModelFollowsItsTarget(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 10)
 	s, _ := askFor(t.Context(), t, client, "lost")
 	awaitQueued(t, held, 1)
@@ -232,7 +236,7 @@ func TestAWaitForAVModelGoesOnForAnotherModel(t *testing.T) {
 }
 
 // A request whose VModel moves does not precede those that already wait for its new model.
-func TestAWaitForAVModelOvertakesNobody(t *testing.T) {
+func TestWaitForAVModelKeepsTheOrder(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 10)
 	ticket, err := held.Enqueue(objects.ModelKey{Pool: nobody.Pool, ID: "sql-v4"}, 1, time.Now())
 	if err != nil {
@@ -269,7 +273,7 @@ func awaitWanted(t *testing.T, held *flow.Flow, id string, want int) {
 }
 
 // When extproc stops, waiting requests get an error, and do not count as canceled.
-func TestAWaitEndsWithItsProcess(t *testing.T) {
+func TestWaitEndsWithTheProcess(t *testing.T) {
 	f, held, _ := queueing(t, time.Minute, 1)
 	var counted *metrics.Meter
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.QueueTimeout, counted = held, time.Minute, c.Meter })
@@ -287,7 +291,7 @@ func TestAWaitEndsWithItsProcess(t *testing.T) {
 }
 
 // If the model's objects are deleted, waiting requests get the error that a new one would get.
-func TestAWaitEndsWhereTheModelIsGone(t *testing.T) {
+func TestWaitEndsWithTheModel(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 1)
 	s, _ := ask(t.Context(), t, client)
 	f.ApplyPlacement(news(t, f, []string{"unknown=nobody"}))
@@ -298,7 +302,7 @@ func TestAWaitEndsWhereTheModelIsGone(t *testing.T) {
 }
 
 // A wait may last minutes, and must not keep an old view of the fleet in memory.
-func TestAWaitKeepsNoSnapshotAlive(t *testing.T) {
+func TestWaitKeepsNoSnapshotAlive(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 100)
 	old := weak.Make(&f.View().Snapshot.Pools["ns/base"].Endpoints[0])
 	ctx, cancel := context.WithCancel(t.Context())

@@ -108,7 +108,7 @@ const (
 
 // The relay is the last pick if control can load the model elsewhere and fewer picks exist than may
 // be tried. Its token has the target and the client's name of the model.
-func TestTheInnerServerIsTheLastPick(t *testing.T) {
+func TestRelayIsTheLastPick(t *testing.T) {
 	plain := func(s *stream.Server) stream.Exchange { return s.ExchangeAt("", objects.Name{}, nil).TakenAt("back") }
 	for _, c := range []struct {
 		what  string
@@ -118,8 +118,12 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 		to    string
 		name  string // of the model in the relay token; empty for no token
 	}{
-		{"one copy", []string{post, `body {"model":"text-to-sql"}`}, plain, nil, address + `,/run/inner.sock {"model":"sql-v2"}`,
-			"text-to-sql"},
+		{
+			"one copy",
+			[]string{post, `body {"model":"text-to-sql"}`},
+			plain, nil, address + `,/run/inner.sock {"model":"sql-v2"}`,
+			"text-to-sql",
+		},
 		{"a VModel", []string{post, `body {"model":"sql"}`}, plain, nil, address + `,/run/inner.sock {"model":"sql-v2"}`, "sql"},
 		{"a call", []string{aCall + "mm-model-id=mm-1"}, plain, nil, address + ",/run/inner.sock mm-1", "mm-1"},
 		{"V2 by REST", []string{aInfer + "runtime/infer"}, plain, nil, address + ",/run/inner.sock mm-1 /v2/models/mm-1/infer", "runtime"},
@@ -154,8 +158,10 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 		case e.Kind != relaytoken.Again, e.Back != "back", len(e.Models) != 1 || e.Models[0].Name != c.name, e.Last,
 			len(e.Tried) != 1 || e.Tried[0].Endpoint != address || e.Tried[0].At != address,
 			e.Tried[0].Model != "sql-v2" && e.Tried[0].Model != "mm-1",
-			e.Models[0].Target.Adapter != map[string]string{"text-to-sql": "sql-v2", "sql": "sql", "mm-1": "mm-1",
-				"runtime": "runtime"}[c.name]:
+			e.Models[0].Target.Adapter != map[string]string{
+				"text-to-sql": "sql-v2", "sql": "sql", "mm-1": "mm-1",
+				"runtime": "runtime",
+			}[c.name]:
 			t.Errorf("%s: its token is %+v", c.what, e)
 		}
 	}
@@ -163,7 +169,7 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 
 // A request from the relay keeps its target, wherever it came in and whatever the engine's name of
 // its model. If the token says so, the relay is no pick again.
-func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
+func TestRelayedRequestKeepsItsTarget(t *testing.T) {
 	server, _, sealer := withRelay(t, nil)
 	again := func(e relaytoken.Request) string { e.Back = "back"; return "x-headgate-relay-token=" + sealer.Seal(e) }
 	base := objects.Name{Namespace: "ns", Name: "base"}
@@ -176,34 +182,61 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 		to    string
 		again bool
 	}{
-		{"unchanged", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}),
-			`body {"model":"sql-v2"}`}, address, false},
-		{"under another name", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}),
-			`body {"model":"sql-v1"}`}, address + ` {"model":"sql-v2"}`, false},
-		{"for a VModel", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql"), Last: true}),
-			`body {"model":"old"}`}, address + ` {"model":"sql-v2"}`, false},
-		{"the relay may be used again", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2")}),
-			`body {"model":"sql-v2"}`}, address + ",/run/inner.sock", true},
-		{"at a listener without the model", []string{post + " " +
-			again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Listener: "Gateway ns/g other", Last: true}),
-			`body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
-		{"for a pool that a route named", []string{post + " " +
-			again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Given: base, Last: true}), `body {"model":"sql-v2"}`},
-			address + " pool/ns/base", false},
-		{"a call whose message is not read again",
+		{"unchanged", []string{
+			post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}),
+			`body {"model":"sql-v2"}`,
+		}, address, false},
+		{"under another name", []string{
+			post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}),
+			`body {"model":"sql-v1"}`,
+		}, address + ` {"model":"sql-v2"}`, false},
+		{"for a VModel", []string{
+			post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql"), Last: true}),
+			`body {"model":"old"}`,
+		}, address + ` {"model":"sql-v2"}`, false},
+		{"the relay may be used again", []string{
+			post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2")}),
+			`body {"model":"sql-v2"}`,
+		}, address + ",/run/inner.sock", true},
+		{"at a listener without the model", []string{
+			post + " " +
+				again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Listener: "Gateway ns/g other", Last: true}),
+			`body {"model":"sql-v2"}`,
+		}, address + " pool/ns/base", false},
+		{
+			"for a pool that a route named",
+			[]string{post + " " +
+				again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Given: base, Last: true}), `body {"model":"sql-v2"}`},
+			address + " pool/ns/base", false,
+		},
+		{
+			"a call whose message is not read again",
 			[]string{"headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelMetadata mm-model-id=mm-9 end " +
 				again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})},
 			address +
-				" mm-1", false},
-		{"V2 by REST", []string{aInfer + "mm-9/infer " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})},
-			address + " mm-1 /v2/models/mm-1/infer", false},
-		{"for a model without a copy", []string{post + " " +
-			again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`},
-			"waits for ns/base/gone, 16 bytes, at most 5m0s", false},
-		{"a token for the relay itself", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Again, Models: of("sql-v2")})},
-			"reply: 503", false},
-		{"for two", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: append(of("a"), of("b")...)})},
-			"reply: 503", false},
+				" mm-1", false,
+		},
+		{
+			"V2 by REST",
+			[]string{aInfer + "mm-9/infer " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})},
+			address + " mm-1 /v2/models/mm-1/infer", false,
+		},
+		{
+			"for a model without a copy",
+			[]string{post + " " +
+				again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`},
+			"waits for ns/base/gone, 16 bytes, at most 5m0s", false,
+		},
+		{
+			"a token for the relay itself",
+			[]string{post + " " + again(relaytoken.Request{Kind: relaytoken.Again, Models: of("sql-v2")})},
+			"reply: 503", false,
+		},
+		{
+			"for two",
+			[]string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: append(of("a"), of("b")...)})},
+			"reply: 503", false,
+		},
 		{"of another process", []string{post + " x-headgate-relay-token=" +
 			relayTokens(t, 'o').Seal(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2")})}, "reply: 503", false},
 		{"a client's", []string{post + " x-headgate-relay-token=1"}, "reply: 503", false},
@@ -237,7 +270,7 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 }
 
 // A call for several models goes only to the relay, with the targets of all.
-func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
+func TestCallForSeveralModelsGoesToTheRelay(t *testing.T) {
 	for _, c := range []struct {
 		what, headers, to string
 		models            []string
@@ -246,22 +279,31 @@ func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
 	}{
 		{"two", "mm-model-id=mm-1 mm-model-id=text-to-sql", "/run/inner.sock", []string{"mm-1 mm-1", "text-to-sql sql-v2"}, false, nil},
 		{"an unknown model", "mm-model-id=nobody mm-model-id=mm-1", "/run/inner.sock", []string{"mm-1 mm-1"}, false, nil},
-		{"all are required, and one is unknown", "mm-required=all mm-model-id=mm-1 mm-model-id=mm-1", "/run/inner.sock",
-			[]string{"mm-1 mm-1", "mm-1 mm-1"}, true, nil},
-		{"not all are required, and one is unknown", "mm-required=all mm-model-id=mm-1 mm-model-id=nobody",
+		{
+			"all are required, and one is unknown", "mm-required=all mm-model-id=mm-1 mm-model-id=mm-1", "/run/inner.sock",
+			[]string{"mm-1 mm-1", "mm-1 mm-1"},
+			true, nil,
+		},
+		{
+			"not all are required, and one is unknown", "mm-required=all mm-model-id=mm-1 mm-model-id=nobody",
 			"reply: 404 5 model not found", nil,
-			false, nil},
+			false, nil,
+		},
 		{"none of them", "mm-model-id=noone mm-model-id=nobody", "reply: 404 5 none of the requested models were found", nil, false, nil},
 		{"VModels", "mm-vmodel-id=sql mm-vmodel-id=mm-1", "/run/inner.sock", []string{"sql sql"}, false, nil},
-		{"an Envoy without a socket for the relay", "mm-model-id=mm-1 mm-model-id=text-to-sql",
+		{
+			"an Envoy without a socket for the relay", "mm-model-id=mm-1 mm-model-id=text-to-sql",
 			"reply: 501 12 This gateway does not support calls for several models.", nil, false, func(s *stream.Server) stream.Exchange {
 				return s.ExchangeAt("", objects.Name{}, nil)
-			}},
-		{"another gateway", "mm-model-id=mm-1 mm-model-id=text-to-sql",
+			},
+		},
+		{
+			"another gateway", "mm-model-id=mm-1 mm-model-id=text-to-sql",
 			"reply: 501 12 This gateway does not support calls for several models.", nil,
 			false, func(s *stream.Server) stream.Exchange {
 				return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
-			}},
+			},
+		},
 	} {
 		server, f, sealer := withRelay(t, nil)
 		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
@@ -293,10 +335,12 @@ func TestCallsForControl(t *testing.T) {
 		{"a way", "ModelMesh/getModelStatus", "/run/inner.sock", true, nil},
 		{"no way", "ModelMesh/getModelStatus", "reply: 404 12 This gateway serves no such method.", false, nil},
 		{"the runtime's own error", "ModelRuntime/loadModel", "reply: 404 12 This gateway serves no such method.", true, nil},
-		{"another gateway", "ModelMesh/getModelStatus", "reply: 404 12 This gateway serves no such method.", true,
+		{
+			"another gateway", "ModelMesh/getModelStatus", "reply: 404 12 This gateway serves no such method.", true,
 			func(s *stream.Server) stream.Exchange {
 				return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
-			}},
+			},
+		},
 	} {
 		server, _, sealer := withRelay(t, func(s *stream.Config) { s.Manages = c.manages })
 		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
@@ -313,7 +357,7 @@ func TestCallsForControl(t *testing.T) {
 
 // V2 REST requests go to the relay if the pool's model runtimes take only gRPC, except those that
 // extproc answers.
-func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
+func TestRESTForGRPCEngines(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{Placed: true}, runtimes)
 	f.ApplyPlacement(news(t, f, []string{"loaded=mm-1@" + address}))
 	sealer := relayTokens(t, 'k')
@@ -324,12 +368,18 @@ func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 	for _, c := range []struct{ what, line, to, name string }{
 		{"inference", aInfer + "mm-1/infer", "/run/inner.sock mm-1", "mm-1 mm-1"},
 		{"for a VModel", aInfer + "runtime/infer", "/run/inner.sock mm-1", "runtime runtime"},
-		{"a request for the model", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1", "/run/inner.sock mm-1",
-			"mm-1 mm-1"},
-		{"whether it is ready", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1/ready",
-			`reply: 200 0 {"name":"mm-1","ready":true}`, ""},
-		{"an unknown model", aInfer + "nobody/infer",
-			"reply: 404 0 {\"error\":\"The model 'nobody' does not exist. GET /v1/models lists those that do.\"}", ""},
+		{
+			"a request for the model", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1", "/run/inner.sock mm-1",
+			"mm-1 mm-1",
+		},
+		{
+			"whether it is ready", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1/ready",
+			`reply: 200 0 {"name":"mm-1","ready":true}`, "",
+		},
+		{
+			"an unknown model", aInfer + "nobody/infer",
+			"reply: 404 0 {\"error\":\"The model 'nobody' does not exist. GET /v1/models lists those that do.\"}", "",
+		},
 		{"in a pool that accepts REST", aInfer + "sticky/infer", "10.0.3.4:8000,10.0.3.3:8000,10.0.3.2:8000 sticky", ""},
 		{"of OpenAI's API", post, "", ""},
 	} {
@@ -353,7 +403,7 @@ func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 // At a Gateway the relay is an endpoint of each pool, except those that fail open or use TLS to
 // engines: their requests are handled as without a relay. ModelMesh's API is not available at a
 // pool's route.
-func TestTheInnerServerAtAGateway(t *testing.T) {
+func TestRelayAtAGateway(t *testing.T) {
 	const several = aCall + "mm-model-id=mm-1 mm-model-id=text-to-sql"
 	const manage = "headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/mmesh.ModelMesh/getModelStatus"
 	base := objects.Name{Namespace: "ns", Name: "base"}
@@ -369,8 +419,10 @@ func TestTheInnerServerAtAGateway(t *testing.T) {
 		{"several at a listener", several, nil, objects.Name{}, "/run/inner.sock calls/ns/base"},
 		{"several at a route", several, nil, base, "/run/inner.sock"},
 		{"one copy in a pool that fails open", aCall + "mm-model-id=mm-1", failsOpen, base, address + " mm-1"},
-		{"several in a pool that fails open", several, failsOpen, base,
-			"reply: 501 12 This gateway does not support calls for several models."},
+		{
+			"several in a pool that fails open", several, failsOpen, base,
+			"reply: 501 12 This gateway does not support calls for several models.",
+		},
 		{"REST in a pool that fails open", aInfer + "mm-1/infer", failsOpen, base, address + " mm-1"},
 		{"one copy behind TLS", aCall + "mm-model-id=mm-1", byTLS, base, address + " mm-1"},
 		{"several behind TLS", several, byTLS, base, "reply: 501 12 This gateway does not support calls for several models."},

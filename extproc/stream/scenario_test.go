@@ -182,8 +182,10 @@ func news(t *testing.T, f *fleet.Fleet, words []string) endpointstate.PlacementU
 		verb, rest, _ := strings.Cut(w, "=")
 		id, at, _ := strings.Cut(rest, "@")
 		key := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: id}
-		said := map[string]endpointstate.CopyState{"loaded": endpointstate.Loaded, "unloading": endpointstate.Unloading,
-			"gone": endpointstate.Gone}
+		said := map[string]endpointstate.CopyState{
+			"loaded": endpointstate.Loaded, "unloading": endpointstate.Unloading,
+			"gone": endpointstate.Gone,
+		}
 		word, isCopy := said[verb]
 		switch {
 		case isCopy:

@@ -158,8 +158,10 @@ func (d *dispatcher) spread(view *endpointstate.View, request pick.Request, othe
 				} else if d.scope.once(view.World, name) {
 					continue
 				}
-				picks = slices.Insert(picks, at, pick.Decision{Endpoint: e, Copy: &pool.Any[i], Model: picks[0].Model,
-					Reason: "no model list yet"})
+				picks = slices.Insert(picks, at, pick.Decision{
+					Endpoint: e, Copy: &pool.Any[i], Model: picks[0].Model,
+					Reason: "no model list yet",
+				})
 			}
 		}
 	}

@@ -18,7 +18,7 @@ import (
 
 // A response of unknown origin is searched at several endpoints, in all pools that may have it.
 // Once each has answered 404, the 404 is cached.
-func TestAStoredResponseIsSearched(t *testing.T) {
+func TestStoredResponseIsSearched(t *testing.T) {
 	now := time.Now()
 	f := newFleetWith(fleet.Config{Now: func() time.Time { return now }})
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.EndpointsPerRequest = 3 })
@@ -83,7 +83,7 @@ func TestAStoredResponseIsSearched(t *testing.T) {
 }
 
 // Pools that forbid retries are asked once, whatever the flags say, and others several times.
-func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
+func TestPoolSettingsLimitTheSearch(t *testing.T) {
 	never, often := int32(0), int32(2)
 	for picks, attempts := range map[int]*int32{3: &never, 1: &often} {
 		f := newFleetWith(fleet.Config{}, func(s *objects.Set) {
@@ -111,7 +111,7 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 
 // At a listener each pool is a cluster of its own: the relay asks one after the other, at eight
 // endpoints in all. A response of known origin is not searched.
-func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
+func TestPoolsOfAListenerAreSearchedInTurn(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) { s.Routes = append(s.Routes, at("chat", aRoute("also", "sticky", ""))) })
 	sealer := relayTokens(t, 'k')
 	server, _ := newServer(t, f, func(c *stream.Config) {
@@ -143,8 +143,10 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 		strings.HasPrefix(to, "reply") {
 		t.Errorf("a cancellation goes to %s with %+v", to, e)
 	}
-	again := relaytoken.Request{Kind: relaytoken.Sent, Back: "back", Listener: "Gateway ns/g chat", Most: 3, Last: true,
-		Models: []relaytoken.Model{{Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "sticky"}}}}}
+	again := relaytoken.Request{
+		Kind: relaytoken.Sent, Back: "back", Listener: "Gateway ns/g chat", Most: 3, Last: true,
+		Models: []relaytoken.Model{{Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "sticky"}}}},
+	}
 	x := server.ExchangeAt("Gateway ns/g chat", objects.Name{}, nil).TakenAt("back")
 	defer x.End(time.Now())
 	out, err := x.Receive(message(t, "headers :method=GET :path=/v1/responses/resp_x end x-headgate-relay-token="+sealer.Seal(again)),
@@ -153,8 +155,10 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 		t.Fatal(out, err)
 	}
 	got := render(t, out[0])
-	for _, want := range []string{"x-envoy-max-retries=2", "x-gateway-pool-cluster=pool/ns/sticky", `"stored":"resp_x"`,
-		`"everybody":false`} {
+	for _, want := range []string{
+		"x-envoy-max-retries=2", "x-gateway-pool-cluster=pool/ns/sticky", `"stored":"resp_x"`,
+		`"everybody":false`,
+	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("once more %q is not in\n%s", want, got)
 		}
@@ -167,7 +171,7 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 
 // The endpoint that made a response is asked first, even if it was not scraped yet: an extproc that
 // has just started learns the makers of responses before it scrapes them.
-func TestAMakerThatWasNotScrapedYetIsAskedFirst(t *testing.T) {
+func TestCreatorOfAResponseIsAskedFirst(t *testing.T) {
 	for attempts, after := range map[int32]string{2: ",", 0: " "} { // in a pool that forbids retries only the maker is asked
 		askMaker(t, attempts, "destination-endpoint=10.0.3.5:8000"+after)
 	}

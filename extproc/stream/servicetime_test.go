@@ -18,7 +18,7 @@ import (
 // V2 requests and gRPC calls use the service time of their model once it is known, and their
 // outcomes report how many requests the endpoint had. Requests about a model report nothing.
 // Requests with tokens have no service time.
-func TestPacesDecide(t *testing.T) {
+func TestServiceTimesDecide(t *testing.T) {
 	for name, c := range map[string]struct {
 		lines  []string
 		reason string
@@ -55,8 +55,10 @@ func TestPacesDecide(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet()
 			for range 4 {
-				f.Observe(outcome.Outcome{Pool: "ns/base", Model: "sql-v2", Endpoint: address, Status: 200, Among: 1,
-					Answered: 10 * time.Millisecond})
+				f.Observe(outcome.Outcome{
+					Pool: "ns/base", Model: "sql-v2", Endpoint: address, Status: 200, Among: 1,
+					Answered: 10 * time.Millisecond,
+				})
 			}
 			if got := f.ServiceTime(objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: "sql-v2"}); got != 10e6 {
 				t.Fatalf("the service time is %d ns", got)
@@ -98,7 +100,7 @@ func TestPacesDecide(t *testing.T) {
 
 // The service time in a Model object applies until it is learned. It does not apply to requests
 // with tokens.
-func TestThePaceOfAModelDecidesUntilOneIsLearned(t *testing.T) {
+func TestConfiguredServiceTimeAppliesUntilLearned(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) {
 		m := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sql-v2"}}
 		m.Spec.PoolRef.Name, m.Spec.ServiceTime = "base", &metav1.Duration{Duration: 20 * time.Millisecond}
@@ -126,15 +128,17 @@ func TestThePaceOfAModelDecidesUntilOneIsLearned(t *testing.T) {
 	claims("nothing is learned", 20e6, infer)
 	claims("with tokens", 0, "headers :method=POST :path=/v1/completions", `body {"model":"text-to-sql","prompt":"x"}`)
 	for range 4 {
-		f.Observe(outcome.Outcome{Pool: "ns/base", Model: "sql-v2", Endpoint: address, Status: 200, Among: 1,
-			Answered: 10 * time.Millisecond})
+		f.Observe(outcome.Outcome{
+			Pool: "ns/base", Model: "sql-v2", Endpoint: address, Status: 200, Among: 1,
+			Answered: 10 * time.Millisecond,
+		})
 	}
 	claims("it is learned", 10e6, infer)
 }
 
 // Behind another gateway the measured time begins when the request is complete and has its model.
 // The queue time does not count, nor the client's time to send.
-func TestAnotherGatewaysAnswersAreTimed(t *testing.T) {
+func TestTimingBehindAnotherGateway(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode   string
 		body   []string // each a second after the one before

@@ -83,7 +83,7 @@ func awaitIdle(t *testing.T, f *fleet.Fleet) {
 }
 
 // However a stream ends, its request's count ends.
-func TestEveryEndOfAStreamEndsItsRequest(t *testing.T) {
+func TestEveryStreamEndEndsItsRequest(t *testing.T) {
 	f := newFleet()
 	client := dial(t, f, stream.Own)
 	body := message(t, `body {"model":"text-to-sql"}`)
@@ -123,7 +123,7 @@ func TestEveryEndOfAStreamEndsItsRequest(t *testing.T) {
 
 // Simultaneous requests have different lease ids. With one id, the end of one request would end the
 // lease of the other.
-func TestRequestsThatAreDecidedAtOnceHaveTheirOwnLeases(t *testing.T) {
+func TestConcurrentRequestsHaveTheirOwnLeases(t *testing.T) {
 	f := newFleet()
 	calls := 0
 	var between func()
@@ -178,7 +178,7 @@ func TestStreamedIsRefusedAtTheFirstMessage(t *testing.T) {
 }
 
 // The list of models is sorted, and has the models of routes, whether or not they are served.
-func TestTheListOfModels(t *testing.T) {
+func TestListOfModels(t *testing.T) {
 	s, err := dial(t, newFleet(), stream.Own).Process(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -200,8 +200,10 @@ func TestTheListOfModels(t *testing.T) {
 	for _, d := range list.Data {
 		names = append(names, d.ID)
 	}
-	if want := []string{"/models/qwen.gguf", "qwen", "gpt-4", "llama", "missing", "nowhere", "sticky",
-		"text-to-sql"}; !slices.Equal(names, want) {
+	if want := []string{
+		"/models/qwen.gguf", "qwen", "gpt-4", "llama", "missing", "nowhere", "sticky",
+		"text-to-sql",
+	}; !slices.Equal(names, want) {
 		t.Errorf("the models are %v, want %v", names, want)
 	}
 }
@@ -265,11 +267,13 @@ func TestLargeBodiesInChunks(t *testing.T) {
 
 // A response may take minutes. It must not keep the snapshot of its decision: with a thousand
 // endpoints a snapshot is large, and a new one comes every few milliseconds.
-func TestAnOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
+func TestOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
 	for name, script := range map[string][]string{
 		"buffered": {"headers :method=POST :path=/v1/completions", `body {"model":"qwen"}`},
-		"duplex": {"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED shown=FULL_DUPLEX_STREAMED",
-			`body {"model":"qwen"}`, "response :status=200"},
+		"duplex": {
+			"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED shown=FULL_DUPLEX_STREAMED",
+			`body {"model":"qwen"}`, "response :status=200",
+		},
 		"headers":  {"headers @model=qwen :method=POST :path=/v1/completions mode=NONE"},
 		"no model": {"headers :method=GET :path=/health end"},
 	} {
@@ -298,7 +302,7 @@ func TestAnOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
 
 // Headgate's own Envoys name the listener or the pool of a stream. The metadata of other gateways
 // is not trusted.
-func TestTheListenerAndThePoolAreReadFromTheStream(t *testing.T) {
+func TestListenerAndThePoolAreReadFromTheStream(t *testing.T) {
 	f := newFleet()
 	const noSuchModel, found = typev3.StatusCode_NotFound, typev3.StatusCode_Empty
 	for _, c := range []struct {
@@ -320,8 +324,10 @@ func TestTheListenerAndThePoolAreReadFromTheStream(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := found
-		for _, line := range []string{"headers :method=POST :path=/v1/completions content-type=application/json",
-			`body {"model":"text-to-sql"}`} {
+		for _, line := range []string{
+			"headers :method=POST :path=/v1/completions content-type=application/json",
+			`body {"model":"text-to-sql"}`,
+		} {
 			if err := x.Send(message(t, line)); err != nil {
 				t.Fatal(err)
 			}
@@ -340,7 +346,7 @@ func TestTheListenerAndThePoolAreReadFromTheStream(t *testing.T) {
 }
 
 // A gateway is healthy while endpoints migrate, and not if all endpoints are about to end.
-func TestWhatMigratesIsWell(t *testing.T) {
+func TestMigratingEndpointsAreHealthy(t *testing.T) {
 	f := newFleetWith(fleet.Config{Placed: true}, func(*objects.Set) {})
 	server, _ := newServer(t, f, nil)
 	all := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })

@@ -68,7 +68,7 @@ func TestSessionsStayWithACanary(t *testing.T) {
 }
 
 // A request after a switch goes to the new target, by the VModel's id and by a route.
-func TestASwitchMovesTheNextRequest(t *testing.T) {
+func TestSwitchMovesTheNextRequest(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{})
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		c.Flow = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
@@ -91,7 +91,7 @@ func TestASwitchMovesTheNextRequest(t *testing.T) {
 }
 
 // A request that is decided during a switch finds the copies that came with the switch.
-func TestASwitchWhileARequestIsDecided(t *testing.T) {
+func TestSwitchWhileARequestIsDecided(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{})
 	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address}))
 	between := func() {}
@@ -102,8 +102,10 @@ func TestASwitchWhileARequestIsDecided(t *testing.T) {
 	})
 	between = func() {
 		f.ApplyPlacement(endpointstate.PlacementUpdate{
-			Copies: map[endpointstate.CopyKey]endpointstate.CopyState{{ModelKey: objects.ModelKey{Pool: nobody.Pool, ID: "sql-v3"},
-				Endpoint: address}: endpointstate.Loaded},
+			Copies: map[endpointstate.CopyKey]endpointstate.CopyState{{
+				ModelKey: objects.ModelKey{Pool: nobody.Pool, ID: "sql-v3"},
+				Endpoint: address,
+			}: endpointstate.Loaded},
 			VModels: map[objects.ModelKey]endpointstate.Switch{{Pool: nobody.Pool, ID: "sql"}: {Active: "sql-v3"}},
 		})
 	}

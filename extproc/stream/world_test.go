@@ -174,8 +174,10 @@ func newFleetOfVModels(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet 
 	f := newFleetWith(c, append(more, func(s *objects.Set) {
 		tried := aVModel("tried", "sticky", "sticky-v1")
 		tried.Spec.Canary = &v1alpha1.Canary{Target: "sticky-v2", Percent: 50}
-		s.VModels = []v1alpha1.VModel{aVModel("sql", "base", "sql-v2"), tried, aVModel("runtime", "base", "mm-1"),
-			aVModel("lost", "base", "nobody")}
+		s.VModels = []v1alpha1.VModel{
+			aVModel("sql", "base", "sql-v2"), tried, aVModel("runtime", "base", "mm-1"),
+			aVModel("lost", "base", "nobody"),
+		}
 		s.Routes = append(s.Routes, at("chat", aRoute("analyst", "base", "sql")))
 		mm := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mm-1"}}
 		mm.Spec.PoolRef.Name, mm.Spec.Type = "base", "onnx"

@@ -29,7 +29,7 @@ func large(mib int) []byte {
 
 // A large request needs memory for its elements, their packed form and the message, but never for a
 // tree of values.
-func TestALargeRequestIsCopiedAFewTimes(t *testing.T) {
+func TestLargeRequestIsCopiedAFewTimes(t *testing.T) {
 	body := large(1)
 	r, err := transcode.Read(infer, "", body)
 	if err != nil {

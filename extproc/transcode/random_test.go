@@ -23,8 +23,10 @@ import (
 
 var requests = flag.Int("requests", 6_000, "compare this many random requests, and as many answers, with the oracle")
 
-var datatypes = []string{"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16",
-	"BYTES"}
+var datatypes = []string{
+	"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16",
+	"BYTES",
+}
 
 // chance generates random test data.
 type chance struct{ *rand.Rand }

@@ -54,8 +54,10 @@ type realEngine struct {
 
 func realEngines() []*realEngine {
 	return []*realEngine{
-		{name: "mlserver", host: "127.93.1.1", port: 8080, installed: *mlserver,
-			datatypes: slices.DeleteFunc(slices.Clone(datatypes), func(d string) bool { return d == "BF16" })},
+		{
+			name: "mlserver", host: "127.93.1.1", port: 8080, installed: *mlserver,
+			datatypes: slices.DeleteFunc(slices.Clone(datatypes), func(d string) bool { return d == "BF16" }),
+		},
 		{name: "triton", host: "127.93.1.2", port: 8000, installed: *triton, datatypes: datatypes, binary: true},
 	}
 }
@@ -421,7 +423,7 @@ func (c chance) valid(t *testing.T, datatype string, n int) (elements []string, 
 
 // For requests whose answers by REST and gRPC differ, or might differ, the test pins what each
 // engine does. It fails if a newer engine behaves differently.
-func TestRealEnginesWhereTheyDiffer(t *testing.T) {
+func TestDifferencesOfRealEngines(t *testing.T) {
 	const infer, ready, metadata = "POST /v2/models/echo/infer", "GET /v2/models/echo/ready", "GET /v2/models/echo"
 	fp32 := func(rest string) string {
 		return `{"id":"i","inputs":[{"name":"FP32","datatype":"FP32","shape":[1,2],"data":[1,2]` + rest
@@ -447,12 +449,18 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				{"a version", "POST /v2/models/echo/versions/1/infer", fp32(`}]}`), want{404, 404, ""}, same},
 				{"an unknown version", "POST /v2/models/echo/versions/9/infer", fp32(`}]}`), want{404, 404, ""}, want{404, 404, ""}},
 				{"an unknown model", "POST /v2/models/nobody/infer", fp32(`}]}`), want{404, 404, ""}, want{404, 404, ""}},
-				{"a model that fails", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"fail"`, 1), want{500, 500, ""},
-					want{400, 400, ""}},
+				{
+					"a model that fails", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"fail"`, 1),
+					want{500, 500, ""},
+					want{400, 400, ""},
+				},
 				// MLServer has no field for FP16 in typed answers, and it answers typed requests
 				// with typed answers.
-				{"an output of FP16", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"half"`, 1), want{200, 500, ""},
-					want{400, 400, ""}},
+				{
+					"an output of FP16", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"half"`, 1),
+					want{200, 500, ""},
+					want{400, 400, ""},
+				},
 				{
 					"an output of FP16, asked in binary", infer,
 					strings.Replace(inBinary("FP32", "\x00\x00\x80\x3f", "[1,1]"), `"name":"FP32"`, `"name":"half"`, 1),
@@ -463,61 +471,115 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				{"an unknown output", infer, fp32(`}],"outputs":[{"name":"y"}]}`), same, want{400, 400, ""}},
 				{"an output twice", infer, fp32(`}],"outputs":[{"name":"FP32"},{"name":"FP32"}]}`), same, same},
 				{"classes", infer, fp32(`}],"outputs":[{"name":"FP32","parameters":{"classification":2}}]}`), same, same},
-				{"parameters", infer,
+				{
+					"parameters", infer,
 					fp32(`,"parameters":{"content_type":"np","a":true,"b":false,"c":-5,"d":"ö"}}],"parameters":{"a":true,"b":7,"c":"x"}}`),
-					same, same},
+					same, same,
+				},
 				{"a parameter that is a float", infer, fp32(`,"parameters":{"a":1.5}}]}`), want{200, 200, "output 0 parameters"}, same},
-				{"a parameter of 64 bits", infer, fp32(`,"parameters":{"a":18446744073709551615}}]}`),
-					want{200, 200, "output 0 parameters"}, same},
+				{
+					"a parameter of 64 bits", infer, fp32(`,"parameters":{"a":18446744073709551615}}]}`),
+					want{200, 200, "output 0 parameters"},
+					same,
+				},
 				{"a parameter that is null", infer, fp32(`,"parameters":{"a":null}}]}`), same, same},
 				{"a parameter that is an object", infer, fp32(`,"parameters":{"a":{}}}]}`), want{200, 400, ""}, want{200, 400, ""}},
 				{"nulls", infer, fp32(`,"parameters":null}],"parameters":null,"outputs":null}`), same, want{500, 200, ""}},
 				{"an id that is null", infer, strings.Replace(fp32(`}]}`), `"i"`, "null", 1), want{200, 200, "id"}, want{500, 200, ""}},
 				{"no tensor", infer, `{"id":"i","inputs":[]}`, same, same},
-				{"two tensors", infer,
+				{
+					"two tensors", infer,
 					fp32(`},{"name":"FP64","datatype":"FP64","shape":[1,1],"data":[3]},{"name":"BYTES","datatype":"BYTES","shape":[1,2],"data":["a",""]}]}`),
-					same, same},
+					same, same,
+				},
 				{"a tensor twice", infer, fp32(`},{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[3]}]}`), same, want{400, 400, ""}},
-				{"base64", infer,
+				{
+					"base64", infer,
 					`{"id":"i","inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["/+8="],"parameters":{"content_type":"base64"}}]}`,
-					same, same},
+					same, same,
+				},
 				{"an ignored value", infer, fp32(`}],"more":[{}]}`), same, same},
 				{"data of another nesting", infer, strings.Replace(fp32(`}]}`), "[1,2]}", "[[[1],[2]]]}", 1), same, same},
 				{"ragged data", infer, strings.Replace(fp32(`}]}`), "[1,2]}", "[1,[2]]}", 1), want{500, 200, ""}, same},
-				{"too few elements", infer, strings.Replace(fp32(`}]}`), `"data":[1,2]`, `"data":[1]`, 1), want{200, 400, ""},
-					want{500, 400, ""}},
-				{"a negative dimension", infer, strings.Replace(fp32(`}]}`), `"shape":[1,2]`, `"shape":[-1,-2]`, 1), want{200, 400, ""},
-					want{500, 400, ""}},
-				{"data that is not a list", infer, `{"id":"i","inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":1}]}`,
-					want{200, 400, ""}, want{500, 400, ""}},
+				{
+					"too few elements", infer, strings.Replace(fp32(`}]}`), `"data":[1,2]`, `"data":[1]`, 1),
+					want{200, 400, ""},
+					want{500, 400, ""},
+				},
+				{
+					"a negative dimension", infer, strings.Replace(fp32(`}]}`), `"shape":[1,2]`, `"shape":[-1,-2]`, 1),
+					want{200, 400, ""},
+					want{500, 400, ""},
+				},
+				{
+					"data that is not a list", infer, `{"id":"i","inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":1}]}`,
+					want{200, 400, ""},
+					want{500, 400, ""},
+				},
 				{"data twice", infer, fp32(`,"data":[3,4]}]}`), want{200, 400, ""}, want{200, 400, ""}},
 				{"no data", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1]}]}`, want{422, 400, ""}, want{400, 400, ""}},
 				{"no inputs", infer, `{}`, want{422, 400, ""}, want{500, 400, ""}},
 				{"garbage behind it", infer, fp32(`}]}x`), want{422, 400, ""}, want{500, 400, ""}},
-				{"half of a surrogate pair", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["\ud800"]}]}`,
-					want{422, 400, ""}, want{500, 400, ""}},
-				{"no UTF-8", infer, "{\"inputs\":[{\"name\":\"BYTES\",\"datatype\":\"BYTES\",\"shape\":[1,1],\"data\":[\"\xff\"]}]}",
-					want{422, 400, ""}, want{200, 400, ""}},
-				{"a float for INT32", infer, `{"inputs":[{"name":"INT32","datatype":"INT32","shape":[1,1],"data":[1.0]}]}`,
-					want{200, 400, ""}, want{500, 400, ""}},
-				{"INT8 out of range", infer, `{"inputs":[{"name":"INT8","datatype":"INT8","shape":[1,1],"data":[128]}]}`,
-					want{500, 400, ""}, want{200, 400, ""}},
-				{"FP32 out of range", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[1e39]}]}`,
-					want{200, 400, ""}, want{200, 400, ""}},
-				{"null for a float", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[null]}]}`,
-					want{200, 400, ""}, want{500, 400, ""}},
-				{"NaN", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[NaN]}]}`, want{422, 400, ""},
-					want{200, 400, ""}},
-				{"a string for a number", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":["1"]}]}`,
-					want{200, 400, ""}, want{500, 400, ""}},
-				{"numbers for BOOL", infer, `{"inputs":[{"name":"BOOL","datatype":"BOOL","shape":[1,1],"data":[1]}]}`, want{200, 400, ""},
-					want{500, 400, ""}},
-				{"numbers for BYTES", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":[1]}]}`,
-					want{200, 400, ""}, want{500, 400, ""}},
-				{"NaN and infinities in binary", infer, inBinary("FP32", "\x00\x00\xc0\x7f\x00\x00\x80\xff", "[1,2]"),
-					want{422, 200, ""}, same},
-				{"bytes that are not UTF-8", infer, inBinary("BYTES", "\x02\x00\x00\x00\xff\x00", "[1,1]"), want{422, 400, ""},
-					want{200, 400, ""}},
+				{
+					"half of a surrogate pair", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["\ud800"]}]}`,
+					want{422, 400, ""},
+					want{500, 400, ""},
+				},
+				{
+					"no UTF-8", infer, "{\"inputs\":[{\"name\":\"BYTES\",\"datatype\":\"BYTES\",\"shape\":[1,1],\"data\":[\"\xff\"]}]}",
+					want{422, 400, ""},
+					want{200, 400, ""},
+				},
+				{
+					"a float for INT32", infer, `{"inputs":[{"name":"INT32","datatype":"INT32","shape":[1,1],"data":[1.0]}]}`,
+					want{200, 400, ""},
+					want{500, 400, ""},
+				},
+				{
+					"INT8 out of range", infer, `{"inputs":[{"name":"INT8","datatype":"INT8","shape":[1,1],"data":[128]}]}`,
+					want{500, 400, ""},
+					want{200, 400, ""},
+				},
+				{
+					"FP32 out of range", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[1e39]}]}`,
+					want{200, 400, ""},
+					want{200, 400, ""},
+				},
+				{
+					"null for a float", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[null]}]}`,
+					want{200, 400, ""},
+					want{500, 400, ""},
+				},
+				{
+					"NaN", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[NaN]}]}`,
+					want{422, 400, ""},
+					want{200, 400, ""},
+				},
+				{
+					"a string for a number", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":["1"]}]}`,
+					want{200, 400, ""},
+					want{500, 400, ""},
+				},
+				{
+					"numbers for BOOL", infer, `{"inputs":[{"name":"BOOL","datatype":"BOOL","shape":[1,1],"data":[1]}]}`,
+					want{200, 400, ""},
+					want{500, 400, ""},
+				},
+				{
+					"numbers for BYTES", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":[1]}]}`,
+					want{200, 400, ""},
+					want{500, 400, ""},
+				},
+				{
+					"NaN and infinities in binary", infer, inBinary("FP32", "\x00\x00\xc0\x7f\x00\x00\x80\xff", "[1,2]"),
+					want{422, 200, ""},
+					same,
+				},
+				{
+					"bytes that are not UTF-8", infer, inBinary("BYTES", "\x02\x00\x00\x00\xff\x00", "[1,1]"),
+					want{422, 400, ""},
+					want{200, 400, ""},
+				},
 				{
 					"one in binary", infer,
 					fp32(`},{"name":"BYTES","datatype":"BYTES","shape":[1,1],"parameters":{"binary_data_size":5}}],"outputs":[{"name":"BYTES"},{"name":"FP32","parameters":{"binary_data":true}}]}|`) +
@@ -525,10 +587,16 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 					want{422, 200, ""},
 					same,
 				},
-				{"FP16 as JSON", infer, `{"inputs":[{"name":"FP16","datatype":"FP16","shape":[1,1],"data":[1]}]}`, want{200, 200, "id"},
-					want{400, 200, ""}},
-				{"BF16 as JSON", infer, `{"inputs":[{"name":"BF16","datatype":"BF16","shape":[1,1],"data":[1]}]}`, want{422, 500, ""},
-					want{400, 200, ""}},
+				{
+					"FP16 as JSON", infer, `{"inputs":[{"name":"FP16","datatype":"FP16","shape":[1,1],"data":[1]}]}`,
+					want{200, 200, "id"},
+					want{400, 200, ""},
+				},
+				{
+					"BF16 as JSON", infer, `{"inputs":[{"name":"BF16","datatype":"BF16","shape":[1,1],"data":[1]}]}`,
+					want{422, 500, ""},
+					want{400, 200, ""},
+				},
 				{"ready", ready, "", want{200, 200, "name ready"}, want{200, 200, "name ready"}},
 				{"ready, unknown", "GET /v2/models/nobody/ready", "", want{404, 500, ""}, want{400, 400, ""}},
 				{"ready, unknown version", "GET /v2/models/echo/versions/9/ready", "", want{404, 500, ""}, want{400, 400, ""}},

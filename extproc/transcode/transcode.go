@@ -75,8 +75,10 @@ func Read(r kserve.REST, headerLength string, body []byte) (Request, error) {
 		}
 		return Request{Method: kserve.V2 + "/ModelInfer", Message: message, rest: r, binary: wanted}, nil
 	}
-	return Request{}, &kserve.Error{Code: kserve.Unimplemented,
-		Reason: "The server of this model serves gRPC. By REST, the gateway supports POST /v2/models/{model}/infer, GET /v2/models/{model} and GET /v2/models/{model}/ready."}
+	return Request{}, &kserve.Error{
+		Code:   kserve.Unimplemented,
+		Reason: "The server of this model serves gRPC. By REST, the gateway supports POST /v2/models/{model}/infer, GET /v2/models/{model} and GET /v2/models/{model}/ready.",
+	}
 }
 
 // named encodes a message that only names a model: ModelReadyRequest and ModelMetadataRequest have

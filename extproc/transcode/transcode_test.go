@@ -31,8 +31,10 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"two values", "", `{"inputs":[]}{}`, read + "unexpected data after its end, at byte 13."},
 		{"no inputs", "", `{}`, "The request has no inputs: send a list of tensors."},
 		{"inputs that are null", "", `{"inputs":null}`, read + "inputs: at byte 10 an array is missing."},
-		{"no UTF-8", "", "{\"id\":\"\xff\",\"inputs\":[]}",
-			"The request is not UTF-8, as JSON must be: send text as UTF-8, and other bytes as a tensor in binary, with the header Inference-Header-Content-Length."},
+		{
+			"no UTF-8", "", "{\"id\":\"\xff\",\"inputs\":[]}",
+			"The request is not UTF-8, as JSON must be: send text as UTF-8, and other bytes as a tensor in binary, with the header Inference-Header-Content-Length.",
+		},
 		{"a key twice", "", `{"id":"a","inputs":[],"id":"b"}`, read + "the key 'id' comes twice."},
 		{"an unknown key twice", "", `{"more":1,"inputs":[],"more":2}`, read + "the key 'more' comes twice."},
 		{"a tensor's key twice", "", `{"inputs":[{"name":"x","data":[1],"data":[2]}]}`, read +
@@ -50,25 +52,39 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"the last control character", "", "{\"inputs\":[],\"id\":\"\x1f\"}", read +
 			"id: at byte 19 a string has a control character that is not escaped."},
 		{"no name", "", `{"inputs":[{"datatype":"FP32","shape":[1],"data":[1]}]}`, "The input 1 has no name."},
-		{"no datatype", "", `{"inputs":[{"name":"x","shape":[1],"data":[1]}]}`,
-			"The input 'x' has no datatype: it is one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BF16 or BYTES."},
-		{"an unknown datatype", "", one("STRING", "[1]", `["a"]`),
-			"The input 'x' has an unknown datatype, 'STRING': it is one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BF16 or BYTES."},
-		{"no shape", "", `{"inputs":[{"name":"x","datatype":"FP32","data":[1]}]}`,
-			"The input 'x' has no shape: it is a list of whole numbers."},
-		{"no data", "", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1]}]}`,
-			"The input 'x' must have either data, or binary_data_size among its parameters and its elements behind the JSON."},
+		{
+			"no datatype", "", `{"inputs":[{"name":"x","shape":[1],"data":[1]}]}`,
+			"The input 'x' has no datatype: it is one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BF16 or BYTES.",
+		},
+		{
+			"an unknown datatype", "", one("STRING", "[1]", `["a"]`),
+			"The input 'x' has an unknown datatype, 'STRING': it is one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BF16 or BYTES.",
+		},
+		{
+			"no shape", "", `{"inputs":[{"name":"x","datatype":"FP32","data":[1]}]}`,
+			"The input 'x' has no shape: it is a list of whole numbers.",
+		},
+		{
+			"no data", "", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1]}]}`,
+			"The input 'x' must have either data, or binary_data_size among its parameters and its elements behind the JSON.",
+		},
 		{"data that is not a list", "", one("FP32", "[1]", "1"), read + "inputs: input 'x': data: at byte 60 an array is missing."},
 		{"a dimension that is negative", "", one("FP32", "[-1]", "[1]"), read +
 			"inputs: input 'x': shape: at byte 50 stands no whole number from 0 to 9223372036854775807."},
 		{"a dimension that is a fraction", "", one("FP32", "[1.0]", "[1]"), read +
 			"inputs: input 'x': shape: at byte 50 stands no whole number from 0 to 9223372036854775807."},
-		{"a shape too large", "", one("FP32", "[4294967296,4294967296]", "[1]"),
-			"The shape of input 'x' is none: its dimensions are not negative, and their product fits in 63 bits."},
-		{"a shape too large and empty", "", one("FP32", "[0,4294967296,4294967296]", "[]"),
-			"The shape of input 'x' is none: its dimensions are not negative, and their product fits in 63 bits."},
-		{"a shape with more elements than fit", "", one("FP64", "[9223372036854775807]", "[1]"),
-			"The input 'x' has 1 elements, and its shape says 9223372036854775807."},
+		{
+			"a shape too large", "", one("FP32", "[4294967296,4294967296]", "[1]"),
+			"The shape of input 'x' is none: its dimensions are not negative, and their product fits in 63 bits.",
+		},
+		{
+			"a shape too large and empty", "", one("FP32", "[0,4294967296,4294967296]", "[]"),
+			"The shape of input 'x' is none: its dimensions are not negative, and their product fits in 63 bits.",
+		},
+		{
+			"a shape with more elements than fit", "", one("FP64", "[9223372036854775807]", "[1]"),
+			"The input 'x' has 1 elements, and its shape says 9223372036854775807.",
+		},
 		{"too few elements", "", one("FP32", "[2,2]", "[[1,2],[3]]"), "The input 'x' has 3 elements, and its shape says 4."},
 		{"too many elements", "", one("BYTES", "[1]", `["a","b"]`), "The input 'x' has 2 elements, and its shape says 1."},
 		{"too few elements of the second", "", one("FP32", "[]", "[1]")[:len(one("FP32", "[]", "[1]"))-2] +
@@ -99,37 +115,63 @@ func TestRequestsThatAreRefused(t *testing.T) {
 			"1 is not a number (JSON has no NaN and no infinity: send the tensor in binary)."},
 		{"a comma too few", "", one("FP32", "[2]", "[1 2]"), read +
 			"inputs: input 'x': data: at byte 63 a comma or the end of an array is missing."},
-		{"a parameter that is an object", "", `{"inputs":[],"parameters":{"a":{}}}`,
-			"The parameter 'a' is an object, a list, or a number that no datatype holds: a parameter is a string, a number, true or false."},
-		{"a parameter of a tensor that is a list", "", `{"inputs":[{"name":"x","parameters":{"a":[]}}]}`,
-			"The parameter 'a' of 'x' is an object, a list, or a number that no datatype holds: a parameter is a string, a number, true or false."},
-		{"a parameter that is too large", "", `{"inputs":[],"parameters":{"a":18446744073709551616}}`,
-			"The parameter 'a' is an object, a list, or a number that no datatype holds: a parameter is a string, a number, true or false."},
-		{"binary_data that is a number", "", `{"inputs":[],"outputs":[{"name":"y","parameters":{"binary_data":1}}]}`,
-			"The parameter binary_data must be true or false."},
-		{"binary_data_output that is null", "", `{"inputs":[],"parameters":{"binary_data_output":null}}`,
-			"The parameter binary_data_output must be true or false."},
+		{
+			"a parameter that is an object", "", `{"inputs":[],"parameters":{"a":{}}}`,
+			"The parameter 'a' is an object, a list, or a number that no datatype holds: a parameter is a string, a number, true or false.",
+		},
+		{
+			"a parameter of a tensor that is a list", "", `{"inputs":[{"name":"x","parameters":{"a":[]}}]}`,
+			"The parameter 'a' of 'x' is an object, a list, or a number that no datatype holds: a parameter is a string, a number, true or false.",
+		},
+		{
+			"a parameter that is too large", "", `{"inputs":[],"parameters":{"a":18446744073709551616}}`,
+			"The parameter 'a' is an object, a list, or a number that no datatype holds: a parameter is a string, a number, true or false.",
+		},
+		{
+			"binary_data that is a number", "", `{"inputs":[],"outputs":[{"name":"y","parameters":{"binary_data":1}}]}`,
+			"The parameter binary_data must be true or false.",
+		},
+		{
+			"binary_data_output that is null", "", `{"inputs":[],"parameters":{"binary_data_output":null}}`,
+			"The parameter binary_data_output must be true or false.",
+		},
 		{"an output without a name", "", `{"inputs":[],"outputs":[{}]}`, "A requested output has no name."},
 		{"outputs that are not a list", "", `{"inputs":[],"outputs":{}}`, read + "outputs: at byte 23 an array is missing."},
-		{"a header that is not a number", "x", `{"inputs":[]}`,
-			"The header Inference-Header-Content-Length must state how many of the 13 bytes of the body are JSON."},
-		{"a header of 0", "0", `{"inputs":[]}`,
-			"The header Inference-Header-Content-Length must state how many of the 13 bytes of the body are JSON."},
-		{"a header too large", "14", `{"inputs":[]}`,
-			"The header Inference-Header-Content-Length must state how many of the 13 bytes of the body are JSON."},
+		{
+			"a header that is not a number", "x", `{"inputs":[]}`,
+			"The header Inference-Header-Content-Length must state how many of the 13 bytes of the body are JSON.",
+		},
+		{
+			"a header of 0", "0", `{"inputs":[]}`,
+			"The header Inference-Header-Content-Length must state how many of the 13 bytes of the body are JSON.",
+		},
+		{
+			"a header too large", "14", `{"inputs":[]}`,
+			"The header Inference-Header-Content-Length must state how many of the 13 bytes of the body are JSON.",
+		},
 		{"a header too small", "12", `{"inputs":[]}`, read + "it ends too early."},
-		{"a tail without an input", "13", `{"inputs":[]}ab`,
-			"The body ends with 2 bytes that no input has: the binary_data_size of all inputs together is what follows the JSON."},
-		{"a tail too short", "", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}]}`,
-			"The input 'x' has 4 bytes in binary, and 0 follow the JSON (the header Inference-Header-Content-Length says where it ends)."},
-		{"a tail that does not match the shape", "91",
+		{
+			"a tail without an input", "13", `{"inputs":[]}ab`,
+			"The body ends with 2 bytes that no input has: the binary_data_size of all inputs together is what follows the JSON.",
+		},
+		{
+			"a tail too short", "", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}]}`,
+			"The input 'x' has 4 bytes in binary, and 0 follow the JSON (the header Inference-Header-Content-Length says where it ends).",
+		},
+		{
+			"a tail that does not match the shape", "91",
 			`{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"parameters":{"binary_data_size":4}}]}abcd`,
-			"The input 'x' has 4 bytes, and its shape says 2 elements of 4."},
-		{"BYTES without lengths", "92", `{"inputs":[{"name":"x","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":4}}]}abcd`,
-			"The 4 bytes of input 'x' are not the 1 elements that its shape says: before each stands its length, in four bytes, the lowest first."},
-		{"both data and a tail", "",
+			"The input 'x' has 4 bytes, and its shape says 2 elements of 4.",
+		},
+		{
+			"BYTES without lengths", "92", `{"inputs":[{"name":"x","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":4}}]}abcd`,
+			"The 4 bytes of input 'x' are not the 1 elements that its shape says: before each stands its length, in four bytes, the lowest first.",
+		},
+		{
+			"both data and a tail", "",
 			`{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1],"parameters":{"binary_data_size":0}}]}`,
-			"The input 'x' must have either data, or binary_data_size among its parameters and its elements behind the JSON."},
+			"The input 'x' must have either data, or binary_data_size among its parameters and its elements behind the JSON.",
+		},
 		{"data that nests too deep", "", one("FP32", "[1]", strings.Repeat("[", 126)+"1"+strings.Repeat("]", 126)), read +
 			"inputs: input 'x': data: it is nested deeper than 128 levels."},
 		{"an ignored value that nests too deep", "", `{"inputs":[],"more":` + strings.Repeat(`[`, 1<<20), read +
@@ -150,7 +192,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 }
 
 // Requests at the limits are accepted.
-func TestRequestsThatAreTaken(t *testing.T) {
+func TestRequestsAtTheLimits(t *testing.T) {
 	for name, body := range map[string]string{
 		"no input":                   `{"inputs":[]}`,
 		"nulls for missing values":   `{"id":null,"parameters":null,"outputs":null,"inputs":[{"name":"x","parameters":null,"datatype":"FP32","shape":[],"data":[1]}]}`,
@@ -237,7 +279,7 @@ func encoded(t *testing.T, m proto.Message) []byte {
 
 // Requests about a model without an inference name it with its version, and the answer is V2's
 // JSON.
-func TestModelsAreAskedAbout(t *testing.T) {
+func TestModelQueries(t *testing.T) {
 	ready := kserve.Find("GET", "/v2/models/a%2Fb/versions/7/ready")
 	metadata := kserve.Find("GET", "/v2/models/a%2Fb")
 	for _, c := range []struct {
@@ -248,18 +290,30 @@ func TestModelsAreAskedAbout(t *testing.T) {
 		status int
 		body   string
 	}{
-		{"ready", ready, &inference.ModelReadyRequest{Name: "a/b", Version: "7"}, encoded(t, &inference.ModelReadyResponse{Ready: true}),
-			200, `{"name":"a/b","ready":true}`},
-		{"not ready", ready, &inference.ModelReadyRequest{Name: "a/b", Version: "7"}, nil, 400,
-			`{"error":"The model 'a/b' is not ready."}`},
-		{"ready, broken", ready, &inference.ModelReadyRequest{Name: "a/b", Version: "7"}, []byte{8}, 500,
-			`{"error":"The model's server sent an invalid answer: its answer is not a V2 message."}`},
-		{"ready, of another type", ready, &inference.ModelReadyRequest{Name: "a/b", Version: "7"}, []byte("\x0a\x01x"), 500,
-			`{"error":"The model's server sent an invalid answer: its answer is not a V2 message."}`},
+		{
+			"ready", ready, &inference.ModelReadyRequest{Name: "a/b", Version: "7"}, encoded(t, &inference.ModelReadyResponse{Ready: true}),
+			200, `{"name":"a/b","ready":true}`,
+		},
+		{
+			"not ready", ready, &inference.ModelReadyRequest{Name: "a/b", Version: "7"}, nil, 400,
+			`{"error":"The model 'a/b' is not ready."}`,
+		},
+		{
+			"ready, broken", ready, &inference.ModelReadyRequest{Name: "a/b", Version: "7"},
+			[]byte{8},
+			500,
+			`{"error":"The model's server sent an invalid answer: its answer is not a V2 message."}`,
+		},
+		{
+			"ready, of another type", ready, &inference.ModelReadyRequest{Name: "a/b", Version: "7"}, []byte("\x0a\x01x"), 500,
+			`{"error":"The model's server sent an invalid answer: its answer is not a V2 message."}`,
+		},
 		{"metadata", metadata, &inference.ModelMetadataRequest{Name: "a/b"}, encoded(t, &inference.ModelMetadataResponse{
 			Name: "m", Platform: "p", Versions: []string{"1", "2"},
-			Inputs: []*inference.ModelMetadataResponse_TensorMetadata{{Name: "x", Datatype: "FP32", Shape: []int64{-1, 3}},
-				{Name: "y", Datatype: "BYTES"}},
+			Inputs: []*inference.ModelMetadataResponse_TensorMetadata{
+				{Name: "x", Datatype: "FP32", Shape: []int64{-1, 3}},
+				{Name: "y", Datatype: "BYTES"},
+			},
 			Outputs: []*inference.ModelMetadataResponse_TensorMetadata{
 				{Name: "z\"", Datatype: "INT8", Shape: []int64{1}},
 			},
@@ -269,10 +323,14 @@ func TestModelsAreAskedAbout(t *testing.T) {
 			[]byte("\x0a\x01m\x22\x10\x0a\x01x\x22\x0b\x0a\x01a\x12\x06\x1a\x04text\x32\x07\x0a\x01b\x12\x02\x10\x05"), 200,
 			`{"name":"m","versions":[],"platform":"","inputs":[{"name":"x","datatype":"","shape":[],"parameters":{"a":"text"}}],"outputs":[],"parameters":{"b":5}}`,
 		},
-		{"no metadata", metadata, &inference.ModelMetadataRequest{Name: "a/b"}, nil, 200,
-			`{"name":"","versions":[],"platform":"","inputs":[],"outputs":[]}`},
-		{"metadata, broken", metadata, &inference.ModelMetadataRequest{Name: "a/b"}, []byte("\x22\x02\x0a\x05"), 500,
-			`{"error":"The model's server sent an invalid answer: its answer is not a V2 message."}`},
+		{
+			"no metadata", metadata, &inference.ModelMetadataRequest{Name: "a/b"}, nil, 200,
+			`{"name":"","versions":[],"platform":"","inputs":[],"outputs":[]}`,
+		},
+		{
+			"metadata, broken", metadata, &inference.ModelMetadataRequest{Name: "a/b"}, []byte("\x22\x02\x0a\x05"), 500,
+			`{"error":"The model's server sent an invalid answer: its answer is not a V2 message."}`,
+		},
 	} {
 		r, err := transcode.Read(c.of, "", nil)
 		if err != nil || string(r.Message) != string(encoded(t, c.asked)) {
@@ -291,13 +349,21 @@ func TestAnswersToInference(t *testing.T) {
 		ModelName: "m", ModelVersion: "1", Id: "i",
 		Parameters: map[string]*inference.InferParameter{"p": {ParameterChoice: &inference.InferParameter_DoubleParam{DoubleParam: 2}}},
 		Outputs: []*inference.ModelInferResponse_InferOutputTensor{
-			{Name: "f", Datatype: "FP32", Shape: []int64{2, 3},
-				Contents: &inference.InferTensorContents{Fp32Contents: []float32{0.1, 1, float32(math.Inf(-1)), 1e21, 1e-7,
-					float32(math.NaN())}}},
-			{Name: "d", Datatype: "FP64", Shape: []int64{1, 2},
-				Contents: &inference.InferTensorContents{Fp64Contents: []float64{1e21, 1e-6}}},
-			{Name: "b", Datatype: "BYTES", Shape: []int64{2},
-				Contents: &inference.InferTensorContents{BytesContents: [][]byte{[]byte("ö\""), {}}}},
+			{
+				Name: "f", Datatype: "FP32", Shape: []int64{2, 3},
+				Contents: &inference.InferTensorContents{Fp32Contents: []float32{
+					0.1, 1, float32(math.Inf(-1)), 1e21, 1e-7,
+					float32(math.NaN()),
+				}},
+			},
+			{
+				Name: "d", Datatype: "FP64", Shape: []int64{1, 2},
+				Contents: &inference.InferTensorContents{Fp64Contents: []float64{1e21, 1e-6}},
+			},
+			{
+				Name: "b", Datatype: "BYTES", Shape: []int64{2},
+				Contents: &inference.InferTensorContents{BytesContents: [][]byte{[]byte("ö\""), {}}},
+			},
 		},
 	}
 	const (
@@ -328,7 +394,7 @@ func TestAnswersToInference(t *testing.T) {
 }
 
 // Answers that JSON cannot express, or that are not valid messages, give an error.
-func TestAnswersThatCannotBeGiven(t *testing.T) {
+func TestInexpressibleAnswers(t *testing.T) {
 	r, err := transcode.Read(infer, "", []byte(`{"inputs":[]}`))
 	if err != nil {
 		t.Fatal(err)
@@ -374,15 +440,17 @@ func TestAnswersThatCannotBeGiven(t *testing.T) {
 // Some valid messages are encoded as protobuf's own writers never do: unpacked elements, truncated
 // negative numbers, repeated fields. They are read like the oracle reads them, as JSON and in
 // binary. An empty want means that the answer is invalid.
-func TestMessagesAsOthersWriteThem(t *testing.T) {
+func TestUnusualEncodings(t *testing.T) {
 	tensor := func(datatype, contents string) string {
 		return "\x2a" + string(rune(len(datatype)+len(contents)+7)) + "\x12" + string(rune(len(datatype))) + datatype + "\x1a\x01\x02" +
 			"\x2a" + string(rune(len(contents))) + contents
 	}
 	for _, c := range []struct{ name, message, want string }{
 		{"floats one by one", tensor("FP32", "\x35\x00\x00\x80\x3f\x35\x00\x00\x00\x40"), "[1.0,2.0]"},
-		{"floats one by one and packed", tensor("FP64", "\x39\x00\x00\x00\x00\x00\x00\xf0\x3f\x3a\x08\x00\x00\x00\x00\x00\x00\x00\x00"),
-			"[1.0,0.0]"},
+		{
+			"floats one by one and packed", tensor("FP64", "\x39\x00\x00\x00\x00\x00\x00\xf0\x3f\x3a\x08\x00\x00\x00\x00\x00\x00\x00\x00"),
+			"[1.0,0.0]",
+		},
 		{"a negative one in few bytes", tensor("INT8", "\x10\x05\x10\xff\xff\xff\xff\x0f"), "[5,-1]"},
 		{"true as 2", tensor("BOOL", "\x08\x02\x0a\x01\x00"), "[true,false]"},
 		{"numbers packed and one by one", tensor("UINT16", "\x22\x01\x07\x20\x08"), "[7,8]"},
@@ -417,8 +485,10 @@ func TestMessagesAsOthersWriteThem(t *testing.T) {
 }
 
 func TestCallsThatFail(t *testing.T) {
-	for code, want := range map[kserve.Code]int{kserve.NotFound: 404, kserve.InvalidArgument: 400, kserve.Unavailable: 503,
-		kserve.Unimplemented: 501, 99: 500} {
+	for code, want := range map[kserve.Code]int{
+		kserve.NotFound: 404, kserve.InvalidArgument: 400, kserve.Unavailable: 503,
+		kserve.Unimplemented: 501, 99: 500,
+	} {
 		if got := transcode.Failed(code, "a \"word\"\xff"); got.Status != want || string(got.Body) != `{"error":"a \"word\"`+"\ufffd"+`"}` {
 			t.Errorf("%d: %d %s", code, got.Status, got.Body)
 		}

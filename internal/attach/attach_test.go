@@ -123,7 +123,7 @@ func fits(pattern, host string) bool {
 	return pattern == host
 }
 
-func TestPatternsHaveTheHostnamesInCommonThatBothFit(t *testing.T) {
+func TestIntersectionOfPatterns(t *testing.T) {
 	patterns := append([]string{"", "*.test", "*.a.test", "*.b.test", "*.x.a.test", "*.other"}, hosts...)
 	for _, a := range patterns {
 		for _, b := range patterns {

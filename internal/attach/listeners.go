@@ -56,8 +56,10 @@ func setsOf(g *Gateway, all []gatewayv1.ListenerSet, namespaces map[string]label
 			from, selector = ptr.Deref(a.Namespaces.From, from), a.Namespaces.Selector
 		}
 		if !allows(from, selector, g.Namespace, s.Namespace, namespaces) {
-			s.Refused = Verdict{string(gatewayv1.ListenerSetReasonNotAllowed),
-				fmt.Sprintf("spec.allowedListeners of Gateway %s does not allow ListenerSets of namespace %s", g.Name, s.Namespace)}
+			s.Refused = Verdict{
+				string(gatewayv1.ListenerSetReasonNotAllowed),
+				fmt.Sprintf("spec.allowedListeners of Gateway %s does not allow ListenerSets of namespace %s", g.Name, s.Namespace),
+			}
 		}
 		sets = append(sets, s)
 	}
@@ -94,12 +96,16 @@ func (g *Gateway) add(listeners []*Listener) {
 			l.refuse(other)
 		}
 		if l.Refused == (Verdict{}) && l.Protocol != gatewayv1.HTTPProtocolType && l.Protocol != gatewayv1.HTTPSProtocolType {
-			l.Refused = Verdict{string(gatewayv1.ListenerReasonUnsupportedProtocol),
-				fmt.Sprintf("Headgate serves HTTP and HTTPS, not %s", l.Protocol)}
+			l.Refused = Verdict{
+				string(gatewayv1.ListenerReasonUnsupportedProtocol),
+				fmt.Sprintf("Headgate serves HTTP and HTTPS, not %s", l.Protocol),
+			}
 		}
 		if what := Reserved[l.Port]; l.Refused == (Verdict{}) && what != "" && g.Managed() {
-			l.Refused = Verdict{string(gatewayv1.ListenerReasonPortUnavailable),
-				fmt.Sprintf("at port %d of a Gateway's pods %s: choose another port", l.Port, what)}
+			l.Refused = Verdict{
+				string(gatewayv1.ListenerReasonPortUnavailable),
+				fmt.Sprintf("at port %d of a Gateway's pods %s: choose another port", l.Port, what),
+			}
 		}
 	}
 	rest := served(listeners)
@@ -160,11 +166,15 @@ func (l *Listener) refuse(other *Listener) {
 	}
 	switch {
 	case l.Protocol != other.Protocol:
-		l.Refused = Verdict{string(gatewayv1.ListenerReasonProtocolConflict),
-			fmt.Sprintf("port %d is that of listener %s, whose protocol is %s", l.Port, other, other.Protocol)}
+		l.Refused = Verdict{
+			string(gatewayv1.ListenerReasonProtocolConflict),
+			fmt.Sprintf("port %d is that of listener %s, whose protocol is %s", l.Port, other, other.Protocol),
+		}
 	case l.Hostname == other.Hostname:
-		l.Refused = Verdict{string(gatewayv1.ListenerReasonHostnameConflict),
-			fmt.Sprintf("port %d and hostname %q are those of listener %s", l.Port, l.Hostname, other)}
+		l.Refused = Verdict{
+			string(gatewayv1.ListenerReasonHostnameConflict),
+			fmt.Sprintf("port %d and hostname %q are those of listener %s", l.Port, l.Hostname, other),
+		}
 	}
 }
 
@@ -172,8 +182,10 @@ func (l *Listener) refuse(other *Listener) {
 func (l *Listener) String() string { return l.Of.String() + " " + l.Section }
 
 func newListener(of objects.Object, e gatewayv1.ListenerEntry) *Listener {
-	l := &Listener{Of: of, Section: string(e.Name), Port: e.Port, Protocol: e.Protocol, Hostname: string(ptr.Deref(e.Hostname, "")),
-		TLS: e.TLS}
+	l := &Listener{
+		Of: of, Section: string(e.Name), Port: e.Port, Protocol: e.Protocol, Hostname: string(ptr.Deref(e.Hostname, "")),
+		TLS: e.TLS,
+	}
 	var named []gatewayv1.RouteGroupKind
 	if e.AllowedRoutes != nil {
 		named, l.namespaces = e.AllowedRoutes.Kinds, e.AllowedRoutes.Namespaces
@@ -205,8 +217,11 @@ func supportedKinds(protocol gatewayv1.ProtocolType) []gatewayv1.RouteGroupKind 
 		return nil
 	}
 	gateway, inference := gatewayv1.Group(gatewayv1.GroupName), gatewayv1.Group(v1alpha1.SchemeGroupVersion.Group)
-	return []gatewayv1.RouteGroupKind{{Group: &gateway, Kind: objects.HTTPRouteKind}, {Group: &gateway, Kind: objects.GRPCRouteKind},
-		{Group: &inference, Kind: v1alpha1.LLMRouteKind}}
+	return []gatewayv1.RouteGroupKind{
+		{Group: &gateway, Kind: objects.HTTPRouteKind},
+		{Group: &gateway, Kind: objects.GRPCRouteKind},
+		{Group: &inference, Kind: v1alpha1.LLMRouteKind},
+	}
 }
 
 // labelsOf returns the labels of namespaces by name. A folder may lack Namespace objects.

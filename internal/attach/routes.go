@@ -52,8 +52,10 @@ func (a *Attachments) attach(r *route, targets map[objects.Object]target, namesp
 // listeners returns the listeners to which a route attaches by a parentRef, or why there are none.
 func (t target) listeners(r *route, ref gatewayv1.ParentReference, namespaces map[string]labels.Set) ([]*Listener, Verdict) {
 	if t.refused != (Verdict{}) {
-		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingParent),
-			fmt.Sprintf("%s is not accepted by Gateway %s", t.of, t.gateway.Name)}
+		return nil, Verdict{
+			string(gatewayv1.RouteReasonNoMatchingParent),
+			fmt.Sprintf("%s is not accepted by Gateway %s", t.of, t.gateway.Name),
+		}
 	}
 	all := t.own
 	if ref.SectionName != nil {
@@ -65,13 +67,17 @@ func (t target) listeners(r *route, ref gatewayv1.ParentReference, namespaces ma
 	}
 	open := slices.DeleteFunc(named, func(l *Listener) bool { return !l.allows(r.group, r.Object, t.gateway.Namespace, namespaces) })
 	if len(open) == 0 {
-		return nil, Verdict{string(gatewayv1.RouteReasonNotAllowedByListeners),
-			fmt.Sprintf("allowedRoutes of no listener of %s%s allows %ss of namespace %s", t.of, asked(ref), r.Kind, r.Name.Namespace)}
+		return nil, Verdict{
+			string(gatewayv1.RouteReasonNotAllowedByListeners),
+			fmt.Sprintf("allowedRoutes of no listener of %s%s allows %ss of namespace %s", t.of, asked(ref), r.Kind, r.Name.Namespace),
+		}
 	}
 	fitting := slices.DeleteFunc(open, func(l *Listener) bool { return len(l.common(r)) == 0 })
 	if len(fitting) == 0 {
-		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingListenerHostname),
-			fmt.Sprintf("no listener of %s%s has a hostname in common with %v", t.of, asked(ref), r.hostnames)}
+		return nil, Verdict{
+			string(gatewayv1.RouteReasonNoMatchingListenerHostname),
+			fmt.Sprintf("no listener of %s%s has a hostname in common with %v", t.of, asked(ref), r.hostnames),
+		}
 	}
 	// If an older route of the other kind has some of its hostnames, only one of the two is
 	// accepted (GRPCRoute, spec.hostnames).
@@ -84,8 +90,10 @@ func (t target) listeners(r *route, ref gatewayv1.ParentReference, namespaces ma
 		return taken
 	})
 	if len(free) == 0 {
-		return nil, Verdict{reasonHostnameConflict,
-			fmt.Sprintf("%s has some of its hostnames, and a listener takes HTTPRoutes or GRPCRoutes for a hostname, not both", other)}
+		return nil, Verdict{
+			reasonHostnameConflict,
+			fmt.Sprintf("%s has some of its hostnames, and a listener takes HTTPRoutes or GRPCRoutes for a hostname, not both", other),
+		}
 	}
 	return free, Verdict{}
 }
@@ -97,8 +105,10 @@ const reasonHostnameConflict = "HostnameConflict"
 // takenBy returns a route of the other kind (GRPCRoute or HTTPRoute) with some of the hostnames at
 // a listener; false if there is none.
 func (l *Listener) takenBy(r *route) (objects.Object, bool) {
-	other, exclusive := map[string]string{objects.HTTPRouteKind: objects.GRPCRouteKind,
-		objects.GRPCRouteKind: objects.HTTPRouteKind}[r.Kind]
+	other, exclusive := map[string]string{
+		objects.HTTPRouteKind: objects.GRPCRouteKind,
+		objects.GRPCRouteKind: objects.HTTPRouteKind,
+	}[r.Kind]
 	if !exclusive || !l.kinds[other] {
 		return objects.Object{}, false
 	}

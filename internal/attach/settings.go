@@ -41,13 +41,17 @@ func (s settings) of(ref *gatewayv1.ParametersReference, field, reason string) (
 	}
 	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, "")), Name: ref.Name}
 	if name.Namespace == "" {
-		return v1alpha1.GatewaySettingsSpec{}, Verdict{reason,
-			fmt.Sprintf("%s names GatewaySettings %s without a namespace: add it", field, ref.Name)}
+		return v1alpha1.GatewaySettingsSpec{}, Verdict{
+			reason,
+			fmt.Sprintf("%s names GatewaySettings %s without a namespace: add it", field, ref.Name),
+		}
 	}
 	is := s[name]
 	if is == nil {
-		return v1alpha1.GatewaySettingsSpec{}, Verdict{reason,
-			fmt.Sprintf("%s names GatewaySettings %s, which does not exist", field, name)}
+		return v1alpha1.GatewaySettingsSpec{}, Verdict{
+			reason,
+			fmt.Sprintf("%s names GatewaySettings %s, which does not exist", field, name),
+		}
 	}
 	return *is, Verdict{}
 }
@@ -66,14 +70,18 @@ func (s settings) ofGateway(g *gatewayv1.Gateway, c Class) (v1alpha1.GatewaySett
 	}
 	var ref *gatewayv1.ParametersReference
 	if i := g.Spec.Infrastructure; i != nil && i.ParametersRef != nil {
-		ref = &gatewayv1.ParametersReference{Group: i.ParametersRef.Group, Kind: i.ParametersRef.Kind, Name: i.ParametersRef.Name,
-			Namespace: (*gatewayv1.Namespace)(&g.Namespace)}
+		ref = &gatewayv1.ParametersReference{
+			Group: i.ParametersRef.Group, Kind: i.ParametersRef.Kind, Name: i.ParametersRef.Name,
+			Namespace: (*gatewayv1.Namespace)(&g.Namespace),
+		}
 	}
 	own, refused := s.of(ref, "spec.infrastructure.parametersRef", reason)
 	if own.Payloads != nil {
-		refused = Verdict{reason,
+		refused = Verdict{
+			reason,
 			fmt.Sprintf("GatewaySettings %s/%s has spec.payloads, which only the settings of a GatewayClass may have: take it away",
-				g.Namespace, ref.Name)}
+				g.Namespace, ref.Name),
+		}
 	}
 	return merge(own, c.Settings), refused
 }

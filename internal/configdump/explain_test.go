@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "write what is explained into testdata")
 
 // The output has every setting, with file and line for those of objects.
-func TestWhatHoldsIsExplained(t *testing.T) {
+func TestEffectiveSettingsAreExplained(t *testing.T) {
 	var c configdump.Command
 	fs := pflag.NewFlagSet("program", pflag.ContinueOnError)
 	objectsDir := fs.String("objects", "", "")
@@ -34,8 +34,10 @@ func TestWhatHoldsIsExplained(t *testing.T) {
 	_ = fs.MarkHidden("of-others")
 	fs.Bool("version", false, "")
 	c.Register(fs)
-	if err := fs.Parse([]string{"--objects", "testdata/objects", "--explain-config", "--listen", "a", "--listen", "b", "--config-text",
-		"x\ny", "--of-others", "x"}); err != nil || !c.On {
+	if err := fs.Parse([]string{
+		"--objects", "testdata/objects", "--explain-config", "--listen", "a", "--listen", "b", "--config-text",
+		"x\ny", "--of-others", "x",
+	}); err != nil || !c.On {
 		t.Fatal(c.On, err)
 	}
 	c.Note(fs, map[string]string{"namespace": "$NAMESPACE", "scale": "flag --of-others"}, "/home/me/config")
@@ -47,8 +49,10 @@ func TestWhatHoldsIsExplained(t *testing.T) {
 		if p.Settings == nil {
 			return nil
 		}
-		return []configdump.Setting{{Name: "policy", Value: "proposal", From: w.Where("PoolSettings", p.SettingsName),
-			Means: "how an endpoint is picked"}}
+		return []configdump.Setting{{
+			Name: "policy", Value: "proposal", From: w.Where("PoolSettings", p.SettingsName),
+			Means: "how an endpoint is picked",
+		}}
 	}
 	if err := c.Print(t.Context(), &out, source.Source{Dir: *objectsDir, Endpoints: []string{"localhost:1"}}, ofPool); err != nil {
 		t.Fatal(err)
@@ -75,7 +79,7 @@ var errNothing = errors.New("there is nothing")
 
 func (nothing) Read(context.Context) (*objects.World, error) { return nil, errNothing }
 
-func TestOfNothingLittleIsSaid(t *testing.T) {
+func TestEmptyConfigDump(t *testing.T) {
 	var c configdump.Command
 	var out bytes.Buffer
 	if err := c.Print(t.Context(), &out, nothing{}, nil); !errors.Is(err, errNothing) || out.Len() > 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-func TestWhoSaysThatItHasNoSuchModel(t *testing.T) {
+func TestMissingModelAnswers(t *testing.T) {
 	for _, c := range []struct {
 		status int
 		body   string
@@ -42,7 +42,7 @@ func TestWhoSaysThatItHasNoSuchModel(t *testing.T) {
 	}
 }
 
-func TestWhoAsksForARequestToBeTriedElsewhere(t *testing.T) {
+func TestRetryElsewhereAnswers(t *testing.T) {
 	const internal = `{"error":{"message":"%s","type":"InternalServerError","param":null,"code":500}}`
 	for _, c := range []struct {
 		status              int
@@ -50,15 +50,21 @@ func TestWhoAsksForARequestToBeTriedElsewhere(t *testing.T) {
 		body                string
 		elsewhere, stopping bool
 	}{
-		{503, false, `{"error":{"message":"The engine is currently busy","type":"Service Unavailable","param":null,"code":503}}`,
-			true, false},
-		{503, true, `{"error":{"message":"The engine is currently busy","type":"Service Unavailable","param":null,"code":503}}`,
-			false, false},
+		{
+			503, false, `{"error":{"message":"The engine is currently busy","type":"Service Unavailable","param":null,"code":503}}`,
+			true, false,
+		},
+		{
+			503, true, `{"error":{"message":"The engine is currently busy","type":"Service Unavailable","param":null,"code":503}}`,
+			false, false,
+		},
 		{503, false, `{"error":{"message":"no","type":"server_error"}}`, false, false},
 		{500, false, fmt.Sprintf(internal, "cannot schedule new futures after shutdown"), true, true},
 		{500, false, fmt.Sprintf(internal, "Server shutting down"), true, true},
-		{500, false, `{"type":"error","error":{"type":"InternalServerError","message":"cannot schedule new futures after shutdown"}}`,
-			true, true},
+		{
+			500, false, `{"type":"error","error":{"type":"InternalServerError","message":"cannot schedule new futures after shutdown"}}`,
+			true, true,
+		},
 		{500, false, fmt.Sprintf(internal, "CUDA out of memory"), false, false},
 		{400, false, fmt.Sprintf(internal, "Server shutting down"), false, false},
 		{200, false, fmt.Sprintf(internal, "Server shutting down"), false, false},

@@ -37,14 +37,16 @@ var idle = engine.Totals{
 
 // A page whose file is called "documented" is not recorded; its first line says where its names are
 // from.
-func TestAPageOfEachEngine(t *testing.T) {
+func TestPageOfEachEngine(t *testing.T) {
 	seen := make(map[engine.Kind]bool)
 	for _, c := range []struct {
 		file string
 		want engine.Load
 	}{
-		{"vllm-0.32-idle.txt", engine.Load{Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0),
-			KVTokens: engine.Known(2097152), Started: engine.Known(1.79522831586e+09), Totals: idle}},
+		{"vllm-0.32-idle.txt", engine.Load{
+			Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0),
+			KVTokens: engine.Known(2097152), Started: engine.Known(1.79522831586e+09), Totals: idle,
+		}},
 		{"vllm-0.32-loaded.txt", engine.Load{
 			Kind: engine.VLLM, Running: engine.Known(8), Waiting: engine.Known(10), KVUsage: engine.Known(0.0004883110541414881),
 			KVTokens:    engine.Known(2097152),
@@ -54,8 +56,10 @@ func TestAPageOfEachEngine(t *testing.T) {
 				FirstToken: timed(32, 1.2181923389434814), InterToken: timed(106, 1.3352265579995901),
 				PromptTokens: engine.Known(450), CachedTokens: engine.Known(0), GeneratedTokens: engine.Known(138),
 				PrefillTokens: engine.Known(309),
-				Steps: engine.Steps{Count: engine.Known(89),
-					UpTo: [15]float64{57, 67, 67, 67, 88, 88, 88, 88, 89, 89, 89, 89, 89, 89, 89}},
+				Steps: engine.Steps{
+					Count: engine.Known(89),
+					UpTo:  [15]float64{57, 67, 67, 67, 88, 88, 88, 88, 89, 89, 89, 89, 89, 89, 89},
+				},
 			},
 		}},
 		{"sglang-documented.txt", engine.Load{
@@ -66,17 +70,25 @@ func TestAPageOfEachEngine(t *testing.T) {
 				GeneratedTokens: engine.Known(980),
 			},
 		}},
-		{"trtllm-serve-documented.txt", engine.Load{Kind: engine.TRTLLM, Running: engine.Known(6), Waiting: engine.Known(2),
-			KVUsage: engine.Known(0.62), KVTokens: engine.Known(204800)}},
-		{"triton-tensorrt-llm-documented.txt", engine.Load{Kind: engine.TritonTRTLLM, Running: engine.Known(4), Waiting: engine.Known(3),
-			KVUsage: engine.Known(0.25), KVTokens: engine.Known(6242 * 64)}},
+		{"trtllm-serve-documented.txt", engine.Load{
+			Kind: engine.TRTLLM, Running: engine.Known(6), Waiting: engine.Known(2),
+			KVUsage: engine.Known(0.62), KVTokens: engine.Known(204800),
+		}},
+		{"triton-tensorrt-llm-documented.txt", engine.Load{
+			Kind: engine.TritonTRTLLM, Running: engine.Known(4), Waiting: engine.Known(3),
+			KVUsage: engine.Known(0.25), KVTokens: engine.Known(6242 * 64),
+		}},
 		{"triton-2.51.txt", engine.Load{Kind: engine.Triton, Waiting: engine.Known(3)}},
 		{"tgi-documented.txt", engine.Load{Kind: engine.TGI, Running: engine.Known(5), Waiting: engine.Known(3)}},
 		{"llama.cpp-documented.txt", engine.Load{Kind: engine.LlamaCpp, Running: engine.Known(4), Waiting: engine.Known(46)}},
-		{"lmdeploy-documented.txt", engine.Load{Kind: engine.LMDeploy, Running: engine.Known(24), Waiting: engine.Known(5),
-			KVUsage: engine.Known(0.4)}},
-		{"nim-documented.txt", engine.Load{Kind: engine.NIM, Running: engine.Known(3), Waiting: engine.Known(1),
-			KVUsage: engine.Known(0.5)}},
+		{"lmdeploy-documented.txt", engine.Load{
+			Kind: engine.LMDeploy, Running: engine.Known(24), Waiting: engine.Known(5),
+			KVUsage: engine.Known(0.4),
+		}},
+		{"nim-documented.txt", engine.Load{
+			Kind: engine.NIM, Running: engine.Known(3), Waiting: engine.Known(1),
+			KVUsage: engine.Known(0.5),
+		}},
 	} {
 		seen[c.want.Kind] = true
 		told := c.want
@@ -104,7 +116,7 @@ func TestAPageOfEachEngine(t *testing.T) {
 }
 
 // A stated kind overrides the page: another engine's names are ignored.
-func TestTheNamedKindCountsAndNotThePage(t *testing.T) {
+func TestNamedKindCountsAndNotThePage(t *testing.T) {
 	both := "vllm:num_requests_running 1\nsglang:num_running_reqs 2\n"
 	for kind, want := range map[engine.Kind]engine.Load{
 		"":            {Kind: engine.VLLM, Running: engine.Known(1)},
@@ -120,8 +132,10 @@ func TestTheNamedKindCountsAndNotThePage(t *testing.T) {
 }
 
 func TestKinds(t *testing.T) {
-	for _, name := range []string{"", "vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy",
-		"nim", "mlserver", "modelruntime"} {
+	for _, name := range []string{
+		"", "vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy",
+		"nim", "mlserver", "modelruntime",
+	} {
 		if kind, ok := engine.ParseKind(name); !ok || kind != engine.Kind(name) {
 			t.Errorf("%q is the kind %q, %v", name, kind, ok)
 		}
@@ -224,17 +238,25 @@ func TestEveryVariantOfAName(t *testing.T) {
 			"KV of blocks of a size that nobody tells", "trtllm_num_requests_running 1\ntrtllm_kv_cache_max_blocks 100\n",
 			engine.Load{Kind: engine.TRTLLM, Running: engine.Known(1)},
 		},
-		{"not a number", "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc -1\n",
-			engine.Load{Kind: engine.VLLM}},
+		{
+			"not a number", "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc -1\n",
+			engine.Load{Kind: engine.VLLM},
+		},
 		{"a quoted name", "{\"vllm:num_requests_running\",engine=\"0\"} 2\n", engine.Load{Kind: engine.VLLM, Running: engine.Known(2)}},
 		{"a page of an unknown engine", "xllm:running 3\n", engine.Load{}},
-		{"SGLang without priorities", "sglang:num_running_reqs{dp_rank=\"0\"} 2\nsglang:num_running_reqs{dp_rank=\"1\"} 3\n",
-			engine.Load{Kind: engine.SGLang, Running: engine.Known(5)}},
+		{
+			"SGLang without priorities", "sglang:num_running_reqs{dp_rank=\"0\"} 2\nsglang:num_running_reqs{dp_rank=\"1\"} 3\n",
+			engine.Load{Kind: engine.SGLang, Running: engine.Known(5)},
+		},
 		{"JSON, as trtllm-serve has at /metrics", "[{\"gpuMemUsage\": 1}]", engine.Load{}},
-		{"a part of a summary is no gauge", "# TYPE nv_inference_pending_request summary\nnv_inference_pending_request_count 3\n",
-			engine.Load{}},
-		{"a broken line elsewhere", "http_requests{ 1\nvllm:num_requests_running 2\n",
-			engine.Load{Kind: engine.VLLM, Running: engine.Known(2)}},
+		{
+			"a part of a summary is no gauge", "# TYPE nv_inference_pending_request summary\nnv_inference_pending_request_count 3\n",
+			engine.Load{},
+		},
+		{
+			"a broken line elsewhere", "http_requests{ 1\nvllm:num_requests_running 2\n",
+			engine.Load{Kind: engine.VLLM, Running: engine.Known(2)},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := new(engine.Reader).Load([]byte(c.page), "")
@@ -249,7 +271,7 @@ func TestEveryVariantOfAName(t *testing.T) {
 }
 
 // Lines that never change while an engine runs are parsed again after it restarts.
-func TestAnotherLifeHasAnotherConfiguration(t *testing.T) {
+func TestConfigurationIsParsedAgainAfterARestart(t *testing.T) {
 	var r engine.Reader
 	config := func(blocks int) string {
 		return fmt.Sprintf("# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"%d\"} 1.0\n", blocks)
@@ -275,7 +297,7 @@ func TestAnotherLifeHasAnotherConfiguration(t *testing.T) {
 	}
 }
 
-func TestAPageInAnotherFormatIsAnError(t *testing.T) {
+func TestPageInAnotherFormatIsAnError(t *testing.T) {
 	for _, page := range []string{
 		"vllm:num_requests_running{ 1\n",
 		"vllm:num_requests_running many\n",
@@ -287,7 +309,7 @@ func TestAPageInAnotherFormatIsAnError(t *testing.T) {
 	}
 }
 
-func TestALoadReport(t *testing.T) {
+func TestLoadReport(t *testing.T) {
 	got, err := engine.ReadReport("TEXT named_metrics.num_requests_waiting=2.0, named_metrics.kv_cache_usage_perc=0.4")
 	want := engine.Load{Waiting: engine.Known(2), KVUsage: engine.Known(0.4)}
 	if diff := cmp.Diff(want, got, compareLoads); err != nil || diff != "" {
@@ -319,15 +341,19 @@ func TestModels(t *testing.T) {
 			`{"data":[{"id":"a"},{"id":"b","max_model_len":4096},{"id":"c","max_model_len":1024},{"id":"d","max_model_len":-1},{"id":"x","parent":"a","max_model_len":7}]}`,
 			engine.Models{Base: []string{"a", "b", "c", "d"}, Adapters: []string{"x"}, MaxLength: 1024},
 		},
-		{"TGI", `{"object":"list","data":[{"id":"meta-llama/Llama-3.1-8B","object":"model","created":0,"owned_by":"meta-llama/Llama-3.1-8B"}]}`,
-			engine.Models{Base: []string{"meta-llama/Llama-3.1-8B"}}},
+		{
+			"TGI", `{"object":"list","data":[{"id":"meta-llama/Llama-3.1-8B","object":"model","created":0,"owned_by":"meta-llama/Llama-3.1-8B"}]}`,
+			engine.Models{Base: []string{"meta-llama/Llama-3.1-8B"}},
+		},
 		{
 			"llama.cpp",
 			`{"models":[{"name":"other","model":"other","details":{"parent_model":"x"}}],"object":"list","data":[{"id":"qwen3","aliases":["qwen3"],"object":"model","owned_by":"llamacpp","meta":{"n_ctx":40960}}]}`,
 			engine.Models{Base: []string{"qwen3"}},
 		},
-		{"models named by paths", `{"data":[{"id":"/models/qwen3.gguf"},{"id":"../a","parent":"/models/qwen3.gguf"},{"id":"b\u0000"}]}`,
-			engine.Models{Base: []string{"/models/qwen3.gguf"}, Adapters: []string{"../a"}}},
+		{
+			"models named by paths", `{"data":[{"id":"/models/qwen3.gguf"},{"id":"../a","parent":"/models/qwen3.gguf"},{"id":"b\u0000"}]}`,
+			engine.Models{Base: []string{"/models/qwen3.gguf"}, Adapters: []string{"../a"}},
+		},
 		{"an empty list", `{"data":[]}`, engine.Models{}},
 	} {
 		got, err := engine.ReadModels([]byte(c.list))
@@ -343,8 +369,10 @@ func TestModels(t *testing.T) {
 }
 
 func TestNamesThatAreNotModels(t *testing.T) {
-	for _, name := range []string{"", "/etc/passwd", "../lora/a4", "a/../../b", "a/./b", "a//b", "a/", "~/x", `..\x`, "a\x00b", "a\nb",
-		"a\x7fb", "a\u0085b", "a\xffb", "a\ufffdb", strings.Repeat("a", 513)} {
+	for _, name := range []string{
+		"", "/etc/passwd", "../lora/a4", "a/../../b", "a/./b", "a//b", "a/", "~/x", `..\x`, "a\x00b", "a\nb",
+		"a\x7fb", "a\u0085b", "a\xffb", "a\ufffdb", strings.Repeat("a", 513),
+	} {
 		if engine.CheckName(name) == nil {
 			t.Errorf("%q is taken for a model's name", name)
 		}
@@ -441,8 +469,10 @@ func TestTotals(t *testing.T) {
 				`vllm:iteration_tokens_total_bucket{engine="0",le="10"} 4` + "\n" +
 				`vllm:iteration_tokens_total_bucket{engine="1",le="8"} 20` + "\n" +
 				`vllm:iteration_tokens_total_bucket{engine="1",le="+Inf"} 30` + "\n",
-			engine.Totals{Steps: engine.Steps{Count: engine.Known(40),
-				UpTo: [15]float64{21, 30, 30, 30, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40}}},
+			engine.Totals{Steps: engine.Steps{
+				Count: engine.Known(40),
+				UpTo:  [15]float64{21, 30, 30, 30, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40},
+			}},
 		},
 		{
 			"newer names before older ones", "vllm:prompt_tokens_cached_total 2\nvllm:prefix_cache_hits_total 3\n",

@@ -44,7 +44,7 @@ func TestMethodsAreKeptAsText(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoMethodIsRefused(t *testing.T) {
+func TestInvalidMethodsAreRejected(t *testing.T) {
 	many := make(map[string][]uint32)
 	for i := range 1025 {
 		many["a.S/"+strings.Repeat("x", i+1)] = nil

@@ -151,8 +151,10 @@ type StoredModel struct {
 
 // stages maps an index's states. In gRPC MLServer writes State.READY. A missing state means never
 // loaded (Triton); UNKNOWN means loading (MLServer).
-var stages = map[string]Stage{"": Stored, "UNAVAILABLE": Stored, "UNLOADING": Leaving, "LOADING": Coming, "UNKNOWN": Coming,
-	"READY": Serving}
+var stages = map[string]Stage{
+	"": Stored, "UNAVAILABLE": Stored, "UNLOADING": Leaving, "LOADING": Coming, "UNKNOWN": Coming,
+	"READY": Serving,
+}
 
 // ReadIndex parses the response to a POST of [IndexPath]: the models in its order, without
 // duplicates. Of several versions of a model, the most ready one counts. An unknown state counts as

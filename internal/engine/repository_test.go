@@ -10,7 +10,7 @@ import (
 )
 
 // Each response was recorded from MLServer 1.7.1 or Triton 2.51.0, except where noted.
-func TestWhatAnswersOfModelRepositoriesMean(t *testing.T) {
+func TestAnswersOfModelRepositories(t *testing.T) {
 	const trace = "Traceback (most recent call last):\n  File \"errors.py\", line 165, in __call__\n    await self.app(scope, receive, _send)\nKeyError: 'm'\n"
 	const polling = `{"error":"explicit model load / unload is not allowed if polling is enabled"}`
 	for _, c := range []struct {
@@ -24,34 +24,48 @@ func TestWhatAnswersOfModelRepositoriesMean(t *testing.T) {
 		{"both, done", 200, ``, engine.Done, engine.UnknownFault, engine.Done},
 		{"MLServer, no such model", 404, `{"error":"Model nope not found"}`, engine.Absent, engine.FilesMissing, engine.Absent},
 		{"MLServer, no such path", 404, `{"detail":"Not Found"}`, engine.Closed, engine.UnknownFault, engine.Closed},
-		{"MLServer, a corrupt file", 500, `{"error":"builtins.ValueError: invalid literal for int() with base 10: b'arbage'"}`,
-			engine.Failed, engine.UnknownFault, engine.Unsure},
-		{"MLServer, a file that is missing", 422,
+		{
+			"MLServer, a corrupt file", 500, `{"error":"builtins.ValueError: invalid literal for int() with base 10: b'arbage'"}`,
+			engine.Failed, engine.UnknownFault, engine.Unsure,
+		},
+		{
+			"MLServer, a file that is missing", 422,
 			`{"error":"mlserver.errors.InvalidModelURI: Invalid URI specified for model gone (/models/gone/model.joblib)"}`, engine.Failed,
-			engine.FilesMissing, engine.Unsure},
+			engine.FilesMissing, engine.Unsure,
+		},
 		{"MLServer, a second unload meanwhile", 500, trace, engine.Unsure, engine.UnknownFault, engine.Unsure},
 		{"MLServer whose workers died", 500, `Internal Server Error`, engine.Unsure, engine.UnknownFault, engine.Unsure},
-		{"Triton, no such model", 500, `{"error":"failed to load 'nope', failed to poll from model repository"}`, engine.Absent,
-			engine.FilesMissing, engine.Unsure},
+		{
+			"Triton, no such model", 500, `{"error":"failed to load 'nope', failed to poll from model repository"}`, engine.Absent,
+			engine.FilesMissing, engine.Unsure,
+		},
 		{"Triton, no such path", 404, `{"error":"Not Found"}`, engine.Closed, engine.UnknownFault, engine.Closed},
-		{"Triton, a corrupt model", 400,
+		{
+			"Triton, a corrupt model", 400,
 			`{"error":"load failed for model 'corrupt': version 1 is at UNAVAILABLE state: Internal: Exception: no weights\n\nAt:\n  /models/corrupt/1/model.py(6): initialize\n;\n"}`,
 			engine.Failed,
 			engine.UnknownFault,
-			engine.Unsure},
-		{"Triton, a model that dies", 400,
+			engine.Unsure,
+		},
+		{
+			"Triton, a model that dies", 400,
 			`{"error":"load failed for model 'crash': version 1 is at UNAVAILABLE state: Internal: Stub process 'crash_0_0' is not healthy.;\n"}`,
 			engine.Failed,
 			engine.UnknownFault,
-			engine.Unsure},
+			engine.Unsure,
+		},
 		{"Triton without explicit control", 503, polling, engine.Closed, engine.UnknownFault, engine.Closed},
 		{"nobody's: a proxy", 502, `<html>bad gateway</html>`, engine.Unsure, engine.UnknownFault, engine.Unsure},
 		{"nobody's: a proxy without an engine", 503, `no healthy upstream`, engine.Unsure, engine.UnknownFault, engine.Unsure},
 		{"nobody's: a proxy that waits no longer", 504, `{"error":"timeout"}`, engine.Unsure, engine.UnknownFault, engine.Unsure},
-		{"nobody's: 200 in words of a failure is done all the same", 200, `{"error":"Model nope not found"}`, engine.Done,
-			engine.UnknownFault, engine.Done},
-		{"nobody's: the words of Triton with another status", 400,
-			`{"error":"failed to load 'nope', failed to poll from model repository"}`, engine.Failed, engine.UnknownFault, engine.Unsure},
+		{
+			"nobody's: 200 in words of a failure is done all the same", 200, `{"error":"Model nope not found"}`, engine.Done,
+			engine.UnknownFault, engine.Done,
+		},
+		{
+			"nobody's: the words of Triton with another status", 400,
+			`{"error":"failed to load 'nope', failed to poll from model repository"}`, engine.Failed, engine.UnknownFault, engine.Unsure,
+		},
 	} {
 		load, fault := engine.ReadLoadAnswer(c.status, []byte(c.body))
 		unload := engine.ReadUnloadAnswer(c.status, []byte(c.body))
@@ -63,7 +77,7 @@ func TestWhatAnswersOfModelRepositoriesMean(t *testing.T) {
 }
 
 // Known, missing and unknown states, models listed twice, and invalid lists.
-func TestAnIndex(t *testing.T) {
+func TestIndex(t *testing.T) {
 	for _, c := range []struct {
 		name, body string
 		want       []engine.StoredModel // nil: not an index
@@ -172,7 +186,7 @@ func TestNamesInARepository(t *testing.T) {
 }
 
 // Each kind of engine gets the calls of its own repository API.
-func TestWhoHasARepository(t *testing.T) {
+func TestKindsWithARepository(t *testing.T) {
 	of := func(kind engine.Kind) [4]bool {
 		return [4]bool{kind.Repository(), kind.V2Repository(), kind.Managed(), kind.Recalled()}
 	}

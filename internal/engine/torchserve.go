@@ -38,8 +38,10 @@ func TorchModel(name string) string { return torchModels + "/" + url.PathEscape(
 // does not wait for the worker: if it did, TorchServe would block one of its few threads, and
 // requests for other models would wait for seconds.
 func TorchRegister(name, archive string) string {
-	return torchModels + "?" + url.Values{"url": {archive}, "model_name": {name}, "initial_workers": {"1"},
-		"synchronous": {"false"}}.Encode()
+	return torchModels + "?" + url.Values{
+		"url": {archive}, "model_name": {name}, "initial_workers": {"1"},
+		"synchronous": {"false"},
+	}.Encode()
 }
 
 // TorchScale is the path of a PUT that gives a registered model a worker process.

@@ -19,29 +19,45 @@ func TestAnswersOfTorchServe(t *testing.T) {
 		token  bool
 	}{
 		{"registered", 202, `{"status":"Processing worker updates..."}`, engine.Done, false},
-		{"registered, with a process that serves", 200, `{"status":"Model \"m1\" Version: 1.0 registered with 1 initial workers"}`,
-			engine.Done, false},
-		{"registered before", 409,
+		{
+			"registered, with a process that serves", 200, `{"status":"Model \"m1\" Version: 1.0 registered with 1 initial workers"}`,
+			engine.Done, false,
+		},
+		{
+			"registered before", 409,
 			`{"code":409,"type":"ConflictStatusException","message":"Model version 1.0 is already registered for model m1"}`,
-			engine.Done, false},
+			engine.Done, false,
+		},
 		{"no archive", 404, `{"code":404,"type":"ModelNotFoundException","message":"Model not found at: nope.mar"}`, engine.Absent, false},
-		{"an archive elsewhere", 404,
+		{
+			"an archive elsewhere", 404,
 			`{"code":404,"type":"ModelNotFoundException","message":"Relative path is not allowed in url: ../m1.mar"}`,
-			engine.Absent, false},
-		{"a process that does not start", 500,
+			engine.Absent, false,
+		},
+		{
+			"a process that does not start", 500,
 			`{"code":500,"type":"InternalServerException","message":"Failed to start workers for model bad version: 1.0"}`,
-			engine.Failed, false},
-		{"no name of an archive", 400, `{"code":400,"type":"BadRequestException","message":"Parameter url is required."}`,
-			engine.Failed, false},
-		{"without --enable-model-api", 405,
+			engine.Failed, false,
+		},
+		{
+			"no name of an archive", 400, `{"code":400,"type":"BadRequestException","message":"Parameter url is required."}`,
+			engine.Failed, false,
+		},
+		{
+			"without --enable-model-api", 405,
 			`{"code":405,"type":"MethodNotAllowedException","message":"Requested method is not allowed, please refer to API document."}`,
-			engine.Closed, false},
-		{"another port", 404,
+			engine.Closed, false,
+		},
+		{
+			"another port", 404,
 			`{"code":404,"type":"ResourceNotFoundException","message":"Requested resource is not found, please refer to API document."}`,
-			engine.Closed, false},
-		{"another token", 400,
+			engine.Closed, false,
+		},
+		{
+			"another token", 400,
 			`{"code":400,"type":"InvalidKeyException","message":"Token Authorization failed. Token either incorrect, expired, or not provided correctly"}`,
-			engine.Failed, true},
+			engine.Failed, true,
+		},
 		{"nobody's: a proxy", 502, `<html>bad gateway</html>`, engine.Unsure, false},
 		{"nobody's: a proxy that speaks JSON", 503, `{"error":"no healthy upstream"}`, engine.Unsure, false},
 		{"nobody's: another 404", 404, `{"detail":"Not Found"}`, engine.Unsure, false},
@@ -68,13 +84,19 @@ func TestHowFarAModelIsAtTorchServe(t *testing.T) {
 		{"not registered", 404, `{"code":404,"type":"ModelNotFoundException","message":"Model not found: m"}`, &engine.TorchState{}},
 		{"registered, and nothing more", 200, model(), &engine.TorchState{Registered: true}},
 		{"about to start", 200, model(worker("UNLOADING", "-1")), &engine.TorchState{Registered: true, Stage: engine.Coming}},
-		{"starting", 200, model(worker("UNLOADING", "2657")),
-			&engine.TorchState{Registered: true, Stage: engine.Coming, Processes: []int{2657}}},
+		{
+			"starting", 200, model(worker("UNLOADING", "2657")),
+			&engine.TorchState{Registered: true, Stage: engine.Coming, Processes: []int{2657}},
+		},
 		{"serving", 200, model(worker("READY", "2657")), &engine.TorchState{Registered: true, Stage: engine.Serving}},
-		{"serving, and more to come", 200, model(worker("READY", "1"), worker("UNLOADING", "2")),
-			&engine.TorchState{Registered: true, Stage: engine.Serving, Processes: []int{2}}},
-		{"more to come, and serving", 200, model(worker("UNLOADING", "2"), worker("READY", "1")),
-			&engine.TorchState{Registered: true, Stage: engine.Serving, Processes: []int{2}}},
+		{
+			"serving, and more to come", 200, model(worker("READY", "1"), worker("UNLOADING", "2")),
+			&engine.TorchState{Registered: true, Stage: engine.Serving, Processes: []int{2}},
+		},
+		{
+			"more to come, and serving", 200, model(worker("UNLOADING", "2"), worker("READY", "1")),
+			&engine.TorchState{Registered: true, Stage: engine.Serving, Processes: []int{2}},
+		},
 		{"another token", 400, `{"code":400,"type":"InvalidKeyException","message":"no"}`, nil},
 		{"another port", 404, `{"code":404,"type":"ResourceNotFoundException","message":"no"}`, nil},
 		{"a proxy", 502, `<html>`, nil},
@@ -91,7 +113,7 @@ func TestHowFarAModelIsAtTorchServe(t *testing.T) {
 
 // The only sign of a failed load is a worker that ended before it served. A worker that becomes
 // ready is no failure.
-func TestAProcessThatEndedBeforeItServed(t *testing.T) {
+func TestWorkerThatEndedBeforeItServed(t *testing.T) {
 	at := func(stage engine.Stage, processes ...int) engine.TorchState {
 		return engine.TorchState{Registered: true, Stage: stage, Processes: processes}
 	}
@@ -116,7 +138,7 @@ func TestAProcessThatEndedBeforeItServed(t *testing.T) {
 }
 
 // Escaped names, several pages, and invalid lists.
-func TestTheListOfTorchServe(t *testing.T) {
+func TestTorchServeList(t *testing.T) {
 	names, next, err := engine.ReadTorchModels([]byte(`{"nextPageToken":"2","models":[{"modelName":"b","modelUrl":"b.mar"},{"modelName":"a","modelUrl":"x"}]}`))
 	if err != nil || next != "2" || !cmp.Equal(names, []string{"b", "a"}) {
 		t.Errorf("%v, %q, %v", names, next, err)

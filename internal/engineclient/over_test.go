@@ -19,7 +19,7 @@ import (
 
 // One transport calls each engine by its own settings; an engine without settings is called by the
 // command line's.
-func TestEachEngineIsReachedAsItsSettingsSay(t *testing.T) {
+func TestEngineSettingsApply(t *testing.T) {
 	serve := func(secure string, speaks func(*http.Protocols)) (address, authority string) {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			name := ""
@@ -62,22 +62,36 @@ func TestEachEngineIsReachedAsItsSettingsSay(t *testing.T) {
 	}{
 		"nothing is said": {address: plain, want: "HTTP/1.1"},
 		"HTTP/2 is":       {address: h2c, h2c: true, want: "HTTP/2.0"},
-		"TLS is": {address: a, over: v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: ofA},
-			want: "HTTP/1.1 to a.test"},
-		"HTTP/2 over TLS is": {address: a, h2c: true, over: v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: ofA},
-			want: "HTTP/1.1 to a.test"},
-		"another name is": {address: a, over: v1alpha1.EngineTLS{Hostname: "b.test", CACertificates: ofA},
-			want: "certificate is valid for a.test"},
-		"another authority is": {address: a, over: v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: ofB},
-			want: "unknown authority"},
-		"any certificate is good": {address: b, over: v1alpha1.EngineTLS{Hostname: "x.test", InsecureSkipVerify: true},
-			want: "HTTP/1.1 to x.test"},
+		"TLS is": {
+			address: a, over: v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: ofA},
+			want: "HTTP/1.1 to a.test",
+		},
+		"HTTP/2 over TLS is": {
+			address: a, h2c: true, over: v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: ofA},
+			want: "HTTP/1.1 to a.test",
+		},
+		"another name is": {
+			address: a, over: v1alpha1.EngineTLS{Hostname: "b.test", CACertificates: ofA},
+			want: "certificate is valid for a.test",
+		},
+		"another authority is": {
+			address: a, over: v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: ofB},
+			want: "unknown authority",
+		},
+		"any certificate is good": {
+			address: b, over: v1alpha1.EngineTLS{Hostname: "x.test", InsecureSkipVerify: true},
+			want: "HTTP/1.1 to x.test",
+		},
 		"the command line says TLS": {access: known, address: b, host: "b.test", want: "HTTP/1.1 to b.test"},
-		"settings say it before the flags": {access: known, address: a, host: "b.test",
-			over: v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: ofA}, want: "HTTP/1.1 to a.test"},
+		"settings say it before the flags": {
+			access: known, address: a, host: "b.test",
+			over: v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: ofA}, want: "HTTP/1.1 to a.test",
+		},
 		"the flags do not trust it": {access: known, address: a, host: "a.test", want: "unknown authority"},
-		"what is no certificate is trusted": {address: a, over: v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: "none"},
-			want: "holds no certificate"},
+		"what is no certificate is trusted": {
+			address: a, over: v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: "none"},
+			want: "holds no certificate",
+		},
 	} {
 		client := http.Client{Transport: c.access.Transport(time.Second), Timeout: 10 * time.Second}
 		r, err := c.access.Over(c.over, c.h2c).Request(t.Context(), http.MethodGet, c.address, c.host, "/", nil)

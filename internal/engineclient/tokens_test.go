@@ -9,7 +9,7 @@ import (
 )
 
 // The empty reference is the command line's token; any other reference is only its own token.
-func TestAReferenceMeansItsOwnToken(t *testing.T) {
+func TestTokenReferences(t *testing.T) {
 	tokens := engineclient.NewTokens(func() string { return "flag" })
 	set := func(ref, text string) (fresh bool) {
 		t.Helper()
@@ -57,7 +57,7 @@ func TestAReferenceMeansItsOwnToken(t *testing.T) {
 }
 
 // Each request carries the current token of its Access.
-func TestARequestCarriesTheTokenOfItsEngine(t *testing.T) {
+func TestRequestHasItsEnginesToken(t *testing.T) {
 	tokens := engineclient.NewTokens(func() string { return "flag" })
 	plain := engineclient.Access{Tokens: tokens}
 	for _, c := range []struct {
@@ -88,7 +88,7 @@ func TestARequestCarriesTheTokenOfItsEngine(t *testing.T) {
 	}
 }
 
-func TestWhatAnEngineSaysOfATokenIsConcealed(t *testing.T) {
+func TestTokensInAnswersAreRedacted(t *testing.T) {
 	for _, c := range []struct{ said, token, want string }{
 		{"no secret here, secret", "secret", "no (the token) here, (the token)"},
 		{"no secret here", "", "no secret here"},

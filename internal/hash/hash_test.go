@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestHashesAreTheKnownOnes(t *testing.T) {
+func TestKnownHashes(t *testing.T) {
 	for i, want := range []uint64{0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f} { // splitmix64 from seed 0
 		if got := Mix(uint64(i+1) * Gamma); got != want {
 			t.Errorf("output %d of splitmix64 is %x, want %x", i, got, want)

@@ -18,7 +18,7 @@ import (
 
 // The socket of a killed process is replaced by the next one. A socket that is being served, or a
 // file that is not a socket, is not.
-func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
+func TestSocketOfADeadProcessIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "made", "x.sock")
 	l, err := listen.On("listen", "unix:"+path)
 	if err != nil {
@@ -52,7 +52,7 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 }
 
 // No other user can open a private socket, whatever the umask.
-func TestAPrivateSocketIsOfOneUser(t *testing.T) {
+func TestPrivateSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "private")
 	l, err := listen.Private("xds-address", "unix:"+path)
 	if err != nil {
@@ -69,7 +69,7 @@ func TestAPrivateSocketIsOfOneUser(t *testing.T) {
 
 // The socket is replaced atomically, and the connections of the earlier process continue. The end
 // of that process leaves the socket alone.
-func TestASocketIsTakenOverWithItsPath(t *testing.T) {
+func TestSocketIsReplacedAtomically(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	first, err := listen.On("listen", "unix:"+path)
 	if err != nil {
@@ -118,7 +118,7 @@ func TestASocketIsTakenOverWithItsPath(t *testing.T) {
 	_ = second.Close()
 }
 
-func TestWhatCannotBeServedIsSaid(t *testing.T) {
+func TestUnusableAddressesAreReported(t *testing.T) {
 	for address, want := range map[string]string{
 		"unix:" + strings.Repeat("x", 104): "the path of a Unix socket has at most 103 bytes, this one has 104",
 		"unix:/proc/nowhere/x.sock":        "--at unix:/proc/nowhere/x.sock: mkdir /proc/nowhere: ",
@@ -131,9 +131,11 @@ func TestWhatCannotBeServedIsSaid(t *testing.T) {
 	}
 }
 
-func TestWhoIsLocal(t *testing.T) {
-	for address, want := range map[string]bool{"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "0.0.0.0:1": false,
-		"[::]:1": false, "10.0.0.1:1": false} {
+func TestLocalAddresses(t *testing.T) {
+	for address, want := range map[string]bool{
+		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "0.0.0.0:1": false,
+		"[::]:1": false, "10.0.0.1:1": false,
+	} {
 		a, err := net.ResolveTCPAddr("tcp", address)
 		if err != nil {
 			t.Fatal(err)
@@ -182,7 +184,7 @@ func shows(t *testing.T, c *tls.Config, want *x509.Certificate) bool {
 	return bytes.Equal(got.Certificate[0], want.Raw)
 }
 
-func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
+func TestCertificateIsReadAgainWhenItChanges(t *testing.T) {
 	dir := t.TempDir()
 	first := pair(t, dir)
 	var log bytes.Buffer
@@ -212,7 +214,7 @@ func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
 	}
 }
 
-func TestWithoutAFolderThereIsACertificateOfItsOwn(t *testing.T) {
+func TestSelfSignedCertificate(t *testing.T) {
 	c, err := listen.TLS("", slog.Default())
 	if err != nil {
 		t.Fatal(err)

@@ -78,7 +78,7 @@ func TestAddressesThatNoEngineHas(t *testing.T) {
 }
 
 // An EndpointList in a cluster can reach neither loopback ports in Headgate's pods nor their files.
-func TestAListOfAClusterIsNotOfHeadgatesOwnPod(t *testing.T) {
+func TestClusterListsCannotReachHeadgatesPod(t *testing.T) {
 	for address, is := range map[string]bool{
 		"10.0.0.7:80": true, "engine:80": true, "localhost:80": true, // names are checked when they are resolved
 		"127.0.0.1:80": false, "127.255.255.254:80": false, "[::1]:80": false, "[::ffff:127.0.0.1]:80": false, "169.254.169.254:80": false,
@@ -104,8 +104,10 @@ func TestAListOfAClusterIsNotOfHeadgatesOwnPod(t *testing.T) {
 	set := objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
 		Pods:  []objects.Pod{aPod("a", "127.0.0.11", true, llama)}, // set by a kubelet
-		Lists: []objects.List{{EndpointList: aList("theirs", llama, "engine:1")},
-			{EndpointList: aList("ours", llama, "engine:2"), Loopback: true}},
+		Lists: []objects.List{
+			{EndpointList: aList("theirs", llama, "engine:1")},
+			{EndpointList: aList("ours", llama, "engine:2"), Loopback: true},
+		},
 		Hosts: map[string][]netip.Addr{"engine": {netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.0.0.1")}},
 	}
 	if got := objects.Build(set).Addresses(); !slices.Equal(got, []string{"10.0.0.1:1", "10.0.0.1:2", "127.0.0.11:8000", "127.0.0.1:2"}) {
@@ -122,7 +124,7 @@ func aList(name string, labels map[string]string, addresses ...string) v1alpha1.
 
 // A list has its own ports, a name stands for each of its addresses, and pods may be listed beside
 // it.
-func TestAPoolSelectsListsAsItSelectsPods(t *testing.T) {
+func TestPoolSelectsListsAsItSelectsPods(t *testing.T) {
 	typed := aList("typed", llama, "engines.test:9000", "unknown.test:9000")
 	typed.Spec.Engine = "tgi"
 	typed.Labels = map[string]string{"app": "llama", engine.KindLabel: "vllm"}
@@ -136,13 +138,19 @@ func TestAPoolSelectsListsAsItSelectsPods(t *testing.T) {
 	})
 	name := func(n string) objects.Name { return objects.Name{Namespace: "default", Name: n} }
 	want := []objects.Endpoint{
-		{Address: "10.0.0.1:8000", Pod: name("pod"), Labels: map[string]string{"app": "llama", engine.LegacyKindLabel: "sglang"},
-			Kind: engine.SGLang, Ready: true},
+		{
+			Address: "10.0.0.1:8000", Pod: name("pod"), Labels: map[string]string{"app": "llama", engine.LegacyKindLabel: "sglang"},
+			Kind: engine.SGLang, Ready: true,
+		},
 		{Address: "10.0.0.2:8001", Pod: name("plain"), Listed: true, Labels: llama, Ready: true},
-		{Address: "10.0.0.3:9000", Host: "engines.test", Pod: name("typed"), Listed: true, Labels: typed.Labels, Kind: engine.TGI,
-			Ready: true},
-		{Address: "10.0.0.4:9000", Host: "engines.test", Pod: name("typed"), Listed: true, Labels: typed.Labels, Kind: engine.TGI,
-			Ready: true},
+		{
+			Address: "10.0.0.3:9000", Host: "engines.test", Pod: name("typed"), Listed: true, Labels: typed.Labels, Kind: engine.TGI,
+			Ready: true,
+		},
+		{
+			Address: "10.0.0.4:9000", Host: "engines.test", Pod: name("typed"), Listed: true, Labels: typed.Labels, Kind: engine.TGI,
+			Ready: true,
+		},
 	}
 	if diff := cmp.Diff(want, w.Pools[name("base")].Endpoints); diff != "" {
 		t.Errorf("endpoints (-want +got):\n%s", diff)
@@ -152,7 +160,7 @@ func TestAPoolSelectsListsAsItSelectsPods(t *testing.T) {
 	}
 }
 
-func TestAnEngineOfAnUnknownKindIsLeftToWhatItServes(t *testing.T) {
+func TestUnknownKindOfEngineIsDetected(t *testing.T) {
 	xllm := map[string]string{"app": "llama", engine.KindLabel: "xllm"}
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000)},

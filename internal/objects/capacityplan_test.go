@@ -63,27 +63,41 @@ spec:
 
 // These rules are not in the CRD, or have other messages there. The CRD's own rules are tested with
 // an API server.
-func TestFaultsOfCapacityPlans(t *testing.T) {
+func TestErrorsOfCapacityPlans(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{"", "", ""},
-		{"next: [{stage: person}]", "next: [{stage: detect}]",
-			`spec.stages: Invalid value: "detect, plate": these stages form a cycle`},
-		{"share: 0.5, choice: what}]", "share: 0.6, choice: what}]",
-			`spec.stages[0].next[1].share: Invalid value: 0.6: the shares of the choice "what" add up to 1.1: they may add up to 1 at most`},
+		{
+			"next: [{stage: person}]", "next: [{stage: detect}]",
+			`spec.stages: Invalid value: "detect, plate": these stages form a cycle`,
+		},
+		{
+			"share: 0.5, choice: what}]", "share: 0.6, choice: what}]",
+			`spec.stages[0].next[1].share: Invalid value: 0.6: the shares of the choice "what" add up to 1.1: they may add up to 1 at most`,
+		},
 		{"share: 0.5, choice: what}]", "share: 0.6}]", ""},
 		{"next: [{stage: person}]", "next: [{stage: nobody}]", `spec.stages[1].next[0].stage: Not found: "nobody"`},
-		{"{size: 2, mean: 30ms}", "{size: 1, mean: 30ms}",
-			"spec.stages[0].hardware[0].latencies[1].size: Invalid value: 1: sizes are in order, each once"},
-		{"{size: 1, mean: 20ms}", "{size: 2, mean: 20ms}",
-			"spec.stages[0].hardware[0].latencies: Invalid value: 2: want the latency of a batch of 1 first"},
-		{"batchSizes: [1, 2]", "batchSizes: [2, 1]",
-			"spec.stages[0].hardware[0].batchSizes[1]: Invalid value: 1: sizes must be at least 1, in ascending order, without duplicates"},
-		{"{base: 0.1}, decode", "{base: -1}, decode",
-			"spec.stages[2].hardware[0].engine.prefill.base: Invalid value: -1: a time in seconds is finite and not negative"},
+		{
+			"{size: 2, mean: 30ms}", "{size: 1, mean: 30ms}",
+			"spec.stages[0].hardware[0].latencies[1].size: Invalid value: 1: sizes are in order, each once",
+		},
+		{
+			"{size: 1, mean: 20ms}", "{size: 2, mean: 20ms}",
+			"spec.stages[0].hardware[0].latencies: Invalid value: 2: want the latency of a batch of 1 first",
+		},
+		{
+			"batchSizes: [1, 2]", "batchSizes: [2, 1]",
+			"spec.stages[0].hardware[0].batchSizes[1]: Invalid value: 1: sizes must be at least 1, in ascending order, without duplicates",
+		},
+		{
+			"{base: 0.1}, decode", "{base: -1}, decode",
+			"spec.stages[2].hardware[0].engine.prefill.base: Invalid value: -1: a time in seconds is finite and not negative",
+		},
 		{"models: 5Gi", "minEvictionAge: 5m", "spec.stages[2].memory.modelSize: Required value: set the mean size of a model"},
 		{"models: 5Gi", "models: -5Gi", `spec.stages[2].memory.models: Invalid value: "-5Gi": it must be above 0`},
-		{"models: 5Gi", "minEvictionAge: 5m, modelSize: 3Gi",
-			`spec.stages[2].memory.modelSize: Invalid value: "3Gi": it must be above 0, and at most perReplica`},
+		{
+			"models: 5Gi", "minEvictionAge: 5m, modelSize: 3Gi",
+			`spec.stages[2].memory.modelSize: Invalid value: "3Gi": it must be above 0, and at most perReplica`,
+		},
 		{"{min: 1, max: 3}", "{min: 4, max: 3}", "spec.stages[2].replicas.max: Invalid value: 3: it must be at least min"},
 		{"objectives: [{within: 300ms}]", "objectives: []", "spec.objectives: Required value: set at least one objective"},
 	} {

@@ -17,7 +17,7 @@ import (
 
 // A field of Set that is not a collection would be neither counted nor joined, and its objects
 // would be lost on the way to the World.
-func TestEveryFieldOfASetWithObjectsIsAShelf(t *testing.T) {
+func TestSetHasOnlyCollections(t *testing.T) {
 	var s Set
 	var n Network
 	for _, keeps := range []struct {
@@ -38,7 +38,7 @@ func TestEveryFieldOfASetWithObjectsIsAShelf(t *testing.T) {
 	}
 }
 
-func TestAJoinHasTheObjectsOfBoth(t *testing.T) {
+func TestJoinHasTheObjectsOfBoth(t *testing.T) {
 	one := Set{Pods: make([]Pod, 1, 8), Models: []*v1alpha1.Model{{}}, At: map[Object]string{{PodKind, Name{}}: "a:1"}}
 	two := Set{Pods: make([]Pod, 2), At: map[Object]string{{PodKind, Name{}}: "b:1", {PodKind, Name{Name: "x"}}: "b:2"}}
 	all := one.Join(two)
@@ -52,7 +52,7 @@ func TestAJoinHasTheObjectsOfBoth(t *testing.T) {
 
 // Users of the Network compare pointers, so joining a Set without a Network keeps the other's
 // pointer.
-func TestAJoinWithoutAnotherNetworkKeepsIt(t *testing.T) {
+func TestJoinKeepsTheNetwork(t *testing.T) {
 	n := &Network{Namespaces: []Namespace{{Name: "b"}, {Name: "a"}}}
 	with, without := Set{Network: n}, Set{Pods: make([]Pod, 1)}
 	if with.Join(without).Network != n || without.Join(with).Network != n || Build(with.Join(without)).Network != n {
@@ -64,7 +64,7 @@ func TestAJoinWithoutAnotherNetworkKeepsIt(t *testing.T) {
 }
 
 // The oracle is an exchange sort.
-func TestAJoinOfTwoNetworksHasTheObjectsOfBothInOrder(t *testing.T) {
+func TestJoinOfTwoNetworksIsSorted(t *testing.T) {
 	names := func(n *Network) (all [][]Name) {
 		all = make([][]Name, 3)
 		for _, g := range n.Gateways {

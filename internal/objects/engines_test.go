@@ -84,74 +84,99 @@ func token(secret, key string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSe
 
 // An attacker who can write pools, lists and settings in one namespace gets that namespace's token
 // sent to the addresses it owns, and nothing of another namespace.
-func TestAnEngineGetsTheTokenOfItsOwnerAlone(t *testing.T) {
+func TestEngineGetsOnlyItsOwnersToken(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		teams []team
 		want  []string // per engine: address, token reference, and the pools whose models it loads
 	}{
 		{"without settings there is none", []team{{namespace: "a", pool: "p", pods: "10.0.0.7"}}, []string{"10.0.0.7:8000  [a/p]"}},
-		{"the key has a default", []team{{namespace: "a", pool: "p", pods: "10.0.0.7", change: token("s", "")}},
-			[]string{"10.0.0.7:8000 a/s/token [a/p]"}},
+		{
+			"the key has a default",
+			[]team{{namespace: "a", pool: "p", pods: "10.0.0.7", change: token("s", "")}},
+			[]string{"10.0.0.7:8000 a/s/token [a/p]"},
+		},
 		{
 			"each team has its own",
-			[]team{{namespace: "a", pool: "p", pods: "10.0.0.7", change: token("s", "k")},
-				{namespace: "b", pool: "p", lists: "10.0.0.8:80", change: token("s", "k")}},
+			[]team{
+				{namespace: "a", pool: "p", pods: "10.0.0.7", change: token("s", "k")},
+				{namespace: "b", pool: "p", lists: "10.0.0.8:80", change: token("s", "k")},
+			},
 			[]string{"10.0.0.7:8000 a/s/k [a/p]", "10.0.0.8:80 b/s/k [b/p]"},
 		},
 		{
 			"an attacker who lists the address of a pod gets it no other token, and has nothing loaded there",
-			[]team{{namespace: "victim", pool: "p", pods: "10.0.0.7", change: token("s", "k")},
-				{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: token("s", "k")}},
+			[]team{
+				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: token("s", "k")},
+				{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: token("s", "k")},
+			},
 			[]string{"10.0.0.7:8000 victim/s/k [victim/p]"},
 		},
 		{
 			"nor one where its owner has none",
-			[]team{{namespace: "victim", pool: "p", pods: "10.0.0.7"},
-				{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: token("s", "k")}},
+			[]team{
+				{namespace: "victim", pool: "p", pods: "10.0.0.7"},
+				{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: token("s", "k")},
+			},
 			[]string{"10.0.0.7:8000  [victim/p attacker/p]"},
 		},
 		{
 			"an attacker who lists the address of an older pool's list neither",
-			[]team{{namespace: "victim", pool: "p", age: 9, lists: "10.0.0.7:80", change: token("s", "k")},
-				{namespace: "attacker", pool: "a", age: 8, lists: "10.0.0.7:80", change: token("s", "k")}},
+			[]team{
+				{namespace: "victim", pool: "p", age: 9, lists: "10.0.0.7:80", change: token("s", "k")},
+				{namespace: "attacker", pool: "a", age: 8, lists: "10.0.0.7:80", change: token("s", "k")},
+			},
 			[]string{"10.0.0.7:80 victim/s/k [victim/p]"},
 		},
 		{
 			"one who listed it before his victim did has it reached with his own",
-			[]team{{namespace: "victim", pool: "p", age: 8, lists: "10.0.0.7:80", change: token("s", "k")},
-				{namespace: "attacker", pool: "a", age: 9, lists: "10.0.0.7:80", change: token("t", "k")}},
+			[]team{
+				{namespace: "victim", pool: "p", age: 8, lists: "10.0.0.7:80", change: token("s", "k")},
+				{namespace: "attacker", pool: "a", age: 9, lists: "10.0.0.7:80", change: token("t", "k")},
+			},
 			[]string{"10.0.0.7:80 attacker/t/k [attacker/a]"},
 		},
 		{
 			"one whose own server is in his pool gets his own",
-			[]team{{namespace: "victim", pool: "p", age: 9, pods: "10.0.0.7", change: token("s", "k")},
-				{namespace: "attacker", pool: "a", pods: "10.0.0.66", lists: "10.0.0.66:80", change: token("t", "k")}},
-			[]string{"10.0.0.66:80 attacker/t/k [attacker/a]", "10.0.0.66:8000 attacker/t/k [attacker/a]",
-				"10.0.0.7:8000 victim/s/k [victim/p]"},
+			[]team{
+				{namespace: "victim", pool: "p", age: 9, pods: "10.0.0.7", change: token("s", "k")},
+				{namespace: "attacker", pool: "a", pods: "10.0.0.66", lists: "10.0.0.66:80", change: token("t", "k")},
+			},
+			[]string{
+				"10.0.0.66:80 attacker/t/k [attacker/a]", "10.0.0.66:8000 attacker/t/k [attacker/a]",
+				"10.0.0.7:8000 victim/s/k [victim/p]",
+			},
 		},
 		{
 			"one whose list names another port of a runtime's pod has it managed with no token",
 			[]team{
-				{namespace: "victim", pool: "p", pods: "10.0.0.7",
+				{
+					namespace: "victim", pool: "p", pods: "10.0.0.7",
 					change: func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
 						runtimes(8085)(l, s)
 						token("s", "k")(l, s)
-					}},
-				{namespace: "attacker", pool: "a", age: 9, lists: "10.0.0.7:1 10.0.0.7:8085",
+					},
+				},
+				{
+					namespace: "attacker", pool: "a", age: 9, lists: "10.0.0.7:1 10.0.0.7:8085",
 					change: func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
 						runtimes(8085)(l, s)
 						token("t", "k")(l, s)
-					}},
+					},
+				},
 			},
-			[]string{"10.0.0.7:1 attacker/t/k [attacker/a]", "10.0.0.7:8000 victim/s/k [victim/p] managed at 10.0.0.7:8085",
-				"10.0.0.7:8085  [attacker/a]"},
+			[]string{
+				"10.0.0.7:1 attacker/t/k [attacker/a]", "10.0.0.7:8000 victim/s/k [victim/p] managed at 10.0.0.7:8085",
+				"10.0.0.7:8085  [attacker/a]",
+			},
 		},
 		{
 			"pools of one namespace may share, and the first that names a token says it",
-			[]team{{namespace: "a", pool: "p", age: 3, lists: "10.0.0.7:80"},
+			[]team{
+				{namespace: "a", pool: "p", age: 3, lists: "10.0.0.7:80"},
 				{namespace: "a", pool: "q", age: 2, lists: "10.0.0.7:80", change: token("s", "k")},
-				{namespace: "a", pool: "r", age: 1, lists: "10.0.0.7:80", change: token("t", "k")}},
+				{namespace: "a", pool: "r", age: 1, lists: "10.0.0.7:80", change: token("t", "k")},
+			},
 			[]string{"10.0.0.7:80 a/s/k [a/p a/q a/r]"},
 		},
 	} {
@@ -174,7 +199,7 @@ func TestAnEngineGetsTheTokenOfItsOwnerAlone(t *testing.T) {
 	}
 }
 
-func TestTheSecretsAreThoseThatSettingsName(t *testing.T) {
+func TestSecretsAreThoseThatSettingsName(t *testing.T) {
 	set := together(
 		team{namespace: "b", pool: "p", change: token("s", "")}, team{namespace: "a", pool: "q", change: token("s", "token")},
 		team{namespace: "a", pool: "p", change: token("s", "")},
@@ -185,7 +210,8 @@ func TestTheSecretsAreThoseThatSettingsName(t *testing.T) {
 	set.Settings = append(set.Settings, lost)
 	name := func(namespace, name string) objects.Name { return objects.Name{Namespace: namespace, Name: name} }
 	want := []objects.Secret{
-		{Name: name("a", "s"), Key: "k", Settings: name("a", "r")}, {Name: name("a", "s"), Key: "token", Settings: name("a", "p")},
+		{Name: name("a", "s"), Key: "k", Settings: name("a", "r")},
+		{Name: name("a", "s"), Key: "token", Settings: name("a", "p")},
 		{Name: name("b", "s"), Key: "token", Settings: name("b", "p")},
 	}
 	if got := objects.Build(set).Secrets(); !slices.Equal(got, want) {
@@ -195,7 +221,7 @@ func TestTheSecretsAreThoseThatSettingsName(t *testing.T) {
 
 // The owner's settings decide how an engine is called and managed. Pools of other namespaces that
 // list its address change nothing.
-func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
+func TestOwnersSettingsDecide(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		teams []team
@@ -203,75 +229,99 @@ func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
 	}{
 		{
 			"the older pool owns an address that two list",
-			[]team{{namespace: "a", pool: "p", age: 1, lists: "10.0.0.7:80", change: adapters(1, "vllm")},
-				{namespace: "b", pool: "p", age: 2, lists: "10.0.0.7:80", change: adapters(2, "sglang")}},
+			[]team{
+				{namespace: "a", pool: "p", age: 1, lists: "10.0.0.7:80", change: adapters(1, "vllm")},
+				{namespace: "b", pool: "p", age: 2, lists: "10.0.0.7:80", change: adapters(2, "sglang")},
+			},
 			[]string{"10.0.0.7:80 sglang 2 [b/p a/p]"},
 		},
 		{
 			"of the same age the first by name",
-			[]team{{namespace: "b", pool: "p", lists: "10.0.0.7:80", change: adapters(2, "sglang")},
-				{namespace: "a", pool: "p", lists: "10.0.0.7:80", change: adapters(1, "vllm")}},
+			[]team{
+				{namespace: "b", pool: "p", lists: "10.0.0.7:80", change: adapters(2, "sglang")},
+				{namespace: "a", pool: "p", lists: "10.0.0.7:80", change: adapters(1, "vllm")},
+			},
 			[]string{"10.0.0.7:80 vllm 1 [a/p b/p]"},
 		},
 		{
 			"what the owner leaves out, nobody of another namespace says",
-			[]team{{namespace: "a", pool: "p", age: 2, lists: "10.0.0.7:80"},
-				{namespace: "b", pool: "p", age: 1, lists: "10.0.0.7:80", change: adapters(2, "sglang")}},
+			[]team{
+				{namespace: "a", pool: "p", age: 2, lists: "10.0.0.7:80"},
+				{namespace: "b", pool: "p", age: 1, lists: "10.0.0.7:80", change: adapters(2, "sglang")},
+			},
 			[]string{"10.0.0.7:80 0 [a/p b/p]"},
 		},
 		{
 			"but a younger pool of its own namespace",
-			[]team{{namespace: "a", pool: "p", age: 2, lists: "10.0.9.9:80"},
+			[]team{
+				{namespace: "a", pool: "p", age: 2, lists: "10.0.9.9:80"},
 				{namespace: "a", pool: "q", age: 1, lists: "gpu.test:80", change: adapters(2, "sglang")},
-				{namespace: "a", pool: "r", lists: "10.0.9.9:80", change: adapters(3, "vllm")}},
+				{namespace: "a", pool: "r", lists: "10.0.9.9:80", change: adapters(3, "vllm")},
+			},
 			[]string{"10.0.9.9:80 gpu.test sglang 2 [a/p a/q a/r]"},
 		},
 		{
 			"an attacker's old pool owns no address of a pod that it lists",
-			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: adapters(9, "modelruntime")},
-				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: adapters(1, "")}},
+			[]team{
+				{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: adapters(9, "modelruntime")},
+				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: adapters(1, "")},
+			},
 			[]string{"10.0.0.7:8000 1 [victim/p attacker/p]"},
 		},
 		{
 			"nor of a pod that is not ready",
-			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: adapters(9, "modelruntime")},
-				{namespace: "victim", pool: "p", pods: "-10.0.0.7", change: adapters(1, "")}},
+			[]team{
+				{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: adapters(9, "modelruntime")},
+				{namespace: "victim", pool: "p", pods: "-10.0.0.7", change: adapters(1, "")},
+			},
 			[]string{"10.0.0.7:8000 1 [victim/p attacker/p]"},
 		},
 		{
 			"an address that a pod left is its successor's",
-			[]team{{namespace: "a", pool: "p", age: 9, pods: "-10.0.0.7", change: adapters(9, "")},
-				{namespace: "b", pool: "p", pods: "10.0.0.7", change: adapters(1, "")}},
+			[]team{
+				{namespace: "a", pool: "p", age: 9, pods: "-10.0.0.7", change: adapters(9, "")},
+				{namespace: "b", pool: "p", pods: "10.0.0.7", change: adapters(1, "")},
+			},
 			[]string{"10.0.0.7:8000 1 [b/p a/p]"},
 		},
 		{
 			"an attacker's own address is his",
-			[]team{{namespace: "attacker", pool: "p", lists: "10.0.0.66:80", change: adapters(9, "sglang")},
-				{namespace: "victim", pool: "p", age: 9, pods: "10.0.0.7", change: adapters(1, "")}},
+			[]team{
+				{namespace: "attacker", pool: "p", lists: "10.0.0.66:80", change: adapters(9, "sglang")},
+				{namespace: "victim", pool: "p", age: 9, pods: "10.0.0.7", change: adapters(1, "")},
+			},
 			[]string{"10.0.0.66:80 sglang 9 [attacker/p]", "10.0.0.7:8000 1 [victim/p]"},
 		},
 		{
 			"a runtime that an attacker lists at another port is not managed by him",
-			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:1", change: runtimes(8085)},
-				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: runtimes(8085)}},
+			[]team{
+				{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:1", change: runtimes(8085)},
+				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: runtimes(8085)},
+			},
 			[]string{"10.0.0.7:1 modelruntime 0 [attacker/p]", "10.0.0.7:8000 modelruntime managed at 10.0.0.7:8085 0 [victim/p]"},
 		},
 		{
 			"nor an engine at the port where it serves",
-			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:1", change: runtimes(8000)},
-				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: adapters(1, "")}},
+			[]team{
+				{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:1", change: runtimes(8000)},
+				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: adapters(1, "")},
+			},
 			[]string{"10.0.0.7:1 modelruntime 0 [attacker/p]", "10.0.0.7:8000 1 [victim/p]"},
 		},
 		{
 			"nor looked at as he says where it is managed",
-			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8085", change: adapters(9, "triton")},
-				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: runtimes(8085)}},
+			[]team{
+				{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8085", change: adapters(9, "triton")},
+				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: runtimes(8085)},
+			},
 			[]string{"10.0.0.7:8000 modelruntime managed at 10.0.0.7:8085 0 [victim/p]", "10.0.0.7:8085 0 [attacker/p]"},
 		},
 		{
 			"one that an older pool lists is the older's, managed or not",
-			[]team{{namespace: "a", pool: "p", age: 9, lists: "10.0.0.7:8085"},
-				{namespace: "b", pool: "p", lists: "10.0.0.7:80", change: runtimes(8085)}},
+			[]team{
+				{namespace: "a", pool: "p", age: 9, lists: "10.0.0.7:8085"},
+				{namespace: "b", pool: "p", lists: "10.0.0.7:80", change: runtimes(8085)},
+			},
 			[]string{"10.0.0.7:80 modelruntime 0 [b/p]", "10.0.0.7:8085 0 [a/p]"},
 		},
 		{
@@ -281,13 +331,17 @@ func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
 				{namespace: "b", pool: "p", lists: "10.0.0.8:80", change: torch("port:92", "")},
 				{namespace: "c", pool: "p", lists: "10.0.0.9:80", change: torch("", "")},
 			},
-			[]string{"10.0.0.7:80 torchserve managed at 10.0.0.7:91 0 [a/p]", "10.0.0.8:80 torchserve managed at 10.0.0.8:92 0 [b/p]",
-				"10.0.0.9:80 torchserve managed at 10.0.0.9:8081 0 [c/p]"},
+			[]string{
+				"10.0.0.7:80 torchserve managed at 10.0.0.7:91 0 [a/p]", "10.0.0.8:80 torchserve managed at 10.0.0.8:92 0 [b/p]",
+				"10.0.0.9:80 torchserve managed at 10.0.0.9:8081 0 [c/p]",
+			},
 		},
 		{
 			"one that an attacker lists at another port is not managed by him",
-			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:1", change: torch("", "")},
-				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: runtimes(8081)}},
+			[]team{
+				{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:1", change: torch("", "")},
+				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: runtimes(8081)},
+			},
 			[]string{"10.0.0.7:1 torchserve 0 [attacker/p]", "10.0.0.7:8000 modelruntime managed at 10.0.0.7:8081 0 [victim/p]"},
 		},
 	} {
@@ -316,7 +370,7 @@ func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
 }
 
 // The owner's settings say how many adapters fit into host memory, whoever else lists the address.
-func TestWhoSaysWhatHostMemoryHolds(t *testing.T) {
+func TestHostMemoryIsTheOwnersSetting(t *testing.T) {
 	holds := func(n int32) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
 		return func(_ *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
 			s.Placement = &v1alpha1.Placement{HostAdapters: &n}
@@ -333,7 +387,7 @@ func TestWhoSaysWhatHostMemoryHolds(t *testing.T) {
 
 // The owner's settings say how many models fit into an engine with a model repository. What the
 // oldest pool leaves out, the next pool of the same namespace sets, and no other.
-func TestWhoSaysHowMuchRoomThereIs(t *testing.T) {
+func TestRoomIsTheOwnersSetting(t *testing.T) {
 	room := func(capacity string, most int32, size string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
 		return func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
 			l.Engine, s.Placement = "triton", &v1alpha1.Placement{}
@@ -360,7 +414,7 @@ func TestWhoSaysHowMuchRoomThereIs(t *testing.T) {
 
 // A model's size is that of its Model, otherwise 1.25 times the size of its files if its key has
 // one, otherwise unknown. A wrong factor fails, and so does a key mistaken for one without a size.
-func TestTheSizeOfAModel(t *testing.T) {
+func TestSizeOfAModel(t *testing.T) {
 	for _, c := range []struct {
 		size int64
 		key  string
@@ -386,16 +440,18 @@ func TestTheSizeOfAModel(t *testing.T) {
 }
 
 // Addresses on the command line take precedence over those listed in a cluster.
-func TestTheCommandLineOwnsItsAddresses(t *testing.T) {
-	w := objects.Build(objects.Endpoints([]string{"10.0.0.7:80"}).Join(together(team{namespace: "attacker", pool: "a", age: time.Hour,
-		lists: "10.0.0.7:80", change: token("s", "k")})))
+func TestCommandLineOwnsItsAddresses(t *testing.T) {
+	w := objects.Build(objects.Endpoints([]string{"10.0.0.7:80"}).Join(together(team{
+		namespace: "attacker", pool: "a", age: time.Hour,
+		lists: "10.0.0.7:80", change: token("s", "k"),
+	})))
 	if e := w.Engines[0]; len(w.Engines) != 1 || e.Token != "" || e.Pod != objects.EndpointsPool {
 		t.Errorf("the engines are %+v", w.Engines)
 	}
 }
 
 // An address listed by pools of two namespaces is reported as a problem.
-func TestAnAddressOfAnotherNamespaceIsAProblem(t *testing.T) {
+func TestAddressInTwoNamespacesIsAProblem(t *testing.T) {
 	w := objects.Build(together(
 		team{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000 10.0.0.7:1", change: runtimes(8000)},
 		team{namespace: "victim", pool: "p", pods: "10.0.0.7"},
@@ -411,8 +467,10 @@ func TestAnAddressOfAnotherNamespaceIsAProblem(t *testing.T) {
 		team{namespace: "attacker", pool: "p", lists: "10.0.0.7:8000"},
 		team{namespace: "victim", pool: "p", pods: "10.0.0.7", change: token("s", "k")},
 	))
-	want = []string{want[0],
-		"endpoint 10.0.0.7:8000: control loads no model of InferencePool attacker/p there, because the token belongs to InferencePool victim/p"}
+	want = []string{
+		want[0],
+		"endpoint 10.0.0.7:8000: control loads no model of InferencePool attacker/p there, because the token belongs to InferencePool victim/p",
+	}
 	if !slices.Equal(w.Problems, want) {
 		t.Errorf("with a token the problems are %q", w.Problems)
 	}

@@ -32,7 +32,7 @@ func (s schema) lists(path string, into map[string]int) {
 }
 
 // The limits are those of the CRDs, and complete.
-func TestLimitsAreThoseOfTheCRDs(t *testing.T) {
+func TestLimitsMatchTheCRDs(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 
 // An endpoint has its list's ports, and otherwise those of its pool's settings. Without either, its
 // address serves everything. EndpointAt inverts Reached.
-func TestAnEndpointMayListenElsewhere(t *testing.T) {
+func TestPortsOfAnEndpoint(t *testing.T) {
 	ports := func(grpc, http, metrics int32) *v1alpha1.Ports {
 		var p v1alpha1.Ports
 		for _, of := range []struct {
@@ -64,7 +64,7 @@ func TestAnEndpointMayListenElsewhere(t *testing.T) {
 }
 
 // Two endpoints on one host cannot share a port: their requests could not be told apart.
-func TestTwoEndpointsHaveNoPortTogether(t *testing.T) {
+func TestEndpointsCannotShareAPort(t *testing.T) {
 	grpc := int32(9001)
 	settings := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "base"}}
 	settings.Spec.PoolRef.Name, settings.Spec.Ports = "base", &v1alpha1.Ports{GRPC: &grpc}
@@ -81,7 +81,7 @@ func TestTwoEndpointsHaveNoPortTogether(t *testing.T) {
 	}
 }
 
-func TestAPortIsAPort(t *testing.T) {
+func TestPortIsAPort(t *testing.T) {
 	for _, n := range []int32{0, -1, 65536} {
 		var s v1alpha1.PoolSettings
 		s.Name, s.Spec.PoolRef.Name = "a", "a"
@@ -98,7 +98,7 @@ func TestAPortIsAPort(t *testing.T) {
 }
 
 // One endpoint may serve both protocols on one other port, or name its own.
-func TestAnEndpointsPortsMayBeOne(t *testing.T) {
+func TestOnePortForBothProtocols(t *testing.T) {
 	for _, n := range []int32{9001, 8000} {
 		settings := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "base"}}
 		settings.Spec.PoolRef.Name, settings.Spec.Ports = "base", &v1alpha1.Ports{GRPC: &n, HTTP: &n}
@@ -114,7 +114,7 @@ func TestAnEndpointsPortsMayBeOne(t *testing.T) {
 
 // A model runtime serves only gRPC, unless a port for HTTP is configured. One such runtime is
 // enough for its pool.
-func TestAPoolOfModelRuntimesTakesCallsAlone(t *testing.T) {
+func TestModelRuntimesServeOnlyGRPC(t *testing.T) {
 	at := func(name, address string, kind engine.Kind, http int32) objects.List {
 		l := objects.List{}
 		l.ObjectMeta = metav1.ObjectMeta{Namespace: "default", Name: name, Labels: llama}
@@ -133,8 +133,10 @@ func TestAPoolOfModelRuntimesTakesCallsAlone(t *testing.T) {
 		{"a runtime that takes HTTP at its address", []objects.List{at("a", "10.0.0.1:8000", engine.ModelRuntime, 8000)}, false},
 		{"another engine", []objects.List{at("a", "10.0.0.1:8000", engine.Triton, 0)}, false},
 		{"one whose kind nobody says", []objects.List{at("a", "10.0.0.1:8000", "", 0)}, false},
-		{"a runtime beside another engine", []objects.List{at("a", "10.0.0.1:8000", engine.Triton, 0),
-			at("b", "10.0.0.2:8000", engine.ModelRuntime, 0)}, true},
+		{"a runtime beside another engine", []objects.List{
+			at("a", "10.0.0.1:8000", engine.Triton, 0),
+			at("b", "10.0.0.2:8000", engine.ModelRuntime, 0),
+		}, true},
 		{"nothing", nil, false},
 	} {
 		w := objects.Build(objects.Set{Pools: []pool.InferencePool{aPool("base", llama, 8000)}, Lists: c.lists})

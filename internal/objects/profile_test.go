@@ -51,7 +51,7 @@ func pinned(p v1alpha1.PoolProfile) v1alpha1.PoolProfile {
 	return p
 }
 
-func TestFaultsOfProfiles(t *testing.T) {
+func TestErrorsOfProfiles(t *testing.T) {
 	bad := written
 	bad.Decode.Base = -1
 	for _, c := range []struct {
@@ -61,58 +61,109 @@ func TestFaultsOfProfiles(t *testing.T) {
 		{of: v1alpha1.PoolProfile{Inline: &written, AcceleratorLabel: "nvidia.com/gpu.product"}},
 		{of: v1alpha1.PoolProfile{Hardware: "2xl4", Parameters: "8b"}},
 		{v1alpha1.PoolProfile{}, `spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`, "the same"},
-		{v1alpha1.PoolProfile{Inline: &written, Hardware: "L4", Parameters: "8B"},
-			`spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`, "the same"},
-		{v1alpha1.PoolProfile{Inline: &written, File: "p.yaml"},
-			`spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`, "any"},
-		{v1alpha1.PoolProfile{Hardware: "L4"},
-			`spec.profile: Invalid value: "": set both hardware and parameters, such as 4 x A100-80GB and 70B`, "the same"},
-		{v1alpha1.PoolProfile{Inline: &bad},
-			"spec.profile.inline.decode.base: Invalid value: -1: a time in seconds is finite and not negative", "the same"},
-		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", AcceleratorLabel: "a/b/c"},
+		{
+			v1alpha1.PoolProfile{Inline: &written, Hardware: "L4", Parameters: "8B"},
+			`spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`, "the same",
+		},
+		{
+			v1alpha1.PoolProfile{Inline: &written, File: "p.yaml"},
+			`spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`, "any",
+		},
+		{
+			v1alpha1.PoolProfile{Hardware: "L4"},
+			`spec.profile: Invalid value: "": set both hardware and parameters, such as 4 x A100-80GB and 70B`, "the same",
+		},
+		{
+			v1alpha1.PoolProfile{Inline: &bad},
+			"spec.profile.inline.decode.base: Invalid value: -1: a time in seconds is finite and not negative", "the same",
+		},
+		{
+			v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", AcceleratorLabel: "a/b/c"},
 			`spec.profile.acceleratorLabel: Invalid value: "a/b/c": no label can have this name: write one such as example.com/gpu`,
-			"the same"},
+			"the same",
+		},
 		{of: v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", Pinned: true}},
-		{of: v1alpha1.PoolProfile{AcceleratorLabel: "gpu",
-			Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "A100", Inline: &written, Pinned: true},
-				{Accelerator: "L4", Hardware: "L4", Parameters: "8B"}}}},
-		{v1alpha1.PoolProfile{Inline: &written, Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}},
-			"spec.profile.acceleratorLabel: Required value: name the label that says which accelerator an endpoint has", "the same"},
-		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a"}),
-			`spec.profile.accelerators[0]: Invalid value: "": set one of inline, file, and hardware with parameters`, "the same"},
-		{withAccelerators(v1alpha1.AcceleratorProfile{Inline: &written}),
-			"spec.profile.accelerators[0].accelerator: Required value: set the label's value, such as A100", "the same"},
-		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &bad}),
-			"spec.profile.accelerators[0].inline.decode.base: Invalid value: -1", "the same"},
-		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written},
-			v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written}),
-			`spec.profile.accelerators[1].accelerator: Duplicate value: "a"`, "the same"},
-		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: strings.Repeat("a", 64), Inline: &written}),
-			"spec.profile.accelerators[0].accelerator: Too long", "the same"},
-		{withAccelerators(slices.Repeat([]v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}, 33)...),
-			"spec.profile.accelerators: Too many: 33: must have at most 32 items", "the same"},
-		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Hardware: "B300", Parameters: "8B"}),
-			`spec.profile.accelerators[0].hardware: Invalid value: "B300": no GPU in the table is called "B300"`, ""},
-		{withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", File: "p.yaml"}), "",
-			`spec.profile.accelerators[0].file: Invalid value: "p.yaml": file works only for objects in a folder: put its content under inline`},
-		{pinned(withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written})),
-			`spec.profile: Invalid value: "": pinned needs a profile: set inline, file, or hardware with parameters`, "the same"},
-		{v1alpha1.PoolProfile{File: "p.yaml"}, "",
-			`spec.profile.file: Invalid value: "p.yaml": file works only for objects in a folder: put its content under inline`},
-		{v1alpha1.PoolProfile{File: "../p.yaml"},
-			`spec.profile.file: Invalid value: "../p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
-		{v1alpha1.PoolProfile{File: "a/p.yaml"},
-			`spec.profile.file: Invalid value: "a/p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
-		{v1alpha1.PoolProfile{File: ".p.yaml"},
-			`spec.profile.file: Invalid value: ".p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
-		{v1alpha1.PoolProfile{File: "p.csv"},
-			`spec.profile.file: Invalid value: "p.csv": want the name of a file in this folder, such as profile.yaml`, "any"},
-		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "many"},
-			`spec.profile.parameters: Invalid value: "many": set the model's number of parameters, such as 8B, 70B or 500M`, "the same"},
-		{v1alpha1.PoolProfile{Hardware: "B300", Parameters: "8B"},
-			`spec.profile.hardware: Invalid value: "B300": no GPU in the table is called "B300"; known are `, ""},
-		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "70B"},
-			`spec.profile.hardware: Invalid value: "L4": 70B of parameters do not fit on 1 x L4: their weights take 140 GB`, ""},
+		{of: v1alpha1.PoolProfile{
+			AcceleratorLabel: "gpu",
+			Accelerators: []v1alpha1.AcceleratorProfile{
+				{Accelerator: "A100", Inline: &written, Pinned: true},
+				{Accelerator: "L4", Hardware: "L4", Parameters: "8B"},
+			},
+		}},
+		{
+			v1alpha1.PoolProfile{Inline: &written, Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}},
+			"spec.profile.acceleratorLabel: Required value: name the label that says which accelerator an endpoint has", "the same",
+		},
+		{
+			withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a"}),
+			`spec.profile.accelerators[0]: Invalid value: "": set one of inline, file, and hardware with parameters`, "the same",
+		},
+		{
+			withAccelerators(v1alpha1.AcceleratorProfile{Inline: &written}),
+			"spec.profile.accelerators[0].accelerator: Required value: set the label's value, such as A100", "the same",
+		},
+		{
+			withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &bad}),
+			"spec.profile.accelerators[0].inline.decode.base: Invalid value: -1", "the same",
+		},
+		{
+			withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written},
+				v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written}),
+			`spec.profile.accelerators[1].accelerator: Duplicate value: "a"`, "the same",
+		},
+		{
+			withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: strings.Repeat("a", 64), Inline: &written}),
+			"spec.profile.accelerators[0].accelerator: Too long", "the same",
+		},
+		{
+			withAccelerators(slices.Repeat([]v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}, 33)...),
+			"spec.profile.accelerators: Too many: 33: must have at most 32 items", "the same",
+		},
+		{
+			withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Hardware: "B300", Parameters: "8B"}),
+			`spec.profile.accelerators[0].hardware: Invalid value: "B300": no GPU in the table is called "B300"`, "",
+		},
+		{
+			withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", File: "p.yaml"}), "",
+			`spec.profile.accelerators[0].file: Invalid value: "p.yaml": file works only for objects in a folder: put its content under inline`,
+		},
+		{
+			pinned(withAccelerators(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written})),
+			`spec.profile: Invalid value: "": pinned needs a profile: set inline, file, or hardware with parameters`, "the same",
+		},
+		{
+			v1alpha1.PoolProfile{File: "p.yaml"},
+			"",
+			`spec.profile.file: Invalid value: "p.yaml": file works only for objects in a folder: put its content under inline`,
+		},
+		{
+			v1alpha1.PoolProfile{File: "../p.yaml"},
+			`spec.profile.file: Invalid value: "../p.yaml": want the name of a file in this folder, such as profile.yaml`, "any",
+		},
+		{
+			v1alpha1.PoolProfile{File: "a/p.yaml"},
+			`spec.profile.file: Invalid value: "a/p.yaml": want the name of a file in this folder, such as profile.yaml`, "any",
+		},
+		{
+			v1alpha1.PoolProfile{File: ".p.yaml"},
+			`spec.profile.file: Invalid value: ".p.yaml": want the name of a file in this folder, such as profile.yaml`, "any",
+		},
+		{
+			v1alpha1.PoolProfile{File: "p.csv"},
+			`spec.profile.file: Invalid value: "p.csv": want the name of a file in this folder, such as profile.yaml`, "any",
+		},
+		{
+			v1alpha1.PoolProfile{Hardware: "L4", Parameters: "many"},
+			`spec.profile.parameters: Invalid value: "many": set the model's number of parameters, such as 8B, 70B or 500M`, "the same",
+		},
+		{
+			v1alpha1.PoolProfile{Hardware: "B300", Parameters: "8B"},
+			`spec.profile.hardware: Invalid value: "B300": no GPU in the table is called "B300"; known are `, "",
+		},
+		{
+			v1alpha1.PoolProfile{Hardware: "L4", Parameters: "70B"},
+			`spec.profile.hardware: Invalid value: "L4": 70B of parameters do not fit on 1 x L4: their weights take 140 GB`, "",
+		},
 	} {
 		s := someSettings("s", "base", profiled(c.of))
 		folder := objects.CheckFolderSettings(&s).ToAggregate()
@@ -135,7 +186,7 @@ func TestFaultsOfProfiles(t *testing.T) {
 
 // A pool has the profile in its settings, in either form, and none if the settings have none or
 // name one that does not exist.
-func TestAPoolHasAProfile(t *testing.T) {
+func TestProfileOfAPool(t *testing.T) {
 	files := map[string]profile.Profile{"p.yaml": {Name: "of a file"}}
 	for _, c := range []struct {
 		of            func(*v1alpha1.PoolSettingsSpec)
@@ -145,8 +196,10 @@ func TestAPoolHasAProfile(t *testing.T) {
 		{of: profiled(v1alpha1.PoolProfile{Inline: &written}), name: "8B"},
 		{of: profiled(v1alpha1.PoolProfile{File: "p.yaml"}), name: "of a file"},
 		{of: profiled(v1alpha1.PoolProfile{Hardware: "4xh100", Parameters: "70B"}), name: "70B of parameters on 4 x H100-80GB"},
-		{of: profiled(v1alpha1.PoolProfile{File: "q.yaml"}),
-			problem: "PoolSettings default/s: spec.profile: file: there is no q.yaml with a profile in the folder of objects: the pool has no profile"},
+		{
+			of:      profiled(v1alpha1.PoolProfile{File: "q.yaml"}),
+			problem: "PoolSettings default/s: spec.profile: file: there is no q.yaml with a profile in the folder of objects: the pool has no profile",
+		},
 		{
 			of:      profiled(v1alpha1.PoolProfile{Hardware: "L4", Parameters: "70B"}),
 			problem: "PoolSettings default/s: spec.profile: 70B of parameters do not fit on 1 x L4: their weights take 140 GB, and 22 GB are for use; write more GPUs: the pool has no profile",
@@ -172,9 +225,10 @@ func TestAPoolHasAProfile(t *testing.T) {
 
 // An accelerator has its own profile, otherwise the pool's. If an accelerator's profile does not
 // exist, the others still apply.
-func TestClassesHaveProfiles(t *testing.T) {
+func TestProfilesOfAccelerators(t *testing.T) {
 	of := v1alpha1.PoolProfile{AcceleratorLabel: "gpu", Inline: &written, Pinned: true, Accelerators: []v1alpha1.AcceleratorProfile{
-		{Accelerator: "A100", File: "p.yaml"}, {Accelerator: "L4", Hardware: "L4", Parameters: "8B", Pinned: true},
+		{Accelerator: "A100", File: "p.yaml"},
+		{Accelerator: "L4", Hardware: "L4", Parameters: "8B", Pinned: true},
 		{Accelerator: "T4", File: "q.yaml"},
 	}}
 	build := func(of v1alpha1.PoolProfile) (*objects.Pool, []string) {
@@ -189,8 +243,10 @@ func TestClassesHaveProfiles(t *testing.T) {
 	for class, want := range map[string]struct {
 		name   string
 		pinned bool
-	}{"A100": {"of a file", false}, "L4": {"8B of parameters on 1 x L4", true}, "T4": {"8B", true}, "": {"8B", true},
-		"H100": {"8B", true}} {
+	}{
+		"A100": {"of a file", false}, "L4": {"8B of parameters on 1 x L4", true}, "T4": {"8B", true}, "": {"8B", true},
+		"H100": {"8B", true},
+	} {
 		if is := p.Said(class); is == nil || is.Name != want.name || is.Pinned != want.pinned {
 			t.Errorf("of class %q it is said %+v, want %v", class, is, want)
 		}
@@ -207,21 +263,25 @@ func TestClassesHaveProfiles(t *testing.T) {
 
 // The setting of how many adapters an engine may have also sets its GPU's slots.
 func TestSlotsOfAProfile(t *testing.T) {
-	w := objects.Build(objects.Set{Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000)},
+	w := objects.Build(objects.Set{
+		Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000)},
 		Settings: []v1alpha1.PoolSettings{someSettings("s", "base", func(s *v1alpha1.PoolSettingsSpec) {
 			s.Profile, s.Placement = &v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B"},
 				&v1alpha1.Placement{MaxAdapters: ptr.To[int32](3)}
-		})}})
+		})},
+	})
 	if is := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Profile; is == nil || is.Limits.GPUAdapters != 3 {
 		t.Errorf("the profile is %+v", is)
 	}
 }
 
 // An endpoint's accelerator is the value of the label that its pool's settings name.
-func TestAnEndpointHasAClass(t *testing.T) {
+func TestAcceleratorOfAnEndpoint(t *testing.T) {
 	set := objects.Set{
-		Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000),
-			aPool("other", map[string]string{"app": "y"}, 8000)},
+		Pools: []pool.InferencePool{
+			aPool("base", map[string]string{"app": "x"}, 8000),
+			aPool("other", map[string]string{"app": "y"}, 8000),
+		},
 		Pods: []objects.Pod{
 			aPod("a", "10.0.0.1", true, map[string]string{"app": "x", "gpu": "A100"}),
 			aPod("b", "10.0.0.2", true, map[string]string{"app": "x"}),
@@ -251,7 +311,7 @@ func TestAnEndpointHasAClass(t *testing.T) {
 }
 
 // The reference lists the hardware in the table.
-func TestTheReferenceNamesTheHardware(t *testing.T) {
+func TestReferenceNamesTheHardware(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference.md")
 	if err != nil {
 		t.Fatal(err)

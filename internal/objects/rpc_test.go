@@ -11,17 +11,21 @@ import (
 
 // The first pool by name that configures a method decides, among the pools that a call may be for.
 // The default applies if one of them does not configure it.
-func TestTheFirstPoolSaysWhereAMethodHasItsModel(t *testing.T) {
+func TestFirstPoolConfiguresAMethod(t *testing.T) {
 	says := func(own map[string]v1alpha1.RPCConfig) func(*v1alpha1.PoolSettingsSpec) {
 		return func(s *v1alpha1.PoolSettingsSpec) { s.RPCConfigs = own }
 	}
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("d", nil, 1), aPool("c", nil, 1), aPool("b", nil, 1), aPool("a", nil, 1)},
 		Settings: []v1alpha1.PoolSettings{
-			someSettings("1", "c", says(map[string]v1alpha1.RPCConfig{"x.S/M": {IDExtractionPath: []int32{3}},
-				"x.S/Same": {IDExtractionPath: []int32{1}}})),
-			someSettings("2", "b", says(map[string]v1alpha1.RPCConfig{"x.S/M": {IDExtractionPath: []int32{2, 1}, VModelID: true},
-				"x.S/Same": {IDExtractionPath: []int32{1}}, "x.S/Headers": {}})),
+			someSettings("1", "c", says(map[string]v1alpha1.RPCConfig{
+				"x.S/M":    {IDExtractionPath: []int32{3}},
+				"x.S/Same": {IDExtractionPath: []int32{1}},
+			})),
+			someSettings("2", "b", says(map[string]v1alpha1.RPCConfig{
+				"x.S/M":    {IDExtractionPath: []int32{2, 1}, VModelID: true},
+				"x.S/Same": {IDExtractionPath: []int32{1}}, "x.S/Headers": {},
+			})),
 			someSettings("3", "a", nil),
 			someSettings("4", "d", says(map[string]v1alpha1.RPCConfig{"x.S/Same": {IDExtractionPath: []int32{1}, VModelID: true}})),
 		},
@@ -63,7 +67,7 @@ func TestTheFirstPoolSaysWhereAMethodHasItsModel(t *testing.T) {
 	}
 }
 
-func TestWhichMethodsAPoolTakes(t *testing.T) {
+func TestMethodsOfAPool(t *testing.T) {
 	named := map[string]v1alpha1.RPCConfig{"x.S/M": {}}
 	for what, c := range map[string]struct {
 		pool         *objects.Pool
@@ -73,8 +77,10 @@ func TestWhichMethodsAPoolTakes(t *testing.T) {
 		"no settings":              {&objects.Pool{}, true, true},
 		"settings of other things": {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{}}, true, true},
 		"methods":                  {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{RPCConfigs: named}}, true, true},
-		"methods and others": {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{RPCConfigs: named, AllowOtherRPCs: new(true)}},
-			true, true},
+		"methods and others": {
+			&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{RPCConfigs: named, AllowOtherRPCs: new(true)}},
+			true, true,
+		},
 		"methods alone": {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{RPCConfigs: named, AllowOtherRPCs: new(false)}}, true, false},
 		"none":          {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{AllowOtherRPCs: new(false)}}, false, false},
 	} {

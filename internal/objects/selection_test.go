@@ -10,7 +10,7 @@ import (
 )
 
 // The oracle checks every pod against every pool.
-func TestAPoolHasThePodsThatHaveAllOfItsLabels(t *testing.T) {
+func TestPodsOfAPool(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	labels := func(most int) map[string]string {
 		all := make(map[string]string)

@@ -25,100 +25,166 @@ func someSettings(name, of string, change func(*v1alpha1.PoolSettingsSpec)) v1al
 	return s
 }
 
-func TestFaultsOfPoolSettings(t *testing.T) {
+func TestErrorsOfPoolSettings(t *testing.T) {
 	policy, threshold, attempts := "best", int64(0), int32(8)
 	short, long := &metav1.Duration{Duration: time.Second}, &metav1.Duration{Duration: time.Minute}
 	for _, c := range []struct {
 		change func(*v1alpha1.PoolSettingsSpec)
 		want   string
 	}{
-		{func(s *v1alpha1.PoolSettingsSpec) { s.PoolRef.Name = "" },
-			"spec.poolRef.name: Required value: name the InferencePool, in the same namespace"},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Policy = &policy },
-			`spec.policy: Unsupported value: "best": supported values: "latency", "proposal", "leastRequest", "roundRobin", "random"`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.AdapterThreshold = &threshold },
-			"spec.adapterThreshold: Invalid value: 0: it must be at least 1"},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Retry = &v1alpha1.Retry{Attempts: &attempts} },
-			"spec.retry.attempts: Invalid value: 8: attempts are 0 to 7"},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.DefaultModel = "a\n" },
-			`spec.defaultModel: Invalid value: "a\n": no model can have this name: it holds control characters`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.SessionAffinity = &v1alpha1.SessionAffinity{} },
-			`spec.sessionAffinity: Invalid value: "": name either a header or a cookie`},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.PoolRef.Name = "" },
+			"spec.poolRef.name: Required value: name the InferencePool, in the same namespace",
+		},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.Policy = &policy },
+			`spec.policy: Unsupported value: "best": supported values: "latency", "proposal", "leastRequest", "roundRobin", "random"`,
+		},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.AdapterThreshold = &threshold },
+			"spec.adapterThreshold: Invalid value: 0: it must be at least 1",
+		},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.Retry = &v1alpha1.Retry{Attempts: &attempts} },
+			"spec.retry.attempts: Invalid value: 8: attempts are 0 to 7",
+		},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.DefaultModel = "a\n" },
+			`spec.defaultModel: Invalid value: "a\n": no model can have this name: it holds control characters`,
+		},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.SessionAffinity = &v1alpha1.SessionAffinity{} },
+			`spec.sessionAffinity: Invalid value: "": name either a header or a cookie`,
+		},
 		{func(s *v1alpha1.PoolSettingsSpec) {
 			s.SessionAffinity = &v1alpha1.SessionAffinity{Header: "X-Session"}
 		}, `spec.sessionAffinity.header: Invalid value: "X-Session": write the header's name in lower case`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.SessionAffinity = &v1alpha1.SessionAffinity{Header: ":path"} },
-			`spec.sessionAffinity.header: Invalid value: ":path": it is a part of the request line`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{MaxAdapters: new(int32(0))} },
-			`spec.placement.maxAdapters: Invalid value: 0: it must be at least 1`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{HostAdapters: new(int32(0))} },
-			`spec.placement.hostAdapters: Invalid value: 0: it must be at least 1`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{MaxModels: new(int32(0))} },
-			`spec.placement.maxModels: Invalid value: 0: it must be at least 1`},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.SessionAffinity = &v1alpha1.SessionAffinity{Header: ":path"} },
+			`spec.sessionAffinity.header: Invalid value: ":path": it is a part of the request line`,
+		},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{MaxAdapters: new(int32(0))} },
+			`spec.placement.maxAdapters: Invalid value: 0: it must be at least 1`,
+		},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{HostAdapters: new(int32(0))} },
+			`spec.placement.hostAdapters: Invalid value: 0: it must be at least 1`,
+		},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{MaxModels: new(int32(0))} },
+			`spec.placement.maxModels: Invalid value: 0: it must be at least 1`,
+		},
 		{func(s *v1alpha1.PoolSettingsSpec) {
 			s.Placement = &v1alpha1.Placement{Capacity: new(resource.MustParse("0"))}
 		}, `spec.placement.capacity: Invalid value: "0": it must be above 0, such as 4Gi`},
 		{func(s *v1alpha1.PoolSettingsSpec) {
 			s.Placement = &v1alpha1.Placement{DefaultSize: new(resource.MustParse("-1"))}
 		}, `spec.placement.defaultSize: Invalid value: "-1": it must be above 0, such as 50Mi`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{ScaleUpRPM: new(int32(9))} },
-			`spec.placement.scaleUpRPM: Invalid value: 9: it must be at least 10 requests a minute`},
-		{constrained(v1alpha1.Constraint{ModelType: "a"}, v1alpha1.Constraint{}, v1alpha1.Constraint{ModelType: "a"}),
-			`spec.placement.constraints[2].modelType: Duplicate value: "a"`},
-		{constrained(v1alpha1.Constraint{ModelType: strings.Repeat("x", 513)}),
-			"spec.placement.constraints[0].modelType: Too long: may not be more than 512 characters"},
-		{constrained(v1alpha1.Constraint{Required: labelled("a", strings.Repeat("x", 64))}),
-			"spec.placement.constraints[0].required[a]: Too long: may not be more than 63 characters"},
-		{constrained(v1alpha1.Constraint{Preferred: []map[string]v1alpha1.LabelValue{labelled("a", "b"), {}}}),
-			"spec.placement.constraints[0].preferred[1]: Required value: name at least one label"},
-		{constrained(v1alpha1.Constraint{Preferred: []map[string]v1alpha1.LabelValue{labelled("a", strings.Repeat("x", 64))}}),
-			"spec.placement.constraints[0].preferred[0][a]: Too long: may not be more than 63 characters"},
-		{constrained(v1alpha1.Constraint{Preferred: slices.Repeat([]map[string]v1alpha1.LabelValue{labelled("a", "b")}, 17)}),
-			"spec.placement.constraints[0].preferred: Too many: 17: must have at most 16 items"},
-		{constrained(v1alpha1.Constraint{Required: manyLabels(17)}),
-			"spec.placement.constraints[0].required: Too many: 17: must have at most 16 items"},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{ScaleUpRPM: new(int32(9))} },
+			`spec.placement.scaleUpRPM: Invalid value: 9: it must be at least 10 requests a minute`,
+		},
+		{
+			constrained(v1alpha1.Constraint{ModelType: "a"}, v1alpha1.Constraint{}, v1alpha1.Constraint{ModelType: "a"}),
+			`spec.placement.constraints[2].modelType: Duplicate value: "a"`,
+		},
+		{
+			constrained(v1alpha1.Constraint{ModelType: strings.Repeat("x", 513)}),
+			"spec.placement.constraints[0].modelType: Too long: may not be more than 512 characters",
+		},
+		{
+			constrained(v1alpha1.Constraint{Required: labelled("a", strings.Repeat("x", 64))}),
+			"spec.placement.constraints[0].required[a]: Too long: may not be more than 63 characters",
+		},
+		{
+			constrained(v1alpha1.Constraint{Preferred: []map[string]v1alpha1.LabelValue{labelled("a", "b"), {}}}),
+			"spec.placement.constraints[0].preferred[1]: Required value: name at least one label",
+		},
+		{
+			constrained(v1alpha1.Constraint{Preferred: []map[string]v1alpha1.LabelValue{labelled("a", strings.Repeat("x", 64))}}),
+			"spec.placement.constraints[0].preferred[0][a]: Too long: may not be more than 63 characters",
+		},
+		{
+			constrained(v1alpha1.Constraint{Preferred: slices.Repeat([]map[string]v1alpha1.LabelValue{labelled("a", "b")}, 17)}),
+			"spec.placement.constraints[0].preferred: Too many: 17: must have at most 16 items",
+		},
+		{
+			constrained(v1alpha1.Constraint{Required: manyLabels(17)}),
+			"spec.placement.constraints[0].required: Too many: 17: must have at most 16 items",
+		},
 		{constrained(make([]v1alpha1.Constraint, 65)...), "spec.placement.constraints: Too many: 65: must have at most 64 items"},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{LoadTimeout: &metav1.Duration{}} },
-			`spec.placement.loadTimeout: Invalid value: "0s": it must be above 0, such as 30s`},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{LoadTimeout: &metav1.Duration{}} },
+			`spec.placement.loadTimeout: Invalid value: "0s": it must be above 0, such as 30s`,
+		},
 		{func(s *v1alpha1.PoolSettingsSpec) {
 			s.Placement = &v1alpha1.Placement{FailureExpiry: &metav1.Duration{Duration: -1}}
 		}, `spec.placement.failureExpiry: Invalid value: "-1ns": it must be above 0, such as 30s`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Timeouts = &v1alpha1.PoolTimeouts{InFlight: &metav1.Duration{}} },
-			`spec.timeouts.inFlight: Invalid value: "0s": it must be above 0, such as 30s`},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.Timeouts = &v1alpha1.PoolTimeouts{InFlight: &metav1.Duration{}} },
+			`spec.timeouts.inFlight: Invalid value: "0s": it must be above 0, such as 30s`,
+		},
 		{func(s *v1alpha1.PoolSettingsSpec) {
 			s.Timeouts = &v1alpha1.PoolTimeouts{StaleAfter: long, LostAfter: short}
 		}, `spec.timeouts.lostAfter: Invalid value: "1s": it must be at least as long as staleAfter`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.EngineToken = &v1alpha1.EngineToken{} },
-			"spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace"},
-		{secretOf("../other/s", ""),
-			`spec.engineToken.secretRef.name: Invalid value: "../other/s": no Secret can have this name: write one such as engine-token`},
-		{secretOf("S", ""),
-			`spec.engineToken.secretRef.name: Invalid value: "S": no Secret can have this name: write one such as engine-token`},
-		{secretOf("s", "a/b"),
-			`spec.engineToken.secretRef.key: Invalid value: "a/b": no Secret can have this key: write one such as token`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Authorization = "Always" },
-			`spec.authorization: Unsupported value: "Always": supported values: "Client", "Engine"`},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.EngineToken = &v1alpha1.EngineToken{} },
+			"spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace",
+		},
+		{
+			secretOf("../other/s", ""),
+			`spec.engineToken.secretRef.name: Invalid value: "../other/s": no Secret can have this name: write one such as engine-token`,
+		},
+		{
+			secretOf("S", ""),
+			`spec.engineToken.secretRef.name: Invalid value: "S": no Secret can have this name: write one such as engine-token`,
+		},
+		{
+			secretOf("s", "a/b"),
+			`spec.engineToken.secretRef.key: Invalid value: "a/b": no Secret can have this key: write one such as token`,
+		},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.Authorization = "Always" },
+			`spec.authorization: Unsupported value: "Always": supported values: "Client", "Engine"`,
+		},
 		{overTLS(v1alpha1.EngineTLS{}), "spec.engineTLS.hostname: Required value: set the DNS name in the engines' certificates"},
-		{overTLS(v1alpha1.EngineTLS{Hostname: "*.test"}),
-			`spec.engineTLS.hostname: Invalid value: "*.test": want a DNS name, such as engines.llm.svc`},
-		{overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: "none"}),
-			`spec.engineTLS.caCertificates: Invalid value: "": want certificates in PEM`},
-		{overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: anAuthority + "more"}),
-			`spec.engineTLS.caCertificates: Invalid value: "": want certificates in PEM`},
-		{overTLS(v1alpha1.EngineTLS{InsecureSkipVerify: true, CACertificates: anAuthority}),
-			`spec.engineTLS.caCertificates: Invalid value: "": insecureSkipVerify ignores them: set only one of the two`},
+		{
+			overTLS(v1alpha1.EngineTLS{Hostname: "*.test"}),
+			`spec.engineTLS.hostname: Invalid value: "*.test": want a DNS name, such as engines.llm.svc`,
+		},
+		{
+			overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: "none"}),
+			`spec.engineTLS.caCertificates: Invalid value: "": want certificates in PEM`,
+		},
+		{
+			overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: anAuthority + "more"}),
+			`spec.engineTLS.caCertificates: Invalid value: "": want certificates in PEM`,
+		},
+		{
+			overTLS(v1alpha1.EngineTLS{InsecureSkipVerify: true, CACertificates: anAuthority}),
+			`spec.engineTLS.caCertificates: Invalid value: "": insecureSkipVerify ignores them: set only one of the two`,
+		},
 		{rpc("Service/Run/"), `spec.rpcConfigs[Service/Run/]: Invalid value: "Service/Run/": write methods as package.Service/Method`},
-		{rpc("/a.Service/Run"),
-			`spec.rpcConfigs[/a.Service/Run]: Invalid value: "/a.Service/Run": write methods as package.Service/Method`},
+		{
+			rpc("/a.Service/Run"),
+			`spec.rpcConfigs[/a.Service/Run]: Invalid value: "/a.Service/Run": write methods as package.Service/Method`,
+		},
 		{rpc("a.Service"), `spec.rpcConfigs[a.Service]: Invalid value: "a.Service": write methods as package.Service/Method`},
 		{rpc("a..S/Run"), `spec.rpcConfigs[a..S/Run]: Invalid value: "a..S/Run": write methods as package.Service/Method`},
 		{rpc("a.S/Run", 1, 0), `spec.rpcConfigs[a.S/Run].idExtractionPath[1]: Invalid value: 0: field numbers go from 1 to 536870911`},
-		{rpc("a.S/Run", 1<<29),
-			`spec.rpcConfigs[a.S/Run].idExtractionPath[0]: Invalid value: 536870912: field numbers go from 1 to 536870911`},
-		{rpc("a.S/Run", 19000),
-			`spec.rpcConfigs[a.S/Run].idExtractionPath[0]: Invalid value: 19000: protobuf reserves the field numbers from 19000 to 19999`},
-		{rpc("a.S/Run", slices.Repeat([]int32{1}, 17)...),
-			`spec.rpcConfigs[a.S/Run].idExtractionPath: Too many: 17: must have at most 16 items`},
+		{
+			rpc("a.S/Run", 1<<29),
+			`spec.rpcConfigs[a.S/Run].idExtractionPath[0]: Invalid value: 536870912: field numbers go from 1 to 536870911`,
+		},
+		{
+			rpc("a.S/Run", 19000),
+			`spec.rpcConfigs[a.S/Run].idExtractionPath[0]: Invalid value: 19000: protobuf reserves the field numbers from 19000 to 19999`,
+		},
+		{
+			rpc("a.S/Run", slices.Repeat([]int32{1}, 17)...),
+			`spec.rpcConfigs[a.S/Run].idExtractionPath: Too many: 17: must have at most 16 items`,
+		},
 		{func(s *v1alpha1.PoolSettingsSpec) {
 			s.RPCConfigs = make(map[string]v1alpha1.RPCConfig)
 			for i := range 65 {
@@ -183,7 +249,7 @@ func TestRequestsCarryATokenThatIsNamed(t *testing.T) {
 }
 
 // The owner's pools decide how an engine's certificate is verified, as they decide its token.
-func TestAnEngineIsReachedAsItsOwnerSays(t *testing.T) {
+func TestOwnersTLSSettingsApply(t *testing.T) {
 	mine, theirs := someSettings("a", "base", overTLS(v1alpha1.EngineTLS{Hostname: "a.test"})),
 		someSettings("b", "other", overTLS(v1alpha1.EngineTLS{Hostname: "b.test"}))
 	theirs.Namespace = "elsewhere"
@@ -193,13 +259,17 @@ func TestAnEngineIsReachedAsItsOwnerSays(t *testing.T) {
 			protocol
 		return p
 	}
-	list := objects.List{EndpointList: v1alpha1.EndpointList{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "l",
-		Labels: map[string]string{"app": "other"}}}}
+	list := objects.List{EndpointList: v1alpha1.EndpointList{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "elsewhere", Name: "l",
+		Labels: map[string]string{"app": "other"},
+	}}}
 	list.Spec.Addresses = []string{"10.0.0.1:8000"}
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{of(mine.Namespace, "base", ""), of("elsewhere", "other", pool.H2C)},
-		Pods: []objects.Pod{{Name: objects.Name{Namespace: mine.Namespace, Name: "p"}, IP: netip.MustParseAddr("10.0.0.1"), Ready: true,
-			Labels: map[string]string{"app": "base"}}},
+		Pods: []objects.Pod{{
+			Name: objects.Name{Namespace: mine.Namespace, Name: "p"}, IP: netip.MustParseAddr("10.0.0.1"), Ready: true,
+			Labels: map[string]string{"app": "base"},
+		}},
 		Lists:    []objects.List{list},
 		Settings: []v1alpha1.PoolSettings{mine, theirs},
 	})
@@ -218,7 +288,7 @@ func secretOf(name, key string) func(*v1alpha1.PoolSettingsSpec) {
 }
 
 // Settings in a folder cannot name a Secret: the command line sets the engines' token.
-func TestSettingsOfAFolderNameNoSecret(t *testing.T) {
+func TestFolderSettingsCannotNameASecret(t *testing.T) {
 	s := someSettings("s", "base", secretOf("engine-token", "A.k_-1"))
 	if errs := objects.CheckSettings(&s); len(errs) != 0 {
 		t.Errorf("an API server's: %v", errs)
@@ -233,7 +303,7 @@ func TestSettingsOfAFolderNameNoSecret(t *testing.T) {
 	}
 }
 
-func TestAPoolHasTheSettingsOfTheFirstThatNamesIt(t *testing.T) {
+func TestFirstSettingsOfAPoolApply(t *testing.T) {
 	w := objects.Build(objects.Set{
 		Pools:    []pool.InferencePool{aPool("base", llama, 8000), aPool("other", llama, 8001)},
 		Settings: []v1alpha1.PoolSettings{someSettings("b", "base", nil), someSettings("a", "base", nil), someSettings("c", "none", nil)},
@@ -253,7 +323,7 @@ func TestAPoolHasTheSettingsOfTheFirstThatNamesIt(t *testing.T) {
 	}
 }
 
-func TestThePoolThatAGatewayMeans(t *testing.T) {
+func TestPoolOfAGateway(t *testing.T) {
 	picked := func(name, namespace, service string, port int32) pool.InferencePool {
 		p := aPool(name, llama, 8000)
 		p.Namespace = namespace

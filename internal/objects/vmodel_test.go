@@ -14,8 +14,10 @@ import (
 )
 
 func aVModel(name, id, target string, age time.Duration) v1alpha1.VModel {
-	v := v1alpha1.VModel{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
-		CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
+	v := v1alpha1.VModel{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: name,
+		CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age)),
+	}}
 	v.Spec = v1alpha1.VModelSpec{ID: id, PoolRef: v1alpha1.PoolReference{Name: "p"}, Target: target}
 	return v
 }
@@ -34,8 +36,10 @@ func TestVModels(t *testing.T) {
 		Pools:  []pool.InferencePool{aPool("p", llama, 8000)},
 		Routes: []v1alpha1.LLMRoute{route, other},
 		Models: []*v1alpha1.Model{&model},
-		VModels: []v1alpha1.VModel{sql, aVModel("young", "sql", "x", -time.Hour), aVModel("chat", "", "x", 0),
-			aVModel("a", "theirs", "x", 0)},
+		VModels: []v1alpha1.VModel{
+			sql, aVModel("young", "sql", "x", -time.Hour), aVModel("chat", "", "x", 0),
+			aVModel("a", "theirs", "x", 0),
+		},
 	})
 	var got strings.Builder
 	for _, v := range w.VModels {

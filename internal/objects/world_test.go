@@ -76,7 +76,7 @@ func TestEveryPortOfEverySelectedPodIsAnEndpoint(t *testing.T) {
 }
 
 // A pod may serve only some of the pool's ports: it runs fewer ranks than others.
-func TestAPodServesOnItsActivePorts(t *testing.T) {
+func TestPodServesOnItsActivePorts(t *testing.T) {
 	some, none := aPod("some", "10.0.0.2", true, llama), aPod("none", "10.0.0.3", true, llama)
 	some.Ports, none.Ports = []int32{8001, 9999}, []int32{}
 	w := objects.Build(objects.Set{
@@ -89,7 +89,7 @@ func TestAPodServesOnItsActivePorts(t *testing.T) {
 }
 
 // An address that a stopping pod shares with its successor belongs to the ready one.
-func TestASharedAddressBelongsToTheReadyPod(t *testing.T) {
+func TestSharedAddressBelongsToTheReadyPod(t *testing.T) {
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
 		Pods:  []objects.Pod{aPod("a-old", "10.0.0.2", false, llama), aPod("b-new", "10.0.0.2", true, llama)},
@@ -100,7 +100,7 @@ func TestASharedAddressBelongsToTheReadyPod(t *testing.T) {
 	}
 }
 
-func TestARouteAdmitsItsNamesElseItsAdapterElseItself(t *testing.T) {
+func TestRouteAdmitsItsNamesElseItsAdapterElseItself(t *testing.T) {
 	named := aRoute("named", "base", 0, "gpt-4", "gpt-4o")
 	adapter := aRoute("adapter", "base", 0)
 	adapter.Spec.Adapter = &v1alpha1.Adapter{Name: "sql"}
@@ -128,7 +128,7 @@ func TestARouteAdmitsItsNamesElseItsAdapterElseItself(t *testing.T) {
 	}
 }
 
-func TestTheOldestRouteKeepsAContestedName(t *testing.T) {
+func TestOldestRouteKeepsAContestedName(t *testing.T) {
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
 		Routes: []v1alpha1.LLMRoute{
@@ -148,7 +148,7 @@ func TestTheOldestRouteKeepsAContestedName(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotFitTogetherIsAProblem(t *testing.T) {
+func TestInconsistenciesAreProblems(t *testing.T) {
 	w := objects.Build(objects.Set{
 		Pools:  []pool.InferencePool{aPool("one", llama, 8000), aPool("two", llama, 8000)},
 		Pods:   []objects.Pod{aPod("a", "10.0.0.1", true, llama)},
@@ -169,7 +169,7 @@ func TestWhatDoesNotFitTogetherIsAProblem(t *testing.T) {
 // An adapter that is a Model of another pool than its route's is a Problem, because the route's
 // engines know only its name. It is none if a source is configured for it there, or if no Model
 // states more than an id.
-func TestAnAdapterThatIsAModelOfAnotherPool(t *testing.T) {
+func TestAdapterOfAnotherPool(t *testing.T) {
 	model := func(name, of, source, kind string) *v1alpha1.Model {
 		m := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 		m.Spec.ID, m.Spec.PoolRef.Name, m.Spec.Source, m.Spec.Type = "sql-v2", of, source, kind
@@ -190,10 +190,12 @@ func TestAnAdapterThatIsAModelOfAnotherPool(t *testing.T) {
 			models: []*v1alpha1.Model{model("m", "b", "/lora/sql", ""), model("n", "a", "/lora/sql", "")},
 			want:   []string{`Model default/n: requests for "sql-v2" belong to Model default/m: no request can name this Model by its id`},
 		},
-		"the route's pool says where": {models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")},
+		"the route's pool says where": {
+			models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")},
 			settings: []v1alpha1.PoolSettings{someSettings("s", "a", func(s *v1alpha1.PoolSettingsSpec) {
 				s.Placement = &v1alpha1.Placement{Source: "/models/{id}"}
-			})}},
+			})},
+		},
 		"no request goes there": {models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")}, weight: &zero},
 		"nobody declares it":    {},
 	} {
@@ -275,7 +277,7 @@ func TestSlicesPassThroughTheWorld(t *testing.T) {
 	}
 }
 
-func TestNamesReadWellWithoutANamespaceToo(t *testing.T) {
+func TestNamesWithoutANamespace(t *testing.T) {
 	for _, c := range []struct {
 		kind string
 		name objects.Name
@@ -292,7 +294,7 @@ func TestNamesReadWellWithoutANamespaceToo(t *testing.T) {
 	}
 }
 
-func TestAGatewayHasAClassAndListenersOfNamesOfTheirOwn(t *testing.T) {
+func TestGatewayNeedsAClassAndUniqueListeners(t *testing.T) {
 	listener := func(name string) gatewayv1.Listener {
 		return gatewayv1.Listener{Name: gatewayv1.SectionName(name), Port: 80, Protocol: gatewayv1.HTTPProtocolType}
 	}
@@ -305,11 +307,16 @@ func TestAGatewayHasAClassAndListenersOfNamesOfTheirOwn(t *testing.T) {
 		{"G", "headgate", []gatewayv1.Listener{listener("a")}, "[metadata.name]"},
 		{"g", "", []gatewayv1.Listener{listener("a")}, "[spec.gatewayClassName]"},
 		{"g", "headgate", nil, "[spec.listeners]"},
-		{"g", "headgate", []gatewayv1.Listener{listener("a"), listener("b"), listener("a"), listener(""), listener("")},
-			"[spec.listeners[2].name spec.listeners[3].name spec.listeners[4].name]"},
+		{
+			"g", "headgate",
+			[]gatewayv1.Listener{listener("a"), listener("b"), listener("a"), listener(""), listener("")},
+			"[spec.listeners[2].name spec.listeners[3].name spec.listeners[4].name]",
+		},
 	} {
-		g := gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: c.name},
-			Spec: gatewayv1.GatewaySpec{GatewayClassName: gatewayv1.ObjectName(c.class), Listeners: c.listeners}}
+		g := gatewayv1.Gateway{
+			ObjectMeta: metav1.ObjectMeta{Name: c.name},
+			Spec:       gatewayv1.GatewaySpec{GatewayClassName: gatewayv1.ObjectName(c.class), Listeners: c.listeners},
+		}
 		fields := []string{}
 		for _, fault := range objects.CheckGateway(&g) {
 			fields = append(fields, fault.Field)

@@ -70,8 +70,10 @@ func TestTimesByBatch(t *testing.T) {
 // The quantiles of a batch keep their ratios and have its mean, also if the last share is below 1:
 // larger shares take as long as the last one.
 func TestMeanIncludesTheLastShare(t *testing.T) {
-	b := profile.NewBatches("x", profile.Batch{Size: 1, Mean: 0.13,
-		Quantiles: []profile.Quantile{{Share: 0.5, Seconds: 1}, {Share: 0.9, Seconds: 2}}})
+	b := profile.NewBatches("x", profile.Batch{
+		Size: 1, Mean: 0.13,
+		Quantiles: []profile.Quantile{{Share: 0.5, Seconds: 1}, {Share: 0.9, Seconds: 2}},
+	})
 	// The quantiles have the mean 0.5 * 1 + 0.4 * 1.5 + 0.1 * 2 = 1.3, so they are scaled by a
 	// tenth.
 	for share, want := range map[float64]float64{0.1: 0.1, 0.5: 0.1, 0.7: 0.15, 0.9: 0.2, 0.95: 0.2, 1: 0.2} {
@@ -81,7 +83,7 @@ func TestMeanIncludesTheLastShare(t *testing.T) {
 	}
 }
 
-func TestFaultsOfProfilesByBatch(t *testing.T) {
+func TestErrorsOfProfilesByBatch(t *testing.T) {
 	for change, want := range map[string]string{
 		"price: 0.5 -> price: -1":                             "price is -1: a price is finite and not negative",
 		"size: 1, -> size: 2,":                                "batches is 3: want the latency of a batch of 1 first, then of larger ones",

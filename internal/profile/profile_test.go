@@ -26,8 +26,10 @@ func parseFile(t *testing.T, name string) profile.Profile {
 // alone, of the shortest to the longest, whose time grows by more than their length.
 func TestProfileAgreesWithItsSource(t *testing.T) {
 	p := parseFile(t, "llama-2-70b-a100x4.yaml")
-	for tokens, want := range map[int]float64{128: 0.0637, 256: 0.0786, 512: 0.1269, 1024: 0.2271, 2048: 0.4033, 4096: 0.9652,
-		8192: 2.278} {
+	for tokens, want := range map[int]float64{
+		128: 0.0637, 256: 0.0786, 512: 0.1269, 1024: 0.2271, 2048: 0.4033, 4096: 0.9652,
+		8192: 2.278,
+	} {
 		if got := p.PrefillTime(0, tokens); math.Abs(got/want-1) > 0.08 {
 			t.Errorf("prefill of %d tokens takes %.4f s, want %.4f", tokens, got, want)
 		}
@@ -37,7 +39,7 @@ func TestProfileAgreesWithItsSource(t *testing.T) {
 	}
 }
 
-func TestAMixedStepPaysTheLargerBaseOnce(t *testing.T) {
+func TestMixedStepPaysTheLargerBaseOnce(t *testing.T) {
 	p := profile.Profile{
 		Prefill: profile.Prefill{Base: 3, PerToken: 0.5},
 		Decode:  profile.Decode{Base: 5, PerSequence: 0.25, PerKVToken: 0.125},
@@ -78,8 +80,11 @@ func TestStepTime(t *testing.T) {
 		{"decoding with adapters: 4 + 2 + 2", profile.Work{Sequences: 4, KVTokens: 16, Adapters: true}, 8},
 		{"a prompt below the floor, and decoding: 8 + 1 + 1", profile.Work{PromptTokens: 4, Squares: 16, Sequences: 4, KVTokens: 16}, 10},
 		{"the larger base: 2 + 3 + 4.5 + 1 + 1", profile.Work{PromptTokens: 6, Squares: 36, Sequences: 4, KVTokens: 16}, 11.5},
-		{"the larger base with adapters: 4 + 3 + 4.5 + 2 + 2",
-			profile.Work{PromptTokens: 6, Squares: 36, Sequences: 4, KVTokens: 16, Adapters: true}, 15.5},
+		{
+			"the larger base with adapters: 4 + 3 + 4.5 + 2 + 2",
+			profile.Work{PromptTokens: 6, Squares: 36, Sequences: 4, KVTokens: 16, Adapters: true},
+			15.5,
+		},
 	} {
 		if got := full.StepTime(c.work); got != c.want {
 			t.Errorf("%s: %v s, want %v", c.name, got, c.want)
@@ -135,7 +140,7 @@ func BenchmarkStepTime(b *testing.B) {
 	})
 }
 
-func TestAFaultyProfileIsRefusedByField(t *testing.T) {
+func TestFaultyProfileIsRefusedByField(t *testing.T) {
 	good, err := os.ReadFile("testdata/llama-2-70b-a100x4.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -149,8 +154,10 @@ func TestAFaultyProfileIsRefusedByField(t *testing.T) {
 		{"prefill: {", "prefill: {floor: -0.5, ", "prefill.floor is -0.5"},
 		{"perTokenSquared: 1", "perTokenSquared: -1", "prefill.perTokenSquared is -1"},
 		{"maxMeasuredTokens: 8192", "maxMeasuredTokens: -1", "prefill.maxMeasuredTokens is -1: it must be at least 0"},
-		{"decode: {", "decode: {adapterSlowdown: 0.9, ",
-			"decode.adapterSlowdown is 0.9: it is how many times as long a step takes with adapters, at least 1"},
+		{
+			"decode: {", "decode: {adapterSlowdown: 0.9, ",
+			"decode.adapterSlowdown is 0.9: it is how many times as long a step takes with adapters, at least 1",
+		},
 		{"decode: {", "decode: {adapterSlowdown: -2, ", "decode.adapterSlowdown is -2"},
 	} {
 		text := strings.Replace(string(good), c.old, c.new, 1)

@@ -94,7 +94,7 @@ type duplicate struct {
 	blocks []int32 // of the naive cache
 }
 
-func TestTheBlockCacheAgreesWithANaiveOne(t *testing.T) {
+func TestBlockCacheMatchesTheNaiveOne(t *testing.T) {
 	const capacity, size = 20, 3
 	shared, refused := 0, 0
 	for seed := range uint64(30) {
@@ -180,7 +180,7 @@ func (c *duplicates) compare() {
 }
 
 // Equal text at the same position has the same hash only if everything before it is equal.
-func TestABlockIsKnownByAllThatIsBeforeIt(t *testing.T) {
+func TestBlockHashCoversItsPrefix(t *testing.T) {
 	hash := func(adapter string, tokens ...uint32) uint64 {
 		s := &sequence{Request: Request{Adapter: adapter, Prompt: tokens}, prompt: len(tokens)}
 		return s.hashOf(1, 2)

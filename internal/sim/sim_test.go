@@ -118,7 +118,7 @@ func drive(t *testing.T, e *Engine, load []step, check func([]Event)) []Event {
 }
 
 // Under any load, every request ends once, with all its tokens in order, and no limit is exceeded.
-func TestNoRequestIsLostAndNoLimitBroken(t *testing.T) {
+func TestNoRequestIsLostAndNoLimitIsExceeded(t *testing.T) {
 	for seed := range uint64(40) {
 		e, err := New(either(seed), rand.New(rand.NewPCG(seed, 2)).NormFloat64)
 		if err != nil {
@@ -299,7 +299,7 @@ func TestStepsKeepToTheTokenBudget(t *testing.T) {
 	}
 }
 
-func TestTheSameCallsGiveTheSameAnswers(t *testing.T) {
+func TestDeterminism(t *testing.T) {
 	run := func() []Event {
 		e, err := New(tight(), rand.New(rand.NewPCG(3, 4)).NormFloat64)
 		if err != nil {
@@ -312,7 +312,7 @@ func TestTheSameCallsGiveTheSameAnswers(t *testing.T) {
 	}
 }
 
-func TestARequestThatNeverFitsIsRefused(t *testing.T) {
+func TestRequestThatNeverFitsIsRefused(t *testing.T) {
 	p := tight()
 	e, err := New(p, nil)
 	if err != nil {
@@ -377,7 +377,7 @@ func BenchmarkDecode(b *testing.B) {
 }
 
 // Cached predicts what a request finds that is scheduled at once.
-func TestCachedIsWhatARequestFinds(t *testing.T) {
+func TestCachedPredictsHits(t *testing.T) {
 	e, err := New(tight(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -417,8 +417,12 @@ func TestCachedIsWhatARequestFinds(t *testing.T) {
 	}
 	run(Request{Prompt: prompt, Output: []uint32{1}})
 	for _, r := range []Request{
-		{Prompt: prompt}, {Prompt: prompt[:2*size+1]}, {Prompt: prompt[:size]},
-		{Prompt: append(append([]uint32{}, prompt[:size]...), 99, 98, 97)}, {Adapter: "a", Prompt: prompt}, {Prompt: []uint32{7}},
+		{Prompt: prompt},
+		{Prompt: prompt[:2*size+1]},
+		{Prompt: prompt[:size]},
+		{Prompt: append(append([]uint32{}, prompt[:size]...), 99, 98, 97)},
+		{Adapter: "a", Prompt: prompt},
+		{Prompt: []uint32{7}},
 	} {
 		want := cached(r.Adapter, r.Prompt)
 		r.Output = []uint32{1}

@@ -68,8 +68,10 @@ func TestSkippedStepsAreAsIfTheyWereDone(t *testing.T) {
 				for i := 8; i < len(tokens); i++ {
 					tokens[i] = random.Uint32()
 				}
-				r = Request{Adapter: []string{"", "a", "b", "c"}[random.IntN(4)], Prompt: tokens[:r.PromptTokens],
-					Output: tokens[20 : 20+r.OutputTokens]}
+				r = Request{
+					Adapter: []string{"", "a", "b", "c"}[random.IntN(4)], Prompt: tokens[:r.PromptTokens],
+					Output: tokens[20 : 20+r.OutputTokens],
+				}
 			}
 			a, errA := each.Submit(at, r)
 			b, errB := skips.Submit(at, r)

@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-func TestAVersionIsWhatGoWrote(t *testing.T) {
+func TestVersionFromBuildInfo(t *testing.T) {
 	const commit = "v0.0.0-20261121101112-abcdef123456"
 	for name, c := range map[string]struct {
 		info *debug.BuildInfo
@@ -35,7 +35,7 @@ func TestAVersionIsWhatGoWrote(t *testing.T) {
 }
 
 // Go's build information in a repository names the commit.
-func TestAProgramKnowsItsCommit(t *testing.T) {
+func TestProgramKnowsItsCommit(t *testing.T) {
 	dir := t.TempDir()
 	own, err := os.ReadFile("version.go")
 	if err != nil {

@@ -65,8 +65,14 @@ func TestRecorded(t *testing.T) {
 				`{"time":"2026-01-02T15:04:13.250Z","status":200,"pick":{"model":"embedder"},"usage":{"prompt":4}}` + "\n",
 			AccessLog, "access-log: 6 requests in 8s; 3 lines are of requests for no model or of something else, and passed over; " +
 				"of 2 all tokens or some are those that others for their model have in the mean, for they do not say",
-			[]Query{{0, 0, 0, "lora"}, {4.25, 7, 3, "base"}, {5, 10, 8, "base"}, {6, 7, 6, "base"}, {7, 4, 6, "base"},
-				{8, 4, 0, "embedder"}},
+			[]Query{
+				{0, 0, 0, "lora"},
+				{4.25, 7, 3, "base"},
+				{5, 10, 8, "base"},
+				{6, 7, 6, "base"},
+				{7, 4, 6, "base"},
+				{8, 4, 0, "embedder"},
+			},
 		},
 		"csv by seconds": {
 			"at, model ,output_tokens\n100,a,3\n100, b,\n101.5,a,4\n", CSV, "csv: 3 requests in 1.5s",
@@ -232,8 +238,10 @@ func TestGamma(t *testing.T) {
 // distributions.
 func TestRest(t *testing.T) {
 	source := rand.NewPCG(1, 1) //nolint:gosec // no secret
-	for w, squared := range map[Window]float64{{Rate: 1, Shape: 0.25}: 4, {Rate: 1, Shape: 3}: 1 / 3.0,
-		{Rate: 1, Shape: 0.7, Weibull: true}: 2.1388, {Rate: 1, Shape: 2, Weibull: true}: 0.2732} {
+	for w, squared := range map[Window]float64{
+		{Rate: 1, Shape: 0.25}: 4, {Rate: 1, Shape: 3}: 1 / 3.0,
+		{Rate: 1, Shape: 0.7, Weibull: true}: 2.1388, {Rate: 1, Shape: 2, Weibull: true}: 0.2732,
+	} {
 		gaps, rests := 0.0, 0.0
 		const n = 400_000
 		for range n {
@@ -269,8 +277,11 @@ func TestWindows(t *testing.T) {
 	if cv := math.Sqrt(squares/n-sum/n*sum/n) / (sum / n); math.Abs(float64(len(all))-8000) > 100 || math.Abs(cv-0.2) > 0.02 {
 		t.Errorf("there are %d with a coefficient of variation of %.3f, want some 8000 and 0.2", len(all), cv)
 	}
-	changing := process{windows: []Window{{Seconds: 10, Rate: 10, Shape: 100}, {Seconds: 10, Rate: 10, Shape: 0.01},
-		{Seconds: 10, Rate: 10, Shape: 100}}}
+	changing := process{windows: []Window{
+		{Seconds: 10, Rate: 10, Shape: 100},
+		{Seconds: 10, Rate: 10, Shape: 0.01},
+		{Seconds: 10, Rate: 10, Shape: 100},
+	}}
 	var is [3]float64
 	const draws = 20_000
 	for range draws {
@@ -350,7 +361,7 @@ func TestPart(t *testing.T) {
 }
 
 // Models are sampled independently.
-func TestModelsAreApart(t *testing.T) {
+func TestModelsAreIndependent(t *testing.T) {
 	all := opened(t, "seconds,rate,model\n0,10,a\n0,10,b\n60,10,a\n60,10,b\n", Options{}).Queries(1)
 	for i := range all[1:] {
 		if all[i].At == all[i+1].At {
@@ -394,8 +405,10 @@ func TestMalformed(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "file is empty: write columns such as at,model"},
 		{" \n\n", "file is empty"},
-		{"hello\nworld\n",
-			"file: line 1: the format is unknown: write columns such as at,model,prompt_tokens,output_tokens (at in seconds)"},
+		{
+			"hello\nworld\n",
+			"file: line 1: the format is unknown: write columns such as at,model,prompt_tokens,output_tokens (at in seconds)",
+		},
 		{"\x1f\x8bno", "file: "},
 		{azure, "two requests"},
 		{azure + "2023-11-16 18:15:45.5,1,1\n", "file: line 3: time goes back, by 1 s: sort the lines"},
@@ -438,8 +451,10 @@ func TestMalformed(t *testing.T) {
 		{"minute,rate\n0,0.01\n", "file: it would have 0.6 requests in the mean, and needs 2"},
 		{"minute,rate\n0,1e6\n", "file: it would have 6e+07 requests, and may have 50000000: take a part"},
 		{"minute,rate\n0,1\n1e300,0\n", "line 3: the time is 6e+301 s, which is thousands of years"},
-		{"at\n0\n1764150000000\n",
-			"line 3: the time is 1764150000000 s, which is thousands of years: divide by 1,000 if it is in milliseconds"},
+		{
+			"at\n0\n1764150000000\n",
+			"line 3: the time is 1764150000000 s, which is thousands of years: divide by 1,000 if it is in milliseconds",
+		},
 		{"seconds,rate\n1764150000000,1\n", "line 2: the time is 1764150000000 s"},
 		{"minute,rate\n0,1e6\n1000,0\n", "requests, and may have 50000000"},
 		{clients + "a,1200,1,1,Gamma,1,1\n", "file: line 2: a window begins at 1200 s, want 600"},
@@ -453,8 +468,10 @@ func TestMalformed(t *testing.T) {
 		{clients + "b,0,1,1,Gamma,1,1\nb,600,1,1,Gamma,1,1\n", "the client b has 2 windows, and the first 1"},
 		{"a,0,NaN,1.2,Gamma,0.7,3\n", "line 1: a rate of NaN"},
 		{"a,0,0,0,,0,0\n", "no client sends anything"},
-		{`{"status":"error","errorType":"bad_data","error":"parse error"}`,
-			"the query failed (error, bad_data parse error): ask /api/v1/query_range"},
+		{
+			`{"status":"error","errorType":"bad_data","error":"parse error"}`,
+			"the query failed (error, bad_data parse error): ask /api/v1/query_range",
+		},
 		{`{"status":"success","data":{"resultType":"vector","result":[]}}`, `the result is a "vector", want a matrix: ask`},
 		{`{"status":"success","data":{"resultType":`, "file: at byte"},
 		{result(), "there are no series"},

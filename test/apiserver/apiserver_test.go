@@ -57,7 +57,7 @@ func pod(name string) *corev1.Pod {
 	}
 }
 
-func TestWhatWasStoredOutlivesAnOutage(t *testing.T) {
+func TestObjectsSurviveAnOutage(t *testing.T) {
 	s := apiserver.Run(t)
 	ctx, admin := t.Context(), client(t, s.Admin())
 	space := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: "llama"}}
@@ -91,7 +91,7 @@ func TestWhatWasStoredOutlivesAnOutage(t *testing.T) {
 	}
 }
 
-func TestWhoCallsMayDoWhatRBACSaysAndTheAuditLogTells(t *testing.T) {
+func TestRBACAndAuditLog(t *testing.T) {
 	s := apiserver.Run(t)
 	ctx, admin := t.Context(), client(t, s.Admin())
 	account := &unstructured.Unstructured{Object: map[string]any{
@@ -175,7 +175,7 @@ func TestWhoCallsMayDoWhatRBACSaysAndTheAuditLogTells(t *testing.T) {
 	}
 }
 
-func TestAProgramThatEndsAtItsStartSaysWhy(t *testing.T) {
+func TestProgramThatEndsAtStartIsReported(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short runs start no API server")
 	}
@@ -196,7 +196,7 @@ func TestAProgramThatEndsAtItsStartSaysWhy(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeBuiltSaysWhatIsNeeded(t *testing.T) {
+func TestBuildErrorsSayWhatIsNeeded(t *testing.T) {
 	root := t.TempDir()
 	if _, err := apiserver.Root(root); err == nil || !strings.Contains(err.Error(), "repository") {
 		t.Errorf("a folder elsewhere: %v", err)

@@ -8,7 +8,7 @@ import (
 
 // A build reports the number of compiled packages every ten seconds and keeps other output for its
 // error.
-func TestABuildReportsProgress(t *testing.T) {
+func TestBuildReportsProgress(t *testing.T) {
 	begun := time.Unix(0, 0)
 	now := begun
 	var progress strings.Builder

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-func TestRightsThatAreNotUsedAndRequestsThatAreDeniedAreFound(t *testing.T) {
+func TestUnusedRightsAndDeniedRequestsAreFound(t *testing.T) {
 	s := apiserver.Run(t)
 	o := s.Objects(t)
 	o.Apply(`{apiVersion: v1, kind: Namespace, metadata: {name: system}}`)

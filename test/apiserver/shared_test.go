@@ -42,7 +42,7 @@ spec: {controllerName: example.com/c}
 `
 
 // Each test gets the shared server as it was after its start, whatever the test before did to it.
-func TestATestLeavesNothingToTheNext(t *testing.T) {
+func TestSharedServerIsReset(t *testing.T) {
 	addresses := make(map[string]bool)
 	t.Run("changes it", func(t *testing.T) {
 		c := apiserver.RunCluster(t)

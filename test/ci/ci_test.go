@@ -74,7 +74,7 @@ func (r repository) commit() string {
 
 // A part runs if one of its paths has changed since all parts passed. All run if the commit is
 // unknown.
-func TestPartsOfWhichCodeChangedRun(t *testing.T) {
+func TestChangedPartsRun(t *testing.T) {
 	const all = "parsers\ncluster"
 	for name, c := range map[string]struct {
 		change func(r repository)
@@ -120,7 +120,7 @@ func TestPartsOfWhichCodeChangedRun(t *testing.T) {
 }
 
 // Subjects of commits after the base may have at most 72 characters.
-func TestLongSubjectsAreRefused(t *testing.T) {
+func TestLongSubjectsAreRejected(t *testing.T) {
 	subject := func(n int) string { return strings.Repeat("x", n) }
 	for name, c := range map[string]struct {
 		subjects []string // the first commit is the base

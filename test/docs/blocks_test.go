@@ -74,7 +74,7 @@ of nothing
 	}
 }
 
-func TestWhatIsMissing(t *testing.T) {
+func TestMissingPrograms(t *testing.T) {
 	const output = "ready after 0.3 s\n\n12:00:01   16 req/s |  8 held | e-1 6+0 ●●●○ | e-2 8+0\n  lru  15.92 %   1.62×  +Inf s\n"
 	for prints, want := range map[string]string{
 		"ready after 12.5 s":    "",

@@ -18,7 +18,7 @@ var pages = []string{"README.md", "docs/placement.md"}
 // limit bounds the time of each block.
 const limit = time.Minute
 
-func TestPagesDoWhatTheySay(t *testing.T) {
+func TestPages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short runs start no programs")
 	}
@@ -58,7 +58,7 @@ func TestPagesDoWhatTheySay(t *testing.T) {
 }
 
 // A session reports failed commands and wrong output, and keeps its state from block to block.
-func TestASession(t *testing.T) {
+func TestSession(t *testing.T) {
 	needs(t)
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, ".cache"), 0o755); err != nil {

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 
 // A lock reports which process holds it, and is free as soon as that process is dead, even if its
 // children live.
-func TestALockIsFreeWhenItsProcessIsDead(t *testing.T) {
+func TestLockIsFreeWhenItsProcessIsDead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "lock")
 	self, err := os.Executable()
 	if err != nil {

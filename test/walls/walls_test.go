@@ -29,7 +29,7 @@ var rules = map[string]func(tree) []string{
 	"package comments":      uncommented,
 }
 
-func TestTheWallsHold(t *testing.T) {
+func TestWalls(t *testing.T) {
 	house, err := read(os.DirFS(root))
 	if err != nil {
 		t.Fatal(err)
@@ -47,15 +47,15 @@ func TestTheWallsHold(t *testing.T) {
 }
 
 // go test answers from its cache until a file or folder that the test opened has changed. So
-// TestTheWallsHold must open each folder, in which a new file may appear, and each file, whatever
+// TestWalls must open each folder, in which a new file may appear, and each file, whatever
 // its build constraints are.
-func TestTheCacheOfGoKnowsWhatTheWallsRead(t *testing.T) {
+func TestGoCacheSeesWhatWallsRead(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, _ := exec.Command(self, "-test.run=^TestTheWallsHold$", "-test.testlogfile="+log).CombinedOutput() // rules may be broken
+	out, _ := exec.Command(self, "-test.run=^TestWalls$", "-test.testlogfile="+log).CombinedOutput() // rules may be broken
 	text, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -649,7 +649,7 @@ func TestCrowdedTypesAreSeen(t *testing.T) {
 	}
 }
 
-func TestPackagesWithoutOneCommentAreSeen(t *testing.T) {
+func TestPackagesWithoutACommentAreSeen(t *testing.T) {
 	const with, without = "// Package p is one.\npackage p\n", "package p\n"
 	for name, c := range map[string]struct {
 		files map[string]string

@@ -24,8 +24,10 @@ func TestConformance(t *testing.T) {
 		Contact:      []string{"https://github.com/headgate/headgate/issues"},
 	}
 	if len(o.ConformanceProfiles) == 0 {
-		o.ConformanceProfiles = []suite.ConformanceProfileName{suite.GatewayHTTPConformanceProfileName,
-			suite.GatewayGRPCConformanceProfileName}
+		o.ConformanceProfiles = []suite.ConformanceProfileName{
+			suite.GatewayHTTPConformanceProfileName,
+			suite.GatewayGRPCConformanceProfileName,
+		}
 	}
 	// The suite itself takes one name, and then leaves out what the GatewayClass says of features.
 	if chosen := strings.Split(o.RunTest, ","); o.RunTest != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-func TestAServiceIsReachedByItsNameFromAPod(t *testing.T) {
+func TestServiceIsReachedByItsNameFromAPod(t *testing.T) {
 	s := namespace(t)
 	s.apply("testdata/engine")
 	s.rolledOut("deployment/engine")
@@ -46,7 +46,7 @@ func TestAServiceIsReachedByItsNameFromAPod(t *testing.T) {
 	}
 }
 
-func TestAContainerThatIsKilledIsStartedAgain(t *testing.T) {
+func TestContainerThatIsKilledIsStartedAgain(t *testing.T) {
 	s := namespace(t)
 	s.apply("testdata/engine")
 	s.rolledOut("deployment/engine")
@@ -90,7 +90,7 @@ func TestTrafficGoesOnWhileTheAPIServerIsDown(t *testing.T) {
 	}
 }
 
-func TestTheAuditLogTellsWhoAskedForWhat(t *testing.T) {
+func TestAuditLogNamesCallers(t *testing.T) {
 	s := namespace(t)
 	s.kubectl("get", "pods")
 	requests, err := apiserver.Requests(k8s.AuditLog())

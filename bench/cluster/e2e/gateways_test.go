@@ -58,7 +58,7 @@ spec: { parentRefs: [{ name: g }], backendRefs: [{ name: llama }] }
 
 // The leading control writes the status of Gateways, of routes attached to them, and of their
 // pools.
-func TestGatewaysTellOfThemselves(t *testing.T) {
+func TestGatewayStatus(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
 	kubectl := func(args ...string) {
@@ -91,7 +91,7 @@ func TestGatewaysTellOfThemselves(t *testing.T) {
 // A Gateway gets its own Envoys and address. A new listener is served without a rollout. A rollout
 // fails no request and cuts no stream. Everything that was created for the Gateway is deleted with
 // it.
-func TestAGatewayHasPodsOfItsOwn(t *testing.T) {
+func TestGatewayHasItsOwnPods(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
 	apply := func(how, listeners string) {
@@ -173,7 +173,7 @@ spec: { parentRefs: [{ name: own }], modelNames: [llama], backendRefs: [{ name: 
 `
 
 // In a cluster without Gateway API the static data plane serves every LLMRoute.
-func TestTheStaticDataPlaneServes(t *testing.T) {
+func TestStaticDataPlaneServes(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
 	sys.apply("../../../manifests/static")

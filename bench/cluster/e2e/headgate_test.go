@@ -227,7 +227,7 @@ func (l *load) none(t *testing.T, while string) {
 }
 
 // The example serves requests soon after it was applied, and kubectl shows its status.
-func TestTheExampleAnswersAndTellsOfItself(t *testing.T) {
+func TestExampleServesAndReportsStatus(t *testing.T) {
 	began := time.Now()
 	sys, llm := headgate(t)
 	client := k8s.Client()
@@ -359,7 +359,7 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 
 // A node is drained of engines by evictions, which a budget bounds, and the leading control is
 // killed meanwhile. There are more adapters than slots, and no request fails.
-func TestADrainCostsNoRequest(t *testing.T) {
+func TestDrainCostsNoRequest(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
 	const budget = `{"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "llama"}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "llama"}}}}`
@@ -400,7 +400,7 @@ func TestADrainCostsNoRequest(t *testing.T) {
 // A version whose engines cannot load adapters stops its own rollout: its first pod reports why and
 // gets no requests, and the old pods serve. A version that works is rolled out. The Role that
 // control needs is the one in docs/kubernetes.md.
-func TestAVersionAtWhichModelsDoNotLoadStopsItsRoll(t *testing.T) {
+func TestVersionThatCannotLoadModelsStopsItsRollout(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
 	if out, err := k8s.Kubectl(t.Context(), documented(t, "headgate-readiness"), "apply", "--filename", "-"); err != nil {
@@ -461,7 +461,7 @@ func documented(t *testing.T, name string) string {
 
 // Killing all extprocs costs 503s until the kubelet restarts them, or refused connections while no
 // pod is ready, but cuts no stream.
-func TestAKilledExtprocCutsNoStream(t *testing.T) {
+func TestKilledExtprocCutsNoStream(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
 	ended := streams(t, 8, 200)
@@ -497,7 +497,7 @@ const outage = 2 * time.Minute
 
 // While the API server is down, loaded models serve requests and nothing is loaded. When it is
 // back, the same control leads again.
-func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
+func TestAPIServerOutageFailsNoRequest(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
 	restarts := func() string {

@@ -68,7 +68,7 @@ func TestAdaptersOfTheConfigurationAreThereAtTheStart(t *testing.T) {
 }
 
 // A third adapter waits while two others have requests, and no metric shows which one it waits for.
-func TestAThirdAdapterStarvesAndIsInvisible(t *testing.T) {
+func TestThirdAdapterStarvesAndIsInvisible(t *testing.T) {
 	adapters := []Adapter{{"a1", "sim:"}, {"a2", "sim:"}, {"a3", "sim:"}}
 	inWorld(t, Config{Profile: slow(), Adapters: adapters}, func(w *world) {
 		done := make(chan string, 3)
@@ -185,7 +185,7 @@ func TestCallsForOneNameFollowEachOther(t *testing.T) {
 	}
 }
 
-func TestALoadGoesOnWhenItsClientLeaves(t *testing.T) {
+func TestLoadGoesOnWhenItsClientLeaves(t *testing.T) {
 	inWorld(t, Config{Profile: slow()}, func(w *world) {
 		ctx, leave := context.WithTimeout(context.Background(), time.Second)
 		defer leave()
@@ -203,7 +203,7 @@ func TestALoadGoesOnWhenItsClientLeaves(t *testing.T) {
 	})
 }
 
-func TestAnEngineWithoutSlotsRefusesAdapters(t *testing.T) {
+func TestEngineWithoutSlotsRefusesAdapters(t *testing.T) {
 	p := slow()
 	p.Limits.GPUAdapters, p.Limits.HostAdapters = 0, 0
 	inWorld(t, Config{Profile: p}, func(w *world) {

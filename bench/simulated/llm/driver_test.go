@@ -10,7 +10,7 @@ import (
 
 // A client may leave after its request was handed to the driver and before the driver looked at it.
 // The race detector judges.
-func TestAClientThatLeavesBeforeTheDriverSeesItsRequestRacesWithNothing(t *testing.T) {
+func TestClientThatLeavesBeforeTheDriverSeesItsRequestRacesWithNothing(t *testing.T) {
 	d, err := newDriver(Config{}.withDefaults())
 	if err != nil {
 		t.Fatal(err)

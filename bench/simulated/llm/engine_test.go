@@ -19,7 +19,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-func TestTheEmbeddedProfileHasTheFiguresOfInternalProfile(t *testing.T) {
+func TestEmbeddedProfileHasTheFiguresOfInternalProfile(t *testing.T) {
 	text, err := os.ReadFile("../../../internal/profile/testdata/llama-2-70b-a100x4.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestTheEmbeddedProfileHasTheFiguresOfInternalProfile(t *testing.T) {
 	}
 }
 
-func TestAFullQueueIsRefusedInTheRecordedWords(t *testing.T) {
+func TestFullQueueIsRefusedInTheRecordedWords(t *testing.T) {
 	var want string
 	for _, r := range readRecording(t, "flags") {
 		if strings.HasPrefix(r.name, "21st request, --max") {
@@ -58,7 +58,7 @@ func TestAFullQueueIsRefusedInTheRecordedWords(t *testing.T) {
 	})
 }
 
-func TestTheKeyIsAskedForUnderV1Only(t *testing.T) {
+func TestKeyIsAskedForUnderV1Only(t *testing.T) {
 	inWorld(t, Config{Profile: slow(), APIKey: "sek"}, func(w *world) {
 		for _, path := range []string{"/v1/models", "/v1/chat/completions", "/v1/nothing"} {
 			if a := w.do("GET "+path, ""); a.status != http.StatusUnauthorized || a.body != `{"error":"Unauthorized"}` {
@@ -79,7 +79,7 @@ func TestTheKeyIsAskedForUnderV1Only(t *testing.T) {
 	})
 }
 
-func TestAConversationFindsItsPastInThePrefixCache(t *testing.T) {
+func TestConversationFindsItsPastInThePrefixCache(t *testing.T) {
 	p := slow()
 	inWorld(t, Config{Profile: p}, func(w *world) {
 		question := strings.Repeat("what is the weather like today? ", 4)
@@ -102,7 +102,7 @@ func TestAConversationFindsItsPastInThePrefixCache(t *testing.T) {
 
 // The frontend overhead of a request passes before the engine's queue. The client waits for it, but
 // no metric of the engine includes it. A request that its client cancels meanwhile leaves no trace.
-func TestTheIntakeIsBeforeTheQueue(t *testing.T) {
+func TestIntakeIsBeforeTheQueue(t *testing.T) {
 	took := func(frontendOverhead float64) (whole, news float64) {
 		p := slow()
 		p.FrontendOverhead = frontendOverhead
@@ -131,7 +131,7 @@ func TestTheIntakeIsBeforeTheQueue(t *testing.T) {
 	}
 }
 
-func TestTheSameSeedSaysTheSame(t *testing.T) {
+func TestSameSeedSaysTheSame(t *testing.T) {
 	ask := func(seed uint64, model string) answer {
 		var a answer
 		inWorld(t, Config{Profile: slow(), Seed: seed, Adapters: []Adapter{{"x", "sim:"}}}, func(w *world) {
@@ -154,7 +154,7 @@ func TestTheSameSeedSaysTheSame(t *testing.T) {
 	}
 }
 
-func TestAnAnswerEndsAtItsLimit(t *testing.T) {
+func TestAnswerEndsAtItsLimit(t *testing.T) {
 	inWorld(t, Config{Profile: slow(), MaxModelLen: 40}, func(w *world) {
 		for _, c := range []struct {
 			path, body string
@@ -280,7 +280,7 @@ func TestSeveralNamesAreOneModel(t *testing.T) {
 	})
 }
 
-func TestAConfigurationThatCannotBeIsRefused(t *testing.T) {
+func TestImpossibleConfigurationIsRejected(t *testing.T) {
 	small := slow()
 	small.Limits.KVBlocks = 3
 	if _, err := New(Config{Profile: small, MaxModelLen: 34}); err == nil || !strings.Contains(err.Error(), "max-model-len 34") {
@@ -317,7 +317,7 @@ func TestErrorsOfMessagesAreAnthropics(t *testing.T) {
 	})
 }
 
-func TestInvocationsAreWhatTheirBodySays(t *testing.T) {
+func TestInvocationsFollowTheirBody(t *testing.T) {
 	inWorld(t, Config{Profile: slow()}, func(w *world) {
 		for body, object := range map[string]string{
 			`{"messages":[{"role":"user","content":"x"}],"max_tokens":1}`: "chat.completion",

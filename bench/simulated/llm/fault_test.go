@@ -79,7 +79,7 @@ func TestFaultsOfOneRequest(t *testing.T) {
 	})
 }
 
-func TestAStreamIsResetAfterItsTokens(t *testing.T) {
+func TestStreamIsResetAfterItsTokens(t *testing.T) {
 	inWorld(t, Config{Profile: slow()}, func(w *world) {
 		resp := w.open(context.Background(), "/v1/completions", stream4, FaultHeader, "reset-after=2")
 		var b bytes.Buffer
@@ -139,7 +139,7 @@ func TestFaultsOfTheConfigurationHitRequestsForInferenceOnly(t *testing.T) {
 }
 
 // On a real network a reset is one: not an orderly end.
-func TestAResetIsATCPReset(t *testing.T) {
+func TestResetIsATCPReset(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

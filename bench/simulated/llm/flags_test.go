@@ -44,7 +44,7 @@ func TestFlagsAreThoseOfVLLM(t *testing.T) {
 	}
 }
 
-func TestFlagsThatCannotBeAreRefused(t *testing.T) {
+func TestInvalidFlagsAreRejected(t *testing.T) {
 	broken := t.TempDir() + "/broken.yaml"
 	if err := os.WriteFile(broken, []byte("prefil: {}"), 0o600); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestHelpTeaches(t *testing.T) {
 	}
 }
 
-func TestCommandServesWhereItSays(t *testing.T) {
+func TestCommandPrintsItsAddress(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	out, in := io.Pipe()
 	over := make(chan error, 1)
@@ -112,7 +112,7 @@ func TestCommandServesWhereItSays(t *testing.T) {
 	}
 }
 
-func TestAnEventLogThatCannotBeOpenedIsAnError(t *testing.T) {
+func TestEventLogThatCannotBeOpenedIsAnError(t *testing.T) {
 	serving := Serving{Host: "127.0.0.1", EventLog: "/no/such/log"}
 	if _, _, err := serving.Listen(t.Context()); err == nil || !strings.Contains(err.Error(), "--event-log: open /no/such/log") {
 		t.Errorf("the error is %v", err)

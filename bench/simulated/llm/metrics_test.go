@@ -186,7 +186,7 @@ func TestTotalsAreTheStepModels(t *testing.T) {
 // The same load on an engine of the same size gives the gauges that the recorded vLLM showed: 8
 // run, 4 wait for a place in the batch and 6 for a slot, and each that runs holds one of 16383
 // blocks.
-func TestTheRecordedLoadGivesTheRecordedGauges(t *testing.T) {
+func TestRecordedLoadGivesRecordedGauges(t *testing.T) {
 	text, err := os.ReadFile(recordings + "metrics-loaded.txt")
 	if err != nil {
 		t.Fatal(err)

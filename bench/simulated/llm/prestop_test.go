@@ -11,7 +11,7 @@ import (
 )
 
 // A hook retries while control is unavailable, and ends with any other answer of control.
-func TestAHookAsksUntilControlSays(t *testing.T) {
+func TestHookRetriesUntilControlAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		codes []int
 		asked int32

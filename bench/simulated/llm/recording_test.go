@@ -187,7 +187,7 @@ func makeModels(t *testing.T) string {
 	return root
 }
 
-func TestTheRecordedVLLMAnswersTheSame(t *testing.T) {
+func TestRecordedVLLMAnswersTheSame(t *testing.T) {
 	var found []difference
 	for _, file := range []string{"chat", "err", "paths", "lora", "flags"} {
 		t.Run(file, func(t *testing.T) {

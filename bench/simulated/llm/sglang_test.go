@@ -73,7 +73,7 @@ func TestSGLangsMetricsAreReadAsSGLangs(t *testing.T) {
 	})
 }
 
-func TestAnEngineOfNoSuchKind(t *testing.T) {
+func TestUnknownKindOfEngine(t *testing.T) {
 	if _, err := New(Config{Kind: "abacus"}); err == nil {
 		t.Error("no error")
 	}

@@ -131,7 +131,7 @@ func TestStoppedWithTimeoutALoadHangsForGood(t *testing.T) {
 	})
 }
 
-func TestStoppedWithTimeoutWhatIsLeftIsCutOff(t *testing.T) {
+func TestStoppedWithTimeoutRemainingRequestsAreCutOff(t *testing.T) {
 	inWorld(t, Config{Profile: slow(), ShutdownTimeout: 2 * time.Second}, func(w *world) {
 		resp := w.open(context.Background(), "/v1/completions", `{"prompt":"abcd","max_tokens":2000,"stream":true}`)
 		other := make(chan error, 1)
@@ -159,7 +159,7 @@ func TestStoppedWithTimeoutWhatIsLeftIsCutOff(t *testing.T) {
 }
 
 // A Handler in the caller's own HTTP server stops in the same way.
-func TestRunDrivesAHandlerThatOthersServe(t *testing.T) {
+func TestRunWithAnotherServersHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := New(Config{Profile: slow()})
 		if err != nil {

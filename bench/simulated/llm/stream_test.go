@@ -50,7 +50,7 @@ func (w *world) wantTimes(lines []line, want ...float64) {
 
 const stream4 = `{"prompt":"abcdefgh","max_tokens":4,"stream":true}` // two tokens, then four
 
-func TestTokensComeAtThePaceOfTheProfile(t *testing.T) {
+func TestTokensArriveAtTheProfilesRate(t *testing.T) {
 	inWorld(t, Config{Profile: slow()}, func(w *world) {
 		resp := w.open(context.Background(), "/v1/completions", stream4)
 		w.at(0, "headers")
@@ -87,7 +87,7 @@ func TestChatRoleComesWithTheFirstToken(t *testing.T) {
 	})
 }
 
-func TestUsageIsStatedOnlyWhereAskedFor(t *testing.T) {
+func TestUsageIsReportedOnRequest(t *testing.T) {
 	inWorld(t, Config{Profile: slow()}, func(w *world) {
 		for options, want := range map[string]int{
 			``: 0,
@@ -103,7 +103,7 @@ func TestUsageIsStatedOnlyWhereAskedFor(t *testing.T) {
 	})
 }
 
-func TestARequestBehindAFullBatchHasItsHeadersAtOnce(t *testing.T) {
+func TestRequestBehindAFullBatchHasItsHeadersAtOnce(t *testing.T) {
 	p := slow()
 	p.Limits.MaxSequences = 1
 	inWorld(t, Config{Profile: p}, func(w *world) {
@@ -138,7 +138,7 @@ func TestKeepAliveCommentsComeBeforeTheRequestIsScheduled(t *testing.T) {
 	})
 }
 
-func TestAClientThatLeavesEndsItsRequestWithinAStep(t *testing.T) {
+func TestClientThatLeavesEndsItsRequestWithinAStep(t *testing.T) {
 	for _, body := range []string{
 		`{"prompt":"abcd","max_tokens":2000,"stream":true}`,
 		`{"prompt":"abcd","max_tokens":2000}`,

@@ -18,7 +18,7 @@ import (
 )
 
 // The answers equal those of real servers, except for details of the model itself.
-func TestAnswersAreThoseOfTheRealOnes(t *testing.T) {
+func TestAnswersMatchRecordings(t *testing.T) {
 	models := map[string]Model{"m1": {}, "bad": {Fail: "no weights"}, "gone": {Fileless: true}}
 	for kind, calls := range map[engine.Kind][]struct {
 		call, body string
@@ -123,7 +123,7 @@ func TestFlags(t *testing.T) {
 }
 
 // The program prints its address and ends with its context.
-func TestTheProgramServesUntilItIsEnded(t *testing.T) {
+func TestProgramServesUntilItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	var out bytes.Buffer

@@ -47,7 +47,7 @@ func unload(t *testing.T, r *Runtime, id string) {
 	}
 }
 
-func TestAPathSaysHowAModelBehaves(t *testing.T) {
+func TestPathConfiguresAModel(t *testing.T) {
 	for path, want := range map[string]spec{
 		"":                      {size: 10, predict: 10, failures: -1},
 		"/models/x":             {size: 10, predict: 10, failures: -1},
@@ -86,7 +86,7 @@ func TestAPathSaysHowAModelBehaves(t *testing.T) {
 	}
 }
 
-func TestMemoryIsTakenFromTheLoadToTheEndOfTheUnload(t *testing.T) {
+func TestMemoryIsUsedUntilTheUnloadEnds(t *testing.T) {
 	inMemory(t, Config{}, func(t *testing.T, r *Runtime) {
 		start := time.Now()
 		at := func(when string, want time.Duration, used int64) {
@@ -138,7 +138,7 @@ func TestNoMoreLoadsAtOnceThanThreads(t *testing.T) {
 	})
 }
 
-func TestALoadThatIsGivenUpLeavesNothing(t *testing.T) {
+func TestCancelledLoadLeavesNothing(t *testing.T) {
 	for path, want := range map[string]time.Duration{
 		"sim:?load=10s":          time.Second,
 		"sim:?hang":              time.Second,
@@ -162,7 +162,7 @@ func TestALoadThatIsGivenUpLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestFailuresAreAsManyAsThePathSays(t *testing.T) {
+func TestPathSetsTheNumberOfFailures(t *testing.T) {
 	inMemory(t, Config{}, func(t *testing.T, r *Runtime) {
 		for i, want := range []codes.Code{codes.Internal, codes.Internal, codes.OK} {
 			if _, err := load(r, "x", "sim:?fail=INTERNAL:broken&failures=2"); status.Code(err) != want {
@@ -175,7 +175,7 @@ func TestFailuresAreAsManyAsThePathSays(t *testing.T) {
 	})
 }
 
-func TestToAskWhetherItIsReadyTakesTheModelsAway(t *testing.T) {
+func TestReadinessQueryUnloadsModels(t *testing.T) {
 	var log bytes.Buffer
 	inMemory(t, Config{Startup: 3 * time.Second, Events: llm.NewEvents(&log, "here")}, func(t *testing.T, r *Runtime) {
 		for _, want := range []mmesh.RuntimeStatusResponse_Status{mmesh.RuntimeStatusResponse_STARTING, mmesh.RuntimeStatusResponse_READY} {
@@ -277,7 +277,7 @@ func TestInferencesBeyondTheLimitOfAModelFail(t *testing.T) {
 	})
 }
 
-func TestRequestsAreAnsweredForWhatIsLoaded(t *testing.T) {
+func TestRequestsNeedALoadedModel(t *testing.T) {
 	r := New(Config{Capacity: 100, DefaultSize: 10, LoadingThreads: 1})
 	defer r.Close()
 	if _, err := load(r, "x", "sim:"); err != nil {
@@ -342,7 +342,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-func TestASocketThatAKilledProcessLeftIsTakenOver(t *testing.T) {
+func TestSocketOfADeadProcessIsReused(t *testing.T) {
 	socket := t.TempDir() + "/runtime.sock"
 	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {

@@ -32,7 +32,7 @@ import (
 
 // Each change adds a route with a new cluster and removes the one before. Requests fail if routes
 // do not wait for their clusters, or if clusters go before their routes.
-func TestNoRequestIsLostByAChange(t *testing.T) {
+func TestChangesFailNoRequest(t *testing.T) {
 	const changes = 50
 	s := start(t, 1)
 	for i := range changes {

@@ -237,7 +237,7 @@ func TestStreamGetsOnlyItsClusters(t *testing.T) {
 	})
 }
 
-func TestAStreamMayFollowSeveralClustersOrAll(t *testing.T) {
+func TestStreamMayFollowSeveralClustersOrAll(t *testing.T) {
 	inMemory(t, func(w *world) {
 		all := w.follow("g", false, nil)
 		w.set("g a 10.0.0.1:80", "g b 10.0.0.2:80", "other c 10.0.0.3:80")

@@ -12,7 +12,7 @@ import (
 // A request to a Service is retried as its rule says: on the listed statuses, on broken
 // connections, and after a per-try timeout; as often as allowed, and within the timeout of the
 // request.
-func TestRequestsToServicesAreTriedAgain(t *testing.T) {
+func TestRequestsToServicesAreRetried(t *testing.T) {
 	s := start(t, 20)
 	var tries atomic.Int32
 	fault := new(atomic.Pointer[func(w http.ResponseWriter, try int32)])

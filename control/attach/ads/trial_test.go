@@ -14,7 +14,7 @@ import (
 
 // A real Envoy answers each trial with an ACK or NACK, and its configuration in force does not
 // change. The routes on trial get no requests.
-func TestATrialIsAnsweredAndPutsNothingInForce(t *testing.T) {
+func TestTrialIsAnsweredAndChangesNothing(t *testing.T) {
 	s := start(t, 8)
 	s.backend("a", 21000)
 	s.apply(to("a"))

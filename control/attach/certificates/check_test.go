@@ -305,7 +305,7 @@ func TestReencodedChainIsComplete(t *testing.T) {
 }
 
 // Envoy serves expired and future certificates, and clients reject them.
-func TestACertificateOfAnotherTimeIsWarnedOf(t *testing.T) {
+func TestCertificateOutsideItsValidityGivesAWarning(t *testing.T) {
 	chain, key := pair(t, now)
 	old := onCurve(t, elliptic.P256())
 	issuer := inPEM("CERTIFICATE", signed(t, old, func(c *x509.Certificate) { c.NotAfter = now.Add(-time.Minute) }))

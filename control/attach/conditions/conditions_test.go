@@ -186,7 +186,7 @@ func TestForeignReferencesReportNothing(t *testing.T) {
 }
 
 // The object and version of a status decide when it is written.
-func TestAStatusIsOfOneVersionOfOneObject(t *testing.T) {
+func TestStatusBelongsToOneVersionOfAnObject(t *testing.T) {
 	for _, s := range conditions.Of(read(t, "kind: HTTPRoute\nmetadata: {namespace: ns, name: r, uid: abc, generation: 7}")) {
 		if s.Object.Kind == objects.HTTPRouteKind {
 			if s.UID != "abc" || s.Generation != 7 || s.Object.Name != (objects.Name{Namespace: "ns", Name: "r"}) {
@@ -199,7 +199,7 @@ func TestAStatusIsOfOneVersionOfOneObject(t *testing.T) {
 }
 
 // An API server accepts 32768 characters of a message, and rejects a status with more.
-func TestALongMessageIsCut(t *testing.T) {
+func TestLongMessageIsTruncated(t *testing.T) {
 	long := strings.Repeat("m", 32766)
 	for words, want := range map[string]string{
 		long + "mm": long + "mm", long + "mmm": long[:32765] + "…", long[:32764] + "…mm": long[:32764] + "…",

@@ -248,7 +248,7 @@ func TestParentsOfOurOwnKinds(t *testing.T) {
 }
 
 // A GatewayClass has the finalizer while Gateways use it. Other finalizers keep their order.
-func TestAClassThatGatewaysUseHasTheFinalizer(t *testing.T) {
+func TestClassThatGatewaysUseHasTheFinalizer(t *testing.T) {
 	const ours, other, another = gatewayv1.GatewayClassFinalizerGatewaysExist, "example.com/other", "example.com/another"
 	const unused = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: unknown}"
 	const using = "kind: Gateway\nmetadata: {namespace: ns, name: h}\nspec: {gatewayClassName: own}"
@@ -315,7 +315,7 @@ func TestParentsThatDoNotFitAreLeftOut(t *testing.T) {
 
 // Clients write the API server's answer into the object that they got, so an object must share no
 // memory with its Status.
-func TestAnObjectSharesNoMemoryWithItsStatus(t *testing.T) {
+func TestObjectSharesNoMemoryWithItsStatus(t *testing.T) {
 	s := &conditions.Status{
 		Sets: 1, Addresses: []gatewayv1.GatewayStatusAddress{{Type: ptr.To(gatewayv1.IPAddressType), Value: "10.0.0.1"}},
 		Listeners: []conditions.Listener{{Kinds: []gatewayv1.RouteGroupKind{{Group: ptr.To[gatewayv1.Group]("g")}}}},

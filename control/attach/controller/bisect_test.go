@@ -355,7 +355,7 @@ func TestRejectedRouteIsLeftOutForAllEnvoys(t *testing.T) {
 }
 
 // Routes that change during a search do not change its trials. The next search uses the new routes.
-func TestASearchIsAmongTheRoutesOfItsBeginning(t *testing.T) {
+func TestSearchUsesItsInitialRoutes(t *testing.T) {
 	c := start(t)
 	routes := make([]string, 8)
 	for i := range routes {
@@ -392,7 +392,7 @@ func TestASearchIsAmongTheRoutesOfItsBeginning(t *testing.T) {
 }
 
 // When a search ends, Envoys lose its trial.
-func TestATrialEndsWithItsSearch(t *testing.T) {
+func TestTrialEndsWithItsSearch(t *testing.T) {
 	c := start(t)
 	other, e := c.client(), c.client("/bad/")
 	e.held = make(chan struct{})
@@ -446,7 +446,7 @@ func get(t *testing.T, address, host, path string) string {
 
 // Of 1,000 routes a real Envoy rejects one, then another. The other 999 answer, and also after the
 // Envoy restarts. Accepted routes answer all the time.
-func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
+func TestEnvoyRejectsOneOfAThousandRoutes(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)

@@ -52,7 +52,7 @@ spec: {parentRefs: [{name: g}], rules: [{matches: [{path: {value: /bad}}], backe
 
 // A Gateway whose Envoys another control serves is programmed when one of them has the current
 // resources, not older ones.
-func TestAGatewayIsProgrammedByTheEnvoysOfAnotherControl(t *testing.T) {
+func TestGatewayIsProgrammedByEnvoysOfAnotherControl(t *testing.T) {
 	gateway := objects.Name{Namespace: "ns", Name: "g"}
 	one, h := pair(t, twoRoutes)
 	one.envoys[ads.Envoy{Gateway: gateway, Stream: 1}] = 1

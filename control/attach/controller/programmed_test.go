@@ -10,7 +10,7 @@ import (
 )
 
 // A Gateway is programmed while one of its Envoys has all current resources.
-func TestAGatewayIsProgrammedOnceAnEnvoyHasAll(t *testing.T) {
+func TestGatewayIsProgrammedOnceAnEnvoyHasAllResources(t *testing.T) {
 	g, h := objects.Name{Namespace: "ns", Name: "g"}, objects.Name{Namespace: "ns", Name: "h"}
 	one, two := ads.Envoy{Gateway: g, Stream: 1}, ads.Envoy{Gateway: g, Stream: 2}
 	f := newFollowers()

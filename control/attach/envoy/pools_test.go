@@ -77,7 +77,7 @@ func routeTo(t *testing.T, all []*routev3.RouteConfiguration, path string) *rout
 }
 
 // Each backend of a rule uses the picker of its own pool only.
-func TestEachPoolAsksItsOwnPicker(t *testing.T) {
+func TestEachPoolUsesItsOwnPicker(t *testing.T) {
 	r := planned(t, pickers)
 	var got []string
 	for _, c := range routeTo(t, r.Routes, "/").GetRoute().GetWeightedClusters().GetClusters() {
@@ -253,7 +253,7 @@ func TestModelsOfOnePoolThatFailsOpen(t *testing.T) {
 
 // Clients cannot choose an endpoint: such headers are removed before routing, and headers that
 // inform a picker before the request goes on.
-func TestControlHeadersGoNoFurtherThanAPicker(t *testing.T) {
+func TestControlHeadersAreRemoved(t *testing.T) {
 	m := new(hcmv3.HttpConnectionManager)
 	read(t, planned(t, pickers).Listeners[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), m)
 	early := read(t, m.GetEarlyHeaderMutationExtensions()[0].GetTypedConfig(), new(earlyv3.HeaderMutation)).GetMutations()
@@ -280,7 +280,7 @@ func TestControlHeadersGoNoFurtherThanAPicker(t *testing.T) {
 }
 
 // Engines of a pool are verified by name and authority, or not at all. gRPC calls use HTTP/2.
-func TestHowEnginesAreKnown(t *testing.T) {
+func TestVerificationOfEngines(t *testing.T) {
 	const pools = `kind: PoolSettings
 metadata: {namespace: ns, name: known}
 spec: {poolRef: {name: llama}, engineTLS: {hostname: engines.test, caCertificates: PEM}}

@@ -177,7 +177,7 @@ func bootstrapHost(t *testing.T) *routev3.VirtualHost {
 }
 
 // A share of copies is in requests per million, Envoy's finest unit.
-func TestCopiesAreOfAShare(t *testing.T) {
+func TestShareOfCopies(t *testing.T) {
 	r := planned(t, `kind: HTTPRoute
 metadata: {namespace: ns, name: r}
 spec:
@@ -203,7 +203,7 @@ spec:
 }
 
 // Everything about models in envoy.yaml is off until a route enables it.
-func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
+func TestListenerWithoutInference(t *testing.T) {
 	r := planned(t, "kind: GatewayClass\nmetadata: {name: other}\nspec: {controllerName: example.com/other}")
 	m := new(hcmv3.HttpConnectionManager)
 	read(t, r.Listeners[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), m)
@@ -241,7 +241,7 @@ func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
 
 // A pool's endpoints come from extproc and a Service's from control. Neither delays other clusters
 // for long.
-func TestClustersHaveTheirEndpointsFromBeside(t *testing.T) {
+func TestSourcesOfEndpoints(t *testing.T) {
 	r := planned(t, `kind: HTTPRoute
 metadata: {namespace: ns, name: r}
 spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}, {name: a, port: 81}, {name: llama, group: inference.networking.k8s.io, kind: InferencePool}]}]}`)

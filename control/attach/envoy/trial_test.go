@@ -40,7 +40,7 @@ spec: {parentRefs: [{name: g, sectionName: http}], backendRefs: [{name: llama}]}
 
 // A trial is a route configuration under another name, and its listener has no port. Each route of
 // it is listed once, those of LLMRoutes not at all.
-func TestATrialIsOfOneRouteConfigurationAndHasNoPort(t *testing.T) {
+func TestTrialHasOneRouteConfigurationAndNoPort(t *testing.T) {
 	n := network.Read(t, network.Standard(tried))
 	p := plan.Of(attach.Of(n), n, plan.Known{Certificates: certificates(n)}).Gateways[0]
 	var lines []string

@@ -178,7 +178,7 @@ func (e *envoy) missing() string {
 
 // Whatever changes while answers are under way, no route names a missing cluster, and no type has
 // two responses under way. In the end the Envoy has everything, and is sent nothing more.
-func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
+func TestRoutesFollowTheirClusters(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		e := &envoy{
@@ -256,7 +256,7 @@ func snapshot(r *rand.Rand, n int) order.Snapshot {
 }
 
 // A NACK without a message is a NACK.
-func TestARefusalNeedsNoWords(t *testing.T) {
+func TestNACKWithoutAMessage(t *testing.T) {
 	s := order.New()
 	s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Clusters})
 	sent := s.Next(order.Snapshot{order.Clusters: {"a": {Version: "1"}}})

@@ -150,7 +150,7 @@ func TestCertificatesAreReplacedInTime(t *testing.T) {
 	}
 }
 
-func TestOnlyACertificateOfAGatewayNamesOne(t *testing.T) {
+func TestOnlyGatewayCertificatesNameAGateway(t *testing.T) {
 	for _, text := range []string{
 		"headgate://gateway/ns", "headgate://gateway/ns/", "headgate://gateway//g", "headgate://gateway/ns/g/x",
 		"headgate://other/ns/g", "https://gateway/ns/g",

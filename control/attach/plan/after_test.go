@@ -107,7 +107,7 @@ func hostsOf(p *plan.Plans) map[*plan.Host]bool {
 }
 
 // A changed route does not change the Hosts of listeners without it.
-func TestAfterKeepsWhatHasNotChanged(t *testing.T) {
+func TestAfterKeepsUnchangedHosts(t *testing.T) {
 	const text = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: 80, protocol: HTTP, hostname: x.test}, {name: z, port: 80, protocol: HTTP, hostname: z.test}]}\n---\n" +
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: of-x}\nspec: {parentRefs: [{name: g, sectionName: x}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n" +
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: of-z}\nspec: {parentRefs: [{name: g, sectionName: z}], rules: [{backendRefs: [{name: %s, port: 80}]}]}"

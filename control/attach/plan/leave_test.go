@@ -57,7 +57,7 @@ func TestLeaveOutKeepsTheOtherListeners(t *testing.T) {
 }
 
 // A route's content changes when it changes at any of its listeners.
-func TestContentsAreOfAllListeners(t *testing.T) {
+func TestContentCoversAllListeners(t *testing.T) {
 	const text = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec:\n  gatewayClassName: headgate\n  listeners: [{name: a, port: %d, protocol: HTTP}, {name: b, port: %d, protocol: HTTP}]\n---\n" +
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: one}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}"
 	contents := func(a, b int) string {

@@ -76,7 +76,7 @@ func TestScenarios(t *testing.T) {
 }
 
 // A plan of an older Network gets no endpoints of another port.
-func TestAServiceThatIsGoneHasNoEndpoints(t *testing.T) {
+func TestDeletedServiceHasNoEndpoints(t *testing.T) {
 	plans := []*plan.Plan{{
 		Gateway:  objects.Name{Namespace: "ns", Name: "g"},
 		Clusters: []plan.Cluster{{Name: "c", Object: objects.Name{Namespace: "ns", Name: "a"}, Port: 80}},

@@ -153,7 +153,7 @@ func searched(s *State, p *pool, mean float64) (*endpoint, *model) {
 
 // A leaving copy has no load, nor has any copy at an endpoint that is about to end: the other
 // copies share it.
-func TestWhatBearsLoad(t *testing.T) {
+func TestLoadIsSharedByRemainingCopies(t *testing.T) {
 	s, now, key := New(Config{}), time.Unix(1e9, 0), Key{Pool: objects.Name{Namespace: "n", Name: "p"}, ID: "m"}
 	s.SetModel(objects.Entry{ModelKey: key}.Complete(nil), now)
 	m := s.models[key]

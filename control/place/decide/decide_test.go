@@ -81,8 +81,10 @@ type runner struct {
 }
 
 func newRunner(t *testing.T) *runner {
-	return &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.ScrapeResult{}, told: map[decide.Key]decide.Switch{},
-		followers: decide.NewFollowers()}
+	return &runner{
+		t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.ScrapeResult{}, told: map[decide.Key]decide.Switch{},
+		followers: decide.NewFollowers(),
+	}
 }
 
 func (r *runner) block(input string) string {
@@ -286,8 +288,10 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		seen.Began, seen.Doubtful = r.now, true
 		r.s.Scraped(seen, r.now)
 	case "pod":
-		r.s.SetPod(plain[0], decide.Pod{Unready: slices.Contains(plain, "unready"), OnTrial: slices.Contains(plain, "trial"),
-			Outgoing: slices.Contains(plain, "outgoing")})
+		r.s.SetPod(plain[0], decide.Pod{
+			Unready: slices.Contains(plain, "unready"), OnTrial: slices.Contains(plain, "trial"),
+			Outgoing: slices.Contains(plain, "outgoing"),
+		})
 	case "gone":
 		r.s.RemoveEndpoint(plain[0])
 	case "down":
@@ -322,8 +326,10 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 			r.s.Wanted(plain[0], key(id), decide.Want{})
 		}
 	case "pool":
-		r.s.SetPool(pool, decide.Pool{LRU: slices.Contains(plain, "lru"), RPM: r.number(with["rpm"]),
-			LoadTimeout: r.duration(with["timeout"]), FailureExpiry: r.duration(with["expiry"])})
+		r.s.SetPool(pool, decide.Pool{
+			LRU: slices.Contains(plain, "lru"), RPM: r.number(with["rpm"]),
+			LoadTimeout: r.duration(with["timeout"]), FailureExpiry: r.duration(with["expiry"]),
+		})
 	case "fits":
 		r.setFits(with)
 	case "vmodel":
@@ -352,8 +358,10 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.s.Predicted(copyKey(plain[0], plain[1]), r.bytes(with["size"]))
 	case "loaded":
 		for _, id := range plain[1:] {
-			r.s.LoadEnded(copyKey(plain[0], id), decide.LoadResult{Bytes: r.bytes(with["size"]), Limit: r.number(with["limit"]),
-				Took: r.duration(with["took"])}, r.now)
+			r.s.LoadEnded(copyKey(plain[0], id), decide.LoadResult{
+				Bytes: r.bytes(with["size"]), Limit: r.number(with["limit"]),
+				Took: r.duration(with["took"]),
+			}, r.now)
 		}
 	case "failed":
 		r.s.LoadEnded(copyKey(plain[0], plain[1]),
@@ -383,8 +391,10 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		}, r.now)
 	case "restore":
 		states := map[string]decide.CopyState{"loading": decide.Loading, "loaded": decide.Loaded, "unloading": decide.Unloading}
-		r.s.Restore(decide.Record{CopyKey: copyKey(plain[0], plain[1]), State: states[plain[2]], Limit: r.number(with["limit"]),
-			Incarnation: with["incarnation"]}, r.now)
+		r.s.Restore(decide.Record{
+			CopyKey: copyKey(plain[0], plain[1]), State: states[plain[2]], Limit: r.number(with["limit"]),
+			Incarnation: with["incarnation"],
+		}, r.now)
 	default:
 		r.t.Fatalf("what is %q?", verb)
 	}

@@ -109,8 +109,10 @@ func (e *endpoint) able() bool { return e.state == up && e.CanLoad && e.useful()
 func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	e := s.endpoints[address]
 	if e == nil {
-		e = &endpoint{copies: make(map[Key]*Copy), left: make(map[Key]time.Time), leaks: make(map[string]*leak),
-			deletedBy: make(map[string]time.Time)}
+		e = &endpoint{
+			copies: make(map[Key]*Copy), left: make(map[Key]time.Time), leaks: make(map[string]*leak),
+			deletedBy: make(map[string]time.Time),
+		}
 		e.Address, e.hash = address, hash.Of(address)
 		s.endpoints[address] = e
 		s.unscraped++
@@ -517,8 +519,10 @@ func (s *State) copy(key CopyKey) *Copy {
 }
 
 func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy {
-	c := &Copy{CopyKey: CopyKey{ModelKey: m.ModelKey, Endpoint: e.Address}, State: state, Since: now, asked: now, Bytes: m.bytes,
-		Source: m.source, model: m, endpoint: e}
+	c := &Copy{
+		CopyKey: CopyKey{ModelKey: m.ModelKey, Endpoint: e.Address}, State: state, Since: now, asked: now, Bytes: m.bytes,
+		Source: m.source, model: m, endpoint: e,
+	}
 	if c.Bytes == 0 {
 		c.Bytes = e.DefaultBytes
 	}

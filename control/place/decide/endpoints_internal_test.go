@@ -10,13 +10,15 @@ import (
 
 // If an endpoint leaves a pool, the pool's models are loaded elsewhere. The engine unloads them,
 // unless another pool of the endpoint has them, too.
-func TestAnEndpointLeavesAPool(t *testing.T) {
+func TestEndpointLeavesAPool(t *testing.T) {
 	p, q := objects.Name{Namespace: "n", Name: "p"}, objects.Name{Namespace: "n", Name: "q"}
 	for _, both := range []bool{true, false} {
 		s, now := New(Config{}), time.Unix(1e9, 0)
 		see := func(address string, listed ...string) {
-			s.Scraped(ScrapeResult{Endpoint: Endpoint{Address: address, CanLoad: true, Lists: true, Slots: 8, Loads: 1}, Began: now,
-				Listed: listed}, now)
+			s.Scraped(ScrapeResult{
+				Endpoint: Endpoint{Address: address, CanLoad: true, Lists: true, Slots: 8, Loads: 1}, Began: now,
+				Listed: listed,
+			}, now)
 		}
 		s.SetEndpoint("e1", []objects.Name{p, q})
 		s.SetEndpoint("e2", []objects.Name{p})
@@ -52,7 +54,7 @@ func TestAnEndpointLeavesAPool(t *testing.T) {
 
 // The times at which copies were removed are kept until a later scrape begins, even for engines
 // that list no models.
-func TestWhatHasLeftIsForgotten(t *testing.T) {
+func TestRemovalTimesAreForgotten(t *testing.T) {
 	s, now := New(Config{}), time.Unix(1e9, 0)
 	p := objects.Name{Namespace: "n", Name: "p"}
 	s.SetEndpoint("e1", []objects.Name{p})

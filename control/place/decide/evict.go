@@ -47,7 +47,8 @@ func evictExcess(s *State, now time.Time) (todo []Action) {
 // leave, as far as the claim allows, whatever their age: of two preloaded models, the later one may
 // evict the other.
 func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave func(*Copy)) (victims int, worst rank, left amount,
-	fits bool) {
+	fits bool,
+) {
 	switch {
 	case e.fits(all):
 		return 0, rank{}, all, true

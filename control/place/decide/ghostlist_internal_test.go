@@ -54,7 +54,7 @@ func (n *naive) used(id string, requests int, at, loadCost float64, bytes int64)
 
 // A ghost list has the same misses as the naive one, even after the decay of use counts changes,
 // and after models were removed or unused for long.
-func TestAShadowIsACache(t *testing.T) {
+func TestGhostListMatchesTheNaiveOne(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		capacity := amount{8, 900}

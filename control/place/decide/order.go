@@ -67,8 +67,12 @@ func (e *endpoint) tally() *tally {
 		for i, into := range []struct {
 			it  *amount
 			yes bool
-		}{{&t.remain, remains}, {&t.settled, remains && c.loadRequested()}, {&t.held, c.loadRequested()},
-			{&t.stay, c.remains() && c.mustStay}} {
+		}{
+			{&t.remain, remains},
+			{&t.settled, remains && c.loadRequested()},
+			{&t.held, c.loadRequested()},
+			{&t.stay, c.remains() && c.mustStay},
+		} {
 			if into.yes && !counted[i] {
 				counted[i] = true
 				*into.it = into.it.plus(c.room())

@@ -12,7 +12,7 @@ import (
 // loaded, were used within the hour, or are used meanwhile are loaded again as their failures
 // expire, without a new request: each load begins within a tick of the expiry and of its turn at
 // the engine, which loads one model at a time.
-func TestStorageIsOutFor20Minutes(t *testing.T) {
+func TestStorageOutage(t *testing.T) {
 	const (
 		outage  = 20 * time.Minute
 		expiry  = 15 * time.Minute // the default; half of it for models in use
@@ -25,9 +25,11 @@ func TestStorageIsOutFor20Minutes(t *testing.T) {
 	s, now := decide.New(decide.Config{}), start
 	for i := range engines {
 		s.SetEndpoint(address(i), []objects.Name{pool})
-		s.Scraped(decide.ScrapeResult{Began: now, Endpoint: decide.Endpoint{Address: address(i), CanLoad: true, Bytes: 1000,
+		s.Scraped(decide.ScrapeResult{Began: now, Endpoint: decide.Endpoint{
+			Address: address(i), CanLoad: true, Bytes: 1000,
 			DefaultBytes: 100,
-			Loads:        1}}, now)
+			Loads:        1,
+		}}, now)
 	}
 	type book struct {
 		min     bool

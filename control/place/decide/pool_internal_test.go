@@ -21,7 +21,7 @@ var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 // If use counts begin to decay more slowly, existing counts become what they would be with that
 // decay from the start: more is left of the hundred uses.
-func TestCountsAreAsIfTheyHadAlwaysFadedSo(t *testing.T) {
+func TestCountsFollowANewDecay(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
 	p.decay.differ, p.decay.missed, p.decay.squares = minMisses, minMisses, minMisses
 	tickDecay(s, m.Pool, p)
@@ -37,7 +37,7 @@ func TestCountsAreAsIfTheyHadAlwaysFadedSo(t *testing.T) {
 }
 
 // The load time of a model is the mean of the last load and the earlier estimate.
-func TestALoadCountsForHalf(t *testing.T) {
+func TestLoadTimeEstimate(t *testing.T) {
 	s, _, m := known(objects.Entry{}, noon)
 	for _, c := range []struct {
 		took time.Duration
@@ -50,7 +50,7 @@ func TestALoadCountsForHalf(t *testing.T) {
 }
 
 // The load cost counts at most tenfold, however far it is from the mean.
-func TestALoadIsTenTimesAsDearAtMost(t *testing.T) {
+func TestLoadCostIsBounded(t *testing.T) {
 	_, p, m := known(objects.Entry{}, noon)
 	for _, c := range []struct {
 		name  string
@@ -76,7 +76,7 @@ func TestALoadIsTenTimesAsDearAtMost(t *testing.T) {
 
 // The ghost lists simulate models that may be evicted. A model that must stay is loaded once,
 // whatever is evicted.
-func TestShadowsHoldWhatMayLeave(t *testing.T) {
+func TestGhostListsSkipModelsThatMustStay(t *testing.T) {
 	for least, want := range []int{1, 0} {
 		_, p, _ := known(objects.Entry{Min: least}, noon)
 		if got := len(p.decay.ghostLists[0].held.models); got != want {
@@ -87,7 +87,7 @@ func TestShadowsHoldWhatMayLeave(t *testing.T) {
 
 // The decay of use counts moves, within limits, toward that of the ghost list with clearly fewer
 // misses.
-func TestCountsFadeAsTheBetterShadows(t *testing.T) {
+func TestDecayFollowsTheBetterGhostList(t *testing.T) {
 	for _, c := range []struct {
 		name                       string
 		decayTime, missed, squares float64
@@ -111,7 +111,7 @@ func TestCountsFadeAsTheBetterShadows(t *testing.T) {
 
 // A miss of the fast ghost list alone counts for the slow one, and the reverse. Both counts start
 // again after a move.
-func TestMissesOfShadowsAreCompared(t *testing.T) {
+func TestMissesOfGhostListsAreCompared(t *testing.T) {
 	f := newDecayTuner()
 	fast, slow, both := &model{}, &model{}, &model{}
 	f.ghostLists[1].used(fast, 1, 1, 0, 0) // only this list misses it: the other has it
@@ -131,7 +131,7 @@ func TestMissesOfShadowsAreCompared(t *testing.T) {
 }
 
 // A model leaves a ghost list with the size with which it entered.
-func TestAShadowGivesBackWhatItTook(t *testing.T) {
+func TestGhostListReleasesSizes(t *testing.T) {
 	s, m := ghostList{decayTime: 1}, &model{bytes: 100}
 	s.used(m, 0, 1, 0, 0)
 	m.bytes = 300
@@ -141,7 +141,7 @@ func TestAShadowGivesBackWhatItTook(t *testing.T) {
 }
 
 // The ghost lists have the capacity of the endpoints that can load models and take requests.
-func TestShadowsHoldWhatThePoolCan(t *testing.T) {
+func TestGhostListsHaveThePoolsCapacity(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
 	for _, e := range []Endpoint{
 		{Address: "a", CanLoad: true, Slots: 4},
@@ -162,7 +162,7 @@ func TestShadowsHoldWhatThePoolCan(t *testing.T) {
 }
 
 // If the mean load cost moves, all models of the pool are valued again, but none of another pool.
-func TestModelsAreValuedByWhatLoadsCostNow(t *testing.T) {
+func TestModelsAreRevaluedWhenLoadCostsChange(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
 	other := Key{Pool: objects.Name{Namespace: "default", Name: "other"}, ID: "a"}
 	s.SetModel(objects.Entry{ModelKey: other}, time.Time{})

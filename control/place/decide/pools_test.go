@@ -10,12 +10,14 @@ import (
 
 // An engine of two pools has a model of both pools only once. If it is loaded for one of them, the
 // copy for the other takes no extra room, and decisions about other models do not stop meanwhile.
-func TestAnEngineOfTwoPoolsHasAModelOnce(t *testing.T) {
+func TestEngineOfTwoPoolsHasAModelOnce(t *testing.T) {
 	s, now := decide.New(decide.Config{}), start
 	other := objects.Name{Namespace: "n", Name: "other"}
 	s.SetEndpoint(address(0), []objects.Name{pool, other})
-	s.Scraped(decide.ScrapeResult{Began: now, Endpoint: decide.Endpoint{Address: address(0), CanLoad: true, Bytes: 1000, DefaultBytes: 100,
-		Loads: 1}}, now)
+	s.Scraped(decide.ScrapeResult{Began: now, Endpoint: decide.Endpoint{
+		Address: address(0), CanLoad: true, Bytes: 1000, DefaultBytes: 100,
+		Loads: 1,
+	}}, now)
 	of := func(p objects.Name, id string) decide.Key { return decide.Key{Pool: p, ID: id} }
 	for _, m := range []objects.Entry{
 		{ModelKey: of(pool, "x"), Size: 300, Min: 1},

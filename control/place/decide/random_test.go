@@ -756,7 +756,7 @@ func (w *world) revive(address string) {
 // more at once than it accepts, or gets calls while placement is paused or it is about to end. No
 // copy counts as loaded that a healthy engine lacks. Pinned models stay. When all is quiet, every
 // model has the copies that it needs, and a request for any model gets one.
-func TestWhateverComes(t *testing.T) {
+func TestRandomHistories(t *testing.T) {
 	var record io.Writer
 	if *decisions != "" {
 		file, err := os.Create(*decisions)

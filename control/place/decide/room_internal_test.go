@@ -12,7 +12,7 @@ import (
 
 // The reserve lets loads begin while evicted models are unloaded, and costs at most a tenth of the
 // models that have room.
-func TestWhatIsKeptFree(t *testing.T) {
+func TestReserve(t *testing.T) {
 	const mi = 1 << 20
 	for _, c := range []struct {
 		bytes, defaults int64
@@ -54,8 +54,10 @@ func TestReserveIsSteady(t *testing.T) {
 	const mi = 1 << 20
 	s, now := New(Config{}), time.Unix(1e9, 0)
 	s.SetEndpoint("e", []objects.Name{{Namespace: "n", Name: "p"}})
-	s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: "e", CanLoad: true, Bytes: 1000 * mi, DefaultBytes: 100 * mi,
-		Loads: 2}}, now)
+	s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{
+		Address: "e", CanLoad: true, Bytes: 1000 * mi, DefaultBytes: 100 * mi,
+		Loads: 2,
+	}}, now)
 	e := s.endpoints["e"] // its reserve is a tenth
 	for range recentMost {
 		e.loadTime.add(10)
@@ -129,7 +131,7 @@ func TestLongQueueIsCheap(t *testing.T) {
 
 // A copy whose load an earlier process began is published as loading until it is known whether the
 // engine has it.
-func TestCopiesOnRecordAsLoadingArePublished(t *testing.T) {
+func TestRecordedLoadsArePublished(t *testing.T) {
 	s, now, pool := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
 	s.SetEndpoint("e", []objects.Name{pool})
 	at := CopyKey{ModelKey: Key{Pool: pool, ID: "a"}, Endpoint: "e"}

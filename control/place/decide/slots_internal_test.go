@@ -25,8 +25,10 @@ func TestSpread(t *testing.T) {
 		for i := range n {
 			address := fmt.Sprintf("e%d", i)
 			s.SetEndpoint(address, []objects.Name{name})
-			s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 20, Loads: 8,
-				GPUAdapters: random.IntN(4)}}, now)
+			s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{
+				Address: address, CanLoad: true, Slots: 20, Loads: 8,
+				GPUAdapters: random.IntN(4),
+			}}, now)
 		}
 		p := s.pool(name)
 		for i := range 3 * n {
@@ -162,8 +164,10 @@ func TestDemand(t *testing.T) {
 	s, now, name := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
 	for _, address := range []string{"e1", "e2"} {
 		s.SetEndpoint(address, []objects.Name{name})
-		s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 8, Loads: 8, GPUAdapters: 2,
-			HostAdapters: 4}}, now)
+		s.Scraped(ScrapeResult{Began: now, Endpoint: Endpoint{
+			Address: address, CanLoad: true, Slots: 8, Loads: 8, GPUAdapters: 2,
+			HostAdapters: 4,
+		}}, now)
 	}
 	e := s.endpoints["e1"]
 	for i, used := range []time.Duration{0, time.Minute, time.Hour} {
@@ -198,7 +202,7 @@ func TestDemand(t *testing.T) {
 }
 
 // A replaced copy is removed unless both copies are needed.
-func TestSucceed(t *testing.T) {
+func TestReplacedCopyIsRemoved(t *testing.T) {
 	for _, c := range []struct {
 		what     string
 		min, aim int
@@ -235,7 +239,7 @@ func TestSucceed(t *testing.T) {
 }
 
 // A replaced copy that is already leaving continues to leave.
-func TestSucceedsWhatLeaves(t *testing.T) {
+func TestReplacedCopyContinuesToLeave(t *testing.T) {
 	s, now := buildSlots("e1: a, e2:")
 	m := s.models[Key{Pool: crowded, ID: "a"}]
 	putCopy(s, m, s.endpoints["e2"], claim{from: "e1"}, now)
@@ -300,16 +304,20 @@ func TestSpreadAtATick(t *testing.T) {
 		{"there is no other slot", "e1: a b, e2: c", nil, 1, "e1: a b, e2: c"},
 		{"it has a copy that gets a slot", "e1: a b, e2: a- c-", nil, 1, "e1: a< b, e2: a c"},
 		{"it has one where it cannot be used", "e1: a b, e2: a- c-", func(s *State) { s.Down("e2") }, 1, "e1: a b, e2: a c"},
-		{"who is about to end keeps what it has", "e1: a b, e2:", func(s *State) { s.Terminating("x", "e1", true, time.Time{}) }, 1,
-			"e1: a b, e2:"},
+		{
+			"who is about to end keeps what it has", "e1: a b, e2:", func(s *State) { s.Terminating("x", "e1", true, time.Time{}) }, 1,
+			"e1: a b, e2:",
+		},
 		{"what nobody loaded for us is left alone", "e1: a b, e2: a- c-", func(s *State) {
 			s.models[Key{Pool: crowded, ID: "a"}].foreign = true
 		}, 1, "e1: a b, e2: a b> c"},
 		{"what must be twice stays", "e1: a b, e2: a- c", func(s *State) {
 			s.SetModel(objects.Entry{ModelKey: Key{Pool: crowded, ID: "a"}, Min: 2}.Complete(nil), time.Time{})
 		}, 1, "e1: a b, e2: a c"},
-		{"of many endpoints two at a tick, and both do not go to one", "e1: a b, e2: c d, e3: a- c-" + many, nil, 1,
-			"e1: a< b, e2: c d, e3: a c, f01: c>" + many[len(", f01:"):]},
+		{
+			"of many endpoints two at a tick, and both do not go to one", "e1: a b, e2: c d, e3: a- c-" + many, nil, 1,
+			"e1: a< b, e2: c d, e3: a c, f01: c>" + many[len(", f01:"):],
+		},
 	} {
 		s, now := buildSlots(c.is)
 		s.TieBreak = func(_, _ uint64) uint64 { return 0 }
@@ -329,7 +337,7 @@ func TestSpreadAtATick(t *testing.T) {
 
 // An adapter that always has requests stays where it has a slot, even if its number of requests
 // varies.
-func TestWhatIsAlwaysInUseStays(t *testing.T) {
+func TestAdapterInConstantUseStays(t *testing.T) {
 	s, now := buildSlots("e1: a, e2:")
 	key := Key{Pool: crowded, ID: "a"}
 	s.Tick()
@@ -347,7 +355,7 @@ func TestWhatIsAlwaysInUseStays(t *testing.T) {
 }
 
 // An adapter takes one slot for all pools of its endpoint.
-func TestAnAdapterOfTwoPoolsHasOneSlot(t *testing.T) {
+func TestAdapterOfTwoPoolsHasOneSlot(t *testing.T) {
 	s, now := buildSlots("e1: a")
 	other := objects.Name{Namespace: "n", Name: "q"}
 	s.SetEndpoint("e1", []objects.Name{crowded, other})

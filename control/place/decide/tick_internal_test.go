@@ -10,7 +10,7 @@ import (
 
 // The number of copies follows the load with hysteresis. It falls only after three minutes, and
 // stays within its limits.
-func TestCopiesThatALoadAsksFor(t *testing.T) {
+func TestCopiesFollowTheLoad(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		aim  int
@@ -45,7 +45,7 @@ func TestCopiesThatALoadAsksFor(t *testing.T) {
 }
 
 // A settled load that varies by a tenth changes no copy.
-func TestNoiseMovesNoCopy(t *testing.T) {
+func TestNoiseChangesNoCopies(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for asks := 0.5; asks < 40; asks += 0.05 {
 		l := load{}
@@ -66,7 +66,7 @@ func TestNoiseMovesNoCopy(t *testing.T) {
 
 // A load is the number of requests in flight. A burst counts within two ticks, as if its requests
 // took as long as earlier ones.
-func TestALoadIsItsRequestsInFlight(t *testing.T) {
+func TestLoadIsRequestsInFlight(t *testing.T) {
 	l := load{}
 	for range 100 { // 5 requests per second of 2 s each
 		l.requests, l.inFlightSeconds = 50, 100
@@ -92,7 +92,7 @@ func TestALoadIsItsRequestsInFlight(t *testing.T) {
 
 // The number of copies for a load is at most the model's maximum and the number of endpoints that
 // can load it.
-func TestNoMoreCopiesThanThereMayBe(t *testing.T) {
+func TestCopiesForLoadAreLimited(t *testing.T) {
 	for _, c := range []struct{ most, want int }{{0, 3}, {2, 2}, {8, 3}} {
 		s, p, m := known(objects.Entry{Max: c.most}, noon)
 		for _, address := range []string{"a", "b", "c", "static", "down"} {
@@ -118,7 +118,7 @@ func TestOneCopyLessAtATime(t *testing.T) {
 }
 
 // The length of the interval before the first tick is unknown, so its requests count for nothing.
-func TestTheFirstTick(t *testing.T) {
+func TestFirstTick(t *testing.T) {
 	s, now, key := New(Config{}), time.Unix(1e9, 0), Key{Pool: objects.Name{Namespace: "n", Name: "p"}, ID: "m"}
 	s.SetEndpoint("e1", []objects.Name{key.Pool})
 	s.Scraped(ScrapeResult{Endpoint: Endpoint{Address: "e1", CanLoad: true, Slots: 3, Loads: 1}, Began: now}, now)

@@ -11,7 +11,7 @@ import (
 
 // The load times of a type in one pool do not count in another pool, whose storage or engines may
 // be slower.
-func TestLoadTimesAreThoseOfAPool(t *testing.T) {
+func TestLoadTimesArePerPool(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	other := objects.Name{Namespace: "default", Name: "q"}
 	load := func(of objects.Name, id string) decide.Action {

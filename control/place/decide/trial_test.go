@@ -9,12 +9,14 @@ import (
 )
 
 // An endpoint is tried with models of its own pools.
-func TestATrialIsOfOnesOwnPools(t *testing.T) {
+func TestTrialUsesModelsOfItsPools(t *testing.T) {
 	s, other := decide.New(inOrder), objects.Name{Namespace: "default", Name: "other"}
 	see := func(address string, in objects.Name, listed ...string) {
 		s.SetEndpoint(address, []objects.Name{in})
-		s.Scraped(decide.ScrapeResult{Endpoint: decide.Endpoint{Address: address, CanLoad: true, Lists: true, Slots: 4}, Began: start,
-			Listed: listed}, start)
+		s.Scraped(decide.ScrapeResult{
+			Endpoint: decide.Endpoint{Address: address, CanLoad: true, Lists: true, Slots: 4}, Began: start,
+			Listed: listed,
+		}, start)
 	}
 	s.SetModel(objects.Entry{ModelKey: key("a")}.Complete(nil), start)
 	see("e1", pool, "a")

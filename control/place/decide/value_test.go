@@ -34,8 +34,10 @@ func (x traffic) misses(t *testing.T) (share, optimum float64) {
 	s := decide.New(decide.Config{})
 	s.SetPool(pool, decide.Pool{LRU: x.lru})
 	s.SetEndpoint("e", []objects.Name{pool})
-	s.Scraped(decide.ScrapeResult{Began: start, Endpoint: decide.Endpoint{Address: "e", CanLoad: true, Slots: x.slots,
-		Loads: x.slots}}, start)
+	s.Scraped(decide.ScrapeResult{Began: start, Endpoint: decide.Endpoint{
+		Address: "e", CanLoad: true, Slots: x.slots,
+		Loads: x.slots,
+	}}, start)
 	keys := make([]decide.Key, x.models)
 	for i := range keys {
 		keys[i] = key(numbered(i))
@@ -78,7 +80,7 @@ func (x traffic) misses(t *testing.T) (share, optimum float64) {
 
 // With stable popularity, hardly more requests wait than with the oracle, because the decay time is
 // learned. The test fails if it stays at its initial value, or if counts never decay.
-func TestWhatIsMissedLeastLeaves(t *testing.T) {
+func TestEvictionApproachesTheOptimum(t *testing.T) {
 	for _, slots := range []int{60, 180} {
 		x := traffic{models: 300, slots: slots, perSecond: 10, zipf: 1}
 		share, optimum := x.misses(t)
@@ -96,7 +98,7 @@ func TestWhatIsMissedLeastLeaves(t *testing.T) {
 }
 
 // With changing popularity, no more requests wait than with LRU.
-func TestWhatWasUsedOftenIsForgotten(t *testing.T) {
+func TestEvictionAdaptsToChange(t *testing.T) {
 	for _, slots := range []int{40, 120} {
 		x := traffic{models: 200, slots: slots, perSecond: 20, zipf: 1, rotates: 1.5}
 		share, _ := x.misses(t)

@@ -48,12 +48,16 @@ func TestView(t *testing.T) {
 		Pools: []decide.PoolView{{Name: pool.String(), Free: 0.25, WarmWindowSeconds: new(3600.0)}},
 		Endpoints: []decide.EndpointView{{
 			Address: "a", Pools: []string{pool.String()}, State: decide.Ready, Models: 3, Slots: 4, Loading: 1, Loads: 1, InFlight: 7,
-			Copies: []decide.CopyView{foreign, at("least", decide.Queued, decide.ForLeast),
-				at("wanted", decide.Loading, decide.ForRequests)},
+			Copies: []decide.CopyView{
+				foreign, at("least", decide.Queued, decide.ForLeast),
+				at("wanted", decide.Loading, decide.ForRequests),
+			},
 		}},
 		Models: []decide.ModelView{
-			{Pool: pool.String(), ID: "absent", Queued: 1, Since: now.Add(-time.Minute), Reason: decide.UnknownModel,
-				Message: decide.UnknownModel.Message()},
+			{
+				Pool: pool.String(), ID: "absent", Queued: 1, Since: now.Add(-time.Minute), Reason: decide.UnknownModel,
+				Message: decide.UnknownModel.Message(),
+			},
 			{Pool: pool.String(), ID: "fails", Known: true},
 			{Pool: pool.String(), ID: "foreign"},
 			{Pool: pool.String(), ID: "idle", Known: true},
@@ -75,7 +79,7 @@ func TestView(t *testing.T) {
 }
 
 // The view has the most important state of each endpoint.
-func TestTheViewOfEndpoints(t *testing.T) {
+func TestViewOfEndpoints(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	for address, e := range map[string]struct {
 		tell func(address string)
@@ -119,12 +123,14 @@ func BenchmarkView(b *testing.B) {
 }
 
 // A deleted model does not count as missed while its copies are unloaded.
-func TestWhatIsDeletedIsNotMissed(t *testing.T) {
+func TestDeletedModelIsNotMissed(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	s.SetEndpoint("a", []objects.Name{pool})
 	s.SetModel(objects.Entry{ModelKey: key("m")}, now)
-	s.Scraped(decide.ScrapeResult{Endpoint: decide.Endpoint{Address: "a", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now,
-		Listed: []string{"m"}}, now)
+	s.Scraped(decide.ScrapeResult{
+		Endpoint: decide.Endpoint{Address: "a", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now,
+		Listed: []string{"m"},
+	}, now)
 	s.RemoveModel(key("m"))
 	s.Decide(now)
 	if c, _ := s.Copy(copyKey("a", "m")); c.State != decide.Draining {

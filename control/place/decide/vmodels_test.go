@@ -11,7 +11,7 @@ import (
 
 // A model is reported once as no longer named by any VModel. The previous model counts as named
 // until its copies are not kept any more.
-func TestModelsThatNoVModelNamesAreTold(t *testing.T) {
+func TestUnnamedModelsAreReported(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	unnamed := func() (all []string) {
 		s.Decide(now)
@@ -28,8 +28,10 @@ func TestModelsThatNoVModelNamesAreTold(t *testing.T) {
 		s.SetModel(objects.Entry{ModelKey: key(id)}, now)
 	}
 	s.SetEndpoint("e", []objects.Name{pool})
-	s.Scraped(decide.ScrapeResult{Endpoint: decide.Endpoint{Address: "e", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now,
-		Listed: []string{"a", "b"}}, now)
+	s.Scraped(decide.ScrapeResult{
+		Endpoint: decide.Endpoint{Address: "e", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now,
+		Listed: []string{"a", "b"},
+	}, now)
 	for i, c := range []struct {
 		do   func()
 		want []string

@@ -93,7 +93,7 @@ func recorded(t *testing.T, name string) (status int, body string) {
 }
 
 // Answers of a real vLLM are understood, and their messages are kept.
-func TestTheRealVLLMsAnswers(t *testing.T) {
+func TestRealVLLMsAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		unload bool
@@ -103,11 +103,15 @@ func TestTheRealVLLMsAnswers(t *testing.T) {
 		{"load a1", false, true, ""},
 		{"load a1 twice", false, true, ""},
 		{"bad path absolute", false, false, "refused: 404: Loading lora nope failed: No adapter found for /no/such/dir"},
-		{"missing path", false, false,
-			"refused: 400: 1 validation error:\n  {'type': 'missing', 'loc': 'body.lora_path', 'msg': 'Field required', 'input': '<dict of 1 items>'}"},
+		{
+			"missing path", false, false,
+			"refused: 400: 1 validation error:\n  {'type': 'missing', 'loc': 'body.lora_path', 'msg': 'Field required', 'input': '<dict of 1 items>'}",
+		},
 		{"name of the base model", false, false, "refused: 400: The lora adapter 'tiny' conflicts with a served base model."},
-		{"rank above max-lora-rank", false, false,
-			"refused: 500: Call to add_lora method failed: Worker failed with error 'LoRA rank 16 is greater than max_lora_rank 8.', please check the stack trace above for the root cause"},
+		{
+			"rank above max-lora-rank", false, false,
+			"refused: 500: Call to add_lora method failed: Worker failed with error 'LoRA rank 16 is greater than max_lora_rank 8.', please check the stack trace above for the root cause",
+		},
 		{"unload a3", true, false, ""},
 		{"unload a3 again", true, false, ""},
 		{"unload unknown", true, false, ""},
@@ -146,10 +150,14 @@ func TestAnswersInOtherForms(t *testing.T) {
 		body   string
 		want   string // the error of a load of an unlisted model, and of an unload of a listed one
 	}{
-		{vllm, 404, `{"detail":"Not Found"}`,
-			"refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"},
-		{sglang, 404, `{"detail":"Not Found"}`,
-			"refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start SGLang with --enable-lora"},
+		{
+			vllm, 404, `{"detail":"Not Found"}`,
+			"refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment",
+		},
+		{
+			sglang, 404, `{"detail":"Not Found"}`,
+			"refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start SGLang with --enable-lora",
+		},
 		{vllm, 400, `{"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}`, "refused: 400: no"},
 		{vllm, 401, `{"error":"Unauthorized"}`, "refused: 401: Unauthorized: " + engineclient.WantsToken},
 		{vllm, 502, `<html>bad gateway</html>`, "unclear: 502: <html>bad gateway</html>"},
@@ -182,7 +190,7 @@ func TestAnswersInOtherForms(t *testing.T) {
 
 // An engine may list a model, or stop listing it, later than it answers: the list is polled until
 // it agrees, or time is up.
-func TestTheListIsAskedUntilItAgrees(t *testing.T) {
+func TestListIsPolledUntilItAgrees(t *testing.T) {
 	status, already := recorded(t, "load a1 twice")
 	for _, c := range []struct {
 		name   string
@@ -235,7 +243,7 @@ func TestTheListIsAskedUntilItAgrees(t *testing.T) {
 	}
 }
 
-func TestAnEngineThatIsStoppingIsToldToLoadNothing(t *testing.T) {
+func TestStoppingEngineGetsNoLoad(t *testing.T) {
 	f := &fake{list: []string{}, stops: true, status: http.StatusOK}
 	server := httptest.NewServer(f)
 	defer server.Close()
@@ -265,7 +273,7 @@ func TestAnEngineThatIsStoppingIsToldToLoadNothing(t *testing.T) {
 	}
 }
 
-func TestWordsAreBounded(t *testing.T) {
+func TestMessagesAreBounded(t *testing.T) {
 	for _, text := range []string{strings.Repeat("a", 5000), strings.Repeat("ä", 5000), "a" + strings.Repeat("ä", 5000), "\xff" +
 		strings.Repeat("x", 2000)} {
 		got := fault(Refused, text).Message
@@ -277,7 +285,7 @@ func TestWordsAreBounded(t *testing.T) {
 
 // If no kind is configured, it is found by the engine's pages. An engine that cannot load models
 // reports so.
-func TestWhatAnEngineIs(t *testing.T) {
+func TestKindOfAnEngine(t *testing.T) {
 	for _, c := range []struct {
 		kind engine.Kind
 		page string // in the testdata of package engine
@@ -285,19 +293,33 @@ func TestWhatAnEngineIs(t *testing.T) {
 		seen ScrapeResult
 		load string // the error of a load
 	}{
-		{"", "vllm-0.32-idle.txt", "/metrics", ScrapeResult{Kind: engine.VLLM, Takes: true,
-			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
-		{"", "vllm-0.32-loaded.txt", "/metrics", ScrapeResult{Kind: engine.VLLM, Takes: true,
-			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout, Adapters: 2}}, ""},
-		{engine.VLLM, "", "", ScrapeResult{Kind: engine.VLLM, Takes: true,
-			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
-		{"", "sglang-documented.txt", "/metrics", ScrapeResult{Kind: engine.SGLang, Takes: true,
-			Limits: Limits{Loads: 1, FirstTimeout: adapterTimeout, Adapters: 8}}, ""},
-		{"", "trtllm-serve-documented.txt", "/prometheus/metrics", ScrapeResult{Kind: engine.TRTLLM},
-			"refused: engines of the kind trtllm-serve cannot load models while they run"},
+		{"", "vllm-0.32-idle.txt", "/metrics", ScrapeResult{
+			Kind: engine.VLLM, Takes: true,
+			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout},
+		}, ""},
+		{"", "vllm-0.32-loaded.txt", "/metrics", ScrapeResult{
+			Kind: engine.VLLM, Takes: true,
+			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout, Adapters: 2},
+		}, ""},
+		{engine.VLLM, "", "", ScrapeResult{
+			Kind: engine.VLLM, Takes: true,
+			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout},
+		}, ""},
+		{"", "sglang-documented.txt", "/metrics", ScrapeResult{
+			Kind: engine.SGLang, Takes: true,
+			Limits: Limits{Loads: 1, FirstTimeout: adapterTimeout, Adapters: 8},
+		}, ""},
+		{
+			"", "trtllm-serve-documented.txt", "/prometheus/metrics",
+			ScrapeResult{Kind: engine.TRTLLM},
+			"refused: engines of the kind trtllm-serve cannot load models while they run",
+		},
 		{engine.TGI, "", "", ScrapeResult{Kind: engine.TGI}, "refused: engines of the kind tgi cannot load models while they run"},
-		{"", "", "", ScrapeResult{},
-			"refused: cannot tell what kind of engine this is: label its pods llm-d.ai/engine-type, or set spec.engine of its EndpointList"},
+		{
+			"", "", "",
+			ScrapeResult{},
+			"refused: cannot tell what kind of engine this is: label its pods llm-d.ai/engine-type, or set spec.engine of its EndpointList",
+		},
 	} {
 		f := &fake{status: http.StatusOK, list: []string{"m"}}
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -370,8 +392,10 @@ func TestLoadsGoOverTLSWithTheToken(t *testing.T) {
 	defer server.Close()
 	trusted := x509.NewCertPool()
 	trusted.AddCert(server.Certificate()) // for example.com
-	a := engineclient.Access{TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12},
-		Tokens: engineclient.NewTokens(func() string { return "secret" })}
+	a := engineclient.Access{
+		TLS:    &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12},
+		Tokens: engineclient.NewTokens(func() string { return "secret" }),
+	}
 	l := openFor(t, server, Endpoint{Kind: engine.VLLM, Host: "example.com"}, a)
 	if _, err := l.Load(t.Context(), Model{ID: "m", Source: "s"}, testTimeout); err != nil {
 		t.Error(err)

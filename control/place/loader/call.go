@@ -23,7 +23,8 @@ import (
 // connect returns the gRPC connection for managing an engine, opened by dial, over TLS if own is
 // not nil. Calls carry the token of a.
 func connect(a engineclient.Access, own *tls.Config, authority string, dial func(context.Context) (net.Conn, error)) (*grpc.ClientConn,
-	error) {
+	error,
+) {
 	transport := insecure.NewCredentials()
 	if own != nil {
 		transport, authority = credentials.NewTLS(own), cmp.Or(own.ServerName, authority)
@@ -44,7 +45,8 @@ func connect(a engineclient.Access, own *tls.Config, authority string, dial func
 // authorize adds the token to a call, and removes it from the engine's messages.
 func authorize(a engineclient.Access) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
-		options ...grpc.CallOption) error {
+		options ...grpc.CallOption,
+	) error {
 		token := a.Bearer()
 		if token != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)

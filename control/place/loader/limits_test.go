@@ -28,7 +28,7 @@ func (r *limiting) LoadModel(context.Context, *mmesh.LoadModelRequest) (*mmesh.L
 
 // A copy has the concurrency limit that the runtime reports after the load; 1 if it reports none;
 // and no limit if the runtime does not announce limits in its status.
-func TestACopyHasTheLimitThatItsRuntimeSays(t *testing.T) {
+func TestCopyHasItsRuntimesLimit(t *testing.T) {
 	for i, c := range []struct {
 		limits bool
 		most   uint32

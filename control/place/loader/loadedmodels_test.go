@@ -13,7 +13,7 @@ import (
 
 // An engine that counts as restarted gets all its models again. If a restart goes unnoticed,
 // requests go to models that it lacks.
-func TestWhoHasBegunAnew(t *testing.T) {
+func TestRestartIsDetected(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		had       loadedModels
@@ -25,11 +25,21 @@ func TestWhoHasBegunAnew(t *testing.T) {
 		{"nothing was there", loadedModels{}, nil, "", false, loadedModels{}},
 		{"all that was listed is gone", loadedModels{"a": true, "b": true}, nil, "", true, loadedModels{}},
 		{"one that was listed stays", loadedModels{"a": true, "b": true}, []string{"b"}, "", false, loadedModels{"b": true}},
-		{"what was listed is gone, what was loaded since is there", loadedModels{"a": true, "b": false}, []string{"b"}, "", true,
-			loadedModels{"b": false}},
+		{
+			"what was listed is gone, what was loaded since is there",
+			loadedModels{"a": true, "b": false},
+			[]string{"b"},
+			"", true,
+			loadedModels{"b": false},
+		},
 		{"what was loaded since is gone, and nothing was listed", loadedModels{"a": false}, nil, "", true, loadedModels{}},
-		{"what was loaded since is gone, what was listed is there", loadedModels{"a": true, "b": false}, []string{"a"}, "", false,
-			loadedModels{"a": true}},
+		{
+			"what was loaded since is gone, what was listed is there",
+			loadedModels{"a": true, "b": false},
+			[]string{"a"},
+			"", false,
+			loadedModels{"a": true},
+		},
 		{"it was unloaded meanwhile", loadedModels{"a": true}, nil, "a", false, loadedModels{}},
 	} {
 		before, there := maps.Clone(c.had), make(map[string]bool)
@@ -51,7 +61,7 @@ func TestWhoHasBegunAnew(t *testing.T) {
 
 // A scrape during an unload does not count as a sign of a restart, whether its list still has the
 // model or not.
-func TestALookAtTorchServeInTheMidstOfAnUnload(t *testing.T) {
+func TestTorchServeScrapeDuringAnUnload(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			at, there := &site{}, true
@@ -99,7 +109,7 @@ func TestALookAtTorchServeInTheMidstOfAnUnload(t *testing.T) {
 }
 
 // The same holds for a scrape that ends after the unload.
-func TestALookAtTorchServeThatEndsAfterAnUnload(t *testing.T) {
+func TestTorchServeScrapeEndsAfterAnUnload(t *testing.T) {
 	d := &torchServe{had: loadedModels{}, calls: 1}
 	if d.note(0, loadedModels{}, map[string]bool{"gone": true}, []string{"gone"}); len(d.had) > 0 || d.restarted {
 		t.Errorf("it has %v", d.had)

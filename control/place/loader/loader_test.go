@@ -22,7 +22,7 @@ func (s *script) Close() error                                      { return nil
 
 // If an engine never confirms that the model is gone, the unload is repeated for a quarter of an
 // hour: first after a second, then with pauses of 1, 2, 4, 8 and then 10 s.
-func TestToClearUpEndsAfterAWhile(t *testing.T) {
+func TestUnloadRetriesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var at []time.Duration
@@ -48,9 +48,9 @@ func TestToClearUpEndsAfterAWhile(t *testing.T) {
 	})
 }
 
-// TestUnloadGivesUpOnlyAfterAbsencesInARow: an engine that is sometimes not reached, but answers in
-// between, is not gone.
-func TestUnloadGivesUpOnlyAfterAbsencesInARow(t *testing.T) {
+// TestUnloadEndsWithConsecutiveUnreachedTries: an engine that is sometimes not reached, but answers
+// in between, is not gone.
+func TestUnloadEndsWithConsecutiveUnreachedTries(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		outcomes []Outcome // of the tries before the successful one
@@ -79,7 +79,7 @@ func TestUnloadGivesUpOnlyAfterAbsencesInARow(t *testing.T) {
 
 // A paused Loader makes no calls, not even unloads after a failed load: another control may be the
 // leader, and have loaded the model there.
-func TestWhatIsPausedTellsTheEngineNothing(t *testing.T) {
+func TestPausedLoaderMakesNoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var mu sync.Mutex // guards calls
@@ -121,7 +121,7 @@ func TestWhatIsPausedTellsTheEngineNothing(t *testing.T) {
 }
 
 // Calls for one model never overlap, and do not delay calls for other models.
-func TestCallsForOneModelFollowEachOther(t *testing.T) {
+func TestCallsForOneModelAreSequential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var on, most atomic.Int64
 		call := func(context.Context) error {
@@ -168,7 +168,7 @@ func TestCallsForOneModelFollowEachOther(t *testing.T) {
 // Calls to an engine that is about to end are abandoned at once, and nothing is unloaded after
 // them: the engine may never answer, and further calls may keep it from ending. Later calls are
 // made again.
-func TestWhatIsGivenUpTellsTheEngineNothingMore(t *testing.T) {
+func TestQuitAbandonsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told atomic.Int32
 		hangs := func(ctx context.Context) error {

@@ -34,26 +34,57 @@ func TestOutcomesAtTorchServe(t *testing.T) {
 		answers      map[string]string
 		load, unload string // the errors; empty for none
 	}{
-		{"one that is registered meanwhile", map[string]string{get: none + "\n--\n" + serving + "\n--\n" + none,
-			post: `409 {"code":409,"type":"ConflictStatusException","message":"no"}`, del: `200 {}`}, "", ""},
-		{"a proxy that lost the engine", map[string]string{get: none, post: "502 <html>", del: "502 <html>"}, "unclear: 502: <html>",
-			"unclear: 502: <html>"},
-		{"a redirect", map[string]string{get: none, post: "307 ", del: "308 "}, "refused: 307: a redirect, which is not followed",
-			"refused: 308: a redirect, which is not followed"},
-		{"no archive", map[string]string{get: none, post: `404 {"type":"ModelNotFoundException","message":"Model not found at: m.mar"}`,
-			del: none}, "refused: 404: Model not found at: m.mar", ""},
-		{"without its model API", map[string]string{get: none, post: disallowed, del: disallowed}, "refused: 405: no: " + torchClosed,
-			"refused: 405: no: " + torchClosed},
-		{"another token", map[string]string{get: none, post: token, del: token}, "refused: 400: no: " + engineclient.WantsToken,
-			"refused: 400: no: " + engineclient.WantsToken},
-		{"another token at once", map[string]string{get: token, del: token}, "refused: 400: no: " + engineclient.WantsToken,
-			"refused: 400: no: " + engineclient.WantsToken},
-		{"a request that it does not take", map[string]string{get: none, post: `400 {"type":"BadRequestException","message":"no"}`,
-			del: `403 {"type":"ForbiddenException","message":"no"}`}, "refused: 400: no", "refused: 403: no"},
-		{"its own failure", map[string]string{get: none, post: `500 {"type":"InternalServerException","message":"no"}`,
-			del: `500 {"type":"InternalServerException","message":"no"}`}, "unclear: 500: no", "unclear: 500: no"},
-		{"one that is unregistered by somebody", map[string]string{get: none, post: "202 {}", del: none},
-			"refused: somebody unregistered the model while it was loaded", ""},
+		{"one that is registered meanwhile", map[string]string{
+			get:  none + "\n--\n" + serving + "\n--\n" + none,
+			post: `409 {"code":409,"type":"ConflictStatusException","message":"no"}`, del: `200 {}`,
+		}, "", ""},
+		{
+			"a proxy that lost the engine",
+			map[string]string{get: none, post: "502 <html>", del: "502 <html>"},
+			"unclear: 502: <html>",
+			"unclear: 502: <html>",
+		},
+		{
+			"a redirect",
+			map[string]string{get: none, post: "307 ", del: "308 "},
+			"refused: 307: a redirect, which is not followed",
+			"refused: 308: a redirect, which is not followed",
+		},
+		{"no archive", map[string]string{
+			get: none, post: `404 {"type":"ModelNotFoundException","message":"Model not found at: m.mar"}`,
+			del: none,
+		}, "refused: 404: Model not found at: m.mar", ""},
+		{
+			"without its model API",
+			map[string]string{get: none, post: disallowed, del: disallowed},
+			"refused: 405: no: " + torchClosed,
+			"refused: 405: no: " + torchClosed,
+		},
+		{
+			"another token",
+			map[string]string{get: none, post: token, del: token},
+			"refused: 400: no: " + engineclient.WantsToken,
+			"refused: 400: no: " + engineclient.WantsToken,
+		},
+		{
+			"another token at once",
+			map[string]string{get: token, del: token},
+			"refused: 400: no: " + engineclient.WantsToken,
+			"refused: 400: no: " + engineclient.WantsToken,
+		},
+		{"a request that it does not take", map[string]string{
+			get: none, post: `400 {"type":"BadRequestException","message":"no"}`,
+			del: `403 {"type":"ForbiddenException","message":"no"}`,
+		}, "refused: 400: no", "refused: 403: no"},
+		{"its own failure", map[string]string{
+			get: none, post: `500 {"type":"InternalServerException","message":"no"}`,
+			del: `500 {"type":"InternalServerException","message":"no"}`,
+		}, "unclear: 500: no", "unclear: 500: no"},
+		{
+			"one that is unregistered by somebody",
+			map[string]string{get: none, post: "202 {}", del: none},
+			"refused: somebody unregistered the model while it was loaded", "",
+		},
 		{
 			"a process that ends, of a model that stays",
 			map[string]string{get: none + "\n--\n" + starting + "\n--\n" + another, post: "202 {}", del: `200 {}`},
@@ -84,7 +115,7 @@ func TestOutcomesAtTorchServe(t *testing.T) {
 
 // A token that TorchServe repeats is removed from the message. Whether TorchServe allows loads is
 // asked once per incarnation.
-func TestWhatTorchServeIsAskedAgain(t *testing.T) {
+func TestTorchServeIsAskedOncePerIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulatedEngine(t, engine.TorchServe).(*simulatedEngine)
 		l, err := Open(s.endpoint(), s.access(), nil)
@@ -127,7 +158,7 @@ func TestWhatTorchServeIsAskedAgain(t *testing.T) {
 
 // All pages of the model list are read. An engine without the model API cannot load models, but its
 // models are listed.
-func TestALookAtTorchServe(t *testing.T) {
+func TestTorchServeScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := answering(t, engine.TorchServe, map[string]string{
 			"GET /models": `200 {"nextPageToken":"1","models":[{"modelName":"a"},{"modelName":"org/m"}]}` + "\n--\n" +
@@ -145,9 +176,11 @@ func TestALookAtTorchServe(t *testing.T) {
 		_ = l.Close()
 		time.Sleep(time.Minute)
 	})
-	for answer, want := range map[string]string{"502 <html>": "unclear: 502: <html>",
+	for answer, want := range map[string]string{
+		"502 <html>": "unclear: 502: <html>",
 		"200 <html>": "unclear: list of models: invalid character '<' looking for beginning of value",
-		`400 {"type":"InvalidKeyException","message":"no"}`: "refused: 400: no: " + engineclient.WantsToken} {
+		`400 {"type":"InvalidKeyException","message":"no"}`: "refused: 400: no: " + engineclient.WantsToken,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := answering(t, engine.TorchServe, map[string]string{"GET /models": answer})
 			if _, err := l.Scrape(t.Context(), Record{}); said(err, "") != want {

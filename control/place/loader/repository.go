@@ -325,8 +325,10 @@ func (d *modelRepository) await(ctx context.Context, id string, done func(engine
 	}
 }
 
-var doing = map[engine.Stage]string{engine.Coming: "loading", engine.Leaving: "unloading", engine.Serving: "serving",
-	engine.Stored: "without"}
+var doing = map[engine.Stage]string{
+	engine.Coming: "loading", engine.Leaving: "unloading", engine.Serving: "serving",
+	engine.Stored: "without",
+}
 
 // stage returns the stage of a model: it queries the model and, if that is not conclusive, the
 // index.

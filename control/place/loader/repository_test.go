@@ -225,7 +225,8 @@ var repositoryScenarios = []struct {
 		}
 		p.look(Record{}, nil, "lingers")
 	}},
-	{"an unload that takes too long is unclear, and is waited for the next time", only(engine.MLServer, engine.Triton, engine.TFServing),
+	{
+		"an unload that takes too long is unclear, and is waited for the next time", only(engine.MLServer, engine.Triton, engine.TFServing),
 		func(p *scene) {
 			p.put("stays", repository.Model{Unload: slowly})
 			p.must("stays")
@@ -233,7 +234,8 @@ var repositoryScenarios = []struct {
 			time.Sleep(slowly)
 			p.done("an unload again", p.unloadIn("stays", time.Minute))
 			p.look(Record{}, nil, "stays")
-		}},
+		},
+	},
 	{"a load waits for the end of an unload", only(engine.Triton, engine.TFServing), func(p *scene) { // MLServer answers no sooner
 		p.put("returns", repository.Model{Unload: slowly})
 		p.must("returns")
@@ -432,7 +434,8 @@ func second(_ Loaded, err error) error { return err }
 
 // perform runs all scenarios for each kind, or those whose names begin with a given prefix.
 func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) repositoryEngine, kinds []engine.Kind,
-	in func(t *testing.T, run func(t *testing.T))) {
+	in func(t *testing.T, run func(t *testing.T)),
+) {
 	for _, kind := range kinds {
 		for _, c := range repositoryScenarios {
 			if !slices.Contains(c.of, kind) {
@@ -547,7 +550,7 @@ func (s *simulatedEngine) loads(name string) (n int) {
 // Scrapes of an MLServer read the index only when necessary, and those of a Triton each time. The
 // test fails if the driver reads it at each scrape, misses the outcome of a load or an unload, or
 // never reads it again.
-func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
+func TestIndexIsReadWhenNecessary(t *testing.T) {
 	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSimulatedEngine(t, kind).(*simulatedEngine)
@@ -605,7 +608,7 @@ func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
 
 // Loaded models are queried in rotation: a missing model is noticed before the index is read
 // because of its age.
-func TestEachModelIsAskedForByTurns(t *testing.T) {
+func TestModelsAreQueriedInRotation(t *testing.T) {
 	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSimulatedEngine(t, kind)
@@ -633,7 +636,7 @@ func TestEachModelIsAskedForByTurns(t *testing.T) {
 }
 
 // A Triton that does not allow loads is reported as such, with advice. Its models are listed.
-func TestATritonWithoutExplicitControl(t *testing.T) {
+func TestTritonWithoutExplicitControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulatedEngine{t: t, kind: engine.Triton, models: map[string]repository.Model{"m": {}}, fixed: true}
 		s.start()
@@ -715,8 +718,10 @@ func TestOutcomesAtRepositories(t *testing.T) {
 		},
 		{
 			"a load that failed and left a version", engine.Triton,
-			map[string]string{ready: "400 ", index: `200 [{"name":"m","version":"1"},{"name":"m","version":"2","state":"UNLOADING"}]`,
-				load: failed, unload: "200 "},
+			map[string]string{
+				ready: "400 ", index: `200 [{"name":"m","version":"1"},{"name":"m","version":"2","state":"UNLOADING"}]`,
+				load: failed, unload: "200 ",
+			},
 			"unclear: the engine is still unloading the model: context deadline exceeded",
 			"unclear: the engine is still unloading the model: context deadline exceeded",
 		},
@@ -729,8 +734,10 @@ func TestOutcomesAtRepositories(t *testing.T) {
 		},
 		{
 			"one that failed and left nothing", engine.Triton,
-			map[string]string{ready: "400 ", index: `200 [{"name":"m","version":"1","state":"UNAVAILABLE","reason":"no"}]`, load: failed,
-				unload: "200 "},
+			map[string]string{
+				ready: "400 ", index: `200 [{"name":"m","version":"1","state":"UNAVAILABLE","reason":"no"}]`, load: failed,
+				unload: "200 ",
+			},
 			"refused: 400: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: no;\n", "",
 		},
 		{
@@ -788,13 +795,16 @@ func TestOutcomesAtRepositories(t *testing.T) {
 
 // An engine without an index gives no list and cannot load models. If the index fails, so does the
 // scrape.
-func TestALookAtAnEngineWithoutAnIndex(t *testing.T) {
+func TestScrapeWithoutAnIndex(t *testing.T) {
 	for _, c := range []struct {
 		index string
 		seen  bool
 		want  string // the error of a scrape
 	}{
-		{"404 nothing", true, ""}, {"405 ", true, ""}, {"501 ", true, ""}, {"500 broken", false, "unclear: 500: broken"},
+		{"404 nothing", true, ""},
+		{"405 ", true, ""},
+		{"501 ", true, ""},
+		{"500 broken", false, "unclear: 500: broken"},
 		{`401 {"error":"no"}`, false, "refused: 401: no: " + engineclient.WantsToken},
 	} {
 		synctest.Test(t, func(t *testing.T) {

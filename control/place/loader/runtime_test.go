@@ -31,9 +31,9 @@ const testTimeout = 30 * time.Second
 
 var serveAt = flag.String("serve-runtime", "", "for a test that starts itself: be a model runtime at this socket")
 
-// TestARuntimeOfItsOwn is not a test: it runs a model runtime in a process of its own, for tests
+// TestRuntimeProcess is not a test: it runs a model runtime in a process of its own, for tests
 // that kill it.
-func TestARuntimeOfItsOwn(t *testing.T) {
+func TestRuntimeProcess(t *testing.T) {
 	if *serveAt == "" {
 		t.Skip("another test starts it")
 	}
@@ -94,7 +94,7 @@ func look(t *testing.T, l *Loader, r Record) (ScrapeResult, Record) {
 
 // Over a real socket and real TCP, one Loader follows another: the record counts within one
 // incarnation, and if incarnations cannot be told apart.
-func TestARuntimeIsMadeReadyOnceALife(t *testing.T) {
+func TestRuntimeIsMadeReadyOncePerIncarnation(t *testing.T) {
 	for _, c := range []struct {
 		network, address string
 		told             bool // whether the incarnation is known
@@ -140,7 +140,7 @@ func TestARuntimeIsMadeReadyOnceALife(t *testing.T) {
 }
 
 // A container id identifies an incarnation.
-func TestAnotherContainerIsAnotherLife(t *testing.T) {
+func TestContainerIdentifiesAnIncarnation(t *testing.T) {
 	served, management := serveRuntime(t, "tcp", "127.0.0.1:0")
 	_, record := look(t, openRuntimeFor(t, management, "containerd://1"), Record{})
 	if seen, _ := look(t, openRuntimeFor(t, management, "containerd://1"), record); seen.Purged {
@@ -153,12 +153,12 @@ func TestAnotherContainerIsAnotherLife(t *testing.T) {
 }
 
 // A runtime that is killed and restarted at the same socket is another process.
-func TestAnotherProcessAtASocketIsAnotherLife(t *testing.T) {
+func TestProcessIdentifiesAnIncarnation(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "runtime.sock")
 	l := openRuntimeFor(t, "unix:"+socket, "")
 	var record Record
 	for life := range 2 {
-		process := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestARuntimeOfItsOwn$", "-serve-runtime="+socket)
+		process := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRuntimeProcess$", "-serve-runtime="+socket)
 		out, err := process.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -188,7 +188,7 @@ func TestAnotherProcessAtASocketIsAnotherLife(t *testing.T) {
 	}
 }
 
-func TestAModelRuntimeNeedsAnAddress(t *testing.T) {
+func TestModelRuntimeNeedsAnAddress(t *testing.T) {
 	if _, err := Open(Endpoint{Address: "127.0.0.1:1", Kind: engine.ModelRuntime}, engineclient.Access{}, nil); err == nil ||
 		!strings.Contains(err.Error(), "spec.management") {
 		t.Errorf("%v", err)
@@ -212,7 +212,7 @@ func (c *counting) PredictModelSize(ctx context.Context, q *mmesh.PredictModelSi
 	return c.Runtime.PredictModelSize(ctx, q)
 }
 
-func TestPredictionsAreQuickOrNone(t *testing.T) {
+func TestSlowPredictionsAreDropped(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		unpredicting bool
@@ -310,7 +310,7 @@ func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
 
 // When a runtime without an incarnation ends, the next dial is refused at once. It is then made
 // ready before it gets any load.
-func TestARuntimeThatRefusedADialIsMadeReadyBeforeItLoads(t *testing.T) {
+func TestRuntimeIsMadeReadyAfterARefusedDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{}
 		begin := func() (*runtime.Runtime, func()) {
@@ -357,7 +357,7 @@ func TestARuntimeThatRefusedADialIsMadeReadyBeforeItLoads(t *testing.T) {
 
 // A connection may break although the runtime lives. Its models still count, with Doubtful, until
 // one is found missing.
-func TestARuntimeWhoseConnectionBrokeIsDoubtful(t *testing.T) {
+func TestRuntimeIsDoubtfulAfterABrokenConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{}
 		served, server := runtime.New(runtime.Config{Capacity: 100, DefaultSize: 10, LoadingThreads: 1}), grpc.NewServer()

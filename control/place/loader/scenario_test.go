@@ -248,8 +248,10 @@ func (s *scenario) startEngine() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var over sync.WaitGroup
 	if s.kind == engine.ModelRuntime {
-		c := runtime.Config{Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 2, LoadTimeout: time.Minute,
-			Events: llm.NewEvents(s, "")}
+		c := runtime.Config{
+			Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 2, LoadTimeout: time.Minute,
+			Events: llm.NewEvents(s, ""),
+		}
 		if text := s.options["startup"]; text != "" {
 			c.Startup = s.duration(text)
 		}

@@ -59,8 +59,10 @@ type tfServing struct {
 }
 
 func openTFServing(e Endpoint, a engineclient.Access) (*tfServing, error) {
-	d := &tfServing{Endpoint: e, changing: make(chan struct{}, 1), list: make(map[string]string), unsure: make(map[string]bool),
-		had: make(loadedModels)}
+	d := &tfServing{
+		Endpoint: e, changing: make(chan struct{}, 1), list: make(map[string]string), unsure: make(map[string]bool),
+		had: make(loadedModels),
+	}
 	at := cmp.Or(e.GRPC, e.Address)
 	own, err := a.Config(e.Host, at)
 	if err != nil {

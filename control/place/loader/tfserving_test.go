@@ -218,7 +218,7 @@ func (p *scene) anew(recalled ...Model) {
 	p.loader = l
 }
 
-func TestTheListOfTFServing(t *testing.T) {
+func TestTFServingList(t *testing.T) {
 	for _, c := range listScenarios {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -237,7 +237,7 @@ func TestTheListOfTFServing(t *testing.T) {
 }
 
 // The test fails if a state is misread, or if a reason is lost.
-func TestHowFarAModelIsAtTFServing(t *testing.T) {
+func TestTFServingStages(t *testing.T) {
 	version := func(n int64, s tensorflow.ModelVersionStatus_State, words string) *tensorflow.ModelVersionStatus {
 		return &tensorflow.ModelVersionStatus{Version: n, State: s, Status: &tensorflow.StatusProto{ErrorMessage: words}}
 	}
@@ -258,14 +258,25 @@ func TestHowFarAModelIsAtTFServing(t *testing.T) {
 		{"failed", []*tensorflow.ModelVersionStatus{version(1, end, "no weights")}, engine.StoredModel{Reason: "no weights"}},
 		{"a state of a version to come", []*tensorflow.ModelVersionStatus{version(1, 35, "")}, engine.StoredModel{Stage: engine.Coming}},
 		{"no state", []*tensorflow.ModelVersionStatus{version(1, 0, "")}, engine.StoredModel{Stage: engine.Coming}},
-		{"the next version loads", []*tensorflow.ModelVersionStatus{version(2, loading, ""), version(1, available, "")},
-			engine.StoredModel{Stage: engine.Serving}},
-		{"the next version loads, told last", []*tensorflow.ModelVersionStatus{version(1, available, ""), version(2, loading, "")},
-			engine.StoredModel{Stage: engine.Serving}},
-		{"the next version failed", []*tensorflow.ModelVersionStatus{version(3, end, "new"), version(2, end, "old"),
-			version(1, available, "")}, engine.StoredModel{Stage: engine.Serving, Reason: "new"}},
-		{"the version before is gone", []*tensorflow.ModelVersionStatus{version(1, end, ""), version(2, loading, "")},
-			engine.StoredModel{Stage: engine.Coming}},
+		{
+			"the next version loads",
+			[]*tensorflow.ModelVersionStatus{version(2, loading, ""), version(1, available, "")},
+			engine.StoredModel{Stage: engine.Serving},
+		},
+		{
+			"the next version loads, told last",
+			[]*tensorflow.ModelVersionStatus{version(1, available, ""), version(2, loading, "")},
+			engine.StoredModel{Stage: engine.Serving},
+		},
+		{"the next version failed", []*tensorflow.ModelVersionStatus{
+			version(3, end, "new"), version(2, end, "old"),
+			version(1, available, ""),
+		}, engine.StoredModel{Stage: engine.Serving, Reason: "new"}},
+		{
+			"the version before is gone",
+			[]*tensorflow.ModelVersionStatus{version(1, end, ""), version(2, loading, "")},
+			engine.StoredModel{Stage: engine.Coming},
+		},
 	} {
 		c.want.Name = "m"
 		if diff := cmp.Diff(c.want, stageOf("m", c.versions)); diff != "" {
@@ -276,7 +287,7 @@ func TestHowFarAModelIsAtTFServing(t *testing.T) {
 
 // A scrape that began before a call and ends after it must not override the call: a model that was
 // unloaded meanwhile is not there, and one that is being changed stays on the list.
-func TestALookAtTFServingInTheMidstOfACall(t *testing.T) {
+func TestTFServingScrapeDuringACall(t *testing.T) {
 	for _, changing := range []bool{false, true} {
 		d := &tfServing{looked: true, changing: make(chan struct{}, 1), list: map[string]string{"kept": "/kept"}, had: loadedModels{}}
 		if d.ends = 1; changing {

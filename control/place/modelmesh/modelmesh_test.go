@@ -104,8 +104,10 @@ func (p *placer) Await(ctx context.Context, key decide.Key, done func(decide.Sta
 func at(minutes int) time.Time { return time.Date(2026, 1, 2, 3, minutes, 0, 0, time.UTC) }
 
 func copyAt(endpoint string, state decide.CopyState, minutes int) decide.Copy {
-	return decide.Copy{CopyKey: decide.CopyKey{ModelKey: decide.Key{Pool: pool, ID: "m"}, Endpoint: endpoint}, State: state,
-		Since: at(minutes)}
+	return decide.Copy{
+		CopyKey: decide.CopyKey{ModelKey: decide.Key{Pool: pool, ID: "m"}, Endpoint: endpoint}, State: state,
+		Since: at(minutes),
+	}
 }
 
 func failure(endpoint, words string, minutes int) decide.Failure {
@@ -144,13 +146,17 @@ func TestStatuses(t *testing.T) {
 		},
 		"NOT_LOADED 'it is larger than any endpoint'": {Why: decide.TooLarge},
 		// The load is retried for queued requests.
-		"LOADING e1=LOADING_FAILED@1": {Queued: 1, Retrying: true,
-			Failures: []decide.Failure{{Endpoint: "e1", At: failure("e1", "", 1).At, Message: "busy", Why: decide.LoadRetried}}},
+		"LOADING e1=LOADING_FAILED@1": {
+			Queued: 1, Retrying: true,
+			Failures: []decide.Failure{{Endpoint: "e1", At: failure("e1", "", 1).At, Message: "busy", Why: decide.LoadRetried}},
+		},
 		// The failure has expired, and the next load has not begun.
 		"LOADING": {Asked: true, Retrying: true},
 		// No request is queued, and the load has failed too often.
-		"LOADING_FAILED e1=LOADING_FAILED@1 'busy'": {Asked: true, Retrying: true, Exhausted: true,
-			Failures: []decide.Failure{failure("e1", "busy", 1)}},
+		"LOADING_FAILED e1=LOADING_FAILED@1 'busy'": {
+			Asked: true, Retrying: true, Exhausted: true,
+			Failures: []decide.Failure{failure("e1", "busy", 1)},
+		},
 	} {
 		p := newPlacer()
 		p.set(st)
@@ -200,30 +206,52 @@ func TestErrors(t *testing.T) {
 		words  string
 	}{
 		"register without an id": {call: register("", info), code: codes.InvalidArgument, words: "modelId must not be empty"},
-		"register without info": {call: register("m", nil), code: codes.InvalidArgument,
-			words: "modelInfo must be there, with a type"},
-		"register without a type": {call: register("m", &mmesh.ModelInfo{Path: "p"}), code: codes.InvalidArgument,
-			words: "with a type"},
-		"register a path": {call: register("../m", info), code: codes.InvalidArgument,
-			words: `no model can have the id "../m": it is a path`},
-		"register a long path": {call: register("m", &mmesh.ModelInfo{Type: "lora", Path: strings.Repeat("p", 4097)}),
-			code: codes.InvalidArgument, words: "modelInfo.path: Too long"},
-		"register a long key": {call: register("m", &mmesh.ModelInfo{Type: "lora", Key: strings.Repeat("k", 65537)}),
-			code: codes.InvalidArgument, words: "modelInfo.key: Too long"},
-		"register a long type": {call: register("m", &mmesh.ModelInfo{Type: strings.Repeat("t", 513)}), code: codes.InvalidArgument,
-			words: "modelInfo.type: Too long"},
-		"register another of the id": {placer: &placer{register: decide.ErrExists}, call: register("m", info), code: codes.AlreadyExists,
-			words: "Model already exists with different attribute values"},
-		"register on a full disk": {placer: &placer{register: errors.New("no space")}, call: register("m", info), code: codes.Internal,
-			words: "no space"},
-		"register without a pool": {placer: &placer{pool: errors.New("say --mesh-pool")}, call: register("m", info),
-			code: codes.FailedPrecondition, words: "--mesh-pool"},
+		"register without info": {
+			call: register("m", nil), code: codes.InvalidArgument,
+			words: "modelInfo must be there, with a type",
+		},
+		"register without a type": {
+			call: register("m", &mmesh.ModelInfo{Path: "p"}), code: codes.InvalidArgument,
+			words: "with a type",
+		},
+		"register a path": {
+			call: register("../m", info), code: codes.InvalidArgument,
+			words: `no model can have the id "../m": it is a path`,
+		},
+		"register a long path": {
+			call: register("m", &mmesh.ModelInfo{Type: "lora", Path: strings.Repeat("p", 4097)}),
+			code: codes.InvalidArgument, words: "modelInfo.path: Too long",
+		},
+		"register a long key": {
+			call: register("m", &mmesh.ModelInfo{Type: "lora", Key: strings.Repeat("k", 65537)}),
+			code: codes.InvalidArgument, words: "modelInfo.key: Too long",
+		},
+		"register a long type": {
+			call: register("m", &mmesh.ModelInfo{Type: strings.Repeat("t", 513)}), code: codes.InvalidArgument,
+			words: "modelInfo.type: Too long",
+		},
+		"register another of the id": {
+			placer: &placer{register: decide.ErrExists}, call: register("m", info), code: codes.AlreadyExists,
+			words: "Model already exists with different attribute values",
+		},
+		"register on a full disk": {
+			placer: &placer{register: errors.New("no space")}, call: register("m", info), code: codes.Internal,
+			words: "no space",
+		},
+		"register without a pool": {
+			placer: &placer{pool: errors.New("say --mesh-pool")}, call: register("m", info),
+			code: codes.FailedPrecondition, words: "--mesh-pool",
+		},
 		"unregister without an id":   {call: unregister(""), code: codes.InvalidArgument, words: "modelId"},
 		"unregister what is unknown": {call: unregister("m")},
-		"unregister what objects say": {placer: &placer{register: decide.ErrDeclared}, call: unregister("m"),
-			code: codes.FailedPrecondition, words: "delete that"},
-		"unregister on a full disk": {placer: &placer{register: errors.New("no space")}, call: unregister("m"), code: codes.Internal,
-			words: "no space"},
+		"unregister what objects say": {
+			placer: &placer{register: decide.ErrDeclared}, call: unregister("m"),
+			code: codes.FailedPrecondition, words: "delete that",
+		},
+		"unregister on a full disk": {
+			placer: &placer{register: errors.New("no space")}, call: unregister("m"), code: codes.Internal,
+			words: "no space",
+		},
 		"status without an id": {call: func(s *modelmesh.Server) error {
 			_, err := s.GetModelStatus(t.Context(), &mmesh.GetStatusRequest{})
 			return err
@@ -236,32 +264,56 @@ func TestErrors(t *testing.T) {
 			_, err := s.EnsureLoaded(t.Context(), &mmesh.EnsureLoadedRequest{ModelId: "m"})
 			return err
 		}, code: codes.NotFound, words: "model not found"},
-		"unregister what VModels name": {placer: &placer{register: fmt.Errorf("%w: v", decide.ErrReferred)}, call: unregister("m"),
-			code: codes.FailedPrecondition, words: "VModels name the model: move or delete them first: v"},
-		"set a VModel without an id": {call: set(&mmesh.SetVModelRequest{TargetModelId: "m"}), code: codes.InvalidArgument,
-			words: "vModelId must not be empty"},
-		"set a VModel without a target": {call: set(&mmesh.SetVModelRequest{VModelId: "v"}), code: codes.InvalidArgument,
-			words: "targetModelId must not be empty"},
-		"set a VModel to no type": {call: set(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m",
-			ModelInfo: &mmesh.ModelInfo{}}), code: codes.InvalidArgument, words: "with a type"},
-		"set a VModel to another model": {placer: &placer{register: decide.ErrExists}, call: set(v), code: codes.AlreadyExists,
-			words: "Model already exists with different attribute values"},
-		"set a VModel of somebody else": {placer: &placer{register: &decide.OwnedError{Owner: "o"}}, call: set(v),
-			code: codes.AlreadyExists, words: `vmodel v already exists with different owner "o"`},
-		"move a VModel that is not": {placer: &placer{register: decide.ErrNoVModel}, call: set(v), code: codes.NotFound,
-			words: "vmodel not found"},
-		"set a VModel to no model": {placer: &placer{register: decide.ErrNoModel}, call: set(v), code: codes.NotFound,
-			words: "model not found"},
-		"move a VModel that moved": {placer: &placer{register: decide.ErrUnexpected}, call: set(v), code: codes.FailedPrecondition,
-			words: "another target"},
+		"unregister what VModels name": {
+			placer: &placer{register: fmt.Errorf("%w: v", decide.ErrReferred)}, call: unregister("m"),
+			code: codes.FailedPrecondition, words: "VModels name the model: move or delete them first: v",
+		},
+		"set a VModel without an id": {
+			call: set(&mmesh.SetVModelRequest{TargetModelId: "m"}), code: codes.InvalidArgument,
+			words: "vModelId must not be empty",
+		},
+		"set a VModel without a target": {
+			call: set(&mmesh.SetVModelRequest{VModelId: "v"}), code: codes.InvalidArgument,
+			words: "targetModelId must not be empty",
+		},
+		"set a VModel to no type": {call: set(&mmesh.SetVModelRequest{
+			VModelId: "v", TargetModelId: "m",
+			ModelInfo: &mmesh.ModelInfo{},
+		}), code: codes.InvalidArgument, words: "with a type"},
+		"set a VModel to another model": {
+			placer: &placer{register: decide.ErrExists}, call: set(v), code: codes.AlreadyExists,
+			words: "Model already exists with different attribute values",
+		},
+		"set a VModel of somebody else": {
+			placer: &placer{register: &decide.OwnedError{Owner: "o"}}, call: set(v),
+			code: codes.AlreadyExists, words: `vmodel v already exists with different owner "o"`,
+		},
+		"move a VModel that is not": {
+			placer: &placer{register: decide.ErrNoVModel}, call: set(v), code: codes.NotFound,
+			words: "vmodel not found",
+		},
+		"set a VModel to no model": {
+			placer: &placer{register: decide.ErrNoModel}, call: set(v), code: codes.NotFound,
+			words: "model not found",
+		},
+		"move a VModel that moved": {
+			placer: &placer{register: decide.ErrUnexpected}, call: set(v), code: codes.FailedPrecondition,
+			words: "another target",
+		},
 		"move a VModel that objects say": {placer: &placer{register: decide.ErrDeclared}, call: set(v), code: codes.FailedPrecondition},
-		"set a VModel on a full disk": {placer: &placer{register: errors.New("no space")}, call: set(v), code: codes.Internal,
-			words: "no space"},
+		"set a VModel on a full disk": {
+			placer: &placer{register: errors.New("no space")}, call: set(v), code: codes.Internal,
+			words: "no space",
+		},
 		"delete a VModel without an id": {call: remove(""), code: codes.InvalidArgument, words: "vModelId"},
-		"delete a VModel that objects say": {placer: &placer{register: decide.ErrDeclared}, call: remove("v"),
-			code: codes.FailedPrecondition},
-		"delete a VModel on a full disk": {placer: &placer{register: errors.New("no space")}, call: remove("v"), code: codes.Internal,
-			words: "no space"},
+		"delete a VModel that objects say": {
+			placer: &placer{register: decide.ErrDeclared}, call: remove("v"),
+			code: codes.FailedPrecondition,
+		},
+		"delete a VModel on a full disk": {
+			placer: &placer{register: errors.New("no space")}, call: remove("v"), code: codes.Internal,
+			words: "no space",
+		},
 		"status of a VModel without an id": {call: func(s *modelmesh.Server) error {
 			_, err := s.GetVModelStatus(t.Context(), &mmesh.GetVModelStatusRequest{})
 			return err
@@ -279,7 +331,7 @@ func TestErrors(t *testing.T) {
 }
 
 // A registered model is a Model with a valid object name, although ids are any UTF-8.
-func TestWhatIsRegistered(t *testing.T) {
+func TestRegisteredModelIsAnObject(t *testing.T) {
 	names := make(map[string]string)
 	for _, id := range []string{"m", "模型/v1", "模型/v2", strings.Repeat("é", 256)} {
 		p := newPlacer()
@@ -341,7 +393,7 @@ func TestWhenAModelCountsAsUsed(t *testing.T) {
 }
 
 // With sync a call answers when the load has ended; without it at once.
-func TestASyncCallWaitsForTheEnd(t *testing.T) {
+func TestSyncCallWaitsForTheLoad(t *testing.T) {
 	loading := decide.Status{Copies: []decide.Copy{copyAt("e1", decide.Loading, 1)}, Asked: true}
 	for want, end := range map[string]decide.Status{
 		"LOADED e1=LOADED@2":                          {Copies: []decide.Copy{copyAt("e1", decide.Loaded, 2)}},
@@ -376,7 +428,7 @@ func TestASyncCallWaitsForTheEnd(t *testing.T) {
 	}
 }
 
-func TestTheCallersDeadlineEndsTheWaitAlone(t *testing.T) {
+func TestDeadlineEndsOnlyTheWait(t *testing.T) {
 	p := newPlacer()
 	p.set(decide.Status{Copies: []decide.Copy{copyAt("e1", decide.Loading, 1)}})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -413,8 +465,10 @@ func TestStatusesOfVModels(t *testing.T) {
 		{vmodel("a", "a", ""), loaded, mmesh.VModelStatusInfo_DEFINED, "NOT_FOUND"},
 		{vmodel("a", "b", ""), loaded, mmesh.VModelStatusInfo_TRANSITIONING, "LOADED e1=LOADED@1"},
 		{vmodel("a", "b", ""), failed, mmesh.VModelStatusInfo_TRANSITIONING, "LOADING e1=LOADING_FAILED@1 'disk'"},
-		{vmodel("a", "b", decide.LoadFailed), failed, mmesh.VModelStatusInfo_TRANSITION_FAILED,
-			"LOADING_FAILED e1=LOADING_FAILED@1 'disk'"},
+		{
+			vmodel("a", "b", decide.LoadFailed), failed, mmesh.VModelStatusInfo_TRANSITION_FAILED,
+			"LOADING_FAILED e1=LOADING_FAILED@1 'disk'",
+		},
 	} {
 		p := newPlacer()
 		p.set(c.models)

@@ -37,7 +37,7 @@ func (x *extproc) expectBacklogs(when string, want ...*placement.Backlog) {
 
 // Each extproc gets the sum of the backlogs of all others, whose prompts wait for each other, and
 // nothing of its own. An extproc's backlog ends with its connection.
-func TestExtprocsAreToldWhatOthersHaveAtEndpoints(t *testing.T) {
+func TestBacklogsOfOthersAreSent(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x, y, z := w.connect("x"), w.connect("y"), w.connect("z")
@@ -64,7 +64,7 @@ func TestExtprocsAreToldWhatOthersHaveAtEndpoints(t *testing.T) {
 
 // However often backlogs change, they are sent at most every 20 ms, and always the latest; nothing
 // is sent if nothing changes.
-func TestWhatOthersHaveIsToldEvery20Milliseconds(t *testing.T) {
+func TestBacklogsAreSentEvery20Milliseconds(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x, y := w.connect("x"), w.connect("y")
@@ -93,7 +93,7 @@ func TestWhatOthersHaveIsToldEvery20Milliseconds(t *testing.T) {
 
 // Nothing is sent because prompts are computed as time passes, or about a change that was undone
 // before it was sent.
-func TestTimeIsNoNews(t *testing.T) {
+func TestPassingTimeIsNotSent(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x, y := w.connect("x"), w.connect("y")

@@ -33,7 +33,7 @@ func (w *world) drained(when string, want ...string) {
 
 // A copy is drained when each extproc has acknowledged the Update that reported the drain, and has
 // no request in flight there.
-func TestACopyIsDrainedWhenAllHaveSaidSo(t *testing.T) {
+func TestCopyIsDrainedWhenAllAcknowledge(t *testing.T) {
 	started(t, func(w *world) {
 		x, y := w.connect("x"), w.connect("y")
 		x.acknowledge(map[string]uint32{"a": 2})
@@ -59,7 +59,7 @@ func TestACopyIsDrainedWhenAllHaveSaidSo(t *testing.T) {
 
 // An extproc without requests in flight there is not enough: before it acknowledges the Update, it
 // may have sent some.
-func TestNoRequestsBeforeTheUpdateIsInForceSayNothing(t *testing.T) {
+func TestDrainNeedsAnAcknowledgement(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
 		x.acknowledge(map[string]uint32{"a": 1})
@@ -74,7 +74,7 @@ func TestNoRequestsBeforeTheUpdateIsInForceSayNothing(t *testing.T) {
 	})
 }
 
-func TestWhoComesDuringADrainIsWaitedFor(t *testing.T) {
+func TestDrainWaitsForNewExtprocs(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
 		w.Publish(copies(decide.Draining, "a"))
@@ -92,7 +92,7 @@ func TestWhoComesDuringADrainIsWaitedFor(t *testing.T) {
 
 // An extproc whose stream breaks may still send requests by its last state: the drain waits until
 // it has reconnected and acknowledged, or until a time limit.
-func TestWhoseStreamBreaksIsWaitedForAWhile(t *testing.T) {
+func TestDrainWaitsForADisconnectedExtproc(t *testing.T) {
 	started(t, func(w *world) {
 		x, y := w.connect("x"), w.connect("y")
 		w.Publish(copies(decide.Draining, "a"))
@@ -115,7 +115,7 @@ func TestWhoseStreamBreaksIsWaitedForAWhile(t *testing.T) {
 }
 
 // The same holds if the stream broke before the drain began.
-func TestWhoHasJustLeftIsWaitedFor(t *testing.T) {
+func TestDrainWaitsForAnExtprocThatJustDisconnected(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
 		x.leave()
@@ -128,7 +128,7 @@ func TestWhoHasJustLeftIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestWhereNobodyFollowsACopyIsDrainedAtOnce(t *testing.T) {
+func TestDrainWithoutExtprocsEndsAtOnce(t *testing.T) {
 	started(t, func(w *world) {
 		w.Publish(copies(decide.Draining, "a"))
 		w.drained("at once", "a")
@@ -136,7 +136,7 @@ func TestWhereNobodyFollowsACopyIsDrainedAtOnce(t *testing.T) {
 }
 
 // After a start, drains wait until the extprocs of an earlier process have had time to reconnect.
-func TestAtTheStartThoseAreWaitedForWhoMayComeBack(t *testing.T) {
+func TestDrainWaitsForReconnectionsAfterAStart(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Draining, "a"))
 		w.after(time.Second)
@@ -152,7 +152,7 @@ func TestAtTheStartThoseAreWaitedForWhoMayComeBack(t *testing.T) {
 
 // A copy that this process has loaded drains without waiting for extprocs of an earlier process:
 // they cannot know it.
-func TestAtTheStartACopyOfItsOwnIsDrainedAtOnce(t *testing.T) {
+func TestOwnCopyDrainsAtOnceAfterAStart(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loading, "a"))
 		w.Publish(copies(decide.Loaded, "b")) // another process has loaded it
@@ -170,10 +170,12 @@ func TestAtTheStartACopyOfItsOwnIsDrainedAtOnce(t *testing.T) {
 
 // An earlier process began to load a copy, and may have published it as loaded before it recorded
 // that.
-func TestAtTheStartACopyOnRecordAsLoadingIsDrainedLater(t *testing.T) {
+func TestRecordedLoadDrainsLaterAfterAStart(t *testing.T) {
 	inMemory(t, func(w *world) {
-		w.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf("a", "e1"): {State: decide.Queued,
-			Earlier: true}}})
+		w.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf("a", "e1"): {
+			State:   decide.Queued,
+			Earlier: true,
+		}}})
 		w.Publish(copies(decide.Loaded, "a")) // the engine lists it
 		x := w.connect("x")
 		x.acknowledge(nil)
@@ -188,7 +190,7 @@ func TestAtTheStartACopyOnRecordAsLoadingIsDrainedLater(t *testing.T) {
 
 // If a drain ends by its limit or with the engine, late acknowledgements are ignored, and a copy
 // that is loaded again can drain again.
-func TestADrainThatEndedOtherwiseIsForgotten(t *testing.T) {
+func TestEndedDrainIsForgotten(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
 		x.acknowledge(map[string]uint32{"a": 1})

@@ -51,7 +51,7 @@ func limited(id string, limit int) decide.Change {
 }
 
 // Limits are sent with copies, and again only if they change.
-func TestLimitsAreToldWithCopies(t *testing.T) {
+func TestLimitsAreSentWithCopies(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(limited("a", 3))
 		w.Ready()
@@ -105,7 +105,7 @@ func TestExtprocsShareLimits(t *testing.T) {
 
 // After a start, limits are divided by the earlier number of extprocs, as reconnected ones report
 // it, until the others have had time to reconnect.
-func TestAtTheStartLimitsAreSharedAsBefore(t *testing.T) {
+func TestLimitsAreSharedAsBeforeAfterAStart(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		a := w.connect("a")
@@ -124,7 +124,7 @@ func TestAtTheStartLimitsAreSharedAsBefore(t *testing.T) {
 }
 
 // A reported number of sharing processes is limited.
-func TestThereWereNotAnyNumber(t *testing.T) {
+func TestReportedSharingIsLimited(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		w.shares("a", 1<<32-1).expectPart("four billion", "0 of 65536")

@@ -24,7 +24,7 @@ func methods(heard []*placement.Update) map[string]engine.Methods {
 
 // An extproc that joins receives the gRPC methods of each runtime. Every extproc receives each
 // change once, and an empty set for a removed runtime.
-func TestMethodsOfRuntimesAreToldToWhoJoinsAndWhenTheyChange(t *testing.T) {
+func TestRuntimeMethodsAreSent(t *testing.T) {
 	started(t, func(w *world) {
 		const one, two = "10.0.0.1:80", "10.0.0.2:80"
 		w.SetMethods(one, "a.S/One 1")

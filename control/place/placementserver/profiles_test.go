@@ -12,8 +12,10 @@ import (
 
 // aLesson is a profile of an accelerator of the pool, learned from a number of rows.
 func aLesson(class string, rows uint64) *placement.Lesson {
-	return &placement.Lesson{Pool: pool.String(), Class: class, Prior: 7, Rows: rows, Matrix: make([]float64, 10),
-		Right: make([]float64, 4)}
+	return &placement.Lesson{
+		Pool: pool.String(), Class: class, Prior: 7, Rows: rows, Matrix: make([]float64, 10),
+		Right: make([]float64, 4),
+	}
 }
 
 // teaches reports learned profiles.
@@ -43,7 +45,7 @@ func (x *extproc) expectLessons(when, want string) {
 
 // A new extproc receives each learned profile once, even if the extproc that learned it has left.
 // Of several, it receives the one with the most weighted evidence.
-func TestWhoBeginsIsTaught(t *testing.T) {
+func TestNewExtprocGetsLearnedProfiles(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x := w.connect("x")
@@ -69,7 +71,7 @@ func TestWhoBeginsIsTaught(t *testing.T) {
 
 // An extproc that connected before a profile existed receives it once it exists, unless its own has
 // as much evidence.
-func TestWhoCameFirstIsTaught(t *testing.T) {
+func TestEarlierExtprocGetsLaterProfiles(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x, y, z := w.connect("x"), w.connect("y"), w.connect("z")
@@ -82,7 +84,7 @@ func TestWhoCameFirstIsTaught(t *testing.T) {
 
 // Profiles that were learned from different initial ones are kept side by side. A profile that is
 // larger than what extproc sends is not kept.
-func TestWhichLessonsAreKept(t *testing.T) {
+func TestLimitsOfLearnedProfiles(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x := w.connect("x")

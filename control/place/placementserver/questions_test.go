@@ -9,7 +9,7 @@ import (
 
 // The answer to a question is sent once, after everything that was published before the question,
 // however many Updates that takes.
-func TestAnAnswerComesAfterWhatWasPublished(t *testing.T) {
+func TestAnswerFollowsEarlierChanges(t *testing.T) {
 	inMemory(t, func(w *world) {
 		x := w.connectWith(&placement.Report{Process: "x", Question: 1})
 		answered := func() (answers []uint64, models int) {

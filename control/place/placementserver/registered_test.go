@@ -9,7 +9,7 @@ import (
 )
 
 // A registration waits until every connected extproc has acknowledged it, but at most for a second.
-func TestARegistrationWaitsForExtprocs(t *testing.T) {
+func TestRegistrationWaitsForExtprocs(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x, y := w.connect("x"), w.connect("y")

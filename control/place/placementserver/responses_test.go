@@ -13,8 +13,10 @@ import (
 // recordResponses reports stored responses.
 func (x *extproc) recordResponses(endpoint string, ids ...string) {
 	x.t.Helper()
-	if err := x.stream.Send(&placement.Report{Responses: []*placement.Responses{{Pool: "ns/pool", Endpoint: endpoint,
-		Ids: ids}}}); err != nil {
+	if err := x.stream.Send(&placement.Report{Responses: []*placement.Responses{{
+		Pool: "ns/pool", Endpoint: endpoint,
+		Ids: ids,
+	}}}); err != nil {
 		x.t.Fatal(err)
 	}
 	synctest.Wait()
@@ -37,7 +39,7 @@ func (x *extproc) responses() (all []string) {
 
 // The endpoint of a stored response is sent once to all other extprocs, and to those that join
 // later, even if the extproc that reported it has left.
-func TestWhoMadeAResponseIsToldToOthers(t *testing.T) {
+func TestStoredResponsesAreSent(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x, y := w.connect("x"), w.connect("y")

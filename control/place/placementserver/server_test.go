@@ -19,7 +19,7 @@ import (
 
 // A stream begins with the complete state, in Updates of limited size, the last of which is marked.
 // None is marked before the first scrapes have ended.
-func TestAStreamBeginsWithAllThatThereIs(t *testing.T) {
+func TestStreamBeginsWithTheCompleteState(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, numbered(5000)...))
 		w.Publish(decide.Change{
@@ -61,7 +61,7 @@ func TestAStreamBeginsWithAllThatThereIs(t *testing.T) {
 
 // A first Update that is just full is not marked complete if there is more; the next one is if
 // there is no more.
-func TestTheLastOfAllIsCompleteHoweverFullItIs(t *testing.T) {
+func TestLastUpdateIsMarkedComplete(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, numbered(2000)...))
 		w.Ready()
@@ -77,7 +77,7 @@ func TestTheLastOfAllIsCompleteHoweverFullItIs(t *testing.T) {
 	})
 }
 
-func TestOnlyWhatChangesIsSaid(t *testing.T) {
+func TestOnlyChangesAreSent(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, "a", "b"))
 		w.Ready()
@@ -123,7 +123,7 @@ func TestOnlyWhatChangesIsSaid(t *testing.T) {
 }
 
 // The beginning of a new stream includes what changed between streams. Its versions start again.
-func TestWhoComesBackIsToldEverythingAgain(t *testing.T) {
+func TestReconnectedExtprocGetsTheCompleteState(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, "a", "b"))
 		w.Ready()
@@ -138,7 +138,7 @@ func TestWhoComesBackIsToldEverythingAgain(t *testing.T) {
 	})
 }
 
-func TestASlowReaderCostsNobodyElse(t *testing.T) {
+func TestSlowReaderDelaysNoOther(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		slow := w.connectWithoutReading("slow")
@@ -170,7 +170,7 @@ func TestASlowReaderCostsNobodyElse(t *testing.T) {
 	})
 }
 
-func TestExtprocsAreToldOfEachOthersRequests(t *testing.T) {
+func TestRequestsInFlightOfOthersAreSent(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x, y, z := w.connect("x"), w.connect("y"), w.connect("z")
@@ -200,11 +200,13 @@ func TestExtprocsAreToldOfEachOthersRequests(t *testing.T) {
 }
 
 func wants(id string, requests uint32, waited time.Duration, unusable ...string) *placement.Report {
-	return &placement.Report{Wanted: []*placement.Wanted{{Key: wireModel(id), Requests: requests, WaitedMs: uint64(waited.Milliseconds()),
-		Unusable: unusable}}}
+	return &placement.Report{Wanted: []*placement.Wanted{{
+		Key: wireModel(id), Requests: requests, WaitedMs: uint64(waited.Milliseconds()),
+		Unusable: unusable,
+	}}}
 }
 
-func TestWhatOneWantsEndsWithItsStream(t *testing.T) {
+func TestWantedModelsEndWithTheirStream(t *testing.T) {
 	inMemory(t, func(w *world) {
 		x, y := w.connect("one"), w.connect("one") // two streams of one process
 		x.send(wants("a", 2, 3*time.Second, "e7"))
@@ -255,7 +257,7 @@ func (e *ended) Recv() (*placement.Report, error) { return <-e.first, nil }
 func (e *ended) Send(*placement.Update) error     { return nil }
 
 // A Report that is being recorded when its stream ends leaves nothing behind.
-func TestWhatIsHeardAtTheEndIsForgottenToo(t *testing.T) {
+func TestLateReportLeavesNothing(t *testing.T) {
 	p := &slow{wanted: make(chan struct{}), proceed: make(chan struct{}), said: make(chan string, 2)}
 	s := placementserver.New(slog.New(slog.DiscardHandler))
 	s.SetPlacer(p)
@@ -280,7 +282,7 @@ func TestWhatIsHeardAtTheEndIsForgottenToo(t *testing.T) {
 	}
 }
 
-func TestUseAndWhatIsMissingIsPassedOn(t *testing.T) {
+func TestUsesAndMissingCopiesArePassedOn(t *testing.T) {
 	inMemory(t, func(w *world) {
 		x := w.connect("x")
 		x.send(&placement.Report{
@@ -294,7 +296,7 @@ func TestUseAndWhatIsMissingIsPassedOn(t *testing.T) {
 	})
 }
 
-func TestWhoDoesNotSayWhoItIsIsRefused(t *testing.T) {
+func TestUnnamedProcessIsRejected(t *testing.T) {
 	inMemory(t, func(w *world) {
 		x := w.connect("")
 		if status.Code(x.err) != codes.InvalidArgument || w.Peers() != 0 {
@@ -305,7 +307,7 @@ func TestWhoDoesNotSayWhoItIsIsRefused(t *testing.T) {
 
 // A pre-stop hook returns when every extproc has acknowledged the latest state of the endpoint, or
 // has been disconnected for long.
-func TestWhoMaySendStillToAnEndpoint(t *testing.T) {
+func TestStillSending(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		w.after(3 * time.Second) // no extproc of an earlier control reconnects
@@ -357,17 +359,20 @@ func TestWhoMaySendStillToAnEndpoint(t *testing.T) {
 // If one extproc learns from an engine or a pod that an endpoint is about to end, it reports this
 // to placement. What placement then publishes goes to every extproc, including later ones. Times
 // are sent as durations, since clocks differ.
-func TestEndpointsThatAreAboutToEndAreToldBothWays(t *testing.T) {
+func TestLeavingEndpointsAreExchanged(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x := w.connect("x")
 		x.send(&placement.Report{Leaving: []*placement.Leaving{
-			{Endpoint: "e1", StoppingMs: new(uint64(1500))}, {Endpoint: "e2", Terminating: true, MigratesMs: new(uint64(9000))},
+			{Endpoint: "e1", StoppingMs: new(uint64(1500))},
+			{Endpoint: "e2", Terminating: true, MigratesMs: new(uint64(9000))},
 			{Endpoint: "e3"},
 		}})
 		now := time.Now()
-		want := map[string]decide.Leaving{"e1": {Stopping: now.Add(-1500 * time.Millisecond)},
-			"e2": {Terminating: true, Migrates: now.Add(9 * time.Second)}, "e3": {}}
+		want := map[string]decide.Leaving{
+			"e1": {Stopping: now.Add(-1500 * time.Millisecond)},
+			"e2": {Terminating: true, Migrates: now.Add(9 * time.Second)}, "e3": {},
+		}
 		if !maps.Equal(w.placer.leaving, want) {
 			t.Errorf("placement is told %v, want %v", w.placer.leaving, want)
 		}

@@ -43,7 +43,7 @@ func (x *extproc) inForce(version int) {
 
 // An extproc that joins receives every VModel in the complete state, and every extproc each change
 // once.
-func TestVModelsAreToldToWhoJoinsAndWhenTheyChange(t *testing.T) {
+func TestVModelsAreSent(t *testing.T) {
 	started(t, func(w *world) {
 		w.Publish(decide.Change{VModels: map[decide.Key]decide.Switch{
 			model("sql"): {Active: "sql-v1", Canary: "sql-v2", Percent: 10}, model("chat"): {Active: "chat-v1"}, model("never"): {},
@@ -85,7 +85,7 @@ func TestVModelsAreToldToWhoJoinsAndWhenTheyChange(t *testing.T) {
 }
 
 // Many VModels are sent in Updates of limited size, the last of which is marked.
-func TestManyVModelsAreToldBitByBit(t *testing.T) {
+func TestManyVModelsNeedSeveralUpdates(t *testing.T) {
 	started(t, func(w *world) {
 		c := decide.Change{VModels: make(map[decide.Key]decide.Switch)}
 		for _, id := range numbered(5000) {
@@ -106,7 +106,7 @@ func TestManyVModelsAreToldBitByBit(t *testing.T) {
 
 // Behind a change are the processes that received it and have not acknowledged it, those that have
 // yet to receive it, and for a while those that disconnected before; no others.
-func TestWhoIsBehindASwitch(t *testing.T) {
+func TestBehindAChange(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		w.expectBehind("in the beginning, though those may come back whom an earlier process served", "sql")
@@ -144,7 +144,7 @@ func TestWhoIsBehindASwitch(t *testing.T) {
 }
 
 // A process that acknowledges a change that was followed by another is still behind.
-func TestWhoIsBehindTheLatestSwitch(t *testing.T) {
+func TestBehindTheLatestChange(t *testing.T) {
 	started(t, func(w *world) {
 		w.Publish(goes("sql", "sql-v1"))
 		x := w.connect("x")
@@ -171,7 +171,7 @@ func TestWhoIsBehindTheLatestSwitch(t *testing.T) {
 
 // A slow reader receives only the latest model of a VModel, without those in between, and is behind
 // until then.
-func TestASlowReaderIsBehind(t *testing.T) {
+func TestSlowReaderIsBehind(t *testing.T) {
 	started(t, func(w *world) {
 		slow := w.connectWithoutReading("slow")
 		for range 20 { // some megabytes, more than all buffers hold

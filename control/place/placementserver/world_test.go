@@ -145,8 +145,10 @@ func inMemory(t *testing.T, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			Server: placementserver.New(slog.New(slog.DiscardHandler)), t: t, door: bufconn.Listen(1 << 16),
-			placer: &placer{wants: map[string]map[string]decide.Want{}, used: map[string]time.Duration{}, requests: map[string]int{},
-				inFlight: map[string]int{}},
+			placer: &placer{
+				wants: map[string]map[string]decide.Want{}, used: map[string]time.Duration{}, requests: map[string]int{},
+				inFlight: map[string]int{},
+			},
 		}
 		w.SetPlacer(w.placer)
 		server := grpc.NewServer()
@@ -228,8 +230,10 @@ func (w *world) deafWith(first *placement.Report) *extproc {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	x := &extproc{t: w.t, copies: map[string]placement.Copy_State{}, failures: map[string]string{}, others: map[string]uint32{},
-		leaving: map[string]*placement.Leaving{}, vmodels: map[string]string{}, backlogs: map[string]*placement.Backlog{}}
+	x := &extproc{
+		t: w.t, copies: map[string]placement.Copy_State{}, failures: map[string]string{}, others: map[string]uint32{},
+		leaving: map[string]*placement.Leaving{}, vmodels: map[string]string{}, backlogs: map[string]*placement.Backlog{},
+	}
 	if x.stream, err = placement.NewPlacementClient(conn).Connect(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func try(t *testing.T, all []byte) (opened bool, words string) {
 
 // A truncated file, after a full disk or an interrupted copy, is an error and is not changed. Files
 // of bbolt end in unused zeros, so the test cuts used pages.
-func TestACutFileIsLeftAlone(t *testing.T) {
+func TestTruncatedFileIsLeftAlone(t *testing.T) {
 	all := used(t)
 	if opened, words := try(t, all); !opened {
 		t.Fatalf("the whole file: %s", words)
@@ -117,7 +117,7 @@ func TestACutFileIsLeftAlone(t *testing.T) {
 }
 
 // With any changed byte, control does not crash: it reports an error, or uses what it can read.
-func TestAGarbledFileEndsNothing(t *testing.T) {
+func TestGarbledFileDoesNotCrash(t *testing.T) {
 	all := used(t)
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // which bytes are tried
 	refused := 0
@@ -145,7 +145,7 @@ func TestAGarbledFileEndsNothing(t *testing.T) {
 	t.Logf("%d of %d files were refused", refused, tries)
 }
 
-func TestWhatIsNoFileOfControlsIsLeftAlone(t *testing.T) {
+func TestForeignFileIsLeftAlone(t *testing.T) {
 	if opened, words := try(t, []byte(strings.Repeat("models: {}\n", 2000))); opened ||
 		!strings.Contains(words, "it is not a state file of control") {
 		t.Errorf("opened %v: %s", opened, words)
@@ -153,7 +153,7 @@ func TestWhatIsNoFileOfControlsIsLeftAlone(t *testing.T) {
 }
 
 // A page that is used twice would be overwritten.
-func TestAGarbledStructureIsLeftAlone(t *testing.T) {
+func TestGarbledStructureIsLeftAlone(t *testing.T) {
 	const page = 4096
 	all := used(t)
 	after := func(b []byte, name string) []byte { // the number after a bucket's name: its root page

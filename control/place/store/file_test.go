@@ -24,12 +24,14 @@ func open(t *testing.T, path string) *store.File {
 }
 
 func model(name string) *v1alpha1.Model {
-	return &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec: v1alpha1.ModelSpec{ID: name, PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+	return &v1alpha1.Model{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       v1alpha1.ModelSpec{ID: name, PoolRef: v1alpha1.PoolReference{Name: "p"}},
+	}
 }
 
 // Concurrent writes are there after the file is reopened, and deleted entries are not.
-func TestWhatIsWrittenIsThereAgain(t *testing.T) {
+func TestWritesAreDurable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	s := open(t, path)
 	var writers sync.WaitGroup
@@ -76,7 +78,7 @@ func TestWhatIsWrittenIsThereAgain(t *testing.T) {
 	}
 }
 
-func TestASecondProcessIsToldWhy(t *testing.T) {
+func TestSecondProcessGetsAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	s := open(t, path)
 	defer s.Close()

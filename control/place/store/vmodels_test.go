@@ -52,7 +52,7 @@ func expectVModels(t *testing.T, when string, f *store.File, want ...string) {
 
 // VModels and their statuses are there after the file is reopened; statuses without a VModel are
 // not.
-func TestVModelsAreThereAgain(t *testing.T) {
+func TestVModelsAreDurable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	f := open(t, path)
 	expectVModels(t, "in the beginning", f)
@@ -104,7 +104,7 @@ func TestVModelsAreThereAgain(t *testing.T) {
 }
 
 // Corrupt VModels and statuses are reported before the file is used.
-func TestGarbledVModelsAreToldOf(t *testing.T) {
+func TestGarbledVModelsAreReported(t *testing.T) {
 	path := filepath.Join(folder(t), "control.db")
 	f := open(t, path)
 	if err := f.PutVModel(vmodel("a", "target-of-it"), true)(); err != nil {

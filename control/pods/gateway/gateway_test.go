@@ -74,7 +74,7 @@ func TestNamesDiffer(t *testing.T) {
 	}
 }
 
-func TestAddressesAreWhereClientsComeIn(t *testing.T) {
+func TestAddressesForClients(t *testing.T) {
 	for _, c := range []struct{ service, want string }{
 		{"spec: {type: ClusterIP, clusterIPs: [10.0.0.1, 'fd00::1']}", "IPAddress 10.0.0.1, IPAddress fd00::1"},
 		{"spec: {type: NodePort, clusterIPs: [10.0.0.1]}", "IPAddress 10.0.0.1"},
@@ -105,7 +105,7 @@ func TestAddressesAreWhereClientsComeIn(t *testing.T) {
 }
 
 // A manifest without what a Gateway needs is an error.
-func TestAManifestWithoutEnvoyIsRefused(t *testing.T) {
+func TestManifestWithoutEnvoyIsRejected(t *testing.T) {
 	withoutBudget, _, cut := strings.Cut(string(headgate.GatewayYAML), "\n---\napiVersion: policy/v1\n")
 	if !cut {
 		t.Fatal("the manifest has no PodDisruptionBudget")

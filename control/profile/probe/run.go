@@ -49,8 +49,10 @@ func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, 
 			s := survey.Summarize(values)
 			ended := r.Plan.Enough(at, s)
 			if ended || time.Since(told) > tells {
-				r.Tell(survey.Progress{Done: r.Plan.Done(rows), Points: len(r.Plan.Points), At: at, Summary: s,
-					Left: r.Plan.Left(rows, i)}, ended)
+				r.Tell(survey.Progress{
+					Done: r.Plan.Done(rows), Points: len(r.Plan.Points), At: at, Summary: s,
+					Left: r.Plan.Left(rows, i),
+				}, ended)
 				told = time.Now()
 			}
 			if ended {

@@ -64,7 +64,7 @@ func TestWhenAPointIsMeasuredEnough(t *testing.T) {
 }
 
 // The interval is Student's.
-func TestTheIntervalIsStudents(t *testing.T) {
+func TestIntervalIsStudents(t *testing.T) {
 	for n := 2; n <= 1000; n++ {
 		values := swinging(n, 0.5)
 		s := survey.Summarize(values)
@@ -83,7 +83,7 @@ func TestTheIntervalIsStudents(t *testing.T) {
 }
 
 // Who measures until the rule says so has the mean within its precision about 95 times in 100.
-func TestTheMeanIsWithinThePrecision(t *testing.T) {
+func TestMeanIsWithinThePrecision(t *testing.T) {
 	const runs = 1000
 	plan := survey.Plan{Rule: survey.Rule{Precision: 0.05, Least: 20, Most: 10000, Limit: 1e9}}
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's
@@ -151,8 +151,10 @@ var (
 		{Point: survey.Point{Batch: 1, Asked: 512, Outputs: 1}, Seconds: 0.5, Prompt: 514},
 		{Point: survey.Point{Batch: 4, Asked: 16, Outputs: 64}, Seconds: 1e-5, Prompt: 17, KV: 196},
 		{Point: survey.Point{Batch: 4, Asked: 16, Outputs: 1}, Seconds: 0.3, Prompt: 17},
-		{Point: survey.Point{Batch: 1, Asked: 512, Outputs: 64, Beside: 8}, Seconds: 0.05, Prompt: 513, KV: 300, FirstToken: 0.07,
-			Step: 0.005},
+		{
+			Point: survey.Point{Batch: 1, Asked: 512, Outputs: 64, Beside: 8}, Seconds: 0.05, Prompt: 513, KV: 300, FirstToken: 0.07,
+			Step: 0.005,
+		},
 	}
 )
 
@@ -166,7 +168,7 @@ func written(s survey.Subject, rows []survey.Row) []byte {
 
 // However much of a file was written before its program was killed: all whole lines are read, the
 // rest is measured anew, and what is appended then is as if nothing had happened.
-func TestAFileThatWasCutIsReadUpToThere(t *testing.T) {
+func TestTruncatedFileIsReadUpToItsEnd(t *testing.T) {
 	for _, c := range []struct {
 		of   survey.Subject
 		rows []survey.Row
@@ -192,7 +194,7 @@ func TestAFileThatWasCutIsReadUpToThere(t *testing.T) {
 	}
 }
 
-func TestAFileOfSomethingElseIsRefused(t *testing.T) {
+func TestFileOfAnotherSurveyIsRejected(t *testing.T) {
 	other := func(change func(*survey.Subject)) []byte {
 		s := ofBatches
 		change(&s)
@@ -289,14 +291,20 @@ func TestBodiesAreRepeated(t *testing.T) {
 		api        survey.API
 		body, want string
 	}{
-		{survey.V2, `{"id":"7","inputs":[{"name":"x","shape":[1,2],"datatype":"FP64","data":[1.50,2]}]}`,
-			`{"id":"7","inputs":[{"data":[1.50,2,1.50,2,1.50,2],"datatype":"FP64","name":"x","shape":[3,2]}]}`},
-		{survey.V2, `{"inputs":[{"shape":[1,2],"data":[[1,2]]},{"shape":[1],"data":["é"]}]}`,
-			`{"inputs":[{"data":[[1,2],[1,2],[1,2]],"shape":[3,2]},{"data":["é","é","é"],"shape":[3]}]}`},
+		{
+			survey.V2, `{"id":"7","inputs":[{"name":"x","shape":[1,2],"datatype":"FP64","data":[1.50,2]}]}`,
+			`{"id":"7","inputs":[{"data":[1.50,2,1.50,2,1.50,2],"datatype":"FP64","name":"x","shape":[3,2]}]}`,
+		},
+		{
+			survey.V2, `{"inputs":[{"shape":[1,2],"data":[[1,2]]},{"shape":[1],"data":["é"]}]}`,
+			`{"inputs":[{"data":[[1,2],[1,2],[1,2]],"shape":[3,2]},{"data":["é","é","é"],"shape":[3]}]}`,
+		},
 		{survey.V2, `{"inputs":[{"name":"x","shape":[4,2],"data":[1]}]}`, `input "x" of the body has the shape [4,2]: ` + wants},
 		{survey.V2, `{"inputs":[{"name":"x","data":[1]}]}`, `input "x" of the body has the shape : ` + wants},
-		{survey.V2, `{"inputs":[{"name":"x","shape":[1],"parameters":{"binary_data_size":4}}]}`,
-			`input "x" of the body has no list as data, so it cannot be repeated`},
+		{
+			survey.V2, `{"inputs":[{"name":"x","shape":[1],"parameters":{"binary_data_size":4}}]}`,
+			`input "x" of the body has no list as data, so it cannot be repeated`,
+		},
 		{survey.V2, `{"inputs":[]}`, `"inputs" of the body is no list of tensors`},
 		{survey.V2, `{"input":"x"}`, `the body has no "inputs"`},
 		{survey.Embeddings, `{"model":"m","input":"x"}`, `{"input":["x","x","x"],"model":"m"}`},
@@ -307,8 +315,10 @@ func TestBodiesAreRepeated(t *testing.T) {
 		{survey.Embeddings, `{"input":{}}`, `"input" of the body is no text and no list`},
 		{survey.Embeddings, `{"input":[]}`, `"input" of the body is no text and no list`},
 		{survey.Embeddings, `{"inputs":["x"]}`, `the body has no "input"`},
-		{survey.Embeddings, `[]`,
-			`the body is not a JSON object: json: cannot unmarshal array into Go value of type map[string]json.RawMessage`},
+		{
+			survey.Embeddings, `[]`,
+			`the body is not a JSON object: json: cannot unmarshal array into Go value of type map[string]json.RawMessage`,
+		},
 	} {
 		got, err := survey.Repeat(c.api, []byte(c.body), 3)
 		if err != nil {
@@ -327,18 +337,24 @@ func TestTokensOfStreams(t *testing.T) {
 		want  survey.Stream
 	}{
 		"counted here": {
-			[]string{`data: {"choices":[{"text":" a"}]}`, "", ": keep-alive", `data: {"choices":[{"text":" b"}]}`,
-				`data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}`, "data: [DONE]"},
+			[]string{
+				`data: {"choices":[{"text":" a"}]}`, "", ": keep-alive", `data: {"choices":[{"text":" b"}]}`,
+				`data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}`, "data: [DONE]",
+			},
 			survey.Stream{At: []float64{0, 3}, Tokens: []int{1, 2}, Prompt: 7, Answer: 2},
 		},
 		"counted there, two at once": {
-			[]string{`data: {"choices":[{"text":" a"}],"usage":{"prompt_tokens":7,"completion_tokens":2}}`,
-				`data:{"choices":[{"text":""}],"usage":{"prompt_tokens":7,"completion_tokens":3}}`, "data: [DONE]"},
+			[]string{
+				`data: {"choices":[{"text":" a"}],"usage":{"prompt_tokens":7,"completion_tokens":2}}`,
+				`data:{"choices":[{"text":""}],"usage":{"prompt_tokens":7,"completion_tokens":3}}`, "data: [DONE]",
+			},
 			survey.Stream{At: []float64{0, 1}, Tokens: []int{2, 3}, Prompt: 7},
 		},
 		"chat begins with a role": {
-			[]string{`data: {"choices":[{"delta":{"role":"assistant","content":""}}]}`, `data: {"choices":[{"delta":{"content":"a"}}]}`,
-				`data: {"choices":[{"delta":{"reasoning_content":"b"}}]}`, "data: [DONE]"},
+			[]string{
+				`data: {"choices":[{"delta":{"role":"assistant","content":""}}]}`, `data: {"choices":[{"delta":{"content":"a"}}]}`,
+				`data: {"choices":[{"delta":{"reasoning_content":"b"}}]}`, "data: [DONE]",
+			},
 			survey.Stream{At: []float64{1, 2}, Tokens: []int{1, 2}},
 		},
 	} {
@@ -391,7 +407,7 @@ func TestStepsTogether(t *testing.T) {
 
 // What a prompt costs others is by how much later their tokens come, whether all of that is before
 // its first token or not.
-func TestAPromptBesideOthers(t *testing.T) {
+func TestPromptCostsToOthers(t *testing.T) {
 	at := survey.Point{Batch: 1, Asked: 10, Outputs: 16, Beside: 2}
 	// delayed has a token every second, and one of them later by so much.
 	delayed := func(from float64, index int, by float64) survey.Stream {
@@ -502,8 +518,12 @@ func TestLimits(t *testing.T) {
 
 // As many tokens come as are asked for, whatever the tokenizer makes of a word.
 func TestWords(t *testing.T) {
-	for _, is := range []survey.Tokenizer{{Fixed: 0, PerWord: 1}, {Fixed: 4, PerWord: 1}, {Fixed: 1, PerWord: 1.25},
-		{Fixed: 0, PerWord: 2}} {
+	for _, is := range []survey.Tokenizer{
+		{Fixed: 0, PerWord: 1},
+		{Fixed: 4, PerWord: 1},
+		{Fixed: 1, PerWord: 1.25},
+		{Fixed: 0, PerWord: 2},
+	} {
 		tokens := func(words int) int { return int(math.Round(is.Fixed + is.PerWord*float64(words))) }
 		found := survey.TokenizerOf(tokens(survey.ShortWords), tokens(survey.LongWords))
 		for _, want := range []int{16, 128, 2048} {
@@ -541,7 +561,7 @@ func TestHowFarASurveyIs(t *testing.T) {
 	}
 }
 
-func TestFewPointsAreNoProfile(t *testing.T) {
+func TestTooFewPoints(t *testing.T) {
 	if _, err := (survey.Plan{}).LLM("", ofLLM, nil, profile.Limits{}, nil); !errors.Is(err, fit.ErrFewPrompts) {
 		t.Errorf("the fault is %v", err)
 	}

@@ -49,7 +49,8 @@ func chain(stages int) *estimate.Pipeline {
 
 // latencies runs a pipeline and returns the latency of each query.
 func latencies(t *testing.T, p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64, seed uint64) ([]float64,
-	*estimate.Result) {
+	*estimate.Result,
+) {
 	t.Helper()
 	all := make([]float64, len(arrivals))
 	for i := range all {
@@ -114,7 +115,7 @@ func TestQueuesAreAsInTheory(t *testing.T) {
 // M/D/c: the mean wait for c servers is that of Crommelin's distribution, computed by Tijms' sum (A
 // First Course in Stochastic Models, §9.6.2): queue lengths one service time apart are a Markov
 // chain.
-func TestManyServersAreAsInTheory(t *testing.T) {
+func TestManyServersMatchTheory(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {
 		servers int
@@ -147,7 +148,7 @@ func TestManyServersAreAsInTheory(t *testing.T) {
 
 // M/D[1,b]/1: a server takes up to b queued queries, for a time that depends on their number. The
 // queue at the end of a batch is a Markov chain, which gives the mean queue.
-func TestABulkServerIsAsInTheory(t *testing.T) {
+func TestBulkServerIsAsInTheory(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {
 		batch      int
@@ -268,9 +269,11 @@ func TestBatchesFillAhead(t *testing.T) {
 }
 
 // A query enters the queue of a stage after the gateway overhead.
-func TestQueriesAreOnTheirWay(t *testing.T) {
-	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1, GatewayOverhead: 0.25},
-		{Times: fixed(1, 0), Batch: 1, Replicas: 2, GatewayOverhead: 0.5}}
+func TestGatewayOverheadDelaysQueries(t *testing.T) {
+	setting := []estimate.Setting{
+		{Times: fixed(1, 0), Batch: 1, Replicas: 1, GatewayOverhead: 0.25},
+		{Times: fixed(1, 0), Batch: 1, Replicas: 2, GatewayOverhead: 0.5},
+	}
 	got, r := latencies(t, chain(2), setting, []float64{0, 0.5}, 1)
 	for i, want := range []float64{2.75, 3.25} {
 		if math.Abs(got[i]-want) > 1e-9 {
@@ -297,8 +300,12 @@ func TestBatchingDelayWithUnboundedReplicas(t *testing.T) {
 // A stage with two incoming edges waits for the later one. A query that takes neither ends there.
 func TestForksAndJoins(t *testing.T) {
 	race.Skip(t)
-	p := &estimate.Pipeline{Stages: 4, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1}, {From: 0, To: 2, Share: 1},
-		{From: 1, To: 3, Share: 1}, {From: 2, To: 3, Share: 1}}}
+	p := &estimate.Pipeline{Stages: 4, Edges: []estimate.Edge{
+		{From: 0, To: 1, Share: 1},
+		{From: 0, To: 2, Share: 1},
+		{From: 1, To: 3, Share: 1},
+		{From: 2, To: 3, Share: 1},
+	}}
 	alone := func(d float64) estimate.Setting {
 		return estimate.Setting{Times: fixed(d, 0), Batch: 1, Replicas: estimate.Unbounded}
 	}
@@ -308,8 +315,10 @@ func TestForksAndJoins(t *testing.T) {
 			t.Errorf("query %d takes %v, want 7", i, l)
 		}
 	}
-	half := &estimate.Pipeline{Stages: 3, Edges: []estimate.Edge{{From: 0, To: 1, Share: 0.3, Choice: 1},
-		{From: 0, To: 2, Share: 0.5, Choice: 1}}}
+	half := &estimate.Pipeline{Stages: 3, Edges: []estimate.Edge{
+		{From: 0, To: 1, Share: 0.3, Choice: 1},
+		{From: 0, To: 2, Share: 0.5, Choice: 1},
+	}}
 	got, _ = latencies(t, half, []estimate.Setting{alone(1), alone(2), alone(5)}, make([]float64, 100_000), 9)
 	count := map[float64]int{}
 	for _, l := range got {
@@ -331,7 +340,7 @@ func TestForksAndJoins(t *testing.T) {
 
 // In chains with batches of 1, fixed times and one queue per stage, another replica or one query
 // less makes no query slower. With batches it may.
-func TestMoreReplicasAndFewerQueriesAreNoSlower(t *testing.T) {
+func TestMonotonicity(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 3)) //nolint:gosec // a test's
@@ -400,14 +409,16 @@ func TestQueriesAreConserved(t *testing.T) {
 	// Queries take the same edges for any number of replicas.
 	settings[0].Replicas, settings[1].Replicas = estimate.Unbounded, estimate.Unbounded
 	free, r := latencies(t, p, settings, make([]float64, 100), 1)
-	_, narrow := latencies(t, p, []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1},
-		{Times: fixed(1, 0), Batch: 4, Replicas: 1}}, make([]float64, 100), 1)
+	_, narrow := latencies(t, p, []estimate.Setting{
+		{Times: fixed(1, 0), Batch: 1, Replicas: 1},
+		{Times: fixed(1, 0), Batch: 4, Replicas: 1},
+	}, make([]float64, 100), 1)
 	if r.Stages[1].Queries != narrow.Stages[1].Queries || slices.Max(free) != 2 {
 		t.Errorf("%d queries reach the second stage, and with fewer replicas %d", r.Stages[1].Queries, narrow.Stages[1].Queries)
 	}
 }
 
-func TestQuantilesAreRightToLessThanAPercent(t *testing.T) {
+func TestQuantileError(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 4)) //nolint:gosec // a test's
 	var l estimate.Latencies
 	if l.Quantile(0.99) != 0 || l.Mean() != 0 {
@@ -432,7 +443,7 @@ func TestQuantilesAreRightToLessThanAPercent(t *testing.T) {
 }
 
 // Run stops when done returns false.
-func TestARunEndsWhereItIsTold(t *testing.T) {
+func TestRunStopsWhenDone(t *testing.T) {
 	told := 0
 	r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(1, 0), Batch: 8, Replicas: 1}}, make([]estimate.Query, 100), 1,
 		func(int, estimate.QueryTimes) bool {
@@ -444,7 +455,7 @@ func TestARunEndsWhereItIsTold(t *testing.T) {
 	}
 }
 
-func TestBadInputIsRefused(t *testing.T) {
+func TestBadInputIsRejected(t *testing.T) {
 	good := estimate.Setting{Times: fixed(1, 0), Batch: 1, Replicas: 1}
 	two := []estimate.Setting{good, good}
 	for _, c := range []struct {
@@ -454,35 +465,91 @@ func TestBadInputIsRefused(t *testing.T) {
 		want     string
 	}{
 		{estimate.Pipeline{}, nil, []float64{0}, "a pipeline has at least one stage, not 0"},
-		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 1, To: 1, Share: 1}}}, two, []float64{0},
-			"edge 0 leads from stage 1 to stage 1: it leads to a later one, of 2"},
-		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 2, Share: 1}}}, two, []float64{0},
-			"edge 0 leads from stage 0 to stage 2: it leads to a later one, of 2"},
-		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1.5}}}, two, []float64{0},
-			"edge 0 has the share 1.5: it is above 0, and at most 1"},
-		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: math.NaN()}}}, two, []float64{0},
-			"edge 0 has the share NaN: it is above 0, and at most 1"},
-		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{To: 1, Share: 0.6, Choice: 1}, {To: 1, Share: 0.6, Choice: 1}}}, two,
-			[]float64{0}, "edge 1 makes the shares of a choice 1.2 together: 1 is the most"},
+		{
+			estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 1, To: 1, Share: 1}}},
+			two,
+			[]float64{0},
+			"edge 0 leads from stage 1 to stage 1: it leads to a later one, of 2",
+		},
+		{
+			estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 2, Share: 1}}},
+			two,
+			[]float64{0},
+			"edge 0 leads from stage 0 to stage 2: it leads to a later one, of 2",
+		},
+		{
+			estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1.5}}},
+			two,
+			[]float64{0},
+			"edge 0 has the share 1.5: it is above 0, and at most 1",
+		},
+		{
+			estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: math.NaN()}}},
+			two,
+			[]float64{0},
+			"edge 0 has the share NaN: it is above 0, and at most 1",
+		},
+		{
+			estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{To: 1, Share: 0.6, Choice: 1}, {To: 1, Share: 0.6, Choice: 1}}},
+			two,
+			[]float64{0},
+			"edge 1 makes the shares of a choice 1.2 together: 1 is the most",
+		},
 		{*chain(2), two[:1], []float64{0}, "there are settings for 1 of 2 stages"},
-		{*chain(1), []estimate.Setting{{Batch: 1, Replicas: 1}}, []float64{0},
-			"stage 0: want either the times of its batches or the profile of an engine"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Replicas: 1}}, []float64{0},
-			"stage 0: it has 1 replicas and batches of 0: want at least 1 of both"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Wait: math.NaN()}}, []float64{0},
-			"stage 0: its batch wait is NaNs: want a time that is finite and not negative"},
-		{*chain(1), []estimate.Setting{{Engine: &profile.Profile{}, Batch: 1, Replicas: 1, Ahead: true}}, []float64{0},
-			"stage 0: an engine has its own queue and no batching delay"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, GatewayOverhead: -1}}, []float64{0},
-			"stage 0: its gateway overhead is -1s: want a time that is finite and not negative"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Startup: -1}}, []float64{0},
-			"stage 0: the startup of its replicas is -1s: want a time that is finite and not negative"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 1}, {1, 1}}}},
-			[]float64{0}, "stage 0: its replicas change at 1s: want finite times in ascending order"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 0}}}}, []float64{0},
-			"stage 0: from 2s on it has 0 replicas: want at least 1, and a bound"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: estimate.Unbounded, Changes: []estimate.Change{{2, 1}}}},
-			[]float64{0}, "stage 0: unbounded replicas cannot change"},
+		{
+			*chain(1),
+			[]estimate.Setting{{Batch: 1, Replicas: 1}},
+			[]float64{0},
+			"stage 0: want either the times of its batches or the profile of an engine",
+		},
+		{
+			*chain(1),
+			[]estimate.Setting{{Times: good.Times, Replicas: 1}},
+			[]float64{0},
+			"stage 0: it has 1 replicas and batches of 0: want at least 1 of both",
+		},
+		{
+			*chain(1),
+			[]estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Wait: math.NaN()}},
+			[]float64{0},
+			"stage 0: its batch wait is NaNs: want a time that is finite and not negative",
+		},
+		{
+			*chain(1),
+			[]estimate.Setting{{Engine: &profile.Profile{}, Batch: 1, Replicas: 1, Ahead: true}},
+			[]float64{0},
+			"stage 0: an engine has its own queue and no batching delay",
+		},
+		{
+			*chain(1),
+			[]estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, GatewayOverhead: -1}},
+			[]float64{0},
+			"stage 0: its gateway overhead is -1s: want a time that is finite and not negative",
+		},
+		{
+			*chain(1),
+			[]estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Startup: -1}},
+			[]float64{0},
+			"stage 0: the startup of its replicas is -1s: want a time that is finite and not negative",
+		},
+		{
+			*chain(1),
+			[]estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 1}, {1, 1}}}},
+			[]float64{0},
+			"stage 0: its replicas change at 1s: want finite times in ascending order",
+		},
+		{
+			*chain(1),
+			[]estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 0}}}},
+			[]float64{0},
+			"stage 0: from 2s on it has 0 replicas: want at least 1, and a bound",
+		},
+		{
+			*chain(1),
+			[]estimate.Setting{{Times: good.Times, Batch: 1, Replicas: estimate.Unbounded, Changes: []estimate.Change{{2, 1}}}},
+			[]float64{0},
+			"stage 0: unbounded replicas cannot change",
+		},
 		{*chain(1), two[:1], nil, "there are no queries"},
 		{*chain(1), two[:1], []float64{0, 2, 1}, "query 2 arrives at 1: want finite times from 0 on, in ascending order"},
 		{*chain(1), two[:1], []float64{math.NaN()}, "query 0 arrives at NaN: want finite times from 0 on, in ascending order"},

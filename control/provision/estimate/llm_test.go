@@ -34,7 +34,7 @@ func engine(replicas int) (*profile.Profile, estimate.Setting) {
 }
 
 // One engine behaves as sim for each query, with the configured batch.
-func TestAnEngineIsAsSimSays(t *testing.T) {
+func TestEngineMatchesSim(t *testing.T) {
 	p, setting := engine(1)
 	setting.Batch = 8
 	own := *p
@@ -130,7 +130,7 @@ func TestEnginesAreAsInAFleet(t *testing.T) {
 }
 
 // For two LLMs in a chain, token times are those of the later one.
-func TestTokensAreOfTheLastLLM(t *testing.T) {
+func TestTokenTimesOfTheLastLLM(t *testing.T) {
 	_, setting := engine(estimate.Unbounded)
 	query := []estimate.Query{{At: 1, Prompt: 100, Output: 20}}
 	var one, two estimate.QueryTimes
@@ -149,7 +149,7 @@ func TestTokensAreOfTheLastLLM(t *testing.T) {
 }
 
 // With unbounded replicas each query has its own engine.
-func TestEnginesWithoutBound(t *testing.T) {
+func TestUnboundedEngines(t *testing.T) {
 	p, setting := engine(estimate.Unbounded)
 	queries := conversations(1, 500, 50)
 	if _, err := estimate.Run(chain(1), []estimate.Setting{setting}, queries, 1, func(q int, took estimate.QueryTimes) bool {
@@ -160,7 +160,7 @@ func TestEnginesWithoutBound(t *testing.T) {
 	}
 }
 
-func TestBadLLMsAreRefused(t *testing.T) {
+func TestBadLLMsAreRejected(t *testing.T) {
 	p, setting := engine(1)
 	good := []estimate.Query{{Prompt: 1, Output: 1}}
 	for want, change := range map[string]func(s *estimate.Setting, q *estimate.Query){

@@ -54,7 +54,7 @@ func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 }
 
 // A naive simulator with lists of events gives the same result for a thousand small pipelines.
-func TestANaiveSimulatorSaysTheSame(t *testing.T) {
+func TestNaiveSimulatorAgrees(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(1000) {
 		p, settings, arrivals := small(seed)

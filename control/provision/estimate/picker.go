@@ -72,8 +72,10 @@ func (p *picker) pick(random uint64) (replica int) {
 // to give to [picker.ended].
 func (p *picker) pickEngine(random uint64, prompt, output int, now float64) (replica int, claim pick.Claim) {
 	at := nanoseconds(now)
-	d := p.choose(pick.Request{Turn: uint64(p.sent), Random: random,
-		Demand: pick.Demand{Prompt: prompt, Output: output, Now: at}}) //nolint:gosec // from 0 on
+	d := p.choose(pick.Request{
+		Turn: uint64(p.sent), Random: random,
+		Demand: pick.Demand{Prompt: prompt, Output: output, Now: at},
+	}) //nolint:gosec // from 0 on
 	d.Endpoint.Backlog.Begin(d.Claim, at)
 	return d.Copy.Endpoint, d.Claim
 }

@@ -84,8 +84,10 @@ type path struct {
 }
 
 func newPath(p *Pipeline) *path {
-	w := &path{pipeline: p, certain: true, passes: make([]bool, p.Stages), waits: make([]int32, p.Stages),
-		taken: make([]bool, len(p.Edges))}
+	w := &path{
+		pipeline: p, certain: true, passes: make([]bool, p.Stages), waits: make([]int32, p.Stages),
+		taken: make([]bool, len(p.Edges)),
+	}
 	for _, e := range p.Edges {
 		w.certain = w.certain && e.Share == 1
 	}

@@ -28,12 +28,18 @@ func TestReplicasStart(t *testing.T) {
 			[]estimate.Change{{At: 0.5, Replicas: 2}}, false, []float64{0, 0, 0, 1.25, 1.75}, []float64{1, 2, 3, 2.75, 1}, 4 + 3.5,
 		},
 		"it is no longer wanted before it is there": {
-			[]estimate.Change{{At: 0.5, Replicas: 2}, {At: 1.25, Replicas: 1}}, true, []float64{0, 0, 0, 0}, []float64{1, 2, 3, 4},
+			[]estimate.Change{{At: 0.5, Replicas: 2}, {At: 1.25, Replicas: 1}},
+			true,
+			[]float64{0, 0, 0, 0},
+			[]float64{1, 2, 3, 4},
 			4 + 0.75,
 		},
 		"asked for again, it starts anew": {
-			[]estimate.Change{{At: 0.5, Replicas: 2}, {At: 1.25, Replicas: 1}, {At: 1.5, Replicas: 2}}, true, []float64{0, 0, 0, 0},
-			[]float64{1, 2, 3, 3.5}, 3.5 + 0.75 + 2,
+			[]estimate.Change{{At: 0.5, Replicas: 2}, {At: 1.25, Replicas: 1}, {At: 1.5, Replicas: 2}},
+			true,
+			[]float64{0, 0, 0, 0},
+			[]float64{1, 2, 3, 3.5},
+			3.5 + 0.75 + 2,
 		},
 		"after all has ended": {[]estimate.Change{{At: 100, Replicas: 2}}, true, []float64{0, 0, 0, 0}, []float64{1, 2, 3, 4}, 4},
 		"more than one": {
@@ -80,9 +86,11 @@ func TestReplicasGo(t *testing.T) {
 
 // Another replica starts while a batch is computed: until then queries wait for a replica, and then
 // for their batch.
-func TestWhatQueriesWaitForWhereAReplicaComes(t *testing.T) {
-	s := estimate.Setting{Times: fixed(2, 0), Batch: 4, Replicas: 1, Wait: 1, Central: true,
-		Changes: []estimate.Change{{At: 2, Replicas: 2}}}
+func TestWaitsWhileAReplicaStarts(t *testing.T) {
+	s := estimate.Setting{
+		Times: fixed(2, 0), Batch: 4, Replicas: 1, Wait: 1, Central: true,
+		Changes: []estimate.Change{{At: 2, Replicas: 2}},
+	}
 	got, r := latencies(t, chain(1), []estimate.Setting{s}, []float64{0, 1.5}, 1)
 	if is := r.Stages[0]; !slices.Equal(got, []float64{3, 3}) || is.BatchingDelay != 1+0.5 || is.QueueTime != 0.5 {
 		t.Errorf("queries take %v; the queue time is %v s, and the batching delay %v", got, is.QueueTime, is.BatchingDelay)
@@ -91,7 +99,7 @@ func TestWhatQueriesWaitForWhereAReplicaComes(t *testing.T) {
 
 // Replicas that are requested before the first query and start at once equal initial ones, also for
 // engines.
-func TestReplicasThatComeFirstAreAsThoseThatAreThere(t *testing.T) {
+func TestEarlyReplicasEqualInitialOnes(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(200) {
 		p, settings, arrivals := small(seed)
@@ -150,8 +158,10 @@ func TestEnginesStart(t *testing.T) {
 // A replica that was requested before the first query accepts queries from its start on.
 func TestReplicasThatStartWhenQueriesBegin(t *testing.T) {
 	for _, c := range []struct{ asked, second float64 }{{-0.5, 2}, {-0.3, 3.4}, {-9, 2}} { // ready after 0.5 s, after 0.7 s and at once
-		setting := estimate.Setting{Times: fixed(2, 0), Batch: 1, Replicas: 1, Startup: 1,
-			Changes: []estimate.Change{{At: c.asked, Replicas: 2}}}
+		setting := estimate.Setting{
+			Times: fixed(2, 0), Batch: 1, Replicas: 1, Startup: 1,
+			Changes: []estimate.Change{{At: c.asked, Replicas: 2}},
+		}
 		var took [2]float64
 		if _, err := estimate.Run(chain(1), []estimate.Setting{setting}, estimate.Arrivals([]float64{0, 0.6}), 1,
 			func(q int, is estimate.QueryTimes) bool {

@@ -13,7 +13,7 @@ import (
 // Llama 7B on one A10G with 200 adapters, for five minutes at each rate, with prompts and outputs
 // of 8 to 512 tokens. The estimate uses an approximate profile without adapters, so only the shape
 // is compared: how latency grows with the utilization.
-func TestLatencyGrowsWithTheLoadAsSLoRAMeasured(t *testing.T) {
+func TestLatencyMatchesSLoRA(t *testing.T) {
 	p, err := table.Of("1 x A10G", "7B", 0)
 	if err != nil {
 		t.Fatal(err)

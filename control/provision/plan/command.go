@@ -265,7 +265,8 @@ func (c *config) addWhatIf(ctx context.Context, all *reports, changed *request, 
 
 // report plans a request, and explains why nothing is cheaper if asked to.
 func (c *config) report(ctx context.Context, a *request, name string, explain bool) (*report.Report, *planner.Problem, *planner.Plan,
-	error) {
+	error,
+) {
 	p, err := a.problem()
 	if err != nil {
 		return nil, nil, nil, err

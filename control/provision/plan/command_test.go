@@ -127,7 +127,7 @@ func TestPlansAreCompared(t *testing.T) {
 }
 
 // A timetable applies to the whole trace: the test uses its rest, also if the rate changes.
-func TestATimetableIsOfTheWholeTrace(t *testing.T) {
+func TestTimetableCoversTheTrace(t *testing.T) {
 	race.Skip(t)
 	tested := func(given, rate string) float64 {
 		text := run(t, "-f", "testdata/chat.yaml", "--prove", "0", "-o", "json", "--current", given, "--what-if", "rate="+rate)
@@ -184,7 +184,7 @@ func TestStoppedSearchIsReported(t *testing.T) {
 }
 
 // The cost of a timetable is its mean over the whole trace: the first 25 of 101 s are planned on.
-func TestATimetableCostsWhatItDoesInTheMean(t *testing.T) {
+func TestTimetableCost(t *testing.T) {
 	race.Skip(t)
 	cost := func(given string) float64 {
 		var all []report.Report

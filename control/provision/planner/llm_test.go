@@ -22,8 +22,10 @@ func llm() *planner.Problem {
 	slow := fast.Times(2)
 	slow.Name = "slow"
 	p := &planner.Problem{
-		Pipeline: &estimate.Pipeline{Stages: 1}, Objectives: []planner.Objective{{Metric: planner.FirstToken, Seconds: 1, Share: 0.99},
-			{Metric: planner.PerToken, Seconds: 0.03, Share: 0.9}},
+		Pipeline: &estimate.Pipeline{Stages: 1}, Objectives: []planner.Objective{
+			{Metric: planner.FirstToken, Seconds: 1, Share: 0.99},
+			{Metric: planner.PerToken, Seconds: 0.03, Share: 0.9},
+		},
 		Stages: []planner.Stage{{Name: "chat", MinReplicas: 1, Hardware: []planner.Hardware{
 			{Name: "fast", Price: 3, Engine: &fast, Batches: []int{8, 64}}, {Name: "slow", Price: 1, Engine: &slow, Batches: []int{8, 64}},
 		}}},
@@ -75,8 +77,10 @@ func keepsAll(p *planner.Problem, c planner.Config) bool {
 	missed := make([]int, len(p.Objectives))
 	if _, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.QueryTimes) bool {
 		for i, o := range p.Objectives {
-			if map[planner.Metric]float64{planner.Latency: took.Latency, planner.FirstToken: took.FirstToken,
-				planner.PerToken: took.PerToken}[o.Metric] > o.Seconds {
+			if map[planner.Metric]float64{
+				planner.Latency: took.Latency, planner.FirstToken: took.FirstToken,
+				planner.PerToken: took.PerToken,
+			}[o.Metric] > o.Seconds {
 				missed[i]++
 			}
 		}
@@ -122,7 +126,7 @@ func TestStagesShareHardware(t *testing.T) {
 }
 
 // Progress gets the number of simulations and the best candidate.
-func TestProgressIsTold(t *testing.T) {
+func TestProgress(t *testing.T) {
 	p, told, last := two(), 0, planner.Candidate{}
 	p.Progress = func(simulations int, best planner.Candidate) bool {
 		if simulations <= told || last.Feasible && best.Cost > last.Cost {
@@ -137,7 +141,7 @@ func TestProgressIsTold(t *testing.T) {
 }
 
 // A stopped search returns the best plan so far, which meets the objectives.
-func TestASearchIsStopped(t *testing.T) {
+func TestSearchIsStopped(t *testing.T) {
 	for after := 0; after < 200; after += 11 {
 		for name, find := range map[string]func(*planner.Problem) *planner.Plan{"inferline": planner.InferLine, "search": planner.Search} {
 			p := two()
@@ -155,7 +159,7 @@ func TestASearchIsStopped(t *testing.T) {
 	}
 }
 
-func TestBadLLMsAreNoProblem(t *testing.T) {
+func TestProblemsWithBadLLMs(t *testing.T) {
 	p := llm()
 	p.Queries[7].Output = 0
 	if err := p.Check(); err == nil || !strings.Contains(err.Error(), "stage chat: on fast: query 7 has") {
@@ -170,7 +174,7 @@ func TestBadLLMsAreNoProblem(t *testing.T) {
 
 // TrafficIntensity 1 is the load that an engine can sustain: at 0.9 of it latency stays constant,
 // at 1.1 it keeps growing.
-func TestAnEngineHasRoomForSoManyQueries(t *testing.T) {
+func TestTrafficIntensity(t *testing.T) {
 	p := llm()
 	c := planner.Config{{Hardware: 0, Batch: 8, Replicas: 1}}
 	rate := estimate.Rate(p.Queries)

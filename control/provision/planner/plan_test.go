@@ -177,7 +177,7 @@ func TestPlans(t *testing.T) {
 
 // Of three kinds of hardware, the next cheaper one is tried and not the cheapest. A batch without
 // benefit is not taken.
-func TestTheNextCheaperHardware(t *testing.T) {
+func TestNextCheaperHardware(t *testing.T) {
 	of := func(name string, price, seconds float64) planner.Hardware {
 		return planner.Hardware{
 			Name: name, Price: price, Batches: []int{1, 2},
@@ -186,8 +186,10 @@ func TestTheNextCheaperHardware(t *testing.T) {
 	}
 	p := two()
 	p.Pipeline, p.Objectives[0].Seconds = &estimate.Pipeline{Stages: 1}, 0.08
-	p.Stages = []planner.Stage{{MinReplicas: 1, Hardware: []planner.Hardware{of("slow", 1, 0.09), of("fast", 3, 0.05),
-		of("middle", 2, 0.07)}}}
+	p.Stages = []planner.Stage{{MinReplicas: 1, Hardware: []planner.Hardware{
+		of("slow", 1, 0.09), of("fast", 3, 0.05),
+		of("middle", 2, 0.07),
+	}}}
 	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
 		if text(is) != "[{2 1 1}] at 2, 0.07s" {
 			t.Errorf("%s: %s", name, text(is))
@@ -197,7 +199,7 @@ func TestTheNextCheaperHardware(t *testing.T) {
 
 // A plan is proven if there are at most ProofLimit cheaper configurations: here 8 times 4, for two
 // stages with three replicas and two batch sizes.
-func TestHowManyAreTried(t *testing.T) {
+func TestProofLimit(t *testing.T) {
 	for most, optimal := range map[int]bool{32: true, 31: false} {
 		p := two()
 		for s := range p.Stages {
@@ -218,7 +220,7 @@ func TestHowManyAreTried(t *testing.T) {
 
 // The bottleneck is the stage with the least throughput relative to its share: here the first one,
 // since few queries pass the second.
-func TestTheBottleneckIsByShare(t *testing.T) {
+func TestBottleneckIsByShare(t *testing.T) {
 	p := two()
 	p.Pipeline.Edges[0].Share = 0.3
 	p.Queries = nil
@@ -248,7 +250,7 @@ func TestMisses(t *testing.T) {
 	}
 }
 
-func TestFaultsOfProblems(t *testing.T) {
+func TestErrorsOfProblems(t *testing.T) {
 	for want, change := range map[string]func(*planner.Problem){
 		"edge 0 leads from stage 1 to stage 0: it leads to a later one, of 2": func(p *planner.Problem) {
 			p.Pipeline.Edges[0] = estimate.Edge{From: 1, Share: 1}
@@ -333,8 +335,10 @@ func TestReplicasAreBounded(t *testing.T) {
 	for i := range 2000 {
 		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 100})
 	}
-	p.Stages = []planner.Stage{{MinReplicas: 1, MaxReplicas: 4,
-		Hardware: []planner.Hardware{on("gpu", 3, 0, 0.01, 1), on("cpu", 0.1, 0, 0.05, 1)}}}
+	p.Stages = []planner.Stage{{
+		MinReplicas: 1, MaxReplicas: 4,
+		Hardware: []planner.Hardware{on("gpu", 3, 0, 0.01, 1), on("cpu", 0.1, 0, 0.05, 1)},
+	}}
 	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
 		if !is.Found || !p.InBounds(is.Config) || is.Config[0].Hardware != 0 {
 			t.Errorf("%s: %s", name, text(is))
@@ -348,7 +352,7 @@ func TestReplicasAreBounded(t *testing.T) {
 
 // With a batching delay, more replicas may be slower, so that no number suffices: the search still
 // ends.
-func TestASearchHasAnEnd(t *testing.T) {
+func TestSearchTerminates(t *testing.T) {
 	for name, find := range map[string]func(*planner.Problem) *planner.Plan{"inferline": planner.InferLine, "search": planner.Search} {
 		for _, sizes := range [][]int{{1, 2, 4, 8}, {8}} {
 			p := two()
@@ -371,7 +375,7 @@ func TestASearchHasAnEnd(t *testing.T) {
 }
 
 // A token objective applies to the queries that pass an LLM, however few they are.
-func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
+func TestTokenObjectives(t *testing.T) {
 	engine := profile.Profile{
 		Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02, PerSequence: 0.002},
 		Limits: profile.Limits{MaxSequences: 4, MaxBatchedTokens: 1000, KVBlocks: 1000, BlockSize: 16},
@@ -415,7 +419,7 @@ func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
 
 // If the objective is longer than the trace, no query misses it. A plan must still keep up with the
 // queries; otherwise the planner names the overloaded stage.
-func TestAPlanKeepsUp(t *testing.T) {
+func TestPlanKeepsUpWithTheLoad(t *testing.T) {
 	p := two() // 10 queries a second for 20 s
 	p.Objectives[0].Seconds, p.ProofLimit = 3600, 1000
 	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
@@ -434,7 +438,7 @@ func TestAPlanKeepsUp(t *testing.T) {
 
 // If the trace ends before a query has been computed, a plan has at most as many replicas as
 // queries.
-func TestATraceMayBeShort(t *testing.T) {
+func TestShortTrace(t *testing.T) {
 	p := two()
 	p.Queries, p.ProofLimit = estimate.Arrivals([]float64{0, 0.001, 0.002}), 1000
 	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {

@@ -9,7 +9,7 @@ import (
 )
 
 // From returns the replicas at a time, including starting ones, and does not change the timetable.
-func TestATimetableGoesOn(t *testing.T) {
+func TestTimetableFrom(t *testing.T) {
 	whole := &planner.Timetable{
 		Config:  planner.Config{{Replicas: 1}, {Replicas: 7}},
 		Changes: [][]estimate.Change{{{At: 10, Replicas: 3}, {At: 20, Replicas: 2}, {At: 30, Replicas: 5}}, nil},

@@ -54,8 +54,10 @@ func fault(field, words string, args ...any) error { return &Fault{field, fmt.Sp
 // Errors are Faults.
 func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest []workload.Query) (*planner.Problem, error) {
 	spec := &o.Spec
-	p := &planner.Problem{Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed),
-		Queries: Queries(queries)} //nolint:gosec // not negative
+	p := &planner.Problem{
+		Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed),
+		Queries: Queries(queries),
+	} //nolint:gosec // not negative
 	if len(queries) < 2 || !(queries[len(queries)-1].At > queries[0].At) {
 		return nil, fault("spec.trace",
 			"the planned part of the trace needs two queries at different times: use a longer trace or a larger --split")
@@ -200,7 +202,8 @@ const maxReplicas = 100_000
 
 // hardware returns one choice of hardware for a stage.
 func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds map[string]v1alpha1.PlanHardware,
-	files Files) (planner.Hardware, error) {
+	files Files,
+) (planner.Hardware, error) {
 	is := planner.Hardware{Name: h.Name, Units: 1}
 	if h.Units != nil {
 		is.Units = int(*h.Units)
@@ -284,8 +287,10 @@ func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *planner.Hardware
 
 // objective returns an objective, or an error if no configuration can meet it.
 func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planner.Objective, error) {
-	is := planner.Objective{Metric: map[string]planner.Metric{"": planner.Latency, "Latency": planner.Latency,
-		"TimeToFirstToken": planner.FirstToken, "TimePerOutputToken": planner.PerToken}[o.Metric]}
+	is := planner.Objective{Metric: map[string]planner.Metric{
+		"": planner.Latency, "Latency": planner.Latency,
+		"TimeToFirstToken": planner.FirstToken, "TimePerOutputToken": planner.PerToken,
+	}[o.Metric]}
 	is.Seconds, is.Share = objects.Within(o)
 	if is.Metric != planner.Latency && !p.Tokens() {
 		return is, fault(at+".metric", "no stage is an LLM, so there are no tokens")

@@ -75,8 +75,10 @@ func of(t *testing.T, old, is string, queries []workload.Query) (string, error) 
 func priced() problem.Files {
 	price := 1.0
 	yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
-	return problem.Files{Batches: map[string]*profile.Batches{"yolo.yaml": yolo},
-		Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}
+	return problem.Files{
+		Batches:  map[string]*profile.Batches{"yolo.yaml": yolo},
+		Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}},
+	}
 }
 
 // every returns queries at an interval for three models in turn.
@@ -88,24 +90,32 @@ func every(n int, interval float64) (all []workload.Query) {
 }
 
 // The plan is merged with the hardware file, and errors name the field.
-func TestFaultsOfPlans(t *testing.T) {
+func TestErrorsOfPlans(t *testing.T) {
 	for _, c := range []struct{ old, new, field, words string }{
 		{"", "", "", ""},
-		{"model: yolo", "model: resnet", "spec.stages[1].hardware[0].file",
-			"the profile in yolo.yaml is of the model yolo, and the plan says resnet"},
+		{
+			"model: yolo", "model: resnet", "spec.stages[1].hardware[0].file",
+			"the profile in yolo.yaml is of the model yolo, and the plan says resnet",
+		},
 		{"file: yolo.yaml", "file: none.yaml", "spec.stages[1].hardware[0].file", "none.yaml has no profile"},
 		{"batchSizes: [1, 2]", "batchSizes: [1, 4]", "spec.stages[1].hardware[0].batchSizes[1]", "the profile has no batches above 2"},
 		{"{name: gpu, units: 2,", "{name: tpu, units: 2,", "spec.stages[0].hardware[0].name", "tpu has no price"},
 		{"min: 2, max: 9", "min: 2000000000", "spec.stages[1].replicas.min", "2000000000 replicas: no more than 100000 are simulated"},
-		{"replicas: {min: 2, max: 9}", "memory: {perReplica: 80, models: 1Ti}", "spec.stages[1].memory",
-			"more than 100000 replicas are needed for it: use units such as Gi"},
-		{"min: 2, max: 9}", "max: 2}\n    memory: {perReplica: 1Gi, models: 5Gi}", "spec.stages[1].memory",
-			"5 replicas are needed for it, and replicas.max is 2"},
+		{
+			"replicas: {min: 2, max: 9}", "memory: {perReplica: 80, models: 1Ti}", "spec.stages[1].memory",
+			"more than 100000 replicas are needed for it: use units such as Gi",
+		},
+		{
+			"min: 2, max: 9}", "max: 2}\n    memory: {perReplica: 1Gi, models: 5Gi}", "spec.stages[1].memory",
+			"5 replicas are needed for it, and replicas.max is 2",
+		},
 		{"within: 300ms", "within: 30ms", "", ""}, // half of the queries pass one stage only
 		{"within: 300ms", "metric: TimeToFirstToken, within: 1s", "spec.objectives[0].metric", "no stage is an LLM"},
-		{"latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]",
+		{
+			"latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]",
 			"engine: {prefill: {}, decode: {}, limits: {maxSequences: 1, maxBatchedTokens: 9, kvBlocks: 9, blockSize: 9}}",
-			"spec.stages[0].hardware[0]", "its engine has no prefill or decode time"},
+			"spec.stages[0].hardware[0]", "its engine has no prefill or decode time",
+		},
 	} {
 		_, err := of(t, c.old, c.new, every(100, 0.1))
 		wrong := new(problem.Fault)
@@ -196,8 +206,10 @@ func TestGivenHardware(t *testing.T) {
 			t.Errorf("%s is %+v, %v, want %+v", text, is, err, want)
 		}
 	}
-	for text, want := range map[string]string{"s=h100:3": "it may run on a100, a100:80gb, a100:80", "s=a1": "it may run on",
-		"s=a100,s=a100": "occurs twice"} {
+	for text, want := range map[string]string{
+		"s=h100:3": "it may run on a100, a100:80gb, a100:80", "s=a1": "it may run on",
+		"s=a100,s=a100": "occurs twice",
+	} {
 		if _, err := problem.ParseCurrent(p, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
@@ -205,7 +217,7 @@ func TestGivenHardware(t *testing.T) {
 }
 
 // The queries of the test are checked before a search.
-func TestTokensOfTheTest(t *testing.T) {
+func TestTokensOfTheTestQueries(t *testing.T) {
 	o := new(v1alpha1.CapacityPlan)
 	text := strings.Replace(good, "latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]",
 		"engine: {prefill: {base: 0.01}, decode: {base: 0.01}, limits: {maxSequences: 1, maxBatchedTokens: 9, kvBlocks: 9, blockSize: 9}}", 1)

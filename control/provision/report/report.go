@@ -160,8 +160,10 @@ func New(name, by string, p *planner.Problem, plan *planner.Plan, planned, teste
 	r := &Report{Name: name, Planner: by, Found: plan.Found, Optimal: plan.Optimal, Stopped: plan.Stopped, Simulations: plan.Simulations}
 	for _, t := range plan.Tried {
 		if !t.Config.Unbounded() {
-			r.Tried = append(r.Tried, Candidate{Step: t.Step, Config: Config(p, t.Config), Cost: t.Cost, Feasible: t.Feasible,
-				Values: t.Values})
+			r.Tried = append(r.Tried, Candidate{
+				Step: t.Step, Config: Config(p, t.Config), Cost: t.Cost, Feasible: t.Feasible,
+				Values: t.Values,
+			})
 		}
 	}
 	if !plan.Found {

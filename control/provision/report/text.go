@@ -58,8 +58,10 @@ func (r *Report) Text() string {
 	}
 	fmt.Fprintln(&out, ".")
 	if len(r.Cheaper) > 0 {
-		fmt.Fprintln(&out, map[bool]string{false: "\nCheaper steps:",
-			true: "\nCheaper steps (the search was stopped, so some are missing):"}[r.Partial])
+		fmt.Fprintln(&out, map[bool]string{
+			false: "\nCheaper steps:",
+			true:  "\nCheaper steps (the search was stopped, so some are missing):",
+		}[r.Partial])
 		r.cheaper(&out)
 	}
 	if r.Simulations > 0 {

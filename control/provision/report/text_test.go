@@ -8,7 +8,7 @@ import (
 )
 
 // Compare lists the objectives that both plans have, by metric.
-func TestObjectivesAreComparedByWhatTheyAreOf(t *testing.T) {
+func TestObjectivesAreComparedByMetric(t *testing.T) {
 	plan := func(cost float64, kept ...report.Objective) *report.Report {
 		return &report.Report{Name: "plan", Found: true, Cost: cost, Planned: &report.Times{Objectives: kept}}
 	}
@@ -24,7 +24,7 @@ func TestObjectivesAreComparedByWhatTheyAreOf(t *testing.T) {
 }
 
 // The share of misses refers to the queries that have the metric, and says how many unless all do.
-func TestMissedIsOfTheQueriesThatHaveATime(t *testing.T) {
+func TestShareOfMisses(t *testing.T) {
 	times := &report.Times{Queries: 100, Objectives: []report.Objective{
 		{Metric: "latency", Within: 1, Quantile: 0.9, Queries: 100, Missed: 0.2},
 		{Metric: "time to first token", Within: 1, Quantile: 0.9, Queries: 20, Missed: 0.05},

@@ -10,13 +10,17 @@ import (
 )
 
 // Explain stops when goOn returns false and keeps the steps so far.
-func TestWhyNotCheaperEndsWhereItIsTold(t *testing.T) {
+func TestExplainStopsWhenTold(t *testing.T) {
 	slow := profile.NewBatches("m", profile.Batch{Size: 1, Mean: 0.1})
 	p := &planner.Problem{
 		Pipeline: &estimate.Pipeline{Stages: 1},
-		Stages: []planner.Stage{{Name: "m", MinReplicas: 1,
-			Hardware: []planner.Hardware{{Name: "a", Price: 3, Times: slow, Batches: []int{1}},
-				{Name: "b", Price: 1, Times: slow, Batches: []int{1}}}}},
+		Stages: []planner.Stage{{
+			Name: "m", MinReplicas: 1,
+			Hardware: []planner.Hardware{
+				{Name: "a", Price: 3, Times: slow, Batches: []int{1}},
+				{Name: "b", Price: 1, Times: slow, Batches: []int{1}},
+			},
+		}},
 		Queries:    estimate.Arrivals([]float64{0, 0.1, 0.2}),
 		Objectives: []planner.Objective{{Seconds: 1, Share: 0.99}},
 	}

@@ -61,7 +61,7 @@ func TestNumbers(t *testing.T) {
 }
 
 // A removed endpoint keeps its number while it has requests in flight, because it may come back.
-func TestANumberIsKeptForRequestsInFlight(t *testing.T) {
+func TestNumberIsKeptWithRequestsInFlight(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(listed(a, b))
 	counts, _ := s.Moved(endpointstate.Counts{}, a, "", true)

@@ -66,7 +66,7 @@ func TestControlTakesPrecedenceOverLists(t *testing.T) {
 }
 
 // An engine that restarts loses its adapters. A list that is read after control's report shows it.
-func TestControlLearnsOnceThatACopyVanished(t *testing.T) {
+func TestVanishedCopyIsReportedOnce(t *testing.T) {
 	s := started()
 	early := s.scrape(a)
 	s.advance(time.Second)
@@ -96,7 +96,7 @@ func TestControlLearnsOnceThatACopyVanished(t *testing.T) {
 
 // An endpoint without a list has the copies that control reports. An unknown model is not served
 // there.
-func TestAnEndpointWithoutAListHasWhatControlReports(t *testing.T) {
+func TestEndpointWithoutAListHasReportedCopies(t *testing.T) {
 	s := started()
 	for _, address := range []string{a, b} {
 		s.list(address, engine.Models{Unlisted: true})
@@ -182,7 +182,7 @@ func TestAnEndpointWithoutAListHasWhatControlReports(t *testing.T) {
 
 // An engine without a list that has ended has no models when it is back, until control reports
 // some.
-func TestAnEngineThatHasEndedHasNoModels(t *testing.T) {
+func TestEndedEngineHasNoModels(t *testing.T) {
 	s := started()
 	s.list(a, engine.Models{Unlisted: true})
 	s.list(b, engine.Models{Base: []string{"llama"}, Adapters: []string{"m"}})
@@ -229,7 +229,7 @@ func TestViewsHaveMethods(t *testing.T) {
 
 // A request that finds no model changes nothing at an endpoint that control does not manage, or
 // that has a list.
-func TestWhereAMissingModelIsIgnored(t *testing.T) {
+func TestMissingModelIsIgnored(t *testing.T) {
 	s := started() // both have lists
 	s.place(endpointstate.PlacementUpdate{
 		All: true, Endpoints: governing(a),

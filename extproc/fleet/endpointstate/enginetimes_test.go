@@ -45,7 +45,7 @@ func endpointOf(s *endpointstate.State) *pick.Endpoint {
 
 // A pool is predicted by its configured profile. Without one it is not predicted until something is
 // learned.
-func TestAPoolIsPredictedByItsProfile(t *testing.T) {
+func TestPoolIsPredictedByItsProfile(t *testing.T) {
 	s := predicted()
 	p := view(s, start).Snapshot.Pools["ns/one"]
 	if !p.Predictable || *p.Endpoints[0].Profile != simple || *p.Endpoints[1].Profile != simple {
@@ -140,7 +140,7 @@ func (g engines) scrape(s *endpointstate.State, from time.Time, seconds int) {
 
 // The latency of engines without a configured profile is learned. Then each is predicted by its own
 // speed, and the change is reported once.
-func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
+func TestLearnedProfilePredicts(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
 	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
@@ -197,7 +197,7 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 
 // What is learned of one accelerator does not apply to another. No endpoint of a pool is predicted
 // until all its accelerators are known.
-func TestClassesOfHardware(t *testing.T) {
+func TestAccelerators(t *testing.T) {
 	w := profiled(nil)
 	w.Pools[one].Endpoints[0].Class = "other"
 	s := endpointstate.New(endpointstate.Config{})
@@ -259,7 +259,7 @@ func TestClassesOfHardware(t *testing.T) {
 
 // A pinned profile is not learned; this holds for each accelerator. Other profiles are learned
 // starting from the configured one, and are printed with the reason why they are trusted.
-func TestWhatIsPinned(t *testing.T) {
+func TestPinnedProfiles(t *testing.T) {
 	w := profiled(nil)
 	p := w.Pools[one]
 	p.Endpoints[0].Class, p.Endpoints[1].Class = "fast", "slow"
@@ -302,7 +302,7 @@ func TestWhatIsPinned(t *testing.T) {
 }
 
 // Known reports which engines are slower than others.
-func TestWhatIsKnown(t *testing.T) {
+func TestKnown(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
 	if k := s.Times.Known(); len(k) != 1 || k[0].Trusted || k[0].Rows != 0 || !k[0].Since.IsZero() ||
@@ -324,7 +324,7 @@ func TestWhatIsKnown(t *testing.T) {
 
 // The load of other sources is what the engine reports beyond this process's requests: requests,
 // and tokens in its cache.
-func TestWhatOthersHave(t *testing.T) {
+func TestLoadOfOthers(t *testing.T) {
 	s := predicted()
 	room := make([]pick.Decision, 1)
 	if _, err := pick.Pick(pick.Policy{Rule: pick.Latency}, view(s, start).Snapshot, pick.Request{
@@ -354,7 +354,7 @@ func TestWhatOthersHave(t *testing.T) {
 }
 
 // If a request turns out to be at another endpoint, its claim moves there.
-func TestAClaimMoves(t *testing.T) {
+func TestClaimMoves(t *testing.T) {
 	s := predicted()
 	room := make([]pick.Decision, 1)
 	endpoints := view(s, start).Snapshot.Pools["ns/one"].Endpoints
@@ -377,7 +377,7 @@ func TestAClaimMoves(t *testing.T) {
 
 // Adapters are where their last requests left them, or where the engine reports them as active.
 // After a restart of the engine they are nowhere.
-func TestWhereAdaptersAre(t *testing.T) {
+func TestAdapterPlaces(t *testing.T) {
 	s := predicted()
 	look := func(slots, began float64, active ...string) {
 		s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{MaxAdapters: engine.Known(slots), Started: engine.Known(began), Active: active})
@@ -449,7 +449,7 @@ func TestLoadsAreLearned(t *testing.T) {
 
 // An engine that does not report its number of adapter slots has the number in its profile. Without
 // that it has the lowest number in its pool.
-func TestSlotsThatNobodyReports(t *testing.T) {
+func TestSlotsFromTheProfile(t *testing.T) {
 	unsaid := simple
 	unsaid.Limits.GPUAdapters, unsaid.Limits.HostAdapters = 0, 0
 	for _, c := range []struct {
@@ -526,7 +526,7 @@ func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
 }
 
 // An unloaded adapter takes no place from adapters that are there.
-func TestAnAdapterThatWasUnloadedTakesNoPlace(t *testing.T) {
+func TestUnloadedAdapterTakesNoSlot(t *testing.T) {
 	s := predicted() // two slots, and host memory for three
 	send := func(name string, at time.Duration) {
 		p := view(s, start).Snapshot.Pools["ns/one"]

@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-func TestAnEndpointThatWasNeverScrapedIsOut(t *testing.T) {
+func TestEndpointThatWasNeverScrapedIsOut(t *testing.T) {
 	s := newRig(endpointstate.Config{})
 	s.see(a, engine.Load{})
 	if got := s.states(); got != [2]pick.State{pick.Healthy, pick.Out} {
@@ -18,7 +18,7 @@ func TestAnEndpointThatWasNeverScrapedIsOut(t *testing.T) {
 	}
 }
 
-func TestARefusalLastsUntilAScrapeThatBeginsAfterIt(t *testing.T) {
+func TestRefusalLastsUntilALaterScrape(t *testing.T) {
 	s := started()
 	before := s.scrape(a)
 	s.advance(time.Millisecond)
@@ -32,7 +32,7 @@ func TestARefusalLastsUntilAScrapeThatBeginsAfterIt(t *testing.T) {
 	s.Refused("10.9.9.9:1", s.now) // not an endpoint: nothing happens
 }
 
-func TestSilenceMakesAnEndpointStaleAndThenLost(t *testing.T) {
+func TestSilentEndpointBecomesStaleThenLost(t *testing.T) {
 	s := started()
 	for _, step := range []struct {
 		after time.Duration
@@ -50,7 +50,7 @@ func TestSilenceMakesAnEndpointStaleAndThenLost(t *testing.T) {
 	}
 }
 
-func TestAnEndpointOnASilentNodeIsStale(t *testing.T) {
+func TestEndpointOnASilentNodeIsStale(t *testing.T) {
 	s := started()
 	w := world(thePool.Name)
 	w.Pools[thePool].Endpoints[0].NodeSilent = true
@@ -60,13 +60,13 @@ func TestAnEndpointOnASilentNodeIsStale(t *testing.T) {
 	s.expect(t, "when the node reports again", pick.Healthy)
 }
 
-func TestASleepingEndpointIsOut(t *testing.T) {
+func TestSleepingEndpointIsOut(t *testing.T) {
 	s := started()
 	s.see(a, engine.Load{Asleep: true})
 	s.expect(t, "asleep", pick.Out)
 }
 
-func TestASuspectWithoutRequestsIsForgiven(t *testing.T) {
+func TestSuspectWithoutRequestsRecovers(t *testing.T) {
 	s := started()
 	s.RequestFailed(a, s.now)
 	for _, step := range []struct {
@@ -81,7 +81,7 @@ func TestASuspectWithoutRequestsIsForgiven(t *testing.T) {
 }
 
 // A stopping endpoint still answers scrapes.
-func TestAStoppingEndpointIsOutUntilItHasEnded(t *testing.T) {
+func TestStoppingEndpointIsOutUntilItHasEnded(t *testing.T) {
 	s := started()
 	at := func(when string, want pick.State) {
 		t.Helper()
@@ -173,7 +173,7 @@ func TestControlReportsEndpointsThatWillEnd(t *testing.T) {
 
 // A migrating pod gets the requests that no other endpoint can serve, until control or the objects
 // end the migration.
-func TestAMigratingPodServesWhatNoOtherCan(t *testing.T) {
+func TestMigratingPodIsALastResort(t *testing.T) {
 	for _, placed := range []bool{true, false} {
 		s := newRig(endpointstate.Config{Placed: placed})
 		migrate := func() {

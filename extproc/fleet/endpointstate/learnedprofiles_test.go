@@ -32,7 +32,7 @@ func stepAt(s *endpointstate.State, now time.Time) (all []float64) {
 
 // A process predicts at once by what another has learned, whether it gets this before it knows the
 // pool or while it learns itself.
-func TestWhatOthersLearned(t *testing.T) {
+func TestProfilesLearnedByOthers(t *testing.T) {
 	now := start.Add(200 * time.Second)
 	s := taught()
 	lessons, want := s.Times.LearnedProfiles(now), stepAt(s, now)
@@ -75,7 +75,7 @@ func TestWhatOthersLearned(t *testing.T) {
 
 // A learned profile of another process is ignored if the profile is pinned, of another accelerator,
 // or configured differently, or if this process already has as much data.
-func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
+func TestUnrelatedProfilesAreIgnored(t *testing.T) {
 	now := start.Add(200 * time.Second)
 	lessons := taught().Times.LearnedProfiles(now)
 	classed := slices.Clone(lessons)
@@ -107,7 +107,7 @@ func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 }
 
 // Load times alone are shared, too, if nothing else was learned.
-func TestLoadsThatOthersLearned(t *testing.T) {
+func TestLoadTimesLearnedByOthers(t *testing.T) {
 	s, other := predicted(), predicted()
 	view(s, start)
 	for range 30 {

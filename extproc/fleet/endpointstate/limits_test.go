@@ -3,7 +3,7 @@ package endpointstate
 import "testing"
 
 // The parts of a limit add up to the limit. They differ by at most one, and each is at least one.
-func TestPartsOfALimitAreTheLimit(t *testing.T) {
+func TestPartsAddUpToTheLimit(t *testing.T) {
 	if one := (Share{}).Of(5, 3); one != 5 {
 		t.Errorf("a single process has %d of 5", one)
 	}
@@ -26,7 +26,7 @@ func TestPartsOfALimitAreTheLimit(t *testing.T) {
 }
 
 // The remainder does not go to the same process at every copy.
-func TestWhatIsLeftOverGoesAround(t *testing.T) {
+func TestRemainderRotates(t *testing.T) {
 	var more [3]int
 	for turn := range uint64(300) {
 		for i := range more {

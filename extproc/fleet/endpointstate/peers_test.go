@@ -19,7 +19,7 @@ func told(address string, requests, tokens int64) endpointstate.Backlog {
 
 // Reported backlogs of peers take effect at once, also in existing views. What a scrape finds
 // beyond these and this process's requests comes from other sources.
-func TestWhatPeersTellIsNobodyElses(t *testing.T) {
+func TestPeersBacklogsAreTheirOwn(t *testing.T) {
 	s := predicted()
 	e := endpointOf(s)
 	sees := func(l endpointstate.Scrape, running, usage float64) (requests, tokens int64) {
@@ -53,7 +53,7 @@ func TestWhatPeersTellIsNobodyElses(t *testing.T) {
 
 // Peers' backlogs of an endpoint that does not exist yet, or that is removed and comes back, are
 // kept.
-func TestWhatPeersTellOfEndpointsThatAreNotKnownIsKept(t *testing.T) {
+func TestBacklogsOfUnknownEndpointsAreKept(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetPeers([]endpointstate.Backlog{told(a, 3, 0), told(b, 2, 0)}, start)
 	s.SetPeers([]endpointstate.Backlog{told(b, 0, 0)}, start)
@@ -111,7 +111,7 @@ func TestBacklogsAreSums(t *testing.T) {
 
 // Prompts of this process and of others queue behind each other, and time passes once for all of
 // them.
-func TestPromptsOfPeersQueueBehindOurs(t *testing.T) {
+func TestPromptsOfPeersQueue(t *testing.T) {
 	s := predicted()
 	e := endpointOf(s)
 	after := start.Add

@@ -13,7 +13,7 @@ var (
 	later   = earlier.Add(time.Second)
 )
 
-func TestWhoIsBelievedOfACopy(t *testing.T) {
+func TestSourcesOfACopysState(t *testing.T) {
 	const no, yes = false, true
 	for _, c := range []struct {
 		governed bool
@@ -89,7 +89,7 @@ func obvious(governed bool, says map[string]*reportedCopy, l listing) (there, go
 	return there, gone
 }
 
-func TestTheAdaptersOfAnEndpointAreThoseOfAnObviousReading(t *testing.T) {
+func TestAdaptersMatchTheNaiveVersion(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 5000 {
 		l := listing{known: random.IntN(4) > 0, scrapedAt: earlier.Add(time.Duration(random.IntN(3)) * time.Second)}

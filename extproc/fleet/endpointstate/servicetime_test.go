@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 )
 
-func TestPace(t *testing.T) {
+func TestServiceTime(t *testing.T) {
 	var p endpointstate.ServiceTime
 	learn := func(all ...time.Duration) {
 		for _, d := range all {
@@ -58,7 +58,7 @@ func TestPace(t *testing.T) {
 // engine processes all requests concurrently, the learned service times are those of a model alone.
 // If it processes them one by one, the learned times of the two models are closer to each other,
 // because a request counts the requests before it and not their times.
-func TestPacesOfTwoModelsAtOneEngine(t *testing.T) {
+func TestServiceTimesOfTwoModels(t *testing.T) {
 	takes := []float64{0.002, 0.02}
 	for _, c := range []struct {
 		name   string

@@ -44,7 +44,7 @@ func view(s *endpointstate.State, now time.Time) *endpointstate.View {
 
 // A pool whose object is gone is in no view, and nothing is reported about it. A new pool of the
 // same name starts from scratch.
-func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
+func TestDeletedPoolIsForgotten(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one", "two"))
 	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})
@@ -68,7 +68,7 @@ func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
 }
 
 // If all endpoints that are not out are silent, all of the silent ones are used.
-func TestTheSilentAreUsedWhereTheOthersAreOut(t *testing.T) {
+func TestSilentEndpointsAreALastResort(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
 	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{}) // b never answered a scrape
@@ -79,7 +79,7 @@ func TestTheSilentAreUsedWhereTheOthersAreOut(t *testing.T) {
 }
 
 // An endpoint is unheard until a scrape succeeds, or until one is refused.
-func TestUnheardIsWhoNeverAnswered(t *testing.T) {
+func TestUnheardEndpoints(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
 	expect := func(what string, want bool) {
@@ -101,7 +101,7 @@ func TestUnheardIsWhoNeverAnswered(t *testing.T) {
 
 // The lists of a pool are unread until one was read, or until a scrape of each endpoint has failed:
 // a dead pool does not stay unread forever.
-func TestADeadPoolIsNotUnreadForever(t *testing.T) {
+func TestDeadPoolIsNotUnreadForever(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
 	expect := func(what string, want bool) {
@@ -124,7 +124,7 @@ func TestADeadPoolIsNotUnreadForever(t *testing.T) {
 
 // Long requests end in any order. Of the answers that an endpoint is stopping, the one to the
 // latest request counts.
-func TestOldNewsOfStoppingIsNoNews(t *testing.T) {
+func TestOldStoppingReportsAreIgnored(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
 	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})
@@ -140,7 +140,7 @@ func TestOldNewsOfStoppingIsNoNews(t *testing.T) {
 // After a reconnect, control sends its complete state. That does not make a copy newer than the
 // scrape that found it gone, and a missing copy that control has not been told of is still
 // reported.
-func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
+func TestRepeatedStateIsNotNew(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
 	copyOf := func(id, endpoint string) endpointstate.CopyKey {
@@ -173,7 +173,7 @@ func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
 }
 
 // A view that a request holds does not change.
-func TestAViewKeepsItsFailures(t *testing.T) {
+func TestViewIsImmutable(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
 	key := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "one"}, ID: "m"}
@@ -187,7 +187,7 @@ func TestAViewKeepsItsFailures(t *testing.T) {
 
 // An address in two EndpointLists is one endpoint. If control reports that it is about to stop,
 // that outlives a change of the objects.
-func TestAnAddressOfTwoListsIsOneEndpoint(t *testing.T) {
+func TestAddressInTwoListsIsOneEndpoint(t *testing.T) {
 	set := objects.Endpoints([]string{a})
 	other := objects.Endpoints([]string{a})
 	other.Pools[0].Name, other.Lists[0].Name = "other", "other"

@@ -44,7 +44,7 @@ func expect(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-func TestThoseThatWaitGoOnOneAfterTheOtherInTheOrderInWhichTheyCame(t *testing.T) {
+func TestWaitingRequestsContinueInOrder(t *testing.T) {
 	q := queue.New[string](10, 10)
 	a, b, c := join(t, q, "a", "m"), join(t, q, "b", "m"), join(t, q, "c", "m")
 	other := join(t, q, "other", "n")
@@ -60,7 +60,7 @@ func TestThoseThatWaitGoOnOneAfterTheOtherInTheOrderInWhichTheyCame(t *testing.T
 	}
 }
 
-func TestOneThatIsCalledAndDiesDoesNotStopTheOthers(t *testing.T) {
+func TestDeadRequestDoesNotStopTheOthers(t *testing.T) {
 	q := queue.New[string](10, 10)
 	a, b, c, d := join(t, q, "a", "m"), join(t, q, "b", "m"), join(t, q, "c", "m"), join(t, q, "d", "m")
 	expect(t, "ready", names(q.Show(key("m"), queue.Ready)...), "a")
@@ -71,7 +71,7 @@ func TestOneThatIsCalledAndDiesDoesNotStopTheOthers(t *testing.T) {
 	_ = d
 }
 
-func TestOneThatFindsNoCopyStaysFirst(t *testing.T) {
+func TestRequestWithoutACopyStaysFirst(t *testing.T) {
 	q := queue.New[string](10, 10)
 	a, b := join(t, q, "a", "m"), join(t, q, "b", "m")
 	expect(t, "ready", names(q.Show(key("m"), queue.Ready)...), "a")
@@ -83,7 +83,7 @@ func TestOneThatFindsNoCopyStaysFirst(t *testing.T) {
 }
 
 // A request that has been called may have found a copy already.
-func TestAFailureEndsTheWaitOfAllButTheOneThatIsChoosing(t *testing.T) {
+func TestFailureEndsAllWaitsButTheCalledOne(t *testing.T) {
 	q := queue.New[string](10, 10)
 	a := join(t, q, "a", "m")
 	join(t, q, "b", "m")
@@ -97,7 +97,7 @@ func TestAFailureEndsTheWaitOfAllButTheOneThatIsChoosing(t *testing.T) {
 	}
 }
 
-func TestTheQueueIsBounded(t *testing.T) {
+func TestQueueIsBounded(t *testing.T) {
 	q := queue.New[string](2, 10)
 	join(t, q, "a", "m")
 	b := join(t, q, "b", "m")
@@ -114,7 +114,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	join(t, q, "f", "m")
 }
 
-func TestWhatIsWantedSaysSinceWhen(t *testing.T) {
+func TestWantedSince(t *testing.T) {
 	q := queue.New[string](10, 100)
 	for i, model := range []string{"m", "l", "m"} {
 		if _, err := q.Join("x", key(model), 1, start.Add(time.Duration(i)*time.Second)); err != nil {
@@ -156,7 +156,7 @@ func (p *plain) leave(name string) []string {
 	return slices.Clone(p.call())
 }
 
-func TestWhateverHappensTheQueueDoesWhatAPlainOneDoes(t *testing.T) {
+func TestQueueMatchesTheNaiveOne(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		q, p := queue.New[string](8, 100), &plain{}
@@ -209,7 +209,7 @@ func TestWhateverHappensTheQueueDoesWhatAPlainOneDoes(t *testing.T) {
 }
 
 // Named finds the models of one name in every pool, and no others.
-func TestThoseOfOneNameAreFoundInEachPool(t *testing.T) {
+func TestNamedFindsModelsInEachPool(t *testing.T) {
 	q := queue.New[string](10, 10)
 	there := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "another"}, ID: "m"}
 	for _, k := range []objects.ModelKey{key("m"), key("n"), there} {

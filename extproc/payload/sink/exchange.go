@@ -44,8 +44,10 @@ func Begin(about About, headers []Header, end bool) (*Exchange, []Payload) {
 }
 
 func sideOf(kind Kind, headers []Header) side {
-	return side{kind: kind, metadata: Metadata(headers), encoding: value(headers, "grpc-encoding"),
-		call: kserve.IsCall(value(headers, "content-type"))}
+	return side{
+		kind: kind, metadata: Metadata(headers), encoding: value(headers, "grpc-encoding"),
+		call: kserve.IsCall(value(headers, "content-type")),
+	}
 }
 
 // Request adds a chunk of the request's body; end marks the last one. If keep is false there is no

@@ -116,79 +116,124 @@ func TestPayloadsOfAnExchange(t *testing.T) {
 		over bool
 		want []string
 	}{
-		{"a call", call().asks(frame("q"), true).answersCall().says(frame("a"), false).trails("grpc-status", "0"), true,
-			[]string{"request: q", "response OK: a"}},
+		{
+			"a call", call().asks(frame("q"), true).answersCall().says(frame("a"), false).trails("grpc-status", "0"), true,
+			[]string{"request: q", "response OK: a"},
+		},
 		{"two messages in a chunk", call().asks(frame("q")+frame("r"), true), false, []string{"request: q", "request: r"}},
-		{"a message in pieces", call().asks("\x00\x00", false).asks("\x00\x00\x02q", false).asks("r", false), false,
-			[]string{"request: qr"}},
+		{
+			"a message in pieces", call().asks("\x00\x00", false).asks("\x00\x00\x02q", false).asks("r", false), false,
+			[]string{"request: qr"},
+		},
 		{"an empty message", call().asks(frame("")+frame("q"), false), false, []string{"request: ", "request: q"}},
-		{"a stream both ways", call().asks(frame("q"), false).answersCall().says(frame("a"), false).asks(frame("r"), false).says(frame("b"),
-			false).asks("", true).trails("grpc-status", "0"), true,
-			[]string{"request: q", "response OK: a", "request: r", "response OK: b"}},
+		{
+			"a stream both ways", call().asks(frame("q"), false).answersCall().says(frame("a"), false).asks(frame("r"), false).says(frame("b"),
+				false).asks("", true).trails("grpc-status", "0"), true,
+			[]string{"request: q", "response OK: a", "request: r", "response OK: b"},
+		},
 		{"a call that fails after a message", call().asks(frame("q"), true).answersCall().says(frame("a"), false).trails("grpc-status",
 			"13"), true, []string{"request: q", "response OK: a", "response INTERNAL: "}},
 		{"a call that fails at once", call().asks(frame("q"), true).begins(true, ":status", "200", "content-type", "application/grpc",
 			"grpc-status", "5"), true, []string{"request: q", "response NOT_FOUND: "}},
-		{"a call that succeeds without a message",
+		{
+			"a call that succeeds without a message",
 			call().asks(frame("q"), true).begins(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "0"), true,
-			[]string{"request: q"}},
-		{"a call that ends without a status", call().begins(true, ":status", "200", "content-type", "application/grpc"), true,
-			[]string{"response UNKNOWN: "}},
+			[]string{"request: q"},
+		},
+		{
+			"a call that ends without a status", call().begins(true, ":status", "200", "content-type", "application/grpc"), true,
+			[]string{"response UNKNOWN: "},
+		},
 		{"a status that is not a number", call().answersCall().trails("grpc-status", "well"), true, []string{"response UNKNOWN: "}},
 		{"an unknown status", call().answersCall().trails("grpc-status", "99"), true, []string{"response OTHER: "}},
 		{"a call with a response of another protocol", call().asks(frame("q"), true).begins(false, ":status", "503", "content-type",
 			"text/plain").says("no", true), true, []string{"request: q", "response 503: no"}},
 		{"a message that is cut", call().asks(frame("qqq")[:6], true), false, []string{"request: lost: cut"}},
 		{"a prefix that is cut", call().answersCall().says("\x00\x00", true), true, []string{"response OK: lost: cut"}},
-		{"an answer that breaks off in a message", call().asks(frame("q"), true).answersCall().says(frame("aaa")[:6], false).ends(), false,
-			[]string{"request: q", "response OK: lost: cut"}},
-		{"an answer that breaks off between messages", call().asks(frame("q"), false).answersCall().says(frame("a"), false).ends(), false,
-			[]string{"request: q", "response OK: a"}},
-		{"a request that breaks off in its second message", call().asks(frame("q")+"\x00", false).ends(), false,
-			[]string{"request: q", "request: lost: cut"}},
+		{
+			"an answer that breaks off in a message", call().asks(frame("q"), true).answersCall().says(frame("aaa")[:6], false).ends(), false,
+			[]string{"request: q", "response OK: lost: cut"},
+		},
+		{
+			"an answer that breaks off between messages", call().asks(frame("q"), false).answersCall().says(frame("a"), false).ends(), false,
+			[]string{"request: q", "response OK: a"},
+		},
+		{
+			"a request that breaks off in its second message", call().asks(frame("q")+"\x00", false).ends(), false,
+			[]string{"request: q", "request: lost: cut"},
+		},
 		{"both sides end twice", call().asks("\x00", false).ends().ends(), false, []string{"request: lost: cut"}},
-		{"invalid messages", call().asks(frame("q")+"\x02\x00\x00\x00\x00"+frame("r"), false).asks(frame("s"), true), false,
-			[]string{"request: q", "request: lost: unreadable"}},
-		{"a message that is too large, and one after it", call().asks(large[:100], false).asks(large[100:]+frame("r"), true), false,
-			[]string{"request: lost: too_large", "request: r"}},
-		{"a message of the maximum size", call().asks(frame(strings.Repeat("x", sink.MaxBytes)), true), false,
-			[]string{"request: 16777216 bytes"}},
+		{
+			"invalid messages", call().asks(frame("q")+"\x02\x00\x00\x00\x00"+frame("r"), false).asks(frame("s"), true), false,
+			[]string{"request: q", "request: lost: unreadable"},
+		},
+		{
+			"a message that is too large, and one after it", call().asks(large[:100], false).asks(large[100:]+frame("r"), true), false,
+			[]string{"request: lost: too_large", "request: r"},
+		},
+		{
+			"a message of the maximum size", call().asks(frame(strings.Repeat("x", sink.MaxBytes)), true), false,
+			[]string{"request: 16777216 bytes"},
+		},
 		{"one that is too large and cut", call().asks(large[:100], true), false, []string{"request: lost: too_large"}},
 		{"messages that come after the end", call().asks("", true).asks(frame("q"), false), false, nil},
-		{"compressed messages", call("grpc-encoding", "gzip").asks(zipped(t, "q")+frame("r"), true).begins(false, "content-type",
-			"application/grpc", "grpc-encoding", "gzip").says(zipped(t, "a"), false), false,
-			[]string{"request: q", "request: r", "response OK: a"}},
-		{"a message with an unknown compression", call().asks(zipped(t, "q")+frame("r"), true), false,
-			[]string{"request: lost: unreadable", "request: r"}},
-		{"a message that is not gzip", call("grpc-encoding", "gzip").asks("\x01"+frame("qqqqqqqq")[1:]+frame("r"), true), false,
-			[]string{"request: lost: unreadable", "request: r"}},
+		{
+			"compressed messages", call("grpc-encoding", "gzip").asks(zipped(t, "q")+frame("r"), true).begins(false, "content-type",
+				"application/grpc", "grpc-encoding", "gzip").says(zipped(t, "a"), false), false,
+			[]string{"request: q", "request: r", "response OK: a"},
+		},
+		{
+			"a message with an unknown compression", call().asks(zipped(t, "q")+frame("r"), true), false,
+			[]string{"request: lost: unreadable", "request: r"},
+		},
+		{
+			"a message that is not gzip", call("grpc-encoding", "gzip").asks("\x01"+frame("qqqqqqqq")[1:]+frame("r"), true), false,
+			[]string{"request: lost: unreadable", "request: r"},
+		},
 		{"a message that is too large when decompressed", call("grpc-encoding", "gzip").asks(zipped(t, strings.Repeat("x", sink.MaxBytes+1))+
 			frame("r"), true), false, []string{"request: lost: too_large", "request: r"}},
 
 		{"a body", rest().asks(`{"q"`, false).asks(`:1}`, true).begins(false, ":status", "200").says("a", false).says("b", false).says("",
 			true), true, []string{`request: {"q":1}`, "response 200: ab"}},
-		{"a request without a body", begin(true, ":path", "/x", ":method", "GET").begins(false, ":status", "404").says("no", true), true,
-			[]string{"request: ", "response 404: no"}},
+		{
+			"a request without a body", begin(true, ":path", "/x", ":method", "GET").begins(false, ":status", "404").says("no", true), true,
+			[]string{"request: ", "response 404: no"},
+		},
 		{"an answer without a body", rest().asks("q", true).begins(true, ":status", "204"), true, []string{"request: q", "response 204: "}},
-		{"a body that trailers end", rest().asks("q", true).begins(false, ":status", "200").says("a", false).trails("checksum", "1"), true,
-			[]string{"request: q", "response 200: a"}},
-		{"trailers after the end of a body", rest().asks("q", true).begins(false, ":status", "200").says("a", true).trails("checksum", "1"),
-			true, []string{"request: q", "response 200: a"}},
+		{
+			"a body that trailers end", rest().asks("q", true).begins(false, ":status", "200").says("a", false).trails("checksum", "1"), true,
+			[]string{"request: q", "response 200: a"},
+		},
+		{
+			"trailers after the end of a body", rest().asks("q", true).begins(false, ":status", "200").says("a", true).trails("checksum", "1"),
+			true,
+			[]string{"request: q", "response 200: a"},
+		},
 		{"a body that is too large, and breaks off", rest().asks(large, false).ends(), false, []string{"request: lost: too_large"}},
 		{"a body that is too large twice", rest().asks(large, false).asks(large, true), false, []string{"request: lost: too_large"}},
-		{"an answer before the request's end", rest().asks("q", false).begins(false, ":status", "413").says("no", true).ends(), true,
-			[]string{"response 413: no", "request: lost: cut"}},
-		{"an answer that breaks off", rest().asks("q", true).begins(false, ":status", "200").says("a", false).ends(), false,
-			[]string{"request: q", "response 200: lost: cut"}},
+		{
+			"an answer before the request's end", rest().asks("q", false).begins(false, ":status", "413").says("no", true).ends(), true,
+			[]string{"response 413: no", "request: lost: cut"},
+		},
+		{
+			"an answer that breaks off", rest().asks("q", true).begins(false, ":status", "200").says("a", false).ends(), false,
+			[]string{"request: q", "response 200: lost: cut"},
+		},
 		{"no answer", rest().asks("q", true).ends(), false, []string{"request: q"}},
 		{"a body that is too large", rest().asks(large, false).asks("more", true).ends(), false, []string{"request: lost: too_large"}},
-		{"a body that grows too large", rest().asks(strings.Repeat("x", sink.MaxBytes), false).asks("x", true), false,
-			[]string{"request: lost: too_large"}},
-		{"a body of the maximum size", rest().asks(strings.Repeat("x", sink.MaxBytes-1), false).asks("x", true), false,
-			[]string{"request: 16777216 bytes"}},
+		{
+			"a body that grows too large", rest().asks(strings.Repeat("x", sink.MaxBytes), false).asks("x", true), false,
+			[]string{"request: lost: too_large"},
+		},
+		{
+			"a body of the maximum size", rest().asks(strings.Repeat("x", sink.MaxBytes-1), false).asks("x", true), false,
+			[]string{"request: 16777216 bytes"},
+		},
 		{"gRPC frames in a body of another request", rest().asks(frame("q"), true), false, []string{"request: " + frame("q")}},
-		{"gRPC-Web is not gRPC", begin(false, ":path", "/S/M", "content-type", "application/grpc-web").asks(frame("q"), true), false,
-			[]string{"request: " + frame("q")}},
+		{
+			"gRPC-Web is not gRPC", begin(false, ":path", "/S/M", "content-type", "application/grpc-web").asks(frame("q"), true), false,
+			[]string{"request: " + frame("q")},
+		},
 	} {
 		if is := said(c.run.all); !slices.Equal(is, c.want) || c.run.Over() != c.over {
 			t.Errorf("%s: %q, over: %t\nwant %q, over: %t", c.what, is, c.run.Over(), c.want, c.over)
@@ -220,14 +265,16 @@ func TestMetadataOfAnExchange(t *testing.T) {
 }
 
 // Without memory for a chunk, the message that it belongs to is lost, once, and no other.
-func TestWithoutRoom(t *testing.T) {
+func TestOutOfMemory(t *testing.T) {
 	r := call().asks(frame("q")+"\x00\x00", false)
 	r.all = append(r.all, r.Request([]byte("\x00\x00\x03r"), false, false)...)
 	r.asks("r", false)
 	r.all = append(r.all, r.Request([]byte("r"+frame("s")+frame("t")[:5]), false, false)...)
 	r.asks("t"+frame("u"), true)
-	if is, want := said(r.all), []string{"request: q", "request: lost: memory", "request: lost: memory", "request: lost: memory",
-		"request: u"}; !slices.Equal(is, want) {
+	if is, want := said(r.all), []string{
+		"request: q", "request: lost: memory", "request: lost: memory", "request: lost: memory",
+		"request: u",
+	}; !slices.Equal(is, want) {
 		t.Errorf("%q, want %q", is, want)
 	}
 	b := rest().asks("q", false)

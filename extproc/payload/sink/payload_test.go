@@ -15,7 +15,7 @@ import (
 )
 
 // A posted payload has ModelMesh's fields and no others.
-func TestAPayloadAsItIsPosted(t *testing.T) {
+func TestPayloadAsItIsPosted(t *testing.T) {
 	for _, c := range []struct {
 		p    sink.Payload
 		want string
@@ -27,8 +27,10 @@ func TestAPayloadAsItIsPosted(t *testing.T) {
 			},
 			`{"id":"7","modelid":"模型","vModelId":"a\"b","kind":"response","status":"OK","metadata":{"tenant":"blue","trace-bin":"AP8="},"data":"AP9oZWxsbw=="}`,
 		},
-		{sink.Payload{ID: "1", Kind: sink.Request, Metadata: map[string]string{}},
-			`{"id":"1","modelid":"","vModelId":"","kind":"request","status":"","metadata":{},"data":""}`},
+		{
+			sink.Payload{ID: "1", Kind: sink.Request, Metadata: map[string]string{}},
+			`{"id":"1","modelid":"","vModelId":"","kind":"request","status":"","metadata":{},"data":""}`,
+		},
 	} {
 		body, size := c.p.Body()
 		is, err := io.ReadAll(body)
@@ -51,8 +53,10 @@ func TestDataIsBase64(t *testing.T) {
 			data[i] = byte(random.Uint32())
 		}
 		p := sink.Payload{Data: data}
-		for name, slow := range map[string]func(io.Reader) io.Reader{"at once": func(r io.Reader) io.Reader { return r },
-			"by bytes": iotest.OneByteReader, "by halves": iotest.HalfReader} {
+		for name, slow := range map[string]func(io.Reader) io.Reader{
+			"at once":  func(r io.Reader) io.Reader { return r },
+			"by bytes": iotest.OneByteReader, "by halves": iotest.HalfReader,
+		} {
 			body, size := p.Body()
 			text, err := io.ReadAll(slow(body))
 			if err != nil || int64(len(text)) != size {

@@ -32,8 +32,10 @@ func TestURLsOfSinks(t *testing.T) {
 			t.Errorf("%s: it goes to %v", c.text, s.URL)
 		}
 	}
-	for _, text := range []string{"", "sink/x", "ftp://sink/x", "http:///x", "http://:80/x", "//sink", "http://sink/x?%zz", "http://a b",
-		"https:sink", "logger://u:p@x"} {
+	for _, text := range []string{
+		"", "sink/x", "ftp://sink/x", "http:///x", "http://:80/x", "//sink", "http://sink/x?%zz", "http://a b",
+		"https:sink", "logger://u:p@x",
+	} {
 		if s, err := sink.Parse(text); err == nil {
 			t.Errorf("%q is read as %s", text, s)
 		}
@@ -47,7 +49,7 @@ func TestURLsOfSinks(t *testing.T) {
 	}
 }
 
-func TestWhichPayloadsASinkWants(t *testing.T) {
+func TestPayloadsOfASink(t *testing.T) {
 	for _, c := range []struct {
 		text, method, model, vmodel string
 		want                        bool

@@ -42,20 +42,26 @@ var full = relaytoken.Request{
 	Kind: relaytoken.Again, SentAt: 1700000000_000000001, Back: "back.sock", Listener: "Gateway ns/g http",
 	Given: objects.Name{Namespace: "ns", Name: "given"}, All: true, Last: true,
 	Models: []relaytoken.Model{
-		{Name: "gpt-4", Target: route.Target{Route: objects.Name{Namespace: "ns", Name: "r"},
-			Pool: objects.Name{Namespace: "ns", Name: "p"}, Adapter: "a01", Open: true, Priority: -3, Objectives: []v1alpha1.Objective{
-				{Type: "TimeToFirstToken", Latency: v1alpha1.Latency{Value: metav1.Duration{Duration: 200 * time.Millisecond},
-					Quantile: &v1alpha1.Quantile{Numerator: 9, Denominator: 10}}},
+		{Name: "gpt-4", Target: route.Target{
+			Route: objects.Name{Namespace: "ns", Name: "r"},
+			Pool:  objects.Name{Namespace: "ns", Name: "p"}, Adapter: "a01", Open: true, Priority: -3, Objectives: []v1alpha1.Objective{
+				{Type: "TimeToFirstToken", Latency: v1alpha1.Latency{
+					Value:    metav1.Duration{Duration: 200 * time.Millisecond},
+					Quantile: &v1alpha1.Quantile{Numerator: 9, Denominator: 10},
+				}},
 				{Type: "EndToEnd", Latency: v1alpha1.Latency{Value: metav1.Duration{Duration: time.Hour}}},
-			}}},
+			},
+		}},
 		{Name: "模型/v1\x00"},
 	},
-	Tried: []relaytoken.Copy{{Endpoint: "10.0.0.1:8000", At: "10.0.0.1:8001", Model: "a01-v2"},
-		{Endpoint: "[fd00::1]:8000", At: "[fd00::1]:8000", Model: "a01"}},
+	Tried: []relaytoken.Copy{
+		{Endpoint: "10.0.0.1:8000", At: "10.0.0.1:8001", Model: "a01-v2"},
+		{Endpoint: "[fd00::1]:8000", At: "[fd00::1]:8000", Model: "a01"},
+	},
 }
 
 // A token decrypts to its request, is a valid header value, and hides its content.
-func TestWhatIsSealedIsOpened(t *testing.T) {
+func TestTokenRoundTrip(t *testing.T) {
 	s := sealer(t, 'k')
 	for _, e := range []relaytoken.Request{full, {}, {Kind: relaytoken.Manage}} {
 		sealed := s.Seal(e)
@@ -75,7 +81,7 @@ func TestWhatIsSealedIsOpened(t *testing.T) {
 }
 
 // Open rejects tokens of another key, and tokens that are changed, cut or made up.
-func TestNothingElseIsOpened(t *testing.T) {
+func TestForgedTokensAreRejected(t *testing.T) {
 	s := sealer(t, 'k')
 	sealed := s.Seal(full)
 	for i := range sealed {
@@ -98,7 +104,7 @@ func TestNothingElseIsOpened(t *testing.T) {
 }
 
 // Every field of a request survives, including those of nested types.
-func TestEveryFieldIsSealed(t *testing.T) {
+func TestEveryFieldSurvives(t *testing.T) {
 	s := sealer(t, 'k')
 	var e relaytoken.Request
 	n := fill(reflect.ValueOf(&e).Elem(), 0)
@@ -154,13 +160,17 @@ func unsealed(tb testing.TB, e relaytoken.Request) (s *relaytoken.Sealer, text [
 
 // Open rejects tokens of another release with the same key: of another version, longer, shorter, or
 // in JSON.
-func TestNothingOfAnotherReleaseIsOpened(t *testing.T) {
+func TestTokensOfOtherReleasesAreRejected(t *testing.T) {
 	s, text, seal := unsealed(t, full)
 	if _, ok := s.Open(seal(text)); !ok {
 		t.Fatal("it is not opened at all")
 	}
-	others := [][]byte{append(slices.Clone(text), 0), append(slices.Clone(text[:len(text)-1]), 2),
-		append(slices.Clone(text[:len(text)-1]), 4), []byte(`{"kind":"sent","models":[]}`), {}, {4, 1}}
+	others := [][]byte{
+		append(slices.Clone(text), 0), append(slices.Clone(text[:len(text)-1]), 2),
+		append(slices.Clone(text[:len(text)-1]), 4), []byte(`{"kind":"sent","models":[]}`),
+		{},
+		{4, 1},
+	}
 	for i := range text {
 		others = append(others, text[:i])
 	}

@@ -148,7 +148,7 @@ func TestEditsAreFollowed(t *testing.T) {
 	f.await("d")
 }
 
-func TestAnInvalidEditIsRefusedAndTheLastGoodObjectsStay(t *testing.T) {
+func TestInvalidEditIsRefusedAndTheLastGoodObjectsStay(t *testing.T) {
 	folder := t.TempDir()
 	f := follow(t, folder)
 	f.write("pool.yaml", pool)
@@ -169,7 +169,7 @@ func TestAnInvalidEditIsRefusedAndTheLastGoodObjectsStay(t *testing.T) {
 }
 
 // An edit of a Model's immutable fields is refused, as API servers refuse it.
-func TestAnEditThatChangesWhatAModelIsIsRefused(t *testing.T) {
+func TestEditOfImmutableFieldsIsRejected(t *testing.T) {
 	model := func(id string) string {
 		return "{apiVersion: inference.x-k8s.io/v1alpha1, kind: Model, metadata: {name: m}, spec: {id: " + id +
 			", poolRef: {name: base}, type: lora, source: s}}\n"
@@ -187,7 +187,7 @@ func TestAnEditThatChangesWhatAModelIsIsRefused(t *testing.T) {
 
 // An object can move to another file. It is rejected only while both files define it, in any order
 // of the two edits.
-func TestAnObjectMovesBetweenFiles(t *testing.T) {
+func TestObjectMovesBetweenFiles(t *testing.T) {
 	f := follow(t, t.TempDir())
 	f.write("one.yaml", pool+"---\n"+route("a"))
 	f.write("two.yaml", route("b"))
@@ -199,7 +199,7 @@ func TestAnObjectMovesBetweenFiles(t *testing.T) {
 	f.awaitRefused(0)
 }
 
-func TestReadBuildsAWorldWithoutLookingUpNames(t *testing.T) {
+func TestReadResolvesNoNames(t *testing.T) {
 	folder := t.TempDir()
 	list := "---\n" + `apiVersion: inference.x-k8s.io/v1alpha1
 kind: EndpointList
@@ -217,7 +217,7 @@ spec: {addresses: ["10.0.0.7:9000", "engine.invalid:9000"]}
 }
 
 // Kubernetes mounts a ConfigMap as links through a folder, which it replaces atomically.
-func TestAMountedConfigMapIsFollowed(t *testing.T) {
+func TestMountedConfigMapIsFollowed(t *testing.T) {
 	folder := t.TempDir()
 	version := func(name, text string) {
 		t.Helper()
@@ -244,7 +244,7 @@ func TestAMountedConfigMapIsFollowed(t *testing.T) {
 	f.await("b")
 }
 
-func TestAnInvalidFileAtTheStartIsAnError(t *testing.T) {
+func TestInvalidFileAtTheStartIsAnError(t *testing.T) {
 	folder := t.TempDir()
 	for file, text := range map[string]string{"a.yaml": "kind: Nothing\n", "b.yaml": pool, "c.yaml": "x: [\n"} {
 		if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644); err != nil {
@@ -264,7 +264,7 @@ func TestAnInvalidFileAtTheStartIsAnError(t *testing.T) {
 }
 
 // A profile may be in a file beside the objects; an edit of it changes the pool's profile.
-func TestAProfileInAFileOfItsOwn(t *testing.T) {
+func TestProfileInItsOwnFile(t *testing.T) {
 	folder := t.TempDir()
 	f := &follower{t: t, folder: folder}
 	f.write("a.yaml", pool+
@@ -293,7 +293,7 @@ func TestAProfileInAFileOfItsOwn(t *testing.T) {
 
 // Objects of well-known other kinds are skipped. An unknown kind, which may be one of ours
 // misspelled, is not.
-func TestObjectsThatAreNoneOfOurs(t *testing.T) {
+func TestForeignObjects(t *testing.T) {
 	for object, passed := range map[string]bool{
 		"inference.networking.x-k8s.io/v1alpha2 InferenceObjective": true,
 		"inference.networking.k8s.io/v1 InferenceObjective":         true,

@@ -68,7 +68,7 @@ func attached(n *objects.Network) string {
 	return strings.Join(all, " ")
 }
 
-func TestTheNetworkOfAFolderIsAnotherWhenOneOfItsObjectsIsAndOnlyThen(t *testing.T) {
+func TestNetworkOfAFolderChangesWithItsObjects(t *testing.T) {
 	folder := t.TempDir()
 	f := followKinds(t, folder, withNetwork)
 	was := f.await("").Network
@@ -81,21 +81,35 @@ func TestTheNetworkOfAFolderIsAnotherWhenOneOfItsObjectsIsAndOnlyThen(t *testing
 		{"a Gateway and its class", "a.yaml", gateway("z", 80) + class("headgate"), "headgate default/z:80", true},
 		{"more of another file goes before it, in order of name", "b.yaml", namespace("red") + gateway("b", 81) + gateway("a", 82) +
 			namespace("blue"), "headgate default/a:82 default/b:81 default/z:80 blue=red red=red", true},
-		{"the same in another order, with a comment", "a.yaml", "# ours\n" + class("headgate") + gateway("z", 80),
-			"headgate default/a:82 default/b:81 default/z:80 blue=red red=red", false},
-		{"another pod", "pods.yaml", strings.Replace(aPod, "10.0.0.1", "10.0.0.2", 1),
-			"headgate default/a:82 default/b:81 default/z:80 blue=red red=red", false},
-		{"another port", "a.yaml", class("headgate") + gateway("z", 90),
-			"headgate default/a:82 default/b:81 default/z:90 blue=red red=red", true},
-		{"a Gateway that is refused", "a.yaml", strings.Replace(gateway("z", 91), "port: 91", "port: many", 1),
-			"headgate default/a:82 default/b:81 default/z:90 blue=red red=red", false},
-		{"a namespace that has other labels, and one that is gone", "b.yaml",
-			strings.Replace(namespace("red"), "team: red", "team: blue", 1), "headgate default/z:90 red=blue", true},
+		{
+			"the same in another order, with a comment", "a.yaml", "# ours\n" + class("headgate") + gateway("z", 80),
+			"headgate default/a:82 default/b:81 default/z:80 blue=red red=red", false,
+		},
+		{
+			"another pod", "pods.yaml", strings.Replace(aPod, "10.0.0.1", "10.0.0.2", 1),
+			"headgate default/a:82 default/b:81 default/z:80 blue=red red=red", false,
+		},
+		{
+			"another port", "a.yaml", class("headgate") + gateway("z", 90),
+			"headgate default/a:82 default/b:81 default/z:90 blue=red red=red", true,
+		},
+		{
+			"a Gateway that is refused", "a.yaml", strings.Replace(gateway("z", 91), "port: 91", "port: many", 1),
+			"headgate default/a:82 default/b:81 default/z:90 blue=red red=red", false,
+		},
+		{
+			"a namespace that has other labels, and one that is gone", "b.yaml",
+			strings.Replace(namespace("red"), "team: red", "team: blue", 1), "headgate default/z:90 red=blue", true,
+		},
 		{"a Service", "c.yaml", service("s"), "headgate default/z:90 red=blue default/s", true},
-		{"a pool and a route", "d.yaml", pool + "---\n" + route("r"),
-			"headgate default/z:90 red=blue default/s default/base default/r", true},
-		{"an EndpointSlice, which is none of it", "e.yaml", slice("10.0.0.1"),
-			"headgate default/z:90 red=blue default/s default/base default/r", false},
+		{
+			"a pool and a route", "d.yaml", pool + "---\n" + route("r"),
+			"headgate default/z:90 red=blue default/s default/base default/r", true,
+		},
+		{
+			"an EndpointSlice, which is none of it", "e.yaml", slice("10.0.0.1"),
+			"headgate default/z:90 red=blue default/s default/base default/r", false,
+		},
 		{"another endpoint", "e.yaml", slice("10.0.0.2"), "headgate default/z:90 red=blue default/s default/base default/r", false},
 		{"nothing any more", "b.yaml", "", "headgate default/z:90 default/s default/base default/r", true},
 	} {
@@ -142,7 +156,7 @@ func (f *follower) awaitModel(name string) *objects.World {
 }
 
 // A folder without any objects of a Network still has a Network.
-func TestAFolderHasANetworkWhereItsKindsAreRead(t *testing.T) {
+func TestFolderHasANetwork(t *testing.T) {
 	for _, row := range []struct {
 		table []kinds.Kind
 		want  string
@@ -160,7 +174,7 @@ func TestAFolderHasANetworkWhereItsKindsAreRead(t *testing.T) {
 
 // A folder refuses what an API server's CRD refuses, with file and line. It also reports the
 // modification time of an object's file.
-func TestAFolderRefusesAnHTTPRouteOfSeventeenRules(t *testing.T) {
+func TestFolderRefusesAnHTTPRouteOfSeventeenRules(t *testing.T) {
 	folder := t.TempDir()
 	file := filepath.Join(folder, "route.yaml")
 	route := func(rules int) string {
@@ -185,8 +199,10 @@ func TestAFolderRefusesAnHTTPRouteOfSeventeenRules(t *testing.T) {
 	if err != nil || len(set.Network.HTTPRoutes) != 1 {
 		t.Fatalf("16 rules: %v", err)
 	}
-	if got := set.Written[objects.Object{Kind: objects.HTTPRouteKind,
-		Name: objects.Name{Namespace: "default", Name: "r"}}]; !got.Equal(at) {
+	if got := set.Written[objects.Object{
+		Kind: objects.HTTPRouteKind,
+		Name: objects.Name{Namespace: "default", Name: "r"},
+	}]; !got.Equal(at) {
 		t.Errorf("it was written %v, want %v: %v", got, at, set.Written)
 	}
 }

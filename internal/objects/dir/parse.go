@@ -57,8 +57,10 @@ func (f *Fault) Error() string { return fmt.Sprintf("%s:%d: %s", f.File, f.Line,
 // parse parses the objects of one file: YAML or JSON documents and the lists of kubectl get; or a
 // profile, which must be the file's only document. Every error is a [Fault].
 func parse(file string, text []byte, table []kinds.Kind) (*contents, error) {
-	c := &contents{as: make(map[objects.Object]written),
-		set: objects.Set{At: make(map[objects.Object]string), Network: kinds.NewNetwork(table)}}
+	c := &contents{
+		as:  make(map[objects.Object]written),
+		set: objects.Set{At: make(map[objects.Object]string), Network: kinds.NewNetwork(table)},
+	}
 	docs := documents(text)
 	if len(docs) == 1 {
 		p := &parser{file: file, doc: docs[0], contents: c}

@@ -91,11 +91,13 @@ func poolProfile(text string) string {
 	return strings.Replace(clusterSettings, "engineToken: {secretRef: {name: engine-token}}", "profile: "+text, 1)
 }
 
-func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
+func TestFaultIsNamedByFileLineAndReason(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"syntax", goodPool + "---\nkind: [\n", "f.yaml:11: not valid YAML: did not find expected node content"},
-		{"tab", "apiVersion: v1\nkind: Pod\nmetadata:\n\tname: x\n",
-			"f.yaml:4: not valid YAML: found character that cannot start any token"},
+		{
+			"tab", "apiVersion: v1\nkind: Pod\nmetadata:\n\tname: x\n",
+			"f.yaml:4: not valid YAML: found character that cannot start any token",
+		},
 		{"key twice", "a: 1\nb: 2\na: 3\n", `f.yaml:3: not valid YAML: key "a" already set in map`},
 		{"not an object", "hello\n", "f.yaml:1: not a Kubernetes object: it needs apiVersion, kind and metadata"},
 		{"a list", "# pods\n- a\n- b\n", "f.yaml:2: not a Kubernetes object: it needs apiVersion, kind and metadata"},
@@ -103,82 +105,150 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 			"unknown kind", strings.Replace(goodRoute, "LLMRoute", "LLMroute", 1),
 			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, VModel, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
-		{"unknown field", strings.Replace(goodRoute, "priority", "prioritty", 1),
-			`f.yaml:12: LLMRoute default/sentiment: unknown field "spec.prioritty"`},
-		{"unknown nested field", strings.Replace(goodRoute, "numerator: 99", "nominator: 99", 1),
-			`f.yaml:17: LLMRoute default/sentiment: unknown field "spec.objectives[0].latency.quantile.nominator"`},
-		{"wrong type", strings.Replace(goodRoute, "priority: 3", "priority: high", 1),
-			"f.yaml:12: spec.priority: want a whole number, not string"},
-		{"wrong shape", strings.Replace(goodPool, "matchLabels: {app: llama}", "matchLabels: app", 1),
-			"f.yaml:7: spec.selector.matchLabels: want a mapping, not string"},
+		{
+			"unknown field", strings.Replace(goodRoute, "priority", "prioritty", 1),
+			`f.yaml:12: LLMRoute default/sentiment: unknown field "spec.prioritty"`,
+		},
+		{
+			"unknown nested field", strings.Replace(goodRoute, "numerator: 99", "nominator: 99", 1),
+			`f.yaml:17: LLMRoute default/sentiment: unknown field "spec.objectives[0].latency.quantile.nominator"`,
+		},
+		{
+			"wrong type", strings.Replace(goodRoute, "priority: 3", "priority: high", 1),
+			"f.yaml:12: spec.priority: want a whole number, not string",
+		},
+		{
+			"wrong shape", strings.Replace(goodPool, "matchLabels: {app: llama}", "matchLabels: app", 1),
+			"f.yaml:7: spec.selector.matchLabels: want a mapping, not string",
+		},
 		{"bad duration", strings.Replace(goodRoute, "200ms", "fast", 1), `f.yaml:16: time: invalid duration "fast"`},
-		{"no name", strings.Replace(goodRoute, "name: sentiment\n", "labels: {}\n", 1),
-			"f.yaml:3: LLMRoute default/: metadata.name: Required value: give the object a name"},
-		{"no pool", strings.Replace(goodRoute, "  - name: base\n", "", 1),
-			"f.yaml:8: LLMRoute default/sentiment: spec.backendRefs: Required value: name the InferencePool that serves the route"},
-		{"other backend", strings.Replace(goodRoute, "- name: base", "- {name: base, kind: Service}", 1),
-			`f.yaml:9: LLMRoute default/sentiment: spec.backendRefs[0].kind: Unsupported value: "Service": supported values: "InferencePool"`},
-		{"path as adapter", strings.Replace(goodRoute, "sentiment-v2", "../x", 1),
-			`f.yaml:11: LLMRoute default/sentiment: spec.adapter.name: Invalid value: "../x": no model can have this name: it is a path`},
-		{"metrics", strings.Replace(goodRoute, "Prometheus", "OpenTelemetry", 1),
-			`f.yaml:19: LLMRoute default/sentiment: spec.metrics.format: Unsupported value: "OpenTelemetry": supported values: "Prometheus"`},
-		{"objective", strings.Replace(goodRoute, "OutputTokenLatency", "Throughput", 1),
-			`f.yaml:14: LLMRoute default/sentiment: spec.objectives[0].type: Unsupported value: "Throughput": supported values: "OutputTokenLatency", "TimeToFirstToken"`},
-		{"quantile", strings.Replace(goodRoute, "denominator: 100", "denominator: 98", 1),
-			`f.yaml:17: LLMRoute default/sentiment: spec.objectives[0].latency.quantile: Invalid value: "99/98": a quantile is above 0 and at most 1, such as {numerator: 99, denominator: 100}`},
-		{"port", strings.Replace(goodPool, "8000", "80000", 1),
-			"f.yaml:9: InferencePool default/base: spec.targetPorts[0].number: Invalid value: 80000: must be between 1 and 65535, inclusive"},
-		{"port twice", goodPool + "  - number: 8000\n",
-			"f.yaml:10: InferencePool default/base: spec.targetPorts[1].number: Duplicate value: 8000"},
-		{"no labels", strings.Replace(goodPool, "{app: llama}", "{}", 1),
-			"f.yaml:7: InferencePool default/base: spec.selector.matchLabels: Required value: name at least one label of the pods that serve"},
-		{"bad ports", strings.Replace(goodPod, "  labels:",
-			"  annotations: {inference.networking.k8s.io/active-ports: '8000;8001'}\n  labels:", 1),
-			`f.yaml:5: Pod default/engine-1: metadata.annotations: Invalid value: "8000;8001": inference.networking.k8s.io/active-ports is a list of ports, such as 8000,8001`},
-		{"bad IP", strings.Replace(goodPod, "127.0.0.11", "127.0.0", 1),
-			`f.yaml:7: Pod default/engine-1: status.podIP: Invalid value: "127.0.0": want an IP address, such as 10.0.0.7`},
-		{"address with a scheme", strings.Replace(goodList, "10.0.0.7:8000", "http://10.0.0.7:8000", 1),
-			`f.yaml:9: EndpointList default/rack-1: spec.addresses[0]: Invalid value: "http://10.0.0.7:8000": want host:port alone, without scheme and path`},
-		{"address without a port", strings.Replace(goodList, "internal:8000", "internal", 1),
-			`f.yaml:10: EndpointList default/rack-1: spec.addresses[1]: Invalid value: "engine-1.internal": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000`},
-		{"address twice", goodList + "  - 10.0.0.7:8000\n",
-			`f.yaml:11: EndpointList default/rack-1: spec.addresses[2]: Duplicate value: "10.0.0.7:8000"`},
-		{"no addresses", strings.Split(goodList, "  - ")[0],
-			"f.yaml:8: EndpointList default/rack-1: spec.addresses: Required value: name at least one address, such as 10.0.0.7:8000"},
-		{"engine", strings.Replace(goodList, "sglang", "xllm", 1),
-			`f.yaml:7: EndpointList default/rack-1: spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "mlserver", "torchserve", "tfserving", "modelruntime"`},
-		{"unknown field of a list", strings.Replace(goodList, "engine:", "engines:", 1),
-			`f.yaml:7: EndpointList default/rack-1: unknown field "spec.engines"`},
+		{
+			"no name", strings.Replace(goodRoute, "name: sentiment\n", "labels: {}\n", 1),
+			"f.yaml:3: LLMRoute default/: metadata.name: Required value: give the object a name",
+		},
+		{
+			"no pool", strings.Replace(goodRoute, "  - name: base\n", "", 1),
+			"f.yaml:8: LLMRoute default/sentiment: spec.backendRefs: Required value: name the InferencePool that serves the route",
+		},
+		{
+			"other backend", strings.Replace(goodRoute, "- name: base", "- {name: base, kind: Service}", 1),
+			`f.yaml:9: LLMRoute default/sentiment: spec.backendRefs[0].kind: Unsupported value: "Service": supported values: "InferencePool"`,
+		},
+		{
+			"path as adapter", strings.Replace(goodRoute, "sentiment-v2", "../x", 1),
+			`f.yaml:11: LLMRoute default/sentiment: spec.adapter.name: Invalid value: "../x": no model can have this name: it is a path`,
+		},
+		{
+			"metrics", strings.Replace(goodRoute, "Prometheus", "OpenTelemetry", 1),
+			`f.yaml:19: LLMRoute default/sentiment: spec.metrics.format: Unsupported value: "OpenTelemetry": supported values: "Prometheus"`,
+		},
+		{
+			"objective", strings.Replace(goodRoute, "OutputTokenLatency", "Throughput", 1),
+			`f.yaml:14: LLMRoute default/sentiment: spec.objectives[0].type: Unsupported value: "Throughput": supported values: "OutputTokenLatency", "TimeToFirstToken"`,
+		},
+		{
+			"quantile", strings.Replace(goodRoute, "denominator: 100", "denominator: 98", 1),
+			`f.yaml:17: LLMRoute default/sentiment: spec.objectives[0].latency.quantile: Invalid value: "99/98": a quantile is above 0 and at most 1, such as {numerator: 99, denominator: 100}`,
+		},
+		{
+			"port", strings.Replace(goodPool, "8000", "80000", 1),
+			"f.yaml:9: InferencePool default/base: spec.targetPorts[0].number: Invalid value: 80000: must be between 1 and 65535, inclusive",
+		},
+		{
+			"port twice", goodPool + "  - number: 8000\n",
+			"f.yaml:10: InferencePool default/base: spec.targetPorts[1].number: Duplicate value: 8000",
+		},
+		{
+			"no labels", strings.Replace(goodPool, "{app: llama}", "{}", 1),
+			"f.yaml:7: InferencePool default/base: spec.selector.matchLabels: Required value: name at least one label of the pods that serve",
+		},
+		{
+			"bad ports", strings.Replace(goodPod, "  labels:",
+				"  annotations: {inference.networking.k8s.io/active-ports: '8000;8001'}\n  labels:", 1),
+			`f.yaml:5: Pod default/engine-1: metadata.annotations: Invalid value: "8000;8001": inference.networking.k8s.io/active-ports is a list of ports, such as 8000,8001`,
+		},
+		{
+			"bad IP", strings.Replace(goodPod, "127.0.0.11", "127.0.0", 1),
+			`f.yaml:7: Pod default/engine-1: status.podIP: Invalid value: "127.0.0": want an IP address, such as 10.0.0.7`,
+		},
+		{
+			"address with a scheme", strings.Replace(goodList, "10.0.0.7:8000", "http://10.0.0.7:8000", 1),
+			`f.yaml:9: EndpointList default/rack-1: spec.addresses[0]: Invalid value: "http://10.0.0.7:8000": want host:port alone, without scheme and path`,
+		},
+		{
+			"address without a port", strings.Replace(goodList, "internal:8000", "internal", 1),
+			`f.yaml:10: EndpointList default/rack-1: spec.addresses[1]: Invalid value: "engine-1.internal": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000`,
+		},
+		{
+			"address twice", goodList + "  - 10.0.0.7:8000\n",
+			`f.yaml:11: EndpointList default/rack-1: spec.addresses[2]: Duplicate value: "10.0.0.7:8000"`,
+		},
+		{
+			"no addresses", strings.Split(goodList, "  - ")[0],
+			"f.yaml:8: EndpointList default/rack-1: spec.addresses: Required value: name at least one address, such as 10.0.0.7:8000",
+		},
+		{
+			"engine", strings.Replace(goodList, "sglang", "xllm", 1),
+			`f.yaml:7: EndpointList default/rack-1: spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "mlserver", "torchserve", "tfserving", "modelruntime"`,
+		},
+		{
+			"unknown field of a list", strings.Replace(goodList, "engine:", "engines:", 1),
+			`f.yaml:7: EndpointList default/rack-1: unknown field "spec.engines"`,
+		},
 		{
 			"EndpointList of another group is no list of objects", strings.Replace(goodList, "inference.x-k8s.io/v1alpha1", "v1", 1),
 			`f.yaml:2: apiVersion "v1", kind "EndpointList" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, VModel, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
-		{"a Secret", clusterSettings,
-			`f.yaml:6: PoolSettings default/base: spec.engineToken: Forbidden: engine tokens cannot come from a folder: remove it, and set --engine-token-file`},
-		{"no profile", poolProfile("acceleratorLabel: gpu"),
-			`f.yaml:6: PoolSettings default/base: spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`},
-		{"two profiles", poolProfile("{file: a.yaml, hardware: L4, parameters: 8B}"),
-			`f.yaml:6: PoolSettings default/base: spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`},
-		{"unknown hardware", poolProfile("\n    parameters: 8B\n    hardware: 2 x B300"),
-			`f.yaml:8: PoolSettings default/base: spec.profile.hardware: Invalid value: "2 x B300": no GPU in the table is called "B300"; known are T4, V100-16GB, V100-32GB, A10, A10G, L4, L40S, A100-40GB, A100-80GB, H100-80GB, H200-141GB`},
-		{"inline profile",
+		{
+			"a Secret", clusterSettings,
+			`f.yaml:6: PoolSettings default/base: spec.engineToken: Forbidden: engine tokens cannot come from a folder: remove it, and set --engine-token-file`,
+		},
+		{
+			"no profile", poolProfile("acceleratorLabel: gpu"),
+			`f.yaml:6: PoolSettings default/base: spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`,
+		},
+		{
+			"two profiles", poolProfile("{file: a.yaml, hardware: L4, parameters: 8B}"),
+			`f.yaml:6: PoolSettings default/base: spec.profile: Invalid value: "": set one of inline, file, and hardware with parameters`,
+		},
+		{
+			"unknown hardware", poolProfile("\n    parameters: 8B\n    hardware: 2 x B300"),
+			`f.yaml:8: PoolSettings default/base: spec.profile.hardware: Invalid value: "2 x B300": no GPU in the table is called "B300"; known are T4, V100-16GB, V100-32GB, A10, A10G, L4, L40S, A100-40GB, A100-80GB, H100-80GB, H200-141GB`,
+		},
+		{
+			"inline profile",
 			poolProfile("\n    inline:\n      prefill: {base: 0.1}\n      decode: {adapterSlowdown: 0.5}\n      limits: {maxSequences: 1, maxBatchedTokens: 1, kvBlocks: 1, blockSize: 1}"),
-			`f.yaml:9: PoolSettings default/base: spec.profile.inline.decode.adapterSlowdown: Invalid value: 0.5: it is how many times as long a step takes with adapters, at least 1`},
-		{"unknown field of a profile", poolProfile("{inline: {prefil: {}}}"),
-			`f.yaml:6: PoolSettings default/base: unknown field "spec.profile.inline.prefil"`},
-		{"profile outside", poolProfile("{file: ../a.yaml}"),
-			`f.yaml:6: PoolSettings default/base: spec.profile.file: Invalid value: "../a.yaml": want the name of a file in this folder, such as profile.yaml`},
-		{"unknown field of a profile's file", strings.Replace(profileFile, "perSequence", "perSequenze", 1),
-			`f.yaml:5: profile: unknown field "decode.perSequenze"`},
-		{"wrong time in a profile's file", strings.Replace(profileFile, "0.02", "soon", 1),
-			"f.yaml:4: decode.base: want a number, not string"},
-		{"negative time in a profile's file", strings.Replace(profileFile, "0.02", "-1", 1),
-			"f.yaml:4: profile: decode.base is -1: a time in seconds is finite and not negative"},
-		{"limits of a profile's file", strings.Replace(profileFile, "blockSize: 16", "blockSize: 0", 1),
-			"f.yaml:6: profile: limits.blockSize is 0: it must be at least 1"},
+			`f.yaml:9: PoolSettings default/base: spec.profile.inline.decode.adapterSlowdown: Invalid value: 0.5: it is how many times as long a step takes with adapters, at least 1`,
+		},
+		{
+			"unknown field of a profile", poolProfile("{inline: {prefil: {}}}"),
+			`f.yaml:6: PoolSettings default/base: unknown field "spec.profile.inline.prefil"`,
+		},
+		{
+			"profile outside", poolProfile("{file: ../a.yaml}"),
+			`f.yaml:6: PoolSettings default/base: spec.profile.file: Invalid value: "../a.yaml": want the name of a file in this folder, such as profile.yaml`,
+		},
+		{
+			"unknown field of a profile's file", strings.Replace(profileFile, "perSequence", "perSequenze", 1),
+			`f.yaml:5: profile: unknown field "decode.perSequenze"`,
+		},
+		{
+			"wrong time in a profile's file", strings.Replace(profileFile, "0.02", "soon", 1),
+			"f.yaml:4: decode.base: want a number, not string",
+		},
+		{
+			"negative time in a profile's file", strings.Replace(profileFile, "0.02", "-1", 1),
+			"f.yaml:4: profile: decode.base is -1: a time in seconds is finite and not negative",
+		},
+		{
+			"limits of a profile's file", strings.Replace(profileFile, "blockSize: 16", "blockSize: 0", 1),
+			"f.yaml:6: profile: limits.blockSize is 0: it must be at least 1",
+		},
 		{"an object with a profile's field", goodRoute + "prefill: {}\n", `f.yaml:20: LLMRoute default/sentiment: unknown field "prefill"`},
-		{"a profile and more", profileFile + "---\n" + goodPod,
-			`f.yaml:1: apiVersion "", kind "" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, VModel, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`},
+		{
+			"a profile and more", profileFile + "---\n" + goodPod,
+			`f.yaml:1: apiVersion "", kind "" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, VModel, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
+		},
 		{"list twice", goodList + "---\n" + goodList, "f.yaml:15: EndpointList default/rack-1 is defined twice, first at line 4"},
 		{"defined twice", goodPod + "---\n" + goodPod, "f.yaml:12: Pod default/engine-1 is defined twice, first at line 4"},
 		{
@@ -186,8 +256,10 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 				strings.ReplaceAll(strings.Replace(goodPod, "127.0.0.11", "x", 1), "\n", "\n  "),
 			`f.yaml:10: Pod default/engine-1: status.podIP: Invalid value: "x": want an IP address, such as 10.0.0.7`,
 		},
-		{"second document", goodPod + "---\n# a comment\n---\n" + strings.Replace(goodPool, "8000", "0", 1),
-			"f.yaml:19: InferencePool default/base: spec.targetPorts[0].number: Invalid value: 0: must be between 1 and 65535, inclusive"},
+		{
+			"second document", goodPod + "---\n# a comment\n---\n" + strings.Replace(goodPool, "8000", "0", 1),
+			"f.yaml:19: InferencePool default/base: spec.targetPorts[0].number: Invalid value: 0: must be between 1 and 65535, inclusive",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := parse("f.yaml", []byte(c.text), kinds.All())
@@ -258,14 +330,14 @@ metadata:
 	}
 }
 
-func TestAPodWrittenByHandIsReady(t *testing.T) {
+func TestPodWrittenByHandIsReady(t *testing.T) {
 	c, err := parse("f.yaml", []byte(goodPod), kinds.All())
 	if err != nil || len(c.set.Pods) != 1 || !c.set.Pods[0].Ready {
 		t.Errorf("pods are %+v, %v", c, err)
 	}
 }
 
-func TestAnEndpointListIsRead(t *testing.T) {
+func TestEndpointListIsRead(t *testing.T) {
 	c, err := parse("f.yaml", []byte(goodList), kinds.All())
 	if err != nil || len(c.set.Lists) != 1 || c.set.Lists[0].Namespace != "default" || len(c.set.Lists[0].Spec.Addresses) != 2 ||
 		!c.set.Lists[0].Loopback {
@@ -282,8 +354,10 @@ func TestAnEndpointListIsRead(t *testing.T) {
 // The oracle is sigs.k8s.io/yaml: what it refuses as an LLMRoute must be refused, and an accepted
 // object must equal the one that it decodes.
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{goodRoute, goodPool, goodPod, goodList, goodRoute + "---\n" + goodPool + "...\n---\n# end\n",
-		"kind: List\nitems: [{}]", "{}", "--- |\n---\n", "a: &a [*a]"} {
+	for _, seed := range []string{
+		goodRoute, goodPool, goodPod, goodList, goodRoute + "---\n" + goodPool + "...\n---\n# end\n",
+		"kind: List\nitems: [{}]", "{}", "--- |\n---\n", "a: &a [*a]",
+	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -354,20 +428,28 @@ ports: [{port: 8080}]
 // withNetwork is both tables.
 var withNetwork = kinds.WithNetwork()
 
-func TestAFaultOfANetworksObjectIsNamedByFileLineAndReason(t *testing.T) {
+func TestErrorsOfNetworkObjectsHaveALine(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"class twice", goodClass + "---\n" + strings.Replace(goodClass, "  name: headgate", "  name: headgate\n  namespace: other", 1),
-			"f.yaml:10: GatewayClass headgate is defined twice, first at line 4"},
-		{"no name", strings.Replace(goodClass, "  name: headgate", "  labels: {}", 1),
-			"f.yaml:3: GatewayClass: metadata.name: Required value: give the object a name"},
-		{"no class", strings.Replace(goodGateway, "  gatewayClassName: headgate\n", "", 1),
-			"f.yaml:5: Gateway default/g: spec.gatewayClassName: Required value: name the GatewayClass, such as headgate"},
+		{
+			"class twice", goodClass + "---\n" + strings.Replace(goodClass, "  name: headgate", "  name: headgate\n  namespace: other", 1),
+			"f.yaml:10: GatewayClass headgate is defined twice, first at line 4",
+		},
+		{
+			"no name", strings.Replace(goodClass, "  name: headgate", "  labels: {}", 1),
+			"f.yaml:3: GatewayClass: metadata.name: Required value: give the object a name",
+		},
+		{
+			"no class", strings.Replace(goodGateway, "  gatewayClassName: headgate\n", "", 1),
+			"f.yaml:5: Gateway default/g: spec.gatewayClassName: Required value: name the GatewayClass, such as headgate",
+		},
 		{
 			"no listeners", strings.Split(goodGateway, "  listeners:")[0],
 			"f.yaml:5: Gateway default/g: spec.listeners: Required value: add at least one listener, such as {name: http, port: 80, protocol: HTTP}",
 		},
-		{"listener twice", strings.Replace(goodGateway, "name: https", "name: http", 1),
-			`f.yaml:9: Gateway default/g: spec.listeners[1].name: Duplicate value: "http"`},
+		{
+			"listener twice", strings.Replace(goodGateway, "name: https", "name: http", 1),
+			`f.yaml:9: Gateway default/g: spec.listeners[1].name: Duplicate value: "http"`,
+		},
 		{
 			"address of another type", strings.Replace(goodSlice, "10.0.0.1", "fd00::1", 1),
 			`f.yaml:5: EndpointSlice default/s-1: endpoints[0].addresses[0]: Invalid value: "fd00::1": the addresses of this EndpointSlice are of type IPv4`,
@@ -388,7 +470,7 @@ func TestAFaultOfANetworksObjectIsNamedByFileLineAndReason(t *testing.T) {
 }
 
 // An unknown field of Gateway API, which may be of another version, causes only a warning.
-func TestOfANetworkAFieldThatNobodyKnowsIsNoted(t *testing.T) {
+func TestUnknownNetworkFieldsAreWarnings(t *testing.T) {
 	c, err := parse("f.yaml", []byte(strings.Replace(goodGateway, "  listeners:", "  future: 7\n  listeners:", 1)), withNetwork)
 	if err != nil || c.set.Network == nil || len(c.set.Network.Gateways) != 1 {
 		t.Fatalf("it is read as %+v, %v", c, err)

@@ -28,7 +28,7 @@ var (
 
 // stringData takes precedence over data, as in an API server, and data other than the certificate
 // and key is not kept.
-func TestASecretOfAFolderIsACertificateAndItsKey(t *testing.T) {
+func TestSecretOfAFolder(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"in base64", goodSecret, "ns/cert certificate key"},
 		{"of any type", strings.Replace(goodSecret, "kubernetes.io/tls", "Opaque", 1), "ns/cert certificate key"},
@@ -40,11 +40,15 @@ func TestASecretOfAFolderIsACertificateAndItsKey(t *testing.T) {
 		{"with more beside it", goodSecret + "  ca.crt: b3RoZXI=\n", "ns/cert certificate key"},
 		{"with nothing of a certificate", strings.NewReplacer("kubernetes.io/tls", "Opaque", "tls.crt", "token", "tls.key",
 			"other").Replace(goodSecret), "ns/cert  "},
-		{"in a list", "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(goodSecret), "\n", "\n  ") + "\n",
-			"ns/cert certificate key"},
-		{"of two namespaces", goodSecret + "---\n" +
-			strings.NewReplacer("namespace: ns", "namespace: other", "a2V5", "aGlz").Replace(goodSecret),
-			"ns/cert certificate key, other/cert certificate his"},
+		{
+			"in a list", "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(goodSecret), "\n", "\n  ") + "\n",
+			"ns/cert certificate key",
+		},
+		{
+			"of two namespaces", goodSecret + "---\n" +
+				strings.NewReplacer("namespace: ns", "namespace: other", "a2V5", "aGlz").Replace(goodSecret),
+			"ns/cert certificate key, other/cert certificate his",
+		},
 	} {
 		read, err := parse("f.yaml", []byte(c.text), served)
 		if err != nil {
@@ -61,19 +65,25 @@ func TestASecretOfAFolderIsACertificateAndItsKey(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithASecretIsNamedByFileAndLineWithoutData(t *testing.T) {
+func TestErrorsOfSecretsHaveNoData(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"base64", strings.Replace(goodSecret, "a2V5", "hidden!", 1),
-			"f.yaml:7: data[tls.key] is not base64: put plain text under stringData"},
+		{
+			"base64", strings.Replace(goodSecret, "a2V5", "hidden!", 1),
+			"f.yaml:7: data[tls.key] is not base64: put plain text under stringData",
+		},
 		{
 			"base64 in a list", "apiVersion: v1\nkind: List\nitems:\n- " +
 				strings.ReplaceAll(strings.TrimSpace(strings.Replace(goodSecret, "a2V5", "hidden!", 1)), "\n", "\n  ") + "\n",
 			"f.yaml:10: data[tls.key] is not base64: put plain text under stringData",
 		},
-		{"no key", strings.Replace(goodSecret, "  tls.key: a2V5\n", "", 1),
-			"f.yaml:5: Secret ns/cert: data[tls.key]: Required value: a Secret of type kubernetes.io/tls has it"},
-		{"no name", strings.Replace(goodSecret, "name: cert, ", "", 1),
-			"f.yaml:3: Secret ns/: metadata.name: Required value: give the object a name"},
+		{
+			"no key", strings.Replace(goodSecret, "  tls.key: a2V5\n", "", 1),
+			"f.yaml:5: Secret ns/cert: data[tls.key]: Required value: a Secret of type kubernetes.io/tls has it",
+		},
+		{
+			"no name", strings.Replace(goodSecret, "name: cert, ", "", 1),
+			"f.yaml:3: Secret ns/: metadata.name: Required value: give the object a name",
+		},
 		{"no text", goodSecret + "stringData: {tls.key: [hidden]}\n", "f.yaml:8: stringData: want a string, not array"},
 		{"twice", goodSecret + "---\n" + goodSecret, "f.yaml:11: Secret ns/cert is defined twice, first at line 3"},
 	} {
@@ -86,7 +96,7 @@ func TestWhatIsWrongWithASecretIsNamedByFileAndLineWithoutData(t *testing.T) {
 
 // Several programs read a folder: those that serve with no certificate neither validate nor keep
 // Secrets.
-func TestProgramsThatWantNoSecretsPassThemOver(t *testing.T) {
+func TestSecretsAreSkippedIfUnneeded(t *testing.T) {
 	for _, table := range passing {
 		for _, text := range []string{goodSecret, strings.Replace(goodSecret, "a2V5", "none!", 1)} {
 			without, err := parse("f.yaml", []byte(goodPool+"---\n"), table)
@@ -101,7 +111,7 @@ func TestProgramsThatWantNoSecretsPassThemOver(t *testing.T) {
 	}
 }
 
-func TestAPathIsWalkedInSteps(t *testing.T) {
+func TestPathIsWalkedInSteps(t *testing.T) {
 	for path, want := range map[string][]string{
 		"": nil, "a.b[0].c": {"a", "b", "0", "c"}, "data[tls.crt]": {"data", "tls.crt"},
 		"items[2].data[a.b].c": {"items", "2", "data", "a.b", "c"},

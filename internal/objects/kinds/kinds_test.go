@@ -35,7 +35,7 @@ func TestEachKindOfTheWorldHasARow(t *testing.T) {
 }
 
 // A row stores an object in its own field of a Set, of its Network, or of both.
-func TestWhatIsKeptIsCountedAsItsKind(t *testing.T) {
+func TestObjectsAreStoredByKind(t *testing.T) {
 	const set, network = 1, 2 // 3 is both
 	where := map[string]int{
 		"GatewaySettings": network, "LLMRoute": 3, "PoolSettings": 3, "InferencePool": 3, "Model": set, "VModel": set, "EndpointList": set,
@@ -78,7 +78,7 @@ func TestWhatIsKeptIsCountedAsItsKind(t *testing.T) {
 }
 
 // A change of an unused field, such as status, makes no new World.
-func TestVersionsThatDifferInWhatNobodyReadsAreTheSame(t *testing.T) {
+func TestUnusedFieldsMakeNoNewWorld(t *testing.T) {
 	for _, k := range both() {
 		var kept [2]any
 		for i, version := range []string{"1", "2"} {
@@ -103,7 +103,7 @@ func TestVersionsThatDifferInWhatNobodyReadsAreTheSame(t *testing.T) {
 
 // An endpoint protocol that only newer CRDs have is reported in the pool's status; a folder, which
 // has no status, refuses the file.
-func TestAProtocolThatHeadgateDoesNotSpeak(t *testing.T) {
+func TestProtocolThatHeadgateDoesNotSpeak(t *testing.T) {
 	i := slices.IndexFunc(All(), func(k Kind) bool { return k.Kind == pool.Kind })
 	is := &pool.InferencePool{Spec: pool.Spec{
 		Selector: pool.LabelSelector{MatchLabels: map[string]string{"app": "llama"}}, TargetPorts: []pool.Port{{Number: 8000}},

@@ -38,19 +38,25 @@ const conditions = `conditions: [{type: Accepted, status: "True", reason: Accept
 
 // Everything of a Gateway API object is kept except unused fields: writing status must not look
 // like a change.
-func TestOfGatewayAPIAllIsKeptButWhatNobodyReads(t *testing.T) {
+func TestGatewayAPIObjectsAreTrimmed(t *testing.T) {
 	for _, c := range []struct{ kind, spec, status string }{
 		{"GatewayClass", "spec: {controllerName: headgate.dev/control}", "status: {" + conditions + "}"},
 		{"Gateway", "spec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}", "status: {" +
 			conditions + "}"},
 		{"ListenerSet", "spec: {parentRef: {name: g}, listeners: [{name: http, port: 80, protocol: HTTP}]}", "status: {" +
 			conditions + "}"},
-		{"HTTPRoute", "spec: {rules: [{backendRefs: [{name: s, port: 80}]}]}",
-			"status: {parents: [{parentRef: {name: g}, controllerName: a/b, " + conditions + "}]}"},
-		{"GRPCRoute", "spec: {rules: [{backendRefs: [{name: s, port: 80}]}]}",
-			"status: {parents: [{parentRef: {name: g}, controllerName: a/b, " + conditions + "}]}"},
-		{"ReferenceGrant",
-			"spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: a}], to: [{group: '', kind: Service}]}", ""},
+		{
+			"HTTPRoute", "spec: {rules: [{backendRefs: [{name: s, port: 80}]}]}",
+			"status: {parents: [{parentRef: {name: g}, controllerName: a/b, " + conditions + "}]}",
+		},
+		{
+			"GRPCRoute", "spec: {rules: [{backendRefs: [{name: s, port: 80}]}]}",
+			"status: {parents: [{parentRef: {name: g}, controllerName: a/b, " + conditions + "}]}",
+		},
+		{
+			"ReferenceGrant",
+			"spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: a}], to: [{group: '', kind: Service}]}", "",
+		},
 		{
 			"BackendTLSPolicy",
 			"spec: {targetRefs: [{group: '', kind: Service, name: s}], validation: {hostname: a.test, wellKnownCACertificates: System}}",
@@ -79,7 +85,7 @@ func TestOfGatewayAPIAllIsKeptButWhatNobodyReads(t *testing.T) {
 
 // Objects that an API server accepted are judged by the plan, in their status; a folder has no
 // status.
-func TestAGatewayIsCheckedInAFolderAlone(t *testing.T) {
+func TestGatewaysAreValidatedInAFolder(t *testing.T) {
 	k := of(t, "Gateway")
 	bad := read(t, k, "metadata: {name: G}\nspec: {}")
 	if _, faults := k.Folder(bad); len(faults) != 3 {
@@ -88,8 +94,10 @@ func TestAGatewayIsCheckedInAFolderAlone(t *testing.T) {
 	if kept, faults := k.Server(bad); len(faults) != 0 || kept.(gatewayv1.Gateway).Name != "G" {
 		t.Errorf("in an API server its faults are %v", faults)
 	}
-	for _, kind := range []string{"GatewayClass", "ListenerSet", "HTTPRoute", "GRPCRoute", "ReferenceGrant", "BackendTLSPolicy",
-		"Namespace", "Service"} {
+	for _, kind := range []string{
+		"GatewayClass", "ListenerSet", "HTTPRoute", "GRPCRoute", "ReferenceGrant", "BackendTLSPolicy",
+		"Namespace", "Service",
+	} {
 		k := of(t, kind)
 		o := k.New()
 		for name, want := range map[string]int{"": 1, "a b": 1, "a-b": 0} {
@@ -101,9 +109,11 @@ func TestAGatewayIsCheckedInAFolderAlone(t *testing.T) {
 	}
 }
 
-func TestWhatIsTakenOfANamespaceAndAService(t *testing.T) {
-	meta := metav1.ObjectMeta{Namespace: "n", Name: "x", UID: "u", ResourceVersion: "9", Labels: map[string]string{"a": "b"},
-		Annotations: map[string]string{"c": "d"}}
+func TestTrimmedNamespaceAndService(t *testing.T) {
+	meta := metav1.ObjectMeta{
+		Namespace: "n", Name: "x", UID: "u", ResourceVersion: "9", Labels: map[string]string{"a": "b"},
+		Annotations: map[string]string{"c": "d"},
+	}
 	h2c := "kubernetes.io/h2c"
 	name := objects.Name{Namespace: "n", Name: "x"}
 	for _, c := range []struct {
@@ -112,8 +122,10 @@ func TestWhatIsTakenOfANamespaceAndAService(t *testing.T) {
 		kept, trimmed any
 	}{
 		{
-			"Namespace", &corev1.Namespace{ObjectMeta: meta, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"kubernetes"}},
-				Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}},
+			"Namespace", &corev1.Namespace{
+				ObjectMeta: meta, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"kubernetes"}},
+				Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
+			},
 			objects.Namespace{Name: "x", Labels: meta.Labels},
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x", ResourceVersion: "9", Labels: meta.Labels}},
 		},
@@ -122,28 +134,36 @@ func TestWhatIsTakenOfANamespaceAndAService(t *testing.T) {
 				ObjectMeta: meta,
 				Spec: corev1.ServiceSpec{
 					Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.7", Selector: map[string]string{"app": "llama"},
-					Ports: []corev1.ServicePort{{Name: "http", Port: 80, NodePort: 30080},
-						{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, AppProtocol: &h2c}},
+					Ports: []corev1.ServicePort{
+						{Name: "http", Port: 80, NodePort: 30080},
+						{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, AppProtocol: &h2c},
+					},
 				},
 				Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "10.0.0.1"}}}},
 			},
 			objects.Service{
 				Name: name, Labels: meta.Labels, Selector: map[string]string{"app": "llama"},
-				Ports: []objects.ServicePort{{Name: "http", Port: 80, Protocol: "TCP"},
-					{Name: "dns", Port: 53, Protocol: "UDP", AppProtocol: h2c}},
+				Ports: []objects.ServicePort{
+					{Name: "http", Port: 80, Protocol: "TCP"},
+					{Name: "dns", Port: 53, Protocol: "UDP", AppProtocol: h2c},
+				},
 			},
 			&corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "x", ResourceVersion: "9", Labels: meta.Labels},
 				Spec: corev1.ServiceSpec{
 					Type: corev1.ServiceTypeNodePort, Selector: map[string]string{"app": "llama"},
-					Ports: []corev1.ServicePort{{Name: "http", Port: 80},
-						{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, AppProtocol: &h2c}},
+					Ports: []corev1.ServicePort{
+						{Name: "http", Port: 80},
+						{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, AppProtocol: &h2c},
+					},
 				},
 			},
 		},
 		{
-			"Service", &corev1.Service{ObjectMeta: meta,
-				Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "a.test"}},
+			"Service", &corev1.Service{
+				ObjectMeta: meta,
+				Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "a.test"},
+			},
 			objects.Service{Name: name, Labels: meta.Labels, External: true},
 			&corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "x", ResourceVersion: "9", Labels: meta.Labels},

@@ -26,8 +26,11 @@ func aPod(change func(*corev1.Pod)) *corev1.Pod {
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: "10.0.0.7",
 			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, condition},
-			ContainerStatuses: []corev1.ContainerStatus{{Name: "a", ContainerID: "containerd://1"}, {Name: "b"},
-				{Name: "c", ContainerID: "containerd://2"}},
+			ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "a", ContainerID: "containerd://1"},
+				{Name: "b"},
+				{Name: "c", ContainerID: "containerd://2"},
+			},
 		},
 	}
 	if change != nil {
@@ -64,7 +67,7 @@ func onTrialBut(change func(*corev1.Pod)) func(*corev1.Pod) {
 }
 
 // A pod is on trial while only Headgate's readiness gate keeps it from being ready.
-func TestWhichPodsAreOnTrial(t *testing.T) {
+func TestPodsOnTrial(t *testing.T) {
 	condition := func(p *corev1.Pod, name corev1.PodConditionType, is corev1.ConditionStatus) {
 		p.Status.Conditions = append([]corev1.PodCondition{{Type: name, Status: is}}, p.Status.Conditions...)
 	}
@@ -99,15 +102,17 @@ func made(by, label, template string) func(p *corev1.Pod) {
 	}
 }
 
-func TestTheVersionOfAPod(t *testing.T) {
+func TestVersionOfAPod(t *testing.T) {
 	for _, c := range []struct {
 		change func(*corev1.Pod)
 		want   objects.Version
 	}{
 		{nil, objects.Version{}},
 		{made("engines-7d4f", "pod-template-hash", "7d4f"), objects.Version{Workload: "engines", Template: "7d4f", Made: time.Unix(7, 0)}},
-		{made("engines", "controller-revision-hash", "engines-7d4f"),
-			objects.Version{Workload: "engines", Template: "engines-7d4f", Made: time.Unix(7, 0)}},
+		{
+			made("engines", "controller-revision-hash", "engines-7d4f"),
+			objects.Version{Workload: "engines", Template: "engines-7d4f", Made: time.Unix(7, 0)},
+		},
 		{made("engines", "app", "llama"), objects.Version{}},
 		{func(p *corev1.Pod) { p.Labels["pod-template-hash"] = "7d4f" }, objects.Version{}},
 	} {
@@ -118,7 +123,7 @@ func TestTheVersionOfAPod(t *testing.T) {
 }
 
 // A hook returns 5 s before the pod is killed, or as soon as the pod's annotation says.
-func TestHowLongAPodMigrates(t *testing.T) {
+func TestMigrationTimeOfAPod(t *testing.T) {
 	for _, c := range []struct {
 		says  string
 		until int64 // seconds after the deletion; 0: not at all
@@ -144,7 +149,7 @@ func TestHowLongAPodMigrates(t *testing.T) {
 	}
 }
 
-func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
+func TestOnlyReadyPodsGetRequests(t *testing.T) {
 	contained := func(status corev1.ConditionStatus, p *corev1.Pod) {
 		p.Status.Conditions[1].Status = corev1.ConditionFalse
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.ContainersReady, Status: status})
@@ -198,7 +203,7 @@ func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
 	}
 }
 
-func TestAPodHasAnAddressThatAnEngineCanHave(t *testing.T) {
+func TestPodAddresses(t *testing.T) {
 	for text, want := range map[string]string{
 		"10.0.0.7": "10.0.0.7", "fd00::7": "fd00::7", "::ffff:10.0.0.7": "10.0.0.7", "127.0.0.11": "127.0.0.11", "": "",
 		"169.254.169.254": "-", "::ffff:169.254.169.254": "-", "fe80::1": "-", "fe80::1%eth0": "-", "0.0.0.0": "-", "::": "-",
@@ -215,7 +220,7 @@ func TestAPodHasAnAddressThatAnEngineCanHave(t *testing.T) {
 	}
 }
 
-func TestATrimmedPodIsTheSame(t *testing.T) {
+func TestTrimmedPod(t *testing.T) {
 	for _, change := range []func(*corev1.Pod){
 		nil,
 		func(p *corev1.Pod) { migrating(p); p.Annotations[v1alpha1.PreStop] = "migrate 60s" },
@@ -228,12 +233,16 @@ func TestATrimmedPodIsTheSame(t *testing.T) {
 		onTrialBut(func(p *corev1.Pod) { gate(p, "example.com/gate", corev1.ConditionTrue) }),
 		func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse },
 		func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse},
-				{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}
+			p.Status.Conditions = []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+				{Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
+			}
 		},
 		func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse},
-				{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}
+			p.Status.Conditions = []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+				{Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
+			}
 			p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
 		},
 	} {

@@ -46,8 +46,10 @@ func sliceOf(s *discoveryv1.EndpointSlice) (objects.Slice, field.ErrorList) {
 		for _, words := range validation.IsValidPortNum(int(*p.Port)) {
 			faults = append(faults, field.Invalid(field.NewPath("ports").Index(i).Child("port"), *p.Port, words))
 		}
-		kept.Ports = append(kept.Ports, objects.SlicePort{Name: ptr.Deref(p.Name, ""), Number: *p.Port,
-			Protocol: string(ptr.Deref(p.Protocol, corev1.ProtocolTCP))})
+		kept.Ports = append(kept.Ports, objects.SlicePort{
+			Name: ptr.Deref(p.Name, ""), Number: *p.Port,
+			Protocol: string(ptr.Deref(p.Protocol, corev1.ProtocolTCP)),
+		})
 	}
 	return kept, faults
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-func TestWhatIsTakenOfAnEndpointSlice(t *testing.T) {
+func TestTrimmedEndpointSlice(t *testing.T) {
 	k := of(t, "EndpointSlice")
 	const meta = "metadata: {namespace: ns, name: s-1, resourceVersion: '9', uid: u, generateName: s-, generation: 3, annotations: {c: d}, labels: {a: b, kubernetes.io/service-name: s}}\n"
 	name, service := objects.Name{Namespace: "ns", Name: "s-1"}, objects.Name{Namespace: "ns", Name: "s"}
@@ -41,8 +41,10 @@ func TestWhatIsTakenOfAnEndpointSlice(t *testing.T) {
 				"ports: [{name: http, port: 8080, protocol: TCP}, {name: dns, port: 53, protocol: UDP}]",
 			kept: objects.Slice{
 				Name: name, Service: service, Type: objects.IPv6,
-				Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr("fd00::1"), Serving: true, Terminating: true},
-					{Address: netip.MustParseAddr("fd00::2"), Ready: true}},
+				Endpoints: []objects.SliceEndpoint{
+					{Address: netip.MustParseAddr("fd00::1"), Serving: true, Terminating: true},
+					{Address: netip.MustParseAddr("fd00::2"), Ready: true},
+				},
 				Ports: []objects.SlicePort{{Name: "http", Number: 8080, Protocol: "TCP"}, {Name: "dns", Number: 53, Protocol: "UDP"}},
 			},
 		},
@@ -66,8 +68,10 @@ func TestWhatIsTakenOfAnEndpointSlice(t *testing.T) {
 		{
 			text:    "metadata: {namespace: ns, name: s-1}\naddressType: IPv4\nports: [{name: a, port: 65536}, {name: b, port: 0}]",
 			trimmed: "metadata: {namespace: ns, name: s-1}\naddressType: IPv4\nports: [{name: a, port: 65536}, {name: b, port: 0}]",
-			kept: objects.Slice{Name: name, Type: objects.IPv4,
-				Ports: []objects.SlicePort{{Name: "a", Number: 65536, Protocol: "TCP"}, {Name: "b", Protocol: "TCP"}}},
+			kept: objects.Slice{
+				Name: name, Type: objects.IPv4,
+				Ports: []objects.SlicePort{{Name: "a", Number: 65536, Protocol: "TCP"}, {Name: "b", Protocol: "TCP"}},
+			},
 			faults: "[ports[0].port ports[1].port]",
 		},
 		{

@@ -31,8 +31,10 @@ func newCluster(t testing.TB, flags ...string) cluster {
 func (c cluster) verdicts(text string) (server, folder error) {
 	c.Helper()
 	o := apiserver.ReadObjects(c, text)[0]
-	_, server = c.At(o).Create(c.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll},
-		FieldValidation: metav1.FieldValidationStrict})
+	_, server = c.At(o).Create(c.Context(), o, metav1.CreateOptions{
+		DryRun:          []string{metav1.DryRunAll},
+		FieldValidation: metav1.FieldValidationStrict,
+	})
 	at := c.TempDir()
 	if err := os.WriteFile(filepath.Join(at, "o.yaml"), []byte(text), 0o600); err != nil {
 		c.Fatal(err)
@@ -95,7 +97,7 @@ const base = "selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000
 const engineLimits = "limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 61000, blockSize: 16"
 
 // An API server with our CRDs and a folder accept and refuse the same objects.
-func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
+func TestAPIServerAndFolderAgree(t *testing.T) {
 	c := newCluster(t)
 	long := strings.Repeat("x", 513)
 	for _, row := range []struct {
@@ -110,8 +112,10 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{route(`{backendRefs: [{name: p, weight: 0}]}`), "give at least one pool a weight above 0"},
 		{route(`{backendRefs: [{name: p, weight: -1}]}`), "spec.backendRefs[0].weight in body should be greater than or equal to 0"},
 		{route(`{backendRefs: [{name: p, weight: 1000001}]}`), "should be less than or equal to 1000000"},
-		{route(`{backendRefs: [{name: p, kind: Service}]}`),
-			`spec.backendRefs[0].kind: Unsupported value: "Service": supported values: "InferencePool"`},
+		{
+			route(`{backendRefs: [{name: p, kind: Service}]}`),
+			`spec.backendRefs[0].kind: Unsupported value: "Service": supported values: "InferencePool"`,
+		},
 		{route(`{backendRefs: [{name: p, group: apps}]}`), `supported values: "inference.networking.k8s.io"`},
 		{route(`{backendRefs: [` + strings.Repeat(`{name: p},`, 17) + `]}`), "must have at most 16 items"},
 		{route(`{backendRefs: [{name: p}], parentRefs: [{kind: Gateway}]}`), "spec.parentRefs[0].name: Required value: name the Gateway"},
@@ -122,19 +126,29 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{route(`{backendRefs: [{name: p}], modelNames: ["a\uFFFD"]}`), "UTF-8 without control characters"},
 		{route(`{backendRefs: [{name: p}], modelNames: [` + long + `]}`), "may not be more than 512"},
 		{route(`{backendRefs: [{name: p}], modelNames: [` + strings.Repeat("ü", 257) + `]}`), "at most 512 bytes"},
-		{route(`{backendRefs: [{name: p}], adapter: {name: x/..}}`),
-			"spec.adapter.name: Invalid value: \"x/..\": no model can have this name"},
+		{
+			route(`{backendRefs: [{name: p}], adapter: {name: x/..}}`),
+			"spec.adapter.name: Invalid value: \"x/..\": no model can have this name",
+		},
 		{route(`{backendRefs: [{name: p}], adapter: {}}`), "spec.adapter.name: Required value"},
-		{route(`{backendRefs: [{name: p}], objectives: [{type: Throughput, latency: {value: 1s}}]}`),
-			`supported values: "OutputTokenLatency", "TimeToFirstToken"`},
-		{route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: 0s}}]}`),
-			"spec.objectives[0].latency.value: Invalid value: \"0s\": a latency is above 0, such as 200ms"},
+		{
+			route(`{backendRefs: [{name: p}], objectives: [{type: Throughput, latency: {value: 1s}}]}`),
+			`supported values: "OutputTokenLatency", "TimeToFirstToken"`,
+		},
+		{
+			route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: 0s}}]}`),
+			"spec.objectives[0].latency.value: Invalid value: \"0s\": a latency is above 0, such as 200ms",
+		},
 		{route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: -1s}}]}`), "such as 200ms"},
 		{route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: fast}}]}`), "such as 200ms"},
-		{route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: 1s, quantile: {numerator: 2, denominator: 1}}}]}`),
-			"a quantile is above 0 and at most 1, such as {numerator: 99, denominator: 100}"},
-		{route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: 1s, quantile: {numerator: 0, denominator: 1}}}]}`),
-			"a quantile is above 0"},
+		{
+			route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: 1s, quantile: {numerator: 2, denominator: 1}}}]}`),
+			"a quantile is above 0 and at most 1, such as {numerator: 99, denominator: 100}",
+		},
+		{
+			route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: 1s, quantile: {numerator: 0, denominator: 1}}}]}`),
+			"a quantile is above 0",
+		},
 		{route(`{backendRefs: [{name: p}], metrics: {format: OpenTelemetry}}`), `supported values: "Prometheus"`},
 		{route(`{backendRefs: [{name: p}], prioritty: 3}`), `unknown field "spec.prioritty"`},
 		{route(`{backendRefs: [{name: p}], priority: high}`), "spec.priority"},
@@ -170,15 +184,19 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 
 		{vmodel(`{poolRef: {name: p}, target: m}`), ""},
 		{vmodel(`{id: org/sql, poolRef: {name: p}, target: org/sql-v1, canary: {target: org/sql-v2, percent: 99}, owner: us}`), ""},
-		{vmodel(`{poolRef: {}, target: m}`),
-			"spec.poolRef.name: Required value: name the InferencePool of its models, in the same namespace"},
+		{
+			vmodel(`{poolRef: {}, target: m}`),
+			"spec.poolRef.name: Required value: name the InferencePool of its models, in the same namespace",
+		},
 		{vmodel(`{poolRef: {name: p}}`), "spec.target"},
 		{vmodel(`{poolRef: {name: p}, target: ""}`), "no model can have this name"},
 		{vmodel(`{poolRef: {name: p}, target: ../m}`), "spec.target: Invalid value: \"../m\": no model can have this name"},
 		{vmodel(`{poolRef: {name: p}, target: m, id: ../x}`), "spec.id: Invalid value: \"../x\": no model can have this name"},
 		{vmodel(`{poolRef: {name: p}, target: m, canary: {percent: 5}}`), "spec.canary.target"},
-		{vmodel(`{poolRef: {name: p}, target: m, canary: {target: ../n, percent: 5}}`),
-			"spec.canary.target: Invalid value: \"../n\": no model can have this name"},
+		{
+			vmodel(`{poolRef: {name: p}, target: m, canary: {target: ../n, percent: 5}}`),
+			"spec.canary.target: Invalid value: \"../n\": no model can have this name",
+		},
 		{vmodel(`{poolRef: {name: p}, target: m, canary: {target: n2, percent: 0}}`), "should be greater than or equal to 1"},
 		{vmodel(`{poolRef: {name: p}, target: m, canary: {target: n2, percent: 100}}`), "should be less than or equal to 99"},
 		{vmodel(`{poolRef: {name: p}, target: m, owner: ` + long + `}`), "may not be more than 512"},
@@ -202,14 +220,22 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S: {}}}`), "write methods as package.Service/Method"},
 		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M/N: {}}}`), "write methods as package.Service/Method"},
 		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [1, 0]}}}`), "spec.rpcConfigs.a.S/M.idExtractionPath[1]"},
-		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [536870912]}}}`),
-			"should be less than or equal to 536870911"},
-		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [19000]}}}`),
-			"protobuf reserves the field numbers from 19000 to 19999"},
-		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [19999]}}}`),
-			"protobuf reserves the field numbers from 19000 to 19999"},
-		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]}}}`),
-			"must have at most 16 items"},
+		{
+			settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [536870912]}}}`),
+			"should be less than or equal to 536870911",
+		},
+		{
+			settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [19000]}}}`),
+			"protobuf reserves the field numbers from 19000 to 19999",
+		},
+		{
+			settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [19999]}}}`),
+			"protobuf reserves the field numbers from 19000 to 19999",
+		},
+		{
+			settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPath: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]}}}`),
+			"must have at most 16 items",
+		},
 		{settings(`{poolRef: {name: p}, rpcConfigs: {a.S/M: {idExtractionPaths: [1]}}}`), "unknown field"},
 		{settings(`{poolRef: {name: p}, rpcConfigs: {` + many(64, `a.S/M%d: {}`) + `}}`), ""},
 		{settings(`{poolRef: {name: p}, rpcConfigs: {` + many(65, `a.S/M%d: {}`) + `}}`), "must have at most 64"},
@@ -219,8 +245,10 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, policy: roundRobin, adapterThreshold: 1, retry: {attempts: 7}, sessionAffinity: {header: x-session-id}, timeouts: {request: 10m, queue: 2m, inFlight: 1m, staleAfter: 1s, lostAfter: 1s}, placement: {maxAdapters: 1, hostAdapters: 1, source: "/models/{id}", management: "port:8085", loadTimeout: 5m, failureExpiry: 90s}}`), ""},
 		{settings(`{poolRef: {name: p}, policy: leastRequest, sessionAffinity: {cookie: s}, retry: {attempts: 0, unavailable: false}}`), ""},
 		{settings(`{poolRef: {}}`), "spec.poolRef.name: Required value: name the InferencePool, in the same namespace"},
-		{settings(`{poolRef: {name: p}, policy: best}`),
-			`spec.policy: Unsupported value: "best": supported values: "latency", "proposal", "leastRequest", "roundRobin", "random"`},
+		{
+			settings(`{poolRef: {name: p}, policy: best}`),
+			`spec.policy: Unsupported value: "best": supported values: "latency", "proposal", "leastRequest", "roundRobin", "random"`,
+		},
 		{settings(`{poolRef: {name: p}, adapterThreshold: 0}`), "should be greater than or equal to 1"},
 		{settings(`{poolRef: {name: p}, retry: {attempts: 8}}`), "should be less than or equal to 7"},
 		{settings(`{poolRef: {name: p}, retry: {attempts: -1}}`), "should be greater than or equal to 0"},
@@ -229,13 +257,17 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, sessionAffinity: {header: X-Session}}`), "write the header's name in lower case"},
 		{settings(`{poolRef: {name: p}, sessionAffinity: {header: ":path"}}`), "it is a part of the request line"},
 		{settings(`{poolRef: {name: p}, sessionAffinity: {cookie: ` + long + `}}`), "may not be more than 256"},
-		{settings(`{poolRef: {name: p}, timeouts: {request: 0s}}`),
-			"spec.timeouts.request: Invalid value: \"0s\": it must be above 0, such as 30s"},
+		{
+			settings(`{poolRef: {name: p}, timeouts: {request: 0s}}`),
+			"spec.timeouts.request: Invalid value: \"0s\": it must be above 0, such as 30s",
+		},
 		{settings(`{poolRef: {name: p}, timeouts: {queue: 0s}}`), "such as 30s"},
 		{settings(`{poolRef: {name: p}, timeouts: {inFlight: 0s}}`), "such as 30s"},
 		{settings(`{poolRef: {name: p}, timeouts: {staleAfter: soon}}`), "such as 30s"},
-		{settings(`{poolRef: {name: p}, timeouts: {staleAfter: 1m, lostAfter: 1s}}`),
-			"spec.timeouts.lostAfter: Invalid value: it must be at least as long as staleAfter"},
+		{
+			settings(`{poolRef: {name: p}, timeouts: {staleAfter: 1m, lostAfter: 1s}}`),
+			"spec.timeouts.lostAfter: Invalid value: it must be at least as long as staleAfter",
+		},
 		{settings(`{poolRef: {name: p}, placement: {constraints: [{required: {gpu: a}}, {modelType: sklearn, preferred: [{disk: fast, zone: a}, {disk: slow}]}, {modelType: onnx}]}}`), ""},
 		{settings(`{poolRef: {name: p}, placement: {constraints: [{modelType: a}, {modelType: a}]}}`), "Duplicate value"},
 		{settings(`{poolRef: {name: p}, placement: {constraints: [{modelType: ` + long + `}]}}`), "may not be more than 512"},
@@ -251,29 +283,43 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, authorization: Always}`), `supported values: "Client", "Engine"`},
 		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: true}}`), ""},
 		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: true, hostname: a}}`), ""},
-		{settings(`{poolRef: {name: p}, engineTLS: {}}`),
-			"spec.engineTLS.hostname: Required value: set the DNS name in the engines' certificates"},
+		{
+			settings(`{poolRef: {name: p}, engineTLS: {}}`),
+			"spec.engineTLS.hostname: Required value: set the DNS name in the engines' certificates",
+		},
 		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: false}}`), "spec.engineTLS.hostname: Required value"},
 		{settings(`{poolRef: {name: p}, engineTLS: {hostname: "*.test"}}`), "want a DNS name, such as engines.llm.svc"},
 		{settings(`{poolRef: {name: p}, engineTLS: {hostname: a, caCertificates: none}}`), "want certificates in PEM"},
-		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: true, caCertificates: "-----BEGIN CERTIFICATE-----"}}`),
-			"insecureSkipVerify ignores them: set only one of the two"},
+		{
+			settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: true, caCertificates: "-----BEGIN CERTIFICATE-----"}}`),
+			"insecureSkipVerify ignores them: set only one of the two",
+		},
 		{settings(`{poolRef: {name: p}, engineToken: {}}`), "spec.engineToken.secretRef: Required value"},
-		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {}}}`),
-			"spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace"},
-		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: ""}}}`),
-			"spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace"},
-		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: ../other/s}}}`),
-			"no Secret can have this name: write one such as engine-token"},
+		{
+			settings(`{poolRef: {name: p}, engineToken: {secretRef: {}}}`),
+			"spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace",
+		},
+		{
+			settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: ""}}}`),
+			"spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace",
+		},
+		{
+			settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: ../other/s}}}`),
+			"no Secret can have this name: write one such as engine-token",
+		},
 		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: S}}}`), "no Secret can have this name"},
 		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: a..b}}}`), "no Secret can have this name"},
 		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: ` + strings.Repeat("x", 254) + `}}}`), "may not be more than 253"},
-		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, key: a/b}}}`),
-			"no Secret can have this key: write one such as token"},
+		{
+			settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, key: a/b}}}`),
+			"no Secret can have this key: write one such as token",
+		},
 		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, key: ..}}}`), "no Secret can have this key"},
 		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, key: .}}}`), "no Secret can have this key"},
-		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, namespace: other}}}`),
-			`unknown field "spec.engineToken.secretRef.namespace"`},
+		{
+			settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, namespace: other}}}`),
+			`unknown field "spec.engineToken.secretRef.namespace"`,
+		},
 		{settings(`{poolRef: {name: p}, profile: {hardware: 4 x A100-80GB, parameters: 70B}}`), ""},
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 0.5b, acceleratorLabel: nvidia.com/gpu.product}}`), ""},
 		{settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {}, ` + engineLimits + `}}}}`), ""},
@@ -286,48 +332,78 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 			`}}}}`), "set one of inline, file, and hardware with parameters"},
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4}}`), "set both hardware and parameters, such as 4 x A100-80GB and 70B"},
 		{settings(`{poolRef: {name: p}, profile: {parameters: 8B}}`), "set both hardware and parameters"},
-		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: many}}`),
-			"set the model's number of parameters, such as 8B, 70B or 500M"},
-		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, acceleratorLabel: a/b/c}}`),
-			"no label can have this name: write one such as example.com/gpu"},
+		{
+			settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: many}}`),
+			"set the model's number of parameters, such as 8B, 70B or 500M",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, acceleratorLabel: a/b/c}}`),
+			"no label can have this name: write one such as example.com/gpu",
+		},
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, acceleratorLabel: -a}}`), "no label can have this name"},
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, pinned: true}}`), ""},
 		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: A100, hardware: a100-80gb, parameters: 8B, pinned: true}, {accelerator: L4, hardware: l4, parameters: 8B}]}}`), ""},
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, acceleratorLabel: gpu, accelerators: [{accelerator: A100, inline: {prefill: {}, decode: {}, ` +
 			engineLimits +
 			`}}}]}}`), ""},
-		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, accelerators: [{accelerator: A100, hardware: a100-80gb, parameters: 8B}]}}`),
-			"spec.profile.acceleratorLabel: Required value: name the label that says which accelerator an endpoint has"},
-		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, pinned: true, accelerators: [{accelerator: A100, hardware: a100-80gb, parameters: 8B}]}}`),
-			"pinned needs a profile: set inline, file, or hardware with parameters"},
-		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: []}}`),
-			"set one of inline, file, and hardware with parameters"},
-		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: A100}]}}`),
-			"spec.profile.accelerators[0]: Invalid value: set one of inline, file, and hardware with parameters"},
-		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: A100, hardware: a100-80gb}]}}`),
-			"set both hardware and parameters"},
-		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{hardware: a100-80gb, parameters: 8B}]}}`),
-			"spec.profile.accelerators[0].accelerator: Required value"},
-		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: a, hardware: a100-80gb, parameters: 8B}, {accelerator: a, hardware: l4, parameters: 8B}]}}`),
-			"spec.profile.accelerators[1]: Duplicate value"},
-		{settings(`{poolRef: {name: p}, profile: {inline: {prefill: {base: -0.1}, decode: {}, ` + engineLimits + `}}}}`),
-			"spec.profile.inline.prefill.base in body should be greater than or equal to 0"},
-		{settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {adapterSlowdown: 0.5}, ` + engineLimits + `}}}}`),
-			"it is how many times as long a step takes with adapters, at least 1"},
-		{settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {}, ` + engineLimits + `, gpuAdapters: 2}}}}`),
-			"spec.profile.inline.limits.hostAdapters: Invalid value: it must be at least gpuAdapters"},
-		{settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {}, limits: {maxSequences: 0, maxBatchedTokens: 1, kvBlocks: 1, blockSize: 1}}}}`),
-			"should be greater than or equal to 1"},
-		{settings(`{poolRef: {name: p}, profile: {inline: {prefil: {}, prefill: {}, decode: {}, ` + engineLimits + `}}}}`),
-			`unknown field "spec.profile.inline.prefil"`},
+		{
+			settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, accelerators: [{accelerator: A100, hardware: a100-80gb, parameters: 8B}]}}`),
+			"spec.profile.acceleratorLabel: Required value: name the label that says which accelerator an endpoint has",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, pinned: true, accelerators: [{accelerator: A100, hardware: a100-80gb, parameters: 8B}]}}`),
+			"pinned needs a profile: set inline, file, or hardware with parameters",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: []}}`),
+			"set one of inline, file, and hardware with parameters",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: A100}]}}`),
+			"spec.profile.accelerators[0]: Invalid value: set one of inline, file, and hardware with parameters",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: A100, hardware: a100-80gb}]}}`),
+			"set both hardware and parameters",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{hardware: a100-80gb, parameters: 8B}]}}`),
+			"spec.profile.accelerators[0].accelerator: Required value",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: a, hardware: a100-80gb, parameters: 8B}, {accelerator: a, hardware: l4, parameters: 8B}]}}`),
+			"spec.profile.accelerators[1]: Duplicate value",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {inline: {prefill: {base: -0.1}, decode: {}, ` + engineLimits + `}}}}`),
+			"spec.profile.inline.prefill.base in body should be greater than or equal to 0",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {adapterSlowdown: 0.5}, ` + engineLimits + `}}}}`),
+			"it is how many times as long a step takes with adapters, at least 1",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {}, ` + engineLimits + `, gpuAdapters: 2}}}}`),
+			"spec.profile.inline.limits.hostAdapters: Invalid value: it must be at least gpuAdapters",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {}, limits: {maxSequences: 0, maxBatchedTokens: 1, kvBlocks: 1, blockSize: 1}}}}`),
+			"should be greater than or equal to 1",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {inline: {prefil: {}, prefill: {}, decode: {}, ` + engineLimits + `}}}}`),
+			`unknown field "spec.profile.inline.prefil"`,
+		},
 
 		{list(`{addresses: ["10.0.0.7:8000", "[fd00::7]:8000", "gpu-2.internal:65535", "gpu_3:1", "GPU-4.internal.:80"], engine: llama.cpp}`), ""},
 		{list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "port:8085"}`), ""},
 		{list(`{addresses: ["10.0.0.7:8080"], engine: mlserver}`), ""},
 		{list(`{addresses: ["10.0.0.7:8080"], engine: torchserve, management: "port:8081"}`), ""},
 		{list(`{addresses: ["10.0.0.7:8500"], engine: tfserving}`), ""},
-		{list(`{addresses: ["10.0.0.7:8080"], engine: mlserver, management: "port:8085"}`),
-			"only engines of the kinds modelruntime and torchserve have a management address"},
+		{
+			list(`{addresses: ["10.0.0.7:8080"], engine: mlserver, management: "port:8085"}`),
+			"only engines of the kinds modelruntime and torchserve have a management address",
+		},
 		{list(`{addresses: ["a:1", "b:1"], management: "port:8085"}`), ""},
 		{list(`{addresses: [` + many(512, `"h%d:1"`) + `]}`), ""},
 		{list(`{addresses: [` + many(513, `"h%d:1"`) + `]}`), "must have at most 512 items"},
@@ -349,8 +425,10 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{list(`{addresses: ["fd00::7:80"]}`), "want host:port"},
 		{list(`{addresses: ["[fe80::1%eth0]:80"]}`), "want host:port"},
 		{list(`{addresses: ["a:1", "[::ffff:169.254.169.254]:80"]}`), "want host:port"},
-		{list(`{addresses: ["a:1", "169.254.169.254:80"]}`),
-			"spec.addresses[1]: Invalid value: \"169.254.169.254:80\": an engine's address must not be loopback, link-local, multicast, broadcast or unspecified"},
+		{
+			list(`{addresses: ["a:1", "169.254.169.254:80"]}`),
+			"spec.addresses[1]: Invalid value: \"169.254.169.254:80\": an engine's address must not be loopback, link-local, multicast, broadcast or unspecified",
+		},
 		{list(`{addresses: ["[fe80::1]:80"]}`), "an engine's address must not be loopback, link-local"},
 		{list(`{addresses: ["0.0.0.0:80"]}`), "an engine's address must not be loopback, link-local"},
 		{list(`{addresses: ["[::]:80"]}`), "an engine's address must not be loopback, link-local"},
@@ -358,33 +436,51 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{list(`{addresses: ["[ff02::1]:80"]}`), "an engine's address must not be loopback, link-local"},
 		{list(`{addresses: ["255.255.255.255:80"]}`), "an engine's address must not be loopback, link-local"},
 		{list(`{addresses: ["` + strings.Repeat("x", 64) + `:80"]}`), "want host:port"},
-		{list(`{addresses: ["a:1"], engine: xllm}`),
-			`spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "mlserver", "torchserve", "tfserving", "modelruntime"`},
+		{
+			list(`{addresses: ["a:1"], engine: xllm}`),
+			`spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "mlserver", "torchserve", "tfserving", "modelruntime"`,
+		},
 		{list(`{addresses: ["a:1"], management: "8085"}`), "want port:NUMBER, such as port:8085"},
-		{list(`{addresses: ["a:1"], engine: vllm, management: "port:8085"}`),
-			"only engines of the kinds modelruntime and torchserve have a management address"},
+		{
+			list(`{addresses: ["a:1"], engine: vllm, management: "port:8085"}`),
+			"only engines of the kinds modelruntime and torchserve have a management address",
+		},
 		{list(`{addresses: ["a:1", "b:1"], management: "unix:/x"}`), "a socket is for an EndpointList in a folder"},
 
 		{capacityPlan(`{objectives: [{metric: TimePerOutputToken, within: 30ms, quantile: 0.9}], hardware: [{name: gpu, price: 1.5, maxUnits: 4}], hardwareFile: h.yaml, trace: "gamma:rate=1", seed: 3, stages: [{name: a, model: m, poolRef: {name: p}, hardware: [{name: gpu, units: 2, price: 3, latencies: [{size: 1, mean: 10ms}, {size: 4, mean: 20ms}], batchSizes: [1, 4]}], replicas: {min: 2, max: 9}, maxBatchDelay: 5ms, gatewayOverhead: 3ms, startup: 90s, batching: Always, queue: Central, memory: {perReplica: 1Gi, models: 3Gi}, next: [{stage: b, share: 0.5, choice: x}]}, {name: b, hardware: [{name: gpu, engine: {prefill: {base: 0.1}, decode: {base: 0.1}, ` + engineLimits + `}}}]}]}`), ""},
 		{planOf("", onGPU), ""},
 		{capacityPlan(`{}`), "spec.objectives: Required value"},
-		{capacityPlan(`{objectives: [], stages: [{name: a, hardware: [` + onGPU + `]}]}`),
-			"spec.objectives in body should have at least 1 items"},
+		{
+			capacityPlan(`{objectives: [], stages: [{name: a, hardware: [` + onGPU + `]}]}`),
+			"spec.objectives in body should have at least 1 items",
+		},
 		{capacityPlan(`{objectives: [{within: 1s}], stages: []}`), "spec.stages in body should have at least 1 items"},
 		{capacityPlan(`{objectives: [{within: 0s}], stages: [{name: a, hardware: [` + onGPU + `]}]}`), "it must be above 0"},
-		{capacityPlan(`{objectives: [{within: 1s, metric: Speed}], stages: [{name: a, hardware: [` + onGPU + `]}]}`),
-			`supported values: "Latency", "TimeToFirstToken", "TimePerOutputToken"`},
+		{
+			capacityPlan(`{objectives: [{within: 1s, metric: Speed}], stages: [{name: a, hardware: [` + onGPU + `]}]}`),
+			`supported values: "Latency", "TimeToFirstToken", "TimePerOutputToken"`,
+		},
 		{capacityPlan(`{objectives: [{within: 1s, quantile: 0}], stages: [{name: a, hardware: [` + onGPU + `]}]}`), "it must be above 0"},
-		{capacityPlan(`{objectives: [{within: 1s, quantile: 1.5}], stages: [{name: a, hardware: [` + onGPU + `]}]}`),
-			"should be less than or equal to 1"},
-		{capacityPlan(`{objectives: [{within: 1s}], seed: -1, stages: [{name: a, hardware: [` + onGPU + `]}]}`),
-			"should be greater than or equal to 0"},
-		{capacityPlan(`{objectives: [{within: 1s}], hardware: [{name: gpu, price: 0}], stages: [{name: a, hardware: [` + onGPU + `]}]}`),
-			"it must be above 0"},
-		{capacityPlan(`{objectives: [{within: 1s}], hardware: [{name: gpu}, {name: gpu}], stages: [{name: a, hardware: [` + onGPU + `]}]}`),
-			"Duplicate value"},
-		{capacityPlan(`{objectives: [{within: 1s}], stages: [{name: a, hardware: [` + onGPU + `]}, {name: a, hardware: [` + onGPU + `]}]}`),
-			"Duplicate value"},
+		{
+			capacityPlan(`{objectives: [{within: 1s, quantile: 1.5}], stages: [{name: a, hardware: [` + onGPU + `]}]}`),
+			"should be less than or equal to 1",
+		},
+		{
+			capacityPlan(`{objectives: [{within: 1s}], seed: -1, stages: [{name: a, hardware: [` + onGPU + `]}]}`),
+			"should be greater than or equal to 0",
+		},
+		{
+			capacityPlan(`{objectives: [{within: 1s}], hardware: [{name: gpu, price: 0}], stages: [{name: a, hardware: [` + onGPU + `]}]}`),
+			"it must be above 0",
+		},
+		{
+			capacityPlan(`{objectives: [{within: 1s}], hardware: [{name: gpu}, {name: gpu}], stages: [{name: a, hardware: [` + onGPU + `]}]}`),
+			"Duplicate value",
+		},
+		{
+			capacityPlan(`{objectives: [{within: 1s}], stages: [{name: a, hardware: [` + onGPU + `]}, {name: a, hardware: [` + onGPU + `]}]}`),
+			"Duplicate value",
+		},
 		{capacityPlan(`{objectives: [{within: 1s}], stages: [{name: a, hardware: [` + onGPU +
 			`], next: [{stage: b}]}, {name: b, hardware: [` + onGPU + `], next: [{stage: a}]}]}`), "stages form a cycle"},
 		{planOf("", ""), "should have at least 1 items"},
@@ -413,8 +509,10 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{gatewaySettings(`{replicas: 0}`), "should be greater than or equal to 1"},
 		{gatewaySettings(`{service: {type: ExternalName}}`), `supported values: "LoadBalancer", "ClusterIP", "NodePort"`},
 		{gatewaySettings(`{timeouts: {idle: 0s}}`), "it must be above 0, such as 600s"},
-		{gatewaySettings(`{payloads: {processors: [sink]}}`),
-			"write the URL of a sink, such as https://sink.example/payloads, or logger://*"},
+		{
+			gatewaySettings(`{payloads: {processors: [sink]}}`),
+			"write the URL of a sink, such as https://sink.example/payloads, or logger://*",
+		},
 		{gatewaySettings(`{payloads: {processors: ["https://"]}}`), "write the URL of a sink"},
 		{gatewaySettings(`{payloads: {processors: ["https://a b"]}}`), "write the URL of a sink"},
 		{gatewaySettings(`{payloads: {processors: ["https://a\tb"]}}`), "write the URL of a sink"},
@@ -429,20 +527,28 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{inferencePool(`{selector: {matchLabels: {}}, targetPorts: [{number: 8000}]}`), "spec.selector.matchLabels"},
 		{inferencePool(`{targetPorts: [{number: 8000}]}`), "spec.selector: Required value"},
 		{inferencePool(`{selector: {matchLabels: {app: llama}}}`), "spec.targetPorts: Required value"},
-		{inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: []}`),
-			"spec.targetPorts in body should have at least 1 items"},
+		{
+			inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: []}`),
+			"spec.targetPorts in body should have at least 1 items",
+		},
 		{inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: [{number: 0}]}`), "should be greater than or equal to 1"},
 		{inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: [{number: 65536}]}`), "should be less than or equal to 65535"},
 		{inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: [{number: 1}, {number: 1}]}`), "name each port once"},
-		{inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: [{number: 1},{number: 2},{number: 3},{number: 4},{number: 5},{number: 6},{number: 7},{number: 8},{number: 9}]}`),
-			"must have at most 8 items"},
+		{
+			inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: [{number: 1},{number: 2},{number: 3},{number: 4},{number: 5},{number: 6},{number: 7},{number: 8},{number: 9}]}`),
+			"must have at most 8 items",
+		},
 		{inferencePool(`{` + base + `, appProtocol: grpc}`), `supported values: "http", "kubernetes.io/h2c"`},
 		{inferencePool(`{` + base + `, endpointPickerRef: {port: {number: 9002}}}`), "spec.endpointPickerRef.name: Required value"},
-		{inferencePool(`{` + base + `, endpointPickerRef: {name: picker}}`),
-			"spec.endpointPickerRef.port: Required value: a Service needs the port that its endpoint picker serves on"},
+		{
+			inferencePool(`{` + base + `, endpointPickerRef: {name: picker}}`),
+			"spec.endpointPickerRef.port: Required value: a Service needs the port that its endpoint picker serves on",
+		},
 		{inferencePool(`{` + base + `, endpointPickerRef: {name: picker, port: {number: 0}}}`), "should be greater than or equal to 1"},
-		{inferencePool(`{` + base + `, endpointPickerRef: {name: picker, port: {number: 1}, failureMode: Never}}`),
-			`supported values: "FailOpen", "FailClose"`},
+		{
+			inferencePool(`{` + base + `, endpointPickerRef: {name: picker, port: {number: 1}, failureMode: Never}}`),
+			`supported values: "FailOpen", "FailClose"`,
+		},
 	} {
 		server, folder := c.verdicts(row.object)
 		if (server == nil) != (folder == nil) {
@@ -459,17 +565,23 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 
 // A folder's objects may refer to the user's own machine; a cluster's objects must not refer to
 // Headgate's own pods.
-func TestWhatAFolderTakesAndAnAPIServerDoesNot(t *testing.T) {
+func TestFolderAcceptsMore(t *testing.T) {
 	c := newCluster(t)
 	for _, row := range []struct{ object, want string }{
-		{list(`{addresses: ["a:1", "127.0.0.1:8000"]}`),
-			"an engine's address must not be loopback, link-local, multicast, broadcast or unspecified"},
+		{
+			list(`{addresses: ["a:1", "127.0.0.1:8000"]}`),
+			"an engine's address must not be loopback, link-local, multicast, broadcast or unspecified",
+		},
 		{list(`{addresses: ["127.255.0.7:8000"]}`), "an engine's address must not be loopback, link-local"},
 		{list(`{addresses: ["[::1]:8000"]}`), "an engine's address must not be loopback, link-local"},
-		{list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "unix:/run/x.sock"}`),
-			"want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder"},
-		{settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: a, file: p.yaml}]}}`),
-			"file works only for objects in a folder: put its content under inline"},
+		{
+			list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "unix:/run/x.sock"}`),
+			"want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder",
+		},
+		{
+			settings(`{poolRef: {name: p}, profile: {acceleratorLabel: gpu, accelerators: [{accelerator: a, file: p.yaml}]}}`),
+			"file works only for objects in a folder: put its content under inline",
+		},
 		{settings(`{poolRef: {name: p}, profile: {file: p.yaml}}`), "file works only for objects in a folder: put its content under inline"},
 	} {
 		server, folder := c.verdicts(row.object)
@@ -487,7 +599,7 @@ func TestWhatAFolderTakesAndAnAPIServerDoesNot(t *testing.T) {
 }
 
 // Engine tokens are not read from a folder.
-func TestWhatAnAPIServerTakesAndAFolderDoesNot(t *testing.T) {
+func TestAPIServerAcceptsMore(t *testing.T) {
 	c := newCluster(t)
 	server, folder := c.verdicts(settings(`{poolRef: {name: p}, authorization: Engine}`))
 	if server == nil || !strings.Contains(server.Error(),
@@ -511,15 +623,17 @@ func TestWhatAnAPIServerTakesAndAFolderDoesNot(t *testing.T) {
 	}
 }
 
-func TestOfAModelOnlyCopiesPinnedAndServiceTimeMayChange(t *testing.T) {
+func TestMutableFieldsOfAModel(t *testing.T) {
 	c := newCluster(t)
 	const was = `{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 1}}`
 	c.Apply(model(was))
 	for _, row := range []struct{ is, want string }{
 		{`{poolRef: {name: p}, baseModel: llama, source: s3://x, key: k, size: 1024Mi}`, ""}, // the same size in another unit
 		{`{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 2, max: 5}, pinned: true, serviceTime: 15ms}`, ""},
-		{strings.Replace(was, "id: m", "id: other", 1),
-			"spec.id: Forbidden: only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id"},
+		{
+			strings.Replace(was, "id: m", "id: other", 1),
+			"spec.id: Forbidden: only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",
+		},
 		{strings.Replace(was, "name: p", "name: q", 1), "spec.poolRef: Forbidden"},
 		{strings.Replace(was, "type: lora", "type: sklearn", 1), "spec.type: Forbidden"},
 		{strings.Replace(was, "baseModel: llama, ", "", 1), "spec.baseModel: Forbidden"},
@@ -546,14 +660,16 @@ func TestOfAModelOnlyCopiesPinnedAndServiceTimeMayChange(t *testing.T) {
 	}
 }
 
-func TestWhatRequestsKnowAVModelByMayNotChange(t *testing.T) {
+func TestImmutableFieldsOfAVModel(t *testing.T) {
 	c := newCluster(t)
 	const was = `{id: v, poolRef: {name: p}, target: m}`
 	c.Apply(vmodel(was))
 	for _, row := range []struct{ is, want string }{
 		{`{poolRef: {name: p}, target: n2, canary: {target: o, percent: 5}, owner: us}`, ""},
-		{strings.Replace(was, "id: v", "id: other", 1),
-			"spec.id: Forbidden: the id of a VModel may not change: delete the VModel and create one with another name and id"},
+		{
+			strings.Replace(was, "id: v", "id: other", 1),
+			"spec.id: Forbidden: the id of a VModel may not change: delete the VModel and create one with another name and id",
+		},
 		{strings.Replace(was, "name: p", "name: q", 1), "spec.poolRef: Forbidden: the pool of a VModel may not change"},
 	} {
 		o := apiserver.ReadObjects(t, vmodel(row.is))[0]

@@ -102,7 +102,7 @@ status: {podIP: %s, podIPs: [{ip: %[2]s}], phase: Running, conditions: [{type: R
 `, name, ip, ready)
 }
 
-func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
+func TestWorldMatchesTheAPIServer(t *testing.T) {
 	c := newCluster(t)
 	f := follow(t, reader(c), "")
 	c.Await("it is readable without any object", f.readable.Load)
@@ -161,7 +161,7 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 }
 
 // A pod without any report from its kubelet is not ready.
-func TestAPodThatNobodyLookedAtGetsNothing(t *testing.T) {
+func TestUnreportedPodGetsNoRequests(t *testing.T) {
 	c := newCluster(t)
 	f := follow(t, c.Admin(), "default")
 	c.Apply(inferencePool("{"+base+"}") + "\n" + strings.Replace(pod("a", "10.0.0.1", "True"),
@@ -172,7 +172,7 @@ func TestAPodThatNobodyLookedAtGetsNothing(t *testing.T) {
 	}
 }
 
-func TestOneNamespaceIsFollowedAlone(t *testing.T) {
+func TestOnlyOneNamespaceIsRead(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(`apiVersion: v1
 kind: Namespace
@@ -187,7 +187,7 @@ metadata: {name: other}`)
 	}
 }
 
-func TestAnOutageLeavesInForceWhatIsKnown(t *testing.T) {
+func TestOutageKeepsTheWorld(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}") + "\n" + pod("a", "10.0.0.1", "True"))
 	f := follow(t, c.Admin(), "")
@@ -206,7 +206,7 @@ func TestAnOutageLeavesInForceWhatIsKnown(t *testing.T) {
 	c.Await("it is said that the API server is back", f.readable.Load)
 }
 
-func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
+func TestChangesDuringAnOutageAreReadAfterwards(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{"+base+"}") + "\n" + pod("a", "10.0.0.1", "True") + pod("b", "10.0.0.2", "True"))
 	w := newWire(t, net.JoinHostPort(c.Address, apiserver.Port))
@@ -230,7 +230,7 @@ func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
 }
 
 // The CRDs may be of an older Headgate that validates less.
-func TestAnObjectThatIsNotValidIsLeftOut(t *testing.T) {
+func TestInvalidObjectIsLeftOut(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{" + base + "}"))
 	c.lenient("llmroutes")
@@ -257,14 +257,16 @@ func (c cluster) lenient(resource string) {
 }
 
 // A list accepted by an older CRD reaches nothing in Headgate's own pod, not even by names.
-func TestAListOfAClusterReachesNothingInHeadgatesOwnPod(t *testing.T) {
+func TestOldListsCannotReachHeadgatesPod(t *testing.T) {
 	c := newCluster(t)
 	c.lenient("endpointlists")
 	named := func(name, spec string) string {
 		return strings.Replace(list(spec), "name: l}", "name: "+name+", labels: {app: llama}}", 1)
 	}
-	for _, text := range []string{named("loopback", `{addresses: ["127.0.0.1:1"]}`),
-		named("socket", `{addresses: ["10.0.0.1:1"], management: "unix:/x"}`)} {
+	for _, text := range []string{
+		named("loopback", `{addresses: ["127.0.0.1:1"]}`),
+		named("socket", `{addresses: ["10.0.0.1:1"], management: "unix:/x"}`),
+	} {
 		o := apiserver.ReadObjects(t, text)[0]
 		c.Await("the API server takes it", func() bool {
 			_, err := c.At(o).Create(t.Context(), o, metav1.CreateOptions{})
@@ -289,7 +291,7 @@ func TestAListOfAClusterReachesNothingInHeadgatesOwnPod(t *testing.T) {
 
 // API servers before 1.34 do not stream lists: each kind is listed first, which requires the right
 // to list.
-func TestAServerThatStreamsNoListsIsAskedForThem(t *testing.T) {
+func TestServerWithoutStreamingLists(t *testing.T) {
 	c := newCluster(t, "--feature-gates", "WatchList=false")
 	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}"))
 	f := follow(t, reader(c), "")

@@ -28,7 +28,7 @@ func answer(status int) *http.Response {
 }
 
 // The informers' own backoff grows to a minute and would delay recovery after a long outage.
-func TestAfterALongOutageTheFirstAnswerIsSeenAtOnce(t *testing.T) {
+func TestRecoveryAfterALongOutageIsFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		back := begun.Add(2 * time.Minute)
@@ -60,7 +60,7 @@ func TestAfterALongOutageTheFirstAnswerIsSeenAtOnce(t *testing.T) {
 	})
 }
 
-func TestARequestThatNobodyWaitsForEnds(t *testing.T) {
+func TestCancelledRequestEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{log: slog.New(slog.DiscardHandler), failing: make(map[string]int), readable: func(bool) {}}
 		l.next = trip(func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") })
@@ -79,7 +79,7 @@ func TestARequestThatNobodyWaitsForEnds(t *testing.T) {
 }
 
 // A request's token may expire while it is repeated. The caller's new request has a new token.
-func TestARequestWhoseTokenRanOutIsMadeAnew(t *testing.T) {
+func TestExpiredTokenIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged strings.Builder
 		l := &link{log: slog.New(slog.NewTextHandler(&logged, nil)), failing: make(map[string]int), readable: func(bool) {}}
@@ -104,7 +104,7 @@ func TestARequestWhoseTokenRanOutIsMadeAnew(t *testing.T) {
 }
 
 // One kind without a response is enough to be not readable.
-func TestOneKindThatIsRefusedIsToldOf(t *testing.T) {
+func TestRejectedKindIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ok, mended atomic.Bool
 		var logged strings.Builder
@@ -144,14 +144,20 @@ func TestOneKindThatIsRefusedIsToldOf(t *testing.T) {
 
 // A kind whose CRD is missing blocks nothing as long as another non-optional CRD is there. A
 // refused request blocks, and so does a missing built-in kind.
-func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
+func TestMissingCRDBlocksNothing(t *testing.T) {
 	for _, row := range []lacking{
 		{"all are there", nil, true, nil},
 		{"one lacks", map[string]int{"endpointlists": 404}, true, []string{"endpointlists"}},
-		{"one alone is there", map[string]int{"llmroutes": 404, "models": 404, "endpointlists": 404, "inferencepools": 404}, true,
-			[]string{"llmroutes", "models", "endpointlists", "inferencepools"}},
-		{"none is there", map[string]int{"llmroutes": 404, "models": 404, "vmodels": 404, "endpointlists": 404, "poolsettings": 404,
-			"inferencepools": 404}, false, nil},
+		{
+			"one alone is there",
+			map[string]int{"llmroutes": 404, "models": 404, "endpointlists": 404, "inferencepools": 404},
+			true,
+			[]string{"llmroutes", "models", "endpointlists", "inferencepools"},
+		},
+		{"none is there", map[string]int{
+			"llmroutes": 404, "models": 404, "vmodels": 404, "endpointlists": 404, "poolsettings": 404,
+			"inferencepools": 404,
+		}, false, nil},
 		{"one is forbidden", map[string]int{"models": 403}, false, nil},
 		{"one lacks, and one is forbidden", map[string]int{"endpointlists": 404, "models": 403}, false, []string{"endpointlists"}},
 		{"an API server without pods is none", map[string]int{"pods": 404}, false, nil},
@@ -169,8 +175,10 @@ func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
 	for _, row := range []lacking{
 		{"Gateway API lacks", without(map[string]int{}), true, lacks},
 		{"Gateway API lacks, and one of ours", without(map[string]int{"models": 404}), true, append([]string{"models"}, lacks...)},
-		{"none is there", without(map[string]int{"llmroutes": 404, "models": 404, "vmodels": 404, "endpointlists": 404, "poolsettings": 404,
-			"inferencepools": 404}), false, nil},
+		{"none is there", without(map[string]int{
+			"llmroutes": 404, "models": 404, "vmodels": 404, "endpointlists": 404, "poolsettings": 404,
+			"inferencepools": 404,
+		}), false, nil},
 		{"Gateway API is forbidden", map[string]int{"gateways": 403}, false, nil},
 		{"Services are forbidden", map[string]int{"services": 403}, false, nil},
 		{"an API server without EndpointSlices is none", map[string]int{"endpointslices": 404}, false, nil},

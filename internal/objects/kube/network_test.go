@@ -77,7 +77,7 @@ func (c cluster) own(f *followed) {
 
 // Pods change all the time, and users of the Network write status: neither builds a new Network.
 // Every other change of an object in a Network does.
-func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) {
+func TestNetworkChangesWithItsObjects(t *testing.T) {
 	c := cluster{apiserver.RunGateways(t)}
 	c.Apply(attached["Gateway"]) // listed first, then watched for changes
 	f := followKinds(t, readerOfNetwork(c), "", withNetwork, slog.New(slog.DiscardHandler))
@@ -196,7 +196,7 @@ func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) 
 
 // A Source of one namespace also reads cluster-scoped objects, including namespaces, by whose
 // labels a Gateway can allow routes.
-func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
+func TestNetworkOfOneNamespace(t *testing.T) {
 	c := cluster{apiserver.RunGateways(t)}
 	for _, text := range attached {
 		c.Apply(text)
@@ -204,8 +204,10 @@ func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
 	c.In("other").Apply(attached["Gateway"] + "\n---\n" + attached["Service"])
 	f := followKinds(t, readerOfNetwork(c), "default", withNetwork, slog.New(slog.DiscardHandler))
 	// none is read
-	want := map[string]int{"Pod": 0, "Model": 0, "VModel": 0, "EndpointList": 0, "EndpointSlice": 0, "Namespace": 5, "Service": 2,
-		"Secret": 0, "ConfigMap": 0, "GatewaySettings": 0}
+	want := map[string]int{
+		"Pod": 0, "Model": 0, "VModel": 0, "EndpointList": 0, "EndpointSlice": 0, "Namespace": 5, "Service": 2,
+		"Secret": 0, "ConfigMap": 0, "GatewaySettings": 0,
+	}
 	for kind := range attached {
 		want[kind] = max(want[kind], 1)
 	}
@@ -218,7 +220,7 @@ func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
 }
 
 // Without Gateway API nothing is wrong, and the Network lacks its objects.
-func TestGatewayAPIMayComeLaterOrNever(t *testing.T) {
+func TestGatewayAPIIsOptional(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{" + base + "}"))
 	var log lockedLog
@@ -251,7 +253,7 @@ func TestGatewayAPIMayComeLaterOrNever(t *testing.T) {
 
 // An API server with Gateway API's CRDs and none of ours is the wrong one, or Headgate is not
 // installed there yet.
-func TestGatewayAPITakesThePlaceOfNoneOfOurCRDs(t *testing.T) {
+func TestGatewayAPIDoesNotReplaceOurCRDs(t *testing.T) {
 	s := apiserver.Run(t)
 	s.Objects(t).GatewayAPI()
 	set, err := kube.Read(t.Context(), s.Admin(), "", withNetwork)

@@ -60,8 +60,10 @@ var withMachines = append(kinds.All(), kinds.Of(kinds.Row[machine, objects.Pod]{
 	List:   new(machineList),
 	Strict: true,
 	Folder: func(m *machine) (objects.Pod, field.ErrorList) {
-		kept := objects.Pod{Name: objects.Name{Namespace: m.Namespace, Name: m.Name}, Labels: m.Labels, Ready: true,
-			Containers: []string{m.Spec.Note}}
+		kept := objects.Pod{
+			Name: objects.Name{Namespace: m.Namespace, Name: m.Name}, Labels: m.Labels, Ready: true,
+			Containers: []string{m.Spec.Note},
+		}
 		ip, err := netip.ParseAddr(m.Spec.IP)
 		if err != nil {
 			return kept, field.ErrorList{field.Invalid(field.NewPath("spec", "ip"), m.Spec.IP, "want an IP address")}
@@ -90,7 +92,7 @@ func machineAt(name, ip string) string {
 		", labels: {app: llama}}\nspec:\n  note: in the cellar\n  ip: " + ip + "\n"
 }
 
-func TestAKindOfOneMoreRowIsReadFromAFolder(t *testing.T) {
+func TestNewKindFromAFolder(t *testing.T) {
 	folder := t.TempDir()
 	file := filepath.Join(folder, "o.yaml")
 	// read reads the objects once, or returns an error.
@@ -122,14 +124,22 @@ func TestAKindOfOneMoreRowIsReadFromAFolder(t *testing.T) {
 		text  string
 		want  string
 	}{
-		{"not valid", withMachines, machineAt("m", "cellar"),
-			`o.yaml:6: Machine default/m: spec.ip: Invalid value: "cellar": want an IP address`},
-		{"a field that it does not have", withMachines, machineAt("m", "10.0.0.1") + "  rack: 7\n",
-			`o.yaml:7: Machine default/m: unknown field "spec.rack"`},
-		{"another version", withMachines, strings.Replace(machineAt("m", "10.0.0.1"), "/v1", "/v2", 1),
-			"inference.networking.k8s.io/v1 InferencePool, v1 Pod and test.headgate.dev/v1 Machine"},
-		{"without the row", kinds.All(), machineAt("m", "10.0.0.1"),
-			`o.yaml:2: apiVersion "test.headgate.dev/v1", kind "Machine" is not an object that Headgate reads`},
+		{
+			"not valid", withMachines, machineAt("m", "cellar"),
+			`o.yaml:6: Machine default/m: spec.ip: Invalid value: "cellar": want an IP address`,
+		},
+		{
+			"a field that it does not have", withMachines, machineAt("m", "10.0.0.1") + "  rack: 7\n",
+			`o.yaml:7: Machine default/m: unknown field "spec.rack"`,
+		},
+		{
+			"another version", withMachines, strings.Replace(machineAt("m", "10.0.0.1"), "/v1", "/v2", 1),
+			"inference.networking.k8s.io/v1 InferencePool, v1 Pod and test.headgate.dev/v1 Machine",
+		},
+		{
+			"without the row", kinds.All(), machineAt("m", "10.0.0.1"),
+			`o.yaml:2: apiVersion "test.headgate.dev/v1", kind "Machine" is not an object that Headgate reads`,
+		},
 	} {
 		if _, err := read(row.table, row.text); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: %v, want %s", row.name, err, row.want)
@@ -138,7 +148,7 @@ func TestAKindOfOneMoreRowIsReadFromAFolder(t *testing.T) {
 }
 
 // Its CRD appears after everything else is known, and disappears; unneeded fields are removed.
-func TestAKindOfOneMoreRowIsReadFromAnAPIServer(t *testing.T) {
+func TestNewKindFromAnAPIServer(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}") + "\n" + pod("a", "10.0.0.1", "True"))
 	const absent = "crd=machines.test.headgate.dev"
@@ -174,7 +184,7 @@ func TestAKindOfOneMoreRowIsReadFromAnAPIServer(t *testing.T) {
 }
 
 // Any kind's CRD may be missing, as with another version's CRDs: the others work.
-func TestAnyCRDMayComeLater(t *testing.T) {
+func TestCRDsMayBeInstalledLater(t *testing.T) {
 	c := newCluster(t)
 	one := map[string]string{
 		"InferencePool": inferencePool("{" + base + "}"), "LLMRoute": route("{backendRefs: [{name: p}]}"),

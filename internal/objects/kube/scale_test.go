@@ -110,7 +110,7 @@ func TestScale(t *testing.T) {
 	t.Logf("10,000 pods and 1,000 routes are made in %v", time.Since(begun).Round(time.Second))
 	config := apiserver.KubeconfigFile(t, c.Admin())
 	for range 3 {
-		out, err := exec.Command(os.Args[0], "-test.run", "^TestAlone$", "-test.v", "-alone", config).CombinedOutput()
+		out, err := exec.Command(os.Args[0], "-test.run", "^TestScaleProcess$", "-test.v", "-alone", config).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -134,8 +134,8 @@ func numbers(text string) map[string]float64 {
 	return all
 }
 
-// TestAlone is the process that TestScale starts.
-func TestAlone(t *testing.T) {
+// TestScaleProcess is the process that TestScale starts.
+func TestScaleProcess(t *testing.T) {
 	if *alone == "" {
 		t.Skip("TestScale starts it")
 	}

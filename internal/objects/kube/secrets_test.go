@@ -120,7 +120,7 @@ func later(d time.Duration) {
 
 // A token is available when its Secret has just been named, and a rotated one within 10 s. While
 // the Secret is unreadable, the last good token stays. An error is logged once, with what to do.
-func TestATokenIsThatOfItsSecret(t *testing.T) {
+func TestTokenFollowsItsSecret(t *testing.T) {
 	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, log *strings.Builder) {
 		want := func(what, token string) {
 			t.Helper()
@@ -148,10 +148,14 @@ func TestATokenIsThatOfItsSecret(t *testing.T) {
 			words string
 		}{
 			{"", forbidden, denied},
-			{"", notFound,
-				`cannot read Secret a/s, which PoolSettings a/p names: secrets \"s\" not found; create it, with the token under its key token`},
-			{" ", nil,
-				"cannot use Secret a/s, which PoolSettings a/p names: its key token is empty: write the engines' token"},
+			{
+				"", notFound,
+				`cannot read Secret a/s, which PoolSettings a/p names: secrets \"s\" not found; create it, with the token under its key token`,
+			},
+			{
+				" ", nil,
+				"cannot use Secret a/s, which PoolSettings a/p names: its key token is empty: write the engines' token",
+			},
 			{"sk-4 sk-5", nil, "its key token contains more than one word: write only the token"},
 			{"", errors.New("connection refused"), "connection refused"},
 		} {
@@ -189,7 +193,7 @@ func TestATokenIsThatOfItsSecret(t *testing.T) {
 	})
 }
 
-func TestWithoutItsSecretAPoolHasNoToken(t *testing.T) {
+func TestPoolWithoutItsSecretHasNoToken(t *testing.T) {
 	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, log *strings.Builder) {
 		v.set("a/s", "", forbidden)
 		v.set("b/s", "of-b", nil)
@@ -222,7 +226,7 @@ func TestWithoutItsSecretAPoolHasNoToken(t *testing.T) {
 
 // New objects wait for their Secrets, but not for earlier Secrets, and not for an API server that
 // is slow or away.
-func TestNobodyWaitsLongForASecret(t *testing.T) {
+func TestSecretsDelayObjectsBriefly(t *testing.T) {
 	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, _ *strings.Builder) {
 		took := func() time.Duration {
 			begun := time.Now()
@@ -259,7 +263,7 @@ func TestNobodyWaitsLongForASecret(t *testing.T) {
 }
 
 // The result for a Secret that is no longer named, or not named yet, is ignored.
-func TestALateAnswerCountsForNothing(t *testing.T) {
+func TestLateSecretIsIgnored(t *testing.T) {
 	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, _ *strings.Builder) {
 		v.set("a/s", "one", nil)
 		s.Name(t.Context(), named("a/s"))
@@ -302,7 +306,7 @@ func (a *another) Take(name objects.Name, data map[string][]byte, err error) {
 
 // A Secret with two users is read once for both. A Secret that is no longer named is not read, even
 // if it was named when the round began.
-func TestASecretHasSeveralUsers(t *testing.T) {
+func TestSecretHasSeveralUsers(t *testing.T) {
 	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, _ *strings.Builder) {
 		other := new(another)
 		s.secrets.Add(other)
@@ -354,8 +358,10 @@ func TestASecretHasSeveralUsers(t *testing.T) {
 func TestKubernetesLibrariesLogNoAnswers(t *testing.T) {
 	var text strings.Builder
 	all := slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.Level(-100)})
-	for _, log := range []logr.Logger{logr.FromSlogHandler(discreet{all}),
-		logr.FromSlogHandler(discreet{all}).WithValues("a", 1).WithName("b")} {
+	for _, log := range []logr.Logger{
+		logr.FromSlogHandler(discreet{all}),
+		logr.FromSlogHandler(discreet{all}).WithValues("a", 1).WithName("b"),
+	} {
 		log.V(4).Info("debug")
 		log.V(5).Info("body")
 		log.V(8).Info("body")

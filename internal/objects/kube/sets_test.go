@@ -56,7 +56,7 @@ func (p *published) change() {
 
 // Building a World of thousands of objects takes a while: under constant change there are at most,
 // and about, 20 Sets per second, and the last one has everything.
-func TestWhereMuchChangesSetsAreSpared(t *testing.T) {
+func TestSetsAreRateLimited(t *testing.T) {
 	publishing(t, func(t *testing.T, p *published) {
 		const changes = 10_000
 		for range changes {
@@ -81,7 +81,7 @@ func TestWhereMuchChangesSetsAreSpared(t *testing.T) {
 
 // The objects of one kubectl apply, written one after the other, are in one Set, soon afterwards;
 // without changes there is no Set.
-func TestChangesThatComeTogetherAreOneSet(t *testing.T) {
+func TestSimultaneousChangesAreOneSet(t *testing.T) {
 	publishing(t, func(t *testing.T, p *published) {
 		time.Sleep(time.Second)
 		for range 4 {
@@ -113,10 +113,12 @@ func (unmetered) Readable(bool) {}
 
 // The oracle builds each Network from all objects and compares it with the previous one. Some
 // objects of our own kinds are invalid and refused.
-func TestTheNetworkIsAnotherWhenItsContentIs(t *testing.T) {
+func TestNetworkChangesWithItsContent(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	s := &Source{changed: make(chan struct{}, 1), known: newShelves(both), refused: make(map[string]string), meter: unmetered{},
-		log: slog.New(slog.DiscardHandler)}
+	s := &Source{
+		changed: make(chan struct{}, 1), known: newShelves(both), refused: make(map[string]string), meter: unmetered{},
+		log: slog.New(slog.DiscardHandler),
+	}
 	was := s.set()
 	anew, kept, version := 0, 0, 0
 	for range 3000 {

@@ -46,7 +46,7 @@ func secret(name, token string) string {
 // With the rights that the manifests grant: a token follows the Secret that a PoolSettings names,
 // and stays when the Secret is gone. An unreadable Secret is logged with the missing Role, and
 // nothing else is requested.
-func TestTheTokenOfAPoolIsThatOfItsSecret(t *testing.T) {
+func TestTokenOfAPoolFollowsItsSecret(t *testing.T) {
 	c := newCluster(t)
 	c.ApplyFiles("manifests/base/namespace.yaml")
 	c.In("headgate-system").ApplyFiles("manifests/base/*/rbac.yaml")

@@ -106,7 +106,7 @@ func want(t *testing.T, w *world, addresses string) {
 	}
 }
 
-func TestANameIsEachOfItsAddressesAndFollowed(t *testing.T) {
+func TestNameIsResolvedRepeatedly(t *testing.T) {
 	run(t, func(r *resolve.Resolver, d *dns, w *world, _ *bytes.Buffer) {
 		d.set("engines.test", "10.0.0.2 10.0.0.1")
 		r.Set(objects.Endpoints([]string{"10.0.0.9:80", "Engines.test:8000"}))
@@ -134,7 +134,7 @@ func TestANameIsEachOfItsAddressesAndFollowed(t *testing.T) {
 	})
 }
 
-func TestAFailureKeepsTheLastAddressesAndIsLoggedOnce(t *testing.T) {
+func TestFailedLookupKeepsTheLastAddresses(t *testing.T) {
 	run(t, func(r *resolve.Resolver, d *dns, w *world, log *bytes.Buffer) {
 		d.set("engine", "10.0.0.1")
 		r.Set(objects.Endpoints([]string{"engine:8000"}))
@@ -158,7 +158,7 @@ func TestAFailureKeepsTheLastAddressesAndIsLoggedOnce(t *testing.T) {
 
 // Other endpoints do not wait for a name without a response; its endpoints are added when there is
 // one.
-func TestASilentNameHoldsNothingUp(t *testing.T) {
+func TestSilentNameDelaysNothing(t *testing.T) {
 	run(t, func(r *resolve.Resolver, d *dns, w *world, _ *bytes.Buffer) {
 		d.set("silent", "silent")
 		d.set("engine", "10.0.0.1")
@@ -182,7 +182,7 @@ func TestASilentNameHoldsNothingUp(t *testing.T) {
 	})
 }
 
-func TestANameOfBothFamiliesIsItsIPv4Addresses(t *testing.T) {
+func TestNameOfBothFamiliesUsesIPv4(t *testing.T) {
 	run(t, func(r *resolve.Resolver, d *dns, w *world, _ *bytes.Buffer) {
 		d.set("both", "::1 127.0.0.1 ::ffff:127.0.0.2")
 		d.set("six", "fd00::2 fd00::1 fd00::1 fe80::1%eth0")
@@ -193,7 +193,7 @@ func TestANameOfBothFamiliesIsItsIPv4Addresses(t *testing.T) {
 }
 
 // Otherwise the owner of a name could make Headgate scrape a cloud's metadata service.
-func TestAnAddressThatNoEngineHasIsLeftOutAndLoggedOnce(t *testing.T) {
+func TestImpossibleAddressIsLeftOut(t *testing.T) {
 	run(t, func(r *resolve.Resolver, d *dns, w *world, log *bytes.Buffer) {
 		const refused = "169.254.169.254 fe80::1 0.0.0.0 :: 224.0.0.1 ff02::1 255.255.255.255 ::ffff:169.254.169.253"
 		d.set("engine", refused+" 169.254.169.254 10.0.0.1 fd00::1")
@@ -201,8 +201,10 @@ func TestAnAddressThatNoEngineHasIsLeftOutAndLoggedOnce(t *testing.T) {
 		r.Set(objects.Endpoints([]string{"engine:8000", "metadata:80"}))
 		after(time.Minute)
 		want(t, w, "10.0.0.1:8000")
-		for _, text := range []string{"name=engine address=169.254.169.254", "name=metadata address=169.254.169.254",
-			"name=engine address=169.254.169.253", "name=engine address=::"} {
+		for _, text := range []string{
+			"name=engine address=169.254.169.254", "name=metadata address=169.254.169.254",
+			"name=engine address=169.254.169.253", "name=engine address=::",
+		} {
 			if n := strings.Count(log.String(), text+" "); n != 1 {
 				t.Errorf("%s is logged %d times:\n%s", text, n, log)
 			}
@@ -225,7 +227,7 @@ func TestAnAddressThatNoEngineHasIsLeftOutAndLoggedOnce(t *testing.T) {
 	})
 }
 
-func TestTheSystemResolvesLocalhost(t *testing.T) {
+func TestSystemResolvesLocalhost(t *testing.T) {
 	addresses, err := resolve.System(t.Context(), "localhost")
 	if err != nil || len(addresses) == 0 || !addresses[0].IsLoopback() {
 		t.Errorf("localhost is %v, %v", addresses, err)
@@ -233,7 +235,7 @@ func TestTheSystemResolvesLocalhost(t *testing.T) {
 }
 
 // A name without an address and a silent name are reported as errors.
-func TestNamesLookedUpOnce(t *testing.T) {
+func TestNamesResolvedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &dns{hosts: map[string]string{"a": "10.0.0.2 10.0.0.1 fd00::1", "none": "", "mute": "silent"}, lookups: make(map[string]int)}
 		began := time.Now()

@@ -146,7 +146,8 @@ func (s Source) build(set objects.Set, attached *attach.Latest) *objects.World {
 // server are in tokens before the World is published, if they can be read soon, and are updated
 // when they change.
 func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *engineclient.Tokens, meter Meter,
-	publish func(*objects.World)) error {
+	publish func(*objects.World),
+) error {
 	fixed := objects.Endpoints(s.Endpoints)
 	resolver := resolve.New(resolve.System, log)
 	group, ctx := errgroup.WithContext(ctx)

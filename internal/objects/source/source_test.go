@@ -56,7 +56,7 @@ func poolNamed(name string) string {
 
 // A pool that a flag names but that does not exist is logged once, and again after it has been
 // created and deleted. The program goes on.
-func TestAPoolThatAFlagNamesIsMissed(t *testing.T) {
+func TestPoolThatAFlagNamesIsMissed(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name string) {
 		t.Helper()

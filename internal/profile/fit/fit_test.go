@@ -78,7 +78,7 @@ func compare(t *testing.T, got Fit, want profile.Profile, share float64) {
 }
 
 // The fit recovers the terms behind the rows, to four digits without noise.
-func TestTheTermsAreFoundAgain(t *testing.T) {
+func TestFitRecoversTheTerms(t *testing.T) {
 	exact := fitted(t, measured(truth, 0, true))
 	compare(t, exact, truth, 1e-3)
 	if exact.PrefillError.P90 > 1e-3 || exact.StepError.P90 > 1e-3 {
@@ -117,7 +117,7 @@ func TestNeedlessTermsStayOut(t *testing.T) {
 }
 
 // Points that scatter by 5 % about a line seldom produce a square term.
-func TestASquareIsClear(t *testing.T) {
+func TestSquareIsClear(t *testing.T) {
 	var seen int
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -137,7 +137,7 @@ func TestASquareIsClear(t *testing.T) {
 }
 
 // Every point is predicted once, by a fit to most of the other points.
-func TestWhatIsLeftOutIsNotSeen(t *testing.T) {
+func TestCrossValidation(t *testing.T) {
 	for _, c := range []struct{ points, least int }{{3, 2}, {wholly, wholly - 1}, {wholly + 1, wholly - 2}, {200, 180}} {
 		points := make([]point, c.points)
 		for i := range points {
@@ -185,7 +185,7 @@ func TestNoTermIsNegative(t *testing.T) {
 
 // Outliers barely change the terms: work that always took a third of the right time, and work that
 // took a fifth of it in one of three measurements.
-func TestAHiccup(t *testing.T) {
+func TestHiccup(t *testing.T) {
 	rows := measured(truth, 0.01, false)
 	for i, r := range rows {
 		switch {
@@ -195,8 +195,10 @@ func TestAHiccup(t *testing.T) {
 			rows[i].StepSeconds /= 5
 		}
 	}
-	compare(t, fitted(t, rows), profile.Profile{Prefill: truth.Prefill,
-		Decode: profile.Decode{Base: 0.008, PerSequence: 2e-4, PerKVToken: 1.2e-7}}, 0.15)
+	compare(t, fitted(t, rows), profile.Profile{
+		Prefill: truth.Prefill,
+		Decode:  profile.Decode{Base: 0.008, PerSequence: 2e-4, PerKVToken: 1.2e-7},
+	}, 0.15)
 }
 
 // Errors are relative: with long prompts off by 5 %, which is seconds, the base is still accurate
@@ -292,7 +294,7 @@ func TestPublishedSets(t *testing.T) {
 
 // Frontend overhead is not part of a prefill, row by row; a row that does not state it is assumed
 // to have the typical one.
-func TestIntakeIsApart(t *testing.T) {
+func TestFrontendOverheadIsSeparate(t *testing.T) {
 	plain := truth
 	plain.Prefill = profile.Prefill{Base: 0.02, PerToken: 6e-5}
 	rows := measured(plain, 0, false)

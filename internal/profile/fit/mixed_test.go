@@ -15,8 +15,10 @@ func besideOthers(p profile.Profile) (rows []Row) {
 	for _, n := range []int{16, 128, 512, 2048, 7680} {
 		var alone profile.Work
 		alone.AddPrompt(0, n)
-		rows = append(rows, Row{Prefill: alone, PrefillSeconds: p.FrontendOverhead + p.StepTime(alone),
-			FrontendOverhead: p.FrontendOverhead})
+		rows = append(rows, Row{
+			Prefill: alone, PrefillSeconds: p.FrontendOverhead + p.StepTime(alone),
+			FrontendOverhead: p.FrontendOverhead,
+		})
 		if n <= 2048 { // four at once; the first is computed before the others
 			three := profile.Work{PromptTokens: 3 * n, Squares: 3 * alone.Squares}
 			rows = append(rows, Row{Prompts: 4, Prefill: alone, PrefillSeconds: p.FrontendOverhead + p.StepTime(alone) + p.StepTime(three)})
@@ -75,8 +77,10 @@ func beside(p profile.Profile, sequences, n int) Row {
 	alone, _ := run(0)
 	arrives := (alone[before] + alone[before+1]) / 2
 	with, first := run(arrives)
-	row := Row{Mixed: profile.Work{Sequences: sequences, KVTokens: sequences * (context + before)},
-		Without: alone[before+1] - alone[before]}
+	row := Row{
+		Mixed:   profile.Work{Sequences: sequences, KVTokens: sequences * (context + before)},
+		Without: alone[before+1] - alone[before],
+	}
 	row.Mixed.AddPrompt(0, n)
 	row.MixedSeconds = with[after] - alone[after] + row.Without
 	row.FirstToken = p.FrontendOverhead + first - arrives
@@ -127,7 +131,7 @@ func TestPromptsBesideOthers(t *testing.T) {
 
 // Without a known frontend overhead it is unknown how long prompts wait, and an engine is assumed
 // to be synchronous.
-func TestPromptsBesideOthersWithoutIntake(t *testing.T) {
+func TestPromptsBesideOthersWithoutFrontendOverhead(t *testing.T) {
 	p := truth
 	p.AsyncScheduling = true
 	rows := besideOthers(p)
@@ -148,8 +152,10 @@ func TestPromptsBesideOthersWithNoise(t *testing.T) {
 	computing.LaunchOverhead, computing.Prefill = 0, profile.Prefill{Base: 0.053, PerToken: 1e-6}
 	plain := computing
 	plain.AsyncScheduling, plain.Prefill = false, profile.Prefill{Base: 0.02, PerToken: 2.4e-5}
-	for name, p := range map[string]profile.Profile{"launches": launching, "computes for as long": computing,
-		"computes, and waits for each step": plain} {
+	for name, p := range map[string]profile.Profile{
+		"launches": launching, "computes for as long": computing,
+		"computes, and waits for each step": plain,
+	} {
 		for seed := range uint64(4) {
 			random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
 			var rows []Row
@@ -175,7 +181,7 @@ func TestPromptsBesideOthersWithNoise(t *testing.T) {
 
 // Concurrent prompts that take less than about twice the frontend overhead may each have a step of
 // their own, so they are not used as steps with several prompts.
-func TestShortPromptsAtOnceDoNotCount(t *testing.T) {
+func TestShortConcurrentPromptsDoNotCount(t *testing.T) {
 	p := profile.Profile{
 		FrontendOverhead: 0.006, Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-5},
 		Decode: profile.Decode{Base: 0.005, PerSequence: 1e-5, PerKVToken: 3e-8},

@@ -45,9 +45,11 @@ const (
 )
 
 var (
-	own = []string{model, hardware, tensorParallel, promptSize, contextSize, batch, kvSize, adapters, prefillSeconds,
+	own = []string{
+		model, hardware, tensorParallel, promptSize, contextSize, batch, kvSize, adapters, prefillSeconds,
 		frontendOverheadSeconds,
-		stepSeconds, severalPrompts, mixedSeconds, firstSeconds}
+		stepSeconds, severalPrompts, mixedSeconds, firstSeconds,
+	}
 	// besides are columns in which control profile records how it measured; they are ignored here.
 	besides   = []string{"api", "asked_tokens", "outputs"}
 	published = []string{publishedPrompt, publishedBatch, publishedTokens, publishedFirst, publishedOthers, publishedAll}
@@ -201,8 +203,10 @@ func (t *table) own() (rows []Row, err error) {
 					"%s lacks %s: write how many tokens the %s others had in the KV cache together, without the prompt's", mixedSeconds,
 					kvSize, batch)
 			}
-			row := Row{Set: set, Mixed: profile.Work{Sequences: sequences, KVTokens: kv, Adapters: withAdapters}, MixedSeconds: mixed,
-				Without: step, FirstToken: first}
+			row := Row{
+				Set: set, Mixed: profile.Work{Sequences: sequences, KVTokens: kv, Adapters: withAdapters}, MixedSeconds: mixed,
+				Without: step, FirstToken: first,
+			}
 			row.Mixed.AddPrompt(context, prompt)
 			rows = append(rows, row)
 			continue

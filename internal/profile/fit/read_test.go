@@ -80,14 +80,16 @@ func TestReadPublishedColumns(t *testing.T) {
 }
 
 // Errors contain the file, the line and what to write.
-func TestFaultsOfFiles(t *testing.T) {
+func TestErrorsOfFiles(t *testing.T) {
 	published := "prompt_size,batch_size,token_size,prompt_time,token_time,e2e_time\n"
 	for _, c := range []struct{ text, want string }{
 		{"", "x.csv is empty: its first line names columns, such as prompt_tokens,prefill_seconds,batch,kv_tokens,step_seconds"},
 		{"step_seconds\n", "x.csv has a header and no rows: write one line for each measurement"},
 		{"step_seconds,step_seconds\n1,1\n", `x.csv:1: the column "step_seconds" is there twice: leave one of them out`},
-		{"step_second\n1\n",
-			`x.csv:1: no column is called "step_second": write some of model, hardware, tensor_parallel, prompt_tokens, context_tokens, batch, kv_tokens, adapters, prefill_seconds, frontend_overhead_seconds, step_seconds`},
+		{
+			"step_second\n1\n",
+			`x.csv:1: no column is called "step_second": write some of model, hardware, tensor_parallel, prompt_tokens, context_tokens, batch, kv_tokens, adapters, prefill_seconds, frontend_overhead_seconds, step_seconds`,
+		},
 		{"prompt_tokens\n1\n", "x.csv:1: no column has times: write prefill_seconds, step_seconds or both"},
 		{"batch,step_seconds\n1,0.1\n-1,0.1\n", `x.csv:3: batch is "-1": write a whole number that is not negative`},
 		{"batch,step_seconds\n0,0.1\n", "x.csv:2: step_seconds is of at least one sequence: write how many decoded as batch"},
@@ -98,15 +100,19 @@ func TestFaultsOfFiles(t *testing.T) {
 		{"adapters,step_seconds\nmany,1\n", `x.csv:2: adapters is "many": write true or false`},
 		{"prompt_tokens,step_seconds\n\n5,\n", "x.csv:3: the row has no time: write prefill_seconds, step_seconds or both"},
 		{"prefill_seconds\n1\n", "x.csv:2: prefill_seconds is of a prompt: write how many tokens were computed as prompt_tokens"},
-		{"prompt_tokens,prefill_seconds,frontend_overhead_seconds\n5,1,1\n",
-			"x.csv:2: frontend_overhead_seconds is a part of prefill_seconds: write a shorter one, or nothing where it was not measured"},
+		{
+			"prompt_tokens,prefill_seconds,frontend_overhead_seconds\n5,1,1\n",
+			"x.csv:2: frontend_overhead_seconds is a part of prefill_seconds: write a shorter one, or nothing where it was not measured",
+		},
 		{
 			"prompt_tokens,batch,kv_tokens,step_seconds,mixed_seconds\n512,4,80,0.01,0.05\n512,4,,0.01,0.05\n",
 			"x.csv:3: mixed_seconds lacks kv_tokens: write how many tokens the batch others had in the KV cache together, without the prompt's",
 		},
 		{"batch,step_seconds\n1\n", "x.csv: record on line 2: wrong number of fields"},
-		{"prompt_size,batch_size\n1,1\n",
-			`x.csv:1: the column "token_size" is missing: the published layout has prompt_size, batch_size, token_size, prompt_time, token_time, e2e_time`},
+		{
+			"prompt_size,batch_size\n1,1\n",
+			`x.csv:1: the column "token_size" is missing: the published layout has prompt_size, batch_size, token_size, prompt_time, token_time, e2e_time`,
+		},
 		{published + "0,1,128,1,1,3\n", "x.csv:2: prompt_size or batch_size is 0 or empty: write at least 1"},
 		{published + "512,1,1,1,1,3\n", "x.csv:2: token_size is 1: write at least 2, for the first token has no decode step"},
 		{published + "512,1,128,1,1,1\n", "x.csv:2: write prompt_time, token_time, and an e2e_time that is longer than the first"},

@@ -16,8 +16,10 @@ var simple = profile.Profile{
 // drawnRow is a random row whose time follows truth, with noise.
 func drawnRow(r *rand.Rand, truth [terms]float64) row {
 	b := 1 + 30*r.Float64()
-	is := row{terms: [terms]float64{0.04, 0.0002 * b, 4e-7 * b * 1500 * (0.5 + r.Float64()), 0.0002 * 500 * r.Float64(),
-		0.04 * r.Float64()}, weight: 0.5 + r.Float64()/2}
+	is := row{terms: [terms]float64{
+		0.04, 0.0002 * b, 4e-7 * b * 1500 * (0.5 + r.Float64()), 0.0002 * 500 * r.Float64(),
+		0.04 * r.Float64(),
+	}, weight: 0.5 + r.Float64()/2}
 	for j, t := range is.terms {
 		is.seconds += t * truth[j]
 	}
@@ -100,9 +102,15 @@ func batch(rows []row, weights []float64, scale float64, toward [terms]float64) 
 
 // Learning row by row gives the same result as all rows at once, also with terms at the ends of
 // their ranges.
-func TestRowByRowIsAllAtOnce(t *testing.T) {
-	for _, truth := range [][terms]float64{{1, 1, 1, 1, 0}, {3, 0.5, 2, 4, 3}, {0.1, 0.1, 0.1, 0.1, 0.1}, {1, 0, 1, 0, 1},
-		{5, 100, 0, 100, 100}, {0.05, 0, 30, 0.001, 0}} {
+func TestRowByRowEqualsAllAtOnce(t *testing.T) {
+	for _, truth := range [][terms]float64{
+		{1, 1, 1, 1, 0},
+		{3, 0.5, 2, 4, 3},
+		{0.1, 0.1, 0.1, 0.1, 0.1},
+		{1, 0, 1, 0, 1},
+		{5, 100, 0, 100, 100},
+		{0.05, 0, 30, 0.001, 0},
+	} {
 		r := rand.New(rand.NewPCG(1, 1))
 		l := New(simple, false)
 		var rows []row
@@ -173,7 +181,7 @@ func TestOutliers(t *testing.T) {
 
 // A term that no row shows keeps its ratio to the others for any length of time, and nothing grows
 // without limit.
-func TestWhatNobodySees(t *testing.T) {
+func TestUnobservedTermsKeepTheirRatio(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
 	l := New(simple, false)
 	var e Engine
@@ -292,7 +300,7 @@ func TestOldFirstTokensDoNotCount(t *testing.T) {
 
 // A Learner that takes over an untrusted profile needs its own observations before it trusts it:
 // the other may have seen first tokens that this one has not.
-func TestALessonThatIsNotTrusted(t *testing.T) {
+func TestUntrustedProfileIsNotTrusted(t *testing.T) {
 	l := New(simple, false)
 	is := Lesson{Prior: l.number, Rows: leastRows, Unchanged: leastTrust, Off: 0.05, Usual: [kinds]float64{0.05, 0.05}, Scale: 1}
 	if rows, _ := l.Take(&is); !rows {
@@ -313,7 +321,7 @@ func TestALessonThatIsNotTrusted(t *testing.T) {
 
 // Engines that differ only by chance share one profile. A slower one has its own, and if several
 // differ, each has its own.
-func TestEnginesThatAreAlike(t *testing.T) {
+func TestSimilarEngines(t *testing.T) {
 	learned := func(factors ...float64) (base []float64) {
 		l := New(simple, true)
 		engines := make([]Engine, len(factors))
@@ -348,7 +356,7 @@ func TestEnginesThatAreAlike(t *testing.T) {
 }
 
 // An engine that is gone no longer counts in the comparison.
-func TestAnEngineThatIsGone(t *testing.T) {
+func TestRemovedEngine(t *testing.T) {
 	l := New(simple, true)
 	engines := []Engine{{factor: 1, counted: true}, {factor: 0.15, counted: true}, {counted: true}, {counted: true}}
 	for _, e := range engines {
@@ -371,7 +379,7 @@ func TestAnEngineThatIsGone(t *testing.T) {
 }
 
 // The factor of a very slow engine is limited.
-func TestAFactorHasAnEnd(t *testing.T) {
+func TestFactorIsLimited(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 1))
 	l := New(simple, true)
 	var usual, slow Engine
@@ -388,7 +396,7 @@ func TestAFactorHasAnEnd(t *testing.T) {
 
 // The median of the first rows rescales all times. Each of these rows has full weight, however
 // large its error.
-func TestTheFirstRows(t *testing.T) {
+func TestFirstRows(t *testing.T) {
 	l := New(simple, false)
 	for i, c := range []struct{ ratio, want float64 }{{3, 3}, {0.1, 0.1}, {3, 3}, {4, 3}, {3, 3}, {1e9, 3}} {
 		l.judge(0)

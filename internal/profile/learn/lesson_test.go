@@ -69,7 +69,7 @@ func near(p, q profile.Profile) bool {
 
 // A Learner that takes a Lesson predicts and continues exactly as the original, also with terms at
 // the ends of their ranges.
-func TestALessonIsAllThatIsKnown(t *testing.T) {
+func TestLearnedProfileIsComplete(t *testing.T) {
 	for _, truth := range [][terms]float64{{2, 0.5, 3, 1.5, 1}, {1, 0, 1, 0, 0}, {5, 100, 0, 100, 100}} {
 		for _, rows := range []int{first + 1, 60, 800} {
 			l, engines, next := taught(t, rows, truth)
@@ -98,7 +98,7 @@ func TestALessonIsAllThatIsKnown(t *testing.T) {
 
 // A Learner that has at least as much data ignores a Lesson, and one with less data adopts what it
 // lacks.
-func TestWhoTakesALesson(t *testing.T) {
+func TestMergingLearnedProfiles(t *testing.T) {
 	l, _, _ := taught(t, 300, [terms]float64{2, 2, 2, 2})
 	is, _ := l.Teach()
 	for _, c := range []struct {
@@ -142,7 +142,7 @@ func TestWhoTakesALesson(t *testing.T) {
 }
 
 // An impossible Lesson is refused and changes nothing.
-func TestLessonsThatCannotBe(t *testing.T) {
+func TestImpossibleLearnedProfiles(t *testing.T) {
 	l, _, _ := taught(t, 300, [terms]float64{2, 2, 2, 2})
 	for name, spoil := range map[string]func(is *Lesson){
 		"no number in the matrix":         func(is *Lesson) { is.Matrix[3] = math.NaN() },
@@ -187,7 +187,7 @@ func TestLessonsThatCannotBe(t *testing.T) {
 }
 
 // After a Learner has adopted any Lesson, its profile is usable.
-func FuzzALesson(f *testing.F) {
+func FuzzLearnedProfile(f *testing.F) {
 	f.Add(uint64(1), 3, 1e9)
 	f.Fuzz(func(t *testing.T, seed uint64, field int, value float64) {
 		l, _, next := taught(t, 100, [terms]float64{2, 2, 2, 2})

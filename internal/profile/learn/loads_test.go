@@ -52,7 +52,7 @@ func TestLoadsAreLearned(t *testing.T) {
 
 // The frontend overhead is the delay of requests without a load, for every configured profile.
 // Before there are such requests, the configured value applies. It is never negative.
-func TestTheIntakeIsLearned(t *testing.T) {
+func TestIntakeIsLearned(t *testing.T) {
 	for _, said := range []float64{0, 0.01, 3} {
 		p := large
 		p.FrontendOverhead = said
@@ -115,7 +115,7 @@ func TestLoadsThatChange(t *testing.T) {
 }
 
 // No input makes an unusable profile.
-func TestLoadsThatCannotBe(t *testing.T) {
+func TestImpossibleLoadTimes(t *testing.T) {
 	l := learn.New(saying(0.02, 0.25), true)
 	var e learn.Engine
 	for _, late := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 1e300, -1e300, -5} {
@@ -137,7 +137,7 @@ func TestLoadsThatCannotBe(t *testing.T) {
 }
 
 // A slow engine's load times are scaled to its kind and predicted with its factor.
-func TestLoadsOfASlowEngine(t *testing.T) {
+func TestLoadTimesOfASlowEngine(t *testing.T) {
 	o := newObserver(large, true, 4)
 	o.scrape(newWorld(t, 1, 1, large, large, large, large.Times(2)), large, 300, nil)
 	slow := &o.engines[3]
@@ -150,7 +150,7 @@ func TestLoadsOfASlowEngine(t *testing.T) {
 	}
 }
 
-func TestALoadAllocatesNothing(t *testing.T) {
+func TestLoadTimeAllocatesNothing(t *testing.T) {
 	l := learn.New(large, true)
 	var e learn.Engine
 	if n := testing.AllocsPerRun(100, func() {

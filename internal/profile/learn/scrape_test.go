@@ -9,7 +9,7 @@ import (
 )
 
 // Two scrapes one second apart make a row, unless their difference is impossible.
-func TestWhatMakesARow(t *testing.T) {
+func TestRows(t *testing.T) {
 	known := engine.Known
 	for _, c := range []struct {
 		name  string
@@ -57,12 +57,14 @@ func TestWhatMakesARow(t *testing.T) {
 
 // The terms of a row, by hand: 200 tokens in one second, 0.05 s apart, are 20 steps of 10
 // sequences; one request's 1,000 prompt tokens, 400 of them cached, delay the 10 others.
-func TestARowByHand(t *testing.T) {
+func TestRowByHand(t *testing.T) {
 	p := simple
 	p.Prefill.PerTokenSquared = 1e-8
 	l := New(p, true)
-	r, ok := l.step(&interval{seconds: 1, most: 11, tokens: 200, between: 10, prompt: 1000, cached: 400, requests: 1, held: 15000,
-		running: 10})
+	r, ok := l.step(&interval{
+		seconds: 1, most: 11, tokens: 200, between: 10, prompt: 1000, cached: 400, requests: 1, held: 15000,
+		running: 10,
+	})
 	want := [terms]float64{0.04, 0.0002 * 10, 4e-7 * 15000, 600 * (0.0002 + 1e-8*1400) / 20, l.unit / 20}
 	if !alike(r.terms, want) {
 		t.Errorf("the terms are %v, want %v", r.terms, want)
@@ -74,8 +76,10 @@ func TestARowByHand(t *testing.T) {
 	// of 0.25 s, while one sequence decoded half of the time.
 	p.Prefill.Base = 0.01
 	l = New(p, true)
-	r, ok = l.prompt(new(Engine), &interval{seconds: 100, between: 50, prompt: 40_000, requests: 40, ended: 32, prefilled: 8, counts: true,
-		computed: 32 * 1100, held: 100 * 1000, most: 2})
+	r, ok = l.prompt(new(Engine), &interval{
+		seconds: 100, between: 50, prompt: 40_000, requests: 40, ended: 32, prefilled: 8, counts: true,
+		computed: 32 * 1100, held: 100 * 1000, most: 2,
+	})
 	beside := 1 - math.Exp(-0.5)
 	want = [terms]float64{0.04*beside + 0.01*(1-beside), 0.0002 * 0.5, 4e-7 * 1000, 1100 * (0.0002 + 1e-8*1000), l.unit}
 	if !alike(r.terms, want) {
@@ -113,13 +117,18 @@ func TestOtherRows(t *testing.T) {
 		want     [terms]float64 // the last one in units
 	}{
 		"as it is": {nil, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20}},
-		"slow with adapters": {func(p *profile.Profile) { p.Decode.AdapterSlowdown = 2 }, with(func(i *interval) { i.adapters = true }),
-			false, [terms]float64{0.08, 0.004, 0, 0.2 / 20, 1. / 20}},
+		"slow with adapters": {
+			func(p *profile.Profile) { p.Decode.AdapterSlowdown = 2 }, with(func(i *interval) { i.adapters = true }),
+			false,
+			[terms]float64{0.08, 0.004, 0, 0.2 / 20, 1. / 20},
+		},
 		"slow with them, and without": {
 			func(p *profile.Profile) { p.Decode.AdapterSlowdown = 2 }, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20},
 		},
-		"nobody decodes beside a prompt": {nil, with(func(i *interval) { i.most = 1; i.running = 1; i.between = 1 }), false,
-			[terms]float64{0.04, 0.0002, 0, 0, 0}},
+		"nobody decodes beside a prompt": {
+			nil, with(func(i *interval) { i.most = 1; i.running = 1; i.between = 1 }), false,
+			[terms]float64{0.04, 0.0002, 0, 0, 0},
+		},
 		// Of 25 counted steps of 8 sequences, two had more than 16 tokens; they computed four
 		// prompts.
 		"engines count steps": {
@@ -163,7 +172,7 @@ func TestOtherRows(t *testing.T) {
 }
 
 // Prefill times are known from ended requests.
-func TestWhatMakesARowOfPrompts(t *testing.T) {
+func TestRowsOfPrompts(t *testing.T) {
 	known := engine.Known
 	for _, c := range []struct {
 		name  string
@@ -197,7 +206,7 @@ func TestWhatMakesARowOfPrompts(t *testing.T) {
 
 // The requests sent determine what a step attends to if they are at least half of the running ones,
 // otherwise the engine's count does.
-func TestWhatAStepAttendsTo(t *testing.T) {
+func TestAttendedTokensOfAStep(t *testing.T) {
 	for _, c := range []struct{ sent, context, want float64 }{
 		{0, 0, 8000}, {4, 4000, 8000}, {5, 5000, 10_000}, {10, 20_000, 20_000},
 	} {

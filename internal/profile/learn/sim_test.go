@@ -66,8 +66,10 @@ func (w *world) until(then float64) {
 			for i := w.shared; i < len(prompt); i++ {
 				prompt[i] = w.random.Uint32()
 			}
-			if id, err := e.Submit(at, sim.Request{Adapter: w.adapter(), Prompt: prompt,
-				Output: make([]uint32, length(129, 1, 1000))}); err == nil {
+			if id, err := e.Submit(at, sim.Request{
+				Adapter: w.adapter(), Prompt: prompt,
+				Output: make([]uint32, length(129, 1, 1000)),
+			}); err == nil {
 				w.tokens[n][id] = float64(len(prompt)) + meanOutput/2
 				w.sent[n].Requests, w.sent[n].Tokens = w.sent[n].Requests+1, w.sent[n].Tokens+w.tokens[n][id]
 			}
@@ -188,13 +190,17 @@ func TestLongPrompts(t *testing.T) {
 
 // The learned profile matches the engines and becomes trusted, for every configured profile and
 // under light and heavy load. An engine slower than its kind is recognized.
-func TestWhatIsLearnedIsSo(t *testing.T) {
+func TestLearnedProfileMatchesTheEngines(t *testing.T) {
 	for _, prior := range []struct {
 		name    string
 		of      profile.Profile
 		trusted bool
-	}{{"true", large, true}, {"generic", table.Generic(), false}, {"ten times as long", large.Times(10), true},
-		{"a tenth", large.Times(0.1), true}} {
+	}{
+		{"true", large, true},
+		{"generic", table.Generic(), false},
+		{"ten times as long", large.Times(10), true},
+		{"a tenth", large.Times(0.1), true},
+	} {
 		for rate, sequences := range map[float64]int{0.05: 1, 0.3: 4, 1: 15} {
 			o := newObserver(prior.of, prior.trusted, 4)
 			o.scrape(newWorld(t, 1, rate, large, large, large, large.Times(2)), large, 600, nil)
@@ -221,7 +227,7 @@ func TestWhatIsLearnedIsSo(t *testing.T) {
 }
 
 // Scrapes with missing or impossible values do not damage what is learned.
-func TestBrokenLooks(t *testing.T) {
+func TestBrokenScrapes(t *testing.T) {
 	var random *rand.Rand // one per case, so that results do not depend on the order of cases
 	unknown, huge := engine.Value{}, engine.Known(1e300)
 	var counted [4]engine.Totals
@@ -304,7 +310,7 @@ func TestSharedPrefixes(t *testing.T) {
 }
 
 // When engines change, the learned profile follows, and is not trusted while its error is large.
-func TestTheWorldChanges(t *testing.T) {
+func TestWorldChanges(t *testing.T) {
 	o := newObserver(large, true, 2)
 	o.scrape(newWorld(t, 3, 1, large, large), large, 300, nil)
 	if len(o.trusts) > 0 {
@@ -319,7 +325,7 @@ func TestTheWorldChanges(t *testing.T) {
 }
 
 // Adapter loads sometimes delay steps, which must not change the learned steps.
-func TestLoadsOfAdapters(t *testing.T) {
+func TestAdapterLoadsDelaySteps(t *testing.T) {
 	of := large
 	of.AdapterLoad, of.AdapterActivation = profile.Spread{Mean: 0.25}, profile.Spread{Mean: 0.02}
 	w := newWorld(t, 5, 0.5, of, of)
@@ -341,7 +347,7 @@ func TestPin(t *testing.T) {
 	}
 }
 
-func TestALookAllocatesNothing(t *testing.T) {
+func TestScrapeAllocatesNothing(t *testing.T) {
 	w := newWorld(t, 1, 1, large)
 	o := newObserver(large, true, 1)
 	w.until(20)
@@ -384,7 +390,7 @@ var launched = profile.Profile{
 
 // The configured extra time of a step with a prompt is far too long, and nearly all steps have a
 // prompt. It is not subtracted from the measurements until nothing is left to learn from.
-func TestABaseThatIsNotThere(t *testing.T) {
+func TestConfiguredBaseThatIsTooLong(t *testing.T) {
 	said, is := launched, launched
 	said.Prefill.Base, is.Prefill.Base = 4*launched.Prefill.Base, is.Decode.Base
 	o, w := newObserver(said, true, 1), newWorld(t, 5, 50, is)
@@ -397,7 +403,7 @@ func TestABaseThatIsNotThere(t *testing.T) {
 
 // An engine that reports neither prefill times nor step sizes, and computes several prompts in some
 // steps, is learned from the times between tokens.
-func TestStepsWithSeveralPromptsThatNobodyTells(t *testing.T) {
+func TestUnreportedStepsWithSeveralPrompts(t *testing.T) {
 	o := newObserver(launched, true, 1)
 	o.scrape(newWorld(t, 6, 30, launched), launched, 120, func(_ int, _ *float64, found *engine.Load) {
 		found.Totals.Prefill, found.Totals.Queue, found.Totals.Steps = engine.Timed{}, engine.Timed{}, engine.Steps{}

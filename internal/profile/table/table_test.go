@@ -61,7 +61,7 @@ func TestParseParameters(t *testing.T) {
 }
 
 // Measurements apply to models of about the same size; other profiles are computed.
-func TestMeasuredComesFirst(t *testing.T) {
+func TestMeasurementsTakePrecedence(t *testing.T) {
 	for _, c := range []struct {
 		hardware, parameters string
 		want                 int // index of the measurement; -1 is none
@@ -131,7 +131,7 @@ func TestRoofline(t *testing.T) {
 
 // Every entry of the table makes a profile, or an error that it does not fit; more GPUs never read
 // weights more slowly.
-func TestAllOfTheTable(t *testing.T) {
+func TestEveryTableEntry(t *testing.T) {
 	for _, g := range known.GPUs {
 		for _, parameters := range []string{"10M", "0.5B", "1B", "8B", "13B", "70B", "405B", "671B"} {
 			for _, gpus := range []string{"1 x ", "2 x ", "8 x ", "64 x "} {
