@@ -244,7 +244,7 @@ func TestPortInUseIsReported(t *testing.T) {
 func (q *quickstart) fails(want string) {
 	q.t.Helper()
 	err := q.ended(30 * time.Second)
-	if got := q.faults.String(); err == nil || got != "bench: "+want+"\n" {
+	if got := q.faults.String(); err == nil || got != "bench quickstart: "+want+"\n" {
 		q.t.Errorf("%v, it says %q, want %q", err, got, want)
 	}
 }

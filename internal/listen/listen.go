@@ -30,7 +30,7 @@ func On(flag, address string) (net.Listener, error) {
 	return named(flag, address)(open(address, false, 0))
 }
 
-// Private is On for a socket that only processes of this user can open, whatever the umask.
+// Private is On for a socket that only processes of this user can open, independent of the umask.
 func Private(flag, address string) (net.Listener, error) {
 	return named(flag, address)(open(address, false, 0o600))
 }

@@ -51,7 +51,7 @@ func TestSocketOfADeadProcessIsReplaced(t *testing.T) {
 	}
 }
 
-// No other user can open a private socket, whatever the umask.
+// No other user can open a private socket, independent of the umask.
 func TestPrivateSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "private")
 	l, err := listen.Private("xds-address", "unix:"+path)

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// A written profile parses to the same profile, whatever its name, source and times.
+// A written profile parses to the same profile, for every name, source and time.
 func TestFormat(t *testing.T) {
 	of := parseFile(t, "llama-2-70b-a100x4.yaml")
 	full := of

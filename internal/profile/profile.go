@@ -29,9 +29,9 @@ type Profile struct {
 	FrontendOverhead float64 `json:"frontendOverhead,omitempty"`
 	Prefill          Prefill `json:"prefill"`
 	Decode           Decode  `json:"decode"`
-	// LaunchOverhead is the time in which the engine starts the kernels of a step with prompts, one
-	// by one, in seconds. The accelerator computes what was started meanwhile, so that such a step
-	// takes at least LaunchOverhead, and its sequences cost nothing more below that. 0 is none.
+	// LaunchOverhead is the time in seconds to start the kernels of a step with prompts, one by
+	// one. The accelerator computes started kernels meanwhile. So such a step takes at least
+	// LaunchOverhead, and decoding sequences cost nothing extra below that. 0 is none.
 	LaunchOverhead float64 `json:"launchOverhead,omitempty"`
 	// AsyncScheduling reports whether the engine schedules a step while the one before it is
 	// computed, as vLLM does by default on GPUs (async_scheduling). LaunchOverhead is hidden behind
@@ -48,13 +48,13 @@ type Profile struct {
 	Limits Limits `json:"limits"`
 }
 
-// Prefill is the time to compute n tokens of a prompt behind c tokens whose KV is there already:
+// Prefill is the time to compute n tokens of a prompt after c tokens whose KV is already computed:
 //
 //	max(Floor, Base + PerToken*n + PerTokenSquared*((c+n)² - c²))
 //
-// The floor is what the shortest prompts take, whose time does not grow with their length. The
-// square is attention: each token looks at all before it, so that a part of a long prompt costs
-// more the later it comes.
+// Floor is the time of the shortest prompts, which does not grow with their length. The squared
+// term is attention: each token attends to all earlier tokens, so later parts of a long prompt cost
+// more.
 type Prefill struct {
 	Floor           float64 `json:"floor,omitempty"`           // seconds; 0 is none
 	Base            float64 `json:"base"`                      // seconds
@@ -65,8 +65,7 @@ type Prefill struct {
 	MaxMeasuredTokens int `json:"maxMeasuredTokens,omitempty"`
 }
 
-// Beyond reports whether a prompt of so many tokens is longer than all that the terms were measured
-// with.
+// Beyond reports whether a prompt with this number of tokens is longer than all measured prompts.
 func (p Prefill) Beyond(tokens int) bool {
 	return p.MaxMeasuredTokens > 0 && tokens > p.MaxMeasuredTokens
 }
@@ -131,7 +130,7 @@ func (p Profile) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Faults are all that is wrong with p.
+// Faults returns all invalid fields of p.
 func (p Profile) Faults() (faults []Fault) {
 	for _, t := range []struct {
 		field   string
@@ -178,7 +177,7 @@ func (p Profile) Faults() (faults []Fault) {
 	return faults
 }
 
-// Times returns the profile of an engine all of whose times are so many times as long.
+// Times returns the profile of an engine that takes factor times as long for everything.
 func (p Profile) Times(factor float64) Profile {
 	for _, seconds := range []*float64{
 		&p.FrontendOverhead, &p.LaunchOverhead, &p.MixedBatchOverhead, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken,
@@ -193,8 +192,8 @@ func (p Profile) Times(factor float64) Profile {
 
 // Work is what one engine step computes. The zero value is nothing.
 type Work struct {
-	// PromptTokens are those of all parts of prompts in the step. Squares is the sum of (c+n)² - c²
-	// over the parts, of n tokens behind c tokens whose KV is there already.
+	// PromptTokens are the tokens of all parts of prompts in the step. Squares is the sum of (c+n)²
+	// - c² over these parts, each with n tokens after c tokens whose KV is already computed.
 	PromptTokens int
 	Squares      float64
 	// Sequences get one more token each; their KV caches hold KVTokens together.
@@ -203,16 +202,16 @@ type Work struct {
 	Adapters bool
 }
 
-// AddPrompt adds to the step a part of a prompt: so many tokens behind a context of tokens whose KV
-// is there already.
+// AddPrompt adds a part of a prompt to the step: tokens after a context whose KV is already
+// computed.
 func (w *Work) AddPrompt(context, tokens int) {
 	w.PromptTokens += tokens
 	w.Squares += float64(tokens) * float64(2*context+tokens)
 }
 
-// PrefillTime predicts the seconds to compute so many tokens of a prompt in one step, alone on the
-// engine, behind a context of tokens whose KV is there already. No tokens take no time. It
-// allocates nothing.
+// PrefillTime predicts the seconds to compute a part of a prompt in one step, alone on the engine:
+// tokens after a context whose KV is already computed. No tokens take no time. It allocates
+// nothing.
 func (p *Profile) PrefillTime(context, tokens int) float64 {
 	var w Work
 	w.AddPrompt(context, tokens)

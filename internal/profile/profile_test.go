@@ -22,8 +22,8 @@ func parseFile(t *testing.T, name string) profile.Profile {
 	return p
 }
 
-// The published profile must give back the measurements that it was fitted on: medians of prompts
-// alone, of the shortest to the longest, whose time grows by more than their length.
+// The published profile reproduces the measurements that it was fitted to: median times of single
+// prompts of all lengths, which grow faster than linearly.
 func TestProfileAgreesWithItsSource(t *testing.T) {
 	p := parseFile(t, "llama-2-70b-a100x4.yaml")
 	for tokens, want := range map[int]float64{

@@ -71,7 +71,7 @@ func followKinds(t *testing.T, folder string, table []kinds.Kind) *follower {
 	return f
 }
 
-// await returns the first World whose models are the given ones.
+// await returns the first World that has exactly these models.
 func (f *follower) await(models string) *objects.World {
 	f.t.Helper()
 	return f.awaitThat("the models "+models, func(w *objects.World) bool { return names(w) == models })

@@ -26,7 +26,7 @@ const (
 	// timeout limits one lookup: resolvers wait 5 s for a silent server, and then try the next one.
 	timeout = 8 * time.Second
 	// patience limits how long new objects wait for the first result of each name, so that an edit
-	// takes effect soon whatever DNS does.
+	// takes effect soon even if DNS is slow.
 	patience = time.Second
 )
 

@@ -38,9 +38,9 @@ type Row struct {
 	// Step took StepSeconds and contains only sequences; 0 if no step was measured.
 	Step        profile.Work
 	StepSeconds float64
-	// Mixed is a prompt and the sequences beside it, whose steps take Without seconds before and
-	// after. The step with the prompt took MixedSeconds, and the prompt had its first token after
-	// FirstToken; 0 if not measured.
+	// Mixed is a prompt and the decoding sequences in the same step. Steps without the prompt take
+	// Without seconds. The step with the prompt took MixedSeconds, and the prompt had its first
+	// token after FirstToken; 0 if not measured.
 	Mixed                             profile.Work
 	MixedSeconds, Without, FirstToken float64
 }
@@ -76,8 +76,8 @@ type Error struct {
 	Median, P90  float64
 }
 
-// Profile returns the fit as a profile, whose source names the rows and the error. Loads, which
-// were not measured, take no time, and the limits are the given ones.
+// Profile returns the fit as a profile with the given limits. Its source names the rows and the
+// error. Loads were not measured and take no time.
 func (f Fit) Profile(file string, s Set, limits profile.Limits) profile.Profile {
 	return profile.Profile{
 		Name: s.String(),
