@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// SetWorld applies new objects: their endpoints and their catalogue. Call it only after Run has
+// SetWorld applies new objects: their endpoints and their models. Call it only after Run has called
 // begun.
 func (p *Placer) SetWorld(w *objects.World) {
 	p.update(func(now time.Time) []decide.Action {
@@ -28,7 +28,7 @@ func (p *Placer) SetWorld(w *objects.World) {
 		p.world = w
 		if p.started.IsZero() {
 			p.started = now
-			p.wake = now // make Run look at it
+			p.wake = now // so that updateLocked wakes Run
 		}
 		p.setPools(w, was)
 		p.setEndpoints(w)
@@ -40,7 +40,7 @@ func (p *Placer) SetWorld(w *objects.World) {
 	})
 }
 
-// setPools applies the placement settings of pools; was is the World before. The caller holds mu.
+// setPools applies the placement settings of pools. was is the World before. The caller holds mu.
 func (p *Placer) setPools(w, was *objects.World) {
 	for name := range was.Pools {
 		if w.Pools[name] == nil {
@@ -54,7 +54,7 @@ func (p *Placer) setPools(w, was *objects.World) {
 	}
 }
 
-// durationOf returns an optional duration; 0 if it is missing.
+// durationOf returns the value of an optional duration; 0 if it is not set.
 func durationOf(d *metav1.Duration) time.Duration {
 	if d == nil {
 		return 0
@@ -62,9 +62,9 @@ func durationOf(d *metav1.Duration) time.Duration {
 	return d.Duration
 }
 
-// setEndpoints opens new endpoints and closes those that were removed or replaced. The deletion of
-// a pod is final: if an endpoint is no longer terminating, a new pod has its address, and its
-// engine has none of the old pod's models. The caller holds mu.
+// setEndpoints opens new endpoints and closes endpoints that were removed or replaced. The deletion
+// of a pod is final: if an endpoint is no longer terminating, a new pod has its address, and the
+// new engine has none of the old pod's models. The caller holds mu.
 func (p *Placer) setEndpoints(w *objects.World) {
 	declared := make(map[string]objects.Engine, len(w.Engines))
 	for _, e := range w.Engines {
@@ -102,9 +102,9 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	p.forgetRuntimes()
 }
 
-// forgetRuntimes deletes the records of endpoints that do not exist, including those from an
-// earlier process: the runtime may change meanwhile, so one that returns is made ready again. The
-// caller holds mu.
+// forgetRuntimes deletes the records of endpoints that do not exist, including records of an
+// earlier process. A runtime may change while its endpoint does not exist, so it is made ready
+// again if the endpoint returns. The caller holds mu.
 func (p *Placer) forgetRuntimes() {
 	for address := range p.records {
 		if p.endpoints[address] == nil {
@@ -118,12 +118,12 @@ func (p *Placer) forgetRuntime(address string) {
 	p.Memory.DeleteRuntime(address)
 }
 
-// objectsSource names the Kubernetes objects as a source of pod deletions. Other sources are
-// extprocs, whose names are never empty.
+// objectsSource is the name of the Kubernetes objects as a source of pod deletions. The other
+// sources are extprocs, whose names are never empty.
 const objectsSource = ""
 
-// setCatalogue makes the catalogue the declared models of the objects plus the registered ones; was
-// is the World before. The caller holds mu.
+// setCatalogue sets the catalogue to the declared models of the objects plus the registered models.
+// was is the World before. The caller holds mu.
 func (p *Placer) setCatalogue(w, was *objects.World) {
 	declared := make(map[decide.Key]*objects.Entry, len(w.Catalogue))
 	for i := range w.Catalogue {
@@ -149,15 +149,15 @@ func (p *Placer) setCatalogue(w, was *objects.World) {
 	}
 	p.declared = declared
 	for key, m := range p.registered {
-		if _, ok := declared[key]; !ok && m.Spec.Source == "" { // otherwise the pool's settings decide where it is stored
+		if _, ok := declared[key]; !ok && m.Spec.Source == "" { // its source comes from the pool's settings
 			p.state.SetModel(p.entryOf(m), time.Time{})
 		}
 	}
 }
 
-// Register adds a model to the catalogue, and returns once it is stored, and whether it is new. A
-// registered model may be registered again with the same attributes; with other attributes the
-// error is [decide.ErrExists]. used is its last use.
+// Register adds a model to the catalogue, and returns once it is stored. fresh reports whether the
+// model is new. A registered model may be registered again with the same attributes; with other
+// attributes the error is [decide.ErrExists]. used is the model's last use.
 func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err error) {
 	p.mu.Lock()
 	fresh, written, err := p.registerLocked(m, used)
@@ -168,7 +168,8 @@ func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err er
 	return fresh, written()
 }
 
-// registerLocked is Register without the wait for storage, which written does. The caller holds mu.
+// registerLocked is Register without waiting for storage; call written to wait. The caller holds
+// mu.
 func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, written func() error, err error) {
 	key := objects.EntryOf(m).ModelKey
 	if known, ok := p.declared[key]; ok {
@@ -188,8 +189,8 @@ func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, 
 		p.Publisher.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
 		p.markLoose(key)
 	}
-	// A second registration waits for storage and followers, too: the first one may still be in
-	// progress.
+	// Every registration waits for storage and followers, even of a known model: its first
+	// registration may still be in progress.
 	put := p.Memory.PutModel(m)
 	return fresh, func() error {
 		if err := put(); err != nil {
@@ -200,10 +201,10 @@ func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, 
 	}, nil
 }
 
-// Unregister removes a registered model from the catalogue, and returns once that is stored; its
-// copies are unloaded later. Removing an unknown model succeeds. The error is [decide.ErrDeclared]
-// for a model that objects declare, and [decide.ErrReferred] for one that receives the requests of
-// VModels. After any other error the model is still registered.
+// Unregister removes a registered model from the catalogue, and returns once the removal is stored.
+// The model's copies are unloaded later. Removing an unknown model succeeds. The error is
+// [decide.ErrDeclared] for a model that objects declare, and [decide.ErrReferred] for a model that
+// receives requests of VModels. After any other error the model is still registered.
 func (p *Placer) Unregister(key decide.Key) error {
 	p.mu.Lock()
 	m := p.registered[key]
@@ -220,7 +221,7 @@ func (p *Placer) Unregister(key decide.Key) error {
 	}
 	delete(p.registered, key)
 	if d, ok := p.declared[key]; !ok || d.Object == (objects.Name{Namespace: m.Namespace, Name: m.Name}) {
-		delete(p.declared, key) // the object of its registration, which is deleted now
+		delete(p.declared, key) // the object that stores the registration, also deleted
 		p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveModel(key); return nil })
 	}
 	p.Publisher.Publish(decide.Change{Registered: map[decide.Key]bool{key: false}})
@@ -241,7 +242,7 @@ func (p *Placer) Unregister(key decide.Key) error {
 	return err
 }
 
-// Pool returns the pool of registered models.
+// Pool returns the pool of the models that clients register.
 func (p *Placer) Pool() (objects.Name, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -264,7 +265,7 @@ func (p *Placer) Pool() (objects.Name, error) {
 	return found[0], nil
 }
 
-// poolsWith returns the pools that have such an endpoint.
+// poolsWith returns the pools that have at least one endpoint that satisfies the condition.
 func poolsWith(w *objects.World, is func(objects.Endpoint) bool) (found []objects.Name) {
 	for name, p := range w.Pools {
 		if slices.ContainsFunc(p.Endpoints, is) {
@@ -274,7 +275,7 @@ func poolsWith(w *objects.World, is func(objects.Endpoint) bool) (found []object
 	return found
 }
 
-// Ensure asks for a copy of a model if it has none. used is its last use.
+// Ensure asks for a copy of a model if it has none. used is the model's last use.
 func (p *Placer) Ensure(key decide.Key, used time.Time) {
 	p.update(func(time.Time) []decide.Action {
 		p.state.Used(key, decide.Use{Last: used})
@@ -331,7 +332,7 @@ func (p *Placer) readRecords() error {
 		}}
 		p.Publisher.SetMethods(r.Endpoint, r.Methods)
 	}
-	p.restored = slices.DeleteFunc(p.restored, func(c store.Copy) bool { // of an earlier incarnation
+	p.restored = slices.DeleteFunc(p.restored, func(c store.Copy) bool { // recorded for an earlier incarnation
 		r, known := p.records[c.Endpoint]
 		earlier := known && r.Incarnation != c.Incarnation
 		if earlier {
@@ -352,8 +353,8 @@ var recorded = map[string]decide.CopyState{
 	decide.Loading.String(): decide.Loading, decide.Loaded.String(): decide.Loaded, decide.Unloading.String(): decide.Unloading,
 }
 
-// restore applies the records of copies and failures from an earlier process, each once, when its
-// endpoint and model exist. The caller holds mu.
+// restore applies the records of copies and failures that an earlier process wrote. It applies each
+// record only once. The caller holds mu.
 func (p *Placer) restore(now time.Time) {
 	for _, c := range p.restored {
 		key, ok := keyOf(c.Pool, c.ID)
@@ -373,7 +374,7 @@ func (p *Placer) restore(now time.Time) {
 		key, _ := keyOf(was.Pool, was.ID)
 		is, there := p.state.Status(key)
 		if !there || is.Generation != was.Status.ObservedGeneration || was.Digest != "" && was.Digest != digestOf(is.Entry) {
-			continue // the failed model was a different one
+			continue // the load that failed was of a different model
 		}
 		for _, f := range was.Status.Failures {
 			p.state.RestoreFailure(key, decide.Failure{
@@ -385,14 +386,14 @@ func (p *Placer) restore(now time.Time) {
 	p.failed = nil
 }
 
-// digestOf returns a digest of what an engine is told to load.
+// digestOf returns a digest of the fields of a model that an engine receives with a load.
 func digestOf(e objects.Entry) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", e.Type, e.Source, e.Info))
 	return hex.EncodeToString(sum[:8])
 }
 
-// save writes the status of models that changed. At longer intervals, or with everything, it also
-// writes that of models that were only used.
+// save writes the status of models that changed. At longer intervals, or if everything is set, it
+// also writes the status of models that were only used.
 func (p *Placer) save(everything bool) {
 	p.mu.Lock()
 	if everything = everything || time.Since(p.savedUse) >= usedInterval; everything {
@@ -423,7 +424,7 @@ func (p *Placer) save(everything bool) {
 	}
 }
 
-// placementOf converts the placement settings of a pool, which may have none.
+// placementOf converts the placement settings of a pool. s may be nil.
 func placementOf(s *v1alpha1.PoolSettingsSpec) (is decide.Pool) {
 	if s == nil || s.Placement == nil {
 		return is

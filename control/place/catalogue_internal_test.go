@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// Each placement setting reaches package decide.
+// TestPlacementSettings checks that each placement setting is passed to package decide.
 func TestPlacementSettings(t *testing.T) {
 	for _, c := range []struct {
 		is   *v1alpha1.PoolSettingsSpec

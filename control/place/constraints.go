@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// fitsOf returns which endpoints of a pool may load which models, from its settings, if any, and
-// the labels of the endpoints.
+// fitsOf returns which endpoints of a pool may load which models. It derives this from the pool's
+// settings, which may be nil, and from the labels of the endpoints.
 //
 // Types without preferences prefer the endpoints that the fewest other types can use and prefer, so
 // that scarce endpoints stay free for types that can use no others (ModelMesh 0.12,
@@ -43,7 +43,7 @@ func fitsOf(s *v1alpha1.PoolSettingsSpec, endpoints []objects.Endpoint) decide.F
 	return fits
 }
 
-// withLabels returns the endpoints whose labels match.
+// withLabels returns the endpoints whose labels satisfy the condition.
 func withLabels(endpoints []objects.Endpoint, are func(labels map[string]string) bool) map[string]bool {
 	found := make(map[string]bool)
 	for _, e := range endpoints {
@@ -54,11 +54,12 @@ func withLabels(endpoints []objects.Endpoint, are func(labels map[string]string)
 	return found
 }
 
-// prohibited is the weight of a type that cannot use an endpoint, relative to one that prefers it
-// (ModelMesh).
+// prohibited is how much is added to an endpoint's score for each type that cannot use the
+// endpoint. For each type that prefers it, 1 is subtracted (ModelMesh).
 const prohibited = 4
 
-// score is higher for labels of endpoints that fewer types can use or prefer.
+// score returns a number for an endpoint with these labels. It is higher if fewer types can use or
+// prefer the endpoint.
 func score(constraints []v1alpha1.Constraint, labels map[string]string) (n int) {
 	for _, c := range constraints {
 		switch {
@@ -71,8 +72,8 @@ func score(constraints []v1alpha1.Constraint, labels map[string]string) (n int) 
 	return n
 }
 
-// bestScored returns the endpoints with the highest score among the given ones, or among all if of
-// is nil; none if all scores are equal.
+// bestScored returns the endpoints with the highest score, from the given set of endpoints, or from
+// all endpoints if the set is nil. It returns nil if all scores are equal.
 func bestScored(scores map[string]int, of map[string]bool) map[string]bool {
 	highest, lowest := math.MinInt, math.MaxInt
 	for address, n := range scores {
@@ -92,7 +93,7 @@ func bestScored(scores map[string]int, of map[string]bool) map[string]bool {
 	return found
 }
 
-// hasAny reports whether the labels include one of several sets.
+// hasAny reports whether the labels include all labels of at least one of the sets.
 func hasAny(labels map[string]string, sets []map[string]v1alpha1.LabelValue) bool {
 	for _, set := range sets {
 		if objects.Selects(set, labels) {

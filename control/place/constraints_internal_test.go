@@ -13,8 +13,8 @@ import (
 
 type labels = map[string]v1alpha1.LabelValue
 
-// Of four endpoints, e1 and e2 have GPUs, and e2 and e4 have a disk. The test checks which
-// endpoints may load which models, and which ones are preferred.
+// TestConstraints checks at which of four endpoints models may be loaded, and which endpoints are
+// preferred. e1 and e2 have GPUs, and e2 and e4 have a disk.
 func TestConstraints(t *testing.T) {
 	endpoints := []objects.Endpoint{
 		{Address: "e1", Labels: map[string]string{"gpu": "yes"}},
@@ -27,7 +27,7 @@ func TestConstraints(t *testing.T) {
 		name        string
 		constraints []v1alpha1.Constraint
 		modelType   string
-		want        string // allowed and preferred endpoints
+		want        string // the allowed endpoints and the preferred ones
 	}{
 		{"none", nil, "sklearn", "anywhere"},
 		{"every label is required", []v1alpha1.Constraint{{ModelType: "t", Required: labels{"gpu": "yes", "disk": "fast"}}}, "t", "e2"},

@@ -14,32 +14,32 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// endpointWorker is one endpoint, whose engine is scraped at intervals and told to load and unload
-// models.
+// endpointWorker manages one endpoint: it scrapes the engine at intervals and tells it to load and
+// unload models.
 type endpointWorker struct {
 	loader.Endpoint
 	adapters adapters
-	room     objects.Room // of an engine with a model repository
+	room     objects.Room // only for an engine with a model repository
 	loader   *loader.Loader
 	placer   *Placer
 	stop     context.CancelFunc
-	anew     bool          // a restarted runtime that must be made ready; guarded by Placer.mu
-	kind     engine.Kind   // as found by scrapes; guarded by Placer.mu
+	anew     bool          // the runtime restarted and must be made ready; guarded by Placer.mu
+	kind     engine.Kind   // kind of the engine, as scrapes found it; guarded by Placer.mu
 	fault    string        // why the last scrape failed; guarded by Placer.mu
-	due      chan struct{} // capacity 1: a scrape is due now; never closed
-	runtime  bool          // a model runtime, which has no model list and may have to be made ready
-	// terminating: its pod was being deleted at the last update of the objects; guarded by
-	// Placer.mu.
+	due      chan struct{} // receives when a scrape is due now; capacity 1, never closed
+	runtime  bool          // the engine is a model runtime: it has no model list and may have to be made ready
+	// terminating: the endpoint's pod was being deleted at the last update of the objects; guarded
+	// by Placer.mu.
 	terminating bool
 	// unloads is the number of failed unloads in a row, by model; guarded by Placer.mu.
 	unloads map[string]int
 }
 
-// adapters has the limits in the settings of an endpoint's pools: most adapters may be registered
-// at once, and host memory has room for host adapters. 0 means that no limit is set.
+// adapters contains limits from the settings of an endpoint's pools; 0 means that no limit is set.
+// most is the largest number of registered adapters, and host the largest number in host memory.
 type adapters struct{ most, host int }
 
-// requestScrape requests a scrape now.
+// requestScrape makes scrapeLoop scrape the engine now.
 func (s *endpointWorker) requestScrape() {
 	select {
 	case s.due <- struct{}{}:
@@ -71,12 +71,12 @@ func (p *Placer) open(e objects.Engine) {
 	p.work.Go(func() { s.scrapeLoop(ctx) })
 }
 
-// scrapeLoop scrapes an engine at once, then at intervals and on request, until ctx ends.
+// scrapeLoop scrapes an engine now, at intervals and when a scrape is requested, until ctx ends.
 func (s *endpointWorker) scrapeLoop(ctx context.Context) {
 	p := s.placer
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	quiet := true // the present silence has not been logged
+	quiet := true // false once a failed scrape was logged, until a scrape succeeds
 	for {
 		afresh := false
 		select {
@@ -107,7 +107,8 @@ func (s *endpointWorker) scrapeLoop(ctx context.Context) {
 	}
 }
 
-// scrape scrapes an engine. With afresh, something has happened that the last scrape does not show.
+// scrape scrapes an engine. afresh means that something has happened since the last scrape, such as
+// a missing model, so the engine's list of models must be read again.
 func (s *endpointWorker) scrape(ctx context.Context, afresh bool) error {
 	p := s.placer
 	began := time.Now()
@@ -149,7 +150,7 @@ func (s *endpointWorker) scrape(ctx context.Context, afresh bool) error {
 		}
 	}
 	p.update(func(at time.Time) []decide.Action {
-		if p.endpoints[s.Address] != s || s.anew && !record.Restarted { // its record was deleted meanwhile
+		if p.endpoints[s.Address] != s || s.anew && !record.Restarted { // the runtime's record was deleted during the scrape
 			if _, known := p.records[s.Address]; !known {
 				p.Memory.DeleteRuntime(s.Address)
 			}
@@ -164,8 +165,8 @@ func (s *endpointWorker) scrape(ctx context.Context, afresh bool) error {
 	return nil
 }
 
-// assignedTo returns the models of the catalogue that an endpoint was told to load, or will be.
-// Models that are missing from the catalogue are being removed. The caller holds mu.
+// assignedTo returns the models of the catalogue that an endpoint was told to load, or will be told
+// to. Models that are missing from the catalogue are being removed. The caller holds mu.
 func (s *endpointWorker) assignedTo() (all []loader.Model) {
 	for _, c := range s.placer.state.CopiesAt(s.Address) {
 		if is, there := s.placer.state.Status(c.ModelKey); there {
@@ -188,12 +189,12 @@ func scrapeResult(s *endpointWorker, seen loader.ScrapeResult, began time.Time) 
 		Incarnation: seen.Incarnation,
 	}
 	switch {
-	case s.Kind.Repository(): // it does not report limits
+	case s.Kind.Repository(): // an engine with a model repository does not report limits
 		e.Bytes, e.DefaultBytes, e.Slots = s.room.Bytes, cmp.Or(s.room.DefaultBytes, defaultBytes), s.room.Models
 		if e.Bytes == 0 {
 			e.Slots = max(e.Slots, 1)
 		}
-	case seen.Limits.Bytes == 0: // adapters: their number is limited
+	case seen.Limits.Bytes == 0: // the engine loads adapters, and limits their number
 		e.GPUAdapters, e.HostAdapters = seen.Limits.Adapters, s.adapters.host
 		e.Slots = cmp.Or(s.adapters.most, s.adapters.host, seen.Limits.Adapters, 1)
 	}
@@ -211,7 +212,8 @@ func scrapeResult(s *endpointWorker, seen loader.ScrapeResult, began time.Time) 
 	return l
 }
 
-// answered is called at the end of each call to an engine.
+// answered logs and records the result of a call to an engine. The loader calls it when a call
+// ends.
 func (s *endpointWorker) answered(a loader.Answer) {
 	p := s.placer
 	log := p.Log.With("endpoint", s.Address, "model", a.Model, "took", a.Took.Round(time.Millisecond).String())
@@ -231,7 +233,7 @@ func (s *endpointWorker) answered(a loader.Answer) {
 		log.Info("loaded a model")
 	case !a.Unload:
 		log.Warn("cannot load a model")
-	case tries&(tries-1) == 0: // control repeats the unload until it succeeds
+	case tries&(tries-1) == 0: // log only tries 1, 2, 4, 8 and so on, since control repeats the unload until it succeeds
 		log.Warn("cannot unload a model", "tries", tries)
 	}
 	switch {
@@ -241,7 +243,7 @@ func (s *endpointWorker) answered(a loader.Answer) {
 			p.state.Stopping(s.Address, now, now)
 			return nil
 		})
-	case !a.Unload && a.Err.Outcome == loader.Unclear && p.running.Err() == nil: // otherwise it failed because this process is ending
+	case !a.Unload && a.Err.Outcome == loader.Unclear && p.running.Err() == nil: // not if this process is ending
 		p.update(func(now time.Time) []decide.Action {
 			for _, key := range p.state.At(s.Address, a.Model) {
 				p.state.LoadFailing(key, a.Err.Message, reasonOf(a.Err), now)
@@ -252,8 +254,8 @@ func (s *endpointWorker) answered(a loader.Answer) {
 	}
 }
 
-// countFailedUnloads counts the failed unloads in a row of a model and returns the count. The
-// caller holds Placer.mu.
+// countFailedUnloads returns how many unloads of a model in a row have failed, including this one.
+// The caller holds Placer.mu.
 func (s *endpointWorker) countFailedUnloads(a loader.Answer) int {
 	switch {
 	case a.Err == nil:
@@ -264,7 +266,7 @@ func (s *endpointWorker) countFailedUnloads(a loader.Answer) int {
 	return s.unloads[a.Model]
 }
 
-// begin starts an action in a goroutine of its own. The caller holds mu.
+// begin starts an action in a new goroutine. The caller holds mu.
 func (p *Placer) begin(a decide.Action) {
 	s := p.endpoints[a.Endpoint]
 	key := decide.CopyKey{ModelKey: a.Model.ModelKey, Endpoint: a.Endpoint}
@@ -294,7 +296,7 @@ func (p *Placer) begin(a decide.Action) {
 	case decide.Quit:
 		for loading, cancel := range p.cancels {
 			if loading.Endpoint == a.Endpoint {
-				cancel() // also the writes that precede the call to the engine
+				cancel() // also ends the writes that precede the call to the engine
 			}
 		}
 		s.loader.Quit()
@@ -309,7 +311,7 @@ func (s *endpointWorker) predict(key decide.CopyKey, a decide.Action) {
 	p := s.placer
 	ctx, cancel := context.WithTimeout(p.running, predictTimeout)
 	defer cancel()
-	bytes, _ := s.loader.Predict(ctx, modelOf(a.Model)) // 0 if it cannot be predicted
+	bytes, _ := s.loader.Predict(ctx, modelOf(a.Model)) // 0 if the engine cannot predict the size
 	p.update(func(time.Time) []decide.Action { p.state.Predicted(key, bytes); return nil })
 }
 
@@ -317,7 +319,7 @@ func (s *endpointWorker) load(ctx context.Context, key decide.CopyKey, a decide.
 	p := s.placer
 	result := s.tryLoad(ctx, key, a)
 	if p.running.Err() != nil {
-		return // its record remains for the next process
+		return // the record of the load remains for the next process
 	}
 	p.Meter.LoadEnded(result.Took, result.Failed)
 	p.update(func(now time.Time) []decide.Action {
@@ -336,10 +338,11 @@ func (s *endpointWorker) load(ctx context.Context, key decide.CopyKey, a decide.
 	}
 }
 
-// rememberPause is the time between two tries to record a load.
+// rememberPause is the time between two attempts to record a load.
 const rememberPause = 500 * time.Millisecond
 
-// tryLoad records the load of a model, as soon as that succeeds, and then loads it.
+// tryLoad records the load of a model, repeating the attempt until it succeeds, and then loads the
+// model.
 func (s *endpointWorker) tryLoad(ctx context.Context, key decide.CopyKey, a decide.Action) decide.LoadResult {
 	p := s.placer
 	err := p.Memory.PutCopy(s.record(key, decide.Loading), true)
@@ -372,9 +375,9 @@ func (s *endpointWorker) tryLoad(ctx context.Context, key decide.CopyKey, a deci
 	return result
 }
 
-// unloadFirst unloads what an earlier load may have left of a model. If that takes longer than the
-// following load may, waiting requests get an answer as if the load had failed. It returns when the
-// unload has ended, then with an error.
+// unloadFirst unloads what an earlier load may have left of a model, and returns when the unload
+// has ended. If the unload takes longer than limit, the time limit of the following load, then
+// waiting requests are answered as if the load had failed, and unloadFirst returns an error.
 func (s *endpointWorker) unloadFirst(ctx context.Context, key decide.CopyKey, limit time.Duration) error {
 	words := fmt.Sprintf("the engine did not unload within %v what an earlier load may have left", limit)
 	late := time.AfterFunc(limit, func() {
@@ -391,10 +394,11 @@ func (s *endpointWorker) unloadFirst(ctx context.Context, key decide.CopyKey, li
 	return err
 }
 
-// reasons are placement's reasons for the load errors of engines.
+// reasons maps engines' load errors to placement's reasons.
 var reasons = map[engine.LoadFault]decide.Reason{engine.RankTooLarge: decide.RankTooLarge, engine.FilesMissing: decide.FilesMissing}
 
-// reasonOf returns placement's reason for a failed load; empty if the engine's answer has none.
+// reasonOf returns placement's reason for a failed load; empty if the engine's answer contains
+// none.
 func reasonOf(e *loader.Error) decide.Reason {
 	if e.Transient {
 		return decide.LoadRetried
@@ -411,14 +415,15 @@ func failed(err error) decide.LoadResult {
 	return r
 }
 
-// measure asks an engine for the size of a loaded model, if the answer to the load had none.
+// measure asks an engine for the size of a loaded model. It is called if the answer to the load did
+// not contain the size.
 func (s *endpointWorker) measure(key decide.CopyKey) {
 	p := s.placer
 	ctx, cancel := context.WithTimeout(p.running, sizeTimeout)
 	defer cancel()
 	bytes, err := s.loader.Size(ctx, key.ID)
 	if err != nil {
-		return // it keeps its assumed size
+		return // the copy keeps its assumed size
 	}
 	p.update(func(time.Time) []decide.Action {
 		p.state.Measured(key, bytes)
@@ -456,7 +461,7 @@ func (s *endpointWorker) unloadAgain(key decide.CopyKey, limit time.Duration) {
 	p.update(func(now time.Time) []decide.Action { p.state.UnloadEnded(key, err != nil, now); return nil })
 }
 
-// recordState records the state of a copy. The caller holds mu.
+// recordState records a copy that is loaded, or whose load failed. The caller holds mu.
 func (s *endpointWorker) recordState(key decide.CopyKey) {
 	if c, ok := s.placer.state.Copy(key); ok && (c.State == decide.Loaded || c.Failed()) {
 		_ = s.placer.Memory.PutCopy(s.recordOf(c), false)

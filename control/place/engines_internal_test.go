@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/control/place/loader"
 )
 
-// TestFailedUnloadsAreLoggedRarely checks that an unload that is repeated for days does not
-// fill the log.
+// TestFailedUnloadsAreLoggedRarely checks that an unload that fails again and again for days does
+// not fill the log.
 func TestFailedUnloadsAreLoggedRarely(t *testing.T) {
 	var out bytes.Buffer
 	p := &Placer{Config: Config{Log: slog.New(slog.NewTextHandler(&out, nil))}, state: decide.New(decide.Config{})}

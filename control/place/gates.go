@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// setPods sets the state of the pods of endpoints, and whether they will probably be replaced soon.
-// The caller holds mu.
+// setPods sets the state of the endpoints' pods, including whether a pod will probably be replaced
+// soon. The caller holds mu.
 func (p *Placer) setPods(now time.Time) {
 	out := outgoing(p.world.Engines, now)
 	p.rolling = len(out) > 0
@@ -22,7 +22,7 @@ func (p *Placer) setPods(now time.Time) {
 	}
 }
 
-// noteTrials publishes whether models load at pods whose trials have ended. The caller holds mu.
+// noteTrials publishes, for each pod on trial, whether models load there. The caller holds mu.
 func (p *Placer) noteTrials() {
 	trials, uids := make(map[objects.Name][]decide.Trial), make(map[objects.Name]string)
 	for _, e := range p.world.Engines {
@@ -48,10 +48,10 @@ func (p *Placer) noteTrials() {
 	}
 }
 
-// mostFailures is the number of failures of a trial that are published.
+// mostFailures is the largest number of a trial's failures that are published.
 const mostFailures = 3
 
-// gateOf returns the readiness gate of a pod, from the trials of its endpoints.
+// gateOf derives the readiness gate of a pod from the trials of its endpoints.
 func gateOf(trials []decide.Trial) store.Gate {
 	over, loaded := true, 0
 	var failures []string

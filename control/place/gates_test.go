@@ -11,7 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// withPod builds a World whose endpoints are those of one pod in the given state.
+// withPod sets a World built from the objects in all, in which the endpoints at these addresses
+// belong to one pod in the state is.
 func (w *world) withPod(addresses []string, is objects.Endpoint, all ...string) {
 	w.Helper()
 	w.world = w.build(all...)
@@ -24,8 +25,9 @@ func (w *world) withPod(addresses []string, is objects.Endpoint, all ...string) 
 	w.SetWorld(w.world)
 }
 
-// For a pod on trial, control publishes whether models that are loaded elsewhere load there, once
-// all of its engines show it. No other model is loaded there before.
+// For a pod on trial, control publishes whether models that are loaded elsewhere load there, too.
+// It publishes success once models have loaded at all engines of the pod. No other model is loaded
+// there before.
 func TestTrialOfAPod(t *testing.T) {
 	told := new(recorder)
 	w := newRecordedWorld(t, told)
@@ -51,7 +53,7 @@ func TestTrialOfAPod(t *testing.T) {
 	if v := endpointOf(w.View(), one.address); v.State != decide.OnTrial || len(v.Copies) != 3 {
 		t.Errorf("it is %+v", v)
 	}
-	// The engine refuses adapters of that rank: it is another version.
+	// The second engine refuses adapters of that rank, as a different version may.
 	trial.UID = "u2"
 	w.withPod([]string{one.address, other.address}, trial, append(all, list(one.address, ""), list(other.address, ""))...)
 	gate = "default/new u2 "
@@ -61,12 +63,12 @@ func TestTrialOfAPod(t *testing.T) {
 			strings.HasPrefix(said[1], gate+"false "+v1alpha1.LoadsFail+": models that are loaded elsewhere cannot be loaded here: ") &&
 			strings.Count(said[1], "LoRA rank 16") == 3
 	})
-	// Requests cannot use it.
+	// A requested model is not loaded at the pod whose trial failed.
 	w.Wanted("x", key("d"), decide.Want{Requests: 1, Since: time.Now()})
 	w.withPod([]string{one.address, other.address}, trial,
 		append(all, list(one.address, ""), list(other.address, ""), object("d", ", source: 'sim:'"))...)
 	w.awaitCopies("d", old.address+" loaded")
-	// Nothing more is published about a pod that became ready.
+	// After the pod has become ready, nothing more is published about it.
 	before := len(told.publishedGates())
 	w.withPod([]string{one.address, other.address}, objects.Endpoint{UID: "u2", Ready: true},
 		append(all, list(one.address, ""), list(other.address, ""))...)
@@ -75,8 +77,8 @@ func TestTrialOfAPod(t *testing.T) {
 	}
 }
 
-// Nothing is loaded at a pod that is not ready, or at one that will be replaced soon if there is
-// another.
+// Nothing is loaded at a pod that is not ready. If there is another pod, nothing is loaded at a pod
+// that will be replaced soon.
 func TestPodStateLimitsLoads(t *testing.T) {
 	w := newWorld(t)
 	one, other := serveVLLM(t), serveVLLM(t)

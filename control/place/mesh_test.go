@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/control/place/modelmesh"
 )
 
-// api is ModelMesh's API in front of a Placer with one simulated runtime.
+// api is ModelMesh's API, served by a Placer with one simulated runtime.
 type api struct {
 	*world
 	*modelmesh.Server
@@ -32,7 +32,7 @@ func newAPI(t *testing.T, change func(*runtime.Config)) api {
 	return api{w, modelmesh.New(w.Placer), r}
 }
 
-// register registers a model with a source, and returns the resulting status and code.
+// register registers a model with a source. It returns the model's status and the gRPC code.
 func (a api) register(ctx context.Context, id, source string, now, sync bool) (*mmesh.ModelStatusInfo, codes.Code) {
 	st, err := a.RegisterModel(ctx, &mmesh.RegisterModelRequest{
 		ModelId: id, ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: source}, LoadNow: now, Sync: sync,
@@ -52,7 +52,7 @@ func TestModelsLifeByModelMeshsAPI(t *testing.T) {
 	a := newAPI(t, nil)
 	ctx := t.Context()
 	const id = "模型/v1"
-	for range 2 { // registering it again changes nothing
+	for range 2 { // a second registration changes nothing
 		if st, code := a.register(ctx, id, "sim:?load=50ms", false, false); code != codes.OK ||
 			st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
 			t.Errorf("%v, %v", st, code)
@@ -73,7 +73,7 @@ func TestModelsLifeByModelMeshsAPI(t *testing.T) {
 	if st, code := a.register(ctx, id, "sim:?load=50ms", true, true); code != codes.OK || st.GetStatus() != mmesh.ModelStatusInfo_LOADED {
 		t.Errorf("registered again, to be loaded: %v, %v", st, code)
 	}
-	for range 2 { // the second time, the model is unknown
+	for range 2 { // in the second round, the model is unknown
 		if _, err := a.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: id}); err != nil {
 			t.Error(err)
 		}
@@ -121,10 +121,11 @@ func TestWaitingRequestsGetTheEnginesMessage(t *testing.T) {
 }
 
 // With 1 GiB, 50 MiB for each model of unknown size and six concurrent loads, 18 models fit and 75
-// MiB remain. So the 19th is loaded while the oldest, which it evicts, is still being unloaded.
+// MiB remain. So the 19th model is loaded while the oldest model, which is evicted for it, is still
+// being unloaded.
 func TestNineteenthModelEvictsTheOldest(t *testing.T) {
 	a := newAPI(t, func(c *runtime.Config) { c.Unpredicting = true })
-	// otherwise a load that took some milliseconds longer would matter
+	// With the default policy, measured load times could decide which model is evicted.
 	a.set(settings("eviction: lru"), list(a.address, managed(a.management)))
 	for i := 1; i <= 18; i++ {
 		if st, code := a.register(t.Context(), fmt.Sprintf("m%02d", i), "sim:?unload=500ms", true,
@@ -150,8 +151,8 @@ func TestNineteenthModelEvictsTheOldest(t *testing.T) {
 	a.expect("m02", mmesh.ModelStatusInfo_LOADED)
 }
 
-// If registered models are objects, the object of an unregistered model exists for a moment longer.
-// A client can register the model again in that moment.
+// If registered models are stored as objects, the object of an unregistered model exists for a
+// moment longer. A client can register the model again in that moment.
 func TestModelCanBeRegisteredAgainAtOnce(t *testing.T) {
 	a := newAPI(t, nil)
 	ctx := t.Context()
@@ -160,7 +161,7 @@ func TestModelCanBeRegisteredAgainAtOnce(t *testing.T) {
 		t.Fatal(code)
 	}
 	runtimes := list(a.address, managed(a.management))
-	// The object has the name that the API gave it.
+	// The object has the name that ModelMesh's API gave it.
 	a.set(runtimes, object(a.objectOf(id), ", id: churn, type: sim, source: 'sim:?load=1ms'"))
 	if _, err := a.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: id}); err != nil {
 		t.Fatal(err)
@@ -172,7 +173,7 @@ func TestModelCanBeRegisteredAgainAtOnce(t *testing.T) {
 	if _, code := a.register(ctx, id, "sim:?load=2ms", false, false); code != codes.OK {
 		t.Errorf("registered again as another: %v", code)
 	}
-	a.set(runtimes) // the deleted object disappears
+	a.set(runtimes) // the object is gone, but the model is registered
 	if st, err := a.GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: id}); err != nil ||
 		st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
 		t.Errorf("registered again, it is %v, %v", st, err)
@@ -204,7 +205,7 @@ func TestModelStaysRegisteredIfItsDeletionFails(t *testing.T) {
 	a.expect("churn", mmesh.ModelStatusInfo_NOT_FOUND)
 }
 
-// objectOf returns the name of a registered model's object.
+// objectOf returns the name of the object that stores a registered model.
 func (a api) objectOf(id string) string {
 	st, there := a.Status(key(id))
 	if !there {
@@ -213,8 +214,8 @@ func (a api) objectOf(id string) string {
 	return st.Object.Name
 }
 
-// A load has failed everywhere, but the engine is still being told to unload the model. The status
-// becomes LOADING_FAILED at once, with one entry for the endpoint.
+// If a load has failed at all endpoints, the status becomes LOADING_FAILED at once, with one entry
+// for the endpoint, even while the engine is still being told to unload the model.
 func TestStatusFailsWithTheLoad(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", func(c *runtime.Config) { c.LoadTimeout = 100 * time.Millisecond })
@@ -224,7 +225,7 @@ func TestStatusFailsWithTheLoad(t *testing.T) {
 	st, err := api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{
 		ModelId: "slow", ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: "sim:?load=1500ms&stubborn"}, LoadNow: true, Sync: true,
 	})
-	if got := w.copies("slow"); got != r.address+" unloading" { // otherwise the test shows nothing
+	if got := w.copies("slow"); got != r.address+" unloading" { // otherwise the test checks nothing
 		t.Errorf("it is at %q", got)
 	}
 	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || len(st.GetModelCopyInfos()) != 1 ||

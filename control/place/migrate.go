@@ -9,24 +9,24 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Migration is the progress of a pod whose models get copies elsewhere before it ends.
+// Migration is the progress of a pod's migration: its models get copies elsewhere before it ends.
 type Migration struct {
-	// Selected: pools select the pod, so it has endpoints. Terminating: it is being deleted.
-	// Migrates: its pre-stop hook waits for the migration, at most to Until.
+	// Selected: pools select the pod, so it has endpoints. Terminating: the pod is being deleted.
+	// Migrates: the pod's pre-stop hook waits for the migration, until Until at the latest.
 	Selected, Terminating, Migrates bool
 	Until                           time.Time
-	// Done: no more models are loaded elsewhere for it. Behind are the extprocs that may still send
-	// it requests, sorted.
+	// Done: no more models are loaded elsewhere for the pod. Behind are the extprocs that may still
+	// send requests to it, sorted.
 	Done   bool
 	Behind []string
-	// Words is a line for operators about each endpoint.
+	// Words contains a line about each endpoint for operators.
 	Words []string
 }
 
-// Over reports whether the hook may return.
+// Over reports whether the pod's pre-stop hook may return.
 func (m Migration) Over() bool { return m.Done && len(m.Behind) == 0 }
 
-// Migration returns the progress of a pod.
+// Migration returns the progress of a pod's migration.
 func (p *Placer) Migration(pod objects.Name) (is Migration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +45,7 @@ func (p *Placer) Migration(pod objects.Name) (is Migration) {
 		addresses = append(addresses, e.Address)
 		m, begun := p.state.Migration(e.Address)
 		is.Words = append(is.Words, migrationWords(e.Address, m, begun))
-		is.Done = is.Done && (m.Done || !begun) // an engine that was already stopping never begins
+		is.Done = is.Done && (m.Done || !begun) // if the engine was already stopping, its migration never begins
 	}
 	if is.Done && len(addresses) > 0 {
 		is.Behind = p.Publisher.StillSending(addresses)
@@ -53,7 +53,7 @@ func (p *Placer) Migration(pod objects.Name) (is Migration) {
 	return is
 }
 
-// mostUnmoved is the largest number of unmoved models that are named.
+// mostUnmoved is the largest number of unmoved models that are listed by name.
 const mostUnmoved = 20
 
 func migrationWords(address string, m decide.Migration, begun bool) string {
@@ -73,7 +73,8 @@ func migrationWords(address string, m decide.Migration, begun bool) string {
 	return words
 }
 
-// unmoved returns a line with the reason for each model that could not be moved, up to mostUnmoved.
+// unmoved returns a line with the reason for each model that could not be moved, and the number of
+// those beyond mostUnmoved.
 func unmoved(m decide.Migration) (all []string) {
 	for _, u := range m.Unmoved[:min(len(m.Unmoved), mostUnmoved)] {
 		why := u.Why.Message()

@@ -10,7 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// migrating builds a World in which the pod of one endpoint is being deleted and migrates.
+// migrating sets a World in which the pod of the endpoint is being deleted and migrates. It returns
+// the name of the pod.
 func (w *world) migrating(address string, all ...string) (pod objects.Name) {
 	w.Helper()
 	w.world = w.build(all...)
@@ -21,8 +22,8 @@ func (w *world) migrating(address string, all ...string) (pod objects.Name) {
 	return e.Pod
 }
 
-// If a new pod takes the address of a deleted pod before the objects are read again, the old pod's
-// models no longer count, until a scrape finds them.
+// If a new pod gets the address of a deleted pod before the objects are read again, the old pod's
+// models are no longer believed to be there, until a scrape finds them.
 func TestNewPodWithAnOldAddressHasNoModels(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
@@ -37,11 +38,11 @@ func TestNewPodWithAnOldAddressHasNoModels(t *testing.T) {
 	if want := []decide.CopyKey{{ModelKey: key("a"), Endpoint: e.address}}; !slices.Equal(gone, want) {
 		t.Errorf("extprocs are told that %v are gone, want %v", gone, want)
 	}
-	w.awaitCopies("a", e.address+" loaded") // the engine lists it
+	w.awaitCopies("a", e.address+" loaded") // the engine lists the model
 }
 
 // The models of a pod that is about to end are first loaded elsewhere, even if another control
-// takes over in the middle. Nothing is unloaded at the pod.
+// process takes over during the migration. Nothing is unloaded at the pod.
 func TestMigrationLoadsModelsElsewhere(t *testing.T) {
 	w := newWorld(t)
 	ends, stays := serveVLLM(t), serveVLLMThat(t, 200*time.Millisecond, 0)
@@ -84,11 +85,12 @@ func TestMigrationLoadsModelsElsewhere(t *testing.T) {
 	}
 }
 
-// The migration of a pod with several engines ends when those of all engines have ended.
+// The migration of a pod with several engines ends when the migrations of all its engines have
+// ended.
 func TestMigrationEndsWithAllEngines(t *testing.T) {
 	w := newWorld(t)
 	has, none, stays := serveVLLM(t), serveVLLM(t), serveVLLMThat(t, time.Second, 0)
-	if has.address > none.address { // the endpoint that ends at once must come last
+	if has.address > none.address { // so that the endpoint whose migration ends at once is last
 		has, none = none, has
 	}
 	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(has.address, ""), object("a", "")}
@@ -115,7 +117,7 @@ func TestMigrationEndsWithAllEngines(t *testing.T) {
 	w.awaitLogged(`"the models of the leaving endpoint have been moved" endpoint=` + has.address + " moved=1 idle=0")
 }
 
-// The migration of a pod without models begins and ends at once, and is logged like any other.
+// The migration of a pod without models begins and ends at once. Its end is logged like any other.
 func TestMigrationWithoutModelsEndsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	ends := serveVLLM(t)

@@ -1,7 +1,7 @@
-// Package place loads models onto engines before and when requests need them. Package decide makes
+// Package place loads models onto engines when requests need them, and before. Package decide makes
 // the decisions. This package passes facts to it and carries out its actions: it scrapes engines,
-// calls them through package loader, records every call before making it, and publishes changes to
-// followers.
+// calls them through package loader, records every load and unload before it begins, and publishes
+// changes to followers.
 package place
 
 import (
@@ -21,22 +21,22 @@ import (
 )
 
 const (
-	// DefaultScrapeInterval is the default time between two scrapes of an engine. Changes that
-	// extproc does not report, such as an adapter loaded by hand, are found within it.
+	// DefaultScrapeInterval is the default time between two scrapes of an engine. Scrapes find
+	// changes that extproc does not report, such as an adapter that an operator loaded.
 	DefaultScrapeInterval = 2 * time.Second
-	// startGrace is how long the first scrapes may take before followers get what is known without
-	// them.
+	// startGrace is how long followers wait for the first scrapes. After that they get the state
+	// that is known so far.
 	startGrace = 3 * time.Second
-	// scrapeTimeout limits a scrape: a busy engine answers late. readyTimeout limits one that first
-	// makes the engine ready (ModelMesh waits 180 s for a runtime).
+	// scrapeTimeout is the time limit of a scrape: a busy engine answers late. readyTimeout is the
+	// limit for a model runtime, which the scrape may have to make ready (ModelMesh waits 180 s).
 	scrapeTimeout = 5 * time.Second
 	readyTimeout  = 3 * time.Minute
-	// predictTimeout is ModelMesh's limit of a size prediction.
+	// predictTimeout is the time limit of a size prediction, as in ModelMesh.
 	predictTimeout = 500 * time.Millisecond
-	// sizeTimeout is ModelMesh's limit of a size query.
+	// sizeTimeout is the time limit of a size query, as in ModelMesh.
 	sizeTimeout = 30 * time.Second
-	// statusInterval is the interval between writes of the status of models that changed, all in
-	// one batch. usedInterval is the interval for models that were only used.
+	// statusInterval is the time between two writes of the status of all models that changed.
+	// usedInterval is the time between two writes for models that were only used.
 	statusInterval = time.Second
 	usedInterval   = 10 * time.Second
 )
@@ -45,33 +45,33 @@ const (
 type Config struct {
 	Memory store.Memory
 	Log    *slog.Logger
-	// Access is the way to reach engines.
+	// Access defines how to connect to engines.
 	Access engineclient.Access
-	// Publisher receives changes.
+	// Publisher receives changes of placement.
 	Publisher Publisher
-	// Meter receives loads and unloads.
+	// Meter counts loads, unloads and other events.
 	Meter Meter
-	// RegisteredPool is the pool of models that clients register; zero means the only pool of model
-	// runtimes or, if there is none, of engines with a model repository.
+	// RegisteredPool is the pool of models that clients register. Zero means the only pool of model
+	// runtimes or, if there is none, the only pool of engines with a model repository.
 	RegisteredPool objects.Name
-	// DrainLimit, ScrapeInterval and TickInterval have defaults; 0 means the default.
+	// DrainLimit, ScrapeInterval and TickInterval are optional; 0 means the default.
 	DrainLimit, ScrapeInterval, TickInterval time.Duration
 }
 
-// Publisher receives and stores changes, in order. Its methods must not call the Placer.
+// Publisher receives changes in order, and stores them. Its methods must not call the Placer.
 type Publisher interface {
 	Publish(decide.Change)
-	// SetMethods reports the gRPC methods that the engine of an endpoint serves.
+	// SetMethods reports which gRPC methods the engine of an endpoint serves.
 	SetMethods(endpoint string, methods engine.Methods)
 	// Ready reports that the changes published so far are the complete state.
 	Ready()
-	// Behind returns the extprocs that may still send requests for a VModel to its earlier target,
+	// Behind returns the extprocs that may still send a VModel's requests to its earlier target,
 	// sorted.
 	Behind(key decide.Key) []string
-	// StillSending returns the extprocs that may not know yet that endpoints are leaving, and may
-	// still send them requests, sorted.
+	// StillSending returns the extprocs that may still send requests to these endpoints, because
+	// they may not know yet that the endpoints are about to end. They are sorted.
 	StillSending(endpoints []string) []string
-	// AwaitRegistered returns when all connected extprocs know whether a model is registered, or
+	// AwaitRegistered returns when all connected extprocs know whether the model is registered, or
 	// after a time limit.
 	AwaitRegistered(key decide.Key)
 }
@@ -79,53 +79,53 @@ type Publisher interface {
 // Meter counts events of placement. Its methods are safe for concurrent use and fast.
 type Meter interface {
 	// LoadCalled: an engine was told to load a model for which requests wait. waited is how long
-	// the oldest of them has waited, and stalled the part of it that was for evictions or for the
-	// turn of the load.
+	// the oldest of these requests has waited. stalled is how long it waited for evictions or for
+	// the turn of the load.
 	LoadCalled(waited, stalled time.Duration)
 	LoadEnded(took time.Duration, failed bool)
 	UnloadEnded(took time.Duration, failed bool)
 	Evicted()
-	// Decided: an engine gets an action.
+	// Decided: an action for an engine was decided.
 	Decided(decide.ActionKind, decide.Purpose)
-	// CannotLoad: from now on, requests for a model fail with this reason.
+	// CannotLoad: requests for a model now begin to fail with this reason.
 	CannotLoad(decide.Reason)
 }
 
-// Placer carries out placement. It is safe for concurrent use. Make one with [New], and run it with
-// [Placer.Run].
+// Placer carries out placement. It is safe for concurrent use. Create a Placer with [New], and run
+// it with [Placer.Run].
 type Placer struct {
 	Config
-	kick chan struct{} // capacity 1: the time of the next Decide has changed; never closed
+	kick chan struct{} // receives when the time of the next Decide has changed; capacity 1, never closed
 
-	mu         sync.Mutex // guards the following
+	mu         sync.Mutex // guards the fields below
 	state      *decide.State
 	wake       time.Time
-	running    context.Context // context of Run; nil before
-	work       sync.WaitGroup  // goroutines of actions and endpoints; Add under mu and only while running
-	started    time.Time       // when the first objects were set; zero before
+	running    context.Context // the context passed to Run; nil before
+	work       sync.WaitGroup  // goroutines of actions and endpoints; call Add only under mu and while running
+	started    time.Time       // when the first World was set; zero before
 	ready      bool
 	paused     bool
-	declared   map[decide.Key]*objects.Entry // by objects
+	declared   map[decide.Key]*objects.Entry // models declared by objects
 	registered map[decide.Key]*v1alpha1.Model
 	vmodels    vmodels
 	world      *objects.World
 	endpoints  map[string]*endpointWorker
-	leaving    map[string]decide.Leaving // reasons, already logged, why endpoints are about to end
+	leaving    map[string]decide.Leaving // why endpoints are about to end, as already logged
 	cancels    map[decide.CopyKey]context.CancelFunc
 	watchers   watchers
-	unsaved    map[decide.Key]bool                // models whose status must be written; false: only their last use
+	unsaved    map[decide.Key]bool                // models whose status must be written; false: only their last use changed
 	savedUse   time.Time                          // when the use of models was last written
 	answers    map[decide.Key][]decide.CallResult // latest answers of engines
-	restored   []store.Copy                       // records of copies whose endpoints do not exist yet
-	failed     []store.Status                     // records with failures of models that do not exist yet
+	restored   []store.Copy                       // records of copies that are not restored yet
+	failed     []store.Status                     // records of failures that are not restored yet
 	records    map[string]loader.Record
-	used       map[decide.Key]time.Time     // from the records of an earlier process
-	refused    map[decide.Key]decide.Reason // published reasons why requests fail
-	gates      map[objects.Name]store.Gate  // last published gates of pods with endpoints on trial
-	rolling    bool                         // some endpoints are outgoing
+	used       map[decide.Key]time.Time     // last use, from an earlier process's records
+	refused    map[decide.Key]decide.Reason // published reasons why requests for models fail
+	gates      map[objects.Name]store.Gate  // last published gates of pods on trial
+	rolling    bool                         // at least one endpoint is outgoing
 }
 
-// New returns a Placer with the records of an earlier process.
+// New returns a Placer that continues from the records of an earlier process.
 func New(c Config) (*Placer, error) {
 	if c.DrainLimit == 0 {
 		c.DrainLimit = decide.DrainLimit
@@ -148,14 +148,14 @@ func New(c Config) (*Placer, error) {
 		refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]store.Gate),
 	}
 	err := p.readRecords()
-	// Reading the records leaves as much garbage as live data. It is returned to the OS now: the
-	// next collection may be minutes away.
+	// Reading the records leaves as much garbage as live data. Return it to the OS now, because the
+	// next garbage collection may be minutes away.
 	debug.FreeOSMemory()
 	return p, err
 }
 
 // Run carries out placement until ctx ends, and returns when all its goroutines have ended. It does
-// not wait for loads in progress at engines, which are recorded. It calls begun once SetWorld may
+// not wait for loads in progress at engines, which are recorded. It calls begun when SetWorld may
 // be called.
 func (p *Placer) Run(ctx context.Context, begun func()) error {
 	p.mu.Lock()
@@ -178,7 +178,7 @@ func (p *Placer) Run(ctx context.Context, begun func()) error {
 			continue
 		case <-tick.C:
 			p.update(func(now time.Time) []decide.Action {
-				if p.rolling { // the rollout may have ended, or stopped
+				if p.rolling { // a rollout may have ended, or may have stopped
 					p.setPods(now)
 				}
 				p.state.Tick()
@@ -202,7 +202,7 @@ func (p *Placer) Run(ctx context.Context, begun func()) error {
 	}
 }
 
-// stop ends all goroutines.
+// stop ends all goroutines, and writes the status of models.
 func (p *Placer) stop() {
 	p.mu.Lock()
 	for _, s := range p.endpoints {
@@ -213,8 +213,8 @@ func (p *Placer) stop() {
 	p.save(true)
 }
 
-// Pause stops new loads and unloads until it is called with false. Scrapes and publication of
-// changes continue.
+// Pause(true) stops new loads and unloads until Pause(false). Scrapes continue, and changes are
+// still published.
 func (p *Placer) Pause(paused bool) {
 	p.update(func(time.Time) []decide.Action {
 		p.paused = paused
@@ -226,7 +226,7 @@ func (p *Placer) Pause(paused bool) {
 	})
 }
 
-// update passes facts to the state through tell, and carries out the resulting actions.
+// update calls tell, which passes facts to the state, and carries out the resulting actions.
 func (p *Placer) update(tell func(now time.Time) []decide.Action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,7 +251,7 @@ func (p *Placer) updateLocked(tell func(now time.Time) []decide.Action) {
 	}
 }
 
-// publish publishes changes. The caller holds mu.
+// publish sends the changes of the state to followers, and records them. The caller holds mu.
 func (p *Placer) publish(now time.Time) {
 	change := p.state.Changes()
 	changed := make(map[decide.Key]bool, len(change.Failures))
@@ -308,11 +308,11 @@ func (p *Placer) publish(now time.Time) {
 	}
 }
 
-// watchers are the channels of those who wait for a change of a model or a VModel, each of capacity
-// 1. Placer.mu guards them.
+// watchers are the channels of goroutines that wait for a change of a model or a VModel. Each
+// channel has capacity 1. Placer.mu guards them.
 type watchers map[decide.Key]map[chan struct{}]bool
 
-// wake wakes those who watch a model or a VModel.
+// wake wakes the goroutines that wait for a change of a model or a VModel.
 func (w watchers) wake(key decide.Key) {
 	for w := range w[key] {
 		select {
@@ -322,7 +322,7 @@ func (w watchers) wake(key decide.Key) {
 	}
 }
 
-// noteLeaving logs that an endpoint is about to end, or stays after all. The caller holds mu.
+// noteLeaving logs that an endpoint is about to end, or no longer is. The caller holds mu.
 func (p *Placer) noteLeaving(address string, why decide.Leaving) {
 	was := p.leaving[address]
 	p.leaving[address] = why
@@ -339,7 +339,7 @@ func (p *Placer) noteLeaving(address string, why decide.Leaving) {
 	}
 }
 
-// Wanted records how many requests wait for a model at one extproc, and since when; 0 means none.
+// Wanted records how many requests wait for a model at one extproc, named by who; 0 means none.
 func (p *Placer) Wanted(who string, key decide.Key, w decide.Want) {
 	p.update(func(now time.Time) []decide.Action {
 		p.state.Used(key, decide.Use{Last: now})
@@ -348,7 +348,7 @@ func (p *Placer) Wanted(who string, key decide.Key, w decide.Want) {
 	})
 }
 
-// Unwanted removes a disconnected extproc with its waiting requests.
+// Unwanted records that an extproc has disconnected, so none of its requests waits any more.
 func (p *Placer) Unwanted(who string) {
 	p.update(func(time.Time) []decide.Action { p.state.Unwanted(who); return nil })
 }
@@ -376,8 +376,8 @@ func (p *Placer) InFlight(all map[decide.CopyKey]int) {
 	})
 }
 
-// Leaving records what one extproc knows of endpoints that are about to end; the zero Leaving means
-// that an endpoint stays.
+// Leaving records which endpoints are about to end, as one extproc, named by who, reports. The zero
+// Leaving means that an endpoint stays.
 func (p *Placer) Leaving(who string, all map[string]decide.Leaving) {
 	p.update(func(now time.Time) []decide.Action {
 		for address, is := range all {
@@ -390,14 +390,14 @@ func (p *Placer) Leaving(who string, all map[string]decide.Leaving) {
 	})
 }
 
-// Drained records that a draining copy gets no requests any more and has none in flight.
+// Drained records that a draining copy gets no new requests and has none in flight.
 func (p *Placer) Drained(key decide.CopyKey) {
 	p.update(func(now time.Time) []decide.Action { return p.state.Drained(key, now) })
 }
 
-// Missing records that an engine answered that it lacks a copy. The engine is then scraped: if it
-// lists its models, the list counts; a runtime that may have restarted counts as restarted, and is
-// made ready.
+// Missing records that an engine answered that it lacks the model of a copy. The engine is then
+// scraped. If it lists its models, the list is believed. A runtime that may have restarted is
+// assumed to have restarted, and is made ready.
 func (p *Placer) Missing(key decide.CopyKey) {
 	p.update(func(now time.Time) []decide.Action {
 		if s := p.endpoints[key.Endpoint]; p.state.Missing(key, now) && s != nil {

@@ -28,8 +28,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Models get as many copies as their objects say, at the existing endpoints, and are unloaded when
-// their objects are deleted. The copies at a removed endpoint are forgotten and loaded elsewhere.
+// Models get as many copies as their objects specify, at the existing endpoints, and are unloaded
+// when their objects are deleted. If an endpoint is removed, its copies are forgotten, and the
+// models are loaded elsewhere.
 func TestCopiesFollowObjects(t *testing.T) {
 	w := newWorld(t)
 	a, b := serveVLLM(t), serveVLLM(t)
@@ -63,8 +64,8 @@ func TestCopiesFollowObjects(t *testing.T) {
 	w.await("nothing is left", func() bool { return len(w.Statuses()) == 0 })
 }
 
-// A store that keeps data in objects must know a model's object before it writes the first status,
-// and must learn which models were deleted.
+// A store that keeps data in objects must know a model's object before it writes the model's first
+// status, and must learn which models were deleted.
 func TestRecordsNameTheirObjects(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
@@ -105,7 +106,7 @@ func TestStartWithoutEndpoints(t *testing.T) {
 // Startup waits only a limited time for an engine that does not answer.
 func TestStartDoesNotWaitForASilentEngine(t *testing.T) {
 	w := newWorld(t)
-	l := listen(t, "tcp", "127.0.0.1:0") // it accepts connections and does not answer
+	l := listen(t, "tcp", "127.0.0.1:0") // accepts connections but never answers
 	defer l.Close()
 	began := time.Now()
 	w.set(list(l.Addr().String(), ""))
@@ -131,9 +132,9 @@ func TestManualChangesAreNoticed(t *testing.T) {
 	}
 }
 
-// After a restart of control, the recorded copies of a runtime still count, over a socket, whose
-// process id shows a restart, and over TCP, where nothing does. Control does not ask the runtime
-// whether it is ready, since that would unload its models.
+// After a restart of control, the recorded copies of a runtime are still believed. This is so over
+// a socket, where the process id would show a restart of the runtime, and over TCP, where nothing
+// would. Control does not make the runtime ready again, since that would unload its models.
 func TestRuntimesCopiesSurviveARestart(t *testing.T) {
 	for _, socket := range []string{"", "runtime.sock"} {
 		t.Run("at "+socket, func(t *testing.T) {
@@ -166,8 +167,8 @@ func TestRuntimesCopiesSurviveARestart(t *testing.T) {
 	}
 }
 
-// The record of an endpoint that does not exist after a restart is deleted. A runtime that returns
-// there later must unload everything, since its models are unknown.
+// If an endpoint no longer exists after a restart of control, its record is deleted. A runtime that
+// later returns at that address must unload everything, since its models are unknown.
 func TestReturningRuntimeIsMadeReady(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
@@ -184,15 +185,15 @@ func TestReturningRuntimeIsMadeReady(t *testing.T) {
 	}
 }
 
-// The record of a runtime is deleted with its endpoint or its pod, whether that happens before
-// control starts or while it runs, and with or without copies. A runtime that returns may have been
-// used by others, or have restarted, without a way to find out.
+// The record of a runtime is deleted when its endpoint is removed or its pod replaced, before or
+// after a restart of control, with or without copies. If the runtime returns, other clients may
+// have used it, or it may have restarted, and control cannot find out.
 func TestRecordOfARuntimeIsDeletedWithItsEndpoint(t *testing.T) {
 	for _, c := range []struct {
 		what      string
-		model     string // the spec of a, until the endpoint leaves
+		model     string // spec of model a while the endpoint exists
 		meanwhile func(w *world, without string)
-		copy      string // what happens to a before the endpoint leaves; empty: nothing
+		copy      string // state of model a to await before the endpoint is removed; empty: do not wait
 	}{
 		{"in one process", ", copies: {min: 1}", func(w *world, without string) { w.set(without) }, " loaded"},
 		{"before a restart", ", copies: {min: 1}", func(w *world, without string) { w.set(without); w.stop(); w.start() }, " loaded"},
@@ -230,8 +231,9 @@ func TestRecordOfARuntimeIsDeletedWithItsEndpoint(t *testing.T) {
 	}
 }
 
-// The gRPC methods of a runtime are published to extprocs, even after a restart of control, when
-// the runtime must not be asked again. Those of a removed runtime are not.
+// The gRPC methods of a runtime are published to extprocs. This is so even after a restart of
+// control, when it must not make the runtime ready again. The methods of a removed runtime are
+// withdrawn.
 func TestRuntimeMethodsSurviveARestart(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), nil)
@@ -261,8 +263,9 @@ func TestRuntimeMethodsSurviveARestart(t *testing.T) {
 	w.await("it is forgotten", func() bool { return w.board.takes(r.address) == "" })
 }
 
-// The concurrency limits of copies are published to extprocs, even after a restart of control, when
-// the runtime must not be asked again. A later copy has the limit that the runtime reported once.
+// The concurrency limits of copies are published to extprocs. This is so even after a restart of
+// control, when it must not make the runtime ready again. A copy loaded after the restart has the
+// limit that the runtime reported when it was made ready.
 func TestConcurrencyLimitsSurviveARestart(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), func(c *runtime.Config) { c.Concurrency = 3 })
@@ -290,8 +293,8 @@ func TestConcurrencyLimitsSurviveARestart(t *testing.T) {
 	}
 }
 
-// The result of a call to an earlier incarnation of a runtime is ignored, and so is that of a call
-// to a removed one.
+// The results of calls to an earlier incarnation of a runtime, or to a removed runtime, are
+// ignored.
 func TestCallsToAnEarlierIncarnationAreIgnored(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), nil)
@@ -325,7 +328,7 @@ func TestCallsToAnEarlierIncarnationAreIgnored(t *testing.T) {
 	})
 }
 
-// A load that cannot be recorded waits until it can. No engine counts as failed.
+// A load that cannot be recorded waits until it can be. This is not treated as a failed load.
 func TestLoadWaitsUntilItIsRecorded(t *testing.T) {
 	w := newRecordedWorld(t, &recorder{away: fmt.Errorf("%w: connection refused", store.ErrNotNow)})
 	r := serveRuntime(t, "", nil)
@@ -338,8 +341,8 @@ func TestLoadWaitsUntilItIsRecorded(t *testing.T) {
 	w.awaitCopies("a", r.address+" loaded")
 }
 
-// A model whose pool does not exist is not ready, and its status names what is missing. It also
-// says whether the model owns its id.
+// A model whose pool does not exist is not ready, and its status names what is missing. The status
+// also reports whether the model owns its id.
 func TestModelStatusNamesWhatIsMissing(t *testing.T) {
 	w := newWorld(t)
 	w.told = &recorder{}
@@ -370,7 +373,7 @@ func TestModelStatusNamesWhatIsMissing(t *testing.T) {
 	w.SetWorld(objects.Build(x))
 	w.await("it is not without", func() bool { return strings.HasPrefix(ready(), "False PoolNotFound") })
 
-	// The model owns its id, until an LLMRoute uses it for something else.
+	// The model owns its id until an LLMRoute uses that id for something else.
 	if got := says(v1alpha1.ConditionAccepted); got != "True Accepted: " {
 		t.Errorf("its id is its own: %q", got)
 	}
@@ -384,7 +387,8 @@ func TestModelStatusNamesWhatIsMissing(t *testing.T) {
 	})
 }
 
-// An interrupted load is unloaded and then repeated, because its progress is unknown.
+// If a restart of control interrupts a load, its progress is unknown, so the model is unloaded and
+// then loaded again.
 func TestInterruptedLoadIsRepeated(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
@@ -398,7 +402,7 @@ func TestInterruptedLoadIsRepeated(t *testing.T) {
 	}
 }
 
-// An engine's list of models overrides any record.
+// After a restart of control, an engine's list of models overrides the records.
 func TestListOverridesRecordsAfterARestart(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
@@ -414,7 +418,7 @@ func TestListOverridesRecordsAfterARestart(t *testing.T) {
 	}
 }
 
-// A failed load still counts after a restart, unless the model has changed.
+// A failed load is remembered after a restart of control, unless the model has changed.
 func TestFailuresCountAfterARestart(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
@@ -451,11 +455,11 @@ func TestFailuresCountAfterARestart(t *testing.T) {
 	}
 }
 
-// A load that takes too long at one endpoint is tried at the next one at once, while the first is
-// still being unloaded.
+// If a load takes too long at one endpoint, it is tried at the next endpoint at once, while the
+// model is still being unloaded at the first.
 func TestTimedOutLoadIsTriedElsewhere(t *testing.T) {
 	w := newWorld(t)
-	// The first one has more room, and a load timeout of 200 ms.
+	// The first endpoint has more room, and a load timeout of 200 ms.
 	first := serveRuntime(t, "", func(c *runtime.Config) { c.Capacity, c.LoadTimeout = 4<<30, 200*time.Millisecond })
 	second := serveRuntime(t, "", nil)
 	w.set(list(first.address, managed(first.management)), list(second.address, managed(second.management)))
@@ -476,7 +480,7 @@ func TestTimedOutLoadIsTriedElsewhere(t *testing.T) {
 			ended = e.Time
 		}
 	}
-	if gap := ended.Sub(began); gap < 500*time.Millisecond { // ModelMesh's pause of a second comes first
+	if gap := ended.Sub(began); gap < 500*time.Millisecond { // control pauses for a second before the unload, as ModelMesh does
 		t.Errorf("the second was told %v before the first was cleared; first %v, second %v", gap, first.events(), second.events())
 	}
 	for _, st := range w.Statuses() {
@@ -487,11 +491,11 @@ func TestTimedOutLoadIsTriedElsewhere(t *testing.T) {
 	}
 }
 
-// The pool's settings limit the time of a load, and set how long a failed one counts. Changes take
-// effect.
+// The pool's settings limit the time of a load, and set after what time a failed load expires.
+// Changed settings apply at once.
 func TestSettingsLimitLoadsAndFailures(t *testing.T) {
 	w := newWorld(t)
-	r := serveRuntime(t, "", nil) // its load timeout is a minute
+	r := serveRuntime(t, "", nil) // the runtime's own load timeout is a minute
 	w.set(settings("loadTimeout: 100ms, failureExpiry: 1h"), list(r.address, managed(r.management)),
 		object("a", ", source: 'sim:?hang', copies: {min: 1}"))
 	w.await("the load has failed", func() bool { return r.count("unload a") == 1 && w.copies("a") == "" })
@@ -500,7 +504,8 @@ func TestSettingsLimitLoadsAndFailures(t *testing.T) {
 	w.await("it is tried again", func() bool { return r.count("load a") == 2 })
 }
 
-// A model is loaded at endpoints that are allowed for its type, and moves when the settings change.
+// A model is loaded only at endpoints that are allowed for its type, and moves when the settings
+// change.
 func TestConstraintsCanChange(t *testing.T) {
 	w := newWorld(t)
 	w.stop()
@@ -518,7 +523,7 @@ func TestConstraintsCanChange(t *testing.T) {
 	w.awaitCopies("x", b.address+" loaded")
 	w.set(constrained("slow"), disk(a, "slow"), disk(b, "fast"), x)
 	w.awaitCopies("x", a.address+" loaded")
-	// The labels of endpoints may change, too.
+	// A model also moves when the labels of endpoints change.
 	w.set(constrained("slow"), disk(a, "fast"), disk(b, "slow"), x)
 	w.awaitCopies("x", b.address+" loaded")
 	w.set(constrained("none"), disk(a, "fast"), disk(b, "slow"), x, object("y", ", copies: {min: 1}"))
@@ -532,12 +537,12 @@ func TestConstraintsCanChange(t *testing.T) {
 	if at := endpointOf(w.View(), b.address).Copies; len(at) != 1 || !at[0].Misplaced {
 		t.Errorf("%s has %+v, where x may not be", b.address, at)
 	}
-	// A pool without settings allows every model everywhere.
+	// A pool without settings allows all models at all endpoints.
 	w.set(disk(a, "fast"), disk(b, "slow"), object("y", ", copies: {min: 1}, source: 'sim:'"))
 	w.await("y is loaded", func() bool { return strings.HasSuffix(w.copies("y"), " loaded") })
 }
 
-// An engine never answers a load, nor the unload after it. It still loads other models once the
+// An engine that answers neither a load nor the unload after it still loads other models, once the
 // time limit of the first load has passed.
 func TestHangingLoadDelaysNoOther(t *testing.T) {
 	w := newWorld(t)
@@ -558,7 +563,7 @@ func TestHangingLoadDelaysNoOther(t *testing.T) {
 	}
 }
 
-// An unload without an answer delays no load that has room beside the model that may remain.
+// An unload that is never answered does not delay a load if the engine has room for both models.
 func TestHangingUnloadDelaysNoLoad(t *testing.T) {
 	w := newWorld(t)
 	e, hung := serveHanging(t, "/v1/unload_lora_adapter")
@@ -571,9 +576,9 @@ func TestHangingUnloadDelaysNoLoad(t *testing.T) {
 	w.awaitCopies("b", e.address+" loaded")
 }
 
-// What an earlier control's load may have left is unloaded before the model is loaded again. If
-// that takes longer than a load may, it delays no other load, and the model is not loaded there
-// after it.
+// What an earlier process's load may have left is unloaded before the model is loaded again. If
+// that unload takes longer than the time limit of a load, it delays no other load, and the model is
+// not loaded there afterwards.
 func TestUnloadBeforeALoadHasItsTimeout(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", func(c *runtime.Config) { c.LoadingThreads = 1 })
@@ -594,8 +599,8 @@ func TestUnloadBeforeALoadHasItsTimeout(t *testing.T) {
 	}
 }
 
-// A vLLM that is stopping does not say so, and scrapes of it succeed. Control asks it, and then
-// starts no loads there: a load would keep it from ending.
+// A vLLM that is stopping does not report it, and can still be scraped. Control asks it whether it
+// is stopping, and then starts no loads there: a load would keep the engine from ending.
 func TestStoppingEngineGetsNoLoads(t *testing.T) {
 	w := newWorld(t)
 	stays, stops := serveVLLM(t), serveVLLMThat(t, 10*time.Millisecond, 2*time.Second)
@@ -622,8 +627,8 @@ func TestStoppingEngineGetsNoLoads(t *testing.T) {
 	}
 }
 
-// A load at an engine that is about to end is abandoned and repeated elsewhere, and nothing is
-// unloaded after it.
+// A load at an engine that is about to end is abandoned and repeated elsewhere. Nothing is unloaded
+// at that engine afterwards.
 func TestLoadAtALeavingEndpointIsAbandoned(t *testing.T) {
 	for name, why := range map[string]decide.Leaving{
 		"stopping":    {Stopping: time.Now().Add(time.Second)},
@@ -634,7 +639,7 @@ func TestLoadAtALeavingEndpointIsAbandoned(t *testing.T) {
 			ends, stays := serveVLLMThat(t, 3*time.Second, 0), serveVLLM(t)
 			all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""), object("b", "")}
 			w.set(all...)
-			for _, id := range []string{"a", "b"} { // one after the other
+			for _, id := range []string{"a", "b"} { // load one after the other
 				w.Wanted("x", key(id), decide.Want{Requests: 1, Since: time.Now()})
 			}
 			w.await("a is being loaded", func() bool { return ends.count("load a") == 1 })
@@ -660,7 +665,7 @@ func TestLoadAtALeavingEndpointIsAbandoned(t *testing.T) {
 	}
 }
 
-// Nothing is loaded at a pod that objects report as being deleted.
+// Nothing is loaded at a pod that is being deleted according to the objects.
 func TestTerminatingPodGetsNoLoads(t *testing.T) {
 	w := newWorld(t)
 	ends := serveVLLM(t)
@@ -677,7 +682,8 @@ func TestTerminatingPodGetsNoLoads(t *testing.T) {
 	w.awaitCopies("a", ends.address+" loaded")
 }
 
-// A load that is still being recorded when its engine turns out to be ending does not start.
+// If an engine turns out to be ending while a load is still being recorded, the load does not
+// start.
 func TestUnrecordedLoadIsAbandoned(t *testing.T) {
 	w := newRecordedWorld(t, &recorder{away: store.ErrNotNow})
 	ends := serveVLLM(t)
@@ -694,7 +700,7 @@ func TestUnrecordedLoadIsAbandoned(t *testing.T) {
 	}
 }
 
-// A registered model without a source has the one of its pool's settings, even after a restart.
+// A registered model without a source gets the source in its pool's settings, even after a restart.
 func TestSourceFromPoolSettingsSurvivesARestart(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
@@ -706,7 +712,7 @@ func TestSourceFromPoolSettingsSurvivesARestart(t *testing.T) {
 	if fresh, err := w.Register(m, time.Now()); err != nil || !fresh {
 		t.Fatal(fresh, err)
 	}
-	if !slices.Equal(w.board.awaited, []decide.Key{key("a")}) { // its client may send a request at once
+	if !slices.Equal(w.board.awaited, []decide.Key{key("a")}) { // the model's client may send a request at once
 		t.Errorf("it was answered when all knew of %v", w.board.awaited)
 	}
 	for range 2 {
@@ -717,8 +723,8 @@ func TestSourceFromPoolSettingsSurvivesARestart(t *testing.T) {
 	}
 }
 
-// A runtime over TCP that restarts refuses a connection. It is made ready once, before it loads
-// anything, and then gets its models again.
+// A runtime over TCP that restarts refuses a connection. It is made ready once, before any model is
+// loaded there, and then its models are loaded again.
 func TestRestartedRuntimeIsMadeReady(t *testing.T) {
 	w := newWorld(t)
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
@@ -738,10 +744,10 @@ func TestRestartedRuntimeIsMadeReady(t *testing.T) {
 	}
 }
 
-// A runtime restarts behind a proxy, which refuses no connection: its copies count until a request
-// finds one of them missing. Then the runtime is made ready once, before it loads anything, and
-// gets those models again that have no other copy. A copy found missing after that is only one
-// copy.
+// A runtime restarts behind a proxy, which refuses no connection. Its copies are believed to exist
+// until a request finds one of them missing. Then the runtime is made ready once, before any model
+// is loaded there, and models without a copy elsewhere are loaded again. If another copy is found
+// missing later, only that copy is loaded again.
 func TestRuntimeWithAMissingModelIsMadeReady(t *testing.T) {
 	w := newWorld(t)
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
@@ -774,8 +780,8 @@ func TestRuntimeWithAMissingModelIsMadeReady(t *testing.T) {
 	}
 }
 
-// The record of a model that could not be unloaded remains until the engine lacks the model, and
-// counts there after a restart of control.
+// The record of a model that could not be unloaded remains until the engine lacks the model. Even
+// after a restart of control, the model is recorded as a leak there.
 func TestFailedUnloadStaysOnRecord(t *testing.T) {
 	w := newRecordedWorld(t, new(recorder))
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
@@ -809,7 +815,7 @@ func TestFailedUnloadStaysOnRecord(t *testing.T) {
 	w.await("it is unloaded", func() bool { return !leaked() && len(recorded()) == 0 })
 }
 
-// beginRuntime serves a runtime until end is called, or the test ends.
+// beginRuntime serves a runtime until end is called or the test ends.
 func beginRuntime(t *testing.T, data, management net.Listener) (r *runtime.Runtime, end func()) {
 	r = runtime.New(runtime.Config{Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 6, LoadTimeout: time.Minute})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -827,7 +833,7 @@ func beginRuntime(t *testing.T, data, management net.Listener) (r *runtime.Runti
 
 // proxy starts a TCP proxy to another address. It returns the proxy's address and the number of
 // connections that it has made. The proxy accepts every connection, and closes it if its target
-// refuses.
+// refuses a connection.
 func proxy(t *testing.T, to string) (address string, made *atomic.Int64) {
 	listener := listen(t, "tcp", "127.0.0.1:0")
 	made = new(atomic.Int64)
@@ -857,8 +863,9 @@ func proxy(t *testing.T, to string) (address string, made *atomic.Int64) {
 	return listener.Addr().String(), made
 }
 
-// An engine never answers one load, and answers another without ever listing the model. It loads
-// other models beside them before either has failed. Models that it does not list fail soon.
+// An engine never answers the load of one model, and answers the load of another without ever
+// listing it. Before either load has failed, the engine loads other models. A load after which the
+// model is not listed fails soon.
 func TestHangingAdapterLoadsDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -885,7 +892,7 @@ func TestHangingAdapterLoadsDelayNoOthers(t *testing.T) {
 	}
 }
 
-// With one engine, a load is retried there after a busy answer or a broken connection, while
+// With only one engine, a load is retried there after a busy answer or a broken connection, while
 // requests wait for the model.
 func TestLoadIsRetriedAtTheOnlyEngine(t *testing.T) {
 	t.Parallel()

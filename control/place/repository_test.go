@@ -19,7 +19,7 @@ import (
 )
 
 // stored is a simulated engine with a model repository. It can restart without breaking or refusing
-// a connection.
+// connections.
 type stored struct {
 	*log
 	config  repository.Config
@@ -45,14 +45,14 @@ func serveStored(t *testing.T, kind engine.Kind, models ...string) *stored {
 	return s
 }
 
-// anew replaces the engine by a new one.
+// anew replaces the engine by a new one without any loaded models.
 func (s *stored) anew() { s.now.Store(repository.New(s.config)) }
 
 func (s *stored) models() []string      { return s.now.Load().Models() }
 func (s *stored) asked(call string) int { return s.now.Load().Asked(call) }
 
-// serveKind serves a simulated engine of a kind with models, and returns it, its log and its
-// address.
+// serveKind serves a simulated engine of this kind with these models. It returns the engine, its
+// log and its address.
 func serveKind(t *testing.T, kind engine.Kind, models ...string) (*repository.Server, *log, string) {
 	t.Helper()
 	at, events, c := listen(t, "tcp", "127.0.0.1:0"), new(log), repository.Config{Kind: kind, Models: map[string]repository.Model{}}
@@ -65,9 +65,9 @@ func serveKind(t *testing.T, kind engine.Kind, models ...string) (*repository.Se
 	return s, events, at.Addr().String()
 }
 
-// A TensorFlow Serving keeps its models when control restarts, although each change sends it the
-// whole list and it cannot be asked for that list. The test fails if the record is not written, not
-// read, or read without sources.
+// A TensorFlow Serving engine keeps its models when control restarts, although each change sends
+// the whole list of models, and control cannot read that list from the engine. The test fails if
+// the record is not written, not read, or read without sources.
 func TestTFServingKeepsItsModelsAfterARestart(t *testing.T) {
 	w := newWorld(t)
 	e, events, at := serveKind(t, engine.TFServing, "a", "b", "c", "deleted")
@@ -101,8 +101,8 @@ func TestTFServingKeepsItsModelsAfterARestart(t *testing.T) {
 	}
 }
 
-// Requested models are registered at TorchServe's management port, with the source of the Model, as
-// far as there is room.
+// Requested models are registered at TorchServe's management port with the source of the Model, as
+// long as there is room.
 func TestTorchServeLoadsModels(t *testing.T) {
 	w := newWorld(t)
 	e, _, at := serveKind(t, engine.TorchServe, "a", "b")
@@ -125,9 +125,9 @@ func TestTorchServeLoadsModels(t *testing.T) {
 
 func ofKind(kind engine.Kind) string { return ", engine: " + string(kind) }
 
-// An engine with a model repository loads requested models within the room that the settings give,
-// and evicts others for them. The test fails if the capacity does not count, or if a size is not
-// that of the Model or of the settings.
+// An engine with a model repository loads requested models within the room in the pool's settings,
+// and other models are evicted for them. The test fails if the capacity is ignored, or if the size
+// of a model comes from neither its Model nor the settings.
 func TestRepositoryLoadsModelsWithinItsRoom(t *testing.T) {
 	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
 		w := newWorld(t)
@@ -139,7 +139,7 @@ func TestRepositoryLoadsModelsWithinItsRoom(t *testing.T) {
 			w.Ensure(key(id), time.Now())
 			w.awaitCopies(id, e.address+" loaded")
 		}
-		w.Ensure(key("c"), time.Now().Add(time.Second)) // used later than the others
+		w.Ensure(key("c"), time.Now().Add(time.Second)) // used later than a and b
 		w.awaitCopies("c", e.address+" loaded")
 		if got := len(e.models()); got != 2 {
 			t.Errorf("%s has %v, and room for two", kind, e.models())
@@ -158,7 +158,8 @@ func TestRepositoryLoadsModelsWithinItsRoom(t *testing.T) {
 	}
 }
 
-// The room may also be a number of models; without a capacity and a number, it is one.
+// The settings may give the room as a number of models. If they give neither a capacity nor a
+// number, the room is one model.
 func TestRepositoryRoomAsANumberOfModels(t *testing.T) {
 	for placement, want := range map[string]int{"source: x": 1, "maxModels: 2": 2, "capacity: 1Gi": 3} {
 		w := newWorld(t)
@@ -186,11 +187,11 @@ func TestRepositoryRoomCanChange(t *testing.T) {
 	w.await("both have", func() bool { return len(e.models()) == 2 })
 }
 
-// An engine that restarts between two scrapes has lost everything, and the scrape notices it.
+// If an engine restarts between two scrapes, it loses all models, and the next scrape finds out.
 // Models without another copy are loaded there again.
 func TestRestartedRepositoryGetsItsModels(t *testing.T) {
 	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
-		// otherwise free room would be filled in any case
+		// The long tick interval ensures that no model is loaded only to fill free room.
 		w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), tick: time.Hour}
 		w.start()
 		t.Cleanup(func() { w.stop() })
@@ -201,7 +202,7 @@ func TestRestartedRepositoryGetsItsModels(t *testing.T) {
 			w.Ensure(key(id), time.Now())
 			w.awaitCopies(id, e.address+" loaded")
 		}
-		time.Sleep(100 * time.Millisecond) // five scrapes
+		time.Sleep(100 * time.Millisecond) // long enough for five scrapes
 		e.anew()
 		w.await("it has both again", func() bool { return slices.Equal(e.models(), []string{"a", "b"}) })
 		for _, id := range []string{"a", "b"} {
@@ -210,8 +211,8 @@ func TestRestartedRepositoryGetsItsModels(t *testing.T) {
 	}
 }
 
-// If a request finds a model missing, control reads the engine's index, which scrapes otherwise
-// skip for minutes.
+// If a request finds a model missing, control reads the engine's index at once. Other scrapes skip
+// the index for minutes.
 func TestMissingModelCausesAnIndexRead(t *testing.T) {
 	w := newWorld(t)
 	e := serveStored(t, engine.MLServer, "a", "b", "c", "d")
@@ -233,13 +234,13 @@ func TestMissingModelCausesAnIndexRead(t *testing.T) {
 }
 
 // Models that a client of ModelMesh registers belong to the only pool with model runtimes or, if
-// there is none, to the only one with a model repository.
+// there is none, to the only pool with model repositories.
 func TestPoolOfRegisteredModels(t *testing.T) {
 	w := newWorld(t)
 	e := serveStored(t, engine.MLServer, "m")
 	w.set(settings("capacity: 1Gi"), list(e.address, ofKind(engine.MLServer)))
 	w.await("it is looked at", w.board.isReady)
-	w.RegisteredPool.Name, w.RegisteredPool.Namespace = "", "" // no configuration
+	w.RegisteredPool.Name, w.RegisteredPool.Namespace = "", "" // no pool is configured
 	if pool, err := w.Pool(); err != nil || pool != key("m").Pool {
 		t.Errorf("they belong to %v, %v", pool, err)
 	}

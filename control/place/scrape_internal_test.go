@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// The number of adapters that may be registered comes from the settings, else from the host memory,
-// else from the engine.
+// The limit of registered adapters comes from the settings; if they set none, from the size of the
+// host memory; otherwise from the engine.
 func TestLimitOfAdapters(t *testing.T) {
 	for _, c := range []struct{ most, host, gpu, want int }{{8, 16, 2, 8}, {0, 16, 2, 16}, {0, 0, 2, 2}, {0, 0, 0, 1}} {
 		s := &endpointWorker{adapters: adapters{most: c.most, host: c.host}}
@@ -26,8 +26,8 @@ func TestLimitOfAdapters(t *testing.T) {
 	}
 }
 
-// The room of an engine with a model repository comes from the settings alone; limits of adapters
-// do not apply.
+// The room of an engine with a model repository comes only from the settings. Limits of adapters do
+// not apply to it.
 func TestRoomOfARepository(t *testing.T) {
 	for _, c := range []struct {
 		room        objects.Room

@@ -13,19 +13,19 @@ import (
 	"github.com/headgate/headgate/control/place/loader"
 )
 
-// Status is the status of a model, as JSON for operators.
+// Status is the status of a model, shown to operators as JSON.
 type Status struct {
 	Pool     string           `json:"pool"`
 	ID       string           `json:"id"`
 	Type     string           `json:"type"`
 	Source   string           `json:"source"`
-	Queued   int              `json:"queued,omitempty"` // waiting requests
+	Queued   int              `json:"queued,omitempty"` // number of waiting requests
 	LastUsed *time.Time       `json:"lastUsed,omitempty"`
 	Bytes    int64            `json:"bytes,omitempty"`
-	Size     string           `json:"size,omitempty"` // source of Bytes
+	Size     string           `json:"size,omitempty"` // where Bytes comes from
 	Copies   []CopyStatus     `json:"copies,omitempty"`
 	Failures []decide.Failure `json:"failures,omitempty"`
-	// Answers are the latest answers of engines about it, the last one at the end.
+	// Answers are the latest answers of engines about the model, the oldest first.
 	Answers []decide.CallResult `json:"answers,omitempty"`
 	// Message explains why the model has fewer copies than it needs.
 	Message string `json:"message,omitempty"`
@@ -38,10 +38,10 @@ type CopyStatus struct {
 	Since    time.Time        `json:"since"`
 }
 
-// maxAnswers is the number of answers that are kept per model.
+// maxAnswers is the largest number of answers that are kept for each model.
 const maxAnswers = 8
 
-// keepAnswer stores an answer. The caller holds mu.
+// keepAnswer stores an engine's answer about a model. The caller holds mu.
 func (p *Placer) keepAnswer(key decide.Key, endpoint string, a loader.Answer) {
 	kept := decide.CallResult{Endpoint: endpoint, Call: "load", At: a.At, Seconds: a.Took.Seconds()}
 	if a.Unload {
@@ -58,7 +58,7 @@ func (p *Placer) keepAnswer(key decide.Key, endpoint string, a loader.Answer) {
 	p.unsaved[key] = true
 }
 
-// status converts a model's status, and the last answers of engines about it, for operators.
+// status converts a model's status for operators, and adds the latest answers of engines about it.
 func status(st decide.Status, answers []decide.CallResult) Status {
 	out := Status{
 		Answers: slices.Clone(answers),
@@ -77,7 +77,7 @@ func status(st decide.Status, answers []decide.CallResult) Status {
 	return out
 }
 
-// explain explains why a model gets no copy, with an engine's last message if that is the reason.
+// explain returns why a model gets no copy. If loads failed, it adds the engine's last message.
 func explain(why decide.Reason, failures []decide.Failure) string {
 	words := why.Message()
 	if n := len(failures); why.Failures() && n > 0 {
@@ -177,7 +177,7 @@ func (p *Placer) Status(key decide.Key) (decide.Status, bool) {
 }
 
 // Await waits until done reports true for a model's status, the model is not in the catalogue, or
-// ctx ends, and returns the status.
+// ctx ends. It returns the last status.
 func (p *Placer) Await(ctx context.Context, key decide.Key, done func(decide.Status) bool) (st decide.Status, there bool, err error) {
 	err = p.watch(ctx, key, func() bool {
 		st, there = p.Status(key)
@@ -186,8 +186,8 @@ func (p *Placer) Await(ctx context.Context, key decide.Key, done func(decide.Sta
 	return st, there, err
 }
 
-// watch returns when done reports true or ctx ends. It calls done whenever something about the
-// model or VModel has changed.
+// watch returns when done reports true or ctx ends. It calls done at once, and after every change
+// of the model or VModel.
 func (p *Placer) watch(ctx context.Context, key decide.Key, done func() bool) error {
 	news := make(chan struct{}, 1)
 	p.mu.Lock()

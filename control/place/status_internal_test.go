@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// TestRetryingIsNotReady checks that a model without a copy, whose loads end with a transient
-// error, is not ready, and why.
+// TestRetryingIsNotReady checks that a model whose loads fail with a transient error is not ready
+// while it has no copy, and that its condition gives the reason.
 func TestRetryingIsNotReady(t *testing.T) {
 	p := &Placer{world: &objects.World{}}
 	pool := objects.Name{Namespace: "n", Name: "p"}

@@ -21,12 +21,12 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// guarded is a simulated vLLM that requires a token, and records the tokens of its requests.
+// guarded is a simulated vLLM that requires a token and records the tokens that it receives.
 type guarded struct {
 	vllm
 	address string
 
-	mu    sync.Mutex // guards the following
+	mu    sync.Mutex // guards the fields below
 	token string
 	shown map[string]bool
 }
@@ -52,7 +52,7 @@ func serveGuarded(t *testing.T, token string) *guarded {
 	return g
 }
 
-// all returns the recorded tokens, and forgets them.
+// all returns the recorded tokens, and removes them from the record.
 func (g *guarded) all() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -67,7 +67,7 @@ func (g *guarded) wants(token string) {
 	g.token = token
 }
 
-// tenant is a namespace with a pool p of engines, their token, and one model.
+// tenant returns the objects of one namespace: a pool p of engines, their token, and one model.
 func tenant(namespace, model string, created time.Time, addresses ...string) objects.Set {
 	labels := map[string]string{"app": "p"}
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "p", Labels: labels, CreationTimestamp: metav1.NewTime(created)}
@@ -86,9 +86,9 @@ func tenant(namespace, model string, created time.Time, addresses ...string) obj
 	}
 }
 
-// Each engine is called with its owner's token, and an engine with a token only for its owner: an
-// owner in another namespace who lists its address cannot load anything there. A changed token is
-// used at once, and so is another Secret.
+// Each engine is called only with the token of its owner. An owner in another namespace who lists
+// the engine's address cannot load anything there. A changed token is used at once, and so is a
+// token from another Secret.
 func TestEngineIsManagedWithItsOwnersToken(t *testing.T) {
 	tokens := engineclient.NewTokens(func() string { return "of-the-flag" })
 	set := func(ref, token string) {
@@ -123,7 +123,7 @@ func TestEngineIsManagedWithItsOwnersToken(t *testing.T) {
 		t.Errorf("the attacker's engine was told %v", events)
 	}
 
-	// Only the attacker's token is left: his models have no engine.
+	// The attacker now lists only the victim's engine, so the attacker's models have no engine.
 	w.world = objects.Build(tenant("victim", "good", begun,
 		victims.address).Join(tenant("attacker", "evil", begun.Add(time.Second), victims.address)))
 	w.SetWorld(w.world)
@@ -137,7 +137,7 @@ func TestEngineIsManagedWithItsOwnersToken(t *testing.T) {
 		t.Errorf("the attacker's engine was shown %q", got)
 	}
 
-	// The token is changed, and then another Secret is named.
+	// First the token changes, then the owner names another Secret.
 	victims.wants("anew")
 	set("victim/s/token", "anew")
 	victims.all()

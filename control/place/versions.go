@@ -6,11 +6,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// rolling is how long after a workload got a pod of a newer version the older pods count as about
-// to be replaced (ModelMesh 0.12, UpgradeTracker).
+// rolling is how long a rollout lasts: for this time after a workload got a pod of a newer version,
+// its older pods are treated as about to be replaced (ModelMesh 0.12, UpgradeTracker).
 const rolling = 15 * time.Minute
 
-// version is a version of a workload.
+// version is one version of a workload, identified by its pod template.
 type version struct {
 	namespace, workload, template string
 }
@@ -20,11 +20,12 @@ func versionOf(e *objects.Engine) version {
 }
 
 // outgoing returns the addresses of the endpoints that will probably be replaced soon: their
-// workload has a version whose pods are all newer than theirs, one of them recent. So a version
-// that is rolled back to is not outgoing, nor is either of two versions that run side by side.
+// workload has a newer version, all pods of which were created later, at least one of them
+// recently. So pods of a version that is being rolled back to are not outgoing, and neither are
+// pods of two versions that run side by side.
 func outgoing(all []objects.Engine, now time.Time) map[string]bool {
 	first, last := make(map[version]time.Time), make(map[version]time.Time)
-	newest := make(map[version]version) // by workload, which is a version without a template
+	newest := make(map[version]version) // the key is a workload: a version without a template
 	for i := range all {
 		e := &all[i]
 		if e.Workload == "" {

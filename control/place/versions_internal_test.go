@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Each word is a pod: its workload, its version, and its age in minutes.
+// In the test cases, each word is a pod: its workload, its version, and its age in minutes.
 func TestOutgoingPods(t *testing.T) {
 	now := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct{ pods, want string }{

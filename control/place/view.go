@@ -9,7 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// View returns a snapshot. It blocks decisions while it copies the state, and sorts afterwards.
+// View returns a snapshot. While it copies the state, no decisions are made. It sorts the copy
+// afterwards.
 func (p *Placer) View() decide.View {
 	p.mu.Lock()
 	v, world := p.state.View(time.Now()), p.world
@@ -39,7 +40,7 @@ func (p *Placer) View() decide.View {
 		key, _ := keyOf(v.Models[i].Pool, v.Models[i].ID)
 		v.Models[i].Last = last[key]
 	}
-	for name := range world.Pools { // those without endpoints and models
+	for name := range world.Pools { // add pools without endpoints and models
 		if !slices.ContainsFunc(v.Pools, func(q decide.PoolView) bool { return q.Name == name.String() }) {
 			v.Pools = append(v.Pools, decide.PoolView{Name: name.String()})
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// endpointOf returns an endpoint of a view.
+// endpointOf returns the endpoint of a view with this address.
 func endpointOf(v decide.View, address string) decide.EndpointView {
 	for _, e := range v.Endpoints {
 		if e.Address == address {
@@ -22,7 +22,7 @@ func endpointOf(v decide.View, address string) decide.EndpointView {
 	return decide.EndpointView{}
 }
 
-// modelOf returns a model of a view.
+// modelOf returns the model of a view with this id.
 func modelOf(v decide.View, id string) decide.ModelView {
 	for _, m := range v.Models {
 		if m.ID == id {
@@ -52,9 +52,9 @@ func TestViewFindsTheKindOfAnEngine(t *testing.T) {
 	}
 }
 
-// The view shows engines of two kinds, and one that accepts connections without an answer, with
-// their copies, the reasons why models wait, and messages of engines. It does not show the sources
-// of models.
+// The view shows two kinds of engines, and an engine that accepts connections without answering. It
+// shows their copies, the reasons why models wait, and the error messages of engines. It does not
+// show the sources of models.
 func TestViewOfAFleet(t *testing.T) {
 	w := newWorld(t)
 	e, runtime := serveVLLM(t), serveRuntime(t, "", nil)
@@ -122,8 +122,8 @@ func TestViewOfAFleet(t *testing.T) {
 	}
 }
 
-// The view shows declared and registered VModels, sorted, with their active models, their targets,
-// and why requests do not go to the target yet.
+// The view shows declared and registered VModels, sorted, with their active models and targets, and
+// why requests do not go to the target yet.
 func TestViewOfVModels(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)

@@ -18,13 +18,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// vmodels are the VModels of a Placer, guarded by its mu.
+// vmodels contains the VModels of a Placer. Placer.mu guards it.
 type vmodels struct {
-	declared   map[decide.Key]objects.VModel // by objects; only VModels that own their id
+	declared   map[decide.Key]objects.VModel // declared by objects; only VModels that own their id
 	registered map[decide.Key]*v1alpha1.VModel
 	moved      map[decide.Key]decide.VModelProgress // records of an earlier process for VModels that are not set yet
 	unsaved    map[decide.Key]bool                  // VModels whose status must be written
-	// loose are registered models that are deleted once no VModel names them; perhaps none does.
+	// loose are registered models that are to be deleted once no VModel names them. Some of them
+	// may still be named.
 	loose map[decide.Key]bool
 }
 
@@ -35,7 +36,7 @@ func newVModels() vmodels {
 	}
 }
 
-// of returns a VModel, and whether a client registered it.
+// of returns the VModel with this key, whether a client registered it, and whether it exists.
 func (v *vmodels) of(key decide.Key) (is objects.VModel, registered, there bool) {
 	if o := v.registered[key]; o != nil {
 		return objects.VModelOf(o), true, true
@@ -44,7 +45,7 @@ func (v *vmodels) of(key decide.Key) (is objects.VModel, registered, there bool)
 	return is, false, there
 }
 
-// recallVModels reads the records that an earlier process left of VModels.
+// recallVModels reads the records of VModels that an earlier process left.
 func (p *Placer) recallVModels() error {
 	all, err := p.Memory.VModels()
 	if err != nil {
@@ -80,8 +81,9 @@ func (p *Placer) putVModel(v objects.VModel, force bool, now time.Time) {
 	p.vmodels.unsaved[v.ModelKey] = true
 }
 
-// setVModels applies the VModels of the objects and the registered ones. It must run after the
-// endpoints are set, because a VModel whose model has no copy moves at once. The caller holds mu.
+// setVModels applies the VModels of the objects and the registered VModels. It must run after
+// setEndpoints, because requests for a VModel go to its target at once if its active model has no
+// copy. The caller holds mu.
 func (p *Placer) setVModels(w *objects.World, now time.Time) {
 	for key, o := range p.vmodels.registered {
 		if _, told := p.state.VModel(key); !told {
@@ -97,7 +99,7 @@ func (p *Placer) setVModels(w *objects.World, now time.Time) {
 		}
 		p.vmodels.declared[key] = v
 		if o := p.vmodels.registered[key]; o != nil {
-			if o.Name != v.Object.Name || o.Generation > v.Generation { // its object has not followed yet
+			if o.Name != v.Object.Name || o.Generation > v.Generation { // the object is older than the registered VModel
 				continue
 			}
 			o.Generation, o.UID = v.Generation, ""
@@ -127,9 +129,9 @@ func (p *Placer) VModel(key decide.Key) (st decide.VModelStatus, owner string, t
 	return st, is.Owner, there
 }
 
-// SetVModel sets a registered VModel, or changes its target, under conditions, and returns once
-// that is stored. model is the target, to be registered if it is new; nil means that the target
-// must exist.
+// SetVModel creates a registered VModel, or changes its target, under the given conditions. It
+// returns once the change is stored. model is the target, which is registered if it is new; nil
+// means that the target must exist.
 func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Conditions) error {
 	p.mu.Lock()
 	waits, err := p.setVModelLocked(o, model, terms)
@@ -145,7 +147,8 @@ func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms deci
 	return nil
 }
 
-// setVModelLocked is SetVModel without the waits for storage. The caller holds mu.
+// setVModelLocked is SetVModel without waiting for storage; call the functions in waits to wait.
+// The caller holds mu.
 func (p *Placer) setVModelLocked(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Conditions) (waits []func() error, err error) {
 	v := objects.VModelOf(o)
 	is, registered, there := p.vmodels.of(v.ModelKey)
@@ -190,9 +193,9 @@ func (p *Placer) setVModelLocked(o *v1alpha1.VModel, model *v1alpha1.Model, term
 	return waits, nil
 }
 
-// DeleteVModel deletes a registered VModel, and returns once that is stored. It does nothing if the
-// VModel does not exist or has another owner. The error is [decide.ErrDeclared] for a VModel that
-// objects declare.
+// DeleteVModel deletes a registered VModel, and returns once the deletion is stored. It does
+// nothing if the VModel does not exist or has another owner. The error is [decide.ErrDeclared] for
+// a VModel that objects declare.
 func (p *Placer) DeleteVModel(key decide.Key, owner string) error {
 	p.mu.Lock()
 	is, registered, there := p.vmodels.of(key)
@@ -205,7 +208,7 @@ func (p *Placer) DeleteVModel(key decide.Key, owner string) error {
 	}
 	o := p.vmodels.registered[key]
 	delete(p.vmodels.registered, key)
-	delete(p.vmodels.declared, key) // the object of its registration, which is deleted now
+	delete(p.vmodels.declared, key) // the object that stores the registration, also deleted
 	p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveVModel(key); return nil })
 	p.Publisher.Publish(decide.Change{Registered: map[decide.Key]bool{key: false}})
 	p.vmodels.unsaved[key] = true
@@ -214,15 +217,16 @@ func (p *Placer) DeleteVModel(key decide.Key, owner string) error {
 	return wait()
 }
 
-// markLoose records that perhaps no VModel names a registered model any more. The caller holds mu.
+// markLoose records that a registered model may no longer be named by any VModel. The caller holds
+// mu.
 func (p *Placer) markLoose(key decide.Key) {
 	if m := p.registered[key]; m != nil && m.Annotations[decide.AutoDelete] != "" {
 		p.vmodels.loose[key] = true
 	}
 }
 
-// sweep unregisters, in a goroutine, models that must be deleted once no VModel names them. The
-// caller holds mu.
+// sweep unregisters, in new goroutines, the models in loose that no VModel names. The caller holds
+// mu.
 func (p *Placer) sweep() {
 	if p.running == nil || p.running.Err() != nil {
 		return
@@ -241,8 +245,8 @@ func (p *Placer) sweep() {
 	}
 }
 
-// referents lists the VModels whose requests may go to a model, as text; empty if there are none.
-// The caller holds mu.
+// referents returns the names of the VModels whose requests may go to a model, as text; empty if
+// there are none. The caller holds mu.
 func (p *Placer) referents(key decide.Key) string {
 	var all []string
 	for _, by := range p.state.References(key) {
@@ -273,7 +277,7 @@ func (p *Placer) saveVModels() (all []store.VModelStatus) {
 			}
 			behind := p.Publisher.Behind(key)
 			if len(behind) > 0 {
-				p.vmodels.unsaved[key] = true // check it again
+				p.vmodels.unsaved[key] = true // write the status again until no extproc is behind
 			}
 			st, _ := p.state.VModel(key)
 			record.Object, record.UID, record.Status, record.Gone = v.Object, v.UID, p.vmodelStatus(v, st, behind), false
@@ -284,7 +288,7 @@ func (p *Placer) saveVModels() (all []store.VModelStatus) {
 }
 
 // vmodelStatus converts a VModel's status for its object. behind are the extprocs that may not know
-// its present target. The caller holds mu.
+// its current target. The caller holds mu.
 func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind []string) v1alpha1.VModelStatus {
 	out := v1alpha1.VModelStatus{ObservedGeneration: v.Generation, Active: st.Active, Previous: st.Previous}
 	if st.Previous != "" {
@@ -298,7 +302,7 @@ func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind [
 	return out
 }
 
-// readyVModel returns the condition Ready of a VModel. The caller holds mu.
+// readyVModel returns the Ready condition of a VModel. The caller holds mu.
 func (p *Placer) readyVModel(v objects.VModel, st decide.VModelStatus, behind []string) metav1.Condition {
 	why := func(id string) string {
 		m, _ := p.state.Status(decide.Key{Pool: v.Pool, ID: id})

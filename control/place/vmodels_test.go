@@ -20,7 +20,7 @@ func vmodel(id, target, more string) string {
 		target, more)
 }
 
-// brief prints a status in a line: "DEFINED a LOADED" or "TRANSITIONING a LOADED -> b LOADING".
+// brief prints a status in one line: "DEFINED a LOADED" or "TRANSITIONING a LOADED -> b LOADING".
 func brief(st *mmesh.VModelStatusInfo) string {
 	words := []string{st.GetStatus().String(), st.GetActiveModelId(), st.GetActiveModelStatus().GetStatus().String()}
 	if st.GetTargetModelStatus() != nil {
@@ -29,7 +29,7 @@ func brief(st *mmesh.VModelStatusInfo) string {
 	return strings.Join(words, " ")
 }
 
-// setV sets a VModel, and returns its status, or the code of the error.
+// setV sets a VModel, and returns its status or, if the call fails, the code of the error.
 func (a api) setV(r *mmesh.SetVModelRequest) string {
 	st, err := a.SetVModel(a.Context(), r)
 	if err != nil {
@@ -53,8 +53,7 @@ func (a api) must(id, source string, now bool) {
 	}
 }
 
-// The answers of ModelMesh's setVModel to each kind of call (VModelManager.java of kserve/modelmesh
-// 0.12).
+// ModelMesh's setVModel answers each kind of call as in kserve/modelmesh 0.12 (VModelManager.java).
 func TestSetVModelAnswers(t *testing.T) {
 	a := newAPI(t, nil)
 	a.must("m1", "sim:", false)
@@ -74,7 +73,7 @@ func TestSetVModelAnswers(t *testing.T) {
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m9"}, "NotFound"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", UpdateOnly: true}, "NotFound"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ExpectedTargetModelId: "m2"}, "FailedPrecondition"},
-		// None of these calls created a VModel.
+		// The calls before this one created no VModel, so this call creates it.
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ExpectedTargetModelId: "m1", Owner: "o"}, "DEFINED m1 NOT_LOADED"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", Owner: "o"}, "DEFINED m1 NOT_LOADED"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1"}, "AlreadyExists"},
@@ -85,13 +84,13 @@ func TestSetVModelAnswers(t *testing.T) {
 			&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", ExpectedTargetModelId: "m1", UpdateOnly: true, Owner: "o"},
 			"DEFINED m2 NOT_LOADED",
 		},
-		// A call may register its model, and request a load.
+		// A call may also register the target model, and request its load.
 		{
 			&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m3", ModelInfo: info, LoadNow: true, Sync: true, Owner: "o"},
 			"DEFINED m3 LOADED",
 		},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m4", ModelInfo: info, Sync: true, Owner: "o"}, "DEFINED m4 LOADED"},
-		// A declared VModel is changed through its object.
+		// A declared VModel can be changed only through its object.
 		{&mmesh.SetVModelRequest{VModelId: "declared", TargetModelId: "m1"}, "DEFINED m1 NOT_LOADED"},
 		{&mmesh.SetVModelRequest{VModelId: "declared", TargetModelId: "m2"}, "FailedPrecondition"},
 	} {
@@ -147,7 +146,7 @@ func TestVModelChangesWhenItsTargetIsLoaded(t *testing.T) {
 	if goes := a.board.goes("v"); goes != "b" {
 		t.Errorf("it goes to %s", goes)
 	}
-	a.expect("a", mmesh.ModelStatusInfo_LOADED) // a change back needs no load
+	a.expect("a", mmesh.ModelStatusInfo_LOADED) // a keeps its copies, so a change back needs no load
 	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"}); got != "DEFINED a LOADED" {
 		t.Errorf("back: %s", got)
 	}
@@ -180,8 +179,8 @@ func TestVModelStaysIfItsTargetCannotBeLoaded(t *testing.T) {
 	}
 }
 
-// A model that receives the requests of a VModel stays registered. One that was registered with a
-// VModel may be deleted with it.
+// A model that receives the requests of a VModel stays registered. A model that was registered
+// together with a VModel may be deleted together with it.
 func TestModelStaysWhileAVModelNamesIt(t *testing.T) {
 	a := newAPI(t, nil)
 	info := &mmesh.ModelInfo{Type: "sim", Path: "sim:"}
@@ -209,7 +208,7 @@ func TestModelStaysWhileAVModelNamesIt(t *testing.T) {
 	a.Server = modelmesh.New(a.Placer)
 	a.expectV("v", "NOT_FOUND  NOT_FOUND")
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_FOUND)
-	// A model that keeps its copies after a change stays.
+	// A model that keeps its copies after a change of target stays registered.
 	for _, id := range []string{"m3", "m4"} {
 		a.setV(&mmesh.SetVModelRequest{
 			VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true, LoadNow: true,
@@ -217,13 +216,13 @@ func TestModelStaysWhileAVModelNamesIt(t *testing.T) {
 		})
 	}
 	a.expectV("v", "DEFINED m4 LOADED")
-	a.restart() // all calls in progress have ended
+	a.restart() // afterwards, no call is in progress
 	a.Server = modelmesh.New(a.Placer)
 	a.expect("m3", mmesh.ModelStatusInfo_LOADED)
 }
 
-// A model whose deletion together with its VModel failed is deleted after a restart, when any
-// VModel changes.
+// If the deletion of a model together with its VModel fails, it is repeated after a restart, as
+// soon as any VModel changes.
 func TestFailedDeletionIsRepeatedLater(t *testing.T) {
 	w := newRecordedWorld(t, &recorder{refuses: errors.New("no space")})
 	w.set()
@@ -232,7 +231,7 @@ func TestFailedDeletionIsRepeatedLater(t *testing.T) {
 	for _, id := range []string{"m1", "m2"} {
 		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true})
 	}
-	w.stop() // all calls in progress have ended
+	w.stop() // afterwards, no call is in progress
 	w.told.refuses = nil
 	w.start()
 	w.SetWorld(w.world)
@@ -273,15 +272,15 @@ func TestNewVModelIgnoresOldRecords(t *testing.T) {
 	}
 }
 
-// The object of a registered VModel has the earlier target for a moment longer, which is ignored.
-// Later edits of the object are applied.
+// The object of a registered VModel still has the earlier target for a moment after a change. That
+// target is ignored. Later edits of the object are applied.
 func TestObjectOfARegisteredVModelFollows(t *testing.T) {
 	a := newAPI(t, nil)
 	for _, id := range []string{"a", "b", "c"} {
 		a.must(id, "sim:", false)
 	}
 	a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"})
-	// The object has the name that the API gave it.
+	// The object has the name that ModelMesh's API gave it.
 	a.must("v", "sim:", false)
 	name := a.objectOf("v")
 	if _, err := a.UnregisterModel(t.Context(), &mmesh.UnregisterModelRequest{ModelId: "v"}); err != nil {
@@ -319,7 +318,7 @@ func TestStatusNamesExtprocsThatAreBehind(t *testing.T) {
 	w.await("all have moved", func() bool { return w.told.vmodel("v") == "a Defined: requests go to a" })
 }
 
-// A call that waits for a change returns at its deadline, and the change continues.
+// A call that waits for a change of target returns at its deadline, and the change continues.
 func TestVModelChangeContinuesAfterADeadline(t *testing.T) {
 	a := newAPI(t, nil)
 	a.must("a", "sim:", true)
@@ -339,7 +338,8 @@ func TestVModelChangeContinuesAfterADeadline(t *testing.T) {
 	}
 }
 
-// Objects can do what clients can: change a target, set a canary, or use the name of a model.
+// Objects can do what clients can do, such as change a target. They can also set a canary or use
+// the name of a model.
 func TestDeclaredVModels(t *testing.T) {
 	told := &recorder{}
 	w, r := newRecordedWorld(t, told), serveRuntime(t, "", nil)
@@ -374,7 +374,7 @@ func TestDeclaredVModels(t *testing.T) {
 	})
 }
 
-// If a client's VModel cannot be recorded, the call fails and says so.
+// If a client's VModel cannot be recorded, the call fails with an error that gives the reason.
 func TestVModelThatCannotBeRecorded(t *testing.T) {
 	w := newRecordedWorld(t, &recorder{})
 	w.set()

@@ -39,34 +39,34 @@ var pool = objects.Name{Namespace: "default", Name: "p"}
 
 func key(id string) decide.Key { return decide.Key{Pool: pool, ID: id} }
 
-// world is a Placer that can be restarted with the same file, and simulated engines that keep
-// running.
+// world is a Placer with simulated engines. The Placer can be restarted with the same file, while
+// the engines keep running.
 type world struct {
 	*testing.T
 	*place.Placer
 	file  string
 	board *board
 	stop  func()
-	told  *recorder // nil: not recorded
+	told  *recorder // records what is stored; nil: nothing is recorded
 	world *objects.World
-	// tokens are the tokens of engines; nil: none.
+	// tokens are the tokens of engines; nil if the engines need none.
 	tokens *engineclient.Tokens
 	tick   time.Duration // tick interval; 0: the default
 	log    log
 }
 
-// recorder is a Memory that records what is written to it.
+// recorder is a store.Memory that records what is written to it.
 type recorder struct {
 	store.Memory
-	mu       sync.Mutex // guards the following
-	refuses  error      // error of deleting a model; may be nil
-	away     error      // error of writing a copy; may be nil
-	keeps    error      // error of writing a VModel; may be nil
+	mu       sync.Mutex // guards the fields below
+	refuses  error      // error to return when a model is deleted; may be nil
+	away     error      // error to return when a copy is written; may be nil
+	keeps    error      // error to return when a VModel is written; may be nil
 	copies   []store.Copy
 	statuses []store.Status
-	vmodels  map[string]v1alpha1.VModelStatus // by id
-	deleted  []string                         // copies, by endpoint and id
-	gates    []string                         // what was published of pods
+	vmodels  map[string]v1alpha1.VModelStatus // last written status, by id
+	deleted  []string                         // deleted copies, as "ENDPOINT ID"
+	gates    []string                         // published readiness gates of pods
 }
 
 func (s *recorder) PutGate(g store.Gate) {
@@ -75,21 +75,21 @@ func (s *recorder) PutGate(g store.Gate) {
 	s.gates = append(s.gates, fmt.Sprintf("%s %s %v %s: %s", g.Pod, g.UID, g.Open, g.Reason, g.Message))
 }
 
-// publishedGates returns what was published of pods, in order.
+// publishedGates returns the published readiness gates of pods, in order.
 func (s *recorder) publishedGates() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.gates)
 }
 
-// setAway sets the error of writing a copy; it may be nil.
+// setAway sets the error that writing a copy returns; it may be nil.
 func (s *recorder) setAway(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.away = err
 }
 
-// asked returns the number of writes of copies.
+// asked returns how many times a copy was written.
 func (s *recorder) asked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +152,8 @@ func (s *recorder) PutVModelStatuses(all []store.VModelStatus) {
 	s.Memory.PutVModelStatuses(all)
 }
 
-// vmodel returns the last status of a VModel: "ACTIVE REASON: message"; empty if there is none.
+// vmodel returns the last written status of a VModel as "ACTIVE REASON: message"; empty if there is
+// none.
 func (s *recorder) vmodel(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,8 +165,8 @@ func (s *recorder) vmodel(id string) string {
 	return ""
 }
 
-// previous returns the model that a VModel used before, and until when that keeps its copies; empty
-// if there is none.
+// previous returns the model that a VModel used before, and until when that model keeps its copies;
+// empty if there is none.
 func (s *recorder) previous(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,19 +183,20 @@ func (s *recorder) PutStatuses(all []store.Status) {
 	s.Memory.PutStatuses(all)
 }
 
-// board records what is published. A draining copy is drained at once, since there are no requests.
+// board records what the Placer publishes. It reports each draining copy as drained at once, since
+// there are no requests.
 type board struct {
 	placer *place.Placer
 
-	mu        sync.Mutex // guards the following
+	mu        sync.Mutex // guards the fields below
 	ready     bool
 	endpoints []string
 	vmodels   map[decide.Key]decide.Switch
 	names     map[decide.Key]bool
 	behind    []string
 	methods   map[string]engine.Methods
-	limits    map[decide.CopyKey]int // of loaded copies
-	awaited   []decide.Key           // registered models whose publication was awaited
+	limits    map[decide.CopyKey]int // concurrency limits of loaded copies
+	awaited   []decide.Key           // models passed to AwaitRegistered
 	gone      []decide.CopyKey       // removed copies, in order
 }
 
@@ -208,14 +210,14 @@ func (b *board) SetMethods(endpoint string, methods engine.Methods) {
 	b.methods[endpoint] = methods
 }
 
-// takes returns the published methods of an endpoint.
+// takes returns the published gRPC methods of an endpoint.
 func (b *board) takes(endpoint string) engine.Methods {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.methods[endpoint]
 }
 
-// limit returns the concurrency limit of a copy; -1 if it is not loaded.
+// limit returns the published concurrency limit of a copy; -1 if the copy is not loaded.
 func (b *board) limit(id, endpoint string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -249,7 +251,7 @@ func (b *board) Publish(c decide.Change) {
 	}
 }
 
-// Behind returns what the test has set.
+// Behind returns the names passed to setBehind.
 func (b *board) Behind(decide.Key) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -269,10 +271,10 @@ func (b *board) registered(id string) bool {
 	return b.names[key(id)]
 }
 
-// StillSending returns no one.
+// StillSending returns no extproc.
 func (b *board) StillSending([]string) []string { return nil }
 
-// AwaitRegistered implements place.Board.
+// AwaitRegistered records the model and returns at once.
 func (b *board) AwaitRegistered(key decide.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -291,7 +293,7 @@ func (b *board) isReady() bool {
 	return b.ready
 }
 
-// goes returns the target of a VModel: "a, 10 % to b".
+// goes returns where the requests of a VModel go, such as "a, 10 % to b".
 func (b *board) goes(vmodel string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -302,7 +304,7 @@ func (b *board) goes(vmodel string) string {
 	return to.Active
 }
 
-// seen returns the endpoints that were scraped.
+// seen returns the published addresses of endpoints.
 func (b *board) seen() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -321,7 +323,8 @@ func (noMeter) CannotLoad(decide.Reason)                  {}
 // newWorld starts a Placer without objects.
 func newWorld(t *testing.T) *world { return newRecordedWorld(t, nil) }
 
-// newRecordedWorld starts a Placer whose Memory records what is written, unless told is nil.
+// newRecordedWorld starts a Placer. The recorder told records what the Placer stores; nil records
+// nothing.
 func newRecordedWorld(t *testing.T, told *recorder) *world {
 	t.Helper()
 	w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), told: told}
@@ -367,7 +370,7 @@ func (w *world) start() {
 	})
 }
 
-// restart starts another Placer with the records of the one before.
+// restart stops the Placer, and starts another one with its records.
 func (w *world) restart() {
 	w.Helper()
 	w.stop()
@@ -375,14 +378,14 @@ func (w *world) restart() {
 	w.SetWorld(w.world)
 }
 
-// set applies objects, together with the pool p of the lists with the label app: p.
+// set applies objects given as YAML. It adds a pool p that selects the lists with the label app: p.
 func (w *world) set(yaml ...string) {
 	w.Helper()
 	w.world = w.build(yaml...)
 	w.SetWorld(w.world)
 }
 
-// build returns the World of such objects.
+// build returns the World of objects given as YAML, with the pool p.
 func (w *world) build(yaml ...string) *objects.World {
 	w.Helper()
 	folder := w.TempDir()
@@ -402,7 +405,7 @@ func (w *world) build(yaml ...string) *objects.World {
 	return world
 }
 
-// list is an EndpointList of one engine; more is appended to its spec.
+// list returns the YAML of an EndpointList with one engine; more is appended to its spec.
 func list(address string, more string) string {
 	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: %s, labels: {app: p}}\nspec: {addresses: ['%s']%s}\n",
 		"at-"+strings.NewReplacer(".", "-", ":", "-").Replace(address), address, more)
@@ -420,7 +423,7 @@ func settings(placement string) string {
 		placement + "}}\n"
 }
 
-// await waits until a condition holds.
+// await waits until holds returns true.
 func (w *world) await(what string, holds func() bool) {
 	w.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -434,7 +437,7 @@ func (w *world) await(what string, holds func() bool) {
 	}
 }
 
-// copies returns the copies of a model with their states: "ADDRESS loaded, ...".
+// copies returns the copies of a model with their states, as "ADDRESS loaded, ADDRESS loading".
 func (w *world) copies(id string) string {
 	var all []string
 	for _, st := range w.Statuses() {
@@ -452,7 +455,7 @@ func (w *world) awaitCopies(id, want string) {
 	w.await(fmt.Sprintf("%s is at %q", id, want), func() bool { return w.copies(id) == want })
 }
 
-// log is a log of events or text in memory.
+// log is an in-memory log of an engine's events, or of text.
 type log struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
@@ -470,7 +473,7 @@ func (l *log) String() string {
 	return l.text.String()
 }
 
-// events returns the calls to an engine as "event model", in order.
+// events returns the calls to an engine as "EVENT MODEL", in order.
 func (l *log) events() (all []string) {
 	for _, e := range l.all() {
 		all = append(all, strings.TrimSpace(e.Event+" "+e.Model))
@@ -522,25 +525,25 @@ type vllm struct {
 	*log
 	address string
 	stop    func()
-	over    <-chan struct{} // closed when it has ended
+	over    <-chan struct{} // closed when the vLLM has ended
 }
 
 func serveVLLM(t *testing.T) vllm { return serveVLLMThat(t, 10*time.Millisecond, 0) }
 
-// awaitLogged waits until a log contains some words.
+// awaitLogged waits until the Placer's log contains these words.
 func (w *world) awaitLogged(words string) {
 	w.Helper()
 	w.await("the log has "+words, func() bool { return strings.Contains(w.log.String(), words) })
 }
 
-// serveVLLMThat serves a vLLM whose loads take a time, and which still answers for a while when it
-// is stopping.
+// serveVLLMThat serves a vLLM whose loads take the given time. While the vLLM is stopping, it still
+// answers for the given delay.
 func serveVLLMThat(t *testing.T, load, delay time.Duration) vllm {
 	t.Helper()
 	return serveSimulated(t, load, llm.Config{ShutdownTimeout: delay + time.Second, ShutdownDelay: delay})
 }
 
-// serveVLLMOfRank serves a vLLM that loads adapters up to a rank.
+// serveVLLMOfRank serves a vLLM that loads adapters up to this rank.
 func serveVLLMOfRank(t *testing.T, rank int) vllm {
 	t.Helper()
 	return serveSimulated(t, 10*time.Millisecond, llm.Config{MaxLoRARank: rank})
@@ -572,8 +575,8 @@ func serveSimulated(t *testing.T, load time.Duration, c llm.Config) vllm {
 	return vllm{events, l.Addr().String(), cancel, over}
 }
 
-// serveHanging serves a vLLM that never answers calls to some paths about the model "hangs", and
-// counts these calls.
+// serveHanging serves a vLLM that never answers calls to these paths about the model "hangs". It
+// counts these calls in hung.
 func serveHanging(t *testing.T, paths ...string) (v vllm, hung *atomic.Int64) {
 	t.Helper()
 	v, hung = serveVLLM(t), new(atomic.Int64)
@@ -600,7 +603,7 @@ func serveHanging(t *testing.T, paths ...string) (v vllm, hung *atomic.Int64) {
 	return v, hung
 }
 
-// tell sends a call to an engine by hand.
+// tell sends a call to an engine, as an operator would.
 func (v vllm) tell(t *testing.T, path, body string) {
 	t.Helper()
 	response, err := http.Post("http://"+v.address+path, "application/json", strings.NewReader(body)) //nolint:noctx // one call
@@ -620,7 +623,7 @@ type modelRuntime struct {
 	address, management string
 }
 
-// serveRuntime serves a runtime that is managed over TCP, or at a socket.
+// serveRuntime serves a runtime that is managed at a socket, or over TCP if socket is empty.
 func serveRuntime(t *testing.T, socket string, change func(*runtime.Config)) modelRuntime {
 	t.Helper()
 	data, events := listen(t, "tcp", "127.0.0.1:0"), &log{}

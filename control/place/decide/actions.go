@@ -21,7 +21,7 @@ const (
 	// Cancel abandons a load in progress. The caller reports the outcome as for Load.
 	Cancel
 	// Unload unloads a model. The caller reports the outcome to [State.UnloadEnded]. An Unload with
-	// a timeout repeats a failed one, in case the engine still has the model.
+	// a Timeout repeats a failed Unload, in case the engine still has the model.
 	Unload
 	// Quit abandons all calls to an engine that is about to end, and forbids new ones. The caller
 	// still reports the outcome of each Load and Unload. A Quit has no model.
@@ -38,20 +38,20 @@ const (
 	ForRequests
 	// ForLeast: the model has fewer copies than its minimum.
 	ForLeast
-	// ForMigration: the copy replaces one at a migrating endpoint.
+	// ForMigration: the copy replaces a copy at a migrating endpoint.
 	ForMigration
 	// ForLoad: the model's load needs more copies.
 	ForLoad
-	// ForBalance: the endpoint has much less load than others.
+	// ForBalance: the endpoint has much less load than other endpoints.
 	ForBalance
-	// ForUse: the copy is the second one of a model in use.
+	// ForUse: the model is in use, and this is its second copy.
 	ForUse
 	// ForRoom: the copy fills free room.
 	ForRoom
 	// ForTrial: the endpoint is on trial.
 	ForTrial
-	// ForSlots: the copy replaces one at an endpoint that has more adapters in use than slots on
-	// its GPU.
+	// ForSlots: the copy replaces a copy at another endpoint, where more adapters are in use than
+	// the GPU has slots.
 	ForSlots
 )
 
@@ -68,14 +68,14 @@ var actionKinds = [...]string{Predict: "predict", Load: "load", Reload: "reload"
 
 func (k ActionKind) String() string { return actionKinds[k] }
 
-// Action is an instruction for one engine. Actions run concurrently and may take long.
+// Action is an instruction for one engine. Actions run concurrently and may take a long time.
 type Action struct {
 	Kind     ActionKind
 	Endpoint string
 	Model    objects.Entry
 	// For is the purpose of a Load or Reload, or of the Predict before it.
 	For Purpose
-	// Timeout limits a load, or an Unload that is repeated.
+	// Timeout is the time limit of a load, or of an Unload that repeats a failed one.
 	Timeout time.Duration
 	// Waited is the time that the oldest request for the model has waited; 0 if none waits.
 	Waited time.Duration

@@ -6,23 +6,25 @@ import (
 	"time"
 )
 
-// Endpoints with little load, such as new ones, take over models from busy endpoints: at a tick,
-// such an endpoint gets a copy of a model that is used a lot elsewhere. The copy at the busier
-// endpoint can then be spared, and is evicted when its room is needed. A move must leave the source
-// at least as loaded as the target, so no move is ever undone.
+// Endpoints with little load, such as new endpoints, take over models from busy endpoints. At a
+// tick, such an endpoint gets a copy of a model that has much load elsewhere. The copy at the
+// busier endpoint is then surplus, and is evicted when its room is needed. A move must leave the
+// source at least as loaded as the target, so no move is ever undone.
 
 const (
-	// minRequests is the mean number of requests per endpoint within serviceMean below which no
-	// model is moved: with fewer, chance alone makes one endpoint twice as busy as another.
+	// minRequests is the smallest mean number of requests per endpoint, within serviceMean, at
+	// which models are moved. With fewer requests, chance alone makes one endpoint twice as busy as
+	// another.
 	minRequests = 50
-	// lowLoadShare is the share of the mean load below which an endpoint gets more models.
+	// lowLoadShare: an endpoint gets more models if its load is below this share of the mean load.
 	lowLoadShare = 0.5
-	// maxMoveShare is the largest share of the endpoints that get models for balance at one tick.
+	// maxMoveShare is the largest share of all endpoints that get a model at one tick to balance
+	// the load.
 	maxMoveShare = 0.1
 )
 
-// loadPerCopy returns the load of each copy of a model, loaded or to be loaded: requests in flight,
-// averaged over minutes.
+// loadPerCopy returns the mean load of the copies of a model, loaded or to be loaded: the number of
+// requests in flight, averaged over minutes.
 func loadPerCopy(m *model) float64 { return m.slowFlight / float64(max(1, remaining(m))) }
 
 // computeLoads computes the load of all endpoints.
@@ -33,12 +35,13 @@ func computeLoads(s *State) {
 	for _, m := range s.models {
 		addLoad(m, 1)
 		if len(m.copies) > 1 {
-			s.noteModel(valueChanged, m) // loads decide which copies can be spared
+			s.noteModel(valueChanged, m) // the load of an endpoint decides which copies are surplus
 		}
 	}
 }
 
-// addLoad adds the load of each copy of a model, multiplied by times, to the load of its endpoint.
+// addLoad adds the load of each copy of a model to the load of the copy's endpoint, multiplied by
+// times.
 func addLoad(m *model, times float64) {
 	if m.slowFlight == 0 || len(m.copies) == 0 {
 		return
@@ -51,7 +54,7 @@ func addLoad(m *model, times float64) {
 	}
 }
 
-// balancePool gives endpoints with little load copies of models of the busiest endpoints.
+// balancePool gives endpoints with little load copies of models that the busiest endpoints have.
 func balancePool(s *State, p *pool, all []*model, now time.Time) (todo []Action) {
 	requests, load := 0.0, 0.0
 	for _, m := range all {
@@ -86,8 +89,8 @@ func balancePool(s *State, p *pool, all []*model, now time.Time) (todo []Action)
 	return todo
 }
 
-// touchPeers notes that the loads of a model's endpoints have changed, which changes the copies
-// that can be spared there.
+// touchPeers notes that the loads of a model's endpoints have changed. This can change which copies
+// at these endpoints are surplus.
 func touchPeers(s *State, m *model) {
 	for _, c := range m.copies {
 		for _, o := range c.endpoint.copies {
@@ -98,13 +101,13 @@ func touchPeers(s *State, m *model) {
 	}
 }
 
-// balanceClaim returns the claim of a copy that takes over load from another one.
+// balanceClaim returns the claim of a copy that takes over load from another copy.
 func balanceClaim(m *model) claim {
 	return claim{purpose: ForBalance, below: m.value, takesSurplus: true}
 }
 
-// modelToTakeOver returns the model that an endpoint takes over. It comes from the busiest endpoint
-// that has a model with a small enough load; of those models it is the one with the most load.
+// modelToTakeOver returns the model that an endpoint takes over. It chooses the busiest endpoint
+// that has a model with a small enough load, and of these models the one with the most load.
 func modelToTakeOver(s *State, e *endpoint, byLoad []*endpoint) *model {
 	for _, from := range slices.Backward(byLoad) {
 		var most *model

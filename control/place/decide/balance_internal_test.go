@@ -11,10 +11,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// For random loads and copies: an endpoint takes over a model only while it has less than half the
-// mean load, and only from an endpoint that stays at least as loaded as itself. It takes the
-// largest allowed load from the busiest endpoint that has one, as a search of all copies confirms.
-// If nothing else changes, balancing ends.
+// For random loads and copies: an endpoint takes over a model only while the endpoint has less than
+// half the mean load, and only from an endpoint that stays at least as loaded as itself. It takes
+// the model with the largest allowed load from the busiest endpoint that has such a model, as a
+// search of all copies confirms. If nothing else changes, balancing ends.
 func TestBalance(t *testing.T) {
 	moves := 0
 	for seed := range uint64(300) {
@@ -58,7 +58,8 @@ func TestBalance(t *testing.T) {
 			}
 			reorder(s, s.now)
 			if e, m := searched(s, p, mean); e != nil {
-				// Another endpoint may have the same load, and balancing may start with that one.
+				// Another endpoint may have the same load, and balancing may start with that
+				// endpoint.
 				if got := modelToTakeOver(s, e, sortedByLoad(p)); got == nil || loadPerCopy(got) != loadPerCopy(m) {
 					t.Fatalf("seed %d: %v goes to %s, want one that bears %v", seed, got, e.Address, loadPerCopy(m))
 				}
@@ -122,7 +123,8 @@ func sortedByLoad(p *pool) []*endpoint {
 	return slices.SortedFunc(slices.Values(p.endpoints), (*endpoint).compareLoad)
 }
 
-// searched finds by a search of all copies what the least loaded endpoint takes over.
+// searched returns the least loaded endpoint and the model that it takes over, found by a search of
+// all copies; nil if it takes over none.
 func searched(s *State, p *pool, mean float64) (*endpoint, *model) {
 	e := sortedByLoad(p)[0]
 	if e.load >= mean/2 || !e.idle() {
@@ -151,8 +153,8 @@ func searched(s *State, p *pool, mean float64) (*endpoint, *model) {
 	return e, best
 }
 
-// A leaving copy has no load, nor has any copy at an endpoint that is about to end: the other
-// copies share it.
+// A copy that is being removed has no load, and neither has a copy at an endpoint that is about to
+// end: the other copies share the load.
 func TestLoadIsSharedByRemainingCopies(t *testing.T) {
 	s, now, key := New(Config{}), time.Unix(1e9, 0), Key{Pool: objects.Name{Namespace: "n", Name: "p"}, ID: "m"}
 	s.SetModel(objects.Entry{ModelKey: key}.Complete(nil), now)

@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// fullFleet returns a fleet without free memory: endpoints with 20 models each, and more models
-// that no endpoint has. It also returns the time after its last event.
+// fullFleet returns a fleet without free memory: endpoints with 20 models each, and additional
+// models that no endpoint has. It also returns the current time of the fleet.
 func fullFleet(b *testing.B, endpoints, more int) (*decide.State, time.Time) {
 	b.Helper()
 	const each = 20
@@ -58,7 +58,7 @@ func BenchmarkMiss(b *testing.B) {
 	}
 }
 
-// serve carries out all actions at once, until there are none.
+// serve carries out actions immediately until no action is left.
 func serve(s *decide.State, now time.Time) {
 	for {
 		todo, _ := s.Decide(now)
@@ -90,7 +90,7 @@ func BenchmarkStuck(b *testing.B) {
 	for _, stuck := range []int{1000, 5000} {
 		b.Run(fmt.Sprintf("models=%d", stuck), func(b *testing.B) {
 			s, now := fullFleet(b, 1000, stuck)
-			for i := range 20 * 1000 { // all models must stay
+			for i := range 20 * 1000 { // no model may be evicted
 				s.SetModel(objects.Entry{ModelKey: key(numbered(i)), Size: 100, Pinned: true}.Complete(nil), now)
 			}
 			for i := range stuck {

@@ -6,19 +6,19 @@ import "slices"
 // Registered, which package place fills in.
 type Change struct {
 	Copies map[CopyKey]CopyChange
-	// Gone are copies that have left their engines completely, as far as is known: neither the copy
-	// nor a leak remains. They are in no particular order.
+	// Gone are copies that, as far as is known, their engines no longer have, and of which no leak
+	// remains. They are in no particular order.
 	Gone []CopyKey
-	// Failures are the reasons why models cannot be loaded for now; an empty reason means that
-	// requests for the model are allowed again.
+	// Failures are the reasons why models cannot be loaded for now. An empty reason means that the
+	// model may be requested again.
 	Failures map[Key]Reason
-	// Leaving are the reasons why endpoints are about to end; the zero Leaving means that the
-	// endpoint stays or has ended.
+	// Leaving are the reasons why endpoints are about to end. The zero Leaving means that the
+	// endpoint stays, or that it has ended.
 	Leaving map[string]Leaving
-	// Trials reports that the set of endpoints on trial, or the progress of a trial, changed.
+	// Trials is true if the set of endpoints on trial changed, or the progress of a trial.
 	Trials bool
 	// VModels are the targets of VModels. They include deleted VModels, and may include VModels
-	// whose target did not change.
+	// with an unchanged target.
 	VModels map[Key]Switch
 	// Unnamed are models that no VModel names any more, in no particular order.
 	Unnamed []Key
@@ -29,17 +29,18 @@ type Change struct {
 	Endpoints []string
 }
 
-// CopyChange is the state of a copy for followers. The zero CopyChange means that it is gone.
+// CopyChange is the state of a copy, as sent to followers. The zero CopyChange means that the copy
+// is gone.
 type CopyChange struct {
 	State CopyState
-	// Limit is the most requests that the copy takes at once; 0 means no limit.
+	// Limit is the maximum number of concurrent requests of the copy; 0 means no limit.
 	Limit int
-	// Earlier reports that an earlier process started the load, and may have published the copy as
-	// loaded. This process does not know whether it is.
+	// Earlier is true if an earlier process started the load. That process may have published the
+	// copy as loaded; this process does not know whether the copy is loaded.
 	Earlier bool
 }
 
-// Changes returns the changes since the last call.
+// Changes returns the changes since its last call.
 func (s *State) Changes() Change {
 	change := Change{
 		Copies: make(map[CopyKey]CopyChange, len(s.news.copies)), Failures: make(map[Key]Reason, len(s.news.models)),

@@ -6,28 +6,29 @@ import (
 	"slices"
 )
 
-// claim says what may be evicted for a copy, and where the copy may go.
+// claim defines what may be evicted for a copy, and where the copy may go.
 type claim struct {
 	purpose Purpose
 	// asked: requests wait for the model.
 	asked bool
-	// below is an eviction value: models with a lower one may be evicted.
+	// below: models with an eviction value lower than this may be evicted.
 	below float64
-	// takesSurplus: copies that their models can spare may be evicted, too.
+	// takesSurplus: surplus copies may be evicted, too.
 	takesSurplus bool
-	// settled: queued copies are not evicted, unless the engine may already have them.
+	// settled: queued copies are not evicted, except copies that the engine may already have.
 	settled bool
-	// idle: the endpoint must be able to start the load at once and have free GPU slots. With
-	// fills, it must also keep the share keepFree free. With relieves, the copy goes to the least
+	// idle: the endpoint must be able to start the load at once, and must have free GPU slots.
+	// fills: it must also keep the share keepFree free. leastLoaded: the copy goes to the least
 	// loaded endpoint with free GPU slots.
 	idle, fills, leastLoaded bool
-	// from is the endpoint whose copy is unloaded once this one is loaded; it may be empty.
+	// from is the endpoint whose copy is unloaded once the new copy is loaded; it may be empty.
 	from string
 }
 
-// claimOf returns the claim of a model that needs one more copy: requests wait for it, its minimum
-// demands it, a client asked for it, or one of its copies is at a migrating endpoint. Only models
-// with a lower eviction value are evicted for it.
+// claimOf returns the claim of a model that needs one more copy, because requests wait for the
+// model, its minimum demands it, a client asked for a copy, or one of its copies is at a migrating
+// endpoint. In the first two cases any evictable copy may be evicted for it; otherwise only surplus
+// copies and models with a lower eviction value.
 func claimOf(m *model) claim {
 	starved := m.starved(nil)
 	if starved || remaining(m) < m.min() {
@@ -47,26 +48,25 @@ func claimOf(m *model) claim {
 // place describes an endpoint as a place for one copy of a model.
 type place struct {
 	e *endpoint
-	// victims is the number of copies to evict first.
+	// victims is the number of copies that must be evicted first.
 	victims int
-	// free is the share of the endpoint that stays free, of its scarcest resource.
+	// free is the share of the endpoint's scarcest resource that stays free.
 	free float64
 	// worst is the rank of the most valuable victim.
 	worst rank
 	lot   uint64
-	// turns is the number of loads that come first, one after the other.
+	// turns is the number of consecutive loads that must end before this load begins.
 	turns int
-	// load is the endpoint's load, if the claim depends on it.
+	// load is the endpoint's load if the claim depends on it; otherwise 0.
 	load float64
-	// starves: requests there would wait long for a GPU slot. rereads: host memory is full of
-	// adapters in use, so one of them would have to be read from storage again.
+	// starves: requests at the endpoint would wait a long time for a GPU slot. rereads: its host
+	// memory is full of adapters in use, so one of these would have to be read from storage again.
 	starves, rereads bool
 }
 
-// compare orders places, the best first: first those where requests get a GPU slot; then those that
-// need the fewest loads; then the least loaded ones, if the copy is to take load; then those with
-// room, the most free first; then those with the lowest eviction value of victims; ties are broken
-// at random.
+// compare orders places, the best first. The criteria, in order of priority: requests get a GPU
+// slot; fewest loads; lowest load, if the claim depends on it; no eviction is needed; lowest rank
+// of the victims; most room left free. Ties are broken at random.
 func (p *place) compare(o *place) int {
 	if c := cmp.Or(truth(p.starves)-truth(o.starves), p.loads()-o.loads(), cmp.Compare(p.load, o.load),
 		min(p.victims, 1)-min(o.victims, 1)); c != 0 {
@@ -80,17 +80,17 @@ func (p *place) compare(o *place) int {
 	return cmp.Or(cmp.Compare(o.free, p.free), cmp.Compare(p.lot, o.lot))
 }
 
-// loads returns the number of loads that requests wait for: those earlier in the queue, and one
-// more if something must be evicted, since a later request may need it again.
+// loads returns the number of loads that requests wait for: the loads earlier in the queue, and one
+// more if something must be evicted, since a later request may need what was evicted.
 func (p *place) loads() int { return p.turns + truth(p.victims > 0 || p.rereads) }
 
-// recencyMargin is, in seconds, how much more recently used a victim at a preferred endpoint may be
-// than a victim elsewhere (ModelMesh 0.12, CacheMissForwardingLB).
+// recencyMargin is a number of seconds. A victim at a preferred endpoint may have been used that
+// much more recently than a victim elsewhere (ModelMesh 0.12, CacheMissForwardingLB).
 const recencyMargin = 120
 
-// isNearlyAsGoodAs reports whether a place is about as good as the best one: no request waits there
-// for a GPU slot or for loads that the best place does not need, no eviction is needed there that
-// the best place does not need, and the victims are not much more valuable.
+// isNearlyAsGoodAs reports whether a place is about as good as the best one: it adds no wait for a
+// GPU slot, no wait for loads and no eviction that the best place avoids, and its victims are not
+// much more valuable.
 func (p *place) isNearlyAsGoodAs(best *place, by claim) bool {
 	switch {
 	case p.starves && !best.starves, p.rereads && !best.rereads, by.asked && p.turns > best.turns:
@@ -103,10 +103,10 @@ func (p *place) isNearlyAsGoodAs(best *place, by claim) bool {
 			recencyMargin
 }
 
-// choosePlace finds a place for one more copy of a model. If there is none it returns the reason;
-// an empty reason means that a place will come free. An outgoing endpoint is chosen only if there
-// is no other, or if requests wait and would wait for more loads elsewhere (ModelMesh 0.12,
-// UpgradeTracker).
+// choosePlace finds a place for one more copy of a model. If there is no place it returns the
+// reason; an empty reason means that a place will become free. An outgoing endpoint is chosen only
+// if there is no other, or if waiting requests would have to wait for more loads elsewhere
+// (ModelMesh 0.12, UpgradeTracker).
 func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
 	if refused, why := isRefused(m); refused {
 		return place{}, why
@@ -164,14 +164,14 @@ func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
 	return place{}, NoEndpoint
 }
 
-// reasonsOfPlaces are the reasons why an endpoint takes no copy. If no endpoint takes a model, the
-// first of these reasons that occurred is reported.
+// reasonsOfPlaces are the reasons why an endpoint cannot get a copy, in order of priority. If no
+// endpoint can get a copy of a model, the first of these reasons that occurred is reported.
 var reasonsOfPlaces = [...]Reason{LoadFailed, NoRoom, TooLarge, NoEndpoint, NoLabels, CannotLoad}
 
-// isRefused reports whether a model gets no further copy, whatever room there is, and why; an empty
+// isRefused reports whether a model gets no more copies, whatever room there is, and why. An empty
 // reason means that this is temporary.
 func isRefused(m *model) (refused bool, why Reason) {
-	if m.foreign { // its storage is unknown
+	if m.foreign { // the storage of a foreign model is unknown
 		return true, UnknownModel
 	}
 	if m.Max > 0 {
@@ -184,7 +184,7 @@ func isRefused(m *model) (refused bool, why Reason) {
 		}
 		switch {
 		case counted >= m.Max && going:
-			return true, "" // until the old copy is gone
+			return true, "" // temporary: until the copy that is being removed is gone
 		case counted >= m.Max:
 			return true, NoEndpoint
 		}
@@ -198,7 +198,7 @@ func isRefused(m *model) (refused bool, why Reason) {
 	return true, m.whyFailed()
 }
 
-// has reports whether a model has, or will have, a copy at an endpoint.
+// has reports whether a copy of the model is at an endpoint, or is to be loaded there.
 func (m *model) has(e *endpoint) bool {
 	if len(m.copies) == 0 {
 		return false
@@ -207,8 +207,9 @@ func (m *model) has(e *endpoint) bool {
 	return c != nil && c.remains()
 }
 
-// offerPlace returns an endpoint's place for a model, or the reason why it has none; an empty
-// reason means that it may have one soon. The endpoint's eviction order must be up to date.
+// offerPlace returns an endpoint's place for a model. If the endpoint has no place for it,
+// offerPlace returns the reason; an empty reason means that it may have a place soon. The
+// endpoint's eviction order must be up to date.
 func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, why Reason) {
 	switch {
 	case !m.fit.takes(e.Address):
@@ -218,11 +219,11 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 	case e.state == unknown, e.pod.Outgoing && by.idle:
 		return p, false, ""
 	case len(m.copies) > 0 && m.at(e.Address) != nil:
-		return p, false, "" // the model can be loaded there again after the unload
+		return p, false, "" // temporary: the model can be loaded there again after its unload
 	case e.state == silent, e.state == down, m.unusable(e.Address), e.trial != nil && e.trial.Failed:
 		return p, false, NoEndpoint
 	case e.pod.Unready && by.purpose != ForTrial:
-		return p, false, "" // until the endpoint is ready
+		return p, false, "" // temporary: until the endpoint is ready
 	case !e.CanLoad || m.BaseModel != "" && len(e.BaseModels) > 0 && !slices.Contains(e.BaseModels, m.BaseModel):
 		return p, false, CannotLoad
 	}
@@ -252,8 +253,8 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 		return p, false, NoRoom
 	}
 	if !fits {
-		// Copies that are loading or have requests waiting may leave soon, and an assumed leak may
-		// turn out to be none.
+		// Copies that are loading, or that requests wait for, may soon be evictable, and an assumed
+		// leak may turn out not to exist.
 		if without := t.stay.plus(size); by.asked && e.fits(amount{without.models, without.bytes - e.unconfirmedLeaks()}) {
 			return p, false, ""
 		}
@@ -263,8 +264,8 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 		e: e, victims: victims, free: e.free(left), worst: worst, turns: (e.turns() + len(t.queue)) / max(1, e.Loads),
 		starves: e.starves(left.models, m.presence()), rereads: e.rereads(),
 	}
-	if (by.idle || by.leastLoaded) && (p.starves || p.rereads) && by.purpose != ForMigration { // a migrating copy must leave its endpoint
-		return p, false, "" // allowed once a request asks for it
+	if (by.idle || by.leastLoaded) && (p.starves || p.rereads) && by.purpose != ForMigration { // a migration cannot wait for free slots
+		return p, false, "" // once a request waits, the claim allows this place
 	}
 	if by.leastLoaded {
 		p.load = e.load
@@ -279,7 +280,8 @@ func hasPlace(s *State, e *endpoint, m *model, by claim) bool {
 	return takes
 }
 
-// placeAt returns that place, if there is one. The endpoint's eviction order must be up to date.
+// placeAt returns an endpoint's place for one more copy of a model, if there is one. The endpoint's
+// eviction order must be up to date.
 func placeAt(s *State, e *endpoint, m *model, by claim) (p place, there bool) {
 	if refused, _ := isRefused(m); refused || m.gone || m.has(e) {
 		return place{}, false
@@ -288,7 +290,7 @@ func placeAt(s *State, e *endpoint, m *model, by claim) (p place, there bool) {
 	return p, there
 }
 
-// unusable reports whether some waiting request cannot use a copy at this endpoint.
+// unusable reports whether any waiting request cannot use a copy at this endpoint.
 func (m *model) unusable(address string) bool {
 	if !m.restricted {
 		return false

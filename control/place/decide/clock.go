@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// nextWake returns the time of the next event that time alone causes.
+// nextWake returns the next time at which a decision is needed even if no fact arrives.
 func nextWake(s *State, now time.Time) (at time.Time) {
 	soonest := func(t time.Time) {
 		if at.IsZero() || t.Before(at) {
 			at = t
 		}
 	}
-	if s.due.expiry.IsZero() { // a failure expires earlier than when it was found
+	if s.due.expiry.IsZero() { // a new failure may expire before this time
 		s.due.expiry = nextExpiry(s, now)
 	}
 	if len(s.clock.failing) > 0 && !s.due.expiry.IsZero() {
@@ -52,7 +52,8 @@ func nextWake(s *State, now time.Time) (at time.Time) {
 	return at
 }
 
-// nextOfCopy returns when time alone changes a copy; zero means never.
+// nextOfCopy returns the next time at which a copy needs a decision even if no fact arrives; zero
+// means never.
 func nextOfCopy(s *State, c *Copy) (at time.Time) {
 	switch {
 	case c == nil:
@@ -71,7 +72,8 @@ func nextOfCopy(s *State, c *Copy) (at time.Time) {
 	return at
 }
 
-// next returns when time alone changes an endpoint; zero means never.
+// next returns the next time at which an endpoint needs a decision even if no fact arrives; zero
+// means never.
 func (e *endpoint) next() (at time.Time) {
 	at = e.prepares
 	if e.IsMigrating() {
@@ -83,11 +85,11 @@ func (e *endpoint) next() (at time.Time) {
 	return at
 }
 
-// catalogueLags reports whether requests wait for a model that is missing from the catalogue,
-// perhaps only for a moment.
+// catalogueLags reports whether requests wait for a model that is missing from the catalogue. It
+// may be missing only for a moment.
 func (m *model) catalogueLags() bool { return m != nil && m.gone && len(m.wants) > 0 }
 
-// timedCopies returns the copies that time alone may change, sorted.
+// timedCopies returns, sorted, the copies that the passage of time alone may change.
 func timedCopies(s *State) []*Copy {
 	if len(s.clock.copies) == 0 {
 		return nil
@@ -102,8 +104,8 @@ func timedCopies(s *State) []*Copy {
 	return all
 }
 
-// markLate marks copies whose unload takes too long, so that others are evicted for the requests
-// that wait.
+// markLate marks copies whose unload takes too long, so that other copies are evicted for the
+// waiting requests.
 func markLate(s *State, e *endpoint, now time.Time) {
 	for _, c := range e.copies {
 		if c.State == Unloading && !c.late && now.Sub(c.Since) >= unloadLimit {
@@ -113,8 +115,8 @@ func markLate(s *State, e *endpoint, now time.Time) {
 	}
 }
 
-// elapse forgets failures, and announcements by engines that they stop, once they are old. A copy
-// that has waited for room for too long is queued elsewhere.
+// elapse removes failures that have expired, and engines' reports that they are stopping once these
+// are too old. A copy that has waited too long for room is queued elsewhere.
 func elapse(s *State, now time.Time) []Action {
 	for address := range s.clock.endpoints {
 		e := s.endpoints[address]

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// considerModel adds the copies that a model must have, and removes those that it must not have.
+// considerModel adds copies that a model must have, and removes copies that it must not have.
 func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 	if m.gone {
 		return considerGone(s, m, now)
@@ -23,7 +23,7 @@ func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 		if !starved && remaining(m) >= m.needs() {
 			if m.failed != "" {
 				if best, _ := choosePlace(s, m, claim{asked: true, below: math.Inf(1), takesSurplus: true}); best.e == nil {
-					return todo // a new request would get the same answer
+					return todo // keep the failure: a new request would get the same answer
 				}
 			}
 			unblockModel(s, m)
@@ -45,8 +45,8 @@ func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 	}
 }
 
-// dropDisowned removes copies of a model from endpoints that have left its pool. If another pool
-// has the same model there, the engine keeps it.
+// dropDisowned removes copies of a model from endpoints that have left the model's pool. If another
+// pool has a copy of the same model there, the engine keeps the model.
 func dropDisowned(s *State, m *model, now time.Time) (todo []Action) {
 	for _, c := range slices.Clone(m.copies) {
 		switch e := c.endpoint; {
@@ -60,8 +60,8 @@ func dropDisowned(s *State, m *model, now time.Time) (todo []Action) {
 	return todo
 }
 
-// putCopy queues a copy of a model at an endpoint that has a place for it. It is loaded when its
-// turn comes.
+// putCopy queues a copy of a model at an endpoint that has a place for it. The copy is loaded when
+// its turn comes.
 func putCopy(s *State, m *model, e *endpoint, by claim, now time.Time) []Action {
 	presence := m.presence()
 	c := s.add(m, e, Queued, now)
@@ -78,7 +78,7 @@ func putCopy(s *State, m *model, e *endpoint, by claim, now time.Time) []Action 
 }
 
 // considerGone removes the copies of a model that is not in the catalogue. Requests may name a new
-// model a moment before the catalogue has it, so waiting requests are given that moment.
+// model a moment before it is in the catalogue, so waiting requests fail only after that moment.
 func considerGone(s *State, m *model, now time.Time) (todo []Action) {
 	for _, c := range slices.Clone(m.copies) {
 		todo = append(todo, dismissCopy(s, c, now)...)
@@ -100,7 +100,7 @@ func (m *model) least() int {
 	return m.min()
 }
 
-// remaining counts the copies of a model, loaded or to be loaded, that can take requests.
+// remaining counts the copies of a model, loaded or to be loaded, that can serve requests.
 func remaining(m *model) int {
 	n := 0
 	for _, c := range m.copies {
@@ -111,8 +111,8 @@ func remaining(m *model) int {
 	return n
 }
 
-// blockModel records why a model gets no copy. Waiting requests get that answer, unless a place
-// will come free.
+// blockModel records why a model gets no copy. Waiting requests get that reason as their answer,
+// unless a place will become free.
 func blockModel(s *State, m *model, why Reason, starved bool) {
 	if !m.stuck {
 		p := s.pool(m.Pool)
@@ -129,7 +129,7 @@ func blockModel(s *State, m *model, why Reason, starved bool) {
 	}
 }
 
-// unblockModel records that a model has its copies, or may try again.
+// unblockModel records that a model has the copies that it needs, or may be placed again.
 func unblockModel(s *State, m *model) {
 	clearStuck(s, m)
 	if m.blocked != "" || m.failed != "" {
@@ -138,7 +138,7 @@ func unblockModel(s *State, m *model) {
 	}
 }
 
-// clearStuck records that a model waits for no place.
+// clearStuck records that a model no longer waits for a place.
 func clearStuck(s *State, m *model) {
 	if !m.stuck {
 		return

@@ -9,7 +9,7 @@ import (
 // Key names a model.
 type Key = objects.ModelKey
 
-// CopyKey, CopyState, Leaving and Switch are shared with extproc.
+// CopyKey, CopyState, Leaving and Switch are types that control and extproc share.
 type (
 	CopyKey   = objects.CopyKey
 	CopyState = objects.CopyState
@@ -27,7 +27,7 @@ const (
 	Unloading = objects.Unloading
 )
 
-// SizeSource is the source of a size, ordered by reliability, the best last.
+// SizeSource is the source of a size. Later sources are more reliable.
 type SizeSource uint8
 
 const (
@@ -50,60 +50,63 @@ type Copy struct {
 	State CopyState
 	// Since is when the copy entered its state.
 	Since time.Time
-	// Bytes is the memory that the copy is assumed to use.
+	// Bytes is the memory that the copy is assumed to need.
 	Bytes int64
 	// Source is the source of Bytes.
 	Source SizeSource
-	// Limit is the most requests that the copy takes at once; 0 means no limit.
+	// Limit is the maximum number of concurrent requests of the copy; 0 means no limit.
 	Limit int
 
-	// interrupted: an earlier process told the engine to load it and did not receive the answer.
+	// interrupted: an earlier process told the engine to load the copy, and did not receive the
+	// answer.
 	interrupted bool
-	// predicting: the engine was asked to predict its size.
+	// predicting: the engine was asked to predict the size of the copy.
 	predicting bool
-	// asked is when it would have been loaded if there had been room.
+	// asked is when the copy would have been loaded if there had been room.
 	asked time.Time
-	// waitsForRoomSince is since when the copy, whose turn has come, has waited for evictions; zero
-	// if it does not.
+	// waitsForRoomSince is when the copy, whose turn has come, began to wait for evictions; zero if
+	// it does not wait.
 	waitsForRoomSince time.Time
-	// leaving is when its eviction began; zero if it is not being evicted.
+	// leaving is when the eviction of the copy began; zero if it is not being evicted.
 	leaving time.Time
-	// brief: at the last tick, its requests were short compared with a load.
+	// brief: at the last tick, requests of the copy were short compared with its load time.
 	brief bool
-	// doomed: it is unloaded as soon as it is loaded.
+	// doomed: the copy is to be unloaded as soon as its load ends.
 	doomed bool
-	// overdue: its load ended without a clear answer, and the engine is being told to unload it. It
-	// is doomed, and does not count among the engine's concurrent loads any more.
+	// overdue: the load ended without a clear answer, and the engine is being told to unload the
+	// model. An overdue copy is also doomed, and is not counted among the engine's concurrent
+	// loads.
 	overdue bool
-	// slow: at slowAt it was still loading after the longest normal load time, and other loads
-	// start beside it.
+	// slow: the copy was still loading at slowAt, which is the longest normal load time after the
+	// load began. Other loads may start beside it.
 	slow   bool
 	slowAt time.Time
-	// late: its unload has taken unloadLimit while another copy waits for room, so it counts as if
-	// it stayed.
+	// late: the unload of the copy has taken unloadLimit, and another copy waits for room. The copy
+	// is then treated as if it stayed.
 	late bool
-	// claim says what may be evicted for it.
+	// claim defines what may be evicted for the copy.
 	claim claim
-	// inFlightSeconds is the sum of the seconds that requests were in flight there since the last
-	// tick. occupied are the seconds in which at least one was. Both are counted up to flying.
-	// presence is the share of the time with at least one, averaged over loadMean.
+	// inFlightSeconds is the sum of the seconds that the copy's requests have been in flight since
+	// the last tick. busySeconds is the time in which at least one request was in flight. Both are
+	// counted up to countedUpTo. presence is the share of the time with at least one request in
+	// flight, averaged over loadMean.
 	inFlightSeconds, busySeconds, presence float64
 	countedUpTo                            time.Time
-	// beforeMigration: it existed when its endpoint began to migrate.
+	// beforeMigration: the copy existed when its endpoint began to migrate.
 	beforeMigration bool
-	// mustStay: it must not be evicted.
+	// mustStay: the copy must not be evicted.
 	mustStay bool
-	// ranked: it is in its endpoint's eviction order, at rank.
+	// ranked: the copy is in its endpoint's eviction order, at rank.
 	ranked bool
 	rank   rank
 	model  *model
 	// endpoint is the endpoint that Endpoint names.
 	endpoint *endpoint
-	// drained: it gets no requests any more, and has none in flight.
+	// drained: the copy gets no new requests, and has none in flight.
 	drained  bool
 	inFlight int
 }
 
-// Failed reports whether the load of a copy failed or was abandoned, and the engine is being told
-// to unload it.
+// Failed reports whether the load of a copy failed or was abandoned, and the engine is now being
+// told to unload the model.
 func (c Copy) Failed() bool { return c.State == Loading && c.doomed }

@@ -1,14 +1,14 @@
 // Package decide is the pure core of placement: it decides which engine loads or unloads which
-// model, and when. It is a state machine: facts go in through the methods of [State], and
+// model, and when. It is a state machine: facts are passed to the methods of [State], and
 // [State.Decide] returns the actions. Time and randomness are arguments. The scenarios under
 // testdata show its rules.
 //
 // The rules are those of a distributed cache. A model that is requested, or has fewer copies than
 // its minimum, gets a copy at the endpoint with the most room. If no endpoint has room, the models
 // with the lowest eviction value are evicted; that value depends on how often a model is used and
-// on the time to load it again. A model that no request waits for is not loaded if it has the
-// lowest eviction value itself. A copy is drained before it is unloaded: it gets no new requests,
-// and those in flight may end.
+// on the time to load it again. A model that no request waits for is not loaded if its own eviction
+// value is the lowest. A copy is drained before it is unloaded: it gets no new requests, and its
+// requests in flight may end.
 package decide
 
 import (
@@ -17,16 +17,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// catalogueLag is how long requests may name a model before the catalogue has it: extproc and
+// catalogueLag is how long requests may name a model before it is in the catalogue: extproc and
 // control both read edited objects within a second.
 const catalogueLag = 2 * time.Second
 
-// DrainLimit is the default time that requests at a draining copy get to end. It is half of the
-// time that most answers take in an engine's own drain. vLLM ends the requests of an adapter that
-// it is told to unload, so the limit must not be shorter than requests take.
+// DrainLimit is the default time that requests at a draining copy get to end. It must not be
+// shorter than requests take, because vLLM ends the requests of an adapter when it unloads the
+// adapter.
 const DrainLimit = time.Minute
 
-// State is all that placement knows. It is not safe for concurrent use. Make one with [New].
+// State is all that placement knows. It is not safe for concurrent use. Create a State with [New].
 type State struct {
 	Config
 	paused    bool
@@ -35,7 +35,7 @@ type State struct {
 	endpoints map[string]*endpoint
 	pools     map[objects.Name]*pool
 	vmodels   map[Key]*vmodel
-	named     map[Key]map[Key]bool // models by the VModels that name them
+	named     map[Key]map[Key]bool // for each model, the VModels that name it
 
 	due   due
 	clock clock
@@ -49,13 +49,13 @@ type State struct {
 	unscraped int
 }
 
-// Config configures a State. The zero Config has the defaults.
+// Config configures a State. The zero Config selects the defaults.
 type Config struct {
 	// DrainLimit is the time that requests at a draining copy get to end; 0 means [DrainLimit].
 	DrainLimit time.Duration
-	// TieBreak breaks ties between equal endpoints by the hashes of model and endpoint: the lowest
-	// result wins. Nil means rendezvous hashing, with which an endpoint that joins or leaves moves
-	// no model between other endpoints.
+	// TieBreak breaks ties between equal endpoints: the endpoint with the lowest result wins. The
+	// arguments are hashes of model and endpoint. Nil means rendezvous hashing, with which an
+	// endpoint that is added or removed moves no model between other endpoints.
 	TieBreak func(model, endpoint uint64) uint64
 }
 
@@ -82,12 +82,12 @@ func New(c Config) *State {
 	}
 }
 
-// Pause stops all new actions until it is called with false. A control that may have lost
-// leadership must not give instructions to engines. Facts are still recorded meanwhile.
+// Pause(true) stops all new actions until Pause(false): a control that may have lost leadership
+// must not give instructions to engines. Facts are still recorded meanwhile.
 func (s *State) Pause(paused bool) { s.paused = paused }
 
-// Decide returns the actions for now, and when to call it again if no fact comes in before; the
-// zero time means never.
+// Decide returns the actions for now, and the time of the next call of Decide if no fact arrives
+// before; the zero time means never.
 func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 	if s.paused {
 		return nil, time.Time{}

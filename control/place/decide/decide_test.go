@@ -17,42 +17,43 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// Each file is a run of one State. A line is a fact; at the end of a block, the state decides. The
-// output is the actions, the changed failures, and the time of the next call.
+// TestScenarios runs each scenario file with a new State. A line is a fact or a command; at the end
+// of each block of lines, the State decides. The output is the actions, the changed failures, and
+// the time of the next call of Decide.
 //
 //	endpoint e1 slots=4                     a scrape; lists=a,b bytes=1Gi default=50Mi loads=6
 //	                                        overlap=8 first=30s predict timeout=90s incarnation=x
 //	                                        gpu=2 host=4
-//	endpoint e1 bytes=1Gi index             it lists its models; their bytes are limited
-//	declare e1                              known, not scraped yet
+//	endpoint e1 bytes=1Gi index             its engine lists models; their total size is limited
+//	declare e1                              the endpoint is known, but not scraped yet
 //	terminating e1, staying e1 x            its pod is being deleted, or not, reported by x
-//	terminating e1 migrates=1m              the same, and it migrates for that time
+//	terminating e1 migrates=1m              its pod is being deleted and migrates for a minute
 //	pod e1 unready trial outgoing           the state of its pod; without words: it serves
 //	trial e1                                prints the progress of its trial
 //	migration e1                            prints the progress of its migration
-//	stopping e1 before=1s                   its engine reported that long ago that it is stopping
-//	look e1 a b                             a scrape that lists a and b; before=1s: it began that
-//	                                        long ago; passing=c: c is loading or unloading
+//	stopping e1 before=1s                   its engine reported that it is stopping, 1s ago
+//	look e1 a b                             a scrape that lists a and b; before=1s: the scrape
+//	                                        began 1s ago; passing=c: c is loading or unloading
 //	doubt e1                                a scrape that cannot tell whether the engine restarted
 //	purge e1                                a scrape that unloaded all models of the engine
 //	model a min=1 max=2 pinned size=50Mi used=5m base=llama
-//	want x a unusable=e1                    requests of x wait for a and cannot use e1; wait x a:
-//	                                        the request itself does not count as a use
+//	want x a unusable=e1                    requests at the extproc x wait for a and cannot use a
+//	                                        copy at e1; wait x a: the same, not counted as a use
 //	loaded e1 a size=60Mi took=2s
-//	measured e1 a size=60Mi                 the engine reports its size
+//	measured e1 a size=60Mi                 the engine reports the size of a
 //	failed e1 a why=rank_too_large out of memory
-//	failing e1 a why=load_retried no answer the load counts as failed; a is being unloaded
-//	leftover e1 a                           failed, and the engine may have kept a part of it
-//	used a requests=30                      that many requests named it; without a number: unknown
+//	failing e1 a why=load_retried no answer the load has failed, and a is being unloaded
+//	leftover e1 a                           the load failed; the engine may keep a part of a
+//	used a requests=30                      30 requests named a; without a number: unknown
 //	pool lru rpm=600 timeout=5m expiry=1m   settings of the pool; defaults if not given
-//	fits type=sklearn only=e1,e2 prefer=e1  the endpoints for models of a type, or of all other
-//	                                        types; without words: all endpoints for all models
+//	fits type=sklearn only=e1,e2 prefer=e1  the endpoints for models of this type; without type:
+//	                                        for all other types; without words: no restriction
 //	vmodel v target=b canary=c percent=10 was=a previous=b kept=5m force
 //	unvmodel v
 //	tick
-//	pause, resume                           no action begins in between
+//	pause, resume                           no action begins between these lines
 //	show                                    prints all models with their copies
-//	records                                 prints the copies that have left their engines
+//	records                                 prints the copies that their engines no longer have
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return newRunner(t).block
@@ -76,7 +77,7 @@ type runner struct {
 	fits   decide.Fits
 	paused bool
 	out    strings.Builder
-	// followers receive all changes, and must then know as much as the state does.
+	// followers receive all changes. After each decision they must agree with the State.
 	followers *decide.Followers
 }
 
@@ -216,7 +217,7 @@ func (r *runner) showTrial(address string) {
 	r.out.WriteString("\n")
 }
 
-// options separates plain words from those with a value.
+// options separates plain words from words of the form key=value.
 func options(words []string) (plain []string, with map[string]string) {
 	with = map[string]string{}
 	for _, w := range words {
@@ -401,7 +402,8 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 	return nil
 }
 
-// setFits restricts models of one type to some endpoints; without words, no type is restricted.
+// setFits restricts models of one type to some endpoints. Without any option it removes all
+// restrictions.
 func (r *runner) setFits(with map[string]string) {
 	set := func(addresses string) map[string]bool {
 		if addresses == "" {

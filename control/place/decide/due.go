@@ -6,114 +6,120 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// fact is a kind of event: a fact that came in from outside, or a change that a rule made.
+// fact is a kind of event: something reported from outside, or a change made by a rule.
 type fact uint8
 
 const (
 	// Facts about a model.
 
-	// modelNeeds: it is new or changed in the catalogue, or its target number of copies changed.
+	// modelNeeds: a model was added to the catalogue or changed there, or its target number of
+	// copies changed.
 	modelNeeds fact = iota
 	// modelEnsured: a client asked for a copy, though no request waits for it.
 	modelEnsured
-	// modelAdded: it is new in the catalogue.
+	// modelAdded: a model was added to the catalogue.
 	modelAdded
-	// modelRemoved: it left the catalogue.
+	// modelRemoved: a model was removed from the catalogue.
 	modelRemoved
-	// modelForgotten: the state has nothing about it any more.
+	// modelForgotten: the state has no data about the model any more.
 	modelForgotten
-	// modelWanted: requests wait for it. modelUnwanted: the requests of one extproc do not wait any
-	// more.
+	// modelWanted: requests wait for the model. modelUnwanted: the requests at one extproc do not
+	// wait for it any more.
 	modelWanted
 	modelUnwanted
-	// modelUsed: requests named it, which changed its eviction value. modelUsedLater: its time of
-	// last use changed, too.
+	// modelUsed: requests named the model, which changed its eviction value. modelUsedLater: the
+	// time of its last use changed, too.
 	modelUsed
 	modelUsedLater
-	// valueChanged: its eviction value changed, or the number of copies that its load needs.
-	// valueFell: other models may evict it now.
+	// valueChanged: the eviction value of a model changed, or the number of copies that its load
+	// needs. valueFell: its eviction value fell, so other models may now be able to evict it.
 	valueChanged
 	valueFell
-	// loadFailed: a load of it failed. failureExpired: a failure does not count any more.
+	// loadFailed: a load of the model failed. failureExpired: the record of a failed load expired.
 	loadFailed
 	failureExpired
 	// catalogueLagged: requests have waited for catalogueLag for a model that is missing from the
 	// catalogue.
 	catalogueLagged
-	// reasonChanged: the reason why it gets no copy changed, or the answer to waiting requests.
+	// reasonChanged: the reason why the model gets no copy changed, or the answer to its waiting
+	// requests.
 	reasonChanged
 
 	// Facts about a copy.
 
 	copyAdded
-	// copyMoved: its state changed. copyDraining: it is draining.
+	// copyMoved: the state of a copy changed. copyDraining: a copy began to drain.
 	copyMoved
 	copyDraining
 	copyRemoved
-	// copyDoomed: it will be unloaded as soon as its load ends.
+	// copyDoomed: the copy will be unloaded as soon as its load ends.
 	copyDoomed
-	// copySized: its size changed. copyShrank: its size became smaller.
+	// copySized: the size of a copy changed. copyShrank: its size became smaller.
 	copySized
 	copyShrank
-	// loadBegan, loadEnded: its load began or ended. sizeKnown: the engine reported its size.
+	// loadBegan, loadEnded: the load of a copy began or ended. sizeKnown: the engine reported the
+	// size of a copy.
 	loadBegan
 	loadEnded
 	sizeKnown
-	// loadSlow: its load takes long or is abandoned, and other loads start beside it. unloadLate:
-	// its unload takes long, and other copies are evicted instead.
+	// loadSlow: the load of a copy takes long or is abandoned, and other loads start beside it.
+	// unloadLate: the unload of a copy takes long, and other copies are evicted instead.
 	loadSlow
 	unloadLate
-	// copyTimed: it began to wait for room, or to load, and there is a time limit for that.
+	// copyTimed: a copy began to wait for room or to load, and there is a time limit for that.
 	copyTimed
-	// requestsChanged: its number of requests in flight changed.
+	// requestsChanged: the number of requests in flight at a copy changed.
 	requestsChanged
-	// staysChanged: whether it may be evicted at all changed. mayLeave: it became evictable.
-	// spareNow: models with a lower value may evict it now.
+	// staysChanged: a copy that could be evicted must now stay, or the reverse. mayLeave: a copy
+	// became evictable. spareNow: a copy became surplus, so models with a lower eviction value may
+	// evict it.
 	staysChanged
 	mayLeave
 	spareNow
-	// misplaced: its model may not be loaded at that endpoint any more.
+	// misplaced: the model of a copy may not be loaded at the copy's endpoint any more.
 	misplaced
-	// recordVoid: the engine may not have it any more.
+	// recordVoid: the engine may not have the model of a removed copy any more.
 	recordVoid
 
 	// Facts about an endpoint.
 
-	// endpointChanged: whether it can be reached changed, or whether models can be loaded there.
+	// endpointChanged: an endpoint's reachability changed, or whether models can be loaded there.
 	endpointChanged
-	// endpointSeen: it was scraped for the first time, or removed.
+	// endpointSeen: an endpoint was scraped for the first time, or removed.
 	endpointSeen
-	// leavingChanged: the reason why it is about to end changed. leavingBegan: it is about to end.
+	// leavingChanged: the reason why an endpoint is about to end changed. leavingBegan: an endpoint
+	// is now about to end.
 	leavingChanged
 	leavingBegan
-	// roomChanged: its leaks changed, or the reserve that it keeps free.
+	// roomChanged: the leaks of an endpoint changed, or the reserve that it keeps free.
 	roomChanged
-	// turnAwaited: the time of the next evictions for its queue is known. turnCame: that time has
-	// come.
+	// turnAwaited: the time of the next evictions for an endpoint's queue is known. turnCame: that
+	// time has come.
 	turnAwaited
 	turnCame
-	// migrationChanged: its models must be moved, or need not be any more, or may have been used.
+	// migrationChanged: the models of an endpoint must be moved, or need not be moved any more, or
+	// may have been used.
 	migrationChanged
-	// trialChanged: its trial began, ended or progressed.
+	// trialChanged: the trial of an endpoint began, ended or progressed.
 	trialChanged
 
 	// Facts about a VModel.
 
-	// vmodelSet: its specification changed, or the time for which its previous model keeps copies.
-	// vmodelMoved: its target changed.
+	// vmodelSet: the specification of a VModel changed, or the time for which its previous model
+	// keeps copies. vmodelMoved: its target changed.
 	vmodelSet
 	vmodelMoved
 
 	facts
 )
 
-// decisions is a set of kinds of decisions.
+// decisions is a set of kinds of decisions, one bit for each kind.
 type decisions uint32
 
 const (
 	// toPlace: choose the copies that a model gets or loses.
 	toPlace decisions = 1 << iota
-	// toHelp: check whether an endpoint now has a place for models that found none.
+	// toHelp: check whether an endpoint now has a place for a model that had found none.
 	toHelp
 	// toExplain: find the reason why a model has no place.
 	toExplain
@@ -133,12 +139,12 @@ const (
 	toQuit
 	// toTry: choose the models that an endpoint on trial loads.
 	toTry
-	// onClock: find when time alone changes something.
+	// onClock: find the next time at which a decision is needed even if no fact arrives.
 	onClock
 	// toExpire: find when the first failure expires.
 	toExpire
 
-	// publishCopy and the following: publish a change to followers.
+	// publishCopy and the constants below: publish a change to followers.
 	publishCopy
 	publishRecord
 	publishModel
@@ -148,9 +154,9 @@ const (
 	publishVModel
 )
 
-// dueAfter lists the decisions that are due after each fact. No other code decides that: rules and
-// setters only note facts. The kind of fact also determines the model, copy, endpoint or pool that
-// the decision is about: see noteModel, noteCopy, noteEndpoint and noteVModel.
+// dueAfter lists the decisions that are due after each kind of fact. It is the only such list:
+// rules and setters only note facts. The kind of fact also determines the models, copies, endpoints
+// and pools that the decisions are about: see noteModel, noteCopy, noteEndpoint and noteVModel.
 var dueAfter = [facts]decisions{
 	modelNeeds:      toPlace | toRank | toRoute | toExpire | onClock,
 	modelEnsured:    toPlace,
@@ -202,24 +208,25 @@ var dueAfter = [facts]decisions{
 	vmodelMoved: onClock | publishVModel,
 }
 
-// due holds the models, endpoints and pools that each decision is due for. Rules remove from it;
-// only notes add to it.
+// due contains, for each kind of decision, the models, endpoints or pools for which it is due. Only
+// the note functions add entries; rules remove them.
 type due struct {
-	models     map[Key]bool // for toPlace
+	models     map[Key]bool // models for which toPlace is due
 	helped     map[string]bool
-	stale      []*model        // for toExplain, a few at a time, since their reasons may be the same
-	explained  int             // number of endpoints asked for reasons in this round
-	endpoints  map[string]bool // for toStart
-	touched    []*model        // for toRank
-	vmodels    map[Key]bool    // for toRoute
+	stale      []*model        // models for which toExplain is due; processed a few at a time, since many have the same reason
+	explained  int             // number of endpoints checked by toExplain in this round
+	endpoints  map[string]bool // endpoints for which toStart is due
+	touched    []*model        // models for which toRank is due
+	vmodels    map[Key]bool    // VModels for which toRoute is due
 	migrations map[string]bool
 	fills      map[objects.Name]bool
 	quit       map[string]bool
 	tick       bool
-	expiry     time.Time // no failure expires earlier; zero: not computed
+	expiry     time.Time // a time before which no failure expires; zero: not computed
 }
 
-// clock holds at least everything that time alone may change; wake removes what time cannot change.
+// clock contains everything that the passage of time alone may change, and possibly more: wake
+// removes what time cannot change.
 type clock struct {
 	copies    map[CopyKey]bool
 	models    map[Key]bool
@@ -228,16 +235,16 @@ type clock struct {
 	failing   map[Key]bool // models with failures
 }
 
-// news is what has changed since the last call of Changes.
+// news is what has changed since the last call of [State.Changes].
 type news struct {
 	copies map[CopyKey]bool
 	// records are removed leaks, and removed copies that engines had been told to load. The engines
-	// may not have them any more.
+	// may not have these models any more.
 	records map[CopyKey]bool
 	models  map[Key]bool
 	leaving map[string]bool
 	vmodels map[Key]bool
-	// unnamed are models that a VModel named, and that perhaps no VModel names now.
+	// unnamed are models that a VModel named, and that possibly no VModel names now.
 	unnamed           map[Key]bool
 	trials, endpoints bool
 }
@@ -249,8 +256,8 @@ func newNews() news {
 	}
 }
 
-// noteModel notes a fact about a model. Decisions about endpoints are due for the endpoints of its
-// copies.
+// noteModel notes a fact about a model. Decisions about endpoints become due for the endpoints of
+// the model's copies.
 func (s *State) noteModel(f fact, m *model) {
 	d := dueAfter[f]
 	s.markModel(d, m)
@@ -262,7 +269,7 @@ func (s *State) noteModel(f fact, m *model) {
 	if d&toExplain != 0 && m.stuck {
 		s.doubt(m)
 	}
-	if d&onClock != 0 && m.gone { // time alone changes nothing else about it
+	if d&onClock != 0 && m.gone { // only models that are not in the catalogue have a time limit
 		s.clock.models[m.ModelKey] = true
 	}
 	if d&toExpire != 0 && (len(m.failures) > 0 || len(s.clock.failing) > 0 && s.clock.failing[m.ModelKey]) {
@@ -273,7 +280,7 @@ func (s *State) noteModel(f fact, m *model) {
 	}
 }
 
-// noteCopy notes a fact about a copy. Decisions are due for its model and its endpoint.
+// noteCopy notes a fact about a copy. Decisions become due for the copy's model and endpoint.
 func (s *State) noteCopy(f fact, c *Copy) {
 	d := dueAfter[f]
 	s.markModel(d, c.model)
@@ -292,8 +299,8 @@ func (s *State) noteCopy(f fact, c *Copy) {
 	}
 }
 
-// noteEndpoint notes a fact about an endpoint. Decisions about models are due for the models of its
-// copies, those about VModels for all VModels.
+// noteEndpoint notes a fact about an endpoint. Decisions about models become due for the models of
+// the endpoint's copies; decisions about VModels become due for all VModels.
 func (s *State) noteEndpoint(f fact, e *endpoint) {
 	d := dueAfter[f]
 	s.markEndpoint(d, e)
@@ -344,7 +351,7 @@ func (s *State) noteVModel(f fact, key Key) {
 	}
 }
 
-// noteRecord notes that an engine may not have a removed copy any more.
+// noteRecord notes that an engine may not have the model of a removed copy any more.
 func (s *State) noteRecord(key CopyKey) {
 	if dueAfter[recordVoid]&publishRecord != 0 {
 		s.news.records[key] = true
@@ -401,7 +408,7 @@ func (s *State) doubt(m *model) {
 	}
 }
 
-// forgetModel removes a model and all that the state has about it.
+// forgetModel removes a model and all of its data from the state.
 func forgetModel(s *State, m *model) {
 	p, key := s.pool(m.Pool), m.ModelKey
 	for i := range m.ghosts {
@@ -416,7 +423,7 @@ func forgetModel(s *State, m *model) {
 	s.noteModel(modelForgotten, m)
 }
 
-// forgetEndpoint removes an endpoint and all that the state has about it.
+// forgetEndpoint removes an endpoint and all of its data from the state.
 func forgetEndpoint(s *State, e *endpoint) {
 	for _, all := range []map[string]bool{s.due.endpoints, s.due.helped, s.due.migrations, s.due.quit, s.clock.endpoints} {
 		delete(all, e.Address)

@@ -9,21 +9,21 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// unshown are entries of dueAfter that no scenario needs. Random histories need some of them; the
-// others may be superfluous.
+// unshown are entries of dueAfter that can be removed without failing a scenario. Random histories
+// need some of them; the others may be superfluous.
 var unshown = map[string]bool{
 	"copySized toRank": true, "roomChanged toHelp": true,
 	"valueFell toHelp": true,
 }
 
-// TestEachDueDecisionMatters removes each entry of dueAfter in turn and expects some scenario to
-// fail.
+// TestEachDueDecisionMatters removes one entry of dueAfter at a time, and expects that at least one
+// scenario fails without it.
 func TestEachDueDecisionMatters(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no scenarios", err)
 	}
-	scenarios := make([]string, len(files)) // sorted: without an entry, decisions about a later one may never end
+	scenarios := make([]string, len(files)) // in sorted order: if an entry is missing, a later scenario may never end
 	for i, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -52,7 +52,8 @@ func TestEachDueDecisionMatters(t *testing.T) {
 	}
 }
 
-// passes runs a scenario and reports whether its results are as expected. A panic counts as no.
+// passes reports whether a scenario has the expected results. It returns false if the scenario
+// panics.
 func passes(text string) (ok bool) {
 	defer func() {
 		if recover() != nil {

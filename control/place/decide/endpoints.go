@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Endpoint is what a scrape finds out about an endpoint's engine.
+// Endpoint is what a scrape reports about an endpoint's engine.
 type Endpoint struct {
 	Address string
 	// BaseModels are the engine's base models; empty if unknown.
@@ -18,21 +18,21 @@ type Endpoint struct {
 	// Lists: the engine lists its models. CanLoad: it can load models while it runs. CanPredict: it
 	// can predict the size of a model.
 	Lists, CanLoad, CanPredict bool
-	// Bytes is the memory for all models together; 0 if only their number is limited. DefaultBytes
-	// is the assumed size of a model of unknown size.
+	// Bytes is the memory for all models together; 0 if only the number of models is limited.
+	// DefaultBytes is the assumed size of a model of unknown size.
 	Bytes, DefaultBytes int64
-	// Slots is the largest number of models; 0 if only their size is limited.
+	// Slots is the largest number of models; 0 if only their total size is limited.
 	Slots int
-	// GPUAdapters and HostAdapters are the largest numbers of adapters on the GPU and in host
-	// memory; 0 if unknown.
+	// GPUAdapters is the largest number of adapters on the GPU, and HostAdapters the largest number
+	// in host memory; 0 if unknown.
 	GPUAdapters, HostAdapters int
-	// Loads is the number of concurrent loads. Overlap is that number if some loads are slow; 0
-	// means Loads.
+	// Loads is the maximum number of concurrent loads. Overlap is the maximum if some of these
+	// loads are slow; 0 means Loads.
 	Loads, Overlap int
-	// LoadTimeout is the engine's own limit of a load; 0 if unknown. FirstTimeout is the limit
-	// until enough loads were measured; 0 means [defaultTimeout].
+	// LoadTimeout is the engine's own time limit of a load; 0 if unknown. FirstTimeout is the time
+	// limit until enough loads have been measured; 0 means [defaultTimeout].
 	LoadTimeout, FirstTimeout time.Duration
-	// Incarnation changes whenever the engine restarts; empty if the engine has no such mark.
+	// Incarnation changes whenever the engine restarts; empty if the engine reports no incarnation.
 	Incarnation string
 }
 
@@ -41,7 +41,7 @@ type reachability uint8
 const (
 	unknown reachability = iota // not scraped yet
 	up
-	silent // accepts connections but does not answer
+	silent // did not answer the last scrape
 	down   // refused a connection
 )
 
@@ -50,52 +50,53 @@ type endpoint struct {
 	pools  []objects.Name
 	state  reachability
 	copies map[Key]*Copy
-	// sums is the memory and slots that the copies use, if counted. order is the eviction order:
-	// the evictable copies, the lowest eviction value first.
+	// sums is the memory and slots that the copies need together, valid if counted. order is the
+	// eviction order: the evictable copies, the lowest eviction value first.
 	sums    tally
 	counted bool
 	order   []*Copy
-	// mayLeave is the memory and slots of the copies in order, if summed.
+	// mayLeave is the memory and slots of the copies in order, valid if summed.
 	mayLeave amount
 	summed   bool
 	hash     uint64
-	// loadTime is the recent mean time of loads there, unloadTime that of evictions, both in
-	// seconds.
+	// loadTime is the recent median time of loads at this endpoint, and unloadTime the recent
+	// median time of evictions, both in seconds.
 	loadTime, unloadTime recent
 	// quick: evictions are so fast that no reserve is needed.
 	quick bool
-	// prepares is when evictions for the next load begin, if a copy is then queued; the endpoint is
-	// in State.preparing.
+	// prepares is when evictions for the next load begin, if a copy is queued then.
 	prepares time.Time
-	// left is when copies were removed, to correct scrapes that began before.
+	// left maps models to the times when their copies were removed. Scrapes that began before such
+	// a time may still list the model.
 	left map[Key]time.Time
-	// leaks are models that the engine may still have without a copy, by the engine's name for
-	// them. leaked is the sum of their bytes.
+	// leaks are models that the engine may still have although they have no copy, by the engine's
+	// name for them. leaked is the sum of their bytes.
 	leaks  map[string]*leak
 	leaked int64
 
 	Leaving
-	// deletedBy are the sources that report the deletion of its pod, each with the time until which
-	// the endpoint migrates.
+	// deletedBy are the sources that report that the endpoint's pod is being deleted. The value is
+	// the time until which the endpoint migrates.
 	deletedBy map[string]time.Time
 	migration *migration // nil before migration begins
 	pod       Pod
-	trial     *Trial // nil if it is not on trial
-	// doubtful: the runtime may have restarted without its models, and there is no way to find out.
+	trial     *Trial // nil if the endpoint is not on trial
+	// doubtful: the runtime may have restarted and lost its models, and no scrape can confirm it.
 	doubtful bool
-	// load is its load at the last tick: requests in flight, averaged over minutes.
+	// load is the endpoint's load at the last tick: the number of requests in flight, averaged over
+	// minutes.
 	load float64
-	// demand is the use of GPU slots and host memory by its adapters, as of the last tick, with the
-	// adapters placed there since.
+	// demand is the use of GPU slots and host memory by the endpoint's adapters at the last tick,
+	// plus that of the adapters placed here since.
 	demand demand
-	// incarnationBegan is when the scrape began that found the current incarnation of the engine.
-	// Earlier facts are about an earlier incarnation.
+	// incarnationBegan is when the scrape began that found the engine's current incarnation. Facts
+	// from before that time are about an earlier incarnation.
 	incarnationBegan time.Time
 }
 
-// StoppingFor is how long an engine counts as stopping after it last reported that, unless a scrape
-// finds a new incarnation. It is Kubernetes' default time for a pod to end
-// (terminationGracePeriodSeconds).
+// StoppingFor is how long an engine is treated as stopping after its last report that it is
+// stopping, unless a scrape finds a new incarnation. It is Kubernetes' default time for a pod to
+// end (terminationGracePeriodSeconds).
 const StoppingFor = 30 * time.Second
 
 // useful reports whether the copies of the endpoint can serve requests, as far as is known.
@@ -104,8 +105,8 @@ func (e *endpoint) useful() bool { return e.state != down && !e.Is() && !e.pod.U
 // able reports whether models can be loaded at the endpoint now.
 func (e *endpoint) able() bool { return e.state == up && e.CanLoad && e.useful() }
 
-// SetEndpoint adds an endpoint, or changes its pools. Nothing is loaded there before the first
-// scrape.
+// SetEndpoint adds an endpoint, or changes its pools. No model is loaded at a new endpoint before
+// its first scrape.
 func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -137,10 +138,10 @@ func leavePools(s *State, e *endpoint) {
 	}
 }
 
-// Terminating records whether the source who reports that the pod of an endpoint is being deleted.
-// The endpoint is terminating while any source reports it. migrates is until when the endpoint
-// serves while its models are loaded elsewhere; zero means that it does not. If sources differ, the
-// first one in sort order that names a time counts.
+// Terminating records whether a source, named by who, reports that the pod of an endpoint is being
+// deleted. The endpoint is terminating while any source reports it. The endpoint serves until
+// migrates while its models are loaded elsewhere; zero means that it does not migrate. If several
+// sources give a time, the time of the first source in sort order is used.
 func (s *State) Terminating(who, address string, is bool, migrates time.Time) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -172,15 +173,16 @@ func (s *State) Stopping(address string, heard, now time.Time) {
 	setLeaving(s, e, l)
 }
 
-// endStopping records that an engine is not stopping, or last reported it too long ago.
+// endStopping records that an engine is not stopping, or that its last report of stopping is too
+// old.
 func endStopping(s *State, e *endpoint) {
 	l := e.Leaving
 	l.Stopping = time.Time{}
 	setLeaving(s, e, l)
 }
 
-// setLeaving records whether an endpoint is about to end. If it is, no action begins there, calls
-// to its engine are abandoned, and queued copies are placed elsewhere.
+// setLeaving records whether, and why, an endpoint is about to end. At such an endpoint no action
+// begins, calls to its engine are abandoned, and its queued copies are placed elsewhere.
 func setLeaving(s *State, e *endpoint, l Leaving) {
 	if e.migration != nil && e.migration.end.Done {
 		l.Migrates = time.Time{} // an endpoint migrates only once
@@ -215,7 +217,7 @@ func setLeaving(s *State, e *endpoint, l Leaving) {
 	s.noteEndpoint(endpointChanged, e)
 }
 
-// RemoveEndpoint removes an endpoint with its copies.
+// RemoveEndpoint removes an endpoint and its copies.
 func (s *State) RemoveEndpoint(address string) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -238,21 +240,22 @@ func (s *State) RemoveEndpoint(address string) {
 	s.noteEndpoint(endpointSeen, e)
 }
 
-// Record is the record that an earlier process left of a copy.
+// Record describes a copy as an earlier process recorded it.
 type Record struct {
 	CopyKey
 	// State is the last instruction to the engine: Loading, Loaded or Unloading.
 	State  CopyState
 	Bytes  int64
 	Source SizeSource
-	// Limit is the most requests that the copy takes at once; 0 means no limit.
+	// Limit is the maximum number of concurrent requests of the copy; 0 means no limit.
 	Limit       int
 	Incarnation string
 }
 
-// Restore adds a copy from the record of an earlier process. Its endpoint must have been set, and
-// its model, too, if the catalogue has it. The next scrape corrects the record: if the engine lists
-// its models, the list counts; otherwise the record counts if the incarnation is the recorded one.
+// Restore adds a copy from the record of an earlier process. Call it after SetEndpoint for the
+// copy's endpoint and, if the catalogue has the model, after SetModel. The next scrape corrects the
+// record: if the engine lists its models, the list is believed; otherwise the record is believed if
+// the engine's incarnation is the recorded one.
 func (s *State) Restore(r Record, now time.Time) {
 	e := s.endpoints[r.Endpoint]
 	if e == nil || e.copies[r.ModelKey] != nil {
@@ -282,22 +285,22 @@ type ScrapeResult struct {
 	Endpoint
 	// Began is when the scrape began.
 	Began time.Time
-	// Listed are the models that the engine lists as loaded, Passing those that it lists as loading
-	// or unloading.
+	// Listed are the models that the engine lists as loaded. InTransition are those that it lists
+	// as loading or unloading.
 	Listed, InTransition []string
 	// Purged: all models of the engine were unloaded. Stopping: the engine is stopping. Doubtful:
-	// the engine, which reports neither an incarnation nor its models, may have restarted.
+	// the engine may have restarted, and reports neither an incarnation nor its models.
 	Purged, Stopping, Doubtful bool
 }
 
-// Scraped records the result of a scrape. Results must come in order.
+// Scraped records the result of a scrape. Results must be passed in the order of the scrapes.
 func (s *State) Scraped(l ScrapeResult, now time.Time) {
 	e := s.endpoints[l.Address]
 	if e == nil {
 		return
 	}
-	// An engine that refused connections may not have restarted: its list of models tells, or its
-	// incarnation, if it has either.
+	// An engine that refused connections has not necessarily restarted. Its list of models or its
+	// incarnation shows whether it has, if it reports either.
 	restarted := l.Purged || e.state == down && l.Lists || l.Incarnation != e.Incarnation && e.Incarnation != ""
 	changed := e.state != up || restarted
 	if e.Bytes != l.Bytes || e.Slots != l.Slots || e.Loads != l.Loads || e.CanLoad != l.CanLoad {
@@ -319,7 +322,7 @@ func (s *State) Scraped(l ScrapeResult, now time.Time) {
 	if restarted {
 		e.incarnationBegan = l.Began
 		clearLeaks(s, e)
-		if !e.Stopping.After(l.Began) { // otherwise the new incarnation reported it
+		if !e.Stopping.After(l.Began) { // a later report is from the new incarnation
 			endStopping(s, e)
 		}
 		if e.trial != nil {
@@ -341,8 +344,8 @@ func (s *State) Scraped(l ScrapeResult, now time.Time) {
 	}
 }
 
-// compareListed makes the copies of an endpoint those that its engine lists, and reports whether
-// anything changed.
+// compareListed adds and removes copies of an endpoint to match the models that its engine lists.
+// It reports whether anything changed.
 func compareListed(s *State, e *endpoint, l ScrapeResult, restarted bool, now time.Time) (changed bool) {
 	listed := make(map[string]bool, len(l.Listed))
 	for _, id := range l.Listed {
@@ -351,10 +354,10 @@ func compareListed(s *State, e *endpoint, l ScrapeResult, restarted bool, now ti
 	for _, c := range e.sorted() {
 		there := listed[c.ID] && e.left[c.ModelKey].Before(l.Began)
 		switch {
-		case c.State == Queued && there: // loaded by an earlier process, or by hand
+		case c.State == Queued && there: // an earlier process or an operator loaded it
 			s.set(c, Loaded, now)
 			changed = true
-		case c.State == Queued && c.interrupted: // loading it again does no harm
+		case c.State == Queued && c.interrupted: // the engine lacks it, so it can be loaded again
 			clearInterrupted(s, c)
 			changed = true
 		case (c.State == Loaded || c.State == Draining) && !there && !c.Since.After(l.Began):
@@ -380,7 +383,8 @@ func compareListed(s *State, e *endpoint, l ScrapeResult, restarted bool, now ti
 	return changed
 }
 
-// clearInterrupted records that nothing remains of a load that an earlier process began.
+// clearInterrupted records that the engine has nothing left of a load that an earlier process
+// began.
 func clearInterrupted(s *State, c *Copy) {
 	if c.interrupted {
 		c.interrupted = false
@@ -396,12 +400,12 @@ func lostAll(s *State, e *endpoint, now time.Time) {
 	}
 }
 
-// lostCopy records that the engine no longer has a copy. If the engine restarted and the model has
-// no other copy, the model is loaded again.
+// lostCopy records that the engine no longer has the model of a copy. If the engine restarted and
+// the model has no other copy, the model is loaded again.
 func lostCopy(s *State, c *Copy, restarted bool, now time.Time) {
 	m, e, was := c.model, c.endpoint, c.State
 	if was == Queued || was == Loading {
-		clearInterrupted(s, c) // nothing is left of it; a load in progress will report its failure
+		clearInterrupted(s, c) // the engine has nothing left of the copy; a load in progress will report its failure
 		return
 	}
 	s.drop(c)
@@ -410,15 +414,15 @@ func lostCopy(s *State, c *Copy, restarted bool, now time.Time) {
 	}
 }
 
-// Silent records that an endpoint did not answer. Its copies may still serve, but nothing is loaded
-// there before the next successful scrape.
+// Silent records that an endpoint did not answer. Its copies may still serve, but no model is
+// loaded there before the next successful scrape.
 func (s *State) Silent(address string) {
 	switch e := s.endpoints[address]; {
 	case e == nil:
 	case e.state <= up:
 		loseEndpoint(s, e, silent)
 	case e.state == silent:
-		dropQueued(s, e) // those that waited for the endpoint to become ready
+		dropQueued(s, e) // copies that waited for the endpoint to become ready
 	}
 }
 
@@ -468,7 +472,7 @@ func (s *State) InFlight(key CopyKey, requests int, now time.Time) {
 	}
 }
 
-// Drained records that a draining copy gets no requests any more and has none in flight.
+// Drained records that a draining copy gets no new requests and has none in flight.
 func (s *State) Drained(key CopyKey, now time.Time) (todo []Action) {
 	c := s.copy(key)
 	if c == nil || c.State != Draining {
@@ -481,11 +485,11 @@ func (s *State) Drained(key CopyKey, now time.Time) (todo []Action) {
 	return []Action{unloadCopy(s, c, now)}
 }
 
-// Missing records that an engine without a model list answered that it lacks a copy. It reports
-// whether the engine therefore counts as restarted: then it has no models and must be made ready,
-// and nothing is loaded there before the next scrape. Otherwise the copy is loaded there again,
-// which costs little if the engine has it after all. Until that load succeeds, the model counts as
-// leaked there.
+// Missing records that an engine without a model list answered that it lacks the model of a copy.
+// If the engine may have restarted, Missing returns true: the engine is then assumed to have
+// restarted without its models, it must be made ready, and no model is loaded there before the next
+// scrape. Otherwise the copy is loaded there again, which costs little if the engine has the model
+// after all. Until that load succeeds, the model is recorded as a leak there.
 func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	c, e := s.copy(key), s.endpoints[key.Endpoint]
 	if c == nil || c.State != Loaded || e.Lists {
@@ -493,7 +497,7 @@ func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	}
 	if !e.doubtful {
 		m := c.model
-		addLeak(s, c, now) // the engine may have it after all
+		addLeak(s, c, now) // the engine may have the model after all
 		s.drop(c)
 		if !m.gone && !m.foreign && e.CanLoad && e.useful() {
 			s.add(m, e, Queued, now)
@@ -502,7 +506,7 @@ func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	}
 	e.doubtful = false
 	lostAll(s, e, now)
-	if e.state != up { // nothing is known about when it will be ready
+	if e.state != up { // it is unknown when the endpoint will be ready
 		dropQueued(s, e)
 	} else {
 		setReachability(s, e, silent)
@@ -542,7 +546,7 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 	s.noteCopy(copyMoved, c)
 	if state == Draining {
 		s.noteCopy(copyDraining, c)
-		if c.model.migrationGoal > 0 { // it is evicted, and still has to move to another endpoint
+		if c.model.migrationGoal > 0 { // a draining copy no longer counts: the model may need another one
 			s.noteModel(modelNeeds, c.model)
 		}
 	}
@@ -563,23 +567,23 @@ func (s *State) drop(c *Copy) {
 	}
 	s.noteCopy(copyRemoved, c)
 	if m.foreign && len(m.copies) == 0 {
-		m.foreign, m.gone = false, true // kept only for the requests that wait for it
+		m.foreign, m.gone = false, true // kept only for the requests that wait for the model
 		s.noteModel(modelNeeds, m)
 	}
 }
 
-// sorted returns the copies of an endpoint, sorted.
+// sorted returns the copies of an endpoint in order of their keys.
 func (e *endpoint) sorted() []*Copy {
 	return slices.SortedFunc(maps.Values(e.copies), func(a, b *Copy) int { return a.Compare(b.CopyKey) })
 }
 
-// find returns the index of a model's copy at an endpoint, or where it would be inserted, and
-// whether it exists.
+// find returns the index of a model's copy at an endpoint, and true. If there is no such copy, it
+// returns the index at which to insert it, and false.
 func (m *model) find(address string) (place int, there bool) {
 	return slices.BinarySearchFunc(m.copies, address, func(c *Copy, a string) int { return cmp.Compare(c.Endpoint, a) })
 }
 
-// at returns the model's copy at an endpoint, or nil.
+// at returns the model's copy at an endpoint; nil if there is none.
 func (m *model) at(address string) *Copy {
 	if place, there := m.find(address); there {
 		return m.copies[place]

@@ -9,7 +9,7 @@ import (
 )
 
 // If an endpoint leaves a pool, the pool's models are loaded elsewhere. The engine unloads them,
-// unless another pool of the endpoint has them, too.
+// except models that it also has for another pool.
 func TestEndpointLeavesAPool(t *testing.T) {
 	p, q := objects.Name{Namespace: "n", Name: "p"}, objects.Name{Namespace: "n", Name: "q"}
 	for _, both := range []bool{true, false} {
@@ -52,8 +52,8 @@ func TestEndpointLeavesAPool(t *testing.T) {
 	}
 }
 
-// The times at which copies were removed are kept until a later scrape begins, even for engines
-// that list no models.
+// The removal time of a copy is kept until a scrape begins after it, even for an engine that lists
+// no models.
 func TestRemovalTimesAreForgotten(t *testing.T) {
 	s, now := New(Config{}), time.Unix(1e9, 0)
 	p := objects.Name{Namespace: "n", Name: "p"}

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// evictExcess evicts the models with the lowest eviction value from engines whose models exceed
-// their memory because some are larger than expected. If those that must stay exceed it alone,
-// nothing is evicted. The number of models is not enforced: some may have been loaded by hand.
+// evictExcess evicts the models with the lowest eviction value from engines whose models exceed the
+// engine's memory because some models are larger than expected. If the models that must stay
+// already exceed the memory, nothing is evicted. The number of models is not enforced, because some
+// may have been loaded by an operator.
 func evictExcess(s *State, now time.Time) (todo []Action) {
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
 		e := s.endpoints[address]
@@ -40,12 +41,12 @@ func evictExcess(s *State, now time.Time) (todo []Action) {
 }
 
 // shrink chooses copies to evict from an endpoint so that a model fits, and calls leave for each.
-// It returns their number, the highest rank among them, what remains, and whether the model then
-// fits.
+// It returns their number, the highest rank among them, the amount that remains, and whether the
+// model then fits.
 //
-// turn is the turn of the model's copy in the queue. The copies with the lowest eviction value
-// leave, as far as the claim allows, whatever their age: of two preloaded models, the later one may
-// evict the other.
+// turn is the turn of the model's copy in the queue. The copies with the lowest eviction value are
+// evicted, as far as the claim allows, whatever their age: of two preloaded models, the later one
+// may evict the earlier one.
 func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave func(*Copy)) (victims int, worst rank, left amount,
 	fits bool,
 ) {
@@ -60,7 +61,7 @@ func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave 
 		if o.value >= by.below && (!by.takesSurplus || !c.rank.surplus) {
 			continue
 		}
-		// its turn comes first
+		// A copy that is earlier in the queue is not evicted.
 		if c.State == Queued && (by.settled && !c.interrupted || cmp.Or(c.update().Compare(turn), o.compare(m)) < 0) {
 			continue
 		}
@@ -76,13 +77,13 @@ func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave 
 	return victims, worst, all, false
 }
 
-// briefShare is the share of a load's time below which requests count as brief: waiting for them
-// costs little.
+// briefShare is a share of the load time. Requests that take less are brief: an eviction that waits
+// for them costs little.
 const briefShare = 0.1
 
-// isBrief reports whether requests of a model are short at an endpoint compared with a load.
+// isBrief reports whether requests of a model at an endpoint are short compared with a load.
 func isBrief(s *State, m *model, e *endpoint) bool {
-	mean := s.pool(m.Pool).requestTime // a lower bound: the mean of a model with few requests may be too low
+	mean := s.pool(m.Pool).requestTime // used as a lower bound: the mean of a model with few requests may be too low
 	takes := mean
 	if m.slowRate > 0 {
 		takes = max(mean, m.meanRequestTime())
@@ -90,20 +91,21 @@ func isBrief(s *State, m *model, e *endpoint) bool {
 	return mean > 0 && e.loadTime.known() && takes <= briefShare*e.loadTime.median
 }
 
-// busy reports whether requests of a copy would delay its eviction for long.
+// busy reports whether requests in flight would delay the eviction of a copy for a long time.
 func (c *Copy) busy() bool { return c.inFlight > 0 && !c.brief }
 
-// prepareRoom evicts copies from an endpoint for the next loads of its queue, which is sorted. It
-// evicts when the turn of a load has come, or one unload time before. Earlier evictions would cost
-// requests, and the queued copy may still go elsewhere. If too little can be evicted for a copy,
-// the copy gives up its place. Victims are chosen only for the next loads; for the others,
-// prepareRoom only checks whether they would fit if all evictable copies left.
+// prepareRoom evicts copies from an endpoint for the next loads of its queue, which must be sorted.
+// It evicts when the turn of a load has come, or one unload time before. Earlier evictions would
+// cost requests, and the queued copy may still go elsewhere. A queued copy for which too little can
+// be evicted is removed from the queue. Victims are chosen only for the next loads; for the other
+// copies in the queue, prepareRoom only checks whether they would fit if all evictable copies were
+// evicted.
 func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Action) {
 	t := e.tally()
 	all, held, next := t.settled, t.held, max(1, e.Loads)-e.turns()
 	soon, at := e.ending(now)
 	reorder(s, s.now)
-	var evictable amount // without queued copies, which are never evicted for others
+	var evictable amount // without queued copies, which are never evicted for other queued copies
 	for _, c := range e.order {
 		if c.loadRequested() {
 			evictable = evictable.plus(c.room())
@@ -114,14 +116,14 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 			s.drop(c)
 			continue
 		}
-		if c.misplaced() { // since it was queued
+		if c.misplaced() { // it has become misplaced since it was queued
 			todo = append(todo, dismissCopy(s, c, now)...)
 			continue
 		}
-		if c.predicting { // no eviction before its size is known: it may be too large
+		if c.predicting { // no eviction before the copy's size is known: it may be too large
 			continue
 		}
-		if c.interrupted { // the engine may have it: settled includes it
+		if c.interrupted { // the engine may have it, so t.settled includes its size
 			next--
 			continue
 		}
@@ -149,7 +151,7 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 			s.drop(c)
 			continue
 		}
-		for i := len(victims) - 2; i >= 0; i-- { // a small copy need not leave if a large one does
+		for i := len(victims) - 2; i >= 0; i-- { // a small victim can stay if a large one is evicted
 			if back := left.plus(victims[i].room()); e.fits(back) {
 				left, victims = back, slices.Delete(victims, i, i+1)
 			}
@@ -157,7 +159,7 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 		all, held = with, then
 		early, room := next <= 0, e.hasRoom(held)
 		if next--; early {
-			if soon--; room { // it needs no eviction when its turn comes
+			if soon--; room { // when its turn comes, it will fit without evictions
 				continue
 			}
 		}
@@ -183,8 +185,9 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 	return todo
 }
 
-// shares reports whether another pool of the endpoint has a copy of the same model there, which the
-// engine has only once. With queued, only pools whose copy is earlier in the queue count.
+// shares reports whether another pool of the endpoint has a copy of the same model there. The
+// engine has that model only once. A copy that is only queued is included if queued is set and the
+// copy is earlier in the queue than c.
 func (e *endpoint) shares(c *Copy, queued bool) bool {
 	return slices.ContainsFunc(e.duplicates(c), func(o *Copy) bool {
 		return o.remains() && (o.loadRequested() || queued && o.compareTurn(c) < 0)
@@ -201,8 +204,8 @@ func (c *Copy) ends() time.Time {
 }
 
 // ending returns how many loads are expected to end within one unload time, and when the next load
-// will be that close to its end; zero if none will. A load that is overdue by more than one unload
-// time may go on for long, and is not counted.
+// will be within one unload time of its end; zero if no load will. A load that is overdue by more
+// than one unload time may go on for a long time, and is not counted.
 func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
 	if !e.unloadTime.known() || e.tally().loading == 0 {
 		return 0, at
@@ -227,9 +230,9 @@ func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
 const mostPause = 10 * time.Second
 
 // better reports whether an eviction should wait, and until when, because a copy with a lower
-// eviction value than the worst victim will soon be evictable: one that was just loaded and whose
-// requests are on their way, or, if early, one whose load is about to end. without is what the
-// endpoint would have if all victims but the worst left.
+// eviction value than the worst victim will soon be evictable. That copy was just loaded and its
+// requests have not arrived yet or, if early, its load is about to end. without is the amount that
+// would remain at the endpoint if all victims except the worst were evicted.
 func (e *endpoint) better(worst rank, without amount, early bool, now time.Time) (until time.Time, waits bool) {
 	if worst.surplus {
 		return until, false

@@ -9,24 +9,24 @@ import (
 	"slices"
 )
 
-// Reached lists the rules that were applied and that only brief requests and fast unloads reach.
+// Reached lists which rules for brief requests and fast unloads were applied.
 type Reached struct {
 	Brief     bool // requests of a copy are brief compared with a load
 	Waits     bool // an eviction waits for a better victim
 	NoReserve bool // an endpoint keeps no reserve free
 }
 
-// Or returns the union of both.
+// Or returns the rules that were applied in r, in o or in both.
 func (r Reached) Or(o Reached) Reached {
 	return Reached{r.Brief || o.Brief, r.Waits || o.Waits, r.NoReserve || o.NoReserve}
 }
 
-// Reached must be called directly after Decide.
+// Reached returns the rules that the last Decide applied. Call it directly after Decide.
 func (s *State) Reached() (r Reached) {
 	for _, e := range s.endpoints {
 		t := e.tally()
 		r.NoReserve = r.NoReserve || e.quick
-		// With a load in progress, the pause may be for its end.
+		// If a load is in progress, prepares may be the time of its end.
 		r.Waits = r.Waits || !e.prepares.IsZero() && len(t.queue) > 0 && t.loading+t.slow == 0
 		for _, c := range e.copies {
 			r.Brief = r.Brief || c.brief
@@ -35,9 +35,9 @@ func (s *State) Reached() (r Reached) {
 	return r
 }
 
-// Audit computes the derived parts of the state anew, and reports the first difference. Decided
-// means that Decide was the last call and was not paused: then every model that needs a copy and
-// has a place for it must have it.
+// Audit recomputes the derived parts of the state, and reports the first difference. decided means
+// that Decide was the last call and was not paused: then every model that needs a copy and has a
+// place for it must have that copy.
 func (s *State) Audit(decided bool) error {
 	reorder(s, s.now)
 	for _, e := range s.endpoints {
@@ -153,8 +153,8 @@ func (s *State) Audit(decided bool) error {
 	return nil
 }
 
-// DueDecisions returns, by fact and decision, functions that remove one entry of dueAfter and
-// return a function that restores it.
+// DueDecisions returns a function for each entry of dueAfter, named by fact and decision. The
+// function removes the entry, and returns a function that restores it.
 func DueDecisions() map[string]func() (restore func()) {
 	all := make(map[string]func() func())
 	for f := range facts {
@@ -170,18 +170,18 @@ func DueDecisions() map[string]func() (restore func()) {
 	return all
 }
 
-// Followers keep what a State has published.
+// Followers have received all that a State has published.
 type Followers struct {
 	copies    map[CopyKey]CopyChange
-	failures  map[Key]Reason // including empty ones
+	failures  map[Key]Reason // includes models with an empty reason
 	leaving   map[string]Leaving
 	vmodels   map[Key]Switch
 	trials    map[string]Trial
 	endpoints []string
-	failed    map[Key]int // number of failed loads by model
+	failed    map[Key]int // number of failed loads of each model
 }
 
-// NewFollowers returns Followers without any data.
+// NewFollowers returns Followers that have received nothing.
 func NewFollowers() *Followers {
 	return &Followers{
 		copies: make(map[CopyKey]CopyChange), failures: make(map[Key]Reason), leaving: make(map[string]Leaving),
@@ -190,11 +190,11 @@ func NewFollowers() *Followers {
 	}
 }
 
-// Check applies a Change and reports what the followers then lack compared with the State.
+// Check applies a Change, and returns an error if the followers then differ from the State.
 func (f *Followers) Check(s *State, c Change) error {
 	maps.Copy(f.copies, c.Copies)
 	for key := range c.Copies {
-		f.failures[key.ModelKey] += "" // the key must exist
+		f.failures[key.ModelKey] += "" // creates the key if it is missing
 	}
 	maps.Copy(f.failures, c.Failures)
 	maps.Copy(f.leaving, c.Leaving)

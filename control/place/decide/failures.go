@@ -11,28 +11,28 @@ import (
 type Reason string
 
 const (
-	// LoadFailed: engines failed to load it.
+	// LoadFailed: engines failed to load the model.
 	LoadFailed Reason = wire.LoadFailed
 	// RankTooLarge: the engines refused the adapter because of its rank.
 	RankTooLarge Reason = wire.RankTooLarge
-	// FilesMissing: the engines did not find its files.
+	// FilesMissing: the engines did not find the model's files.
 	FilesMissing Reason = wire.FilesMissing
-	// LoadRetried: its load failed with a transient error, and control retries it soon. While
-	// requests wait, or it must have a copy, the retries do not end; otherwise they end after
-	// maxRetries failed loads in a row.
+	// LoadRetried: the load failed with a transient error, and control retries it soon. Retries end
+	// after maxRetries failed loads in a row, but not while requests wait or the model must have a
+	// copy.
 	LoadRetried Reason = "load_retried"
-	// NoEndpoint: control can reach no endpoint that could load it.
+	// NoEndpoint: control can reach no endpoint that could load the model.
 	NoEndpoint Reason = wire.NoEndpoint
-	// CannotLoad: the engines of its pool cannot load models while they run, or not models of its
-	// kind.
+	// CannotLoad: the engines of the pool cannot load models while they run, or cannot load models
+	// of this kind.
 	CannotLoad Reason = wire.CannotLoad
-	// NoRoom: all models at the endpoints are pinned, must stay, or were used more recently.
+	// NoRoom: every model at the endpoints is pinned, must stay, or has a higher eviction value.
 	NoRoom Reason = wire.NoRoom
 	// NoLabels: the pool's constraints exclude every existing endpoint.
 	NoLabels Reason = wire.NoLabels
-	// TooLarge: it is larger than the memory of every endpoint.
+	// TooLarge: the model is larger than the memory of every endpoint.
 	TooLarge Reason = wire.TooLarge
-	// UnknownModel: it is not in the catalogue.
+	// UnknownModel: the model is not in the catalogue.
 	UnknownModel Reason = wire.UnknownModel
 )
 
@@ -49,7 +49,7 @@ var messages = map[Reason]string{
 	UnknownModel: "requests ask for it, and no object says what it is",
 }
 
-// Message explains a reason to operators; empty if there is no reason.
+// Message explains a reason to operators; empty for the empty reason.
 func (r Reason) Message() string { return messages[r] }
 
 // Failure is a failed load.
@@ -57,8 +57,8 @@ type Failure struct {
 	Endpoint string    `json:"endpoint"`
 	At       time.Time `json:"at"`
 	Why      Reason    `json:"reason"` // LoadFailed, or a more specific reason
-	Message  string    `json:"words"`  // the engine's message
-	// counts is how long the failure counts; 0 means the pool's failure expiry.
+	Message  string    `json:"words"`  // the engine's error message
+	// counts is how long until the failure expires; 0 means the pool's failure expiry.
 	counts time.Duration
 }
 
@@ -67,23 +67,27 @@ func (r Reason) Failures() bool {
 	return r == LoadFailed || r == RankTooLarge || r == FilesMissing || r == LoadRetried
 }
 
-// Constants with names in capitals are ModelMesh 0.12's (kserve/modelmesh, ModelMesh.java).
+// The names in capitals are the corresponding constants of ModelMesh 0.12 (kserve/modelmesh,
+// ModelMesh.java).
 const (
-	// maxFailures is the number of endpoints that are tried: MAX_LOAD_FAILURES.
+	// maxFailures is the number of failed loads, each at a different endpoint, after which control
+	// stops trying until one of them expires (MAX_LOAD_FAILURES).
 	maxFailures = 3
-	// failureExpiry is the default time for which a failed load counts: LOAD_FAILURE_EXPIRY; half
-	// of it for a model in use.
+	// failureExpiry is the default time after which a failed load expires (LOAD_FAILURE_EXPIRY).
+	// For a model in use it is half of that.
 	failureExpiry = 15 * time.Minute
-	// minRetry is how long a transient failure counts. It doubles each time, up to maxRetry.
+	// minRetry is the time until a transient failure is retried. It doubles with each failure in a
+	// row, up to maxRetry.
 	minRetry, maxRetry = time.Second, 30 * time.Second
 	// unloadLimit is how long other copies wait for an unload before control evicts something else.
 	unloadLimit = 30 * time.Second
-	// maxRetries is the number of transient failures in a row after which the model counts as
-	// failed if no request waits: a minute of backoff, plus the time of the loads.
+	// maxRetries is the number of transient failures in a row after which the failure is treated as
+	// permanent if no request waits: a minute of backoff, plus the time of the loads.
 	maxRetries = 7
-	// inUse is the longest time since its last use for which a model counts as in use.
+	// inUse: a model is in use if its last use was at most this long ago.
 	inUse = 3 * time.Minute
-	// roomWait is how long a load waits for evictions: MAX_WAIT_FOR_SPACE, also 3 minutes.
+	// roomWait is how long a load waits for evictions. ModelMesh waits as long
+	// (MAX_WAIT_FOR_SPACE).
 	roomWait = 3 * time.Minute
 )
 
@@ -104,7 +108,7 @@ func forgive(s *State, now time.Time) {
 	s.due.expiry = nextExpiry(s, now)
 }
 
-// nextExpiry returns when the next failure expires; zero if there is none.
+// nextExpiry returns when the first failure expires; zero if there is no failure.
 func nextExpiry(s *State, now time.Time) (first time.Time) {
 	for key := range s.clock.failing {
 		m := s.models[key]
@@ -123,11 +127,11 @@ func nextExpiry(s *State, now time.Time) (first time.Time) {
 func (m *model) isTransient(f Failure) bool { return f.Why == LoadRetried && !m.exhausted() }
 
 // exhausted reports whether maxRetries loads in a row have failed with transient errors and no
-// request waits. This counts as a permanent failure. While requests wait it is false.
+// request waits. The failure is then treated as permanent.
 func (m *model) exhausted() bool { return m.retries >= maxRetries && len(m.wants) == 0 }
 
-// whyFailed returns the reason why loads of a model failed, if all engines gave the same; else
-// LoadFailed. It is empty if all failures are transient.
+// whyFailed returns the reason why loads of a model failed if it was the same at all engines, and
+// LoadFailed otherwise. It returns an empty reason if all failures are transient.
 func (m *model) whyFailed() (why Reason) {
 	for _, f := range m.failures {
 		if m.isTransient(f) {

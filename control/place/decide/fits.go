@@ -17,27 +17,27 @@ import (
 // Fits lists the endpoints of a pool that may load each type of model. The zero Fits allows all
 // endpoints for all models.
 type Fits struct {
-	// Types has a Fit for some types of models, Others is the Fit of all other types; nil allows
-	// all endpoints.
+	// Types maps types of models to their Fit. Others is the Fit of all other types; nil allows all
+	// endpoints.
 	Types  map[string]*Fit
 	Others *Fit
 }
 
-// Fit is the set of endpoints, by address, for a type of model.
+// Fit is the set of endpoints, by address, where models of one type may be loaded.
 type Fit struct {
 	// Only are the allowed endpoints; nil allows all.
 	Only map[string]bool
-	// Preferred are endpoints that are chosen over others of equal cost.
+	// Preferred are endpoints that are chosen before other endpoints of about equal cost.
 	Preferred map[string]bool
 }
 
-// takes reports whether the model may be loaded at an endpoint.
+// takes reports whether models with this Fit may be loaded at an endpoint.
 func (f Fit) takes(address string) bool { return f.Only == nil || f.Only[address] }
 
 // everywhere is the Fit that allows all endpoints and prefers none.
 var everywhere = new(Fit)
 
-// Of returns the Fit of models of a type.
+// Of returns the Fit of a type of models.
 func (f *Fits) Of(modelType string) *Fit {
 	if is := f.Types[modelType]; is != nil {
 		return is
@@ -45,7 +45,7 @@ func (f *Fits) Of(modelType string) *Fit {
 	return cmp.Or(f.Others, everywhere)
 }
 
-// SetFits sets which endpoints of a pool may load which models.
+// SetFits sets, for each type of model, at which endpoints of a pool it may be loaded.
 func (s *State) SetFits(name objects.Name, to Fits) {
 	p := s.pool(name)
 	if reflect.DeepEqual(p.fits, to) {
@@ -59,7 +59,7 @@ func (s *State) SetFits(name objects.Name, to Fits) {
 		m.fit = p.fits.Of(m.Type)
 		for _, c := range m.copies {
 			if c.misplaced() {
-				s.noteCopy(misplaced, c) // a queued copy must go elsewhere
+				s.noteCopy(misplaced, c) // queued copies must go elsewhere
 			}
 		}
 	}
@@ -68,15 +68,15 @@ func (s *State) SetFits(name objects.Name, to Fits) {
 	}
 }
 
-// misplaced reports whether a copy is at an endpoint where its model may not be loaded. A model
-// that control did not load is left alone.
+// misplaced reports whether a copy is at an endpoint where its model may not be loaded. It is false
+// for a model that control did not load.
 func (c *Copy) misplaced() bool { return !c.model.fit.takes(c.Endpoint) && !c.model.foreign }
 
-// relocate unloads misplaced copies once their models have copies at allowed endpoints: as many as
-// they need and find room for. A misplaced copy of a model that needs no copy is unloaded at once;
-// one that is needed stays until there is a place for its replacement.
+// relocate unloads a misplaced copy once its model has as many copies at allowed endpoints as it
+// needs and finds room for. If the model needs no copy, the misplaced copy is unloaded at once.
+// Otherwise it stays until there is a place for its replacement.
 func relocate(s *State, all []*model, now time.Time) (todo []Action) {
-	var somewhere []*model // the loaded models with restrictions
+	var somewhere []*model // loaded models that may be loaded only at some endpoints
 	for _, m := range all {
 		if m.fit.Only != nil && len(m.copies) > 0 {
 			somewhere = append(somewhere, m)

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// naive is a ghost list that finds its victims by a search of all its models.
+// naive is a ghost list that chooses the model to evict by a search of all its models.
 type naive struct {
 	decayTime float64
 	capacity  amount
@@ -52,8 +52,8 @@ func (n *naive) used(id string, requests int, at, loadCost float64, bytes int64)
 	}
 }
 
-// A ghost list has the same misses as the naive one, even after the decay of use counts changes,
-// and after models were removed or unused for long.
+// A ghost list has the same misses as the naive one, even after the decay of use counts has
+// changed, and after models were removed or were not used for a long time.
 func TestGhostListMatchesTheNaiveOne(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))

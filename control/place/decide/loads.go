@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Predicted reports the result of a Predict: the size, or 0 if the engine cannot predict it.
+// Predicted reports the result of a Predict: the size, or 0 if the engine cannot predict the size.
 func (s *State) Predicted(key CopyKey, bytes int64) {
 	c := s.copy(key)
 	if c == nil || !c.predicting {
@@ -29,15 +29,16 @@ func learnSize(s *State, m *model, bytes int64, source SizeSource) {
 			s.noteCopy(copyShrank, c)
 		}
 		c.Bytes, c.Source = bytes, source
-		// If the models now exceed the memory, nothing is evicted at once: the next load there or
-		// the next tick evicts.
+		// If the models now exceed the memory, nothing is evicted at once. The next load there
+		// evicts, or the next tick.
 		s.noteCopy(copySized, c)
 	}
 }
 
 // LoadFailing reports that an engine did not load a model in time, or that the outcome is unclear.
-// The engine is told to unload it, and the load ends when it is gone. Waiting requests get their
-// answer at once. The next load there does not wait either, unless it needs the room.
+// The engine is then told to unload the model, and the load ends when the model is gone. Waiting
+// requests get their answer at once. The next load at the engine begins without waiting for the
+// unload, unless it needs the room.
 func (s *State) LoadFailing(key CopyKey, words string, why Reason, now time.Time) {
 	c := s.copy(key)
 	if c == nil || c.State != Loading || c.overdue {
@@ -48,20 +49,20 @@ func (s *State) LoadFailing(key CopyKey, words string, why Reason, now time.Time
 	s.noteCopy(loadSlow, c)
 	doomCopy(s, c)
 	if dismissed {
-		return // an abandoned load is no failure
+		return // an abandoned load does not count as failed
 	}
 	addFailure(s, s.models[key.ModelKey], Failure{Endpoint: key.Endpoint, At: now, Message: words, Why: cmp.Or(why, LoadFailed)})
 }
 
 // RestoreFailure records a load that failed in an earlier process; call it after [State.Restore].
-// It counts for as long as it did there. If the engine may have kept a part of the model, that is
-// unloaded.
+// The failure expires when it would have expired there. If the engine may have kept a part of the
+// model, that part is unloaded.
 func (s *State) RestoreFailure(key Key, f Failure, now time.Time) {
 	m := s.models[key]
 	if m == nil || m.gone {
 		return
 	}
-	if f.Why = cmp.Or(f.Why, LoadFailed); f.At.After(now) { // the clocks differ
+	if f.Why = cmp.Or(f.Why, LoadFailed); f.At.After(now) { // the clock of the earlier process was ahead
 		f.At = now
 	}
 	addFailure(s, m, f)
@@ -72,7 +73,7 @@ func (s *State) RestoreFailure(key Key, f Failure, now time.Time) {
 
 func addFailure(s *State, m *model, f Failure) {
 	if f.Why == LoadRetried {
-		if f.At.Sub(m.retried) >= failureExpiry { // earlier failures have expired
+		if f.At.Sub(m.retried) >= failureExpiry { // the failures before it have expired
 			m.retries = 0
 		}
 		f.counts = min(minRetry<<min(m.retries, 10), maxRetry)
@@ -86,19 +87,19 @@ func addFailure(s *State, m *model, f Failure) {
 type LoadResult struct {
 	// Bytes is the size of the loaded model; 0 if the engine does not report it.
 	Bytes int64
-	// Limit is the most requests that the copy takes at once; 0 means no limit.
+	// Limit is the maximum number of concurrent requests of the copy; 0 means no limit.
 	Limit int
 	// Took is how long the load took.
 	Took time.Duration
-	// Failed: the engine did not load it. Words is the engine's message, and Why its meaning; empty
-	// means LoadFailed.
+	// Failed: the engine did not load the model. Message is the engine's error message. Why is the
+	// reason that control derived from it; empty means LoadFailed.
 	Failed  bool
 	Message string
 	Why     Reason
-	// Unreached: the engine accepted no connection; only with Failed.
+	// Unreached: the engine accepted no connection. It is set only with Failed.
 	Unreached bool
-	// Left: the engine may have kept a part of the model; only with Failed. Its bytes count as
-	// leaked until the engine turns out not to have it.
+	// Left: the engine may have kept a part of the model. It is set only with Failed. The bytes of
+	// the copy are treated as leaked until the engine is found not to have the model.
 	Left bool
 }
 
@@ -136,7 +137,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		keepReserve(s, e)
 		c.interrupted, c.Limit = false, r.Limit
 		s.set(c, Loaded, now)
-		delete(e.left, c.ModelKey) // the model is there again
+		delete(e.left, c.ModelKey) // the removal before this load no longer matters
 		learnSize(s, m, r.Bytes, MeasuredSize)
 		learnLoadTime(s, m, r.Took)
 		releasePredecessor(s, c, now)
@@ -145,8 +146,8 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	}
 }
 
-// UnloadEnded reports that the engine has unloaded a model. If failed, it may still have it, and
-// the bytes of the copy count as leaked until the engine turns out not to have the model.
+// UnloadEnded reports the end of an unload. If it failed, the engine may still have the model, and
+// the bytes of the copy are treated as leaked until the engine is found not to have the model.
 func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 	c, e := s.copy(key), s.endpoints[key.Endpoint]
 	if e != nil && (c == nil || c.State != Unloading) {
@@ -169,10 +170,10 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 	e.left[key.ModelKey] = now
 }
 
-// Measured reports the size of a loaded copy, as measured by the engine.
+// Measured reports the size of a loaded copy as the engine measured it.
 func (s *State) Measured(key CopyKey, bytes int64) {
 	if c := s.copy(key); c != nil && c.State == Loaded {
 		learnSize(s, c.model, bytes, MeasuredSize)
-		s.noteCopy(sizeKnown, c) // queued copies elsewhere have the same size
+		s.noteCopy(sizeKnown, c) // also the size of copies queued elsewhere
 	}
 }

@@ -6,31 +6,33 @@ import (
 	"time"
 )
 
-// An endpoint migrates while its pod is being deleted and its pre-stop hook waits for control. It
-// serves, but nothing is loaded or unloaded there. Each of its recently used models gets as many
-// copies elsewhere as it had, the most recently used model first. Only models with a lower eviction
-// value are evicted for that. Migration ends when nothing can be moved any more or time is up; then
-// the endpoint is treated like any other whose pod is being deleted.
+// An endpoint migrates while its pod is being deleted and the pod's pre-stop hook waits for
+// control. It serves, but nothing is loaded or unloaded there. Each of its recently used models
+// gets as many copies elsewhere as it had here, the most recently used model first. Only models
+// with a lower eviction value are evicted for these copies. Migration ends when no more models can
+// be moved, or at its time limit. The endpoint is then treated like any endpoint whose pod is being
+// deleted.
 
 const (
-	// movedIfUsed is the longest time since its last use for which a model is moved; others are
-	// loaded again when a request names them (ModelMesh.java, preShutdown).
+	// movedIfUsed: a model is moved if its last use was at most this long ago. Other models are
+	// loaded when a request names them (ModelMesh.java, preShutdown).
 	movedIfUsed = time.Hour
-	// publishTime is the time between the end of a migration and the end of the pod's hook, in
-	// which every extproc learns of it.
+	// publishTime is the time between the end of a migration and the end of the pod's hook. In this
+	// time, every extproc learns that the endpoint no longer serves.
 	publishTime = 2 * time.Second
 )
 
 // Migration is the progress of an endpoint's migration.
 type Migration struct {
-	// Done: the migration has ended; no more models are loaded elsewhere for it.
+	// Done: the migration has ended, so no more models are loaded elsewhere for it.
 	Done bool
-	// Moved is the number of its models that have all their copies elsewhere. Moving is the number
-	// of models whose copies are being loaded.
+	// Moved is the number of the endpoint's models that have all their copies elsewhere. Moving is
+	// the number of models whose new copies are being loaded.
 	Moved, Moving int
-	// Idle is the number of models unused for an hour, which are not moved.
+	// Idle is the number of models that are not moved because they were not used in the last hour.
 	Idle int
-	// Unmoved are the models with fewer copies elsewhere than before and none being loaded, sorted.
+	// Unmoved are the models that have fewer copies elsewhere than before, none of which is being
+	// loaded. They are sorted.
 	Unmoved []Unmoved
 }
 
@@ -38,20 +40,20 @@ type Migration struct {
 type Unmoved struct {
 	Key
 	Copies, Wanted int
-	// Why is the reason; empty if time was up.
+	// Why is the reason; empty if the time limit was reached.
 	Why Reason
 }
 
 // migration is the state of an endpoint's migration.
 type migration struct {
 	moves map[Key]bool // the models to move
-	end   Migration    // the final progress
+	end   Migration    // the progress at the end of the migration
 }
 
-// until returns when the migration ends, whatever is left to move.
+// until returns when the migration ends even if models are still to be moved.
 func (e *endpoint) until() time.Time { return e.Migrates.Add(-publishTime) }
 
-// Migration returns the progress of an endpoint's migration, and whether there is or was one.
+// Migration returns the progress of an endpoint's migration. The result is false if it never began.
 func (s *State) Migration(address string) (Migration, bool) {
 	e := s.endpoints[address]
 	switch {
@@ -80,9 +82,9 @@ func endMigration(s *State, e *endpoint) {
 }
 
 // planMigrations decides which models to move, and how many copies they get elsewhere: as many as
-// before the first of their endpoints began to migrate. For copies found later, such as after a
-// restart of control, that number is unknown, and some may have been moved already; then it is the
-// number of migrating copies.
+// before the first of their endpoints began to migrate. If a copy is found later, such as after a
+// restart of control, that number is unknown, and some copies may have been moved already. The
+// model then gets as many copies as are at migrating endpoints.
 func planMigrations(s *State, now time.Time) []Action {
 	fresh := make(map[*model]int)
 	for address := range s.due.migrations {
@@ -133,7 +135,8 @@ func migratingCopies(m *model) (n int) {
 	return n
 }
 
-// needs returns the number of copies that must be able to take requests even if no request waits.
+// needs returns how many copies that can serve requests the model must have even if no request
+// waits.
 func (m *model) needs() int { return max(m.least(), m.migrationGoal) }
 
 // endMigrations ends the migrations that have nothing left to move.
@@ -143,7 +146,7 @@ func endMigrations(s *State, now time.Time) []Action {
 		if !e.IsMigrating() {
 			continue
 		}
-		seen := e.state != unknown // otherwise its models are unknown
+		seen := e.state != unknown // before the first scrape, the endpoint's models are unknown
 		if now.Before(e.until()) && (!seen || progress(s, e).Moving > 0) {
 			continue
 		}

@@ -13,71 +13,73 @@ import (
 
 type model struct {
 	objects.Entry
-	gone bool // not in the catalogue any more
-	// foreign: an engine has it although no catalogue does. Control leaves it alone.
+	gone bool // the model is not in the catalogue
+	// foreign: an engine has the model although it is in no catalogue. Control never unloads it.
 	foreign  bool
 	lastUsed time.Time
 	value    float64 // eviction value: models with lower values are evicted first
-	usage            // how often it is used
-	load             // the work of its requests for engines
-	// inUseSince is since when it has been used without a break longer than secondWithin.
+	usage            // how often the model is used
+	load             // the work that the model's requests cause at engines
+	// inUseSince is when the current period of use began: it has no break longer than secondWithin.
 	inUseSince time.Time
-	// awaited is when requests last began to wait for it.
+	// awaited is when requests last began to wait for the model.
 	awaited time.Time
-	took    float64 // load time in seconds; 0: no load has ended
+	took    float64 // mean load time in seconds; 0: no load has ended
 	ghosts  [2]ghostEntry
-	wants   map[string]Want // by the source that reported them
-	// first is when the oldest waiting request began to wait; zero if none waits. barred: some
-	// requests cannot use the copies at some endpoints.
+	wants   map[string]Want // waiting requests, by extproc
+	// first is when the oldest waiting request began to wait; zero if none waits. restricted: some
+	// requests cannot use copies at some endpoints.
 	first      time.Time
 	restricted bool
-	copies     []*Copy // sorted by endpoint
+	copies     []*Copy // the model's copies, sorted by endpoint
 	hash       uint64
-	fit        *Fit  // where it may be loaded
-	bytes      int64 // size, if any endpoint reported it
+	fit        *Fit  // where the model may be loaded
+	bytes      int64 // size; 0 if no source has reported it
 	source     SizeSource
 	failures   []Failure
-	// retries is the number of its loads that failed in a row with transient errors; the last one
-	// at retried.
+	// retries is the number of loads in a row that failed with transient errors; the last of them
+	// failed at retried.
 	retries int
 	retried time.Time
-	blocked Reason // why it lacks a copy that it needs
-	// stuck: it waits for a place; place is its index in its pool's list of such models. stale: it
-	// is in due.stale. touched: it is in due.touched.
+	blocked Reason // why the model lacks a copy that it needs
+	// stuck: the model waits for a place; its index in the pool's list of such models is place.
+	// stale: it is in due.stale. touched: it is in due.touched.
 	stuck, stale, touched bool
 	place                 int
-	// lacksPlaceSince is since when it has lacked a place for a copy that it needs; zero if it does
-	// not.
+	// lacksPlaceSince is when the model began to lack a place for a copy that it needs; zero if it
+	// lacks none.
 	lacksPlaceSince time.Time
-	failed          Reason // blocked, as published to waiting requests
+	failed          Reason // the value of blocked as published to waiting requests
 	ensure          bool   // a client asked for a copy, though no request waits for it
-	migrationGoal   int    // number of copies it needs elsewhere because it is at migrating endpoints; 0: it is not
-	vmodelMin       int    // minimum number of copies because VModels name it
+	migrationGoal   int    // number of copies needed elsewhere because copies migrate; 0: none migrates
+	vmodelMin       int    // minimum number of copies that VModels require
 }
 
 // Want describes the requests that wait for a model at one extproc.
 type Want struct {
 	Requests int
-	Since    time.Time // when the first of them began to wait
+	Since    time.Time // when the oldest of these requests began to wait
 	// Unusable are the endpoints whose copies these requests cannot use.
 	Unusable []string
 }
 
-// ErrExists: a different model has that id. ErrDeclared: an object declares the model, and only its
-// owner may change or delete it, so a client can neither register nor unregister it.
+// ErrExists means that a different model has that id. ErrDeclared means that an object declares the
+// model: only the object's owner may change or delete it, so a client can neither register nor
+// unregister it.
 var (
 	ErrExists   = errors.New("a model of this id exists, with other attributes")
 	ErrDeclared = errors.New("the model is declared by an object: delete that")
 )
 
-// SetModel adds a model to the catalogue, or changes it. used is its last use, if known.
+// SetModel adds a model to the catalogue, or changes it there. used is the model's last use; zero
+// if unknown.
 func (s *State) SetModel(e objects.Entry, used time.Time) {
 	m := s.models[e.ModelKey]
 	if m == nil {
 		m = s.newModel(e)
 		s.noteModel(modelAdded, m)
 	}
-	if m.Type != e.Type || m.Source != e.Source || m.Info != e.Info { // its failures were those of a different model
+	if m.Type != e.Type || m.Source != e.Source || m.Info != e.Info { // failures of the earlier definition do not apply
 		m.failures = nil
 	}
 	m.Entry, m.gone, m.foreign, m.fit = e, false, false, s.pool(e.Pool).fits.Of(e.Type)
@@ -119,7 +121,7 @@ func (s *State) Wanted(who string, key Key, w Want) {
 		m = s.newModel(objects.Entry{ModelKey: key})
 		m.gone = true
 	}
-	if m.wants == nil { // saves a map for most of thousands of models
+	if m.wants == nil { // created on demand: most of thousands of models need no map
 		m.wants = make(map[string]Want)
 	}
 	m.wants[who] = w
@@ -130,7 +132,7 @@ func (s *State) Wanted(who string, key Key, w Want) {
 	s.noteModel(modelWanted, m)
 }
 
-// Unwanted removes all waiting requests of one extproc.
+// Unwanted records that no request waits at one extproc any more.
 func (s *State) Unwanted(who string) {
 	for address := range s.endpoints {
 		s.Terminating(who, address, false, time.Time{})
@@ -148,12 +150,12 @@ func removeWant(s *State, m *model, who string) {
 	s.noteModel(modelUnwanted, m)
 }
 
-// Ensure asks for a copy of a model that has none, although no request waits. It has no priority
-// over other loads, and evicts only models that were used less recently. It asks once: until the
-// model has a copy, or its load has failed.
+// Ensure asks for a copy of a model that has none, although no request waits. The load has no
+// priority over other loads, and only models with a lower eviction value are evicted for it. The
+// request ends when the model has a copy or its load has failed.
 func (s *State) Ensure(key Key) {
 	if m := s.models[key]; m != nil && remaining(m) == 0 {
-		if m.exhausted() { // retry from the beginning
+		if m.exhausted() { // start a new series of retries
 			m.retries = 0
 			m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Why == LoadRetried })
 			s.noteModel(reasonChanged, m)
@@ -165,7 +167,7 @@ func (s *State) Ensure(key Key) {
 
 // Use describes how a model was used since the last report.
 type Use struct {
-	// Requests is the number of requests that named it; 0 if they were not counted.
+	// Requests is the number of requests that named the model; 0 if they were not counted.
 	Requests int
 	// Last is the time of the last request.
 	Last time.Time
@@ -205,8 +207,8 @@ func useModel(s *State, m *model, u Use) {
 	}
 }
 
-// compare orders models by priority: first those with waiting requests, the oldest request first,
-// then by last use, the latest first.
+// compare orders models by priority. Models with waiting requests come first, in the order of their
+// oldest requests. The other models follow, the most recently used first.
 func (m *model) compare(o *model) int {
 	a, b := m.since(), o.since()
 	switch {
@@ -221,7 +223,7 @@ func (m *model) compare(o *model) int {
 	return cmp.Or(o.lastUsed.Compare(m.lastUsed), m.Compare(o.ModelKey))
 }
 
-// recallWants recomputes first and barred from all wants.
+// recallWants recomputes first and restricted from all wants.
 func (m *model) recallWants() {
 	m.first, m.restricted = time.Time{}, false
 	for _, w := range m.wants {
@@ -235,8 +237,8 @@ func (m *model) recallWants() {
 // since returns when the oldest waiting request began to wait; zero if none waits.
 func (m *model) since() time.Time { return m.first }
 
-// starved reports whether requests wait that no copy of the model will serve, loaded or on its way;
-// the copy but does not count.
+// starved reports whether requests wait that no copy of the model can serve, neither a loaded copy
+// nor one that is to be loaded. If but is not nil, that copy is ignored.
 func (m *model) starved(but *Copy) bool {
 	if len(m.copies) == 0 {
 		return len(m.wants) > 0
@@ -256,16 +258,16 @@ func (m *model) starved(but *Copy) bool {
 	return false
 }
 
-// staying returns the copies that are not being removed, at endpoints that can take requests and
-// where the model may be loaded. The first one is the first to give up: the least advanced, and of
-// those the latest.
+// staying returns the copies that are not being removed, at endpoints that can serve requests and
+// where the model may be loaded. They are in the order in which to remove them: copies in the
+// earliest state first, and of these the newest first.
 func staying(m *model) []*Copy {
 	all := slices.DeleteFunc(slices.Clone(m.copies), func(c *Copy) bool { return !c.remains() || !c.endpoint.useful() || c.misplaced() })
 	slices.SortStableFunc(all, func(a, b *Copy) int { return cmp.Or(cmp.Compare(a.State, b.State), b.Since.Compare(a.Since)) })
 	return all
 }
 
-// failureCounts returns how long a failed load of a model counts, as of now.
+// failureCounts returns after what time a failed load of a model expires, as it stands now.
 func failureCounts(s *State, m *model, f Failure, now time.Time) time.Duration {
 	if f.counts > 0 && (m.min() > 0 || !m.exhausted()) {
 		return f.counts

@@ -9,21 +9,21 @@ import (
 	"github.com/headgate/headgate/internal/hash"
 )
 
-// Sums over the copies of an endpoint, and their eviction order, are kept up to date as copies
-// change. So a request for an absent model stays cheap with thousands of copies.
+// Sums over the copies of an endpoint, and their eviction order, are updated as copies change. So a
+// request for a model without a copy stays cheap even with thousands of copies.
 
 // tally is the memory and slots that the copies of an endpoint use together.
 type tally struct {
-	// remain is everything that is not being evicted, and settled the part of it that is not only
-	// queued. held is what the engine has, was told to load, or may have. stay is what may not be
-	// evicted for other models. None of them includes leaks.
+	// remain is the amount of all copies that are not being evicted. settled is the same without
+	// copies that are only queued. held is what the engine has, was told to load, or may have. stay
+	// is what may not be evicted for other models. None of them includes leaks.
 	remain, settled, held, stay amount
-	loading                     int     // without overdue and slow loads
-	slow                        int     // slow loads
-	queue                       []*Copy // unsorted
+	loading                     int     // number of loads, without overdue and slow ones
+	slow                        int     // number of slow loads
+	queue                       []*Copy // queued copies, unsorted
 }
 
-// amount is a number of models, and their bytes together.
+// amount is a number of models and their total size in bytes.
 type amount struct {
 	models int
 	bytes  int64
@@ -44,14 +44,15 @@ func sum(a, b int64) int64 {
 	return a + b
 }
 
-// tally returns the sums, recomputed if copies have changed since the last call.
+// tally returns the sums of the endpoint. They are recomputed if copies have changed since the last
+// call.
 func (e *endpoint) tally() *tally {
 	if e.counted {
 		return &e.sums
 	}
 	e.sums, e.counted, e.summed = tally{queue: e.sums.queue[:0]}, true, false
 	t := &e.sums
-	var twice map[string]*[4]bool // an endpoint of two pools may have a model once for both
+	var twice map[string]*[4]bool // two pools of an endpoint may share one model of its engine
 	if len(e.pools) > 1 {
 		twice = make(map[string]*[4]bool)
 	}
@@ -90,7 +91,7 @@ func (e *endpoint) tally() *tally {
 	return t
 }
 
-// evictable returns how much could be evicted for a copy that may evict any other.
+// evictable returns how much could be evicted for a copy that may evict any evictable copy.
 func (e *endpoint) evictable() amount {
 	e.tally()
 	if !e.summed {
@@ -102,14 +103,14 @@ func (e *endpoint) evictable() amount {
 	return e.mayLeave
 }
 
-// turns returns the number of loads that count against the engine's limit of concurrent loads. Slow
-// ones count only if the engine accepts no others beside them.
+// turns returns the number of loads to compare with the engine's limit of concurrent loads. Slow
+// loads are included only if the engine accepts no other loads beside them.
 func (e *endpoint) turns() int {
 	t := e.tally()
 	return max(t.loading, t.loading+t.slow+max(1, e.Loads)-max(1, e.Loads, e.Overlap))
 }
 
-// reorder brings the eviction orders of endpoints up to date. It must run before they are read.
+// reorder updates the eviction orders of endpoints. It must run before they are read.
 func reorder(s *State, _ time.Time) []Action {
 	for _, m := range s.due.touched {
 		m.touched = false
@@ -136,7 +137,7 @@ func reorder(s *State, _ time.Time) []Action {
 				s.noteCopy(mayLeave, c)
 			}
 			if may && c.ranked && r.surplus && !c.rank.surplus {
-				s.noteCopy(spareNow, c) // even weak claims may evict it
+				s.noteCopy(spareNow, c) // claims that may evict only surplus copies may now evict it
 			}
 			c.ranked, c.rank = may, r
 			if may {
@@ -151,12 +152,12 @@ func reorder(s *State, _ time.Time) []Action {
 
 // rank is the position of a copy in the eviction order.
 type rank struct {
-	busy    bool // its requests will not end soon
-	surplus bool // its model can spare it
+	busy    bool // requests of the copy will not end soon
+	surplus bool // the copy is surplus
 	value   float64
 }
 
-// isSurplus reports whether a copy can be spared: its model has as many other loaded copies as it
+// isSurplus reports whether a copy is surplus: its model has as many other loaded copies as it
 // needs, none of them at a busier endpoint.
 func isSurplus(s *State, m *model, but *Copy) bool {
 	others, busier := 0, false
@@ -181,20 +182,20 @@ func truth(b bool) int {
 	return 0
 }
 
-// compareRank orders the copies of an endpoint for eviction: first those without long requests;
-// among these, spare copies first; then by eviction value, the lowest first.
+// compareRank orders the copies of an endpoint for eviction: first copies that are not busy; among
+// these, surplus copies first; then by eviction value, the lowest first.
 func (c *Copy) compareRank(o *Copy) int {
 	return cmp.Or(c.rank.compare(o.rank), c.ModelKey.Compare(o.ModelKey))
 }
 
-// turnAfter is how much longer than a waiting request a queued copy waits for its turn if no
-// request waits for its model.
+// turnAfter is the delay of a queued copy's turn if no request waits for its model: requests that
+// begin to wait within this time go first.
 const turnAfter = time.Minute
 
-// update returns the time by which queued copies are sorted.
+// update returns the copy's turn in the queue, by which queued copies are sorted.
 func (c *Copy) update() time.Time { return c.model.due(c.asked) }
 
-// nextTurn returns the turn of a copy that the model would get now.
+// nextTurn returns the turn that a copy of the model would have if it were queued now.
 func nextTurn(s *State, m *model) time.Time {
 	asked := s.now
 	if !m.lacksPlaceSince.IsZero() {
@@ -204,8 +205,9 @@ func nextTurn(s *State, m *model) time.Time {
 }
 
 // due returns the turn of a copy that was queued at the time asked: the time at which requests
-// began to wait, or turnAfter after asked if none waits. The second rule also limits the first: a
-// copy that a model needs anyway keeps its turn even if requests for it come late and give up soon.
+// began to wait or, if none waits, turnAfter after asked. If the model needs the copy even without
+// requests, the turn is the earlier of both, so it stays the same if requests arrive late and give
+// up soon.
 func (m *model) due(asked time.Time) time.Time {
 	since, unasked := m.since(), asked.Add(turnAfter)
 	if since.IsZero() || m.needs() > 0 && unasked.Before(since) {
@@ -214,21 +216,21 @@ func (m *model) due(asked time.Time) time.Time {
 	return since
 }
 
-// compareTurn orders queued copies by turn. Copies with waiting requests go first, but not forever,
-// since a queue may always have some of them.
+// compareTurn orders queued copies by turn. Copies with waiting requests have earlier turns, but
+// only by a limited time, since the queue may always contain some of them.
 func (c *Copy) compareTurn(o *Copy) int {
 	return cmp.Or(c.update().Compare(o.update()), c.model.compare(o.model))
 }
 
-// isAbandoned reports whether a copy was queued turnAfter ago for requests that have all given up,
-// while other copies may wait for room there.
+// isAbandoned reports whether a copy was queued turnAfter ago for requests that have all given up.
+// Such a copy must not keep other copies waiting.
 func isAbandoned(c *Copy, now time.Time) bool {
 	m := c.model
 	return c.claim.asked && now.Sub(c.asked) >= turnAfter && len(m.wants) == 0 && remaining(m) > m.needs()
 }
 
 // evictionValue returns the eviction value of a model. It is at least as high as if the model had
-// been used when requests began to wait, because waiting requests are counted as uses only
+// been used when requests last began to wait, because waiting requests are counted as uses only
 // afterwards.
 func evictionValue(m *model) float64 { return max(m.value, seconds(m.awaited)) }
 

@@ -9,17 +9,17 @@ import (
 )
 
 // All engines lose their models, and storage is out for 20 minutes. Afterwards, models that must be
-// loaded, were used within the hour, or are used meanwhile are loaded again as their failures
-// expire, without a new request: each load begins within a tick of the expiry and of its turn at
-// the engine, which loads one model at a time.
+// loaded, were used in the last hour, or are used during the outage are loaded again as their
+// failures expire, without a new request. Each load begins at most a tick after the expiry and
+// after its turn at the engine, which loads one model at a time.
 func TestStorageOutage(t *testing.T) {
 	const (
 		outage  = 20 * time.Minute
-		expiry  = 15 * time.Minute // the default; half of it for models in use
+		expiry  = 15 * time.Minute // default failure expiry; half of it for models in use
 		took    = 2 * time.Second
 		engines = 4
-		used    = 24 // models used before; the first one is used throughout
-		must    = 4  // models that must have a copy
+		used    = 24 // number of models used before; the first one is used throughout
+		must    = 4  // number of models that must have a copy
 		turn    = (used+must)/engines*took + took
 	)
 	s, now := decide.New(decide.Config{}), start

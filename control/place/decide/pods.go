@@ -2,13 +2,13 @@ package decide
 
 // Pod is the state of an endpoint's pod, apart from its deletion. The zero Pod serves requests.
 type Pod struct {
-	// Unready: the pod gets no requests. Its copies are not usable, and nothing is loaded there
-	// unless it is on trial. A model without another place waits for it.
+	// Unready: the pod gets no requests. Its copies are not usable, and no model is loaded there
+	// unless the endpoint is on trial. A model that has no other place waits for the pod.
 	Unready bool
-	// OnTrial: the pod is ready but for the proof that models load there.
+	// OnTrial: the pod is ready except that it has not been shown that models load there.
 	OnTrial bool
-	// Outgoing: a newer version will probably replace the pod soon, so nothing is loaded there that
-	// can be loaded elsewhere.
+	// Outgoing: a newer version will probably replace the pod soon. A model is loaded there only if
+	// it cannot be loaded elsewhere.
 	Outgoing bool
 }
 

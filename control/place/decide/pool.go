@@ -7,18 +7,18 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Pool is the placement settings of an InferencePool. The zero Pool has the defaults.
+// Pool contains the placement settings of an InferencePool. The zero Pool selects the defaults.
 type Pool struct {
 	// LRU: the least recently used model is evicted first, however often it was used.
 	LRU bool
-	// RPM is the requests per minute that call for one more copy; 0 means that the measured load of
-	// engines decides.
+	// RPM is how many requests per minute one copy of a model should serve; 0 means that the
+	// measured load of engines decides the number of copies.
 	RPM int
-	// LoadTimeout limits a load, unless the engine's own limit is lower; 0 means the engine's
-	// limit, or one that is derived from earlier loads.
+	// LoadTimeout is the time limit of a load; a lower limit of the engine takes precedence. 0
+	// means the engine's limit or, if it has none, a limit derived from earlier loads.
 	LoadTimeout time.Duration
-	// FailureExpiry is how long a failed load counts, half of it for a model in use; 0 means 15
-	// minutes.
+	// FailureExpiry is the time after which a failed load expires, half of it for a model in use; 0
+	// means 15 minutes.
 	FailureExpiry time.Duration
 }
 
@@ -29,23 +29,23 @@ type pool struct {
 	endpoints []*endpoint // sorted by address
 	// times are the load times, by type of model.
 	times map[string]*spread
-	// fills are the models to load into free room that were not considered since the last tick, the
-	// highest eviction value first.
+	// fills are the models that may be loaded into free room and were not considered since the last
+	// tick, the highest eviction value first.
 	fills []*model
-	// requestTime is the mean time of a request at its engine over some minutes, in seconds; 0 if
-	// unknown.
+	// requestTime is how long a request is at its engine, in seconds, as a mean over some minutes;
+	// 0 if unknown.
 	requestTime float64
-	// stuck are the models that found no place.
+	// stuck are the models that wait for a place.
 	stuck []*model
 	decay *decayTuner
 	fits  Fits
-	// loadCosts is the distribution of the load cost per room (see price) of loaded models;
-	// dearness is its mean when the models were last valued.
+	// loadCosts is the distribution of loadCostPerRoom of loaded models; meanLoadCost is its mean
+	// when the eviction values were last recomputed.
 	loadCosts    spread
 	meanLoadCost float64
 }
 
-// pool returns the pool of a name, new if necessary.
+// pool returns the pool with this name. It creates the pool if necessary.
 func (s *State) pool(name objects.Name) *pool {
 	p := s.pools[name]
 	if p == nil {
@@ -55,7 +55,7 @@ func (s *State) pool(name objects.Name) *pool {
 	return p
 }
 
-// tidy forgets pools without models, endpoints and settings.
+// tidy removes pools that have neither models nor endpoints nor settings.
 func tidy(s *State) {
 	for name, p := range s.pools {
 		if p.models == 0 && len(p.endpoints) == 0 && p.Pool == (Pool{}) && p.fits.Types == nil && p.fits.Others == nil {
@@ -71,7 +71,7 @@ func (s *State) SetPool(name objects.Name, to Pool) {
 		return
 	}
 	p.Pool = to
-	s.due.expiry = time.Time{} // failures may expire sooner
+	s.due.expiry = time.Time{} // with the new settings, failures may expire sooner
 	revalue(s, name, p)
 }
 
@@ -94,8 +94,8 @@ func (m *model) updateValue(p *pool) {
 	m.value = m.usage.value(p.decay.decayTime, m.relativeLoadCost(p))
 }
 
-// relativeLoadCost returns how much higher the load cost per room of a model is than that of
-// others, as a logarithm; 0 if unknown.
+// relativeLoadCost returns the logarithm of a model's load cost per room relative to the mean of
+// the pool; 0 if unknown.
 func (m *model) relativeLoadCost(p *pool) float64 {
 	if m.took == 0 || p.loadCosts.n < enough {
 		return 0
@@ -103,16 +103,17 @@ func (m *model) relativeLoadCost(p *pool) float64 {
 	return min(max(m.loadCostPerRoom()-p.meanLoadCost, -maxLoadCost), maxLoadCost)
 }
 
-// missOverhead is the approximate cost of a miss beyond the load, in seconds: the request waits,
-// and another model is evicted. Without it, the noise of millisecond loads would decide.
+// missOverhead is the approximate cost of a miss in addition to the load, in seconds: the request
+// waits, and another model is evicted. Without it, the noise of millisecond loads would determine
+// eviction values.
 const missOverhead = 1
 
-// loadCostPerRoom returns the load cost of a model per room, as a logarithm.
+// loadCostPerRoom returns the logarithm of the load cost of a model per byte.
 func (m *model) loadCostPerRoom() float64 {
 	return math.Log(missOverhead+m.took) - math.Log(float64(max(1, m.bytes)))
 }
 
-// learnLoadTime records the load time of a model.
+// learnLoadTime updates the load time of a model with a measurement.
 func learnLoadTime(s *State, m *model, took time.Duration) {
 	if took <= 0 {
 		return
@@ -129,7 +130,7 @@ func learnLoadTime(s *State, m *model, took time.Duration) {
 		revalue(s, m.Pool, p)
 	}
 	was := m.value
-	if m.updateValue(p); m.value < was { // models that could not evict it may now be able to
+	if m.updateValue(p); m.value < was { // other models may now be able to evict it
 		s.noteModel(valueFell, m)
 	}
 	s.noteModel(valueChanged, m)
@@ -166,11 +167,11 @@ func tickDecay(s *State, name objects.Name, p *pool) {
 	revalue(s, name, p)
 }
 
-// loadCostTolerance is how far the mean load cost may move, as a logarithm, before the models are
-// valued again.
+// loadCostTolerance is how far the mean load cost may move, as a logarithm, before the eviction
+// values are recomputed.
 const loadCostTolerance = 0.2
 
-// tickValues recomputes the eviction values of models that have not been used for long.
+// tickValues recomputes the eviction values of models that have not been used for a long time.
 func tickValues(s *State, p *pool, all []*model, now time.Time) {
 	at := seconds(now)
 	for i := range p.decay.ghostLists {

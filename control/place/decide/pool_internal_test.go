@@ -8,7 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// known returns a State with one model in a pool. The model was used a hundred times at one time.
+// known returns a State with one model in a pool. The model was used a hundred times, always at the
+// time at.
 func known(e objects.Entry, at time.Time) (*State, *pool, *model) {
 	e.ModelKey = Key{Pool: objects.Name{Namespace: "default", Name: "p"}, ID: "a"}
 	s := New(Config{})
@@ -19,8 +20,8 @@ func known(e objects.Entry, at time.Time) (*State, *pool, *model) {
 
 var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// If use counts begin to decay more slowly, existing counts become what they would be with that
-// decay from the start: more is left of the hundred uses.
+// If use counts begin to decay more slowly, existing counts become what they would be if they had
+// always decayed that slowly: more is left of the hundred uses.
 func TestCountsFollowANewDecay(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
 	p.decay.differ, p.decay.missed, p.decay.squares = minMisses, minMisses, minMisses
@@ -36,7 +37,7 @@ func TestCountsFollowANewDecay(t *testing.T) {
 	}
 }
 
-// The load time of a model is the mean of the last load and the earlier estimate.
+// The estimated load time of a model is the mean of the last load time and the earlier estimate.
 func TestLoadTimeEstimate(t *testing.T) {
 	s, _, m := known(objects.Entry{}, noon)
 	for _, c := range []struct {
@@ -49,7 +50,8 @@ func TestLoadTimeEstimate(t *testing.T) {
 	}
 }
 
-// The load cost counts at most tenfold, however far it is from the mean.
+// The load cost changes the eviction value at most by a factor of ten, however far it is from the
+// mean.
 func TestLoadCostIsBounded(t *testing.T) {
 	_, p, m := known(objects.Entry{}, noon)
 	for _, c := range []struct {
@@ -74,7 +76,7 @@ func TestLoadCostIsBounded(t *testing.T) {
 	}
 }
 
-// The ghost lists simulate models that may be evicted. A model that must stay is loaded once,
+// The ghost lists simulate only models that may be evicted. A model that must stay is loaded once,
 // whatever is evicted.
 func TestGhostListsSkipModelsThatMustStay(t *testing.T) {
 	for least, want := range []int{1, 0} {
@@ -85,8 +87,8 @@ func TestGhostListsSkipModelsThatMustStay(t *testing.T) {
 	}
 }
 
-// The decay of use counts moves, within limits, toward that of the ghost list with clearly fewer
-// misses.
+// The decay of use counts moves, within limits, toward the decay of the ghost list with clearly
+// fewer misses.
 func TestDecayFollowsTheBetterGhostList(t *testing.T) {
 	for _, c := range []struct {
 		name                       string
@@ -109,12 +111,12 @@ func TestDecayFollowsTheBetterGhostList(t *testing.T) {
 	}
 }
 
-// A miss of the fast ghost list alone counts for the slow one, and the reverse. Both counts start
-// again after a move.
+// A miss of the fast ghost list alone is evidence for the slow one, and the reverse. After a change
+// of the decay, the sums of both start again at zero.
 func TestMissesOfGhostListsAreCompared(t *testing.T) {
 	f := newDecayTuner()
 	fast, slow, both := &model{}, &model{}, &model{}
-	f.ghostLists[1].used(fast, 1, 1, 0, 0) // only this list misses it: the other has it
+	f.ghostLists[1].used(fast, 1, 1, 0, 0) // the slow list now has the model, so only the fast list misses it
 	f.ghostLists[0].used(slow, 0, 1, 0, 0)
 	f.used(both, 1, 1, 7, 0)
 	f.used(fast, 1, 1, 5, 0)
@@ -130,7 +132,7 @@ func TestMissesOfGhostListsAreCompared(t *testing.T) {
 	}
 }
 
-// A model leaves a ghost list with the size with which it entered.
+// When a model leaves a ghost list, the list frees the size that the model had when it entered.
 func TestGhostListReleasesSizes(t *testing.T) {
 	s, m := ghostList{decayTime: 1}, &model{bytes: 100}
 	s.used(m, 0, 1, 0, 0)
@@ -140,7 +142,7 @@ func TestGhostListReleasesSizes(t *testing.T) {
 	}
 }
 
-// The ghost lists have the capacity of the endpoints that can load models and take requests.
+// The capacity of the ghost lists is that of the endpoints that can load models and serve requests.
 func TestGhostListsHaveThePoolsCapacity(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
 	for _, e := range []Endpoint{
@@ -161,7 +163,8 @@ func TestGhostListsHaveThePoolsCapacity(t *testing.T) {
 	}
 }
 
-// If the mean load cost moves, all models of the pool are valued again, but none of another pool.
+// If the mean load cost moves, the eviction values of all models of the pool are recomputed, but
+// not those of another pool.
 func TestModelsAreRevaluedWhenLoadCostsChange(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
 	other := Key{Pool: objects.Name{Namespace: "default", Name: "other"}, ID: "a"}

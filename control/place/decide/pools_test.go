@@ -8,8 +8,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// An engine of two pools has a model of both pools only once. If it is loaded for one of them, the
-// copy for the other takes no extra room, and decisions about other models do not stop meanwhile.
+// If two pools share an engine, it has a model of both pools only once. While the model is loaded
+// for one pool, the copy for the other needs no extra room, and decisions about other models
+// continue.
 func TestEngineOfTwoPoolsHasAModelOnce(t *testing.T) {
 	s, now := decide.New(decide.Config{}), start
 	other := objects.Name{Namespace: "n", Name: "other"}
@@ -34,7 +35,7 @@ func TestEngineOfTwoPoolsHasAModelOnce(t *testing.T) {
 		now = now.Add(time.Second)
 		_, _ = s.Decide(now)
 	}
-	// loaded ends loads, one after the other, until a model is loaded.
+	// loaded ends loads, one after the other, until this model is loaded.
 	loaded := func(key decide.Key) {
 		t.Helper()
 		for range 5 {
@@ -60,5 +61,5 @@ func TestEngineOfTwoPoolsHasAModelOnce(t *testing.T) {
 	want(of(pool, "w"))
 	loaded(of(pool, "z"))
 	loaded(of(other, "x"))
-	loaded(of(pool, "w")) // 300, 200, 100 and 300 of 950
+	loaded(of(pool, "w")) // sizes 300, 200, 100 and 300 of 950 bytes
 }

@@ -23,42 +23,43 @@ var histories = flag.Uint64("histories", 40, "how many random histories to run t
 
 var decisions = flag.String("decisions", "", "a file for every decision of the random histories, to compare two versions")
 
-// world simulates what is outside the state: engines that do as they are told, with failures. It
-// knows nothing of the state's own bookkeeping. After each step the invariants are checked with it.
+// world simulates what is outside the State: engines that carry out actions or fail. It does not
+// use the State's own bookkeeping, so that the invariants can be checked against it after each
+// step.
 type world struct {
 	t       *testing.T
 	s       *decide.State
 	rng     *rand.Rand
 	now     time.Time
 	engines map[string]*simulatedEngine
-	pending []pending // calls that engines have not answered
+	pending []pending // calls that engines have not answered yet
 	models  map[string]*simulatedModel
 	scrapes map[string]decide.ScrapeResult // scrapes in progress
-	givenUp map[decide.CopyKey]bool        // abandoned loads at engines that were about to end
-	// denied are copies that engines still have although they answered that they lack them: loading
-	// them again is harmless.
+	givenUp map[decide.CopyKey]bool        // loads abandoned because the engine was about to end
+	// denied are copies that engines still have although they answered that they lack them. Such a
+	// copy may be loaded again.
 	denied map[decide.CopyKey]bool
-	// only are the endpoints where models of type t may be loaded; nil: all. rehoused: such a model
-	// left an endpoint that was not allowed any more.
+	// only are the endpoints where models of type t may be loaded; nil allows all. rehoused: such
+	// a model left an endpoint where it was not allowed any more.
 	only     map[string]bool
 	rehoused bool
 	// vmodels are the VModels after the last decision.
 	vmodels map[decide.Key]decide.VModelStatus
 	paused  bool
-	// migrated: models moved from a migrating endpoint.
+	// migrated: at least one model moved away from a migrating endpoint.
 	migrated bool
-	// passed: a trial passed; failed: loads failed at an endpoint on trial.
+	// passed: at least one trial passed. failed: at least one load failed at an endpoint on trial.
 	passed, failed bool
-	// spread: an adapter moved to an endpoint with free GPU slots.
+	// spread: at least one adapter moved to an endpoint with free GPU slots.
 	spread bool
-	// removes: endpoints are removed and return. removed is the endpoint that is away; empty: none
-	// is.
+	// removes: endpoints are removed and added again. removed is the endpoint that is removed now;
+	// empty if none is.
 	removes bool
 	removed string
-	ending  bool // everything is being removed
-	// short: requests are short, loads take seconds, and unloads no time at all.
+	ending  bool // all objects are being removed
+	// short: requests are short, loads take seconds, and unloads take no time.
 	short bool
-	// reached are the rules for brief requests that were applied.
+	// reached are the rules for brief requests and fast unloads that were applied.
 	reached decide.Reached
 	step    int
 	trace   []string
@@ -69,23 +70,25 @@ type world struct {
 }
 
 type simulatedEngine struct {
-	life  int  // number of restarts
-	lists bool // it lists its models
-	lives bool // it reports an incarnation
+	life  int  // number of restarts so far
+	lists bool // the engine lists its models
+	lives bool // the engine reports an incarnation
 	slots int
 	full  int // original number of slots
 	bytes int64
 	loads int
-	// overlap is the number of concurrent loads if some are slow.
+	// overlap is the maximum number of concurrent loads if some of them are slow.
 	overlap int
-	// seenSlots and seenBytes are its capacity at the last scrape; it may have shrunk since.
+	// seenSlots and seenBytes are the capacity at the last scrape; the capacity may have shrunk
+	// since.
 	seenSlots int
 	seenBytes int64
-	gpu       int             // adapter slots
-	has       map[string]bool // loaded or loading
+	gpu       int             // number of adapter slots
+	has       map[string]bool // ids of loaded and loading models
 	dead      bool
-	anew      bool // a scrape must make it ready again
-	// terminating: its pod is being deleted. stopped is when it reported that it is stopping.
+	anew      bool // the next scrape must make the runtime ready again
+	// terminating: the engine's pod is being deleted. stopped is when the engine reported that it
+	// is stopping.
 	terminating bool
 	stopped     time.Time
 	pod         decide.Pod
@@ -100,17 +103,18 @@ type simulatedModel struct {
 	objects.Entry
 	wanted bool
 	size   int64
-	// late: no engine knows its size before it is loaded.
+	// late: no engine can tell the model's size before it has loaded the model.
 	late bool
 }
 
-// leastSlow is the shortest time after which a load counts as slow.
+// leastSlow is the shortest time after which a load may be treated as slow.
 const leastSlow = 10 * time.Second / 3
 
 // unsized is the assumed size of a model of unknown size.
 const unsized = 50 << 20
 
-// taken returns the size that the state may assume for a model: what an engine reported.
+// taken returns the size that the State may assume for a model: the size that an engine reported
+// or, if none has, the default.
 func (m *simulatedModel) taken() int64 {
 	if m.late {
 		return unsized
@@ -120,10 +124,10 @@ func (m *simulatedModel) taken() int64 {
 
 type pending struct {
 	decide.Action
-	dead   bool // the engine was not reached, or has died since
-	purged bool // the runtime was made ready again meanwhile
-	quit   bool // it was abandoned
-	// overdue: a load without a clear answer, whose model is being unloaded.
+	dead   bool // the engine was not reached, or has died since the call
+	purged bool // the runtime was made ready again since the call
+	quit   bool // the call was abandoned
+	// overdue: the call is a load that ended without a clear answer; its model is being unloaded.
 	overdue bool
 	began   time.Time
 }
@@ -144,7 +148,7 @@ func (w *world) fatalf(format string, args ...any) {
 	w.t.Fatalf("step %d: "+format, append([]any{w.step}, args...)...)
 }
 
-// do accepts actions, and checks that they are allowed.
+// do checks that actions are allowed, and begins them.
 func (w *world) do(todo []decide.Action) {
 	for _, a := range todo {
 		if w.record != nil {
@@ -167,7 +171,7 @@ func (w *world) do(todo []decide.Action) {
 		if w.leaving(e) && a.Kind != decide.Cancel {
 			w.fatalf("%s is about to end, and yet is to %s %s", a.Endpoint, a.Kind, a.Model.ID)
 		}
-		if e.dead { // it cannot be reached
+		if e.dead { // the engine cannot be reached
 			w.pending = append(w.pending, pending{Action: a, dead: true})
 			continue
 		}
@@ -208,7 +212,7 @@ func (w *world) do(todo []decide.Action) {
 				w.fatalf("%s holds %d bytes of %d", a.Endpoint, bytes, e.seenBytes)
 			}
 		case decide.Cancel:
-			if w.misplaced(a.Model, a.Endpoint) { // it will be unloaded, but may become allowed again before
+			if w.misplaced(a.Model, a.Endpoint) { // it will be unloaded unless the endpoint is allowed again before
 				w.givenUp[decide.CopyKey{ModelKey: a.Model.ModelKey, Endpoint: a.Endpoint}] = true
 			}
 		case decide.Unload:
@@ -230,7 +234,8 @@ func (w *world) misplaced(m objects.Entry, address string) bool {
 	return m.Type == "t" && w.only != nil && !w.only[address]
 }
 
-// constrain restricts models of type t to one endpoint, or to none in particular.
+// constrain restricts models of type t to one endpoint. With an empty address it removes the
+// restriction.
 func (w *world) constrain(address string) {
 	fit := &decide.Fit{Preferred: map[string]bool{"e2": true}}
 	w.only = nil
@@ -248,7 +253,7 @@ func (w *world) setPod(address string, to decide.Pod) {
 	w.s.SetPod(address, to)
 }
 
-// checkTrials fails if a trial does not end although nothing is in progress.
+// checkTrials fails if nothing is in progress and a trial has not ended.
 func (w *world) checkTrials() {
 	w.t.Helper()
 	for _, address := range addresses {
@@ -260,7 +265,7 @@ func (w *world) checkTrials() {
 	}
 }
 
-// leaves makes an engine about to end: its loads are abandoned, but may continue.
+// leaves records that an engine is about to end: its loads are abandoned, but may continue.
 func (w *world) leaves(address string) {
 	for _, p := range w.pending {
 		if p.Endpoint == address && (p.Kind == decide.Load || p.Kind == decide.Reload) {
@@ -269,8 +274,8 @@ func (w *world) leaves(address string) {
 	}
 }
 
-// quit abandons the calls to an engine. In this world, an abandoned load leaves nothing, and an
-// abandoned unload is carried out.
+// quit abandons the calls to an engine. In this test, an abandoned load leaves nothing behind, and
+// an abandoned unload is carried out.
 func (w *world) quit(address string) {
 	e := w.engines[address]
 	if !w.leaving(e) {
@@ -290,7 +295,7 @@ func (w *world) pause(paused bool) {
 	w.logf("paused: %v", paused)
 }
 
-// decide carries out the actions of a Decide, and returns when to call it again.
+// decide calls Decide, begins its actions, and returns when to call it again.
 func (w *world) decide() (wake time.Time) {
 	todo, wake := w.s.Decide(w.now)
 	w.do(todo)
@@ -356,7 +361,7 @@ func (w *world) publish(wake time.Time) {
 // longestPause is the longest time that an eviction waits for a better victim.
 const longestPause = 10 * time.Second
 
-// checkNothingForgotten fails if a copy waits too long at an engine with no unanswered calls.
+// checkNothingForgotten fails if a copy waits too long at an engine that has answered all calls.
 func (w *world) checkNothingForgotten(wake time.Time) {
 	w.t.Helper()
 	if !wake.IsZero() && wake.Sub(w.now) <= longestPause {
@@ -374,7 +379,7 @@ func (w *world) checkNothingForgotten(wake time.Time) {
 	}
 }
 
-// countInFlight sends short requests to all loaded copies, and ends all unloads.
+// countInFlight sends short requests to all loaded copies, and lets all unloads end.
 func (w *world) countInFlight() {
 	for _, c := range w.copies() {
 		if c.State == decide.Loaded {
@@ -398,8 +403,8 @@ func (w *world) countInFlight() {
 	w.decide()
 }
 
-// loaded counts the copies of a model, including those that were loaded a moment ago: others may be
-// waiting for their room.
+// loaded counts the copies of a model. It includes copies that were loaded until a moment ago,
+// since other copies may be waiting for their room.
 func (w *world) loaded(id string) (n int) {
 	st, _ := w.s.Status(key(id))
 	for _, c := range st.Copies {
@@ -425,7 +430,7 @@ func (w *world) key(p pending) decide.CopyKey {
 	return decide.CopyKey{ModelKey: p.Model.ModelKey, Endpoint: p.Endpoint}
 }
 
-// answer makes an engine answer one of its calls.
+// answer lets an engine answer the pending call i.
 func (w *world) answer(i int) {
 	p := w.pending[i]
 	w.pending = slices.Delete(w.pending, i, i+1)
@@ -449,7 +454,7 @@ func (w *world) answer(i int) {
 			r = decide.LoadResult{Failed: true, Left: w.rng.IntN(2) == 0, Message: "made ready anew"}
 		case p.dead || e.dead:
 			r = decide.LoadResult{Failed: true, Unreached: true}
-			if w.rng.IntN(2) == 0 { // it died before it answered, so it cannot be told to unload
+			if w.rng.IntN(2) == 0 { // the engine died before it answered, so it cannot be told to unload
 				r = decide.LoadResult{Failed: true, Left: true, Message: "died"}
 			}
 		case p.overdue:
@@ -477,7 +482,8 @@ func (w *world) answer(i int) {
 	}
 }
 
-// scrape begins a scrape, or ends the one in progress with what was visible when it began.
+// scrape begins a scrape. If a scrape is in progress, it ends that scrape instead; the result is
+// the engine's state at its beginning.
 func (w *world) scrape(address string) {
 	e := w.engines[address]
 	if e.dead {
@@ -490,7 +496,7 @@ func (w *world) scrape(address string) {
 		w.logf("%s is seen with %v in %d slots or %d bytes, as of %v ago", address, l.Listed, l.Slots, l.Bytes, w.now.Sub(l.Began))
 		e.seenSlots, e.seenBytes = l.Slots, l.Bytes
 		w.s.Scraped(l, w.now)
-		if l.Purged && !e.stopped.After(l.Began) { // otherwise it is about the incarnation before
+		if l.Purged && !e.stopped.After(l.Began) { // a later report is from the new incarnation
 			e.stopped = time.Time{}
 		}
 		return
@@ -528,14 +534,14 @@ func (w *world) scrape(address string) {
 	w.scrapes[address] = l
 }
 
-// scrapeNow is a scrape that takes no time.
+// scrapeNow performs a whole scrape, which takes no time.
 func (w *world) scrapeNow(address string) {
 	delete(w.scrapes, address)
 	w.scrape(address)
 	w.scrape(address)
 }
 
-// checkLoaded fails if requests may go to a healthy engine that lacks their model.
+// checkLoaded fails if requests for a model may go to a healthy engine that lacks the model.
 func (w *world) checkLoaded() {
 	for _, c := range w.copies() {
 		if e := w.engines[c.Endpoint]; c.State == decide.Loaded && e.lists && !e.dead && !e.has[c.ID] {
@@ -564,8 +570,8 @@ func (w *world) onTheWay(address, id string) bool {
 
 var addresses = []string{"e1", "e2", "e3"}
 
-// removeOrRestore removes an endpoint, whose engine dies with it, or restores the one that was
-// removed.
+// removeOrRestore removes an endpoint, and its engine dies. If an endpoint is already removed, it
+// is added again instead.
 func (w *world) removeOrRestore(address string) {
 	if w.removed != "" {
 		w.logf("%s comes back", w.removed)
@@ -582,7 +588,7 @@ func (w *world) removeOrRestore(address string) {
 	}
 }
 
-// add restores the endpoint that was removed.
+// add adds the removed endpoint again.
 func (w *world) add(address string) {
 	w.removed = ""
 	e := w.engines[address]
@@ -670,7 +676,7 @@ func (w *world) random() {
 		w.logf("%s dies", e)
 		w.die(e)
 	case n < 96:
-		// It returns when the calls to its earlier incarnation have ended.
+		// The endpoint is added again when the calls to its earlier incarnation have ended.
 		if !slices.ContainsFunc(w.pending, func(p pending) bool { return p.Endpoint == e }) && w.engines[e].dead {
 			w.s.Down(e)
 			w.revive(e)
@@ -684,7 +690,7 @@ func (w *world) random() {
 			w.engines[e].anew = true
 			delete(w.scrapes, e)
 		} else if was.State == decide.Loaded && there && !w.engines[e].lists {
-			if w.rng.IntN(2) == 0 { // the engine really lacks it
+			if w.rng.IntN(2) == 0 { // the engine really lacks the model
 				delete(w.engines[e].has, id)
 			} else {
 				w.denied[at] = w.engines[e].has[id]
@@ -701,7 +707,7 @@ func (w *world) random() {
 			w.s.Wanted("x", m.ModelKey, decide.Want{})
 		}
 	}
-	w.now = w.now.Add(time.Duration(1+w.rng.IntN(1000)) * time.Millisecond) // no two events are simultaneous
+	w.now = w.now.Add(time.Duration(1+w.rng.IntN(1000)) * time.Millisecond) // so that no two events are simultaneous
 	w.decide()
 	if w.short {
 		w.countInFlight()
@@ -730,8 +736,8 @@ func plus(a, b int64) int64 {
 	return a + b
 }
 
-// until returns until when a terminating pod serves; zero if it does not wait for its models to
-// move.
+// until returns the time until which a terminating pod serves; zero if the pod does not wait until
+// its models have moved.
 func (w *world) until() time.Time {
 	if w.rng.IntN(3) == 0 {
 		return time.Time{}
@@ -739,11 +745,11 @@ func (w *world) until() time.Time {
 	return w.now.Add(time.Duration(1+w.rng.IntN(60)) * time.Second)
 }
 
-// revive restarts an engine that was down.
+// revive restarts an engine that has died.
 func (w *world) revive(address string) {
 	e := w.engines[address]
 	e.dead, e.terminating = false, false
-	if e.lists || e.lives { // otherwise the restart cannot be noticed
+	if e.lists || e.lives { // without a list and an incarnation, the restart cannot be noticed
 		e.stopped = time.Time{}
 	}
 	clear(e.has)
@@ -752,10 +758,11 @@ func (w *world) revive(address string) {
 	w.scrapeNow(address)
 }
 
-// For random histories: no engine is told to load a model that it has, exceeds its capacity, loads
-// more at once than it accepts, or gets calls while placement is paused or it is about to end. No
-// copy counts as loaded that a healthy engine lacks. Pinned models stay. When all is quiet, every
-// model has the copies that it needs, and a request for any model gets one.
+// For random histories: an engine is never told to load a model that it already has, more models
+// than its capacity, or more at once than it accepts. It gets no calls while placement is paused or
+// the engine is about to end. No copy is published as loaded that a healthy engine lacks. Pinned
+// models stay. When everything has settled, every model has the copies that it needs, and a request
+// for any model gets a copy.
 func TestRandomHistories(t *testing.T) {
 	var record io.Writer
 	if *decisions != "" {
@@ -786,7 +793,7 @@ func TestRandomHistories(t *testing.T) {
 				if seed%2 == 0 {
 					e.overlap = e.loads + 1
 				}
-				if e.gpu == 1 { // with many registered adapters, some starve
+				if e.gpu == 1 { // with many registered adapters, some get no GPU slot
 					e.slots = 6
 				}
 				if e.lists, e.lives = kind == "slots" || kind == "listed bytes", kind == "bytes"; kind != "slots" {
@@ -854,7 +861,7 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// applied counts the histories in which rules for brief requests and fast unloads were applied.
+// applied counts the histories in which each rule for brief requests and fast unloads was applied.
 type applied struct{ brief, waits, noReserve int }
 
 func (a *applied) count(r decide.Reached) {
@@ -865,8 +872,7 @@ func (a *applied) count(r decide.Reached) {
 	}
 }
 
-// checkNothingWaits fails if a copy waits for an engine or for room although nothing is in
-// progress.
+// checkNothingWaits fails if nothing is in progress and a copy waits for an engine or for room.
 func (w *world) checkNothingWaits() {
 	w.t.Helper()
 	for _, c := range w.copies() {
@@ -876,8 +882,8 @@ func (w *world) checkNothingWaits() {
 	}
 }
 
-// checkNothingLeaks fails if room of an engine is lost. A failed unload must be repeated at most a
-// minute and two scrapes later.
+// checkNothingLeaks fails if an engine permanently loses room. A failed unload must be repeated at
+// most a minute and two scrapes later.
 func (w *world) checkNothingLeaks() {
 	w.t.Helper()
 	for _, pause := range []time.Duration{0, 2 * time.Minute} {
@@ -898,8 +904,8 @@ func (w *world) checkNothingLeaks() {
 	}
 }
 
-// checkNothingMisplaced fails if a misplaced copy remains although its model is also at an allowed
-// endpoint, or is not needed.
+// checkNothingMisplaced fails if a misplaced copy remains although its model is also loaded at an
+// allowed endpoint, or needs no copy.
 func (w *world) checkNothingMisplaced() {
 	w.t.Helper()
 	for _, m := range w.sorted() {
@@ -913,7 +919,7 @@ func (w *world) checkNothingMisplaced() {
 	}
 }
 
-// settle lets everything in progress end well, and then requests each model.
+// settle lets everything in progress end successfully, and then requests each model.
 func (w *world) settle() {
 	w.logf("settle")
 	if w.removed != "" {
@@ -932,7 +938,7 @@ func (w *world) settle() {
 				}
 			}
 			wake := w.decide()
-			// an engine that is about to end gets no calls
+			// An engine that is about to end gets no calls.
 			if len(w.pending) > 0 || slices.ContainsFunc(w.copies(), func(c decide.Copy) bool {
 				return c.State == decide.Draining && !w.leaving(w.engines[c.Endpoint])
 			}) {
@@ -949,14 +955,14 @@ func (w *world) settle() {
 		w.fatalf("it does not end")
 	}
 	quiet()
-	unready := false // a model may wait for such an engine, with or without a place there
+	unready := false // a model may wait for an unready engine, whether or not it has a place there
 	for _, e := range w.engines {
 		unready = unready || e.pod.Unready || e.anew
 	}
 	for _, l := range w.scrapes {
 		unready = unready || l.Purged
 	}
-	for _, m := range w.sorted() { // or for the retry of its load
+	for _, m := range w.sorted() { // a model may also wait for the retry of its load
 		st, _ := w.s.Status(m.ModelKey)
 		unready = unready || st.Retrying
 	}
@@ -978,7 +984,7 @@ func (w *world) settle() {
 		}
 		w.decide()
 	}
-	w.now = w.now.Add(16 * time.Minute) // failures have expired
+	w.now = w.now.Add(16 * time.Minute) // until all failures have expired
 	quiet()
 	w.s.Unwanted("x")
 	w.decide()
@@ -989,14 +995,14 @@ func (w *world) settle() {
 	}
 	w.decide()
 	quiet()
-	for range 10 { // one copy may leave only after another is loaded, and loads come one after the other
+	for range 10 { // a copy may be removed only after another is loaded, one load at a time
 		w.s.Tick()
 		w.decide()
 		quiet()
 	}
 	w.checkNothingWaits()
 	w.checkNothingMisplaced()
-	w.constrain("") // so that every model has room
+	w.constrain("") // no restriction, so that every model has room
 	for address, e := range w.engines {
 		if e.slots = e.full; e.slots == 0 {
 			e.bytes = 512 << 20
@@ -1027,7 +1033,7 @@ func (w *world) settle() {
 	w.checkNothingLeaks()
 	for i := range 14 {
 		m := w.models[fmt.Sprintf("m%02d", i)]
-		for range 5 { // a load may fail
+		for range 5 { // repeated because a load may fail
 			w.s.Used(m.ModelKey, decide.Use{Requests: w.rng.IntN(3), Last: w.now})
 			w.s.Wanted("x", m.ModelKey, decide.Want{Requests: 1, Since: w.now})
 			w.decide()
@@ -1049,7 +1055,7 @@ func (w *world) settle() {
 	}
 }
 
-// end removes everything, and fails if the state keeps anything.
+// end removes all objects, and fails if the State then still has any data.
 func (w *world) end() {
 	w.logf("end")
 	w.ending = true

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// The reserve lets loads begin while evicted models are unloaded, and costs at most a tenth of the
-// models that have room.
+// The reserve lets loads begin while evicted models are being unloaded. It takes the room of at
+// most a tenth of the models.
 func TestReserve(t *testing.T) {
 	const mi = 1 << 20
 	for _, c := range []struct {
@@ -19,8 +19,8 @@ func TestReserve(t *testing.T) {
 		loads           int
 		want            int64
 	}{
-		// Half of what two concurrent loads take, a quarter for more loads; 1 % to 10 % of the
-		// capacity.
+		// Half of what two concurrent loads need, a quarter of what more loads need; 1 % to 10 % of
+		// the capacity.
 		{10000 * mi, 200 * mi, 2, 200 * mi},
 		{10000 * mi, 200 * mi, 1, 100 * mi},
 		{10000 * mi, 200 * mi, 8, 400 * mi},
@@ -28,16 +28,16 @@ func TestReserve(t *testing.T) {
 		{10000 * mi, 900 * mi, 8, 1000 * mi},
 		{10000 * mi, 0, 8, 100 * mi},
 		{10000 * mi, mi, 2, 100 * mi},
-		// Ten models have room: one of them is a tenth.
+		// Ten models have room, so one model is a tenth of the capacity.
 		{1000 * mi, 100 * mi, 2, 100 * mi},
-		// Nine have room: only the remainder is kept.
+		// Only nine models have room, so only the remainder is kept free.
 		{1000 * mi, 101 * mi, 2, 91 * mi},
 		{900 * mi, 100 * mi, 8, 0},
 		{600 * mi, 100 * mi, 2, 0},
 		{690 * mi, 100 * mi, 2, 69 * mi},
 		{630 * mi, 100 * mi, 2, 30 * mi},
 		{100 * mi, 100 * mi, 1, 0},
-		// None has room.
+		// No model of the default size has room.
 		{99 * mi, 100 * mi, 1, 99 * mi / 10},
 		{math.MaxInt64, math.MaxInt64, math.MaxInt, 0},
 	} {
@@ -49,7 +49,8 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// The reserve is stable: neither a single slow unload nor times near the limit change it.
+// The decision to keep a reserve is stable: neither a single slow unload nor times near the limit
+// change it.
 func TestReserveIsSteady(t *testing.T) {
 	const mi = 1 << 20
 	s, now := New(Config{}), time.Unix(1e9, 0)
@@ -58,7 +59,7 @@ func TestReserveIsSteady(t *testing.T) {
 		Address: "e", CanLoad: true, Bytes: 1000 * mi, DefaultBytes: 100 * mi,
 		Loads: 2,
 	}}, now)
-	e := s.endpoints["e"] // its reserve is a tenth
+	e := s.endpoints["e"] // its reserve is a tenth of its memory
 	for range recentMost {
 		e.loadTime.add(10)
 	}
@@ -130,7 +131,7 @@ func TestLongQueueIsCheap(t *testing.T) {
 }
 
 // A copy whose load an earlier process began is published as loading until it is known whether the
-// engine has it.
+// engine has the model.
 func TestRecordedLoadsArePublished(t *testing.T) {
 	s, now, pool := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
 	s.SetEndpoint("e", []objects.Name{pool})

@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// rule is one rule of placement. It makes the decisions that are due for it, notes the resulting
-// facts, and returns the actions for engines.
+// rule is one rule of placement. It makes the decisions that are due, notes the resulting facts,
+// and returns actions for engines.
 type rule func(s *State, now time.Time) []Action
 
 // rules are the rules of one Decide, in the order in which they are applied.
 var rules = struct{ first, beforeMigration, repeated, after []rule }{
-	// Changes by time alone, urgent changes, and the decisions of a tick.
+	// Changes by the passage of time, urgent changes, and the decisions of a tick.
 	first: []rule{elapse, quitCalls, endDrains, runTick},
-	// The others run in rounds until nothing is due. Within a round, the repeated rules run until
-	// nothing is due for them.
+	// The rules below run in rounds until nothing is due. Within a round, the repeated rules run
+	// until nothing is due for them.
 	beforeMigration: []rule{planMigrations},
 	repeated:        []rule{reorder, placeDue, routeVModels, explainDue, startDue},
 	after:           []rule{endMigrations, fillPools}, // after all requested copies are placed
 }
 
-// any reports whether anything but reasons is due for the repeated rules.
+// any reports whether anything is due for the repeated rules, apart from finding reasons.
 func (d *due) any() bool {
 	return len(d.vmodels) > 0 || len(d.models) > 0 || len(d.helped) > 0 || len(d.endpoints) > 0 || len(d.touched) > 0
 }
@@ -30,8 +30,8 @@ func (d *due) any() bool {
 // explains reports whether more reasons may be computed in this round.
 func (d *due) explains() bool { return len(d.stale) > 0 && d.explained < atOnce }
 
-// atOnce limits the number of endpoints that are asked for reasons in one round, to about half a
-// millisecond.
+// atOnce is the number of endpoints that are checked for reasons in one round. The check then takes
+// about half a millisecond.
 const atOnce = 8000
 
 // quitCalls abandons calls to engines that are about to end.
@@ -55,7 +55,7 @@ func endDrains(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// explainDue checks for one model whether it has a place now, and otherwise finds the reason.
+// explainDue checks for one model whether it has a place now. If not, it finds the reason.
 func explainDue(s *State, now time.Time) []Action {
 	d := &s.due
 	if !d.explains() {
@@ -83,16 +83,16 @@ func startDue(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// candidate is a model that may get a copy now, because it changed, or because it is stuck and an
-// endpoint that may take it changed.
+// candidate is a model that may get a copy now, because the model changed, or because it is stuck
+// and an endpoint that may have a place for it changed.
 type candidate struct {
 	*model
 	e *endpoint // nil if the model itself changed
 }
 
-// placeDue considers changed models, and stuck models that changed endpoints may take, in one pass
-// in the order of [model.compare]. With two passes, a changed model could take the room that an
-// older stuck model waits for.
+// placeDue considers changed models and stuck models together, in the order of [model.compare].
+// Stuck models are considered if an endpoint that may have a place for them changed. With two
+// passes, a changed model could get the room that an older stuck model waits for.
 func placeDue(s *State, now time.Time) (todo []Action) {
 	due := make([]candidate, 0, len(s.due.models))
 	for key := range s.due.models {
@@ -107,7 +107,7 @@ func placeDue(s *State, now time.Time) (todo []Action) {
 	})
 	for _, d := range due {
 		if d.e != nil {
-			if reorder(s, s.now); !d.stuck || !hasPlace(s, d.e, d.model, claimOf(d.model)) { // earlier candidates may have taken the room
+			if reorder(s, s.now); !d.stuck || !hasPlace(s, d.e, d.model, claimOf(d.model)) { // models placed before in this loop may use the room
 				continue
 			}
 		}
@@ -116,8 +116,8 @@ func placeDue(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// appendHelped appends the stuck models that changed endpoints may take. Eviction orders must be up
-// to date.
+// appendHelped appends the stuck models for which changed endpoints may have a place. Eviction
+// orders must be up to date.
 func appendHelped(s *State, all []candidate) []candidate {
 	helped := slices.Sorted(maps.Keys(s.due.helped))
 	clear(s.due.helped)

@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// An engine may have more adapters registered than fit into its memories. It serves at once as many
-// as its GPU has slots (vLLM 0.32, max_loras). Requests for another adapter wait until one of these
-// has no request at all: on two slots, two adapters that always have requests starve a third. An
-// adapter that host memory does not have (max_cpu_loras) is read from storage again before it is
-// served. So adapters in use are spread: a new copy goes to an endpoint with free slots, and at a
-// tick, an adapter leaves an endpoint that has more adapters in use than slots.
+// An engine may have more adapters registered than fit into its memory. It serves only as many at
+// the same time as its GPU has slots (vLLM 0.32, max_loras). Requests for another adapter wait
+// until one of the served adapters has no requests: on two slots, two adapters that always have
+// requests starve a third one. An adapter that is not in host memory (max_cpu_loras) is read from
+// storage again before it is served. So adapters in use are spread: a new copy goes to an endpoint
+// with free slots, and at a tick, an adapter is moved away from an endpoint that has more adapters
+// in use than slots.
 
-// demand is the use of an engine's slots and host memory by the adapters at an endpoint.
+// demand is how much of an engine's GPU slots and host memory the adapters at an endpoint use.
 type demand struct {
 	// gpu is the mean number of adapters with requests in flight, over some seconds.
 	gpu float64
@@ -23,24 +24,25 @@ type demand struct {
 	host int
 }
 
-// freeSlot is the mean share of a GPU slot that must be free for another adapter to be served.
+// freeSlot is the share of a GPU slot that must be free on average for another adapter to be
+// served.
 const freeSlot = 0.5
 
-// slotTolerance is the tolerance of the mean use of slots.
+// slotTolerance is how far the mean use of slots may exceed their number before adapters are moved.
 const slotTolerance = 0.05
 
-// starves reports whether requests for an adapter would wait long for a GPU slot at this endpoint.
-// presence is the share of time in which the adapter has requests, and registered is the number of
-// registered adapters including this one.
+// starves reports whether requests for an adapter would wait a long time for a GPU slot at this
+// endpoint. presence is the share of time in which the adapter has requests. registered is the
+// number of registered adapters, including this one.
 func (e *endpoint) starves(registered int, presence float64) bool {
 	return e.GPUAdapters > 0 && registered > e.GPUAdapters && e.demand.gpu+max(presence, freeSlot) > float64(e.GPUAdapters)+slotTolerance
 }
 
-// rereads reports whether one more adapter would push one in use out of host memory, so that it has
-// to be read from storage again.
+// rereads reports whether one more adapter would displace an adapter in use from host memory, so
+// that the displaced adapter would have to be read from storage again.
 func (e *endpoint) rereads() bool { return e.HostAdapters > 0 && e.demand.host >= e.HostAdapters }
 
-// presence returns the share of time in which a copy of the model has requests, averaged over its
+// presence returns the share of time in which a copy of the model has requests, as the mean of its
 // copies.
 func (m *model) presence() float64 {
 	if len(m.copies) == 0 {
@@ -67,12 +69,12 @@ func measureDemands(s *State, now time.Time) {
 	}
 }
 
-// hasSlotLimits reports whether the number of adapters that fit into the engine's memories is
-// known.
+// hasSlotLimits reports whether the number of adapters that fit into the engine's GPU or host
+// memory is known.
 func (e *endpoint) hasSlotLimits() bool { return e.GPUAdapters > 0 || e.HostAdapters > 0 }
 
 // duplicates returns the copies of the same model for other pools of the endpoint. The engine has
-// it once for all of them.
+// the model only once for all of these copies.
 func (e *endpoint) duplicates(c *Copy) (all []*Copy) {
 	for _, p := range e.pools {
 		if p == c.Pool {
@@ -85,17 +87,17 @@ func (e *endpoint) duplicates(c *Copy) (all []*Copy) {
 	return all
 }
 
-// usesMemory reports whether a copy uses the memories of its engine, and will continue to.
+// usesMemory reports whether a copy uses its engine's GPU or host memory, and is to stay.
 func (c *Copy) usesMemory() bool { return c.remains() && !c.isReplaced() }
 
-// countsBefore orders the copies for several pools of one model at an engine. The one with the
-// larger presence counts for all.
+// countsBefore orders the copies of one model for several pools of an endpoint. The copy with the
+// largest presence comes first; it alone is included in the demand.
 func (c *Copy) countsBefore(o *Copy) bool {
 	return cmp.Or(cmp.Compare(o.presence, c.presence), c.Compare(o.CopyKey)) < 0
 }
 
-// addDemand adds the demand of a copy to its endpoint, if the capacity of the engine's memories is
-// known.
+// addDemand adds a copy to the demand of its endpoint, if the number of adapters that fit into the
+// engine's memory is known.
 func (e *endpoint) addDemand(c *Copy, now time.Time) {
 	if !e.hasSlotLimits() {
 		return
@@ -106,7 +108,7 @@ func (e *endpoint) addDemand(c *Copy, now time.Time) {
 	}
 }
 
-// isReplaced reports whether another copy on its way will replace this one.
+// isReplaced reports whether another copy that is being loaded, or will be, is to replace this one.
 func (c *Copy) isReplaced() bool {
 	for _, o := range c.model.copies {
 		if o.claim.from == c.Endpoint && o.State < Loaded && o.remains() {
@@ -117,7 +119,8 @@ func (c *Copy) isReplaced() bool {
 }
 
 // spreadAdapters moves adapters from endpoints with more adapters in constant use than GPU slots to
-// endpoints with a free slot: at one tick, one per endpoint and only from a few endpoints.
+// endpoints with a free slot. At one tick, it moves at most one adapter from each endpoint, and
+// only from a few endpoints.
 func spreadAdapters(s *State, now time.Time) (todo []Action) {
 	moves := max(1, int(maxMoveShare*float64(len(s.endpoints))))
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
@@ -147,10 +150,10 @@ func spreadAdapters(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// overcommitted returns the copies that may leave an endpoint with more adapters in use than slots,
-// the best to move first. These are the copies whose presence alone exceeds the excess, ordered by
-// the end of their requests, since their slots are free soonest; the requests of a starving adapter
-// do not end. The others follow, the largest presence first.
+// overcommitted returns the copies that may be moved away from an endpoint with more adapters in
+// use than slots, the best to move first. First are the copies whose presence alone is at least the
+// excess. Of these, the copy with the shortest requests is first, since its slot is free soonest.
+// The others follow, the largest presence first.
 func overcommitted(e *endpoint, excess float64) (all []*Copy) {
 	for _, c := range e.copies {
 		if m := c.model; c.State == Loaded && c.presence > 0 && !m.Pinned && !m.foreign {
@@ -170,7 +173,7 @@ func overcommitted(e *endpoint, excess float64) (all []*Copy) {
 	return all
 }
 
-// meanRequestTime returns the mean time that a request is at its engine, in seconds, over some
+// meanRequestTime returns how long a request is at its engine, in seconds, as a mean over some
 // minutes.
 func (l *load) meanRequestTime() float64 {
 	if l.slowRate == 0 {
@@ -179,8 +182,8 @@ func (l *load) meanRequestTime() float64 {
 	return l.slowFlight / l.slowRate
 }
 
-// endpointWithFreeSlot returns another endpoint with a copy of the same model and a free slot, if
-// the model can spare this copy; otherwise nil.
+// endpointWithFreeSlot returns another endpoint that has a copy of the same model and a free slot;
+// nil if there is none, or if the copy c is needed.
 func endpointWithFreeSlot(c *Copy) *endpoint {
 	m := c.model
 	if !isRedundant(c) {
@@ -194,13 +197,13 @@ func endpointWithFreeSlot(c *Copy) *endpoint {
 	return nil
 }
 
-// isRedundant reports whether a copy may leave even if its room is not needed: enough other copies
-// exist.
+// isRedundant reports whether a loaded copy may be removed even if nothing needs its room: enough
+// other copies of its model exist.
 func isRedundant(c *Copy) bool {
 	return c.State == Loaded && remaining(c.model) > max(c.model.needs(), c.model.aim) && !c.model.starved(c)
 }
 
-// releasePredecessor removes the copy that a newly loaded one replaces, unless both are needed.
+// releasePredecessor drains the copy that the newly loaded copy c replaces, unless both are needed.
 func releasePredecessor(s *State, c *Copy, now time.Time) {
 	if old := c.model.at(c.claim.from); old != nil && isRedundant(old) {
 		drainCopy(s, old, now)

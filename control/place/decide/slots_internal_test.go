@@ -12,10 +12,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// For random use of adapters: an adapter leaves an endpoint only if more adapters are in use there
-// than its GPU has slots, and only for an endpoint with a free slot. The first to leave is the one
-// that ends the excess alone and whose requests end soonest, or else the one that is used most. At
-// one tick, one adapter leaves an endpoint. If nothing else changes, the moves end.
+// For random use of adapters: an adapter is moved only from an endpoint with more adapters in use
+// than GPU slots, and only to an endpoint with a free slot. If moving one adapter is enough to end
+// the excess, the first to move is the one of these whose requests end soonest; otherwise the
+// adapter that is used most. At one tick, at most one adapter is moved from an endpoint. If nothing
+// else changes, the moves end.
 func TestSpread(t *testing.T) {
 	moves, leaves := 0, 0
 	for seed := range uint64(400) {
@@ -49,7 +50,7 @@ func TestSpread(t *testing.T) {
 			measureDemands(s, now)
 			reorder(s, s.now)
 			was := make(map[string]demand)
-			var want *Copy // the copy that should leave the first endpoint of the tick
+			var want *Copy // the copy that should be moved from the tick's first endpoint
 			first := ""
 			for _, e := range p.endpoints {
 				was[e.Address] = e.demand
@@ -116,7 +117,8 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// searchedSlots finds by a search of all copies the one that should leave an endpoint.
+// searchedSlots returns the copy that should be moved away from an endpoint, found by a search of
+// all copies.
 func searchedSlots(p *pool, e *endpoint) (best *Copy) {
 	excess := e.demand.gpu - float64(e.GPUAdapters)
 	if e.GPUAdapters == 0 || excess <= 0 {
@@ -142,7 +144,7 @@ func searchedSlots(p *pool, e *endpoint) (best *Copy) {
 			}
 			switch {
 			case o == e:
-			case is != nil: // it is already there
+			case is != nil: // the model already has a copy there
 				place = place || o.GPUAdapters == 0 || registered <= o.GPUAdapters || sum+max(c.presence, 0.5) <= float64(o.GPUAdapters)
 			case registered < o.Slots:
 				place = place || o.GPUAdapters == 0 || registered+1 <= o.GPUAdapters || sum+max(mean, 0.5) <= float64(o.GPUAdapters)
@@ -159,7 +161,8 @@ func searchedSlots(p *pool, e *endpoint) (best *Copy) {
 	return best
 }
 
-// A copy counts in the demand of its endpoint while it is there, unless another will replace it.
+// The demand of an endpoint includes each of its copies, except copies that another copy will
+// replace.
 func TestDemand(t *testing.T) {
 	s, now, name := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
 	for _, address := range []string{"e1", "e2"} {
@@ -238,7 +241,7 @@ func TestReplacedCopyIsRemoved(t *testing.T) {
 	}
 }
 
-// A replaced copy that is already leaving continues to leave.
+// A replaced copy that is already draining keeps draining.
 func TestReplacedCopyContinuesToLeave(t *testing.T) {
 	s, now := buildSlots("e1: a, e2:")
 	m := s.models[Key{Pool: crowded, ID: "a"}]
@@ -253,8 +256,8 @@ func TestReplacedCopyContinuesToLeave(t *testing.T) {
 
 var crowded = objects.Name{Namespace: "n", Name: "p"}
 
-// buildSlots builds endpoints with one GPU slot each from a text such as "e1: a b, e2: a-". Copies
-// without "-" always have requests.
+// buildSlots builds endpoints with one GPU slot each from a text such as "e1: a b, e2: a-". A copy
+// always has requests, or none if its name ends in "-".
 func buildSlots(all string) (*State, time.Time) {
 	s, now := New(Config{}), time.Unix(1e9, 0)
 	for text := range strings.SplitSeq(all, ", ") {
@@ -272,8 +275,8 @@ func buildSlots(all string) (*State, time.Time) {
 	return s, now
 }
 
-// printSlots prints the text that crowd reads, with < after copies that leave and > after those
-// that are to be loaded.
+// printSlots prints endpoints in the format that buildSlots reads, without "-". It marks draining
+// copies with < and copies that are to be loaded with >.
 func printSlots(s *State) string {
 	var all []string
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
@@ -335,7 +338,7 @@ func TestSpreadAtATick(t *testing.T) {
 	}
 }
 
-// An adapter that always has requests stays where it has a slot, even if its number of requests
+// An adapter that always has requests is not moved away from a slot, even if its number of requests
 // varies.
 func TestAdapterInConstantUseStays(t *testing.T) {
 	s, now := buildSlots("e1: a, e2:")
@@ -354,7 +357,7 @@ func TestAdapterInConstantUseStays(t *testing.T) {
 	}
 }
 
-// An adapter takes one slot for all pools of its endpoint.
+// An adapter needs only one slot for all pools of its endpoint.
 func TestAdapterOfTwoPoolsHasOneSlot(t *testing.T) {
 	s, now := buildSlots("e1: a")
 	other := objects.Name{Namespace: "n", Name: "q"}

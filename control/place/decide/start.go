@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// startLoads starts the loads that are queued at an endpoint, as many at once as the engine
-// accepts, in the order of [Copy.compareTurn].
+// startLoads starts loads that are queued at an endpoint, in the order of [Copy.compareTurn], up to
+// the number of concurrent loads that the engine accepts.
 func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 	if e.state != up || e.Is() {
 		return nil
@@ -24,12 +24,12 @@ func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 			return todo
 		}
 		if e.copies[c.ModelKey] != c || c.State != Queued {
-			continue // it has given up its place
+			continue // prepareRoom has removed the copy
 		}
 		if is := e.leaks[c.ID]; c.predicting || is != nil && is.asked {
-			continue // its size is being predicted
+			continue // its size is being predicted, or its leak is being unloaded
 		}
-		if !e.started(c) { // its victims are not unloaded yet; copies behind it must not take that room
+		if !e.started(c) { // copies later in the queue must not get the room of its victims
 			if c.waitsForRoomSince.IsZero() {
 				c.waitsForRoomSince = now
 				s.noteCopy(copyTimed, c)
@@ -53,18 +53,18 @@ func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 			a.Waited = now.Sub(since)
 		}
 		todo = append(todo, a)
-		if e.unloadTime.known() { // shortly before a load ends, evict for the next one
+		if e.unloadTime.known() { // evictions for the next load begin shortly before this one ends
 			s.noteCopy(loadBegan, c)
 		}
 	}
 	return todo
 }
 
-// dismissCopy removes a copy in the way that its state requires.
+// dismissCopy removes a copy: it drops, cancels or drains it, depending on its state.
 func dismissCopy(s *State, c *Copy, now time.Time) []Action {
 	switch c.State {
 	case Queued:
-		if c.interrupted { // the engine may have it
+		if c.interrupted { // the engine may have the model
 			drainCopy(s, c, now)
 			return nil
 		}
@@ -80,18 +80,18 @@ func dismissCopy(s *State, c *Copy, now time.Time) []Action {
 	return nil
 }
 
-// drainCopy stops new requests to a copy; those in flight may end.
+// drainCopy stops new requests to a copy; its requests in flight may end.
 func drainCopy(s *State, c *Copy, now time.Time) {
 	s.set(c, Draining, now)
 }
 
-// doomCopy marks a loading copy to be unloaded as soon as it is loaded.
+// doomCopy marks a loading copy as doomed: it is unloaded as soon as its load ends.
 func doomCopy(s *State, c *Copy) {
 	c.doomed = true
 	s.noteCopy(copyDoomed, c)
 }
 
-// unloadCopy ends the drain of a copy.
+// unloadCopy ends the drain of a copy and begins to unload it.
 func unloadCopy(s *State, c *Copy, now time.Time) Action {
 	s.set(c, Unloading, now)
 	return Action{Kind: Unload, Endpoint: c.Endpoint, Model: c.model.Entry}

@@ -14,25 +14,27 @@ import (
 type Status struct {
 	objects.Entry
 	LastUsed time.Time
-	// Queued is the number of requests that wait for it, in all extprocs.
+	// Queued is the number of requests, in all extprocs, that wait for the model.
 	Queued int
-	// Copies are its copies, sorted by endpoint.
+	// Copies are the model's copies, sorted by endpoint.
 	Copies []Copy
-	// Failures are its failed loads that have not expired.
+	// Failures are the model's failed loads that have not expired.
 	Failures []Failure
 	// Asked: a client asked for a copy although no request waits, and has received neither a copy
-	// nor a reason why not.
+	// nor the reason why there is none.
 	Asked bool
-	// Why is the reason why it has fewer copies than it needs; empty if it has enough.
+	// Why is the reason why the model has fewer copies than it needs; empty if it has enough.
 	Why Reason
-	// Failed is that reason as published to waiting requests; empty while they should wait.
+	// Failed is the value of Why that waiting requests get as their answer; empty while they should
+	// wait.
 	Failed Reason
-	// Retrying: its last load ended with a transient error, and control will retry it.
+	// Retrying: the model's last load ended with a transient error, and control will retry the
+	// load.
 	Retrying bool
-	// Exhausted: several loads in a row ended with transient errors and no request waits, which
-	// counts as a failure.
+	// Exhausted: several loads in a row ended with transient errors and no request waits. This is
+	// treated as a permanent failure.
 	Exhausted bool
-	// Bytes is its size, if known, and Sized the source of it.
+	// Bytes is the model's size; 0 if unknown. Sized is the source of that size.
 	Bytes int64
 	Sized SizeSource
 }
@@ -62,8 +64,8 @@ func statusOf(m *model) Status {
 	return st
 }
 
-// All returns the status of all models, sorted: those of the catalogue, and others that engines
-// have.
+// All returns the status of all models, sorted: those in the catalogue, and other models that
+// engines have.
 func (s *State) All() []Status {
 	all := make([]Status, 0, len(s.models))
 	for _, key := range slices.SortedFunc(maps.Keys(s.models), Key.Compare) {
@@ -114,13 +116,14 @@ func (s *State) String() string {
 	return out.String()
 }
 
-// Count has numbers for metrics.
+// Count contains numbers for metrics.
 type Count struct {
-	Copies                         [len(objects.CopyStates)]int // by state
+	Copies                         [len(objects.CopyStates)]int // number of copies, by state
 	Models, Wanted, Failing, Stuck int
-	Queued                         int // requests that wait for models, in all extprocs
-	// LastMissing is, by pool, the last use of the most recently used model that has no copy and
-	// gets none; zero if there is none. Every model that was used later is loaded or being loaded.
+	Queued                         int // number of requests, in all extprocs, that wait for models
+	// LastMissing is when, in each pool, the most recently used model without a copy was last used;
+	// zero if there is no such model. Here, a queued copy is a copy, too: every model that was used
+	// later is loaded, being loaded or queued.
 	LastMissing map[objects.Name]time.Time
 }
 
@@ -148,8 +151,8 @@ func (s *State) Count() Count {
 	return c
 }
 
-// lastMissing returns the last use of a model of the catalogue that has no copy and gets none; zero
-// if it has or gets one.
+// lastMissing returns the last use of a model that is in the catalogue and has no copy, not even a
+// queued one; zero for other models.
 func (m *model) lastMissing() time.Time {
 	if m.gone {
 		return time.Time{}
@@ -169,7 +172,7 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// Copy returns a copy, if it exists.
+// Copy returns a copy, and whether it exists.
 func (s *State) Copy(key CopyKey) (Copy, bool) {
 	if c := s.copy(key); c != nil {
 		return *c, true
@@ -177,8 +180,8 @@ func (s *State) Copy(key CopyKey) (Copy, bool) {
 	return Copy{}, false
 }
 
-// At returns an endpoint's copies of the models with an id: one, unless the endpoint is in several
-// pools.
+// At returns the copies at an endpoint whose model has this id: at most one for each of the
+// endpoint's pools.
 func (s *State) At(address, id string) (keys []CopyKey) {
 	if e := s.endpoints[address]; e != nil {
 		for _, p := range e.pools {

@@ -13,45 +13,45 @@ import (
 // A tick decides what no request asks for: the number of copies that the load of a model needs, the
 // second copy of a model in use, and the models that fill free room.
 
-// TickInterval is the default time between two ticks: ModelMesh's rate check
+// TickInterval is the default time between two ticks. It is that of ModelMesh's rate check
 // (tas.ratecheck_freq_ms).
 const TickInterval = 10 * time.Second
 
 const (
-	// loadMean is the time constant, in seconds, of the mean load of a model, short enough for two
-	// ticks to notice a burst. serviceMean is that of the mean time of a request.
+	// loadMean is the time constant of the mean load of a model, in seconds. It is short enough for
+	// two ticks to notice a burst. serviceMean is the time constant of the mean time of a request.
 	loadMean    = 20.0
 	serviceMean = 180.0
-	// growBeyond and the following constants are the hysteresis of copies. A model gets more copies
-	// if its load needs more than growBeyond times its copies plus growAbove. It loses one if its
-	// load has needed less than shrinkWithin times its copies minus shrinkBelow for calmFor
-	// seconds. Loads that vary by a tenth change nothing.
+	// growBeyond and the four constants after it give the number of copies hysteresis. A model gets
+	// more copies if its load needs more than growBeyond times its copies plus growAbove. It loses
+	// a copy if, for calmFor seconds, its load needed less than shrinkWithin times its copies minus
+	// shrinkBelow. Loads that vary by a tenth change nothing.
 	growBeyond, growAbove     = 1.15, 0.45
 	shrinkWithin, shrinkBelow = 0.85, 0.6
 	calmFor                   = 180.0
-	// leastBusy is the load below which no copy is added: one request in flight, all the time.
+	// leastBusy is the load below which no copy is added. 1 means one request in flight at any
+	// time.
 	leastBusy = 1.0
-	// fullShare is the highest share of the copies' concurrency limits that should be in use; above
-	// it, requests wait long (ModelMesh: MM_CONC_SCALEUP_BANDWIDTH_PCT, 90).
+	// fullShare is the share of the copies' concurrency limits above which a model needs more
+	// copies: requests would wait a long time (ModelMesh: MM_CONC_SCALEUP_BANDWIDTH_PCT, 90).
 	fullShare = 0.9
 	// secondAfter is how long a model must have been in use, without a break longer than
-	// secondWithin, to get a second copy (ModelMesh: mm.min_ and max_second_copy_age_secs). If its
-	// load takes less than secondAfter / secondLoads, as an adapter's does, secondLoads load times
-	// are enough.
+	// secondWithin, to get a second copy (ModelMesh: mm.min_ and max_second_copy_age_secs). For a
+	// model that loads fast, such as an adapter, secondLoads times its load time is enough.
 	secondAfter  = 7 * time.Minute
 	secondLoads  = 50
 	secondWithin = 40 * time.Minute
-	// secondFree is the share of the pool that must be free for second copies, unless no model used
-	// within roomyAge has been evicted (ModelMesh's rateTrackingTask).
+	// secondFree is the share of the pool that must be free for second copies. It need not be free
+	// if no model used within roomyAge would be evicted (ModelMesh's rateTrackingTask).
 	secondFree = 0.1
 	roomyAge   = 20 * time.Hour
-	// keepFree is the share of an endpoint that is not filled with unrequested models (ModelMesh's
-	// reaper).
+	// keepFree is the share of an endpoint that is not filled with models that no request waits for
+	// (ModelMesh's reaper).
 	keepFree = 1.0 / 8
 )
 
-// Tick makes the next [State.Decide] also decide what no event asks for. Call it about once per
-// [TickInterval].
+// Tick makes the next [State.Decide] also make the decisions of a tick, which no event causes. Call
+// it about once per [TickInterval].
 func (s *State) Tick() { s.due.tick = true }
 
 // runTick makes the decisions of a tick.
@@ -61,7 +61,7 @@ func runTick(s *State, now time.Time) (todo []Action) {
 	}
 	s.due.tick = false
 	for address := range s.clock.endpoints {
-		s.noteEndpoint(migrationChanged, s.endpoints[address]) // models used meanwhile must move, too
+		s.noteEndpoint(migrationChanged, s.endpoints[address]) // models used since the last tick must move, too
 	}
 	passed := now.Sub(s.ticked).Seconds()
 	if s.ticked.IsZero() || passed <= 0 {
@@ -76,7 +76,7 @@ func runTick(s *State, now time.Time) (todo []Action) {
 		}
 	}
 	pools := slices.SortedFunc(maps.Keys(s.pools), objects.Name.Compare)
-	used := make(map[objects.Name][]*model, len(s.pools)) // by pool, the highest eviction value first
+	used := make(map[objects.Name][]*model, len(s.pools)) // used models by pool, the highest eviction value first
 	for _, name := range pools {
 		p := s.pools[name]
 		tickDecay(s, name, p)
@@ -87,7 +87,7 @@ func runTick(s *State, now time.Time) (todo []Action) {
 			tickLoads(s, p, all[name], used[name], passed, now)
 			continue
 		}
-		for _, m := range all[name] { // the length of the first interval is unknown
+		for _, m := range all[name] { // ignore requests before the first tick: its interval is unknown
 			m.requests, m.waited = 0, 0
 			for _, c := range m.copies {
 				c.countInFlight(now)
@@ -116,21 +116,22 @@ func (m *model) compareValue(o *model) int {
 	return cmp.Or(cmp.Compare(o.value, m.value), m.Compare(o.ModelKey))
 }
 
-// load is the work of requests for the copies of a model.
+// load is how much work the requests for a model cause at its copies.
 type load struct {
-	// requests is the number of requests since the last tick. flown is the sum of their seconds in
-	// flight, and waited the sum of their seconds of waiting because every copy was at its limit.
+	// requests is the number of requests since the last tick. inFlightSeconds is the sum of their
+	// seconds in flight. waited is the sum of their seconds of waiting because every copy was at
+	// its limit.
 	requests, inFlightSeconds, waited float64
 	rate                              float64 // requests per second
-	concurrency                       float64 // requests in flight, or waiting for copies at their limit
-	// slowRate and slowFlight are the requests per second and in flight over a longer time.
-	// slowFlight / slowRate is the mean time of a request.
+	concurrency                       float64 // number of requests in flight, or waiting for copies at their limit
+	// slowRate is the requests per second, and slowFlight the requests in flight, as means over a
+	// longer time. slowFlight / slowRate is the mean time of a request.
 	slowRate, slowFlight float64
-	// engines is the load: the number of requests that would be in flight if engines were as fast
-	// as over the longer time.
+	// engines is the load: the number of requests that would be in flight at the present rate if
+	// each took the mean time of the longer period.
 	engines float64
-	// aim is the number of copies that the load needs. calm is for how many seconds fewer would
-	// have been enough.
+	// aim is the number of copies that the load needs. calm is the number of seconds for which
+	// fewer copies would have been enough.
 	aim  int
 	calm float64
 }
@@ -138,7 +139,7 @@ type load struct {
 // within returns the weight of the last passed seconds in a mean with the time constant mean.
 func within(passed, mean float64) float64 { return 1 - math.Exp(-passed/mean) }
 
-// tick updates the means with what happened since the last tick.
+// tick updates the means with the requests since the last tick.
 func (l *load) tick(passed float64) {
 	fast, slow := within(passed, loadMean), within(passed, serviceMean)
 	rate, flight := l.requests/passed, l.inFlightSeconds/passed
@@ -152,8 +153,8 @@ func (l *load) tick(passed float64) {
 	}
 }
 
-// update updates aim, passed seconds after the last call. copies is the load in units of the share
-// of one endpoint, and most the largest allowed number of copies.
+// update updates aim, passed seconds after its last call. copies is the number of copies that the
+// load needs, not rounded. most is the largest allowed number of copies.
 func (l *load) update(copies float64, most int, passed float64) {
 	now := max(1, l.aim)
 	switch {
@@ -170,8 +171,8 @@ func (l *load) update(copies float64, most int, passed float64) {
 	}
 }
 
-// tickLoads computes the load of models, and the number of copies for it. Unused models have no
-// load.
+// tickLoads computes the load of each model, and the number of copies that the load needs. Models
+// that were not used have no load.
 func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.Time) {
 	endpoints, total, fast := 0, 0.0, within(passed, loadMean)
 	for _, e := range p.endpoints {
@@ -183,7 +184,7 @@ func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.T
 		for _, c := range m.copies {
 			c.countInFlight(now)
 			m.inFlightSeconds += c.inFlightSeconds
-			if c.State >= Loaded { // copies on their way are about to be loaded
+			if c.State >= Loaded { // copies that are not loaded yet keep their assumed presence
 				c.presence += (min(1, c.busySeconds/passed) - c.presence) * fast
 			}
 			c.inFlightSeconds, c.busySeconds = 0, 0
@@ -206,7 +207,7 @@ func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.T
 				s.noteModel(valueChanged, m)
 			}
 		}
-		copies := m.engines / share // NaN if there is no load at all; every comparison is then false
+		copies := m.engines / share // NaN if no model has load; every comparison with NaN is false
 		if p.RPM > 0 {
 			copies = m.rate * 60 / float64(p.RPM)
 		} else if m.engines < leastBusy {
@@ -230,8 +231,8 @@ func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.T
 	}
 }
 
-// limit returns the mean concurrency limit of the model's loaded copies; 0 if one of them has none,
-// or there are no copies.
+// limit returns the mean concurrency limit of the model's loaded copies; 0 if any loaded copy has
+// no limit, or no copy is loaded.
 func (m *model) limit() float64 {
 	sum, n := 0, 0
 	for _, c := range m.copies {
@@ -246,8 +247,8 @@ func (m *model) limit() float64 {
 	return float64(sum) / float64(max(1, n))
 }
 
-// countInFlight adds up the seconds that requests have been in flight at a copy, and those in which
-// at least one was.
+// countInFlight adds up two times of a copy: the seconds of each request in flight, and the seconds
+// in which at least one request was in flight.
 func (c *Copy) countInFlight(now time.Time) {
 	if c.inFlight > 0 && now.After(c.countedUpTo) {
 		passed := now.Sub(c.countedUpTo).Seconds()
@@ -257,8 +258,8 @@ func (c *Copy) countInFlight(now time.Time) {
 	c.countedUpTo = now
 }
 
-// addForLoad adds the copies that loads need, if there is room or models with lower eviction values
-// can be evicted.
+// addForLoad adds the copies that the loads of models need, if there is room, or if models with
+// lower eviction values can be evicted.
 func addForLoad(s *State, all []*model, now time.Time) (todo []Action) {
 	for _, m := range all {
 		for m.aim > 1 && remaining(m) < m.aim && remaining(m) > 0 {
@@ -272,7 +273,7 @@ func addForLoad(s *State, all []*model, now time.Time) (todo []Action) {
 	return todo
 }
 
-// addForUse adds second copies of models in use, if there is much room.
+// addForUse adds second copies of models in use, if the pool has much free room.
 func addForUse(s *State, p *pool, all []*model, since, now time.Time) (todo []Action) {
 	claims := make(map[*Fit]*claim)
 	for _, m := range all {
@@ -294,14 +295,14 @@ func addForUse(s *State, p *pool, all []*model, since, now time.Time) (todo []Ac
 
 // secondAfter returns how long a model must have been in use to get a second copy.
 func (m *model) secondAfter() time.Duration {
-	if m.took == 0 { // no load was measured
+	if m.took == 0 { // the load time is unknown
 		return secondAfter
 	}
 	return min(secondAfter, time.Duration(secondLoads*m.took*float64(time.Second)))
 }
 
-// claimForUse returns the claim of second copies at the endpoints that may load a model; nil if
-// these have too little room.
+// claimForUse returns the claim of a model's second copy at the endpoints that may load the model;
+// nil if these endpoints have too little room.
 func (p *pool) claimForUse(f *Fit, now time.Time) *claim {
 	by := claim{purpose: ForUse, below: math.Inf(-1), idle: true}
 	if p.free(f) < secondFree {
@@ -314,8 +315,8 @@ func (p *pool) claimForUse(f *Fit, now time.Time) *claim {
 }
 
 // fillPool fills free room with models that were used and have no copy, the highest eviction value
-// first: as many as endpoints load at once, and more when those loads have ended (fillPools). So a
-// request never waits for more than one such load.
+// first. It starts only as many loads as endpoints accept at once; fillPools starts more when those
+// have ended. So a request never waits for more than one such load.
 func fillPool(s *State, p *pool, now time.Time) (todo []Action) {
 	var waiting []*model
 	for len(p.fills) > 0 && slices.ContainsFunc(p.endpoints, (*endpoint).hasSpareRoom) {
@@ -336,8 +337,8 @@ func fillPool(s *State, p *pool, now time.Time) (todo []Action) {
 	return todo
 }
 
-// awaitsPreferred reports whether a preferred endpoint has room for a model beyond the share that
-// stays free, but is busy with other loads.
+// awaitsPreferred reports whether a preferred endpoint has room for a model, without the share
+// keepFree, but is busy with other loads.
 func (m *model) awaitsPreferred(p *pool) bool {
 	for _, e := range p.endpoints {
 		if !m.fit.Preferred[e.Address] || !m.fit.takes(e.Address) || !e.able() || e.idle() {
@@ -350,7 +351,7 @@ func (m *model) awaitsPreferred(p *pool) bool {
 	return false
 }
 
-// fillPools continues to fill the pools in which a load has ended.
+// fillPools continues to fill the free room of pools in which a load has ended.
 func fillPools(s *State, now time.Time) (todo []Action) {
 	for _, name := range slices.SortedFunc(maps.Keys(s.due.fills), objects.Name.Compare) {
 		todo = append(todo, fillPool(s, s.pool(name), now)...)
@@ -359,19 +360,19 @@ func fillPools(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// hasSpareRoom reports whether an endpoint can start a load at once and has free room beyond
+// hasSpareRoom reports whether an endpoint can start a load at once and has more free room than
 // keepFree.
 func (e *endpoint) hasSpareRoom() bool {
 	with := e.tally().remain.plus(e.DefaultBytes)
 	return e.able() && e.idle() && e.free(with) >= keepFree && !e.rereads() && !e.starves(with.models, 0)
 }
 
-// idle reports whether an endpoint could load another model at once.
+// idle reports whether an endpoint could start to load another model now.
 func (e *endpoint) idle() bool {
 	return len(e.tally().queue)+e.turns() < max(1, e.Loads)
 }
 
-// free returns the free share of those endpoints of a pool that may load a model.
+// free returns the free share of the endpoints of a pool that may load a model.
 func (p *pool) free(f *Fit) float64 {
 	var has, free float64
 	for _, e := range p.endpoints {
@@ -383,8 +384,8 @@ func (p *pool) free(f *Fit) float64 {
 	return free / max(1, has)
 }
 
-// oldest returns the last use of the next model to be evicted at those endpoints, and whether any
-// may be evicted.
+// oldest returns the last use of the model that would be evicted next at the endpoints that f
+// allows, and whether any model may be evicted there.
 func (p *pool) oldest(f *Fit) (used time.Time, any bool) {
 	for _, e := range p.endpoints {
 		if !f.takes(e.Address) {

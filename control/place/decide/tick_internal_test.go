@@ -8,16 +8,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// The number of copies follows the load with hysteresis. It falls only after three minutes, and
-// stays within its limits.
+// The number of copies follows the load with hysteresis. It falls only after three minutes of low
+// load, and stays within its limits.
 func TestCopiesFollowTheLoad(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		aim  int
 		asks float64
 		most int
-		want int // after one tick
-		then int // after enough ticks for a lower number
+		want int // number of copies after one tick
+		then int // number of copies after enough ticks to lower it
 	}{
 		{"nothing", 0, 0, 8, 0, 0},
 		{"little more than it has", 1, 1.5, 8, 1, 1},
@@ -44,7 +44,7 @@ func TestCopiesFollowTheLoad(t *testing.T) {
 	}
 }
 
-// A settled load that varies by a tenth changes no copy.
+// A load that varies by a tenth around a constant mean never changes the number of copies.
 func TestNoiseChangesNoCopies(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for asks := 0.5; asks < 40; asks += 0.05 {
@@ -64,11 +64,11 @@ func TestNoiseChangesNoCopies(t *testing.T) {
 	}
 }
 
-// A load is the number of requests in flight. A burst counts within two ticks, as if its requests
-// took as long as earlier ones.
+// A load is the number of requests in flight. A burst raises it within two ticks, as if the burst's
+// requests took as long as earlier ones.
 func TestLoadIsRequestsInFlight(t *testing.T) {
 	l := load{}
-	for range 100 { // 5 requests per second of 2 s each
+	for range 100 { // 5 requests per second that take 2 s each
 		l.requests, l.inFlightSeconds = 50, 100
 		l.tick(10)
 	}
@@ -76,7 +76,7 @@ func TestLoadIsRequestsInFlight(t *testing.T) {
 		t.Errorf("5 requests a second of 2 s are a load of %.2f, want 10", l.engines)
 	}
 	for range 2 {
-		l.requests, l.inFlightSeconds = 500, 400 // ten times as many; most have not ended
+		l.requests, l.inFlightSeconds = 500, 400 // ten times as many requests, most of which have not ended
 		l.tick(10)
 	}
 	if l.engines < 40 {
@@ -90,8 +90,8 @@ func TestLoadIsRequestsInFlight(t *testing.T) {
 	}
 }
 
-// The number of copies for a load is at most the model's maximum and the number of endpoints that
-// can load it.
+// The number of copies that a load needs is limited to the model's maximum and to the number of
+// endpoints that can load the model.
 func TestCopiesForLoadAreLimited(t *testing.T) {
 	for _, c := range []struct{ most, want int }{{0, 3}, {2, 2}, {8, 3}} {
 		s, p, m := known(objects.Entry{Max: c.most}, noon)
@@ -107,7 +107,7 @@ func TestCopiesForLoadAreLimited(t *testing.T) {
 	}
 }
 
-// Each further reduction takes another three minutes.
+// At constant low load, the number of copies falls by one every three minutes.
 func TestOneCopyLessAtATime(t *testing.T) {
 	l := load{aim: 3}
 	for i := 1; i <= 36; i++ {
@@ -117,7 +117,7 @@ func TestOneCopyLessAtATime(t *testing.T) {
 	}
 }
 
-// The length of the interval before the first tick is unknown, so its requests count for nothing.
+// The length of the interval before the first tick is unknown, so its requests are ignored.
 func TestFirstTick(t *testing.T) {
 	s, now, key := New(Config{}), time.Unix(1e9, 0), Key{Pool: objects.Name{Namespace: "n", Name: "p"}, ID: "m"}
 	s.SetEndpoint("e1", []objects.Name{key.Pool})

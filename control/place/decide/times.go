@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// spread is the mean and variance of numbers, by Welford's method.
+// spread computes the mean and variance of numbers by Welford's method.
 type spread struct {
 	n    int
 	mean float64
@@ -21,11 +21,11 @@ func (s *spread) add(x float64) {
 	s.m2 += delta * (x - s.mean)
 }
 
-// recent holds the latest measurements of a quantity. Their median predicts the next one, since
-// single measurements may be far off.
+// recent contains the latest measurements of a quantity. Their median predicts the next
+// measurement, since single measurements may be far off.
 type recent struct {
 	last   [recentMost]float64
-	n      int // number of measurements ever added
+	n      int // number of all measurements, including those no longer kept
 	median float64
 }
 
@@ -45,24 +45,25 @@ func (r *recent) add(x float64) {
 func (r *recent) known() bool { return r.n >= enough }
 
 const (
-	// defaultTimeout limits a load if no limit is configured or reported, and too few loads were
-	// measured: enough for an adapter of a gigabyte from object storage.
+	// defaultTimeout is the time limit of a load if none is configured or reported, and too few
+	// loads were measured. It is enough for an adapter of a gigabyte from object storage.
 	defaultTimeout = 2 * time.Minute
-	// minTimeout is the lowest limit that measured loads lead to: a disk may be busy for a moment.
+	// minTimeout is the lowest time limit that is derived from measured loads: a disk may be busy
+	// for a moment.
 	minTimeout = 10 * time.Second
-	// enough is the number of loads that give statistics. deviations is the number of standard
-	// deviations above the mean that a load may take, for few and for many loads (ModelMesh,
-	// TimeStats.java).
+	// enough is the smallest number of measured loads for which statistics are used. A normal load
+	// takes at most the mean plus deviationsFew standard deviations, or deviationsMany if more than
+	// many loads were measured (ModelMesh, TimeStats.java).
 	enough         = 4
 	deviationsFew  = 5
 	deviationsMany = 3
 	many           = 20
-	// slack is the factor by which a load may exceed that time before it is abandoned: abandoning
-	// it too early costs another load.
+	// slack is the factor by which a load may exceed the longest normal load time before it is
+	// abandoned: to abandon a load too early costs another load.
 	slack = 3
 )
 
-// timesOf returns the load times of a type of models in a pool.
+// timesOf returns the load times of one type of models in a pool.
 func (p *pool) timesOf(kind string) *spread {
 	t := p.times[kind]
 	if t == nil {
@@ -72,9 +73,9 @@ func (p *pool) timesOf(kind string) *spread {
 	return t
 }
 
-// loadTimeout returns the limit of a load of a model at an endpoint: the lower one of the
-// configured and the engine's limit; if there is neither, the limit from the load times of its type
-// in the pool.
+// loadTimeout returns the time limit of a load of a model at an endpoint: the configured limit or
+// the engine's own limit, whichever is lower. If there is neither, the limit is derived from the
+// load times of the model's type in the pool.
 func loadTimeout(s *State, e *endpoint, m *model) time.Duration {
 	p := s.pool(m.Pool)
 	t := p.timesOf(m.Type)
@@ -89,7 +90,7 @@ func loadTimeout(s *State, e *endpoint, m *model) time.Duration {
 	return max(slack*t.most(), minTimeout)
 }
 
-// most returns the longest normal load time, from the measured ones.
+// most returns the longest normal load time, derived from the measured load times.
 func (s *spread) most() time.Duration {
 	deviations := float64(deviationsFew)
 	if s.n > many {
@@ -98,8 +99,8 @@ func (s *spread) most() time.Duration {
 	return time.Duration((s.mean + deviations*math.Sqrt(s.m2/float64(s.n))) * float64(time.Second))
 }
 
-// slowAfter returns the time after which a load of a model counts as slow: the longest normal time,
-// if enough loads were measured.
+// slowAfter returns the time after which a load of a model is treated as slow: the longest normal
+// load time, if enough loads were measured.
 func slowAfter(s *State, m *model) time.Duration {
 	const least = minTimeout / slack
 	if t := s.pool(m.Pool).timesOf(m.Type); t.n >= enough {

@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// The load times of a type in one pool do not count in another pool, whose storage or engines may
-// be slower.
+// The load times of a type of models in one pool are not used for another pool, whose storage or
+// engines may be slower.
 func TestLoadTimesArePerPool(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	other := objects.Name{Namespace: "default", Name: "q"}

@@ -7,31 +7,33 @@ import (
 	"time"
 )
 
-// An endpoint is on trial while its pod is ready but for the proof that models load there. A few
-// models that are loaded elsewhere are loaded there, too, the most recently used first. So a
-// rollout to a version that cannot load models stops before it has replaced the version that can.
+// An endpoint is on trial while its pod is ready except for the proof that models load there. A few
+// models that are loaded elsewhere are loaded there, too, the most recently used first. So the
+// rollout of a version that cannot load models stops before that version has replaced one that can.
 
 const (
-	// trialLoads is the number of loaded models with which an endpoint passes, if there are that
-	// many. trialFailures is the number of failed models with which it fails, if they are loaded
-	// elsewhere (ModelMesh 0.12, MM_FAILFAST_UPGRADE_ENABLED: more than two).
+	// trialLoads is the number of models that must be loaded for a trial to pass, or fewer if not
+	// that many can be tried. trialFailures is the number of models that must fail to load for a
+	// trial to fail, counting only models that are loaded elsewhere (ModelMesh 0.12,
+	// MM_FAILFAST_UPGRADE_ENABLED: more than two).
 	trialLoads    = 3
 	trialFailures = 3
 )
 
-// Trial is the progress of a trial. It continues until it has passed or failed.
+// Trial is the progress of a trial. A trial ends when Passed or Failed becomes true.
 type Trial struct {
-	// Passed: models load there, or there is none to load. Failed: models do not load there. Both
-	// last until the engine restarts; earlier failures to load still count afterwards until they
-	// expire.
+	// Passed: models load at the endpoint, or there is no model to load. Failed: models do not load
+	// there. Both remain until the engine restarts. Failed loads from before the restart still
+	// expire only at their normal time.
 	Passed, Failed bool
 	// Loaded is the number of models that were loaded when the trial passed or failed.
 	Loaded int
-	// Failures are the failed loads of models that are loaded elsewhere, one for each model.
+	// Failures are the failed loads of models that are loaded elsewhere, at most one for each
+	// model.
 	Failures []TrialFailure
 }
 
-// TrialFailure is a failed load, with the engine's message.
+// TrialFailure is a failed load during a trial, with the engine's message.
 type TrialFailure struct {
 	Key
 	Message string
@@ -46,7 +48,8 @@ func (s *State) Trial(address string) (Trial, bool) {
 	return *e.trial, true
 }
 
-// setTrial begins a trial, or ends it. At the end, queued trial loads are removed.
+// setTrial begins or ends a trial of an endpoint. In both cases it removes queued loads of an
+// earlier trial.
 func setTrial(s *State, e *endpoint, begins bool) {
 	for _, c := range e.sorted() {
 		if c.State == Queued && c.claim.purpose == ForTrial && !c.interrupted {
@@ -59,8 +62,9 @@ func setTrial(s *State, e *endpoint, begins bool) {
 	s.noteEndpoint(trialChanged, e)
 }
 
-// runTrial starts the loads of an endpoint on trial, until the trial has passed or failed. It waits
-// until every other endpoint has been scraped, since models may be loaded there.
+// runTrial starts loads at an endpoint on trial until the trial has passed or failed. It waits
+// until every other endpoint has been scraped, since models may be loaded at endpoints not scraped
+// yet.
 func runTrial(s *State, e *endpoint, now time.Time) (todo []Action) {
 	t := e.trial
 	if t == nil || t.Passed || t.Failed || e.state != up || e.Is() || s.unscraped > 0 {
@@ -90,7 +94,7 @@ func runTrial(s *State, e *endpoint, now time.Time) (todo []Action) {
 		t.Failed = true
 	case coming > 0:
 		return todo
-	default: // all possible loads have failed, or none was possible
+	default: // all possible loads have failed, or no load was possible
 		t.Failed = loaded == 0 && len(t.Failures) > 0
 		t.Passed = !t.Failed
 	}
@@ -111,8 +115,8 @@ func loadedElsewhere(s *State, e *endpoint, now time.Time) (all []*model) {
 	return all
 }
 
-// note records a failed load at an endpoint on trial, if there was one. The record outlasts the
-// failure.
+// note records a failed load at an endpoint on trial, if there was one. The record remains after
+// the failure has expired.
 func (t *Trial) note(m *model, e *endpoint) {
 	if slices.ContainsFunc(t.Failures, func(f TrialFailure) bool { return f.Key == m.ModelKey }) {
 		return

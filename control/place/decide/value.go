@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// The model with the lowest eviction value is evicted first. The eviction value is high if many
-// seconds of loads are to be expected without the model, relative to its room. Uses of a model are
-// counted; the count decays, and so does the value of an unused model:
+// The model with the lowest eviction value is evicted first. The eviction value is the number of
+// seconds of loads that are expected if the model is evicted, relative to the room that it needs.
+// Uses of a model are counted. The count decays, and so does the value of an unused model:
 //
 // 	value = last use + decay * ln(count * seconds per miss / room, relative to other models)
 //
@@ -16,41 +16,43 @@ import (
 // Between uses, count and time decay together, so the order of two models changes only if one of
 // them is used (forward decay: Cormode et al., ICDE 2009).
 //
-// With that alone, a model that was used a lot and then no more would stay for long. So at each
-// tick, a model unused for more than quiet times its usual interval is valued as if it were used
-// about quiet times in its present silence.
+// With this rule alone, a model that was used a lot and then not any more would stay for a long
+// time. So each tick lowers the value of a model that has been unused for more than silenceFactor
+// times its usual interval: it becomes the value of a model that is used about silenceFactor times
+// in a period as long as the present silence.
 //
-// The best decay is not known in advance: slow if popularity is stable, fast if counts soon
-// mislead. So two ghost lists simulate caches of the pool's capacity, with a decay twice as slow
-// and twice as fast, and record their misses. When one of them has clearly fewer seconds of loads,
-// the decay moves toward that list's.
+// The best decay is not known in advance: slow if popularity is stable, fast if past use soon says
+// little about the future. So two ghost lists simulate caches of the pool's capacity, with a decay
+// twice as slow and twice as fast, and record their misses. When the misses of one list cost
+// clearly fewer seconds of loads, the decay moves toward the decay of that list.
 
 const (
-	// firstDecay is the initial decay time of counts, minDecay and maxDecay its limits.
+	// firstDecay is the initial decay time of use counts. minDecay and maxDecay are its limits.
 	firstDecay = 5 * 60.0 // seconds
 	minDecay   = 20.0
 	maxDecay   = 30 * 24 * 3600.0
-	// decayStep is the factor of one change of the decay time. ghostSpread is the factor between it
-	// and the decay times of the ghost lists.
+	// decayStep is the factor by which the decay time changes at once. ghostSpread is the factor
+	// between the decay time and those of the ghost lists.
 	decayStep   = 1.5
 	ghostSpread = 2.0
-	// minMisses is the number of models that only one of the ghost lists missed before the decay
-	// may change. sure is the number of standard deviations from zero that the difference in
-	// seconds of loads must have.
+	// minMisses is the number of misses by only one of the ghost lists that must be recorded before
+	// the decay may change. minDeviations is the number of standard deviations by which the
+	// difference in seconds of loads must differ from zero.
 	minMisses     = 50
 	minDeviations = 3
-	// silenceFactor is the number of mean intervals after which silence is taken for disuse: in a
-	// Poisson process, one interval in e^3 is that long.
+	// silenceFactor: a model that is unused for this many mean intervals is taken to be out of use.
+	// In a Poisson process, an interval is that long with probability e^-3.
 	silenceFactor = 3
-	// maxLoadCost limits the relative load cost of a model, as a logarithm: tenfold.
+	// maxLoadCost limits the logarithm of the relative load cost of a model: to a factor of ten.
 	maxLoadCost = 2.3
 )
 
-// usage is how often a model was used: a decaying count, as of a time in seconds.
+// usage is how often a model was used: a decaying count, and the time in seconds to which it has
+// decayed.
 type usage struct{ count, at float64 }
 
-// after returns the usage after some requests at a time. 0 requests means that they were not
-// counted, and counts as one.
+// after returns the usage after some requests at the time at. If requests is 0, they were not
+// counted, and the count becomes at least one.
 func (u usage) after(requests int, at, decayTime float64) usage {
 	count := u.count * math.Exp(min(0, u.at-at)/decayTime)
 	more := float64(requests) * math.Exp(min(0, at-u.at)/decayTime)
@@ -60,7 +62,7 @@ func (u usage) after(requests int, at, decayTime float64) usage {
 	return usage{count + more, max(u.at, at)}
 }
 
-// rescaled converts the usage to a decay time that is slower by a factor.
+// rescaled converts the usage to a decay time that is longer by the factor slower.
 func (u usage) rescaled(slower float64) usage {
 	if u.count > 1 {
 		u.count = 1 + (u.count-1)*slower
@@ -68,8 +70,8 @@ func (u usage) rescaled(slower float64) usage {
 	return u
 }
 
-// value returns the eviction value of a model with that usage. dear is its relative load cost, as a
-// logarithm. A model that was never used has the lowest value.
+// value returns the eviction value of a model with that usage. loadCost is the logarithm of its
+// relative load cost. A model that was never used has the lowest value.
 func (u usage) value(decayTime, loadCost float64) float64 {
 	if u.count == 0 {
 		return math.Inf(-1)
@@ -77,7 +79,7 @@ func (u usage) value(decayTime, loadCost float64) float64 {
 	return u.at + decayTime*(math.Log(u.count)+loadCost)
 }
 
-// valueAt returns the eviction value at a time, lowered after a long silence.
+// valueAt returns the eviction value at the time now. A long time without use lowers it.
 func (u usage) valueAt(now, decayTime, loadCost float64) float64 {
 	worth, silence := u.value(decayTime, loadCost), now-u.at
 	if u.count == 0 || silence <= 0 {
@@ -86,13 +88,13 @@ func (u usage) valueAt(now, decayTime, loadCost float64) float64 {
 	return min(worth, now+decayTime*(math.Log(silenceFactor*decayTime/silence)+loadCost))
 }
 
-// decayTuner finds the best decay time of counts.
+// decayTuner finds the best decay time of use counts.
 type decayTuner struct {
 	decayTime  float64
-	ghostLists [2]ghostList // fast, slow
-	// missed is how many more seconds of loads the fast list missed than the slow one, squares the
-	// sum of the squares of these differences, and differ the number of models that only one list
-	// missed; all since the last change.
+	ghostLists [2]ghostList // with fast and with slow decay
+	// missed is how many more seconds of loads the misses of the fast list cost than those of the
+	// slow list. squares is the sum of the squares of the differences. differ is the number of uses
+	// that only one list missed. All three are counted since the last change of the decay time.
 	missed, squares float64
 	differ          int
 }
@@ -103,7 +105,7 @@ func newDecayTuner() *decayTuner {
 	return f
 }
 
-// update sets the decay time.
+// update sets the decay time and resets the sums of misses.
 func (f *decayTuner) update(decayTime float64) {
 	f.decayTime, f.missed, f.squares, f.differ = decayTime, 0, 0, 0
 	for i := range f.ghostLists {
@@ -111,7 +113,7 @@ func (f *decayTuner) update(decayTime float64) {
 	}
 }
 
-// of returns the decay time of a ghost list.
+// of returns the decay time of the ghost list with index i.
 func (f *decayTuner) of(i int) float64 {
 	if i == 0 {
 		return f.decayTime / ghostSpread
@@ -119,7 +121,7 @@ func (f *decayTuner) of(i int) float64 {
 	return f.decayTime * ghostSpread
 }
 
-// used records a use of a model, whose load takes seconds, in both ghost lists.
+// used records a use of a model in both ghost lists. seconds is the load time of the model.
 func (f *decayTuner) used(m *model, requests int, at, seconds, loadCost float64) {
 	var missed [2]bool
 	for i := range f.ghostLists {
@@ -137,7 +139,7 @@ func (f *decayTuner) used(m *model, requests int, at, seconds, loadCost float64)
 }
 
 // move returns the decay time that the misses of the ghost lists suggest, and whether it differs
-// from the present one.
+// from the current one.
 func (f *decayTuner) move() (decayTime float64, moves bool) {
 	if f.differ < minMisses || f.missed*f.missed < minDeviations*minDeviations*f.squares {
 		return f.decayTime, false
@@ -150,10 +152,10 @@ func (f *decayTuner) move() (decayTime float64, moves bool) {
 	return decayTime, decayTime != f.decayTime
 }
 
-// ghostList is a ghost list: it simulates which models the pool would have with another decay time.
+// ghostList simulates which models the pool would have with another decay time.
 type ghostList struct {
 	decayTime float64
-	capacity  amount // 0: unlimited
+	capacity  amount // 0 means no limit
 	has       amount
 	held      ghostHeap
 }
@@ -162,9 +164,9 @@ type ghostList struct {
 type ghostEntry struct {
 	usage
 	value, loadCosts float64
-	takes            int64 // bytes in the list
+	takes            int64 // the model's bytes in the list
 	held             bool
-	at               int // index in the heap
+	at               int // the entry's index in the heap
 }
 
 func (s *ghostList) update(i int, decayTime float64) {
@@ -181,7 +183,7 @@ func (s *ghostList) update(i int, decayTime float64) {
 	heap.Init(&s.held)
 }
 
-// used records a use, and reports whether the model would have had to be loaded.
+// used records a use of a model, and reports whether the model was missing from the list.
 func (s *ghostList) used(m *model, i, requests int, at, loadCost float64) (missed bool) {
 	g := &m.ghosts[i]
 	g.usage, g.loadCosts = g.after(requests, at, s.decayTime), loadCost

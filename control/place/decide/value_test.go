@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// traffic is a stream of requests for models of one full endpoint. Popularity follows Zipf's law,
-// and may rotate through all models in some hours.
+// traffic is a stream of requests for models of one full endpoint. The popularity of models follows
+// Zipf's law. It may move from model to model, through all models in some hours.
 type traffic struct {
 	models, slots int
 	perSecond     float64
@@ -20,8 +20,8 @@ type traffic struct {
 	lru           bool
 }
 
-// misses returns the share of requests of the last half hour that wait for a load, and that share
-// for an oracle that always has the most popular models.
+// misses returns the share of requests in the last half hour that wait for a load. optimum is that
+// share if the endpoint always had the most popular models.
 func (x traffic) misses(t *testing.T) (share, optimum float64) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -78,8 +78,9 @@ func (x traffic) misses(t *testing.T) (share, optimum float64) {
 	return float64(missed) / float64(asked), 1 - cumulated[x.slots-1]/all
 }
 
-// With stable popularity, hardly more requests wait than with the oracle, because the decay time is
-// learned. The test fails if it stays at its initial value, or if counts never decay.
+// With stable popularity, hardly more requests wait for loads than with the optimum, because the
+// decay time adapts. The test fails if the decay time stays at its initial value, or if counts
+// never decay.
 func TestEvictionApproachesTheOptimum(t *testing.T) {
 	for _, slots := range []int{60, 180} {
 		x := traffic{models: 300, slots: slots, perSecond: 10, zipf: 1}
@@ -97,7 +98,7 @@ func TestEvictionApproachesTheOptimum(t *testing.T) {
 	}
 }
 
-// With changing popularity, no more requests wait than with LRU.
+// With changing popularity, no more requests wait for loads than with LRU.
 func TestEvictionAdaptsToChange(t *testing.T) {
 	for _, slots := range []int{40, 120} {
 		x := traffic{models: 200, slots: slots, perSecond: 20, zipf: 1, rotates: 1.5}

@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// View is a snapshot of all pools, endpoints and models, for users, as JSON. It is immutable.
-// Package place adds what only it knows.
+// View is a snapshot of all pools, endpoints and models that users get as JSON. It is immutable.
+// Package place adds the fields that package decide does not know.
 type View struct {
 	At time.Time `json:"at"`
 	// Paused: control loads and unloads nothing, because it cannot tell whether it is the leader.
@@ -20,143 +20,148 @@ type View struct {
 	VModels   []VModelView   `json:"vmodels"`
 }
 
-// PoolView is an InferencePool.
+// PoolView describes an InferencePool.
 type PoolView struct {
 	Name string `json:"name"`
-	// Free is the free share of its room, 0 to 1, at endpoints that can load models.
+	// Free is the share of room, 0 to 1, that is free at the pool's endpoints that can load models.
 	Free float64 `json:"free"`
 	// WarmWindowSeconds is the warm window: each model that was used within this time is loaded or
-	// being loaded. It is nil if that holds for all models that were ever used.
+	// being loaded. It is nil if this is true of all models that were ever used.
 	WarmWindowSeconds *float64 `json:"warmWindowSeconds,omitempty"`
 }
 
-// EndpointView is an endpoint.
+// EndpointView describes an endpoint.
 type EndpointView struct {
 	Address string `json:"address"`
-	// Pod is the endpoint's pod, NAMESPACE/NAME. If Listed, it is the EndpointList.
+	// Pod is the endpoint's pod, as NAMESPACE/NAME, or its EndpointList if Listed is true.
 	Pod    string        `json:"pod,omitempty"`
 	Listed bool          `json:"listed,omitempty"`
 	Pools  []string      `json:"pools"`
-	Engine string        `json:"engine,omitempty"` // its kind, as configured or as its metrics page shows
+	Engine string        `json:"engine,omitempty"` // the engine's kind: configured, or found from its metrics page
 	State  EndpointState `json:"state"`
-	// Fault is why the last scrape failed; empty if it did not.
+	// Fault is why the last scrape failed; empty if it succeeded.
 	Fault string `json:"fault,omitempty"`
 	// Static: the endpoint answers, and its engine loads no models while it runs.
 	Static bool `json:"static,omitempty"`
-	// Models and UsedBytes are the number and memory of the copies that are not being removed, of
-	// at most Slots and UsableBytes, which are 0 if there is no limit. LeakedBytes are lost until
-	// the engine restarts.
+	// Models is the number of copies that are not being removed, and UsedBytes is their memory.
+	// Slots and UsableBytes are the limits of these two; 0 if there is no limit. LeakedBytes is the
+	// memory of leaks, which is lost until the engine restarts or unloads them.
 	Models      int   `json:"models"`
 	Slots       int   `json:"slots,omitempty"`
 	UsedBytes   int64 `json:"usedBytes,omitempty"`
 	UsableBytes int64 `json:"usableBytes,omitempty"`
 	LeakedBytes int64 `json:"leakedBytes,omitempty"`
 	// GPUBusy is the mean number of adapters with requests in flight, over some seconds. HostUsed
-	// is the number of adapters in use. GPUAdapters and HostAdapters are the numbers of adapters
-	// that fit into the memory of the GPU and of the host; 0 if unknown.
+	// is the number of adapters in use. GPUAdapters is the number of adapters that fit into GPU
+	// memory, and HostAdapters the number that fit into host memory; 0 if unknown.
 	GPUBusy      float64 `json:"gpuBusy,omitempty"`
 	GPUAdapters  int     `json:"gpuAdapters,omitempty"`
 	HostUsed     int     `json:"hostUsed,omitempty"`
 	HostAdapters int     `json:"hostAdapters,omitempty"`
-	// Loading is the number of loads in progress, and Loads the most at once; 0 if unknown.
+	// Loading is the number of loads in progress. Loads is the maximum number of concurrent loads;
+	// 0 if unknown.
 	Loading int `json:"loading"`
 	Loads   int `json:"loads,omitempty"`
-	// InFlight is the number of requests in flight at its copies.
+	// InFlight is the number of requests in flight at the endpoint's copies.
 	InFlight int        `json:"inFlight"`
 	Copies   []CopyView `json:"copies,omitempty"`
 }
 
-// CopyView is a copy.
+// CopyView describes a copy.
 type CopyView struct {
 	Pool  string    `json:"pool"`
 	ID    string    `json:"id"`
 	State CopyState `json:"state"`
 	Since time.Time `json:"since"`
-	// For is the purpose of the copy; empty if an earlier control decided it.
+	// For is the purpose of the copy; empty if an earlier process decided to load it.
 	For string `json:"for,omitempty"`
-	// Doomed: a loading copy that will be unloaded as soon as it is loaded.
+	// Doomed: the copy is loading and will be unloaded as soon as its load ends.
 	Doomed bool `json:"doomed,omitempty"`
-	// Misplaced: the constraints of the pool forbid the model there. The copy leaves when the model
-	// is loaded elsewhere.
+	// Misplaced: the constraints of the pool forbid the model at this endpoint. The copy is removed
+	// once the model is loaded elsewhere.
 	Misplaced bool `json:"misplaced,omitempty"`
 	InFlight  int  `json:"inFlight,omitempty"`
 }
 
-// ModelView is a model of the catalogue, or another one that an engine has or that requests name.
+// ModelView describes a model: one of the catalogue, or an unknown one that an engine has or that
+// requests name.
 type ModelView struct {
 	Pool string `json:"pool"`
 	ID   string `json:"id"`
-	// Known: it is in the catalogue.
+	// Known: the model is in the catalogue.
 	Known bool `json:"known"`
-	// Queued is the number of waiting requests, and Since when the oldest of them began to wait.
+	// Queued is the number of waiting requests. Since is when the oldest of them began to wait.
 	Queued int       `json:"queued,omitempty"`
 	Since  time.Time `json:"since,omitzero"`
-	// Least is its minimum number of copies.
+	// Least is the model's minimum number of copies.
 	Least int `json:"least,omitempty"`
-	// Reason says why it has fewer copies than it should have, and Message the same in words. Both
-	// are empty if it has them.
+	// Reason is why the model has fewer copies than it should have, and Message explains it to
+	// operators. Both are empty if it has enough copies.
 	Reason   Reason        `json:"reason,omitempty"`
 	Message  string        `json:"message,omitempty"`
 	Failures []FailureView `json:"failures,omitempty"`
-	// Last is the result of the last call to an engine about it.
+	// Last is the result of the last call to an engine about this model.
 	Last *CallResult `json:"last,omitempty"`
 }
 
-// VModelView is a VModel.
+// VModelView describes a VModel.
 type VModelView struct {
 	Pool string `json:"pool"`
 	ID   string `json:"id"`
-	// Target is the model that requests should go to. They go to Active, and Percent of a hundred
-	// to Canary if it is set.
+	// Target is the model that requests should go to. Active is the model that they go to now,
+	// except for Percent of a hundred, which go to Canary if that is set.
 	Target  string `json:"target"`
 	Active  string `json:"active,omitempty"`
 	Canary  string `json:"canary,omitempty"`
 	Percent int    `json:"percent,omitempty"`
-	// Reason is the reason of the VModel's condition Ready, and Message the same in words.
+	// Reason is the reason of the VModel's condition Ready, and Message is its message.
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 }
 
-// FailureView is a failed load.
+// FailureView describes a failed load.
 type FailureView struct {
 	Failure
-	// Until is when it expires, if the use of the model does not change.
+	// Until is when the failure expires, if the use of the model does not change.
 	Until time.Time `json:"until"`
 }
 
 // CallResult is the result of one call to an engine.
 type CallResult struct {
 	Endpoint string    `json:"endpoint"`
-	Call     string    `json:"call"` // load or unload
+	Call     string    `json:"call"` // "load" or "unload"
 	At       time.Time `json:"at"`
 	Seconds  float64   `json:"seconds"`
-	// Error is the message of an engine that did not do what it was asked.
+	// Error is the engine's error message; empty if the call succeeded.
 	Error string `json:"error,omitempty"`
 }
 
-// EndpointState says how usable an endpoint is.
+// EndpointState is how usable an endpoint is.
 type EndpointState uint8
 
 const (
-	// Starting: it has not been scraped yet.
+	// Starting: the endpoint has not been scraped yet.
 	Starting EndpointState = iota
-	// Ready: its copies serve, and models can be loaded.
+	// Ready: the endpoint's copies serve, and models can be loaded there.
 	Ready
-	// Silent: it accepts connections and does not answer.
+	// Silent: the endpoint accepts connections and does not answer.
 	Silent
-	// Down: it refused a connection.
+	// Down: the endpoint refused a connection.
 	Down
-	// Doubtful: it may have restarted without its models, and there is no way to find out.
+	// Doubtful: the endpoint's engine may have restarted without its models, and no scrape can
+	// tell.
 	Doubtful
-	// Terminating: its pod is being deleted.
+	// Terminating: the endpoint's pod is being deleted.
 	Terminating
-	// Migrating: its pod is being deleted, and it serves until its models have copies elsewhere.
+	// Migrating: the endpoint's pod is being deleted, and serves until its models have copies
+	// elsewhere.
 	Migrating
-	// Stopping: its engine reported that it is stopping.
+	// Stopping: the endpoint's engine reported that it is stopping.
 	Stopping
-	// Unready: its pod is not ready.
+	// Unready: the endpoint's pod is not ready.
 	Unready
-	// OnTrial: its pod is ready but for the trial, which is in progress or has failed.
+	// OnTrial: the endpoint's pod is ready except for the trial, which is in progress or has
+	// failed.
 	OnTrial
 )
 
@@ -171,7 +176,7 @@ func (s EndpointState) String() string { return EndpointStates[s] }
 // MarshalText returns the name of the state.
 func (s EndpointState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText sets the state to that of a name.
+// UnmarshalText sets the state to the one with this name.
 func (s *EndpointState) UnmarshalText(name []byte) error {
 	*s = EndpointState(max(0, slices.Index(EndpointStates[:], string(name))))
 	return nil
@@ -187,13 +192,14 @@ func (v *View) Sort() {
 	slices.SortFunc(v.Models, func(a, b ModelView) int { return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.ID, b.ID)) })
 }
 
-// View returns a snapshot, unsorted. Its time is linear in the number of models and copies.
+// View returns a snapshot, unsorted. The time that it takes is linear in the number of models and
+// copies.
 func (s *State) View(now time.Time) View {
 	v := View{
 		At: now, Paused: s.paused, Pools: make([]PoolView, 0, len(s.pools)), Endpoints: make([]EndpointView, 0, len(s.endpoints)),
 		Models: make([]ModelView, 0, len(s.models)),
 	}
-	missed := make(map[objects.Name]time.Time, len(s.pools)) // last use of the most recently used model without a copy
+	missed := make(map[objects.Name]time.Time, len(s.pools)) // by pool: when the most recently used model without a copy was last used
 	for _, e := range s.endpoints {
 		v.Endpoints = append(v.Endpoints, e.view())
 		for _, p := range e.pools {
@@ -242,7 +248,8 @@ func (e *endpoint) view() EndpointView {
 	return v
 }
 
-// viewState returns the most important state of an endpoint.
+// viewState returns the state of an endpoint. If several states apply, it returns the most
+// important one.
 func (e *endpoint) viewState() EndpointState {
 	switch {
 	case e.IsMigrating():

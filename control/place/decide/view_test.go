@@ -15,14 +15,14 @@ func sorted(v decide.View) decide.View {
 	return v
 }
 
-// The view has the memory of copies, their purposes, and the reasons for missing copies.
+// The view shows the memory of copies, their purposes, and the reasons for missing copies.
 func TestView(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	pools := []objects.Name{pool}
 	seen := decide.Endpoint{Address: "a", CanLoad: true, Slots: 4, Loads: 1, Lists: true}
 	s.SetEndpoint("a", pools)
 	s.Scraped(decide.ScrapeResult{Endpoint: seen, Began: now, Listed: []string{"foreign"}}, now)
-	s.SetModel(objects.Entry{ModelKey: key("least"), Min: 1}, now.Add(-time.Minute)) // queued, which counts as having a copy
+	s.SetModel(objects.Entry{ModelKey: key("least"), Min: 1}, now.Add(-time.Minute)) // gets a queued copy, so it is not missing
 	s.SetModel(objects.Entry{ModelKey: key("wanted")}, now.Add(-time.Second))
 	s.SetModel(objects.Entry{ModelKey: key("fails")}, now.Add(-2*time.Hour))
 	s.SetModel(objects.Entry{ModelKey: key("idle")}, now.Add(-time.Hour))
@@ -78,7 +78,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// The view has the most important state of each endpoint.
+// The view shows the most important state of each endpoint.
 func TestViewOfEndpoints(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	for address, e := range map[string]struct {
@@ -114,7 +114,7 @@ func TestViewOfEndpoints(t *testing.T) {
 	}
 }
 
-// The view of a large fleet blocks all decisions while it is made.
+// While the view of a large fleet is made, no decision can be made.
 func BenchmarkView(b *testing.B) {
 	s, now := fullFleet(b, 1000, 20_000)
 	for b.Loop() {
@@ -122,7 +122,7 @@ func BenchmarkView(b *testing.B) {
 	}
 }
 
-// A deleted model does not count as missed while its copies are unloaded.
+// A deleted model is not reported as missing while its copies are unloaded.
 func TestDeletedModelIsNotMissed(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	s.SetEndpoint("a", []objects.Name{pool})

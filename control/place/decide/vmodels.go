@@ -8,33 +8,34 @@ import (
 	"time"
 )
 
-// A VModel is a name for a model, its target, that can be changed without failing a request.
+// A VModel is a name for a model, its target. The target can be changed without failing a request.
 // Requests go to the active model until the new target has as many loaded copies as the active
 // model had when the change began. Then all requests go to the target. The previous model keeps its
-// copies for a while, and the target keeps as many, so that a change back needs no load. If the
-// target cannot be loaded, requests stay with the active model. This is ModelMesh's setVModel, with
-// the number of copies that its API promises (its VModelManager.java switches at the first copy).
+// copies for a while, and the target keeps the same number, so that a change back needs no load. If
+// the target cannot be loaded, requests stay with the active model. This is ModelMesh's setVModel,
+// with the number of copies that its API promises (its VModelManager.java switches at the first
+// copy).
 
-// previousKept is how long the previous model keeps its copies.
+// previousKept is how long the previous model keeps its copies after a change of target.
 const previousKept = 10 * time.Minute
 
-// VModel is the specification of a VModel. All ids are of models of its pool.
+// VModel is the specification of a VModel. All ids are those of models in the VModel's pool.
 type VModel struct {
 	Key
 	// Target is the model that requests should go to.
 	Target string
-	// Canary is the model that gets Percent of the requests once it is loaded; empty if there is
-	// none.
+	// Canary is the model that gets Percent of a hundred requests once it is loaded; empty if there
+	// is none.
 	Canary  string
 	Percent int
 }
 
-// VModelProgress is the progress of a VModel's change of target, as one process hands it to the
-// next.
+// VModelProgress is the progress of a VModel's change of target. One process records it for the
+// next one.
 type VModelProgress struct {
 	Active string
-	// Previous is the model that was active before and keeps its copies until a time; empty if
-	// there is none.
+	// Previous is the model that was active before; empty if there is none. It keeps its copies
+	// until the time Until.
 	Previous string
 	Until    time.Time
 }
@@ -43,37 +44,37 @@ type VModelProgress struct {
 type VModelStatus struct {
 	VModel
 	VModelProgress
-	// Switch is the published target.
+	// Switch is the published target of requests.
 	Switch Switch
-	// Loaded is the number of loaded copies of the target. Needed is the number that it must have
-	// before requests go there; 0 if they already do.
+	// Loaded is the number of loaded copies of the target. Needed is the number that the target
+	// must have before requests go there; 0 if they already do.
 	Loaded, Needed int
-	// Failed is the reason why the target gets no copy, or the canary if requests already go to the
-	// target; empty if there may still be one.
+	// Failed is the reason why the target gets no copy. If requests already go to the target, it is
+	// the reason why the canary gets none. It is empty if a copy may still be loaded.
 	Failed Reason
-	// Taken: a model has the same name.
+	// Taken: a model has the same name as the VModel.
 	Taken bool
 }
 
-// AutoDelete is an annotation of registered Models that are deleted when no VModel names them any
-// more.
+// AutoDelete is an annotation of registered Models. A Model with it is deleted when no VModel names
+// it any more.
 const AutoDelete = "inference.x-k8s.io/auto-delete"
 
 // Conditions are a client's conditions for changing a VModel.
 type Conditions struct {
-	// UpdateOnly: the VModel must exist. Expected is the target that it must have, unless it
-	// already has the new one; empty allows any.
+	// UpdateOnly: the VModel must exist. Expected is the target that the VModel must have, unless
+	// it already has the new target; empty allows any target.
 	UpdateOnly bool
 	Expected   string
-	// Force sends requests to the target at once, loaded or not.
+	// Force sends requests to the target at once, even if it is not loaded.
 	Force bool
-	// Used is the last use of a new target.
+	// Used is the time of last use that a newly registered target gets.
 	Used time.Time
 }
 
-// ErrNoVModel: the VModel to change does not exist. ErrNoModel: its target is not a model.
-// ErrUnexpected: its current target is not the one that the client expects. ErrReferred: VModels
-// name the model.
+// ErrNoVModel means that the VModel to change does not exist. ErrNoModel means that its target is
+// not a model. ErrUnexpected means that its current target is not the one that the client expects.
+// ErrReferred means that VModels name the model.
 var (
 	ErrNoVModel   = errors.New("there is no such VModel")
 	ErrNoModel    = errors.New("there is no such model")
@@ -81,7 +82,7 @@ var (
 	ErrReferred   = errors.New("VModels name the model: move or delete them first")
 )
 
-// OwnedError means that a VModel has another owner.
+// OwnedError means that the VModel belongs to another owner.
 type OwnedError struct{ Owner string }
 
 func (e *OwnedError) Error() string { return fmt.Sprintf("the VModel is owned by %q", e.Owner) }
@@ -90,16 +91,17 @@ type vmodel struct {
 	VModel
 	VModelProgress
 	// need is the number of loaded copies that the target must have before requests go there; 0
-	// before the change begins. had is the number that the active model had then, and kept the
-	// number that the previous model keeps.
+	// before the change begins. had is the number that the active model had when the change began.
+	// kept is the number that the previous model keeps.
 	need, had, kept int
 	failed          Reason
 	taken           bool
 	told            Switch
 }
 
-// SetVModel sets the specification of a VModel. For a new one, was is its earlier progress; if that
-// is the zero Moved, requests go to the target at once. With force they do in any case.
+// SetVModel sets the specification of a VModel. was is the earlier progress of a VModel that the
+// State does not know yet; if it is zero, requests go to the target at once. With force, requests
+// go to the target at once in any case.
 func (s *State) SetVModel(v VModel, was VModelProgress, force bool, now time.Time) {
 	known := s.vmodels[v.Key]
 	if known == nil {
@@ -141,14 +143,14 @@ func (s *State) VModel(key Key) (VModelStatus, bool) {
 	return st, true
 }
 
-// References returns the VModels that name a model, sorted.
+// References returns the VModels that name a model, in order.
 func (s *State) References(key Key) []Key {
 	return slices.SortedFunc(maps.Keys(s.named[key]), Key.Compare)
 }
 
 func (v *vmodel) key(id string) Key { return Key{Pool: v.Pool, ID: id} }
 
-// ids returns the ids that the VModel names. They may be repeated, or empty.
+// ids returns the ids of the models that the VModel names. Some may be repeated or empty.
 func (v *vmodel) ids() []string { return []string{v.Active, v.Target, v.Canary, v.Previous} }
 
 // nameModels records the models that a VModel names now, and those that it named before.
@@ -239,8 +241,8 @@ func whyNotLoaded(s *State, key Key) Reason {
 	return m.blocked
 }
 
-// neededCopies returns the number of copies that the target of a VModel must have before requests
-// go there.
+// neededCopies returns how many loaded copies the target of a VModel must have before requests go
+// there.
 func neededCopies(s *State, v *vmodel) int {
 	if m := s.models[v.key(v.Target)]; m != nil && m.Max > 0 {
 		return min(v.need, m.Max)
@@ -248,7 +250,7 @@ func neededCopies(s *State, v *vmodel) int {
 	return v.need
 }
 
-// routeVModels completes the changes of target that are ready.
+// routeVModels sends requests to the new target of each VModel whose target is ready.
 func routeVModels(s *State, now time.Time) []Action {
 	for _, key := range slices.SortedFunc(maps.Keys(s.due.vmodels), Key.Compare) {
 		delete(s.due.vmodels, key)
@@ -257,11 +259,11 @@ func routeVModels(s *State, now time.Time) []Action {
 		if v.Previous != "" && !now.Before(v.Until) {
 			v.Previous, v.kept = "", 0
 		}
-		if v.Previous != "" { // copies from an earlier process are found one by one
+		if v.Previous != "" { // scrapes find copies from an earlier process one after the other
 			v.kept = max(v.kept, loadedCopies(s, v.key(v.Previous)))
 		}
 		v.failed = ""
-		if v.Target != v.Active && s.unscraped == 0 { // otherwise copies of the active model may still be found
+		if v.Target != v.Active && s.unscraped == 0 { // scrapes may find more copies of the active model
 			active, target, why := loadedCopies(s, v.key(v.Active)), loadedCopies(s, v.key(v.Target)), whyNotLoaded(s, v.key(v.Target))
 			begins := v.need == 0
 			if begins {
@@ -292,8 +294,8 @@ func routeVModels(s *State, now time.Time) []Action {
 	return nil
 }
 
-// moveVModel sends the requests for a VModel to its target, which inherits the use counts of the
-// model before. The caller then records which models the VModel names.
+// moveVModel sends the requests for a VModel to its target. The target inherits the use counts of
+// the active model. The caller must then record which models the VModel names.
 func moveVModel(s *State, v *vmodel, now time.Time) {
 	if v.Active == v.Target {
 		return
@@ -311,5 +313,5 @@ func moveVModel(s *State, v *vmodel, now time.Time) {
 	to.load = from.load
 	to.requests, to.inFlightSeconds, to.waited = 0, 0, 0
 	to.updateValue(s.pool(to.Pool))
-	s.noteModel(modelNeeds, to) // it may now rank above others, and have an earlier turn
+	s.noteModel(modelNeeds, to) // a higher value may give it copies and earlier turns
 }

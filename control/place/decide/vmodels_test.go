@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A model is reported once as no longer named by any VModel. The previous model counts as named
-// until its copies are not kept any more.
+// A model that no VModel names any more is reported once. The previous model of a VModel is treated
+// as named while it keeps its copies.
 func TestUnnamedModelsAreReported(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	unnamed := func() (all []string) {
@@ -37,10 +37,10 @@ func TestUnnamedModelsAreReported(t *testing.T) {
 		want []string
 	}{
 		{func() { set("v", "a"); set("w", "c") }, nil},
-		{func() { set("v", "b") }, nil}, // a keeps its copies
+		{func() { set("v", "b") }, nil}, // a is not reported: it keeps its copies
 		{func() { now = now.Add(10 * time.Minute) }, []string{"a"}},
 		{func() {}, nil},
-		{func() { set("w", "b") }, []string{"c"}}, // c had no copies
+		{func() { set("w", "b") }, []string{"c"}}, // c is reported: it had no copies to keep
 		{func() { s.RemoveVModel(key("v")) }, nil},
 		{func() { s.RemoveVModel(key("w")) }, []string{"b"}},
 	} {
