@@ -21,7 +21,7 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// cluster is an API server with our CRDs.
+// cluster is an API server with Headgate's CRDs.
 type cluster struct{ apiserver.Cluster }
 
 func newCluster(t testing.TB) cluster {
@@ -39,13 +39,15 @@ func model(name, spec string) string {
 	return ours + "kind: Model\nmetadata: {name: " + name + "}\nspec: " + spec
 }
 
-// inferencePool is the InferencePool p. More is appended to its spec, and begins with a comma.
+// inferencePool returns the InferencePool p in YAML. The argument is added to its spec, and begins
+// with a comma.
 func inferencePool(more string) string {
 	return "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p}\n" +
 		"spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]" + more + "}"
 }
 
-// writer has exactly the rights that the comment of Writer lists.
+// writer returns the config of a user with exactly the permissions that the comment of Writer
+// lists.
 func writer(c cluster) *rest.Config {
 	return c.Allowed("writer", writerRules)
 }
@@ -58,7 +60,7 @@ const writerRules = `
 - {apiGroups: [inference.x-k8s.io], resources: [models/status, vmodels/status], verbs: [patch]}
 `
 
-// typed returns a client of the kinds that a Writer writes.
+// typed returns a client that knows the kinds to which a Writer writes.
 func (c cluster) typed(as *rest.Config) client.Client {
 	c.Helper()
 	typed, err := kube.Client(as)
@@ -79,7 +81,7 @@ func (c cluster) open(typed client.Client, leads func() bool) *statuswriter.Writ
 
 func always() bool { return true }
 
-// world is the World of all objects.
+// world returns a World of all objects in the API server.
 func (c cluster) world() *objects.World {
 	c.Helper()
 	set, err := kube.Read(c.Context(), c.Admin(), "", kinds.All())
@@ -89,20 +91,20 @@ func (c cluster) world() *objects.World {
 	return objects.Build(set)
 }
 
-// report writes the status for a World, as one control does in its life. It returns the number of
-// requests, without the first three, which list objects.
+// report writes the statuses for a World with a new Writer, then closes it. It returns the number
+// of requests, without the three lists of Open.
 func (c cluster) report(w *objects.World) int {
 	c.Helper()
 	before := c.Asked("writer")
 	r := c.open(c.typed(writer(c)), always)
 	r.SetWorld(w)
-	if err := r.Close(); err != nil { // everything is written
+	if err := r.Close(); err != nil { // waits until everything is written
 		c.Fatal(err)
 	}
 	return c.Asked("writer") - before - 3
 }
 
-// columns returns the output of kubectl get, without ages.
+// columns returns the output of kubectl get for a kind, without the column AGE.
 func (c cluster) columns(kind string) string {
 	c.Helper()
 	client, err := rest.HTTPClientFor(c.Admin())

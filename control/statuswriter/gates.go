@@ -18,9 +18,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// PutGate queues the condition of a pod that says whether models load there. It needs patch of
-// pods/status, which manifests/base does not grant: it must be granted together with the readiness
-// gate.
+// PutGate queues the pod condition that reports whether models load in the pod. Writing it requires
+// patch of pods/status, which manifests/base does not grant. Grant it when you add the readiness
+// gate to pods.
 func (r *Writer) PutGate(g store.Gate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -28,7 +28,7 @@ func (r *Writer) PutGate(g store.Gate) {
 	r.mark(subject{kind: objects.PodKind, name: g.Pod})
 }
 
-// writeGate writes the condition of a pod. A pod that is gone or was replaced is no error.
+// writeGate writes the condition of a pod. It is no error if the pod was deleted or replaced.
 func (r *Writer) writeGate(ctx context.Context, name objects.Name) error {
 	r.mu.Lock()
 	g, due := r.gates[name]
@@ -42,7 +42,7 @@ func (r *Writer) writeGate(ctx context.Context, name objects.Name) error {
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": g.UID},
-		"status": map[string]any{"conditions": []map[string]any{{ // merged by type
+		"status": map[string]any{"conditions": []map[string]any{{ // the API server merges conditions by type
 			"type": v1alpha1.ModelsLoad, "status": is, "reason": g.Reason, "message": g.Message,
 			"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
 		}}},
@@ -68,7 +68,7 @@ func (r *Writer) writeGate(ctx context.Context, name objects.Name) error {
 	return nil
 }
 
-// isAnother reports whether a patch with a UID failed because the object is another one.
+// isAnother reports whether a patch with a UID failed because the object now has another UID.
 func isAnother(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	return ok && apierrors.IsInvalid(err) && status.ErrStatus.Details != nil &&

@@ -23,7 +23,8 @@ spec:
   readinessGates: [{conditionType: inference.x-k8s.io/models-load}]
 `
 
-// pod reads the pod named new: its UID, and its conditions as "Type Status Reason: message".
+// pod reads the pod named "new". It returns the UID, and the conditions as "Type Status Reason:
+// message".
 func (c cluster) pod() (uid string, conditions []string) {
 	c.Helper()
 	client, err := rest.HTTPClientFor(c.Admin())
@@ -56,8 +57,8 @@ func (c cluster) pod() (uid string, conditions []string) {
 	return string(pod.Metadata.UID), conditions
 }
 
-// The condition of a pod says whether models load there, beside others' conditions. A pod that
-// replaced it is not changed. Without the right, control retries.
+// A pod's condition reports whether models load in the pod, and conditions of other controllers
+// stay. A pod that replaced it does not get its condition. Without the permission, control retries.
 func TestPodConditionReportsLoads(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(fmt.Sprintf(podWithGate, 1))
@@ -79,7 +80,7 @@ func TestPodConditionReportsLoads(t *testing.T) {
 	r.PutGate(store.Gate{Pod: pod, UID: uid, Open: true, Reason: "Loaded", Message: "fine"})
 	await("True Loaded: fine")
 
-	// These are for another pod, and for one that is gone.
+	// These conditions are for a pod with another UID, and for a deleted pod.
 	r.PutGate(store.Gate{Pod: pod, UID: "another", Reason: "LoadsFail"})
 	r.PutGate(store.Gate{Pod: objects.Name{Namespace: "default", Name: "gone"}, UID: "gone", Reason: "LoadsFail"})
 	if err := r.Close(); err != nil {

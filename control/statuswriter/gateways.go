@@ -16,18 +16,19 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// attached is the status of an object about its Gateways. Writer.mu guards it.
+// attached is the part of an object's status that reports about its Gateways. Writer.mu guards it.
 type attached struct {
 	want *conditions.Status
-	said *conditions.Status // the written status as far as known: want when done, nil if unknown
+	said *conditions.Status // last known written status: equal to want if up to date, nil if unknown
 }
 
 func (a *attached) done() bool { return a == nil || a.said == a.want }
 
 func attachedSubject(o objects.Object) subject { return subject{kind: o.Kind, name: o.Name} }
 
-// SetGateways queues the statuses that differ. Objects that refer to none of our Gateways are
-// listed once per kind, since they may have a status from before.
+// SetGateways computes the statuses of Gateways and of all objects that may attach to them, and
+// queues those that differ from the written ones. It lists the objects of each kind once, since
+// objects that refer to none of our Gateways may still have an old status.
 func (r *Writer) SetGateways(in conditions.Input) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,7 +36,8 @@ func (r *Writer) SetGateways(in conditions.Input) {
 	r.setGateways()
 }
 
-// setGateways queues the statuses of the latest input that differ. The caller holds mu.
+// setGateways computes the statuses of the latest input, and queues those that differ from the
+// written ones. The caller holds mu.
 func (r *Writer) setGateways() {
 	in := *r.gateways
 	in.Versions = r.release
@@ -44,10 +46,10 @@ func (r *Writer) setGateways() {
 	for _, want := range all {
 		there[want.Object] = true
 		is := r.attached[want.Object]
-		var silent bool // as far as known, Headgate has written no status for it
+		var silent bool // true if Headgate is not known to have written a status for it
 		switch {
 		case is == nil:
-			is, silent = new(attached), r.surveyed[want.Object.Kind] // new
+			is, silent = new(attached), r.surveyed[want.Object.Kind] // first seen
 			r.attached[want.Object] = is
 		case reflect.DeepEqual(is.want, want):
 			continue
@@ -93,7 +95,7 @@ func (r *Writer) writeAttached(ctx context.Context, of objects.Object) error {
 			}
 		}
 		was := o.DeepCopyObject().(client.Object)
-		if putFinalizer(o, want) { // conditional on the version, since all finalizers are one field
+		if putFinalizer(o, want) { // fails if the object has changed, since a patch replaces all finalizers
 			return r.client.Patch(ctx, o, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
 		}
 		return nil
@@ -107,8 +109,8 @@ func (r *Writer) writeAttached(ctx context.Context, of objects.Object) error {
 	return nil
 }
 
-// put writes a status into an object, and reports whether it changed. It skips another object of
-// the same name.
+// put writes a status into an object, and reports whether that changed the object. It skips an
+// object for which meant returns false.
 func put(o client.Object, want *conditions.Status) bool {
 	if !meant(o, want) {
 		return false
@@ -118,8 +120,8 @@ func put(o client.Object, want *conditions.Status) bool {
 	return !equality.Semantic.DeepEqual(before, o)
 }
 
-// putFinalizer adds or removes the finalizer of an object, and reports whether it changed. It skips
-// another object of the same name.
+// putFinalizer adds or removes the finalizer of an object, and reports whether that changed the
+// object. It skips an object for which meant returns false.
 func putFinalizer(o client.Object, want *conditions.Status) bool {
 	if !meant(o, want) {
 		return false
@@ -129,15 +131,16 @@ func putFinalizer(o client.Object, want *conditions.Status) bool {
 	return !slices.Equal(before, o.GetFinalizers())
 }
 
-// meant reports whether a status is for this object. It is not if the object was replaced, or is
-// newer than the World; then a later status is.
+// meant reports whether a status was computed for this object. It was not if the object was
+// replaced since, or if its spec has changed. A status that is computed later is for the new
+// object.
 func meant(o client.Object, want *conditions.Status) bool {
 	return (want.UID == "" || want.UID == string(o.GetUID())) && o.GetGeneration() <= want.Generation
 }
 
-// survey reads the status of all objects of a kind once, since a new leader finds nearly all
-// statuses up to date: it saves a request for each. It reports whether it did so now; then the
-// object is queued again.
+// survey lists all objects of a kind once, and records which statuses are up to date. A new leader
+// finds nearly all up to date, so this saves a request for each. If survey has just listed the
+// objects, it returns true and has queued the object again.
 func (r *Writer) survey(of objects.Object) (bool, error) {
 	r.mu.Lock()
 	known := r.surveyed[of.Kind]

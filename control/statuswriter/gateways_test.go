@@ -36,7 +36,7 @@ const gatewayAPI = "apiVersion: gateway.networking.k8s.io/v1\n"
 
 const others = gatewayv1.GatewayController("example.com/other")
 
-// gatewayObjects has one object of each kind whose status is ours.
+// gatewayObjects contains one object of each kind of Gateway API to whose status Headgate writes.
 const gatewayObjects = gatewayAPI +
 	"kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n" +
 	gatewayAPI + "kind: Gateway\nmetadata: {name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}], allowedListeners: {namespaces: {from: Same}}}\n---\n" +
@@ -49,7 +49,7 @@ func httpRoute(name, parents string) string {
 		"rules: [{backendRefs: [{name: p, group: inference.networking.k8s.io, kind: InferencePool}]}]}"
 }
 
-// newGateways returns a cluster with the kinds of Gateway API, and an object of each.
+// newGateways returns a cluster with the CRDs of Gateway API and an object of each kind.
 func newGateways(t *testing.T) cluster {
 	t.Helper()
 	c := cluster{apiserver.RunGateways(t)}
@@ -58,7 +58,8 @@ func newGateways(t *testing.T) cluster {
 	return c
 }
 
-// gatewayWriter has exactly the rights that the comment of Writer lists.
+// gatewayWriter returns the config of a user with exactly the permissions that the comment of
+// Writer lists.
 func gatewayWriter(c cluster, name string) *rest.Config {
 	return c.Allowed(name, `
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes], verbs: [get, list]}
@@ -73,7 +74,7 @@ func gatewayWriter(c cluster, name string) *rest.Config {
 `)
 }
 
-// gateways is the current input of statuses.
+// gateways returns the input of statuses for the objects in the API server.
 func (c cluster) gateways(facts conditions.Facts) conditions.Input {
 	c.Helper()
 	set, err := kube.Read(c.Context(), c.Admin(), "", kinds.WithNetwork())
@@ -84,8 +85,8 @@ func (c cluster) gateways(facts conditions.Facts) conditions.Input {
 	return conditions.Input{Attachments: a, Plans: plan.Of(a, set.Network, plan.Known{}), Network: set.Network, Facts: facts}
 }
 
-// wrote writes the current statuses with a new Writer, as one control does in its life. It returns
-// that user's requests without the lists of Models, VModels and LLMRoutes.
+// wrote writes the current statuses with a new Writer, then closes it. It returns the requests of
+// that user, without the lists of Models, VModels and LLMRoutes.
 func (c cluster) wrote(typed client.Client, user string, in conditions.Input) []string {
 	c.Helper()
 	before := c.Asked(user)
@@ -97,7 +98,7 @@ func (c cluster) wrote(typed client.Client, user string, in conditions.Input) []
 	return c.Calls(user)[before+3:]
 }
 
-// get reads an object of any namespace.
+// get reads an object, which may be in the namespace "default" or a GatewayClass.
 func get[O client.Object](c cluster, name string, o O) O {
 	c.Helper()
 	key := client.ObjectKey{Namespace: "default", Name: name}
@@ -110,7 +111,8 @@ func get[O client.Object](c cluster, name string, o O) O {
 	return o
 }
 
-// says fails the test unless conditions, as "Type Status Reason", match, with a generation.
+// says fails the test unless the conditions, as "Type Status Reason", equal want and have the given
+// generation.
 func says(t *testing.T, what string, are []metav1.Condition, generation int64, want ...string) {
 	t.Helper()
 	var got []string
@@ -173,7 +175,7 @@ func TestGatewayStatusIsWrittenOnce(t *testing.T) {
 		t.Errorf("an HTTPRoute of other controllers has %d parents", n)
 	}
 
-	// The next leader lists each kind, and writes nothing.
+	// The next leader lists the objects of each kind, and writes nothing.
 	again := c.wrote(typed, "writer", c.gateways(reached))
 	slices.Sort(again)
 	if want := []string{
@@ -183,14 +185,15 @@ func TestGatewayStatusIsWrittenOnce(t *testing.T) {
 		t.Errorf("later calls are %q, want %q", again, want)
 	}
 
-	// A new leader writes only changes. New objects of other controllers cause no requests.
+	// A new leader writes only changes. New objects that refer to no Gateway of ours cause no
+	// requests.
 	r := c.open(typed, always)
 	before := len(c.Calls("writer"))
 	r.SetGateways(in)
 	c.Await("it has listed all", func() bool { return len(c.Calls("writer")) == before+len(again) })
 	bare, network := in, *in.Network
 	network.HTTPRoutes, bare.Network = nil, &network
-	r.SetGateways(bare) // as if the routes were gone for a moment
+	r.SetGateways(bare) // as if the routes did not exist for a moment
 	r.SetGateways(in)
 	c.Await("it has read the route", func() bool { return len(c.Calls("writer")) > before+len(again) })
 	c.Apply(gatewayAPI + "kind: HTTPRoute\nmetadata: {name: new}\nspec: {parentRefs: [{name: another}]}")
@@ -237,8 +240,8 @@ func (i interruptedStatus) Update(ctx context.Context, o client.Object, options 
 	return i.SubResourceWriter.Update(ctx, o, options...)
 }
 
-// The status of other controllers stays, also when it is written concurrently. Ours is removed when
-// it no longer applies.
+// The status of other controllers stays, even if they write at the same time. Our status is removed
+// when it no longer applies.
 func TestStatusOfOtherControllersStays(t *testing.T) {
 	c := newGateways(t)
 	typed := c.typed(gatewayWriter(c, "writer"))
@@ -290,13 +293,13 @@ func TestStatusOfOtherControllersStays(t *testing.T) {
 	c.Apply(httpRoute("h", "{name: another}"))
 	newer := c.gateways(reached)
 	c.Apply(httpRoute("h", "{name: g}"))
-	c.wrote(typed, "writer", newer) // for an older object
+	c.wrote(typed, "writer", newer) // a status for an older spec of the route
 	expect("example.com/other g  Theirs", "example.com/other late  Theirs", ours+" g http Accepted")
 	c.Apply(httpRoute("h", "{name: another}"))
 	c.wrote(typed, "writer", c.gateways(reached))
 	expect("example.com/other g  Theirs", "example.com/other late  Theirs")
 
-	// A deleted Gateway removes the status about it.
+	// When a Gateway is deleted, the status about it is removed from other objects.
 	llm := c.routeNamed("a")
 	if len(llm.Status.Parents) != 1 {
 		t.Errorf("the parents of the LLMRoute are %+v", llm.Status.Parents)
@@ -319,7 +322,7 @@ func TestStatusOfOtherControllersStays(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// manifestsControl has the rights of control in manifests/base.
+// manifestsControl returns the config of a user with the permissions of control in manifests/base.
 func manifestsControl(c cluster) *rest.Config {
 	c.Helper()
 	c.Apply("{apiVersion: v1, kind: Namespace, metadata: {name: headgate-system}}")
@@ -332,8 +335,9 @@ func manifestsControl(c cluster) *rest.Config {
 	return config
 }
 
-// A GatewayClass in use has Gateway API's finalizer, so it exists until its last Gateway is gone,
-// and deleting it stops nothing. Other finalizers stay, also those added concurrently.
+// A GatewayClass in use has Gateway API's finalizer. So it exists until its last Gateway is
+// deleted, and deleting it does not stop Gateways. Other finalizers stay, even if they are added at
+// the same time.
 func TestGatewayClassOutlivesItsGateways(t *testing.T) {
 	c := newGateways(t)
 	const user = "system:serviceaccount:headgate-system:headgate-control"
@@ -356,7 +360,7 @@ func TestGatewayClassOutlivesItsGateways(t *testing.T) {
 	c.wrote(typed, user, c.gateways(reached))
 	expect(other, gatewayv1.GatewayClassFinalizerGatewaysExist)
 
-	// The finalizer is removed by hand, and another client writes while it is added again.
+	// A person removes the finalizer. While control adds it again, another client writes.
 	class := get(c, "headgate", new(gatewayv1.GatewayClass))
 	class.Finalizers = []string{other}
 	if err := admin.Update(t.Context(), class); err != nil {
@@ -368,7 +372,8 @@ func TestGatewayClassOutlivesItsGateways(t *testing.T) {
 	}
 	expect(other, late, gatewayv1.GatewayClassFinalizerGatewaysExist)
 
-	// The class is deleted: everything stays, and its status has the generation of the deletion.
+	// After the class is deleted, all objects stay, and the class's status has the generation of
+	// the deletion.
 	c.Delete(gatewayAPI + "kind: GatewayClass\nmetadata: {name: headgate}")
 	in := c.gateways(reached)
 	if n := len(in.Attachments.Gateways); n != 1 || len(in.Plans.Gateways) != 1 {
@@ -382,7 +387,8 @@ func TestGatewayClassOutlivesItsGateways(t *testing.T) {
 	}
 	says(t, "the class", class.Status.Conditions, class.Generation, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
 
-	// One control runs while the last Gateway goes, then the class, unless others keep it.
+	// While one control runs, the last Gateway is deleted. The class then only has the finalizers
+	// of other controllers.
 	r := c.open(typed, always)
 	r.SetGateways(in)
 	c.Delete(gatewayAPI + "kind: Gateway\nmetadata: {name: g}")
@@ -402,7 +408,7 @@ func TestGatewayClassOutlivesItsGateways(t *testing.T) {
 	c.NothingDenied(user)
 }
 
-// Only the leader of several controls writes. An object that is gone is no error.
+// Only the leader writes. It is no error if an object was deleted.
 func TestFollowerWritesNoGatewayStatus(t *testing.T) {
 	c := newGateways(t)
 	follower := c.open(c.typed(gatewayWriter(c, "follower")), func() bool { return false })
@@ -435,7 +441,7 @@ func count(all []string, what string) (n int) {
 	return n
 }
 
-// busy is an input with a Gateway and some HTTPRoutes, each with a plan.
+// busy returns an input with a Gateway, some HTTPRoutes that attach to it, and their plan.
 func busy(routes int) conditions.Input {
 	n := &objects.Network{Classes: []gatewayv1.GatewayClass{{
 		ObjectMeta: metav1.ObjectMeta{Name: "headgate"},
@@ -454,8 +460,8 @@ func busy(routes int) conditions.Input {
 	return conditions.Input{Attachments: a, Plans: plan.Of(a, n, plan.Known{}), Network: n}
 }
 
-// The status of a new Gateway is written soon, however many HTTPRoutes and Models are queued. These
-// get their turn, although the Gateway changes with each of them.
+// The status of a new Gateway is written soon, however many HTTPRoutes and Models are queued. Their
+// statuses are also written, although the Gateway's changes with each of them.
 func TestGatewaysAreWrittenFirstWithoutDelayingOthers(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		r.SetGateways(busy(100))
@@ -497,7 +503,7 @@ func TestGatewaysAreWrittenFirstWithoutDelayingOthers(t *testing.T) {
 	})
 }
 
-// A status that the API server rejects is not retried with each World, only when it changes.
+// A status that the API server rejects is retried only when it changes, not with each World.
 func TestRejectedStatusIsNotRetried(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.mu.Lock()
@@ -522,8 +528,8 @@ func TestRejectedStatusIsNotRetried(t *testing.T) {
 	})
 }
 
-// A new plan may come during a write. Then the new status is written too. An unchanged plan costs
-// no request.
+// If a new plan arrives during a write, the new status is written afterwards. An unchanged plan
+// causes no request.
 func TestPlanDuringAWriteIsReported(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.during = sync.OnceFunc(func() { r.SetGateways(busy(0)) })
@@ -546,7 +552,8 @@ func TestPlanDuringAWriteIsReported(t *testing.T) {
 	})
 }
 
-// The statuses of a deleted Gateway's routes are removed, also those that were still queued.
+// When a Gateway is deleted, the statuses of its routes are removed, even those that were still
+// queued.
 func TestStateOfADeletedGatewayIsDropped(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.parents = make(map[string][]gatewayv1.RouteParentStatus)
@@ -583,8 +590,9 @@ func TestStateOfADeletedGatewayIsDropped(t *testing.T) {
 	})
 }
 
-// The class reports the supported version from the start, and within a minute after a change.
-// Without the right to read it, the rest is written, and the missing right is logged once.
+// The GatewayClass reports the version of Gateway API from the start, and a new version within a
+// minute. If control may not read the version, it still writes other statuses, and logs the missing
+// permission once.
 func TestClassReportsTheReleaseOfGatewayAPI(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		const crd = "gateways.gateway.networking.k8s.io"
@@ -653,7 +661,7 @@ func TestForeignObjectsCauseNoWork(t *testing.T) {
 			in.Network.HTTPRoutes = append(in.Network.HTTPRoutes, foreign)
 			return in
 		}
-		// it changes, is deleted, and created again
+		// The foreign route is changed, deleted, and created again.
 		for _, in := range []conditions.Input{with("old", 1), with("old", 2), busy(1), with("new", 1)} {
 			r.SetGateways(in)
 			time.Sleep(10 * time.Second)
@@ -669,7 +677,7 @@ func TestForeignObjectsCauseNoWork(t *testing.T) {
 	})
 }
 
-// A kind that may not be listed does not delay others, and is logged once.
+// If control may not list a kind, other kinds are still written, and the error is logged once.
 func TestUnlistableKindDoesNotDelayOthers(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		s.mu.Lock()

@@ -23,28 +23,31 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// RegisteredLabel marks Models that clients of ModelMesh registered, and may unregister.
+// RegisteredLabel marks Models and VModels that clients of ModelMesh registered, and may
+// unregister.
 const RegisteredLabel = "inference.x-k8s.io/registered"
 
-// modelKey has a model's pool, "namespace/name", and id.
+// modelKey identifies a model by its pool, as "namespace/name", and its id.
 type modelKey struct{ pool, id string }
 
 func modelSubject(key modelKey) subject { return subject{kind: v1alpha1.ModelKind, key: key} }
 
-// model has the wanted and the written status of a model. Writer.mu guards everything but writing.
+// model is the current and the written status of a model. Writer.mu guards all fields except
+// writing.
 type model struct {
-	writing sync.Mutex // held during a write of its status; locked before Writer.mu
+	writing sync.Mutex // locked while the status is written; lock it before Writer.mu
 
 	object     objects.Name
-	uid        string // of the object, empty while unknown
+	uid        string // UID of the object; empty while unknown
 	generation int64
-	status     v1alpha1.ModelStatus  // wanted, without copies at runtimes
-	asked      map[string]store.Copy // copies at runtimes, by endpoint
+	status     v1alpha1.ModelStatus  // status to write, without copies at model runtimes
+	asked      map[string]store.Copy // copies at model runtimes, by endpoint
 	written    v1alpha1.ModelStatus
-	at         time.Time // of the last write
+	at         time.Time // time of the last write
 }
 
-// belongs sets the object of a model. A replaced object has no status yet. The caller holds mu.
+// belongs records which object a model belongs to. If the object was replaced, the new one has no
+// status yet. The caller holds mu.
 func (m *model) belongs(object objects.Name, uid string) {
 	if object.Name == "" {
 		return
@@ -55,7 +58,7 @@ func (m *model) belongs(object objects.Name, uid string) {
 	m.object, m.uid = object, cmp.Or(uid, m.uid)
 }
 
-// restore takes over a Model from before the start.
+// restore records the status that an earlier control wrote to a Model.
 func (r *Writer) restore(o *v1alpha1.Model) {
 	e := objects.EntryOf(o)
 	key := modelKey{e.Pool.String(), e.ID}
@@ -75,7 +78,7 @@ func (r *Writer) restore(o *v1alpha1.Model) {
 		if c.Runtime == nil {
 			continue
 		}
-		if latest, known := r.since[c.Endpoint]; !known || c.Since.After(latest) { // the runtime may have restarted since
+		if latest, known := r.since[c.Endpoint]; !known || c.Since.After(latest) { // a runtime may restart, so the latest copy describes it
 			r.since[c.Endpoint] = c.Since.Time
 			r.runtimes[c.Endpoint] = store.Runtime{
 				Endpoint: c.Endpoint, Incarnation: c.Incarnation, Bytes: c.Runtime.CapacityBytes, DefaultBytes: c.Runtime.DefaultModelBytes,
@@ -124,19 +127,19 @@ func (r *Writer) writeModel(ctx context.Context, key modelKey) error {
 		return nil
 	case err != nil:
 		return err
-	case m.object != object || m.uid != uid: // replaced meanwhile; the new one is queued
+	case m.object != object || m.uid != uid: // replaced during the write; the status of the new object is queued
 		return nil
 	}
 	m.written, m.at, m.uid = status, time.Now(), string(o.UID)
-	if m.generation != o.Generation { // its spec has changed: this status is for that spec too
+	if m.generation != o.Generation { // the spec has changed, and the status also applies to the new spec
 		m.generation = o.Generation
 		r.mark(modelSubject(key))
 	}
 	return nil
 }
 
-// putStatus replaces the whole status of a Model or VModel, which only control writes, and reads
-// the object. If a UID is given, another object of the name is reported as not found.
+// putStatus replaces the whole status of a Model or VModel, to which only control writes. o
+// receives the object. If a UID is given and the object has another UID, the error is NotFound.
 func putStatus(ctx context.Context, c client.Client, o client.Object, uid string, status any) error {
 	steps := []map[string]any{{"op": "add", "path": "/status", "value": status}}
 	if uid != "" {
@@ -153,14 +156,15 @@ func putStatus(ctx context.Context, c client.Client, o client.Object, uid string
 	return err
 }
 
-// misfits reports whether a patch failed because it is for another object. If the result were
-// invalid, the API server would give causes.
+// misfits reports whether a patch failed because the object has another UID. If the patched object
+// were invalid, the API server's error would contain causes.
 func misfits(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	return ok && apierrors.IsInvalid(err) && (status.ErrStatus.Details == nil || len(status.ErrStatus.Details.Causes) == 0)
 }
 
-// forget drops a model without an object, unless a runtime may have it. The caller holds mu.
+// forget drops a model whose object was deleted, unless it has copies at model runtimes. The caller
+// holds mu.
 func (r *Writer) forget(key modelKey) {
 	if m := r.models[key]; m != nil && len(m.asked) == 0 {
 		delete(r.models, key)
@@ -169,7 +173,8 @@ func (r *Writer) forget(key modelKey) {
 	}
 }
 
-// wanted returns the wanted status, and whether it is worth a write. The caller holds mu.
+// wanted returns the status that a model should have, and whether it must be written. The caller
+// holds mu.
 func (r *Writer) wanted(m *model) (v1alpha1.ModelStatus, bool) {
 	status := *m.status.DeepCopy()
 	status.ObservedGeneration = m.generation
@@ -189,7 +194,8 @@ func (r *Writer) wanted(m *model) (v1alpha1.ModelStatus, bool) {
 	return status, !equality.Semantic.DeepEqual(before, status)
 }
 
-// updated returns conditions for a generation, with the times of unchanged ones.
+// updated returns conditions with a generation. A condition whose status has not changed keeps its
+// time.
 func updated(written, conditions []metav1.Condition, generation int64) []metav1.Condition {
 	written = slices.Clone(written)
 	for _, c := range conditions {
@@ -199,7 +205,7 @@ func updated(written, conditions []metav1.Condition, generation int64) []metav1.
 	return written
 }
 
-// of returns a model, and creates it if needed. The caller holds mu.
+// of returns the model of a key, and creates it if it is missing. The caller holds mu.
 func (r *Writer) of(key modelKey) *model {
 	m := r.models[key]
 	if m == nil {

@@ -18,8 +18,9 @@ import (
 
 const inPool = "default/p"
 
-// The state of a copy at a runtime is in the Model's status before the call, and another control
-// finds it there, with the runtime's state. Other parts of the status do not affect that.
+// The state of a copy at a model runtime is in the Model's status before the runtime is called.
+// Another control finds the copy there, and the runtime's state. Changes of other parts of the
+// status do not remove them.
 func TestRequestsToARuntimeAreStored(t *testing.T) {
 	c := newCluster(t)
 	typed := c.typed(c.Admin())
@@ -46,7 +47,7 @@ func TestRequestsToARuntimeAreStored(t *testing.T) {
 	if err := r.PutCopy(asked, true); err != nil {
 		t.Fatal(err)
 	}
-	// An older status that comes late, and a copy at an engine that lists its models.
+	// These are a late, older status, and a copy at an engine that lists its models.
 	r.PutStatuses([]store.Status{{Pool: inPool, ID: "a", Status: v1alpha1.ModelStatus{
 		Copies:     []v1alpha1.CopyStatus{{Endpoint: "10.0.0.2:8000", State: "loaded", Since: metav1.NowMicro()}},
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonLoaded}},
@@ -108,8 +109,8 @@ func TestRequestsToARuntimeAreStored(t *testing.T) {
 	}
 }
 
-// A load may begin before its Model's status is queued: the copy names its Model. It is not written
-// into a Model that replaced it.
+// A load may begin before the status of its Model is queued, since the copy names its Model. The
+// copy is not written to another Model that replaced it.
 func TestCopiesAreWrittenToTheirModel(t *testing.T) {
 	c := newCluster(t)
 	r := c.open(c.typed(c.Admin()), always)
@@ -142,7 +143,8 @@ func TestCopiesAreWrittenToTheirModel(t *testing.T) {
 	}
 }
 
-// Without a Model a copy cannot be stored. A control that may not lead writes nothing.
+// A copy cannot be stored without a Model. A control that does not lead, or may not, writes
+// nothing.
 func TestWriterRejectsInvalidModels(t *testing.T) {
 	c := newCluster(t)
 	typed := c.typed(c.Admin())
@@ -173,8 +175,8 @@ func TestWriterRejectsInvalidModels(t *testing.T) {
 	}
 }
 
-// An unchanged status is not written again, nor one with only another time of last use; also by the
-// next control.
+// An unchanged status is not written again, nor one in which only the time of last use has changed.
+// This also holds for the next control.
 func TestOnlyChangedModelStatusIsWritten(t *testing.T) {
 	c := newCluster(t)
 	made := &v1alpha1.Model{
@@ -191,10 +193,10 @@ func TestOnlyChangedModelStatusIsWritten(t *testing.T) {
 		r := c.open(c.typed(writer(c)), always)
 		live(r)
 		r.PutStatuses([]store.Status{{Pool: inPool, ID: "a", Status: status}})
-		if err := r.Close(); err != nil { // everything is written
+		if err := r.Close(); err != nil { // waits until everything is written
 			t.Error(err)
 		}
-		if n := c.Asked("writer") - before - 3; n != wanted { // Models, VModels and LLMRoutes were listed
+		if n := c.Asked("writer") - before - 3; n != wanted { // without the lists of Models, VModels and LLMRoutes
 			t.Errorf("%s: %d writes, want %d", what, n, wanted)
 		}
 	}

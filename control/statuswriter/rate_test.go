@@ -25,25 +25,25 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// slow is an API server without objects. Its writes call patch.
+// slow is an API server without objects. Each write to it calls patch.
 type slow struct {
 	client.Client
 	patch func(ctx context.Context) error
-	away  int   // how often lists fail
-	lacks bool  // our CRDs
-	has   int64 // the generation of its objects
+	away  int   // number of lists that fail
+	lacks bool  // whether it has no Headgate CRDs
+	has   int64 // generation of its objects
 
-	mu      sync.Mutex   // guards the following
-	update  func() error // of an LLMRoute; nil: succeeds
-	denied  string       // the Go type that may not be read
-	invalid string       // the object, no LLMRoute, whose status it rejects
-	gone    string       // an object that does not exist
-	during  func()       // called in each write of its status
+	mu      sync.Mutex   // guards the fields below
+	update  func() error // called in each update of an LLMRoute; nil: it succeeds
+	denied  string       // Go type that may not be read
+	invalid string       // object, other than an LLMRoute, whose status is rejected
+	gone    string       // name of an object that does not exist
+	during  func()       // called during each update of an object's status
 	calls   []string
-	patched string                                   // the last patch
-	release string                                   // the annotation of the CRD of Gateways
-	class   gatewayv1.GatewayClass                   // as last written
-	parents map[string][]gatewayv1.RouteParentStatus // of HTTPRoutes, by name
+	patched string                                   // body of the last patch
+	release string                                   // annotation with the version of Gateway API
+	class   gatewayv1.GatewayClass                   // GatewayClass as last written
+	parents map[string][]gatewayv1.RouteParentStatus // parents in the status of each HTTPRoute, by name
 }
 
 func (s *slow) note(call string) {
@@ -115,7 +115,7 @@ func (s *slow) Delete(context.Context, client.Object, ...client.DeleteOption) er
 	return nil
 }
 
-// slowStatus writes status.
+// slowStatus writes the status of objects to a slow API server.
 type slowStatus struct {
 	client.SubResourceWriter
 	of *slow
@@ -164,7 +164,7 @@ func (s slowStatus) Update(_ context.Context, o client.Object, _ ...client.SubRe
 	return nil
 }
 
-// logged is a log that may be read while it is written.
+// logged contains the log. It may be read while a Writer logs.
 type logged struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
@@ -182,7 +182,7 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// paced runs a script with a Writer in a synctest bubble.
+// paced runs a test script with a Writer on synctest's fake clock.
 func paced(t *testing.T, patch func(ctx context.Context) error,
 	script func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, logged func() string),
 ) {
@@ -212,7 +212,8 @@ var made = &v1alpha1.Model{
 	Spec:       v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}},
 }
 
-// A spec may change after the World of a status. The written status has the newer generation.
+// A spec may change after the World from which a status was computed. The written status has the
+// newer generation.
 func TestStatusHasTheLatestGeneration(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.has = 3
@@ -227,8 +228,8 @@ func TestStatusHasTheLatestGeneration(t *testing.T) {
 	})
 }
 
-// While control may have lost the lead, it does not write the records that must precede a call to
-// an engine.
+// While it is unclear whether control leads, it does not write the records that must precede a call
+// to an engine.
 func TestPausedLeaderWritesNoCopy(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
 		r.PutStatuses([]store.Status{record("a", "no room")})
@@ -248,7 +249,7 @@ func TestPausedLeaderWritesNoCopy(t *testing.T) {
 
 func taken(context.Context) error { return nil }
 
-// An API server that is away gets no more requests for that, and the log does not fill.
+// During an outage of the API server, control retries once per second and logs the error once.
 func TestFailedWritesWait(t *testing.T) {
 	paced(t, func(context.Context) error { return errors.New("connection refused") },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
@@ -264,7 +265,7 @@ func TestFailedWritesWait(t *testing.T) {
 		})
 }
 
-// A new leader has the status of all models to write. It writes 20 per second.
+// A new leader that must write the status of all models writes 20 statuses per second.
 func TestStatusWritesAreRateLimited(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
@@ -274,7 +275,7 @@ func TestStatusWritesAreRateLimited(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
-			if n := len(s.noted()); n < 15 || n > 21 { // the first at once
+			if n := len(s.noted()); n < 15 || n > 21 { // the first is written at once
 				t.Errorf("%d writes in a second, want 20", n)
 			}
 			time.Sleep(5 * time.Second)
@@ -291,7 +292,7 @@ func worldWith(route string, models ...string) *objects.World {
 	}}}}
 }
 
-// The status of an LLMRoute is written before those of Models: people wait for it.
+// The status of an LLMRoute is written before those of Models, since people wait for it.
 func TestLLMRoutesAreWrittenFirst(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
@@ -310,7 +311,7 @@ func TestLLMRoutesAreWrittenFirst(t *testing.T) {
 		})
 }
 
-// With 20 Worlds per second, statuses that are up to date do not delay others.
+// With 20 Worlds per second, checking statuses that are up to date does not delay writes.
 func TestWrittenStatusesAreNotDueAgain(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
@@ -332,7 +333,8 @@ func TestWrittenStatusesAreNotDueAgain(t *testing.T) {
 		})
 }
 
-// A kind that may not be written does not delay others, and is retried every second.
+// If control may not write a kind, other kinds are still written, and that kind is retried every
+// second.
 func TestRejectedKindDoesNotDelayOthers(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
@@ -382,14 +384,14 @@ func TestRejectedKindDoesNotDelayOthers(t *testing.T) {
 		})
 }
 
-// A new World may come during a write. Then the new status is written too.
+// If a new World arrives during a write, the new status is written afterwards.
 func TestWorldDuringAWriteIsReported(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 			r.SetWorld(worldWith("r", "sql"))
 			time.Sleep(time.Second)
 			synctest.Wait()
-			back := sync.OnceFunc(func() { r.SetWorld(worldWith("r", "sql")) }) // the status before
+			back := sync.OnceFunc(func() { r.SetWorld(worldWith("r", "sql")) }) // restores the earlier status
 			s.mu.Lock()
 			s.update = func() error { back(); return nil }
 			s.mu.Unlock()
@@ -402,7 +404,7 @@ func TestWorldDuringAWriteIsReported(t *testing.T) {
 		})
 }
 
-// CRDs may be installed after control starts.
+// Open succeeds without CRDs, since they may be installed after control starts.
 func TestAPIServerWithoutCRDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -414,7 +416,7 @@ func TestAPIServerWithoutCRDs(t *testing.T) {
 	})
 }
 
-// Changes while control may have lost the lead are written when it leads again.
+// Changes that arrive while it is unclear whether control leads are written when it leads again.
 func TestDelayedChangesAreWritten(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
@@ -434,7 +436,7 @@ func TestDelayedChangesAreWritten(t *testing.T) {
 		})
 }
 
-// A pod has 30 s to end.
+// Close takes at most 6 s during an outage, since a pod has 30 s to end.
 func TestWriterClosesDuringAnOutage(t *testing.T) {
 	hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	paced(t, hangs, func(t *testing.T, _ *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
@@ -450,7 +452,7 @@ func TestWriterClosesDuringAnOutage(t *testing.T) {
 	})
 }
 
-// A slow write may end when another control leads.
+// If control no longer leads when a slow write ends, the load is not allowed.
 func TestLoadRecordedTooLateDoesNotBegin(t *testing.T) {
 	late := func(context.Context) error { time.Sleep(5 * time.Second); return nil }
 	paced(t, late, func(t *testing.T, _ *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
@@ -465,7 +467,8 @@ func TestLoadRecordedTooLateDoesNotBegin(t *testing.T) {
 	})
 }
 
-// A client that registers a model again does not find it deleted by its own earlier call.
+// Calls that create and delete a Model run in order. So if a client registers a model again, its
+// earlier call to delete it does not run later.
 func TestModelsAreCreatedAndDeletedInOrder(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
@@ -485,7 +488,8 @@ func TestModelsAreCreatedAndDeletedInOrder(t *testing.T) {
 		})
 }
 
-// Clients may register and unregister models as long as control runs.
+// A deleted model is dropped from memory, since clients may register and unregister models all the
+// time.
 func TestDeletedModelIsForgotten(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, _ *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
@@ -499,8 +503,8 @@ func TestDeletedModelIsForgotten(t *testing.T) {
 		})
 }
 
-// The copies of a runtime's earlier incarnation are dropped. Otherwise the next leader would take
-// them for the current incarnation's, and the runtime for restarted since.
+// When a runtime restarts, its earlier copies are dropped. Otherwise the next leader would assign
+// them to the current incarnation.
 func TestCopiesOfAnEarlierIncarnationAreDropped(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
@@ -524,7 +528,7 @@ func TestCopiesOfAnEarlierIncarnationAreDropped(t *testing.T) {
 		})
 }
 
-// A runtime's state is deleted with its endpoint, and its copies with it; other runtimes' stay.
+// A deleted runtime loses its state and its copies. Other runtimes keep theirs.
 func TestRemovedRuntimeIsForgotten(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
@@ -537,7 +541,7 @@ func TestRemovedRuntimeIsForgotten(t *testing.T) {
 				_ = r.PutCopy(store.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loaded"}, false)
 			}
 			r.DeleteRuntime(gone)
-			r.DeleteRuntime("10.0.0.3:8033") // unknown
+			r.DeleteRuntime("10.0.0.3:8033") // an unknown endpoint
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if strings.Contains(s.patched, gone) || !strings.Contains(s.patched, stays) {
@@ -549,7 +553,7 @@ func TestRemovedRuntimeIsForgotten(t *testing.T) {
 		})
 }
 
-// An outage does not fail a load; a missing place to store it does.
+// A copy that cannot be stored during an outage is retried. A copy without a Model is an error.
 func TestRetryableErrorsAreDistinguished(t *testing.T) {
 	paced(t, func(context.Context) error { return errors.New("connection refused") },
 		func(t *testing.T, _ *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
@@ -570,7 +574,7 @@ func TestRetryableErrorsAreDistinguished(t *testing.T) {
 		})
 }
 
-// A control that gets the lead may lose the API server again while it opens its memory.
+// Open waits for the API server, which may be unreachable when control becomes the leader.
 func TestMemoryIsOpenedWhenTheAPIServerAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged strings.Builder

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// gatewayCRD is the CRD that has the version of Gateway API. All CRDs of a version are applied
-	// together.
+	// gatewayCRD is the CRD whose annotation is read. All CRDs of a Gateway API version are applied
+	// together, so one suffices.
 	gatewayCRD = "gateways.gateway.networking.k8s.io"
-	// releaseAnnotation has the version (GEP-922).
+	// releaseAnnotation is the annotation with the version of Gateway API (GEP-922).
 	releaseAnnotation = "gateway.networking.k8s.io/bundle-version"
-	// releaseInterval is how often it is read.
+	// releaseInterval is how often control reads this annotation.
 	releaseInterval = time.Minute
 )
 
-// readRelease reads the version of Gateway API periodically, and updates the GatewayClasses. Only
-// run calls it.
+// readRelease reads the version of Gateway API if the last read is old enough. If it has changed,
+// readRelease queues the GatewayClasses. Only run calls it.
 func (r *Writer) readRelease() {
 	r.mu.Lock()
 	in := r.gateways
@@ -38,7 +38,7 @@ func (r *Writer) readRelease() {
 	crd := &metav1.PartialObjectMetadata{TypeMeta: kube.CRDType}
 	err := r.client.Get(ctx, client.ObjectKey{Name: gatewayCRD}, crd)
 	if apierrors.IsNotFound(err) {
-		return // the GatewayClasses cannot be written either
+		return // without CRDs there are no GatewayClasses to write
 	}
 	switch {
 	case err != nil && !r.releaseUnknown:

@@ -18,7 +18,7 @@ import (
 
 // route is the status of an LLMRoute. Writer.mu guards it.
 type route struct {
-	uid     string // of the object as last read or written; an object that replaced it has no status
+	uid     string // UID of the object that was last read or written
 	written v1alpha1.LLMRouteStatus
 	want    *wanted // nil before the first World
 }
@@ -28,16 +28,16 @@ func (r *route) done() bool {
 	return r == nil || r.want == nil || (r.want.uid == "" || r.want.uid == r.uid) && sameRoute(r.written, r.want.status)
 }
 
-// duplicate is a Model or VModel whose id belongs to an older object. The status of other Models
-// comes from placement.
+// duplicate is the status of a Model or VModel whose id an older object already has. The statuses
+// of other Models come from placement.
 type duplicate struct {
 	uid        string
 	generation int64
 	taken      string
 }
 
-// SetWorld queues the statuses that do not depend on placement: of LLMRoutes, and of duplicate
-// Models and VModels.
+// SetWorld queues the statuses that do not depend on placement: those of LLMRoutes, and those of
+// Models and VModels whose id an older object already has.
 func (r *Writer) SetWorld(w *objects.World) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,7 +73,7 @@ func (r *Writer) SetWorld(w *objects.World) {
 	r.duplicates = duplicates
 }
 
-// duplicatesOf returns the Models and VModels whose id belongs to an older object.
+// duplicatesOf returns the Models and VModels whose id an older object already has.
 func duplicatesOf(w *objects.World) map[objects.Object]duplicate {
 	all := make(map[objects.Object]duplicate)
 	for _, e := range w.Doubles {
@@ -87,7 +87,7 @@ func duplicatesOf(w *objects.World) map[objects.Object]duplicate {
 	return all
 }
 
-// writeDouble writes the status of a duplicate. A missing object is no error.
+// writeDouble writes the status of a duplicate. It is no error if the object was deleted.
 func (r *Writer) writeDouble(ctx context.Context, object objects.Object) error {
 	r.mu.Lock()
 	d, ok := r.duplicates[object]
@@ -107,8 +107,8 @@ func (r *Writer) writeDouble(ctx context.Context, object objects.Object) error {
 	return client.IgnoreNotFound(putStatus(ctx, r.client, named(o, object.Name), d.uid, status))
 }
 
-// writeRoute writes the status of an LLMRoute, again after a conflict. A missing or replaced object
-// is no error: the status of the new one follows with its World.
+// writeRoute writes the status of an LLMRoute, and retries after a conflict. It is no error if the
+// object was deleted or replaced. The World that contains the new object queues its status.
 func (r *Writer) writeRoute(ctx context.Context, name objects.Name) error {
 	of := objects.Object{Kind: v1alpha1.LLMRouteKind, Name: name}
 	r.mu.Lock()
@@ -162,7 +162,7 @@ func (r *Writer) writeRoute(ctx context.Context, name objects.Name) error {
 			return nil
 		}
 		is.uid, is.written = string(o.UID), o.Status
-		if is.want != want && !is.done() { // a new World came meanwhile
+		if is.want != want && !is.done() { // a new World arrived during the write
 			r.mark(subject{kind: v1alpha1.LLMRouteKind, name: name})
 		}
 		return nil
@@ -170,14 +170,14 @@ func (r *Writer) writeRoute(ctx context.Context, name objects.Name) error {
 	return client.IgnoreNotFound(err)
 }
 
-// wanted is the wanted status of a route, without times.
+// wanted is the status that an LLMRoute should have, without times.
 type wanted struct {
 	name   objects.Name
-	uid    string // of the route, empty if unknown
+	uid    string // UID of the route; empty if unknown
 	status v1alpha1.LLMRouteStatus
 }
 
-// routeStatuses returns the statuses of a World's LLMRoutes.
+// routeStatuses returns the statuses that a World's LLMRoutes should have.
 func routeStatuses(w *objects.World) []*wanted {
 	faults := make(map[objects.Name][]objects.Fault)
 	for _, f := range w.Faults {
@@ -206,8 +206,8 @@ func routeStatuses(w *objects.World) []*wanted {
 	return all
 }
 
-// condition is true with the reason good, or false with the reason bad and the messages of its
-// faults.
+// condition returns a condition of a type. If faults with the reason bad exist, it is false with
+// their messages. Otherwise it is true with the reason good.
 func condition(kind, good, bad string, faults []objects.Fault, generation int64) metav1.Condition {
 	c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: good, ObservedGeneration: generation}
 	var words []string
@@ -222,12 +222,12 @@ func condition(kind, good, bad string, faults []objects.Fault, generation int64)
 	return c
 }
 
-// sameRoute reports whether a status is as wanted.
+// sameRoute reports whether two statuses of an LLMRoute are equal, except for times.
 func sameRoute(is, want v1alpha1.LLMRouteStatus) bool {
 	return slices.Equal(is.Models, want.Models) && slices.Equal(is.Pools, want.Pools) && hasConditions(is.Conditions, want.Conditions)
 }
 
-// hasConditions reports whether conditions are as wanted, except their times.
+// hasConditions reports whether a status already has all wanted conditions, ignoring their times.
 func hasConditions(are, want []metav1.Condition) bool {
 	return !slices.ContainsFunc(want, func(c metav1.Condition) bool {
 		is := meta.FindStatusCondition(are, c.Type)

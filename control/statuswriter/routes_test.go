@@ -86,7 +86,7 @@ func TestConditionsExplainIgnoredParts(t *testing.T) {
 	says("a", "ResolvedRefs", missing)
 	says("b", "Accepted", `False ModelNameTaken: model "sql" is already admitted by LLMRoute default/a, which keeps it`)
 
-	// A repaired route gets true conditions with the new generation.
+	// After route b is corrected, its conditions are true and have the new generation.
 	c.Apply(inferencePool("") + "\n---\n" + route("b", "{backendRefs: [{name: p}], modelNames: [more]}"))
 	if problems := c.world().Problems; len(problems) > 0 {
 		t.Errorf("there are still problems: %q", problems)
@@ -95,7 +95,7 @@ func TestConditionsExplainIgnoredParts(t *testing.T) {
 	says("a", "ResolvedRefs", "True ResolvedRefs: ")
 	says("b", "Accepted", "True Accepted: ")
 
-	// The same status is not written again, nor by the next leader.
+	// An unchanged status is not written again, even by the next leader.
 	r := c.open(c.typed(writer(c)), always)
 	before := c.Asked("writer")
 	for range 2 {
@@ -107,8 +107,8 @@ func TestConditionsExplainIgnoredParts(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// Of two Models with one id the older one has it, and the other's status says so. When the older is
-// gone, the other gets a normal status.
+// If two Models have the same id, the older one uses it, and the status of the other reports that.
+// When the older one is deleted, the other gets a normal status.
 func TestModelWithATakenIDIsNotAccepted(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))
@@ -142,7 +142,7 @@ func TestModelWithATakenIDIsNotAccepted(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// An API server accepts 32768 characters of a message, and rejects a status with more.
+// An API server accepts at most 32768 characters of a message, else it rejects the whole status.
 func TestLongMessageIsTruncated(t *testing.T) {
 	c := newCluster(t)
 	var names []string

@@ -1,7 +1,8 @@
-// Package statuswriter writes the status of objects into an API server: of LLMRoutes and Models,
-// for people and for the next leader, and of Gateways and what attaches to them; also the finalizer
-// of GatewayClasses. Only the leader's [Writer] writes. It writes only statuses that differ, about
-// 20 per second, Models last.
+// Package statuswriter writes the status of objects to an API server. People and the next leader
+// read it. It writes the status of LLMRoutes, Models and VModels, of Gateways and of the objects
+// that attach to them. It also writes the finalizer of GatewayClasses. Only the [Writer] of the
+// leader writes. It writes only statuses that differ from the written ones, about 20 per second,
+// and those of Models last.
 package statuswriter
 
 import (
@@ -31,37 +32,43 @@ import (
 const (
 	// writeInterval is the minimum time between two queued writes.
 	writeInterval = 50 * time.Millisecond
-	// usedInterval is how old the time of last use in a status may be if nothing else changed.
+	// usedInterval is the minimum time between two writes of a model's status if only its time of
+	// last use changes.
 	usedInterval = time.Minute
-	// retryInterval is the delay before a failed write, or the check for leadership, is repeated.
+	// retryInterval is the delay before control repeats a failed write, or checks again whether it
+	// leads.
 	retryInterval = time.Second
-	// statusTimeout limits a write of status. A control stops leading at most 12 s after it renewed
-	// its Lease. Such a write ends before another control starts, at 15 s.
+	// statusTimeout limits each write of a status. A control stops leading at most 12 s after it
+	// renewed its Lease. Another control starts at 15 s, when such a write has ended.
 	statusTimeout = 2 * time.Second
-	// writeTimeout limits other writes, and closeTimeout all writes of Close: a process has 30 s to
-	// end.
+	// writeTimeout limits each other write, and closeTimeout all writes of Close together. A pod
+	// has 30 s to end.
 	writeTimeout = 10 * time.Second
 	closeTimeout = 5 * time.Second
 )
 
-// maxDelays is the time after which a queued status precedes statuses of other kinds, by kind.
-// Missing kinds have no delay. So control writes the status of a new Gateway or LLMRoute soon, even
-// if many HTTPRoutes and Models are queued; and HTTPRoutes get their turn even if their Gateway
-// changes with each of them.
+// maxDelays is the time, by kind, after which a queued status precedes newly queued statuses of all
+// kinds. Kinds that are not listed have no delay. So control writes the status of a new Gateway or
+// LLMRoute soon, even if many HTTPRoutes and Models are queued. HTTPRoutes are not starved, even if
+// their Gateway changes with each of them.
 var maxDelays = map[string]time.Duration{
 	objects.HTTPRouteKind: 5 * time.Second, objects.GRPCRouteKind: 5 * time.Second, pool.Kind: 5 * time.Second,
 	v1alpha1.ModelKind: time.Hour,
 }
 
-// Writer writes status for the leader, and is its [store.Memory]: a registered model is a Model,
-// and the state of a copy at a model runtime, which cannot list its models, is in the Model's
-// status before the call. The rest of the status is queued.
+// Writer writes status for the leader, and implements [store.Memory]. It stores a registered model
+// as a Model. A model runtime cannot list its models, so the Writer stores the state of a copy
+// there in the Model's status before control calls the runtime. Other statuses are queued.
 //
-// Open one with [Open]. It is safe for concurrent use. It needs the verbs create, delete and list
-// of models and vmodels, patch of vmodels and of the status of both, get and list of llmroutes, and
-// update of llmroutes/status; patch of pods/status if pods have our readiness gate; and for
-// [Writer.SetGateways] get and list of gatewayclasses, gateways, listenersets, httproutes,
-// grpcroutes, backendtlspolicies and inferencepools, update of their status, patch of
+// Open one with [Open]. It is safe for concurrent use. It needs these permissions:
+//
+//   - models: create, delete, list; models/status: patch
+//   - vmodels: create, delete, list, patch; vmodels/status: patch
+//   - llmroutes: get, list; llmroutes/status: update
+//   - pods/status: patch, if pods have our readiness gate
+//
+// [Writer.SetGateways] also needs get and list of gatewayclasses, gateways, listenersets,
+// httproutes, grpcroutes, backendtlspolicies and inferencepools, update of their status, patch of
 // gatewayclasses, and get of the customresourcedefinition of gateways.
 type Writer struct {
 	client    client.Client
@@ -69,51 +76,52 @@ type Writer struct {
 	log       *slog.Logger
 	leads     func() bool
 	kinds     map[string]kinds.Kind
-	ctx       context.Context // until Close
+	ctx       context.Context // ends when Close is called
 	stop      context.CancelFunc
-	writes    context.Context // until Close has waited for closeTimeout
+	writes    context.Context // ends when Close has waited for closeTimeout
 	abort     context.CancelFunc
 	done      chan struct{} // closed after the last write
-	due       chan struct{} // capacity 1; never closed
+	due       chan struct{} // signals queued statuses; capacity 1; never closed
 
-	registered []v1alpha1.Model     // at the start
-	defined    []v1alpha1.VModel    // at the start, registered by clients
-	recorded   []store.Copy         // at the start
-	since      map[string]time.Time // at the start: the latest copy at a runtime
+	registered []v1alpha1.Model     // Models that existed at the start and that clients had registered
+	defined    []v1alpha1.VModel    // VModels that existed at the start and that clients had registered
+	recorded   []store.Copy         // copies at model runtimes at the start
+	since      map[string]time.Time // time of the latest copy at each runtime at the start
 
-	releaseRead    time.Time // last read of the CRDs; only run uses this field and blind
-	releaseUnknown bool      // the last read failed
+	releaseRead    time.Time // time of the last read of the CRD; only run uses it and releaseUnknown
+	releaseUnknown bool      // whether that read failed
 
-	mu         sync.Mutex // guards the following
+	mu         sync.Mutex // guards the fields below
 	models     map[modelKey]*model
 	runtimes   map[string]store.Runtime
 	routes     map[objects.Name]*route
 	duplicates map[objects.Object]duplicate
-	gateways   *conditions.Input // nil before the first
-	release    []string          // annotations of the CRDs, nil while unknown
+	gateways   *conditions.Input // input of SetGateways; nil before the first call
+	release    []string          // version annotations of the CRDs; nil while unknown
 	attached   map[objects.Object]*attached
-	surveyed   map[string]bool       // kinds whose status was read
-	dirty      map[subject]time.Time // queued statuses, with the time from which each precedes others
-	resting    map[string]time.Time  // kinds that are not written before this time
-	logged     map[subject]string    // the last error of each status
+	surveyed   map[string]bool       // kinds whose objects were listed
+	dirty      map[subject]time.Time // queued statuses; the one with the earliest time is next
+	resting    map[string]time.Time  // time before which a kind is not written, after an error
+	logged     map[subject]string    // last logged error of each status
 	vmodels    map[modelKey]*vmodel
-	gates      map[objects.Name]store.Gate      // queued ones
-	uids       map[objects.Object]types.UID     // of known registered Models and VModels
-	turns      map[objects.Object]chan struct{} // closed when the last call about an object has ended
+	gates      map[objects.Name]store.Gate      // queued pod conditions, by pod
+	uids       map[objects.Object]types.UID     // UIDs of known registered Models and VModels
+	turns      map[objects.Object]chan struct{} // closed when the last call that changes the object has ended
 }
 
 var _ store.Memory = (*Writer)(nil)
 
-// subject identifies the object of a status: a model by its key, other objects by name. A kind
-// without name means all objects of that kind.
+// subject identifies a status by its object. A model or VModel has a key, other objects a name. A
+// kind with neither means all objects of that kind.
 type subject struct {
 	kind string
 	name objects.Name
 	key  modelKey
 }
 
-// Open reads what earlier controls wrote into the objects of a namespace, or of all if it is empty.
-// It waits for the API server. Nothing is written while leads is false.
+// Open reads the statuses that earlier controls wrote to the objects of a namespace, or of all
+// namespaces if it is empty. It waits for the API server. The Writer writes nothing while leads
+// returns false.
 func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logger, leads func() bool) (*Writer, error) {
 	var models v1alpha1.ModelList
 	var vmodels v1alpha1.VModelList
@@ -149,7 +157,7 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 	}
 	r.ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	r.writes, r.abort = context.WithCancel(context.WithoutCancel(ctx))
-	slices.SortFunc(models.Items, func(a, b v1alpha1.Model) int { // the older of two with one id has it
+	slices.SortFunc(models.Items, func(a, b v1alpha1.Model) int { // of two Models with the same id, the older one uses it
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
 	for i := range models.Items {
@@ -165,7 +173,8 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 	return r, nil
 }
 
-// list lists all objects of a kind; none if the API server lacks the kind.
+// list lists all objects of a kind in a namespace. The list is empty if the API server lacks the
+// kind.
 func list(ctx context.Context, c client.Client, namespace string, all client.ObjectList) error {
 	err := c.List(ctx, all, client.InNamespace(namespace))
 	if apierrors.IsNotFound(err) {
@@ -178,7 +187,8 @@ func nameOf(o client.Object) objects.Name {
 	return objects.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// Close writes what is queued, if this control leads and the API server answers in time, and ends.
+// Close writes the queued statuses if this control leads and the API server answers in time. Then
+// it stops the Writer.
 func (r *Writer) Close() error {
 	r.stop()
 	defer r.abort()
@@ -187,7 +197,7 @@ func (r *Writer) Close() error {
 	return nil
 }
 
-// run writes the queued statuses, at a limited rate.
+// run writes the queued statuses at a limited rate until Close is called.
 func (r *Writer) run() {
 	defer close(r.done)
 	timer := time.NewTimer(writeInterval)
@@ -210,13 +220,14 @@ func (r *Writer) run() {
 			timer.Reset(writeInterval)
 			select {
 			case <-timer.C:
-			case <-r.ctx.Done(): // faster now
+			case <-r.ctx.Done(): // after Close the rate is not limited
 			}
 		}
 	}
 }
 
-// next returns the next queued status, that with the least patience first.
+// next removes and returns the queued status with the earliest time; false if none may be written
+// now.
 func (r *Writer) next() (subject, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,7 +259,7 @@ func (r *Writer) mark(s subject) {
 	}
 }
 
-// describe names an object in messages. The caller holds mu.
+// describe returns the kind and name of a status's object, for messages. The caller holds mu.
 func (r *Writer) describe(s subject) string {
 	if m := r.models[s.key]; m != nil && m.object.Name != "" && s.kind == v1alpha1.ModelKind {
 		s.name = m.object
@@ -275,8 +286,9 @@ func (r *Writer) write(ctx context.Context, s subject) error {
 	return r.writeModel(ctx, s.key)
 }
 
-// note records the result of a write, and logs an error once. A status that the API server rejects
-// is not written again until it changes. After any other error its kind waits for the next retry.
+// note processes the result of a write, and logs each error once. A status that the API server
+// rejects is not written again until it changes. After any other error, all statuses of that kind
+// wait for the next retry.
 func (r *Writer) note(s subject, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -295,7 +307,7 @@ func (r *Writer) note(s subject, err error) {
 		}
 	default:
 		r.mark(s)
-		r.resting[s.kind] = time.Now().Add(retryInterval - writeInterval) // the next retry finds it
+		r.resting[s.kind] = time.Now().Add(retryInterval - writeInterval) // ends just before the next retry
 		if r.logged[kind] == "" {
 			r.logged[kind] = err.Error()
 			r.log.Warn("cannot update the status of an object; retrying", "object", r.describe(s), "err", err)

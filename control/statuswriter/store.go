@@ -13,7 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// PutModel creates the Model of a registered model. Wait returns when it exists.
+// PutModel returns a function that creates the Model of a registered model. The function returns
+// when the Model exists.
 func (r *Writer) PutModel(o *v1alpha1.Model) (wait func() error) {
 	made := labelled(o.DeepCopy())
 	return r.turn(objectOf(v1alpha1.ModelKind, made), func(ctx context.Context) error {
@@ -34,13 +35,13 @@ func (r *Writer) PutModel(o *v1alpha1.Model) (wait func() error) {
 	})
 }
 
-// DeleteModel deletes the Model of a registered model. Wait returns when it is gone. A Model that
-// replaced it stays.
+// DeleteModel returns a function that deletes the Model of a registered model, but no other Model
+// that has replaced it. The function returns when the Model is deleted.
 func (r *Writer) DeleteModel(o *v1alpha1.Model) (wait func() error) {
 	return r.delete(v1alpha1.ModelKind, named(&v1alpha1.Model{}, nameOf(o)))
 }
 
-// labelled marks an object as registered by a client.
+// labelled adds the label that marks an object as registered by a client.
 func labelled[O client.Object](o O) O {
 	labels := o.GetLabels()
 	if labels == nil {
@@ -51,7 +52,7 @@ func labelled[O client.Object](o O) O {
 	return o
 }
 
-// named sets the name of an empty object.
+// named sets the namespace and name of an empty object, and returns it.
 func named[O client.Object](o O, name objects.Name) O {
 	o.SetNamespace(name.Namespace)
 	o.SetName(name.Name)
@@ -62,8 +63,8 @@ func objectOf(kind string, o client.Object) objects.Object {
 	return objects.Object{Kind: kind, Name: nameOf(o)}
 }
 
-// delete deletes a registered object of a kind if it is the known one. Wait returns when it is
-// gone.
+// delete returns a function that deletes an object which a client had registered, but no other
+// object that has replaced it. The function returns when the object is deleted.
 func (r *Writer) delete(kind string, gone client.Object) (wait func() error) {
 	name := objectOf(kind, gone)
 	return r.turn(name, func(ctx context.Context) error {
@@ -84,7 +85,8 @@ func (r *Writer) delete(kind string, gone client.Object) (wait func() error) {
 	})
 }
 
-// turn orders calls that create, change or delete one object.
+// turn orders the calls that create, change or delete one object. It returns a function that waits
+// for earlier calls to end, then runs this call.
 func (r *Writer) turn(name objects.Object, call func(context.Context) error) (wait func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,8 +110,9 @@ func (r *Writer) turn(name objects.Object, call func(context.Context) error) (wa
 	}
 }
 
-// PutCopy stores the state of a copy at a model runtime; other engines list their models. With wait
-// it returns when the API server has it.
+// PutCopy stores the state of a copy at a model runtime. It ignores copies at other engines, since
+// these list their models. If wait is set, PutCopy returns when the API server has stored the
+// state.
 func (r *Writer) PutCopy(c store.Copy, wait bool) error {
 	if c.Listed {
 		return nil
@@ -135,11 +138,11 @@ func (r *Writer) PutCopy(c store.Copy, wait bool) error {
 	ctx, cancel := context.WithTimeout(r.ctx, statusTimeout)
 	defer cancel()
 	err := r.writeModel(ctx, key)
-	if apierrors.IsNotFound(err) && c.State == unloading { // the Model is gone, so there is no status
+	if apierrors.IsNotFound(err) && c.State == unloading { // without a Model there is no status to write
 		return nil
 	}
 	switch {
-	case err == nil && !r.leads(): // it took long
+	case err == nil && !r.leads(): // the write took too long
 		return errUncertain
 	case err == nil, apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsForbidden(err):
 		return err
@@ -152,7 +155,7 @@ var errUncertain = fmt.Errorf("%w: it is unknown whether this control leads", st
 // unloading is the state of a copy that is being unloaded.
 const unloading = "unloading"
 
-// DeleteCopy deletes a copy.
+// DeleteCopy deletes the state of a copy at a model runtime.
 func (r *Writer) DeleteCopy(endpoint, pool, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,8 +168,9 @@ func (r *Writer) DeleteCopy(endpoint, pool, id string) {
 	}
 }
 
-// PutRuntime stores the state of a model runtime, which is written with the first copy there: a
-// runtime without copies can be asked again. It drops the copies of its earlier incarnation.
+// PutRuntime stores the state of a model runtime, and drops the copies of its earlier incarnation.
+// The state is written with the first copy at the runtime. Before that, control can ask the runtime
+// for its state again.
 func (r *Writer) PutRuntime(runtime store.Runtime) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,8 +184,8 @@ func (r *Writer) PutRuntime(runtime store.Runtime) error {
 	return nil
 }
 
-// DeleteRuntime deletes a runtime with its copies. Otherwise the next leader would find a copy, and
-// take the runtime for initialized.
+// DeleteRuntime deletes the state of a model runtime and its copies. Otherwise the next leader
+// would find a copy, and believe that the runtime is initialized.
 func (r *Writer) DeleteRuntime(endpoint string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,7 +216,7 @@ func (r *Writer) PutStatuses(all []store.Status) {
 	}
 }
 
-// copyStatus converts a copy for the status. The caller holds mu.
+// copyStatus converts a copy to the type of a Model's status. The caller holds mu.
 func (r *Writer) copyStatus(a store.Copy) v1alpha1.CopyStatus {
 	runtime := r.runtimes[a.Endpoint]
 	return v1alpha1.CopyStatus{
@@ -226,13 +230,13 @@ func (r *Writer) copyStatus(a store.Copy) v1alpha1.CopyStatus {
 	}
 }
 
-// Models returns the models registered before the start.
+// Models returns the Models that clients had registered before the Writer was opened.
 func (r *Writer) Models() ([]v1alpha1.Model, error) { return r.registered, nil }
 
-// Copies returns the copies at runtimes from before the start.
+// Copies returns the copies at model runtimes that earlier controls stored.
 func (r *Writer) Copies() ([]store.Copy, error) { return r.recorded, nil }
 
-// Runtimes returns the runtimes from before the start.
+// Runtimes returns the states of model runtimes, which include those that earlier controls stored.
 func (r *Writer) Runtimes() (all []store.Runtime, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,7 +246,7 @@ func (r *Writer) Runtimes() (all []store.Runtime, _ error) {
 	return all, nil
 }
 
-// Statuses returns the statuses of models from before the start.
+// Statuses returns the statuses of models, which include those that earlier controls wrote.
 func (r *Writer) Statuses() (all []store.Status, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -28,15 +28,15 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// namesake is an API server that has an object of every name and kind, all with one UID.
+// namesake is an API server that has an object of every kind and name. All have the same UID.
 type namesake struct {
 	client.Client
 	listed []v1alpha1.Model
 
-	mu     sync.Mutex // guards the following
+	mu     sync.Mutex // guards the fields below
 	uid    types.UID
-	writes int // accepted status writes
-	gone   int // deleted objects
+	writes int // number of accepted status writes
+	gone   int // number of deleted objects
 }
 
 func (n *namesake) Delete(_ context.Context, o client.Object, options ...client.DeleteOption) error {
@@ -51,7 +51,7 @@ func (n *namesake) Delete(_ context.Context, o client.Object, options ...client.
 	return nil
 }
 
-// is replaces all its objects.
+// is replaces all objects by new ones with another UID.
 func (n *namesake) is(uid types.UID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -101,7 +101,7 @@ func (s namesakeStatus) Update(context.Context, client.Object, ...client.SubReso
 	return nil
 }
 
-// Patch answers a failed test like an API server: invalid, without causes.
+// Patch rejects a wrong UID with the same error as an API server: Invalid, without causes.
 func (s namesakeStatus) Patch(_ context.Context, o client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
 	text, err := p.Data(o)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s namesakeStatus) Patch(_ context.Context, o client.Object, p client.Patch
 	return nil
 }
 
-// empty is an input without objects.
+// empty returns an input without objects.
 func empty() conditions.Input {
 	return conditions.Input{
 		Attachments: &attach.Attachments{Parents: make(map[objects.Object][]attach.Parent)}, Plans: new(plan.Plans),
@@ -134,8 +134,8 @@ func empty() conditions.Input {
 	}
 }
 
-// The objects may be newer than the World: one may have been deleted, and another created with its
-// name. That one does not get the old one's status.
+// After a World was read, an object in it may be deleted and another created with its name. The new
+// object does not get the old object's status.
 func TestReplacedObjectGetsNoOldStatus(t *testing.T) {
 	object := objects.Name{Namespace: "default", Name: "a"}
 	const at = "10.0.0.1:8033"
@@ -213,8 +213,8 @@ func TestReplacedObjectGetsNoOldStatus(t *testing.T) {
 	}
 }
 
-// The UID of a Model is known after a write, a read or its creation, even if the status does not
-// name it.
+// The Writer knows the UID of a Model after it has written, read or created the Model, even if the
+// status does not contain the UID.
 func TestStatusIsWrittenToTheKnownModel(t *testing.T) {
 	before := made.DeepCopy()
 	before.UID = "old"
@@ -253,7 +253,7 @@ func TestStatusIsWrittenToTheKnownModel(t *testing.T) {
 	}
 }
 
-// A Model may be replaced during a write of its status. The new one then gets the same status.
+// If a Model is replaced during a write of its status, the new Model gets the same status.
 func TestModelReplacedDuringAWriteGetsItsStatus(t *testing.T) {
 	old, anew := record("a", "no room"), record("a", "no room")
 	old.UID, anew.UID = "old", "new"
@@ -276,8 +276,8 @@ func TestModelReplacedDuringAWriteGetsItsStatus(t *testing.T) {
 	})
 }
 
-// A registered Model may be deleted by hand, and another created with its name. Unregistering
-// deletes only the registered one.
+// A person may delete a registered Model and create another with its name. Unregistering then
+// deletes nothing.
 func TestOnlyTheRegisteredModelIsDeleted(t *testing.T) {
 	registered := made.DeepCopy()
 	registered.UID, registered.Labels = "old", map[string]string{statuswriter.RegisteredLabel: "true"}

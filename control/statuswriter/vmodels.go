@@ -18,13 +18,13 @@ import (
 // vmodel is the status of a VModel. Writer.mu guards it.
 type vmodel struct {
 	object  objects.Name
-	uid     string // of the object, empty while unknown
+	uid     string // UID of the object; empty while unknown
 	status  v1alpha1.VModelStatus
 	written v1alpha1.VModelStatus
 }
 
-// restoreVModel takes over a VModel from before the start. Of two with one id, the one with a
-// status has it.
+// restoreVModel records the status that an earlier control wrote to a VModel. Of two VModels with
+// the same id, the one with a status uses it.
 func (r *Writer) restoreVModel(o *v1alpha1.VModel) {
 	v := objects.VModelOf(o)
 	key := modelKey{v.Pool.String(), v.ID}
@@ -37,8 +37,9 @@ func (r *Writer) restoreVModel(o *v1alpha1.VModel) {
 	}
 }
 
-// PutVModel creates the VModel of a registered VModel, or changes its target. Wait returns when
-// that is done.
+// PutVModel returns a function that creates the object of a registered VModel. If fresh is false or
+// the object already exists, the function changes the object's target instead. It returns when that
+// is done.
 func (r *Writer) PutVModel(o *v1alpha1.VModel, fresh bool) (wait func() error) {
 	made := labelled(o.DeepCopy())
 	made.ResourceVersion, made.Generation, made.UID = "", 0, ""
@@ -65,7 +66,7 @@ func (r *Writer) PutVModel(o *v1alpha1.VModel, fresh bool) (wait func() error) {
 	})
 }
 
-// DeleteVModel deletes the VModel of a registered VModel, like DeleteModel.
+// DeleteVModel deletes the VModel object of a registered VModel, in the same way as DeleteModel.
 func (r *Writer) DeleteVModel(o *v1alpha1.VModel) (wait func() error) {
 	return r.delete(v1alpha1.VModelKind, named(&v1alpha1.VModel{}, nameOf(o)))
 }
@@ -84,7 +85,7 @@ func (r *Writer) PutVModelStatuses(all []store.VModelStatus) {
 			continue
 		}
 		v := r.vmodels[key]
-		if v == nil || v.object != st.Object || v.uid != "" && st.UID != "" && v.uid != st.UID { // another object has no status yet
+		if v == nil || v.object != st.Object || v.uid != "" && st.UID != "" && v.uid != st.UID { // a replaced object has no status yet
 			v = &vmodel{object: st.Object}
 			r.vmodels[key] = v
 		}
@@ -95,8 +96,8 @@ func (r *Writer) PutVModelStatuses(all []store.VModelStatus) {
 	}
 }
 
-// writeVModel writes the current status of a VModel. A missing object is no error: its status
-// follows with its World.
+// writeVModel writes the current status of a VModel. It is no error if the object was deleted or
+// replaced: the World that contains the new object queues its status.
 func (r *Writer) writeVModel(ctx context.Context, key modelKey) error {
 	r.mu.Lock()
 	v := r.vmodels[key]
@@ -121,10 +122,10 @@ func (r *Writer) writeVModel(ctx context.Context, key modelKey) error {
 	return nil
 }
 
-// VModels returns the VModels registered before the start.
+// VModels returns the VModels that clients had registered before the Writer was opened.
 func (r *Writer) VModels() ([]v1alpha1.VModel, error) { return r.defined, nil }
 
-// VModelStatuses returns the statuses of VModels from before the start.
+// VModelStatuses returns the statuses of VModels, which include those that earlier controls wrote.
 func (r *Writer) VModelStatuses() (all []store.VModelStatus, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

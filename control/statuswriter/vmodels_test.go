@@ -27,7 +27,7 @@ func (c cluster) vmodelNamed(name string) (v v1alpha1.VModel) {
 	return v
 }
 
-// moved is a status of the VModel v.
+// moved returns a status of a VModel, with its active model and the reason of its condition.
 func moved(object v1alpha1.VModel, active, reason string) store.VModelStatus {
 	return store.VModelStatus{
 		Pool: inPool, ID: "v", Object: objects.Name{Namespace: object.Namespace, Name: object.Name}, UID: string(object.UID),
@@ -41,7 +41,7 @@ func moved(object v1alpha1.VModel, active, reason string) store.VModelStatus {
 	}
 }
 
-// The status of a VModel says where its requests go, and the next leader reads it there.
+// The status of a VModel reports where its requests go. The next leader reads it.
 func TestVModelStatusIsReadByTheNextLeader(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))
@@ -51,7 +51,7 @@ func TestVModelStatusIsReadByTheNextLeader(t *testing.T) {
 	says := moved(is, "a", v1alpha1.ReasonTransitioning)
 	says.Status.Previous, says.Status.PreviousUntil = "z", &until
 	const lists = 3
-	for _, writes := range []int{1, 0} { // the second control finds it written
+	for _, writes := range []int{1, 0} { // the second control finds the status up to date
 		before := c.Asked("writer")
 		r := c.open(c.typed(writer(c)), always)
 		r.PutVModelStatuses([]store.VModelStatus{says})
@@ -105,7 +105,7 @@ func TestRegisteredVModelIsAnObject(t *testing.T) {
 	if is := c.vmodelNamed("p-1"); is.Spec != made.Spec || is.Labels[statuswriter.RegisteredLabel] != "true" {
 		t.Errorf("it is %+v", is)
 	}
-	// Concurrent edits stay, except for the target.
+	// Edits of other clients stay, except for the target.
 	is := c.vmodelNamed("p-1")
 	is.Spec.Canary = &v1alpha1.Canary{Target: "c", Percent: 5}
 	if err := c.typed(c.Admin()).Update(t.Context(), &is); err != nil {
@@ -114,7 +114,7 @@ func TestRegisteredVModelIsAnObject(t *testing.T) {
 	for i, target := range []string{"b", "c"} {
 		made.Spec.Target = target
 		made.Generation = int64(i)
-		if err := r.PutVModel(made, i > 0)(); err != nil { // an existing one is no error
+		if err := r.PutVModel(made, i > 0)(); err != nil { // an existing VModel is no error
 			t.Fatal(err)
 		}
 		if is := c.vmodelNamed("p-1"); is.Spec.Target != target || is.Spec.Canary == nil {
@@ -129,7 +129,7 @@ func TestRegisteredVModelIsAnObject(t *testing.T) {
 	if all, err := r.VModels(); err != nil || len(all) != 1 || all[0].Spec.ID != "模型" || all[0].Spec.Target != "c" {
 		t.Errorf("the next leader finds %+v, %v", all, err)
 	}
-	// A VModel that replaced it is not deleted.
+	// Another VModel that has replaced the registered one is not deleted.
 	c.Delete(vmodel("p-1", "{poolRef: {name: p}, target: a}"))
 	c.Apply(vmodel("p-1", "{poolRef: {name: p}, target: other}"))
 	if err := r.DeleteVModel(made)(); err != nil {
@@ -152,7 +152,8 @@ func TestRegisteredVModelIsAnObject(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// A Model keeps its id, and so does the older of two VModels. The status of the other says so.
+// An id that a Model has stays with the Model, and an id of two VModels belongs to the older one.
+// The status of the other VModel reports that.
 func TestVModelWithATakenIDIsNotAccepted(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))
@@ -177,7 +178,7 @@ func TestVModelWithATakenIDIsNotAccepted(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// A deleted VModel is forgotten, and a new one with its id starts without a status.
+// A deleted VModel is dropped, and a new VModel with its id starts without a status.
 func TestDeletedVModelIsForgotten(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))

@@ -1,5 +1,5 @@
-// Package ads serves xDS to the Envoys of Gateways: delta ADS for everything but the endpoints of
-// Services, and delta EDS for these. Package order decides what each Envoy is sent, and when.
+// Package ads serves xDS to the Envoys of Gateways: the endpoints of Services by delta EDS, and all
+// other resources by delta ADS. Package order decides what to send to each Envoy, and when.
 package ads
 
 import (
@@ -42,29 +42,30 @@ import (
 type Config struct {
 	// Identify returns the Gateway of a calling Envoy, or an error if the Envoy is not served.
 	Identify func(ctx context.Context, node *corev3.Node) (objects.Name, error)
-	// Answered receives each ACK and NACK of an Envoy, and Left the end of its stream; both may be
-	// nil. The receiver logs NACKs, except those of endpoints. Both must be safe for concurrent
-	// use.
+	// Answered is called for each ACK and NACK of an Envoy, and Disconnected when its stream ends.
+	// Both may be nil, and must be safe for concurrent use. Answered should log NACKs, except those
+	// of endpoints, which the Server logs.
 	Answered     func(from Envoy, a order.Answer)
 	Disconnected func(who Envoy)
-	// Settled is called when an Envoy has acknowledged or rejected every resource up to a change of
-	// [Server.Set], endpoints apart. It may be nil, and must be safe for concurrent use.
+	// Settled is called when an Envoy has acknowledged or rejected every resource up to a change,
+	// except endpoints. [Server.Set] returned the number of the change. Settled may be nil, and
+	// must be safe for concurrent use.
 	Settled func(who Envoy, change uint64)
 	Meter   Meter // may be nil
 	Log     *slog.Logger
 }
 
-// Meter counts how Envoys follow updates. It must be safe for concurrent use.
+// Meter counts connected Envoys, sent resources and NACKs. It must be safe for concurrent use.
 type Meter interface {
-	// EnvoyCame counts one more connected Envoy of a Gateway, and EnvoyLeft one less.
+	// EnvoyCame is called when an Envoy of a Gateway connects, and EnvoyLeft when it disconnects.
 	EnvoyCame(gateway string)
 	EnvoyLeft(gateway string)
 	// EnvoySent counts resources that were sent to an Envoy or removed from it. Kind is clusters,
 	// listeners, routes, secrets or endpoints.
 	EnvoySent(kind string, resources int)
-	// EnvoyRefused counts a NACK.
+	// EnvoyRefused counts a NACK for resources of a kind.
 	EnvoyRefused(kind string)
-	// EnvoyTook reports the time from a change to the ACK of all of it.
+	// EnvoyTook reports how long an Envoy took to answer all resources of a change.
 	EnvoyTook(after time.Duration)
 }
 
@@ -77,7 +78,7 @@ func (unmetered) EnvoySent(string, int)   {}
 func (unmetered) EnvoyRefused(string)     {}
 func (unmetered) EnvoyTook(time.Duration) {}
 
-// kinds are the names of resource types in metrics and logs.
+// kinds maps the type URLs of resources to their names in metrics and logs.
 var kinds = map[string]string{
 	order.Clusters: "clusters", order.Listeners: "listeners", order.Routes: "routes", order.Secrets: "secrets",
 	order.Endpoints: "endpoints",
@@ -100,15 +101,15 @@ type Server struct {
 	closed context.Context
 	close  context.CancelFunc
 	lists  lists
-	served atomic.Uint64 // streams so far
+	served atomic.Uint64 // number of streams accepted so far
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	all     map[objects.Name]order.Snapshot
 	latest  change
 	changed chan struct{} // closed and replaced at each change
 }
 
-// change is a change of the resources: its time and its number, which is 0 for endpoints.
+// change is a change of the resources. Its number is 0 if endpoints changed.
 type change struct {
 	at     time.Time
 	number uint64
@@ -125,9 +126,9 @@ func New(c Config) *Server {
 	return s
 }
 
-// Set sets the resources of each Gateway's Envoys, except endpoints. The caller first calls it when
-// all objects are known. Envoys of a Gateway without resources keep their configuration. The caller
-// must not change the snapshots afterwards. Set returns the number of the change.
+// Set sets all resources of each Gateway's Envoys except endpoints, and returns the number of this
+// change. Call it only when all objects are known. If a Gateway is missing, its Envoys keep their
+// configuration. The caller must not change the snapshots afterwards.
 func (s *Server) Set(all map[objects.Name]order.Snapshot) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +138,7 @@ func (s *Server) Set(all map[objects.Name]order.Snapshot) uint64 {
 	return s.latest.number
 }
 
-// Close ends every stream. Envoys keep their configuration and call another control.
+// Close ends every stream. Envoys keep their configuration and connect to another control.
 func (s *Server) Close() { s.close() }
 
 // DeltaAggregatedResources implements AggregatedDiscoveryServiceServer.
@@ -169,9 +170,10 @@ func (a aggregated) end() {
 	a.Log.Info("an Envoy has disconnected", "gateway", a.gateway.String(), "envoy", a.node)
 }
 
-// feed is the source of a stream's resources. One goroutine uses it.
+// feed provides the resources of one stream. Only one goroutine uses it.
 type feed interface {
-	// receive receives each request, and sets its type if the service implies it.
+	// receive is called with each request. A feed of EDS sets the request's resource type, which
+	// EDS requests may omit.
 	receive(r *discoveryv3.DeltaDiscoveryRequest)
 	// now returns the resources (nil before they are known), the latest change, and a channel that
 	// is closed at the next change.
@@ -186,7 +188,7 @@ type wire interface {
 	Send(*discoveryv3.DeltaDiscoveryResponse) error
 }
 
-// serve serves an Envoy on a stream. It calls open for the feed once it knows the Gateway.
+// serve serves an Envoy on a stream. It calls open once the Envoy's Gateway is known.
 func (s *Server) serve(stream wire, open func(gateway objects.Name, node string) feed) error {
 	ctx := stream.Context()
 	r, err := stream.Recv()
@@ -197,7 +199,7 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 	if err != nil {
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
-	who := Envoy{gateway, r.GetNode().GetId(), s.served.Add(1)} // only the first request has the node
+	who := Envoy{gateway, r.GetNode().GetId(), s.served.Add(1)} // only the first request names the node
 	from := open(gateway, who.Node)
 	defer from.end()
 	if s.Disconnected != nil {
@@ -220,9 +222,9 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 	}()
 	to := order.New()
 	from.receive(r)
-	to.Hear(r)           // it cannot answer anything yet
-	var behind time.Time // since when it lacks something; zero if it has everything
-	var settled uint64   // the latest change that it has completely
+	to.Hear(r)           // the first request cannot be an ACK or NACK
+	var behind time.Time // time of the first change that Envoy has not answered; zero if none
+	var settled uint64   // number of the last change that Envoy has answered completely
 	for {
 		have, latest, changed := from.now()
 		if have != nil {
@@ -261,8 +263,8 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 	}
 }
 
-// FromNode identifies an Envoy by its node's cluster, unchecked. It is for sockets, where file
-// permissions decide who may call.
+// FromNode identifies an Envoy by the cluster of its node, without authentication. It is for Unix
+// sockets, where file permissions decide who may connect.
 func FromNode(_ context.Context, node *corev3.Node) (objects.Name, error) {
 	name, ok := objects.ParseName(node.GetCluster())
 	if !ok {
@@ -272,8 +274,8 @@ func FromNode(_ context.Context, node *corev3.Node) (objects.Name, error) {
 	return name, nil
 }
 
-// Certified identifies an Envoy by its client certificate, for addresses that others can reach. It
-// needs the TLS of [pki.Authority.Control].
+// Certified identifies an Envoy by its client certificate, for addresses that other programs can
+// reach. It requires the TLS configuration of [pki.Authority.Control].
 func Certified(ctx context.Context, _ *corev3.Node) (objects.Name, error) {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
@@ -314,7 +316,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener, secure *tls.Config) er
 	return nil
 }
 
-// received passes on an ACK or NACK.
+// received reports an ACK or NACK to the Meter and to Answered.
 func (s *Server) received(from Envoy, a order.Answer) {
 	if a.Refused != "" {
 		s.Meter.EnvoyRefused(kinds[a.Type])
@@ -328,16 +330,17 @@ func (s *Server) received(from Envoy, a order.Answer) {
 	}
 }
 
-// Encoder makes successive snapshots of one Gateway's resources. It caches the encoding of messages
-// that were in the snapshot before, so messages must not change. The zero Encoder is ready. It is
-// for one goroutine.
+// Encoder makes successive snapshots of one Gateway's resources. It reuses the encodings of
+// messages that were in the previous snapshot, so callers must not change messages. The zero
+// Encoder is ready to use. Only one goroutine may use it.
 type Encoder struct {
 	resources cache.Cache[proto.Message, order.Resource]
 	hosts     cache.Cache[*routev3.VirtualHost, []byte]
 }
 
-// SnapshotOf makes a snapshot of resources. The version of a resource is a hash of its bytes. It is
-// the same in every control, so an Envoy that reconnects elsewhere is sent only what differs.
+// SnapshotOf makes a snapshot of resources. The version of a resource is a hash of its bytes. All
+// controls compute the same version, so an Envoy that reconnects to another control is sent only
+// the resources that differ.
 func SnapshotOf(r *envoy.Resources) (order.Snapshot, error) { return new(Encoder).SnapshotOf(r) }
 
 // SnapshotOf makes a snapshot of resources.
@@ -393,11 +396,11 @@ func (e *Encoder) encoded(c *routev3.RouteConfiguration) (hosts [][]byte, err er
 	return hosts, nil
 }
 
-// hostsField is the number of RouteConfiguration.virtual_hosts.
+// hostsField is the protobuf field number of RouteConfiguration.virtual_hosts.
 const hostsField = 2
 
-// routesOf returns the resource of a route configuration whose hosts are encoded. Protobuf fields
-// may be in any order.
+// routesOf returns the resource of a route configuration from its encoded hosts. It appends them to
+// the other encoded fields, since the order of protobuf fields does not matter.
 func routesOf(c *routev3.RouteConfiguration, hosts [][]byte) (order.Resource, error) {
 	beside := new(routev3.RouteConfiguration)
 	c.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -421,7 +424,7 @@ func routesOf(c *routev3.RouteConfiguration, hosts [][]byte) (order.Resource, er
 	return resourceOf(order.Routes, value), nil
 }
 
-// resource returns a resource of a type.
+// resource encodes a message as a resource of a type.
 func resource(of string, m proto.Message) (order.Resource, error) {
 	value, err := encode(m)
 	return resourceOf(of, value), err

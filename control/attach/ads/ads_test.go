@@ -30,8 +30,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Each change adds a route with a new cluster and removes the one before. Requests fail if routes
-// do not wait for their clusters, or if clusters go before their routes.
+// Each change adds a route with a new cluster, and removes the previous route and its cluster.
+// Requests fail if a route is sent before its cluster, or a cluster is removed before its route.
 func TestChangesFailNoRequest(t *testing.T) {
 	const changes = 50
 	s := start(t, 1)
@@ -70,7 +70,8 @@ func TestChangesFailNoRequest(t *testing.T) {
 	}
 }
 
-// An Envoy that reconnects to another control is sent nothing that it has, and then only changes.
+// An Envoy that reconnects to another control is not sent the resources that it already has. Later
+// changes are sent.
 func TestKnownResourcesAreNotSentAgain(t *testing.T) {
 	s := start(t, 2)
 	s.backend("a", 21000)
@@ -86,7 +87,7 @@ func TestKnownResourcesAreNotSentAgain(t *testing.T) {
 	s.apply(to("a"))
 	s.serve()
 	await(t, "Envoy is back", func() bool { return s.connected() })
-	<-time.After(200 * time.Millisecond) // in which a resend would arrive
+	<-time.After(200 * time.Millisecond) // a resend would arrive by then
 	if told := s.heard(); len(told) > 0 {
 		t.Errorf("it is sent again: %v", told)
 	}
@@ -104,7 +105,7 @@ func TestNoResponseBeforeObjectsAreKnown(t *testing.T) {
 	s.server = s.newServer()
 	s.serve()
 	await(t, "Envoy is back", func() bool { return s.connected() })
-	<-time.After(200 * time.Millisecond) // in which Envoy would drop its resources
+	<-time.After(200 * time.Millisecond) // Envoy would drop its resources by then
 	if got := s.get(); got != "200 a" {
 		t.Errorf("with a control that has no objects yet, the response is %s", got)
 	}
@@ -173,9 +174,9 @@ func TestEnvoyGetsOnlyItsGateway(t *testing.T) {
 	}
 }
 
-// Each listener serves its hostname with its own certificate, and a request for another host on the
-// same connection gets 421. A replaced certificate or a new listener cuts no running answer
-// elsewhere.
+// Each listener serves its hostname with its own certificate. A request for another host on the
+// same connection gets 421. A replaced certificate or a new listener does not interrupt responses
+// of other listeners.
 func TestListenersOverTLS(t *testing.T) {
 	s := start(t, 6)
 	s.backend("a", 21000)
@@ -190,8 +191,8 @@ func TestListenersOverTLS(t *testing.T) {
 		{Namespace: "ns", Name: "three"}: certificate(t, "three.test"),
 	}
 	s.put(objectsOf(""), certificates)
-	// dial opens a connection with a server name. It returns the host of the certificate, empty for
-	// none.
+	// dial connects with a server name (SNI). It returns the hostname in the certificate, empty if
+	// the server sent no certificate.
 	dial := func(name string) (*tls.Conn, string) {
 		conn, err := tls.Dial("tcp", s.own+":20443",
 			&tls.Config{ServerName: name, InsecureSkipVerify: true}) //nolint:gosec // it signs itself
@@ -249,14 +250,14 @@ func TestListenersOverTLS(t *testing.T) {
 		certificates)
 	await(t, "the certificate is another", func() bool { conn, now := dial("one.test"); return conn != nil && now != before })
 	await(t, "the third listener serves", func() bool { conn, _ := dial("three.test"); return conn != nil })
-	<-time.After(1500 * time.Millisecond) // in which Envoy would drain: --drain-time-s 1
+	<-time.After(1500 * time.Millisecond) // Envoy would have drained by then: --drain-time-s 1
 	if got := ask(one, "one.test") + " " + ask(two, "x.two.test"); got != "a a" {
 		t.Errorf("over earlier connections: %s", got)
 	}
 }
 
-// When pods come and go, only endpoints are sent, and no request fails. A Service without endpoints
-// gets an empty list, so that Envoy does not wait for one.
+// When pods start and stop, Envoy is sent only endpoints, and no request fails. For a Service
+// without endpoints Envoy is sent an empty list, since it would wait for a missing one.
 func TestPodChangesUpdateOnlyEndpoints(t *testing.T) {
 	s := start(t, 7)
 	old, open := s.says("old", 21000)

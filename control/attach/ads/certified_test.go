@@ -20,7 +20,7 @@ import (
 )
 
 // Over TCP the certificate decides which Gateway an Envoy belongs to, whatever its node says. Envoy
-// takes up a new certificate at run time.
+// reloads a replaced certificate without a restart.
 func TestCertificateIdentifiesTheEnvoy(t *testing.T) {
 	s := newStack(t, 21)
 	authority, err := pki.New(time.Now())
@@ -40,7 +40,7 @@ func TestCertificateIdentifiesTheEnvoy(t *testing.T) {
 		if err := os.WriteFile(made, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Rename(made, filepath.Join(folder, file)); err != nil { // Envoy watches for moves into the folder
+		if err := os.Rename(made, filepath.Join(folder, file)); err != nil { // Envoy watches the folder for moved files
 			t.Fatal(err)
 		}
 	}

@@ -74,10 +74,11 @@ func TestEncoderEncodesTheResources(t *testing.T) {
 	}
 }
 
-// An Encoder caches nothing older than the last snapshot: a control runs for months.
+// An Encoder caches only messages of the last snapshot, so its memory does not grow.
 func TestEncoderDropsUnusedResources(t *testing.T) {
 	encoder := new(ads.Encoder)
-	// encoded returns functions that report whether its messages are still in memory.
+	// encoded encodes a route configuration. The returned functions report whether the message of
+	// the routes, or of the host, is still in memory.
 	encoded := func(name string) (routes, host func() bool) {
 		h := &routev3.VirtualHost{Name: name, Domains: []string{name}}
 		c := &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{h}}

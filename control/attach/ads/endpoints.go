@@ -23,20 +23,20 @@ type cluster struct {
 	name    string
 }
 
-// lists has the endpoints of clusters, and their subscribers. Each cluster of each Envoy may have a
-// stream of its own, so a change wakes only the subscribers of its cluster.
+// lists contains the endpoints of clusters, and the EDS streams that subscribe to them. An Envoy
+// may open one stream per cluster, so a change wakes only the subscribers of its cluster.
 type lists struct {
-	mu        sync.Mutex                                   // guards the following
-	sent      map[objects.Name]map[string][]netip.AddrPort // the last argument of SetEndpoints
-	resources map[objects.Name]map[string]order.Resource   // the same, encoded; the inner maps do not change
+	mu        sync.Mutex                                   // guards the fields below
+	sent      map[objects.Name]map[string][]netip.AddrPort // last argument of SetEndpoints
+	resources map[objects.Name]map[string]order.Resource   // encoded lists; the inner maps are immutable
 	latest    change
 	followers map[cluster]map[*follower]bool
 }
 
-// SetEndpoints sets the endpoints of each Gateway's clusters by cluster name. The first call comes
-// when all objects are known. An empty list is sent as such. Envoys keep the list of a cluster that
-// is missing. Only subscribers of a changed list are woken. The caller must not change the argument
-// afterwards. After an error nothing has changed.
+// SetEndpoints sets the endpoints of each Gateway's clusters, by cluster name. Call it only when
+// all objects are known. An empty list is sent to Envoys. If a cluster is missing, Envoys keep its
+// list. Only subscribers of a changed list are woken. The caller must not change the maps and lists
+// afterwards. SetEndpoints changes nothing if it returns an error.
 func (s *Server) SetEndpoints(all map[objects.Name]map[string][]netip.AddrPort) error {
 	l := &s.lists
 	l.mu.Lock()
@@ -70,7 +70,7 @@ func (s *Server) SetEndpoints(all map[objects.Name]map[string][]netip.AddrPort) 
 		for f := range l.followers[c] {
 			select {
 			case f.wake <- struct{}{}:
-			default: // it has not read since the last wake
+			default: // the last wake is still unread
 			}
 		}
 	}
@@ -88,13 +88,14 @@ func (s *Server) DeltaEndpoints(stream edsv3.EndpointDiscoveryService_DeltaEndpo
 type follower struct {
 	*lists
 	gateway objects.Name
-	wake    chan struct{} // capacity 1: a subscribed list has changed
+	wake    chan struct{} // signals that a subscribed list has changed; capacity 1
 	follows map[cluster]bool
 }
 
-// receive subscribes before it reads the lists, so that it misses no change between the two.
+// receive updates the subscriptions of the stream. The stream subscribes before it reads the lists,
+// so it misses no change in between.
 func (f *follower) receive(r *discoveryv3.DeltaDiscoveryRequest) {
-	r.TypeUrl = order.Endpoints // the service implies it
+	r.TypeUrl = order.Endpoints // EDS requests may omit the type
 	names := r.GetResourceNamesSubscribe()
 	if f.follows == nil {
 		f.follows = make(map[cluster]bool)

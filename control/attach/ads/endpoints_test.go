@@ -31,7 +31,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// world is a Server with its callers, in a synctest bubble.
+// world is a Server and the Envoys that connect to it, in a synctest bubble.
 type world struct {
 	t      *testing.T
 	server *ads.Server
@@ -62,7 +62,7 @@ func inMemory(t *testing.T, test func(w *world)) {
 		}
 		test(w)
 		w.server.Close()
-		server.GracefulStop() // hangs the bubble if a stream is left
+		server.GracefulStop() // the bubble hangs if a stream is still open
 		serving.Wait()
 		_ = w.conn.Close()
 		if n := ads.Followed(w.server); n != 0 {
@@ -71,7 +71,7 @@ func inMemory(t *testing.T, test func(w *world)) {
 	})
 }
 
-// set sets the endpoints: each line has a Gateway, a cluster, and addresses.
+// set sets the endpoints. Each line contains a Gateway, a cluster, and addresses.
 func (w *world) set(lines ...string) {
 	w.t.Helper()
 	all := make(map[objects.Name]map[string][]netip.AddrPort)
@@ -98,17 +98,18 @@ func (w *world) set(lines ...string) {
 type envoyStream struct {
 	t    *testing.T
 	wire edsv3.EndpointDiscoveryService_DeltaEndpointsClient
-	slow bool // it answers only when the test calls take
+	slow bool // answers only when the test calls take
 	end  func()
 
-	mu       sync.Mutex // guards the following
+	mu       sync.Mutex // guards the fields below
 	told     []string
 	versions map[string]string
 	nonce    string
 	err      error
 }
 
-// follow opens a stream of a Gateway's Envoy for some clusters, with the versions that it has.
+// follow opens a stream of an Envoy, which subscribes to some clusters. The Envoy already has the
+// given versions.
 func (w *world) follow(of string, slow bool, versions map[string]string, clusters ...string) *envoyStream {
 	w.t.Helper()
 	ctx, end := context.WithCancel(w.t.Context())
@@ -135,7 +136,7 @@ func (s *envoyStream) send(r *discoveryv3.DeltaDiscoveryRequest) {
 	}
 }
 
-// listen records each response and acknowledges it.
+// listen records each response. It acknowledges them at once unless the stream is slow.
 func (s *envoyStream) listen() {
 	for {
 		r, err := s.wire.Recv()
@@ -180,7 +181,7 @@ func (s *envoyStream) take() {
 	s.send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: nonce, TypeUrl: order.Endpoints})
 }
 
-// hears checks the clusters and addresses that arrived since the last call.
+// hears fails the test unless the given clusters and addresses arrived since the last call.
 func (s *envoyStream) hears(want ...string) {
 	s.t.Helper()
 	synctest.Wait()
@@ -208,7 +209,7 @@ func TestStreamGetsOnlyItsClusters(t *testing.T) {
 		unknown.hears()
 		own.hears("c 10.0.0.3:80")
 
-		// The same lists, another one at b, and clusters that were unknown.
+		// Only the endpoints of b change. The clusters none and d, and the Gateway other, are new.
 		w.set("g a 10.0.0.1:80", "g b 10.0.0.2:80", "g none", "g d 10.0.0.4:80", "other c 10.0.0.5:80")
 		early.hears()
 		b.hears("b 10.0.0.2:80")
@@ -217,13 +218,13 @@ func TestStreamGetsOnlyItsClusters(t *testing.T) {
 		foreign.hears()
 		own.hears("c 10.0.0.5:80")
 
-		// Endpoints come and go. Another order is another list.
+		// Endpoints are added and removed. A list in another order is a change.
 		w.set("g a", "g b 10.0.0.2:80 10.0.0.1:80", "g none 10.0.0.6:80", "other c 10.0.0.5:80")
 		early.hears("a")
 		b.hears("b 10.0.0.2:80 10.0.0.1:80")
 		none.hears("none 10.0.0.6:80")
 
-		// Clusters and Gateways that are gone keep their list until they are back with another.
+		// Envoys keep the list of a removed cluster or Gateway until it returns with another list.
 		w.set("g b 10.0.0.2:80 10.0.0.1:80")
 		w.set()
 		w.set("g a", "g none 10.0.0.7:80", "other c 10.0.0.5:80")
@@ -301,7 +302,7 @@ func TestEnvoyWithoutAGatewayGetsNoEndpoints(t *testing.T) {
 	})
 }
 
-// Close ends the streams, and so does an Envoy that disconnects.
+// A stream ends when the Server closes, and when its Envoy disconnects.
 func TestStreamsOfEndpointsEnd(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set("g a 10.0.0.1:80")
@@ -325,8 +326,8 @@ func TestStreamsOfEndpointsEnd(t *testing.T) {
 	})
 }
 
-// Many streams subscribe to one cluster each, while lists change as they answer. Whenever all is
-// quiet, each has the latest list.
+// Many streams each subscribe to one cluster, and lists change before Envoys have answered. Once no
+// message is under way, each Envoy has the latest list.
 func TestNoUpdateIsLost(t *testing.T) {
 	inMemory(t, func(w *world) {
 		const clusters, rounds = 20, 200
@@ -346,7 +347,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 					lines[i] = "g " + last[i]
 				}
 				w.set(lines...)
-				for range random.IntN(1000) { // each stream is anywhere in its work
+				for range random.IntN(1000) { // the streams progress by a random amount
 					runtime.Gosched()
 				}
 			}

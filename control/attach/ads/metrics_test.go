@@ -11,9 +11,9 @@ import (
 	"github.com/headgate/headgate/control/attach/envoy"
 )
 
-// counted is the Meter of one test.
+// counted is a Meter that records its calls.
 type counted struct {
-	mu       sync.Mutex // guards the following
+	mu       sync.Mutex // guards the fields below
 	here     map[string]int
 	sent     map[string]int
 	refusals map[string]int
@@ -44,7 +44,7 @@ func TestUpdatesAndAnswersOfEnvoysAreCounted(t *testing.T) {
 	s.apply(to("a"))
 	s.run(s.place())
 	s.await("200 a")
-	// The ADS stream, and the EDS stream of the cluster.
+	// One duration is of the ADS stream, the other of the EDS stream.
 	await(t, "it has all", func() bool { return c.holds(func() bool { return len(c.took) >= 2 && c.here["ns/g"] == 1 }) })
 	c.holds(func() bool {
 		if c.sent["clusters"] != 1 || c.sent["listeners"] != 1 || c.sent["routes"] != 1 || c.sent["endpoints"] != 1 ||
@@ -58,12 +58,12 @@ func TestUpdatesAndAnswersOfEnvoysAreCounted(t *testing.T) {
 	s.await("200 b")
 	await(t, "it has what changed", func() bool { return c.holds(func() bool { return len(c.took) >= 2 }) })
 	c.holds(func() bool {
-		for _, d := range c.took { // may include the last ACK of the test's previous part
+		for _, d := range c.took { // may include the last ACK before this part of the test
 			if d <= 0 || d > time.Since(began) {
 				t.Errorf("%v after the beginning, a duration of %v is recorded", time.Since(began), d)
 			}
 		}
-		if c.sent["clusters"] != 3 || c.sent["routes"] != 2 { // one came, and one went
+		if c.sent["clusters"] != 3 || c.sent["routes"] != 2 { // one was added and one removed
 			t.Errorf("after a change, the count of sent resources is %v", c.sent)
 		}
 		return true

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A request to a Service is retried as its rule says: on the listed statuses, on broken
-// connections, and after a per-try timeout; as often as allowed, and within the timeout of the
-// request.
+// A request to a Service is retried as its rule says: on the listed statuses, on connection
+// failures, and after a per-try timeout. The number of attempts and the timeout of the whole
+// request limit the retries.
 func TestRequestsToServicesAreRetried(t *testing.T) {
 	s := start(t, 20)
 	var tries atomic.Int32
@@ -69,7 +69,7 @@ spec:
 		}, "200 2", 2},
 		{"a try that takes too long", func(w http.ResponseWriter, try int32) {
 			if try == 1 {
-				time.Sleep(time.Second) // the time that the server takes
+				time.Sleep(time.Second) // the server's response time
 			}
 			_, _ = fmt.Fprint(w, try)
 		}, "200 2", 2},

@@ -12,7 +12,7 @@ import (
 var changes = flag.Int("changes", 10,
 	"have a real Envoy be told of this many new endpoints of a Service; with 100 and more, fail where that takes too long")
 
-// A new endpoint of a Service gets requests soon after its EndpointSlice is known.
+// A new endpoint of a Service gets requests soon after control has read its EndpointSlice.
 func TestRealEnvoyHasNewEndpointsOfAService(t *testing.T) {
 	s := start(t, 22)
 	s.backend("first", 21999)

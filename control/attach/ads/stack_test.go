@@ -49,17 +49,17 @@ var gateway = objects.Name{Namespace: "ns", Name: "g"}
 // stack is a real Envoy, the Server that configures it, and the Services behind it.
 type stack struct {
 	t        *testing.T
-	own      string // a loopback address that no other test uses
+	own      string // loopback address that no other test uses
 	server   *ads.Server
 	template *envoy.Template
-	slices   map[string]objects.Slice // by Service
+	slices   map[string]objects.Slice // EndpointSlices by Service
 	network  *objects.Network
 	plans    *plan.Plans
 	envoy    *process.Process
 	dir      string
 	stop     func() // ends the servers
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	answers []order.Answer
 }
 
@@ -71,7 +71,7 @@ func start(t *testing.T, number int) *stack {
 	return s
 }
 
-// place is where its Envoy runs.
+// place returns the configuration of the stack's Envoy.
 func (s *stack) place() envoy.Place {
 	return envoy.Place{
 		Gateway: gateway, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"), Extproc: filepath.Join(s.dir, "extproc.sock"),
@@ -79,7 +79,7 @@ func (s *stack) place() envoy.Place {
 	}
 }
 
-// newStack returns a stack without an Envoy, whose Server serves nothing yet.
+// newStack returns a stack whose Envoy is not started. Its Server has no resources yet.
 func newStack(t *testing.T, number int) *stack {
 	t.Helper()
 	text, err := os.ReadFile("../../../envoy.yaml")
@@ -147,7 +147,7 @@ func (s *stack) newServer() *ads.Server {
 	})
 }
 
-// serve serves as control does, on a socket, until stop is called.
+// serve runs the Server on a Unix socket, as control does, until stop is called.
 func (s *stack) serve() (stop func()) {
 	l, err := net.Listen("unix", filepath.Join(s.dir, "control.sock"))
 	if err != nil {
@@ -166,14 +166,16 @@ func (s *stack) serve() (stop func()) {
 	return stop
 }
 
-// backend serves the Service ns/NAME at a port. It answers with its name.
+// backend runs an HTTP server for the Service ns/NAME at a port. It answers with the Service's
+// name.
 func (s *stack) backend(name string, port int) {
 	s.t.Helper()
 	s.says(name, port)
 	s.slice(name, port)
 }
 
-// says answers with a word at a port until it is shut down. Open counts its connections.
+// says runs an HTTP server at a port that answers each request with a word. It returns the server
+// and its number of open connections.
 func (s *stack) says(word string, port int) (is *http.Server, open *atomic.Int64) {
 	s.t.Helper()
 	l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", s.own, port))
@@ -198,7 +200,7 @@ func (s *stack) says(word string, port int) (is *http.Server, open *atomic.Int64
 	return is, open
 }
 
-// slice sets the ports of the Service ns/NAME. tell sends them.
+// slice sets the ports of the endpoints of the Service ns/NAME. Call tell to send them.
 func (s *stack) slice(name string, ports ...int) {
 	is := objects.Slice{
 		Service: objects.Name{Namespace: "ns", Name: name}, Type: objects.IPv4,
@@ -221,14 +223,14 @@ func (s *stack) tell() {
 const class = "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n" +
 	"kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}\n"
 
-// apply applies objects beside the class and the Gateway, with changes to the resources made of
-// them.
+// apply applies a text of objects in addition to the GatewayClass and the Gateway. changes modify
+// the resulting resources.
 func (s *stack) apply(text string, changes ...func(*envoy.Resources)) {
 	s.t.Helper()
 	s.put(class+text, nil, changes...)
 }
 
-// put applies objects with certificates.
+// put is like apply, with certificates.
 func (s *stack) put(text string, certificates map[objects.Name]plan.Certificate, changes ...func(*envoy.Resources)) {
 	s.t.Helper()
 	s.network = network.Read(s.t, text)
@@ -250,7 +252,7 @@ func (s *stack) put(text string, certificates map[objects.Name]plan.Certificate,
 	s.server.Set(all)
 }
 
-// to is a route that sends every request to one Service.
+// to returns an HTTPRoute that sends every request to one Service.
 func to(name string) string {
 	return fmt.Sprintf("---\nkind: Service\nmetadata: {namespace: ns, name: %s}\nspec: {ports: [{port: 80}]}\n---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: r}\n"+
 		"spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: %s, port: 80}]}]}\n", name, name)
@@ -258,7 +260,7 @@ func to(name string) string {
 
 var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 
-// get sends a request and returns its answer as text.
+// get sends a request, and returns the status and body of the response as text.
 func (s *stack) get() string {
 	q, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.own+":20080/", nil)
 	if err != nil {
@@ -300,7 +302,7 @@ func (s *stack) heard() []order.Answer {
 	return all
 }
 
-// connected reports whether the Envoy's stream to control is up.
+// connected reports whether the Envoy is connected to control.
 func (s *stack) connected() bool {
 	response, err := client.Get("http://" + s.own + ":9901/stats?filter=control_plane.connected_state")
 	if err != nil {

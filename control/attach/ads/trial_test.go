@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/control/attach/order"
 )
 
-// A real Envoy answers each trial with an ACK or NACK, and its configuration in force does not
-// change. The routes on trial get no requests.
+// A real Envoy answers each trial with an ACK or NACK, and its other configuration does not change.
+// The routes on trial get no requests.
 func TestTrialIsAnsweredAndChangesNothing(t *testing.T) {
 	s := start(t, 8)
 	s.backend("a", 21000)

@@ -1,12 +1,12 @@
-// Package bisect finds the routes that the Envoys of a Gateway reject. It is pure: it gets the
-// answers of Envoys, and returns the routes to leave out and the next trial.
+// Package bisect finds the routes that the Envoys of a Gateway reject. It does no I/O: callers pass
+// it the answers of Envoys, and it returns the routes to leave out and the next trial.
 //
 // Envoy accepts or rejects a route configuration as a whole, and its error does not name the route.
-// So the Bisection has Envoy try parts of the configuration on a listener without a port, where
-// they serve no request. Meanwhile every Envoy keeps its last accepted configuration. Routes are in
-// a list, accepted ones first. A binary search finds the shortest prefix of the list that Envoy
-// rejects. The Bisection leaves out the last route of that prefix, and continues the search without
-// it.
+// So the Bisection has Envoy try parts of the configuration on a listener without a port, where the
+// routes get no requests. Meanwhile every Envoy keeps its last accepted configuration. The routes
+// are in a list, with those that an Envoy has accepted before first. A binary search finds the
+// shortest prefix of the list that Envoy rejects. The Bisection leaves out the last route of that
+// prefix, and continues the search without it.
 package bisect
 
 import (
@@ -32,8 +32,9 @@ type Resource struct{ Type, Name string }
 // Offer is the version of a resource that Envoys should have.
 type Offer struct {
 	Version string
-	// Routes returns the routes that have rules in a route configuration, including those that
-	// answer 500. It is nil for other resources. It is called when Envoys have answered.
+	// Routes returns the routes whose rules are in a route configuration, including routes whose
+	// requests get 500. It is nil for other resource types. It is called only when Envoys have
+	// answered.
 	Routes func() []objects.Object
 }
 
@@ -44,54 +45,57 @@ func (o Offer) routes() []objects.Object {
 	return o.Routes()
 }
 
-// Trial is a route configuration for Envoys to try: that of the plan at the start of the search,
-// without some routes.
+// Trial is a route configuration for Envoys to try. It is made from the plan at the start of the
+// search, without some routes.
 type Trial struct {
-	// Search numbers the searches from 1. Version is unique to each trial.
+	// Search is the number of the search, from 1. Version is unique to each trial.
 	Search  int
 	Version string
-	// Routes names the route configuration. Out has the routes to leave out of it.
+	// Routes is the name of the route configuration. Out contains the routes to leave out of it.
 	Routes string
 	Out    map[objects.Object]plan.LeftOut
 }
 
-// Bisection has the answers of the Envoys of one Gateway. Make one with [New].
+// Bisection records the answers of one Gateway's Envoys, and searches for the routes that they
+// reject. Make one with [New].
 type Bisection struct {
 	seed     string
 	searches int
 	trials   int
 	offered  map[Resource]Offer
 	contents map[objects.Object]string
-	answers  map[uint64]map[Resource]answer // by Envoy
-	// taken has the contents of routes in the last version that an Envoy accepted, by route
-	// configuration.
+	answers  map[uint64]map[Resource]answer // by number of the Envoy
+	// taken contains, for each route configuration, the contents of the routes in the last version
+	// that an Envoy accepted.
 	taken map[Resource]map[objects.Object]string
 	found map[objects.Object]rejection
-	// unexplained has rejected versions for which no route is responsible.
+	// unexplained contains, for each route configuration, the rejected version that Envoy rejects
+	// even without routes.
 	unexplained map[Resource]string
 	search      *search
-	// stale reports that the offer contains routes that must be left out.
+	// stale is true if the offered resources still contain routes that must be left out.
 	stale bool
 }
 
 // answer is the last answer of an Envoy about a resource.
 type answer struct {
 	version string
-	refused string // the error; empty if accepted
-	// shared reports that the response had other resources, which may be the rejected ones.
+	refused string // Envoy's error; empty if it accepted
+	// shared is true if the response contained other resources, which may be the rejected ones.
 	shared bool
-	// silent reports that the Envoy did not answer a trial.
+	// silent is true if the Envoy did not answer a trial in time.
 	silent bool
 }
 
-// rejection is a rejected route. It applies as long as the route has this content.
+// rejection is the reason to leave out a route. It applies while the route has this content.
 type rejection struct {
 	content string
 	plan.LeftOut
 }
 
-// New returns the Bisection of a Gateway. Versions of trials begin with seed, which must differ
-// between processes: an Envoy that comes from another control may still have a trial of that one.
+// New returns the Bisection of a Gateway. Versions of trials begin with seed. Each process needs
+// another seed, since an Envoy that reconnects from another control may still have a trial of that
+// control.
 func New(seed string) *Bisection {
 	return &Bisection{
 		seed: seed, answers: make(map[uint64]map[Resource]answer), taken: make(map[Resource]map[objects.Object]string),
@@ -135,10 +139,10 @@ func (q *Bisection) Offer(all map[Resource]Offer) {
 	q.offered, q.stale = all, false
 }
 
-// Stale reports that more routes must be left out than at the last [Bisection.Offer].
+// Stale reports whether more routes must be left out than at the last [Bisection.Offer].
 func (q *Bisection) Stale() bool { return q.stale }
 
-// Answered records an answer of an Envoy. The number of the Envoy is unique.
+// Answered records an answer of an Envoy, which has a unique number.
 func (q *Bisection) Answered(envoy uint64, a order.Answer) {
 	if q.answers[envoy] == nil {
 		q.answers[envoy] = make(map[Resource]answer)
@@ -165,8 +169,8 @@ func (q *Bisection) Answered(envoy uint64, a order.Answer) {
 	}
 }
 
-// namedIn returns the resources that the error of a NACK names. For listeners and clusters, Envoy
-// names the rejected ones and accepts the others.
+// namedIn returns the resources that the error of a NACK names. Of listeners and clusters, Envoy
+// rejects only the named ones and accepts the rest of the response.
 func namedIn(a order.Answer) map[string]bool {
 	all := make(map[string]bool)
 	for name := range a.Versions {
@@ -177,7 +181,7 @@ func namedIn(a order.Answer) map[string]bool {
 	return all
 }
 
-// names reports whether a text contains a name as a word of its own.
+// names reports whether a text contains a name as a separate word.
 func names(text, name string) bool {
 	part := func(c byte) bool {
 		return c == '/' || c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
@@ -195,11 +199,11 @@ func names(text, name string) bool {
 	}
 }
 
-// Disconnected removes an Envoy that has disconnected.
+// Disconnected removes the answers of an Envoy that has disconnected.
 func (q *Bisection) Disconnected(envoy uint64) { delete(q.answers, envoy) }
 
-// Next returns the next trial, false for none. Call it after every other method, and from time to
-// time, since an Envoy that does not answer times out.
+// Next returns the next trial, and false if there is none. Call it after every other method. Also
+// call it from time to time, since a trial times out if Envoy does not answer.
 func (q *Bisection) Next(now time.Time) (Trial, bool) {
 	q.abandon(now)
 	for {
@@ -222,7 +226,7 @@ func (q *Bisection) Next(now time.Time) (Trial, bool) {
 	}
 }
 
-// abandon ends a search that cannot finish, or need not.
+// abandon ends a search that is no longer needed, or whose trial has timed out.
 func (q *Bisection) abandon(now time.Time) {
 	s := q.search
 	if s == nil {
@@ -230,7 +234,7 @@ func (q *Bisection) abandon(now time.Time) {
 	}
 	is, there := q.answers[s.envoy][s.resource]
 	switch {
-	case !there || is.refused == "": // it disconnected, or accepts the current version
+	case !there || is.refused == "": // the Envoy disconnected, or accepts the current version
 		q.search = nil
 	case s.asked != "" && now.Sub(s.since) >= trialTimeout:
 		is.silent = true
@@ -245,7 +249,7 @@ type refusal struct {
 	answer
 }
 
-// refusals returns the NACKs of current versions, in order.
+// refusals returns the NACKs of current versions, sorted.
 func (q *Bisection) refusals() (all []refusal) {
 	for envoy, answers := range q.answers {
 		for r, is := range answers {
@@ -260,12 +264,12 @@ func (q *Bisection) refusals() (all []refusal) {
 	return all
 }
 
-// bisectable reports whether a route may be the cause.
+// bisectable reports whether a search may find a route that causes the NACK.
 func (q *Bisection) bisectable(r refusal) bool {
 	return r.Type == order.Routes && !r.silent && q.unexplained[r.Resource] != r.version
 }
 
-// begin starts a search for the cause of a NACK. It returns nil if there is none to start.
+// begin starts a search for the cause of a NACK. It returns nil if no NACK needs a search.
 func (q *Bisection) begin() *search {
 	if q.stale {
 		return nil
@@ -308,34 +312,34 @@ func (q *Bisection) conclude(s *search) {
 	switch {
 	case s.none:
 		q.unexplained[s.resource] = s.version
-	case len(s.rejected) == 0 && is.version == s.version: // Envoy accepted it, and rejected another resource of the same response
+	case len(s.rejected) == 0 && is.version == s.version: // Envoy accepts all routes: it rejected another resource of the same response
 		is.refused = ""
 		q.answers[s.envoy][s.resource] = is
 	}
-	for _, b := range s.rejected { // the next Plan drops those that have changed meanwhile
+	for _, b := range s.rejected { // the next Plan drops routes that have changed meanwhile
 		q.found[b.of], q.stale = rejection{b.content, s.out[b.of]}, true
 	}
 }
 
-// answered records the answer of the Envoy to a trial.
+// answered records an Envoy's answer to the current trial.
 func (q *Bisection) answered(is answer) {
 	s := q.search
 	s.asked = ""
 	switch {
 	case is.refused == "":
 		s.took()
-	case !is.shared: // otherwise the cause is unknown: repeat the trial
+	case !is.shared: // if shared, the cause is unknown, and the trial is repeated
 		s.refused(is.refused)
 	}
 }
 
-// Fault is a NACK without a known route as its cause.
+// Fault is a NACK that no route is known to cause.
 type Fault struct {
 	Resource
 	Message string
 }
 
-// Faults returns the NACKs that leaving out routes does not explain, in order.
+// Faults returns the current NACKs that no search can explain, sorted.
 func (q *Bisection) Faults() []Fault {
 	var all []Fault
 	for _, r := range q.refusals() {

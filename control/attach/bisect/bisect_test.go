@@ -17,28 +17,28 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// world is a Gateway with its Envoys. A route configuration is text with one word per route: its
-// content, which is its name and a version, and ":500" if its requests get 500.
+// world is a Gateway with its Envoys. A route configuration is a text with one word per route. A
+// word is the content of the route: its name, a version, and ":500" if its requests get 500.
 type world struct {
 	t      *testing.T
 	q      *bisect.Bisection
 	now    time.Time
-	rows   map[string][]string // contents by route configuration
-	bodies map[string]string   // as offered
-	frozen map[string][]string // rows when the search began
+	rows   map[string][]string // contents of routes, by route configuration
+	bodies map[string]string   // offered texts, by route configuration
+	frozen map[string][]string // rows at the start of the search
 	search int
 	trial  bisect.Trial
 	trying bool
 	trials int
 	envoys map[uint64]*box
-	log    *strings.Builder // nil for none
+	log    *strings.Builder // nil: no log
 }
 
 // box is a model of an Envoy.
 type box struct {
-	refuses map[string]bool   // words of routes
+	refuses map[string]bool   // words of routes that it rejects
 	has     map[string]string // accepted texts, by route configuration
-	told    map[string]string // versions
+	told    map[string]string // received versions, by route configuration
 }
 
 func newWorld(t *testing.T) *world {
@@ -50,7 +50,7 @@ func nameOf(content string) objects.Object {
 	return objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: name}}
 }
 
-// body is a route configuration without the routes that are left out.
+// body returns the text of a route configuration without the routes that are left out.
 func body(row []string, out map[objects.Object]plan.LeftOut) string {
 	var words []string
 	for _, content := range row {
@@ -96,7 +96,7 @@ func (w *world) plan() {
 
 func (w *world) version(name string) string { return "v " + w.bodies[name] }
 
-// judge does the same as package controller after each answer.
+// judge processes the answers so far, as package controller does after each answer.
 func (w *world) judge() {
 	w.next()
 	if w.q.Stale() {
@@ -139,7 +139,8 @@ func (w *world) behind(b *box) map[string]string {
 	return all
 }
 
-// deliver sends them to an Envoy in one response, and records the answer.
+// deliver sends an Envoy all resources that it has not received, in one response, and records its
+// answer.
 func (w *world) deliver(number uint64) {
 	b := w.envoys[number]
 	versions := w.behind(b)
@@ -175,7 +176,7 @@ func (b *box) why(body string) string {
 	return ""
 }
 
-// settle delivers until nothing is left to send.
+// settle calls deliver for all Envoys until nothing is left to send.
 func (w *world) settle() {
 	w.judge()
 	for rounds := 0; ; rounds++ {
@@ -208,17 +209,18 @@ func (w *world) leave(number uint64) {
 	w.q.Disconnected(number)
 }
 
-// The lines of a block are events of one world; a file is one story:
+// Each line of a block is an event, and all blocks of a file share one world:
 //
-//	have port-80 a=1 b=1      the routes of a configuration from now on, with versions
-//	envoy 1 refuses b=1 a=1:500   an Envoy connects, which rejects these, or "everything"
-//	gone 1                    it disconnects
-//	hear 1                    an Envoy receives its resources and the trial once, and answers
-//	settle                    all Envoys do, until nothing is left to send
-//	wait                      the timeout of a trial passes
-//	show                      prints the state
+//	have port-80 a=1 b=1          a route configuration now has these routes, with versions
+//	envoy 1 refuses b=1 a=1:500   Envoy 1 connects; it rejects these routes, or "everything"
+//	gone 1                        Envoy 1 disconnects
+//	hear 1                        Envoy 1 receives its resources and the trial once, and answers
+//	settle                        all Envoys do that until nothing is left to send
+//	wait                          the timeout of a trial passes
+//	show                          the state is printed
 //
-// The output is what is tried and rejected, then what is left out and what Envoys have.
+// The output is the trials and the rejected routes, then the routes that are left out and what each
+// Envoy has.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		w := newWorld(t)
@@ -275,12 +277,13 @@ func TestScenarios(t *testing.T) {
 }
 
 // Whatever changes during a search, only routes that an Envoy rejected are left out. In the end all
-// of them are, and every NACK is explained. The error of a route is the one about it.
+// rejected routes are left out, no NACK lacks a cause, and the error of each route is the one that
+// names it.
 func TestOnlyRejectedRoutesAreLeftOut(t *testing.T) {
 	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		w := newWorld(t)
-		ever := make(map[string]bool) // contents that an Envoy rejects and that were ever offered
+		ever := make(map[string]bool) // contents that were offered at any time and that an Envoy rejects
 		names := 1 + r.IntN(24)
 		change := func() {
 			for i := range names {
@@ -296,7 +299,7 @@ func TestOnlyRejectedRoutesAreLeftOut(t *testing.T) {
 				}
 			}
 			w.rows["q"] = slices.Clone(w.rows["q"])
-			for i, content := range w.rows["q"] { // a route has one content
+			for i, content := range w.rows["q"] { // a route has the same content in all configurations
 				if at := slices.IndexFunc(w.rows["p"], func(c string) bool { return nameOf(c) == nameOf(content) }); at >= 0 {
 					w.rows["q"][i] = w.rows["p"][at]
 				}
@@ -368,7 +371,8 @@ func TestOnlyRejectedRoutesAreLeftOut(t *testing.T) {
 	}
 }
 
-// One rejected route among a thousand takes few trials if an Envoy accepted the others before.
+// One rejected route among a thousand takes few trials if an Envoy accepted all other routes
+// before.
 func TestOneRejectedOfAThousandIsFoundFast(t *testing.T) {
 	for _, at := range []int{0, 1, 499, 500, 998, 999} {
 		for _, matches := range []bool{false, true} {
@@ -431,7 +435,8 @@ func TestThousandRejectedRoutesAreFound(t *testing.T) {
 	}
 }
 
-// For clusters and listeners, Envoy's error names the rejected ones, and Envoy accepts the others.
+// For clusters and listeners, Envoy's error names the rejected resources, and Envoy accepts the
+// rest.
 func TestFaultsNameTheRejectedResources(t *testing.T) {
 	q := bisect.New("seed")
 	offers := make(map[bisect.Resource]bisect.Offer)
@@ -473,7 +478,7 @@ func TestFaultsNameTheRejectedResources(t *testing.T) {
 	expect("it is another")
 }
 
-// A late answer about an old version does not count for the current one.
+// A late answer to an old version does not apply to the current version.
 func TestLateAnswerAppliesToItsOwnOffer(t *testing.T) {
 	q := bisect.New("seed")
 	p := bisect.Resource{Type: order.Routes, Name: "p"}

@@ -14,29 +14,30 @@ type suspect struct {
 	content string
 }
 
-// search finds the routes of one route configuration that one Envoy rejects. Other Envoys may
-// reject other routes; a later search finds these.
+// search finds the routes of one route configuration that one Envoy rejects. Later searches find
+// routes that only other Envoys reject.
 type search struct {
 	number   int
 	envoy    uint64
 	resource Resource
-	version  string // the rejected one
+	version  string // rejected version
 	routes   []suspect
-	known    int // how many of the routes an Envoy accepted before
-	// out has the routes that every trial leaves out, and rejected those of them that this search
-	// found.
+	known    int // number of routes at the start of the list that an Envoy accepted before
+	// out contains the routes that every trial leaves out. rejected contains the routes that this
+	// search found.
 	out      map[objects.Object]plan.LeftOut
 	rejected []suspect
-	// Envoy accepts the first low routes, and rejects the first high with this error. low is -1
-	// while even the empty list may be rejected. high is one more than the number of routes while
-	// no list is known to be rejected. tries is the length of the current trial.
+	// low is the largest number of routes, from the start of the list, that Envoy has accepted
+	// together; -1 if it has not even accepted an empty list. high is the smallest number that
+	// Envoy has rejected, with the error message; len(routes)+1 if it has rejected none. tries is
+	// the number of routes in the current trial.
 	low, high int
 	message   string
 	tries     int
-	// lesser is true if the last route of the current trial answers 500 instead of its rules.
+	// lesser is true if the current trial keeps the matches of its last route, but answers 500.
 	lesser bool
-	none   bool // it rejects the rest, even without any route
-	// asked is the version of the trial, empty before there is one; since is its time.
+	none   bool // Envoy rejects the configuration even without any route
+	// asked is the version of the current trial, empty before the first. since is its start time.
 	asked string
 	since time.Time
 }
@@ -44,10 +45,10 @@ type search struct {
 // over reports whether the search has ended.
 func (s *search) over() bool { return s.none || s.low == len(s.routes) }
 
-// trial returns the routes to leave out now.
+// trial returns the routes that the current trial leaves out.
 func (s *search) trial() map[objects.Object]plan.LeftOut {
 	out := maps.Clone(s.out)
-	for _, is := range s.routes[s.tries:] { // no request can reach the wrong rule, since trials serve none
+	for _, is := range s.routes[s.tries:] { // trials serve no requests, so dropping a route cannot send any to another rule
 		out[is.of] = plan.LeftOut{Dropped: true}
 	}
 	if s.lesser {
@@ -83,16 +84,16 @@ func (s *search) next() {
 	case s.high-s.low > 1 && s.high <= len(s.routes):
 		s.tries = (s.low + s.high) / 2
 		if max(s.low, 0) < s.known && s.known < s.high {
-			s.tries = s.known // these are usually valid, and a later route is not
+			s.tries = s.known // a known route is usually valid, so a later one is rejected
 		}
-	case s.high > len(s.routes): // the average number of good routes per rejected one
+	case s.high > len(s.routes): // advance by the average number of good routes per rejected one
 		s.tries = min(len(s.routes), s.low+max(1, s.low/max(1, len(s.rejected))))
 	case s.high == 0:
 		s.none = true
 	default:
 		last := s.routes[s.high-1].of
 		s.tries = s.high
-		if _, lesser := s.out[last]; lesser { // it answers 500 already
+		if _, lesser := s.out[last]; lesser { // its requests already get 500
 			s.leaveOut(true)
 			return
 		}
@@ -100,8 +101,8 @@ func (s *search) next() {
 	}
 }
 
-// leaveOut leaves out the last route of the shortest rejected prefix, and continues with the routes
-// after it.
+// leaveOut leaves out the last route of the shortest rejected prefix, and continues the search with
+// the routes after it.
 func (s *search) leaveOut(dropped bool) {
 	last := s.routes[s.high-1]
 	s.out[last.of] = plan.LeftOut{Message: s.message, Dropped: dropped}

@@ -1,5 +1,5 @@
-// Package bootstrap is the command "control bootstrap": it prints the configuration with which an
-// Envoy of a Gateway starts.
+// Package bootstrap is the command "control bootstrap". It prints the bootstrap configuration of an
+// Envoy of a Gateway.
 package bootstrap
 
 import (

@@ -1,11 +1,12 @@
-// Package cache caches results from one round to the next. It is pure.
+// Package cache reuses results that the previous round computed. It does no I/O.
 package cache
 
-// Cache has the results of this round and the last by key. Callers must not change results. The
-// zero Cache is ready. It is for one goroutine.
+// Cache contains the results of this round and of the last, by key. Callers must not change
+// results. The zero Cache is ready to use. Only one goroutine may use it.
 type Cache[K comparable, V any] struct{ last, now map[K]V }
 
-// Get returns the result for a key. It calls from if there is none; an error is not cached.
+// Get returns the cached result for a key. If there is none, it calls from and caches the result;
+// an error is not cached.
 func (m *Cache[K, V]) Get(key K, from func() (V, error)) (V, error) {
 	if v, known := m.now[key]; known {
 		return v, nil
@@ -24,5 +25,5 @@ func (m *Cache[K, V]) Get(key K, from func() (V, error)) (V, error) {
 	return v, nil
 }
 
-// NextRound ends a round. Results that it did not use are dropped.
+// NextRound ends a round, and drops the results that the round did not use.
 func (m *Cache[K, V]) NextRound() { m.last, m.now = m.now, nil }

@@ -7,7 +7,8 @@ import (
 	"github.com/headgate/headgate/control/attach/cache"
 )
 
-// A result is made once while every round uses it, and made again after a round without use.
+// A result is computed once while every round uses it. After a round that did not use it, it is
+// computed again.
 func TestMemo(t *testing.T) {
 	var m cache.Cache[string, int]
 	made := 0

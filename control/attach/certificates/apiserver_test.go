@@ -23,16 +23,16 @@ type unmetered struct{}
 func (unmetered) Refused(int)   {}
 func (unmetered) Readable(bool) {}
 
-// secretOf is a Secret in YAML. stringData takes precedence over data.
+// secretOf returns a Secret in YAML. It uses stringData, which replaces data.
 func secretOf(name, chain, key string) string {
 	indented := func(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ") }
 	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: certs}\ntype: kubernetes.io/tls\ndata: {tls.crt: b2xk, tls.key: b2xk}\n"+
 		"stringData:\n  tls.crt: |\n    %s\n  tls.key: |\n    %s\n", name, indented(chain), indented(key))
 }
 
-// With the right to get one Secret by name, its certificate is known, updated, kept during an
-// outage, and deleted with the Secret. Other Secrets are not read, nor this one once nothing names
-// it.
+// With permission to get one Secret by name, control reads its certificate, follows its changes,
+// keeps it during an outage, and deletes it with the Secret. Control reads no other Secret, and
+// stops reading this one when nothing names it.
 func TestCertificatesOfAnAPIServer(t *testing.T) {
 	c := apiserver.RunCluster(t)
 	c.Apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: certs}")
@@ -99,14 +99,14 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
 	select {
 	case <-w.Changed():
 		t.Error("an outage is reported as a change")
-	case <-time.After(5 * interval): // both would be read several times
+	case <-time.After(5 * interval): // both Secrets would be read several times by then
 	}
 	if err := c.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for limit := time.After(20 * time.Second); known[two].Fault != ""; known = w.Name(ctx, []objects.Name{one, two}) {
 		select {
-		case <-w.Changed(): // an API server that starts may first deny all rights
+		case <-w.Changed(): // a starting API server may first deny all permissions
 		case <-limit:
 			t.Fatalf("after the outage the fault is %q", known[two].Fault)
 		}

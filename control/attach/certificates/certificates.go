@@ -1,6 +1,6 @@
-// Package certificates reads the Secrets that TLS listeners name, and the ConfigMaps with
-// authorities, from an API server by name or from a folder. It rejects what Envoy would reject,
-// with a readable reason.
+// Package certificates reads the Secrets that TLS listeners name, and ConfigMaps with the
+// certificates of authorities. It reads them from a folder, or by name from an API server. It
+// rejects what Envoy would reject, with a readable reason.
 package certificates
 
 import (
@@ -21,9 +21,9 @@ import (
 	"github.com/headgate/headgate/internal/objects/kube"
 )
 
-// OfFolder checks the named Secrets of a folder at the time now. At returns where an object is
-// written, empty if unknown. Was has the earlier results: while the content of a Secret is invalid,
-// its last valid certificate is kept.
+// OfFolder checks the named Secrets of a folder at the time now. The function at returns the file
+// and line of an object, empty if unknown. The map was contains the earlier results: while a Secret
+// is invalid, OfFolder keeps its last valid certificate.
 func OfFolder(n *objects.Network, at func(objects.Object) string, names []objects.Name, was map[objects.Name]plan.Certificate,
 	now time.Time,
 ) map[objects.Name]plan.Certificate {
@@ -40,7 +40,7 @@ func OfFolder(n *objects.Network, at func(objects.Object) string, names []object
 	})
 }
 
-// AuthoritiesOfFolder is [OfFolder] for ConfigMaps with authorities.
+// AuthoritiesOfFolder is like [OfFolder], for ConfigMaps with the certificates of authorities.
 func AuthoritiesOfFolder(n *objects.Network, at func(objects.Object) string, names []objects.Name, was map[objects.Name]plan.Certificate,
 	now time.Time,
 ) map[objects.Name]plan.Certificate {
@@ -74,12 +74,12 @@ func ofFolder(k Kind, names []objects.Name, at func(objects.Object) string, was 
 	return all
 }
 
-// Kind is the kind of object that certificates are read from: [KeyPairs] or [Authorities].
+// Kind is a kind of object that contains certificates: [KeyPairs] or [Authorities].
 type Kind struct {
-	name    string // of the kind
-	command string // subcommand of kubectl create that makes one, without a name
-	files   string // arguments of that command
-	keeps   bool   // keep the last valid content while the current one is invalid
+	name    string // Secret or ConfigMap
+	command string // subcommand of kubectl create that makes such an object
+	files   string // arguments of that subcommand after the object's name
+	keeps   bool   // whether to keep the last valid content while the new content is invalid
 	check   func(data map[string][]byte, now time.Time) plan.Certificate
 }
 
@@ -91,9 +91,10 @@ var (
 			return Check(data[objects.CertificateKey], data[objects.PrivateKeyKey], now)
 		},
 	}
-	// Authorities are ConfigMaps with the certificates of authorities. An invalid one trusts
-	// nobody: Gateway API rejects a policy that has no other (NoValidCACertificate), and the old
-	// content may have an authority that was removed on purpose.
+	// Authorities are ConfigMaps with the certificates of authorities. While a ConfigMap is
+	// invalid, no certificate is trusted: Gateway API rejects a policy without a valid authority
+	// (NoValidCACertificate), and the old content may contain an authority that was removed on
+	// purpose.
 	Authorities = Kind{
 		objects.ConfigMapKind, "configmap", "--from-file " + objects.AuthorityKey + "=FILE", false,
 		func(data map[string][]byte, _ time.Time) plan.Certificate {
@@ -107,7 +108,8 @@ func (k Kind) create(name objects.Name) string {
 	return fmt.Sprintf("kubectl create %s %s --namespace %s %s", k.command, name.Name, name.Namespace, k.files)
 }
 
-// after returns the result for data that was just read, given the earlier result.
+// after checks data that was just read, and returns the result. The argument was is the earlier
+// result, whose content is kept if the data is invalid and the Kind keeps it.
 func (k Kind) after(was plan.Certificate, data map[string][]byte, now time.Time) plan.Certificate {
 	is := k.check(data, now)
 	if is.Fault != "" && k.keeps {
@@ -116,42 +118,42 @@ func (k Kind) after(was plan.Certificate, data map[string][]byte, now time.Time)
 	return is
 }
 
-// Reader reads Secrets or ConfigMaps by name: [kube.ByName].
+// Reader reads Secrets or ConfigMaps by name. [kube.ByName] implements it.
 type Reader interface {
 	Add(u kube.User)
 	Read(ctx context.Context, names []objects.Name)
 }
 
-// Watch follows the named Secrets or ConfigMaps of an API server. Make one with [New]. Name is for
-// one goroutine at a time; the rest is safe for concurrent use.
+// Watch follows the named Secrets or ConfigMaps of an API server. Make one with [New]. Only one
+// goroutine at a time may call Name. The other methods are safe for concurrent use.
 //
-// The last valid certificate is kept while its Secret cannot be read, while its content is invalid,
-// and while Headgate has no right to read it, which an API server also reports while it starts. The
-// last two set the certificate's Fault. Deleting a Secret deletes its certificate. A control that
-// starts has no earlier certificates.
+// A Watch keeps the last valid certificate of a Secret while the API server cannot be reached,
+// while the Secret is invalid, and while Headgate may not read it, which a starting API server also
+// reports. In the last two cases it sets the certificate's Fault. If a Secret is deleted, so is its
+// certificate. Certificates are not kept over a restart of control.
 type Watch struct {
 	reader  Reader
 	kind    Kind
 	log     *slog.Logger
-	changed chan struct{} // capacity 1
+	changed chan struct{} // signals that a result has changed; capacity 1
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	known   map[objects.Name]plan.Certificate
-	awaited []objects.Name // Name reports their content, so it is not also a change
+	awaited []objects.Name // Name returns their results, so Changed does not signal them
 }
 
-// New returns a Watch of a kind that names nothing yet.
+// New returns a Watch of objects of a kind. It follows none until Name is called.
 func New(reader Reader, k Kind, log *slog.Logger) *Watch {
 	w := &Watch{reader: reader, kind: k, log: log, changed: make(chan struct{}, 1), known: make(map[objects.Name]plan.Certificate)}
 	reader.Add(w)
 	return w
 }
 
-// unread is the Fault of a Secret that was not read yet.
+// unread is the Fault of a Secret or ConfigMap that could not be read yet.
 const unread = "control could not read it yet: the API server does not answer; control retries every few seconds"
 
-// Name sets the names to follow and returns the result of each. It waits up to a second for names
-// that are new. The caller must not change the result.
+// Name sets the names to follow, and returns the result of each. It waits up to a second for names
+// that are new. The caller must not change the certificates.
 func (w *Watch) Name(ctx context.Context, names []objects.Name) map[objects.Name]plan.Certificate {
 	w.mu.Lock()
 	known := make(map[objects.Name]plan.Certificate, len(names))
@@ -174,7 +176,7 @@ func (w *Watch) Name(ctx context.Context, names []objects.Name) map[objects.Name
 	return maps.Clone(w.known)
 }
 
-// Changed receives when a result has changed since Name returned; the caller then calls Name again.
+// Changed signals that a result has changed since Name returned. The caller then calls Name again.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
 // Named implements [kube.User].
@@ -221,7 +223,8 @@ func (w *Watch) logChange(name objects.Name, is plan.Certificate) {
 	}
 }
 
-// next returns the result for data that was just read, or for an error, given the earlier result.
+// next returns the result for an object after a read, which returned data or err. For some errors
+// it keeps the content of the earlier result.
 func (k Kind) next(name objects.Name, was plan.Certificate, data map[string][]byte, err error, now time.Time) plan.Certificate {
 	switch {
 	case apierrors.IsNotFound(err):

@@ -31,12 +31,12 @@ var (
 	b = objects.Name{Namespace: "ns", Name: "b"}
 )
 
-// secrets has the Secrets of an API server, and is their reader.
+// secrets contains the Secrets of an API server, and implements certificates.Reader.
 type secrets struct {
 	user kube.User
 	data map[objects.Name]map[string][]byte
 	err  error
-	read []objects.Name // names that were read immediately
+	read []objects.Name // names that Watch.Name read at once
 }
 
 func (s *secrets) Add(u kube.User) { s.user = u }
@@ -85,7 +85,7 @@ func changed(w *certificates.Watch) bool {
 	}
 }
 
-// wants compares a result: its chain and its fault.
+// wants checks the chain and the fault of a result.
 func wants(t *testing.T, what string, is plan.Certificate, chain, fault string) {
 	t.Helper()
 	if string(is.Chain) != chain || (is.Key == nil) != (chain == "") || (is.Fault == "") != (fault == "") ||
@@ -152,7 +152,8 @@ func TestResultsFollowTheSecret(t *testing.T) {
 	}
 }
 
-// The caller that names a Secret first gets its content, and no change notification for it.
+// Name returns the content of a Secret that it names for the first time, and Changed does not
+// signal that content.
 func TestNamedSecretsAreReadAndOthersDropped(t *testing.T) {
 	s, w, _ := watching(t)
 	chain, key := pair(t, time.Now())
@@ -200,7 +201,8 @@ func TestNamedSecretsAreReadAndOthersDropped(t *testing.T) {
 	wants(t, "read later", names(a, b)[a], chain, "")
 }
 
-// A certificate that expires while it is served sets a warning, without a change of the Secret.
+// When a served certificate expires, the Watch reports a warning as a change, although the Secret
+// has not changed.
 func TestExpiryIsReportedAsAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w, log := watching(t)
@@ -247,7 +249,8 @@ func TestSecretsOfAFolderHaveNamespaces(t *testing.T) {
 	wants(t, "in another namespace only", known[names[2]], "",
 		"no file in the folder contains it: create one with the output of kubectl create secret tls alone --namespace ns --cert FILE --key FILE --dry-run=client -o yaml")
 	wants(t, "at fault", known[names[3]], "", "the first certificate in tls.crt (bad.yaml:3)")
-	// An invalid edit keeps the certificate before it; a deleted Secret removes it.
+	// While a Secret is invalid, its last certificate is kept. A deleted Secret deletes the
+	// certificate.
 	was := map[objects.Name]plan.Certificate{names[3]: known[names[1]], names[2]: known[names[1]]}
 	again := certificates.OfFolder(n, at, names, was, now)
 	wants(t, "at fault now", again[names[3]], chain2, "the first certificate in tls.crt (bad.yaml:3)")
@@ -260,8 +263,8 @@ func TestSecretsOfAFolderHaveNamespaces(t *testing.T) {
 	}
 }
 
-// An invalid list of authorities is not replaced by the old one, which may have an authority that
-// was removed.
+// The old list of authorities does not replace an invalid one, since it may contain an authority
+// that was removed.
 func TestInvalidAuthoritiesTrustNoOne(t *testing.T) {
 	chain, _ := pair(t, now)
 	name := objects.Name{Namespace: "ns", Name: "ca"}

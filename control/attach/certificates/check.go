@@ -19,8 +19,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Sizes in bits of the RSA keys that Envoy 1.40 accepts. Envoy rejects smaller ones, and BoringSSL
-// larger ones.
+// Limits of RSA keys, in bits. Envoy 1.40 rejects smaller keys, and its BoringSSL larger ones.
 const (
 	minRSA = 2048
 	maxRSA = 16384
@@ -29,10 +28,10 @@ const (
 // layout is the format of times in messages.
 const layout = "2006-01-02 15:04 MST"
 
-// Check returns the certificate in tls.crt and tls.key of a Secret. Its Fault says why Envoy would
-// reject it, and its Warning why clients reject it at the time now. The result is re-encoded: the
-// certificates in order, and the key in PKCS 8. Envoy parses PEM differently, so it gets exactly
-// what was checked. No message quotes the key.
+// Check returns the certificate in tls.crt and tls.key of a Secret. Its Fault is why Envoy would
+// reject it, and its Warning why clients reject it at the time now. The result is encoded again:
+// the certificates in order, and the key in PKCS 8. Envoy parses PEM differently, so this ensures
+// that it gets exactly what was checked. No message contains the key.
 func Check(chain []byte, key objects.PrivateKey, now time.Time) plan.Certificate {
 	all, err := parseChain(objects.CertificateKey, chain)
 	if err == nil {
@@ -58,7 +57,8 @@ func Check(chain []byte, key objects.PrivateKey, now time.Time) plan.Certificate
 	}
 }
 
-// CheckAuthorities returns the certificates in ca.crt of a ConfigMap as Chain, or a Fault.
+// CheckAuthorities returns the certificates in ca.crt of a ConfigMap as the Chain. If one is
+// invalid, it returns a Fault.
 func CheckAuthorities(text []byte) plan.Certificate {
 	all, err := parseChain(objects.AuthorityKey, text)
 	if err != nil {
@@ -70,7 +70,7 @@ func CheckAuthorities(text []byte) plan.Certificate {
 // certificates is a chain, the server's certificate first.
 type certificates []*x509.Certificate
 
-// parseChain parses a certificate chain. Without an error it has at least one certificate.
+// parseChain parses a certificate chain. It returns at least one certificate, or an error.
 func parseChain(of string, text []byte) (all certificates, err error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, fmt.Errorf("%s is missing: set it to the certificate in PEM", of)
@@ -95,8 +95,8 @@ func parseChain(of string, text []byte) (all certificates, err error) {
 	return all, nil
 }
 
-// blocks parses all PEM blocks of a text. A broken block is an error: PEM parsers skip it, and the
-// chain would lack a certificate.
+// blocks parses all PEM blocks of a text. It returns an error for a broken block, which PEM parsers
+// skip: the chain would lack a certificate.
 func blocks(name string, text []byte) (all []*pem.Block, err error) {
 	begun := bytes.Count(text, []byte("-----BEGIN "))
 	for rest := text; ; {
@@ -112,11 +112,11 @@ func blocks(name string, text []byte) (all []*pem.Block, err error) {
 	return all, nil
 }
 
-// mustStaple is the extension that requires an OCSP response (RFC 7633), and its value.
+// mustStaple is the X.509 extension that requires an OCSP response (RFC 7633), with its value.
 var mustStaple = struct{ id, value string }{"1.3.6.1.5.5.7.1.24", "\x30\x03\x02\x01\x05"}
 
-// served returns why Envoy 1.40 does not serve a well-formed certificate, as a real Envoy reported
-// it.
+// served returns why Envoy 1.40 does not serve a well-formed certificate, nil if it does. The
+// reasons are those that a real Envoy reported.
 func served(c *x509.Certificate) error {
 	switch key := c.PublicKey.(type) {
 	case *rsa.PublicKey:
@@ -158,7 +158,7 @@ func parseKey(text []byte) (crypto.Signer, error) {
 	}
 	for _, b := range found {
 		if b.Type != "PRIVATE KEY" && !strings.HasSuffix(b.Type, " PRIVATE KEY") {
-			continue // such as the parameters of a curve
+			continue // another block, such as the parameters of a curve
 		}
 		if b.Type == "ENCRYPTED PRIVATE KEY" || b.Headers["DEK-Info"] != "" {
 			return nil, errors.New("tls.key is encrypted: store it without a password (openssl pkey decrypts it)")
@@ -171,7 +171,8 @@ func parseKey(text []byte) (crypto.Signer, error) {
 	return nil, errors.New("tls.key has no key: write it in PEM, from a line -----BEGIN PRIVATE KEY----- to its end")
 }
 
-// parseDER parses a key in one of three encodings. It drops their errors, which may quote the key.
+// parseDER parses a key in one of three encodings. It ignores the parsers' errors, since they may
+// contain the key.
 func parseDER(der []byte) (crypto.Signer, bool) {
 	if key, err := x509.ParsePKCS8PrivateKey(der); err == nil {
 		signer, ok := key.(crypto.Signer)
@@ -186,7 +187,7 @@ func parseDER(der []byte) (crypto.Signer, bool) {
 	return nil, false
 }
 
-// public returns the key of the first certificate.
+// public returns the public key of the first certificate.
 func (all certificates) public() (key interface{ Equal(crypto.PublicKey) bool }, ok bool) {
 	if len(all) == 0 {
 		return nil, false

@@ -32,7 +32,8 @@ import (
 // now is the time at which certificates are checked.
 var now = time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC)
 
-// signed returns a self-signed certificate in DER, after some changes.
+// signed returns a self-signed certificate in DER. Callers may change the template of the
+// certificate.
 func signed(t *testing.T, key crypto.Signer, changes ...func(*x509.Certificate)) []byte {
 	t.Helper()
 	is := &x509.Certificate{
@@ -103,7 +104,8 @@ func newProxy(t *testing.T) proxy {
 	return proxy{binary, t.TempDir()}
 }
 
-// takes returns Envoy's error for listeners with these certificates; empty if it accepts them.
+// takes returns Envoy's error for listeners with these pairs of certificate and key; empty if Envoy
+// accepts them.
 func (p proxy) takes(t *testing.T, pairs ...[2]string) string {
 	t.Helper()
 	var listeners []string
@@ -127,8 +129,8 @@ func (p proxy) takes(t *testing.T, pairs ...[2]string) string {
 	return ""
 }
 
-// Check accepts what a real Envoy accepts after re-encoding, and rejects what Envoy rejects as
-// written, except for some cases where Check is stricter.
+// If Check accepts a certificate, a real Envoy accepts the result. If Check rejects one, Envoy
+// rejects it as written, except in some cases where Check is stricter.
 func TestCheckMatchesEnvoy(t *testing.T) {
 	envoy := newProxy(t)
 	ec, other, ofEd := onCurve(t, elliptic.P256()), onCurve(t, elliptic.P256()), ed25519.NewKeyFromSeed(make([]byte, 32))
@@ -161,8 +163,8 @@ func TestCheckMatchesEnvoy(t *testing.T) {
 	var taken [][2]string
 	for _, c := range []struct {
 		name, chain, key string
-		fault            string // a part of it; empty if accepted
-		stricter         bool   // than Envoy
+		fault            string // part of the Fault; empty if Check accepts
+		stricter         bool   // Envoy accepts what Check rejects
 	}{
 		{name: "P-256", chain: chain, key: key},
 		{name: "P-384", chain: of(onCurve(t, elliptic.P384())), key: "own"},
@@ -278,8 +280,8 @@ func TestCheckMatchesEnvoy(t *testing.T) {
 	}
 }
 
-// large returns a certificate with an RSA key so large that generating it would take minutes: it
-// has no private key.
+// large returns a certificate with an RSA key of a size that would take minutes to generate. Only
+// the public key exists.
 func large(t *testing.T, by crypto.Signer, bits int) string {
 	t.Helper()
 	n := new(big.Int).SetBit(big.NewInt(1), bits-1, 1)

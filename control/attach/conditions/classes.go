@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// supported has the features of Gateway API that Headgate supports, in any order. The conformance
-// suite tests each and reports it. Retries are not listed although they work: their field is not in
+// supported lists the features of Gateway API that Headgate supports, in any order. The conformance
+// suite tests and reports each. Retries are not listed although they work: their field is not in
 // the standard CRDs of 1.6.
 var supported = []features.FeatureName{
 	features.SupportBackendTLSPolicy,
@@ -57,8 +57,8 @@ var supported = []features.FeatureName{
 	features.SupportHTTPRouteSchemeRedirect,
 }
 
-// versions has the releases of Gateway API's CRDs that Headgate supports. ListenerSets and
-// ReferenceGrants are v1 since 1.5.
+// versions are the releases of Gateway API's CRDs that Headgate supports. Release 1.5 is the first
+// with ListenerSets and ReferenceGrants in version v1.
 var versions = []string{"v1.5", "v1.6"}
 
 // classes adds the status of our GatewayClasses.
@@ -89,9 +89,10 @@ func (w *writer) classes() {
 	}
 }
 
-// PutFinalizer adds Gateway API's finalizer to a GatewayClass while Gateways use it, so that
-// deleting the class stops none of them. Other finalizers stay. Other kinds, and a class that is
-// being deleted, do not change: API servers reject a new finalizer there.
+// PutFinalizer adds Gateway API's finalizer to a GatewayClass that Gateways use, so that deleting
+// the class does not stop them, and removes it from other classes. It keeps other finalizers. It
+// does not change other kinds, nor add the finalizer to a class that is being deleted, which API
+// servers would reject.
 func (s *Status) PutFinalizer(o metav1.Object) {
 	const of = gatewayv1.GatewayClassFinalizerGatewaysExist
 	are := o.GetFinalizers()
@@ -104,7 +105,8 @@ func (s *Status) PutFinalizer(o metav1.Object) {
 	}
 }
 
-// supportedVersion reports whether Headgate supports all versions of the CRDs.
+// supportedVersion is the condition SupportedVersion: whether Headgate supports all versions of the
+// CRDs.
 func supportedVersion(are []string) metav1.Condition {
 	var unknown []string
 	for _, v := range are {

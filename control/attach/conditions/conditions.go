@@ -1,6 +1,6 @@
-// Package conditions computes the status of Gateway API objects, LLMRoutes and InferencePools: what
-// attaches to which Gateway, the errors, and whether the configuration is in use. It also merges a
-// status into an object that other controllers write to. It is pure.
+// Package conditions computes the status of Gateway API objects, LLMRoutes and InferencePools. A
+// status reports which Gateways an object attaches to, its errors, and whether Envoys use it. The
+// package also merges a status into an object to which other controllers write. It does no I/O.
 package conditions
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Input is what statuses are computed from. Plans and Attachments were computed from Network.
+// Input is the input of [Of]. Plans and Attachments were computed from Network.
 type Input struct {
 	Attachments *attach.Attachments
 	Plans       *plan.Plans
@@ -22,48 +22,50 @@ type Input struct {
 	Facts
 }
 
-// Facts is what control knows besides the objects: the state of Envoys and of Gateways' pods. The
-// zero Facts are valid.
+// Facts is what control knows in addition to the objects: the state of Envoys and of Gateways'
+// pods, and the versions of CRDs. The zero Facts are valid.
 type Facts struct {
-	// Versions has the values of the annotation gateway.networking.k8s.io/bundle-version of Gateway
-	// API's CRDs, sorted and unique; empty for a CRD without one. It is nil before they are read.
+	// Versions are the values of the annotation gateway.networking.k8s.io/bundle-version of Gateway
+	// API's CRDs, sorted, without duplicates. A CRD without the annotation adds an empty value.
+	// Versions is nil before the CRDs are read.
 	Versions []string
-	// Gateways has the facts by Gateway, if there are any.
+	// Gateways contains facts by Gateway. A Gateway may be missing.
 	Gateways map[objects.Name]Gateway
 }
 
-// Gateway has the facts of a Gateway.
+// Gateway is what control knows of a Gateway's Envoys.
 type Gateway struct {
-	// Addresses has the addresses for clients, at most 16.
+	// Addresses are the addresses for clients, at most 16.
 	Addresses []gatewayv1.GatewayStatusAddress
-	// Fault is why the pods of its Envoys cannot be made; zero if there is no error.
+	// Fault is why control cannot create the pods of the Gateway's Envoys; zero if it can.
 	Fault attach.Verdict
-	// Ports has the ports for which an Envoy answered the current plan. A missing one is pending.
+	// Ports contains the answer of an Envoy to the current plan, by port. A missing port is
+	// pending.
 	Ports map[int32]Port
 }
 
-// Port is an Envoy's answer about a port.
+// Port is an Envoy's answer to the resources of a port.
 type Port struct {
-	// Refused is Envoy's error; empty if it accepts.
+	// Refused is Envoy's error; empty if Envoy accepted the resources.
 	Refused string
 }
 
 // Status is the status that an object should have. Fields that its kind does not have are zero.
 type Status struct {
 	Object objects.Object
-	// UID and Generation are the object's; zero in a folder.
+	// UID and Generation are those of the object, zero for an object of a folder.
 	UID        string
 	Generation int64
-	// Conditions has no times and generations: [Status.Put] adds them. This holds for all lists of
-	// conditions below.
+	// Conditions lack times and generations, like all conditions below: [Status.Put] adds them.
 	Conditions []metav1.Condition
-	// Features are those of a GatewayClass, sorted. Used is true while Gateways use it.
+	// Features are the supported features of a GatewayClass, sorted. Used is true while Gateways
+	// use the class.
 	Features []gatewayv1.FeatureName
 	Used     bool
-	// Addresses, and the number of attached ListenerSets, are a Gateway's.
+	// Addresses are a Gateway's. Sets is the number of ListenerSets that attach to it.
 	Addresses []gatewayv1.GatewayStatusAddress
 	Sets      int32
-	// Listeners are those of a Gateway or a ListenerSet, in the object's order.
+	// Listeners are those of a Gateway or ListenerSet, in the order of the object.
 	Listeners []Listener
 	// Parents has one entry for each of our Gateways that a route, pool or policy refers to.
 	Parents []Parent
@@ -77,16 +79,16 @@ type Listener struct {
 	Conditions []metav1.Condition
 }
 
-// Parent is the status of a route at a parent, or of a pool at a Gateway.
+// Parent is the status of a route at one of its parents, or of a pool or policy at a Gateway.
 type Parent struct {
-	// Ref has its group and kind.
+	// Ref always contains the group and the kind.
 	Ref        gatewayv1.ParentReference
 	Conditions []metav1.Condition
 }
 
-// Of returns the status of every object of the Network that is ours: our GatewayClasses, their
-// Gateways and ListenerSets, and all routes and pools. A route that refers to none of our Gateways
-// gets an empty status, which removes an earlier one.
+// Of returns the status of our GatewayClasses, their Gateways and ListenerSets, and of all routes,
+// pools and policies. A route that refers to none of our Gateways gets an empty status, which
+// removes an earlier one.
 func Of(in Input) []*Status {
 	w := &writer{Input: in, served: make(map[*attach.Listener]bool)}
 	for _, p := range in.Plans.Gateways {
@@ -106,7 +108,7 @@ func Of(in Input) []*Status {
 	return w.all
 }
 
-// writer has the input of one computation.
+// writer is the state of one call of [Of].
 type writer struct {
 	Input
 	served map[*attach.Listener]bool
@@ -126,8 +128,7 @@ func (w *writer) add(kind string, o metav1.Object) *Status {
 // maxMessage is Kubernetes' limit for the message of a condition, in bytes.
 const maxMessage = 32768
 
-// Message truncates a text to the limit of a condition's message: an API server rejects longer
-// ones.
+// Message truncates a text to maxMessage bytes, since an API server rejects longer messages.
 func Message(words string) string {
 	if len(words) > maxMessage {
 		return strings.ToValidUTF8(words[:maxMessage-len("…")], "") + "…"
@@ -135,15 +136,15 @@ func Message(words string) string {
 	return words
 }
 
-// name is a string type for the types or reasons of conditions.
+// name is any string type for a condition's type or reason.
 type name interface{ ~string }
 
-// is returns a true condition with a reason.
+// is returns a condition that is true, with a reason.
 func is[T, R name](of T, reason R, words string) metav1.Condition {
 	return metav1.Condition{Type: string(of), Status: metav1.ConditionTrue, Reason: string(reason), Message: Message(words)}
 }
 
-// not returns a false condition with a reason.
+// not returns a condition that is false, with a reason.
 func not[T, R name](of T, reason R, words string) metav1.Condition {
 	return metav1.Condition{Type: string(of), Status: metav1.ConditionFalse, Reason: string(reason), Message: Message(words)}
 }

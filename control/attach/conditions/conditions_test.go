@@ -20,27 +20,27 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// The input of a block is objects in YAML, beside those of [network.Standard], and facts. The
-// output is the status of the objects, empty ones left out.
+// The input of a block is objects in YAML, which are added to those of [network.Standard], and
+// facts. The output is the status of each object whose status is not empty.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string { return show(conditions.Of(read(t, input))) }
 	})
 }
 
-// certificates has the results for Secrets.
+// certificates are the results of reading Secrets.
 var certificates = map[objects.Name]plan.Certificate{
 	{Namespace: "ns", Name: "cert"}:     {Chain: []byte("chain"), Key: []byte("key")},
 	{Namespace: "ns", Name: "was-good"}: {Chain: []byte("chain"), Key: []byte("key"), Fault: "tls.key does not fit tls.crt"},
 }
 
-// authorities has the results for ConfigMaps.
+// authorities are the results of reading ConfigMaps.
 var authorities = map[objects.Name]plan.Certificate{
 	{Namespace: "ns", Name: "ca"}:     {Chain: []byte("authority")},
 	{Namespace: "ns", Name: "broken"}: {Fault: "it has no ca.crt"},
 }
 
-// known has the facts as a YAML document: addresses, ports and versions.
+// known is the YAML document with the facts.
 type known struct {
 	Versions []string
 	Gateways map[string]struct {
@@ -165,7 +165,8 @@ func TestFeaturesAreInOrderEachOnce(t *testing.T) {
 	t.Error("the GatewayClass has no status")
 }
 
-// Every route and pool gets a status, since it may have had one before.
+// Routes and pools that refer to no Gateway of ours also get a status, which is empty: it removes
+// an earlier one.
 func TestForeignReferencesReportNothing(t *testing.T) {
 	all := make(map[string]bool)
 	for _, s := range conditions.Of(read(t,
@@ -185,7 +186,7 @@ func TestForeignReferencesReportNothing(t *testing.T) {
 	}
 }
 
-// The object and version of a status decide when it is written.
+// A status contains the UID and generation of its object, which decide whether it is written.
 func TestStatusBelongsToOneVersionOfAnObject(t *testing.T) {
 	for _, s := range conditions.Of(read(t, "kind: HTTPRoute\nmetadata: {namespace: ns, name: r, uid: abc, generation: 7}")) {
 		if s.Object.Kind == objects.HTTPRouteKind {
@@ -198,7 +199,7 @@ func TestStatusBelongsToOneVersionOfAnObject(t *testing.T) {
 	t.Error("the route has no status")
 }
 
-// An API server accepts 32768 characters of a message, and rejects a status with more.
+// An API server accepts at most 32768 characters of a message, else it rejects the whole status.
 func TestLongMessageIsTruncated(t *testing.T) {
 	long := strings.Repeat("m", 32766)
 	for words, want := range map[string]string{

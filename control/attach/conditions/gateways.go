@@ -43,7 +43,8 @@ func (w *writer) gateway(g *attach.Gateway) {
 	}
 }
 
-// anybody lists the ports that accept clients without a valid certificate; empty for none.
+// anybody returns a message with the ports that accept clients without a valid certificate; empty
+// if there is none.
 func anybody(g *attach.Gateway) string {
 	var ports []int32
 	for _, l := range g.Listeners {
@@ -71,7 +72,7 @@ func listenersOf(g *attach.Gateway, of objects.Object) []*attach.Listener {
 // refused reports whether a listener is not accepted.
 func refused(l *attach.Listener) bool { return l.Refused != (attach.Verdict{}) }
 
-// unserved names the listeners that do not serve; empty for none.
+// unserved returns a message with the listeners that Envoys do not serve; empty if there is none.
 func (w *writer) unserved(all []*attach.Listener) string {
 	var names []string
 	for _, l := range all {
@@ -126,7 +127,7 @@ func (w *writer) programmed(g *attach.Gateway, own []*attach.Listener, accepted 
 	return w.reached(g)
 }
 
-// reached reports whether clients reach a Gateway at the addresses that it requests.
+// reached reports whether clients can reach a Gateway at the addresses that it requests.
 func (w *writer) reached(g *attach.Gateway) metav1.Condition {
 	const of = gatewayv1.GatewayConditionProgrammed
 	has := w.Gateways[g.Name].Addresses
@@ -142,7 +143,7 @@ func (w *writer) reached(g *attach.Gateway) metav1.Condition {
 	return is(of, gatewayv1.GatewayReasonProgrammed, "")
 }
 
-// done reports whether Envoys serve some listeners of a Gateway.
+// done is the condition Programmed for some listeners of a Gateway: whether Envoys serve them.
 func (w *writer) done(g *attach.Gateway, listeners []*attach.Listener) metav1.Condition {
 	const of = gatewayv1.GatewayConditionProgrammed
 	some := false
@@ -177,7 +178,7 @@ func pending(l *attach.Listener) string {
 	return fmt.Sprintf("no Envoy has accepted the configuration of port %d yet", l.Port)
 }
 
-// set adds the status of a ListenerSet, and reports whether it attaches.
+// set adds the status of a ListenerSet, and reports whether it attaches to the Gateway.
 func (w *writer) set(g *attach.Gateway, set *attach.Set, gateway metav1.Condition) bool {
 	s := w.add(objects.ListenerSetKind, set.ListenerSet)
 	both := func(reason, words string) bool {
@@ -211,14 +212,14 @@ func (w *writer) set(g *attach.Gateway, set *attach.Set, gateway metav1.Conditio
 	return true
 }
 
-// reasonParentNotProgrammed is a reason of Gateway API, which has no constant for it
-// (ListenerSetConditionProgrammed).
+// reasonParentNotProgrammed is a reason that Gateway API describes at
+// ListenerSetConditionProgrammed without defining a constant.
 const reasonParentNotProgrammed = "ParentNotProgrammed"
 
-// conflicts are the reasons of listeners that conflict with others.
+// conflicts are the reasons of listeners that conflict with another listener.
 var conflicts = []string{string(gatewayv1.ListenerReasonHostnameConflict), string(gatewayv1.ListenerReasonProtocolConflict)}
 
-// listener is the status of a Gateway's listener.
+// listener returns the status of a Gateway's listener.
 func (w *writer) listener(g *attach.Gateway, l *attach.Listener) Listener {
 	s := Listener{Name: gatewayv1.SectionName(l.Section), Kinds: l.Kinds}
 	for _, at := range l.Routes {
@@ -265,8 +266,9 @@ func (w *writer) listener(g *attach.Gateway, l *attach.Listener) Listener {
 	return s
 }
 
-// overlaps names the TLS listeners of the same port that share hostnames with one, empty for none:
-// a client may reuse a connection to one for requests to the other.
+// overlaps returns a message with the TLS listeners of the same port whose hostnames overlap with
+// those of the given listener; empty if there is none. A client may use a connection to one
+// listener for requests to another.
 func overlaps(g *attach.Gateway, l *attach.Listener) string {
 	if refused(l) || l.Protocol != gatewayv1.HTTPSProtocolType {
 		return ""

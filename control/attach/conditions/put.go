@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/attach"
 )
 
-// The maximum number of parents in a status, and of ancestors in the status of a policy, including
-// those of other controllers.
+// The API server's limits on the parents in a status and on the ancestors in a policy's status.
+// Entries of other controllers are included.
 const (
 	maxParents   = 32
 	maxAncestors = 16
@@ -22,9 +22,9 @@ const (
 // Empty reports whether the object needs no status from Headgate.
 func (s *Status) Empty() bool { return len(s.Conditions) == 0 && len(s.Parents) == 0 }
 
-// Put writes the status into an object of its Go type at the time now. It keeps what other
-// controllers wrote: conditions of other types, and parents. A condition keeps its time while its
-// status does not change.
+// Put writes the status into an object of the matching Go type at the time now. It keeps the
+// conditions of other types and the parents of other controllers. The transition time of a
+// condition changes only with its status.
 func (s *Status) Put(o any, now metav1.Time) {
 	switch o := o.(type) {
 	case *gatewayv1.GatewayClass:
@@ -56,8 +56,8 @@ func (s *Status) Put(o any, now metav1.Time) {
 	}
 }
 
-// listeners returns the listeners of a Gateway's or ListenerSet's status. The two have the same
-// fields.
+// listeners returns the listeners in the status of a Gateway or ListenerSet, whose Go types have
+// the same fields.
 func listeners[L gatewayv1.ListenerStatus | gatewayv1.ListenerEntryStatus](s *Status, are []L, now metav1.Time) []L {
 	before := make(map[gatewayv1.SectionName][]metav1.Condition, len(are))
 	for _, was := range are {
@@ -82,15 +82,15 @@ func kindsOf(l Listener) []gatewayv1.RouteGroupKind {
 	return all
 }
 
-// fleeting are condition types of ours that are not always present: Put removes those that do not
-// apply.
+// fleeting are the types of our conditions that an object has only while they apply: Put removes a
+// condition of these types that does not apply.
 var fleeting = []string{
 	string(gatewayv1.GatewayClassConditionStatusSupportedVersion), string(gatewayv1.ListenerConditionOverlappingTLSConfig),
 	string(gatewayv1.RouteConditionPartiallyInvalid), string(gatewayv1.GatewayConditionInsecureFrontendValidationMode),
-	string(gatewayv1.GatewayConditionResolvedRefs), // of a Gateway; other objects always have it
+	string(gatewayv1.GatewayConditionResolvedRefs), // optional only for a Gateway; other objects always have it
 }
 
-// conditions merges the conditions of an object, or of a part of it.
+// conditions merges the wanted conditions into those of an object, or of a part of it.
 func (s *Status) conditions(are, want []metav1.Condition, now metav1.Time) []metav1.Condition {
 	var all []metav1.Condition
 	find := func(in []metav1.Condition, of string) int {
@@ -116,7 +116,7 @@ func (s *Status) conditions(are, want []metav1.Condition, now metav1.Time) []met
 	return all
 }
 
-// view reads and writes an entry of parents of Go type P.
+// view reads and writes an entry of a status's parents, which has the Go type P.
 type view[P any] struct {
 	most       int
 	controller func(*P) string
@@ -125,10 +125,10 @@ type view[P any] struct {
 	make       func(gatewayv1.ParentReference) P
 }
 
-// parents merges the parents of a route or pool: existing entries keep their places, and new ones
-// follow.
+// parents merges our parents into those of a route, pool or policy. Existing entries keep their
+// places, and new ones follow.
 func parents[P any](s *Status, are []P, now metav1.Time, v view[P]) []P {
-	all := make([]P, 0, len(are)+len(s.Parents)) // API servers reject null
+	all := make([]P, 0, len(are)+len(s.Parents)) // not nil, since API servers reject null
 	said := make(map[string]bool)
 	put := func(p P, want Parent) {
 		said[keyOf(want.Ref)] = true

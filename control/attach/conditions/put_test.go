@@ -24,12 +24,12 @@ var (
 	now    = metav1.NewTime(time.Unix(2e9, 0))
 )
 
-// at is a condition with time and generation.
+// at returns a condition as an object has it, with generation and time.
 func at(of string, is metav1.ConditionStatus, generation int64, since metav1.Time) metav1.Condition {
 	return metav1.Condition{Type: of, Status: is, Reason: "Because", ObservedGeneration: generation, LastTransitionTime: since}
 }
 
-// say is a condition of a Status.
+// say returns a condition as a Status has it, without generation and time.
 func say(of string, is metav1.ConditionStatus) metav1.Condition {
 	return metav1.Condition{Type: of, Status: is, Reason: "Because"}
 }
@@ -43,8 +43,8 @@ func equal(t *testing.T, got, want any) {
 	}
 }
 
-// The time of a condition changes with its status. Others' conditions stay, and ours that no longer
-// apply go.
+// The time of a condition changes only with its status. Conditions of other controllers stay. Our
+// conditions that no longer apply are removed.
 func TestConditionsKeepTheirTimesAndThoseOfOthers(t *testing.T) {
 	g := &gatewayv1.Gateway{Status: gatewayv1.GatewayStatus{
 		Conditions: []metav1.Condition{
@@ -129,13 +129,14 @@ func ref(name string, section ...string) gatewayv1.ParentReference {
 	return r
 }
 
-// Entries of other controllers stay in their places. Ours stay while they apply, with their times.
+// Entries of other controllers stay in their places. Our entries stay while they apply, and keep
+// the times of their conditions.
 func TestParentsOfOtherControllersStay(t *testing.T) {
 	const others = gatewayv1.GatewayController("example.com/other")
 	entry := func(by gatewayv1.GatewayController, r gatewayv1.ParentReference, c metav1.Condition) gatewayv1.RouteParentStatus {
 		return gatewayv1.RouteParentStatus{ParentRef: r, ControllerName: by, Conditions: []metav1.Condition{c}}
 	}
-	bare := gatewayv1.ParentReference{Name: "a", SectionName: ptr.To[gatewayv1.SectionName]("x")} // without defaults
+	bare := gatewayv1.ParentReference{Name: "a", SectionName: ptr.To[gatewayv1.SectionName]("x")} // without group and kind
 	are := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{
 		entry(attach.Controller, ref("gone"), at("Accepted", "True", 1, before)),
 		entry(others, ref("a"), at("Accepted", "True", 1, before)),
@@ -170,8 +171,8 @@ func TestParentsOfOtherControllersStay(t *testing.T) {
 	}
 }
 
-// Gateways of the same name in several namespaces are several parents, and so are listeners and
-// ports of one.
+// Gateways with the same name in different namespaces are different parents. So are the listeners
+// and the ports of one Gateway.
 func TestParentsAreDistinguished(t *testing.T) {
 	var s conditions.Status
 	for _, namespace := range []gatewayv1.Namespace{"a", "b"} {
@@ -199,7 +200,7 @@ func TestParentsAreDistinguished(t *testing.T) {
 	}
 }
 
-// LLMRoutes and pools have types of their own for parents.
+// LLMRoutes and InferencePools have their own Go types for parents.
 func TestParentsOfOurOwnKinds(t *testing.T) {
 	r := ref("g", "x")
 	r.Namespace, r.Port = ptr.To[gatewayv1.Namespace]("ns"), ptr.To[int32](80)
@@ -290,8 +291,8 @@ func TestClassThatGatewaysUseHasTheFinalizer(t *testing.T) {
 	}
 }
 
-// An API server rejects more than 32 parents, and more than 16 ancestors of a policy. Others'
-// entries come first, and ours that do not fit are left out.
+// An API server rejects more than 32 parents, and more than 16 ancestors of a policy. Entries of
+// other controllers have precedence, and our entries that exceed the limit are left out.
 func TestParentsThatDoNotFitAreLeftOut(t *testing.T) {
 	var r gatewayv1.HTTPRoute
 	r.Status.Parents = []gatewayv1.RouteParentStatus{{ControllerName: "example.com/other", ParentRef: ref("g")}}
@@ -313,8 +314,8 @@ func TestParentsThatDoNotFitAreLeftOut(t *testing.T) {
 	}
 }
 
-// Clients write the API server's answer into the object that they got, so an object must share no
-// memory with its Status.
+// Clients decode the API server's response into the object that was passed to them, so an object
+// must share no memory with its Status.
 func TestObjectSharesNoMemoryWithItsStatus(t *testing.T) {
 	s := &conditions.Status{
 		Sets: 1, Addresses: []gatewayv1.GatewayStatusAddress{{Type: ptr.To(gatewayv1.IPAddressType), Value: "10.0.0.1"}},

@@ -36,7 +36,7 @@ func (w *writer) routes() {
 	}
 }
 
-// route completes the status of a route. others is the result of [writer.taken].
+// route fills the status of a route. others is the result of [writer.taken].
 func (w *writer) route(s *Status, others map[at]string) {
 	for _, p := range w.Attachments.Parents[s.Object] {
 		ref := p.Ref
@@ -69,7 +69,7 @@ func (w *writer) conditions(of objects.Object, p attach.Parent, others map[at]st
 		return all
 	}
 	if verdict.Partly != "" {
-		// Gateway API requires this prefix.
+		// Gateway API requires the prefix "Dropped Rule".
 		return append(all, is(gatewayv1.RouteConditionPartiallyInvalid, gatewayv1.RouteReasonUnsupportedValue, "Dropped Rule: "+
 			verdict.Partly))
 	}
@@ -91,8 +91,9 @@ type at struct {
 	listener *attach.Listener
 }
 
-// taken describes, for each LLMRoute at a listener, which of its model names an older route of the
-// listener already has. wants has the names of each route. The rules are those of [objects.Offer].
+// taken returns, for each LLMRoute at a listener, a message with its model names that an older
+// route at that listener already has. The argument contains the model names of each route. The
+// rules are those of [objects.Offer].
 func (w *writer) taken(wants map[objects.Name][]string) map[at]string {
 	all := make(map[at]string)
 	for _, g := range w.Attachments.Gateways {
@@ -120,8 +121,8 @@ func (w *writer) taken(wants map[objects.Name][]string) map[at]string {
 	return all
 }
 
-// pools adds the status of every InferencePool, with the conditions of routes (Gateway API
-// Inference Extension v1).
+// pools adds the status of every InferencePool. As Gateway API Inference Extension v1 requires, the
+// conditions have the types of a route's.
 func (w *writer) pools() {
 	users := w.users(func(p *plan.Plan) []objects.Name { return p.Pools })
 	for i := range w.Network.Pools {
@@ -131,8 +132,8 @@ func (w *writer) pools() {
 	}
 }
 
-// policies adds the status of every BackendTLSPolicy, with the conditions of routes. Its ancestors
-// are the Gateways that lead to its target.
+// policies adds the status of every BackendTLSPolicy. The conditions have the types of a route's.
+// The policy's ancestors are the Gateways whose routes lead to its target.
 func (w *writer) policies() {
 	users := w.users(func(p *plan.Plan) []objects.Name { return p.Policies })
 	for i := range w.Network.Policies {
@@ -142,7 +143,8 @@ func (w *writer) policies() {
 	}
 }
 
-// users returns the Gateways whose plans use an object, by its name.
+// users returns, for each object, the Gateways whose plans use the object. The argument returns the
+// objects that a plan uses.
 func (w *writer) users(used func(*plan.Plan) []objects.Name) map[objects.Name][]objects.Name {
 	all := make(map[objects.Name][]objects.Name)
 	for _, p := range w.Plans.Gateways {
@@ -153,7 +155,7 @@ func (w *writer) users(used func(*plan.Plan) []objects.Name) map[objects.Name][]
 	return all
 }
 
-// judged returns whether an object is accepted, and whether its references resolve.
+// judged returns the conditions Accepted and ResolvedRefs. They are true if the verdicts are zero.
 func judged(refused, refs attach.Verdict) []metav1.Condition {
 	accepted := is(gatewayv1.RouteConditionAccepted, gatewayv1.RouteReasonAccepted, "")
 	if refused != (attach.Verdict{}) {
@@ -166,7 +168,7 @@ func judged(refused, refs attach.Verdict) []metav1.Condition {
 	return []metav1.Condition{accepted, resolved}
 }
 
-// messageOf gives an object the same conditions at some Gateways.
+// messageOf sets the same conditions of an object at each of some Gateways.
 func (s *Status) messageOf(gateways []objects.Name, conditions ...metav1.Condition) {
 	for _, gateway := range gateways {
 		s.Parents = append(s.Parents, Parent{
@@ -179,8 +181,8 @@ func (s *Status) messageOf(gateways []objects.Name, conditions ...metav1.Conditi
 	}
 }
 
-// keyOf returns a key that is equal for references to the same object, with or without explicit
-// defaults.
+// keyOf returns a key for a reference. References to the same object have equal keys, whether they
+// contain defaults explicitly or not.
 func keyOf(ref gatewayv1.ParentReference) string {
 	port := ""
 	if ref.Port != nil {

@@ -21,17 +21,18 @@ import (
 type bisection struct {
 	*bisect.Bisection
 	gateway *attach.Gateway
-	planned *plan.Plan   // with all routes
-	refused plan.Refused // as of the last plan
-	others  []string     // what its own Envoys reject besides routes
-	// search numbers the current search; of is the plan at its start, and trial the current trial.
+	planned *plan.Plan   // plan with all routes, including rejected ones
+	refused plan.Refused // rejections that the last plan left out
+	others  []string     // other resources that Envoys of this control reject, as messages
+	// The next three fields describe the current search: its number, the plan at its start, and the
+	// resources of its current trial.
 	search int
 	of     *plan.Plan
 	trial  order.Snapshot
-	tries  string // its version; empty for none
+	tries  string // version of trial; empty: no trial
 }
 
-// inquire keeps one bisection for each Gateway.
+// inquire adds a bisection for each new Gateway, and removes those of deleted Gateways.
 func (d *Controller) inquire(a *attach.Attachments, plans *plan.Plans) {
 	now := make(map[objects.Name]*bisection, len(plans.Gateways))
 	for i, p := range plans.Gateways {
@@ -45,8 +46,8 @@ func (d *Controller) inquire(a *attach.Attachments, plans *plan.Plans) {
 	d.bisections = now
 }
 
-// refused returns the routes to leave out of the plans, and other resources that Envoys reject. It
-// logs new ones.
+// refused returns, for each Gateway, the routes to leave out and the other resources that Envoys
+// reject. It logs new rejections.
 func (d *Controller) refused() map[objects.Name]plan.Refused {
 	all := make(map[objects.Name]plan.Refused, len(d.bisections))
 	for name, q := range d.bisections {
@@ -81,10 +82,10 @@ func (d *Controller) refused() map[objects.Name]plan.Refused {
 
 func compare(x, y objects.Object) int { return strings.Compare(x.String(), y.String()) }
 
-// kinds are the names of resource types in messages.
+// kinds maps the type URLs of resources to their names in messages.
 var kinds = map[string]string{order.Clusters: "cluster", order.Secrets: "secret", order.Listeners: "listener", order.Routes: "routes"}
 
-// others formats what Envoys reject besides routes.
+// others formats faults, which are rejections that no route causes.
 func others(all []bisect.Fault) []string {
 	words := make([]string, len(all))
 	for i, f := range all {
@@ -93,8 +94,8 @@ func others(all []bisect.Fault) []string {
 	return words
 }
 
-// offer sets the current resources of a Gateway's Envoys. In returns the routes in each route
-// configuration; it is called only when needed.
+// offer sets the current resources of a Gateway's Envoys. The function in returns the routes in
+// each route configuration. It is called only when needed.
 func (q *bisection) offer(in func() map[string][]objects.Object, given order.Snapshot) {
 	all := make(map[bisect.Resource]bisect.Offer)
 	for of, named := range given {
@@ -109,7 +110,7 @@ func (q *bisection) offer(in func() map[string][]objects.Object, given order.Sna
 	q.Offer(all)
 }
 
-// receive records the queued answers of Envoys.
+// receive processes the queued answers of Envoys.
 func (d *Controller) receive() {
 	for _, s := range d.Answers.take() {
 		switch {
@@ -142,7 +143,8 @@ func (d *Controller) bisect(now time.Time) {
 	}
 }
 
-// search reports whether the plans must change, and whether a trial has changed.
+// search continues each search once. It reports whether the plans must change, and whether a trial
+// has changed.
 func (d *Controller) search(now time.Time) (replan, another bool) {
 	for _, q := range d.bisections {
 		another = q.try(d, now) || another
@@ -168,7 +170,7 @@ func (q *bisection) try(d *Controller, now time.Time) bool {
 	if err == nil {
 		q.trial, err = ads.SnapshotOf(resources)
 	}
-	if err != nil { // a trial that cannot be made gets no answer, and times out
+	if err != nil { // a trial without resources gets no answer, and times out
 		d.Log.Error("cannot find the route that an Envoy rejects", "gateway", q.planned.Gateway.String(), "routes", t.Routes, "err", err)
 		return true
 	}
@@ -178,7 +180,7 @@ func (q *bisection) try(d *Controller, now time.Time) bool {
 	return true
 }
 
-// withTrials returns the snapshots with the trials added.
+// withTrials returns the snapshots with the resources of trials added.
 func (d *Controller) withTrials(given map[objects.Name]order.Snapshot) map[objects.Name]order.Snapshot {
 	all := maps.Clone(given)
 	for name, q := range d.bisections {

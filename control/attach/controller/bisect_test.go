@@ -45,16 +45,16 @@ type control struct {
 	template *envoy.Template
 	socket   string
 
-	mu    sync.Mutex // guards the following
+	mu    sync.Mutex // guards the fields below
 	world *objects.World
 	newer chan struct{}
 	plans *plan.Plans
 	log   bytes.Buffer
-	// answers counts the answers about route configurations, trials included.
+	// answers is the number of answers to route configurations, including trials.
 	answers int
 }
 
-// Write receives the log.
+// Write receives the log lines of the control.
 func (c *control) Write(line []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +127,8 @@ func (c *control) apply(text string) {
 	c.newer = make(chan struct{})
 }
 
-// verdict is the error of the Envoys of Gateway ns/g for a route; empty for none.
+// verdict returns the error with which the Envoys of Gateway ns/g reject a route; empty if they
+// accept it.
 func (c *control) verdict(route string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +139,7 @@ func (c *control) verdict(route string) string {
 	return v.Envoys[objects.Name{Namespace: "ns", Name: "g"}].Message
 }
 
-// others returns what Envoys of the first Gateway reject besides routes.
+// others returns the resources, except routes, that Envoys of the first Gateway reject.
 func (c *control) others() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +149,7 @@ func (c *control) others() []string {
 	return c.plans.Gateways[0].Refused
 }
 
-// said counts the lines of the log that contain a text.
+// said returns the number of log lines that contain a text.
 func (c *control) said(text string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,7 +169,7 @@ func await(t *testing.T, what string, holds func() bool) {
 const class = "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n" +
 	"kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, addresses: [{type: IPAddress, value: ADDRESS}], listeners: [{name: http, port: 20080, protocol: HTTP}]}\n"
 
-// route redirects requests for one host, so that no Service is needed.
+// route returns an HTTPRoute that redirects requests of one host, so that it needs no Service.
 func route(name, path, more string) string {
 	return fmt.Sprintf("---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: %s}\nspec:\n  parentRefs: [{name: g}]\n  hostnames: [%s.test]\n"+
 		"  rules: [{matches: [{path: {type: RegularExpression, value: '%s'}}], filters: [{type: RequestRedirect, requestRedirect: {hostname: to-%s.test}}%s]}]\n", name,
@@ -176,17 +177,17 @@ func route(name, path, more string) string {
 		name, more)
 }
 
-// client is a model of an Envoy. It rejects routes that contain some text, and clusters and
-// listeners of some names.
+// client is a model of an Envoy. It rejects routes that contain certain texts, and clusters and
+// listeners with certain names.
 type client struct {
 	refuses []string
 	stop    func()
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	routes  map[string]string
-	seen    []string // all route configurations that it received
+	seen    []string // all route configurations received
 	removed []string
-	held    chan struct{} // it answers trials only when this is closed; nil: at once
+	held    chan struct{} // delays answers to trials until closed; nil: no delay
 }
 
 func (c *control) client(refuses ...string) *client {
@@ -277,7 +278,7 @@ func (e *client) answer(r *discoveryv3.DeltaDiscoveryResponse) []*discoveryv3.De
 	return []*discoveryv3.DeltaDiscoveryRequest{ack}
 }
 
-// tried returns the trials that it received, except empty ones.
+// tried returns the trials that the client received, except trials without routes.
 func (e *client) tried() (all []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -289,7 +290,7 @@ func (e *client) tried() (all []string) {
 	return all
 }
 
-// serves returns those of some texts that are in the accepted routes of the port.
+// serves returns the texts that occur in the accepted routes of the port.
 func (e *client) serves(texts ...string) (all []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -301,8 +302,9 @@ func (e *client) serves(texts ...string) (all []string) {
 	return all
 }
 
-// A route that one Envoy rejects is left out for all Envoys of the Gateway, later ones included. No
-// other route is, at any time. It is logged once. When it is fixed, it is back.
+// If one Envoy rejects a route, all Envoys of the Gateway lose it, including those that connect
+// later. No other route is ever left out. The rejection is logged once. A corrected route is served
+// again.
 func TestRejectedRouteIsLeftOutForAllEnvoys(t *testing.T) {
 	c := start(t)
 	var routes, paths []string
@@ -354,7 +356,7 @@ func TestRejectedRouteIsLeftOutForAllEnvoys(t *testing.T) {
 	}
 }
 
-// Routes that change during a search do not change its trials. The next search uses the new routes.
+// Changes of routes during a search do not change its trials. The next search uses the new routes.
 func TestSearchUsesItsInitialRoutes(t *testing.T) {
 	c := start(t)
 	routes := make([]string, 8)
@@ -391,7 +393,7 @@ func TestSearchUsesItsInitialRoutes(t *testing.T) {
 	}
 }
 
-// When a search ends, Envoys lose its trial.
+// When a search ends, its trial is removed from Envoys.
 func TestTrialEndsWithItsSearch(t *testing.T) {
 	c := start(t)
 	other, e := c.client(), c.client("/bad/")
@@ -406,7 +408,8 @@ func TestTrialEndsWithItsSearch(t *testing.T) {
 	})
 }
 
-// A rejected resource without a responsible route is a fault of the Gateway, until it is accepted.
+// If Envoys reject a resource and no route causes that, the Gateway has a fault until they accept
+// it.
 func TestOtherRejectionsBelongToTheGateway(t *testing.T) {
 	c := start(t)
 	const service = "---\nkind: Service\nmetadata: {namespace: ns, name: a}\nspec: {ports: [{port: 80}]}\n---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: r}\n" +
@@ -428,7 +431,7 @@ func TestOtherRejectionsBelongToTheGateway(t *testing.T) {
 
 var web = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// get returns the status of an answer for a host, and its Location.
+// get returns the status of a response, and its Location.
 func get(t *testing.T, address, host, path string) string {
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+":20080"+path, nil)
 	if err != nil {
@@ -444,8 +447,8 @@ func get(t *testing.T, address, host, path string) string {
 	return fmt.Sprint(response.StatusCode, " ", response.Header.Get("location"))
 }
 
-// Of 1,000 routes a real Envoy rejects one, then another. The other 999 answer, and also after the
-// Envoy restarts. Accepted routes answer all the time.
+// A real Envoy rejects one of 1,000 routes, then another one. Each time it serves the remaining 999
+// routes, also after a restart. Routes that it has accepted are served all the time.
 func TestEnvoyRejectsOneOfAThousandRoutes(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
@@ -460,7 +463,7 @@ func TestEnvoyRejectsOneOfAThousandRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Envoy accepts smaller expressions than control expects.
+	// This Envoy accepts only smaller regular expressions than control expects.
 	var config map[string]any
 	if err := json.Unmarshal(text, &config); err != nil {
 		t.Fatal(err)
@@ -515,8 +518,8 @@ func TestEnvoyRejectsOneOfAThousandRoutes(t *testing.T) {
 	verdict := func(name string) {
 		t.Helper()
 		await(t, "the verdict is told", func() bool { return strings.Contains(c.verdict(name), "RE2 program size of") })
-		// A binary search of 1,000 routes takes ten trials, with a few more answers before and
-		// after.
+		// A binary search of 1,000 routes takes ten trials. There are a few more answers before and
+		// after it.
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.answers > 20 {
@@ -528,7 +531,7 @@ func TestEnvoyRejectsOneOfAThousandRoutes(t *testing.T) {
 	all[500] = route("r500", "/[a-z0-9-]{1,120}/v1/.*", "")
 	apply()
 	verdict("r500")
-	serve("999 answer", map[int]string{500: "404 "}) // Envoy rejects its match
+	serve("999 answer", map[int]string{500: "404 "}) // Envoy also rejects the match of route 500
 
 	var lost atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())

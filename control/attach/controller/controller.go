@@ -1,5 +1,5 @@
-// Package controller keeps the configuration of Gateways' Envoys up to date with the objects: it
-// plans, and turns plans into xDS resources.
+// Package controller keeps the configuration of Gateways' Envoys up to date: it makes plans from
+// the objects, and xDS resources from plans.
 package controller
 
 import (
@@ -26,49 +26,52 @@ type Config struct {
 	// Envoys serves the resources, and reports the answers of Envoys to Answers.
 	Envoys  *ads.Server
 	Answers *Answers
-	// Certificates follows the Secrets of an API server, and Authorities its ConfigMaps; nil for a
-	// folder.
+	// Certificates follows the Secrets of an API server, and Authorities the ConfigMaps. Both are
+	// nil if the objects are in a folder.
 	Certificates, Authorities *certificates.Watch
-	// Pods reports that control makes the pods of managed Gateways. These do not listen at the
-	// Gateways' addresses.
+	// Pods reports that control creates the pods of managed Gateways. Envoys in these pods do not
+	// listen at the Gateways' addresses.
 	Pods bool
 	// Peers are the other controls; nil if there is none.
 	Peers Peers
-	// Planned receives the plans in force at each change; it may be nil.
+	// Planned is called with the new plans at each change; it may be nil.
 	Planned func(Plans)
-	// Replanned receives the time from a change of the Network to new resources; it may be nil.
+	// Replanned is called with the time that it took to compute plans and resources after a change
+	// of the Network; it may be nil.
 	Replanned func(took time.Duration)
 	Log       *slog.Logger
 }
 
-// Plans are the plans in force. They are immutable.
+// Plans are the current plans and their input. They are immutable.
 type Plans struct {
 	*attach.Attachments
 	*plan.Plans
 	*objects.Network
-	// Programmed has the Gateways of which an Envoy has answered all resources, at any control.
+	// Programmed contains the Gateways with an Envoy that has answered all current resources. The
+	// Envoy may be connected to any control.
 	Programmed map[objects.Name]bool
 }
 
-// Controller follows the objects. Make one with [New], and run it with [Controller.Run].
+// Controller configures Envoys from the objects. Make one with [New], and run it with
+// [Controller.Run].
 type Controller struct {
 	Config
-	world      *objects.World   // in force, nil for none
-	network    *objects.Network // of the plans
+	world      *objects.World   // current World; nil before the first
+	network    *objects.Network // input of the current plans
 	attached   *attach.Attachments
-	planned    *plan.Plans // with the routes that Envoys reject
-	plans      *plan.Plans // without them
+	planned    *plan.Plans // current plans, including routes that Envoys reject
+	plans      *plan.Plans // current plans, without routes that Envoys reject
 	makers     map[objects.Name]*maker
-	sent       map[objects.Name]order.Snapshot // without lingering clusters and trials
+	sent       map[objects.Name]order.Snapshot // current resources, without lingering clusters and trials
 	left       lingering
 	bisections map[objects.Name]*bisection
-	folder     plan.Known // of a folder: the last results
-	problems   []string   // logged ones, in order
+	folder     plan.Known // last certificates that were read from a folder
+	problems   []string   // problems that were logged, sorted
 	followers
-	programmed map[objects.Name]bool   // last reported
-	digests    map[objects.Name]string // of given
-	peers      map[string]Seen         // what other controls have seen
-	shared     Seen                    // last shared with them
+	programmed map[objects.Name]bool   // Gateways last reported as programmed
+	digests    map[objects.Name]string // digests of the current resources
+	peers      map[string]Seen         // last reports of other controls
+	shared     Seen                    // last report to other controls
 }
 
 // New returns a Controller without plans.
@@ -76,8 +79,8 @@ func New(c Config) *Controller {
 	return &Controller{Config: c, left: make(lingering), makers: make(map[objects.Name]*maker), followers: newFollowers()}
 }
 
-// Run follows Worlds until ctx ends. Next returns the latest World (nil before the first), and a
-// channel that is closed when there is a newer one.
+// Run applies Worlds until ctx ends. The function next returns the latest World (nil before the
+// first), and a channel that is closed when there is a newer one.
 func (d *Controller) Run(ctx context.Context, next func() (*objects.World, <-chan struct{})) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -85,7 +88,7 @@ func (d *Controller) Run(ctx context.Context, next func() (*objects.World, <-cha
 	if d.Certificates != nil {
 		certificates, authorities = d.Certificates.Changed(), d.Authorities.Changed()
 	}
-	var heard <-chan struct{} // by peers
+	var heard <-chan struct{} // closed when a peer reports
 	if d.Peers != nil {
 		d.peers, heard = d.Peers.Seen()
 	}
@@ -105,13 +108,13 @@ func (d *Controller) Run(ctx context.Context, next func() (*objects.World, <-cha
 		case <-newer:
 			w, newer = next()
 		case <-certificates:
-			d.network = nil // the plans used the old Secrets
+			d.network = nil // plan again, with the new Secrets
 		case <-authorities:
 			d.network = nil
 		case <-d.Answers.news:
 		case <-heard:
 			if d.peers, heard = d.Peers.Seen(); d.plans != nil {
-				d.put() // peers may have seen routes to leave out
+				d.put() // peers may have reported more routes to leave out
 			}
 		case <-tick.C:
 			if d.left.end(time.Now()) {
@@ -121,7 +124,8 @@ func (d *Controller) Run(ctx context.Context, next func() (*objects.World, <-cha
 	}
 }
 
-// follow applies a World. Plans do not depend on pods, so most Worlds need no new plan.
+// follow applies a World. It makes new plans only if the Network has changed, since plans do not
+// depend on pods.
 func (d *Controller) follow(ctx context.Context, w *objects.World) {
 	another := w != d.world
 	d.world = w
@@ -142,7 +146,7 @@ func (d *Controller) follow(ctx context.Context, w *objects.World) {
 	}
 }
 
-// put applies the plans without what Envoys reject.
+// put makes resources from the plans, without what Envoys reject, and publishes them.
 func (d *Controller) put() {
 	d.plans = d.planned.LeaveOut(d.refused())
 	d.note(problems(d.plans, d.world.Where))
@@ -169,7 +173,7 @@ func (d *Controller) put() {
 			d.digests[name] = digest(snapshot)
 		}
 	}
-	d.sendEndpoints() // a cluster waits for its endpoints
+	d.sendEndpoints() // Envoy uses a new cluster only when it has its endpoints
 	d.give(had, given, d.publish())
 	d.say()
 }
@@ -177,7 +181,7 @@ func (d *Controller) put() {
 // publish sends the current resources to Envoys, and returns the number of the change.
 func (d *Controller) publish() uint64 { return d.Envoys.Set(d.withTrials(d.left.with(d.sent))) }
 
-// say reports the plans in force.
+// say reports the current plans to Planned.
 func (d *Controller) say() {
 	d.programmed = d.programmedAnywhere()
 	if d.Planned != nil {
@@ -185,7 +189,7 @@ func (d *Controller) say() {
 	}
 }
 
-// known returns the results for the named Secrets and ConfigMaps.
+// known returns the certificates in the named Secrets and ConfigMaps.
 func (d *Controller) known(ctx context.Context, secrets, configMaps []objects.Name) plan.Known {
 	if d.Certificates != nil {
 		return plan.Known{Certificates: d.Certificates.Name(ctx, secrets), Authorities: d.Authorities.Name(ctx, configMaps)}
@@ -224,7 +228,7 @@ type maker struct {
 	ads.Encoder
 }
 
-// options returns what the plan of a Gateway does not contain.
+// options returns the settings of a Gateway's Envoys that are not in its plan.
 func (d *Controller) options(g *attach.Gateway) envoy.Options {
 	address := g.Address()
 	if d.Pods && g.Managed() {

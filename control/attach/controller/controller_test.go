@@ -18,7 +18,8 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// large is two Gateways with 50 listeners, 1,000 HTTPRoutes, 200 Services and 50 pools.
+// large returns the objects of two Gateways with 50 listeners, 1,000 HTTPRoutes, 200 Services and
+// 50 pools.
 func large(t testing.TB) objects.Set {
 	var text strings.Builder
 	text.WriteString("kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n")
@@ -58,7 +59,7 @@ func driver(t testing.TB) *Controller {
 	})
 }
 
-// After any change, Envoys get what a control that has just started would send them.
+// After any change, a control sends the same resources as one that has just started.
 func TestEveryControlSendsTheSame(t *testing.T) {
 	ctx := t.Context()
 	for seed := range uint64(3) {
@@ -90,8 +91,8 @@ func TestEveryControlSendsTheSame(t *testing.T) {
 	}
 }
 
-// BenchmarkReplan measures the time from changed objects to new resources for [large]: after a
-// change of a route, and of a Service, which may affect every listener.
+// BenchmarkReplan measures the time from changed objects to new resources, for the objects of
+// [large]. It changes a route, and a Service, which may affect every listener.
 func BenchmarkReplan(b *testing.B) {
 	for name, change := range map[string]func(n *objects.Network, i int){
 		"change=route": func(n *objects.Network, i int) {

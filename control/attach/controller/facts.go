@@ -7,8 +7,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Facts returns the answers of Envoys for the status of objects: ports whose resources have been
-// answered, and errors.
+// Facts returns facts about Envoys for the status of objects: the ports whose resources an Envoy
+// has answered, and the errors of Envoys.
 func (p Plans) Facts() conditions.Facts {
 	f := conditions.Facts{Gateways: make(map[objects.Name]conditions.Gateway)}
 	for _, g := range p.Plans.Gateways {

@@ -9,12 +9,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// linger is how long Envoys keep the cluster of a pool that no route names any more. extproc
-// chooses the pool of a model from its own copy of the objects, and its last choices are under way
-// for some seconds.
+// linger is how long Envoys keep the cluster of a pool that no route names any more. extproc picks
+// the pool of a request from its own copy of the objects, so for some seconds it may still pick a
+// removed pool.
 const linger = 10 * time.Second
 
-// lingering has the clusters of pools that left plans recently, by Gateway and name. It is pure.
+// lingering contains the clusters of pools that were recently removed from plans, by Gateway and
+// cluster name. Its methods do no I/O.
 type lingering map[objects.Name]map[string]left
 
 type left struct {
@@ -22,11 +23,12 @@ type left struct {
 	until   time.Time
 }
 
-// note records the clusters that are in had but not in have, at a time.
+// note records that clusters of pools were removed at the time now: those that the old snapshots
+// contain and the new ones do not.
 func (l lingering) note(had, have map[objects.Name]order.Snapshot, now time.Time) {
 	for gateway, snapshot := range had {
 		if have[gateway] == nil {
-			delete(l, gateway) // its Envoys get no updates any more
+			delete(l, gateway) // the Gateway's Envoys get no more updates
 			continue
 		}
 		for name, cluster := range snapshot[order.Clusters] {
@@ -47,7 +49,7 @@ func (l lingering) note(had, have map[objects.Name]order.Snapshot, now time.Time
 	}
 }
 
-// end drops the clusters whose time is over, and reports whether there were any.
+// end removes the clusters that have lingered long enough, and reports whether there were any.
 func (l lingering) end(now time.Time) (some bool) {
 	for gateway, names := range l {
 		maps.DeleteFunc(names, func(_ string, c left) bool {

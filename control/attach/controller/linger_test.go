@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// clusters is a snapshot with some clusters. The text after "=" is the version.
+// clusters returns a snapshot with some clusters. A name may end in "=" and a version.
 func clusters(names ...string) order.Snapshot {
 	s := order.Snapshot{order.Clusters: {}, order.Routes: {"r": {Version: "1"}}}
 	for _, n := range names {
@@ -22,7 +22,8 @@ func clusters(names ...string) order.Snapshot {
 	return s
 }
 
-// A pool that leaves a plan stays in Envoys for ten seconds; Services and the rest go at once.
+// The cluster of a pool that is removed from a plan stays in Envoys for ten seconds. All other
+// resources are removed at once.
 func TestRemovedPoolsLinger(t *testing.T) {
 	g, other := objects.Name{Namespace: "ns", Name: "g"}, objects.Name{Namespace: "ns", Name: "other"}
 	begin := time.Unix(1e9, 0)

@@ -13,39 +13,41 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Peers are the other controls of a cluster. All controls use the answers of all Envoys: each
-// leaves out a route that one Envoy rejects, and the leader reports the state of Gateways whose
-// Envoys other controls serve.
+// Peers exchanges the answers of Envoys with the other controls of a cluster. So each control
+// leaves out a route that any Envoy rejects, and the leader also reports the state of Gateways
+// whose Envoys are connected to other controls.
 type Peers interface {
-	// Share publishes what this control has seen. It does not block.
+	// Share publishes the report of this control. It does not block.
 	Share(Seen)
-	// Seen returns what the others have seen, by control, and a channel that is closed at the next
-	// change.
+	// Seen returns the reports of the other controls, by name of the control, and a channel that is
+	// closed at the next change.
 	Seen() (map[string]Seen, <-chan struct{})
 }
 
-// Seen is what a control has seen of Envoys, by Gateway as NAMESPACE/NAME.
+// Seen is the report of one control about its Envoys, by Gateway as NAMESPACE/NAME.
 type Seen map[string]SeenOf
 
-// SeenOf has the answers of a Gateway's Envoys.
+// SeenOf is the part of a report about one Gateway.
 type SeenOf struct {
-	// Has is a digest of the resources that an Envoy has completely; empty for none.
+	// Has is the digest of the current resources if an Envoy has answered all of them; otherwise it
+	// is empty.
 	Has string `json:"has,omitempty"`
-	// Refused lists what they reject besides routes, as messages.
+	// Refused lists the resources, except routes, that Envoys reject, as messages.
 	Refused []string `json:"refused,omitempty"`
-	// Routes has the rejected routes, by [objects.Object.String].
+	// Routes contains the rejected routes, by [objects.Object.String].
 	Routes map[string]SeenRoute `json:"routes,omitempty"`
 }
 
 // SeenRoute is a route that an Envoy rejects.
 type SeenRoute struct {
-	// Content is that of [plan.Plan.Contents]. A route with other content has changed since.
+	// Content is the rejected content, as in [plan.Plan.Contents]. The rejection does not apply to
+	// a route whose content differs.
 	Content string `json:"content"`
 	Message string `json:"words"`
 	Dropped bool   `json:"dropped,omitempty"`
 }
 
-// digest hashes a snapshot. It is the same in every control with the same objects.
+// digest hashes a snapshot. All controls with the same objects compute the same digest.
 func digest(s order.Snapshot) string {
 	sum := sha256.New()
 	for _, of := range slices.Sorted(maps.Keys(s)) {
@@ -84,7 +86,8 @@ func (d *Controller) share() {
 	}
 }
 
-// also adds what other controls' Envoys of a Gateway reject, if it is still current here.
+// also adds the resources that Envoys of other controls reject. It ignores rejected routes whose
+// content here differs.
 func (q *bisection) also(is plan.Refused, of objects.Name, peers map[string]Seen) plan.Refused {
 	is.Routes, is.Others = maps.Clone(is.Routes), slices.Clone(is.Others)
 	for _, peer := range slices.Sorted(maps.Keys(peers)) {
@@ -102,8 +105,8 @@ func (q *bisection) also(is plan.Refused, of objects.Name, peers map[string]Seen
 	return is
 }
 
-// programmedAnywhere returns the Gateways of which an Envoy has answered all resources, at any
-// control.
+// programmedAnywhere returns the Gateways with an Envoy that has answered all current resources.
+// The Envoy may be connected to any control.
 func (d *Controller) programmedAnywhere() map[objects.Name]bool {
 	all := d.followers.programmed()
 	for _, seen := range d.peers {

@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// table is shared by controls for their reports. Tests read and write it.
+// table contains the reports that controls share. Tests read and write it.
 type table struct {
 	shared []Seen
 	seen   map[string]Seen
@@ -26,7 +26,7 @@ type table struct {
 func (h *table) Share(s Seen)                             { h.shared = append(h.shared, s) }
 func (h *table) Seen() (map[string]Seen, <-chan struct{}) { return h.seen, nil }
 
-// pair returns a control and a table, with the objects of a Gateway with two routes.
+// pair returns a control that has a Gateway with two routes, and the table of its peers.
 func pair(t *testing.T, routes string) (*Controller, *table) {
 	template, err := envoy.Read(headgate.EnvoyYAML)
 	if err != nil {
@@ -50,8 +50,8 @@ metadata: {namespace: ns, name: bad}
 spec: {parentRefs: [{name: g}], rules: [{matches: [{path: {value: /bad}}], backendRefs: [{name: a, port: 80}]}]}
 `
 
-// A Gateway whose Envoys another control serves is programmed when one of them has the current
-// resources, not older ones.
+// A Gateway whose Envoys are connected to another control is programmed when one of them has the
+// current resources. Older resources do not suffice.
 func TestGatewayIsProgrammedByEnvoysOfAnotherControl(t *testing.T) {
 	gateway := objects.Name{Namespace: "ns", Name: "g"}
 	one, h := pair(t, twoRoutes)
@@ -82,8 +82,8 @@ func TestGatewayIsProgrammedByEnvoysOfAnotherControl(t *testing.T) {
 	}
 }
 
-// A route that an Envoy of another control rejects is left out here too until it changes, so both
-// controls send the same.
+// If an Envoy of another control rejects a route, this control also leaves it out until it changes.
+// So both controls send the same resources.
 func TestRouteRejectedAtAnotherControlIsLeftOut(t *testing.T) {
 	d, _ := pair(t, twoRoutes)
 	bad, gateway := objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}},
@@ -131,8 +131,8 @@ func TestRouteRejectedAtAnotherControlIsLeftOut(t *testing.T) {
 	}
 }
 
-// Another control takes up a shared rejection as if its own Envoys had sent it, and only once if
-// several share it.
+// A rejection that another control shares has the same effect as one of this control's Envoys. If
+// several controls share it, it is reported once.
 func TestRejectionsAreSharedUnchanged(t *testing.T) {
 	one, h := pair(t, twoRoutes)
 	gateway, bad := objects.Name{Namespace: "ns", Name: "g"},

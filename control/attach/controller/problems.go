@@ -7,8 +7,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// problems lists the errors in the objects of plans, in order. Each has the place in the files, if
-// known. It leaves out what Envoys reject. It is pure.
+// problems lists the errors in the objects of plans, in order. Each contains the object's file and
+// line if where returns them. It omits resources that Envoys reject. It does no I/O.
 func problems(plans *plan.Plans, where func(kind string, name objects.Name) string) []string {
 	var all []string
 	for _, f := range plans.Faults() {

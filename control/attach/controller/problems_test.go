@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// A problem names its object and where it is written.
+// A problem contains the name of its object, and its file and line.
 func TestProblemsNameTheirObjects(t *testing.T) {
 	n := network.Read(t, network.Standard(`kind: Gateway
 metadata: {namespace: ns, name: g}

@@ -8,18 +8,18 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// followers are the Envoys of this control, and the changes that gave their Gateways new resources.
-// It is pure.
+// followers records the Envoys of this control, and which change gave each Gateway its current
+// resources. Its methods do no I/O.
 type followers struct {
-	envoys map[ads.Envoy]uint64    // the latest change that each has completely
-	since  map[objects.Name]uint64 // the change that gave a Gateway its current resources
+	envoys map[ads.Envoy]uint64    // number of the last change that an Envoy has answered completely
+	since  map[objects.Name]uint64 // number of the change that gave a Gateway its current resources
 }
 
 func newFollowers() followers {
 	return followers{make(map[ads.Envoy]uint64), make(map[objects.Name]uint64)}
 }
 
-// give records a change of the Gateways' resources from had to have.
+// give records the number of the change that replaced the old resources of Gateways by new ones.
 func (f followers) give(had, have map[objects.Name]order.Snapshot, change uint64) {
 	maps.DeleteFunc(f.since, func(gateway objects.Name, _ uint64) bool { return have[gateway] == nil })
 	for gateway, snapshot := range have {
@@ -29,7 +29,8 @@ func (f followers) give(had, have map[objects.Name]order.Snapshot, change uint64
 	}
 }
 
-// programmed returns the Gateways of which an Envoy has answered all resources.
+// programmed returns the Gateways with an Envoy of this control that has answered all current
+// resources.
 func (f followers) programmed() map[objects.Name]bool {
 	all := make(map[objects.Name]bool)
 	for e, settled := range f.envoys {

@@ -25,11 +25,11 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// named has Secrets or ConfigMaps of an API server, and notifies of changes at once.
+// named contains the Secrets or ConfigMaps of an API server. It reports changes at once.
 type named struct {
 	user kube.User
 
-	mu  sync.Mutex // guards all
+	mu  sync.Mutex // guards the map
 	all map[objects.Name]map[string][]byte
 }
 
@@ -55,9 +55,9 @@ func (s *named) set(name objects.Name, data map[string][]byte) {
 	s.user.Take(name, data, nil)
 }
 
-// peersOf are other controls; a test sets what they have seen.
+// peersOf implements Peers. Tests set the reports of the other controls.
 type peersOf struct {
-	mu    sync.Mutex // guards the following
+	mu    sync.Mutex // guards the fields below
 	seen  map[string]Seen
 	newer chan struct{}
 }
@@ -78,7 +78,7 @@ func (o *peersOf) say(seen map[string]Seen) {
 	o.newer = make(chan struct{})
 }
 
-// running is a running Controller, with the latest plans.
+// running is a Controller that runs, with its latest plans.
 type running struct {
 	*testing.T
 	plans  chan Plans
@@ -110,7 +110,7 @@ func run(t *testing.T, d *Controller, worlds *broadcast.Value[objects.World]) (*
 	return r, conn
 }
 
-// await waits until a condition holds for the plans.
+// await waits until holds returns true for the plans.
 func (r *running) await(what string, holds func(Plans) bool) {
 	r.Helper()
 	for limit := time.After(20 * time.Second); r.latest.Plans == nil || !holds(r.latest); {
@@ -122,8 +122,8 @@ func (r *running) await(what string, holds func(Plans) bool) {
 	}
 }
 
-// A new certificate, a new authority, or news of another control take effect without a change of
-// objects.
+// A new certificate, new authorities and a report of another control take effect without a change
+// of objects.
 func TestResourcesWithoutAnObjectAreInUse(t *testing.T) {
 	secrets, maps := &named{all: make(map[objects.Name]map[string][]byte)}, &named{all: make(map[objects.Name]map[string][]byte)}
 	controls := &peersOf{newer: make(chan struct{})}
@@ -184,7 +184,7 @@ spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}
 	})
 }
 
-// Endpoints of a Service are sent with the route that leads there, and when they change.
+// Endpoints of a Service are sent with the route that leads to it, and again when they change.
 func TestEndpointsFollowTheirCluster(t *testing.T) {
 	set := func(address string) objects.Set {
 		return network.Set(t,
@@ -224,12 +224,13 @@ func TestEndpointsFollowTheirCluster(t *testing.T) {
 		}
 		is = &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()}
 		second := set("10.0.0.2")
-		second.Network = first.Network // pods do not matter
+		second.Network = first.Network // a World that differs only in pods
 		worlds.Set(objects.Build(second))
 	}
 }
 
-// Envoys in pods that control makes listen at their pods' addresses; others at their Gateway's.
+// Envoys in pods that control creates listen at the pods' addresses. Other Envoys listen at the
+// addresses of their Gateway.
 func TestWhereEnvoysListen(t *testing.T) {
 	for _, c := range []struct {
 		pods    bool

@@ -20,21 +20,21 @@ import (
 	"github.com/headgate/headgate/internal/objects/kube"
 )
 
-// Service is everything that a control does for the Envoys of Gateways, whether it leads or not.
+// Service serves the Envoys of Gateways. Every control runs one, whether it leads or not.
 type Service struct {
-	// Address is where Envoys call: unix:PATH, where Envoys are trusted, or HOST:PORT, where they
-	// need certificates.
+	// Address is where Envoys connect. It is unix:PATH if Envoys need no certificate, or HOST:PORT
+	// if they need one.
 	Address string
-	// Authority returns the authority that signs their certificates. It is called for HOST:PORT
-	// only, may wait for the API server, and fails when ctx ends.
+	// Authority returns the authority that signs the certificates of Envoys. It is called only if
+	// Address is HOST:PORT. It may wait for the API server, and fails when ctx ends.
 	Authority func(context.Context) (*pki.Authority, error)
-	// ByName receives how objects of an API server are read by name, when that is possible; nil for
-	// a folder.
+	// ByName receives the readers of Secrets and ConfigMaps of an API server once they are
+	// available. It is nil if the objects are in a folder.
 	ByName <-chan kube.Named
 	// Worlds returns the latest World (nil before the first), and a channel that is closed when
 	// there is a newer one.
 	Worlds func() (*objects.World, <-chan struct{})
-	// Pods, Peers and Planned are those of [Config].
+	// Pods, Peers and Planned are the fields of [Config] with these names.
 	Pods    bool
 	Peers   Peers
 	Planned func(Plans)
@@ -42,7 +42,7 @@ type Service struct {
 	Log     *slog.Logger
 }
 
-// Meter counts how Envoys follow updates, and how long planning takes.
+// Meter counts what Envoys are sent and reject, and measures how long planning takes.
 type Meter interface {
 	ads.Meter
 	Replanned(took time.Duration)

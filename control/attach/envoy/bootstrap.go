@@ -32,39 +32,43 @@ import (
 // controlCluster is the name of control's cluster in Envoy.
 const controlCluster = "control"
 
-// Place is where an Envoy of a Gateway runs.
+// Place is the part of a bootstrap configuration that differs between Envoys: names, addresses and
+// paths.
 type Place struct {
-	// Gateway is the Gateway of the Envoy. Node is its name among the Gateway's Envoys.
+	// Gateway is the Gateway of the Envoy. Node is the Envoy's name among the Envoys of the
+	// Gateway.
 	Gateway objects.Name
 	Node    string
-	// Admin is the address of its admin interface.
+	// Admin is the address of the Envoy's admin interface.
 	Admin netip.AddrPort
-	// Probe is the port of its liveness endpoint, open to everybody from its start until it is
-	// drained; 0 for none.
+	// Probe is the port of the liveness endpoint, 0 for none. It needs no authentication, and
+	// answers until the Envoy is drained.
 	Probe uint16
-	// Extproc is the Unix socket of the extproc beside it.
+	// Extproc is the Unix socket of the extproc that runs beside the Envoy.
 	Extproc string
-	// Control is the Unix socket of control. If it is empty, Envoy calls a host and port with the
-	// files in the folder Identity: AuthorityFile, CertificateFile, KeyFile and SecretFile.
+	// Control is the Unix socket of control. If it is empty, the Envoy connects to ControlHost and
+	// ControlPort with the files in the folder Identity: AuthorityFile, CertificateFile, KeyFile
+	// and SecretFile.
 	Control     string
 	ControlHost string
 	ControlPort uint16
 	Identity    string
 }
 
-// Files in the folder of an Envoy's identity. Envoy reloads a file that is replaced.
+// Names of the files in the folder Place.Identity. Envoy reloads a replaced file.
 const (
 	AuthorityFile   = "ca.crt"
 	CertificateFile = "tls.crt"
 	KeyFile         = "tls.key"
-	// SecretFile is the SDS file that names the two files above: the result of [Identity].
+	// SecretFile is the SDS file that names CertificateFile and KeyFile. [Identity] returns its
+	// content.
 	SecretFile = "identity.json"
 )
 
-// identitySecret is the SDS name of Envoy's own certificate.
+// identitySecret is the SDS name of the certificate with which Envoy connects to control.
 const identitySecret = "identity"
 
-// Identity returns the content of SecretFile.
+// Identity returns the content of SecretFile for the files in a folder.
 func Identity(folder string) ([]byte, error) {
 	file := func(name string) *corev3.DataSource {
 		return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path.Join(folder, name)}}
@@ -78,8 +82,8 @@ func Identity(folder string) ([]byte, error) {
 	return protojson.Marshal(&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{secret}})
 }
 
-// Bootstrap returns the configuration with which an Envoy of a Gateway starts, as JSON. Limits, and
-// how extproc is reached, come from envoy.yaml; control sends the rest.
+// Bootstrap returns the bootstrap configuration of a Gateway's Envoy, as JSON. Limits, and how
+// Envoy reaches extproc, are those of envoy.yaml. control sends the rest by xDS.
 func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	b := proto.CloneOf(t.bootstrap)
 	b.Node = &corev3.Node{Id: p.Node, Cluster: p.Gateway.String()}
@@ -88,7 +92,7 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	if extproc == nil {
 		return nil, fmt.Errorf("envoy.yaml has no cluster %s", wire.ExtprocCluster)
 	}
-	control := proto.CloneOf(extproc) // it also speaks gRPC at a socket
+	control := proto.CloneOf(extproc) // control also speaks gRPC on a Unix socket
 	control.Name = controlCluster
 	at(extproc, p.Extproc)
 	if err := reach(control, p); err != nil {
@@ -101,7 +105,7 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	if b.LayeredRuntime == nil {
 		b.LayeredRuntime = new(bootstrapv3.LayeredRuntime)
 	}
-	b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, &bootstrapv3.RuntimeLayer{ // the last layer with a key wins
+	b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, &bootstrapv3.RuntimeLayer{ // appended, since the last layer with a key wins
 		Name: "routes", LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: expressions},
 	})
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{extproc, control}}
@@ -124,8 +128,7 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	return protojson.Marshal(b)
 }
 
-// patient is [fromStream] without a timeout: an Envoy without configuration does not serve, and is
-// not ready.
+// patient is [fromStream] without a timeout: an Envoy without configuration must not become ready.
 func patient() *corev3.ConfigSource {
 	is := fromStream()
 	is.InitialFetchTimeout = durationpb.New(0)
@@ -135,7 +138,7 @@ func patient() *corev3.ConfigSource {
 // probePath is the path of kubelets' probes.
 const probePath = "/healthz"
 
-// probe is a listener that only reports that Envoy lives.
+// probe returns a listener that only reports that Envoy is alive.
 func probe(port uint16) (*listenerv3.Listener, error) {
 	router, err := anypb.New(new(routerv3.Router))
 	if err != nil {
@@ -162,11 +165,12 @@ func probe(port uint16) (*listenerv3.Listener, error) {
 	}, nil
 }
 
-// backName is the name of the listener for extproc's relay.
+// backName is the name of the listener that receives requests from extproc's relay.
 const backName = "back"
 
-// back is a listener at a socket for requests of extproc's relay. extproc knows where each came in,
-// and rejects others. Its routes are those of envoy.yaml, to pools that extproc names.
+// back returns a listener on a Unix socket for requests from extproc's relay. extproc rejects
+// requests there that it did not relay. The routes are those of envoy.yaml, but extproc names the
+// pool.
 func (t *Template) back(socket string) (*listenerv3.Listener, error) {
 	m := proto.CloneOf(t.manager)
 	m.StatPrefix = backName
@@ -195,7 +199,7 @@ func (t *Template) back(socket string) (*listenerv3.Listener, error) {
 	return l, nil
 }
 
-// reach sets the address of control in a cluster.
+// reach sets the address of a cluster to that of control.
 func reach(c *clusterv3.Cluster, p Place) error {
 	if p.Control != "" {
 		at(c, p.Control)
@@ -232,7 +236,7 @@ func reach(c *clusterv3.Cluster, p Place) error {
 	return err
 }
 
-// controlTimeout is the timeout of a connection to control.
+// controlTimeout is how long Envoy may take to connect to control.
 const controlTimeout = 2 * time.Second
 
 // extproc returns a copy of extproc's cluster in envoy.yaml, nil if there is none.
@@ -254,7 +258,8 @@ func at(c *clusterv3.Cluster, socket string) {
 	}}}
 }
 
-// source returns the config source of the endpoints in envoy.yaml, for another cluster.
+// source returns the config source that envoy.yaml uses for endpoints, with another cluster as the
+// server.
 func (t *Template) source(cluster string) *corev3.ConfigSource {
 	is := proto.CloneOf(t.pool.GetEdsClusterConfig().GetEdsConfig())
 	for _, s := range is.GetApiConfigSource().GetGrpcServices() {
@@ -263,15 +268,15 @@ func (t *Template) source(cluster string) *corev3.ConfigSource {
 	return is
 }
 
-// FromControl returns the options of an Envoy that gets its routes and the endpoints of Services
-// from control.
+// FromControl returns the options of an Envoy that gets its routes, and the endpoints of Services,
+// from control. bind is [Options.Bind].
 func (t *Template) FromControl(bind func(port int32) (address string, at uint32)) Options {
 	services := t.source(controlCluster)
 	services.InitialFetchTimeout = durationpb.New(warming)
 	return Options{Bind: bind, Config: fromStream(), Services: services}
 }
 
-// fromStream is a config source: resources come on the one ADS stream.
+// fromStream returns a config source for resources of the ADS stream.
 func fromStream() *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ResourceApiVersion:    corev3.ApiVersion_V3,

@@ -23,7 +23,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// doing has the rules of this test.
+// doing contains the Gateway and the routes of this test.
 const doing = `kind: Gateway
 metadata: {namespace: ns, name: g}
 spec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}, {name: alt, port: 8080, protocol: HTTP}]}
@@ -150,10 +150,10 @@ func TestEnvoyHandlesRequestsByRules(t *testing.T) {
 		method, host, path  string
 		headers             map[string]string
 		status              int
-		want                map[string]string // headers; empty for one that must be absent
-		backendSees, absent []string          // lines of the request at the backend
+		want                map[string]string // response headers; empty: must be absent
+		backendSees, absent []string          // lines that the backend's request contains, or lacks
 	}{
-		// From the table of HTTPPathModifier, and its text about queries.
+		// From the table of HTTPPathModifier, and its text about query strings.
 		{host: "redirect.test", path: "/foo/bar?q=1", status: 302, want: location("http://redirect.test/xyz/bar?q=1")},
 		{host: "redirect.test", path: "/foo", status: 302, want: location("http://redirect.test/xyz")},
 		{host: "redirect.test", path: "/foo/", status: 302, want: location("http://redirect.test/xyz/")},
@@ -220,7 +220,7 @@ func TestEnvoyHandlesRequestsByRules(t *testing.T) {
 			"access-control-expose-headers": "x-three,x-four",
 		}},
 		{host: "cors.test", path: "/some", headers: map[string]string{"origin": "https://other.test"}, status: 200, want: allows("")},
-		// With credentials no answer may have *: browsers would take it literally.
+		// A response with credentials must not contain *, which browsers would take literally.
 		{method: "OPTIONS", host: "cors.test", path: "/any", headers: preflight("https://a.test"), status: 200, want: map[string]string{
 			"access-control-allow-origin": "https://a.test", "access-control-allow-methods": "PUT", "access-control-allow-headers": "x-one",
 			"access-control-max-age": "5",
@@ -230,11 +230,12 @@ func TestEnvoyHandlesRequestsByRules(t *testing.T) {
 			want: map[string]string{"access-control-allow-credentials": ""},
 		},
 
-		// Without a route the error has a content type, also for HEAD, which gets no body.
+		// Without a route, Envoy's error has a content type. A HEAD request gets none, since it
+		// gets no body.
 		{host: "nobody.test", path: "/", status: 404, want: map[string]string{"content-type": "application/json"}},
 		{method: "HEAD", host: "nobody.test", path: "/", status: 404, want: map[string]string{"content-type": ""}},
 
-		// Envoy answers a gRPC call itself with a gRPC status, not with an error of a model API.
+		// Envoy's own reply to a gRPC call is a gRPC status, not an error of a model API.
 		{
 			method: "POST", host: "grpc.test", path: "/org.Echo/Say", headers: map[string]string{"content-type": "application/grpc"},
 			status: 200, want: map[string]string{
@@ -306,7 +307,7 @@ func allows(origin string) map[string]string {
 	return map[string]string{"access-control-allow-origin": origin}
 }
 
-// backend serves HTTP/1.1 until the test ends.
+// backend runs an HTTP/1.1 server until the test ends.
 func backend(t *testing.T, own string, h http.HandlerFunc) netip.AddrPort {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", own+":0")
@@ -326,7 +327,8 @@ func backend(t *testing.T, own string, h http.HandlerFunc) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
-// answer returns what a backend received, after a delay if the request asks for one.
+// answer responds with the request that a backend received, after a delay if the request asks for
+// one.
 func answer(w http.ResponseWriter, r *http.Request, of string) {
 	if wait, err := time.ParseDuration(r.URL.Query().Get("wait")); err == nil {
 		select {

@@ -48,7 +48,7 @@ func template(t *testing.T) *envoy.Template {
 	return is
 }
 
-// bootstrap is envoy.yaml.
+// bootstrap returns envoy.yaml, parsed.
 func bootstrap(t *testing.T) *bootstrapv3.Bootstrap {
 	t.Helper()
 	asJSON, err := yaml.YAMLToJSON(envoyYAML(t))
@@ -62,7 +62,7 @@ func bootstrap(t *testing.T) *bootstrapv3.Bootstrap {
 	return b
 }
 
-// options are those of an Envoy that gets everything from extproc.
+// options returns the options of an Envoy whose only xDS server is extproc.
 func options(t *testing.T) envoy.Options {
 	source := bootstrap(t).GetStaticResources().GetClusters()[0].GetEdsClusterConfig().GetEdsConfig()
 	return envoy.Options{
@@ -71,7 +71,7 @@ func options(t *testing.T) envoy.Options {
 	}
 }
 
-// certificates has a certificate for every Secret that listeners name.
+// certificates returns a certificate for every Secret that listeners name.
 func certificates(n *objects.Network) map[objects.Name]plan.Certificate {
 	all := make(map[objects.Name]plan.Certificate)
 	for _, name := range plan.Secrets(attach.Of(n), n) {
@@ -80,7 +80,7 @@ func certificates(n *objects.Network) map[objects.Name]plan.Certificate {
 	return all
 }
 
-// started is the configuration with which an Envoy of a Gateway starts.
+// started returns the bootstrap configuration of a Gateway's Envoy.
 func started(t *testing.T) *bootstrapv3.Bootstrap {
 	t.Helper()
 	text, err := template(t).Bootstrap(envoy.Place{
@@ -97,7 +97,7 @@ func started(t *testing.T) *bootstrapv3.Bootstrap {
 	return b
 }
 
-// inline returns a configuration in a single file, with the routes in the listeners.
+// inline returns a static configuration, in which the listeners contain the routes.
 func inline(t *testing.T, r *envoy.Resources) []byte {
 	t.Helper()
 	routes := make(map[string]*routev3.RouteConfiguration)
@@ -114,7 +114,7 @@ func inline(t *testing.T, r *envoy.Resources) []byte {
 				t.Fatal(err)
 			}
 			config := routes[m.GetRds().GetRouteConfigName()]
-			config.ValidateClusters = wrapperspb.Bool(false) // as for routes from RDS
+			config.ValidateClusters = wrapperspb.Bool(false) // as with RDS: Envoy accepts routes to missing clusters
 			m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: config}
 			if err := filter.GetTypedConfig().MarshalFrom(m); err != nil {
 				t.Fatal(err)
@@ -123,7 +123,7 @@ func inline(t *testing.T, r *envoy.Resources) []byte {
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
 	}
 	b.LayeredRuntime = started(t).GetLayeredRuntime()
-	pools := func(c *clusterv3.Cluster) bool { return c.GetType() == clusterv3.Cluster_EDS } // Envoy would wait for their endpoints
+	pools := func(c *clusterv3.Cluster) bool { return c.GetType() == clusterv3.Cluster_EDS } // Envoy would wait for endpoints
 	b.StaticResources.Clusters = append(slices.DeleteFunc(b.GetStaticResources().GetClusters(), pools), r.Clusters...)
 	text, err := protojson.Marshal(b)
 	if err != nil {
@@ -132,7 +132,7 @@ func inline(t *testing.T, r *envoy.Resources) []byte {
 	return text
 }
 
-// Protobuf validation and Envoy itself accept every plan.
+// Every plan passes protobuf validation, and Envoy accepts it.
 func TestEnvoyAcceptsPlans(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {

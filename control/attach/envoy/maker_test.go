@@ -16,8 +16,8 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// After any change, a Maker returns what a new one would, and most messages are those of the last
-// time.
+// After any change, a used Maker returns the same resources as a new one, and most messages are
+// those of its last result.
 func TestMakerMatchesTemplate(t *testing.T) {
 	tmpl, o := template(t), options(t)
 	known := plan.Known{
@@ -82,7 +82,7 @@ func TestMakerMatchesTemplate(t *testing.T) {
 	}
 }
 
-// A Maker keeps nothing older than the last plan: a control runs for months.
+// A Maker caches only messages of the last plan, so its memory does not grow.
 func TestMakerDropsUnusedMessages(t *testing.T) {
 	m, o := &envoy.Maker{Template: template(t)}, options(t)
 	// made makes the resources of a plan, and returns functions that report whether they are still
@@ -121,7 +121,7 @@ func TestMakerDropsUnusedMessages(t *testing.T) {
 	runtime.KeepAlive(m)
 }
 
-// Messages do not change after they were made, although later results share them.
+// Messages of a result do not change later, although later results share them.
 func TestMakerReusesMessages(t *testing.T) {
 	m, o := &envoy.Maker{Template: template(t)}, options(t)
 	var last *plan.Plans

@@ -25,8 +25,8 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// requests returns requests from combinations of hosts with few paths, and of paths with everything
-// else.
+// requests returns test requests: all hosts with a few paths, and one host with all paths, methods
+// and headers.
 func requests() (all []plan.Request) {
 	for _, host := range []string{"a.test", "A.test:8080", "b.test", "x.a.test", "c.example", "elsewhere"} {
 		for _, path := range []string{"/", "/long/path"} {
@@ -53,7 +53,8 @@ func requests() (all []plan.Request) {
 	return all
 }
 
-// takes returns the index of the rule that takes a request; empty for none.
+// takes returns the rule of the plan that matches a request: its listener, its domain and its
+// index. It returns an empty text if none matches.
 func takes(p *plan.Port, r plan.Request) string {
 	t := p.Take(r)
 	if t.Rule == nil {
@@ -62,8 +63,8 @@ func takes(p *plan.Port, r plan.Request) string {
 	return fmt.Sprintf("%s %s %d", t.Listener, cmp.Or(t.Host.Domain, "*"), len(t.Passed))
 }
 
-// For each request, a real Envoy chooses the rule that the plan chooses, in all scenarios and at
-// all ports.
+// For each request, a real Envoy chooses the same rule as the plan. This holds for all scenarios
+// and ports.
 func TestEnvoyMatchesThePlan(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
@@ -84,7 +85,7 @@ func TestEnvoyMatchesThePlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Each route answers only with its index.
+			// Each route only responds with its virtual host and index, in a header.
 			for _, routes := range r.Routes {
 				for _, host := range routes.GetVirtualHosts() {
 					for i, route := range host.GetRoutes() {
@@ -98,7 +99,7 @@ func TestEnvoyMatchesThePlan(t *testing.T) {
 				}
 			}
 			r.Clusters = nil
-			// over TLS
+			// Listeners with TLS are not tested.
 			r.Listeners = slices.DeleteFunc(r.Listeners, func(l *listenerv3.Listener) bool { return len(l.GetListenerFilters()) > 0 })
 			stop := serve(t, binary, string(inline(t, r)), own)
 			for i := range p.Ports {
@@ -120,7 +121,7 @@ func TestEnvoyMatchesThePlan(t *testing.T) {
 			stop()
 		}
 	}
-	if len(found) < 57 { // earlier routes hide the others
+	if len(found) < 57 { // the other rules never match: earlier ones match instead
 		t.Errorf("the requests match only %d rules", len(found))
 	}
 	t.Logf("%d requests, which match %d rules", tried, len(found))
@@ -128,7 +129,8 @@ func TestEnvoyMatchesThePlan(t *testing.T) {
 
 var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// ask returns the index of the rule that takes a request, empty for none.
+// ask sends a request to Envoy, and returns the rule that matched, in the format of takes. It
+// returns an empty text if none matched.
 func ask(t *testing.T, address string, r plan.Request) string {
 	t.Helper()
 	q, err := http.NewRequestWithContext(t.Context(), r.Method, "http://"+address+r.Path, nil)

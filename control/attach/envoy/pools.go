@@ -32,7 +32,8 @@ import (
 	"github.com/headgate/headgate/control/attach/plan"
 )
 
-// poolCluster returns the cluster of a pool: that of envoy.yaml with the pool's endpoints.
+// poolCluster returns the cluster of a pool. It is the endpoints cluster of envoy.yaml with the
+// pool's name and settings.
 func (t *Template) poolCluster(c *plan.Cluster) (*clusterv3.Cluster, error) {
 	from := t.pool
 	if c.Calls {
@@ -59,7 +60,7 @@ func (t *Template) poolCluster(c *plan.Cluster) (*clusterv3.Cluster, error) {
 	return is, nil
 }
 
-// speakHTTP2 sets HTTP/2 for a cluster and keeps its other protocol options.
+// speakHTTP2 makes a cluster use HTTP/2, and keeps its other protocol options.
 func speakHTTP2(c *clusterv3.Cluster, how *corev3.Http2ProtocolOptions) error {
 	options := new(httpv3.HttpProtocolOptions)
 	if said := c.GetTypedExtensionProtocolOptions()[httpOptions]; said != nil {
@@ -80,12 +81,13 @@ func speakHTTP2(c *clusterv3.Cluster, how *corev3.Http2ProtocolOptions) error {
 	return nil
 }
 
-// panicBelow is Envoy's panic threshold in percent: Envoy ignores health only if no endpoint is
-// healthy. A pool of more than a hundred also does so with its last one.
+// panicBelow is Envoy's panic threshold in percent. Envoy ignores health only if fewer endpoints
+// are healthy, which means none in a pool of up to 100. In a larger pool Envoy also ignores health
+// if only one is healthy.
 const panicBelow = 1
 
-// failOpen lets any endpoint of a pool serve requests without a pick, instead of a fallback that
-// finds none.
+// failOpen lets Envoy choose any endpoint of a pool for a request that has no pick. Otherwise the
+// fallback policy of the cluster finds no endpoint.
 func failOpen(c *clusterv3.Cluster) error {
 	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: panicBelow}}
 	for _, p := range c.GetLoadBalancingPolicy().GetPolicies() {
@@ -105,21 +107,22 @@ func failOpen(c *clusterv3.Cluster) error {
 	return fmt.Errorf("envoy.yaml: want a cluster %s with the policy override_host", wire.EndpointsCluster)
 }
 
-// How soon Envoy finds that a picker is down or hangs, and that it is back. The first request that
-// meets a dead picker may fail, since the part of its body that was sent cannot be sent elsewhere.
-// A picker that hangs keeps its requests.
+// Intervals and timeouts with which Envoy detects that a picker is down, hangs, or is back. The
+// first request to a picker that is down may fail, since Envoy cannot resend the part of the body
+// that it already sent. Requests to a picker that hangs are not moved to another.
 const (
-	pickerProbe  = time.Second      // between health checks; also the connect timeout
-	pickerAnswer = 2 * time.Second  // for any answer
-	pickerOut    = 10 * time.Second // unless a health check succeeds earlier
-	// pickerPing is above the minimum that gRPC servers allow, by default five minutes (gRPC
-	// proposal A8). A server closes the connection at the fourth early ping without data, as during
-	// long answers, and every request whose answer has not begun gets 503.
+	pickerProbe  = time.Second      // interval of health checks; also the connect timeout
+	pickerAnswer = 2 * time.Second  // timeout of a health check
+	pickerOut    = 10 * time.Second // ejection time after a failed connection, unless a health check succeeds earlier
+	// pickerPing is the interval of HTTP/2 pings. It is above the minimum that gRPC servers allow,
+	// five minutes by default (gRPC proposal A8). A server that gets pings too often without data,
+	// as during long responses, closes the connection at the fourth such ping. Every request
+	// without a response then gets 503.
 	pickerPing = 6 * time.Minute
 )
 
-// anyAnswer checks a picker's health by gRPC and accepts any gRPC answer: not all pickers serve
-// health.
+// anyAnswer is a health check that calls a picker by gRPC and accepts any gRPC response, since not
+// all pickers implement the gRPC health service.
 func anyAnswer(c *plan.Cluster) *corev3.HealthCheck_HttpHealthCheck_ {
 	const nothing = "\x00\x00\x00\x00\x00" // an empty message in gRPC framing
 	header := func(name, value string) *corev3.HeaderValueOption {
@@ -134,14 +137,14 @@ func anyAnswer(c *plan.Cluster) *corev3.HealthCheck_HttpHealthCheck_ {
 	}}
 }
 
-// pickerCluster returns the cluster of another project's endpoint picker: a Service over HTTP/2 and
-// TLS. Its certificate is not verified, since each picker makes its own. If all its endpoints are
-// down it gets no requests, and its pool's failureMode applies.
+// pickerCluster returns the cluster of another project's endpoint picker, a Service that uses
+// HTTP/2 and TLS. The picker's certificate is not verified, since each picker makes its own. If all
+// endpoints of the picker are down, it gets no requests, and the failureMode of its pool applies.
 func (t *Template) pickerCluster(c *plan.Cluster, o Options) (*clusterv3.Cluster, error) {
 	is := t.serviceCluster(c, o)
 	is.ConnectTimeout = durationpb.New(pickerProbe)
 	is.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: new(typev3.Percent)}
-	is.IgnoreHealthOnHostRemoval = true // drop an endpoint that its Service has no more
+	is.IgnoreHealthOnHostRemoval = true // drop an endpoint as soon as its Service no longer has it
 	is.HealthChecks = []*corev3.HealthCheck{{
 		Timeout: durationpb.New(pickerAnswer), Interval: durationpb.New(pickerProbe), NoTrafficInterval: durationpb.New(pickerProbe),
 		UnhealthyThreshold: wrapperspb.UInt32(1), HealthyThreshold: wrapperspb.UInt32(1),
@@ -163,8 +166,9 @@ func (t *Template) pickerCluster(c *plan.Cluster, o Options) (*clusterv3.Cluster
 	return is, err
 }
 
-// unnamed limits a route whose cluster extproc names to requests with that name, and returns the
-// route to a pool for the others: extproc has not named one, or is down.
+// unnamed splits a route on which extproc names the pool of a request in a header. The given route
+// then matches only requests with that header. The returned copy sends all others to one pool, for
+// example while extproc is down.
 func unnamed(named *routev3.Route, pool string) (*routev3.Route, error) {
 	is := proto.CloneOf(named)
 	is.GetRoute().ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: pool}
@@ -177,12 +181,12 @@ func unnamed(named *routev3.Route, pool string) (*routev3.Route, error) {
 	return is, nil
 }
 
-// attemptsToFindAnother is how often Envoy picks at random to find an endpoint that was not tried.
-// If two of four were, each attempt succeeds with probability 1/2.
+// attemptsToFindAnother is how often Envoy picks a random endpoint for a retry until it finds one
+// that was not tried. If two of four endpoints were tried, a pick succeeds with probability 1/2.
 const attemptsToFindAnother = 100
 
-// tryOthers makes retries in a pool that fails open avoid endpoints that were tried, if there was
-// no pick.
+// tryOthers makes retries avoid the endpoints that were tried. It is for pools that fail open:
+// without a pick, Envoy chooses endpoints at random.
 func tryOthers(action *routev3.RouteAction) error {
 	config, err := anypb.New(new(previousv3.PreviousHostsPredicate))
 	if err != nil {
@@ -197,8 +201,8 @@ func tryOthers(action *routev3.RouteAction) error {
 	return nil
 }
 
-// Filters that only Envoys of Gateways have. All listeners have them always, since adding one later
-// would drain the listener.
+// Names of filters that only Envoys of Gateways have. All listeners contain them from the start,
+// since adding one later would drain the listener.
 const (
 	pickerFilter = "headgate.picker"
 	guardFilter  = "headgate.guard"
@@ -207,8 +211,9 @@ const (
 	locationFilter = "headgate.location"
 )
 
-// gatewayFilters adds them before the router. Headers from clients to pickers are removed only
-// after a picker has seen them; those that would choose an endpoint are removed first.
+// gatewayFilters inserts the filters of Gateways before the router. Clients' headers that would
+// choose an endpoint are removed before all filters. Clients' headers that inform a picker are
+// removed after the picker filter.
 func (t *Template) gatewayFilters(m *hcmv3.HttpConnectionManager) error {
 	early, late, err := controlHeaders(m)
 	if err != nil {
@@ -243,8 +248,8 @@ func (t *Template) gatewayFilters(m *hcmv3.HttpConnectionManager) error {
 	return m.GetEarlyHeaderMutationExtensions()[0].GetTypedConfig().MarshalFrom(&earlyv3.HeaderMutation{Mutations: early})
 }
 
-// controlHeaders splits the headers that envoy.yaml removes from requests: those that would choose
-// an endpoint, and those that inform a picker.
+// controlHeaders splits the headers that envoy.yaml removes from requests. early contains those
+// that would choose an endpoint, late those that inform a picker.
 func controlHeaders(m *hcmv3.HttpConnectionManager) (early, late []*mutationv3.HeaderMutation, err error) {
 	all := new(earlyv3.HeaderMutation)
 	if err := m.GetEarlyHeaderMutationExtensions()[0].GetTypedConfig().UnmarshalTo(all); err != nil {
@@ -260,16 +265,15 @@ func controlHeaders(m *hcmv3.HttpConnectionManager) (early, late []*mutationv3.H
 	return early, late, nil
 }
 
-// picker is the ext_proc filter for another project's endpoint picker, which the route names. The
-// filter sends it no response body, so that a crash of the picker does not cut off the answer. The
-// stream stays open until the answer ends, so that the picker sees the end.
+// picker returns the ext_proc filter for another project's endpoint picker, which the route names.
+// The filter sends it no response body, so a crash of the picker does not abort the response. The
+// stream stays open until the response ends, so the picker sees its end.
 func (t *Template) picker() *extprocv3.ExternalProcessor {
 	const metadata = wire.DestinationNamespace
 	return &extprocv3.ExternalProcessor{
 		StatPrefix:  "picker",
-		GrpcService: grpcService(wire.ExtprocCluster, wire.ExtprocCluster), // until a route overrides it
-		// If a picker fails, the request has no endpoint. The cluster then follows the pool's
-		// failureMode.
+		GrpcService: grpcService(wire.ExtprocCluster, wire.ExtprocCluster), // unused default: routes override it
+		// If the picker fails, the request gets no pick, and the failureMode of the pool applies.
 		FailureModeAllow: true,
 		StatusOnError:    &typev3.HttpStatus{Code: typev3.StatusCode_ServiceUnavailable},
 		MessageTimeout:   t.messageTimeout,
@@ -280,7 +284,7 @@ func (t *Template) picker() *extprocv3.ExternalProcessor {
 			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
 		},
 		RouteCacheAction: extprocv3.ExternalProcessor_RETAIN,
-		MutationRules:    &mutationv3.HeaderMutationRules{DisallowSystem: wrapperspb.Bool(true)}, // the route decides on the path
+		MutationRules:    &mutationv3.HeaderMutationRules{DisallowSystem: wrapperspb.Bool(true)}, // only the route may change the path
 		MetadataOptions: &extprocv3.MetadataOptions{
 			ForwardingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{metadata}},
 			ReceivingNamespaces:  &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{metadata}},
@@ -294,7 +298,8 @@ func grpcService(cluster, authority string) *corev3.GrpcService {
 	}}
 }
 
-// asked turns the picker of a pool on.
+// asked returns the configuration that turns on the picker filter, with the cluster of a pool's
+// picker.
 func asked(picker string) (map[string]*anypb.Any, error) {
 	config, err := anypb.New(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{
 		Overrides: &extprocv3.ExtProcOverrides{GrpcService: grpcService(picker, plan.PickerAuthority(picker))},
@@ -305,14 +310,15 @@ func asked(picker string) (map[string]*anypb.Any, error) {
 	return turnedOn(pickerFilter, config)
 }
 
-// turnedOn enables a filter for a route, with its configuration.
+// turnedOn returns a route's configuration that enables a filter.
 func turnedOn(name string, config *anypb.Any) (map[string]*anypb.Any, error) {
 	on, err := anypb.New(&routev3.FilterConfig{Config: config})
 	return map[string]*anypb.Any{name: on}, err
 }
 
-// guard admits only inference to a pool that fails open when extproc did not pick: only extproc
-// knows which paths of engines are forbidden.
+// guard is the Lua code of a filter for pools that fail open. It rejects a request without a pick
+// unless its path is an inference path: without extproc, Envoy does not know which other paths of
+// engines are forbidden.
 const guard = `
 function envoy_on_request(request)
   local lb = request:streamInfo():dynamicMetadata():get("envoy.lb")
@@ -324,8 +330,8 @@ function envoy_on_request(request)
 end
 `
 
-// withoutPort removes the port from the target of a redirect, where Envoy would otherwise keep the
-// port of the request's host.
+// withoutPort is the Lua code of a filter that removes the port from a redirect's target. Envoy
+// would keep the port of the request's host there.
 const withoutPort = `
 function envoy_on_response(response)
   local headers = response:headers()
@@ -336,7 +342,8 @@ function envoy_on_response(response)
 end
 `
 
-// guarded makes the guard admit inference paths, as they are before the rule's rewrite.
+// guarded returns the configuration of the guard filter for a rule. It contains the inference paths
+// as clients send them, before the rule's rewrite.
 func guarded(rule *plan.Rule) (map[string]*anypb.Any, error) {
 	paths := make(map[string]any)
 	for _, path := range wire.InferencePaths {
@@ -355,8 +362,8 @@ func guarded(rule *plan.Rule) (map[string]*anypb.Any, error) {
 	return turnedOn(guardFilter, config)
 }
 
-// before returns the path before a rule's rewrite to a path; false if there is none, or more than
-// one.
+// before returns the path that a rule rewrites to the given path; false if there is none, or
+// several.
 func before(rule *plan.Rule, path string) (string, bool) {
 	c := rule.Forward.Path
 	switch {

@@ -25,7 +25,7 @@ import (
 	"github.com/headgate/headgate/control/attach/plan"
 )
 
-// pickers has one pool of each kind, and a route to each.
+// pickers contains one pool of each kind, and a route to each.
 const pickers = `kind: Service
 metadata: {namespace: ns, name: ours}
 spec: {selector: {app.kubernetes.io/name: headgate}, ports: [{port: 9002}]}
@@ -63,7 +63,7 @@ spec:
     - {name: lost-open, group: inference.networking.k8s.io, kind: InferencePool}
   - {matches: [{path: {value: /theirs}}], backendRefs: [{name: theirs, group: inference.networking.k8s.io, kind: InferencePool}]}`
 
-// routeTo returns the route of a path at the only host.
+// routeTo returns the route with a path in the only virtual host.
 func routeTo(t *testing.T, all []*routev3.RouteConfiguration, path string) *routev3.Route {
 	t.Helper()
 	for _, r := range all[0].GetVirtualHosts()[0].GetRoutes() {
@@ -105,8 +105,8 @@ func TestEachPoolUsesItsOwnPicker(t *testing.T) {
 	}; !slices.Equal(got, want) {
 		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	// Requests that another picker handles alone do not go through extproc, but are retried at the
-	// next pick like others.
+	// If only another project's picker handles a request, the request bypasses extproc. Its retries
+	// use the next pick, as usual.
 	theirs := routeTo(t, r.Routes, "/theirs")
 	if theirs.GetMetadata() != nil || len(theirs.GetRequestHeadersToAdd()) > 0 || theirs.GetRoute().GetRetryPolicy() == nil ||
 		!slices.Contains(theirs.GetResponseHeadersToRemove(), wire.ElsewhereHeader) {
@@ -114,7 +114,7 @@ func TestEachPoolUsesItsOwnPicker(t *testing.T) {
 	}
 }
 
-// pingOf returns Envoy's ping settings of a cluster, nil for none.
+// pingOf returns the HTTP/2 ping settings of a cluster, nil for none.
 func pingOf(t *testing.T, c *clusterv3.Cluster) *corev3.KeepaliveSettings {
 	t.Helper()
 	options := c.GetTypedExtensionProtocolOptions()["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
@@ -124,8 +124,8 @@ func pingOf(t *testing.T, c *clusterv3.Cluster) *corev3.KeepaliveSettings {
 	return read(t, options, new(httpv3.HttpProtocolOptions)).GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetConnectionKeepalive()
 }
 
-// A pool that fails open has a fallback that finds an endpoint; other pools have not. A picker's
-// certificate is not verified, and a dead picker gets no requests.
+// Only a pool that fails open has a fallback policy that finds an endpoint. A picker's certificate
+// is not verified, and a picker that is down gets no requests.
 func TestClustersOfPoolsAndPickers(t *testing.T) {
 	var got []string
 	for _, c := range planned(t, pickers).Clusters {
@@ -190,7 +190,7 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 	}
 }
 
-// Without extproc, the guard admits exactly what engines get as inference.
+// Without extproc, the guard admits exactly the requests that reach engines as inference.
 func TestGuardUsesThePathsOfClients(t *testing.T) {
 	rule := func(kind, path, filters string) string {
 		return fmt.Sprintf("  - {matches: [{path: {type: %s, value: '%s'}}], filters: [%s], backendRefs: [{name: open, group: inference.networking.k8s.io, kind: InferencePool}]}\n",
@@ -226,8 +226,8 @@ func TestGuardUsesThePathsOfClients(t *testing.T) {
 	}
 }
 
-// A request goes where extproc says. If extproc says nothing, inference goes to the only pool if
-// that fails open.
+// A request goes to the pool that extproc names. If extproc names none, inference goes to the only
+// pool if that fails open.
 func TestModelsOfOnePoolThatFailsOpen(t *testing.T) {
 	open := strings.Split(pickers, "---\n")
 	r := planned(t, open[0]+"---\n"+open[2]+
@@ -251,8 +251,8 @@ func TestModelsOfOnePoolThatFailsOpen(t *testing.T) {
 	}
 }
 
-// Clients cannot choose an endpoint: such headers are removed before routing, and headers that
-// inform a picker before the request goes on.
+// Clients cannot choose an endpoint. Headers for that are removed before routing. Headers that
+// inform a picker are removed before the request is forwarded.
 func TestControlHeadersAreRemoved(t *testing.T) {
 	m := new(hcmv3.HttpConnectionManager)
 	read(t, planned(t, pickers).Listeners[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), m)
@@ -279,7 +279,8 @@ func TestControlHeadersAreRemoved(t *testing.T) {
 	}
 }
 
-// Engines of a pool are verified by name and authority, or not at all. gRPC calls use HTTP/2.
+// The certificate of a pool's engine is verified by name and authority, or not at all. gRPC calls
+// use HTTP/2.
 func TestVerificationOfEngines(t *testing.T) {
 	const pools = `kind: PoolSettings
 metadata: {namespace: ns, name: known}

@@ -27,7 +27,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Resources are the xDS resources of an Envoy, each kind in the order of the plan.
+// Resources are the xDS resources of an Envoy. Each field is in the order of the plan.
 type Resources struct {
 	Listeners []*listenerv3.Listener
 	Routes    []*routev3.RouteConfiguration
@@ -35,18 +35,19 @@ type Resources struct {
 	Secrets   []*tlsv3.Secret
 }
 
-// Options are settings of a configuration that are not in a plan.
+// Options are settings of Envoys that are not in a plan.
 type Options struct {
-	// Bind returns the address at which Envoy listens for a port.
+	// Bind returns the address and the port at which Envoy listens for a port of the plan.
 	Bind func(port int32) (address string, at uint32)
-	// Config is the source of routes and certificates, and Services that of the endpoints of
-	// Services.
+	// Config is the xDS source of routes and certificates. Services is the xDS source of the
+	// endpoints of Services.
 	Config, Services *corev3.ConfigSource
 }
 
-// Maker makes the resources of one Gateway's Envoys for successive plans. It is a faster
-// [Template.Of]: the same Hosts (identical slices) and equal clusters give the same messages. Only
-// Template must be set. It is for one goroutine.
+// Maker makes the resources of one Gateway's Envoys for successive plans, like [Template.Of] but
+// faster. It reuses the messages of Hosts and clusters that the last plan also contained. Hosts are
+// the same if their slices are identical, clusters if they are equal. Callers set only Template.
+// Only one goroutine may use a Maker.
 type Maker struct {
 	*Template
 	hosts    cache.Cache[hostsKey, []*routev3.VirtualHost]
@@ -54,20 +55,20 @@ type Maker struct {
 	managers cache.Cache[managerKey, *anypb.Any]
 	others   cache.Cache[string, *routev3.VirtualHost]
 	routes   cache.Cache[*plan.Host, []objects.Object]
-	made     map[string]*routev3.RouteConfiguration // the last ones, by name
+	made     map[string]*routev3.RouteConfiguration // last route configurations, by name
 }
 
 type hostsKey struct {
-	hosts *plan.Host // the first host: no two listeners share Hosts
+	hosts *plan.Host // address of the first host, since no two listeners share Hosts
 	wants wants
 }
 
 type managerKey struct {
-	routes string // their name
+	routes string // name of the route configuration
 	wants  wants
 }
 
-// Of returns the resources of a plan. Options must be the same each time.
+// Of returns the resources of a plan. Callers pass the same options each time.
 func (m *Maker) Of(p *plan.Plan, o Options) (*Resources, error) {
 	w := wantsOf(p)
 	t := m.as(w)
@@ -110,12 +111,12 @@ func (t *Template) Of(p *plan.Plan, o Options) (*Resources, error) {
 	return t.of(p, o, t.parts(o))
 }
 
-// parts make the messages of the resources, which do not change afterwards.
+// parts are functions that make the messages of resources. The messages are immutable.
 type parts struct {
 	hosts   func(*plan.Listener) ([]*routev3.VirtualHost, error)
 	cluster func(*plan.Cluster) (*clusterv3.Cluster, error)
 	manager func(routes string) (*anypb.Any, error)
-	// misdirected answers requests to a domain of another listener.
+	// misdirected returns a host that rejects requests for a domain of another listener.
 	misdirected func(domain string) *routev3.VirtualHost
 }
 
@@ -158,9 +159,9 @@ func (t *Template) of(p *plan.Plan, o Options, from parts) (*Resources, error) {
 	return r, nil
 }
 
-// listenerOf returns the listener of a port. What changes often is in its routes, because a changed
-// listener drains. With TLS each listener of the Gateway is a filter chain, so that adding or
-// removing one drains no other.
+// listenerOf returns the Envoy listener of a port. Settings that change often are in its routes,
+// since a changed listener drains. With TLS, each listener of the Gateway is a filter chain, so
+// adding or removing one does not drain the others.
 func (t *Template) listenerOf(port *plan.Port, o Options, manager func(routes string) (*anypb.Any, error)) (*listenerv3.Listener, error) {
 	l := proto.CloneOf(t.listener)
 	address, at := o.Bind(port.Number)
@@ -203,10 +204,10 @@ func socketAddress(address string, port uint32) *corev3.Address {
 	}}}
 }
 
-// portName is the name of a port's listener, and of its routes without TLS.
+// portName is the name of a port's listener. Without TLS it is also the name of its routes.
 func portName(port *plan.Port) string { return fmt.Sprintf("port-%d", port.Number) }
 
-// routesName is the name of the routes of a Gateway's listener.
+// routesName is the name of the route configuration of a Gateway's listener.
 func routesName(port *plan.Port, l *plan.Listener) string {
 	if !overTLS(port) {
 		return portName(port)
@@ -216,7 +217,7 @@ func routesName(port *plan.Port, l *plan.Listener) string {
 
 func overTLS(port *plan.Port) bool { return port.Listeners[0].Protocol == gatewayv1.HTTPSProtocolType }
 
-// chain returns the filter chain for some routes.
+// chain returns a filter chain that uses the route configuration of a name.
 func (t *Template) chain(routes string, manager func(routes string) (*anypb.Any, error)) (*listenerv3.FilterChain, error) {
 	is := proto.CloneOf(t.listener.GetFilterChains()[0])
 	config, err := manager(routes)
@@ -224,7 +225,7 @@ func (t *Template) chain(routes string, manager func(routes string) (*anypb.Any,
 	return is, err
 }
 
-// managerOf returns the HTTP connection manager for some routes.
+// managerOf returns an HTTP connection manager that uses the route configuration of a name.
 func (t *Template) managerOf(routes string, o Options) (*anypb.Any, error) {
 	m := proto.CloneOf(t.manager)
 	m.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: o.Config, RouteConfigName: routes}}
@@ -256,8 +257,8 @@ func (t *Template) managerOf(routes string, o Options) (*anypb.Any, error) {
 	return anypb.New(m)
 }
 
-// findPools lets extproc set the cluster of a request in a header, after which Envoy routes again.
-// Headers are added to extproc's calls.
+// findPools configures an ext_proc filter so that extproc may set a request's cluster in a header,
+// after which Envoy chooses the route again. The filter sends the given headers with its calls.
 func findPools(f *hcmv3.HttpFilter, headers ...*corev3.HeaderValue) error {
 	is := new(extprocv3.ExternalProcessor)
 	if err := f.GetTypedConfig().UnmarshalTo(is); err != nil {
@@ -275,13 +276,13 @@ func findPools(f *hcmv3.HttpFilter, headers ...*corev3.HeaderValue) error {
 	return err
 }
 
-// warming is how long a new cluster may wait for its endpoints. Meanwhile no other cluster changes,
-// nor a route that waits for one. Usually endpoints arrive within milliseconds.
+// warming is how long a new cluster may wait for its endpoints. During that time Envoy gets no
+// other cluster, and no route that needs the new one. Usually endpoints arrive within milliseconds.
 const warming = 2 * time.Second
 
 const (
-	outcomeLog = "envoy.access_loggers.http_grpc" // sends outcomes to extproc
-	// inference is the metadata key of routes that extproc decides on.
+	outcomeLog = "envoy.access_loggers.http_grpc" // access log that sends outcomes to extproc
+	// inference is the metadata key that marks routes whose requests go through extproc.
 	inference = "gateway.inference"
 
 	corsFilter    = "envoy.filters.http.cors"
@@ -293,18 +294,20 @@ const (
 	httpOptions   = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 )
 
-// enabledByRoutes reports whether a filter is on for some routes only. CORS does nothing without a
-// policy, and the limit on headers is for all.
+// enabledByRoutes reports whether a filter is enabled only for some routes. The CORS filter does
+// nothing for routes without a policy, and the limit on headers applies to all routes.
 func enabledByRoutes(name string) bool {
 	return name != corsFilter && name != routerFilter && name != headersFilter
 }
 
-// calls matches Envoy's replies to gRPC calls, except those with too many headers.
+// calls is a CEL expression that matches Envoy's own replies to gRPC calls, except calls that it
+// rejects for too many headers.
 const calls = "request.headers['content-type'].startsWith('application/grpc') && !response.code_details.startsWith('rbac_access_denied')" +
 	" && response.code_details != 'header_mutation_result_exceeds_limit'"
 
-// untouched keeps some replies as they are: Envoy's replies to gRPC calls, which are a status in
-// trailers, and those of other endpoint pickers. The first matching mapper wins.
+// untouched returns mappers that keep some local replies as they are: those to gRPC calls, which
+// are a status in trailers, and those of other endpoint pickers. They must precede the mappers of
+// envoy.yaml, since the first matching mapper wins.
 func untouched() (all []*hcmv3.ResponseMapper, err error) {
 	for _, expression := range []string{calls, "response.code_details == ''"} {
 		f, err := celFilter(expression)
@@ -329,9 +332,9 @@ func celFilter(expression string) (*accesslogv3.AccessLogFilter, error) {
 	}}, nil
 }
 
-// clusterOf returns a cluster. Endpoints come from extproc for a pool and from control for a
-// Service, each on its own stream, so that a changed cluster need not wait (Envoy warms it until
-// its endpoints are sent again).
+// clusterOf returns a cluster. The endpoints of a pool come from extproc, and those of a Service
+// from control. Each cluster gets them on its own stream, since Envoy warms a changed cluster until
+// its endpoints are sent again.
 func (t *Template) clusterOf(c *plan.Cluster, o Options) (*clusterv3.Cluster, error) {
 	switch {
 	case c.Pool:
@@ -363,7 +366,8 @@ func (t *Template) serviceCluster(c *plan.Cluster, o Options) *clusterv3.Cluster
 	}
 }
 
-// routesOf returns the route configurations of a port: one per listener with TLS, else one in all.
+// routesOf returns the route configurations of a port: one for each listener if the port uses TLS,
+// otherwise a single one.
 func routesOf(port *plan.Port, from parts) (all []*routev3.RouteConfiguration, err error) {
 	for i := range port.Listeners {
 		l := &port.Listeners[i]
@@ -409,8 +413,8 @@ func (t *Template) hostsOf(l *plan.Listener) (all []*routev3.VirtualHost, err er
 	return all, nil
 }
 
-// others returns the hosts of a port's other listeners, for requests that come on this listener's
-// connections.
+// others returns virtual hosts for the hostnames of a port's other listeners. If a request for
+// another listener arrives on a connection to this listener, they reject it.
 func others(port *plan.Port, l *plan.Listener, from parts) (all []*routev3.VirtualHost) {
 	for i := range port.Listeners {
 		other := &port.Listeners[i]
@@ -421,8 +425,9 @@ func others(port *plan.Port, l *plan.Listener, from parts) (all []*routev3.Virtu
 	return all
 }
 
-// misdirected answers 421 to a request that belongs to another listener: browsers reuse connections
-// whose certificate covers both hosts (RFC 9110, section 15.5.20).
+// misdirected returns a host that answers 421, for requests that belong to another listener.
+// Browsers send them because they reuse a connection whose certificate covers both hosts (RFC 9110,
+// section 15.5.20).
 func misdirected(domain string) *routev3.VirtualHost {
 	return &routev3.VirtualHost{
 		Name: "another listener's " + domain, Domains: []string{domain},

@@ -36,7 +36,7 @@ func planned(t *testing.T, text string) *envoy.Resources {
 	return r
 }
 
-// read returns the message in an Any.
+// read decodes an Any into a message, and returns the message.
 func read[M proto.Message](t *testing.T, held *anypb.Any, m M) M {
 	t.Helper()
 	if err := held.UnmarshalTo(m); err != nil {
@@ -45,7 +45,8 @@ func read[M proto.Message](t *testing.T, held *anypb.Any, m M) M {
 	return m
 }
 
-// filters lists the filters that a route or a backend configures, and what extproc is told.
+// filters lists the filters that a route or a backend configures, and the metadata that extproc
+// gets.
 func filters(t *testing.T, all map[string]*anypb.Any) string {
 	t.Helper()
 	var words []string
@@ -69,8 +70,8 @@ func filters(t *testing.T, all map[string]*anypb.Any) string {
 	return strings.Join(words, ", ")
 }
 
-// Requests of pools and models go through extproc with the filters, limits and retries of
-// envoy.yaml. Others do not.
+// Requests to pools and models pass extproc with the filters, limits and retries of envoy.yaml.
+// Other requests do not.
 func TestPoolsAndModelsMatchEnvoyYAML(t *testing.T) {
 	r := planned(t, `kind: LLMRoute
 metadata: {namespace: ns, name: llm}
@@ -97,7 +98,7 @@ spec:
 	pool := host.GetRoutes()[len(host.GetRoutes())-1].GetRoute()
 	for _, test := range []struct {
 		match, filters string
-		shares         []string // weight of each cluster, and its filters
+		shares         []string // weight, name and filters of each cluster
 		inference      bool
 		timeout        float64
 	}{
@@ -168,7 +169,7 @@ spec:
 	}
 }
 
-// bootstrapHost is the virtual host of envoy.yaml.
+// bootstrapHost returns the virtual host of envoy.yaml.
 func bootstrapHost(t *testing.T) *routev3.VirtualHost {
 	t.Helper()
 	m := new(hcmv3.HttpConnectionManager)
@@ -176,7 +177,7 @@ func bootstrapHost(t *testing.T) *routev3.VirtualHost {
 	return m.GetRouteConfig().GetVirtualHosts()[0]
 }
 
-// A share of copies is in requests per million, Envoy's finest unit.
+// The share of requests to mirror is rounded to millionths, Envoy's finest unit.
 func TestShareOfCopies(t *testing.T) {
 	r := planned(t, `kind: HTTPRoute
 metadata: {namespace: ns, name: r}
@@ -202,7 +203,7 @@ spec:
 	}
 }
 
-// Everything about models in envoy.yaml is off until a route enables it.
+// All filters for inference in envoy.yaml are disabled until a route enables them.
 func TestListenerWithoutInference(t *testing.T) {
 	r := planned(t, "kind: GatewayClass\nmetadata: {name: other}\nspec: {controllerName: example.com/other}")
 	m := new(hcmv3.HttpConnectionManager)
@@ -217,7 +218,7 @@ func TestListenerWithoutInference(t *testing.T) {
 		}
 	}
 	cel := func(f *accesslogv3.AccessLogFilter) string {
-		if f.GetExtensionFilter() == nil { // none, or one for the last hop
+		if f.GetExtensionFilter() == nil { // no filter, or one that is not an extension
 			return ""
 		}
 		return read(t, f.GetExtensionFilter().GetTypedConfig(), new(celv3.ExpressionFilter)).GetExpression()
@@ -239,8 +240,8 @@ func TestListenerWithoutInference(t *testing.T) {
 	}
 }
 
-// A pool's endpoints come from extproc and a Service's from control. Neither delays other clusters
-// for long.
+// A pool's endpoints come from extproc, and a Service's from control. Waiting for either delays
+// other clusters by at most two seconds.
 func TestSourcesOfEndpoints(t *testing.T) {
 	r := planned(t, `kind: HTTPRoute
 metadata: {namespace: ns, name: r}

@@ -24,7 +24,7 @@ import (
 	"github.com/headgate/headgate/control/attach/plan"
 )
 
-// routeOf returns the route of a rule at a listener.
+// routeOf returns Envoy's route for a rule at a listener.
 func (t *Template) routeOf(r *plan.Rule, listener string) (*routev3.Route, error) {
 	is := &routev3.Route{
 		Match:               matchOf(&r.Match),
@@ -61,7 +61,7 @@ func (t *Template) routeOf(r *plan.Rule, listener string) (*routev3.Route, error
 	return is, nil
 }
 
-// byModel lets extproc find the pool of a request.
+// byModel makes extproc choose the pool of a route's requests by their model.
 func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) error {
 	to := t.forward
 	if r.Forward.Calls {
@@ -81,7 +81,8 @@ func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) err
 	return nil
 }
 
-// infer makes extproc decide on a route's requests. toPool sends them to a pool, with any picker.
+// infer marks a route whose requests extproc handles. toPool sets what every route to a pool needs,
+// whatever its picker.
 func (t *Template) infer(is *routev3.Route) {
 	is.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{inference: {}}}
 	is.RequestHeadersToAdd = append(is.RequestHeadersToAdd, t.host.GetRequestHeadersToAdd()...)
@@ -92,8 +93,8 @@ func (t *Template) toPool(is *routev3.Route) {
 	is.ResponseHeadersToRemove = append(is.ResponseHeadersToRemove, t.host.GetResponseHeadersToRemove()...)
 }
 
-// enabled returns the configuration that turns the inference filters on for a rule. A filter that
-// envoy.yaml turns off for a path stays off.
+// enabled returns the configuration that enables the inference filters for a rule. A filter that
+// envoy.yaml disables for the rule's path stays disabled.
 func (t *Template) enabled(key, value string, rule *plan.Rule, calls bool) (map[string]*anypb.Any, error) {
 	all := make(map[string]*anypb.Any)
 	on, err := anypb.New(&routev3.FilterConfig{Config: new(anypb.Any)})
@@ -177,11 +178,11 @@ func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
 			return err
 		}
 		weighted.Clusters = append(weighted.Clusters, c)
-		if f.Backends[i].Cluster == "" { // the requests of a missing backend get an error
+		if f.Backends[i].Cluster == "" { // requests to a missing backend get an error
 			action.ClusterNotFoundResponseCode = notFound[plan.Failed(r.Of)]
 		}
 	}
-	if f.Retry != nil && action.RetryPolicy == nil { // a pool retries in the order of picks
+	if f.Retry != nil && action.RetryPolicy == nil { // retries in a pool follow the order of picks instead
 		action.Timeout, action.RetryPolicy = durationpb.New(f.Timeout), retryOf(f)
 	}
 	action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted}
@@ -189,20 +190,20 @@ func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
 	return nil
 }
 
-// notFound maps a status to Envoy's answer for a missing cluster.
+// notFound maps a status to Envoy's code for requests to a missing cluster.
 var notFound = map[int32]routev3.RouteAction_ClusterNotFoundResponseCode{
 	500: routev3.RouteAction_INTERNAL_SERVER_ERROR, 503: routev3.RouteAction_SERVICE_UNAVAILABLE,
 }
 
 const (
-	// retriedAlways has the failures that every rule with retries retries: broken connections and
-	// per-try timeouts (HTTPRouteRetry: "on connection errors").
+	// retriedAlways lists the failures after which any rule with a retry policy retries: broken
+	// connections and per-try timeouts (HTTPRouteRetry: "on connection errors").
 	retriedAlways = "connect-failure,refused-stream,reset"
 	retriedCodes  = ",retriable-status-codes"
 )
 
-// retryOf is the retry policy of a rule for Services. Envoy adds jitter to the backoff and
-// increases it.
+// retryOf returns the retry policy of a rule for Services. Envoy increases the backoff at each
+// retry and adds jitter.
 func retryOf(f *plan.Forward) *routev3.RetryPolicy {
 	is := &routev3.RetryPolicy{RetryOn: retriedAlways, NumRetries: wrapperspb.UInt32(uint32(f.Retry.Attempts))}
 	if len(f.Retry.Codes) > 0 {
@@ -220,10 +221,10 @@ func retryOf(f *plan.Forward) *routev3.RetryPolicy {
 	return is
 }
 
-// nowhere is a cluster that does not exist.
+// nowhere is the name of a cluster that never exists.
 const nowhere = "nowhere"
 
-// weight returns a backend's share.
+// weight returns the cluster of a backend with its share of the requests.
 func (t *Template) weight(b *plan.Backend, r *plan.Rule) (*routev3.WeightedCluster_ClusterWeight, error) {
 	is := &routev3.WeightedCluster_ClusterWeight{
 		Name: b.Cluster, Weight: wrapperspb.UInt32(uint32(b.Weight)),
@@ -238,7 +239,7 @@ func (t *Template) weight(b *plan.Backend, r *plan.Rule) (*routev3.WeightedClust
 	return is, err
 }
 
-// askedAbout turns the picker of a backend on.
+// askedAbout returns the configuration that enables the picker of a backend; nil if it has none.
 func (t *Template) askedAbout(b *plan.Backend, r *plan.Rule) (map[string]*anypb.Any, error) {
 	pool, _ := wire.PoolOf(b.Cluster)
 	switch b.Picker {
@@ -286,7 +287,8 @@ func redirectOf(r *plan.Redirect, m *plan.Match) *routev3.RedirectAction {
 	return is
 }
 
-// rewrite returns how a path changes: by replacing the match's prefix, or by a regular expression.
+// rewrite returns how Envoy changes a path: it replaces the match's prefix, or what a regular
+// expression matches.
 func rewrite(c *plan.PathChange, m *plan.Match) (prefix string, regex *matcherv3.RegexMatchAndSubstitute) {
 	replace := func(expression, with string) *matcherv3.RegexMatchAndSubstitute {
 		return &matcherv3.RegexMatchAndSubstitute{
@@ -298,24 +300,24 @@ func rewrite(c *plan.PathChange, m *plan.Match) (prefix string, regex *matcherv3
 	}
 	with := strings.TrimRight(c.With, "/")
 	switch {
-	case m.Path == "/": // the rest has no leading slash
+	case m.Path == "/": // the rest of the path has no leading slash
 		return with + "/", nil
-	case with == "": // otherwise /a/b of /a would become //b
+	case with == "": // replacing the prefix /a of /a/b would leave //b
 		return "", replace("^"+regexp.QuoteMeta(m.Path)+"/*", "/")
 	}
 	return with, nil
 }
 
-// maxAge is how many seconds browsers may cache a preflight by default (HTTPCORSFilter.maxAge). An
-// API server fills it in, but a folder does not.
+// maxAge is how many seconds browsers may cache a preflight response by default
+// (HTTPCORSFilter.maxAge). An API server sets this default; objects in a folder may lack it.
 const maxAge = 5
 
-// corsOf returns which origins may call.
+// corsOf returns Envoy's policy for a CORS filter.
 func corsOf(c *gatewayv1.HTTPCORSFilter) *corsv3.CorsPolicy {
 	is := &corsv3.CorsPolicy{
 		MaxAge:                       strconv.Itoa(int(cmp.Or(c.MaxAge, maxAge))),
 		AllowCredentials:             wrapperspb.Bool(c.AllowCredentials != nil && *c.AllowCredentials),
-		ForwardNotMatchingPreflights: wrapperspb.Bool(false), // a backend that allows every origin must not answer
+		ForwardNotMatchingPreflights: wrapperspb.Bool(false), // a backend that allows every origin must not answer preflights
 	}
 	for _, o := range c.AllowOrigins {
 		is.AllowOriginStringMatch = append(is.AllowOriginStringMatch, originOf(string(o)))
@@ -379,7 +381,7 @@ func textOf(v plan.Value) *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: v.Value}}
 }
 
-// timeout returns the timeout of a request without retries, 0 for none.
+// timeout returns the timeout of a request if the rule has no retries, 0 for none.
 func timeout(f *plan.Forward) *durationpb.Duration {
 	bound := f.Timeout
 	if f.TryTimeout > 0 && (bound == 0 || f.TryTimeout < bound) {
@@ -388,7 +390,7 @@ func timeout(f *plan.Forward) *durationpb.Duration {
 	return durationpb.New(bound)
 }
 
-// escape escapes a header value: Envoy substitutes variables between two %.
+// escape escapes a header value, since Envoy substitutes text between two %.
 func escape(value string) string { return strings.ReplaceAll(value, "%", "%%") }
 
 func headersToAdd(h plan.Headers) []*corev3.HeaderValueOption {

@@ -1,6 +1,6 @@
-// Package envoy turns a plan into xDS resources: listeners, routes and clusters. It is pure.
-// Filters, limits, local replies, the access log and how requests reach engines come from
-// envoy.yaml, the only place where they are written.
+// Package envoy turns a plan into xDS resources: listeners, routes and clusters. It does no I/O.
+// Filters, limits, local replies, the access log, and how requests reach engines are only defined
+// in envoy.yaml.
 package envoy
 
 import (
@@ -13,7 +13,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	// The extensions in envoy.yaml: without their packages an Any cannot be decoded.
+	// The extensions that envoy.yaml uses: decoding an Any needs the package of its message.
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
@@ -44,14 +44,14 @@ type Template struct {
 	bootstrap      *bootstrapv3.Bootstrap
 	listener       *listenerv3.Listener
 	manager        *hcmv3.HttpConnectionManager
-	copies         *hcmv3.HttpFilter // copies requests and answers to extproc; not among the manager's
+	copies         *hcmv3.HttpFilter // filter that copies requests and responses to extproc; manager lacks it
 	host           *routev3.VirtualHost
-	forward        *routev3.RouteAction // to endpoints
+	forward        *routev3.RouteAction // route to endpoints
 	pool           *clusterv3.Cluster
-	answer         *routev3.RouteAction // to endpoints that take gRPC calls
+	answer         *routev3.RouteAction // route to endpoints for gRPC calls
 	calls          *clusterv3.Cluster
-	unread         *extprocv3.ExtProcOverrides // of such calls
-	messageTimeout *durationpb.Duration        // for an answer of a picker
+	unread         *extprocv3.ExtProcOverrides // ext_proc overrides of gRPC calls
+	messageTimeout *durationpb.Duration        // timeout of a picker's response
 }
 
 // Read parses envoy.yaml.
@@ -70,7 +70,7 @@ func Read(text []byte) (*Template, error) {
 		return nil, errors.New("want one listener with one filter")
 	}
 	t.listener = all.GetListeners()[0]
-	t.listener.AdditionalAddresses = nil // a Gateway has its own addresses
+	t.listener.AdditionalAddresses = nil // a Gateway uses its own addresses
 	if err := t.listener.GetFilterChains()[0].GetFilters()[0].GetTypedConfig().UnmarshalTo(t.manager); err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func Read(text []byte) (*Template, error) {
 		if f.GetName() == copiesFilter {
 			t.copies = f
 		}
-		return f.GetDisabled() // a Gateway's settings turn these on
+		return f.GetDisabled() // only a Gateway's settings add disabled filters
 	})
 	if !t.copies.GetDisabled() {
 		return nil, fmt.Errorf("want a filter %s that is disabled", copiesFilter)
@@ -88,7 +88,7 @@ func Read(text []byte) (*Template, error) {
 		return nil, errors.New("want one virtual host with routes")
 	}
 	t.host = hosts[0]
-	t.forward = t.host.GetRoutes()[len(t.host.GetRoutes())-1].GetRoute() // the catch-all route
+	t.forward = t.host.GetRoutes()[len(t.host.GetRoutes())-1].GetRoute() // action of the catch-all route
 	for _, c := range all.GetClusters() {
 		switch c.GetName() {
 		case wire.EndpointsCluster:
@@ -122,13 +122,13 @@ func Read(text []byte) (*Template, error) {
 
 // wants are the changes that a plan makes to a Template.
 type wants struct {
-	idleTimeout time.Duration // idle timeout of answers; 0: the Template's own
-	copies      bool          // with the filter that copies
+	idleTimeout time.Duration // idle timeout of responses; 0: that of the Template
+	copies      bool          // add the filter that copies requests and responses
 }
 
 func wantsOf(p *plan.Plan) wants { return wants{p.IdleTimeout, p.Copies} }
 
-// as returns the Template as a plan needs it.
+// as returns the Template with the changes of a plan.
 func (t *Template) as(w wants) *Template {
 	is := *t
 	if w.idleTimeout != 0 {
@@ -137,7 +137,7 @@ func (t *Template) as(w wants) *Template {
 	}
 	if w.copies {
 		is.manager = proto.CloneOf(t.manager)
-		router := len(is.manager.GetHttpFilters()) - 1 // always the last
+		router := len(is.manager.GetHttpFilters()) - 1 // the router is always last
 		is.manager.HttpFilters = slices.Insert(is.manager.GetHttpFilters(), router, t.copies)
 	}
 	return &is

@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// downstreamTLS serves with the certificates of a listener.
+// downstreamTLS returns the TLS settings for the clients of a listener.
 func downstreamTLS(l *plan.Listener, o Options) (*corev3.TransportSocket, error) {
 	tls := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"h2", "http/1.1"}}
 	for _, name := range l.Certificates {
@@ -34,7 +34,7 @@ func downstreamTLS(l *plan.Listener, o Options) (*corev3.TransportSocket, error)
 	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}, nil
 }
 
-// clientsName is the SDS name of the authorities of a port's clients.
+// clientsName is the SDS name of the authorities that sign the certificates of a port's clients.
 func clientsName(port int32) string { return fmt.Sprintf("clients/%d", port) }
 
 func clientsOf(port int32, c *plan.Clients) *tlsv3.Secret {
@@ -53,11 +53,11 @@ func secretOf(name objects.Name, c plan.Certificate) *tlsv3.Secret {
 	}}}
 }
 
-// systemAuthorities is the file with the system's trusted authorities: Debian's, on which Envoy's
-// images are based.
+// systemAuthorities is the file with the trusted authorities of Debian, on which Envoy's images are
+// based.
 const systemAuthorities = "/etc/ssl/certs/ca-certificates.crt"
 
-// engineTLS verifies the endpoints of a pool.
+// engineTLS returns the TLS settings for the endpoints of a pool.
 func engineTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 	if c.TLS.InsecureSkipVerify {
 		return upstreamTLS(c, c.TLS.Hostname, nil)
@@ -69,7 +69,7 @@ func engineTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 	return upstreamTLS(c, c.TLS.Hostname, trusts(trusted, []plan.AltName{{Name: c.TLS.Hostname}}))
 }
 
-// serviceTLS verifies the endpoints of a Service.
+// serviceTLS returns the TLS settings for the endpoints of a Service.
 func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 	names, trusted := c.Secure.Names, ofSystem()
 	if len(names) == 0 {
@@ -79,7 +79,7 @@ func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 		trusted = inline(c.Secure.Authorities)
 	}
 	is := upstreamTLS(c, c.Secure.Hostname, trusts(trusted, names))
-	if len(c.Secure.Chain) > 0 { // inline, not by SDS: the cluster would wait for a later resource
+	if len(c.Secure.Chain) > 0 { // not by SDS, since the cluster would wait for the secret
 		is.CommonTlsContext.TlsCertificates = []*tlsv3.TlsCertificate{{
 			CertificateChain: inline(c.Secure.Chain),
 			PrivateKey:       inline(c.Secure.Key),
@@ -88,7 +88,8 @@ func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 	return is
 }
 
-// upstreamTLS sets the SNI. Without trust the peer is not verified.
+// upstreamTLS returns TLS settings with hostname as the SNI. If trust is nil, the server is not
+// verified.
 func upstreamTLS(c *plan.Cluster, hostname string, trust *tlsv3.CertificateValidationContext) *tlsv3.UpstreamTlsContext {
 	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"http/1.1"}}
 	if c.H2C || c.Calls {
@@ -100,7 +101,8 @@ func upstreamTLS(c *plan.Cluster, hostname string, trust *tlsv3.CertificateValid
 	return &tlsv3.UpstreamTlsContext{Sni: hostname, CommonTlsContext: common}
 }
 
-// trusts accepts certificates of some authorities with one of the names.
+// trusts returns settings that accept a certificate if one of the authorities signed it and it
+// contains one of the names.
 func trusts(authorities *corev3.DataSource, names []plan.AltName) *tlsv3.CertificateValidationContext {
 	is := &tlsv3.CertificateValidationContext{TrustedCa: authorities}
 	for _, n := range names {

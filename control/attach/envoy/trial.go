@@ -11,11 +11,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// TrialName is the name of a trial's listener, and of its routes.
+// TrialName is the name of a trial's listener and of its route configuration.
 const TrialName = "trial"
 
-// RoutesIn returns the routes that have rules in each route configuration, without duplicates, in
-// order of appearance.
+// RoutesIn returns, for each route configuration, the routes with rules in it, without duplicates,
+// in order of appearance.
 func (m *Maker) RoutesIn(p *plan.Plan) map[string][]objects.Object {
 	defer m.routes.NextRound()
 	all := make(map[string][]objects.Object)
@@ -25,7 +25,7 @@ func (m *Maker) RoutesIn(p *plan.Plan) map[string][]objects.Object {
 		for j := range port.Listeners {
 			l := &port.Listeners[j]
 			if overTLS(port) {
-				clear(seen) // no two listeners share routes
+				clear(seen) // with TLS, each listener has its own route configuration
 			}
 			of, _ := m.routes.Get(&l.Hosts[0], func() ([]objects.Object, error) { return routesIn(l.Hosts), nil })
 			name := routesName(port, l)
@@ -40,8 +40,7 @@ func (m *Maker) RoutesIn(p *plan.Plan) map[string][]objects.Object {
 	return all
 }
 
-// routesIn returns the routes that have rules in some hosts, without duplicates, in order of
-// appearance.
+// routesIn returns the routes with rules in some hosts, without duplicates, in order of appearance.
 func routesIn(hosts []plan.Host) (all []objects.Object) {
 	seen := make(map[objects.Object]bool)
 	for _, h := range hosts {
@@ -55,8 +54,8 @@ func routesIn(hosts []plan.Host) (all []objects.Object) {
 	return all
 }
 
-// Trial returns resources with which Envoy validates a route configuration without using it: the
-// routes of a listener without a port. Options are those of all other resources.
+// Trial returns resources with which Envoy validates a route configuration without using it: a
+// listener without a port, and its routes. Callers pass the same options as for other resources.
 func (t *Template) Trial(p *plan.Plan, routes string, o Options) (*Resources, error) {
 	t = t.as(wantsOf(p))
 	for i := range p.Ports {

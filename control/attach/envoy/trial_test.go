@@ -38,8 +38,8 @@ kind: LLMRoute
 metadata: {namespace: ns, name: llm}
 spec: {parentRefs: [{name: g, sectionName: http}], backendRefs: [{name: llama}]}`
 
-// A trial is a route configuration under another name, and its listener has no port. Each route of
-// it is listed once, those of LLMRoutes not at all.
+// A trial contains one route configuration under another name, and its listener has no port.
+// RoutesIn lists each of its routes once, except LLMRoutes.
 func TestTrialHasOneRouteConfigurationAndNoPort(t *testing.T) {
 	n := network.Read(t, network.Standard(tried))
 	p := plan.Of(attach.Of(n), n, plan.Known{Certificates: certificates(n)}).Gateways[0]

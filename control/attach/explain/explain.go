@@ -1,4 +1,4 @@
-// Package explain is the command "control explain": it prints which rule of which route takes a
+// Package explain is the command "control explain". It prints which rule of which route matches a
 // request, and why.
 package explain
 
@@ -77,7 +77,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// text explains which rule of a port takes a request.
+// text explains which rule of a port matches a request.
 func text(gateway objects.Name, p *plan.Port, r plan.Request) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "Gateway %s, port %d: ", gateway, p.Number)

@@ -21,8 +21,8 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// The input of a block is a command line; the output is what it prints, or its error. The test adds
-// a certificate to testdata/objects.
+// The input of a block is a command line. The output is what the command prints, or its error. The
+// test adds a certificate to testdata/objects.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		const objects = "testdata/objects"
@@ -102,7 +102,7 @@ spec:
   - {name: good, port: 443, protocol: HTTPS, hostname: d.test, tls: {certificateRefs: [{name: good}]}}
 `
 
-// An error in a certificate of a folder has file and line.
+// An error in a certificate of a folder names the file and line.
 func TestCertificatesOfAFolderAreChecked(t *testing.T) {
 	dir := t.TempDir()
 	chain, key := certificate(t)
@@ -123,7 +123,7 @@ func TestCertificatesOfAFolderAreChecked(t *testing.T) {
 	}
 }
 
-// Secrets of an API server are not read.
+// Secrets of an API server are not read, and are treated as valid.
 func TestCertificatesOfAnAPIServerCountAsValid(t *testing.T) {
 	c := apiserver.RunGateways(t)
 	c.Apply(gateway)
@@ -133,7 +133,7 @@ func TestCertificatesOfAnAPIServerCountAsValid(t *testing.T) {
 	}
 }
 
-// words splits a command line at spaces outside of quotes.
+// words splits a command line at spaces that are not in quotes.
 func words(line string) (name string, args []string) {
 	for i, part := range strings.Split(strings.TrimSpace(line), "'") {
 		if i%2 == 1 {

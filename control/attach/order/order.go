@@ -1,11 +1,12 @@
-// Package order decides which response to send to one Envoy next, and when. It is the pure half of
-// delta ADS. A stream is a state machine: it records the resources that the Envoy subscribes to,
-// has been sent, and has accepted or rejected. A [Snapshot] is the state that it should reach.
+// Package order decides which response to send to one Envoy next, and when. It implements delta ADS
+// without I/O. A stream is a state machine: it records the resources that the Envoy subscribes to,
+// those that it was sent, and those that it accepted or rejected. A [Snapshot] is the state that
+// the Envoy should reach.
 //
 // Envoy applies each resource type separately, in no defined order. No route may name a cluster
 // that Envoy does not have yet. So the stream sends clusters first. Listeners and routes that name
-// them wait for the ACK, which Envoy sends when it has the endpoints. Removals go in the opposite
-// order. Each Envoy has its own Stream, so a slow one delays no other.
+// these clusters wait for the ACK, which Envoy sends when it has the clusters' endpoints. Removals
+// use the opposite order. Each Envoy has its own Stream, so a slow Envoy does not delay others.
 //
 // Endpoints are independent: Envoy subscribes to those of each cluster on a separate stream.
 package order
@@ -21,7 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Type URLs of resources.
+// Type URLs of xDS resources.
 const (
 	Endpoints = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	Clusters  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
@@ -30,17 +31,17 @@ const (
 	Secrets   = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 )
 
-// sequence is the order in which types are sent.
+// sequence is the order in which resource types are sent.
 var sequence = []string{Endpoints, Clusters, Secrets, Listeners, Routes}
 
-// Resource is a resource with its version, which changes with the bytes.
+// Resource is an encoded resource. Its version changes whenever its bytes change.
 type Resource struct {
 	Version string
 	Body    *anypb.Any
 }
 
-// Snapshot has all resources that an Envoy should have, by type and name. It is immutable once
-// shared.
+// Snapshot contains all resources that an Envoy should have, by type and name. It is immutable once
+// it is shared.
 type Snapshot map[string]map[string]Resource
 
 // Stream is the state of one Envoy. Make one with [New].
@@ -49,17 +50,18 @@ type Stream struct {
 	nonce int
 }
 
-// subscription is the state of one type.
+// subscription is the state of one resource type.
 type subscription struct {
-	all     bool            // wildcard
-	names   map[string]bool // otherwise these
-	greeted bool            // it was sent something, or had something at the start
-	// has has the versions that were sent, by name, rejected ones included: these are not sent
-	// again. For a name in refused, Envoy may still have an older version.
+	all     bool            // wildcard subscription
+	names   map[string]bool // subscribed names, if not all
+	greeted bool            // Envoy was sent a response, or had resources at the start
+	// has is the last version that was sent of each resource, by name. It includes rejected
+	// versions, so they are not sent again. For a name in refused, Envoy may still use an older
+	// version.
 	has     map[string]string
 	refused map[string]bool
-	// nonce is that of the unanswered response, empty for none. pending has its versions, empty for
-	// a removal.
+	// nonce is that of the unanswered response, empty for none. pending contains the versions in
+	// that response; the version of a removed resource is empty.
 	nonce   string
 	pending map[string]string
 }
@@ -82,16 +84,17 @@ func (s *Stream) String() string {
 // Answer is an Envoy's ACK or NACK.
 type Answer struct {
 	Type string
-	// Names are the resources of the response, removed ones included.
+	// Names are the resources that the response sent or removed.
 	Names []string
-	// Versions are their versions by name. After a NACK of several resources, Envoy may have
-	// accepted some of them.
+	// Versions contains the versions of these resources, by name. After a NACK of several
+	// resources, Envoy may have accepted some of them.
 	Versions map[string]string
 	// Refused is Envoy's error; empty for an ACK.
 	Refused string
 }
 
-// Hear handles a request. It returns the ACK or NACK; false if the request only subscribes.
+// Hear processes a request of Envoy. It returns the ACK or NACK in it, and false if the request
+// only subscribes.
 func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 	sub := s.types[r.GetTypeUrl()]
 	first := sub == nil
@@ -103,7 +106,7 @@ func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 		s.types[r.GetTypeUrl()] = sub
 	}
 	sub.subscribe(r, first)
-	maps.Copy(sub.has, r.GetInitialResourceVersions()) // only in the first request
+	maps.Copy(sub.has, r.GetInitialResourceVersions()) // only the first request contains versions
 	if r.GetResponseNonce() == "" || r.GetResponseNonce() != sub.nonce {
 		return Answer{}, false
 	}
@@ -129,7 +132,8 @@ func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 	return a, true
 }
 
-// subscribe updates the subscription. A first request without names is a wildcard subscription.
+// subscribe updates the subscription. If the first request names no resource, it is a wildcard
+// subscription.
 func (sub *subscription) subscribe(r *discoveryv3.DeltaDiscoveryRequest, first bool) {
 	if first && len(r.GetResourceNamesSubscribe()) == 0 {
 		sub.all = true
@@ -140,7 +144,7 @@ func (sub *subscription) subscribe(r *discoveryv3.DeltaDiscoveryRequest, first b
 			continue
 		}
 		sub.names[name] = true
-		delete(sub.has, name) // it subscribes again, so send it again
+		delete(sub.has, name) // Envoy subscribes again, so send the resource again
 	}
 	for _, name := range r.GetResourceNamesUnsubscribe() {
 		if name == "*" {
@@ -153,10 +157,10 @@ func (sub *subscription) subscribe(r *discoveryv3.DeltaDiscoveryRequest, first b
 	}
 }
 
-// wants reports whether the Envoy subscribes to a resource.
+// wants reports whether Envoy subscribes to a resource.
 func (sub *subscription) wants(name string) bool { return sub.all || sub.names[name] }
 
-// behind returns the resources to send and to remove.
+// behind returns the names of the resources to send, and of those to remove.
 func (sub *subscription) behind(all map[string]Resource) (send, remove []string) {
 	if sub.all {
 		for name, r := range all {
@@ -165,7 +169,7 @@ func (sub *subscription) behind(all map[string]Resource) (send, remove []string)
 			}
 		}
 	} else {
-		for name := range sub.names { // for endpoints: one among thousands
+		for name := range sub.names { // fast for endpoints: a stream subscribes to one of thousands
 			if r, there := all[name]; there && sub.has[name] != r.Version {
 				send = append(send, name)
 			}
@@ -181,18 +185,18 @@ func (sub *subscription) behind(all map[string]Resource) (send, remove []string)
 	return send, remove
 }
 
-// Next returns the responses to send now, in order. Call it after each request, and when the
+// Next returns the responses to send now, in order. Call it after each request, and whenever the
 // snapshot changes.
 func (s *Stream) Next(to Snapshot) []*discoveryv3.DeltaDiscoveryResponse {
 	var all []*discoveryv3.DeltaDiscoveryResponse
 	clusters := s.settled(Clusters, to, false)
-	// A reconnected Envoy that has not subscribed to routes yet may have any.
+	// A reconnected Envoy that has not subscribed to routes yet may still use any old route.
 	routes := s.types[Listeners] != nil && (s.types[Routes] != nil || len(to[Listeners]) == 0) && s.settled(Listeners, to, true) &&
 		s.settled(Routes, to, false) &&
-		!s.refuses(Routes) // the old versions may name clusters that nothing else names
+		!s.refuses(Routes) // Envoy keeps the old routes, which may name clusters to remove
 	for _, of := range sequence {
 		sub := s.types[of]
-		if sub == nil || sub.nonce != "" { // further changes go together, after the answer
+		if sub == nil || sub.nonce != "" { // wait for the answer; the next response then contains all changes
 			continue
 		}
 		if (of == Listeners || of == Routes) && !clusters {
@@ -202,7 +206,7 @@ func (s *Stream) Next(to Snapshot) []*discoveryv3.DeltaDiscoveryResponse {
 		if of == Clusters && (!clusters || !routes) {
 			remove = nil
 		}
-		if of == Endpoints { // endpoints are removed with their cluster, which serves until then
+		if of == Endpoints { // Envoy removes endpoints with their cluster, which serves until then
 			remove = nil
 		}
 		if r := s.response(of, sub, to[of], send, remove); r != nil {
@@ -212,8 +216,8 @@ func (s *Stream) Next(to Snapshot) []*discoveryv3.DeltaDiscoveryResponse {
 	return all
 }
 
-// settled reports whether an Envoy has answered everything of a type, removals included if asked. A
-// type without subscription is settled.
+// settled reports whether Envoy has answered all resources of a type, and all removals if removals
+// is set. A type without a subscription is settled.
 func (s *Stream) settled(of string, to Snapshot, removals bool) bool {
 	sub := s.types[of]
 	if sub == nil {
@@ -223,7 +227,7 @@ func (s *Stream) settled(of string, to Snapshot, removals bool) bool {
 	return sub.nonce == "" && len(send) == 0 && (!removals || len(remove) == 0)
 }
 
-// Settled reports whether an Envoy has answered everything that it subscribes to.
+// Settled reports whether Envoy has answered all resources that it subscribes to.
 func (s *Stream) Settled(to Snapshot) bool {
 	for _, of := range sequence {
 		if !s.settled(of, to, true) {
@@ -233,10 +237,10 @@ func (s *Stream) Settled(to Snapshot) bool {
 	return true
 }
 
-// refuses reports whether an Envoy rejects the current version of any resource of a type.
+// refuses reports whether Envoy rejects the current version of any resource of a type.
 func (s *Stream) refuses(of string) bool { return s.types[of] != nil && len(s.types[of].refused) > 0 }
 
-// response makes a response, nil if it would be empty. The first response to a wildcard
+// response makes a response, and returns nil if it would be empty. The first response to a wildcard
 // subscription is sent even if it is empty.
 func (s *Stream) response(of string, sub *subscription, all map[string]Resource, send,
 	remove []string,

@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// short has short names of types.
+// short maps short names to the type URLs of resources.
 var short = map[string]string{
 	"endpoints": order.Endpoints, "clusters": order.Clusters, "secrets": order.Secrets,
 	"listeners": order.Listeners, "routes": order.Routes,
@@ -31,17 +31,16 @@ func shortOf(of string) string {
 	return of
 }
 
-// The lines of a block are events of one Stream; a file is one story:
+// Each line of a block is an event, and all blocks of a file share one Stream:
 //
-//	have clusters a=1 b=2     the resources of a type from now on, with versions
-//	ask routes p [-q] [had p=1]
-//	                          the Envoy subscribes to names, or to all without names; -q
-//	                          unsubscribes; had: the versions that it has at the start
-//	take clusters             it accepts the last response of a type
-//	refuse clusters           it rejects that response
-//	show                      prints the state
+//	have clusters a=1 b=2        the resources of a type are now these, with versions
+//	ask routes p [-q] [had p=1]  Envoy subscribes to p, or to all resources without a name;
+//	                             -q unsubscribes from q; "had" lists the versions that Envoy has
+//	take clusters                Envoy accepts the last response of a type
+//	refuse clusters              Envoy rejects the last response of a type
+//	show                         the state is printed
 //
-// The output is what is sent after each line.
+// The output is the responses that are sent after each line.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		s, to, last := order.New(), order.Snapshot{}, make(map[string]string)
@@ -114,19 +113,19 @@ func tell(r *discoveryv3.DeltaDiscoveryResponse) string {
 	return strings.Join(words, " ")
 }
 
-// envoy is a model of an Envoy. It has what it received and answered, in order.
+// envoy is a model of an Envoy. Its responses are answered in the order of their arrival.
 type envoy struct {
 	s     *order.Stream
-	has   map[string]map[string]string // the body by type and name
+	has   map[string]map[string]string // body of each resource by type and name
 	inbox []*discoveryv3.DeltaDiscoveryResponse
-	asked map[string]bool // routes
+	asked map[string]bool // names of subscribed routes
 }
 
 func (e *envoy) ask(of string, names ...string) {
 	e.s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: of, ResourceNamesSubscribe: names})
 }
 
-// take handles the first queued response. It may reject routes.
+// take answers the first queued response. If refuse is set, it may reject routes.
 func (e *envoy) take(refuse bool) {
 	r := e.inbox[0]
 	e.inbox = e.inbox[1:]
@@ -137,7 +136,7 @@ func (e *envoy) take(refuse bool) {
 	}
 	for _, resource := range r.GetResources() {
 		if of == order.Routes && !e.asked[resource.GetName()] {
-			continue // unsubscribed
+			continue // Envoy has unsubscribed from it
 		}
 		e.has[of][resource.GetName()] = string(resource.GetResource().GetValue())
 	}
@@ -148,7 +147,7 @@ func (e *envoy) take(refuse bool) {
 	if of != order.Listeners {
 		return
 	}
-	for name := range e.has[order.Listeners] { // each has routes of its name
+	for name := range e.has[order.Listeners] { // a listener uses the routes of the same name
 		if !e.asked[name] {
 			e.asked[name] = true
 			e.ask(order.Routes, name)
@@ -163,7 +162,8 @@ func (e *envoy) take(refuse bool) {
 	}
 }
 
-// missing returns a missing cluster that routes of a listener name; empty if there is none.
+// missing returns a cluster that the routes of a listener name and that Envoy lacks; empty if there
+// is none.
 func (e *envoy) missing() string {
 	for name, body := range e.has[order.Routes] {
 		for cluster := range strings.FieldsSeq(body) {
@@ -177,7 +177,7 @@ func (e *envoy) missing() string {
 }
 
 // Whatever changes while answers are under way, no route names a missing cluster, and no type has
-// two responses under way. In the end the Envoy has everything, and is sent nothing more.
+// two unanswered responses. In the end Envoy has all resources, and nothing more is sent.
 func TestRoutesFollowTheirClusters(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -211,7 +211,7 @@ func TestRoutesFollowTheirClusters(t *testing.T) {
 			}
 			send()
 		}
-		to = snapshot(r, -1) // in which nothing is rejected
+		to = snapshot(r, -1) // nothing in this snapshot is rejected
 		send()
 		for len(e.inbox) > 0 {
 			e.take(false)
@@ -230,7 +230,8 @@ func TestRoutesFollowTheirClusters(t *testing.T) {
 	}
 }
 
-// snapshot is the nth, and consistent: routes name existing clusters, and listeners have routes.
+// snapshot returns the nth snapshot. It is consistent: its routes name only its clusters, and each
+// listener has routes.
 func snapshot(r *rand.Rand, n int) order.Snapshot {
 	to := order.Snapshot{order.Clusters: {}, order.Listeners: {}, order.Routes: {}}
 	add := func(of, name, body string) {
@@ -255,7 +256,7 @@ func snapshot(r *rand.Rand, n int) order.Snapshot {
 	return to
 }
 
-// A NACK without a message is a NACK.
+// A NACK whose error has no message is still a NACK.
 func TestNACKWithoutAMessage(t *testing.T) {
 	s := order.New()
 	s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Clusters})

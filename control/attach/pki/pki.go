@@ -1,6 +1,7 @@
-// Package pki authenticates control and the Envoys of Gateways to each other. An authority of
-// control's own signs one certificate for control and one for each Gateway. From the certificate
-// control learns the Gateway of a caller; it ignores the node that Envoy sends.
+// Package pki makes the certificates with which control and the Envoys of Gateways authenticate to
+// each other. control has its own authority, which signs one certificate for control and one for
+// each Gateway. control learns the Gateway of a caller from its certificate, and ignores the node
+// that Envoy sends.
 package pki
 
 import (
@@ -26,11 +27,11 @@ const (
 	// authorityAge is how long an authority is valid. To replace it, delete its Secret and restart
 	// the Deployments.
 	authorityAge = 10 * 366 * 24 * time.Hour
-	// gatewayAge is how long the certificate of a Gateway is valid, and renewal when it is
-	// replaced. Kubelets update it in the pods within minutes, and Envoy reloads it.
+	// gatewayAge is how long the certificate of a Gateway is valid, and renewal the age at which it
+	// is replaced. Kubelets update it in the pods within minutes, and Envoy reloads it.
 	gatewayAge = 90 * 24 * time.Hour
 	renewal    = 60 * 24 * time.Hour
-	// before is how much earlier certificates are valid, because of clock skew.
+	// before is subtracted from the start of each certificate's validity, since clocks differ.
 	before = time.Hour
 )
 
@@ -45,7 +46,7 @@ type Authority struct {
 	key         crypto.Signer
 }
 
-// New makes an Authority.
+// New makes an Authority with a new key.
 func New(now time.Time) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -79,13 +80,13 @@ func Read(certificate, key []byte) (*Authority, error) {
 // Certificate returns the Authority's certificate in PEM.
 func (a *Authority) Certificate() []byte { return encode("CERTIFICATE", a.certificate.Raw) }
 
-// PEM returns the Authority's certificate and key.
+// PEM returns the Authority's certificate and key in PEM.
 func (a *Authority) PEM() (certificate, key []byte, err error) {
 	der, err := x509.MarshalPKCS8PrivateKey(a.key)
 	return a.Certificate(), encode("PRIVATE KEY", der), err
 }
 
-// Gateway makes a certificate for the Envoys of a Gateway, in PEM.
+// Gateway makes a key and a certificate for the Envoys of a Gateway, in PEM.
 func (a *Authority) Gateway(name objects.Name, now time.Time) (certificate, key []byte, err error) {
 	pair, err := a.issue(&x509.Certificate{
 		Subject: pkix.Name{CommonName: "an Envoy of a Gateway"}, URIs: []*url.URL{address(name)}, NotAfter: now.Add(gatewayAge),
@@ -98,8 +99,8 @@ func (a *Authority) Gateway(name objects.Name, now time.Time) (certificate, key 
 	return encode("CERTIFICATE", pair.Certificate[0]), encode("PRIVATE KEY", der), err
 }
 
-// Control returns the TLS configuration of control: its own certificate, and only clients with one
-// of the Authority's.
+// Control returns the TLS configuration of control as a server. It accepts only clients whose
+// certificate the Authority signed.
 func (a *Authority) Control(now time.Time) (*tls.Config, error) {
 	pair, err := a.issue(&x509.Certificate{
 		Subject: pkix.Name{CommonName: wire.ControlName}, DNSNames: []string{wire.ControlName}, NotAfter: now.Add(authorityAge),
@@ -116,7 +117,7 @@ func (a *Authority) Control(now time.Time) (*tls.Config, error) {
 	}, nil
 }
 
-// Fresh reports whether a PEM certificate is the Authority's for this Gateway and need not be
+// Fresh reports whether the Authority signed a PEM certificate for this Gateway, and it need not be
 // renewed yet.
 func (a *Authority) Fresh(certificate []byte, name objects.Name, now time.Time) bool {
 	block, _ := pem.Decode(certificate)
@@ -131,7 +132,7 @@ func (a *Authority) Fresh(certificate []byte, name objects.Name, now time.Time) 
 	return err == nil && of == name && now.Before(is.NotBefore.Add(renewal)) && now.After(is.NotBefore)
 }
 
-// GatewayOf returns the Gateway in a verified certificate.
+// GatewayOf returns the Gateway that a verified certificate names.
 func GatewayOf(certificate *x509.Certificate) (objects.Name, error) {
 	for _, u := range certificate.URIs {
 		if name, ok := objects.ParseName(strings.TrimPrefix(u.Path, "/")); ok && u.Scheme == scheme && u.Host == kind {
@@ -141,12 +142,12 @@ func GatewayOf(certificate *x509.Certificate) (objects.Name, error) {
 	return objects.Name{}, errors.New("the certificate names no Gateway")
 }
 
-// address is the URI of a Gateway in certificates.
+// address returns the URI that names a Gateway in certificates.
 func address(name objects.Name) *url.URL {
 	return &url.URL{Scheme: scheme, Host: kind, Path: "/" + name.String()}
 }
 
-// issue makes a key and a certificate for it.
+// issue makes a key, and signs a certificate for it.
 func (a *Authority) issue(template *x509.Certificate, now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

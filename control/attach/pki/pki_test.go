@@ -28,14 +28,14 @@ func authority(t *testing.T) *pki.Authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is, err := pki.Read(certificate, key) // as the next control reads it
+	is, err := pki.Read(certificate, key) // a restarted control reads the stored authority
 	if err != nil {
 		t.Fatal(err)
 	}
 	return is
 }
 
-// client is the TLS configuration of an Envoy.
+// client returns the TLS configuration of an Envoy.
 func client(t *testing.T, trusted *pki.Authority, certificate, key []byte) *tls.Config {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -51,7 +51,7 @@ func client(t *testing.T, trusted *pki.Authority, certificate, key []byte) *tls.
 	return c
 }
 
-// call returns the Gateway that control sees for a caller.
+// call connects to control, and returns the Gateway that control finds in the client's certificate.
 func call(t *testing.T, at time.Time, server, client *tls.Config) (objects.Name, error) {
 	t.Helper()
 	server, client = server.Clone(), client.Clone()
@@ -64,7 +64,7 @@ func call(t *testing.T, at time.Time, server, client *tls.Config) (objects.Name,
 		c := tls.Client(there, client)
 		err := c.Handshake()
 		if err == nil {
-			_, _ = c.Read(make([]byte, 1)) // the server's error for a rejected certificate
+			_, _ = c.Read(make([]byte, 1)) // receives the server's error for a rejected certificate
 		}
 		close(ended)
 	}()

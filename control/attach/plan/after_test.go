@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// After any change, incremental plans equal plans made from scratch.
+// After any change, incremental plans equal plans made from the beginning.
 func TestAfterIsOf(t *testing.T) {
 	const walks, steps = 10, 60
 	kept, all, rules := 0, 0, 0
@@ -19,7 +19,7 @@ func TestAfterIsOf(t *testing.T) {
 		var last *plan.Plans
 		known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}}}
 		for step, n := range network.Walk(t, seed, steps) {
-			if step%10 == 9 { // Secrets and ConfigMaps change by themselves
+			if step%10 == 9 { // Secrets and ConfigMaps also change, without a change of objects
 				known.Authorities = map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "ca"}: {Chain: fmt.Append(nil, step)}}
 			}
 			a := attach.Of(n)
@@ -51,7 +51,7 @@ func TestAfterIsOf(t *testing.T) {
 	}
 }
 
-// Other objects than routes may change what routes can do, although the routes and their
+// Changes of objects other than routes may change the plans, even if the routes and their
 // attachments stay the same.
 func TestAfterAnythingElse(t *testing.T) {
 	const (
@@ -93,7 +93,7 @@ func TestAfterAnythingElse(t *testing.T) {
 	}
 }
 
-// hostsOf identifies the Hosts of all listeners by their first element.
+// hostsOf returns the address of the first Host of each listener, which identifies its Hosts slice.
 func hostsOf(p *plan.Plans) map[*plan.Host]bool {
 	all := make(map[*plan.Host]bool)
 	for _, g := range p.Gateways {
@@ -106,7 +106,7 @@ func hostsOf(p *plan.Plans) map[*plan.Host]bool {
 	return all
 }
 
-// A changed route does not change the Hosts of listeners without it.
+// If a route changes, listeners without that route keep their Hosts slices.
 func TestAfterKeepsUnchangedHosts(t *testing.T) {
 	const text = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: 80, protocol: HTTP, hostname: x.test}, {name: z, port: 80, protocol: HTTP, hostname: z.test}]}\n---\n" +
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: of-x}\nspec: {parentRefs: [{name: g, sectionName: x}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n" +
@@ -130,8 +130,8 @@ func TestAfterKeepsUnchangedHosts(t *testing.T) {
 	}
 }
 
-// A plan has the policies of the Services that it leads to. When it leads there no more, it has
-// none.
+// A plan contains the policies of the Services that it sends requests to. When it sends requests to
+// none of a policy's Services any more, it loses the policy.
 func TestPoliciesOfAPlan(t *testing.T) {
 	const text = "kind: BackendTLSPolicy\nmetadata: {namespace: ns, name: p}\nspec: {targetRefs: [{group: '', kind: Service, name: b}], validation: {hostname: b.test, wellKnownCACertificates: System}}\n---\n" +
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: %s, port: 80}]}]}"

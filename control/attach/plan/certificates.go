@@ -11,8 +11,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Secrets returns the Secrets that our Gateways and listeners may name, sorted, without duplicates.
-// Their certificates are an argument of [Of]. Control reads no others.
+// Secrets returns the Secrets that our Gateways and listeners name and may refer to, sorted,
+// without duplicates. The caller reads them and passes their certificates to [Of]. control reads no
+// other Secret.
 func Secrets(a *attach.Attachments, n *objects.Network) []objects.Name {
 	var all []objects.Name
 	add := func(of objects.Object, ref gatewayv1.SecretObjectReference) {
@@ -41,7 +42,8 @@ func certificateRefs(l *attach.Listener) []gatewayv1.SecretObjectReference {
 	return l.TLS.CertificateRefs
 }
 
-// secret returns the Secret that a Gateway or ListenerSet names, or why it may not.
+// secret returns the Secret that a Gateway or ListenerSet names. If the object may not refer to it,
+// the verdict is why.
 func secret(grants []gatewayv1.ReferenceGrant, by objects.Object, ref gatewayv1.SecretObjectReference) (objects.Name, attach.Verdict) {
 	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(by.Name.Namespace))), Name: string(ref.Name)}
 	kind, of := string(ptr.Deref(ref.Kind, objects.SecretKind)), string(ptr.Deref(ref.Group, ""))
@@ -57,9 +59,9 @@ func secret(grants []gatewayv1.ReferenceGrant, by objects.Object, ref gatewayv1.
 	return name, attach.Verdict{}
 }
 
-// certify returns the Secrets with which an HTTPS listener can serve, and records the first fault.
-// A Secret with invalid new content keeps its last valid certificate, so that a typing error does
-// not disconnect clients. The listener's condition reports the fault at once.
+// certify returns the Secrets whose certificates an HTTPS listener can serve, and records the first
+// fault. A Secret with invalid new content keeps its last valid certificate, so a mistake in it
+// does not disconnect clients. The listener's condition reports the fault at once.
 func (b *builder) certify(l *attach.Listener) []objects.Name {
 	note := func(v attach.Verdict) {
 		if _, noted := b.listeners[l]; !noted {
@@ -91,8 +93,8 @@ func (b *builder) certify(l *attach.Listener) []objects.Name {
 	return all
 }
 
-// find returns a Secret or ConfigMap, whether it is usable, and its fault. Both apply if the last
-// valid content is used.
+// find returns the content of a Secret or ConfigMap, whether it is usable, and its fault. It is
+// usable despite a fault if it is the last valid content.
 func find(all map[objects.Name]Certificate, kind string, name objects.Name) (c Certificate, usable bool, words string) {
 	c, known := all[name]
 	switch {
@@ -115,7 +117,7 @@ func refused(reason gatewayv1.ListenerConditionReason, format string, args ...an
 	return attach.Verdict{Reason: string(reason), Message: fmt.Sprintf(format, args...)}
 }
 
-// show records the client certificate that the Envoys of a Gateway use towards Services, if any.
+// show records the client certificate, if any, that the Envoys of a Gateway present to Services.
 func (b *builder) show(g *attach.Gateway) {
 	b.shows = nil
 	ref := g.Shows()
@@ -140,16 +142,17 @@ func (b *builder) show(g *attach.Gateway) {
 	}
 }
 
-// Clients says who may call a TLS listener.
+// Clients defines which clients may call a TLS listener.
 type Clients struct {
-	// Authorities signed the clients' certificates; in PEM.
+	// Authorities are the certificates, in PEM, of the authorities that sign clients' certificates.
 	Authorities []byte
-	// Anybody also admits clients without such a certificate. Their certificates are not passed on.
+	// Anybody also admits clients without a certificate of these authorities. Backends do not see
+	// such clients' certificates.
 	Anybody bool
 }
 
-// clientsRef returns a ConfigMap with authorities of clients that a Gateway names, or why it may
-// not.
+// clientsRef returns the ConfigMap with authorities of clients that a Gateway names. If the Gateway
+// may not refer to it, the verdict is why.
 func clientsRef(grants []gatewayv1.ReferenceGrant, g *attach.Gateway, ref gatewayv1.ObjectReference) (objects.Name, attach.Verdict) {
 	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(g.Name.Namespace))), Name: string(ref.Name)}
 	switch {
@@ -165,7 +168,7 @@ func clientsRef(grants []gatewayv1.ReferenceGrant, g *attach.Gateway, ref gatewa
 }
 
 // askClients sets which clients may call an HTTPS listener. It returns false if the authorities are
-// unknown: then the listener serves no client.
+// unknown, so that the listener admits no client.
 func (b *builder) askClients(g *attach.Gateway, l *Listener) bool {
 	v := g.Clients(l.Port)
 	if v == nil {

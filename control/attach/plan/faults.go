@@ -10,16 +10,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Fault is an error in an object that plans depend on.
+// Fault is an error in an object that affects plans.
 type Fault struct {
 	Of objects.Object
 	// Listener is the listener with the error; empty for the whole object.
 	Listener string
-	// Verdict is the reason of a condition with a message, or only a message.
+	// Verdict is the reason and the message of a condition. The reason may be empty.
 	Verdict attach.Verdict
 }
 
-// String formats the Fault. Where returns where an object is written.
+// String formats the Fault. The argument returns the file and line of an object.
 func (f Fault) String(where func(objects.Object) string) string {
 	words := where(f.Of)
 	if f.Listener != "" {
@@ -31,8 +31,8 @@ func (f Fault) String(where func(objects.Object) string) string {
 	return words + ": " + f.Verdict.Message
 }
 
-// Faults lists, in order, the errors of the plans' objects, and objects that attach to nothing. It
-// leaves out what Envoys reject.
+// Faults lists the errors of the plans' objects, and the objects that attach to nothing. They are
+// sorted. Objects that Envoys reject are not included.
 func (p *Plans) Faults() []Fault {
 	var all []Fault
 	note := func(of objects.Object, listener string, verdicts ...attach.Verdict) {
@@ -85,7 +85,7 @@ func (p *Plans) Faults() []Fault {
 	return slices.Compact(all)
 }
 
-// envoys lists, in order, the routes that Envoys reject, as messages.
+// envoys returns messages about the routes that Envoys reject, sorted.
 func (p *Plans) envoys() []string {
 	var all []string
 	for of, v := range p.Routes {

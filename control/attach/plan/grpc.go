@@ -22,7 +22,7 @@ func (b *builder) grpcRules(is *gatewayv1.GRPCRoute, of objects.Object, l *attac
 	return r.done(all)
 }
 
-// grpcForwarding returns everything in a GRPCRoute's rule but its matches.
+// grpcForwarding returns a rule of a GRPCRoute without its matches.
 func grpcForwarding(is *gatewayv1.GRPCRoute, i int) forwarding {
 	rule := &is.Spec.Rules[i]
 	f := forwarding{index: i, name: rule.Name, filters: httpFilters(rule.Filters)}
@@ -44,7 +44,7 @@ func httpFilters(all []gatewayv1.GRPCRouteFilter) []gatewayv1.HTTPRouteFilter {
 	return is
 }
 
-// grpcMatchOf returns a match of a GRPCRoute, or why it is invalid.
+// grpcMatchOf converts a match of a GRPCRoute. The error is why the match is invalid.
 func grpcMatchOf(m gatewayv1.GRPCRouteMatch) (Match, error) {
 	is := Match{Kind: Prefix, Path: "/"}
 	if m.Method != nil {

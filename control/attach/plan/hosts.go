@@ -11,14 +11,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// routed has the rules of a route at a listener, with the route's hostnames, or the listener's if
-// it has none.
+// routed contains the rules of a route at a listener, and the route's hostnames. A route without
+// hostnames gets the listener's.
 type routed struct {
 	hostnames []string
 	rules     []Rule
 }
 
-// ownOr returns the hostnames of a route, or the listener's if it has none.
+// ownOr returns a route's own hostnames. If it has none, ownOr returns the listener's hostname.
 func ownOr(l *attach.Listener, own []gatewayv1.Hostname) []string {
 	if len(own) == 0 {
 		return []string{l.Hostname}
@@ -30,8 +30,8 @@ func ownOr(l *attach.Listener, own []gatewayv1.Hostname) []string {
 	return all
 }
 
-// hosts returns the hosts of a listener. There is always one for the listener's own hostname, so
-// that no less specific listener of the port gets its requests.
+// hosts returns the hosts of a listener. They always include a host for the listener's own
+// hostname, so that a less specific listener of the port does not get its requests.
 func (b *builder) hosts(port *Port, l *attach.Listener) []Host {
 	domains := map[string]bool{l.Hostname: true}
 	oldest, open := b.oldestModels(l)
@@ -49,7 +49,7 @@ func (b *builder) hosts(port *Port, l *attach.Listener) []Host {
 			r.rules, r.hostnames = llmRules(open), ownOr(l, nil)
 		}
 		for _, domain := range at.Hostnames {
-			if owner(port, domain) == l { // otherwise another listener gets its requests
+			if owner(port, domain) == l { // otherwise another listener gets the domain's requests
 				domains[domain] = true
 			}
 		}
@@ -64,7 +64,7 @@ func (b *builder) hosts(port *Port, l *attach.Listener) []Host {
 	return all
 }
 
-// owner returns the most specific listener of a port for a domain.
+// owner returns the most specific listener of a port whose hostname includes a domain.
 func owner(port *Port, domain string) *attach.Listener {
 	var best *attach.Listener
 	for _, l := range port.Listeners {
@@ -76,16 +76,17 @@ func owner(port *Port, domain string) *attach.Listener {
 	return best
 }
 
-// ranked is a rule with the hostname by which its route matches a domain.
+// ranked is a rule, and the hostname of its route that matches a domain.
 type ranked struct {
 	Rule
 	pattern string
-	age     int // of its route: 0 is the oldest
+	age     int // rank of its route by age: 0 is the oldest
 }
 
-// rulesOf returns the rules of a domain in Gateway API's order of precedence: the more specific
-// hostname of the route, the more specific match, the older route, the earlier rule (HTTPRoute,
-// spec.hostnames and spec.rules.matches). Routes are given in order of age.
+// rulesOf returns the rules of a domain in Gateway API's order of precedence (HTTPRoute,
+// spec.hostnames and spec.rules.matches). It compares first how specific the routes' hostnames are,
+// then how specific the matches are, then the ages of the routes, and last the positions of the
+// rules. The given routes are in order of age.
 func rulesOf(domain string, routes []routed) []Rule {
 	var all []ranked
 	for age, r := range routes {

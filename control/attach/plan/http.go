@@ -15,8 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Failed is the status for requests whose rule or backend is invalid. For gRPC calls it becomes
-// UNAVAILABLE.
+// Failed is the status of requests whose rule or backend is invalid: 500, or for a GRPCRoute 503,
+// which gRPC clients report as UNAVAILABLE.
 func Failed(route objects.Object) int32 {
 	if route.Kind == objects.GRPCRouteKind {
 		return 503
@@ -24,7 +24,7 @@ func Failed(route objects.Object) int32 {
 	return 500
 }
 
-// failedWords is that status as a message.
+// failedWords describes the status [Failed] in messages.
 func failedWords(route objects.Object) string {
 	if route.Kind == objects.GRPCRouteKind {
 		return "its calls get UNAVAILABLE"
@@ -42,7 +42,7 @@ func (b *builder) httpRules(is *gatewayv1.HTTPRoute, of objects.Object, l *attac
 	return r.done(all)
 }
 
-// httpForwarding returns everything in an HTTPRoute's rule but its matches.
+// httpForwarding returns a rule of an HTTPRoute without its matches.
 func httpForwarding(is *gatewayv1.HTTPRoute, i int) forwarding {
 	rule := &is.Spec.Rules[i]
 	f := forwarding{index: i, name: rule.Name, filters: rule.Filters, timeouts: rule.Timeouts, retry: rule.Retry}
@@ -52,7 +52,7 @@ func httpForwarding(is *gatewayv1.HTTPRoute, i int) forwarding {
 	return f
 }
 
-// routing collects the rules of a route at a listener, and its errors.
+// routing makes the rules of a route at a listener, and collects the route's errors.
 type routing struct {
 	*builder
 	verdict
@@ -70,7 +70,7 @@ func (r *routing) done(all []Rule) []Rule {
 	return all
 }
 
-// forwarding is what rules of HTTPRoutes and GRPCRoutes have in common.
+// forwarding is a rule of an HTTPRoute or GRPCRoute without its matches.
 type forwarding struct {
 	index    int
 	name     *gatewayv1.SectionName
@@ -80,7 +80,7 @@ type forwarding struct {
 	retry    *gatewayv1.HTTPRouteRetry
 }
 
-// String names a rule in messages.
+// String returns the name or index of a rule, for messages.
 func (f *forwarding) String() string {
 	if f.name != nil {
 		return string(*f.name)
@@ -88,7 +88,7 @@ func (f *forwarding) String() string {
 	return strconv.Itoa(f.index)
 }
 
-// refs returns the backends of a rule, mirrors included.
+// refs returns the references to a rule's backends, including mirrors.
 func (f *forwarding) refs() (all []gatewayv1.BackendObjectReference) {
 	filters := f.filters
 	for _, b := range f.backends {
@@ -107,7 +107,8 @@ type backendRef struct {
 	filters []gatewayv1.HTTPRouteFilter
 }
 
-// rulesFor returns a rule for each match; without matches, one that matches every request.
+// rulesFor returns a rule for each match. If there is no match, it returns one rule that matches
+// every request.
 func rulesFor[M any](r *routing, f forwarding, matches []M, read func(M) (Match, error)) []Rule {
 	if len(matches) == 0 {
 		matches = make([]M, 1)
@@ -127,7 +128,7 @@ func rulesFor[M any](r *routing, f forwarding, matches []M, read func(M) (Match,
 	return all
 }
 
-// forward returns the rule for one match.
+// forward returns the action of a rule for one match.
 func (r *routing) forward(rule *forwarding, match Match) Rule {
 	f, err := r.filters(rule.filters, match)
 	if err != nil {
@@ -160,7 +161,7 @@ func (r *routing) forward(rule *forwarding, match Match) Rule {
 	return done
 }
 
-// backend returns a backend of a rule, or why its filters are invalid.
+// backend returns a backend of a rule. The error is why its filters are invalid.
 func (r *routing) backend(ref backendRef, match Match) (Backend, error) {
 	is := r.target(ref.BackendObjectReference)
 	is.Weight = ptr.Deref(ref.Weight, 1)
@@ -175,7 +176,7 @@ func (r *routing) backend(ref backendRef, match Match) (Backend, error) {
 	return is, nil
 }
 
-// filtered is the effect of filters.
+// filtered is the combined effect of a rule's or backend's filters.
 type filtered struct {
 	request, response Headers
 	redirect          *Redirect
@@ -185,7 +186,7 @@ type filtered struct {
 	cors              *gatewayv1.HTTPCORSFilter
 }
 
-// filters returns the effect of filters, or why they are invalid.
+// filters returns the combined effect of filters. The error is why they are invalid.
 func (r *routing) filters(all []gatewayv1.HTTPRouteFilter, match Match) (filtered, error) {
 	var f filtered
 	for _, filter := range all {
@@ -215,7 +216,7 @@ func (r *routing) filters(all []gatewayv1.HTTPRouteFilter, match Match) (filtere
 			m := filter.RequestMirror
 			to := r.mirror(m.BackendRef)
 			if to == "" {
-				continue // a failed copy does not affect the answer
+				continue // an invalid mirror does not affect the response
 			}
 			mirror := Mirror{to, 100, 100}
 			switch {
@@ -234,8 +235,8 @@ func (r *routing) filters(all []gatewayv1.HTTPRouteFilter, match Match) (filtere
 	return f, nil
 }
 
-// headersOf returns the changes of headers, and the new host, which is no header for Envoy; empty
-// keeps it.
+// headersOf returns the changes of headers, and the new host; an empty host keeps the request's.
+// Envoy sets the host separately from headers.
 func headersOf(f *gatewayv1.HTTPHeaderFilter) (h Headers, host string) {
 	take := func(all []gatewayv1.HTTPHeader) (rest []gatewayv1.HTTPHeader) {
 		for _, header := range all {
@@ -249,18 +250,19 @@ func headersOf(f *gatewayv1.HTTPHeaderFilter) (h Headers, host string) {
 	}
 	h.Set, h.Add = take(f.Set), take(f.Add)
 	for _, name := range f.Remove {
-		if !strings.EqualFold(name, "host") { // every request has one
+		if !strings.EqualFold(name, "host") { // every request needs a host
 			h.Remove = append(h.Remove, name)
 		}
 	}
 	return h, host
 }
 
-// wellKnown has the default ports of schemes.
+// wellKnown contains the default port of each scheme.
 var wellKnown = map[string]int32{"http": 80, "https": 443}
 
-// redirectOf returns the target of a redirect at a listener. The default port is the scheme's, and
-// the default scheme the listener's. A default port is left out (HTTPRequestRedirectFilter.port).
+// redirectOf returns the target of a redirect at a listener. If the filter names no scheme, it is
+// the listener's. If it names no port, it is the default port of the filter's scheme, or the
+// listener's port. A port that is the scheme's default is omitted (HTTPRequestRedirectFilter.port).
 func redirectOf(f *gatewayv1.HTTPRequestRedirectFilter, l *attach.Listener) *Redirect {
 	r := &Redirect{
 		Code: int32(ptr.Deref(f.StatusCode, 302)), Scheme: ptr.Deref(f.Scheme, ""), Host: string(ptr.Deref(f.Hostname, "")),
@@ -283,14 +285,14 @@ func redirectOf(f *gatewayv1.HTTPRequestRedirectFilter, l *attach.Listener) *Red
 	}
 	if r.Port == wellKnown[scheme] {
 		if r.Host == "" && l.Port != wellKnown[strings.ToLower(string(l.Protocol))] {
-			r.DefaultPort = r.Port // clients send the listener's port in the host
+			r.DefaultPort = r.Port // the request's host contains the listener's port
 		}
 		r.Port = 0
 	}
 	return r
 }
 
-// checkPath returns why a path cannot be changed for a match.
+// checkPath returns an error if a filter cannot change the path of requests with this match.
 func checkPath(m *gatewayv1.HTTPPathModifier, match Match) error {
 	if m != nil && m.Type == gatewayv1.PrefixMatchHTTPPathModifier && match.Kind != Prefix {
 		return fmt.Errorf("%s needs a match of type PathPrefix", m.Type)
@@ -308,7 +310,8 @@ func pathOf(m *gatewayv1.HTTPPathModifier) *PathChange {
 	return &PathChange{false, ptr.Deref(m.ReplacePrefixMatch, "/")}
 }
 
-// defaultRetries is the number of retries if a route names none. Gateway API leaves it open.
+// defaultRetries is the number of retries if a route does not set it. Gateway API does not define a
+// default.
 const defaultRetries = 1
 
 func retryOf(r *gatewayv1.HTTPRouteRetry) *Retry {
@@ -322,7 +325,7 @@ func retryOf(r *gatewayv1.HTTPRouteRetry) *Retry {
 	return is
 }
 
-// duration converts a Gateway API duration, which the CRD has validated. 0 means no limit.
+// duration converts a duration of Gateway API, which the CRD has validated. 0 means no limit.
 func duration(d *gatewayv1.Duration) time.Duration {
 	if d == nil {
 		return 0

@@ -11,25 +11,25 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// LeftOut is a route that is left out of a plan, and why.
+// LeftOut is why a route is left out of a plan.
 type LeftOut struct {
 	// Message is Envoy's error.
 	Message string
-	// Dropped reports that Envoy also rejects the matches, so that the route has no rules.
-	// Otherwise its requests get [Failed].
+	// Dropped is true if Envoy rejects even the route's matches, so the plan contains none of its
+	// rules. Otherwise the route's requests get the status [Failed].
 	Dropped bool
 }
 
-// Refused is what the Envoys of a Gateway reject.
+// Refused contains the resources that the Envoys of a Gateway reject.
 type Refused struct {
 	// Routes are the routes to leave out.
 	Routes map[objects.Object]LeftOut
-	// Others lists the other rejected resources, as messages, in order.
+	// Others are messages about the other rejected resources, sorted.
 	Others []string
 }
 
-// LeaveOut returns the plans without the rejected routes of each Gateway, and with verdicts about
-// them.
+// LeaveOut returns the plans without the rejected routes of each Gateway. The verdicts of these
+// routes report the rejection.
 func (p *Plans) LeaveOut(refused map[objects.Name]Refused) *Plans {
 	is := &Plans{
 		Attachments: p.Attachments, Gateways: make([]*Plan, len(p.Gateways)), Routes: p.Routes, Listeners: p.Listeners,
@@ -69,8 +69,8 @@ func (l LeftOut) verdict(of objects.Object, gateway objects.Name) attach.Verdict
 	}
 }
 
-// LeaveOut returns the plan without some routes. Clusters stay. Listeners without their rules keep
-// the same Hosts slices.
+// LeaveOut returns the plan without some routes. The clusters of these routes stay. Listeners
+// without rules of these routes keep the same Hosts slices.
 func (p *Plan) LeaveOut(routes map[objects.Object]LeftOut) *Plan {
 	if len(routes) == 0 {
 		return p
@@ -93,7 +93,7 @@ func (p *Plan) LeaveOut(routes map[objects.Object]LeftOut) *Plan {
 	return &is
 }
 
-// has reports whether a listener has a rule of one of some routes.
+// has reports whether a listener contains a rule of any of the given routes.
 func (l *Listener) has(routes map[objects.Object]LeftOut) bool {
 	return slices.ContainsFunc(l.Hosts, func(h Host) bool {
 		return slices.ContainsFunc(h.Rules, func(r Rule) bool { _, is := routes[r.Of]; return is })

@@ -18,8 +18,8 @@ func httpRoute(name string) objects.Object {
 	return objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: name}}
 }
 
-// The input of a block is that of [TestScenarios]. The output is the plan without the HTTPRoutes
-// bad and worse at Gateway g.
+// The input of a block is the same as in [TestScenarios]. The output is the plan after Gateway g
+// has left out the HTTPRoutes "bad" and "worse".
 func TestRejectedRoutesAreLeftOut(t *testing.T) {
 	golden.Run(t, "testdata/left/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
@@ -41,7 +41,7 @@ func TestRejectedRoutesAreLeftOut(t *testing.T) {
 	})
 }
 
-// A listener without rejected routes keeps its Hosts, so nothing is made again for it.
+// A listener without rejected routes keeps its Hosts slice, so its resources are reused.
 func TestLeaveOutKeepsTheOtherListeners(t *testing.T) {
 	n := network.Read(t,
 		network.Standard("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: 80, protocol: HTTP, hostname: x.test}, {name: z, port: 80, protocol: HTTP, hostname: z.test}]}\n---\n"+
@@ -56,7 +56,7 @@ func TestLeaveOutKeepsTheOtherListeners(t *testing.T) {
 	}
 }
 
-// A route's content changes when it changes at any of its listeners.
+// The content of a route changes when its rules change at any of its listeners.
 func TestContentCoversAllListeners(t *testing.T) {
 	const text = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec:\n  gatewayClassName: headgate\n  listeners: [{name: a, port: %d, protocol: HTTP}, {name: b, port: %d, protocol: HTTP}]\n---\n" +
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: one}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}"
@@ -71,7 +71,7 @@ func TestContentCoversAllListeners(t *testing.T) {
 	}
 }
 
-// A route's content changes only with its own rules.
+// The content of a route changes only with the route's own rules.
 func TestContents(t *testing.T) {
 	const gateway = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec:\n  gatewayClassName: headgate\n  listeners: [{name: http, port: 80, protocol: HTTP}]\n---\n"
 	const one = "kind: HTTPRoute\nmetadata: {namespace: ns, name: one}\nspec: {parentRefs: [{name: g}], rules: [{matches: [{path: {value: /one}}], backendRefs: [{name: a, port: 80}]}]}\n---\n"
@@ -86,7 +86,7 @@ func TestContents(t *testing.T) {
 	}
 	for what, test := range map[string]struct {
 		text     string
-		one, two bool // changes
+		one, two bool // whether the contents of routes one and two change
 	}{
 		"the same":  {gateway + one + two, false, false},
 		"a path":    {gateway + strings.Replace(one, "/one", "/1", 1) + two, true, false},

@@ -9,10 +9,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// llmRules returns one set of rules for all LLMRoutes of a listener and its pools without an
-// LLMRoute. extproc finds the pool by the model, so a model that comes or goes changes nothing
-// here. The rules name no route. Open is the cluster of the pool if there is only one and it fails
-// open.
+// llmRules returns the rules for inference at a listener. All LLMRoutes of the listener, and its
+// pools without an LLMRoute, share them, and they name no route. extproc chooses the pool by the
+// model, so adding or removing a model does not change the rules. The argument open is the cluster
+// of the pool if there is only one pool and it fails open; otherwise it is empty.
 func llmRules(open string) []Rule {
 	add := func(all []Rule, kind PathKind, path, open string) []Rule {
 		return append(all, Rule{Match: Match{Kind: kind, Path: path}, Forward: &Forward{Models: true, Open: open}})
@@ -52,7 +52,7 @@ func (b *builder) addPools(r *v1alpha1.LLMRoute, of objects.Object) (all []objec
 	return all
 }
 
-// addPool adds the clusters of a pool, and reports whether it can be served.
+// addPool adds the clusters of a pool to the plan, and reports whether the pool can serve.
 func (b *builder) addPool(name objects.Name, p *pooled) bool {
 	b.used[name] = true
 	if p.Refused != (attach.Verdict{}) {
@@ -63,9 +63,9 @@ func (b *builder) addPool(name objects.Name, p *pooled) bool {
 	return true
 }
 
-// oldestModels adds the pools of a listener's LLMRoutes, and those without an LLMRoute. It returns
-// the index of the oldest LLMRoute, -1 for none, and the cluster of the pool if there is only one
-// and it fails open.
+// oldestModels adds the clusters of a listener's pools to the plan. The result oldest is the index
+// of the oldest LLMRoute, -1 if there is none. The result open is the cluster of the pool if the
+// listener has only one pool and it fails open; otherwise it is empty.
 func (b *builder) oldestModels(l *attach.Listener) (oldest int, open string) {
 	oldest = -1
 	pools := make(map[objects.Name]bool)

@@ -13,8 +13,8 @@ import (
 // PathKind is how a path is matched.
 type PathKind int
 
-// Kinds of paths, less specific ones first. Gateway API orders Exact before PathPrefix, and leaves
-// RegularExpression open.
+// Kinds of path matches, from less to more specific. Gateway API defines that Exact precedes
+// PathPrefix, and does not define where RegularExpression is.
 const (
 	// Prefix matches whole path elements: /a matches /a and /a/b, but not /ab.
 	Prefix PathKind = iota
@@ -23,29 +23,30 @@ const (
 	Exact
 )
 
-// Match matches requests that fulfil all of its conditions.
+// Match matches a request that fulfils all its conditions.
 type Match struct {
 	Kind PathKind
 	Path string
-	// Method is empty for any method.
+	// Method is the required method; empty matches any method.
 	Method string
-	// Headers and Query must have these values.
+	// Headers and Query are the required headers and query parameters.
 	Headers, Query []Value
-	// AnyService reports that the path is a gRPC method of any service, which is less specific than
-	// a service (GRPCRoute, spec.rules.matches).
+	// AnyService is true if the match requires a gRPC method but no gRPC service. Such a match is
+	// less specific than one that requires a service (GRPCRoute, spec.rules.matches).
 	AnyService bool
 }
 
-// Value is the required value of a header or query parameter: exact, or a regular expression that
-// matches all of it.
+// Value is the required value of a header or query parameter. It is an exact value, or a regular
+// expression that must match the whole value.
 type Value struct {
 	Name, Value string
 	Regex       bool
 }
 
-// compare returns which match is more specific: above 0 if m is.
+// compare returns a number above 0 if m is more specific than o, and below 0 if o is.
 func (m Match) compare(o Match) int {
-	// A method of any service sorts between other paths and the paths of one service.
+	// From less to more specific: a prefix of all paths, a method of any service, a path of one
+	// service.
 	path := func(m Match) (kind PathKind, length, method int) {
 		if m.AnyService {
 			return Prefix, len("/"), 1
@@ -63,7 +64,7 @@ func (m Match) compare(o Match) int {
 	)
 }
 
-// matchOf returns a match of an HTTPRoute, or why it is invalid.
+// matchOf converts a match of an HTTPRoute. The error is why the match is invalid.
 func matchOf(m gatewayv1.HTTPRouteMatch) (Match, error) {
 	is := Match{Kind: Prefix, Path: "/"}
 	if m.Path != nil {
@@ -110,8 +111,8 @@ func matchOf(m gatewayv1.HTTPRouteMatch) (Match, error) {
 	return is, err
 }
 
-// values returns the required headers or query parameters. Of several with one name the first
-// counts, as the specification says.
+// values checks the required headers or query parameters. If several have the same name, it returns
+// only the first, as Gateway API requires.
 func values(kind string, wanted []Value) (all []Value, err error) {
 	seen := make(map[string]bool)
 	for _, v := range wanted {
@@ -129,12 +130,12 @@ func values(kind string, wanted []Value) (all []Value, err error) {
 	return all, nil
 }
 
-// MaxProgram is the largest size of a regular expression, as estimated here. Envoy rejects larger
-// RE2 programs, and with one all routes of its listener. Envoy's limit must be higher, since RE2
-// may need some more instructions.
+// MaxProgram is the maximum size of a regular expression, as programSize estimates it. Envoy
+// rejects a too large RE2 program together with all routes of its listener. Envoy's limit must be
+// higher than MaxProgram, since the real program may be larger than the estimate.
 const MaxProgram = 1000
 
-// checkRegex returns the error of a regular expression. Go has RE2's syntax.
+// checkRegex returns why Envoy would reject a regular expression. Go uses the same syntax as RE2.
 func checkRegex(text string) error {
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -150,9 +151,9 @@ func checkRegex(text string) error {
 	return nil
 }
 
-// programSize estimates the size of an expression's RE2 program, which works on bytes: each range
-// of a class is an instruction, a character beyond ASCII up to four, and a range of these one for
-// each possible first byte.
+// programSize estimates the size of an expression's RE2 program, which matches bytes. Each range of
+// a character class is one instruction. A non-ASCII character takes up to four, and a range of them
+// up to four for each possible first byte.
 func programSize(p *syntax.Prog) int {
 	size := 0
 	for _, i := range p.Inst {

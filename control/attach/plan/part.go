@@ -17,16 +17,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// part is the part of a plan that the routes of one listener make.
+// part is the part of a plan that results from the routes of one listener.
 type part struct {
-	routes   []attach.Attached // its input
-	unrouted []objects.Name    // pools without an LLMRoute; also input
+	routes   []attach.Attached // the listener's routes; input
+	unrouted []objects.Name    // the listener's pools without an LLMRoute; input
 	hosts    []Host
-	clusters map[string]Cluster    // by name
-	used     map[objects.Name]bool // its pools
+	clusters map[string]Cluster    // clusters that the rules name, by name
+	used     map[objects.Name]bool // pools that the routes name
 	applied  map[objects.Name]*policy
 	verdicts map[objects.Object]RouteVerdict
-	contents map[objects.Object]string // of the routes, as in [Plan.Contents]
+	contents map[objects.Object]string // hash of each route's rules, as in [Plan.Contents]
 }
 
 func newPart() *part {
@@ -36,7 +36,7 @@ func newPart() *part {
 	}
 }
 
-// add adds another listener's part, except its hosts.
+// add adds the part of another listener to p, except its hosts.
 func (p *part) add(more *part) {
 	maps.Copy(p.clusters, more.clusters)
 	maps.Copy(p.used, more.used)
@@ -47,10 +47,11 @@ func (p *part) add(more *part) {
 	}
 }
 
-// at is a listener, by its Gateway's index and its own.
+// at identifies a listener by the index of its Gateway and its index in that Gateway.
 type at struct{ gateway, listener int }
 
-// listener returns the part of a listener: the last one if its routes and pools are the same.
+// listener returns the part of a listener. It reuses the part of the last plans if the listener's
+// routes and pools are the same.
 func (b *builder) listener(key at, port *Port, l *attach.Listener) *part {
 	is := b.last[key]
 	if is == nil || !b.sameRoutes(is.routes, l.Routes) || !slices.Equal(is.unrouted, l.Pools) {
@@ -63,7 +64,7 @@ func (b *builder) listener(key at, port *Port, l *attach.Listener) *part {
 	return is
 }
 
-// made has the input of plans, and their parts.
+// made contains the input of plans, and the parts of the plans.
 type made struct {
 	network *objects.Network
 	known   Known
@@ -71,8 +72,8 @@ type made struct {
 	served  map[at]*part
 }
 
-// stillServes reports whether everything but routes is the same, so that the same routes make the
-// same part.
+// stillServes reports whether all input except routes is the same, so that parts whose routes have
+// not changed can be reused.
 func (m *made) stillServes(n *objects.Network, known Known) bool {
 	return m.network != nil && reflect.DeepEqual(withoutRoutes(m.network), withoutRoutes(n)) && reflect.DeepEqual(m.known, known)
 }
@@ -83,7 +84,7 @@ func withoutRoutes(n *objects.Network) objects.Network {
 	return is
 }
 
-// sameRoutes reports whether routes and their attachments are the same.
+// sameRoutes reports whether two lists contain the same routes, none of which has changed.
 func (b *builder) sameRoutes(were, are []attach.Attached) bool {
 	return slices.EqualFunc(were, are, func(was, is attach.Attached) bool {
 		return was.Route == is.Route && !b.changed[is.Route]
@@ -108,8 +109,8 @@ func changed(were, are *objects.Network) map[objects.Object]bool {
 	return all
 }
 
-// eachChanged calls note for new and changed objects, in order of name. Unchanged objects share
-// memory with the old ones, so comparing addresses is enough, and fast.
+// eachChanged calls note for each new or changed object. Both lists are sorted by name. Unchanged
+// objects usually share memory with the old ones, so the comparison is fast.
 func eachChanged[T any](were, are []T, of func(*T) (name objects.Name, spec any), note func(objects.Name)) {
 	for i := range are {
 		name, spec := of(&are[i])
@@ -120,7 +121,7 @@ func eachChanged[T any](were, are []T, of func(*T) (name objects.Name, spec any)
 				were = were[1:]
 			}
 			if order == 0 && reflect.DeepEqual(said, spec) {
-				name = objects.Name{} // unchanged
+				name = objects.Name{} // the object has not changed
 			}
 			if order >= 0 {
 				break
@@ -132,7 +133,7 @@ func eachChanged[T any](were, are []T, of func(*T) (name objects.Name, spec any)
 	}
 }
 
-// contentsOf returns the content of each route's rules at a listener.
+// contentsOf returns, for each route, a hash of its rules at a listener.
 func contentsOf(port int32, l *attach.Listener, hosts []Host) map[objects.Object]string {
 	sums := make(map[objects.Object]hash.Hash)
 	for _, h := range hosts {
@@ -143,7 +144,7 @@ func contentsOf(port int32, l *attach.Listener, hosts []Host) map[objects.Object
 			if sums[r.Of] == nil {
 				sums[r.Of] = sha256.New()
 			}
-			rule, _ := json.Marshal(r) // it has only JSON types
+			rule, _ := json.Marshal(r) // a Rule contains only types that JSON can encode
 			fmt.Fprintf(sums[r.Of], "%d %s %q %s\n", port, l, h.Domain, rule)
 		}
 	}

@@ -1,10 +1,10 @@
-// Package plan decides what the Envoys of each Gateway do: on which ports they listen, and where
-// each request goes by its host, path, method and headers. It is pure: objects in; plans and
-// verdicts on the objects out. It uses Gateway API's terms and none of Envoy's, so that people can
-// read a plan.
+// Package plan decides what the Envoys of each Gateway do: on which ports they listen, and where a
+// request goes by its host, path, method and headers. Its input is objects, and its output is plans
+// and verdicts on the objects. It does no I/O. It uses the terms of Gateway API and none of
+// Envoy's, so that people can read a plan.
 //
-// If a rule is invalid by the specification, requests that match it get 500, and gRPC calls
-// UNAVAILABLE: they must not fall through to another rule.
+// If a rule is invalid according to Gateway API, requests that match it get 500, and gRPC calls
+// UNAVAILABLE: they must not match another rule instead.
 package plan
 
 import (
@@ -22,226 +22,235 @@ import (
 
 // Plans are the plans of all our Gateways, and verdicts on routes. They are immutable.
 type Plans struct {
-	// Attachments are their input.
+	// Attachments are the input of the plans.
 	Attachments *attach.Attachments
-	// Gateways has the plans in order of name.
+	// Gateways contains the plan of each Gateway, sorted by name.
 	Gateways []*Plan
-	// Routes has a verdict for each route that refers to one of our Gateways or its ListenerSets.
-	// It adds to the verdicts of [attach.Attachments] on its parents.
+	// Routes contains a verdict for each route that refers to one of our Gateways or ListenerSets.
+	// The verdicts on the route's parents are in Attachments.
 	Routes map[objects.Object]RouteVerdict
-	// Policies has a verdict for each BackendTLSPolicy of a Service that a plan leads to.
+	// Policies contains a verdict for each BackendTLSPolicy of a Service that a plan sends requests
+	// to.
 	Policies map[objects.Name]PolicyVerdict
-	// Presenting has the Gateways whose Envoys lack the client certificate that they should use
-	// towards Services, and why.
+	// Presenting contains, for each Gateway whose Envoys lack the client certificate that they
+	// should present to Services, the reason.
 	Presenting map[objects.Name]attach.Verdict
-	// Refused has the listeners that are not accepted for a reason other than attachment.
+	// Refused contains the listeners that are rejected for another reason than their attachment.
 	Refused map[*attach.Listener]attach.Verdict
-	// Listeners has the first unresolved reference of each listener, if any.
+	// Listeners contains, for each listener with an unresolved reference, the first of them.
 	Listeners map[*attach.Listener]attach.Verdict
-	// Pools has a verdict for each InferencePool of a plan.
+	// Pools contains a verdict for each InferencePool that a plan names.
 	Pools map[objects.Name]PoolVerdict
 
 	made made
 }
 
-// Certificate is the content of a TLS Secret.
+// Certificate is the content of a TLS Secret, or of a ConfigMap with authorities.
 type Certificate struct {
 	// Chain and Key are in PEM.
 	Chain []byte
 	Key   objects.PrivateKey
-	// Fault is why the Secret cannot be used, for example that it does not exist; empty if it can.
-	// With a Fault, Chain and Key are the last valid ones, which listeners still use; empty if they
-	// may not.
+	// Fault is why the object cannot be used, for example because it does not exist; empty if it
+	// can. If there is a Fault, Chain and Key are the last valid ones, which listeners still use.
+	// They are empty if there are none, or if listeners must not use them.
 	Fault string
-	// Warning is why clients may reject what Envoys serve, for example that it has expired; empty
-	// for none.
+	// Warning is why clients may reject the certificate, for example because it has expired; empty
+	// if there is no reason.
 	Warning string
 }
 
-// serves reports whether a listener may serve with it.
+// serves reports whether a listener may use the certificate.
 func (c Certificate) serves() bool { return c.Fault == "" || len(c.Chain) > 0 }
 
 // RouteVerdict has the errors of a route at all its parents.
 type RouteVerdict struct {
-	// Refused is why none of its rules is in force; zero if one is.
+	// Refused is why none of the route's rules is valid; zero if any is.
 	Refused attach.Verdict
-	// Partly is why some of its rules are not in force, as a message; empty if all or none are.
+	// Partly is a message that says why some of the route's rules are invalid; empty if all or none
+	// are.
 	Partly string
-	// Envoys is why a route is not in force at some Gateways: their Envoys reject it.
+	// Envoys contains the Gateways whose Envoys reject the route, and their errors.
 	Envoys map[objects.Name]attach.Verdict
-	// Refs is the first unresolved reference; zero if there is none.
+	// Refs is the first unresolved reference of the route; zero if there is none.
 	Refs attach.Verdict
 }
 
 // Plan is what the Envoys of one Gateway do.
 type Plan struct {
 	Gateway objects.Name
-	// IdleTimeout is the idle timeout of answers; 0: that of envoy.yaml.
+	// IdleTimeout is the idle timeout of responses; if 0, that of envoy.yaml applies.
 	IdleTimeout time.Duration
-	// Copies reports that extproc gets copies of requests and answers.
+	// Copies is true if extproc gets copies of requests and responses.
 	Copies bool
-	// Ports in order of number.
+	// Ports are sorted by number.
 	Ports []Port
-	// Clusters are those that the rules name, in order of name.
+	// Clusters are the clusters that the rules name, sorted by name.
 	Clusters []Cluster
-	// Pools are the InferencePools that the routes name, in order, used or not.
+	// Pools are the InferencePools that the routes name, sorted, including those that get no
+	// requests.
 	Pools []objects.Name
-	// Certificates has the certificates of the listeners, by Secret.
+	// Certificates contains the certificates of the listeners, by name of the Secret.
 	Certificates map[objects.Name]Certificate
-	// Policies are the BackendTLSPolicies of its Services, in order of name.
+	// Policies are the BackendTLSPolicies of the plan's Services, sorted by name.
 	Policies []objects.Name
-	// Contents has the content of each route's rules before any route is left out. It changes only
-	// if a rule changes or moves.
+	// Contents contains a hash of each route's rules, including routes that are left out. It
+	// changes only if a rule of the route changes or moves.
 	Contents map[objects.Object]string
-	// Refused lists what its Envoys reject besides routes, as messages.
+	// Refused are messages about the resources, except routes, that the Gateway's Envoys reject.
 	Refused []string
 }
 
 // Port is a port on which Envoy listens.
 type Port struct {
 	Number int32
-	// Listeners share the port, in order of precedence. They have the same protocol.
+	// Listeners are the Gateway's listeners on this port, in order of precedence. They use the same
+	// protocol.
 	Listeners []Listener
 }
 
 // Listener is a listener with its hosts.
 type Listener struct {
 	*attach.Listener
-	// Certificates are the Secrets of an HTTPS listener in its order, at least one.
+	// Certificates are the Secrets of an HTTPS listener, at least one, in the listener's order.
 	Certificates []objects.Name
-	// Clients says who may call; nil if no client certificate is requested. All listeners of a port
-	// have the same.
+	// Clients defines which clients may call. It is nil if clients need no certificate. All
+	// listeners of a port have the same Clients.
 	Clients *Clients
-	// Hosts in order of domain. Of all hosts of the port, the most specific match handles a
-	// request; without a match it gets 404.
+	// Hosts are sorted by domain. A request goes to the Host of the port with the most specific
+	// matching domain. If none matches, it gets 404.
 	Hosts []Host
 }
 
-// Host has the rules for some hostnames.
+// Host contains the rules for requests to a domain.
 type Host struct {
-	// Domain is a pattern of [attach.Intersect].
+	// Domain is a hostname, which may contain a wildcard as in [attach.Intersect].
 	Domain string
-	// Rules in order of precedence: the first match handles a request; without a match it gets 404.
+	// Rules are in order of precedence. The first that matches handles a request. If none matches,
+	// the request gets 404.
 	Rules []Rule
 }
 
-// Rule is one match of a route's rule, and its action.
+// Rule is the action for one match of a route's rule.
 type Rule struct {
-	// Of is the route, Index the number of the rule in it, and Name the rule's name, which may be
-	// empty.
+	// Of is the route, Index the index of the rule in the route, and Name the name of that rule,
+	// which may be empty.
 	Of    objects.Object
 	Index int
 	Name  string
 	Match Match
-	// Exactly one of the next three is set. Status is an answer without a body.
+	// Exactly one of Forward, Redirect and Status is set. Status is that of a response without a
+	// body.
 	Forward  *Forward
 	Redirect *Redirect
 	Status   int32
 
-	// Request and Response are changes of headers.
+	// Request and Response are changes of the headers of requests and responses.
 	Request, Response Headers
-	// CORS is nil if other origins may not call.
+	// CORS is the policy for other origins; nil if none may call.
 	CORS *gatewayv1.HTTPCORSFilter
 }
 
 // Forward sends requests to clusters.
 type Forward struct {
-	// Models reports that extproc finds the pool by the request's model: there are no backends.
+	// Models is true if extproc chooses the pool by the request's model. Then there are no
+	// backends.
 	Models bool
-	// Calls reports, with Models, that requests are gRPC calls, which go to the pool's gRPC port.
+	// Calls is true if Models is true and the requests are gRPC calls, which go to the pool's gRPC
+	// port.
 	Calls bool
-	// Open is, with Models, the cluster for requests without an answer of extproc; empty: they get
-	// 503.
+	// Open is used only if Models is true. It is the cluster of requests for which extproc chose no
+	// pool. If it is empty, they get 503.
 	Open string
-	// Backends have weights above 0.
+	// Backends all have weights above 0.
 	Backends []Backend
-	// Host replaces the request's host; empty keeps it.
+	// Host replaces the host of the request; if it is empty, the host stays.
 	Host string
 	Path *PathChange
-	// Mirrors get copies.
+	// Mirrors are the targets of copies of requests.
 	Mirrors []Mirror
-	// Timeout is for the whole request, TryTimeout for each attempt; 0 for none.
+	// Timeout limits the whole request, and TryTimeout each attempt; 0 means no limit.
 	Timeout, TryTimeout time.Duration
-	// Retry is nil for no retries.
+	// Retry is nil if requests are not retried.
 	Retry *Retry
 }
 
-// Retry says which requests to Services are retried, in addition to broken connections and timeouts
-// of single attempts.
+// Retry defines which requests to Services are retried. Broken connections and timeouts of single
+// attempts are always retried.
 type Retry struct {
-	// Attempts is the number of retries, at least 1.
+	// Attempts is the maximum number of retries, at least 1.
 	Attempts int32
-	// Codes are the statuses that are retried.
+	// Codes are the response statuses that are retried.
 	Codes []int32
-	// Backoff is the approximate time between attempts; 0: Envoy's default.
+	// Backoff is the approximate time between attempts; if 0, Envoy's default applies.
 	Backoff time.Duration
 }
 
-// Backend is a cluster with its share of a rule's requests.
+// Backend is a cluster and its share of a rule's requests.
 type Backend struct {
-	// Cluster is the name of a cluster of the plan; empty for an unresolved reference, whose share
-	// gets [Failed].
+	// Cluster is the name of a cluster of the plan. It is empty for an unresolved reference, whose
+	// share of requests gets the status [Failed].
 	Cluster string
-	// Picker is the cluster of the pool's endpoint picker: [wire.ExtprocCluster], or one of the
-	// plan's; empty for none.
+	// Picker is the cluster of the pool's endpoint picker: [wire.ExtprocCluster], or a cluster of
+	// the plan. It is empty if there is no picker.
 	Picker string
-	// Open reports that any endpoint of the pool serves requests without a pick.
+	// Open is true if any endpoint of the pool may serve a request without a pick.
 	Open              bool
 	Weight            int32
 	Request, Response Headers
 }
 
-// Mirror is the target of copies, and the share of requests: Share of Of.
+// Mirror is a target of copies. It gets copies of Share in every Of requests.
 type Mirror struct {
 	Cluster   string
 	Share, Of int32
 }
 
-// Redirect is a redirect. Empty fields keep the request's value.
+// Redirect is the target of a redirect. Empty fields keep the value of the request.
 type Redirect struct {
 	Code   int32
 	Scheme string
 	Host   string
-	// Port is 0 for the scheme's default. DefaultPort is that default, which Envoy must remove if
-	// it copies the request's host with a port.
+	// Port is 0 for the scheme's default port. DefaultPort is that default port if the request's
+	// host contains another port, which Envoy must remove; otherwise it is 0.
 	Port, DefaultPort int32
 	Path              *PathChange
 }
 
-// PathChange replaces the whole path, or the rule's prefix of it.
+// PathChange replaces the whole path, or the prefix that the rule matched.
 type PathChange struct {
 	Whole bool
 	With  string
 }
 
-// Headers are changes of headers, in the order remove, set, add.
+// Headers are changes of headers. Headers are first removed, then set, then added.
 type Headers struct {
 	Set, Add []gatewayv1.HTTPHeader
 	Remove   []string
 }
 
-// Cluster is a destination of requests, which is a port of a Service or a pool, or an endpoint
-// picker, which is a port of a Service.
+// Cluster is a destination of requests: a port of a Service, an InferencePool, or an endpoint
+// picker, which is also a port of a Service.
 type Cluster struct {
 	// Name is unique in the plan.
 	Name string
-	// Pool reports that Object is an InferencePool; otherwise it is a Service, and Port one of its
-	// ports.
+	// Pool is true if Object is an InferencePool. Otherwise Object is a Service, and Port one of
+	// its ports.
 	Pool   bool
 	Object objects.Name
 	Port   int32
-	// Picker reports that it is an endpoint picker. It speaks gRPC, with TLS unless H2C is set.
+	// Picker is true if the cluster is an endpoint picker. Requests to it use gRPC, with TLS unless
+	// H2C is true.
 	Picker bool
-	// H2C reports HTTP/2 without TLS.
+	// H2C is true if requests use HTTP/2 without TLS.
 	H2C bool
-	// Secure is how TLS is used to a Service; nil for plain text.
+	// Secure contains the TLS settings for a Service; nil for plain text.
 	Secure *ServiceTLS
-	// Calls reports that it is the gRPC port of a pool's endpoints, with HTTP/2.
+	// Calls is true if the cluster is the gRPC port of a pool's endpoints, which uses HTTP/2.
 	Calls bool
-	// Open reports that any endpoint of a pool serves requests without a pick; otherwise they get
-	// 503.
+	// Open is true if any endpoint of a pool may serve a request without a pick. Otherwise such
+	// requests get 503.
 	Open bool
-	// TLS is how a pool's endpoints are verified; zero for plain text.
+	// TLS defines how the endpoints of a pool are verified; zero for plain text.
 	TLS v1alpha1.EngineTLS
 }
 
@@ -250,8 +259,8 @@ func Of(a *attach.Attachments, n *objects.Network, known Known) *Plans {
 	return After(nil, a, n, known)
 }
 
-// After is a faster Of: if only routes have changed since the last plans, listeners without these
-// keep the same Hosts slices. Last may be nil.
+// After returns the same plans as [Of], but faster. If only routes have changed since the last
+// plans, listeners without these routes keep their Hosts slices. last may be nil.
 func After(last *Plans, a *attach.Attachments, n *objects.Network, known Known) *Plans {
 	b := newBuilder(n)
 	b.certificates, b.authorities = known.Certificates, known.Authorities
@@ -284,7 +293,7 @@ func After(last *Plans, a *attach.Attachments, n *objects.Network, known Known) 
 
 // unserved records the errors of routes that no listener serves.
 func (b *builder) unserved(a *attach.Attachments) {
-	is := newPart() // a part of no listener
+	is := newPart() // belongs to no listener
 	b.part = is
 	for of := range a.Parents {
 		if _, known := b.became[of]; known {
@@ -302,7 +311,7 @@ func (b *builder) unserved(a *attach.Attachments) {
 	maps.Copy(b.became, is.verdicts)
 }
 
-// builder has the state of one planning.
+// builder is the state of one call of [After].
 type builder struct {
 	*objects.Network
 	http map[objects.Name]*gatewayv1.HTTPRoute
@@ -310,8 +319,8 @@ type builder struct {
 	llm  map[objects.Name]*v1alpha1.LLMRoute
 	beside
 	became  map[objects.Object]RouteVerdict
-	last    map[at]*part            // of the last plans; nil if none can be reused
-	changed map[objects.Object]bool // routes since then
+	last    map[at]*part            // parts of the last plans; nil if none can be reused
+	changed map[objects.Object]bool // routes that changed since the last plans
 	served  map[at]*part
 
 	certificates map[objects.Name]Certificate
@@ -319,9 +328,9 @@ type builder struct {
 	listeners    map[*attach.Listener]attach.Verdict
 	refused      map[*attach.Listener]attach.Verdict
 	showing      map[objects.Name]attach.Verdict
-	shows        *Certificate // of the current Gateway; nil for none
+	shows        *Certificate // client certificate of the current Gateway; nil for none
 
-	*part // the current part
+	*part // part of the current listener
 }
 
 func newBuilder(n *objects.Network) *builder {
@@ -345,11 +354,11 @@ func newBuilder(n *objects.Network) *builder {
 	return b
 }
 
-// beside has the destinations of routes. It is immutable.
+// beside contains the objects that routes send requests to. It is immutable.
 type beside struct {
 	services map[objects.Name]*objects.Service
 	pools    map[objects.Name]*pooled
-	policies map[servicePort][]*policy // in order of precedence
+	policies map[servicePort][]*policy // policies of each target, in order of precedence
 }
 
 func besideOf(n *objects.Network, known Known) beside {
@@ -385,7 +394,7 @@ func (b *builder) gateway(number int, g *attach.Gateway) *Plan {
 		is := Listener{Listener: l}
 		if l.Protocol == gatewayv1.HTTPSProtocolType {
 			if is.Certificates = b.certify(l); len(is.Certificates) == 0 || !b.askClients(g, &is) {
-				continue // never serve it without TLS, nor to clients that may not call
+				continue // serve it neither without TLS, nor to clients that may not call
 			}
 			for _, name := range is.Certificates {
 				p.Certificates[name] = b.certificates[name]
@@ -394,7 +403,7 @@ func (b *builder) gateway(number int, g *attach.Gateway) *Plan {
 		ports[l.Port] = append(ports[l.Port], is)
 	}
 	all := newPart()
-	all.verdicts = b.became // those of all Gateways
+	all.verdicts = b.became // the verdicts of all Gateways are collected in one map
 	for _, number := range slices.Sorted(maps.Keys(ports)) {
 		port := Port{Number: number, Listeners: ports[number]}
 		for i := range port.Listeners {

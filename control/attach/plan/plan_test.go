@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// The input of a block is objects in YAML, beside those of [network.Standard]; the output is the
-// plan.
+// The input of a block is objects in YAML, which are added to those of [network.Standard]. The
+// output is the plan.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
@@ -30,7 +30,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// authorities has the results for ConfigMaps.
+// authorities are the results of reading ConfigMaps.
 var authorities = map[objects.Name]plan.Certificate{
 	{Namespace: "ns", Name: "ca"}:     {Chain: []byte("authority")},
 	{Namespace: "other", Name: "ca"}:  {Chain: []byte("authority")},
@@ -39,7 +39,7 @@ var authorities = map[objects.Name]plan.Certificate{
 	{Namespace: "ns", Name: "broken"}: {Fault: "it has no ca.crt"},
 }
 
-// certificates has the results for Secrets.
+// certificates are the results of reading Secrets.
 var certificates = map[objects.Name]plan.Certificate{
 	{Namespace: "ns", Name: "cert"}:     {Chain: []byte("chain"), Key: []byte("key")},
 	{Namespace: "other", Name: "cert"}:  {Chain: []byte("chain"), Key: []byte("key")},

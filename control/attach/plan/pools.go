@@ -18,9 +18,9 @@ import (
 
 // PoolVerdict has the errors of an InferencePool.
 type PoolVerdict struct {
-	// Refused is why it gets no requests; zero if it does.
+	// Refused is why the pool gets no requests; zero if it gets them.
 	Refused attach.Verdict
-	// Refs is why its endpointPickerRef does not resolve; zero if it does, or there is none.
+	// Refs is why the pool's endpointPickerRef does not resolve; zero if it resolves or is missing.
 	Refs attach.Verdict
 }
 
@@ -30,22 +30,22 @@ const (
 	ReasonInvalidExtensionRef = "InvalidExtensionRef"
 )
 
-// oursKey and oursValue are the label of Headgate's pods. For Envoys of Gateways, a Service that
-// selects them is the extproc beside Envoy.
+// oursKey and oursValue are the label of Headgate's pods. If a Service selects this label, Envoys
+// of Gateways use the extproc beside them as the picker.
 const oursKey, oursValue = "app.kubernetes.io/name", "headgate"
 
-// pooled is how requests reach the endpoints of an InferencePool.
+// pooled contains what plans need of an InferencePool: its clusters, its picker and its errors.
 type pooled struct {
 	PoolVerdict
 	cluster Cluster
 	// picker is the cluster of the picker for requests of HTTPRoutes; empty for none.
 	picker string
-	// asked is that cluster, nil if it is not one of the plan's.
+	// asked is the picker's cluster if the plan must contain it; nil for extproc or no picker.
 	asked *Cluster
 }
 
-// poolOf evaluates an InferencePool. Settings may be nil. Only our extproc can replace the
-// Authorization header for engines, so no other picker may serve a pool with engine tokens.
+// poolOf evaluates an InferencePool; settings may be nil. A pool with engine tokens cannot use
+// another project's picker: only extproc replaces the Authorization header for engines.
 func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, settings *v1alpha1.PoolSettings) *pooled {
 	name := objects.Name{Namespace: p.Namespace, Name: p.Name}
 	is := &pooled{cluster: Cluster{Name: wire.PoolCluster(name.Namespace, name.Name), Pool: true, Object: name}}
@@ -92,7 +92,7 @@ func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, s
 }
 
 // pickerOf returns the cluster of the picker that a reference names, nil for the extproc beside
-// Envoy, or why it does not resolve.
+// Envoy. If the reference does not resolve, fault is why.
 func pickerOf(ref *pool.EndpointPickerRef, namespace string, services map[objects.Name]*objects.Service) (asked *Cluster, fault string) {
 	if kind := ref.Kind; kind != "" && kind != objects.ServiceKind || ptr.Deref(ref.Group, "") != "" {
 		return nil, fmt.Sprintf("names %s %s of group %q: name a Service", kind, ref.Name, ptr.Deref(ref.Group, ""))
@@ -125,8 +125,9 @@ func pickerCluster(service objects.Name, port int32) string {
 	return pickerPrefix + service.String() + "/" + strconv.Itoa(int(port))
 }
 
-// PickerAuthority is the :authority for another project's endpoint picker, by the name of its
-// cluster: SERVICE.NAMESPACE.svc:PORT. A picker of several pools distinguishes them by it.
+// PickerAuthority returns the :authority of requests to another project's endpoint picker,
+// SERVICE.NAMESPACE.svc:PORT, from the name of its cluster. A picker of several pools uses it to
+// distinguish them.
 func PickerAuthority(cluster string) string {
 	parts := strings.Split(strings.TrimPrefix(cluster, pickerPrefix), "/")
 	if len(parts) != 3 {
@@ -135,7 +136,7 @@ func PickerAuthority(cluster string) string {
 	return parts[1] + "." + parts[0] + ".svc:" + parts[2]
 }
 
-// pool returns an InferencePool as a backend, the zero Backend if it cannot be served.
+// pool returns an InferencePool as a backend, or the zero Backend if the pool cannot serve.
 func (r *routing) pool(name objects.Name) Backend {
 	p := r.pools[name]
 	if p == nil {
@@ -148,7 +149,7 @@ func (r *routing) pool(name objects.Name) Backend {
 		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: %s", name, p.Refused.Message)
 		return Backend{}
 	case p.picker == "" && !p.cluster.Open:
-		return Backend{} // the pool's own status says why
+		return Backend{} // the status of the pool reports why
 	}
 	if r.of.Kind == objects.GRPCRouteKind {
 		return r.calls(name, p)
@@ -159,8 +160,8 @@ func (r *routing) pool(name objects.Name) Backend {
 	return Backend{Cluster: r.use(p.cluster), Picker: p.picker, Open: p.cluster.Open}
 }
 
-// calls returns the gRPC port of a pool as a backend. Only our extproc can pick for it, since it
-// reads the model: calls without a pick fail.
+// calls returns the gRPC port of a pool as a backend. Only extproc can pick an endpoint for gRPC
+// calls, since it reads their model. Calls without a pick fail.
 func (r *routing) calls(name objects.Name, p *pooled) Backend {
 	if p.picker != wire.ExtprocCluster {
 		r.ref(gatewayv1.RouteReasonUnsupportedProtocol,

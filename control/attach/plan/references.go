@@ -16,26 +16,26 @@ import (
 
 // verdict collects the errors of a route.
 type verdict struct {
-	kept    bool     // some rule is in force
-	dropped []string // messages about rules that are not
+	kept    bool     // at least one rule is valid
+	dropped []string // messages about invalid rules
 	refs    attach.Verdict
 }
 
-// drop records that a rule is not in force.
+// drop records a message about an invalid rule.
 func (v *verdict) drop(format string, args ...any) {
 	if words := fmt.Sprintf(format, args...); !slices.Contains(v.dropped, words) {
 		v.dropped = append(v.dropped, words)
 	}
 }
 
-// ref records an unresolved reference. The first counts.
+// ref records an unresolved reference, unless one was recorded before.
 func (v *verdict) ref(reason gatewayv1.RouteConditionReason, format string, args ...any) {
 	if v.refs == (attach.Verdict{}) {
 		v.refs = attach.Verdict{Reason: string(reason), Message: fmt.Sprintf(format, args...)}
 	}
 }
 
-// result returns the verdict.
+// result returns the collected errors as a verdict.
 func (v *verdict) result() RouteVerdict {
 	words := strings.Join(v.dropped, "; ")
 	if words != "" && !v.kept {
@@ -44,7 +44,8 @@ func (v *verdict) result() RouteVerdict {
 	return RouteVerdict{Partly: words, Refs: v.refs}
 }
 
-// target returns the backend of a reference, the zero Backend if it does not resolve.
+// target returns the backend that a reference names, or the zero Backend if the reference does not
+// resolve.
 func (r *routing) target(ref gatewayv1.BackendObjectReference) Backend {
 	from, namespace := r.of.Kind, r.of.Name.Namespace
 	kind, of := string(ptr.Deref(ref.Kind, objects.ServiceKind)), string(ptr.Deref(ref.Group, ""))
@@ -66,8 +67,8 @@ func (r *routing) target(ref gatewayv1.BackendObjectReference) Backend {
 	return Backend{Cluster: r.service(ref, name)}
 }
 
-// mirror returns the cluster for copies, empty if the reference does not resolve. Copies need no
-// picker, and restrictions of a pool do not apply.
+// mirror returns the cluster for copies of requests, which must be that of a Service. It is empty
+// if the reference does not resolve.
 func (r *routing) mirror(ref gatewayv1.BackendObjectReference) string {
 	if string(ptr.Deref(ref.Group, "")) == pool.SchemeGroupVersion.Group {
 		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s cannot get copies of requests: name a Service", ptr.Deref(ref.Kind, ""), ref.Name)
@@ -76,8 +77,8 @@ func (r *routing) mirror(ref gatewayv1.BackendObjectReference) string {
 	return r.target(ref).Cluster
 }
 
-// service returns the cluster of a Service port, empty for none. gRPC needs HTTP/2, whatever the
-// port says.
+// service returns the cluster of a Service port, empty if the reference does not resolve. Requests
+// of a GRPCRoute use HTTP/2, whatever the port's appProtocol is.
 func (r *routing) service(ref gatewayv1.BackendObjectReference, name objects.Name) string {
 	s := r.services[name]
 	if s == nil {
@@ -99,7 +100,7 @@ func (r *routing) service(ref gatewayv1.BackendObjectReference, name objects.Nam
 	}
 	secure, ok := r.secure(s, &s.Ports[i])
 	if !ok {
-		return "" // the policy's own status says why
+		return "" // the status of the policy reports why
 	}
 	if s.Ports[i].AppProtocol == "kubernetes.io/wss" && secure == nil {
 		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "port %d of Service %s uses WebSocket over TLS: create a BackendTLSPolicy for it",
@@ -115,13 +116,14 @@ func (r *routing) service(ref gatewayv1.BackendObjectReference, name objects.Nam
 	return r.use(c)
 }
 
-// use adds a cluster to the plan.
+// use adds a cluster to the plan, and returns its name.
 func (b *builder) use(c Cluster) string {
 	b.clusters[c.Name] = c
 	return c.Name
 }
 
-// granted reports whether an object of Gateway API, of a kind in a namespace, may refer to another.
+// granted reports whether objects of a Gateway API kind in a namespace may refer to another object.
+// In the same namespace they may; otherwise a ReferenceGrant must allow it.
 func granted(grants []gatewayv1.ReferenceGrant, from, namespace, toGroup, toKind string, to objects.Name) bool {
 	if namespace == to.Namespace {
 		return true

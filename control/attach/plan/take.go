@@ -10,34 +10,35 @@ import (
 
 // Request is the part of a request that rules match.
 type Request struct {
-	// Host is as clients send it, with or without a port.
+	// Host is the Host header, with or without a port.
 	Host string
-	// Path may have a query.
+	// Path may include a query string.
 	Path   string
 	Method string
-	// Headers by name, in any case.
+	// Headers contains header values by name. Names may be in upper or lower case.
 	Headers map[string]string
 }
 
-// Taken is the rule that handles a request at a port.
+// Taken is the result of matching a request with the rules of a port.
 type Taken struct {
-	// Listener and Host handle the request; nil for none: it gets 404.
+	// Listener and Host match the host of the request. They are nil if none does: the request gets
+	// 404.
 	Listener *Listener
 	Host     *Host
-	// Rule is nil if none of the host matches: it gets 404.
+	// Rule is the first rule of Host that matches; nil if none does: the request gets 404.
 	Rule *Rule
-	// Passed are the rules before it, which do not match.
+	// Passed are the rules before Rule, which do not match.
 	Passed []Passed
 }
 
 // Passed is a rule that does not match a request.
 type Passed struct {
 	*Rule
-	// Why is a message that does not name the rule.
+	// Why is why the rule does not match. It does not name the rule.
 	Why string
 }
 
-// Take returns the rule that handles a request.
+// Take finds the rule that handles a request.
 func (p *Port) Take(r Request) Taken {
 	var t Taken
 	host, _, _ := strings.Cut(strings.ToLower(r.Host), ":")
@@ -66,7 +67,7 @@ func (p *Port) Take(r Request) Taken {
 	return t
 }
 
-// misses returns why a request does not match; empty if it does.
+// misses returns why a request does not match; empty if it matches.
 func (m *Match) misses(r Request) string {
 	path, query, _ := strings.Cut(r.Path, "?")
 	switch {
@@ -114,7 +115,7 @@ func (v Value) misses(kind, is string, given bool) string {
 	return ""
 }
 
-// fitsWhole reports whether a valid expression matches a whole text.
+// fitsWhole reports whether a regular expression, which is valid, matches a whole text.
 func fitsWhole(expression, text string) bool {
 	is, err := regexp.Compile("^(?:" + expression + ")$")
 	return err == nil && is.MatchString(text)

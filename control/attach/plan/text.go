@@ -43,8 +43,8 @@ func (p *Plans) Text() string {
 	return out.String()
 }
 
-// Lines formats rules in order. Consecutive rules of LLMRoutes make one line: there is one for each
-// inference path.
+// Lines formats rules, one per line, in order. Consecutive rules of LLMRoutes share a line, since
+// there is one rule for each inference path.
 func Lines(rules []Rule) []string {
 	var all []string
 	for i := 0; i < len(rules); {
@@ -63,7 +63,7 @@ func Lines(rules []Rule) []string {
 	return all
 }
 
-// String returns one line of text.
+// String formats the cluster in one line.
 func (c Cluster) String() string {
 	words := []string{c.Name}
 	switch {
@@ -96,7 +96,7 @@ func (c Cluster) String() string {
 
 func (r Rule) byModel() bool { return r.Forward != nil && r.Forward.Models }
 
-// asks describes from whom a listener requests a certificate.
+// asks describes which clients a listener requires or requests a certificate from.
 func (c *Clients) asks() string {
 	switch {
 	case c == nil:
@@ -115,7 +115,7 @@ func with(certificates []objects.Name) string {
 	return words.String()
 }
 
-// String returns one line of text: the match, the action, and the route.
+// String formats the rule in one line: its match, its action, and its route.
 func (r Rule) String() string {
 	line := r.Match.String() + " -> " + r.action()
 	if changes := changes(r.Request, r.Response); changes != "" {
@@ -149,7 +149,7 @@ func (m Match) String() string {
 	return strings.Join(words, ", ")
 }
 
-// String describes the required value.
+// String describes which values match.
 func (v Value) String() string {
 	if v.Regex {
 		return v.Name + " matching " + v.Value
@@ -157,7 +157,7 @@ func (v Value) String() string {
 	return v.Name + "=" + v.Value
 }
 
-// action describes what happens to a request.
+// action describes what Envoy does with a matching request.
 func (r Rule) action() string {
 	switch f := r.Forward; {
 	case r.Redirect != nil:
@@ -173,7 +173,7 @@ func (r Rule) action() string {
 	return r.Forward.words(Failed(r.Of))
 }
 
-// String describes the target.
+// String describes the target of the redirect.
 func (r *Redirect) String() string {
 	words := []string{"redirect", strconv.Itoa(int(r.Code))}
 	if r.Scheme != "" {
@@ -188,7 +188,8 @@ func (r *Redirect) String() string {
 	return strings.Join(words, " ") + r.Path.words()
 }
 
-// words describes where requests go, and the status of the others.
+// words describes the backends and their shares. The argument is the status of requests to a
+// backend that does not resolve.
 func (f *Forward) words(failed int32) string {
 	var shares []string
 	for _, b := range f.Backends {
@@ -238,7 +239,7 @@ func (c *PathChange) words() string {
 	return "; prefix " + c.With
 }
 
-// changes describes the changes of headers.
+// changes describes changes of the headers of requests and responses.
 func changes(request, response Headers) string {
 	var all []string
 	for _, side := range []struct {

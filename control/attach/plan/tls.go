@@ -13,20 +13,21 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ServiceTLS is how TLS is used to a Service port.
+// ServiceTLS contains the TLS settings for requests to a Service port.
 type ServiceTLS struct {
-	// Hostname is the SNI, and the required name of the certificate if there are no Names.
+	// Hostname is the SNI. If Names is empty, the server's certificate must also contain it.
 	Hostname string
-	// Names are alternatives: the certificate must have one of them.
+	// Names are alternatives: the server's certificate must contain one of them.
 	Names []AltName
-	// Authorities are in PEM; empty: those of the Envoy's system.
+	// Authorities are trusted certificates in PEM. If empty, those of the Envoy's system are
+	// trusted.
 	Authorities []byte
-	// Chain and Key are Envoy's client certificate in PEM; nil for none.
+	// Chain and Key are the client certificate that Envoy presents, in PEM; nil for none.
 	Chain []byte
 	Key   objects.PrivateKey
 }
 
-// AltName is a name of a certificate: a hostname, or a URI.
+// AltName is a name in a certificate: a hostname, or a URI if URI is true.
 type AltName struct {
 	Name string
 	URI  bool
@@ -34,34 +35,35 @@ type AltName struct {
 
 // PolicyVerdict has the errors of a BackendTLSPolicy.
 type PolicyVerdict struct {
-	// Refused is why it is not in force; zero if it is. If no other policy is in force there,
-	// requests to its targets get 500.
+	// Refused is why the policy is not used; zero if it is. Requests to its target get 500 if no
+	// other policy of the target is used.
 	Refused attach.Verdict
-	// Refs is the first unresolved reference; zero if there is none.
+	// Refs is the first unresolved reference of the policy; zero if there is none.
 	Refs attach.Verdict
 }
 
-// Known has the contents of the Secrets of [Secrets] and, as Chain, of the ConfigMaps of
-// [ConfigMaps].
+// Known contains what was read of the objects that [Secrets] and [ConfigMaps] return. The Chain of
+// a ConfigMap contains its authorities.
 type Known struct {
 	Certificates, Authorities map[objects.Name]Certificate
 }
 
-// policy is a BackendTLSPolicy, and its effect on its targets.
+// policy is an evaluated BackendTLSPolicy.
 type policy struct {
 	PolicyVerdict
 	name objects.Name
-	tls  *ServiceTLS // nil if it is refused
+	tls  *ServiceTLS // nil if the policy is invalid
 }
 
-// servicePort is a Service port by name; empty for all ports.
+// servicePort is a Service and the name of one of its ports; an empty name means all ports.
 type servicePort struct {
 	service objects.Name
 	port    string
 }
 
-// ConfigMaps returns the ConfigMaps with authorities that our Gateways name, and the
-// BackendTLSPolicies of their Services, sorted, without duplicates. Control reads no others.
+// ConfigMaps returns the ConfigMaps with authorities that our Gateways name, and those that the
+// BackendTLSPolicies of their Services name. They are sorted, without duplicates. control reads no
+// other ConfigMap.
 func ConfigMaps(a *attach.Attachments, n *objects.Network) []objects.Name {
 	var all []objects.Name
 	for _, g := range a.Gateways {
@@ -133,8 +135,8 @@ func ledTo(a *attach.Attachments, n *objects.Network) map[objects.Name]bool {
 	return all
 }
 
-// policiesOf returns the BackendTLSPolicies by target. Of several for one port or one Service the
-// oldest counts, then the first by name (Gateway API, BackendTLSPolicy).
+// policiesOf returns the BackendTLSPolicies of each target, in order of precedence. The oldest is
+// first; policies of the same age are sorted by name (Gateway API, BackendTLSPolicy).
 func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) map[servicePort][]*policy {
 	of := make(map[servicePort][]*policy)
 	ordered := make([]*gatewayv1.BackendTLSPolicy, len(n.Policies))
@@ -147,7 +149,7 @@ func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) ma
 	})
 	for _, p := range ordered {
 		is := policyOf(p, authorities)
-		var lost *policy // the policy with precedence
+		var lost *policy // the policy that takes precedence
 		won := false
 		for _, t := range p.Spec.TargetRefs {
 			if !isService(t) {
@@ -170,7 +172,7 @@ func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) ma
 	return of
 }
 
-// policyOf evaluates a BackendTLSPolicy by itself.
+// policyOf evaluates a BackendTLSPolicy without regard to other policies.
 func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certificate) *policy {
 	is := &policy{name: objects.Name{Namespace: p.Namespace, Name: p.Name}}
 	v := &p.Spec.Validation
@@ -226,11 +228,11 @@ func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certif
 	return is
 }
 
-// secure returns how TLS is used to a Service port, nil for plain text, and false if its policy is
-// invalid. A policy of the port precedes one of the Service.
+// secure returns the TLS settings for a Service port, nil for plain text. It returns false if the
+// policy of the port is invalid. A policy for the port takes precedence over one for the Service.
 func (b *builder) secure(service *objects.Service, port *objects.ServicePort) (*ServiceTLS, bool) {
 	all := slices.Concat(b.policies[servicePort{service.Name, port.Name}], b.policies[servicePort{service.Name, ""}])
-	for _, p := range all { // record in the others that they have no effect
+	for _, p := range all { // also policies without effect, since each gets a verdict
 		b.applied[p.name] = p
 	}
 	if len(all) == 0 {

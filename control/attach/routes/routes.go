@@ -1,5 +1,5 @@
-// Package routes is the command "control routes": it prints the plan of each Gateway. Package
-// explain shares [Flags] and [Read].
+// Package routes is the command "control routes". It prints the plan of each Gateway. Package
+// explain also uses [Flags] and [Read].
 package routes
 
 import (
@@ -34,8 +34,8 @@ Flags:
 
 `
 
-// Flags returns the flags of a command that reads plans, which set where the objects come from. Its
-// help goes to out.
+// Flags returns the flags of a command that reads plans. The flags set the source of the objects.
+// The command's help is printed to out.
 func Flags(name, usage string, out io.Writer, s *source.Source) *pflag.FlagSet {
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
@@ -68,7 +68,7 @@ func Read(ctx context.Context, s source.Source) (*plan.Plans, error) {
 	return plan.Of(a, set.Network, known), nil
 }
 
-// granted takes every named Secret and ConfigMap for valid.
+// granted returns a valid certificate for each named Secret or ConfigMap, without reading it.
 func granted(names []objects.Name) map[objects.Name]plan.Certificate {
 	all := make(map[objects.Name]plan.Certificate)
 	for _, name := range names {

@@ -1,5 +1,5 @@
-// Package services finds the endpoints of the Services in plans. They are not part of plans, so
-// pods that come and go change no plan, route or cluster.
+// Package services finds the endpoints of the Services in plans. Plans do not contain endpoints, so
+// pods that start and stop change no plan, route or cluster.
 package services
 
 import (
@@ -10,16 +10,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// tcp is the only protocol of ports that get requests.
+// tcp is the protocol of ports that can get requests.
 const tcp = "TCP"
 
-// Of returns the endpoints of each Service cluster, by Gateway and cluster name: sorted, without
-// duplicates, and empty for a Service without endpoints. Clusters may share lists.
+// Of returns the endpoints of each Service cluster, by Gateway and cluster name. Each list is
+// sorted, without duplicates, and empty for a Service without endpoints. Clusters may share lists.
 //
 // A slice belongs to the Service in its label, and its ports to the Service's ports of the same
-// name (EndpointSlice of discovery/v1). As in kube-proxy, ready endpoints count; if a port has
-// none, endpoints count that are terminating but still serving (KEP-1669). So requests still reach
-// the last pods of a Service while they are replaced.
+// name (EndpointSlice of discovery/v1). As in kube-proxy, requests go to ready endpoints. If a port
+// has none, they go to endpoints that are terminating but still serving (KEP-1669), so the last
+// pods of a Service still get requests while they are replaced.
 func Of(plans []*plan.Plan, n *objects.Network, all []objects.Slice) map[objects.Name]map[string][]netip.AddrPort {
 	f := newFinder(plans, n, all)
 	found := make(map[target][]netip.AddrPort)
@@ -43,15 +43,15 @@ func Of(plans []*plan.Plan, n *objects.Network, all []objects.Slice) map[objects
 	return lists
 }
 
-// target is a port of a Service.
+// target is a Service and the number of one of its ports.
 type target struct {
 	service objects.Name
 	port    int32
 }
 
-// finder has the Services that plans name.
+// finder contains the ports and EndpointSlices of the Services that plans name.
 type finder struct {
-	ports  map[target]string // the port's name, which may be empty
+	ports  map[target]string // name of the port, which may be empty
 	slices map[objects.Name][]*objects.Slice
 }
 

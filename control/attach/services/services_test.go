@@ -16,8 +16,9 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// named has Gateways whose routes name a pool and some Services: two ports of ns/a, one of them
-// also over HTTP/2; ns/b; ns/both, whose port 80 is both TCP and UDP; and other/a.
+// named contains Gateways whose routes name an InferencePool and several Services. These are: two
+// ports of ns/a, one of them also with HTTP/2; ns/b; ns/both, whose port 80 exists for TCP and UDP;
+// and other/a.
 const named = `kind: Service
 metadata: {namespace: ns, name: both}
 spec: {ports: [{port: 80, name: web}, {port: 80, name: quic, protocol: UDP}]}
@@ -46,8 +47,9 @@ metadata: {namespace: other, name: r}
 spec: {parentRefs: [{name: h}], rules: [{backendRefs: [{name: a, port: 80}]}]}
 `
 
-// The input of a block is EndpointSlices in YAML, beside the Services of [network.Standard] and
-// routes to them. The output is the clusters with endpoints, and the number of those without.
+// The input of a block is EndpointSlices in YAML. They are added to the Services of
+// [network.Standard] and routes to these. The output is the clusters with endpoints, and the number
+// of clusters without.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
@@ -75,7 +77,8 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// A plan of an older Network gets no endpoints of another port.
+// If a Service of the plan no longer exists, its cluster gets no endpoints, not those of another
+// port.
 func TestDeletedServiceHasNoEndpoints(t *testing.T) {
 	plans := []*plan.Plan{{
 		Gateway:  objects.Name{Namespace: "ns", Name: "g"},
