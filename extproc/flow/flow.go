@@ -1,7 +1,7 @@
-// Package flow queues requests until an endpoint can take them: until a copy of their model is
-// loaded, or until a copy at its concurrency limit takes another request. It adds synchronization
-// to package queue. A waiting request is the goroutine that it has anyway, blocked on a channel. A
-// new view of the fleet, or the end of a request at a copy with a limit, wakes it.
+// Package flow queues requests until an endpoint can serve them: until a copy of their model is
+// loaded, or until a copy at its concurrency limit has room again. It adds synchronization to
+// package queue. Each waiting request blocks its own goroutine on a channel. A new view of the
+// fleet wakes it, or the end of another request at a copy with a limit.
 package flow
 
 import (
@@ -16,20 +16,20 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ErrUnknown means that the objects that admitted the request are gone, and the model with them.
+// ErrUnknown means that the objects that defined the model were deleted.
 var ErrUnknown = errors.New("the model is gone")
 
-// Failed means that the model cannot be loaded for now. Reason is control's reason, one of those in
+// Failed means that the model cannot be loaded at present. Reason is one of control's reasons in
 // api/wire.
 type Failed struct{ Reason string }
 
 func (f Failed) Error() string { return "the model cannot be loaded: " + f.Reason }
 
 const (
-	// DefaultMaxQueued bounds the requests that wait for one model: about as many as an Envoy sends
-	// on a connection with its default of 1,024 streams.
+	// DefaultMaxQueued is the default of Config.MaxQueued: about the number of requests that an
+	// Envoy sends on one connection with its default of 1,024 streams.
 	DefaultMaxQueued = 1000
-	// DefaultMaxBytes bounds the bodies of all waiting requests: sixteen of the largest.
+	// DefaultMaxBytes is the default of Config.MaxBytes: sixteen times the largest body.
 	DefaultMaxBytes = 512 << 20
 )
 
@@ -37,22 +37,23 @@ const (
 type Config struct {
 	// View returns the latest view.
 	View func() *endpointstate.View
-	// MaxQueued bounds the requests that wait for one model, MaxBytes the bodies of all waiting
-	// requests.
+	// MaxQueued limits the requests that wait for one model. MaxBytes limits the total size of the
+	// bodies of all waiting requests.
 	MaxQueued int
 	MaxBytes  int64
-	// Changed is called when the set of models without a copy that requests wait for has changed,
-	// which is urgent, or only the number of waiting requests. It may be nil, and must be quick.
+	// Changed is called when the number of waiting requests changes. The change is urgent if a
+	// model without a copy gets its first waiting request or loses its last. Changed may be nil. It
+	// must return quickly.
 	Changed func(urgent bool)
 }
 
-// Flow is safe for concurrent use. Make one with [New], and let the fleet call [Flow.Published]
+// Flow is safe for concurrent use. Make one with [New], and have the fleet call [Flow.Published]
 // with each view.
 type Flow struct {
 	Config
-	queued atomic.Int64 // makes the common case, no waiting request, one atomic load
+	queued atomic.Int64 // number of waiting requests; usually 0, which is read without locking mu
 
-	mu    sync.Mutex // guards queue; locked after the fleet's InFlight.mu and Fleet.mu, before what Config.Changed locks
+	mu    sync.Mutex // guards queue; locked after all mutexes of the fleet, and before the mutexes that Changed locks
 	queue *queue.Queue[*Ticket]
 }
 
@@ -64,21 +65,21 @@ func New(c Config) *Flow {
 	return &Flow{Config: c, queue: queue.New[*Ticket](c.MaxQueued, c.MaxBytes)}
 }
 
-// Ticket is a waiting request. One goroutine owns it, and must call Leave in every case.
+// Ticket is a waiting request. One goroutine owns it, and must always call Leave at the end.
 type Ticket struct {
 	flow  *Flow
 	key   objects.ModelKey
 	place *queue.Place[*Ticket]
 	// urgent reports that the model had no copy when the wait began.
 	urgent bool
-	turn   chan error // capacity 1
+	turn   chan error // what Turn returns; capacity 1
 }
 
-// Enqueue queues a request with a body of so many bytes behind all that wait for its model. It
-// fails with [queue.ErrFull], [Failed] or [ErrUnknown].
+// Enqueue adds a request to the end of its model's queue. Bytes is the size of its body. The error
+// is [queue.ErrFull], [Failed] or [ErrUnknown].
 func (f *Flow) Enqueue(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, error) {
-	// Count before reading the view. Published reads the count after the view is stored, so that no
-	// request is missed by both.
+	// Increment the count before reading the view. Published reads the count after the view is
+	// stored, so Enqueue sees the new view or Published sees this request.
 	f.queued.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +89,8 @@ func (f *Flow) Enqueue(key objects.ModelKey, bytes int64, now time.Time) (*Ticke
 		f.queued.Add(-1)
 		return nil, failure(view, key)
 	}
-	// A wait for another request to end is not urgent: it is short and frequent.
+	// A request that only waits for another request to end is not urgent: such waits are short and
+	// frequent.
 	there, _ := has(view, key)
 	first := !f.queue.Has(key)
 	t := &Ticket{flow: f, key: key, urgent: !there, turn: make(chan error, 1)}
@@ -106,11 +108,12 @@ func (f *Flow) Enqueue(key objects.ModelKey, bytes int64, now time.Time) (*Ticke
 // Key returns the model that the request waits for.
 func (t *Ticket) Key() objects.ModelKey { return t.key }
 
-// Turn receives nil when the request may choose its endpoint, and a [Failed] or [ErrUnknown] when
-// its model cannot be loaded.
+// Turn returns a channel that receives nil when the request may choose its endpoint. It receives
+// [Failed] or [ErrUnknown] when the model cannot be loaded.
 func (t *Ticket) Turn() <-chan error { return t.turn }
 
-// Back returns a request that had its turn but found no copy to the head of its queue.
+// Back puts a request at the head of its queue again. The caller received nil from Turn, but then
+// found no copy with room.
 func (t *Ticket) Back() {
 	f := t.flow
 	f.mu.Lock()
@@ -119,8 +122,8 @@ func (t *Ticket) Back() {
 	f.show(f.View(), t.key)
 }
 
-// Leave ends the wait, whatever its result, and gives the next request its turn. It may be called
-// more than once.
+// Leave removes the request from the queue, whether or not it was served, and lets the next request
+// choose its endpoint. It may be called more than once.
 func (t *Ticket) Leave() {
 	f := t.flow
 	f.mu.Lock()
@@ -136,7 +139,7 @@ func (t *Ticket) Leave() {
 	f.Changed(t.urgent && !f.queue.Has(t.key))
 }
 
-// Busy reports whether requests wait for a model, so that a new one must queue behind them.
+// Busy reports whether requests wait for a model, so that a new request must queue behind them.
 func (f *Flow) Busy(key objects.ModelKey) bool {
 	if f.queued.Load() == 0 {
 		return false
@@ -146,8 +149,8 @@ func (f *Flow) Busy(key objects.ModelKey) bool {
 	return f.queue.Has(key)
 }
 
-// Published gives requests their turn whose model is ready in the view, and fails those whose model
-// has failed.
+// Published wakes requests whose model has room in the view, and fails requests whose model cannot
+// be loaded.
 func (f *Flow) Published(v *endpointstate.View) {
 	if f.queued.Load() == 0 {
 		return
@@ -159,8 +162,8 @@ func (f *Flow) Published(v *endpointstate.View) {
 	}
 }
 
-// Freed gives the next request for a model its turn after a copy has fewer requests than before.
-// Model is the engine's name.
+// Freed wakes the next request for a model after a request at one of its copies has ended. Model is
+// the engine's name of the model.
 func (f *Flow) Freed(model string) {
 	if f.queued.Load() == 0 {
 		return
@@ -173,7 +176,7 @@ func (f *Flow) Freed(model string) {
 	}
 }
 
-// show applies the verdict of a view to the requests for a model. The caller holds mu.
+// show applies the model's state in a view to the requests that wait for it. The caller holds mu.
 func (f *Flow) show(v *endpointstate.View, key objects.ModelKey) {
 	is := verdict(v, key)
 	var news error
@@ -185,14 +188,14 @@ func (f *Flow) show(v *endpointstate.View, key objects.ModelKey) {
 	}
 }
 
-// WaitingModels returns every model with waiting requests, in order.
+// WaitingModels returns every model with waiting requests, sorted.
 func (f *Flow) WaitingModels() []queue.WaitingModel {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.queue.WaitingModels()
 }
 
-// QueuedAtLimit returns the number of requests that wait for models whose copies are all at their
+// QueuedAtLimit returns the number of waiting requests for each model whose copies are all at their
 // concurrency limit.
 func (f *Flow) QueuedAtLimit() map[objects.ModelKey]int {
 	all := make(map[objects.ModelKey]int)
@@ -212,7 +215,7 @@ func (f *Flow) Queued() (requests, bytes int64) {
 	return f.queued.Load(), f.queue.Bytes()
 }
 
-// failure returns why a model has failed in a view.
+// failure returns why the model cannot be loaded, according to a view.
 func failure(v *endpointstate.View, key objects.ModelKey) error {
 	if v.Failures[key] == wire.UnknownModel {
 		return ErrUnknown
@@ -220,13 +223,15 @@ func failure(v *endpointstate.View, key objects.ModelKey) error {
 	return Failed{v.Failures[key]}
 }
 
-// has reports whether a view has a usable copy of a model, and one with room.
+// has reports whether the model has a usable copy in a view, and whether such a copy has room for
+// another request.
 func has(v *endpointstate.View, key objects.ModelKey) (has, room bool) {
 	return v.Snapshot.Pools[key.Pool.String()].Has(key.ID)
 }
 
-// verdict returns the verdict of a view on a model. If the pool is gone, the request gets its turn
-// and then its error. A failed load does not concern requests whose model has a copy.
+// verdict returns the model's state in a view. It is Ready without a pool, so that the request
+// continues and gets the error of a missing pool. A failed load does not matter while the model has
+// another copy.
 func verdict(v *endpointstate.View, key objects.ModelKey) queue.Verdict {
 	has, room := has(v, key)
 	switch {

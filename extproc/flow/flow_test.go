@@ -15,8 +15,8 @@ import (
 
 var pools = [...]objects.Name{{Namespace: "ns", Name: "a"}, {Namespace: "ns", Name: "b"}}
 
-// anyView returns a random view: some models have copies, which may be full, and some models have
-// failed.
+// anyView returns a random view: some models have copies, some copies are at their limit, and some
+// models have failed to load.
 func anyView(random *rand.Rand) *endpointstate.View {
 	v := &endpointstate.View{Snapshot: &pick.Snapshot{Pools: make(map[string]*pick.Pool)}, Failures: make(map[objects.ModelKey]string)}
 	for _, pool := range pools {
@@ -46,8 +46,8 @@ func anyView(random *rand.Rand) *endpointstate.View {
 	return v
 }
 
-// When every request has left, in any order and possibly twice, the queue is empty and no map has
-// an entry.
+// When every request has called Leave, in any order and perhaps twice, the queue and its maps are
+// empty.
 func TestEndedFlowIsEmpty(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -66,7 +66,7 @@ func TestEndedFlowIsEmpty(t *testing.T) {
 				f.Published(view)
 			case 4:
 				f.Freed(fmt.Sprint("m", random.IntN(3)))
-			case 5: // requests that have their turn continue, or wait again
+			case 5: // requests that were called either continue or wait again
 				var rest []*flow.Ticket
 				for _, ticket := range waiting {
 					select {
@@ -83,7 +83,7 @@ func TestEndedFlowIsEmpty(t *testing.T) {
 				}
 				waiting = rest
 			case 6:
-				if len(waiting) > 0 { // one leaves before its turn
+				if len(waiting) > 0 { // a request gives up before it is called
 					i := random.IntN(len(waiting))
 					waiting[i].Leave()
 					waiting = append(waiting[:i], waiting[i+1:]...)
@@ -92,7 +92,7 @@ func TestEndedFlowIsEmpty(t *testing.T) {
 				for _, ticket := range called {
 					ticket.Leave()
 				}
-				if random.IntN(2) == 0 { // twice
+				if random.IntN(2) == 0 { // calls Leave a second time
 					continue
 				}
 				called = nil

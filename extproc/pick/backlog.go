@@ -5,61 +5,63 @@ import (
 	"sync/atomic"
 )
 
-// Backlog is the work that unfinished requests still cause at an endpoint. All snapshots share it,
-// and it is safe for concurrent use. Every field but the times is a sum over those requests. Times
-// are nanoseconds since 1970 of a clock that is never set back.
+// Backlog is the remaining work of one endpoint's unfinished requests. All snapshots share it, and
+// it is safe for concurrent use. Through, Queue and Lately are times; all other fields are sums
+// over those requests. Times are nanoseconds since 1970 of a clock that is never set back.
 type Backlog struct {
-	// Through is the predicted end of the prefill of this process's requests if the engine had no
-	// others. See [Estimate].
+	// Through is when the prompts of this process's requests would be computed if the engine had no
+	// other requests.
 	Through atomic.Int64
-	// Queue is the same with the requests that other processes report.
+	// Queue is when the prompts of all processes' requests will be computed.
 	Queue atomic.Int64
-	// Lately is the time that the endpoint spent on prompts recently, including the prompts that
-	// other processes report. It decays by a factor of e per memory. See prompting.
+	// Lately is the time that the endpoint recently spent on prompts of all processes. It decays by
+	// a factor of e in each period of the constant memory. See prompting.
 	Lately atomic.Int64
-	// Beside is the time that the requests add to each decode step, in picoseconds.
+	// Beside is the time that these requests add to each decode step, in picoseconds.
 	Beside atomic.Int64
-	// Urgency is the sum of 1/objective for time per output token, in thousandths of 1/s.
+	// Urgency is the sum of 1/objective over these requests, in thousandths of 1/s. The objective
+	// is that for time per output token.
 	Urgency atomic.Int64
-	// Tokens is the KV cache in use, in tokens: prompts without their shared prefixes, plus half a
-	// mean answer each.
+	// Tokens is the KV cache that these requests use, in tokens: for each one the part of its
+	// prompt that is not shared, plus half a mean answer.
 	Tokens atomic.Int64
 	// ServiceTimes is the sum of the known service times of tokenless requests, in nanoseconds.
 	// Timed is the number of those requests.
 	ServiceTimes, Timed atomic.Int64
 
-	// contexts holds two numbers, so that both are read atomically: the number of requests with
-	// tokens times contextUnit, plus the tokens of their prompts and of half a mean answer each.
+	// contexts packs two numbers into one, so that both are read atomically: the number of requests
+	// that have tokens, times contextUnit, plus their tokens. A request's tokens are its whole
+	// prompt and half a mean answer.
 	contexts atomic.Int64
 }
 
-// contextUnit exceeds the tokens of all requests at an endpoint.
+// contextUnit is larger than any sum of tokens at an endpoint.
 const contextUnit = 1 << 40
 
-// Contexts returns the number of requests with tokens that this process has at an endpoint, and
-// their tokens: each whole prompt, shared or not, and half a mean answer.
+// Contexts returns how many requests with tokens this process has at the endpoint, and the sum of
+// their tokens. A request's tokens are its whole prompt and half a mean answer.
 func (b *Backlog) Contexts() (requests, tokens int64) {
 	is := b.contexts.Load()
 	return is / contextUnit, is % contextUnit
 }
 
-// Peers is the work that other processes report for an endpoint. Its Queue, Lately and ServiceTimes
-// stay 0. It is safe for concurrent use.
+// Peers is the work of other processes' requests at an endpoint, as these processes report it. Its
+// Queue, Lately and ServiceTimes stay 0. It is safe for concurrent use.
 type Peers struct {
 	Backlog
-	// Requests is the number of their requests. It includes requests without predictions.
+	// Requests is the number of other processes' requests, with and without predictions.
 	Requests atomic.Int64
 }
 
 const (
-	besideUnit  = 1e-12 // seconds
-	urgencyUnit = 1e-3  // 1/s
+	besideUnit  = 1e-12 // unit of Beside, in seconds
+	urgencyUnit = 1e-3  // unit of Urgency, in 1/s
 )
 
 // Claim is what one request adds to a Backlog.
 type Claim struct{ prefill, beside, urgency, tokens, serviceTime, timed, context int64 }
 
-// claim returns the claim of the request at an endpoint. It is zero without a prediction.
+// claim returns the claim of the request at an endpoint. It is zero if nothing was predicted.
 func (f *forecast) claim(e *Endpoint, is *Estimate) Claim {
 	return Claim{
 		prefill: int64((is.Load + is.Delay) * 1e9), beside: int64(is.Longer / besideUnit), urgency: int64(1 / f.PerToken / urgencyUnit),
@@ -81,15 +83,15 @@ func (b *Backlog) Begin(c Claim, now int64) {
 	b.Others(c.prefill, now)
 }
 
-// Others adds prefill time of other processes, in nanoseconds, reported at time now. It may be
+// Others adds prefill time that other processes report at time now, in nanoseconds. The time may be
 // negative.
 func (b *Backlog) Others(more, now int64) {
 	extend(&b.Queue, more, now)
 	b.spend(more, now)
 }
 
-// memory is the time constant of Lately's decay, in nanoseconds: about a hundred tokens of an
-// answer. docs/decisions/0023-pick-by-predicted-time.md compares other values.
+// memory is the time constant of Lately's decay, in nanoseconds. A request gets about a hundred
+// output tokens in that time. docs/decisions/0023-pick-by-predicted-time.md compares other values.
 const memory = 4e9
 
 // prompting returns the share of recent time that the endpoint spent on prompts. It exceeds 1 right
@@ -98,7 +100,7 @@ func (b *Backlog) prompting(now int64) float64 {
 	return math.Exp(float64(b.Lately.Load()-now) / memory)
 }
 
-// spend adds nanoseconds that prompts take. It may be negative.
+// spend adds prompt time to Lately, in nanoseconds. The time may be negative.
 func (b *Backlog) spend(by, now int64) {
 	for by != 0 {
 		was := b.Lately.Load()
@@ -112,8 +114,8 @@ func (b *Backlog) spend(by, now int64) {
 	}
 }
 
-// extend moves the end of a queue by so many nanoseconds. A queue that ended before now starts at
-// now.
+// extend moves the end of a queue by this many nanoseconds. If the end is already past, it first
+// becomes now.
 func extend(end *atomic.Int64, by, now int64) {
 	for by != 0 {
 		was := end.Load()
@@ -126,10 +128,11 @@ func extend(end *atomic.Int64, by, now int64) {
 // left returns the nanoseconds of prefill that remain at time now. It is 0 or less if none remain.
 func (b *Backlog) left(now int64) int64 { return b.Queue.Load() - now }
 
-// Idle records that the endpoint has no requests of any process, so that no prefill remains.
+// Idle records that no process has requests at the endpoint, so that no prefill remains.
 func (b *Backlog) Idle() { b.Queue.Store(0) }
 
-// End removes a claim. last means that no other request of this process remains at the endpoint.
+// End removes a request's claim. The argument last reports that this process has no other request
+// at the endpoint.
 func (b *Backlog) End(c Claim, last bool) {
 	b.Beside.Add(-c.beside)
 	b.Urgency.Add(-c.urgency)

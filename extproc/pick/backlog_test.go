@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// claimed returns policy Latency's decision for a prompt of this many tokens.
+// claimed returns the decision of policy Latency for a prompt of this many tokens.
 func claimed(t *testing.T, f *fleet, prompt int) pick.Decision {
 	t.Helper()
 	room := make([]pick.Decision, 1)
@@ -33,12 +33,12 @@ func TestPromptsQueue(t *testing.T) {
 	if got := b.Through.Load() - now; got != 300e6 {
 		t.Errorf("the prefill of both ends after %d ns, want 300 ms", got)
 	}
-	// Beside is 6 ms: 1 ms for each sequence, and 0.01 ms for each of 400 tokens (both prompts and
-	// half of each answer). Urgency is 1/(0.1 s) for each.
+	// Beside is 6 ms: 1 ms for each of 2 sequences, and 0.01 ms for each of 400 tokens (both
+	// prompts and half of each answer). Urgency is 1/(0.1 s) for each sequence.
 	if b.Beside.Load() != 6e9 || b.Urgency.Load() != 20_000 || b.Tokens.Load() != 400 {
 		t.Errorf("beside %d ps, urgency %d, tokens %d", b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load())
 	}
-	b.Begin(first.Claim, now+1e9) // when nothing is left to compute
+	b.Begin(first.Claim, now+1e9) // both prompts have been computed by now
 	if got := b.Through.Load() - now; got != 1.1e9 {
 		t.Errorf("the prefill of a third, which comes after 1 s, ends after %d ns, want 1.1 s", got)
 	}
@@ -69,8 +69,8 @@ func TestPromptsQueue(t *testing.T) {
 	}
 }
 
-// The load of an adapter delays the next request, as the prompt does. Only the part of a prompt
-// that is not cached takes new room in the KV cache.
+// Loading an adapter delays the next request, and so does computing a prompt. Only the part of a
+// prompt that is not cached uses additional KV cache.
 func TestWorkOfARequest(t *testing.T) {
 	f := newFleet()
 	f.profile(t, []string{"prefill=0,0.001", "decode=0.01,0.001,0.00001", "load=0.3", "slot=0.02"})
@@ -89,8 +89,8 @@ func TestWorkOfARequest(t *testing.T) {
 	}
 }
 
-// A first token is a measure of load times and frontend overhead only if at most the running step
-// is ahead of the request.
+// The time to first token shows load times and frontend overhead only if the engine has nothing
+// else to do first, except to finish the current step.
 func TestInformativeFirstTokens(t *testing.T) {
 	base, adapter := &pick.Copy{Base: true}, &pick.Copy{}
 	for _, c := range []struct {
@@ -136,8 +136,8 @@ func TestBacklogBecomesEmpty(t *testing.T) {
 	}
 }
 
-// The more time recent prompts take, the less is left for decoding, and the more the delay of
-// decoding requests counts. The oracle sums up all prompts each time.
+// The more time an endpoint spent on recent prompts, the less was left for decoding, and the more a
+// further delay costs its decoding requests. The oracle sums up all prompts each time.
 func TestRecentPromptsCount(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	highest := 0.0
@@ -161,8 +161,8 @@ func TestRecentPromptsCount(t *testing.T) {
 				d := claimed(t, f, 1+random.IntN(500))
 				s.seconds = d.Estimate.Delay
 				b.Begin(d.Claim, at)
-				b.End(d.Claim, false) // an end returns no time
-			case 1: // a prompt of another process that is withdrawn
+				b.End(d.Claim, false) // the end of a request does not reduce the recent time
+			case 1: // another process withdraws a prompt
 				s.seconds /= -20
 				b.Others(int64(s.seconds*1e9), at)
 			default:
@@ -174,7 +174,7 @@ func TestRecentPromptsCount(t *testing.T) {
 			for _, s := range all {
 				share += s.seconds / 4 * math.Exp(float64(s.at-at)/4e9)
 			}
-			if share < 0 { // a negative share counts as none
+			if share < 0 { // a negative share is treated as 0
 				all, share = nil, 0
 			}
 			highest = max(highest, share)
@@ -189,7 +189,7 @@ func TestRecentPromptsCount(t *testing.T) {
 	}
 }
 
-// others returns the cost of a prompt to other requests, at the only endpoint and at a given time.
+// others returns how much a prompt at a given time costs the other requests of the only endpoint.
 func others(t *testing.T, f *fleet, at int64) float64 {
 	t.Helper()
 	room := make([]pick.Decision, 1)

@@ -7,8 +7,8 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// A caller that asks for a few decisions gets the first ones that it would get if it asked for all:
-// candidates that are skipped early would not be among them.
+// A caller that asks for a few decisions gets the first few of all decisions: Pick skips only
+// candidates that would not be among them.
 func TestFewPicksAreTheFirstOfAll(t *testing.T) {
 	random := rand.New(rand.NewPCG(11, 12))
 	passed := 0
@@ -54,7 +54,7 @@ func TestFewPicksAreTheFirstOfAll(t *testing.T) {
 }
 
 // If predictions are not trusted, policy Proposal decides, but requests are still predicted and
-// count in backlogs.
+// added to backlogs.
 func TestUntrustedRequestsArePredicted(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	decided := 0

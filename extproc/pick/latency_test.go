@@ -11,15 +11,15 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// busy is an endpoint at which this many sequences decode, with this many tokens together, beside a
-// new prompt.
+// busy is an endpoint that decodes this many sequences with this many tokens together, and then
+// gets another prompt.
 type busy struct {
 	profile.Profile
 	sequences, tokens, cached int
 	adapters, listed          bool
 }
 
-// someBusy returns a random one.
+// someBusy returns a random busy endpoint.
 func someBusy(random *rand.Rand) busy {
 	b := busy{Profile: profile.Profile{
 		Prefill: profile.Prefill{
@@ -42,7 +42,7 @@ func someBusy(random *rand.Rand) busy {
 	return b
 }
 
-// endpoint returns b in the form that decisions use.
+// endpoint returns b in the form that Pick reads.
 func (b *busy) endpoint(number int) pick.Endpoint {
 	e := pick.Endpoint{
 		Number: number, Profile: &b.Profile, InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Backlog: new(pick.Backlog),
@@ -55,7 +55,7 @@ func (b *busy) endpoint(number int) pick.Endpoint {
 	if b.listed {
 		e.Listed = []*pick.Count{new(pick.Count)}
 	}
-	// Three sources report how much the sequences lengthen each step: a third each.
+	// beside is how much the sequences lengthen each step. Three sources report a third of it each.
 	beside := b.StepTime(b.work(0, 0)) - b.StepTime(profile.Work{Sequences: min(1, b.sequences), Adapters: b.slow()}) +
 		b.slower()*b.Decode.PerSequence*float64(min(1, b.sequences))
 	e.Backlog.Beside.Store(int64(beside / 3 * 1e12))
@@ -73,12 +73,13 @@ func (b *busy) slower() float64 {
 	return 1
 }
 
-// work returns a step of the sequences, and of additional sequences with this many tokens.
+// work returns one step of b's sequences and of additional sequences, which have this many tokens.
 func (b *busy) work(sequences, tokens int) profile.Work {
 	return profile.Work{Sequences: b.sequences + sequences, KVTokens: b.tokens + tokens, Adapters: b.slow()}
 }
 
-// prefill computes a prompt step by step, each with as much of it as fits.
+// prefill returns the time to compute a prompt step by step. Each step computes as much of the
+// prompt as fits.
 func (b *busy) prefill(prompt int) (seconds float64) {
 	for at := min(64*b.cached, prompt-1); at < prompt; {
 		w := b.work(0, 0)
@@ -90,9 +91,9 @@ func (b *busy) prefill(prompt int) (seconds float64) {
 	return seconds
 }
 
-// The predicted prefill time equals that of an engine that computes the prompt step by step beside
-// the decoding sequences. The predicted step is one that includes the request. Endpoints with other
-// profiles make no difference.
+// The predicted prefill time equals that of an engine that computes the prompt step by step while
+// it decodes sequences. The predicted step time includes the request. Other endpoints with other
+// profiles do not change the predictions.
 func TestPrefillMatchesSteps(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	for range 5000 {
@@ -103,7 +104,7 @@ func TestPrefillMatchesSteps(t *testing.T) {
 			Cached: make([]int32, len(all)),
 		}
 		for i := range all {
-			if all[i] = someBusy(random); all[i].Prefill.Floor > 0 { // Floor applies to a prefill in one step
+			if all[i] = someBusy(random); all[i].Prefill.Floor > 0 { // Floor applies only to a prefill in one step
 				all[i].Limits.MaxBatchedTokens = 20_000
 			}
 			pool.Endpoints = append(pool.Endpoints, all[i].endpoint(i))

@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// Requests that wait for a copy with room are released when Has reports one. Has must agree with
-// Pick; otherwise requests would be released repeatedly in vain, or never.
+// Requests that wait for a copy with room are released when Has reports such a copy. Pick must then
+// find it. If the two disagreed, requests would be released again and again in vain, or never.
 func TestHasAgreesWithPick(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	found := map[string]int{}
@@ -53,13 +53,13 @@ func TestHasAgreesWithPick(t *testing.T) {
 	}
 }
 
-// However many requests enter at once, a copy never has more than its limit.
+// A copy never has more requests than its limit, however many enter at the same time.
 func TestLimitHoldsForConcurrentRequests(t *testing.T) {
 	var c pick.Count
 	c.Limit.Store(1)
 	var there, entered atomic.Int64
 	var all sync.WaitGroup
-	for range 4 { // more than run at once on a small machine
+	for range 4 { // more goroutines than a small machine has CPUs
 		all.Go(func() {
 			for range 300_000 {
 				n, ok := c.Enter()

@@ -1,9 +1,9 @@
-// Package pick decides which endpoint serves a request. It is the pure core of Headgate: a decision
-// depends only on the policy, the snapshot, the request and a random number. It does no I/O, reads
-// no clock, takes no lock and allocates nothing.
+// Package pick decides which endpoint serves a request. A decision depends only on the policy, the
+// snapshot, the request and a random number. The package does no I/O, reads no clock, takes no lock
+// and allocates no memory.
 //
-// The package defines the types that it decides over; package fleet builds them. The scenarios in
-// testdata show each policy at work.
+// The package defines the types of its inputs; package fleet fills them. The scenarios in testdata
+// show each policy at work.
 package pick
 
 import (
@@ -21,40 +21,40 @@ var (
 	ErrNotAddressable = errors.New("no endpoint of the pool lists the model")
 	ErrNoneReady      = errors.New("no endpoint that lists the model is ready")
 	ErrSubset         = errors.New("no endpoint that the data plane allows can serve the request")
-	// ErrFull means that every copy is at its concurrency limit. It no longer applies when one of
-	// their requests ends.
+	// ErrFull means that every copy is at its concurrency limit. A copy has room again when one of
+	// its requests ends.
 	ErrFull = errors.New("every copy of the model is at its concurrency limit")
 )
 
 // ErrUnlisted means 404: no route admits the model, and no endpoint lists it.
 var ErrUnlisted = errors.New("no endpoint of the pool lists the model, and no route admits it")
 
-// Request is the input of a decision.
+// Request describes a request, as far as a decision depends on it.
 type Request struct {
-	// Pool is "namespace/name".
+	// Pool is the pool's "namespace/name".
 	Pool string
-	// Model is the adapter's name, or with Base the name that the client used. An empty Model means
-	// that any endpoint will do.
+	// Model is the adapter's name. If Base is set, it is the client's name for the base model. If
+	// Model is empty, any endpoint will do.
 	Model string
 	// Base reports that the request is for the engine's base model, under any of its names.
 	Base bool
-	// Open reports that no route admits the model: it exists if an endpoint lists it.
+	// Open reports that no route admits the model. It is then admitted if an endpoint lists it.
 	Open bool
 	// Only is the set of endpoints that the data plane allows; nil allows all.
 	Only *Subset
-	// Near is the address of the one endpoint that has the state that the request refers to, or
-	// empty.
+	// Near is the address of the one endpoint that stores the state that the request refers to;
+	// empty if there is no such state.
 	Near string
 	// Session is a hash of the request's session, or 0 without a session.
 	Session uint64
-	// Turn counts requests, for RoundRobin.
+	// Turn is the number of this request in a running count, for RoundRobin.
 	Turn uint64
-	// Random is uniformly random.
+	// Random is a uniformly random number.
 	Random uint64
-	// Demand is the input of Latency's predictions.
+	// Demand is what policy Latency predicts from.
 	Demand Demand
-	// Tokenless reports that the request has no tokens. Proposal and Latency then compare service
-	// times; see [Demand.ServiceTime].
+	// Tokenless reports that the request's tokens do not exist or are unknown. Proposal then
+	// compares numbers of requests, and Latency compares service times. See [Demand.ServiceTime].
 	Tokenless bool
 }
 
@@ -66,34 +66,35 @@ type Decision struct {
 	Model string
 	// Reason states in a few words why the policy chose this endpoint.
 	Reason string
-	// Estimate is Latency's prediction for the request, and Claim what the request adds to the
-	// endpoint's Backlog. Both are set even if Proposal decides instead, and zero with other
-	// policies.
+	// Estimate is the prediction for the request. Claim is what the request adds to the endpoint's
+	// Backlog. Policy Latency sets both, even while Proposal decides in its place. Other policies
+	// leave them zero.
 	Estimate Estimate
 	Claim    Claim
-	// Among is the number of requests at the endpoint, including this one, for a tokenless request
-	// under Proposal or Latency. It is 0 otherwise.
+	// Among is the number of requests at the endpoint, including this one. It is set only for a
+	// tokenless request under Proposal or Latency; otherwise it is 0.
 	Among int64
 
 	rank rank
 }
 
-// Rule is the scoring rule of a policy.
+// Rule is how a policy scores candidates.
 type Rule uint8
 
 const (
-	// Proposal is the rule of the LLM Instance Gateway proposal: it packs the requests for an
-	// adapter where the adapter is in use.
+	// Proposal is the rule of the LLM Instance Gateway proposal: it sends requests for an adapter
+	// to endpoints that already have requests for it.
 	Proposal Rule = iota
-	// LeastRequest takes the endpoint with the fewest pending requests.
+	// LeastRequest picks the endpoint with the fewest pending requests.
 	LeastRequest
-	// RoundRobin takes the endpoints in turn.
+	// RoundRobin picks the endpoints one after the other.
 	RoundRobin
-	// Random takes a random endpoint.
+	// Random picks an endpoint at random.
 	Random
-	// Latency takes the endpoint with the least predicted cost to the request and to others, in
-	// shares of their objectives. While predictions are not trusted, Proposal decides. For
-	// tokenless requests, Latency compares service times and packs nothing.
+	// Latency picks the endpoint with the least predicted cost to this request and to other
+	// requests, in shares of their objectives. While predictions are not trusted, Proposal decides.
+	// Tokenless requests go to the endpoint with the least service time, even if that spreads a
+	// model's requests.
 	Latency
 	// least replaces Proposal and Latency for tokenless requests. It cannot be configured.
 	least
@@ -116,26 +117,27 @@ func ParseRule(name string) (Rule, error) {
 	return 0, fmt.Errorf("unknown policy %q: use one of %s", name, strings.Join(ruleNames[:], ", "))
 }
 
-// DefaultThreshold is the default of Policy.Threshold. The adapters in an engine's slots share its
-// batch. vLLM runs 256 requests at once by default, so eight adapters with 32 requests each fill
-// the batch. Up to there packing delays no request; above it, requests would queue while another
-// endpoint may be idle.
+// DefaultThreshold is the default of Policy.Threshold. vLLM runs 256 requests at once by default,
+// and the adapters in its slots share these places. Eight adapters with 32 requests each fill them.
+// With fewer requests, packing delays none. With more, requests would queue while another endpoint
+// may be idle.
 const DefaultThreshold = 32
 
 // Policy is a rule with its settings.
 type Policy struct {
 	Rule Rule
-	// Threshold is the number of requests for one adapter at one endpoint from which Proposal
-	// prefers another endpoint.
+	// Threshold is a number of requests for one adapter at one endpoint. At or above this number,
+	// Proposal prefers another endpoint.
 	Threshold int64
 }
 
-// Predicts reports whether the policy uses [Request.Demand]. Other policies need not read prompts.
+// Predicts reports whether the policy uses [Request.Demand]. With any other policy, prompts need
+// not be read.
 func (p Policy) Predicts() bool { return p.Rule == Latency }
 
-// score is a rule's rating of a candidate, compared field by field: less is better. It has fields
-// and not an array because the compiler keeps fields in registers. That makes a decision among
-// 1,000 endpoints two to three times as fast.
+// score is the rating of a candidate: less is better. Its fields are compared in order. It is a
+// struct and not an array because the compiler keeps the fields of a struct in registers. That
+// makes a decision among 1,000 endpoints two to three times as fast.
 type score struct{ first, second, third int64 }
 
 func (s score) less(t score) bool {
@@ -148,7 +150,7 @@ func (s score) less(t score) bool {
 	return s.third < t.third
 }
 
-// rank orders candidates: by class, then by score, then at random, so that each of n equal
+// rank orders candidates: by tier, then by score, then at random, so that each of n equal
 // candidates comes first with probability 1/n. Less is better.
 type rank struct {
 	tier  tier
@@ -156,7 +158,8 @@ type rank struct {
 	tie   uint64
 }
 
-// tier is 0 for the favourite. For other candidates it is the state of the endpoint plus 1.
+// tier is 0 for the candidate that favourite chose. For any other candidate it is the state of its
+// endpoint plus 1.
 type tier uint8
 
 func (r rank) less(o rank) bool {
@@ -169,11 +172,12 @@ func (r rank) less(o rank) bool {
 	return r.tie < o.tie
 }
 
-// Pick returns the destination of a request and the next ones to try, best first and each endpoint
-// once. It fills picks, which must have room for one, and returns the filled part. A nil error
-// means at least one decision. The decisions point into the snapshot.
+// Pick chooses endpoints for a request. It fills picks with different endpoints, the best one
+// first, and returns the filled part. The later ones are for retries. The slice picks must have
+// room for at least one decision, and Pick makes at least one if it returns no error. Decisions
+// point into the snapshot.
 func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error) {
-	// Admit: the endpoints that serve the model.
+	// Admit: find the endpoints that serve the model.
 	pool := s.Pools[r.Pool]
 	if pool == nil {
 		return nil, ErrNoPool
@@ -183,8 +187,8 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		return nil, err
 	}
 	favourite, why := pool.favourite(copies, r)
-	var f forecast // for Latency
-	var w wait     // for least
+	var f forecast // for policy Latency
+	var w wait     // for rule least
 	foreseen := p.Rule == Latency && !r.Tokenless
 	if foreseen {
 		f = newForecast(r.Demand)
@@ -202,16 +206,16 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 
 	var (
 		best  = picks[:0]
-		worst rank  // the last of best, once best is full
-		busy  = Out // best state of a full copy
+		worst rank  // the last of best; set when best is full
+		busy  = Out // best state of an endpoint with a full copy
 		is    Estimate
 	)
 	for i := range copies {
 		c := &copies[i]
 		e := &pool.Endpoints[c.Endpoint]
 		full := len(best) == len(picks)
-		// Filter: skip endpoints that are out, in a worse state than enough others, not allowed, or
-		// full.
+		// Filter: skip endpoints that are out, that are not allowed, whose copy is full, or whose
+		// state is worse than that of enough other endpoints.
 		cl := tier(e.State) + 1
 		if i == favourite {
 			cl = 0
@@ -243,7 +247,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		if i == favourite {
 			reason = why
 		}
-		// Choose: insert the candidate among the best so far.
+		// Choose: insert the candidate into the best candidates so far.
 		if full && cl == worst.tier && worst.score.less(sc) {
 			continue
 		}
@@ -272,7 +276,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 	for i := range best {
 		switch d := &best[i]; {
 		case foreseen && d.Endpoint.Profile != nil:
-			if p.Rule != Latency { // outcomes train predictions long before they decide
+			if p.Rule != Latency { // Proposal decided; its outcomes also train the predictions
 				d.Estimate = f.estimate(d.Endpoint, d.Copy)
 			}
 			d.Claim = f.claim(d.Endpoint, &d.Estimate)
@@ -281,7 +285,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 			d.Among, d.Claim = d.Endpoint.Pending()+1, w.claim()
 		}
 		if r.Base && slices.Contains(best[i].Copy.Names, r.Model) {
-			best[i].Model = r.Model // the engine also accepts the client's name for its base model
+			best[i].Model = r.Model // the engine accepts the client's name for its base model
 		}
 	}
 	return best, nil
@@ -302,7 +306,7 @@ func (p *Pool) admit(r Request) ([]Copy, error) {
 	case len(p.Any) == 0:
 		return nil, ErrNoneReady
 	case !p.Listed:
-		return p.Any, nil // no endpoint lists its models, so any may serve it
+		return p.Any, nil // no endpoint lists its models, so any endpoint may serve this model
 	case r.Open:
 		return nil, ErrUnlisted
 	}
@@ -310,7 +314,7 @@ func (p *Pool) admit(r Request) ([]Copy, error) {
 }
 
 // favourite returns the index of the copy that precedes all others whatever their scores, and the
-// reason; -1 if there is none.
+// reason for that. The index is -1 if there is no such copy.
 func (p *Pool) favourite(copies []Copy, r Request) (index int, why string) {
 	if r.Near != "" {
 		for i := range copies {
@@ -320,8 +324,8 @@ func (p *Pool) favourite(copies []Copy, r Request) (index int, why string) {
 		}
 	}
 	if r.Random>>32%trickle == 0 {
-		// An idle suspect gets a request now and then. Otherwise nothing would show that it has
-		// recovered.
+		// An idle suspect endpoint gets a request now and then. Without requests, nothing would
+		// show that it has recovered.
 		for n := range copies {
 			i := (n + int(r.Random>>40)) % len(copies)
 			if e := &p.Endpoints[copies[i].Endpoint]; e.State == Suspect && e.InFlight.Load() == 0 && r.Only.Has(e.Address) {
@@ -335,12 +339,13 @@ func (p *Pool) favourite(copies []Copy, r Request) (index int, why string) {
 	return -1, ""
 }
 
-// trickle limits the requests that may go to a suspect: at most one in trickle.
+// trickle limits the requests to a suspect endpoint: it gets at most one in trickle.
 const trickle = 16
 
-// sticky returns the index of the session's own copy by rendezvous hashing (Thaler, Ravishankar
-// 1998). An endpoint that comes or goes moves only its own sessions. Candidates are in the best
-// state and have at most slack plus twice the pending requests of the least busy one.
+// sticky returns the index of the session's own copy, which rendezvous hashing finds (Thaler,
+// Ravishankar 1998). If an endpoint is added or removed, only its own sessions move. A copy is a
+// candidate if its endpoint is in the best state, and has at most slack plus twice the pending
+// requests of the least busy endpoint.
 func (p *Pool) sticky(copies []Copy, r Request) int {
 	state, least := Out, int64(0)
 	for i := range copies {
@@ -365,14 +370,14 @@ func (p *Pool) sticky(copies []Copy, r Request) int {
 	return own
 }
 
-// slack is how many pending requests above twice the minimum a session's own endpoint may have. A
-// prefix in its cache is worth a short wait.
+// slack is how many pending requests a session's own endpoint may have beyond twice the minimum.
+// Cached prompts are worth a short wait.
 const slack = 4
 
-// turns counts the candidates of each state, for RoundRobin.
+// turns implements RoundRobin.
 type turns struct {
 	turn       uint64
-	candidates [Out]uint64 // by state
+	candidates [Out]uint64 // number of candidates in each state
 	passed     [Out]uint64
 }
 
@@ -386,8 +391,8 @@ func newTurns(pool *Pool, copies []Copy, turn uint64) turns {
 	return t
 }
 
-// next returns how many turns the next candidate in a state must wait: 0 for the one whose turn it
-// is.
+// next returns the position of the next candidate in the rotation of its state: 0 for the endpoint
+// that gets this request.
 func (t *turns) next(state State) int64 {
 	n := t.candidates[state]
 	away := (t.passed[state] + n - t.turn%n) % n
@@ -406,14 +411,16 @@ func (p Policy) score(c *Copy, e *Endpoint) (score, string) {
 	if c.Base {
 		return score{first: e.Pending()}, "least pending"
 	}
-	// An adapter is in use at an endpoint that has requests for it: ours, those of other processes,
-	// or those that the engine reports. Registration alone does not show where its weights are.
+	// An adapter is in use at an endpoint that has requests for it: requests of this process,
+	// requests of other processes, or requests that the engine reports. A registered adapter may be
+	// unused, and its weights in storage.
 	known := c.InFlight.Load() + c.InFlight.Others.Load()
 	inUse := known > 0 || e.lists(c)
 	active := e.ActiveAdapters()
 	switch {
 	case inUse && known < p.Threshold:
-		// Most pending first: packing leaves the slots of other adapters alone.
+		// Prefer the most pending requests for the adapter: that leaves the slots of other adapters
+		// alone.
 		return score{0, -known, e.Pending()}, "adapter in use"
 	case inUse || e.Slots == 0 || active < e.Slots:
 		return score{1, active, e.Pending()}, "least active adapters"

@@ -20,7 +20,7 @@ var some = &profile.Profile{
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 6250, BlockSize: 16},
 }
 
-// randomFleet has up to 8 endpoints in random states with up to 5 adapters.
+// randomFleet returns up to 8 endpoints in random states, which serve up to 5 adapters.
 func randomFleet(random *rand.Rand) *fleet {
 	f := newFleet()
 	for i := range 1 + random.IntN(8) {
@@ -58,8 +58,8 @@ func randomFleet(random *rand.Rand) *fleet {
 	return f
 }
 
-// oracle applies the endpoint-picker proposal's rule literally, as a sequence of filters. It leaves
-// out endpoints that were tried.
+// oracle applies the rule of the endpoint-picker proposal literally, as a sequence of filters. It
+// ignores the endpoints in tried.
 func oracle(f *fleet, model string, threshold int64, tried []string) []string {
 	type candidate struct {
 		pick.Copy
@@ -105,12 +105,12 @@ func oracle(f *fleet, model string, threshold int64, tried []string) []string {
 	return names
 }
 
-// Each decision is the best among the endpoints that the previous ones leave.
+// Each decision is the best among the endpoints that earlier decisions did not choose.
 func TestProposalAgreesWithItsOracle(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {
 		f := randomFleet(random)
-		request := pick.Request{Pool: thePool, Model: "a", Random: random.Uint64() | 1<<32} // no tie is broken the same way again
+		request := pick.Request{Pool: thePool, Model: "a", Random: random.Uint64() | 1<<32} // a new tie-break each time
 		room := make([]pick.Decision, 1+random.IntN(4))
 		picks, err := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), request, room)
 		if err != nil && !errors.Is(err, pick.ErrNoneReady) && !errors.Is(err, pick.ErrNotAddressable) {
@@ -133,8 +133,9 @@ func TestProposalAgreesWithItsOracle(t *testing.T) {
 	}
 }
 
-// With every rule, decisions are distinct candidates, none is out, and those in a better state come
-// first. A caller that asks for fewer gets the first of those that sorting all candidates gives.
+// With every rule, decisions are distinct candidates. No endpoint among them is out, and endpoints
+// in a better state come first. A caller that asks for fewer decisions gets the first ones of all
+// candidates in sorted order.
 func TestEveryRuleKeepsTheOrderOfStates(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 5000 {
@@ -208,7 +209,8 @@ func TestTiesAreBrokenAtRandom(t *testing.T) {
 		first[order[0]]++
 		orders[order]++
 	}
-	// Five standard deviations of a binomial distribution: 1,061 of 60,000, and 490 of 10,000.
+	// The tolerance is five standard deviations of a binomial distribution: 1,061 of 60,000, and
+	// 490 of 10,000.
 	for name, count := range first {
 		if count < times/n-1061 || count > times/n+1061 {
 			t.Errorf("%s comes first %d times of %d", name, count, times)
@@ -243,8 +245,9 @@ func TestPickAllocatesNothing(t *testing.T) {
 }
 
 // BenchmarkPick measures decisions in a loaded fleet: each endpoint has requests for adapters,
-// queued prompts, and part of the prompt in its cache. Run it with go test ./extproc/pick -run "^$"
-// -bench Pick.
+// queued prompts, and part of the prompt in its cache. To run it:
+//
+//	go test ./extproc/pick -run "^$" -bench Pick
 func BenchmarkPick(b *testing.B) {
 	for _, endpoints := range []int{4, 100, 1000} {
 		f := newFleet()

@@ -1,13 +1,15 @@
 package pick
 
-// Expect adds an estimate of what other processes cached to cached, the leading blocks of the
-// prompt that this process sent, by [Endpoint.Number]. It applies only if this process sent no part
-// of the prompt anywhere.
+// Expect estimates where other processes sent a prompt before. It does nothing if this process sent
+// a part of the prompt anywhere. The slice cached contains the number of leading prompt blocks that
+// this process sent to each endpoint, by [Endpoint.Number]. Expect returns the slice with the
+// estimate added, grown if necessary. P may be nil.
 //
-// Other processes most likely sent the prompt to its rendezvous endpoint: the one that rendezvous
-// hashing finds for hash, the hash of the first beginning blocks of the prompt. Expect assumes that
-// this endpoint has the share familiar of those blocks, from 0 to 1: the mean share of prompt
-// beginnings that were seen before. It returns cached, grown if necessary. P may be nil.
+// Other processes most likely sent the prompt to its rendezvous endpoint. Rendezvous hashing finds
+// this endpoint from hash, a hash of the first blocks of the prompt. The argument beginning is the
+// number of these blocks. The argument familiar is the mean share of such beginnings that was seen
+// before, from 0 to 1. Expect assumes that the rendezvous endpoint has cached that share of the
+// blocks.
 func (p *Pool) Expect(r Request, hash uint64, beginning int, familiar float64, cached []int32) []int32 {
 	blocks := int32(float64(beginning) * familiar)
 	if p == nil || blocks == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// numbered returns a pool of n endpoints. The number of each is its index plus one.
+// numbered returns a pool of n endpoints. The Number of each endpoint is its index plus one.
 func numbered(n int) *pick.Pool {
 	p := new(pick.Pool)
 	for i := range n {
@@ -24,8 +24,8 @@ func numbered(n int) *pick.Pool {
 
 func address(number int) string { return "10.0.0." + strconv.Itoa(number) + ":8000" }
 
-// home returns the number of the rendezvous endpoint of a beginning, which must be the only one; 0
-// if there is none.
+// home returns the number of the rendezvous endpoint of the prompt beginning with this hash; 0 if
+// there is none. It fails the test if there is more than one.
 func home(t *testing.T, p *pick.Pool, hash uint64) int {
 	t.Helper()
 	return homeOf(t, p, pick.Request{}, hash)
@@ -51,14 +51,14 @@ func TestUnknownPromptIsExpectedAtItsRendezvousEndpoint(t *testing.T) {
 		beginning int
 		familiar  float64
 		cached    []int32
-		want      int32 // blocks at the rendezvous endpoint
+		want      int32 // blocks expected at the rendezvous endpoint
 	}{
 		{p, 32, 0.5, nil, 16},
 		{p, 32, 1, make([]int32, 20), 32},
 		{p, 4, 0.9, make([]int32, 2), 3},
-		{p, 32, 0, nil, 0},        // prompts share nothing
-		{p, 0, 1, nil, 0},         // the prompt is short
-		{p, 32, 1, []int32{1}, 0}, // an endpoint is known to have it
+		{p, 32, 0, nil, 0},        // prompts have no common beginnings
+		{p, 0, 1, nil, 0},         // the prompt is too short
+		{p, 32, 1, []int32{1}, 0}, // this process sent a part of the prompt to an endpoint
 		{nil, 32, 1, nil, 0},
 		{new(pick.Pool), 32, 1, nil, 0},
 	} {
@@ -78,12 +78,12 @@ func TestUnknownPromptIsExpectedAtItsRendezvousEndpoint(t *testing.T) {
 	}
 }
 
-// Beginnings are spread over endpoints, whatever the order of the endpoints. If an endpoint gets no
-// requests, its beginnings move to others, and all other beginnings stay.
+// Prompt beginnings are spread over the endpoints, in whatever order these are listed. If an
+// endpoint gets no requests, its beginnings move to other endpoints, and all other beginnings stay.
 func TestRendezvousEndpointsAreStable(t *testing.T) {
 	const beginnings = 8000
 	p, without := numbered(8), numbered(8)
-	without.Endpoints[3].State = pick.Out // number 4
+	without.Endpoints[3].State = pick.Out // endpoint number 4
 	slices.Reverse(without.Endpoints)
 	homes := make([]int, 9)
 	for hash := range uint64(beginnings) {
@@ -100,12 +100,12 @@ func TestRendezvousEndpointsAreStable(t *testing.T) {
 	}
 }
 
-// A rendezvous endpoint is one that the request can go to and that keeps its cache.
+// A rendezvous endpoint can serve the request, and has a prefix cache.
 func TestRendezvousEndpointCanServeTheRequest(t *testing.T) {
 	p := numbered(8)
 	p.Listed = true
 	p.Copies = map[string][]pick.Copy{"sql": {{Endpoint: 2}, {Endpoint: 5}}}
-	p.Endpoints[6].Forgets = true // number 7
+	p.Endpoints[6].Forgets = true // endpoint number 7
 	for _, c := range []struct {
 		what string
 		r    pick.Request

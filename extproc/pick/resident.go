@@ -7,19 +7,19 @@ import (
 	"sync/atomic"
 )
 
-// Place is where an engine has the weights of an adapter, as far as this process knows.
+// Place is where an engine stores the weights of an adapter, as far as this process knows.
 type Place uint32
 
 const (
-	// InStorage means that the weights are not in the engine.
+	// InStorage means that the engine has not loaded the weights.
 	InStorage Place = iota
-	// InHost means host memory.
+	// InHost means that the weights are in host memory.
 	InHost
-	// InSlot means a slot of the GPU, and host memory too.
+	// InSlot means that the weights are in a slot of the GPU and in host memory.
 	InSlot
 )
 
-// Places are the names of places.
+// Places are the names of the values of Place.
 var Places = [...]string{InStorage: "storage", InHost: "host", InSlot: "slot"}
 
 func (p Place) String() string { return Places[p] }
@@ -27,20 +27,20 @@ func (p Place) String() string { return Places[p] }
 // Place returns where the adapter's weights are at its endpoint.
 func (c *Count) Place() Place { return Place(c.place.Load()) }
 
-// Resident estimates which adapters an engine holds in its slots and in host memory, from the
-// requests sent to it. Like engines, it evicts the least recently used adapter without requests.
-// The zero Resident has no room. It is safe for concurrent use; of two adapters that arrive at once
-// it may miss one.
+// Resident estimates, from the requests sent to an engine, which adapters are in its slots and in
+// its host memory. Like engines, it evicts the least recently used adapter without requests. The
+// zero Resident has no room. It is safe for concurrent use, but if two adapters are first used at
+// the same time, the Resident may miss one of the two.
 type Resident struct {
-	blocks atomic.Pointer[[]float64] // by number of active adapters
+	blocks atomic.Pointer[[]float64] // result of Blocks, by number of active adapters
 
-	busy  atomic.Bool // locks the following
+	busy  atomic.Bool // spin lock of slots and host
 	slots places
-	host  places // includes the adapters in slots
+	host  places // also contains the adapters in slots
 }
 
-// alone locks r and returns the function that unlocks it. The wait is as short as a pass over all
-// places.
+// alone locks r and returns the function that unlocks it. The wait for the lock is short: its
+// holder only loops over all places.
 func (r *Resident) alone() (end func()) {
 	for !r.busy.CompareAndSwap(false, true) {
 		runtime.Gosched()
@@ -48,19 +48,19 @@ func (r *Resident) alone() (end func()) {
 	return func() { r.busy.Store(false) }
 }
 
-// places holds adapters; nil is a free place.
+// places contains one adapter for each place; nil means that the place is free.
 type places []*Count
 
-// NewResident returns the Resident of an empty engine with so many slots. Host is its room in host
-// memory, which includes the adapters in slots.
+// NewResident returns the Resident of an empty engine. Slots is its number of adapter slots. Host
+// is the number of adapters that fit into host memory, including those in slots.
 func NewResident(slots, host int) *Resident {
 	r := new(Resident)
 	r.Resize(slots, host)
 	return r
 }
 
-// Resize changes the numbers of slots and places in host memory. The most recently used adapters
-// stay.
+// Resize changes the number of slots and the number of places in host memory. If there are fewer,
+// the most recently used adapters stay.
 func (r *Resident) Resize(slots, host int) {
 	defer r.alone()()
 	if host = max(slots, host); slots == len(r.slots) && host == len(r.host) {
@@ -95,8 +95,8 @@ func (p places) adapters() (all []*Count) {
 	return all
 }
 
-// Blocks returns by how much one more active adapter raises the probability that an adapter finds
-// no free slot. R may be nil.
+// Blocks returns the increase in the probability that an adapter finds no free slot, if one more
+// adapter than active has requests. R may be nil.
 func (r *Resident) Blocks(active int) float64 {
 	if r == nil {
 		return 0
@@ -107,8 +107,8 @@ func (r *Resident) Blocks(active int) float64 {
 	return 0
 }
 
-// blocked returns the probability by Erlang's B formula that a new arrival finds all slots occupied
-// at an offered load.
+// blocked returns the probability that a new arrival finds all slots occupied at an offered load,
+// by Erlang's B formula.
 func blocked(slots int, load float64) float64 {
 	b := 1.0
 	for n := 1; n <= slots; n++ {
@@ -156,7 +156,7 @@ func (r *Resident) bring(c *Count) {
 	}
 }
 
-// Drop records that the engine no longer has an adapter. R may be nil.
+// Drop records that the engine has removed an adapter from its memory. R may be nil.
 func (r *Resident) Drop(c *Count) {
 	if r == nil || c.Place() == InStorage {
 		return
@@ -167,8 +167,9 @@ func (r *Resident) Drop(c *Count) {
 	r.host.take(c)
 }
 
-// put places an adapter, if necessary in place of the least recently used adapter without requests,
-// which it returns. It reports false if no place can be freed.
+// put gives an adapter a place. If no place is free, it evicts the least recently used adapter
+// without requests, and returns the evicted adapter. It returns false if every adapter has
+// requests.
 func (p places) put(c *Count) (left *Count, ok bool) {
 	at := -1
 	for i, is := range p {
@@ -186,7 +187,7 @@ func (p places) put(c *Count) (left *Count, ok bool) {
 	return left, at >= 0
 }
 
-// take frees the place of an adapter, if it has one.
+// take frees the place of an adapter, if the adapter has a place.
 func (p places) take(c *Count) {
 	if i := slices.Index(p, c); i >= 0 {
 		p[i] = nil

@@ -10,15 +10,16 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// holds simulates an engine's adapters by the engine's rules: two lists, most recently used first.
+// holds simulates the adapters of an engine by the engine's rules. It has two lists, each with the
+// most recently used adapter first.
 type holds struct {
 	slots, host []int
 	room, of    int
 	busy        map[int]int
 }
 
-// comes adds an adapter to a list with this much room. It replaces the least recently used adapter
-// that has no requests.
+// comes adds an adapter to a list that has room for this many. If the list is full, it replaces the
+// least recently used adapter that has no requests.
 func (h *holds) comes(list []int, adapter, room int) (now []int, left int) {
 	if i := slices.Index(list, adapter); i >= 0 {
 		return slices.Insert(slices.Delete(list, i, i+1), 0, adapter), -1
@@ -55,7 +56,7 @@ func (h *holds) place(adapter int) pick.Place {
 	return pick.InStorage
 }
 
-// Requests of ten adapters come and go in random order. Resident agrees with the engine's own
+// Requests for ten adapters begin and end in random order. Resident agrees with the engine's own
 // lists.
 func TestResidentMatchesAnEngine(t *testing.T) {
 	for seed := range uint64(50) {
@@ -106,7 +107,7 @@ func TestAdapterWaitsForASlot(t *testing.T) {
 	}
 }
 
-// A Resident without places holds nothing, and does not fail.
+// A Resident without places contains no adapters, and does not panic.
 func TestResidentWithoutPlaces(t *testing.T) {
 	var none *pick.Resident
 	var c pick.Count
@@ -153,14 +154,14 @@ func TestResidentResized(t *testing.T) {
 	}
 }
 
-// The numbers of slots and of host places can change independently. Host memory always has at least
-// the adapters in slots, whatever its reported size.
+// The numbers of slots and of places in host memory can change independently. Host memory always
+// has room for the adapters in slots, whatever size is reported.
 func TestSlotsAndHostMemoryChangeIndependently(t *testing.T) {
 	var counts [4]pick.Count
 	r := pick.NewResident(2, 0)
 	for i, step := range []struct {
 		slots, host int
-		want        [4]pick.Place // after each was used once, in order
+		want        [4]pick.Place // place of each adapter after all were used once, in order
 	}{
 		{2, 0, [4]pick.Place{pick.InStorage, pick.InStorage, pick.InSlot, pick.InSlot}},
 		{2, 3, [4]pick.Place{pick.InStorage, pick.InHost, pick.InSlot, pick.InSlot}},
@@ -181,7 +182,8 @@ func TestSlotsAndHostMemoryChangeIndependently(t *testing.T) {
 	}
 }
 
-// Erlang's B formula for four slots: 0.0154 at a load of 1, 0.0952 at 2, 0.2061 at 3, 0.3107 at 4.
+// Expected values are those of Erlang's B formula for four slots: 0.0154 at a load of 1, 0.0952 at
+// 2, 0.2061 at 3, 0.3107 at 4.
 func TestBlocks(t *testing.T) {
 	r := pick.NewResident(4, 4)
 	for active, want := range []float64{0.0154, 0.0952 - 0.0154, 0.2061 - 0.0952, 0.3107 - 0.2061, 0} {
@@ -191,7 +193,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// Under concurrent requests, slots and host memory have as many adapters as they have room for.
+// With concurrent requests, slots and host memory never contain more adapters than they have room
+// for.
 func TestResidentUnderRaces(t *testing.T) {
 	r := pick.NewResident(3, 6)
 	counts := make([]pick.Count, 12)

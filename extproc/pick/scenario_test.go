@@ -20,30 +20,34 @@ import (
 //	    add an endpoint to the pool:
 //	    base=NAME,NAME       names of its base model
 //	    lists=A,B            adapters that it can serve
-//	    ours=A:N, theirs=A:N requests in flight by model, of this process and of others
+//	    ours=A:N             requests of this process in flight, by model
+//	    theirs=A:N           requests of other processes in flight, by model
 //	    limit=A:N            concurrency limits of copies
 //	    active=A,B           adapters that the engine reports as active
-//	    others=N, slots=N    requests of other sources; adapter slots
-//	    queue=SECONDS        until its queued prompts are computed
+//	    others=N             requests of unknown sources
+//	    slots=N              adapter slots
+//	    queue=SECONDS        time until its queued prompts are computed
 //	    beside=SECONDS       how much its requests lengthen a step
 //	    tokens=N             tokens of its requests in the KV cache
-//	    urgent=OBJECTIVE     it has one request with this objective for each token
-//	    theirbeside=SECONDS, elsewhere=N
-//	                         beside and tokens of other sources
+//	    urgent=OBJECTIVE     it has one request with this objective for time per output token
+//	    theirbeside=SECONDS  beside, for requests of unknown sources
+//	    elsewhere=N          tokens, for requests of unknown sources
 //	    paced=N:SECONDS      N requests without tokens, and the sum of their service times
-//	    peers=N, peerqueue=, peerbeside=, peertokens=, peerurgent=
-//	                         the same as reported by other processes
+//	    peers=N              requests that other processes report
+//	    peerqueue=, peerbeside=, peertokens=, peerurgent=
+//	                         queue, beside, tokens and urgent, for those requests
 //	    room=SLOTS,HOST      places for adapters in slots and in host memory
 //	    used=A,B             adapters used so far, in this order
 //	profile [prefill=BASE,PERTOKEN,SQUARED,FLOOR] [decode=BASE,PERSEQUENCE,PERKVTOKEN,ADAPTERS]
 //	        [intake=BASE] [load=MEAN] [slot=MEAN] [sequences=N] [chunk=N] [kv=N]
-//	    the profile of the endpoints that follow. The defaults are 256 sequences, chunks of
+//	    set the profile of later endpoints. The defaults are 256 sequences, chunks of
 //	    2,048 tokens, KV for 100,000 tokens, and 0 for everything else
 //	pick MODEL [SETTING...]
-//	    print up to picks=N decisions (1 by default): the first, then those to retry at.
-//	    The request: base, open, none, only=ADDRESS,ADDRESS, near=ADDRESS, session=N, pool=POOL,
-//	    prompt=N, output=N, first=SECONDS and token=SECONDS (objectives), cached=NAME:BLOCKS,...,
-//	    tokenless, pace=SECONDS, turn=N. The policy: policy=RULE, threshold=N.
+//	    print up to picks=N decisions (1 by default); all but the first one are for retries.
+//	    Settings of the request: base, open, none, only=ADDRESS,ADDRESS, near=ADDRESS, session=N,
+//	    pool=POOL, prompt=N, output=N, first=SECONDS and token=SECONDS (objectives),
+//	    cached=NAME:BLOCKS,..., tokenless, pace=SECONDS, turn=N.
+//	    Settings of the policy: policy=RULE, threshold=N.
 //	    times=N decides N times with other random numbers, and prints counts.
 //	    keep sends the request to the first endpoint
 func TestScenarios(t *testing.T) {
@@ -64,7 +68,7 @@ const thePool = "ns/pool"
 // fleet builds snapshots from the commands.
 type fleet struct {
 	pool   pick.Pool
-	counts map[string]*pick.Count // by endpoint and model
+	counts map[string]*pick.Count // key: endpoint and model
 	random *rand.Rand
 	time   *profile.Profile
 	kv     int64

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Subset is the set of endpoints that a data plane allows for a request: exact addresses, and hosts
-// with all their ports. A nil Subset allows all; an empty one allows none.
+// Subset is the set of endpoints that a data plane allows for a request: single addresses, and
+// hosts with all their ports. A nil Subset allows all endpoints; an empty Subset allows none.
 type Subset struct {
 	addresses map[netip.AddrPort]bool
 	hosts     map[netip.Addr]bool
 }
 
-// ParseSubset reads entries "ip:port" and "ip", with brackets around an IPv6 address that has a
-// port. An entry may hold several separated by commas, as in a copied header. An invalid entry
-// allows nothing.
+// ParseSubset reads entries "ip:port" and "ip". An IPv6 address with a port has brackets. An entry
+// may be a comma-separated list of such entries, as in a copied header. An invalid entry allows
+// nothing.
 func ParseSubset(entries []string) *Subset {
 	s := &Subset{addresses: make(map[netip.AddrPort]bool), hosts: make(map[netip.Addr]bool)}
 	for _, entry := range entries {

@@ -1,17 +1,19 @@
 package pick
 
-// wait predicts how long a tokenless request takes at endpoints, for [Proposal] and [Latency]. Such
-// a request costs its engine one inference, so neither policy packs them.
+// wait predicts how long a tokenless request takes at an endpoint, for [Proposal] and [Latency].
+// Such a request costs the engine one inference wherever it runs, so these policies do not send
+// requests for one model to the same endpoint on purpose.
 //
-// With a known service time, the prediction is the sum of the service times at the endpoint. A
-// request without one counts as long as this request. Otherwise the endpoint with the fewest
-// requests is best, then the copy with the fewest. Ties go to the copy that this process used
-// longest ago, as in ModelMesh, and are then broken at random.
+// If the request's service time is known, the prediction is the sum of the service times of all
+// requests at the endpoint. A request whose service time is unknown adds as much as this request.
+// If this request's service time is unknown, the endpoint with the fewest requests is best, then
+// the copy with the fewest. Ties go to the copy that this process has not used for the longest
+// time, as in ModelMesh. Remaining ties are broken at random.
 type wait struct {
 	serviceTime int64 // nanoseconds; 0 if unknown
 }
 
-// newWait returns the wait for a request. Only Latency compares times.
+// newWait returns the wait of a request. Only policy Latency compares times.
 func newWait(r Rule, d Demand) (w wait) {
 	if r == Latency {
 		w.serviceTime = max(0, d.ServiceTime)
@@ -19,8 +21,8 @@ func newWait(r Rule, d Demand) (w wait) {
 	return w
 }
 
-// at returns the predicted nanoseconds at an endpoint, or with an unknown service time the number
-// of requests there with this one.
+// at returns the predicted time at an endpoint, in nanoseconds. If the service time is unknown, at
+// returns the number of requests there, including this one.
 func (w wait) at(e *Endpoint) int64 {
 	there := e.Pending()
 	if w.serviceTime == 0 {
@@ -39,8 +41,8 @@ func (w wait) score(e *Endpoint, c *Copy) (score, string) {
 	return s, "fewest requests"
 }
 
-// claim returns the claim of the request: zero without a service time, since it then counts as long
-// as the next request.
+// claim returns what the request adds to the Backlog. It is zero if the service time is unknown:
+// later requests then assume their own service time for this request.
 func (w wait) claim() Claim {
 	if w.serviceTime == 0 {
 		return Claim{}

@@ -9,15 +9,16 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// worker is an endpoint with the service times of all its requests; 0 means unknown.
+// worker is an endpoint with the service times of all its requests; 0 means that a time is unknown.
 type worker struct {
 	serviceTimes []int64
-	copies       int64 // requests for the model
+	copies       int64 // number of requests for the model
 	used         int64
 	state        pick.State
 }
 
-// randomWorkers returns workers with few different numbers each, so that many are equal.
+// randomWorkers returns workers whose values are drawn from few numbers, so that many workers are
+// equal.
 func randomWorkers(t *testing.T, random *rand.Rand) (workers []worker, f *fleet) {
 	t.Helper()
 	f = newFleet()
@@ -59,8 +60,8 @@ func randomWorkers(t *testing.T, random *rand.Rand) (workers []worker, f *fleet)
 	return workers, f
 }
 
-// takes returns how long a request with this service time takes there: all requests before it, and
-// itself.
+// takes returns how long a request with this service time takes at the worker: the time of all
+// requests before it and its own.
 func (w worker) takes(serviceTime int64) (sum int64) {
 	for _, p := range append(slices.Clone(w.serviceTimes), 0) {
 		if p == 0 {
@@ -71,7 +72,8 @@ func (w worker) takes(serviceTime int64) (sum int64) {
 	return sum
 }
 
-// bestOf applies the rule literally, as a sequence of filters, to the workers that were not tried.
+// bestOf applies the rule literally, as a sequence of filters. It returns the best workers that are
+// not in tried.
 func bestOf(workers []worker, tried []int, serviceTime int64) (best []int) {
 	for i, w := range workers {
 		if w.state != pick.Out && !slices.Contains(tried, i) {
@@ -130,7 +132,7 @@ func TestTokenlessAgreesWithItsOracle(t *testing.T) {
 	}
 }
 
-// A request adds its service time while it is in flight, and removes it at its end.
+// A request adds its service time to the Backlog when it begins, and removes it when it ends.
 func TestTokenlessRequestAddsItsServiceTime(t *testing.T) {
 	f := newFleet()
 	f.endpoint(t, "a", []string{"lists=m"})

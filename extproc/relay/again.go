@@ -20,14 +20,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// maxDial bounds a dial.
+// maxDial is the timeout of a dial.
 const maxDial = time.Second
 
-// again sends a request through Envoy once more. It first checks the copies that did not serve the
-// request and updates the fleet, so that extproc decides differently, or queues the request if no
-// copy is left.
+// again sends a request through Envoy once more. First it probes the copies that did not serve the
+// request, and reports the results to the fleet. So extproc chooses another copy, or queues the
+// request if there is none.
 func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
-	s.Fleet.Release(e.ID) // otherwise it might wait for its own place at a copy with a concurrency limit
+	s.Fleet.Release(e.ID) // otherwise the request would still occupy a place at a copy with a concurrency limit
 	missing, stopping := strings.Split(r.Header.Get(wire.MissingHeader), ","), strings.Split(r.Header.Get(wire.StoppingHeader), ",")
 	var looks sync.WaitGroup
 	for _, c := range e.Tried {
@@ -49,8 +49,8 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Requ
 	s.forward(w, r, s.envoy(e.Back), &url.URL{Scheme: "http", Host: "envoy"}, r.Host, "No endpoint could be reached. Try again.")
 }
 
-// probe dials a copy that did not serve a request, and reports a refused connection to the fleet at
-// once. A dial that fails for a local reason reports nothing.
+// probe dials a copy that did not serve a request, and reports a failed dial to the fleet at once.
+// It reports nothing if the dial fails for a local reason.
 func (s *Server) probe(ctx context.Context, c relaytoken.Copy) {
 	limited, cancel := context.WithTimeout(ctx, maxDial)
 	defer cancel()
@@ -58,10 +58,10 @@ func (s *Server) probe(ctx context.Context, c relaytoken.Copy) {
 	switch {
 	case err == nil:
 		_ = conn.Close()
-	case ctx.Err() != nil: // the request ended
+	case ctx.Err() != nil: // the client's request ended
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
 		s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
-			if !s.Refuses(c.Endpoint) { // many requests may find out at once
+			if !s.Refuses(c.Endpoint) { // many requests may find this at the same time
 				s.Refused(c.Endpoint, now)
 			}
 		})

@@ -7,17 +7,17 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// budget counts the bytes kept for one call, within the limits of the call and of all calls. It is
-// safe for concurrent use.
+// budget counts the bytes that are buffered for one call. It enforces the limit of the call and the
+// limit of all calls together. It is safe for concurrent use.
 type budget struct {
 	used atomic.Int64
 	all  *atomic.Int64
 }
 
-// reader returns a reader that counts what is read.
+// reader returns a reader that adds the bytes read from r to the budget.
 func (b *budget) reader(r io.Reader) io.Reader { return &counted{b, r} }
 
-// giveBack ends the count: no bytes are kept any more.
+// giveBack subtracts the call's bytes from those of all calls. The call must be over.
 func (b *budget) giveBack() { b.all.Add(-b.used.Load()) }
 
 type counted struct {
@@ -33,7 +33,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take counts bytes. It returns an error if they exceed a limit.
+// take adds n bytes. It returns an error if they exceed a limit.
 func (b *budget) take(n int) error {
 	mine, all := b.used.Add(int64(n)), b.all.Add(int64(n))
 	switch {

@@ -13,20 +13,20 @@ import (
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 )
 
-// answer is a model's response, which has one message.
+// answer is a model's response to a unary call: it has one message.
 type answer struct {
 	message         []byte
 	header, trailer http.Header
 }
 
-// call makes a unary gRPC call for a model, through the Envoy of the client's request. path is the
-// method. metadata has the headers, which call changes. frames has the message. A [*kserve.Error]
-// is the final status of the call.
+// call makes a unary gRPC call for a model, through the Envoy that the client called. Path is the
+// gRPC method, metadata the headers, and frames the framed message. The call may change metadata.
+// If the error is a [*kserve.Error], it is the final status of the call.
 func (s *Server) call(
 	ctx context.Context, e relaytoken.Request, m relaytoken.Model, host, path string, metadata http.Header, frames []byte, budget *budget,
 ) (*answer, error) {
 	metadata.Set(wire.RelayTokenHeader, s.sentOn(e, m, false))
-	metadata.Del("Grpc-Accept-Encoding") // the relay reads the response
+	metadata.Del("Grpc-Accept-Encoding") // the relay reads the response, so it must not be compressed
 	for _, name := range kserve.Headers {
 		metadata.Del(name)
 	}
@@ -36,7 +36,7 @@ func (s *Server) call(
 	to := &http.Request{
 		Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "envoy", Path: path}, Host: host,
 		Header: metadata, Body: io.NopCloser(bytes.NewReader(frames)), ContentLength: int64(len(frames)),
-		// for retries if Envoy has not read it
+		// for a retry, if Envoy has not read the body
 		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(frames)), nil },
 	}
 	response, err := s.envoy(e.Back).RoundTrip(to.WithContext(ctx))
@@ -63,7 +63,7 @@ func (s *Server) call(
 	messages := kserve.NewMessages(response.Header.Get("Grpc-Encoding"), maxMessage)
 	messages.Add(text)
 	first, ok, err := messages.Next()
-	if err == nil && len(first.Bytes) > len(text) { // it was compressed
+	if err == nil && len(first.Bytes) > len(text) { // the message was compressed
 		err = budget.take(len(first.Bytes))
 	}
 	switch {
@@ -80,10 +80,10 @@ func (s *Server) call(
 
 var errMany = status(kserve.Unimplemented, "In a call for several models, each model must answer with one message.")
 
-// ended returns the final status of a call; nil if it is OK.
+// ended returns the final status of a call as an error; nil if the status is OK.
 func ended(r *http.Response) error {
 	code, words := r.Trailer.Get("Grpc-Status"), r.Trailer.Get("Grpc-Message")
-	if code == "" { // the call ended without a message
+	if code == "" { // without a message, the status is in the headers
 		code, words = r.Header.Get("Grpc-Status"), r.Header.Get("Grpc-Message")
 	}
 	n, err := strconv.ParseUint(code, 10, 32)

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// status is the final status of a call.
+// status returns an error that is the final status of a call.
 func status(code kserve.Code, reason string) error { return &kserve.Error{Code: code, Reason: reason} }
 
 // isStatus reports whether an error is the final status of a call.
@@ -20,22 +20,22 @@ func isStatus(err error) bool {
 	return errors.As(err, &e)
 }
 
-// answered is the status of a call that the relay made. extproc or the engine returned it, and it
-// is counted there.
+// answered is the final status of a call that the relay made. Metrics of extproc or of the engine,
+// which returned the status, already count it.
 type answered struct{ status *kserve.Error }
 
 func (a answered) Error() string { return a.status.Reason }
 func (a answered) Unwrap() error { return a.status }
 
-// kinds maps statuses of refused calls to the error codes in metrics. Any other status counts as
-// internal.
+// kinds maps the statuses of refused calls to error codes for metrics. For any other status the
+// code is internal.
 var kinds = map[kserve.Code]string{
 	kserve.InvalidArgument: "invalid_request", kserve.NotFound: "model_not_found", kserve.ResourceExhausted: "request_too_large",
 	kserve.Unimplemented: "unknown_method", kserve.Unavailable: "no_endpoint", kserve.Unauthenticated: "unauthenticated",
 }
 
-// refusal returns what the client gets for an error, and counts errors that the relay found while
-// the client waited.
+// refusal returns the status that the client gets for an error. It counts the error if the relay
+// itself found it and the client is still there.
 func (s *Server) refusal(r *http.Request, err error) *kserve.Error {
 	e := &kserve.Error{Code: kserve.Internal, Reason: "The gateway failed."}
 	errors.As(err, &e)
@@ -58,7 +58,7 @@ func (s *Server) unavailable(w http.ResponseWriter, r *http.Request, reason stri
 	e := s.refusal(r, status(kserve.Unavailable, reason))
 	text, err := json.Marshal(map[string]map[string]string{"error": {"message": e.Reason, "type": "server_error", "code": kinds[e.Code]}})
 	if err != nil {
-		panic(err) // strings always marshal
+		panic(err) // marshaling strings never fails
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Retry-After", "1")
@@ -66,7 +66,7 @@ func (s *Server) unavailable(w http.ResponseWriter, r *http.Request, reason stri
 	_, _ = w.Write(text)
 }
 
-// failCall ends a call with the status of an error, without a message.
+// failCall ends a call with the status of an error and without a message.
 func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
 	e := s.refusal(r, err)
 	h := w.Header()
@@ -76,8 +76,8 @@ func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// caught converts a panic in one of a request's goroutines into an error, so that only this request
-// fails.
+// caught recovers from a panic in a goroutine of a request, and stores it as an error. So only this
+// request fails.
 func (s *Server) caught(err *error) {
 	if fault := recover(); fault != nil {
 		s.Log.Error("panic while serving a request", "fault", fault, "stack", string(debug.Stack()))

@@ -7,14 +7,14 @@ import (
 	"net/url"
 )
 
-// forward proxies a request and its response unchanged, each as it arrives. If the server cannot be
-// reached, the client gets an error with the text words.
+// forward proxies a request and its response unchanged, and streams both. If the server cannot be
+// reached, the client gets an error whose text is words.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, way http.RoundTripper, to *url.URL, host, words string) {
 	var proxy httputil.ReverseProxy
 	proxy = httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = to.Scheme, to.Host, host
-			// Rewrite would remove these.
+			// Without these lines, httputil.ReverseProxy would remove the query and the headers.
 			p.Out.URL.RawQuery = p.In.URL.RawQuery
 			for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Forwarded"} {
 				if values := p.In.Header[name]; values != nil {
@@ -23,9 +23,9 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, way http.RoundT
 			}
 		},
 		Transport: way, FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
-		// A response without a body, such as that of a call that ends with its headers, must end
-		// with them here too. A flush could come between, and gRPC clients take the empty end after
-		// it for a server error.
+		// A gRPC call may end with its headers, without a body. A flush could then send the headers
+		// before the end of the stream, and gRPC clients treat an empty end after the headers as a
+		// server error.
 		ModifyResponse: func(answer *http.Response) error {
 			if answer.ContentLength == 0 {
 				proxy.FlushInterval = 0

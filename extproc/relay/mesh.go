@@ -9,15 +9,17 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// Mesh forwards calls of ModelMesh's API to control. Its clients call the port for inference.
+// Mesh forwards calls of ModelMesh's management API to control. ModelMesh clients send these calls
+// to the port for inference.
 type Mesh struct {
-	// Token is the token that clients must send: control trusts all local callers, such as extproc.
+	// Token returns the token that clients must send. Control itself trusts all callers on the same
+	// host, such as extproc, and so cannot check clients.
 	Token func() string
-	// Control reaches control by HTTP/2.
+	// Control sends requests to control over HTTP/2.
 	Control http.RoundTripper
 }
 
-// manage forwards a call of ModelMesh's API to control, with the client's token.
+// manage forwards a call of ModelMesh's API to control if it has the token.
 func (s *Server) manage(w http.ResponseWriter, r *http.Request) {
 	if method, ok := kserve.MethodOf(r.URL.Path); !ok || !kserve.Manages(method) {
 		s.failCall(w, r, status(kserve.Unimplemented, "This gateway serves no such method."))

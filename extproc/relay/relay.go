@@ -1,10 +1,15 @@
-// Package relay is a server inside extproc that is one of Envoy's endpoints. It handles requests
-// that need more than one chosen endpoint. It sends a request through Envoy again if no endpoint
-// has served it, a call for several models to each of them, a request for a stored response to each
-// pool that may have it, a REST request as a gRPC call if the engine takes nothing else, and calls
-// of ModelMesh's API to control. It decides nothing and is stateless: each request carries an
-// encrypted token with its task (see package relaytoken), and extproc decides the request again
-// when it comes through Envoy again.
+// Package relay is a server inside extproc that Envoy uses as an endpoint. It handles requests that
+// need more than one chosen endpoint:
+//
+//   - If no endpoint has served a request, the relay sends it through Envoy again.
+//   - It sends a call for several models to each of them.
+//   - It sends a request for a stored response to each pool that may have the response.
+//   - It converts a REST request to a gRPC call if the engine accepts only gRPC.
+//   - It forwards calls of ModelMesh's API to control.
+//
+// The relay makes no decisions and stores no state. Each request has an encrypted token that
+// contains the relay's task (see package relaytoken). When the request passes through Envoy again,
+// extproc decides it again.
 package relay
 
 import (
@@ -32,15 +37,15 @@ import (
 
 // Config configures a Server.
 type Config struct {
-	// Folder contains the sockets of the Envoys. Tokens name the socket.
+	// Folder contains the sockets of the Envoys. Each token names one of them.
 	Folder string
 	// Tokens decrypts the tokens.
 	Tokens *relaytoken.Sealer
-	// Fleet gets reports about copies that did not serve a request.
+	// Fleet receives a report about each copy that did not serve a request.
 	Fleet *fleet.Fleet
-	// Mesh reaches control for clients of ModelMesh; nil means that they are refused.
+	// Mesh forwards ModelMesh's API to control; if nil, these calls are refused.
 	Mesh *Mesh
-	// Replied counts refused requests by HTTP status and error code; nil counts nothing.
+	// Replied counts refused requests by HTTP status and error code; nil disables counting.
 	Replied func(status int, code string)
 	Log     *slog.Logger
 }
@@ -48,10 +53,10 @@ type Config struct {
 // Server is the relay. It is safe for concurrent use. Make one with [New].
 type Server struct {
 	Config
-	kept atomic.Int64 // bytes of calls for several models and of their responses
+	kept atomic.Int64 // bytes buffered for calls for several models, with their responses
 
 	mu     sync.Mutex                 // guards envoys
-	envoys map[string]*http.Transport // by socket
+	envoys map[string]*http.Transport // key: socket
 }
 
 // New returns a Server.
@@ -62,11 +67,11 @@ func New(c Config) *Server {
 	return &Server{Config: c, envoys: make(map[string]*http.Transport)}
 }
 
-// headerTimeout bounds how long an Envoy may take to send the headers of a request.
+// headerTimeout limits how long an Envoy may take to send the headers of a request to the relay.
 const headerTimeout = 5 * time.Second
 
-// Serve serves on a listener until ctx ends, and closes the listener. Requests then have patience
-// to end.
+// Serve serves on a listener until ctx ends, and then closes the listener. Requests in flight may
+// continue for patience.
 func (s *Server) Serve(ctx context.Context, l net.Listener, patience time.Duration) error {
 	server := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, Protocols: new(http.Protocols),
@@ -91,7 +96,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, patience time.Durati
 	return nil
 }
 
-// ServeHTTP does what the request's token says.
+// ServeHTTP performs the task in the request's token.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(wire.FinalHeader, "1")
 	e, ok := s.Tokens.Open(r.Header.Get(wire.RelayTokenHeader))
@@ -112,7 +117,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // envoy returns a transport to the Envoy that listens at a socket. It uses HTTP/2 for all requests,
-// because gRPC needs it.
+// because gRPC requires it.
 func (s *Server) envoy(socket string) *http.Transport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +135,7 @@ func (s *Server) envoy(socket string) *http.Transport {
 	return t
 }
 
-// sentOn returns the token of a request that the relay sends through Envoy.
+// sentOn returns the token for a request that the relay sends through Envoy.
 func (s *Server) sentOn(e relaytoken.Request, m relaytoken.Model, last bool) string {
 	return s.Tokens.Seal(relaytoken.Request{
 		Kind: relaytoken.Sent, Back: e.Back, Listener: e.Listener, Given: e.Given,
@@ -138,17 +143,17 @@ func (s *Server) sentOn(e relaytoken.Request, m relaytoken.Model, last bool) str
 	})
 }
 
-// isCall reports whether a request is a gRPC call. Envoy routes no other type of call to the relay.
+// isCall reports whether a request is a gRPC call. The relay gets no other RPC protocol.
 func isCall(r *http.Request) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
-// NewTokens returns a Sealer with the key in a file, which it creates if it does not exist: a
-// process that takes over can decrypt the tokens of the one before. If file is empty, the key is
-// random.
+// NewTokens returns a Sealer with the key in a file. It creates the file if it does not exist. So
+// when one extproc process replaces another, it can decrypt the other's tokens. If file is empty,
+// the key is random.
 func NewTokens(file string) (*relaytoken.Sealer, error) {
 	key := make([]byte, 32)
-	_, _ = rand.Read(key) // it never fails
+	_, _ = rand.Read(key) // rand.Read never fails
 	if file != "" {
 		var err error
 		if key, err = kept(file, key); err != nil {
@@ -172,7 +177,7 @@ func kept(file string, text []byte) ([]byte, error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return nil, err
 	}
-	made, err := os.CreateTemp(filepath.Dir(file), ".") // only this user can read it
+	made, err := os.CreateTemp(filepath.Dir(file), ".") // CreateTemp makes a file that only this user can read
 	if err != nil {
 		return nil, err
 	}

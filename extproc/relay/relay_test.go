@@ -37,7 +37,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// stage is a relay between a client and an Envoy, both played by the test.
+// stage is a relay between a client and an Envoy. The test simulates both.
 type stage struct {
 	t      *testing.T
 	tokens *relaytoken.Sealer
@@ -51,10 +51,10 @@ type stage struct {
 	got     []*http.Request
 	bodies  []string
 	opened  []relaytoken.Request
-	refused []string // counted refusals
+	refused []string // refusals that the relay counted
 }
 
-// counted returns the refusals since its last call.
+// counted returns the refusals since the last call of counted.
 func (s *stage) counted() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *stage) counted() string {
 	return is
 }
 
-// newStage returns a stage whose Envoy answers, and a fleet with two endpoints.
+// newStage returns a stage with a fleet of these endpoints, whose Envoy answers with this handler.
 func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage {
 	t.Helper()
 	s := &stage{t: t, tokens: newTokens(t, ""), ended: make(chan error, 1)}
@@ -121,8 +121,8 @@ func newTokens(t *testing.T, file string) *relaytoken.Sealer {
 	return is
 }
 
-// A process that takes over decrypts the tokens of the one before. The key is readable for nobody
-// else.
+// A process that replaces another can decrypt the other's tokens. Only the user of the process can
+// read the key file.
 func TestTakeOverSharesTheKey(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	file := filepath.Join(folder, "k")
@@ -171,8 +171,8 @@ func serve(t *testing.T, s *http.Server, socket string) {
 	t.Cleanup(func() { _ = s.Close() })
 }
 
-// fleetOf returns a fleet in which control has loaded "m" at every endpoint of the pool
-// default/pool, which has model runtimes.
+// fleetOf returns a fleet with the pool default/pool of model runtimes. Control has loaded "m" at
+// every endpoint of the pool.
 func fleetOf(t *testing.T, endpoints []string) *fleet.Fleet {
 	t.Helper()
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
@@ -237,8 +237,8 @@ func (s *stage) ask(e relaytoken.Request, header http.Header, body string) (*htt
 	return response, string(text)
 }
 
-// A call without a message ends with its headers: gRPC clients take an empty end after them for a
-// server error. A message is forwarded at once.
+// A call without a message ends with its headers, because gRPC clients treat an empty end after the
+// headers as a server error. A call with a message is streamed.
 func TestCallWithoutAMessage(t *testing.T) {
 	more := make(chan struct{})
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
@@ -259,7 +259,7 @@ func TestCallWithoutAMessage(t *testing.T) {
 		r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "gateway", Path: "/my.Service/Run"}, Header: header}
 		return s.client.Do(r.WithContext(t.Context()))
 	}
-	var heard recorded // everything that the server sends on one connection
+	var heard recorded // all bytes that the server sends on one connection
 	transport := s.client.Transport.(*http.Transport)
 	dial := transport.DialContext
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -315,7 +315,7 @@ func TestCallWithoutAMessage(t *testing.T) {
 	}
 }
 
-// recorded returns what was read so far.
+// recorded is a buffer of the bytes read from a connection.
 type recorded struct {
 	mu   sync.Mutex
 	text []byte
@@ -327,7 +327,7 @@ func (r *recorded) sofar() []byte {
 	return bytes.Clone(r.text)
 }
 
-// tapped records everything that is read from a connection.
+// tapped is a connection that records all bytes read from it.
 type tapped struct {
 	net.Conn
 	heard *recorded
@@ -341,7 +341,7 @@ func (c *tapped) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// listening returns an endpoint that accepts connections.
+// listening returns the address of a listener that accepts connections.
 func listening(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -362,7 +362,7 @@ func silent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// frame returns a gRPC message with its prefix.
+// frame returns a gRPC message with its length prefix.
 func frame(message string) string {
 	var out bytes.Buffer
 	out.WriteByte(0)
@@ -370,7 +370,7 @@ func frame(message string) string {
 	return out.String() + message
 }
 
-// ok answers a call with a message, metadata and trailers.
+// ok answers a call with one message, with metadata, and with trailers.
 func ok(w http.ResponseWriter, message string) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Grpc-Encoding", "identity")
@@ -381,17 +381,17 @@ func ok(w http.ResponseWriter, message string) {
 	w.Header().Set(http.TrailerPrefix+"X-After", message)
 }
 
-// ends answers a call with only a status.
+// ends answers a call with a status and no message.
 func ends(w http.ResponseWriter, code, words string) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Grpc-Status", code)
 	w.Header().Set("Grpc-Message", words)
 }
 
-// Before the relay sends a request again, it reports to the fleet which copies cannot serve it:
-// nothing listens, the model is missing, or the engine is stopping. The request is unchanged except
-// for its token, which forbids another round. The response is forwarded unchanged, and Envoy does
-// not retry it.
+// Before the relay sends a request again, it reports to the fleet which copies cannot serve it, and
+// why: the port is closed, the model is missing, or the engine is stopping. Only the request's
+// token changes, and the new token forbids another round. The response is forwarded unchanged, and
+// Envoy does not retry it.
 func TestRequestIsRepeated(t *testing.T) {
 	alive, dead, lacking, stopping := listening(t), listening(t), listening(t), listening(t)
 	var s *stage
@@ -416,8 +416,8 @@ func TestRequestIsRepeated(t *testing.T) {
 	})[0].InFlight != 1 {
 		t.Fatal("the request is not in flight")
 	}
-	// Each endpoint serves at another port. Nothing listens at the port of the endpoint that lacks
-	// the model, because the relay does not dial it.
+	// Each endpoint has its own port. The port of the endpoint that lacks the model is closed,
+	// which the relay does not notice because it does not dial that endpoint.
 	at := map[string]string{alive: listening(t), dead: silent(t), lacking: silent(t), stopping: listening(t)}
 	e := relaytoken.Request{
 		Kind: relaytoken.Again, ID: "decision", SentAt: time.Now().UnixNano(), Listener: "l",
@@ -463,8 +463,8 @@ func TestRequestIsRepeated(t *testing.T) {
 	}
 }
 
-// If an engine loads the model after the request was sent, it does not count as lacking it: its
-// response is older than the load.
+// An engine may answer that it lacks a model, and then load it. If control reports the load after
+// the request was sent, the relay does not mark the copy as missing.
 func TestCopyLoadedMeanwhileExists(t *testing.T) {
 	at := listening(t)
 	sent := time.Now()
@@ -485,7 +485,7 @@ func TestCopyLoadedMeanwhileExists(t *testing.T) {
 	}
 }
 
-// If a client leaves during the dials, the relay reports nothing about the copies.
+// If the client disconnects while the relay dials the copies, the relay reports nothing about them.
 func TestCancelledRequestIsNoFailureOfACopy(t *testing.T) {
 	alive := listening(t)
 	s := newStage(t, []string{alive}, func(http.ResponseWriter, *http.Request) {})
@@ -502,7 +502,7 @@ func TestCancelledRequestIsNoFailureOfACopy(t *testing.T) {
 	}
 }
 
-// A response in pieces is forwarded piece by piece.
+// The relay forwards each piece of a response when it arrives.
 func TestResponseIsStreamed(t *testing.T) {
 	seen := make(chan struct{})
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, _ *http.Request) {
@@ -535,7 +535,7 @@ func TestResponseIsStreamed(t *testing.T) {
 	}
 }
 
-// Errors have the format of the protocol, and are marked as final.
+// Errors have the format of the client's protocol, and are marked as final.
 func TestRelayErrors(t *testing.T) {
 	s := newStage(t, []string{listening(t)}, func(http.ResponseWriter, *http.Request) { t.Error("a request comes through Envoy") })
 	gone := relaytoken.Request{Kind: relaytoken.Again, Models: []relaytoken.Model{target}}
@@ -593,8 +593,8 @@ func TestRelayErrors(t *testing.T) {
 	}
 }
 
-// A call for several models goes to each, at most four at a time. The responses are joined in the
-// order of the call, with all metadata.
+// A call for several models goes to each model, at most four at a time. The responses are joined in
+// the order of the models in the call, with the metadata of all responses.
 func TestCallForSeveralModels(t *testing.T) {
 	var mu sync.Mutex
 	now, most := 0, 0
@@ -603,7 +603,7 @@ func TestCallForSeveralModels(t *testing.T) {
 		mu.Lock()
 		now++
 		if most = max(most, now); now == 4 {
-			close(full) // once: the fifth comes after one has ended
+			close(full) // happens once: the fifth call begins after another one has ended
 		}
 		mu.Unlock()
 		if id := r.Header.Get("Mm-Model-Id"); id != "five" && id != "six" {
@@ -644,17 +644,17 @@ func TestCallForSeveralModels(t *testing.T) {
 	}
 }
 
-// Unknown models are skipped unless all are required. Any other error ends the call and cancels the
-// others.
+// Unknown models are skipped unless the call requires all of them. Any other error ends the call
+// and cancels the calls for other models.
 func TestErrorsOfSeveralModels(t *testing.T) {
-	begun, left := make(chan struct{}, 1), make(chan struct{}, 1) // calls of slow
+	begun, left := make(chan struct{}, 1), make(chan struct{}, 1) // signals that the call for "slow" has begun and that it has ended
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
 		switch id := r.Header.Get("Mm-Model-Id"); id {
 		case "unknown":
 			ends(w, "5", "model not found")
 		case "novmodel":
 			ends(w, "5", "vmodel not found")
-		case "mine": // an error of the model itself
+		case "mine": // the model's own NOT_FOUND, which does not mean that the model is unknown
 			ends(w, "5", "no such row")
 		case "bad":
 			ends(w, "3", "bad%20shape%3A 1%252 a+b")
@@ -668,7 +668,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 			<-r.Context().Done()
 			left <- struct{}{}
 		case "bad-beside-slow":
-			<-begun // after this error the relay would not call slow any more
+			<-begun // wait, because after this error the relay would not call "slow"
 			ends(w, "3", "worse")
 		case "none":
 			w.Header().Set("Content-Type", "application/grpc")
@@ -695,7 +695,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 		models  string
 		all     bool
 		want    string
-		counted string // refusals that the relay counts; others are counted where they occurred
+		counted string // refusals that the relay counts; where an engine or extproc refused, they count them
 	}{
 		{"a unknown b", false, "0  ab", ""},
 		{"unknown novmodel a", false, "0  a", ""},
@@ -741,7 +741,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 	}
 }
 
-// Requests in flight are answered when the server stops.
+// When the server stops, it first answers the requests in flight.
 func TestRelayStopsAfterItsRequests(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, _ *http.Request) {
@@ -759,7 +759,7 @@ func TestRelayStopsAfterItsRequests(t *testing.T) {
 	select {
 	case err := <-s.ended:
 		t.Fatalf("it ends before: %v", err)
-	case <-time.After(20 * time.Millisecond): // otherwise it would have ended by now
+	case <-time.After(20 * time.Millisecond): // a server that does not wait would have ended by now
 	}
 	close(end)
 	if body := <-answered; body != frame("answer") {
@@ -770,7 +770,8 @@ func TestRelayStopsAfterItsRequests(t *testing.T) {
 	}
 }
 
-// A ModelMesh client with the token reaches control, with its request unchanged. Others do not.
+// A ModelMesh client with the token reaches control, with its request unchanged. A client without
+// it is refused.
 func TestModelMeshClientsReachControl(t *testing.T) {
 	folder := t.TempDir()
 	got := make(chan *http.Request, 1)
@@ -840,8 +841,8 @@ func TestModelMeshClientsReachControl(t *testing.T) {
 	}
 }
 
-// A REST request becomes a gRPC call for its admitted model, with its metadata, and gets a REST
-// response.
+// A REST request becomes a gRPC call for the admitted model, with the request's metadata. The
+// client gets a REST response.
 func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get("X-Case") {
@@ -852,7 +853,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
 		case "metadata":
 			ok(w, "\x0a\x01e\x12\x011")
-		default: // model_name: e, outputs: [{name: y, datatype: INT32, shape: [1], contents: {int_contents: [7]}}]
+		default: // as text: model_name: e, outputs: [{name: y, datatype: INT32, shape: [1], contents: {int_contents: [7]}}]
 			ok(w, "\x0a\x01e\x2a\x12\x0a\x01y\x12\x05INT32\x1a\x01\x01\x2a\x03\x12\x01\x07")
 		}
 	})
@@ -980,7 +981,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 			t.Errorf("%s: its token is %+v", c.what, e)
 		}
 	}
-	// Outputs that the client wants in binary are binary.
+	// inBinary is a request whose outputs must be binary.
 	const inBinary = `{"inputs":[{"name":"x","datatype":"INT32","shape":[1],"parameters":{"binary_data_size":4}}],"parameters":{"binary_data_output":true}}`
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/v2/models/m/infer",
 		strings.NewReader(inBinary+"\x07\x00\x00\x00"))
@@ -1004,8 +1005,8 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	}
 }
 
-// A request for a stored response goes to one pool after the other until one has the response. Each
-// pool gets the whole request.
+// The relay asks one pool after the other for a stored response until a pool has it. Each pool gets
+// the whole request.
 func TestPoolsAreSearchedForAStoredResponse(t *testing.T) {
 	for want, answers := range map[string][]int{
 		"200 answer 0": {200, 200, 200}, "200 answer 1": {400, 200, 200}, "200 answer 2": {404, 503, 200},

@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 )
 
-// search asks one pool after the other for a stored response, until one has it.
+// search asks one pool after the other for a stored response, until a pool has it.
 func (s *Server) search(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
 	budget := budget{all: &s.kept}
 	defer budget.giveBack()
@@ -23,15 +23,16 @@ func (s *Server) search(w http.ResponseWriter, r *http.Request, e relaytoken.Req
 	s.forward(w, r, &searching{s, e, body}, &url.URL{Scheme: "http", Host: "envoy"}, r.Host, "No endpoint could be reached. Try again.")
 }
 
-// searching asks the pools of one request.
+// searching is a transport that asks the pools of one request.
 type searching struct {
 	server *Server
 	of     relaytoken.Request
 	body   []byte
 }
 
-// RoundTrip returns the first response that is not an error. If there is none, it returns the first
-// error other than 404, else the first 404: an engine of another kind may reject the request.
+// RoundTrip asks the pools in order, and returns the first successful response. It continues after
+// any error, because an engine of another kind may reject the request. If all pools fail, it
+// returns the first error other than 404. If all errors are 404, it returns the first.
 func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
 	var without *http.Response
 	for _, m := range t.of.Models {
@@ -54,21 +55,21 @@ func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
 	return without, nil
 }
 
-// request returns the request for a pool.
+// request returns the request to send to a pool.
 func (t *searching) request(r *http.Request, m relaytoken.Model) *http.Request {
 	to := r.Clone(r.Context())
 	to.Header.Set(wire.RelayTokenHeader, t.server.sentOn(t.of, m, true))
 	to.Body, to.ContentLength = http.NoBody, int64(len(t.body))
 	if len(t.body) > 0 {
-		// for retries if Envoy has not read it
+		// for a retry, if Envoy has not read the body
 		to.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(t.body)), nil }
 		to.Body, _ = to.GetBody()
 	}
 	return to
 }
 
-// maxDropped bounds how much of a discarded response is read. Without reading, Envoy would count
-// the request as canceled.
+// maxDropped limits how many bytes of a discarded response are read. If none were read, Envoy would
+// count the request as canceled.
 const maxDropped = 64 << 10
 
 // drop discards a response, which may be nil.

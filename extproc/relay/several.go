@@ -15,17 +15,20 @@ import (
 )
 
 const (
-	// atOnce is how many models of a call are called at a time (ModelMesh's MM_MULTI_PARALLELISM).
+	// atOnce is how many models of one call are called at the same time, like ModelMesh's
+	// MM_MULTI_PARALLELISM.
 	atOnce = 4
-	// maxMessage bounds a call's message, and each response. maxOfOne bounds what is kept for one
-	// request: its responses and what is made of them. maxKept bounds what is kept for all.
+	// maxMessage limits a call's message, and each response. maxOfOne limits the bytes buffered for
+	// one call: the request, its responses and the joined response. maxKept limits the bytes
+	// buffered for all calls.
 	maxMessage = 32 << 20
 	maxOfOne   = 4 * maxMessage
 	maxKept    = 1 << 30
 )
 
-// several sends a call to each of its models, and concatenates the responses in the order of the
-// call. To protobuf that is one message with the fields of all. The first error cancels the others.
+// several sends a call to each of its models. It concatenates the responses in the order of the
+// models; protobuf reads that as one message with the fields of all responses. The first error
+// cancels the other calls.
 func (s *Server) several(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
 	budget := budget{all: &s.kept}
 	defer budget.giveBack()
@@ -70,21 +73,21 @@ func (s *Server) several(w http.ResponseWriter, r *http.Request, e relaytoken.Re
 	}
 	maps.Copy(w.Header(), header)
 	w.Header().Set("Content-Type", "application/grpc")
-	_, _ = w.Write(kserve.AppendFrame(nil, message)) // on an error the client is gone
+	_, _ = w.Write(kserve.AppendFrame(nil, message)) // an error means that the client is gone
 	for name, values := range trailer {
 		w.Header()[http.TrailerPrefix+name] = values
 	}
 	w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
 }
 
-// isMissing reports whether extproc returned the error for an unknown model.
+// isMissing reports whether err is extproc's error for an unknown model.
 func isMissing(err error) bool {
 	var e *kserve.Error
 	return errors.As(err, &e) && e.Code == kserve.NotFound && (e.Reason == "model not found" || e.Reason == "vmodel not found")
 }
 
-// merge adds the metadata of a response to that of others, without headers of the protocol or of
-// one hop.
+// merge adds the metadata of one response to the metadata of all. It skips headers of gRPC and
+// hop-by-hop headers.
 func merge(to, from http.Header) {
 	for name, values := range from {
 		if strings.HasPrefix(name, "Grpc-") || strings.HasPrefix(name, "X-Envoy-") || slices.Contains(ofHop, name) {
@@ -94,5 +97,5 @@ func merge(to, from http.Header) {
 	}
 }
 
-// ofHop are hop-by-hop headers.
+// ofHop are headers that merge does not copy, most of them hop-by-hop headers.
 var ofHop = []string{"Content-Type", "Content-Length", "Date", "Server", "Trailer", "X-Request-Id", "Transfer-Encoding", "Connection"}

@@ -13,13 +13,13 @@ import (
 	"github.com/headgate/headgate/extproc/transcode"
 )
 
-// transcode makes a gRPC call of a V2 REST request, and answers by REST.
+// transcode sends a V2 REST request as a gRPC call, and replies to the client in REST.
 func (s *Server) transcode(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
 	budget := budget{all: &s.kept}
 	defer budget.giveBack()
 	asked, a, err := s.transcoded(r, e, &budget)
 	if r.Context().Err() != nil {
-		return // the client is gone
+		return // an error means that the client is gone
 	}
 	if err != nil {
 		is := s.refusal(r, err)
@@ -34,7 +34,7 @@ func (s *Server) transcode(w http.ResponseWriter, r *http.Request, e relaytoken.
 	respond(w, answer)
 }
 
-// transcoded converts the request and makes the call.
+// transcoded converts the REST request to a gRPC call, and makes the call.
 func (s *Server) transcoded(r *http.Request, e relaytoken.Request, budget *budget) (asked transcode.Request, a *answer, err error) {
 	from, err := inflated(r, budget)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Server) transcoded(r *http.Request, e relaytoken.Request, budget *budge
 	if len(asked.Message) > maxMessage {
 		return asked, nil, status(kserve.ResourceExhausted, "As a gRPC message, the request exceeds 32 MiB.")
 	}
-	if err := budget.take(2 * len(asked.Message)); err != nil { // the message and its frame
+	if err := budget.take(2 * len(asked.Message)); err != nil { // for the message and for its framed copy
 		return asked, nil, err
 	}
 	frame := kserve.AppendFrame(nil, asked.Message)
@@ -84,10 +84,11 @@ func inflated(r *http.Request, budget *budget) (io.Reader, error) {
 	return nil, status(kserve.InvalidArgument, "Send the body without a content encoding, or with gzip.")
 }
 
-// ofREST are headers of the REST request or of its connection, which the call must not have.
+// ofREST are headers of the REST request or of its connection. They are not sent with the gRPC
+// call.
 var ofREST = []string{"Content-Encoding", "Content-Length", "Accept", "Accept-Encoding", "Expect", "Connection", transcode.HeaderLength}
 
-// metadataOf returns the headers to send with the call.
+// metadataOf returns the headers to send with the gRPC call.
 func metadataOf(header http.Header) http.Header {
 	metadata := header.Clone()
 	for _, name := range ofREST {
@@ -98,7 +99,7 @@ func metadataOf(header http.Header) http.Header {
 	return metadata
 }
 
-// respond answers by REST.
+// respond writes a REST response.
 func respond(w http.ResponseWriter, is transcode.Response) {
 	h := w.Header()
 	h.Set("Content-Type", is.ContentType())
@@ -107,5 +108,5 @@ func respond(w http.ResponseWriter, is transcode.Response) {
 		h.Set(transcode.HeaderLength, strconv.Itoa(is.HeaderLength))
 	}
 	w.WriteHeader(is.Status)
-	_, _ = w.Write(is.Body) // on an error the client is gone
+	_, _ = w.Write(is.Body) // an error means that the client is gone
 }

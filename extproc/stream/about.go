@@ -11,7 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// about answers calls about the gateway itself, and returns nil for any other. It needs no message.
+// about answers calls about the gateway itself, without reading their message. It returns nil for
+// any other call.
 func (c *call) about(method string) responses {
 	switch method {
 	case kserve.V2 + "/ServerLive":
@@ -21,7 +22,7 @@ func (c *call) about(method string) responses {
 	case kserve.V2 + "/ServerMetadata":
 		return c.answerCall("server", kserve.AppendText(kserve.AppendText(nil, 1, serverMetadata.Name), 2, serverMetadata.Version))
 	case "grpc.health.v1.Health/Check":
-		const serving, notServing = 1, 2 // of grpc.health.v1.HealthCheckResponse.ServingStatus
+		const serving, notServing = 1, 2 // values of grpc.health.v1.HealthCheckResponse.ServingStatus
 		status := uint64(serving)
 		if c.scope.unwell() != nil {
 			status = notServing
@@ -31,11 +32,11 @@ func (c *call) about(method string) responses {
 	return nil
 }
 
-// readyMethod asks whether the model in its message is ready.
+// readyMethod is V2's method that asks whether the model named in the message is ready.
 const readyMethod = kserve.V2 + "/ModelReady"
 
 // callReady replies whether calls for a model would be served. For an unknown model it replies
-// false, as V2's clients expect, and not an error.
+// false and not an error, because V2's clients expect that.
 func (c *call) callReady(now time.Time) responses {
 	a, err := c.asks()
 	if err == nil {

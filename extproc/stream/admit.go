@@ -8,11 +8,12 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// admit finds the pool, model and route of a request, and the endpoint of the response that the
-// request continues. A request from the relay keeps the target for which it was admitted before.
+// admit finds the pool, model and route of a request. If the request continues a stored response,
+// the result near is the endpoint that stores it. A request from the relay keeps the target for
+// which it was admitted before.
 func (d *dispatcher) admit(a *ask, view *endpointstate.View) (target route.Target, near string, err error) {
 	if d.scope.relayed != nil {
-		if d.scope.relayed.Most > 0 { // the relay asks several pools
+		if d.scope.relayed.Most > 0 { // the relay asks several pools for a stored response
 			d.search = search{id: a.previous, most: int(d.scope.relayed.Most)}
 		}
 		return d.scope.relayed.Models[0].Target, "", nil
@@ -64,7 +65,7 @@ func (d *dispatcher) admit(a *ask, view *endpointstate.View) (target route.Targe
 		}
 	}
 	if err != nil && d.traits.guess && a.model != "" {
-		// The model in the body of an unknown path is only a hint.
+		// On an unknown path, the model in the body is only a hint.
 		of.Model, a.model = "", ""
 		target, err = route.Find(view.World, of)
 	}
@@ -80,8 +81,8 @@ func (d *dispatcher) admit(a *ask, view *endpointstate.View) (target route.Targe
 	return target, near, nil
 }
 
-// pathOf rejects a model name that is a path, unless an endpoint of the open pool lists it: an
-// engine might load the files at that path (see [engine.CheckName]).
+// pathOf rejects a model name that is a file path, because an engine might load the files there
+// (see [engine.CheckName]). It accepts such a name if an endpoint of the open pool lists it.
 func pathOf(view *endpointstate.View, target route.Target, model string) error {
 	if model == "" {
 		return nil

@@ -5,22 +5,23 @@ import (
 	"github.com/headgate/headgate/extproc/openai"
 )
 
-// ask is what a request asks for, independent of its API.
+// ask is what a request asks for, in a form that is the same for all APIs.
 type ask struct {
-	// model is the client's name of the model; may be empty. Naming restricts it to models or
-	// VModels.
+	// model is the client's name of the model; may be empty. naming states whether the name must be
+	// that of a model or of a VModel.
 	model  string
 	naming naming
-	// previous is the id of the response that the request continues; may be empty.
+	// previous is the ID of the response that the request continues; empty if it continues none.
 	previous string
-	// stored means that the request needs a stored response: that of its path, or the previous one.
+	// stored means that the request needs a stored response: the one in its path, or previous.
 	stored bool
 	stream bool
-	// text is the parsed body of OpenAI's API. It locates the model's name, and reads the prompt.
+	// text is the parsed body of a request of OpenAI's API. It is used to replace the model's name
+	// and to read the prompt.
 	text openai.Request
 }
 
-// naming restricts what a name may refer to.
+// naming restricts what a model name may refer to.
 type naming uint8
 
 const (
@@ -29,14 +30,14 @@ const (
 	vmodelName
 )
 
-// api is the API of a request, as far as the format of errors depends on it.
+// api is the API of a request. The format of errors depends on it.
 type api uint8
 
 const (
 	openAI api = iota
 	anthropic
-	v2   // KServe's V2 by REST
-	grpc // any service
+	v2   // KServe's V2 over REST
+	grpc // calls of any gRPC service
 )
 
 // api returns the API of the request.
@@ -52,14 +53,14 @@ func (x *exchange) api() api {
 	return openAI
 }
 
-// traits are what the dispatcher needs to know about the request's API. The zero traits are those
+// traits are the properties of a request's API that the dispatcher needs. The zero traits are those
 // of OpenAI's API.
 type traits struct {
-	call      bool   // it is a gRPC call
-	method    string // the call's method
-	messages  bool   // the data plane shows the call's messages
-	tokenless bool   // the model may have no tokens: gRPC calls and V2 requests
+	call      bool   // the request is a gRPC call
+	method    string // method of the gRPC call
+	messages  bool   // the data plane sends the call's messages to extproc
+	tokenless bool   // tokens may not exist or are unknown: gRPC calls and V2 requests
 	runs      bool   // the request runs an inference, whose service time is learned
-	converts  bool   // the relay can make a gRPC call of it
+	converts  bool   // the relay can convert the request to a gRPC call
 	guess     bool   // the path is unknown, so the model in the body is only a hint
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/extproc/stream"
 )
 
-// asking sends a request for a model, and returns what it gets.
+// asking sends a request for a model, and returns a channel that receives the result.
 func asking(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient, model string) <-chan string {
 	t.Helper()
 	got := make(chan string, 1)
@@ -38,10 +38,10 @@ func asking(ctx context.Context, t *testing.T, client extprocv3.ExternalProcesso
 	return got
 }
 
-// answers answers the first question of control's stream.
+// answers simulates control's answer to the first question of extproc.
 func answers(f *fleet.Fleet) { f.Answered(f.Question()) }
 
-// A model that control has registered a moment ago is served, and does not get 404.
+// A request for a model that control registered a moment ago is served, and does not fail with 404.
 func TestModelThatWasJustRegisteredIsServed(t *testing.T) {
 	f, _, client := queueing(t, time.Minute, 10)
 	answers(f)
@@ -59,8 +59,8 @@ func TestModelThatWasJustRegisteredIsServed(t *testing.T) {
 	}
 }
 
-// Unknown names get 404 once control has answered. Requests that arrive together share one
-// question.
+// Requests for unknown models fail with 404 once control has answered. Requests that arrive
+// together share one question to control.
 func TestUnknownNamesShareOneQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _, client := queueing(t, time.Minute, 10)
@@ -75,9 +75,9 @@ func TestUnknownNamesShareOneQuestion(t *testing.T) {
 		for range 50 {
 			all = append(all, asking(t.Context(), t, client, "invented"))
 		}
-		synctest.Wait() // all of them wait for control
+		synctest.Wait() // all requests wait for control
 		first := f.Question()
-		late := asking(t.Context(), t, client, "invented") // after that question was sent: it needs another one
+		late := asking(t.Context(), t, client, "invented") // this request arrives after the question was sent, so it needs another question
 		synctest.Wait()
 		if n := f.Question(); n != first {
 			t.Errorf("question %d is sent before %d is answered", n, first)
@@ -99,7 +99,7 @@ func TestUnknownNamesShareOneQuestion(t *testing.T) {
 	})
 }
 
-// The body counts as buffered only while the request waits for control's answer.
+// While a request waits for control's answer, its body counts as buffered.
 func TestBodiesCountDuringAQuestion(t *testing.T) {
 	const body = `{"model":"invented"}`
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestBodiesCountDuringAQuestion(t *testing.T) {
 	})
 }
 
-// If control does not answer in time, the client is told to try again.
+// If control does not answer in time, the client gets an error that asks it to try again.
 func TestSilentControlMeansTryAgain(t *testing.T) {
 	f, _, client := queueing(t, time.Minute, 10)
 	answers(f)

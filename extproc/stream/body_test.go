@@ -20,7 +20,7 @@ import (
 	"github.com/headgate/headgate/extproc/stream"
 )
 
-// script is a data plane that sends messages, and keeps no reference to bodies that it sends or
+// script is a data plane that sends messages. It keeps no reference to the bodies that it sends or
 // receives.
 type script struct {
 	grpc.ServerStream
@@ -28,7 +28,7 @@ type script struct {
 	ctx    context.Context
 	lines  []string
 	bodies []weak.Pointer[byte]
-	told   string        // kind of the message that it received last
+	told   string        // kind of the last message that the data plane received
 	idle   chan struct{} // closed when all sent messages have been handled
 }
 
@@ -60,7 +60,7 @@ func (s *script) note(body []byte) {
 	}
 }
 
-// kept returns how many of the bodies are still in memory.
+// kept returns how many bodies are still in memory.
 func (s *script) kept() (n int) {
 	for range 3 {
 		runtime.GC()
@@ -73,8 +73,8 @@ func (s *script) kept() (n int) {
 	return n
 }
 
-// Nothing keeps a body after the request was forwarded or answered: a response may take minutes,
-// and a body has up to 32 MiB.
+// After a request was forwarded or answered, nothing refers to its body any more: a response may
+// take minutes, and a body may have 32 MiB.
 func TestOpenStreamKeepsNoBodyAlive(t *testing.T) {
 	const duplex = "headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED shown=FULL_DUPLEX_STREAMED"
 	for name, c := range map[string]struct {
@@ -131,7 +131,8 @@ func TestOpenStreamKeepsNoBodyAlive(t *testing.T) {
 	}
 }
 
-// A waiting request keeps its body. Nothing keeps it after the wait, however the wait ends.
+// While a request waits, its body stays in memory. After the wait nothing refers to the body any
+// more, however the wait ended.
 func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 	for name, c := range map[string]struct{ headers, news, told string }{
 		"buffered": {"headers :method=POST :path=/v1/completions", "loaded=nobody@" + address, "RequestBody"},
@@ -158,7 +159,7 @@ func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 			s := play(t, server, "base-picker:9002", []string{c.headers, `body {"model":"missing","prompt":"BIG"}`})
 			awaitQueued(t, held, 1)
 			f.ApplyPlacement(news(t, f, []string{c.news}))
-			f.SetWorld(f.View().World) // publishes the news
+			f.SetWorld(f.View().World) // publishes a new view
 			<-s.idle
 			if s.told != c.told {
 				t.Fatalf("its last message was %s", s.told)
@@ -170,7 +171,7 @@ func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 	}
 }
 
-// play makes a data plane that called an authority send messages to a server.
+// play returns a data plane that called authority and sends these messages to a server.
 func play(t *testing.T, server *stream.Server, authority string, lines []string) *script {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,53 +17,55 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// call is a gRPC call. The data plane shows its messages only if extproc has to read or change
-// them. The headers or the first message name the model; other messages must name the same.
+// call is a gRPC call. The data plane sends its messages to extproc only if extproc has to read or
+// change them. The headers or the first message name the model. Later messages must name the same
+// model.
 type call struct {
 	*exchange
 	rule  kserve.Rule
-	named kserve.Named // models in the headers
+	named kserve.Named // models that the headers name
 
-	messages *kserve.Messages // nil if no messages are shown
-	pending  []kserve.Message // messages that are not forwarded yet
-	read     bool             // a message was read
-	model    string           // the model that messages name; may be empty
-	inject   kserve.Path      // path of the model in the engine's messages; nil if it is in none
+	messages *kserve.Messages // reader of the messages; nil if extproc gets none
+	pending  []kserve.Message // messages that were read but not forwarded
+	read     bool             // at least one message was read
+	model    string           // model that the messages name; may be empty
+	inject   kserve.Path      // where to write the model into the messages; nil: nowhere
 	opened   bool             // the headers were forwarded
 	ended    bool             // no more messages follow
 	trailed  bool             // trailers ended the messages
 }
 
-// askForMessages makes the data plane show the body in chunks, before the headers continue. Envoy
-// 1.40 accepts this mode override only on its own, before any answer. The ext_proc stream then
-// lasts as long as the request: Envoy fails the call if the stream breaks, so a crash of extproc
-// fails all calls in this mode.
+// askForMessages makes the data plane send the body in chunks before it forwards the headers. Envoy
+// 1.40 accepts this mode override only as a message of its own, before any other answer. The
+// ext_proc stream then lasts as long as the request. Envoy fails the call if the stream breaks, so
+// a crash of extproc fails all calls in this mode.
 var askForMessages = &extprocv3.ProcessingResponse{ModeOverride: &extprocfilterv3.ProcessingMode{
 	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeDuplex,
 	RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
 	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 }}
 
-// showNoMore makes the data plane show nothing more of a call, which ends its ext_proc stream.
+// showNoMore makes the data plane send nothing more of a call to extproc, which ends the ext_proc
+// stream.
 var showNoMore = &extprocfilterv3.ProcessingMode{
 	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 }
 
-// soon is how long a request may run on a vanished engine before extproc ends it: two of Envoy's
-// periodic records.
+// soon is how long a request may run on a vanished engine before extproc ends it. Envoy writes two
+// periodic access-log records in that time.
 const soon = 20 * time.Second
 
-// endsSoon reports whether the call's own deadline ends it no later than extproc would if the
-// engine vanished. Then the ext_proc stream may end before the response, which saves the message
-// with the response's trailers.
+// endsSoon reports whether the call's own deadline is so short that extproc would not end the call
+// earlier if the engine vanished. The ext_proc stream may then end before the response, which saves
+// one message for the response's trailers.
 func (c *call) endsSoon() bool {
 	own := grpcTimeout(c.in.header("grpc-timeout"))
 	return c.scope.front == Own && c.scope.mode == modeNone && own > 0 && own <= soon
 }
 
-// begin rejects calls that may not pass, answers calls about the server, and decides calls whose
-// headers name the model.
+// begin handles the headers of a call. It rejects calls that are not allowed, answers calls about
+// the server, and decides calls whose headers name the model.
 func (c *call) begin(end bool, now time.Time) responses {
 	method, ok := kserve.MethodOf(c.in.path)
 	if answer := c.about(method); ok && answer != nil {
@@ -91,8 +93,8 @@ func (c *call) begin(end bool, now time.Time) responses {
 	return c.decideCall(now)
 }
 
-// ruleOf returns where the messages of a method name the model: as the pools that the call may use
-// define it, otherwise as V2 does.
+// ruleOf returns where the messages of a method name the model. The pools that the call may use
+// define that; if none does, V2's rule applies.
 func (c *call) ruleOf(method string) kserve.Rule {
 	if c.scope.relayed != nil {
 		return kserve.Rule{}
@@ -100,7 +102,7 @@ func (c *call) ruleOf(method string) kserve.Rule {
 	view := c.server.Fleet.View()
 	offer, err := c.scope.offer(view)
 	if err != nil {
-		return kserve.RuleOf(method) // deciding the call returns the same error
+		return kserve.RuleOf(method) // decideCall will return the same error
 	}
 	given, _ := c.scope.given(view.World)
 	if own, said := view.World.RPC(method, c.scope.counts(offer, given)); said {
@@ -109,7 +111,7 @@ func (c *call) ruleOf(method string) kserve.Rule {
 	return kserve.RuleOf(method)
 }
 
-// wantMessages makes the data plane show the messages, unless it does already.
+// wantMessages makes the data plane send the messages to extproc, unless it already does.
 func (c *call) wantMessages() responses {
 	c.dispatcher.traits.messages = true
 	c.messages = kserve.NewMessages(c.in.header("grpc-encoding"), maxBody)
@@ -123,7 +125,8 @@ func (c *call) wantMessages() responses {
 	return c.fail(errHidden, c.model)
 }
 
-// asks returns what the call asks for. The model in a message takes precedence over the headers.
+// asks returns what the call asks for. A model in a message takes precedence over a model in the
+// headers.
 func (c *call) asks() (ask, error) {
 	switch {
 	case c.model != "" && c.rule.VModel:
@@ -138,14 +141,14 @@ func (c *call) asks() (ask, error) {
 	return ask{model: c.named.IDs[0], naming: modelName}, nil
 }
 
-// decideCall decides the call, and forwards what has arrived.
+// decideCall decides the call, and forwards the messages that have arrived.
 func (c *call) decideCall(now time.Time) responses {
 	if c.dispatcher.traits.method == readyMethod {
 		return c.callReady(now)
 	}
 	a, err := c.asks()
 	if errors.Is(err, errNoID) && !c.scope.inferenceOnly() {
-		err = nil // the gateway's route admits the call, so any endpoint of the pool will do
+		err = nil // the gateway's route admits the call, so any endpoint of the pool may serve it
 	}
 	if err == nil {
 		err = c.dispatcher.send(a, nil, now)
@@ -162,7 +165,7 @@ func (c *call) decideCall(now time.Time) responses {
 	return c.passOn(now)
 }
 
-// bytes returns the size of the messages that wait.
+// bytes returns the size of the messages that were read but not forwarded.
 func (c *call) bytes() int {
 	n := 0
 	for _, m := range c.pending {
@@ -171,7 +174,7 @@ func (c *call) bytes() int {
 	return n
 }
 
-// chunk handles the next piece of the messages, if they are shown.
+// chunk handles the next piece of the messages. It returns false if extproc does not read them.
 func (c *call) chunk(piece []byte, end bool, now time.Time) (responses, bool) {
 	if c.messages == nil {
 		return nil, false
@@ -179,7 +182,7 @@ func (c *call) chunk(piece []byte, end bool, now time.Time) (responses, bool) {
 	return c.nextPiece(piece, end, now), true
 }
 
-// whole is never called: a call is decided by its headers or requests its messages in chunks.
+// whole is never called: a call is decided by its headers, or by messages that arrive in chunks.
 func (c *call) whole([]byte, ending, time.Time) responses { return c.fail(errHidden, c.model) }
 
 func (c *call) nextPiece(chunk []byte, end bool, now time.Time) responses {
@@ -201,9 +204,9 @@ func (c *call) nextPiece(chunk []byte, end bool, now time.Time) responses {
 	return c.decideCall(now)
 }
 
-// failCall ends a call because of one of its messages. If the response has begun, Envoy could only
-// reset the stream. In that case failCall ends the request to the engine, and a filter of the
-// cluster writes the error into the response's trailers.
+// failCall ends a call because of an error in one of its messages. If the response has begun, Envoy
+// could only reset the stream. In that case failCall ends the request to the engine, and a filter
+// in the cluster writes the error into the response's trailers.
 func (c *call) failCall(err error, now time.Time) responses {
 	if !c.opened || !c.scope.hints.answered || c.trailed {
 		return c.fail(err, c.model)
@@ -234,7 +237,7 @@ func (c *call) trailers(now time.Time) (responses, bool) {
 func (c *call) messagesEnd(now time.Time) responses {
 	c.trailed, c.ended = true, true
 	if c.messages == nil {
-		return responses{goOnTrailers} // the headers decided the call
+		return responses{goOnTrailers} // the call was decided by its headers
 	}
 	if err := c.next(); err != nil {
 		return c.failCall(err, now)
@@ -245,7 +248,7 @@ func (c *call) messagesEnd(now time.Time) responses {
 	return c.passOn(now)
 }
 
-// next reads all complete messages.
+// next reads all complete messages that have arrived.
 func (c *call) next() error {
 	for {
 		m, ok, err := c.messages.Next()
@@ -266,7 +269,7 @@ func (c *call) next() error {
 	return nil
 }
 
-// readModel reads the model that a message names.
+// readModel reads the model that a message names, and checks that all messages name the same model.
 func (c *call) readModel(m kserve.Message) error {
 	first := !c.read
 	c.read = true
@@ -291,8 +294,8 @@ func (c *call) readModel(m kserve.Message) error {
 	return nil
 }
 
-// passOn forwards the headers of a decided call, then its messages. If the engine takes the model
-// in messages, passOn writes the engine's name into each.
+// passOn forwards the headers of a decided call, then its messages. If the engine expects the model
+// in the messages, passOn writes the engine's name of the model into each message.
 func (c *call) passOn(now time.Time) responses {
 	var body []byte
 	owned := false
@@ -310,7 +313,7 @@ func (c *call) passOn(now time.Time) responses {
 		switch {
 		case body == nil:
 			body = frame
-		case !owned: // body still points into the received message
+		case !owned: // body still points into a received message, which must not be changed
 			body, owned = append(append(make([]byte, 0, 2*(len(body)+len(frame))), body...), frame...), true
 		default:
 			body = append(body, frame...)

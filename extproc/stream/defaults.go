@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// maxServed bounds how many models an error lists.
+	// maxServed limits how many models an error lists.
 	maxServed = 10
-	// maxConsidered bounds how many names of each source are read for that list, so that a bad
-	// request costs no more where there are many models.
+	// maxConsidered limits how many names are read from each source for that list. So a bad request
+	// costs no more in a fleet with many models.
 	maxConsidered = 100
 )
 
-// unnamed is the error for a request that names no model in a pool without a default model.
+// unnamed is the error for a request without a model, in a pool without a default model.
 type unnamed struct {
 	body   *openai.Error
-	served []string // some models that it could name, at most maxServed
-	all    bool     // served has all of them
+	served []string // models that the request could have named, at most maxServed
+	all    bool     // served contains all such models
 }
 
 func (e *unnamed) Error() string { return e.body.Reason }
 
-// message returns the text for the client.
+// message returns the error text for the client.
 func (e *unnamed) message() string {
 	if len(e.served) == 0 {
 		return e.body.Reason
@@ -43,8 +43,8 @@ func (e *unnamed) message() string {
 	return strings.TrimSuffix(e.body.Reason, ".") + link + strings.Join(quoted, ", ") + "."
 }
 
-// defaulted sets the pool's default model in a request that names none. If the pool has none, the
-// error lists models.
+// defaulted sets the pool's default model in a request without a model. If the pool has no default
+// model, defaulted returns an error that lists models.
 func (s *scope) defaulted(r openai.Request, err error) (openai.Request, error) {
 	var fault *openai.Error
 	if !errors.Is(err, openai.ErrAbsent) || !errors.As(err, &fault) {
@@ -62,8 +62,8 @@ func (s *scope) defaulted(r openai.Request, err error) (openai.Request, error) {
 	return r, &unnamed{fault, served, all}
 }
 
-// implied returns the pool of a request that names no model: the one of its route or gateway, the
-// one of the command line, or the only one. It is zero if nothing determines the pool.
+// implied returns the pool of a request without a model: the pool of its route or gateway, the pool
+// on the command line, or the only pool. It is zero if none of these determines a pool.
 func (s *scope) implied(view *endpointstate.View, offer *objects.Offer) objects.Name {
 	var only objects.Name
 	if given, ok := s.given(view.World); ok {
@@ -85,7 +85,7 @@ func (s *scope) implied(view *endpointstate.View, offer *objects.Offer) objects.
 	return only
 }
 
-// someServed returns models that the request could name, sorted, and whether these are all.
+// someServed returns, sorted, models that the request could have named, and whether these are all.
 func (s *scope) someServed(view *endpointstate.View, offer *objects.Offer) (names []string, all bool) {
 	given, isGiven := s.given(view.World)
 	all = true

@@ -14,7 +14,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// An error lists ten models. It reads at most a few hundred names, however many models there are.
+// An error lists at most ten models. Building the list reads at most a few hundred names, however
+// many models exist.
 func TestModelListInAnErrorIsBounded(t *testing.T) {
 	const many = 20_000
 	routed := func(s *objects.Set) {

@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// common returns the changes to the request's headers.
+// common returns the changes to make to the request's headers.
 func (d *dispatcher) common() *extprocv3.CommonResponse {
 	mutation := &extprocv3.HeaderMutation{
 		SetHeaders:    []*corev3.HeaderValueOption{header(wire.DestinationHeader, d.to)},
@@ -51,12 +51,13 @@ func (d *dispatcher) common() *extprocv3.CommonResponse {
 		}
 		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.PoolHeader, cluster(d.target.Pool.Namespace, d.target.Pool.Name)))
 	}
-	// A route that names the pool has already chosen the cluster, maybe by weight.
+	// If the client's route names the pool, the route has already chosen the cluster, maybe by
+	// weight.
 	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: d.scope.pool == (objects.Name{}) || d.scope.relayed != nil}
 }
 
-// destination formats picks as the endpoint-picker protocol does. All endpoints get the same body,
-// so it drops those whose engine has another name for the model.
+// destination formats picks as the endpoint-picker protocol requires. All endpoints get the same
+// body, so it drops picks whose engine has another name for the model than the first pick's engine.
 func destination(picks []pick.Decision, reached func(endpoint string) string) string {
 	if len(picks) == 1 {
 		return reached(picks[0].Endpoint.Address)
@@ -70,8 +71,8 @@ func destination(picks []pick.Decision, reached func(endpoint string) string) st
 	return strings.Join(list, ",")
 }
 
-// reached returns the address at which an endpoint takes the request. Other gateways know only the
-// endpoint's own.
+// reached returns the address to which the data plane must send the request. Headgate's own Envoy
+// can use a separate port for gRPC or HTTP; other gateways know only the endpoint's address.
 func (d *dispatcher) reached(endpoint string) string {
 	switch {
 	case d.scope.front != Own:
@@ -82,8 +83,8 @@ func (d *dispatcher) reached(endpoint string) string {
 	return d.world.Reached(endpoint, objects.HTTP)
 }
 
-// addMetadata adds the destination, for the cluster, and the decision, for the access log, to the
-// message that forwards a request. It then releases the decision.
+// addMetadata completes the message that forwards a request. It adds the destination for the
+// cluster and the decision for the access log. Then it releases the decision.
 func (d *dispatcher) addMetadata(m *extprocv3.ProcessingResponse) {
 	pick := map[string]*structpb.Value{
 		wire.PickPool:   structpb.NewStringValue(d.target.Pool.String()),
@@ -136,7 +137,7 @@ func object(fields map[string]*structpb.Value) *structpb.Struct {
 	return &structpb.Struct{Fields: fields}
 }
 
-// expect adds the predictions to the metadata.
+// expect adds the predictions for the request to the metadata.
 func (d *dispatcher) expect(to map[string]*structpb.Value) {
 	if d.bytes > 0 {
 		to[wire.PickBytes] = structpb.NewNumberValue(float64(d.bytes))
@@ -165,7 +166,8 @@ func (d *dispatcher) expect(to map[string]*structpb.Value) {
 	}
 }
 
-// explained returns the terms of the policy's estimate: seconds, and shares of the objectives.
+// explained returns the terms of the policy's estimate: times in seconds, and costs as shares of
+// the objectives.
 func explained(d *pick.Decision) *structpb.Struct {
 	is := &d.Estimate
 	fields := map[string]*structpb.Value{"endpoint": structpb.NewStringValue(d.Endpoint.Address)}
@@ -190,7 +192,8 @@ func explained(d *pick.Decision) *structpb.Struct {
 	return object(fields)
 }
 
-// retries returns the header that bounds Envoy's retries for a search, and nil for other requests.
+// retries returns the header that limits Envoy's retries for a search for a stored response; nil
+// for other requests.
 func (d *dispatcher) retries() []*corev3.HeaderValueOption {
 	if d.search.id == "" {
 		return nil

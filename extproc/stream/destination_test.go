@@ -6,7 +6,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// All picks get the same body, so engines with another name for the model are dropped.
+// All picks get the same body, so picks whose engine has another name for the model are dropped.
 func TestPicksShareOneBody(t *testing.T) {
 	at := func(address, model string) pick.Decision {
 		return pick.Decision{Endpoint: &pick.Endpoint{Address: address}, Model: model}

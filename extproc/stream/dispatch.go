@@ -17,10 +17,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// dispatcher decides one request: it admits the request (admit.go), makes it wait for its turn
-// (queue.go), chooses its endpoints, counts it at the first, and finishes it (finish.go). It
-// depends neither on the order of messages nor on the API: the exchange and the protocol call the
-// dispatcher, and it calls neither.
+// dispatcher decides one request. It admits the request (admit.go), queues it if necessary
+// (queue.go), chooses its endpoints, counts it as in flight at the first endpoint, and finishes it
+// (finish.go). It depends neither on the order of messages nor on the API. The exchange and the
+// protocol call the dispatcher, and the dispatcher calls neither.
 type dispatcher struct {
 	server *Server
 	scope  *scope
@@ -31,42 +31,42 @@ type dispatcher struct {
 	answered
 }
 
-// picked is the decision about a request, and its place in flight.
+// picked is the decision about a request, and its entry in the counts of requests in flight.
 type picked struct {
-	began     time.Time // when the headers arrived
-	sentAt    time.Time // when the request was complete
-	begunAt   time.Time // when it went to its endpoint
+	began     time.Time // when the request's headers arrived
+	sentAt    time.Time // when all of the request had arrived
+	begunAt   time.Time // when the request was sent to its endpoint
 	settings  settings.Settings
-	session   uint64          // see [request.session]
-	found     route.Target    // for the name that the client used
-	target    route.Target    // found, or the model that a VModel stands for
-	ranked    []pick.Decision // candidates in the policy's order; nil once they are reported
+	session   uint64          // hash of the session key; 0 if there is none
+	found     route.Target    // target that the client's name refers to; may be a VModel
+	target    route.Target    // found, with a VModel resolved to its model
+	ranked    []pick.Decision // candidates in the policy's order; nil after they are reported
 	picks     []pick.Decision // the endpoints that the data plane may try, in order
 	world     *objects.World  // the objects that the decision used
 	room      [3]pick.Decision
-	to        string // picks as the destination header
+	to        string // value of the destination header, made from picks
 	sealed    string // the encrypted relay token; may be empty
 	address   string // address of the first pick
-	model     string // the engine's name of the model
+	model     string // engine's name of the model
 	stream    bool
-	inject    kserve.Path // path of the model in the engine's messages; nil if it is in none
-	replaced  bool        // the client's Authorization header is removed
-	token     string      // the token that replaces it; may be empty
-	turn      uint64      // sequence number in this process
+	inject    kserve.Path // where to write the model into the call's messages; nil: nowhere
+	replaced  bool        // the client's Authorization header must be removed
+	token     string      // token that replaces the client's; may be empty
+	turn      uint64      // sequence number of the request in this process
 	id        string
-	prompt    *prompt       // nil if the policy does not need it
-	bytes     int           // size of the prompt
+	prompt    *prompt       // nil if the policy reads no prompts
+	bytes     int           // size of the prompt in bytes
 	expected  time.Duration // predicted time from the complete request to the first token
-	adapter   string        // predicted residency of the adapter; empty if the first token is no measure of it
-	loading   time.Duration // part of expected for the load and the frontend overhead
+	adapter   string        // where the adapter was, as predicted; empty if the first token does not show load times
+	loading   time.Duration // part of expected: adapter load and frontend overhead
 	among     int64         // see [pick.Decision.Among]; 0 if the request runs no inference
 	inFlight  *fleet.InFlight
-	announced bool // the data plane has the decision
+	announced bool // the data plane has received the decision
 	search    search
-	searches  []objects.Name // other pools to ask for a stored response
+	searches  []objects.Name // other pools that may have the stored response
 }
 
-// first returns the decision for the first endpoint.
+// first returns the decision for the endpoint that the data plane tries first.
 func (d *dispatcher) first() *pick.Decision { return &d.picks[0] }
 
 // reason returns why the request goes to its first endpoint.
@@ -77,7 +77,8 @@ func (d *dispatcher) reason() string {
 	return d.picks[0].Reason
 }
 
-// choose finds the endpoints of a request, and counts nothing. Body is nil if it is not known.
+// choose finds the endpoints of a request, but does not count it as in flight. Body is nil if it is
+// unknown.
 func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 	view, near, err := d.resolve(&a)
 	if err != nil {
@@ -89,8 +90,8 @@ func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 	return d.pick(&a, body, view, near, now)
 }
 
-// resolve admits a request, and resolves a VModel to its model. It loads the fleet's view once, or
-// twice for a VModel.
+// resolve admits a request, and resolves a VModel to its model. The view that it returns is at
+// least as new as the VModel's target. The result near is that of admit.
 func (d *dispatcher) resolve(a *ask) (view *endpointstate.View, near string, err error) {
 	s := d.server
 	view = s.Fleet.View()
@@ -174,8 +175,8 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	return d.scope.unknown(err)
 }
 
-// unlimited cuts the picks before the first retry at a copy with a concurrency limit: a retry is
-// not counted before it arrives.
+// unlimited removes the first retry at a copy with a concurrency limit and all picks after it.
+// extproc counts a retry only when it arrives, so a retry could exceed the limit.
 func unlimited(picks []pick.Decision) []pick.Decision {
 	for n := 1; n < len(picks); n++ {
 		if picks[n].Copy.Limited {
@@ -185,9 +186,9 @@ func unlimited(picks []pick.Decision) []pick.Decision {
 	return picks
 }
 
-// authorize finds the token that replaces the client's Authorization header, if the pool has one.
-// Picks in other namespaces must not get the token, so they are dropped. If no others exist, the
-// request carries no token.
+// authorize finds the token that replaces the client's Authorization header, if the pool has such a
+// token. Endpoints that the pool's namespace does not own must not get the token, so they are
+// dropped from the picks. If that would drop all picks, they stay, and the request has no token.
 func (d *dispatcher) authorize(w *objects.World) {
 	pool := w.Pools[d.target.Pool]
 	if d.replaced, d.token = pool.ReplacesAuthorization(), ""; !d.replaced {
@@ -201,11 +202,11 @@ func (d *dispatcher) authorize(w *objects.World) {
 	}
 }
 
-// maxChoices bounds how often a request is decided again because its copy went away in that moment.
-// Each attempt uses a newer view, so two are already rare.
+// maxChoices limits how often a request is decided again because the chosen copy was removed in the
+// meantime. Each attempt uses a newer view, so even two attempts are rare.
 const maxChoices = 8
 
-// send chooses the endpoints of a request, and counts it at the first.
+// send chooses the endpoints of a request, and counts it as in flight at the first endpoint.
 func (d *dispatcher) send(a ask, body []byte, now time.Time) error {
 	defer d.dropPrompt()
 	for range maxChoices {
@@ -219,8 +220,8 @@ func (d *dispatcher) send(a ask, body []byte, now time.Time) error {
 	return d.taken()
 }
 
-// serviceTime returns the service time in nanoseconds of a model without tokens: the learned one,
-// or else that of its Model object; 0 if unknown.
+// serviceTime returns the service time of a model without tokens, in nanoseconds. It is the learned
+// time if there is one, otherwise that of the model's object, or 0 if both are unknown.
 func (s *Server) serviceTime(w *objects.World, k objects.ModelKey) int64 {
 	if learned := s.Fleet.ServiceTime(k); learned > 0 {
 		return learned
@@ -231,14 +232,14 @@ func (s *Server) serviceTime(w *objects.World, k objects.ModelKey) int64 {
 	return 0
 }
 
-// renames reports whether the engine's name of the model differs from the client's. The client may
-// have named none.
+// renames reports whether the model's name in the request must be changed to the engine's name, or
+// added because the client named no model.
 func (d *dispatcher) renames(a ask) bool {
 	return a.model != "" && (a.text.Absent() || d.first().Model != a.model)
 }
 
-// known returns the name under which the endpoint reports the model. An engine may accept requests
-// under another.
+// known returns the name under which the endpoint reports the model. The engine may accept other
+// names in requests.
 func (d *dispatcher) known() string {
 	if c := d.first().Copy; !c.Base && c.Model != "" {
 		return c.Model
@@ -246,8 +247,8 @@ func (d *dispatcher) known() string {
 	return d.first().Model
 }
 
-// count counts the request as in flight at its first pick. It returns false if the request may not
-// go there any more.
+// count counts the request as in flight at its first pick. It returns false if that copy does not
+// accept the request any more.
 func (d *dispatcher) count(a ask, now time.Time) bool {
 	s := d.server
 	if d.inFlight = s.Fleet.Begin(*d.first()); d.inFlight == nil {
@@ -274,14 +275,14 @@ func (d *dispatcher) count(a ask, now time.Time) bool {
 	case !d.scope.bound(d.answer.Began()):
 		s.Fleet.Lease(d.id, d.inFlight, d.settings.InFlightTimeout)
 	case d.sealed != "":
-		s.Fleet.Keep(d.id, d.inFlight) // the relay may release it
+		s.Fleet.Keep(d.id, d.inFlight) // so that the relay can release it
 	}
 	s.Meter.Decided(d.target.Pool.String(), d.first().Reason, time.Since(now))
 	return true
 }
 
-// takeBack undoes the count of a request whose decision the data plane never received: no
-// access-log record will end it.
+// takeBack ends the count of a request whose decision the data plane never received. No access-log
+// record would end it.
 func (d *dispatcher) takeBack() {
 	if d.inFlight != nil && !d.announced {
 		d.inFlight.End()
@@ -290,14 +291,15 @@ func (d *dispatcher) takeBack() {
 	}
 }
 
-// dropPicks releases the decision, and with it a snapshot of the fleet.
+// dropPicks releases the decision and the snapshot of the fleet that it refers to.
 func (d *dispatcher) dropPicks() {
 	d.ranked, d.picks, d.room, d.world = nil, nil, [len(d.room)]pick.Decision{}, nil
 }
 
-// takes finds where the engine takes the model in the call's messages. The data plane sends the
-// same messages to every pick, so takes keeps only consecutive picks that agree with the first
-// usable one. An engine that lists its methods takes no others.
+// takes finds where the engine expects the model in the call's messages, and skips picks whose
+// engine does not accept the method. The data plane sends the same messages to every pick. So takes
+// keeps only the first usable pick and the picks after it up to the first pick whose engine expects
+// the model elsewhere.
 func (d *dispatcher) takes(view *endpointstate.View) error {
 	first := 0
 	for ; first < len(d.picks); first++ {
@@ -321,9 +323,9 @@ func (d *dispatcher) takes(view *endpointstate.View) error {
 	return nil
 }
 
-// injection returns where the engine of a pick takes the model in the call's messages, and whether
-// it takes the method. Model runtimes report both; other engines follow V2. An engine that is not
-// known to speak gRPC takes no call, unless a route sends it there.
+// injection returns where a pick's engine expects the model in the call's messages, and whether the
+// engine accepts the method. Model runtimes report both; other engines follow V2. An engine accepts
+// no calls if it is not known to speak gRPC, unless a route sends them there.
 func (d *dispatcher) injection(view *endpointstate.View, at *pick.Decision) (kserve.Path, bool) {
 	if d.scope.inferenceOnly() && !view.World.SpeaksGRPC(at.Endpoint.Address) {
 		return nil, false

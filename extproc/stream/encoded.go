@@ -7,15 +7,15 @@ import (
 	"github.com/headgate/headgate/extproc/decode"
 )
 
-// encoded is the state of a compressed body. If Headgate's own Envoy shows the body, extproc
-// decodes it before it reads it, and the engine gets the decoded body.
+// encoded is the state of a compressed body. If Headgate's own Envoy sends the body to extproc,
+// extproc decompresses it and forwards it decompressed.
 type encoded struct {
-	codings []decode.Coding // in the order in which they were applied; nil if nothing is to decode
+	codings []decode.Coding // in the order of compression; nil if there is nothing to decode
 	decoded bool            // the body was decoded
 }
 
-// newDecoders returns as many decoders as may run at once: half of the processors stay free for
-// other requests.
+// newDecoders returns the decoders. Half as many as there are processors can run at the same time,
+// so that the other processors serve other requests.
 func newDecoders() chan *decode.Decoder {
 	free := make(chan *decode.Decoder, max(1, runtime.GOMAXPROCS(0)/2))
 	for range cap(free) {
@@ -24,7 +24,7 @@ func newDecoders() chan *decode.Decoder {
 	return free
 }
 
-// readEncoding reads the content codings of the body.
+// readEncoding reads the content codings from the headers of the request.
 func (x *exchange) readEncoding() error {
 	codings, err := decode.Parse(x.in.encoding)
 	switch {
@@ -39,8 +39,8 @@ func (x *exchange) readEncoding() error {
 	return nil
 }
 
-// askForBody waits for the body. If the data plane would not show it, askForBody overrides the
-// mode.
+// askForBody returns the message that makes the data plane send the body to extproc. If the data
+// plane would not send the body, the message overrides the mode.
 func (x *exchange) askForBody() responses {
 	if x.scope.mode != modeNone {
 		return responses{goOnHeaders}
@@ -52,11 +52,11 @@ func (x *exchange) askForBody() responses {
 	return responses{askForBody}
 }
 
-// decoderLimit bounds how long a body waits for a decoder.
+// decoderLimit limits how long a body waits for a decoder.
 const decoderLimit = 2 * time.Second
 
-// decode decodes the body. Bodies wait for a decoder in order. The decoded body counts in
-// Server.kept until it is forwarded or queued.
+// decode replaces the body by the decoded body. Bodies wait for a decoder in order of arrival.
+// Server.kept includes the decoded body until it is forwarded or queued.
 func (x *exchange) decode(body *[]byte) error {
 	if x.encoded.codings == nil {
 		return nil
@@ -73,7 +73,7 @@ func (x *exchange) decode(body *[]byte) error {
 	return x.keep(len(plain))
 }
 
-// decoder takes a free decoder, or waits for one.
+// decoder returns a free decoder, if necessary after a wait.
 func (x *exchange) decoder() (*decode.Decoder, error) {
 	select {
 	case d := <-x.server.decoders:
@@ -94,7 +94,8 @@ func (x *exchange) decoder() (*decode.Decoder, error) {
 	}
 }
 
-// decodeWith decodes a body, and frees the decoder. It replaces a decoder that panics.
+// decodeWith decodes a body, and makes the decoder free again. If the decoder panics, decodeWith
+// replaces it.
 func (s *Server) decodeWith(d *decode.Decoder, body []byte, codings []decode.Coding) ([]byte, error) {
 	whole := false
 	defer func() {
@@ -108,8 +109,8 @@ func (s *Server) decodeWith(d *decode.Decoder, body []byte, codings []decode.Cod
 	return plain, err
 }
 
-// letGo ends the count of the body's bytes: Envoy has the body, or the queue counts it. Calls count
-// their messages themselves.
+// letGo subtracts the body's bytes from Server.kept: Envoy has the body, or the queue counts it.
+// Calls count their messages themselves.
 func (x *exchange) letGo() {
 	if !x.dispatcher.traits.call {
 		_ = x.keep(0)

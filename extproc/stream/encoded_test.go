@@ -18,7 +18,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// inGzip returns the message with its body compressed.
+// inGzip returns a message whose body is compressed.
 func inGzip(t *testing.T, body string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -30,7 +30,8 @@ func inGzip(t *testing.T, body string) string {
 	return fmt.Sprintf("body %q", out.String())
 }
 
-// A decoded body counts until it is forwarded, queued or answered, and the total is bounded.
+// A decoded body counts as buffered until it is forwarded, queued or answered. The total is
+// limited.
 func TestDecodedBodiesAreBounded(t *testing.T) {
 	f := newFleet()
 	held := flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
@@ -74,7 +75,7 @@ func TestDecodedBodiesAreBounded(t *testing.T) {
 	}
 }
 
-// A decoded body stops counting as buffered when it is forwarded or its request waits.
+// A decoded body stops counting as buffered when it is forwarded or queued.
 func TestDecodedBodiesAreLetGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, server := queueingServer(t, time.Minute, 10)
@@ -90,7 +91,7 @@ func TestDecodedBodiesAreLetGo(t *testing.T) {
 				inGzip(t, `{"model":"`+model+`"}`),
 			} {
 				if err = s.Send(message(t, line)); err == nil {
-					_, err = s.Recv() // the decision, or the reply that makes the data plane wait
+					_, err = s.Recv() // the decision, or the message that extends the data plane's timeout
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -105,8 +106,8 @@ func TestDecodedBodiesAreLetGo(t *testing.T) {
 	})
 }
 
-// A body waits for a decoder only for a limited time, and not while extproc stops. A decoder that
-// panics costs one request.
+// A body waits for a decoder only for a limited time, and stops waiting when extproc stops. A
+// decoder that panics fails only one request.
 func TestWaitsForDecodersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, _ := newServer(t, newFleet(), func(*stream.Config) {})
@@ -159,8 +160,8 @@ func TestWaitsForDecodersAreBounded(t *testing.T) {
 	})
 }
 
-// Headgate's own Envoy shows no more of a response when extproc requests the body, because a mode
-// override replaces the whole mode.
+// When extproc requests the body, Headgate's own Envoy sends as much of responses as before. The
+// mode override must repeat that, because it replaces the whole mode.
 func TestRequestingABodyKeepsResponseModes(t *testing.T) {
 	server, _ := newServer(t, newFleet(), func(*stream.Config) {})
 	x := server.ExchangeAt("", objects.Name{}, nil)

@@ -16,11 +16,11 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
-// open has the exchanges of Headgate's own Envoys whose request is at an endpoint, by decision id.
-// An exchange is in it from its decision to the end of its stream. Its mutex is never held while
-// another is locked.
+// open contains, by decision ID, the exchanges of Headgate's own Envoys whose request is at an
+// endpoint. An exchange is added when it is decided, and removed when its stream ends. No other
+// mutex is locked while mu is held.
 type open struct {
-	mu  sync.Mutex // guards all, and exchange.vacant of each
+	mu  sync.Mutex // guards all, and the field vacant of each exchange
 	all map[string]*exchange
 }
 
@@ -42,8 +42,9 @@ func (o *open) has(id string) bool {
 	return o.all[id] != nil
 }
 
-// silent records the progress of a request. It returns the exchange if the endpoint was vacant in
-// this record and in the last, and no byte came in between.
+// silent stores a progress record of a request; vacant reports that the endpoint had no listener.
+// It returns the exchange if the endpoint had none in the previous record either and no byte
+// arrived in between. Otherwise it returns nil.
 func (o *open) silent(p outcome.Progress, vacant bool) *exchange {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -61,47 +62,48 @@ func (o *open) silent(p outcome.Progress, vacant bool) *exchange {
 	return nil
 }
 
-// Progressed records the progress of a request in flight: it renews the request's lease. It ends
-// the request if its engine has gone: in two consecutive records the endpoint refuses connections,
-// and no byte came in between. The endpoint need not be the first pick. An engine that drains with
-// its port closed still sends bytes. Requests of other processes are ignored.
+// Progressed records the progress of a request in flight, and renews its lease. It ends the request
+// if its engine has vanished: the endpoint refuses connections in two consecutive records, and no
+// byte arrived in between. An engine that drains with its port closed still sends bytes. The
+// endpoint may be another than the first pick. Progressed ignores requests of other processes.
 func (s *Server) Progressed(p outcome.Progress) {
 	s.Fleet.Renew(p.ID)
 	if !s.open.has(p.ID) {
-		return // skip the view
+		return // before the view is read, which costs more
 	}
 	w := s.Fleet.View().World
 	p.Endpoint = w.EndpointAt(p.Endpoint)
 	switch {
 	case p.Endpoint == "":
 		s.judge(p, false)
-	case w.HasEndpoint(p.Endpoint), strings.Contains(p.Endpoint, "/"): // a path is the relay
+	case w.HasEndpoint(p.Endpoint), strings.Contains(p.Endpoint, "/"): // an address with "/" is the relay's socket
 		s.judge(p, fleet.Read(s.Fleet, func(s *endpointstate.State) bool { return s.Vacant(p.Endpoint) }))
 	default:
 		s.left.dial(s, p)
 	}
 }
 
-// judge ends a request if its progress shows that its engine has gone.
+// judge stores a progress record, and ends the request if its engine has vanished.
 func (s *Server) judge(p outcome.Progress, vacant bool) {
 	if x := s.open.silent(p, vacant); x != nil {
 		x.endGone()
 	}
 }
 
-// left has endpoints that were removed from the objects and still have requests. They are not
-// scraped: a record of such a request triggers a dial, whose result also serves the records that
-// arrive meanwhile. The zero left is ready. Its mutex is never held while another is locked.
+// left dials endpoints that were removed from the objects but still have requests. These endpoints
+// are not scraped. A progress record of such a request starts a dial. Records that arrive during
+// the dial share its result. The zero left is ready for use. No other mutex is locked while mu is
+// held.
 type left struct {
 	mu      sync.Mutex                    // guards dialing
-	dialing map[string][]outcome.Progress // by endpoint: records to judge when the dial ends
+	dialing map[string][]outcome.Progress // key: endpoint; value: records to judge when its dial ends
 }
 
-// maxDial bounds the dial of a removed endpoint.
+// maxDial is the timeout for dialing a removed endpoint.
 const maxDial = time.Second
 
-// dial dials the endpoint of a record, unless a dial is in progress, and judges the record by the
-// result. It returns at once.
+// dial starts a dial of the record's endpoint, unless one is in progress, and returns at once. The
+// record is judged by the result of the dial.
 func (l *left) dial(s *Server, p outcome.Progress) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +114,7 @@ func (l *left) dial(s *Server, p outcome.Progress) {
 	if l.dialing[p.Endpoint] = append(waiting, p); busy {
 		return
 	}
-	go func() { // ends within maxDial
+	go func() { // ends after at most maxDial
 		ctx, cancel := context.WithTimeout(context.Background(), maxDial)
 		defer cancel()
 		err := s.Dial(ctx, p.Endpoint)
@@ -124,7 +126,7 @@ func (l *left) dial(s *Server, p outcome.Progress) {
 	}()
 }
 
-// take removes and returns the records to judge. If there are none, the dial is over.
+// take removes and returns the records to judge. If there are none, it marks the dial as ended.
 func (l *left) take(endpoint string) []outcome.Progress {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,10 +148,10 @@ func dial(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// sender sends to the data plane. It is safe for concurrent use: other goroutines may end the
-// exchange.
+// sender sends messages to the data plane. It is safe for concurrent use, because other goroutines
+// may end the exchange.
 type sender struct {
-	mu       sync.Mutex // guards the following, and sending
+	mu       sync.Mutex // guards over, and the sending of messages
 	messages extprocStream
 	over     bool // nothing more may be sent
 }
@@ -174,13 +176,13 @@ func (s *sender) end(last *extprocv3.ProcessingResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.over && last != nil {
-		_ = s.messages.Send(last) // if the stream has ended, so has the request
+		_ = s.messages.Send(last) // an error means that the request has ended
 	}
 	s.over = true
 }
 
-// endGone ends the request before or within its response. Any goroutine may call it once the
-// request is decided.
+// endGone ends a request whose engine has vanished, whether or not its response has begun. Any
+// goroutine may call it after the request is decided.
 func (x *exchange) endGone() {
 	x.out.end(describe(errGone, "").response(x.api()))
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A request is ended once, when its endpoint is vacant in two consecutive records without a byte in
-// between. Nothing of it is kept after the exchange.
+// A request is ended when its endpoint has no listener in two consecutive records and no byte
+// arrived in between. That happens only once. After the exchange, nothing of the request is kept.
 func TestRequestOnADeadEngineIsEnded(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
@@ -39,15 +39,15 @@ func TestRequestOnADeadEngineIsEnded(t *testing.T) {
 		vacant, ends bool
 	}{
 		{id, endpoint, 5, false, false},
-		{id, endpoint, 5, false, false}, // a living engine may be silent
+		{id, endpoint, 5, false, false}, // a running engine may send no bytes
 		{id, endpoint, 5, true, false},
-		{id, endpoint, 6, true, false}, // it is draining
+		{id, endpoint, 6, true, false}, // an engine that drains sends bytes
 		{"another", endpoint, 6, true, false},
-		{"another", endpoint, 6, true, false}, // of another process
+		{"another", endpoint, 6, true, false}, // request of another process
 		{id, endpoint, 6, true, true},
 		{id, endpoint, 6, false, false},
 		{id, endpoint, 6, true, false},
-		{id, "10.0.0.9:8000", 6, true, false}, // a retry moved it
+		{id, "10.0.0.9:8000", 6, true, false}, // a retry went to another endpoint
 		{id, "10.0.0.9:8000", 6, true, true},
 		{id, "10.0.0.9:8000", 6, false, false},
 	} {
@@ -62,7 +62,7 @@ func TestRequestOnADeadEngineIsEnded(t *testing.T) {
 		s.Refused(endpoint, now)
 		s.ProcessEnded(endpoint, now)
 	})
-	for range 4 { // it is ended once
+	for range 4 { // the request is ended only once
 		server.Progressed(record)
 	}
 	answer, err := exchange.Recv()
@@ -86,8 +86,9 @@ func TestRequestOnADeadEngineIsEnded(t *testing.T) {
 	server.Progressed(record)
 }
 
-// An endpoint that was removed from the objects is not scraped. It is dialed when its requests are
-// recorded, one dial at a time. If it refuses connections, its silent requests end.
+// An endpoint that was removed from the objects is not scraped. A progress record of one of its
+// requests starts a dial, unless one is in progress. If the endpoint refuses connections, requests
+// without new bytes end.
 func TestRequestAtARemovedEndpointIsEnded(t *testing.T) {
 	f := newFleet()
 	dials, dialed := make(chan error), make(chan string, 10)
@@ -107,8 +108,8 @@ func TestRequestAtARemovedEndpointIsEnded(t *testing.T) {
 		records = append(records, outcome.Progress{ID: id, Endpoint: address, Bytes: 5})
 	}
 	await(t, "the exchanges are open", func() bool { return server.Open() == 2 })
-	// pass records each request, one of which got more bytes, and makes the dial that follows end
-	// with an error.
+	// pass adds bytes to one of the requests, and records the progress of each. The dial that
+	// follows then ends with err.
 	pass := func(err error) {
 		records[1].Bytes++
 		for _, r := range records {
@@ -121,7 +122,7 @@ func TestRequestAtARemovedEndpointIsEnded(t *testing.T) {
 		dials <- err
 		await(t, "no dial goes on", func() bool { return server.Dialing() == 0 })
 	}
-	server.Progressed(records[0]) // of an endpoint that is still in the objects
+	server.Progressed(records[0]) // the endpoint is still in the objects, so it is not dialed
 	f.SetWorld(objects.Build(objects.Set{}))
 	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	for _, err := range []error{nil, refused, context.DeadlineExceeded, refused} {
@@ -146,7 +147,7 @@ func TestRequestAtARemovedEndpointIsEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "one exchange is open", func() bool { return server.Open() == 1 })
-	server.Progressed(records[0]) // of a request that is over: no dial
+	server.Progressed(records[0]) // the request is over, so its endpoint is not dialed
 	server.Progressed(outcome.Progress{ID: records[1].ID, Endpoint: "/run/inner.sock"})
 	if len(dialed) != 0 || server.Dialing() != 0 {
 		t.Errorf("%d dials are in progress", server.Dialing())
@@ -160,7 +161,7 @@ func TestRequestAtARemovedEndpointIsEnded(t *testing.T) {
 	await(t, "no exchange is open", func() bool { return server.Open() == 0 })
 }
 
-// await waits until a condition holds.
+// await waits until holds returns true.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -175,8 +176,7 @@ func await(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// A request without an endpoint counts in a series of its pool and route, for alerts and
-// autoscalers.
+// Metrics count each request that found no endpoint, by pool and route, for alerts and autoscalers.
 func TestRequestsWithoutAnEndpointAreCounted(t *testing.T) {
 	f := newFleet()
 	m := metrics.New(f)
@@ -194,7 +194,7 @@ func TestRequestsWithoutAnEndpointAreCounted(t *testing.T) {
 	got := series(m, "headgate_failures_total{")
 	slices.Sort(got)
 	want := []string{
-		`headgate_failures_total{kind="no_endpoint",pool="",route="ns/for-nowhere"} 1`, // there is no such pool
+		`headgate_failures_total{kind="no_endpoint",pool="",route="ns/for-nowhere"} 1`, // the route's pool does not exist
 		`headgate_failures_total{kind="no_endpoint",pool="ns/base",route="ns/for-missing"} 1`,
 	}
 	if !slices.Equal(got, want) {
@@ -202,7 +202,7 @@ func TestRequestsWithoutAnEndpointAreCounted(t *testing.T) {
 	}
 }
 
-// series returns the lines of a metrics page that begin with prefix.
+// series returns the lines of the metrics page that begin with prefix.
 func series(m *metrics.Meter, prefix string) (all []string) {
 	page := httptest.NewRecorder()
 	m.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -214,8 +214,8 @@ func series(m *metrics.Meter, prefix string) (all []string) {
 	return all
 }
 
-// A call that is refused before its response begins counts as a reply. If it is refused later, the
-// access log counts it with its final status.
+// A call that is refused before its response begins is counted as a reply of extproc. A call that
+// is refused later is counted by the access log, with its final status.
 func TestRejectedCallIsCountedOnce(t *testing.T) {
 	for chunk, want := range map[string]int{"chunk": 1, "chunk @answered": 0} {
 		f := newFleet()
@@ -238,7 +238,7 @@ func TestRejectedCallIsCountedOnce(t *testing.T) {
 	}
 }
 
-// openRequest opens an exchange and sends it a request. It returns the exchange and its decision.
+// openRequest opens an ext_proc stream and sends a request. It returns the stream and the decision.
 func openRequest(t *testing.T, client extprocv3.ExternalProcessorClient) (exchange extprocv3.ExternalProcessor_ProcessClient,
 	decision *extprocv3.ProcessingResponse,
 ) {

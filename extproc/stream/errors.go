@@ -16,23 +16,23 @@ import (
 	"github.com/headgate/headgate/extproc/route"
 )
 
-// apiError is an error, and its reply to the client.
+// apiError is an error with its reply to the client.
 type apiError struct {
 	status int
-	// Type, Code and Param are for programs, as in OpenAI's API. Param may be empty.
+	// Type, Code and Param are fields of OpenAI's errors that programs read. Param may be empty.
 	Type, Code, Param string
-	// Message is for people. %s in it stands for the model's name.
+	// Message is the text that people read. In it, %s stands for the model's name.
 	Message string
-	// retryAfter is in seconds; 0 gives no time.
+	// retryAfter is the value of the Retry-After header, in seconds; 0 omits the header.
 	retryAfter int
-	// accept lists the content codings that a body may have, as the header of that name; it may be
-	// empty.
+	// accept is the value of the Accept-Encoding header: the content codings that a body may have.
+	// It may be empty.
 	accept string
-	// call is the gRPC code of a call that ends with the error; 0 means the code that goes with the
-	// status.
+	// call is the gRPC code for a call that ends with the error; 0 means the code that corresponds
+	// to the HTTP status.
 	call kserve.Code
-	// final means that a retry does not help. Without it the clients of OpenAI and Anthropic retry
-	// each 5xx.
+	// final means that a retry does not help. Otherwise clients of OpenAI and Anthropic retry every
+	// 5xx.
 	final bool
 }
 
@@ -45,11 +45,11 @@ const (
 )
 
 const (
-	// retrySoon is for errors that the next scrape may resolve. It is the smallest value of the
-	// header.
+	// retrySoon is the Retry-After of errors that the next scrape may resolve. It is the smallest
+	// value of that header.
 	retrySoon = 1
-	// retryLater is for errors that last longer. It keeps many clients of one model from retrying
-	// at once.
+	// retryLater is the Retry-After of errors that last longer. It keeps clients that use the same
+	// model from retrying at the same time.
 	retryLater = 10
 )
 
@@ -57,12 +57,12 @@ func invalid(status int, code, param, message string) *apiError {
 	return &apiError{status: status, Type: invalidRequest, Code: code, Param: param, Message: message}
 }
 
-// invalidCall returns an error for a call that ends with this gRPC code.
+// invalidCall returns an error with the gRPC code for a call that ends with it.
 func invalidCall(status int, code, message string, call kserve.Code) *apiError {
 	return &apiError{status: status, Type: invalidRequest, Code: code, Message: message, call: call}
 }
 
-// unsupported returns a 415 error. accept lists the content codings that a body may have.
+// unsupported returns a 415 error. Accept lists the content codings that a body may have.
 func unsupported(accept, message string) *apiError {
 	return &apiError{
 		status: http.StatusUnsupportedMediaType, Type: invalidRequest, Code: "unsupported_content_encoding", Message: message,
@@ -70,7 +70,7 @@ func unsupported(accept, message string) *apiError {
 	}
 }
 
-// unavailable returns a 503 error with Retry-After.
+// unavailable returns a 503 error with a Retry-After header.
 func unavailable(code, message string, retryAfter int) *apiError {
 	return &apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: code, Message: message, retryAfter: retryAfter}
 }
@@ -85,111 +85,114 @@ func failed(status int, code, message string) *apiError {
 	return &apiError{status: status, Type: serverError, Code: code, Message: message, final: true}
 }
 
-// Errors of this package. Clients get them as they are.
+// Errors that are sent to clients as they are.
 var (
 	errUnknownPath = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+
 		strings.Join(openai.Served(), ", ")+".")
 	errUnknownV2 = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+
 		strings.Join(kserve.Served(), ", ")+".")
-	// errClosedPath is for paths that no request may reach even if the HTTPRoutes of another
-	// gateway allow it.
+	// errClosedPath is for a path that is closed to clients, even if HTTPRoutes of another gateway
+	// allow it.
 	errClosedPath = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path.")
-	// errNoPool is for a request without a model from a gateway that names no pool.
+	// errNoPool is for a request that names no model, from a gateway that names no pool.
 	errNoPool = invalid(http.StatusNotFound, "unknown_url", "",
 		"The request names no model, and the gateway names no pool.")
 	errTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "",
 		fmt.Sprintf("The body exceeds %d MiB.", maxBody>>20))
-	// errDecodedTooLarge is for a body that is too large without its content codings.
+	// errDecodedTooLarge is for a body that is too large once it is decoded.
 	errDecodedTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "",
 		fmt.Sprintf("The decoded body exceeds %d MiB.", maxBody>>20))
-	// errEncoded is for a body with a content coding behind another gateway, where extproc cannot
-	// send on a decoded body.
+	// errEncoded is for a compressed body behind another gateway. There extproc cannot replace the
+	// body by a decoded one.
 	errEncoded = unsupported("identity", "Send the body without a content encoding.")
 	errCoding  = unsupported(decode.Accept, "Send the body without a content encoding, or with one of "+decode.Accept+".")
-	// errNoModel is for a request whose body the data plane does not show, and whose model it does
-	// not name.
+	// errNoModel is for a request without a model outside its body, if the data plane does not send
+	// the body to extproc.
 	errNoModel = invalid(http.StatusBadRequest, "invalid_request", "model",
 		"The gateway cannot find the model in the body: send a JSON object with a model of GET /v1/models.")
-	// errRename is for a route that renames the model where extproc cannot change the body.
+	// errRename is for a request whose model must be renamed in the body, where extproc cannot
+	// change the body.
 	errRename = failed(http.StatusInternalServerError, "rename_impossible",
 		"The route of the model %s renames it, which this gateway cannot do: its ext_proc sends no bodies. The operator can let extproc request them (--allow-mode-override).")
 	// errUnknownModel is for a model that does not exist.
 	errUnknownModel = invalid(http.StatusNotFound, "model_not_found", "model",
 		"The model %s does not exist. GET /v1/models lists those that do.")
-	// errUnknownAnswer is for a request about a stored response that no endpoint has.
+	// errUnknownAnswer is for a stored response that no endpoint has.
 	errUnknownAnswer = invalid(http.StatusNotFound, "response_not_found", "", "The gateway has no such response.")
-	// errNotHeard is for a model that no object admits, while control or the engines of an open
-	// pool have not yet listed theirs.
+	// errNotHeard is for a model that no object admits, while it may still be in a list that
+	// extproc does not have yet: control's, or that of an engine in an open pool.
 	errNotHeard = &apiError{
 		status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model",
 		Message: "The gateway is not ready: it does not know yet whether it has a model %s. Try again.", retryAfter: retrySoon,
 	}
-	// errNoOffer is for a listener that the objects do not have yet, or no longer.
+	// errNoOffer is for a listener that is not in the objects: not yet, or not any more.
 	errNoOffer = unavailable("not_ready", "The gateway is not ready: it has no list of models yet. Try again.", retrySoon)
-	// errStopping is for a request that waits for its model when extproc stops.
+	// errStopping is for a request that still waits for its model when extproc stops.
 	errStopping = unavailable("not_ready", "The gateway is restarting and cannot wait for the model %s to be loaded. Try again.", retrySoon)
-	// errRelayToken is for a request of the relay with a token that this process cannot open.
+	// errRelayToken is for a request from the relay whose token this process cannot decrypt.
 	errRelayToken = unavailable("not_ready", "The gateway restarted while it handled the request. Try again.", retrySoon)
-	// errGone is for a request whose endpoint refuses connections and sends nothing more.
+	// errGone is for a request whose endpoint refuses connections and sends no more bytes.
 	errGone = unavailable(wire.EngineGone, "The server stopped before it answered. Try again.", retrySoon)
-	// errUnwell means that no endpoint of any pool is healthy.
+	// errUnwell is the reply to a health check when no endpoint of any pool is healthy.
 	errUnwell = unavailable("no_endpoint", "No endpoint can serve the request right now.", retrySoon)
-	// errNoEndpoint is for a request that names no model; errNotServed is for one that does.
+	// errNoEndpoint is for a request that names no model. For a request that names one, see
+	// errNotServed.
 	errNoEndpoint = unavailable("no_endpoint", "No endpoint can serve the request right now. Try again.", retrySoon)
 	errNotServed  = unavailable("no_endpoint", "No endpoint serves the model %s right now. Try again.", retrySoon)
-	// errSubset is for a request whose data plane allows only endpoints that cannot answer.
+	// errSubset is for a request whose data plane allows only some endpoints, of which none can
+	// serve.
 	errSubset = unavailable("no_endpoint", "No endpoint that the gateway allows can serve the request right now. Try again.", retrySoon)
 	// errExpired is for a request whose model was not loaded in time.
 	errExpired = timedOut("load_timeout", "The model %s could not be loaded in time. Try again.")
-	// errBusy is for a request that no copy of its model could take in time.
+	// errBusy is for a request whose model had no copy with room in time.
 	errBusy = timedOut("model_busy", "The model %s was too busy to serve the request in time. Try again.")
 	errFull = &apiError{
 		status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting",
 		Message: "Too many requests are queued for the model %s. Try again later.", retryAfter: retryLater,
 	}
-	// errCrowded is for a body or message for which extproc has no memory left.
+	// errCrowded is for a body or message that does not fit into the memory for buffered bodies.
 	errCrowded = &apiError{
 		status: http.StatusTooManyRequests, Type: rateLimited, Code: "crowded",
 		Message: "The gateway is out of memory for large messages. Try again later.", call: kserve.ResourceExhausted,
 	}
 
-	// errNoMethod is for a method that may not pass, or that the engine does not have.
+	// errNoMethod is for a gRPC method that clients may not call or that the engine does not have.
 	errNoMethod = invalidCall(http.StatusNotFound, "unknown_method", "This gateway serves no such method.", kserve.Unimplemented)
 	errNoID     = invalidCall(http.StatusBadRequest, "no_model", "must include mm-model-id header", kserve.InvalidArgument)
-	// errNoVModel is for a name that has to be a VModel's and is not.
+	// errNoVModel is for a name that must be a VModel's name but is not.
 	errNoVModel = invalidCall(http.StatusNotFound, "model_not_found", "vmodel not found", kserve.NotFound)
-	// errSeveral is for a call for several models where no relay can send it to each.
+	// errSeveral is for a call for several models where there is no relay to split the call.
 	errSeveral = invalidCall(http.StatusNotImplemented, "several_models", "This gateway does not support calls for several models.",
 		kserve.Unimplemented)
-	// errNoneFound is for a call for several models, none of which exists.
+	// errNoneFound is for a call for several models if none of them exists.
 	errNoneFound    = invalidCall(http.StatusNotFound, "model_not_found", "none of the requested models were found", kserve.NotFound)
 	errAnotherModel = invalidCall(http.StatusBadRequest, "another_model",
 		"A message names another model than the first message of the call: make one call for each model.", kserve.InvalidArgument)
-	// errHidden is for a call whose messages must be read or changed, while the data plane does not
-	// show them.
+	// errHidden is for a call whose messages must be read or changed, if the data plane does not
+	// send them to extproc.
 	errHidden = failed(http.StatusInternalServerError, "messages_hidden",
 		"The gateway must read the messages of this call, but its ext_proc sends none: the operator can set request_body_mode FULL_DUPLEX_STREAMED for gRPC.")
 
 	errInternal = &apiError{status: http.StatusInternalServerError, Type: serverError, Code: "internal", Message: "The gateway failed."}
 )
 
-// Internal errors, which no client gets.
+// Internal errors, which are never sent to clients.
 var (
-	// errTranscode is for a REST request whose engines take only gRPC calls: the relay makes a call
-	// of it.
+	// errTranscode is for a REST request whose engines accept only gRPC. The relay then converts it
+	// to a call.
 	errTranscode = errors.New("the engines take only gRPC calls")
-	// errOver is for a request that ended while extproc handled it.
+	// errOver is for a request that ended while extproc was handling it.
 	errOver = errors.New("the request is over")
 )
 
-// describe returns the reply for an error. Model is the client's name of the model; it may be
-// empty. An error that is not listed is a bug of this package: its text is not shown.
+// describe returns the reply for an error. Model is the client's name of the model, or empty. An
+// error for which no reply is defined is a bug, so its text is not shown to the client.
 func describe(err error, model string) apiError {
 	var body *openai.Error
 	var nameless *unnamed
 	var call *kserve.Error
 	var coding *decode.Error
-	switch { // errors with a text of their own
+	switch { // errors whose text depends on the request
 	case errors.As(err, &call):
 		return *invalidCall(statusOf(call.Code), "invalid_request", call.Reason, call.Code)
 	case errors.As(err, &nameless):
@@ -204,7 +207,7 @@ func describe(err error, model string) apiError {
 	return e
 }
 
-// replyTo maps an error to one of this package.
+// replyTo maps an error of any package to an error of this package.
 func replyTo(err error, named bool) *apiError {
 	var own *apiError
 	var load flow.Failed
@@ -232,8 +235,8 @@ func replyTo(err error, named bool) *apiError {
 	return errInternal
 }
 
-// describeLoad returns the reply for control's reason why a model cannot be loaded. It contains
-// neither paths nor the engine's words.
+// describeLoad returns the reply for control's reason why a model cannot be loaded. The reply
+// contains no file paths and no text of the engine.
 func describeLoad(reason string) *apiError {
 	switch reason {
 	case wire.NoEndpoint:
@@ -251,7 +254,7 @@ func describeLoad(reason string) *apiError {
 	return failed(http.StatusServiceUnavailable, "model_load_failed", "The model %s could not be loaded"+why+".")
 }
 
-// maxQuoted bounds how many bytes of a client's model name a reply quotes.
+// maxQuoted limits how many bytes of the client's model name a reply repeats.
 const maxQuoted = 128
 
 func quote(model string) string {

@@ -16,50 +16,51 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// exchange is one HTTP request on its way through a data plane. It receives messages in any order
-// and mode, passes the request to its protocol, and forwards the request or replies. One goroutine
-// owns it.
+// exchange is one HTTP request that passes through a data plane. It receives the data plane's
+// messages in any order and mode, passes the request to its protocol, and forwards the request or
+// replies. One goroutine owns it.
 //
-// An exchange decides a request as early as possible: by its headers if no body is shown or none
-// matters, else as soon as the model is known. It forwards nothing before that, because what is
-// forwarded cannot be changed.
+// An exchange decides a request as early as possible: after the headers if the body is not needed
+// or not sent to extproc, otherwise when the model is known. It forwards nothing before that,
+// because forwarded parts cannot be changed.
 type exchange struct {
 	server     *Server
 	scope      scope
 	in         request
 	dispatcher dispatcher
-	// protocol is nil before the headers; then it is &openAI, &v2 or a call.
+	// protocol is nil until the headers arrive. Then it is &openAI, &v2 or a call.
 	protocol protocol
 	openAI   openAIRequest
 	v2       v2Request
 
 	phase   phase
-	chunks  []byte // the body so far, if it comes in chunks
+	chunks  []byte // the body so far, if it arrives in chunks
 	encoded encoded
-	kept    int // bytes of the request that Server.kept includes
+	kept    int // bytes of this request that are included in Server.kept
 	out     sender
 	late    late
-	watched bool             // Server.Stop ends the exchange
+	watched bool             // Server.Stop ends this exchange
 	open    bool             // the exchange is in Server.open
-	vacant  outcome.Progress // the last progress record, if its endpoint was vacant; guarded by Server.open.mu
+	vacant  outcome.Progress // last progress record, if its endpoint had no listener; guarded by Server.open.mu
 }
 
-// protocol is the API of a request. It reads what the request asks for, has the dispatcher decide,
-// and writes the decision into the request.
+// protocol handles the API of a request. It reads what the request asks for, calls the dispatcher
+// to decide the request, and writes the decision into the request.
 type protocol interface {
-	// begin handles the headers; end means that no body follows. It decides the request, replies,
-	// or returns the message that makes the data plane continue.
+	// begin handles the headers. End means that no body follows. It decides the request, replies,
+	// or returns the message that makes the data plane send the body.
 	begin(end bool, now time.Time) responses
 	// whole handles the complete body and decides the request.
 	whole(body []byte, how ending, now time.Time) responses
-	// chunk handles a piece of a body that comes in chunks. It returns false if the protocol needs
-	// the complete body instead.
+	// chunk handles a piece of a body that arrives in chunks. It returns false for taken if the
+	// protocol needs the complete body.
 	chunk(piece []byte, end bool, now time.Time) (out responses, taken bool)
-	// trailers handles the request's trailers. It returns false if the protocol ignores them.
+	// trailers handles the request's trailers. It returns false for taken if the protocol ignores
+	// them.
 	trailers(now time.Time) (out responses, taken bool)
 }
 
-// atOnce is embedded by protocols that read the body as a whole.
+// atOnce is embedded by protocols that need the complete body.
 type atOnce struct{}
 
 func (atOnce) chunk([]byte, bool, time.Time) (responses, bool) { return nil, false }
@@ -71,19 +72,19 @@ type phase uint8
 const (
 	// fresh: no message has arrived.
 	fresh phase = iota
-	// reading: the headers have arrived, and the rest is missing.
+	// reading: the headers have arrived, but not the whole body.
 	reading
-	// passing: the request is decided, and the rest of its body passes through.
+	// passing: the request is decided, and the rest of its body is forwarded as it arrives.
 	passing
 	// sent: the request is decided and complete.
 	sent
-	// dropping: extproc discards the body before it replies.
+	// dropping: extproc discards the rest of the body, and replies when all of it has arrived.
 	dropping
 	// replied: extproc has replied.
 	replied
 )
 
-// errProtocol reports a message that a correctly configured data plane does not send.
+// errProtocol is an error about a message that a correctly configured data plane does not send.
 type errProtocol string
 
 func (e errProtocol) Error() string { return string(e) }
@@ -97,7 +98,7 @@ func (s *Server) newExchange(of scope) *exchange {
 
 type responses = []*extprocv3.ProcessingResponse
 
-// receive handles a message that arrived at a time. It returns the answers, or an error that ends
+// receive handles a message that arrived at time now. It returns the answers to send. An error ends
 // the stream.
 func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (responses, error) {
 	x.scope.hints.read(m.GetMetadataContext())
@@ -134,14 +135,14 @@ func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (respo
 	return nil, errProtocol(fmt.Sprintf("ext_proc sent %T, which extproc does not support", m.GetRequest()))
 }
 
-// endable reports whether the data plane can finish the request without the exchange: it is decided
-// and complete, and no part of the response is shown.
+// endable reports whether the data plane can finish the request without extproc: the request is
+// decided and complete, and the data plane sends no part of the response to extproc.
 func (x *exchange) endable() bool {
 	return x.scope.front == Own && (x.phase == sent && x.scope.announced && x.scope.shown == modeNone || x.phase == replied)
 }
 
-// leftAlone reports whether the exchange ends because the Server stops. The request itself
-// continues, and stays counted.
+// leftAlone reports whether the exchange ends because the Server stops. The request then continues
+// without extproc, and is still counted as in flight.
 func (x *exchange) leftAlone() bool { return x.watched && x.server.stopping.Err() != nil }
 
 // requestHeaders finds the protocol of the request and passes the headers to it.
@@ -160,19 +161,19 @@ func (x *exchange) requestHeaders(end bool, now time.Time) responses {
 	return x.protocol.begin(end, now)
 }
 
-// tooLarge reports whether content-length exceeds the limit for a body that extproc may see.
+// tooLarge reports whether the content-length of a body that extproc may receive exceeds the limit.
 func (x *exchange) tooLarge() bool {
 	n, err := strconv.ParseUint(x.in.length, 10, 64)
 	return err == nil && n > maxBody && (x.scope.mode != modeNone || x.scope.front == Own) && x.scope.mode != modePartial
 }
 
-// requestBody handles the body or its next chunk.
+// requestBody handles the body or the next chunk of it.
 func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses, error) {
 	switch {
 	case x.phase == fresh:
 		return nil, errProtocol("ext_proc sent a body before its headers: set request_header_mode to SEND")
 	case x.phase == replied:
-		return nil, nil // it was in transit when extproc replied
+		return nil, nil // the data plane sent it before it received the reply
 	case x.phase == dropping && !end:
 		return nil, nil
 	case x.phase == dropping:
@@ -196,7 +197,8 @@ func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses
 	return x.protocol.whole(chunk, endBuffered, now), nil
 }
 
-// requestChunk handles a chunk of the body. Envoy may send a second end of stream (envoy #46237).
+// requestChunk handles a chunk of the body. It ignores what follows the end of the body, because
+// Envoy may send the end twice (envoy #46237).
 func (x *exchange) requestChunk(chunk []byte, end bool, now time.Time) responses {
 	if x.phase == sent {
 		return nil
@@ -222,7 +224,7 @@ func (x *exchange) requestChunk(chunk []byte, end bool, now time.Time) responses
 	return x.protocol.whole(x.chunks, endChunk, now)
 }
 
-// requestTrailers handles trailers, which end a body that had no end of stream.
+// requestTrailers handles trailers. They end a body whose last chunk did not.
 func (x *exchange) requestTrailers(now time.Time) (responses, error) {
 	switch x.phase {
 	case fresh:
@@ -239,7 +241,7 @@ func (x *exchange) requestTrailers(now time.Time) (responses, error) {
 	switch {
 	case x.phase == reading && x.scope.mode != modeDuplex:
 		_, err := openai.Parse(openai.JSON, "", nil)
-		return x.fail(err, ""), nil // trailers without a body before them
+		return x.fail(err, ""), nil // the request has trailers but no body
 	case x.phase == reading:
 		x.phase = sent
 		return x.protocol.whole(x.chunks, endTrailers, now), nil
@@ -250,19 +252,19 @@ func (x *exchange) requestTrailers(now time.Time) (responses, error) {
 	return responses{goOnTrailers}, nil
 }
 
-// ending is how the body of a request ended. It determines the form of the answer.
+// ending is how the body of a request ended. The form of the answers depends on it.
 type ending uint8
 
 const (
-	endHeaders  ending = iota // no body
-	endLater                  // a body may follow; it is not needed
-	endBuffered               // in one message
-	endCut                    // in one message that has only the beginning of the body
-	endChunk                  // with its last chunk
-	endTrailers               // with trailers after its last chunk
+	endHeaders  ending = iota // the request has no body
+	endLater                  // a body may follow, but is not needed
+	endBuffered               // the body arrived in one message
+	endCut                    // only the beginning of the body arrived, in one message
+	endChunk                  // the last chunk ended the body
+	endTrailers               // trailers ended the body
 )
 
-// goOn forwards a decided request. If changed, body replaces the body that arrived.
+// goOn forwards a decided request. If changed is true, body replaces the body that arrived.
 func (x *exchange) goOn(common *extprocv3.CommonResponse, body []byte, changed bool, how ending) responses {
 	if changed {
 		x.resize(common, len(body))
@@ -286,7 +288,7 @@ func (x *exchange) goOn(common *extprocv3.CommonResponse, body []byte, changed b
 	return out
 }
 
-// fail replies with an error.
+// fail replies to the request with an error. Model is the client's name of the model, or empty.
 func (x *exchange) fail(err error, model string) responses {
 	if x.scope.relayed != nil {
 		model = x.scope.relayed.Models[0].Name
@@ -304,16 +306,17 @@ func (x *exchange) fail(err error, model string) responses {
 func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingResponse) responses {
 	x.phase = replied
 	x.dispatcher.takeBack()
-	_ = x.keep(0) // the body is not read any more
+	_ = x.keep(0) // the body is no longer needed
 	x.chunks = nil
 	x.server.Meter.Replied(status, code)
 	return responses{m}
 }
 
-// resize corrects content-length for a new body. It removes the header if the body comes in chunks.
+// resize sets content-length to the length of a new body. If the body is sent in chunks, resize
+// removes the header.
 func (x *exchange) resize(common *extprocv3.CommonResponse, length int) {
 	switch {
-	case x.in.length == "" || x.scope.mode == modePartial: // Envoy removes the header
+	case x.in.length == "" || x.scope.mode == modePartial: // in modePartial, Envoy removes the header
 	case x.scope.mode == modeDuplex:
 		common.HeaderMutation.RemoveHeaders = append(slices.Clip(common.HeaderMutation.RemoveHeaders), "content-length")
 	default:
@@ -321,20 +324,20 @@ func (x *exchange) resize(common *extprocv3.CommonResponse, length int) {
 	}
 }
 
-// withMetadata completes the message that forwards a request. It drops the request's headers and
-// body, because a response may take minutes.
+// withMetadata completes the message that forwards a request. It also releases the request's
+// headers and body, because a response may take minutes.
 func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.ProcessingResponse {
 	x.dispatcher.addMetadata(m)
 	x.in.all, x.chunks = nil, nil
 	return m
 }
 
-// maxKept bounds the bytes buffered by all requests: incomplete messages, decoded bodies, and
-// bodies of requests that wait for control's answer.
+// maxKept limits the bytes that are buffered for all requests: incomplete messages, decoded bodies,
+// and bodies of requests that wait for control's answer.
 const maxKept = 512 << 20
 
-// keep sets how many bytes of the request are buffered. It returns errCrowded if all requests
-// together exceed maxKept.
+// keep records how many bytes are buffered for the request. It returns errCrowded if those of all
+// requests together exceed maxKept.
 func (x *exchange) keep(bytes int) error {
 	if bytes == x.kept {
 		return nil
@@ -346,14 +349,15 @@ func (x *exchange) keep(bytes int) error {
 	return nil
 }
 
-// queueOrReply queues a request that may be decided later, and replies to any other with err.
+// queueOrReply queues a request that failed with err but may succeed later. To any other request it
+// replies with err.
 func (x *exchange) queueOrReply(err error, model string, bytes int, now time.Time, decide func(now time.Time) responses) responses {
 	refuse := func(err error) responses { return x.fail(err, model) }
 	if !x.dispatcher.join(err, model, waiting{bytes: int64(bytes), decide: decide, refuse: refuse}, now) {
 		return x.fail(err, model)
 	}
 	if !x.dispatcher.waits.asks {
-		x.letGo() // the queue counts the body
+		x.letGo() // the queue counts the body's bytes
 	}
 	return nil
 }
@@ -367,12 +371,12 @@ func (x *exchange) wait(ctx context.Context, send func(*extprocv3.ProcessingResp
 	return x.dispatcher.wait(ctx, send)
 }
 
-// ask waits until everything that control has published is in force, and decides the request again.
-// It returns an error when the request is over. The body counts as buffered meanwhile.
+// ask waits until this process has all that control has published, and decides the request again.
+// It returns an error if the request ends meanwhile. During the wait the body counts as buffered.
 func (x *exchange) ask(ctx context.Context) (responses, error) {
 	before, during := x.kept, int(x.dispatcher.waits.bytes)
 	if x.dispatcher.traits.call {
-		during += before // waits does not include an incomplete message
+		during += before // waits.bytes does not include an incomplete message
 	}
 	err := x.keep(during)
 	if err == nil {
@@ -388,7 +392,7 @@ func (x *exchange) ask(ctx context.Context) (responses, error) {
 	return x.dispatcher.refuse(err), nil
 }
 
-// end handles the end of the stream. It may be called at any time and more than once.
+// end handles the end of the ext_proc stream. It may be called in any phase and more than once.
 func (x *exchange) end(now time.Time) {
 	_ = x.keep(0)
 	x.dispatcher.end(now)

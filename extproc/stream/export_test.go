@@ -16,16 +16,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Exchange is an exchange to which tests give messages.
+// Exchange is an exchange that receives its messages from a test.
 type Exchange struct{ *exchange }
 
-// Exchange returns a new exchange for a data plane that called an authority and a port.
+// Exchange returns a new exchange for a data plane that called this authority and port.
 func (s *Server) Exchange(front Front, authority string, port int32) Exchange {
 	return Exchange{s.newExchange(scope{server: s, front: front, called: func() (string, int32) { return authority, port }})}
 }
 
-// ExchangeAt returns a new exchange for Headgate's own Envoy, at a listener or for a pool, with a
-// route that may rewrite the path. Each may be empty.
+// ExchangeAt returns a new exchange for a request from Headgate's own Envoy. The request's route
+// may name a listener, a pool and a path rewrite; each may be empty.
 func (s *Server) ExchangeAt(listener string, pool objects.Name, rewrite *wire.Rewrite) Exchange {
 	return Exchange{s.newExchange(scope{server: s, front: Own, listener: listener, pool: pool, rewrite: rewrite})}
 }
@@ -38,11 +38,11 @@ func (x Exchange) Receive(m *extprocv3.ProcessingRequest, now time.Time) ([]*ext
 // End calls end.
 func (x Exchange) End(now time.Time) { x.end(now) }
 
-// ReleaseLease does what the request's access-log record would do.
+// ReleaseLease ends the request's lease, as its access-log record would.
 func (x Exchange) ReleaseLease() { x.server.Fleet.Release(x.dispatcher.id) }
 
-// Waits returns what the request waits for, with how many bytes and how long at most; empty if it
-// does not wait.
+// Waits describes the wait of the request: for which model, with how many bytes, and how long at
+// most. It is empty if the request does not wait.
 func (x Exchange) Waits() string {
 	w := x.dispatcher.waits
 	if w == nil {
@@ -57,21 +57,21 @@ func (x Exchange) Kept() int { return cap(x.chunks) }
 // Override calls override.
 func (x Exchange) Override() *extprocv3.ProcessingResponse { return x.dispatcher.override() }
 
-// Resume decides a waiting request in its turn.
+// Resume decides a waiting request when it is the first in its queue.
 func (x Exchange) Resume(now time.Time) []*extprocv3.ProcessingResponse {
 	return x.dispatcher.again(true, now)
 }
 
-// Expire ends the wait of a request because its time is over.
+// Expire refuses a waiting request because its model was not loaded in time.
 func (x Exchange) Expire() []*extprocv3.ProcessingResponse { return x.dispatcher.refuse(errExpired) }
 
 // Refuse ends the wait of a request with an error.
 func (x Exchange) Refuse(err error) []*extprocv3.ProcessingResponse { return x.dispatcher.refuse(err) }
 
-// ReadPrompts makes the server read prompts whatever the policy.
+// ReadPrompts makes the server read prompts with every policy.
 func (s *Server) ReadPrompts() { s.predicts = func(pick.Policy) bool { return true } }
 
-// Asked returns the pick.Request that the decision for a prompt would get.
+// Asked returns the pick.Request for a request with this body.
 func (x Exchange) Asked(body []byte) (request pick.Request) {
 	r, _ := openai.Parse(openai.JSON, "", body)
 	request = pick.Request{
@@ -87,28 +87,28 @@ func (x Exchange) Asked(body []byte) (request pick.Request) {
 // HasPrompt reports whether the exchange still has a prompt.
 func (x Exchange) HasPrompt() bool { return x.dispatcher.prompt != nil }
 
-// MaxBody and MaxChunk are limits that tests reach.
+// MaxBody and MaxChunk are limits that tests exceed.
 const (
 	MaxBody  = maxBody
 	MaxChunk = maxChunk
 )
 
-// TakenAt sets the socket at which the Envoy of a new exchange takes requests from the relay.
+// TakenAt sets the socket at which the Envoy of a new exchange accepts requests from the relay.
 func (x Exchange) TakenAt(socket string) Exchange {
 	x.scope.back = socket
 	return x
 }
 
-// FromRelay reports whether the relay sent the request.
+// FromRelay reports whether the request came from the relay.
 func (x Exchange) FromRelay() bool { return x.scope.relayed != nil }
 
-// Reads adds to the bytes that all bodies count, and returns the total.
+// Reads adds to the number of buffered bytes, and returns the total.
 func (s *Server) Reads(bytes int64) int64 { return s.kept.Add(bytes) }
 
-// MaxKept is the limit of that total.
+// MaxKept is the limit for buffered bytes.
 const MaxKept = maxKept
 
-// Open returns how many exchanges can be ended from outside.
+// Open returns how many exchanges would be ended if their engines vanished.
 func (s *Server) Open() int {
 	s.open.mu.Lock()
 	defer s.open.mu.Unlock()
@@ -122,10 +122,11 @@ func (s *Server) Dialing() int {
 	return len(s.left.dialing)
 }
 
-// Silent reports whether the progress of a request shows that its engine has gone.
+// Silent stores a progress record, and reports whether the engine of the request has vanished.
 func (s *Server) Silent(p outcome.Progress, vacant bool) bool { return s.open.silent(p, vacant) != nil }
 
-// TakeDecoders takes all decoders, which must be free. The result gives them back.
+// TakeDecoders takes all decoders, which must be free. The function that it returns makes them free
+// again.
 func (s *Server) TakeDecoders() (giveBack func()) {
 	var all []*decode.Decoder
 	for range cap(s.decoders) {
@@ -138,7 +139,7 @@ func (s *Server) TakeDecoders() (giveBack func()) {
 	}
 }
 
-// BreakDecoders makes each decoder panic on use, and returns their number.
+// BreakDecoders makes each decoder panic when it is used, and returns the number of decoders.
 func (s *Server) BreakDecoders() int {
 	for range cap(s.decoders) {
 		<-s.decoders

@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// answered is what the data plane shows of the engine's response.
+// answered is the part of the engine's response that the data plane sends to extproc.
 type answered struct {
 	answer   outcome.Answer
 	finished bool
@@ -20,7 +20,7 @@ type answered struct {
 	answeredAt time.Time
 }
 
-// responseHeaders reads the headers of the response, and changes none.
+// responseHeaders reads the headers of the response. It changes them only in conformance tests.
 func (x *exchange) responseHeaders(h *extprocv3.HttpHeaders, now time.Time) responses {
 	if x.dispatcher.inFlight != nil && !x.dispatcher.answer.Began() {
 		x.dispatcher.readAnswer(h.GetHeaders())
@@ -78,7 +78,7 @@ func (x *exchange) responseTrailers(now time.Time) responses {
 	return responses{goOnAnswerTrailers}
 }
 
-// finish reports the outcome of the request, and ends its count.
+// finish reports the outcome of the request, and ends its count as in flight.
 func (d *dispatcher) finish(now time.Time) {
 	if d.finished {
 		return
@@ -90,9 +90,9 @@ func (d *dispatcher) finish(now time.Time) {
 	d.observe(outcome.None, now.Sub(d.began))
 }
 
-// observe reports the outcome, as far as the data plane shows the response. The access log reports
-// outcomes of Headgate's own Envoys. The outcome has no decision id, because the request may
-// continue.
+// observe reports the outcome of a request, as far as the response is known. It ignores requests
+// from Headgate's own Envoys, whose access log reports them. The outcome has no decision ID,
+// because the request may continue.
 func (d *dispatcher) observe(f outcome.Failure, took time.Duration) {
 	if d.scope.front == Own {
 		return
@@ -118,7 +118,7 @@ func (d *dispatcher) observe(f outcome.Failure, took time.Duration) {
 	d.server.Observe(o)
 }
 
-// end handles the end of the stream. It may be called at any time and more than once.
+// end handles the end of the ext_proc stream. It may be called in any phase and more than once.
 func (d *dispatcher) end(now time.Time) {
 	d.takeBack()
 	if d.inFlight == nil || d.finished {
@@ -132,7 +132,7 @@ func (d *dispatcher) end(now time.Time) {
 	switch {
 	case !d.answer.Began():
 	case d.scope.shown == modeNone:
-		d.observe(outcome.None, 0) // the data plane shows only the headers
+		d.observe(outcome.None, 0) // the data plane sends only the headers to extproc
 	default:
 		d.observe(outcome.Cut, now.Sub(d.began))
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/extproc/stream"
 )
 
-// Whatever messages arrive, in whatever order: nothing panics, every count ends, nothing follows a
-// reply, and a body in chunks stays unchanged.
+// For any messages in any order: nothing panics, the request is not left in flight, nothing follows
+// a reply, and a body in chunks stays unchanged.
 func FuzzExchange(f *testing.F) {
 	whole := `{"model":"llama","prompt":"x"}`
 	f.Add(byte(1), []byte("H4B"), []byte(whole))
@@ -103,7 +103,7 @@ func FuzzExchange(f *testing.F) {
 	})
 }
 
-// scripted returns the message for a letter.
+// scripted returns the message that a letter of the script stands for.
 func scripted(script []byte, i *int, body []byte) (*extprocv3.ProcessingRequest, bool) {
 	m := &extprocv3.ProcessingRequest{}
 	half := body[:len(body)/2]
@@ -147,7 +147,7 @@ func scripted(script []byte, i *int, body []byte) (*extprocv3.ProcessingRequest,
 		m.Request = &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: body, EndOfStream: letter == 'A'}}
 	case 'Z':
 		m.Request = &extprocv3.ProcessingRequest_ResponseTrailers{}
-	case '?': // a frame of bytes
+	case '?': // a message with arbitrary bytes
 		if proto.Unmarshal(body, m) != nil {
 			return nil, false
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/headgate/headgate/extproc/stream"
 )
 
-// Whatever a call's messages are and however they are cut: nothing panics, nothing follows a reply,
-// every count ends, and each message that an engine gets is complete and names the admitted model,
-// for a parser that takes the last of duplicate fields.
+// For any messages of a call, in any chunks: nothing panics, nothing follows a reply, and the
+// request is not left in flight. Each message that an engine gets is complete and names the
+// admitted model, even to a parser that uses the last of duplicate fields.
 func FuzzCall(f *testing.F) {
 	frame := func(messages ...string) (all []byte) {
 		for _, m := range messages {

@@ -9,15 +9,15 @@ import (
 // dropFor is how long extproc discards a body before it replies with an error.
 const dropFor = time.Second
 
-// late is the reply to a request whose body is discarded first.
+// late is an error reply that is sent after the body has been discarded.
 type late struct {
 	reply *extprocv3.ProcessingResponse
-	timer *time.Timer // sends reply; nil if no body is dropped
+	timer *time.Timer // sends reply after dropFor; nil if there is no late reply
 }
 
-// failLate replies with an error once the body has arrived, or after a second. Envoy closes the
-// connection after its answer. Clients that send the whole body before they read, such as Python's
-// http.client, would otherwise see a reset.
+// failLate replies with an error when the body has arrived, at the latest after dropFor. Envoy
+// closes the connection after the reply. Clients that send the whole body before they read, such as
+// Python's http.client, would get a connection reset if the reply came earlier.
 func (x *exchange) failLate(err error) responses {
 	out := x.fail(err, "")
 	if x.scope.front != Own || x.scope.mode != modeNone {
@@ -28,7 +28,7 @@ func (x *exchange) failLate(err error) responses {
 	return responses{askForMessages}
 }
 
-// failNow sends the reply of failLate, unless it was sent.
+// failNow sends the reply of failLate, unless it has been sent.
 func (x *exchange) failNow() {
 	x.phase = replied
 	x.out.end(x.late.reply)

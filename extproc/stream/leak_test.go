@@ -24,7 +24,7 @@ import (
 	"github.com/headgate/headgate/test/leak"
 )
 
-// counted is a service that counts its streams.
+// counted is an ext_proc service that counts its open streams.
 type counted struct {
 	extprocv3.ExternalProcessorServer
 	streams sync.WaitGroup
@@ -36,8 +36,8 @@ func (c *counted) Process(s extprocv3.ExternalProcessor_ProcessServer) error {
 	return c.ExternalProcessorServer.Process(s)
 }
 
-// After all requests have ended, whatever their outcomes, no map of the server, the flow and the
-// fleet has more entries than before. Meanwhile an endpoint is removed and comes back.
+// After all requests have ended, whatever their outcomes, no map of the server, the flow or the
+// fleet has more entries than before. In between, an endpoint is removed and added again.
 func TestEndedRequestsLeaveNothing(t *testing.T) {
 	var held *flow.Flow
 	f := newFleetOfVModels(fleet.Config{Placed: true, Published: func(v *endpointstate.View) {
@@ -83,7 +83,7 @@ func TestEndedRequestsLeaveNothing(t *testing.T) {
 			}
 		}()
 		defer close(over)
-		for range 5 { // those that wait are served meanwhile
+		for range 5 { // waiting requests are served meanwhile
 			time.Sleep(2 * time.Millisecond)
 			f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
 			f.ApplyPlacement(news(t, f, []string{"gone=nobody@" + address}))
@@ -99,7 +99,7 @@ func TestEndedRequestsLeaveNothing(t *testing.T) {
 		workers.Wait()
 		own.streams.Wait()
 		gateway.streams.Wait()
-		fleet.Read(f, (*endpointstate.State).Usage) // which control has asked for: until then a model that was used is kept
+		fleet.Read(f, (*endpointstate.State).Usage) // control reads usage, which deletes entries of models that were used
 		f.ApplyPlacement(news(t, f, []string{"gone=nobody@" + address}))
 		return leak.Maps([]any{server, held, f})
 	}
@@ -110,21 +110,21 @@ func TestEndedRequestsLeaveNothing(t *testing.T) {
 	before := leak.Maps([]any{server, held, f})
 	after := left()
 	for path, n := range after {
-		if n != before[path] && !strings.Contains(path, ".Meter.") { // what was counted stays
+		if n != before[path] && !strings.Contains(path, ".Meter.") { // metrics keep their series
 			t.Errorf("%s has %d entries, and had %d before all requests", path, n, before[path])
 		}
 	}
 	if n, bytes := inFlight(f), server.Reads(0); n != 0 || bytes != 0 {
 		t.Errorf("%d requests are in flight, with %d bytes of bodies", n, bytes)
 	}
-	for n := range 1000 { // as many may ask control at once
+	for n := range 1000 { // the maximum number of requests that ask control at the same time
 		if _, _, ok := f.AskControl(); !ok {
 			t.Fatalf("%d requests still ask control", 1000-n)
 		}
 	}
 }
 
-// withoutEndpoint returns the world without the endpoint of a pool at address.
+// withoutEndpoint returns a copy of the world in which the pool has no endpoint at address.
 func withoutEndpoint(w *objects.World, p objects.Pool) *objects.World {
 	changed := *w
 	p.Endpoints = slices.DeleteFunc(slices.Clone(p.Endpoints), func(e objects.Endpoint) bool { return e.Address == address })
@@ -139,8 +139,9 @@ const (
 	inferCall   = "headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelInfer"
 )
 
-// ownRequests and gatewayRequests are requests of every API and mode, as lines of scenarios. A line
-// "leave" ends the stream after its first answer, "leave waiting" after its second.
+// ownRequests and gatewayRequests contain requests of every API and mode, as lines of scenarios.
+// The line "leave" ends the stream after its first answer. "leave waiting" ends it after its
+// second.
 var (
 	ownRequests = [][]string{
 		{completions, `body {"model":"text-to-sql"}`},
@@ -158,7 +159,7 @@ var (
 		{"headers :method=GET :path=/v1/responses/resp_base end mode=NONE shown=NONE"},
 		{"headers :method=GET :path=/v1/responses/resp_other end mode=NONE shown=NONE"},
 		{"headers :method=POST :path=/v2/models/mm-1/infer mode=NONE shown=NONE"},
-		{"for base /go /v2/models/sql/infer", "headers :method=POST :path=/go mode=NONE shown=NONE"}, // cannot be renamed
+		{"for base /go /v2/models/sql/infer", "headers :method=POST :path=/go mode=NONE shown=NONE"}, // the model cannot be renamed
 		{"headers :method=POST :path=/v2/models/nobody/infer mode=NONE shown=NONE"},
 		{"headers :method=GET :path=/v2/models/mm-1/ready mode=NONE shown=NONE end"},
 		{aCall + "mm-model-id=mm-1"},
@@ -183,8 +184,8 @@ var (
 	}
 )
 
-// sendAny sends a request. It returns when the stream has ended, and plays the part of the access
-// log.
+// sendAny sends a request, and returns when its stream has ended. It also does what the access log
+// would do.
 func sendAny(t *testing.T, client extprocv3.ExternalProcessorClient, f *fleet.Fleet, lines []string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), wire.BackMetadata, "back"))
@@ -204,7 +205,7 @@ func sendAny(t *testing.T, client extprocv3.ExternalProcessorClient, f *fleet.Fl
 		lines = lines[:len(lines)-1]
 	}
 	for _, line := range lines {
-		_ = s.Send(message(t, line)) // the stream may have ended
+		_ = s.Send(message(t, line)) // an error means that the stream has ended
 	}
 	if leavesAfter == 0 {
 		_ = s.CloseSend()
@@ -223,6 +224,6 @@ func sendAny(t *testing.T, client extprocv3.ExternalProcessorClient, f *fleet.Fl
 		}
 	}
 	if modes := lines[0]; strings.Contains(modes, "mode=NONE") || strings.Contains(modes, "silent") {
-		f.Release(id) // by the access log
+		f.Release(id) // as the access-log record would
 	}
 }

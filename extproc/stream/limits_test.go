@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// limited adds a copy of the adapter with a concurrency limit.
+// limited adds a copy of the adapter that has a concurrency limit.
 func limited(t *testing.T, f *fleet.Fleet, limit int) {
 	t.Helper()
 	n := news(t, f, []string{"loaded=nobody@" + address})
@@ -22,13 +22,13 @@ func limited(t *testing.T, f *fleet.Fleet, limit int) {
 	f.ApplyPlacement(n)
 }
 
-// goes reports whether a request was sent to an endpoint.
+// goes reports whether a message sends the request to an endpoint.
 func goes(t *testing.T, m *extprocv3.ProcessingResponse) bool {
 	t.Helper()
 	return m.GetOverrideMessageTimeout() == nil && strings.Contains(render(t, m), "destination-endpoint="+address)
 }
 
-// next checks the next message: the waiting request must be sent to its endpoint.
+// next receives the next message, which must send the waiting request to its endpoint.
 func next(t *testing.T, what string, s extprocv3.ExternalProcessor_ProcessClient) {
 	t.Helper()
 	if got := decided(t, s); !strings.Contains(got, "destination-endpoint="+address) {
@@ -36,8 +36,8 @@ func next(t *testing.T, what string, s extprocv3.ExternalProcessor_ProcessClient
 	}
 }
 
-// A copy takes as many requests as its limit. The others follow in order, each when another ends.
-// Clients that leave delay nobody.
+// A copy gets as many requests as its limit allows. Further requests are sent in order of arrival,
+// each when an earlier request ends. Clients that disconnect do not delay other requests.
 func TestRequestsWaitForAFullCopy(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 100)
 	limited(t, f, 2)
@@ -60,7 +60,7 @@ func TestRequestsWaitForAFullCopy(t *testing.T) {
 	if full := held.QueuedAtLimit(); full[nobody] != 4 {
 		t.Errorf("%v wait for a full copy", full)
 	}
-	all[3].end() // while it waits
+	all[3].end() // its client disconnects during the wait
 	awaitQueued(t, held, 3)
 	all[0].end()
 	next(t, "the first that waits", all[2].stream)
@@ -83,8 +83,8 @@ func TestRequestsWaitForAFullCopy(t *testing.T) {
 	_ = s.CloseSend()
 }
 
-// Requests that wait for a copy continue when another copy comes or the limit goes, and wait for
-// the model when the copy goes.
+// Requests that wait for a copy at its limit continue when another copy is loaded or the limit is
+// removed. If the copy is removed, they wait until the model is loaded.
 func TestWaitingRequestsFollowChangedCopies(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 100)
 	limited(t, f, 1)
@@ -108,8 +108,8 @@ func TestWaitingRequestsFollowChangedCopies(t *testing.T) {
 	awaitQueued(t, held, 0)
 }
 
-// That a model cannot be loaded elsewhere does not affect requests that wait for a full copy. If
-// their time ends, they get model_busy.
+// Requests that wait for a copy at its limit keep waiting if the model cannot be loaded elsewhere.
+// When they time out, they fail with model_busy.
 func TestWaitForAFullCopyEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, held, client := queueing(t, time.Minute, 2)
@@ -125,7 +125,7 @@ func TestWaitForAFullCopyEnds(t *testing.T) {
 		if err := call.Send(message(t, aCall+"mm-model-id=missing")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := call.Recv(); err != nil { // it is asked to wait
+		if _, err := call.Recv(); err != nil { // the data plane's timeout is extended
 			t.Fatal(err)
 		}
 		awaitQueued(t, held, 2)
@@ -144,8 +144,8 @@ func TestWaitForAFullCopyEnds(t *testing.T) {
 	})
 }
 
-// Pools that share an endpoint share the copy: the end of a request in one pool wakes requests of
-// the other.
+// Pools that share an endpoint share its copies: when a request of one pool ends, a request of the
+// other pool is woken.
 func TestEndedRequestWakesEveryPool(t *testing.T) {
 	f, held, _ := queueing(t, time.Minute, 100)
 	limited(t, f, 1)
@@ -169,7 +169,7 @@ func TestEndedRequestWakesEveryPool(t *testing.T) {
 	if err := <-ticket.Turn(); err != nil {
 		t.Error(err)
 	}
-	ticket.Back() // another request took the place; when there is room again, its turn comes again
+	ticket.Back() // as if another request got the place; there still is room, so this request is called again
 	if err := <-ticket.Turn(); err != nil {
 		t.Error(err)
 	}

@@ -56,9 +56,9 @@ func TestTimesOfADecision(t *testing.T) {
 	x.End(time.Now())
 }
 
-// The decision and the outcome report the adapter's residency, and the predicted load time and
-// frontend overhead. The base model has no adapter. Nothing is reported for a request behind
-// others.
+// The decision and the outcome report where the adapter was, and the predicted load time and
+// frontend overhead. A base model is reported without an adapter. For a request behind other
+// requests, nothing is reported.
 func TestAdapterResidencyIsReported(t *testing.T) {
 	f := newFleet()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "base"}

@@ -5,14 +5,14 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 )
 
-// maxChunk bounds the part of a body in one message. Envoy recommends less than 64 KiB; other
+// maxChunk limits the part of a body in one message. Envoy recommends less than 64 KiB. Other
 // endpoint pickers use 62,000 bytes.
 const maxChunk = 62_000
 
-// message is a message to the data plane.
+// message is a message from extproc to the data plane.
 type message = extprocv3.ProcessingResponse
 
-// Answers that change nothing are shared.
+// Answers that change nothing. All exchanges share them.
 var (
 	goOnHeaders        = answerHeaders(nil)
 	goOnBody           = answerBody(nil)
@@ -21,13 +21,13 @@ var (
 	goOnAnswerBody     = &message{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{}}}
 	goOnAnswerTrailers = &message{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}}
 
-	// askForBody makes the headers wait for a body that the data plane would not have shown.
+	// askForBody makes the data plane send the body to extproc, which it otherwise would not.
 	askForBody = goOnIn(&extprocfilterv3.ProcessingMode{
 		RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND,
 		RequestBodyMode:   modeBuffered,
 	})
 	// askForOwnBody is askForBody for Headgate's own Envoys. A mode override replaces the whole
-	// mode, so it repeats what they show of responses.
+	// mode, so it also repeats which parts of responses these Envoys send to extproc.
 	askForOwnBody = goOnIn(&extprocfilterv3.ProcessingMode{
 		RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeBuffered,
 		RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
@@ -35,7 +35,7 @@ var (
 	})
 )
 
-// goOnIn continues with the headers, and changes what the data plane shows next.
+// goOnIn returns an answer to the headers that sets which parts the data plane sends next.
 func goOnIn(mode *extprocfilterv3.ProcessingMode) *extprocv3.ProcessingResponse {
 	m := answerHeaders(nil)
 	m.ModeOverride = mode
@@ -58,15 +58,15 @@ func replaceBody(body []byte) *extprocv3.BodyMutation {
 	return &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: body}}
 }
 
-// chunks forwards a request's body in pieces. End marks the last as the end of the body. An empty
-// body that does not end yields no message.
+// chunks returns the messages that forward a request's body in pieces. If end is true, the last
+// message ends the body. Without end, an empty body yields no message.
 func chunks(body []byte, end bool) responses {
 	return cut(body, end, func(b *extprocv3.BodyResponse) *extprocv3.ProcessingResponse {
 		return &message{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: b}}
 	})
 }
 
-// answerChunks does the same for a response's body.
+// answerChunks is like chunks, but for a response's body.
 func answerChunks(body []byte, end bool) responses {
 	return cut(body, end, func(b *extprocv3.BodyResponse) *extprocv3.ProcessingResponse {
 		return &message{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: b}}

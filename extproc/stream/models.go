@@ -10,11 +10,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// modelJSON is a model in OpenAI's list format, with two fields of vLLM.
+// modelJSON is a model in OpenAI's list format, with two additional fields of vLLM.
 type modelJSON struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
-	Created int64  `json:"created"` // time of its object or file; 0 if unknown
+	Created int64  `json:"created"` // Unix time of the model's object or file; 0 if unknown
 	OwnedBy string `json:"owned_by"`
 	// Parent is the client's name of an adapter's base model.
 	Parent *string `json:"parent"`
@@ -36,7 +36,7 @@ func (s *scope) describeModel(view *endpointstate.View, offer *objects.Offer, m 
 	return j
 }
 
-// listedModel is a model that requests may name.
+// listedModel is a model that the client's requests may name.
 type listedModel struct {
 	objects.Model
 	pool objects.Name
@@ -44,9 +44,9 @@ type listedModel struct {
 	adapter string
 }
 
-// parentOf returns the client's name of an adapter's base model: from the route to it in the pool,
-// else from the list of an open pool. It is empty for other models, and if clients cannot name the
-// base model.
+// parentOf returns the client's name of an adapter's base model: the name in the base model's route
+// in the same pool, otherwise the name that an open pool lists. It is empty if m is no adapter, or
+// if clients cannot name the base model.
 func parentOf(view *endpointstate.View, offer *objects.Offer, m listedModel) string {
 	if m.adapter == "" || !isAdapter(view.World, m) {
 		return ""
@@ -63,7 +63,8 @@ func parentOf(view *endpointstate.View, offer *objects.Offer, m listedModel) str
 	return ""
 }
 
-// isAdapter reports whether a model is a LoRA adapter, and not a model of a model runtime.
+// isAdapter reports whether a model is a LoRA adapter, and not a base model or a model of a model
+// runtime.
 func isAdapter(w *objects.World, m listedModel) bool {
 	e, ok := w.Entry(objects.ModelKey{Pool: m.pool, ID: m.adapter})
 	return !ok || e.Type == objects.DefaultType
@@ -100,9 +101,9 @@ func leads(offer *objects.Offer, pool objects.Name) bool {
 	return slices.ContainsFunc(offer.Routes, func(r *objects.Route) bool { return r.LeadsTo(pool) })
 }
 
-// admitted returns the models that a request may name: those of routes, registered ones, and the
-// lists of endpoints in pools without routes. It returns false for known if an endpoint gives no
-// list.
+// admitted returns the models that a request may name: models of routes, registered models, and
+// models that endpoints of pools without routes list. The result known is false if such an endpoint
+// lists no models.
 func (s *scope) admitted(view *endpointstate.View, offer *objects.Offer) (all []listedModel, known bool) {
 	given, isGiven := s.given(view.World)
 	routed := make([]listedModel, 0, len(offer.Models()))
@@ -127,7 +128,7 @@ func (s *scope) admitted(view *endpointstate.View, offer *objects.Offer) (all []
 		}
 		snapshot := view.Snapshot.Pools[pool.String()]
 		names, listed := snapshot.Names()
-		known = known && (listed || s.inferenceOnly()) // if only inference may pass, endpoints without a list do not matter
+		known = known && (listed || s.inferenceOnly()) // if clients may only run inferences, endpoints without a list do not matter
 		for _, name := range names {
 			if offer.Route(name) != nil || seen[name] {
 				continue
@@ -143,7 +144,8 @@ func (s *scope) admitted(view *endpointstate.View, offer *objects.Offer) (all []
 	return slices.Concat(all, registered, routed), known
 }
 
-// openPools returns the pools whose endpoints may list models that no LLMRoute names.
+// openPools returns the pools in which a request may name any model that an endpoint lists, even if
+// no LLMRoute names it.
 func (s *scope) openPools(view *endpointstate.View) []objects.Name {
 	first, ok := s.given(view.World)
 	if !ok {
@@ -155,7 +157,7 @@ func (s *scope) openPools(view *endpointstate.View) []objects.Name {
 	return []objects.Name{first}
 }
 
-// registered returns models that clients have registered and no object names.
+// registered returns the models that ModelMesh clients registered and that no object names.
 func (s *scope) registered(view *endpointstate.View, offer *objects.Offer) []listedModel {
 	if s.server.Flow == nil {
 		return nil
@@ -166,7 +168,7 @@ func (s *scope) registered(view *endpointstate.View, offer *objects.Offer) []lis
 	for _, name := range s.server.Fleet.RegisteredNames(counts) {
 		if offer.Route(name) == nil {
 			pool, _ := s.server.Fleet.Registered(name, counts)
-			all = append(all, listedModel{Model: objects.Model{Name: name}, pool: pool}) // its creation time is unknown
+			all = append(all, listedModel{Model: objects.Model{Name: name}, pool: pool}) // without a creation time, which is unknown
 		}
 	}
 	return all

@@ -13,19 +13,19 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// openAIRequest is a request of OpenAI's or Anthropic's API, or a request for an unknown path that
-// another gateway lets pass.
+// openAIRequest is a request of OpenAI's or Anthropic's API. It may also be a request for an
+// unknown path that another gateway lets through.
 type openAIRequest struct {
 	atOnce
 	*exchange
 	op openai.Operation
 }
 
-// begin rejects and decides requests that need no body for that.
+// begin handles the headers. It decides or rejects the request if the body is not needed for that.
 func (o *openAIRequest) begin(end bool, now time.Time) responses {
 	op, name := openai.Find(o.in.method, o.in.path)
 	if op == openai.Health && !o.scope.inferenceOnly() {
-		op = openai.None // the engine's own path
+		op = openai.None // the path belongs to the engine's API
 	}
 	o.op, o.dispatcher.traits.guess = op, op == openai.None
 	large := o.tooLarge()
@@ -45,9 +45,9 @@ func (o *openAIRequest) begin(end bool, now time.Time) responses {
 			return reply
 		}
 		if openai.Closed(o.in.path) {
-			return o.fail(errClosedPath, "") // an escaped name that leads to another path
+			return o.fail(errClosedPath, "") // the escaped name would lead to another path
 		}
-		return o.pass("", end, now) // the pool's engines list no models
+		return o.pass("", end, now) // the pool's engines list no models, so an engine answers
 	case op == openai.Stored:
 		return o.pass(name, end, now)
 	case op == openai.None && (end || o.in.method != "POST" || !isJSON(o.in.contentType)):
@@ -56,7 +56,7 @@ func (o *openAIRequest) begin(end bool, now time.Time) responses {
 	if err := o.readEncoding(); err != nil && op != openai.None {
 		return o.fail(err, "")
 	}
-	if large { // a path that Headgate does not know
+	if large { // not reached for paths that Headgate knows
 		return o.failLate(errTooLarge)
 	}
 	switch {
@@ -91,8 +91,8 @@ func (o *openAIRequest) whole(body []byte, how ending, now time.Time) responses 
 	return o.decided(o.asks(r), body, how, now)
 }
 
-// kind is the format of the body. The body of an unknown path is read as JSON, because it may name
-// a model.
+// kind returns the operation, which determines the format of the body. A body of an unknown path is
+// read as JSON, because it may name a model.
 func (o *openAIRequest) kind() openai.Operation {
 	if o.op == openai.None {
 		return openai.JSON
@@ -100,8 +100,8 @@ func (o *openAIRequest) kind() openai.Operation {
 	return o.op
 }
 
-// judge ignores errors in the body of an unknown path: the request then names no model. A dangerous
-// model name stays an error.
+// judge ignores errors in the body of an unknown path: such a request names no model. But a
+// dangerous model name stays an error.
 func (o *openAIRequest) judge(r openai.Request, err error) (openai.Request, error) {
 	if err != nil && o.op == openai.None && !errors.Is(err, openai.ErrName) {
 		return openai.Request{}, nil
@@ -109,7 +109,7 @@ func (o *openAIRequest) judge(r openai.Request, err error) (openai.Request, erro
 	return r, err
 }
 
-// decided decides a request by its parsed body, and forwards it.
+// decided decides a request whose body was parsed, and forwards it.
 func (o *openAIRequest) decided(a ask, body []byte, how ending, now time.Time) responses {
 	if err := o.dispatcher.send(a, body, now); err != nil {
 		return o.queueOrReply(err, a.model, len(body), now, func(now time.Time) responses { return o.decided(a, body, how, now) })
@@ -122,7 +122,8 @@ func (o *openAIRequest) decided(a ask, body []byte, how ending, now time.Time) r
 	return o.goOn(common, body, changed, how)
 }
 
-// pass decides a request that names no model. About is the id of a stored response, or empty.
+// pass decides a request that names no model. About is the ID of the stored response that the
+// request is about; empty if it is about none.
 func (o *openAIRequest) pass(about string, end bool, now time.Time) responses {
 	if pools := o.scope.apart(about); pools != nil {
 		return o.searchEach(pools)
@@ -137,7 +138,7 @@ func (o *openAIRequest) pass(about string, end bool, now time.Time) responses {
 	return responses{o.withMetadata(answerHeaders(o.dispatcher.common()))}
 }
 
-// named decides by the model that the data plane read from the body.
+// named decides a request by the model's name that the data plane has read from the body.
 func (o *openAIRequest) named(now time.Time) responses {
 	var err error = errNoModel
 	if o.scope.hints.model != "" {
@@ -150,7 +151,7 @@ func (o *openAIRequest) named(now time.Time) responses {
 	return o.byName(o.asks(r), now)
 }
 
-// byName decides by the model alone.
+// byName decides a request by the model's name, without the body.
 func (o *openAIRequest) byName(a ask, now time.Time) responses {
 	again := func(now time.Time) responses { return o.byName(a, now) }
 	for range maxChoices {
@@ -160,7 +161,7 @@ func (o *openAIRequest) byName(a ask, now time.Time) responses {
 		if o.dispatcher.renames(a) {
 			switch {
 			case !o.scope.announced:
-				return nil // the body may still arrive
+				return nil // the model may be in the body, which has not arrived
 			case o.server.ModeOverride:
 				return o.askForBody()
 			}
@@ -183,7 +184,7 @@ func isJSON(contentType string) bool {
 	return kind == "application/json" || strings.HasSuffix(kind, "+json")
 }
 
-// health replies whether any usable endpoint is healthy.
+// health replies whether any endpoint that the request may use is healthy.
 func (o *openAIRequest) health() responses {
 	if err := o.scope.unwell(); err != nil {
 		return o.fail(err, "")
@@ -191,8 +192,8 @@ func (o *openAIRequest) health() responses {
 	return o.replyWith("health", map[string]string{"status": "ok"})
 }
 
-// models replies with the list of models, or with one model if escaped names it. It returns nil if
-// only the engines know their models, and do not list them.
+// models replies with the list of models, or with a single model if escaped is its name. It returns
+// nil if only the engines know their models and do not list them.
 func (o *openAIRequest) models(escaped string) responses {
 	view := o.server.Fleet.View()
 	offer, err := o.scope.offer(view)
@@ -225,8 +226,8 @@ func (o *openAIRequest) models(escaped string) responses {
 	return o.fail(o.scope.unknown(route.ErrUnknownModel), strings.ToValidUTF8(name, "�"))
 }
 
-// searchEach has the relay ask the pools for a stored response, one after the other, at maxSearch
-// endpoints at most.
+// searchEach sends the request to the relay, which asks one pool after the other for a stored
+// response. At most maxSearch endpoints are asked.
 func (o *openAIRequest) searchEach(pools []objects.Name) responses {
 	var models []relaytoken.Model
 	for _, name := range pools {
@@ -236,7 +237,7 @@ func (o *openAIRequest) searchEach(pools []objects.Name) responses {
 	return o.sendToRelay(relaytoken.Search, models...)
 }
 
-// asks returns what a request with a body asks for.
+// asks returns what a request with this parsed body asks for.
 func (o *openAIRequest) asks(r openai.Request) ask {
 	stored := r.Previous != "" && r.Continues(o.in.path)
 	return ask{model: r.Model, previous: r.Previous, stored: stored, stream: r.Stream, text: r}

@@ -6,7 +6,8 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// A retry goes to no copy with a concurrency limit, because only the first pick counts the request.
+// No retry goes to a copy with a concurrency limit, because extproc counts a request only at its
+// first pick.
 func TestNoCopyWithALimitIsNamedForARetry(t *testing.T) {
 	free, limited := pick.Decision{Copy: &pick.Copy{}}, pick.Decision{Copy: &pick.Copy{Limited: true}}
 	for i, c := range []struct {

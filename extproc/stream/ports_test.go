@@ -15,8 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Headgate's own Envoys send a request to the port of its protocol; another gateway gets the
-// endpoint's address.
+// Headgate's own Envoys send a request to the endpoint's port for its protocol. Other gateways send
+// it to the endpoint's address.
 func TestRequestsGoToThePortOfTheirProtocol(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) {
 		grpc, http := int32(9000), int32(9001)
@@ -49,8 +49,8 @@ func TestRequestsGoToThePortOfTheirProtocol(t *testing.T) {
 	}
 }
 
-// When extproc requests a call's messages, it also requests their trailers, without which Envoy
-// sends no chunks. It requests nothing of the response.
+// When extproc requests a call's messages, it also requests trailers, because Envoy otherwise sends
+// no chunks. It requests no part of the response.
 func TestMessagesAreRequestedWithTrailers(t *testing.T) {
 	server, _ := newServer(t, newFleet(), nil)
 	x := server.ExchangeAt("", objects.Name{}, nil)

@@ -18,8 +18,8 @@ type prompt struct {
 	cached []int32
 }
 
-// demand fills in what the request asks of an engine, for policies that predict latencies. Body is
-// nil if it is unknown; base is the engine's name of the base model.
+// demand fills in the fields of request that policies with predictions use. Body is nil if it is
+// unknown. Base is the engine's name of the base model.
 func (d *dispatcher) demand(text *openai.Request, body []byte, base string, now time.Time, request *pick.Request) {
 	of := &request.Demand
 	of.Now = fleet.Steady(now).UnixNano()
@@ -43,9 +43,9 @@ func (d *dispatcher) demand(text *openai.Request, body []byte, base string, now 
 	}
 }
 
-// statsKey returns the model whose request statistics apply, as engines name it.
+// statsKey returns the model whose statistics apply to the request, by the engine's name.
 func (d *dispatcher) statsKey(request pick.Request, base string) objects.ModelKey {
-	if request.Base { // the client may use another name
+	if request.Base { // the client may use another name for the base model
 		return objects.ModelKey{Pool: d.target.Pool, ID: base}
 	}
 	return objects.ModelKey{Pool: d.target.Pool, ID: request.Model}
@@ -53,14 +53,14 @@ func (d *dispatcher) statsKey(request pick.Request, base string) objects.ModelKe
 
 var prompts = sync.Pool{New: func() any { return new(prompt) }}
 
-// readPrompt hashes the prompt, and finds how much of it each endpoint has cached. Engines share
-// the KV cache of a base model among all its names.
+// readPrompt hashes the prompt, and finds how much of it is in each endpoint's prefix cache. The
+// cache of a base model is the same for all its names.
 func (d *dispatcher) readPrompt(r *openai.Request, body []byte, request *pick.Request) openai.Prompt {
 	if d.prompt == nil {
 		d.prompt = prompts.Get().(*prompt)
 	}
 	of := prefix.Scope{Pool: request.Pool, Adapter: d.target.Adapter}
-	if request.Open { // it may be an adapter
+	if request.Open { // the name may be that of an adapter
 		of.Model = request.Model
 	}
 	p := d.prompt
@@ -70,8 +70,8 @@ func (d *dispatcher) readPrompt(r *openai.Request, body []byte, request *pick.Re
 	return is
 }
 
-// promptSent records that the first endpoint will have the prompt in its cache. Other data planes
-// may use another pick and report which; the prompt then counts there too.
+// promptSent records that the first pick will have the prompt in its cache. Another data plane may
+// choose another pick and report it; the prompt is then recorded there too.
 func (d *dispatcher) promptSent() {
 	if d.prompt == nil {
 		return
@@ -82,7 +82,7 @@ func (d *dispatcher) promptSent() {
 	}
 }
 
-// dropPrompt returns the prompt to the pool.
+// dropPrompt puts the prompt's memory back into the sync.Pool.
 func (d *dispatcher) dropPrompt() {
 	if d.prompt != nil {
 		prompts.Put(d.prompt)

@@ -13,13 +13,14 @@ import (
 	"github.com/headgate/headgate/extproc/stream"
 )
 
-// completion returns a body whose prompt has a common beginning and so many blocks of its own.
+// completion returns a body whose prompt begins with this many common blocks and goes on with this
+// many blocks of its own.
 func completion(model string, shared, own int, mine string) string {
 	block := func(s string) string { return strings.Repeat(s, prefix.BlockBytes) }
 	return fmt.Sprintf(`{"model":%q,"prompt":"%s%s"}`, model, strings.Repeat(block("s"), shared), strings.Repeat(block(mine), own))
 }
 
-// through sends a request through a server.
+// through passes a request through a server.
 func through(t *testing.T, s *stream.Server, body string) stream.Exchange {
 	t.Helper()
 	return throughTo(t, s.Exchange(stream.Own, "", 0), body)
@@ -38,8 +39,8 @@ func throughTo(t *testing.T, x stream.Exchange, body string) stream.Exchange {
 	return x
 }
 
-// cachedAt returns how many blocks of a prompt a pool's endpoint has cached, and of how many
-// tokens.
+// cachedAt returns how many blocks of a prompt are in the cache of a pool's endpoint, and how many
+// tokens the prompt has.
 func cachedAt(t *testing.T, f *fleet.Fleet, x stream.Exchange, pool, body string) (cached, of int32) {
 	t.Helper()
 	request := x.Asked([]byte(body))
@@ -51,8 +52,8 @@ func cachedAt(t *testing.T, f *fleet.Fleet, x stream.Exchange, pool, body string
 	return cached, int32(request.Demand.Prompt)
 }
 
-// The next request finds the prompt of the one before, for the same adapter, or for the base model
-// under any name.
+// A prompt is found in the cache if an earlier request with the same prompt was for the same
+// adapter, or for the base model under any of its names.
 func TestPromptsAreRemembered(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
@@ -86,7 +87,7 @@ func TestPromptsAreRemembered(t *testing.T) {
 	}
 }
 
-// In a pool that no route names, a model is known by its name alone.
+// In a pool that no route names, prompts are cached by the name of the model.
 func TestPromptsOfAnOpenPool(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
@@ -100,7 +101,7 @@ func TestPromptsOfAnOpenPool(t *testing.T) {
 	}
 }
 
-// Only the first pick gets the prompt.
+// Only the first pick is expected to cache the prompt.
 func TestPromptIsAtItsPick(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
@@ -118,7 +119,8 @@ func TestPromptIsAtItsPick(t *testing.T) {
 	}
 }
 
-// A gateway that gets several endpoints reports which one answered: that one has the prompt too.
+// If a gateway gets several endpoints, it reports which one answered. That endpoint is expected to
+// cache the prompt too.
 func TestPromptIsAtTheAnsweringEndpoint(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.EndpointsPerRequest = 2 })
@@ -148,7 +150,7 @@ func TestPromptIsAtTheAnsweringEndpoint(t *testing.T) {
 	}
 }
 
-// If the policy needs no prompts, none is read.
+// No prompt is read if the policy needs none.
 func TestPromptsAreReadIfThePolicyNeedsThem(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
@@ -161,7 +163,7 @@ func TestPromptsAreReadIfThePolicyNeedsThem(t *testing.T) {
 	}
 }
 
-// The prompt of a request without an endpoint is cached nowhere.
+// The prompt of a request that got no endpoint is not expected in any cache.
 func TestPromptsThatWentNowhere(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
@@ -172,8 +174,8 @@ func TestPromptsThatWentNowhere(t *testing.T) {
 	}
 }
 
-// If prompts share a beginning, a prompt that this extproc did not send is expected at one
-// endpoint: other extprocs may have sent it there.
+// If prompts have common beginnings, a prompt that this extproc did not send is expected in the
+// cache of one endpoint, because other extprocs may have sent it there.
 func TestPromptsOfOtherExtprocs(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)

@@ -16,38 +16,42 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Requests wait in this file only; a new queue plugs in here. A request calls [dispatcher.enter]
-// after it is admitted and before the policy chooses its endpoint. enter decides whether it may
-// continue. A request that may not, or that found no endpoint, calls join. [dispatcher.wait] then
-// returns when the request was decided in its turn, or when its wait ended otherwise.
+// Only this file makes requests wait, so a new queue has to change only this file. After a request
+// is admitted and before the policy chooses its endpoint, the request calls [dispatcher.enter].
+// enter reports whether the request may continue. If it may not, or if it finds no endpoint, it
+// calls [dispatcher.join]. [dispatcher.wait] then returns when the request was decided or its wait
+// failed.
 
-// queued is the state of a request that waits or has waited. It holds no view of the fleet.
+// queued is the state of a request that waits or has waited. It refers to no view of the fleet.
 type queued struct {
-	waits *waiting // nil while it does not wait
-	// hasTurn means that the request is the first of those that wait for its model.
+	waits *waiting // nil unless the request waits now
+	// hasTurn means that the request is the first in the queue for its model.
 	hasTurn bool
-	// since is when the request first waited, or zero; spent is how long it has waited.
+	// since is when the request began to wait; zero if it never waited. spent is how long it has
+	// waited.
 	since time.Time
 	spent time.Duration
-	// overridden means that the data plane extended its timeout, which it does once per message.
+	// overridden means that the data plane was asked to extend its timeout, which is possible once
+	// per message.
 	overridden bool
-	// asked means that the request has asked control about its model.
+	// asked means that control was already asked whether the request's model exists.
 	asked bool
 }
 
-// waiting is a request that waits now.
+// waiting is what a request waits for, and how it continues.
 type waiting struct {
 	key   objects.ModelKey
-	bytes int64         // of its body
-	most  time.Duration // since queued.since
-	// asks means that the request waits for control to confirm whether its model exists.
+	bytes int64         // size of the request's body
+	most  time.Duration // maximum wait, from queued.since
+	// asks means that the request waits until control has answered whether its model exists.
 	asks bool
-	// decide decides the request again; refuse replies with an error.
+	// decide decides the request again. refuse replies with an error.
 	decide func(now time.Time) responses
 	refuse func(err error) responses
 }
 
-// notReady means that no copy of the model can take the request now, but one may later.
+// notReady means that no copy of the model can serve the request now, but that a copy may serve it
+// later.
 type notReady struct {
 	key objects.ModelKey
 	why error
@@ -56,22 +60,22 @@ type notReady struct {
 func (m *notReady) Error() string { return m.why.Error() }
 func (m *notReady) Unwrap() error { return m.why }
 
-// isMiss reports whether a load of the model or the end of another request may resolve an error of
-// pick.
+// isMiss reports whether an error of package pick may resolve itself: when the model is loaded, or
+// when another request ends.
 func isMiss(err error) bool {
 	return errors.Is(err, pick.ErrNotAddressable) || errors.Is(err, pick.ErrNoneReady) || errors.Is(err, pick.ErrFull)
 }
 
-// placed reports whether control places the model of the request.
+// placed reports whether control loads and evicts the model of the request.
 func (d *dispatcher) placed() bool { return d.server.Flow != nil && d.target.Adapter != "" }
 
-// modelKey returns the model of the request, as control names it.
+// modelKey returns the key of the request's model that control uses.
 func (d *dispatcher) modelKey() objects.ModelKey {
 	return objects.ModelKey{Pool: d.target.Pool, ID: d.target.Adapter}
 }
 
-// enter returns nil if an admitted request may continue, and a miss if earlier requests wait for
-// its model.
+// enter returns nil if an admitted request may continue. It returns notReady if earlier requests
+// wait for the same model.
 func (d *dispatcher) enter() error {
 	if d.placed() && !d.hasTurn && d.server.Flow.Busy(d.modelKey()) {
 		return &notReady{d.modelKey(), pick.ErrNotAddressable}
@@ -79,15 +83,15 @@ func (d *dispatcher) enter() error {
 	return nil
 }
 
-// full reports whether copies of the model exist, all of them at their concurrency limit or
-// reserved for earlier requests.
+// full reports whether the model of a waiting request has copies. All of them are then at their
+// concurrency limit or reserved for earlier requests.
 func (d *dispatcher) full() bool {
 	w := d.waits
 	has, _ := d.server.Fleet.View().Snapshot.Pools[w.key.Pool.String()].Has(w.key.ID)
 	return has
 }
 
-// taken returns the error of a request whose copies went away in each attempt.
+// taken returns the error of a request whose chosen copy was removed in each attempt.
 func (d *dispatcher) taken() error {
 	if d.placed() {
 		return &notReady{d.modelKey(), pick.ErrNotAddressable}
@@ -95,8 +99,8 @@ func (d *dispatcher) taken() error {
 	return pick.ErrNotAddressable
 }
 
-// join makes a request wait if it may be decided later, and returns false otherwise. join fills in
-// what the request waits for.
+// join makes a request wait if it may succeed later, and returns whether it waits. Join sets the
+// fields of w that state what the request waits for.
 func (d *dispatcher) join(err error, model string, w waiting, now time.Time) bool {
 	var m *notReady
 	switch {
@@ -115,12 +119,11 @@ func (d *dispatcher) join(err error, model string, w waiting, now time.Time) boo
 	return true
 }
 
-// askLimit bounds how long a request waits for control to confirm a new model. It is below 200 ms,
-// the default of Envoy's message_timeout.
+// askLimit limits how long a request waits for control to confirm a new model. It is less than 200
+// ms, the default of Envoy's message_timeout.
 const askLimit = 150 * time.Millisecond
 
-// mayBeNew reports whether nothing admits the model, while control may have published it a moment
-// ago.
+// mayBeNew reports whether a model that nothing admits may have been added to control a moment ago.
 func (d *dispatcher) mayBeNew(err error, model string) bool {
 	if d.asked || d.server.Flow == nil || model == "" || openai.CheckName(model) != nil {
 		return false
@@ -129,7 +132,7 @@ func (d *dispatcher) mayBeNew(err error, model string) bool {
 	return unknown && d.server.Fleet.Answers()
 }
 
-// askControl waits until everything that control has published is in force, for at most askLimit.
+// askControl waits until this process has all that control has published, for at most askLimit.
 func (s *Server) askControl(ctx context.Context) error {
 	answered, done, ok := s.Fleet.AskControl()
 	if !ok {
@@ -150,8 +153,8 @@ func (s *Server) askControl(ctx context.Context) error {
 	}
 }
 
-// patience returns how long the request may wait: the pool's queue timeout, bounded by the
-// deadlines of the pool and of the client.
+// patience returns how long the request may wait: the pool's queue timeout, or less if the deadline
+// of the pool or of the client is earlier.
 func (d *dispatcher) patience() time.Duration {
 	most := d.settings.QueueTimeout
 	for _, d := range []time.Duration{d.settings.Request, d.in.deadline()} {
@@ -162,7 +165,8 @@ func (d *dispatcher) patience() time.Duration {
 	return most
 }
 
-// left returns the remaining time of the request, or 0 if the data plane enforces it.
+// left returns the time until the request's deadline; 0 if the data plane enforces the deadline or
+// there is none.
 func (d *dispatcher) left() time.Duration {
 	whole := d.settings.Request
 	if whole == 0 && d.spent > 0 {
@@ -174,8 +178,8 @@ func (d *dispatcher) left() time.Duration {
 	return max(whole-d.spent, time.Millisecond)
 }
 
-// again decides a waiting request once more. itsTurn means that it is the first in line, so that it
-// need not queue behind others.
+// again decides a waiting request once more. itsTurn means that the request is the first in its
+// queue, so that it need not wait behind others.
 func (d *dispatcher) again(itsTurn bool, now time.Time) responses {
 	w := d.waits
 	d.waits, d.spent, d.hasTurn = nil, now.Sub(d.since), itsTurn
@@ -190,11 +194,11 @@ func (d *dispatcher) refuse(err error) responses {
 	return w.refuse(err)
 }
 
-// early is how long before the data plane's timeout extproc refuses a waiting request.
+// early returns how long before the data plane's timeout extproc must refuse a waiting request.
 func early(most time.Duration) time.Duration { return min(time.Second, most/10) }
 
-// override returns the message that extends the data plane's timeout, or nil if it needs none:
-// bodies in chunks have no timeout.
+// override returns the message that extends the data plane's timeout. It returns nil if the timeout
+// is already extended, and for bodies in chunks, which have no timeout.
 func (d *dispatcher) override() *extprocv3.ProcessingResponse {
 	if d.overridden || d.scope.mode == modeDuplex {
 		return nil
@@ -203,9 +207,9 @@ func (d *dispatcher) override() *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(d.waits.most)}
 }
 
-// wait blocks until a request that has joined is decided in its turn or refused, and returns the
-// answers. It returns an error when the request is over, which cancels ctx. A request that still
-// waits afterwards waits for another model. Send sends to the data plane.
+// wait blocks until a request that called join is decided or refused, and returns the answers. It
+// returns an error if the request ended meanwhile, which cancels ctx. If the request waits again
+// afterwards, it waits for another model. The function send sends a message to the data plane.
 func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingResponse) error) (responses, error) {
 	w, s := d.waits, d.server
 	began := time.Now()
@@ -235,8 +239,8 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 	for {
 		select {
 		case failed := <-ticket.Turn():
-			// If its model failed, it is not the request's turn; but a VModel may stand for another
-			// model now.
+			// If the model failed to load, the request is decided once more all the same: its
+			// VModel may have another target now.
 			out := d.again(failed == nil, time.Now())
 			if d.waits != nil && d.waits.key == ticket.Key() {
 				if failed == nil {

@@ -23,14 +23,14 @@ import (
 
 var nobody = objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: "nobody"}
 
-// queueing returns a fleet with control, its flow, and a client.
+// queueing returns a fleet with control, the flow that queues its requests, and a client.
 func queueing(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, extprocv3.ExternalProcessorClient) {
 	t.Helper()
 	f, held, server := queueingServer(t, most, max)
 	return f, held, dialServer(t, server, stream.Own)
 }
 
-// queueingServer returns a fleet with control, its flow, and the server.
+// queueingServer returns a fleet with control, the flow that queues its requests, and the server.
 func queueingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, *stream.Server) {
 	t.Helper()
 	var held *flow.Flow
@@ -45,7 +45,7 @@ func queueingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *f
 	return f, held, server
 }
 
-// ask begins a request for the adapter without a copy. It returns the stream once the request is
+// ask begins a request for the adapter that has no copy. It returns the stream when the request is
 // decided or waits.
 func ask(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient) (extprocv3.ExternalProcessor_ProcessClient,
 	*extprocv3.ProcessingResponse,
@@ -54,7 +54,7 @@ func ask(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorCl
 	return askFor(ctx, t, client, "missing")
 }
 
-// askFor begins a request for a model, as ask.
+// askFor is like ask, but for any model.
 func askFor(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient,
 	model string,
 ) (extprocv3.ExternalProcessor_ProcessClient, *extprocv3.ProcessingResponse) {
@@ -101,7 +101,8 @@ func awaitQueued(t *testing.T, held *flow.Flow, want int64) {
 	}
 }
 
-// One client leaves while it waits, another when its turn comes. The rest continue.
+// One client disconnects while it waits, and another when its request is called. The other requests
+// are served.
 func TestRequestsWaitForTheirModel(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 100)
 	leaving, leave := context.WithCancel(t.Context())
@@ -132,7 +133,7 @@ func TestRequestsWaitForTheirModel(t *testing.T) {
 	}
 }
 
-// A new request comes after those that wait.
+// A new request is served after the requests that already wait.
 func TestNewRequestsWaitBehindOthers(t *testing.T) {
 	f, held, _ := queueing(t, time.Minute, 100)
 	ticket, err := held.Enqueue(nobody, 1, time.Now())
@@ -140,7 +141,7 @@ func TestNewRequestsWaitBehindOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
-	if err := <-ticket.Turn(); err != nil { // its turn has come, but it has not been decided yet
+	if err := <-ticket.Turn(); err != nil { // called, but not decided yet
 		t.Fatal(err)
 	}
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow = held })
@@ -186,8 +187,8 @@ func TestWaitEndsWithAFailure(t *testing.T) {
 	awaitQueued(t, held, 0)
 }
 
-// If a VModel moves and its old model then fails or goes, requests for the VModel get the new
-// model. Requests for the old model get the error.
+// If a VModel moves to another model, and its old model then fails to load or is deleted, requests
+// for the VModel go to the new model. Requests for the old model fail.
 func TestWaitForAVModelSurvivesItsModel(t *testing.T) {
 	for _, word := range []string{"failed=nobody", "unknown=nobody"} {
 		f, held, _ := queueing(t, time.Minute, 10)
@@ -235,7 +236,7 @@ func TestWaitForAVModelFollowsItsTarget(t *testing.T) {
 	awaitQueued(t, held, 0)
 }
 
-// A request whose VModel moves does not precede those that already wait for its new model.
+// A request whose VModel moves is served after the requests that already wait for its new model.
 func TestWaitForAVModelKeepsTheOrder(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 10)
 	ticket, err := held.Enqueue(objects.ModelKey{Pool: nobody.Pool, ID: "sql-v4"}, 1, time.Now())
@@ -245,7 +246,7 @@ func TestWaitForAVModelKeepsTheOrder(t *testing.T) {
 	s, _ := askFor(t.Context(), t, client, "lost")
 	awaitQueued(t, held, 2)
 	f.ApplyPlacement(news(t, f, []string{"moved=lost@sql-v4", "loaded=sql-v4@" + address}))
-	if err := <-ticket.Turn(); err != nil { // its turn has come, but it has not been decided yet
+	if err := <-ticket.Turn(); err != nil { // called, but not decided yet
 		t.Fatal(err)
 	}
 	f.ApplyPlacement(news(t, f, []string{"failed=nobody"}))
@@ -257,7 +258,7 @@ func TestWaitForAVModelKeepsTheOrder(t *testing.T) {
 	awaitQueued(t, held, 0)
 }
 
-// awaitWanted waits until so many requests wait for a model, and none for another.
+// awaitWanted waits until exactly this many requests wait for a model, and none for another model.
 func awaitWanted(t *testing.T, held *flow.Flow, id string, want int) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -272,7 +273,7 @@ func awaitWanted(t *testing.T, held *flow.Flow, id string, want int) {
 	}
 }
 
-// When extproc stops, waiting requests get an error, and do not count as canceled.
+// When extproc stops, waiting requests fail with an error, and are not counted as canceled.
 func TestWaitEndsWithTheProcess(t *testing.T) {
 	f, held, _ := queueing(t, time.Minute, 1)
 	var counted *metrics.Meter
@@ -290,7 +291,7 @@ func TestWaitEndsWithTheProcess(t *testing.T) {
 	}
 }
 
-// If the model's objects are deleted, waiting requests get the error that a new one would get.
+// If a model's objects are deleted, waiting requests get the same error as a new request.
 func TestWaitEndsWithTheModel(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 1)
 	s, _ := ask(t.Context(), t, client)
@@ -307,7 +308,7 @@ func TestWaitKeepsNoSnapshotAlive(t *testing.T) {
 	old := weak.Make(&f.View().Snapshot.Pools["ns/base"].Endpoints[0])
 	ctx, cancel := context.WithCancel(t.Context())
 	ask(ctx, t, client)
-	f.SetWorld(f.View().World) // publishes another
+	f.SetWorld(f.View().World) // publishes a new view
 	for range 3 {
 		runtime.GC()
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// This file sends requests to the relay, which is one of Envoy's endpoints. The relay sends a
-// request through Envoy again if no endpoint has served it, a call for several models to each of
-// them, a request for a stored response to each pool, and a REST request as a gRPC call if the
-// engines take nothing else.
+// This file sends requests to the relay, a server in extproc that Envoy uses as an endpoint. If no
+// endpoint has served a request, the relay sends it through Envoy again. It sends a call for
+// several models to each of them, and a request for a stored response to each pool. It converts a
+// REST request to a gRPC call if the engines accept only gRPC.
 
-// openToken decrypts the token of a request from the relay: where the request came in, and for what
-// it was admitted.
+// openToken decrypts the token of a request from the relay. The token contains the listener or pool
+// at which the client sent the request, and the target for which it was admitted.
 func (x *exchange) openToken() error {
 	if x.in.relayToken == "" || x.scope.front != Own || x.server.RelayTokens == nil {
 		return nil
@@ -30,8 +30,9 @@ func (x *exchange) openToken() error {
 	return nil
 }
 
-// relayServes reports whether the relay can get a request for a pool. At a Gateway it is not an
-// endpoint of pools that fail open, nor of pools whose engines use TLS.
+// relayServes reports whether the data plane can send a request for a pool to the relay. At a
+// Gateway, the relay is an endpoint of every pool except pools that fail open and pools whose
+// engines use TLS.
 func (s *scope) relayServes(pool objects.Name) bool {
 	switch {
 	case s.front != Own, s.server.Relay == "", s.back == "", s.relayed != nil && s.relayed.Last:
@@ -43,8 +44,9 @@ func (s *scope) relayServes(pool objects.Name) bool {
 	return p != nil && !p.Picker.Open && (p.Settings == nil || p.Settings.EngineTLS == nil)
 }
 
-// addRelay makes the relay the last pick if control can load the model elsewhere and fewer picks
-// exist than may be tried. Name is the client's name of the model; now is when the request is sent.
+// addRelay makes the relay the last pick if control can load the model elsewhere and the pool
+// allows another attempt. Name is the client's name of the model. The argument now is when the
+// request is sent.
 func (d *dispatcher) addRelay(name string, now time.Time) {
 	d.sealed = ""
 	if !d.placed() || !d.scope.relayServes(d.target.Pool) || d.search.id == "" && 1+
@@ -66,8 +68,8 @@ func (s *scope) relayRequest(kind relaytoken.Kind, models ...relaytoken.Model) r
 	return relaytoken.Request{Kind: kind, Back: s.back, Listener: s.listener, Given: s.pool, Models: models}
 }
 
-// sendToEach has the relay send a call to each of several models. It skips unknown models, unless
-// the call requires all.
+// sendToEach sends a call for several models to the relay, which calls each model. It skips unknown
+// models, unless the call requires all models.
 func (c *call) sendToEach() responses {
 	naming := modelName
 	if c.named.VModel {
@@ -95,14 +97,15 @@ func (c *call) sendToEach() responses {
 	return c.sendToRelay(relaytoken.Several, models...)
 }
 
-// sendToRelay sends a request to the relay, by its headers.
+// sendToRelay forwards a request to the relay. This needs only the request's headers.
 func (x *exchange) sendToRelay(kind relaytoken.Kind, models ...relaytoken.Model) responses {
 	x.dispatcher.relayTo(kind, models...)
 	x.phase = sent
 	return responses{x.withMetadata(answerHeaders(x.dispatcher.common()))}
 }
 
-// relayTo makes the relay the only destination of a request. The request is counted nowhere.
+// relayTo makes the relay the only destination of a request. The request is not counted as in
+// flight.
 func (d *dispatcher) relayTo(kind relaytoken.Kind, models ...relaytoken.Model) {
 	e := d.scope.relayRequest(kind, models...)
 	if e.All = kserve.WantsAll(d.in.ids); kind == relaytoken.Search {
@@ -111,8 +114,8 @@ func (d *dispatcher) relayTo(kind relaytoken.Kind, models ...relaytoken.Model) {
 	d.to, d.sealed = d.server.Relay, d.server.RelayTokens.Seal(e)
 }
 
-// converts reports whether the relay has to make a gRPC call of the request, because the engines of
-// its pool take only calls.
+// converts reports whether the relay must convert the request to a gRPC call, because the engines
+// of the pool accept only gRPC.
 func (d *dispatcher) converts(p *objects.Pool) bool {
 	return d.traits.converts && p != nil && p.CallsOnly && d.scope.relayServes(p.Name)
 }

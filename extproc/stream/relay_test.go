@@ -36,8 +36,8 @@ func relayTokens(t *testing.T, key byte) *relaytoken.Sealer {
 	return relaytoken.NewSealer(aead)
 }
 
-// withRelay returns a server with a relay, and a fleet of VModels where control has loaded
-// "sql-v2".
+// withRelay returns a server with a relay, and the fleet of newFleetOfVModels. Control has loaded
+// "sql-v2" there.
 func withRelay(t *testing.T, change func(*stream.Config)) (*stream.Server, *fleet.Fleet, *relaytoken.Sealer) {
 	t.Helper()
 	f := newFleetOfVModels(fleet.Config{Placed: true})
@@ -54,8 +54,8 @@ func withRelay(t *testing.T, change func(*stream.Config)) (*stream.Server, *flee
 	return server, f, sealer
 }
 
-// sent returns the destination, names of models and token of a request; or its reply, or what it
-// waits for.
+// sent returns the destination of a request, with the models that it names, and its relay token. If
+// the request was not sent, the destination is its reply or what it waits for.
 func sent(t *testing.T, x stream.Exchange, sealer *relaytoken.Sealer, lines ...string) (to string, e relaytoken.Request) {
 	t.Helper()
 	now := time.Now()
@@ -106,8 +106,8 @@ const (
 	aInfer = "headers :method=POST mode=NONE shown=NONE :path=/v2/models/"
 )
 
-// The relay is the last pick if control can load the model elsewhere and fewer picks exist than may
-// be tried. Its token has the target and the client's name of the model.
+// The relay is the last pick if control can load the model elsewhere and the pool allows another
+// attempt. Its token contains the target and the client's name of the model.
 func TestRelayIsTheLastPick(t *testing.T) {
 	plain := func(s *stream.Server) stream.Exchange { return s.ExchangeAt("", objects.Name{}, nil).TakenAt("back") }
 	for _, c := range []struct {
@@ -116,7 +116,7 @@ func TestRelayIsTheLastPick(t *testing.T) {
 		x     func(*stream.Server) stream.Exchange
 		set   func(*stream.Config)
 		to    string
-		name  string // of the model in the relay token; empty for no token
+		name  string // model's name in the relay token; empty if there is no token
 	}{
 		{
 			"one copy",
@@ -167,8 +167,8 @@ func TestRelayIsTheLastPick(t *testing.T) {
 	}
 }
 
-// A request from the relay keeps its target, wherever it came in and whatever the engine's name of
-// its model. If the token says so, the relay is no pick again.
+// A request from the relay keeps its target, whatever listener the client called and whatever the
+// engine's name of the model is. If the token forbids it, the relay is not among the picks again.
 func TestRelayedRequestKeepsItsTarget(t *testing.T) {
 	server, _, sealer := withRelay(t, nil)
 	again := func(e relaytoken.Request) string { e.Back = "back"; return "x-headgate-relay-token=" + sealer.Seal(e) }
@@ -248,19 +248,19 @@ func TestRelayedRequestKeepsItsTarget(t *testing.T) {
 			t.Errorf("%s: it goes to %s with %+v, want %s", c.what, to, e, c.to)
 		}
 	}
-	// The path was rewritten on the first way.
+	// The path was already rewritten when the client's request arrived.
 	rewritten := server.ExchangeAt("", base, &wire.Rewrite{Prefix: "/v2", With: "/x"}).TakenAt("back")
 	if to, _ := sent(t, rewritten, sealer, aInfer+"mm-9/infer "+
 		again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})); to != address+" mm-1 /v2/models/mm-1/infer" {
 		t.Errorf("at a route that rewrites the path it goes to %s", to)
 	}
-	// Tokens from other gateways are ignored.
+	// A relay token is ignored if another gateway sends it.
 	x := server.Exchange(stream.Gateway, "base-picker:9002", 0)
 	if to, _ := sent(t, x, sealer, post+" "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1")}),
 		`body {"model":"text-to-sql"}`); to != address+` {"model":"sql-v2"}` {
 		t.Errorf("another gateway's goes to %s", to)
 	}
-	// Errors have the client's name of the model.
+	// Errors contain the client's name of the model.
 	x = server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
 	sent(t, x, sealer, post+" "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`)
 	if out := x.Expire(); len(out) != 1 || !strings.Contains(string(out[0].GetImmediateResponse().GetBody()),
@@ -269,7 +269,7 @@ func TestRelayedRequestKeepsItsTarget(t *testing.T) {
 	}
 }
 
-// A call for several models goes only to the relay, with the targets of all.
+// A call for several models goes only to the relay. Its token contains the targets of all models.
 func TestCallForSeveralModelsGoesToTheRelay(t *testing.T) {
 	for _, c := range []struct {
 		what, headers, to string
@@ -324,7 +324,8 @@ func TestCallForSeveralModelsGoesToTheRelay(t *testing.T) {
 	}
 }
 
-// Calls of ModelMesh's API go to the relay if it can reach control, and nowhere else.
+// Calls of ModelMesh's API go to the relay if the relay can reach control. Otherwise they are
+// refused.
 func TestCallsForControl(t *testing.T) {
 	const call = "headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/mmesh."
 	for _, c := range []struct {
@@ -355,8 +356,8 @@ func TestCallsForControl(t *testing.T) {
 	}
 }
 
-// V2 REST requests go to the relay if the pool's model runtimes take only gRPC, except those that
-// extproc answers.
+// V2 REST requests go to the relay if the pool's model runtimes accept only gRPC. Requests that
+// extproc itself answers do not.
 func TestRESTForGRPCEngines(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{Placed: true}, runtimes)
 	f.ApplyPlacement(news(t, f, []string{"loaded=mm-1@" + address}))
@@ -394,15 +395,15 @@ func TestRESTForGRPCEngines(t *testing.T) {
 			t.Errorf("%s: to %s with %+v, want %s", c.what, to, e, c.to)
 		}
 	}
-	x := server.ExchangeAt("", objects.Name{}, nil) // without a socket for requests from the relay
+	x := server.ExchangeAt("", objects.Name{}, nil) // its Envoy has no socket for requests from the relay
 	if to, _ := sent(t, x, sealer, aInfer+"mm-1/infer"); to != address+" mm-1" {
 		t.Errorf("without a relay it goes to %s", to)
 	}
 }
 
-// At a Gateway the relay is an endpoint of each pool, except those that fail open or use TLS to
-// engines: their requests are handled as without a relay. ModelMesh's API is not available at a
-// pool's route.
+// At a Gateway the relay is an endpoint of every pool except pools that fail open and pools whose
+// engines use TLS. Requests for these pools are handled as if there was no relay. A route to a pool
+// does not serve ModelMesh's API.
 func TestRelayAtAGateway(t *testing.T) {
 	const several = aCall + "mm-model-id=mm-1 mm-model-id=text-to-sql"
 	const manage = "headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/mmesh.ModelMesh/getModelStatus"
@@ -410,7 +411,7 @@ func TestRelayAtAGateway(t *testing.T) {
 	for _, c := range []struct {
 		what, line string
 		change     func(*objects.Set)
-		at         objects.Name // the pool of a route; zero for a listener
+		at         objects.Name // pool that the route names; zero for a listener
 		to         string
 	}{
 		{"one copy at a listener", aCall + "mm-model-id=text-to-sql", nil, objects.Name{}, address +
@@ -465,7 +466,7 @@ func byTLS(s *objects.Set) {
 	runtimes(s)
 }
 
-// runtimes makes the pods of ns/base model runtimes.
+// runtimes changes the pods of ns/base into model runtimes.
 func runtimes(s *objects.Set) {
 	for i := range s.Pods {
 		if s.Pods[i].Labels["pool"] == "base" {

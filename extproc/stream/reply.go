@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// response formats the error for an API.
+// response formats the error as the reply of an API.
 func (e apiError) response(of api) *extprocv3.ProcessingResponse {
 	var body []byte
 	switch of {
@@ -40,12 +40,13 @@ func (e apiError) response(of api) *extprocv3.ProcessingResponse {
 	return r
 }
 
-// grpc formats the error as a gRPC status. Errors that ModelMesh has too use its words.
+// grpc formats the error as a gRPC status. For errors that ModelMesh also returns, it uses
+// ModelMesh's text.
 func (e apiError) grpc() *extprocv3.ProcessingResponse {
 	code, words := e.callStatus()
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 		ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status:     &typev3.HttpStatus{Code: typev3.StatusCode(e.status)}, // Envoy sends 200
+			Status:     &typev3.HttpStatus{Code: typev3.StatusCode(e.status)}, // Envoy replaces it by 200
 			GrpcStatus: &extprocv3.GrpcStatus{Status: uint32(code)},
 			Body:       []byte(words),
 			Details:    wire.ReplyDetails + "_" + e.Code,
@@ -86,8 +87,8 @@ func codeOf(status int) kserve.Code {
 	return kserve.Internal
 }
 
-// statusOf returns the HTTP status for a gRPC code. ResourceExhausted means a message that is too
-// large.
+// statusOf returns the HTTP status for a gRPC code. It treats ResourceExhausted as a message that
+// is too large.
 func statusOf(code kserve.Code) int {
 	if code == kserve.ResourceExhausted {
 		return http.StatusRequestEntityTooLarge
@@ -125,7 +126,7 @@ func (e apiError) anthropic() []byte {
 	case kind != "":
 	case e.status < http.StatusInternalServerError:
 		kind = "invalid_request_error"
-	case e.retryAfter > 0: // Anthropic's own status for it is 529
+	case e.retryAfter > 0: // overloaded, for which Anthropic itself uses status 529
 		kind = "overloaded_error"
 	default:
 		kind = "api_error"
@@ -139,12 +140,13 @@ func (e apiError) anthropic() []byte {
 func encode(v any) []byte {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // strings and numbers always marshal
+		panic(err) // marshaling strings and numbers never fails
 	}
 	return body
 }
 
-// immediate is a reply from extproc itself. Its details keep Envoy from rewriting the body.
+// immediate returns a reply of extproc itself. The argument code becomes its details, which keep
+// Envoy from rewriting the body.
 func immediate(status int, code string, body []byte) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 		ImmediateResponse: &extprocv3.ImmediateResponse{
@@ -156,7 +158,7 @@ func immediate(status int, code string, body []byte) *extprocv3.ProcessingRespon
 	}}
 }
 
-// header sets a header. Envoy reads raw_value.
+// header returns the option that sets a header. It uses raw_value, because Envoy reads that.
 func header(key, value string) *corev3.HeaderValueOption {
 	return &corev3.HeaderValueOption{
 		Header:       &corev3.HeaderValue{Key: key, RawValue: []byte(value)},

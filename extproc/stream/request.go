@@ -17,18 +17,18 @@ import (
 	"github.com/headgate/headgate/internal/hash"
 )
 
-// request has the headers of a request that matter.
+// request contains those headers of a request that extproc uses.
 type request struct {
 	method, path, contentType, encoding, length string
-	// written is the client's path; path is the one after a route's rewrite.
+	// written is the path that the client sent; path is the path after the route's rewrite.
 	written string
-	// ids are ModelMesh's headers, which name the model or say how to treat the call.
+	// ids are ModelMesh's headers. They name the model or affect how the call is treated.
 	ids []kserve.Header
 	// relayToken is the encrypted token of a request from the relay.
 	relayToken string
-	// selection is the endpoint that the conformance suite selects.
+	// selection is the endpoint that the conformance suite requests.
 	selection string
-	// control are the names of control headers in the request, which are removed.
+	// control are the names of Headgate's own headers in the request. Engines must not get them.
 	control []string
 	all     *corev3.HeaderMap
 }
@@ -44,7 +44,7 @@ func readRequest(m *corev3.HeaderMap) request {
 		case "content-type":
 			r.contentType = value(h)
 		case "content-encoding":
-			if r.encoding != "" { // several lines form one list
+			if r.encoding != "" { // several header lines form one list
 				r.encoding += ","
 			}
 			r.encoding += value(h)
@@ -68,7 +68,8 @@ func readRequest(m *corev3.HeaderMap) request {
 	return r
 }
 
-// value returns a header's value. Envoy sets raw_value, other data planes value.
+// value returns a header's value. Envoy sets the field raw_value, other data planes the field
+// value.
 func value(h *corev3.HeaderValue) string {
 	if raw := h.GetRawValue(); len(raw) > 0 {
 		return string(raw)
@@ -81,7 +82,7 @@ func isControl(key string) bool {
 		slices.Contains(wire.ControlHeaders, key)
 }
 
-// header returns the first value of a header. Name is in lower case.
+// header returns the first value of a header. Name must be in lower case.
 func (r *request) header(name string) string {
 	for _, h := range r.all.GetHeaders() {
 		if h.GetKey() == name {
@@ -91,7 +92,7 @@ func (r *request) header(name string) string {
 	return ""
 }
 
-// session returns a hash of the request's session key; 0 if it has none.
+// session returns a hash of the request's session key; 0 if the request has no session key.
 func (r *request) session(s settings.Settings) uint64 {
 	var name string
 	switch {
@@ -109,10 +110,10 @@ func (r *request) session(s settings.Settings) uint64 {
 	return max(1, hash.Of(name))
 }
 
-// hints are metadata that a data plane adds to messages. Later values replace earlier ones.
+// hints are metadata that a data plane adds to its messages. A later value replaces an earlier one.
 type hints struct {
 	model  string
-	only   *pick.Subset // nil if there is no subset
+	only   *pick.Subset // nil if the data plane names no subset
 	served string
 	// answered means that the response to a call has begun.
 	answered bool
@@ -137,8 +138,8 @@ func (h *hints) read(m *corev3.Metadata) {
 	}
 }
 
-// texts returns v as a list of strings. Other types yield an empty list: an invalid subset allows
-// no endpoint.
+// texts returns v as a list of strings. It returns an empty list if v has another type, because an
+// invalid subset must allow no endpoint.
 func texts(v *structpb.Value) []string {
 	switch kind := v.GetKind().(type) {
 	case *structpb.Value_StringValue:
@@ -165,11 +166,12 @@ func (r *request) deadline() time.Duration {
 	return d
 }
 
-// maxStated bounds deadlines, in milliseconds: a day. Longer ones are ignored.
+// maxStated is the longest deadline that is obeyed: one day, in milliseconds. Longer deadlines are
+// ignored.
 const maxStated = 24 * 60 * 60 * 1000
 
-// grpcTimeout parses a grpc-timeout header: up to eight digits and a unit. It returns 0 if the text
-// is invalid.
+// grpcTimeout parses a grpc-timeout header, which has up to eight digits and a unit. It returns 0
+// if the text is invalid.
 func grpcTimeout(text string) time.Duration {
 	if len(text) < 2 || len(text) > 9 {
 		return 0

@@ -26,37 +26,46 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// Scenarios: each block is one HTTP request, and each line is a message of the data plane:
+// TestScenarios runs scenario files. Each block is one HTTP request, and each line is a message of
+// the data plane or one of these commands:
 //
 //	calls WHOM [conformance] [override] [default=POOL]
-//	        another gateway calls WHOM, an authority or a port; without this line it is
+//	        another gateway calls WHOM, an authority or a port; without this line the data plane is
 //	        Headgate's own Envoy
 //	at LISTENER
-//	        Headgate's own Envoy, at a listener of ns/g where an LLMRoute took the request
+//	        Headgate's own Envoy got the request at a listener of ns/g, through an LLMRoute
 //	for POOL [PREFIX [WITH]]
-//	        Headgate's own Envoy, where an HTTPRoute names a pool, and may replace a path prefix
-//	vmodels there are VModels
-//	rpcs    VModels, and pools with rules for gRPC methods: see newFleetOfRPCs
+//	        Headgate's own Envoy got the request through an HTTPRoute that names a pool, and may
+//	        replace a path prefix
+//	vmodels use the fleet of newFleetOfVModels
+//	rpcs    use the fleet of newFleetOfRPCs
 //	headers NAME=VALUE… [end] [mode=MODE] [shown=MODE] [silent]
-//	        modes of the request's and the response's body; silent announces none
+//	        MODE of the request's and of the response's body; silent announces no modes
 //	chunk TEXT
-//	        part of the body (Go-quoted, or as it is); body TEXT is the last or only part
+//	        part of the request's body (Go-quoted, or as it is)
+//	body TEXT
+//	        the last or only part of the request's body
 //	trailers
-//	        of the request
+//	        trailers of the request
 //	response NAME=VALUE… [end]
+//	        headers of the response
 //	part TEXT
-//	        part of the response's body; answer TEXT is the last or only part
+//	        part of the response's body
+//	answer TEXT
+//	        the last or only part of the response's body
 //	response-trailers
+//	        trailers of the response
 //	check   print where the request is in flight
-//	holds   there is control, which has sent nothing yet: before all other lines
+//	holds   control exists but has sent nothing yet; must be the first line
 //	control WORD…
 //	        a message of control; the first also announces the endpoints of ns/base and ns/silent.
 //	        loaded=, unloading=, gone= MODEL@ADDRESS, failed=, mended=MODEL,
 //	        registered=MODEL@POOL, moved=VMODEL@MODEL, takes=METHOD:PATH@ADDRESS,
 //	        all in ns/base; no MODEL means none
-//	turn    the waiting request gets its turn
-//	expire, fail, full
-//	        its wait ends: its time is over, its model cannot be loaded, the queue is full
+//	turn    the waiting request is the first in its queue and is decided again
+//	expire  the wait of the request times out
+//	fail    the model of the waiting request cannot be loaded
+//	full    the queue is full
 //
 // Words that begin with @ are metadata of the message, before its text: @subset=TEXT,
 // @list=TEXT;TEXT, @model=NAME, @served=ADDRESS, @answered (the response to the call has begun).
@@ -64,10 +73,10 @@ import (
 // The output is extproc's answers, the outcome that it reports, and the final counts.
 func TestScenarios(t *testing.T) { golden.Run(t, "testdata/*.txt", scenario) }
 
-// Each rule of the endpoint-picker protocol, version 1.0.0, is a file of this name.
+// Each file in testdata/protocol tests the rule of the endpoint-picker protocol 1.0.0 in its name.
 func TestProtocolScenarios(t *testing.T) { golden.Run(t, "testdata/protocol/*.txt", scenario) }
 
-// Each known defect of other endpoint pickers is a file of this name.
+// Each file in testdata/defects tests the known defect of other endpoint pickers in its name.
 func TestDefectScenarios(t *testing.T) { golden.Run(t, "testdata/defects/*.txt", scenario) }
 
 func scenario(t *testing.T) func(string) string {
@@ -83,7 +92,7 @@ func scenario(t *testing.T) func(string) string {
 		}
 		if rest, ok := strings.CutPrefix(lines[0], "at "); ok {
 			listener, lines = "Gateway ns/g "+rest, lines[1:]
-			change = func(c *stream.Config) { c.Default = objects.Name{Namespace: "ns", Name: "open"} } // no request at a listener uses it
+			change = func(c *stream.Config) { c.Default = objects.Name{Namespace: "ns", Name: "open"} } // no listener may use this pool
 		}
 		if rest, ok := strings.CutPrefix(lines[0], "for "); ok {
 			words := strings.Fields(rest)
@@ -159,7 +168,7 @@ func scenario(t *testing.T) func(string) string {
 		}
 		counted := inFlight(f)
 		x.End(now)
-		x.End(now) // again changes nothing
+		x.End(now) // the second End changes nothing
 		leases := f.Leases().Current
 		for _, o := range *observed {
 			out.WriteString(renderOutcome(o))
@@ -209,7 +218,7 @@ func news(t *testing.T, f *fleet.Fleet, words []string) endpointstate.PlacementU
 	return n
 }
 
-// callee parses the authority or the port that a gateway calls.
+// callee parses the authority or the port that another gateway calls.
 func callee(t *testing.T, words []string) (authority string, port int32, change func(*stream.Config)) {
 	t.Helper()
 	authority = words[0]
@@ -383,7 +392,7 @@ func render(t *testing.T, m *extprocv3.ProcessingResponse) string {
 		fmt.Fprintf(&out, "mode override: %s\n", o.GetRequestBodyMode())
 	}
 	if fields := m.GetDynamicMetadata().GetFields(); len(fields) > 0 {
-		delete(fields["gateway.pick"].GetStructValue().GetFields(), "id") // it differs from run to run
+		delete(fields["gateway.pick"].GetStructValue().GetFields(), "id") // the ID differs from run to run
 		text, err := json.Marshal(m.GetDynamicMetadata().AsMap())
 		if err != nil {
 			t.Fatal(err)

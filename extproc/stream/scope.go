@@ -18,35 +18,35 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// scope is where a request came in, how the data plane shows it, and which models and pools it may
-// use. Its methods read objects and views, and change nothing but the modes.
+// scope is where a request arrived, which parts of it the data plane sends to extproc, and which
+// models and pools it may use. Its methods read objects and views. They change only the modes.
 type scope struct {
 	server *Server
 	front  Front
-	// called returns the authority and port that the data plane called. They identify the pool that
-	// another gateway means.
+	// called returns the authority and the port that the data plane called. For another gateway,
+	// they identify the pool of the request.
 	called func() (authority string, port int32)
-	// listener is the Gateway listener at which an LLMRoute took the request; may be empty.
+	// listener is the Gateway listener that received the request through an LLMRoute; may be empty.
 	listener string
-	// pool is the pool that an HTTPRoute names; may be zero. The route may rewrite the path:
-	// engines get the rewritten one.
+	// pool is the pool that an HTTPRoute names; may be zero. rewrite is the path rewrite of that
+	// route; engines get the rewritten path.
 	pool    objects.Name
 	rewrite *wire.Rewrite
-	// back names the socket at which the Envoy takes requests from the relay; may be empty.
+	// back is the socket at which the Envoy accepts requests from the relay; may be empty.
 	back string
 	// done is closed when the request is over; may be nil.
 	done <-chan struct{}
 
-	mode  mode // of the request's body
-	shown mode // of the answer's body
-	// announced means that the data plane announced its modes.
+	mode  mode // mode of the request's body
+	shown mode // mode of the response's body
+	// announced means that the data plane has announced its modes.
 	announced bool
 	hints     hints
-	// relayed is the decrypted token of a request from the relay, and nil for all others.
+	// relayed is the decrypted token of a request from the relay; nil for all other requests.
 	relayed *relaytoken.Request
 }
 
-// mode is how a data plane shows a body.
+// mode is how a data plane sends a body to extproc.
 type mode = extprocfilterv3.ProcessingMode_BodySendMode
 
 const (
@@ -57,7 +57,7 @@ const (
 	modeDuplex   = extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 )
 
-// scopeOf returns the scope of a stream.
+// scopeOf returns the scope of the request of an ext_proc stream.
 func (s *Server) scopeOf(front Front, messages extprocStream) scope {
 	c := scope{server: s, front: front, called: func() (string, int32) { return called(messages) }, done: messages.Context().Done()}
 	if front != Own {
@@ -80,11 +80,11 @@ func (s *Server) scopeOf(front Front, messages extprocStream) scope {
 	return c
 }
 
-// inferenceOnly reports whether only inference may pass. Otherwise routes of the data plane decide
-// what passes.
+// inferenceOnly reports whether only inference requests are allowed. Otherwise the data plane's
+// routes decide which requests are allowed.
 func (s *scope) inferenceOnly() bool { return s.front == Own && s.pool == (objects.Name{}) }
 
-// given returns the pool that the data plane names, if it names one.
+// given returns the pool that the data plane names, and false if it names none.
 func (s *scope) given(w *objects.World) (objects.Name, bool) {
 	if s.front == Own {
 		return s.pool, s.pool != (objects.Name{})
@@ -100,19 +100,19 @@ func (s *scope) offer(view *endpointstate.View) (*objects.Offer, error) {
 	if o := view.World.Offers[s.listener]; o != nil {
 		return o, nil
 	}
-	return nil, errNoOffer // control is ahead of extproc, or the route is gone
+	return nil, errNoOffer // Envoy knows a listener that extproc does not know yet, or its route was deleted
 }
 
-// counts returns a function that reports whether a pool may serve the request. Given is the pool
-// that the data plane names; may be zero.
+// counts returns a function that reports whether the request may use a pool. Given is the pool that
+// the data plane names; may be zero.
 func (s *scope) counts(offer *objects.Offer, given objects.Name) func(pool objects.Name) bool {
 	return func(pool objects.Name) bool {
 		return (given == objects.Name{} || pool == given) && (s.listener == "" || offer.Serves(pool))
 	}
 }
 
-// configure sets the modes that the data plane announces. Without an announcement it assumes
-// duplex, which the endpoint-picker protocol requires.
+// configure stores the modes that the data plane announces. If it announces none, configure assumes
+// full duplex, because the endpoint-picker protocol requires that.
 func (s *scope) configure(c *extprocv3.ProtocolConfiguration) error {
 	s.mode, s.shown = modeDuplex, modeDuplex
 	if c == nil {
@@ -129,9 +129,10 @@ func (s *scope) configure(c *extprocv3.ProtocolConfiguration) error {
 	return errProtocol(fmt.Sprintf("the request_body_mode of ext_proc is %s: set FULL_DUPLEX_STREAMED, BUFFERED or NONE", s.mode))
 }
 
-// bound reports whether the end of the stream is the end of the request. Envoy closes the stream
-// once it has nothing more to show: at once if it shows no bodies, or only the request's in chunks.
-// A data plane that announces no modes is bound once it shows the response.
+// bound reports whether the request ends when its ext_proc stream ends. Envoy closes the stream
+// when it has nothing more to send to extproc. That is early if it sends no bodies, or only the
+// request's body in chunks. For a data plane that announces no modes, the two ends are the same
+// once it sends the response to extproc (answered).
 func (s *scope) bound(answered bool) bool {
 	switch {
 	case !s.announced:
@@ -142,14 +143,15 @@ func (s *scope) bound(answered bool) bool {
 	return s.shown != modeNone
 }
 
-// atGateway reports whether the request came in at one of Headgate's Gateways, where each pool is a
-// cluster of its own.
+// atGateway reports whether the request arrived at one of Headgate's Gateways. There, each pool has
+// its own Envoy cluster.
 func (s *scope) atGateway() bool { return s.listener != "" || s.pool != (objects.Name{}) }
 
-// takesOpen reports whether the request may use any pool that no LLMRoute names.
+// takesOpen reports whether the request may use all pools that no LLMRoute names.
 func (s *scope) takesOpen() bool { return s.inferenceOnly() && s.listener == "" }
 
-// commandLine returns the pool of the command line if the request may use it; otherwise zero.
+// commandLine returns the default pool from the command line if the request may use it; otherwise
+// zero.
 func (s *scope) commandLine() objects.Name {
 	if s.listener != "" || s.pool != (objects.Name{}) {
 		return objects.Name{}
@@ -157,7 +159,7 @@ func (s *scope) commandLine() objects.Name {
 	return s.server.Default
 }
 
-// unread reports whether a pool that the request may use has model lists that were not read yet.
+// unread reports whether the request may use a pool whose model lists have not been read yet.
 func (s *scope) unread() bool {
 	if !s.takesOpen() {
 		return false
@@ -169,9 +171,9 @@ func (s *scope) unread() bool {
 	})
 }
 
-// unrouted returns the pool of a model that no route admits, or zero. At Headgate's own Envoy it is
-// a pool that no LLMRoute names and whose endpoints list the model. The pool of the command line
-// comes first.
+// unrouted returns the pool for a model that no route admits; zero if there is none. It is the
+// default pool from the command line. But if only endpoints of another pool list the model, and the
+// request may use all pools that no LLMRoute names, it is such a pool.
 func (s *scope) unrouted(view *endpointstate.View, offer *objects.Offer, model string) objects.Name {
 	if !s.takesOpen() {
 		return s.commandLine()
@@ -189,8 +191,8 @@ func (s *scope) unrouted(view *endpointstate.View, offer *objects.Offer, model s
 	return s.server.Default
 }
 
-// unknown replaces the error for an unknown model by errNotHeard while control or engines have not
-// yet listed all models.
+// unknown replaces the error for an unknown model by errNotHeard until control and all engines have
+// listed their models.
 func (s *scope) unknown(err error) error {
 	if !errors.Is(err, route.ErrUnknownModel) && !errors.Is(err, pick.ErrUnlisted) {
 		return err

@@ -9,29 +9,29 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// This file finds stored responses whose endpoint is unknown, for example because extproc has just
-// started. Envoy tries one endpoint after the other while they answer 404. The access log then
-// reports which one has the response.
+// This file finds a stored response if its endpoint is unknown, for example because extproc has
+// just started. Envoy tries one endpoint after the other as long as they answer 404. The access log
+// then reports which endpoint has the response.
 
-// maxSearch bounds how many endpoints are asked for a stored response.
+// maxSearch limits how many endpoints are asked for a stored response.
 const maxSearch = 8
 
-// search is a request that asks several endpoints for a stored response; zero for all other
-// requests.
+// search describes a request that asks several endpoints for a stored response. It is zero for all
+// other requests.
 type search struct {
 	id string
 	// everybody means that the picks include every endpoint that may have the response.
 	everybody bool
-	// most is how many endpoints may be asked.
+	// most limits how many endpoints are asked.
 	most int
-	// maker is the address of the endpoint that made the response, if it is known but was not
-	// scraped yet.
+	// maker is the address of the endpoint that made the response; empty if it is unknown or was
+	// already scraped.
 	maker string
 }
 
 // searchable reports whether the data plane can ask several endpoints for a stored response. Only
-// Headgate's own Envoys try another endpoint after a 404, and only in pools that allow retries. If
-// the request names a model, pick checks the latter.
+// Headgate's own Envoys try another endpoint after a 404, and only if the pool allows retries. For
+// a request that names a model, pick checks the pool later.
 func (s *scope) searchable(a *ask, w *objects.World, counts func(objects.Name) bool) bool {
 	if s.front != Own || s.relayed != nil || !a.stored {
 		return false
@@ -52,9 +52,9 @@ func (s *scope) once(w *objects.World, pool objects.Name) bool {
 	return s.server.Settings.For(w.Pools[pool]).EndpointsPerRequest < 2
 }
 
-// apart returns the pools of a listener that may have a stored response of unknown origin, if there
-// are several. Each pool is a cluster, and Envoy tries the endpoints of only one cluster per
-// request. The relay is an endpoint of the first pool.
+// apart returns the pools of a listener that may have a stored response, if it is unknown which
+// pool has it and there are several. Each pool is a cluster, and for one request Envoy tries only
+// endpoints of one cluster. So the request goes to the relay, through the first of these pools.
 func (s *scope) apart(about string) []objects.Name {
 	view := s.server.Fleet.View()
 	offer, err := s.offer(view)
@@ -79,9 +79,10 @@ func (s *scope) apart(about string) []objects.Name {
 	return pools[:min(len(pools), maxSearch)]
 }
 
-// mayHave returns the pools that may have a stored response: those that one request can try
-// together, and those that it can only try alone. At a Gateway each pool is a cluster of its own,
-// and a pool's token is only for its own endpoints.
+// mayHave returns the pools that may have a stored response. One request can try all pools in
+// together, but only one pool in alone. At a Gateway all pools are in alone, because each is a
+// cluster of its own. So are pools with a token, because other pools' endpoints must not get the
+// token.
 func (s *scope) mayHave(view *endpointstate.View, counts func(objects.Name) bool) (together, alone []objects.Name) {
 	for name, p := range view.World.Pools {
 		snapshot := view.Snapshot.Pools[name.String()]
@@ -93,7 +94,7 @@ func (s *scope) mayHave(view *endpointstate.View, counts func(objects.Name) bool
 			together = append(together, name)
 		}
 	}
-	slices.SortFunc(together, func(a, b objects.Name) int { // the first pool must allow retries
+	slices.SortFunc(together, func(a, b objects.Name) int { // pools that allow retries come first, because the first one's settings apply
 		if once := s.once(view.World, a); once != s.once(view.World, b) {
 			return map[bool]int{true: 1, false: -1}[once]
 		}
@@ -103,15 +104,16 @@ func (s *scope) mayHave(view *endpointstate.View, counts func(objects.Name) bool
 	return together, alone
 }
 
-// unscraped reports whether the endpoint that made a response was not scraped yet, so that no
-// policy picks it.
+// unscraped reports whether the endpoint that made a response has not been scraped yet. No policy
+// picks such an endpoint.
 func unscraped(view *endpointstate.View, m fleet.Maker) bool {
 	p := view.Snapshot.Pools[m.Pool.String()]
 	return p != nil && slices.ContainsFunc(p.Endpoints, func(e pick.Endpoint) bool { return e.Unscraped && e.Address == m.Address })
 }
 
-// searched returns the pools to ask for a stored response if the request names no model; the first
-// becomes the request's pool. Of the pools that must be tried alone it returns one.
+// searched returns the pools to ask for a stored response if the request names no model. The first
+// pool becomes the request's pool. The result everybody is false if other pools may have the
+// response too.
 func (s *scope) searched(view *endpointstate.View, offer *objects.Offer, given objects.Name) (pools []objects.Name, everybody bool) {
 	pools, alone := s.mayHave(view, s.counts(offer, given))
 	if n := uint64(len(alone)); n > 0 && (len(pools) == 0 || s.server.Random()%(n+1) > 0) {
@@ -120,8 +122,8 @@ func (s *scope) searched(view *endpointstate.View, offer *objects.Offer, given o
 	return pools, len(alone) == 0
 }
 
-// spread adds endpoints of other pools to the picks, round robin, and endpoints that were not
-// scraped yet. A pool that forbids retries adds one.
+// spread adds endpoints of other pools to the picks, one of each pool in turn. A pool that forbids
+// retries adds only one endpoint. Then spread adds endpoints that have not been scraped yet.
 func (d *dispatcher) spread(view *endpointstate.View, request pick.Request, others []objects.Name) {
 	all := [][]pick.Decision{d.picks}
 	for _, name := range others {
@@ -146,8 +148,8 @@ func (d *dispatcher) spread(view *endpointstate.View, request pick.Request, othe
 			break
 		}
 	}
-	// After a start, extproc has not scraped every endpoint. It asks the unscraped ones last, and
-	// the maker of the response first.
+	// Soon after its start, extproc has not scraped every endpoint. The endpoint that made the
+	// response is asked first. Other unscraped endpoints are asked last.
 	for _, name := range append([]objects.Name{d.target.Pool}, others...) {
 		pool := view.Snapshot.Pools[name.String()]
 		for i := range pool.Endpoints {
@@ -174,8 +176,9 @@ func (d *dispatcher) spread(view *endpointstate.View, request pick.Request, othe
 	})
 }
 
-// all reports whether the picks are all endpoints of the request's pool and others, with the same
-// model. An endpoint that is out or has no copy of the model may still have the response.
+// all reports whether the picks include every endpoint of the request's pool and of the other
+// pools, with the same name for the model. Even an endpoint that is out or has no copy of the model
+// may have the response.
 func (d *dispatcher) all(view *endpointstate.View, picks []pick.Decision, others []objects.Name) bool {
 	n := len(view.Snapshot.Pools[d.target.Pool.String()].Endpoints)
 	for _, name := range others {
@@ -184,7 +187,8 @@ func (d *dispatcher) all(view *endpointstate.View, picks []pick.Decision, others
 	return len(picks) >= n && !slices.ContainsFunc(picks, func(d pick.Decision) bool { return d.Model != picks[0].Model })
 }
 
-// limitSearch drops the picks beyond the limit. The dropped ones might have the response.
+// limitSearch drops the picks beyond search.most. Dropped endpoints may have the response, so
+// everybody becomes false.
 func (d *dispatcher) limitSearch() {
 	if len(d.picks) > d.search.most {
 		d.picks, d.search.everybody = d.picks[:d.search.most], false

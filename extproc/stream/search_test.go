@@ -16,8 +16,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A response of unknown origin is searched at several endpoints, in all pools that may have it.
-// Once each has answered 404, the 404 is cached.
+// If it is unknown which endpoint has a stored response, several endpoints are asked, in all pools
+// that may have it. If every one of them answered 404, requests in the next seconds get 404 at
+// once.
 func TestStoredResponseIsSearched(t *testing.T) {
 	now := time.Now()
 	f := newFleetWith(fleet.Config{Now: func() time.Time { return now }})
@@ -50,7 +51,7 @@ func TestStoredResponseIsSearched(t *testing.T) {
 		got := ask(objects.Name{}, get)
 		_, picks, _ := strings.Cut(got, "destination-endpoint=")
 		picks, _, _ = strings.Cut(picks, " ")
-		// the pool with a token of its own is asked alone
+		// A pool with its own token is not asked together with other pools.
 		if n := 1 + strings.Count(picks, ","); strings.Contains(picks, "10.0.4.1:") != (n < 8) {
 			t.Errorf("%d endpoints are asked: %s", n, picks)
 		}
@@ -82,7 +83,8 @@ func TestStoredResponseIsSearched(t *testing.T) {
 	}
 }
 
-// Pools that forbid retries are asked once, whatever the flags say, and others several times.
+// In a pool that forbids retries one endpoint is asked, in other pools several, whatever the flags
+// say.
 func TestPoolSettingsLimitTheSearch(t *testing.T) {
 	never, often := int32(0), int32(2)
 	for picks, attempts := range map[int]*int32{3: &never, 1: &often} {
@@ -109,8 +111,9 @@ func TestPoolSettingsLimitTheSearch(t *testing.T) {
 	}
 }
 
-// At a listener each pool is a cluster of its own: the relay asks one after the other, at eight
-// endpoints in all. A response of known origin is not searched.
+// At a listener each pool is a cluster of its own, so the relay asks one pool after the other, and
+// at most eight endpoints altogether. If the response's endpoint is known, only this endpoint is
+// asked.
 func TestPoolsOfAListenerAreSearchedInTurn(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) { s.Routes = append(s.Routes, at("chat", aRoute("also", "sticky", ""))) })
 	sealer := relayTokens(t, 'k')
@@ -169,10 +172,10 @@ func TestPoolsOfAListenerAreSearchedInTurn(t *testing.T) {
 	}
 }
 
-// The endpoint that made a response is asked first, even if it was not scraped yet: an extproc that
-// has just started learns the makers of responses before it scrapes them.
+// The endpoint that made a response is asked first, even if it has not been scraped yet: after its
+// start, extproc learns the makers of responses before it scrapes them.
 func TestCreatorOfAResponseIsAskedFirst(t *testing.T) {
-	for attempts, after := range map[int32]string{2: ",", 0: " "} { // in a pool that forbids retries only the maker is asked
+	for attempts, after := range map[int32]string{2: ",", 0: " "} { // a pool that forbids retries asks only the response's maker
 		askMaker(t, attempts, "destination-endpoint=10.0.3.5:8000"+after)
 	}
 }
@@ -203,8 +206,8 @@ func askMaker(t *testing.T, attempts int32, want string) {
 	}
 }
 
-// replies sends messages to an exchange and ends it. It returns the replies as scenario files write
-// them.
+// replies sends messages to an exchange and then ends it. It returns the replies in the format of
+// scenario files.
 func replies(t *testing.T, x stream.Exchange, lines []string) string {
 	t.Helper()
 	var out strings.Builder

@@ -15,9 +15,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// V2 requests and gRPC calls use the service time of their model once it is known, and their
-// outcomes report how many requests the endpoint had. Requests about a model report nothing.
-// Requests with tokens have no service time.
+// The decision for a V2 request or a gRPC call depends on the service time of its model, once that
+// is known. The outcome reports how many requests the endpoint had. Requests that run no inference
+// report nothing, and requests with tokens have no service time.
 func TestServiceTimesDecide(t *testing.T) {
 	for name, c := range map[string]struct {
 		lines  []string
@@ -98,8 +98,8 @@ func TestServiceTimesDecide(t *testing.T) {
 	}
 }
 
-// The service time in a Model object applies until it is learned. It does not apply to requests
-// with tokens.
+// The service time in a Model object applies until a service time has been learned. It does not
+// apply to requests with tokens.
 func TestConfiguredServiceTimeAppliesUntilLearned(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) {
 		m := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sql-v2"}}
@@ -136,15 +136,16 @@ func TestConfiguredServiceTimeAppliesUntilLearned(t *testing.T) {
 	claims("it is learned", 10e6, infer)
 }
 
-// Behind another gateway the measured time begins when the request is complete and has its model.
-// The queue time does not count, nor the client's time to send.
+// Behind another gateway, the measured time begins when the request is complete and its model has a
+// copy. It includes neither the time in the queue nor the time in which the client sends the
+// request.
 func TestTimingBehindAnotherGateway(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode   string
-		body   []string // each a second after the one before
+		body   []string // parts of the body, which arrive one second apart
 		answer string
 		held   bool
-		want   time.Duration // 0: the answer gives no time
+		want   time.Duration // measured time; 0 if nothing was measured
 	}{
 		"in chunks":       {"FULL_DUPLEX_STREAMED", []string{"chunk {", "body }"}, "answer {}", false, 70 * time.Millisecond},
 		"with trailers":   {"FULL_DUPLEX_STREAMED", []string{"chunk {}", "trailers"}, "answer {}", false, 70 * time.Millisecond},

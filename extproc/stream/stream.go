@@ -36,58 +36,61 @@ import (
 )
 
 const (
-	// maxBody bounds a request's body. It equals request_body_buffer_limit in envoy.yaml, and also
-	// holds for bodies in chunks, which Envoy does not limit.
+	// maxBody is the maximum size of a request's body. It equals request_body_buffer_limit in
+	// envoy.yaml. extproc also enforces it for bodies in chunks, which Envoy does not limit.
 	maxBody = 32 << 20
-	// MaxMessage is the largest gRPC message that a data plane may send: a body and its envelope.
+	// MaxMessage is the maximum size of a gRPC message from a data plane: a body and its envelope.
 	MaxMessage = maxBody + 1<<20
 )
 
 // Config configures a Server.
 type Config struct {
 	Fleet *fleet.Fleet
-	// Flow queues requests whose model control may load; nil means that there is no control.
+	// Flow queues requests for models that control may load; nil means that there is no control.
 	Flow  *flow.Flow
 	Meter *metrics.Meter
 	Log   *slog.Logger
-	// Settings apply to pools without settings of their own; zero means the defaults.
+	// Settings apply to pools without their own settings. The zero value means the defaults.
 	Settings settings.Settings
-	// Tokens has the engines' tokens for pools whose requests carry one; nil means none.
+	// Tokens contains the tokens that replace clients' Authorization headers; nil means no tokens.
 	Tokens *engineclient.Tokens
-	// Default is the pool for requests that no route admits; zero means none. Listeners of Gateways
-	// do not use it.
+	// Default is the pool for requests that no route admits; zero means no pool. It does not apply
+	// to requests at listeners of Gateways.
 	Default objects.Name
-	// Observe is called with the outcome of each request whose response the data plane shows; nil
-	// means nobody needs it.
+	// Observe is called with the outcome of each request whose response the data plane sends to
+	// extproc. It may be nil.
 	Observe func(outcome.Outcome)
-	// Relay is the socket of the relay, and RelayTokens encrypts its tokens; empty and nil mean
-	// that there is no relay.
+	// Relay is the socket of the relay; empty means that there is no relay. RelayTokens encrypts
+	// and decrypts the relay's tokens; nil without a relay.
 	Relay       string
 	RelayTokens *relaytoken.Sealer
 	// Manages means that the relay forwards calls of ModelMesh's API to control.
 	Manages bool
-	// ModeOverride means that data planes let extproc request the body after the headers.
+	// ModeOverride means that data planes obey a mode override, by which extproc requests the body
+	// after the headers.
 	ModeOverride bool
-	// ExplainPicks adds the reasons for each pick to the metadata of the decision.
+	// ExplainPicks adds the reasons for each pick to the metadata of a decision.
 	ExplainPicks bool
-	// Conformance obeys the headers of the endpoint-picker protocol's conformance suite.
+	// Conformance enables the headers of the endpoint-picker protocol's conformance suite.
 	Conformance bool
-	// Dial reports whether an endpoint that was removed from the objects accepts connections; nil
-	// makes a TCP connection.
+	// Dial checks whether an endpoint that was removed from the objects still accepts connections.
+	// If Dial is nil, the Server makes a TCP connection.
 	Dial func(ctx context.Context, address string) error
-	// Random returns uniformly random numbers and is safe for concurrent use; nil means good ones.
+	// Random returns uniformly random numbers, and must be safe for concurrent use. If it is nil,
+	// the Server uses math/rand/v2.
 	Random func() uint64
 }
 
 // Server handles the requests of the data planes that call it. Make one with [New].
 type Server struct {
 	Config
-	started string // makes request ids unique across processes
+	started string // random; makes request IDs unique across processes
 	turn    atomic.Uint64
 	open    open
 	left    left
-	kept    atomic.Int64 // bytes of incomplete messages, decoded bodies, and requests that wait for control's answer
-	// decoders has the free decoders. Their number bounds how many bodies are decoded at once.
+	kept    atomic.Int64 // bytes buffered for all requests; see maxKept
+	// decoders contains the free decoders. Their number limits how many bodies are decoded at the
+	// same time.
 	decoders chan *decode.Decoder
 	// predicts reports whether a policy predicts latencies, and so needs the prompt.
 	predicts func(pick.Policy) bool
@@ -122,37 +125,38 @@ func New(c Config) *Server {
 	return s
 }
 
-// Stop ends each exchange with Headgate's own Envoy as soon as its request is decided; the data
-// plane finishes the request without it. Stop may be called more than once. It needs [Endable].
+// Stop ends each exchange with Headgate's own Envoy as soon as its request is decided. The data
+// plane then finishes the request without extproc. Stop may be called more than once. The gRPC
+// server must use [Endable].
 func (s *Server) Stop() { s.stop() }
 
-// Refuse rejects all requests that wait for their model, now and later. It may be called more than
-// once.
+// Refuse rejects all requests that wait for their model, and those that would wait later. It may be
+// called more than once.
 func (s *Server) Refuse() { s.refuse() }
 
-// Endable is the tap handle for a gRPC server that Stop should end. A stream whose handler waits
-// for a message ends only if its context is canceled.
+// Endable is the tap handle of a gRPC server whose streams Stop can end. A stream that waits for a
+// message ends only if its context is canceled, so Endable makes the context cancelable.
 func Endable(ctx context.Context, _ *tap.Info) (context.Context, error) {
-	ctx, end := context.WithCancel(ctx) // canceled with the stream at the latest
+	ctx, end := context.WithCancel(ctx) // canceled when the stream ends, if not before
 	return context.WithValue(ctx, endKey{}, end), nil
 }
 
 // endKey is the context key under which Endable stores the stream's cancel function.
 type endKey struct{}
 
-// Front is the kind of data plane that calls. It decides which requests may pass and who reports
-// outcomes.
+// Front is the kind of data plane that calls extproc. It determines which requests are allowed, and
+// where outcomes are reported.
 type Front uint8
 
 const (
-	// Own is Headgate's own Envoy: only inference passes, and the access log reports outcomes.
+	// Own is Headgate's own Envoy: only inference is allowed, and the access log reports outcomes.
 	Own Front = iota
 	// Gateway is any other data plane that speaks the endpoint-picker protocol. Its HTTPRoutes
-	// decide what passes, and the responses that it shows give the outcomes.
+	// decide what is allowed. Outcomes come from the responses that it sends to extproc.
 	Gateway
 )
 
-// For returns the service for data planes of a kind.
+// For returns the ext_proc service for data planes of one kind.
 func (s *Server) For(front Front) extprocv3.ExternalProcessorServer {
 	return &processor{server: s, front: front}
 }
@@ -166,7 +170,7 @@ type processor struct {
 
 type extprocStream = extprocv3.ExternalProcessor_ProcessServer
 
-// Process handles one HTTP request. gRPC calls it in a goroutine of its own.
+// Process handles one HTTP request. gRPC calls it in a separate goroutine for each stream.
 func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) (err error) {
 	x := p.server.newExchange(p.server.scopeOf(p.front, messages))
 	x.out.messages = messages
@@ -181,7 +185,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 		}
 	}()
 	defer func() {
-		// A panic costs only its own request: Envoy continues without a destination and answers
+		// A panic fails only its own request: Envoy continues without a destination and answers
 		// 503.
 		if fault := recover(); fault != nil {
 			p.server.Log.Error("panic while serving a request", "fault", fault, "stack", string(debug.Stack()))
@@ -191,7 +195,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 	for {
 		in, err := messages.Recv()
 		if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
-			return nil // the request is over, or the data plane shows no more of it
+			return nil // the request is over, or the data plane sends no more of it to extproc
 		}
 		if err != nil {
 			return err
@@ -205,7 +209,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 			out, err = x.wait(messages.Context(), messages.Send)
 		}
 		if err != nil {
-			return nil // the request is over
+			return nil // an error means that the request is over
 		}
 		if err := x.out.send(out); err != nil {
 			return err

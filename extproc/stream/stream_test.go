@@ -27,7 +27,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// dial serves f over gRPC and returns a client.
+// dial starts a gRPC server for the fleet f, and returns a client.
 func dial(t *testing.T, f *fleet.Fleet, front stream.Front) extprocv3.ExternalProcessorClient {
 	t.Helper()
 	return dialWith(t, f, front, nil)
@@ -67,7 +67,8 @@ func dialService(t *testing.T, service extprocv3.ExternalProcessorServer) extpro
 	return extprocv3.NewExternalProcessorClient(conn)
 }
 
-// awaitIdle waits for the stream's handler, which ends after its client sees the end.
+// awaitIdle waits until no request is in flight: the stream's handler ends later than the client's
+// stream.
 func awaitIdle(t *testing.T, f *fleet.Fleet) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -82,7 +83,7 @@ func awaitIdle(t *testing.T, f *fleet.Fleet) {
 	}
 }
 
-// However a stream ends, its request's count ends.
+// However a stream ends, its request is no longer counted as in flight.
 func TestEveryStreamEndEndsItsRequest(t *testing.T) {
 	f := newFleet()
 	client := dial(t, f, stream.Own)
@@ -121,8 +122,8 @@ func TestEveryStreamEndEndsItsRequest(t *testing.T) {
 	}
 }
 
-// Simultaneous requests have different lease ids. With one id, the end of one request would end the
-// lease of the other.
+// Simultaneous requests have different lease IDs. If they shared one, the end of one request would
+// end the other's lease.
 func TestConcurrentRequestsHaveTheirOwnLeases(t *testing.T) {
 	f := newFleet()
 	calls := 0
@@ -130,7 +131,7 @@ func TestConcurrentRequestsHaveTheirOwnLeases(t *testing.T) {
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		random := c.Random
 		c.Random = func() uint64 {
-			if calls++; calls == 2 { // the last random number of the first decision
+			if calls++; calls == 2 { // the last random number that the first decision uses
 				between()
 			}
 			return random()
@@ -161,7 +162,7 @@ func TestConcurrentRequestsHaveTheirOwnLeases(t *testing.T) {
 	}
 }
 
-// A data plane in an unsupported mode gets the reason at its first message.
+// A data plane with an unsupported mode gets an error at its first message.
 func TestStreamedIsRefusedAtTheFirstMessage(t *testing.T) {
 	s, err := dial(t, newFleet(), stream.Gateway).Process(t.Context())
 	if err != nil {
@@ -177,7 +178,7 @@ func TestStreamedIsRefusedAtTheFirstMessage(t *testing.T) {
 	}
 }
 
-// The list of models is sorted, and has the models of routes, whether or not they are served.
+// The list of models is sorted. It contains all models of routes, even those without a copy.
 func TestListOfModels(t *testing.T) {
 	s, err := dial(t, newFleet(), stream.Own).Process(t.Context())
 	if err != nil {
@@ -208,8 +209,8 @@ func TestListOfModels(t *testing.T) {
 	}
 }
 
-// extproc bounds bodies in chunks, which Envoy does not, and forwards them in pieces that Envoy
-// accepts.
+// extproc limits the size of bodies in chunks, because Envoy does not. It forwards them in pieces
+// that are small enough for Envoy.
 func TestLargeBodiesInChunks(t *testing.T) {
 	server, _ := newServer(t, newFleet(), nil)
 	open := func() (stream.Exchange, time.Time) {
@@ -265,8 +266,9 @@ func TestLargeBodiesInChunks(t *testing.T) {
 	}
 }
 
-// A response may take minutes. It must not keep the snapshot of its decision: with a thousand
-// endpoints a snapshot is large, and a new one comes every few milliseconds.
+// A response may take minutes. Meanwhile its exchange must not keep the decision's snapshot in
+// memory: with a thousand endpoints a snapshot is large, and a new snapshot is made every few
+// milliseconds.
 func TestOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
 	for name, script := range map[string][]string{
 		"buffered": {"headers :method=POST :path=/v1/completions", `body {"model":"qwen"}`},
@@ -289,7 +291,7 @@ func TestOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
 			t.Fatalf("%s: %d requests are in flight", name, n)
 		}
 		decidedOver := weak.Make(&f.View().Snapshot.Pools["ns/open"].Endpoints[0])
-		f.SetWorld(f.View().World) // publishes another
+		f.SetWorld(f.View().World) // publishes a new view
 		for range 3 {
 			runtime.GC()
 		}
@@ -300,8 +302,8 @@ func TestOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
 	}
 }
 
-// Headgate's own Envoys name the listener or the pool of a stream. The metadata of other gateways
-// is not trusted.
+// Headgate's own Envoys send the listener or the pool as metadata of the stream. Such metadata of
+// other gateways is ignored.
 func TestListenerAndThePoolAreReadFromTheStream(t *testing.T) {
 	f := newFleet()
 	const noSuchModel, found = typev3.StatusCode_NotFound, typev3.StatusCode_Empty
@@ -345,7 +347,8 @@ func TestListenerAndThePoolAreReadFromTheStream(t *testing.T) {
 	}
 }
 
-// A gateway is healthy while endpoints migrate, and not if all endpoints are about to end.
+// The health check succeeds while endpoints migrate. It fails if all endpoints are terminating and
+// none migrates.
 func TestMigratingEndpointsAreHealthy(t *testing.T) {
 	f := newFleetWith(fleet.Config{Placed: true}, func(*objects.Set) {})
 	server, _ := newServer(t, f, nil)

@@ -18,8 +18,8 @@ type v2Request struct {
 	*exchange
 }
 
-// begin answers requests about the server and about a model's readiness, and decides the others.
-// The path names the model, so no body is needed.
+// begin handles the headers. It answers requests about the server and about a model's readiness,
+// and decides all other requests. The path names the model, so the body is not needed.
 func (r *v2Request) begin(end bool, now time.Time) responses {
 	if r.Op.Names() {
 		if err := kserve.CheckID(r.Model); err != nil {
@@ -54,13 +54,13 @@ func (r *v2Request) begin(end bool, now time.Time) responses {
 	return r.whole(nil, how, now)
 }
 
-// whole decides by the model in the path, and writes the engine's name of it into the path. Body is
-// nil if the data plane does not show it.
+// whole decides a request by the model in its path, and replaces the model in the path by the
+// engine's name. Body is nil if the data plane does not send it to extproc.
 func (r *v2Request) whole(body []byte, how ending, now time.Time) responses {
 	a := ask{model: r.Model, stream: r.Op == kserve.InferStream}
 	err := r.dispatcher.send(a, nil, now)
 	if errors.Is(err, errTranscode) {
-		r.dispatcher.model = r.dispatcher.target.Adapter // for payload copies and the log; the relay's gRPC call is decided separately
+		r.dispatcher.model = r.dispatcher.target.Adapter // for payload copies and the log; the relay's gRPC call gets its own decision
 		r.dispatcher.relayTo(relaytoken.Transcode, relaytoken.Model{Name: a.model, Target: r.dispatcher.found})
 		r.phase = sent
 		return r.goOn(r.dispatcher.common(), body, r.encoded.decoded, how)
@@ -83,8 +83,8 @@ func (r *v2Request) whole(body []byte, how ending, now time.Time) responses {
 	return r.goOn(common, body, r.encoded.decoded, how)
 }
 
-// renamedPath returns the client's path with the engine's name of the model. If a route rewrites
-// the path afterwards, the model must be in both forms of the path; otherwise renamedPath returns
+// renamedPath returns the client's path with the engine's name of the model. If the route rewrites
+// the path afterwards, the rewritten path must name the model too. Otherwise renamedPath returns
 // false.
 func (r *v2Request) renamedPath() (string, bool) {
 	to := r.Rename(r.dispatcher.first().Model)
@@ -95,8 +95,8 @@ func (r *v2Request) renamedPath() (string, bool) {
 	return from + strings.TrimPrefix(to, r.BeforeModel()), ok
 }
 
-// modelReady replies whether requests for a model would be served, possibly after a load. It loads
-// nothing.
+// modelReady replies whether requests for a model would be served, if necessary after a load. It
+// does not load the model.
 func (r *v2Request) modelReady(a ask, now time.Time) responses {
 	err := r.dispatcher.wouldAnswer(a, now)
 	if err != nil {
@@ -108,8 +108,8 @@ func (r *v2Request) modelReady(a ask, now time.Time) responses {
 	}{a.model, true})
 }
 
-// wouldAnswer returns nil if a request for a model would be served, possibly after a load, and
-// otherwise the reason.
+// wouldAnswer returns nil if a request for a model would be served, if necessary after a load.
+// Otherwise it returns the reason.
 func (d *dispatcher) wouldAnswer(a ask, now time.Time) error {
 	err := d.choose(a, nil, now)
 	d.dropPicks()

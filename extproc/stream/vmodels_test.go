@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// asked returns the engine's model and the first endpoint of a request; or its reply, or what it
-// waits for.
+// asked returns the engine's name of the model in a request's decision, and its first endpoint. If
+// the request was not sent, it returns the reply, or what the request waits for.
 func asked(t *testing.T, server *stream.Server, model, headers string) (of, at string) {
 	t.Helper()
 	x, now := server.Exchange(stream.Own, "", 0), time.Now()
@@ -40,7 +40,8 @@ func asked(t *testing.T, server *stream.Server, model, headers string) (of, at s
 	return of, at
 }
 
-// A session keeps its model and its endpoint. Requests without a session are split one by one.
+// All requests of a session go to the same model and the same endpoint. Requests without a session
+// are split one by one.
 func TestSessionsStayWithACanary(t *testing.T) {
 	server, _ := newServer(t, newFleetOfVModels(fleet.Config{}), nil)
 	const many = 400
@@ -61,13 +62,14 @@ func TestSessionsStayWithACanary(t *testing.T) {
 		alone[of]++
 	}
 	for who, shares := range map[string]map[string]int{"sessions": shares, "requests without a session": alone} {
-		if v1, v2 := shares["sticky-v1"], shares["sticky-v2"]; v1+v2 != many || v2 < 150 || v2 > 250 { // 50 %, and five standard deviations
+		if v1, v2 := shares["sticky-v1"], shares["sticky-v2"]; v1+v2 != many || v2 < 150 || v2 > 250 { // half, ± five standard deviations
 			t.Errorf("for %s: %v", who, shares)
 		}
 	}
 }
 
-// A request after a switch goes to the new target, by the VModel's id and by a route.
+// After a VModel moves, the next request goes to its new target, whether the request uses the
+// VModel's ID or a route.
 func TestSwitchMovesTheNextRequest(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{})
 	server, _ := newServer(t, f, func(c *stream.Config) {
@@ -90,7 +92,8 @@ func TestSwitchMovesTheNextRequest(t *testing.T) {
 	expect("it was moved back, and the other is gone", "sql-v2")
 }
 
-// A request that is decided during a switch finds the copies that came with the switch.
+// If a VModel moves while a request is being decided, the request finds the copies of the new
+// target.
 func TestSwitchWhileARequestIsDecided(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{})
 	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address}))
@@ -98,7 +101,7 @@ func TestSwitchWhileARequestIsDecided(t *testing.T) {
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		c.Flow = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
 		random := c.Random
-		c.Random = func() uint64 { between(); return random() } // within the decision
+		c.Random = func() uint64 { between(); return random() } // called during the decision
 	})
 	between = func() {
 		f.ApplyPlacement(endpointstate.PlacementUpdate{

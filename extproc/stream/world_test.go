@@ -34,20 +34,22 @@ import (
 //	           "text-to-sql" for that adapter, "gpt-4" and "llama" for the base model, "missing"
 //	           for an adapter without a copy, and "nowhere" for a pool that does not exist.
 //	           Gateways call base-picker:9002.
-//	ns/open    10.0.1.1, 10.0.1.2 and [fd00::1] with the ports 8000 and 8001 each: data-parallel
-//	           ranks. No route names the pool. They list "qwen", and the path of its weights,
-//	           "/models/qwen.gguf". Gateways call open-picker:9002.
+//	ns/open    data-parallel ranks: 10.0.1.1, 10.0.1.2 and [fd00::1], each with the ports 8000
+//	           and 8001. No route names the pool. The endpoints list "qwen", and the path of its
+//	           weights, "/models/qwen.gguf". Gateways call open-picker:9002.
 //	ns/silent  10.0.2.1:8000, which lists no models. No route names the pool. Gateways call
 //	           silent-picker:9002.
 //	ns/empty   no endpoints. Gateways call empty-picker:9002.
 //	ns/sticky  10.0.3.1 to 10.0.3.4:8000 with "sticky". PoolSettings define session affinity by
 //	           the header x-session, two retries, a request timeout of 90 s, and the default model
 //	           "sticky". Gateways call sticky-picker:9002.
-//	ns/keyed   10.0.4.1:8000, and 10.0.4.2:8000, which is a pod of another namespace. Each answer
-//	           names both, and requests carry the token "s3cret". Gateways call keyed-picker:9002.
+//	ns/keyed   10.0.4.1:8000, and 10.0.4.2:8000, which is a pod of another namespace. Each
+//	           destination header names both endpoints, and requests carry the token "s3cret".
+//	           Gateways call keyed-picker:9002.
 //
-// The Gateway ns/g has three listeners. At chat, the routes of "text-to-sql", "gpt-4", "llama" and
-// "missing" attach; at other, those of "sticky" and of "gpt-4" for ns/sticky; at none, no route.
+// The Gateway ns/g has three listeners. The routes of "text-to-sql", "gpt-4", "llama" and "missing"
+// attach to the listener chat. Routes of "sticky", and of "gpt-4" for ns/sticky, attach to the
+// listener other. No route attaches to the listener none.
 const address = "10.0.0.1:8000"
 
 // at attaches a route to a listener of the Gateway.
@@ -56,7 +58,7 @@ func at(listener string, r v1alpha1.LLMRoute) v1alpha1.LLMRoute {
 	return r
 }
 
-// aNetwork returns the Gateway and what attaches to it.
+// aNetwork returns the Gateway ns/g and the objects that attach to it.
 func aNetwork(routes []v1alpha1.LLMRoute, pools []pool.InferencePool) *objects.Network {
 	n := &objects.Network{Classes: make([]gatewayv1.GatewayClass, 1), Gateways: make([]gatewayv1.Gateway, 1), Routes: routes, Pools: pools}
 	n.Classes[0].Name, n.Classes[0].Spec.ControllerName = "headgate", attach.Controller
@@ -92,7 +94,7 @@ func aPool(name string, ports ...int32) pool.InferencePool {
 func aPod(pool, ip string) objects.Pod {
 	return objects.Pod{
 		Name: objects.Name{Namespace: "ns", Name: "pod-" + ip}, IP: netip.MustParseAddr(ip), Ready: true,
-		Labels: map[string]string{"pool": pool, engine.KindLabel: string(engine.Triton)}, // which takes gRPC
+		Labels: map[string]string{"pool": pool, engine.KindLabel: string(engine.Triton)}, // Triton accepts gRPC
 	}
 }
 
@@ -160,14 +162,14 @@ func newFleetWith(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet {
 	}
 	f.Made("resp_base", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "base"}, Address: address})
 	f.Made("resp_known", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "open"}, Address: "10.0.1.2:8001"})
-	f.SetWorld(w) // publishes the news
+	f.SetWorld(w) // publishes a new view
 	return f
 }
 
-// newFleetOfVModels returns the fleet with VModels:
+// newFleetOfVModels returns the fleet of the scenarios with these VModels added:
 //
 //	sql      in ns/base, for the adapter "sql-v2"; a route at chat admits "analyst" for it
-//	tried    in ns/sticky, for the adapter "sticky-v1", and half of its requests for "sticky-v2"
+//	tried    in ns/sticky, for the adapter "sticky-v1"; half of its requests go to "sticky-v2"
 //	runtime  in ns/base, for "mm-1", a model of a model runtime
 //	lost     in ns/base, for the adapter "nobody", which has no copy
 func newFleetOfVModels(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet {
@@ -186,15 +188,15 @@ func newFleetOfVModels(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet 
 	for _, ip := range []string{"10.0.3.1", "10.0.3.2", "10.0.3.3", "10.0.3.4"} {
 		f.SetModels(ip+":8000", engine.Models{Base: []string{"sticky"}, Adapters: []string{"sticky-v1", "sticky-v2"}})
 	}
-	f.SetWorld(f.View().World) // publishes the news
+	f.SetWorld(f.View().World) // publishes a new view
 	return f
 }
 
-// newFleetOfRPCs returns the fleet with VModels and rules for gRPC methods:
+// newFleetOfRPCs returns the fleet of newFleetOfVModels with rules for gRPC methods:
 //
-//	ns/base    the model of my.Service/Run is in field 1 of field 2, that of ModelInfer is no
-//	           VModel, and other methods are rejected
-//	ns/sticky  the model of my.Service/Run is in field 3
+//	ns/base    calls of my.Service/Run name the model in field 1 of field 2; calls of ModelInfer
+//	           name a model that is no VModel; other methods are rejected
+//	ns/sticky  calls of my.Service/Run name the model in field 3
 func newFleetOfRPCs() *fleet.Fleet {
 	return newFleetOfVModels(fleet.Config{}, func(s *objects.Set) {
 		base := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "base"}}
@@ -220,7 +222,7 @@ func aVModel(name, pool, target string) v1alpha1.VModel {
 func newServer(tb testing.TB, f *fleet.Fleet, change func(*stream.Config)) (*stream.Server, *[]outcome.Outcome) {
 	tb.Helper()
 	observed := new([]outcome.Outcome)
-	var mu sync.Mutex // guards random: requests that wait may be decided at once
+	var mu sync.Mutex // guards random: several waiting requests may be decided at the same time
 	random := rand.New(rand.NewPCG(1, 2))
 	tokens := engineclient.NewTokens(nil)
 	if _, err := tokens.Set("ns/keys/token", []byte("s3cret")); err != nil {

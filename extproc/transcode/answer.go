@@ -14,23 +14,23 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// errMessage means that a response is not a message of the protocol.
+// errMessage means that a response is not a valid message of the V2 protocol.
 var errMessage = errors.New("its answer is not a V2 message")
 
-// broken is the client's error for a response that cannot be read.
+// broken returns the error that the client gets for a response that cannot be read.
 func broken(err error) *kserve.Error {
 	return &kserve.Error{Code: kserve.Internal, Reason: fmt.Sprintf("The model's server sent an invalid answer: %v.", err)}
 }
 
-// field is a field of a message.
+// field is one field of a protobuf message.
 type field struct {
 	number protowire.Number
 	wire   protowire.Type
-	n      uint64 // value of a number of any type
-	bytes  []byte // value of text, bytes or a message; it shares the message's memory
+	n      uint64 // value of a numeric field of any type
+	bytes  []byte // value of a string, bytes or message field, in the memory of the whole message
 }
 
-// text returns the value of a text field.
+// text returns the value of a string field.
 func (f field) text() (string, error) {
 	if f.wire != protowire.BytesType || !utf8.Valid(f.bytes) {
 		return "", errMessage
@@ -38,7 +38,7 @@ func (f field) text() (string, error) {
 	return string(f.bytes), nil
 }
 
-// fields iterates over the fields of a message.
+// fields calls read for each field of a message.
 func fields(message []byte, read func(field) error) error {
 	for len(message) > 0 {
 		number, wire, n := protowire.ConsumeTag(message)
@@ -77,11 +77,11 @@ type output struct {
 	name, datatype string
 	shape          []int64
 	parameters     parameters
-	contents       []field // of InferTensorContents
+	contents       []field // fields of the output's InferTensorContents
 	raw            []byte
 }
 
-// answered is a ModelInferResponse.
+// answered is a parsed ModelInferResponse.
 type answered struct {
 	model, version, id string
 	parameters         parameters
@@ -89,8 +89,8 @@ type answered struct {
 	raw                [][]byte
 }
 
-// answerInfer returns the response to an inference: JSON, followed by the outputs that the client
-// wants in binary.
+// answerInfer converts the response to an inference. The body is JSON, followed by the outputs that
+// the client wants in binary.
 func answerInfer(message []byte, wanted inBinary) (Response, *kserve.Error) {
 	a := answered{parameters: make(parameters)}
 	if err := fields(message, a.read); err != nil {
@@ -197,8 +197,8 @@ func (o *output) read(f field) (err error) {
 	return err
 }
 
-// packs reports whether a packed field of InferTensorContents is complete. An incomplete one makes
-// the message invalid, even if the elements also come in raw form.
+// packs reports whether a packed field of InferTensorContents is well formed. If it is not, the
+// whole message is invalid, even if the elements are also present in raw form.
 func packs(f field) bool {
 	switch {
 	case f.wire != protowire.BytesType:
@@ -213,7 +213,7 @@ func packs(f field) bool {
 	return varints(f.bytes, func(uint64) error { return nil }) == nil
 }
 
-// varints iterates over packed varints.
+// varints calls read for each varint in a packed field.
 func varints(packed []byte, read func(uint64) error) error {
 	for len(packed) > 0 {
 		v, n := protowire.ConsumeVarint(packed)
@@ -250,7 +250,8 @@ func (o *output) elements(raw [][]byte, i int) (*datatype, error) {
 	return d, nil
 }
 
-// appendDimensions appends the dimensions in one field of a shape: one, or several that are packed.
+// appendDimensions appends the dimensions in a field of a shape. The field has one dimension, or
+// several packed dimensions.
 func appendDimensions(shape []int64, f field) ([]int64, error) {
 	switch f.wire {
 	case protowire.VarintType:
@@ -268,7 +269,7 @@ func appendDimensions(shape []int64, f field) ([]int64, error) {
 // parameters maps the names of a response's parameters to JSON values.
 type parameters map[string][]byte
 
-// read parses an entry of a map<string, InferParameter>. An entry without a value is ignored.
+// read parses an entry of a map<string, InferParameter>. It ignores an entry without a value.
 func (p parameters) read(f field) error {
 	if f.wire != protowire.BytesType {
 		return errMessage
@@ -293,13 +294,14 @@ func (p parameters) read(f field) error {
 		}
 		return err
 	})
-	if delete(p, name); value != nil { // the last of the same name counts
+	if delete(p, name); value != nil { // of several entries with the same name, the last one is used
 		p[name] = value
 	}
 	return err
 }
 
-// parameter returns a field of an InferParameter as JSON; nil if it is none.
+// parameter returns the value in a field of an InferParameter, as JSON. It returns nil if the field
+// contains no value.
 func (f field) parameter() ([]byte, error) {
 	want := protowire.VarintType
 	switch f.number {
@@ -328,8 +330,8 @@ func (f field) parameter() ([]byte, error) {
 	return appendQuoted(nil, text), err
 }
 
-// append appends the parameters as a member of an object, sorted by name; nothing if there are
-// none.
+// append appends the parameters as a member of a JSON object, sorted by name. It appends nothing if
+// there are no parameters.
 func (p parameters) append(dst []byte) []byte {
 	if len(p) == 0 {
 		return dst
@@ -342,7 +344,7 @@ func (p parameters) append(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendMember appends a string member, unless it is empty.
+// appendMember appends a string member of a JSON object, unless the value is empty.
 func appendMember(dst []byte, key, value string) []byte {
 	if value == "" {
 		return dst

@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/extproc/transcode"
 )
 
-// large returns a request of about this many MiB with one tensor of floats, as Python clients write
-// it.
+// large returns a request of about this many MiB. It has one tensor of floats, in the form in which
+// Python clients write it.
 func large(mib int) []byte {
 	c := rand.New(rand.NewPCG(1, 4))
 	var data strings.Builder
@@ -27,8 +27,8 @@ func large(mib int) []byte {
 	return []byte(one("FP32", fmt.Sprintf("[%d]", n), "["+data.String()+"]"))
 }
 
-// A large request needs memory for its elements, their packed form and the message, but never for a
-// tree of values.
+// Converting a large request needs memory for its elements in raw form, for their packed form, and
+// for the message, but not for a tree of JSON values.
 func TestLargeRequestIsCopiedAFewTimes(t *testing.T) {
 	body := large(1)
 	r, err := transcode.Read(infer, "", body)
@@ -53,8 +53,8 @@ func TestLargeRequestIsCopiedAFewTimes(t *testing.T) {
 	}
 }
 
-// BenchmarkTranscode converts a request with 1 MiB of JSON, and an answer with the same floats, and
-// compares that with the oracle.
+// BenchmarkTranscode converts a request with 1 MiB of JSON, and an answer with the same floats. For
+// comparison it also measures the oracle.
 func BenchmarkTranscode(b *testing.B) {
 	body := large(1)
 	r, err := transcode.Read(infer, "", body)

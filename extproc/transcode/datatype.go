@@ -13,11 +13,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The elements of a tensor have three forms: JSON values; raw, which is little endian, with the
-// length of a BYTES element in four bytes before it; and typed, as fields of InferTensorContents.
-// Every conversion goes through the raw form.
+// The elements of a tensor have three forms: JSON values, raw bytes, and typed values, which are
+// fields of InferTensorContents. Raw elements are little endian. A raw element of type BYTES begins
+// with its length, in four bytes. Every conversion goes through the raw form.
 
-// kind is the class of a datatype's elements.
+// kind is what the elements of a datatype are.
 type kind uint8
 
 const (
@@ -32,11 +32,11 @@ const (
 type datatype struct {
 	name string
 	kind kind
-	size int // bytes of a raw element; for text only those of its length
+	size int // bytes of a raw element; for text the bytes of its length only
 	// mantissa is the number of stored mantissa bits of a float.
 	mantissa int
-	// field is the number of the InferTensorContents field for the elements; 0 if they are always
-	// raw.
+	// field is the number of the InferTensorContents field that contains the elements. It is 0 if
+	// the elements are always raw.
 	field protowire.Number
 }
 
@@ -70,14 +70,15 @@ var datatypes = map[string]*datatype{
 	"BYTES":  {name: "BYTES", kind: text, size: lengthSize, field: bytesField},
 }
 
-// allDatatypes lists the names for people.
+// allDatatypes is the list of names for error messages.
 const allDatatypes = "BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BF16 or BYTES"
 
-// lengthSize is the size of the length before a raw element of BYTES.
+// lengthSize is the size of the length at the beginning of a raw element of type BYTES.
 const lengthSize = 4
 
-// elements returns the number of elements of a shape. The product of all dimensions except 0 must
-// fit in 63 bits, because engines may multiply them in any order.
+// elements returns the number of elements of a shape. It returns false if the product of all
+// dimensions except 0 does not fit in 63 bits, because engines may multiply the dimensions in any
+// order.
 func elements(shape []int64) (n int64, ok bool) {
 	n = 1
 	empty := false
@@ -97,8 +98,8 @@ func elements(shape []int64) (n int64, ok bool) {
 	return n, true
 }
 
-// read parses a JSON value and appends it to raw. The error is the end of a sentence that begins
-// with the element.
+// read parses a JSON value and appends it to raw. The error is the second part of a sentence whose
+// first part is the element.
 func (d *datatype) read(s *scanner, raw []byte) ([]byte, error) {
 	switch d.kind {
 	case boolean:
@@ -134,8 +135,8 @@ func (d *datatype) read(s *scanner, raw []byte) ([]byte, error) {
 	return d.appendWhole(raw, token)
 }
 
-// appendWhole appends an integer. Like Triton it rejects 1.0, so that clients that count in floats
-// find out.
+// appendWhole appends an integer. Like Triton it rejects 1.0, so that a client that sends floats by
+// mistake gets an error.
 func (d *datatype) appendWhole(raw, token []byte) ([]byte, error) {
 	var n uint64
 	var err error
@@ -164,8 +165,8 @@ func isWhole(token []byte) bool {
 	return true
 }
 
-// appendFloat appends the nearest float. (Triton rounds to FP64 and then to FP32, which may give
-// the neighbor.)
+// appendFloat appends the float that is nearest to the token. (Triton rounds twice, to FP64 and
+// then to FP32, which may give a neighboring float.)
 func (d *datatype) appendFloat(raw, token []byte) ([]byte, error) {
 	precision := 64
 	if d.size == 4 {
@@ -202,7 +203,8 @@ func (d *datatype) appendBits(raw []byte, bits uint64) []byte {
 	return binary.LittleEndian.AppendUint64(raw, bits)
 }
 
-// bits returns the bits of the first raw element, sign-extended to 64 if it is signed.
+// bits returns the bits of the first raw element. For a signed datatype they are sign-extended to
+// 64 bits.
 func (d *datatype) bits(raw []byte) uint64 {
 	var n uint64
 	switch d.size {
@@ -222,8 +224,9 @@ func (d *datatype) bits(raw []byte) uint64 {
 	return n
 }
 
-// narrow converts f to a 16-bit float with the given mantissa size. It rounds to nearest, ties to
-// even (IEEE 754, 4.3.1), and returns false if f is too large. F is finite.
+// narrow converts f, which must be finite, to a 16-bit float whose mantissa has this many bits. It
+// rounds to the nearest float, and ties to even (IEEE 754, 4.3.1). It returns false if f is too
+// large.
 func narrow(f float64, mantissa int) (bits uint64, ok bool) {
 	sign := math.Float64bits(f) >> 63 << 15
 	if f == 0 {
@@ -237,10 +240,10 @@ func narrow(f float64, mantissa int) (bits uint64, ok bool) {
 	return sign | bits, bits < infinity(mantissa)
 }
 
-// infinity returns the bits of positive infinity.
+// infinity returns the bits of positive infinity as a 16-bit float.
 func infinity(mantissa int) uint64 { return 1<<15 - 1<<mantissa }
 
-// widen converts a 16-bit float.
+// widen converts a 16-bit float whose mantissa has this many bits.
 func widen(bits uint64, mantissa int) float64 {
 	bias := 1<<(14-mantissa) - 1
 	exponent := int(bits >> mantissa & (1<<(15-mantissa) - 1))
@@ -262,7 +265,7 @@ func widen(bits uint64, mantissa int) float64 {
 	return f
 }
 
-// check reports whether raw bytes are n elements.
+// check reports whether raw consists of exactly n elements.
 func (d *datatype) check(raw []byte, n int64) bool {
 	if d.kind != text {
 		return int64(len(raw))%int64(d.size) == 0 && int64(len(raw))/int64(d.size) == n
@@ -276,7 +279,8 @@ func (d *datatype) check(raw []byte, n int64) bool {
 	return n == 0
 }
 
-// cutText cuts the first element off raw BYTES.
+// cutText splits raw BYTES into the first element and the rest. It returns false if the first
+// element is incomplete.
 func cutText(raw []byte) (element, rest []byte, ok bool) {
 	if len(raw) < lengthSize {
 		return nil, nil, false
@@ -288,7 +292,7 @@ func cutText(raw []byte) (element, rest []byte, ok bool) {
 	return raw[:size], raw[size:], true
 }
 
-// appendTyped appends the elements as fields of InferTensorContents.
+// appendTyped appends raw elements as fields of InferTensorContents.
 func (d *datatype) appendTyped(dst, raw []byte) []byte {
 	switch {
 	case len(raw) == 0:
@@ -301,7 +305,7 @@ func (d *datatype) appendTyped(dst, raw []byte) []byte {
 		}
 		return dst
 	}
-	packed := raw // booleans and floats have the same bytes in both forms
+	packed := raw // booleans and floats have the same bytes in raw and packed form
 	if d.kind == unsigned || d.kind == signed {
 		packed = make([]byte, 0, len(raw))
 		for ; len(raw) > 0; raw = raw[d.size:] {
@@ -314,8 +318,8 @@ func (d *datatype) appendTyped(dst, raw []byte) []byte {
 // errTyped means that InferTensorContents does not match the datatype.
 var errTyped = errors.New("not what the datatype says")
 
-// appendRaw appends the elements in one field of InferTensorContents to raw: one, or several that
-// are packed.
+// appendRaw converts the elements in a field of InferTensorContents, and appends them to raw. The
+// field has one element, or several packed elements.
 func (d *datatype) appendRaw(raw []byte, f field) ([]byte, error) {
 	switch {
 	case f.number != d.field:
@@ -352,7 +356,8 @@ func (d *datatype) appendRaw(raw []byte, f field) ([]byte, error) {
 	return raw, nil
 }
 
-// appendVarint appends a varint element, truncated to the field's size as protobuf's parsers do.
+// appendVarint appends an element that was a varint. Like protobuf's parsers it truncates the
+// element to the size of the field.
 func (d *datatype) appendVarint(raw []byte, n uint64) ([]byte, error) {
 	switch d.field {
 	case boolField:
@@ -369,11 +374,11 @@ func (d *datatype) appendVarint(raw []byte, n uint64) ([]byte, error) {
 	return raw, nil
 }
 
-// errUTF8 means that JSON cannot contain an element. (MLServer answers 500. Triton sends the bytes
-// unchanged, which no client can parse.)
+// errUTF8 means that an element is not UTF-8, so that JSON cannot contain it. (MLServer answers
+// 500. Triton sends the bytes unchanged, which no client can parse.)
 var errUTF8 = errors.New("not UTF-8")
 
-// appendJSON appends raw elements as a flat JSON array, as engines do.
+// appendJSON appends raw elements as a flat JSON array. Engines send flat arrays too.
 func (d *datatype) appendJSON(dst, raw []byte) ([]byte, error) {
 	dst = append(dst, '[')
 	for first := true; len(raw) > 0; first = false {
@@ -414,10 +419,10 @@ func (d *datatype) value(bits uint64) float64 {
 	return widen(bits, d.mantissa)
 }
 
-// appendNumber appends a float. Like MLServer and Triton it prints the exact value as FP64,
+// appendNumber appends a float as JSON. Like MLServer and Triton it writes the exact value as FP64,
 // whatever the datatype: 0.1 as FP32 is 0.10000000149011612. The text has a point or an exponent,
-// so that Python clients parse a float. NaN and infinities are null, as at MLServer; Triton's NaN
-// and Infinity are not valid JSON.
+// so that Python clients parse it as a float. NaN and infinities become null, as in MLServer.
+// Triton writes NaN and Infinity, which are not valid JSON.
 func appendNumber(dst []byte, f float64) []byte {
 	abs := math.Abs(f)
 	if math.IsNaN(f) || math.IsInf(f, 0) {

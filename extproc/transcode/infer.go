@@ -12,11 +12,11 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// Parameters of REST that gRPC does not have.
+// Parameters that exist in REST but not in gRPC.
 const (
-	binaryDataSize   = "binary_data_size"   // of an input: the size of its elements in the tail of the body
-	binaryData       = "binary_data"        // of an output: whether the client wants it in binary
-	binaryDataOutput = "binary_data_output" // of a request: the default for outputs
+	binaryDataSize   = "binary_data_size"   // input's parameter: size of its elements at the end of the body
+	binaryData       = "binary_data"        // output's parameter: whether the client wants it in binary
+	binaryDataOutput = "binary_data_output" // request's parameter: the default of binary_data
 )
 
 // input is one tensor of a request.
@@ -24,24 +24,24 @@ type input struct {
 	name       string
 	datatype   *datatype
 	shape      []int64
-	parameters []byte // InferInputTensor, field 4
-	binary     bool   // its elements are in the tail
-	size       int64  // bytes in the tail
+	parameters []byte // encoded as field 4 of InferInputTensor
+	binary     bool   // its elements are in inference.tail
+	size       int64  // size of its elements in inference.tail
 	raw        []byte
 }
 
-// inference is a request that is being read.
+// inference is a REST request that is being parsed.
 type inference struct {
 	json       scanner
-	tail       []byte // binary elements that no input has taken yet
+	tail       []byte // binary elements of inputs that have not been parsed yet
 	id         string
-	parameters []byte // ModelInferRequest, field 4
+	parameters []byte // encoded as field 4 of ModelInferRequest
 	inputs     []input
-	outputs    []byte // ModelInferRequest, field 6
+	outputs    []byte // encoded as field 6 of ModelInferRequest
 	binary     inBinary
 }
 
-// readInfer converts a request to a ModelInferRequest.
+// readInfer converts a REST request to a ModelInferRequest.
 func readInfer(r kserve.REST, headerLength string, body []byte) ([]byte, inBinary, error) {
 	json := body
 	if headerLength != "" {
@@ -66,7 +66,7 @@ func readInfer(r kserve.REST, headerLength string, body []byte) ([]byte, inBinar
 	return x.message(r), x.binary, nil
 }
 
-// fault is an error of the request that is a whole sentence.
+// fault returns an error about the request whose text is a whole sentence.
 func fault(format string, args ...any) *kserve.Error {
 	return &kserve.Error{Code: kserve.InvalidArgument, Reason: fmt.Sprintf(format, args...)}
 }
@@ -118,7 +118,8 @@ func (x *inference) read() error {
 	return nil
 }
 
-// in prepends the place of an error, unless the error is a whole sentence.
+// in prefixes an error with the place of the fault, unless the text of the error is a whole
+// sentence.
 func in(where string, err error) error {
 	if _, said := errors.AsType[*kserve.Error](err); err == nil || said || where == "" {
 		return err
@@ -126,7 +127,7 @@ func in(where string, err error) error {
 	return fmt.Errorf("%s: %w", where, err)
 }
 
-// yes parses a boolean parameter.
+// yes parses the value of a boolean parameter.
 func (s *scanner) yes(name string) (bool, error) {
 	yes := s.word("true")
 	if !yes && !s.word("false") {
@@ -135,14 +136,13 @@ func (s *scanner) yes(name string) (bool, error) {
 	return yes, nil
 }
 
-// readInput parses one tensor. It parses the elements at once if their datatype is already known,
-// otherwise at the end.
+// readInput parses one tensor. If the elements come before the datatype, it parses them at the end.
 func (x *inference) readInput() error {
 	s := &x.json
 	var t input
 	var datatype string
 	shaped, given := false, false
-	later := -1 // index of the elements
+	later := -1 // index in the JSON of elements that come before the datatype
 	err := s.members(func(key string) (err error) {
 		switch key {
 		case "name":
@@ -201,7 +201,7 @@ func (x *inference) readInput() error {
 	return nil
 }
 
-// who names an input in errors.
+// who returns the words by which errors refer to an input.
 func (x *inference) who(name string) string {
 	if name != "" {
 		return "input " + quote(name)
@@ -209,8 +209,8 @@ func (x *inference) who(name string) string {
 	return fmt.Sprintf("input %d", len(x.inputs)+1)
 }
 
-// cut gives a binary input its elements from the tail, and checks that each input matches its
-// shape.
+// cut moves the elements of a binary input from the tail to the input. For every input it checks
+// that the elements match the shape.
 func (x *inference) cut(t *input, who string) error {
 	n, ok := elements(t.shape)
 	if !ok {
@@ -235,7 +235,7 @@ func (x *inference) cut(t *input, who string) error {
 	return fault("The %s has %d elements, and its shape says %d.", who, t.datatype.count(t.raw), n)
 }
 
-// count returns the number of elements in raw bytes, which are complete.
+// count returns the number of elements in raw, which must not end within an element.
 func (d *datatype) count(raw []byte) (n int) {
 	if d.kind != text {
 		return len(raw) / d.size
@@ -248,8 +248,8 @@ func (d *datatype) count(raw []byte) (n int) {
 
 // readData parses the elements of a tensor.
 func (s *scanner) readData(t *input) error {
-	// Allocate for a known shape, bounded by the body: an element takes at least a byte and a
-	// comma.
+	// If the shape is known, allocate memory for it. An element needs at least one byte and a
+	// comma, so a shape with more elements than the body can have is ignored.
 	if n, ok := elements(t.shape); ok && n <= int64(len(s.b)-s.i)/2+1 {
 		t.raw = make([]byte, 0, n*int64(t.datatype.size))
 	}
@@ -287,7 +287,7 @@ func (s *scanner) whole() (int64, error) {
 	return int64(n), nil
 }
 
-// readOutput parses the client's request for one output.
+// readOutput parses what the client requests for one output.
 func (x *inference) readOutput() error {
 	s := &x.json
 	var name string
@@ -324,9 +324,9 @@ func (x *inference) readOutput() error {
 	return nil
 }
 
-// parameters parses an object of parameters, and returns them as fields with this number: entries
-// of a map<string, InferParameter>. It omits parameters that are null, and those that ours handles
-// itself.
+// parameters parses an object of parameters. It returns them as entries of a map<string,
+// InferParameter>, each encoded as a field with this number. It omits parameters that are null, and
+// parameters that ours handles.
 func (s *scanner) parameters(number protowire.Number, of string, ours func(name string) (bool, error)) (all []byte, err error) {
 	if s.word("null") {
 		return nil, nil
@@ -352,7 +352,7 @@ func (s *scanner) parameters(number protowire.Number, of string, ours func(name 
 	return all, err
 }
 
-// errParameter means that no InferParameter can hold a value.
+// errParameter means that InferParameter has no type for a value.
 var errParameter = errors.New("is an object, a list, or a number that no datatype holds")
 
 // Numbers of InferParameter fields.
@@ -364,8 +364,8 @@ const (
 	uint64Param
 )
 
-// parameter parses a value, and returns it as an InferParameter; nil for null. Integers are int64
-// if they fit, else uint64; other numbers are double.
+// parameter parses a value, and returns it as an InferParameter; nil for null. Integers become
+// int64 if they fit, otherwise uint64. Other numbers become double.
 func (s *scanner) parameter() ([]byte, error) {
 	switch s.peek() {
 	case '{', '[':
@@ -399,12 +399,12 @@ func (s *scanner) parameter() ([]byte, error) {
 	return protowire.AppendFixed64(protowire.AppendTag(nil, doubleParam, protowire.Fixed64Type), math.Float64bits(f)), nil
 }
 
-// typed reports whether all inputs use the typed form, which is preferred: clients without a
-// library write it, ModelMesh's REST proxy did, and some runtimes read no other (TorchServe's
-// OpenInferenceProtocolImpl). FP16, BF16 and binary inputs are always raw. A tensor without
-// elements is raw for Triton, which otherwise reports missing data. If one input is raw, all are:
-// Triton rejects a mix of forms. (MLServer answers in the form of the request, and has no typed
-// form of FP16.)
+// typed reports whether the message contains all inputs in typed form. Otherwise it contains all
+// inputs in raw form, because Triton rejects a mix. The typed form is preferred: ModelMesh's REST
+// proxy and clients without a library use it, and some runtimes read only this form (TorchServe's
+// OpenInferenceProtocolImpl). The raw form is needed for FP16, BF16 and binary inputs, and for a
+// tensor without elements, since Triton otherwise reports missing data. (MLServer answers in the
+// form of the request, and has no typed form of FP16.)
 func (x *inference) typed() bool {
 	for _, t := range x.inputs {
 		if t.binary || t.datatype.field == 0 || len(t.raw) == 0 {
@@ -414,7 +414,7 @@ func (x *inference) typed() bool {
 	return true
 }
 
-// message returns the ModelInferRequest.
+// message returns the encoded ModelInferRequest.
 func (x *inference) message(r kserve.REST) []byte {
 	typed := x.typed()
 	size := len(x.json.b) + len(x.parameters) + len(x.outputs)

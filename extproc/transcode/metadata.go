@@ -6,8 +6,8 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// answerReady returns the response for a model's readiness. As at MLServer and Triton, not ready is
-// an error: 400.
+// answerReady converts the response about a model's readiness. If the model is not ready, the REST
+// response is an error with status 400, as in MLServer and Triton.
 func answerReady(model string, message []byte) (Response, *kserve.Error) {
 	ready := false
 	err := fields(message, func(f field) error {
@@ -28,20 +28,20 @@ func answerReady(model string, message []byte) (Response, *kserve.Error) {
 	return Response{Status: kserve.OK.HTTP(), Body: append(appendQuoted([]byte(`{"name":`), model), `,"ready":true}`...)}, nil
 }
 
-// metadata is a ModelMetadataResponse, partly as JSON.
+// metadata is a parsed ModelMetadataResponse. Some of its parts are already JSON.
 type metadata struct {
 	name, platform            string
-	versions, inputs, outputs []byte // the items of JSON arrays
+	versions, inputs, outputs []byte // comma-separated items of JSON arrays
 	parameters                parameters
 }
 
-// MLServer's fields for the content type of a tensor.
+// Numbers of MLServer's fields for the parameters of a model and of a tensor.
 const (
 	modelParameters  protowire.Number = 6
 	tensorParameters protowire.Number = 4
 )
 
-// answerMetadata returns the response with a model's inputs and outputs.
+// answerMetadata converts the response that describes a model's inputs and outputs.
 func answerMetadata(message []byte) (Response, *kserve.Error) {
 	m := metadata{parameters: make(parameters)}
 	if err := fields(message, m.read); err != nil {
@@ -75,7 +75,7 @@ func (m *metadata) read(f field) (err error) {
 	return err
 }
 
-// appendTensor appends a TensorMetadata. A dimension of -1 may have any size.
+// appendTensor appends a TensorMetadata as JSON. A dimension of -1 means any size.
 func appendTensor(dst []byte, f field) ([]byte, error) {
 	if f.wire != protowire.BytesType {
 		return nil, errMessage

@@ -19,10 +19,11 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// The oracle parses a request with encoding/json into a tree and builds a message of generated
-// types from it; for answers it does the reverse. It is slow and uses nothing of the package.
+// The oracle parses a request with encoding/json into a tree, and builds a message of generated
+// types from the tree. For answers it does the reverse. It is slow, and uses no code of package
+// transcode.
 
-// object is a JSON object that may contain a key twice.
+// object is a JSON object that may contain the same key twice.
 type object []member
 
 type member struct {
@@ -58,7 +59,7 @@ var (
 	wholeToken = regexp.MustCompile(`^-?[0-9]+$`)
 )
 
-// tree parses a JSON text.
+// tree parses JSON text.
 func tree(text []byte) (any, error) {
 	if !utf8.Valid(text) || !json.Valid(text) || surrogate.Match(pair.ReplaceAll(backslash.ReplaceAll(text, []byte("  ")), nil)) {
 		return nil, errOracle
@@ -108,8 +109,8 @@ func branch(d *json.Decoder, depth int) (any, error) {
 	return list, nil
 }
 
-// oracle returns the message that the oracle builds from a request, and which outputs the client
-// wants in binary.
+// oracle converts a request to the message that transcode must produce. It also returns a function
+// that reports whether the client wants an output in binary.
 func oracle(r kserve.REST, headerLength string, body []byte) (*inference.ModelInferRequest, func(output string) bool, error) {
 	text, tail := body, []byte(nil)
 	if headerLength != "" {
@@ -199,11 +200,11 @@ func (o object) list(key string) ([]any, bool) {
 	return list, is
 }
 
-// none stands for a missing parameter.
+// none is the value of a missing parameter.
 var none = any(struct{}{})
 
-// parametersOf returns the parameters of an object, without the one named ours, which it returns
-// separately.
+// parametersOf returns the parameters of an object. It returns the value of the parameter named
+// ours separately.
 func parametersOf(o object, ours string) (map[string]*inference.InferParameter, any, error) {
 	value, _ := o.get("parameters")
 	if value == nil {
@@ -248,8 +249,8 @@ func parametersOf(o object, ours string) (map[string]*inference.InferParameter, 
 	return all, extension, nil
 }
 
-// inputOf returns a tensor, its elements also in raw form, and whether they were binary. It takes
-// binary elements from the tail.
+// inputOf returns a tensor and its elements in raw form, and whether the request has these in
+// binary. It removes binary elements from the tail.
 func inputOf(value any, tail *[]byte) (t *inference.ModelInferRequest_InferInputTensor, raw []byte, inBinary bool, err error) {
 	o, is := value.(object)
 	if !is || o.twice() {
@@ -319,13 +320,13 @@ func inputOf(value any, tail *[]byte) (t *inference.ModelInferRequest_InferInput
 	return t, raw, false, nil
 }
 
-// sizes is the number of bytes of a raw element.
+// sizes maps datatypes to the number of bytes of a raw element.
 var sizes = map[string]int{
 	"BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8, "FP16": 2, "FP32": 4,
 	"FP64": 8, "BF16": 2, "BYTES": 0,
 }
 
-// split returns the raw elements one by one.
+// split splits raw into its elements.
 func split(datatype string, raw []byte) (all [][]byte, ok bool) {
 	for len(raw) > 0 {
 		size := sizes[datatype]
@@ -360,7 +361,7 @@ func flatten(list []any) (all []any) {
 	return all
 }
 
-// put adds an element to both forms.
+// put adds an element to contents, which is the typed form, and to raw.
 func put(datatype string, c *inference.InferTensorContents, raw []byte, element any) ([]byte, error) {
 	size := sizes[datatype]
 	number, isNumber := element.(json.Number)
@@ -424,7 +425,7 @@ func put(datatype string, c *inference.InferTensorContents, raw []byte, element 
 	return binary.LittleEndian.AppendUint16(raw, bits), nil
 }
 
-// half decodes an FP16 by the formula of IEEE 754, and a BF16 as the upper half of an FP32.
+// half decodes an FP16 by the formula of IEEE 754. It decodes a BF16 as the upper half of an FP32.
 func half(datatype string, bits uint16) float64 {
 	if datatype == "BF16" {
 		return float64(math.Float32frombits(uint32(bits) << 16))
@@ -441,11 +442,11 @@ func half(datatype string, bits uint16) float64 {
 	return sign * (1 + mantissa/1024) * math.Pow(2, exponent-15)
 }
 
-// nearest searches for the 16-bit float nearest to f; ties go to even bits. f is too large if it is
-// nearer to the value after the largest float than to the largest float.
+// nearest searches for the 16-bit float nearest to f. Ties go to even bits. F is too large if it is
+// nearer to the next power of two after the largest float than to the largest float.
 func nearest(datatype string, f float64) (bits uint16, ok bool) {
 	largest := map[string]uint16{"FP16": 0x7bff, "BF16": 0x7f7f}[datatype]
-	next := map[string]int{"FP16": 16, "BF16": 128}[datatype] // the value after the largest float, as a power of two
+	next := map[string]int{"FP16": 16, "BF16": 128}[datatype] // exponent of the next power of two after the largest float
 	exact := func(bits uint16) *big.Float {
 		if bits > largest {
 			return new(big.Float).SetMantExp(big.NewFloat(1), next)
@@ -453,7 +454,7 @@ func nearest(datatype string, f float64) (bits uint16, ok bool) {
 		return new(big.Float).SetPrec(2000).SetFloat64(half(datatype, bits))
 	}
 	want := new(big.Float).SetPrec(2000).SetFloat64(math.Abs(f))
-	low := uint16(0) // bits of the largest float that is not above f
+	low := uint16(0) // bits of the largest float that is not greater than f
 	for step := uint16(1) << 14; step > 0; step /= 2 {
 		if low+step <= largest && exact(low+step).Cmp(want) <= 0 {
 			low += step
@@ -470,8 +471,8 @@ func nearest(datatype string, f float64) (bits uint16, ok bool) {
 	return low, low <= largest
 }
 
-// answer returns the tree and the tail that the oracle builds from a ModelInferResponse. A float is
-// a float64, and nil if JSON cannot express it.
+// answer converts a ModelInferResponse to the JSON tree and the binary tail that transcode must
+// produce. In the tree, a float is a float64, or nil if JSON cannot express it.
 func answer(message []byte, wanted func(output string) bool) (object, []byte, error) {
 	m := new(inference.ModelInferResponse)
 	if err := proto.Unmarshal(message, m); err != nil {
@@ -572,7 +573,7 @@ func floating(f float64) any {
 	return f
 }
 
-// rawOf converts typed elements to raw form.
+// rawOf converts the typed elements of an output to raw form.
 func rawOf(o *inference.ModelInferResponse_InferOutputTensor) (raw []byte, err error) {
 	c := o.GetContents()
 	others := len(c.GetBoolContents()) + len(c.GetIntContents()) + len(c.GetInt64Contents()) + len(c.GetUintContents()) +
@@ -653,8 +654,8 @@ func written(all map[string]*inference.InferParameter) (o object) {
 	return o
 }
 
-// same reports whether a JSON tree equals the oracle's. Floats must be written with a point or an
-// exponent.
+// same reports whether a JSON tree equals the oracle's tree. The JSON text of a float must have a
+// point or an exponent.
 func same(got, want any) bool {
 	switch want := want.(type) {
 	case object:

@@ -52,7 +52,7 @@ func (c chance) text() string {
 	return s.String()
 }
 
-// quoted returns a JSON string in one of its possible spellings.
+// quoted returns s as a JSON string, with or without escapes.
 func (c chance) quoted(s string) string {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -72,7 +72,7 @@ func (c chance) quoted(s string) string {
 	return `"` + all.String() + `"`
 }
 
-// element returns a tensor element as JSON; sometimes one that is invalid for its datatype.
+// element returns a tensor element as JSON. Sometimes the element is invalid for its datatype.
 func (c chance) element(datatype string) string {
 	if c.one(400) {
 		return pick(c, "null", "1e", "01", "-", "NaN", `"x"`, "{}", "1.5", "true", "-1", "1e400", "300", "70000", "5000000000",
@@ -92,7 +92,7 @@ func (c chance) element(datatype string) string {
 	}
 	scale := map[string]int{"FP16": 15, "FP32": 125, "FP64": 1020, "BF16": 125}[datatype]
 	f := math.Ldexp(c.NormFloat64(), c.IntN(2*scale+40)-scale-30)
-	if c.one(4) { // between two 16-bit floats
+	if c.one(4) { // a value between two 16-bit floats
 		f = math.Ldexp(float64(c.IntN(1<<13)), c.IntN(40)-26)
 	}
 	return strconv.FormatFloat(f, pick(c, byte('g'), 'e', 'f', 'E'), pick(c, -1, -1, 5), 64)
@@ -120,7 +120,7 @@ func (c chance) parameters(members ...string) string {
 	return c.object(members...)
 }
 
-// nested returns the elements as a nested array of this shape, or as a flat one.
+// nested returns the elements as nested arrays of this shape, or as a flat array.
 func (c chance) nested(shape []int, elements []string) string {
 	if len(shape) < 2 || c.one(3) {
 		return "[" + strings.Join(elements, c.space()+","+c.space()) + "]"
@@ -133,7 +133,7 @@ func (c chance) nested(shape []int, elements []string) string {
 	return "[" + strings.Join(parts, ",") + "]" + c.space()
 }
 
-// request returns a request whose body may have a binary tail.
+// request returns a request. Its body may end with binary elements.
 func (c chance) request() (headerLength string, body []byte) {
 	var tail []byte
 	inputs := make([]string, c.IntN(4))
@@ -211,7 +211,7 @@ func (c chance) request() (headerLength string, body []byte) {
 	return headerLength, append([]byte(text), tail...)
 }
 
-// broken returns a text with a few wrong bytes.
+// broken returns a copy of b with a few wrong bytes.
 func (c chance) broken(b []byte) []byte {
 	b = bytes.Clone(b)
 	for range 1 + c.IntN(2) {
@@ -235,7 +235,7 @@ func (c chance) broken(b []byte) []byte {
 
 var infer = kserve.Find("POST", "/v2/models/m/versions/1/infer")
 
-// agree reports whether a request is accepted, and fails if the oracle disagrees.
+// agree reports whether a request is accepted. The test fails if the oracle disagrees.
 func agree(t testing.TB, headerLength string, body []byte) (transcode.Request, func(string) bool, bool) {
 	t.Helper()
 	before := bytes.Clone(body)
@@ -264,7 +264,8 @@ func agree(t testing.TB, headerLength string, body []byte) (transcode.Request, f
 	return r, wanted, true
 }
 
-// The package and the oracle agree on random requests, valid and with a few wrong bytes.
+// Package transcode and the oracle agree on random requests, both valid ones and ones with a few
+// wrong bytes.
 func TestRequestsAreAsTheOracleReadsThem(t *testing.T) {
 	c := chance{rand.New(rand.NewPCG(1, 1))}
 	var taken, refused, broken int
@@ -301,8 +302,8 @@ func (c chance) answeredParameters() map[string]*inference.InferParameter {
 	return all
 }
 
-// answeredElement adds an element to both forms: a value that a request may also have, random bits
-// of a float, or bytes that are not UTF-8.
+// answeredElement adds an element to contents and to raw, the two forms of an answer. The element
+// is a value that a request may also have, random bits of a float, or bytes that are not UTF-8.
 func (c chance) answeredElement(datatype string, contents *inference.InferTensorContents, raw []byte) []byte {
 	size := sizes[datatype]
 	var value any
@@ -329,12 +330,12 @@ func (c chance) answeredElement(datatype string, contents *inference.InferTensor
 	}
 	longer, err := put(datatype, contents, raw, value)
 	if err != nil {
-		return raw // the shape then requires one element more
+		return raw // the answer then has one element less than its shape says
 	}
 	return longer
 }
 
-// answered returns a random answer, typed or raw.
+// answered returns a random answer whose elements are all typed or all raw.
 func (c chance) answered() *inference.ModelInferResponse {
 	m := &inference.ModelInferResponse{ModelName: c.text(), ModelVersion: c.text(), Id: c.text(), Parameters: c.answeredParameters()}
 	raw := c.one(2)
@@ -372,7 +373,8 @@ func (c chance) answered() *inference.ModelInferResponse {
 	return m
 }
 
-// answers compares the response to an answer with the oracle's, and reports whether it has a body.
+// answers converts an answer, and fails the test if the oracle disagrees. It reports whether the
+// conversion succeeded.
 func answers(t testing.TB, r transcode.Request, message []byte, wanted func(string) bool) bool {
 	t.Helper()
 	got := r.Answer(message)
@@ -394,8 +396,8 @@ func answers(t testing.TB, r transcode.Request, message []byte, wanted func(stri
 		if err != nil {
 			return false
 		}
-		// If the package rejects an answer that protobuf can parse, the answer has unknown fields
-		// or fields of other types. Without these it is accepted.
+		// If transcode rejects an answer that protobuf can parse, the answer has unknown fields or
+		// fields of other types. Transcode must accept the answer without these fields.
 		m := new(inference.ModelInferResponse)
 		if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(message, m); err != nil {
 			t.Fatal(err)
@@ -412,8 +414,8 @@ func answers(t testing.TB, r transcode.Request, message []byte, wanted func(stri
 	return true
 }
 
-// The package and the oracle agree on random answers, typed and raw, to random requests, valid and
-// with a few wrong bytes.
+// Package transcode and the oracle agree on random answers to random requests. The answers are
+// typed or raw, and some have a few wrong bytes.
 func TestAnswersAreAsTheOracleWritesThem(t *testing.T) {
 	c := chance{rand.New(rand.NewPCG(2, 1))}
 	var taken, refused, broken int
@@ -442,7 +444,7 @@ func TestAnswersAreAsTheOracleWritesThem(t *testing.T) {
 	}
 }
 
-// FuzzRequest checks arbitrary requests against the oracle.
+// FuzzRequest checks that transcode and the oracle agree on arbitrary requests.
 func FuzzRequest(f *testing.F) {
 	c := chance{rand.New(rand.NewPCG(1, 2))}
 	for range 40 {
@@ -452,7 +454,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, headerLength string, body []byte) { agree(t, headerLength, body) })
 }
 
-// FuzzResponse checks arbitrary answers against the oracle.
+// FuzzResponse checks that transcode and the oracle agree on arbitrary answers.
 func FuzzResponse(f *testing.F) {
 	c := chance{rand.New(rand.NewPCG(1, 3))}
 	for range 40 {

@@ -41,14 +41,14 @@ var (
 	triton   = flag.String("triton", "../../.cache/triton", "where bench/real/triton installed")
 )
 
-// realEngine is a real engine with the model echo, which returns its inputs.
+// realEngine is a real engine that serves the model echo, which returns its inputs.
 type realEngine struct {
 	name      string
 	host      string
-	port      int // for HTTP; the next port is for gRPC
+	port      int // HTTP port; the gRPC port is the next one
 	installed string
 	datatypes []string
-	binary    bool // it supports the binary tensor data extension
+	binary    bool // the engine supports the binary tensor data extension
 	conn      *grpc.ClientConn
 }
 
@@ -151,7 +151,8 @@ func (e *realEngine) start(t *testing.T) {
 	t.Cleanup(func() { _ = e.conn.Close() })
 }
 
-// native sends a REST request to the engine itself. Status 0 means that it did not answer.
+// native sends a REST request directly to the engine. A status of 0 means that the engine did not
+// answer.
 func (e *realEngine) native(t *testing.T, method, path, headerLength string, body []byte) (status, header int, answer []byte) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("http://%s:%d%s", e.host, e.port, path), bytes.NewReader(body))
@@ -175,7 +176,7 @@ func (e *realEngine) native(t *testing.T, method, path, headerLength string, bod
 	return resp.StatusCode, header, answer
 }
 
-// bare is a codec for messages that are already encoded.
+// bare is a gRPC codec that sends and receives encoded messages as they are.
 type bare struct{}
 
 func (bare) Marshal(v any) (mem.BufferSlice, error) {
@@ -205,11 +206,11 @@ func (e *realEngine) through(t *testing.T, method, path, headerLength string, bo
 	return r.Answer(answer)
 }
 
-// tokens matches what Triton writes for floats that JSON cannot express.
+// tokens matches the text that Triton writes for floats that JSON cannot express.
 var tokens = regexp.MustCompile(`([\[,])-?(NaN|Infinity)`)
 
-// seen returns an answer's values by name: members of V2, and outputs with one element per line,
-// whether they came as JSON or in binary.
+// seen returns the values in an answer by name. Members of the JSON object are under their keys. An
+// output's value has one element per line, and is the same for JSON and binary elements.
 func seen(t *testing.T, header int, answer []byte) map[string]string {
 	t.Helper()
 	text, tail := answer, []byte(nil)
@@ -248,7 +249,7 @@ func seen(t *testing.T, header int, answer []byte) map[string]string {
 			}
 			delete(p, "binary_data_size")
 		} else {
-			data, _ := out["data"].([]any) // metadata has no data
+			data, _ := out["data"].([]any) // outputs in model metadata have no data
 			for _, value := range data {
 				if n, is := value.(json.Number); is && (strings.HasPrefix(datatype, "FP") || datatype == "BF16") {
 					f, err := n.Float64()
@@ -280,7 +281,7 @@ func shown(value any) string {
 	return fmt.Sprint(value)
 }
 
-// differs returns the names of the values that differ between two answers.
+// differs returns the names of values that differ between two answers.
 func differs(a, b map[string]string) (all []string) {
 	for key := range a {
 		if a[key] != b[key] {
@@ -296,12 +297,13 @@ func differs(a, b map[string]string) (all []string) {
 	return all
 }
 
-// form is how a request encodes its elements, and how it wants those of the answer.
+// form is the encoding of a request's elements, and the encoding that the request wants for the
+// answer.
 type form struct {
 	in, out string // in is "flat", "nested" or "binary". out is "JSON", "binary" (one output) or "all" (all outputs in binary).
 }
 
-// tensor returns a request with one tensor in a form.
+// tensor returns a request with one tensor, encoded in this form.
 func tensor(f form, datatype string, shape []int, elements []string, raw []byte) (headerLength string, body []byte) {
 	dimensions := strings.ReplaceAll(fmt.Sprint(shape), " ", ",")
 	input := fmt.Sprintf(`{"name":%q,"datatype":%[1]q,"shape":%s`, datatype, dimensions)
@@ -332,8 +334,8 @@ func tensor(f form, datatype string, shape []int, elements []string, raw []byte)
 	return "", []byte(text)
 }
 
-// Whatever the form of a request, the engine's answer through gRPC has the same values as its
-// answer by REST, for every datatype that the engine supports.
+// An engine's answer through gRPC has the same values as its answer by REST, in every form of
+// request and for every datatype that the engine supports.
 func TestRealEnginesAnswerAsByREST(t *testing.T) {
 	const path = "/v2/models/echo/infer"
 	for _, e := range realEngines() {
@@ -348,9 +350,9 @@ func TestRealEnginesAnswerAsByREST(t *testing.T) {
 						shape = []int{0, 2}
 					}
 					elements, raw := c.valid(t, datatype, shape[0]*shape[1])
-					// The reference is the engine's own answer in a form that it supports: Triton
-					// accepts and returns FP16 and BF16 only in binary, and parses JSON floats to a
-					// near value, not to the nearest.
+					// The reference is the engine's own REST answer, in a form that the engine
+					// supports. Triton accepts and returns FP16 and BF16 only in binary. It parses
+					// JSON floats to a near value, not to the nearest value.
 					reference := form{"flat", "JSON"}
 					switch {
 					case e.binary && (datatype == "FP16" || datatype == "BF16"):
@@ -388,7 +390,7 @@ func TestRealEnginesAnswerAsByREST(t *testing.T) {
 	}
 }
 
-// valid returns elements that are valid for a datatype, as JSON and raw.
+// valid returns n elements that are valid for a datatype, in JSON form and in raw form.
 func (c chance) valid(t *testing.T, datatype string, n int) (elements []string, raw []byte) {
 	t.Helper()
 	for len(elements) < n {
@@ -399,7 +401,7 @@ func (c chance) valid(t *testing.T, datatype string, n int) (elements []string, 
 		if d.Decode(&value) != nil {
 			continue
 		}
-		if datatype == "FP32" { // Triton rounds twice and may get the neighbor
+		if datatype == "FP32" { // Triton rounds twice and may return a neighboring float
 			if number, is := value.(json.Number); is {
 				f, _ := number.Float64()
 				bits := binary.LittleEndian.AppendUint32(nil, 0)
@@ -421,8 +423,8 @@ func (c chance) valid(t *testing.T, datatype string, n int) (elements []string, 
 	return elements, raw
 }
 
-// For requests whose answers by REST and gRPC differ, or might differ, the test pins what each
-// engine does. It fails if a newer engine behaves differently.
+// Some requests have different answers by REST and by gRPC, or might have. This test states what
+// each engine answers, and fails if a newer engine answers differently.
 func TestDifferencesOfRealEngines(t *testing.T) {
 	const infer, ready, metadata = "POST /v2/models/echo/infer", "GET /v2/models/echo/ready", "GET /v2/models/echo"
 	fp32 := func(rest string) string {
@@ -434,7 +436,7 @@ func TestDifferencesOfRealEngines(t *testing.T) {
 	}
 	type want struct {
 		native, ours int
-		differ       string // names of values that differ, if both statuses are 200
+		differ       string // names of the values that differ, if both statuses are 200
 	}
 	same := want{200, 200, ""}
 	for _, e := range realEngines() {
@@ -454,8 +456,7 @@ func TestDifferencesOfRealEngines(t *testing.T) {
 					want{500, 500, ""},
 					want{400, 400, ""},
 				},
-				// MLServer has no field for FP16 in typed answers, and it answers typed requests
-				// with typed answers.
+				// MLServer answers typed requests with typed answers, which have no field for FP16.
 				{
 					"an output of FP16", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"half"`, 1),
 					want{200, 500, ""},
@@ -623,7 +624,7 @@ func TestDifferencesOfRealEngines(t *testing.T) {
 				if status != http.StatusOK || got.Status != http.StatusOK {
 					continue
 				}
-				if len(answer) == 0 { // both engines answer readiness without a body
+				if len(answer) == 0 { // both engines answer a readiness request without a body
 					answer = []byte("{}")
 				}
 				if bad := strings.Join(differs(seen(t, got.HeaderLength, got.Body), seen(t, headerLength, answer)),
@@ -635,12 +636,12 @@ func TestDifferencesOfRealEngines(t *testing.T) {
 	}
 }
 
-// The protobuf messages of engines and clients are the same as ours, field by field. Known
-// differences are listed here.
+// The protobuf definitions of engines and clients equal Headgate's definitions, field by field. The
+// test lists the known differences.
 func TestRealMessagesAreOurs(t *testing.T) {
 	for _, c := range []struct {
 		name, installed, module string
-		more, less, other       string // fields only in theirs (unless closed), only in ours, or different
+		more, less, other       string // fields only in their messages, only in ours, and in both but different
 	}{
 		{"tritonclient", *triton, "tritonclient.grpc.service_pb2", "", "", ""},
 		{
@@ -700,8 +701,8 @@ func TestRealMessagesAreOurs(t *testing.T) {
 	}
 }
 
-// messages adds the messages, fields and methods of a file to all, each with the properties that
-// must match.
+// messages adds the messages, fields and methods of a file to all. The value of each describes the
+// properties that must be equal.
 func messages(file *descriptorpb.FileDescriptorProto, all map[string]string) {
 	var add func(within string, m *descriptorpb.DescriptorProto)
 	add = func(within string, m *descriptorpb.DescriptorProto) {

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds the nesting of a body. Engines convert tensors to NumPy arrays, which have at
-// most 64 dimensions.
+// maxDepth limits the nesting of JSON values. Engines convert tensors to NumPy arrays, which have
+// at most 64 dimensions.
 const maxDepth = 128
 
 var (
@@ -18,16 +18,16 @@ var (
 	errEnd  = errors.New("it ends too early")
 )
 
-// scanner parses JSON (RFC 8259) in one pass. The bytes must be UTF-8. Every method except peek
-// begins at the next value and stops after it. Its errors are the end of a sentence that begins
-// with the name of the value.
+// scanner parses JSON (RFC 8259) in one pass. The text must be valid UTF-8. Except for peek, each
+// method parses the next value and stops after it. An error is the second part of a sentence whose
+// first part names the value.
 type scanner struct {
 	b     []byte
 	i     int
 	depth int
 }
 
-// peek returns the next byte that is no space; 0 at the end.
+// peek skips white space and returns the next byte, without consuming it; 0 at the end.
 func (s *scanner) peek() byte {
 	for ; s.i < len(s.b); s.i++ {
 		switch s.b[s.i] {
@@ -39,7 +39,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// unexpected returns the error that another value was expected.
+// unexpected returns the error for a missing value. The argument want describes the expected value.
 func (s *scanner) unexpected(want string) error {
 	if s.peek() == 0 && s.i >= len(s.b) {
 		return errEnd
@@ -47,8 +47,8 @@ func (s *scanner) unexpected(want string) error {
 	return fmt.Errorf("at byte %d %s is missing", s.i, want)
 }
 
-// members parses an object: it calls read for each member with its key, and read parses the value.
-// It rejects duplicate keys, because engines differ in which one they use.
+// members parses an object. It calls read for each member with the key, and read must parse the
+// value. It rejects duplicate keys, because engines differ in which of the two values they use.
 func (s *scanner) members(read func(key string) error) error {
 	seen := make(map[string]bool)
 	return s.list('{', '}', "an object", func() error {
@@ -67,7 +67,7 @@ func (s *scanner) members(read func(key string) error) error {
 	})
 }
 
-// elements parses an array: it calls read for each element, and read parses it.
+// elements parses an array. It calls read for each element, and read must parse the element.
 func (s *scanner) elements(read func() error) error { return s.list('[', ']', "an array", read) }
 
 // list parses a comma-separated list between two brackets.
@@ -101,9 +101,9 @@ func (s *scanner) list(from, to byte, what string, read func() error) error {
 	}
 }
 
-// flat parses an array whose elements may be nested arrays: it calls read for each innermost
-// element, in order. As at MLServer and Triton the nesting does not define the shape. It is a fast
-// version of elements for tensors with millions of elements.
+// flat parses an array that may contain nested arrays. It calls read for each element that is not
+// an array, in order. As in MLServer and Triton, the nesting does not define the shape. For tensors
+// with millions of elements, flat is faster than elements.
 func (s *scanner) flat(read func() error) error {
 	if s.peek() != '[' {
 		return s.unexpected("an array")
@@ -133,7 +133,7 @@ func (s *scanner) flat(read func() error) error {
 	}
 }
 
-// before returns the last byte before the current one that is no space.
+// before returns the last byte before the current position that is not white space.
 func (s *scanner) before() byte {
 	head := bytes.TrimRight(s.b[:s.i], " \n\r\t")
 	return head[len(head)-1]
@@ -143,7 +143,7 @@ func (s *scanner) before() byte {
 func (s *scanner) skip() error {
 	switch s.peek() {
 	case '{':
-		return s.list('{', '}', "an object", func() error { // duplicate keys do not matter in an ignored value
+		return s.list('{', '}', "an object", func() error { // an ignored value may have duplicate keys
 			if _, err := s.text(); err != nil {
 				return err
 			}
@@ -168,7 +168,7 @@ func (s *scanner) skip() error {
 	return err
 }
 
-// word consumes true, false or null, if it is next.
+// word consumes a word, such as true, false or null. It returns false if another text comes next.
 func (s *scanner) word(word string) bool {
 	s.peek()
 	if !bytes.HasPrefix(s.b[s.i:], []byte(word)) {
@@ -252,10 +252,11 @@ func (s *scanner) appendText(dst []byte) ([]byte, error) {
 	return nil, errEnd
 }
 
-// escapes maps the character after a backslash to its meaning.
+// escapes is a list of pairs: a character after a backslash, and the character that both stand for.
 const escapes = `""\\//b` + "\b" + `f` + "\f" + `n` + "\n" + `r` + "\r" + `t` + "\t"
 
-// unescape parses an escape. It rejects half of a surrogate pair, as MLServer and Triton do.
+// unescape parses an escape sequence. Like MLServer and Triton it rejects a surrogate without its
+// other half.
 func (s *scanner) unescape(dst []byte) ([]byte, error) {
 	if s.i+1 < len(s.b) && s.b[s.i+1] == 'u' {
 		r, ok := s.hex()
@@ -280,7 +281,7 @@ func (s *scanner) unescape(dst []byte) ([]byte, error) {
 	return nil, fmt.Errorf("at byte %d a string has an unknown escape", s.i)
 }
 
-// hex parses \u and four digits, if they are next.
+// hex parses \u and four hexadecimal digits. It returns false if another text comes next.
 func (s *scanner) hex() (r rune, ok bool) {
 	if len(s.b)-s.i < 6 || s.b[s.i] != '\\' || s.b[s.i+1] != 'u' {
 		return 0, false
@@ -296,7 +297,7 @@ func (s *scanner) hex() (r rune, ok bool) {
 	return r, true
 }
 
-// end reports whether nothing follows.
+// end returns an error unless the text ends here.
 func (s *scanner) end() error {
 	if s.peek(); s.i < len(s.b) {
 		return fmt.Errorf("unexpected data after its end, at byte %d", s.i)
@@ -304,12 +305,12 @@ func (s *scanner) end() error {
 	return nil
 }
 
-// maxQuoted bounds how many bytes of a request an error quotes.
+// maxQuoted limits how many bytes of the request an error repeats.
 const maxQuoted = 128
 
 func quote(name string) string { return "'" + short(name) + "'" }
 
-// short truncates a name for an error.
+// short truncates a name that an error repeats.
 func short(name string) string {
 	if len(name) > maxQuoted {
 		return strings.ToValidUTF8(name[:maxQuoted], "") + "…"

@@ -1,32 +1,34 @@
-// Package transcode converts a REST request of KServe's V2 to gRPC and the response back, for
-// runtimes that speak only gRPC. It is pure: bytes in, bytes out.
+// Package transcode converts a REST request of KServe's V2 protocol to gRPC, and the response back
+// to REST, for runtimes that speak only gRPC. It only converts bytes and does no I/O.
 //
-// The REST format is defined by the Open Inference Protocol and Triton's binary tensor data
-// extension. Where they are ambiguous, the package does what MLServer and Triton do; where these
-// differ, comments say which one it follows. It reads and writes messages field by field, so that a
-// tensor of megabytes is never a tree of values.
+// The REST format is defined by the Open Inference Protocol and by Triton's binary tensor data
+// extension. Where these are ambiguous, the package does what MLServer and Triton do. Where
+// MLServer and Triton differ, comments say which of them the package follows. Messages are read and
+// written field by field, so that a tensor of megabytes never becomes a tree of values.
 package transcode
 
 import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// HeaderLength is the header with the size of the JSON part of a body, if binary tensors follow it
-// (Triton's binary tensor data extension). Without it the whole body is JSON.
+// HeaderLength is the name of a header, defined by Triton's binary tensor data extension. Its value
+// is the size of the JSON part of a body, which binary tensors follow. Without the header, the
+// whole body is JSON.
 const HeaderLength = "Inference-Header-Content-Length"
 
-// Request is a REST request that was converted to gRPC. It is safe for concurrent use.
+// Request is a converted request. It is safe for concurrent use.
 type Request struct {
-	// Method is the method to call, "package.Service/Method".
+	// Method is the gRPC method to call, "package.Service/Method".
 	Method string
-	// Message is the message to send.
+	// Message is the encoded message to send.
 	Message []byte
 
 	rest   kserve.REST
 	binary inBinary
 }
 
-// inBinary is the client's choice of outputs in binary: by name, and all is the default.
+// inBinary is which outputs the client wants in binary. The field all is the default for outputs
+// that the request does not configure.
 type inBinary struct {
 	all    bool
 	output map[string]bool
@@ -43,13 +45,14 @@ func (b inBinary) wants(output string) bool {
 type Response struct {
 	// Status is the HTTP status.
 	Status int
-	// HeaderLength is the value of the header [HeaderLength]; 0 means that the body is JSON only
-	// and the header is omitted.
+	// HeaderLength is the value of the header [HeaderLength]. 0 means that the header is omitted,
+	// because the whole body is JSON.
 	HeaderLength int
 	Body         []byte
 }
 
-// ContentType is the type of the body, as Triton names it.
+// ContentType returns the media type of the body. For a body with binary tensors, it is the type
+// that Triton uses.
 func (r Response) ContentType() string {
 	if r.HeaderLength > 0 {
 		return "application/octet-stream"
@@ -57,11 +60,11 @@ func (r Response) ContentType() string {
 	return "application/json"
 }
 
-// Read converts a request. HeaderLength is the value of the header [HeaderLength], or empty. The
-// request keeps no reference to body.
+// Read converts a REST request. HeaderLength is the value of the header [HeaderLength], or empty.
+// The result keeps no reference to body.
 //
-// Every error is a [*kserve.Error]: InvalidArgument describes a faulty request, and Unimplemented
-// means that gRPC has no equivalent.
+// Every error is a [*kserve.Error]. Its code is InvalidArgument if the request is invalid, and
+// Unimplemented if gRPC has no equivalent of the request.
 func Read(r kserve.REST, headerLength string, body []byte) (Request, error) {
 	switch r.Op {
 	case kserve.ModelReady:
@@ -81,13 +84,14 @@ func Read(r kserve.REST, headerLength string, body []byte) (Request, error) {
 	}
 }
 
-// named encodes a message that only names a model: ModelReadyRequest and ModelMetadataRequest have
-// the same fields.
+// named encodes a message that contains only the model's name and version. ModelReadyRequest and
+// ModelMetadataRequest have the same fields.
 func named(r kserve.REST) []byte {
 	return kserve.AppendText(kserve.AppendText(nil, 1, r.Model), 2, r.Version)
 }
 
-// Answer converts the response message of the call. If the message is invalid, the response is 500.
+// Answer converts the response message of the gRPC call to REST. If the message is invalid, the
+// result is an error with status 500.
 func (r Request) Answer(message []byte) Response {
 	answer, err := r.answer(message)
 	if err != nil {
@@ -106,7 +110,8 @@ func (r Request) answer(message []byte) (Response, *kserve.Error) {
 	return answerInfer(message, r.binary)
 }
 
-// Failed returns the response for a failed call, or for an error of [Read]: V2's {"error": words}.
+// Failed returns the REST response for a gRPC call that failed, or for an error of [Read]. Its body
+// is V2's {"error": words}.
 func Failed(code kserve.Code, words string) Response {
 	body := appendQuoted([]byte(`{"error":`), words)
 	return Response{Status: code.HTTP(), Body: append(body, '}')}

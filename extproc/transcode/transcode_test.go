@@ -14,12 +14,12 @@ import (
 	"github.com/headgate/headgate/extproc/transcode"
 )
 
-// one returns a request with one tensor x.
+// one returns a request with a single tensor, named x.
 func one(datatype, shape, data string) string {
 	return `{"inputs":[{"name":"x","datatype":"` + datatype + `","shape":` + shape + `,"data":` + data + `}]}`
 }
 
-// Each error says which tensor is wrong, and how to correct it.
+// Each error states which tensor is wrong, and how to correct it.
 func TestRequestsThatAreRefused(t *testing.T) {
 	read := "The request is not a valid V2 request: "
 	x := read + "inputs: input 'x': data: element "
@@ -191,7 +191,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	}
 }
 
-// Requests at the limits are accepted.
+// Requests that just do not exceed a limit are accepted.
 func TestRequestsAtTheLimits(t *testing.T) {
 	for name, body := range map[string]string{
 		"no input":                   `{"inputs":[]}`,
@@ -211,7 +211,7 @@ func TestRequestsAtTheLimits(t *testing.T) {
 	}
 }
 
-// Tensors are sent typed if possible; if one must be raw, all are.
+// Tensors are sent in typed form if possible. If one tensor must be raw, all tensors are raw.
 func TestTensorsGoTypedOrAllRaw(t *testing.T) {
 	const (
 		x = `{"name":"x","datatype":"INT32","shape":[1],"data":[-2]}`
@@ -277,8 +277,8 @@ func encoded(t *testing.T, m proto.Message) []byte {
 	return b
 }
 
-// Requests about a model without an inference name it with its version, and the answer is V2's
-// JSON.
+// Requests about a model's readiness or metadata contain the model's name and version. The answer
+// becomes V2's JSON.
 func TestModelQueries(t *testing.T) {
 	ready := kserve.Find("GET", "/v2/models/a%2Fb/versions/7/ready")
 	metadata := kserve.Find("GET", "/v2/models/a%2Fb")
@@ -343,7 +343,7 @@ func TestModelQueries(t *testing.T) {
 	}
 }
 
-// The answers have exactly these bytes.
+// The converted answers have exactly the expected bytes.
 func TestAnswersToInference(t *testing.T) {
 	answer := &inference.ModelInferResponse{
 		ModelName: "m", ModelVersion: "1", Id: "i",
@@ -393,7 +393,7 @@ func TestAnswersToInference(t *testing.T) {
 	}
 }
 
-// Answers that JSON cannot express, or that are not valid messages, give an error.
+// An answer becomes an error if JSON cannot express it, or if it is not a valid message.
 func TestInexpressibleAnswers(t *testing.T) {
 	r, err := transcode.Read(infer, "", []byte(`{"inputs":[]}`))
 	if err != nil {
@@ -437,9 +437,9 @@ func TestInexpressibleAnswers(t *testing.T) {
 	}
 }
 
-// Some valid messages are encoded as protobuf's own writers never do: unpacked elements, truncated
-// negative numbers, repeated fields. They are read like the oracle reads them, as JSON and in
-// binary. An empty want means that the answer is invalid.
+// Some valid encodings are never written by protobuf's own libraries: unpacked elements, truncated
+// negative numbers, repeated fields. Transcode reads them as the oracle does, with outputs in JSON
+// and in binary. An empty want means that the message is invalid.
 func TestUnusualEncodings(t *testing.T) {
 	tensor := func(datatype, contents string) string {
 		return "\x2a" + string(rune(len(datatype)+len(contents)+7)) + "\x12" + string(rune(len(datatype))) + datatype + "\x1a\x01\x02" +
@@ -473,7 +473,7 @@ func TestUnusualEncodings(t *testing.T) {
 			if !ok {
 				t.Fatal("rejected")
 			}
-			if c.name != "a name that is a number" { // protobuf ignores it as an unknown field
+			if c.name != "a name that is a number" { // protobuf treats this name as an unknown field
 				answers(t, r, []byte(c.message), wanted)
 			}
 			got := r.Answer([]byte(c.message))
@@ -495,7 +495,8 @@ func TestCallsThatFail(t *testing.T) {
 	}
 }
 
-// Every FP16 and BF16 is converted to itself, and a value between two of them to the nearer.
+// Every FP16 and BF16 survives the conversion. A value between two such floats becomes the nearer
+// one.
 func TestEveryFloatOf16Bits(t *testing.T) {
 	for _, datatype := range []string{"FP16", "BF16"} {
 		for bits := 0; bits < 1<<16; bits += 7 {

@@ -1,10 +1,10 @@
-// Package queue keeps the requests that wait for models, in order. It is pure; package flow adds
-// locks and clocks.
+// Package queue stores the requests that wait for models, in order of arrival. It has no locks and
+// reads no clock; package flow adds both.
 //
-// Each model has a line of its own. When a copy of the model can take a request, the first in line
-// is called. When that request has left, the next is called. So requests are decided in the order
-// in which they came, each after the one before it is counted. A request that gives up, called or
-// not, does not stop the line.
+// Each model has its own line. When a copy of the model can serve a request, the first request in
+// the line is called. When that request has left the line, the next one is called. So endpoints are
+// chosen in order of arrival, and each choice sees the requests before it. A request that gives up
+// does not block its line, whether it was called or not.
 package queue
 
 import (
@@ -24,16 +24,16 @@ var ErrFull = errors.New("too many requests are queued")
 type Verdict uint8
 
 const (
-	// Waits means that no copy is usable, or that every copy is at its limit.
+	// Waits means that no copy is usable, or that every usable copy is at its concurrency limit.
 	Waits Verdict = iota
-	// Ready means that a copy can take a request.
+	// Ready means that a copy has room for another request.
 	Ready
 	// Failed means that the model cannot be loaded.
 	Failed
 )
 
-// Queue contains the waiting requests, each with a value of type H. It is not safe for concurrent
-// use. Create it with [New].
+// Queue contains the waiting requests and one value of type H for each. It is not safe for
+// concurrent use. Create it with [New].
 type Queue[H any] struct {
 	maxQueued int
 	maxBytes  int64
@@ -44,26 +44,28 @@ type Queue[H any] struct {
 // line contains the requests that wait for one model, in order of arrival.
 type line[H any] struct {
 	key    objects.ModelKey
-	places list.List // of *Place[H]
-	open   bool      // the last verdict was Ready
+	places list.List // elements are *Place[H]
+	open   bool      // the model's last Verdict was Ready
 }
 
-// Place is the position of one waiting request, until it leaves.
+// Place is the position of one waiting request in its line.
 type Place[H any] struct {
 	Waiter H
 	bytes  int64
 	since  time.Time
 	line   *line[H]
-	at     *list.Element // nil after it has left
+	at     *list.Element // nil after the request has left the line
 	called bool
 }
 
-// New returns a queue with at most maxHeld requests per model and at most maxBytes in all.
+// New returns an empty queue. It accepts at most maxHeld requests per model, and bodies of at most
+// maxBytes for all models together.
 func New[H any](maxHeld int, maxBytes int64) *Queue[H] {
 	return &Queue[H]{maxQueued: maxHeld, maxBytes: maxBytes, lines: make(map[objects.ModelKey]*line[H])}
 }
 
-// Join appends h, a request of this many bytes, to the line of a model.
+// Join appends a request to the end of its model's line, with the value h. Bytes is the size of its
+// body.
 func (q *Queue[H]) Join(h H, key objects.ModelKey, bytes int64, now time.Time) (*Place[H], error) {
 	l := q.lines[key]
 	if l != nil && l.places.Len() >= q.maxQueued || q.maxQueued < 1 || q.bytes+bytes > q.maxBytes {
@@ -79,8 +81,8 @@ func (q *Queue[H]) Join(h H, key objects.ModelKey, bytes int64, now time.Time) (
 	return p, nil
 }
 
-// Leave removes a place, and returns the next one to call, if any. It does nothing if p has already
-// left.
+// Leave removes a request, and returns the next request to call; nil if there is none. It does
+// nothing if p was removed before.
 func (q *Queue[H]) Leave(p *Place[H]) (next *Place[H]) {
 	if p.at == nil {
 		return nil
@@ -95,12 +97,12 @@ func (q *Queue[H]) Leave(p *Place[H]) (next *Place[H]) {
 	return p.line.call()
 }
 
-// Back records that a called request found no copy. It keeps its position and waits for the next
-// call.
+// Back records that a called request found no copy with room. The request keeps its position and
+// waits to be called again.
 func (q *Queue[H]) Back(p *Place[H]) { p.called, p.line.open = false, false }
 
-// Show sets the state of a model. It returns the request to call, if any. For Failed it removes all
-// requests that have not been called, and returns them.
+// Show records the state of a model. For Ready it returns the request to call, if any. For Failed
+// it removes and returns all requests that have not been called.
 func (q *Queue[H]) Show(key objects.ModelKey, v Verdict) []*Place[H] {
 	l := q.lines[key]
 	if l == nil {
@@ -124,7 +126,8 @@ func (q *Queue[H]) Show(key objects.ModelKey, v Verdict) []*Place[H] {
 	return nil
 }
 
-// call calls the first in line if the model is ready and this request was not called before.
+// call marks the first request in the line as called, and returns it. It returns nil if the model
+// is not ready or the request was called before.
 func (l *line[H]) call() *Place[H] {
 	first := l.places.Front()
 	if !l.open || first == nil {
@@ -141,7 +144,7 @@ func (l *line[H]) call() *Place[H] {
 // Has reports whether any request waits for a model.
 func (q *Queue[H]) Has(key objects.ModelKey) bool { return q.lines[key] != nil }
 
-// Named returns the models of this name that requests wait for, in any pool, sorted.
+// Named returns, sorted, the models with this name that requests wait for, in all pools.
 func (q *Queue[H]) Named(name string) (keys []objects.ModelKey) {
 	for key := range q.lines {
 		if key.ID == name {
@@ -156,7 +159,7 @@ func (q *Queue[H]) Named(name string) (keys []objects.ModelKey) {
 type WaitingModel struct {
 	Key      objects.ModelKey
 	Requests int
-	Since    time.Time // arrival of the first of them
+	Since    time.Time // arrival of the first waiting request
 }
 
 // WaitingModels returns every model that requests wait for, sorted.
@@ -169,5 +172,5 @@ func (q *Queue[H]) WaitingModels() []WaitingModel {
 	return all
 }
 
-// Bytes returns the total size of waiting requests.
+// Bytes returns the total size of the bodies of all waiting requests.
 func (q *Queue[H]) Bytes() int64 { return q.bytes }

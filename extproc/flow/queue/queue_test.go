@@ -82,7 +82,7 @@ func TestRequestWithoutACopyStaysFirst(t *testing.T) {
 	expect(t, "ready again", names(q.Show(key("m"), queue.Ready)...), "a")
 }
 
-// A request that has been called may have found a copy already.
+// A failed load does not end a request that was called: it may have found a copy already.
 func TestFailureEndsAllWaitsButTheCalledOne(t *testing.T) {
 	q := queue.New[string](10, 10)
 	a := join(t, q, "a", "m")
@@ -127,10 +127,10 @@ func TestWantedSince(t *testing.T) {
 	}
 }
 
-// plain is the simplest queue for one model.
+// plain is a simple queue for one model, the oracle of Queue.
 type plain struct {
 	names  []string
-	called bool // the first has been called
+	called bool // the first request has been called
 	open   bool
 }
 
@@ -208,7 +208,7 @@ func TestQueueMatchesTheNaiveOne(t *testing.T) {
 	}
 }
 
-// Named finds the models of one name in every pool, and no others.
+// Named finds the models with a given name in every pool, and no models with other names.
 func TestNamedFindsModelsInEachPool(t *testing.T) {
 	q := queue.New[string](10, 10)
 	there := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "another"}, ID: "m"}

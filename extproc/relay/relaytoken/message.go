@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// version is the version of the tokens that this program writes and reads.
+// version is the version of the token format. Tokens of other versions are rejected.
 const version = 3
 
 func messageOf(e *Request) *relayed.Request {

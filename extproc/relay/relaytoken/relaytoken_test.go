@@ -80,7 +80,7 @@ func TestTokenRoundTrip(t *testing.T) {
 	}
 }
 
-// Open rejects tokens of another key, and tokens that are changed, cut or made up.
+// Open rejects tokens with another key, and tokens that are changed, truncated or invented.
 func TestForgedTokensAreRejected(t *testing.T) {
 	s := sealer(t, 'k')
 	sealed := s.Seal(full)
@@ -89,7 +89,7 @@ func TestForgedTokensAreRejected(t *testing.T) {
 		if changed[i]++; changed[i] == sealed[i] {
 			continue
 		}
-		if _, ok := s.Open(string(changed)); ok && i < len(sealed)-1 { // the last digit can have unused bits
+		if _, ok := s.Open(string(changed)); ok && i < len(sealed)-1 { // the last base64 digit can have unused bits
 			t.Errorf("with byte %d changed it is opened", i)
 		}
 		if _, ok := s.Open(sealed[:i]); ok {
@@ -103,7 +103,7 @@ func TestForgedTokensAreRejected(t *testing.T) {
 	}
 }
 
-// Every field of a request survives, including those of nested types.
+// Every field of a request survives the round trip, including fields of nested types.
 func TestEveryFieldSurvives(t *testing.T) {
 	s := sealer(t, 'k')
 	var e relaytoken.Request
@@ -113,7 +113,7 @@ func TestEveryFieldSurvives(t *testing.T) {
 	}
 }
 
-// fill sets each value in v to a different one, from n+1 on, and returns the last.
+// fill sets each field in v to a different value, beginning with n+1, and returns the last value.
 func fill(v reflect.Value, n int) int {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -158,8 +158,8 @@ func unsealed(tb testing.TB, e relaytoken.Request) (s *relaytoken.Sealer, text [
 	return s, text, func(text []byte) string { return base64.RawURLEncoding.EncodeToString(aead.Seal(nil, nil, text, nil)) }
 }
 
-// Open rejects tokens of another release with the same key: of another version, longer, shorter, or
-// in JSON.
+// Open rejects tokens of another release that has the same key: their version differs, their
+// message is longer or shorter, or they are JSON.
 func TestTokensOfOtherReleasesAreRejected(t *testing.T) {
 	s, text, seal := unsealed(t, full)
 	if _, ok := s.Open(seal(text)); !ok {
@@ -181,7 +181,8 @@ func TestTokensOfOtherReleasesAreRejected(t *testing.T) {
 	}
 }
 
-// Any text with the right key is rejected, or decrypts to a request that can be encrypted again.
+// A token with the right key and any content is rejected, or decrypts to a request that can be
+// encrypted again.
 func FuzzOpen(f *testing.F) {
 	s, text, seal := unsealed(f, full)
 	f.Add(text)
