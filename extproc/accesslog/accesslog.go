@@ -1,7 +1,7 @@
 // Package accesslog serves Envoy's access log service, which sends one record per request after its
-// end. The record has the endpoint that served, the failure, the durations, and what Envoy's own
-// filters read from the response. It also carries extproc's decision. So extproc remembers nothing,
-// and a restart of extproc loses only the records of that moment.
+// end. The record contains the endpoint that served, the failure, the durations, extproc's
+// decision, and what Envoy's own filters read from the response. So extproc keeps no state of its
+// own for this, and a restart of extproc loses only the records of that moment.
 package accesslog
 
 import (
@@ -34,9 +34,9 @@ type Server struct {
 	closed  chan struct{}
 }
 
-// NewServer returns a Server that passes each outcome to observe, and the progress of each request
-// in flight to goesOn. It calls both from one goroutine per stream: they must be safe for
-// concurrent use and fast.
+// NewServer returns a Server that passes the outcome of each ended request to observe, and the
+// progress of each request in flight to goesOn. It calls both from one goroutine per stream, so
+// both must be safe for concurrent use and fast.
 func NewServer(observe func(outcome.Outcome), goesOn func(outcome.Progress)) *Server {
 	return &Server{observe: observe, goesOn: goesOn, closed: make(chan struct{})}
 }
@@ -48,7 +48,7 @@ func (s *Server) Close() { s.once.Do(func() { close(s.closed) }) }
 // StreamAccessLogs reads the records of one Envoy worker until the worker or Close ends the stream.
 func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
 	ended := make(chan error, 1)
-	go func() { ended <- s.read(stream) }() // ends with the stream, at the latest when this function returns
+	go func() { ended <- s.read(stream) }() // the goroutine ends with the stream, at the latest when this function returns
 	select {
 	case err := <-ended:
 		return err
@@ -76,8 +76,8 @@ func (s *Server) read(stream accesslogv3.AccessLogService_StreamAccessLogsServer
 	}
 }
 
-// progress reads a periodic record. It counts the bytes received from the endpoint, because filters
-// may hold a response back from the client.
+// progress reads a periodic record. It uses the number of bytes received from the endpoint, because
+// filters may delay a response on its way to the client.
 func progress(common *accesslogdatav3.AccessLogCommon) outcome.Progress {
 	return outcome.Progress{
 		ID: metadata(common, wire.PickNamespace).text(wire.PickID), Endpoint: address(common.GetUpstreamRemoteAddress()),
@@ -85,7 +85,8 @@ func progress(common *accesslogdatav3.AccessLogCommon) outcome.Progress {
 	}
 }
 
-// Read converts a record into an outcome. It never fails: what the record lacks is unknown.
+// Read converts a record into an outcome. It never fails: fields missing from the record are
+// unknown.
 func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 	common, response := entry.GetCommonProperties(), entry.GetResponse()
 	pick := metadata(common, wire.PickNamespace)
@@ -130,11 +131,11 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 	o.Unreached = unreached(picks, o)
 	o.Everybody = o.Everybody && everybody(picks, o)
 	if strings.Contains(o.Endpoint, "/") {
-		o.Endpoint = "" // the relay's own requests have records of their own
+		o.Endpoint = "" // requests that the relay sent have their own records
 	}
 	o.Carries(usage.text(wire.UsageError), usage.text(wire.UsageErrorCode))
 	if report := usage.text(wire.UsageLoad); report != "" {
-		o.Load, _ = engine.ReadReport(report) // an invalid report counts as unknown
+		o.Load, _ = engine.ReadReport(report) // an invalid report is treated as unknown
 	}
 	return o
 }
@@ -156,8 +157,8 @@ func counts(usage fields) outcome.Counts {
 // viaUpstream is Envoy's response code detail for a response from an endpoint.
 const viaUpstream = "via_upstream"
 
-// gateway returns the gateway overhead: Envoy's measurement without the queue time that extproc
-// reported with its decision.
+// gateway returns the gateway overhead: the duration that Envoy measured, minus the queue time that
+// extproc reported with its decision.
 func gateway(common *accesslogdatav3.AccessLogCommon, pick fields) time.Duration {
 	return max(0, microseconds(common.GetCustomTags()[wire.TagGateway])-held(pick))
 }
@@ -167,8 +168,9 @@ func held(pick fields) time.Duration {
 }
 
 // firstBody returns the time from the request's last byte to a stream's first output, or to the
-// first byte of another body; 0 if unknown. Envoy measures the first byte. It reports the first
-// output as wall-clock time, which may have been set meanwhile: an inconsistent value is ignored.
+// first byte of a body that is not a stream; 0 if unknown. Envoy measures the first byte. It
+// reports the first output as wall-clock time. The clock may have been set meanwhile, so an
+// inconsistent value is ignored.
 func firstBody(common *accesslogdatav3.AccessLogCommon, usage fields) time.Duration {
 	first := microseconds(common.GetCustomTags()[wire.TagFirstBody])
 	output := usage.text(wire.UsageOutput)
@@ -203,8 +205,8 @@ func began(common *accesslogdatav3.AccessLogCommon) time.Time {
 }
 
 // unreached returns the picks whose attempts failed without a response. If there were fewer
-// attempts than failed picks, Envoy did not know some picks; unreached then returns none, because
-// it cannot tell which.
+// attempts than failed picks, Envoy did not know some of the picks. It is unclear which, so
+// unreached then returns none.
 func unreached(picks []string, o outcome.Outcome) []string {
 	tried := picks
 	if o.Failure != outcome.NoEndpoint {
@@ -218,8 +220,8 @@ func unreached(picks []string, o outcome.Outcome) []string {
 	})
 }
 
-// everybody reports whether each pick except the relay answered that it does not have the stored
-// response, or is the last that answered.
+// everybody reports whether every pick except the relay either answered that it does not have the
+// stored response, or is the last pick that answered.
 func everybody(picks []string, o outcome.Outcome) bool {
 	return !slices.ContainsFunc(picks, func(e string) bool {
 		return e != o.Endpoint && !strings.Contains(e, "/") && !slices.Contains(o.Without, e)
@@ -234,8 +236,8 @@ func split(list string) []string {
 	return strings.Split(list, ",")
 }
 
-// failure returns the most specific flag. Envoy sets several: a refused connection also exhausts
-// the retries.
+// failure returns the most specific of the record's response flags. Envoy may set several: a
+// refused connection also exhausts the retries.
 func failure(f *accesslogdatav3.ResponseFlags) outcome.Failure {
 	switch {
 	case f == nil:
@@ -257,7 +259,7 @@ func failure(f *accesslogdatav3.ResponseFlags) outcome.Failure {
 	return outcome.None
 }
 
-// address formats an address as "ip:port", or as the path of a socket; it may be empty.
+// address formats an address as "ip:port", or as the path of a socket; empty if there is none.
 func address(a *corev3.Address) string {
 	if path := a.GetPipe().GetPath(); path != "" {
 		return path
@@ -269,7 +271,7 @@ func address(a *corev3.Address) string {
 	return net.JoinHostPort(socket.GetAddress(), strconv.FormatUint(uint64(socket.GetPortValue()), 10))
 }
 
-// call returns the final status of a gRPC call, and NoCall for other requests.
+// call returns the final status of a gRPC call, and NoCall for a request that is no gRPC call.
 func call(s string) outcome.Call {
 	n, err := strconv.ParseUint(s, 10, 8)
 	if err != nil {
@@ -278,7 +280,7 @@ func call(s string) outcome.Call {
 	return outcome.CallOf(uint8(n))
 }
 
-// microseconds parses a duration in Envoy's format, which is "-" if it does not apply.
+// microseconds parses a duration in Envoy's format, in which "-" means that there is none.
 func microseconds(s string) time.Duration {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {

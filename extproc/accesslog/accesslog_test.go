@@ -88,7 +88,8 @@ func TestRecordsOfARealEnvoy(t *testing.T) {
 	}
 }
 
-// Which picks did not serve follows from the list of picks, the attempts and the engines' answers.
+// The picks that did not serve are derived from the list of picks, the number of attempts and the
+// engines' answers.
 func TestPicksThatDidNotServe(t *testing.T) {
 	const a, b, c = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 	for _, l := range []struct {
@@ -156,8 +157,8 @@ func TestPicksThatDidNotServe(t *testing.T) {
 	}
 }
 
-// Errors that Envoy itself causes count against no endpoint: neither one that never got the
-// request, nor one whose answer is too large for Envoy.
+// Errors that Envoy itself causes count against no endpoint: neither against one that never got the
+// request, nor against one whose answer is too large for Envoy.
 func TestEnvoysOwnErrorsCountAgainstNoEndpoint(t *testing.T) {
 	for _, c := range []struct {
 		details  string
@@ -182,8 +183,7 @@ func TestEnvoysOwnErrorsCountAgainstNoEndpoint(t *testing.T) {
 	}
 }
 
-// The gateway overhead does not include the queue time, even if the reported queue time is
-// implausible.
+// The gateway overhead excludes the queue time, even if the reported queue time is implausible.
 func TestQueueTimeIsNotGatewayOverhead(t *testing.T) {
 	for _, c := range []struct {
 		tag  string
@@ -195,7 +195,7 @@ func TestQueueTimeIsNotGatewayOverhead(t *testing.T) {
 		{"1434", structpb.NewNumberValue(500_000), 0}, // an implausible queue time
 		{"1434", structpb.NewNumberValue(-500_000), 1434 * time.Microsecond},
 		{"1434", structpb.NewStringValue("500000"), 1434 * time.Microsecond},
-		{"-", structpb.NewNumberValue(500_000), 0}, // it was not sent to an endpoint
+		{"-", structpb.NewNumberValue(500_000), 0}, // the request was not sent to an endpoint
 	} {
 		entry := record(t, "stream")
 		entry.CommonProperties.CustomTags["gateway_us"] = c.tag
@@ -272,7 +272,7 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, names := range []string{"stream refused", "reset"} {
-		// A periodic record of a request in flight is no outcome; it reports progress.
+		// A periodic record of a request in flight yields progress and no outcome.
 		goes := record(t, "stream")
 		goes.CommonProperties.AccessLogType = accesslogdatav3.AccessLogType_DownstreamPeriodic
 		goes.CommonProperties.Metadata.FilterMetadata[wire.PickNamespace].Fields[wire.PickID] = structpb.NewStringValue(names)
@@ -299,7 +299,7 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	if _, err := stream.CloseAndRecv(); err != nil {
 		t.Errorf("at the end of the stream: %v", err)
 	}
-	// Envoy never closes its streams. Close does not wait for them.
+	// Close returns although Envoy never closes its streams.
 	for range 2 {
 		stream, err := accesslogv3.NewAccessLogServiceClient(conn).StreamAccessLogs(t.Context())
 		if err != nil {
@@ -317,12 +317,13 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	}
 }
 
-// The first output's time comes from the wall clock; an implausible time counts as unknown.
+// The time of the first output comes from the wall clock; an implausible time is treated as
+// unknown.
 func TestWhenTheFirstOutputCame(t *testing.T) {
 	whole := record(t, "stream").GetCommonProperties()
 	sent := whole.GetStartTime().AsTime().Add(whole.GetTimeToLastRxByte().AsDuration())
 	after := func(d time.Duration) string { return strconv.FormatInt(sent.Add(d).UnixMicro(), 10) }
-	first := 17839 * time.Microsecond // of the first byte
+	first := 17839 * time.Microsecond // time to the first byte
 	for name, c := range map[string]struct {
 		output, opened string
 		want           time.Duration

@@ -33,7 +33,7 @@ import (
 
 var believer = flag.String("believer", "", "what BenchmarkKubeChurn starts: believe the API server of this kubeconfig")
 
-// The benchmark's pods, pools, and the interval of changes of readiness.
+// The numbers of pods and pools of the benchmark, and the interval between changes of readiness.
 const (
 	churnPods, churnPools = 1000, 50
 	churnEvery            = time.Second / 20
@@ -101,7 +101,7 @@ func BenchmarkKubeChurn(b *testing.B) {
 	for i := range ready {
 		ready[i] = true
 	}
-	began := make(map[string]time.Time) // by the address of a pod whose change the fleet has not used yet
+	began := make(map[string]time.Time) // start of each change that the fleet has not used yet, by the pod's address
 	var took []time.Duration
 	seen := func(is believed) {
 		if at, waits := began[is.address]; waits {
@@ -156,15 +156,15 @@ func BenchmarkKubeChurn(b *testing.B) {
 	}
 }
 
-// believed is the time at which the fleet changed its state of a pod.
+// believed reports when the fleet changed its state of a pod.
 type believed struct {
 	address string
 	ready   bool
 	at      time.Time
 }
 
-// TestBeliever is the process that BenchmarkKubeChurn starts. It prints each endpoint that the
-// fleet begins or stops to send requests to, until its input ends.
+// TestBeliever is the process that BenchmarkKubeChurn starts. Until its input ends, it prints each
+// endpoint to which the fleet starts or stops sending requests.
 func TestBeliever(t *testing.T) {
 	if *believer == "" {
 		t.Skip("BenchmarkKubeChurn starts it")
@@ -198,7 +198,7 @@ func TestBeliever(t *testing.T) {
 	heard := make(map[string]bool)
 	err := s.Follow(ctx, slog.New(slog.DiscardHandler), engineclient.NewTokens(nil), unheard{}, func(w *objects.World) {
 		f.SetWorld(w)
-		for _, address := range w.Addresses() { // like the scraper: an endpoint that never answered gets no requests
+		for _, address := range w.Addresses() { // as the scraper does: the fleet sends no requests to an endpoint that never answered
 			if !heard[address] {
 				heard[address] = true
 				f.Scrape(address).Succeeded(engine.Load{})
@@ -218,7 +218,7 @@ func TestBeliever(t *testing.T) {
 		100*time.Duration(used.Utime.Nano()+used.Stime.Nano()).Seconds()/ran, float64(used.Maxrss)/1000)
 }
 
-// unheard is a meter that does nothing.
+// unheard is a meter that ignores everything.
 type unheard struct{}
 
 func (unheard) Refused(int)   {}

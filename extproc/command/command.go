@@ -27,7 +27,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// commands are extproc's subcommands, which run in the pod of an Envoy with extproc beside it.
+// commands are extproc's subcommands, which run in the pod of an Envoy that has extproc as a
+// sidecar.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
 	"drain":   drain.Run,
 	"install": install.Run,
@@ -63,7 +64,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	observe := func(o outcome.Outcome) {
 		o = f.Attribute(o)
 		f.Observe(o)
-		m.Observe(o) // last, so that the fleet has every outcome that metrics show
+		m.Observe(o) // last, so that the fleet already has every outcome that metrics show
 		for _, endpoint := range o.Suspicious() {
 			scraper.Due(endpoint)
 		}
@@ -88,7 +89,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		ModeOverride: c.ModeOverride, Conformance: c.Conformance, ExplainPicks: c.ExplainPicks, Random: c.Random(),
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)
-	// After ctx has ended, the fleet is kept current until the last request has its answer.
+	// After ctx has ended, the fleet is still kept current until the last request has its answer.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, work := errgroup.WithContext(work)
@@ -97,7 +98,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	context.AfterFunc(work, cancel)
 	loaded := make(chan struct{})
 	publish := func(w *objects.World) {
-		if len(c.Serve.Own) > 0 { // first: Envoy must know an endpoint before extproc picks it
+		if len(c.Serve.Own) > 0 { // before the fleet: Envoy must know an endpoint before extproc picks it
 			c.Serve.Endpoints.Set(work, eds.Endpoints(w, socket))
 			c.Serve.Endpoints.Await(work, eds.Needed(w))
 		}
@@ -107,7 +108,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		select {
 		case <-loaded:
 		default:
-			close(loaded) // at the first call; publish is called from one goroutine
+			close(loaded) // closed once, at the first call; publish is called from one goroutine
 		}
 	}
 
@@ -124,7 +125,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 	group.Go(func() error {
 		defer stop()
-		select { // without objects every model would be unknown
+		select { // waits for the first objects: without them every model would be unknown
 		case <-loaded:
 		case <-ctx.Done():
 			return nil

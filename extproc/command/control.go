@@ -45,8 +45,8 @@ func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, fu
 	}, nil
 }
 
-// within returns the sealer of relay tokens, and the connection to control for ModelMesh clients,
-// which is nil if the command line configures none.
+// within returns the sealer of relay tokens, and the connection to control for ModelMesh clients.
+// The connection is nil if the command line configures none.
 func within(c options.Options, log *slog.Logger) (*relaytoken.Sealer, *relay.Mesh, error) {
 	tokens, err := relay.NewTokens(serve.RelayKey(c.Serve.Own))
 	if err != nil {

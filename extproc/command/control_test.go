@@ -27,7 +27,7 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// door is a control that records who connects.
+// door is a fake control that records the clients that connect.
 type door struct {
 	placement.UnimplementedPlacementServer
 	tokens chan []string
@@ -120,7 +120,7 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 	<-served
 }
 
-// The prefix cache has the size of the command line, with and without control.
+// The prefix cache has the size that the command line sets, with and without control.
 func TestPrefixCacheBytes(t *testing.T) {
 	for _, args := range [][]string{nil, {"--control", "unix:x"}} {
 		c, err := options.Parse(append(args, "--objects", "x", "--listen", "unix:y", "--prefix-cache-bytes", "128"), io.Discard)

@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/api/wire"
 )
 
-// The fleet uses an endpoint only after the Envoy beside has acknowledged it.
+// The fleet uses an endpoint only after the Envoy in the same pod has acknowledged it.
 func TestEndpointIsKnownToEnvoyBeforeItCanBePicked(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
@@ -64,7 +64,7 @@ func TestEndpointIsKnownToEnvoyBeforeItCanBePicked(t *testing.T) {
 	if !strings.Contains(told.String(), "127.0.0.1") {
 		t.Fatalf("Envoy gets %v", told)
 	}
-	<-time.After(50 * time.Millisecond) // of the 200 ms for which Set waits
+	<-time.After(50 * time.Millisecond) // a part of the 200 ms for which Set waits
 	if believed() {
 		t.Error("it can be picked before Envoy has acknowledged it")
 	}

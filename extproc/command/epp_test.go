@@ -24,12 +24,13 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// deployments are the args of other pickers' Deployments, for a pool llama in namespace llm.
+// deployments are the args from the Deployments of other pickers, for a pool llama in namespace
+// llm.
 var deployments = []struct {
 	name    string
 	env     map[string]string
 	args    []string
-	overTLS bool // the engines' metrics have TLS
+	overTLS bool // the engines serve their metrics over TLS
 	ignored string
 }{
 	{
@@ -69,8 +70,8 @@ var deployments = []struct {
 }
 
 // With the unchanged args of another picker's Deployment and permission to read one namespace,
-// extproc serves ext_proc, health and metrics on the given ports, and logs the flags that it
-// ignores in one line.
+// extproc serves ext_proc, health and metrics on the given ports. One log line lists the flags that
+// it ignores.
 func TestReplacesAnotherPicker(t *testing.T) {
 	s := apiserver.Run(t)
 	objects := s.Objects(t)
@@ -109,7 +110,7 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 			var logs lines
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
-			// The test uses loopback addresses of its own, as a pod has its own address.
+			// The test uses its own loopback addresses, as a pod has its own address.
 			args := slices.Concat(d.args, []string{
 				"--grpc-host", own, "--metrics-host", own, "--drain-delay", "0s", "--drain-timeout",
 				"100ms",
@@ -131,7 +132,7 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 			conn := client(t, own+":9002", creds)
 			tick := time.NewTicker(20 * time.Millisecond)
 			defer tick.Stop()
-			for limit := time.After(10 * time.Second); ; { // until the engine's models are known, too
+			for limit := time.After(10 * time.Second); ; { // until extproc knows the engine's models
 				got := destination(t, conn)
 				if got == own+":8000" {
 					break
@@ -155,7 +156,7 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 	}
 }
 
-// lines is a log that can be read while it is written.
+// lines is a log that can be read while another goroutine writes it.
 type lines struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
@@ -173,7 +174,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// serveEngine serves as an engine, with SGLang's metrics, until the test ends.
+// serveEngine serves a fake engine with SGLang's metrics until the test ends.
 func serveEngine(t *testing.T, address string, overTLS bool) {
 	t.Helper()
 	engine := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

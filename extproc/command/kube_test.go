@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// With --kube extproc reads its objects from an API server. It waits for the CRDs, serves once they
-// exist, and continues while the API server is away.
+// With --kube, extproc reads its objects from an API server. It waits for the CRDs, serves requests
+// once they exist, and keeps serving while the API server is unreachable.
 func TestObjectsOfAnAPIServer(t *testing.T) {
 	s := apiserver.Run(t)
 	objects := s.Objects(t)

@@ -68,8 +68,8 @@ func dial(t *testing.T, target string) *grpc.ClientConn {
 	return conn
 }
 
-// Extproc serves on both of its sockets, is healthy under both names, and ends in time while a
-// stream is open.
+// Extproc serves on both of its sockets, reports health under both service names, and stops in time
+// even if a stream is open.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
@@ -126,8 +126,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A process that takes over gets the socket only after it knows as much as the running one.
-// Otherwise it would reject requests.
+// A process that takes over gets the socket only after it has scraped every endpoint. Otherwise it
+// would reject requests that the running process can serve.
 func TestTakeOverAfterTheFirstScrapes(t *testing.T) {
 	answer := make(chan struct{})
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -159,7 +159,7 @@ func TestTakeOverAfterTheFirstScrapes(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Fatal(err)
-	case <-time.After(300 * time.Millisecond): // less than the second that a scrape may take
+	case <-time.After(300 * time.Millisecond): // less than the one second that a scrape may take
 	}
 	if taken() {
 		t.Error("it took over before it scraped its endpoint")
@@ -182,8 +182,9 @@ func TestTakeOverAfterTheFirstScrapes(t *testing.T) {
 	}
 }
 
-// With endpoints on the command line no folder is needed: extproc becomes ready and scrapes them,
-// by name and by address, over TLS and with a token if so configured. A folder is also allowed.
+// With endpoints on the command line, extproc needs no folder of objects. It becomes ready and
+// scrapes the endpoints, which are given by name or by address, over TLS and with a token if so
+// configured. A folder is also allowed.
 func TestEndpointsOnTheCommandLine(t *testing.T) {
 	engines := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -215,7 +216,7 @@ func TestEndpointsOnTheCommandLine(t *testing.T) {
 	)
 	for _, c := range []struct {
 		name, args string
-		want       []string // expected lines of the metrics
+		want       []string // lines that the metrics must contain
 	}{
 		{
 			"alone", "--endpoints " + strings.Replace(address, "127.0.0.1", "localhost", 1) + ",127.0.0.9:1",

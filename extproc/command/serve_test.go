@@ -20,7 +20,8 @@ import (
 	"github.com/headgate/headgate/extproc/options"
 )
 
-// gateway starts extproc as for another gateway: with the ports that common manifests use.
+// gateway starts extproc for a data plane other than Headgate's own Envoy, with the ports that
+// common manifests use.
 func gateway(t *testing.T, grpcHost string, flags ...string) (done chan error, stop context.CancelFunc) {
 	t.Helper()
 	dir := t.TempDir()
@@ -59,11 +60,12 @@ func client(t *testing.T, target string, creds credentials.TransportCredentials)
 	return conn
 }
 
-// Health answers for every name that gateways probe, on its own port and on that of ext_proc.
+// The health service answers for every name that gateways probe, on its own port and on the port of
+// ext_proc.
 func TestHealthOfEveryName(t *testing.T) {
 	own := host + "1"
 	gateway(t, own)
-	for _, port := range []string{":9002", ":9003"} { // loopback addresses, so without TLS
+	for _, port := range []string{":9002", ":9003"} { // these are loopback addresses, so they are served without TLS
 		conn := client(t, own+port, insecure.NewCredentials())
 		for _, service := range []string{
 			"", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor",
@@ -76,13 +78,13 @@ func TestHealthOfEveryName(t *testing.T) {
 	}
 }
 
-// After SIGTERM health reports NOT_SERVING, gateways are still served for the delay, and open
-// streams finish.
+// After SIGTERM, health reports NOT_SERVING, new streams of gateways are served until the delay has
+// passed, and open streams finish.
 func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 	own := host + "2"
 	done, stop := gateway(t, own, "--drain-delay", "300ms", "--drain-timeout", "30s")
 	conn := client(t, own+":9002", insecure.NewCredentials())
-	check(t, conn, "") // it serves
+	check(t, conn, "") // reports SERVING
 	ask := func() extprocv3.ExternalProcessor_ProcessClient {
 		s, err := extprocv3.NewExternalProcessorClient(conn).Process(t.Context())
 		if err != nil {
@@ -119,16 +121,16 @@ func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 			stop()
 		}
 	}
-	late := ask() // within the delay
+	late := ask() // a stream opened before the delay has passed
 	answered(late)
 	_ = late.CloseSend()
 	answered(open)
 	select {
 	case err := <-done:
 		t.Fatalf("it ended while a stream was open: %v", err)
-	case <-time.After(400 * time.Millisecond): // after the delay
+	case <-time.After(400 * time.Millisecond): // more than the delay
 	}
-	_ = open.CloseSend() // watchers of health do not delay the end
+	_ = open.CloseSend() // streams that watch health do not delay the shutdown
 	select {
 	case err := <-done:
 		if err != nil {

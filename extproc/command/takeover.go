@@ -14,13 +14,13 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// settleTimeout limits how long a process that takes over waits until it knows as much as the
-// other. A scrape that an engine does not answer ends after one second, and a failed connection to
-// control is retried after two.
+// settleTimeout limits how long a process that takes over waits until it has as much state as the
+// running process. A scrape that an engine does not answer ends after one second, and a failed
+// connection to control is retried after two.
 const settleTimeout = 10 * time.Second
 
-// settle waits until the fleet knows as much of its endpoints as another extproc would, or for
-// settleTimeout.
+// settle waits until the fleet has scraped all its endpoints and has the state of control, for at
+// most settleTimeout.
 func settle(ctx context.Context, f *fleet.Fleet, log *slog.Logger) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -36,8 +36,8 @@ func settle(ctx context.Context, f *fleet.Fleet, log *slog.Logger) {
 	}
 }
 
-// serveMetrics serves metrics until ctx ends. A process that takes over waits until the other one
-// has closed the port.
+// serveMetrics serves metrics until ctx ends. If this process takes over from another one, it first
+// waits until the other process has closed the port.
 func serveMetrics(ctx context.Context, c options.Options, handler http.Handler, log *slog.Logger) error {
 	l, err := serve.Listen("metrics-port", c.MetricsHost, c.MetricsPort)
 	for told := false; c.Serve.TakeOver && errors.Is(err, syscall.EADDRINUSE); told = true {

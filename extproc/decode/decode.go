@@ -1,6 +1,6 @@
 // Package decode removes the content codings of a request's body (RFC 9110, section 8.4): zstd,
-// gzip, brotli and deflate. It is pure, returns the whole body or an error, and bounds the size of
-// the decoded body.
+// gzip, brotli and deflate. It is pure, returns either the whole body or an error, and limits the
+// size of the decoded body.
 package decode
 
 import (
@@ -24,20 +24,20 @@ const (
 	Zstd Coding = iota
 	Gzip
 	Brotli
-	Deflate // zlib format, as RFC 9110 defines it
+	Deflate // in the zlib format, as RFC 9110 defines it
 )
 
 // Accept lists the codings that [Parse] accepts, as an Accept-Encoding header.
 const Accept = "zstd, gzip, br, deflate"
 
-// names maps lower-case names to codings. Identity changes nothing and is no coding.
+// names maps lower-case names to codings. It omits identity, which changes nothing.
 var names = map[string]Coding{"zstd": Zstd, "gzip": Gzip, "x-gzip": Gzip, "br": Brotli, "deflate": Deflate}
 
 func (c Coding) String() string {
 	return [...]string{Zstd: "zstd", Gzip: "gzip", Brotli: "br", Deflate: "deflate"}[c]
 }
 
-// maxCodings bounds the number of codings of a body. Clients apply one; a proxy may add another.
+// maxCodings limits the number of codings of a body. Clients apply one; a proxy may add another.
 const maxCodings = 3
 
 var (
@@ -51,13 +51,13 @@ var (
 type Fault uint8
 
 const (
-	Invalid Fault = iota // it is not in the format of its coding, or bytes follow its end
-	Cut                  // it is truncated
-	Window               // its zstd window is larger than the limit of a body
+	Invalid Fault = iota // the body is not in the format of its coding, or has bytes after its end
+	Cut                  // the body is truncated
+	Window               // the body's zstd window is larger than the limit for a body
 )
 
-// Error means that a body cannot be decoded. Its text is for the client, and quotes nothing of the
-// body.
+// Error means that a body cannot be decoded. Its text is written for the client, and quotes nothing
+// of the body.
 type Error struct {
 	Coding Coding
 	Fault  Fault
@@ -74,8 +74,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("The body is not valid in its content encoding (%s).", e.Coding)
 }
 
-// Parse returns the codings of a Content-Encoding header, in the order in which they were applied.
-// It returns none for an empty header and for identity.
+// Parse returns the codings that a Content-Encoding header lists, in the order in which they were
+// applied. It returns none for an empty header and for identity.
 func Parse(header string) ([]Coding, error) {
 	if header == "" {
 		return nil, nil
@@ -105,8 +105,8 @@ type Decoder struct {
 // New returns a Decoder for bodies that have at most limit bytes after each coding is removed.
 func New(limit int) *Decoder { return &Decoder{limit: limit} }
 
-// Decode removes codings from a body, which it does not change. Codings are in the order in which
-// they were applied. The error is ErrTooLarge or an [*Error].
+// Decode returns body without the codings in applied, which are in the order in which they were
+// applied. It does not change body. The error is ErrTooLarge or an [*Error].
 func (d *Decoder) Decode(body []byte, applied []Coding) ([]byte, error) {
 	for _, c := range slices.Backward(applied) {
 		var err error
@@ -119,7 +119,7 @@ func (d *Decoder) Decode(body []byte, applied []Coding) ([]byte, error) {
 
 func (d *Decoder) undo(body []byte, c Coding) ([]byte, error) {
 	if len(body) == 0 {
-		return nil, &Error{c, Cut} // no coding has an empty result for an empty body
+		return nil, &Error{c, Cut} // an empty body is truncated: each coding adds bytes
 	}
 	plain, err := d.read(body, c)
 	switch {
@@ -139,7 +139,7 @@ func (d *Decoder) read(body []byte, c Coding) ([]byte, error) {
 	in := bytes.NewReader(body)
 	switch c {
 	case Zstd:
-		// The decoded bytes are the window, so that the limit bounds both.
+		// zstd's window consists of the decoded bytes, so one limit bounds both.
 		if d.zstd == nil {
 			var err error
 			d.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(d.limit)))
@@ -148,7 +148,7 @@ func (d *Decoder) read(body []byte, c Coding) ([]byte, error) {
 			}
 		}
 		return d.zstd.DecodeAll(body, nil)
-	case Gzip: // one or more members
+	case Gzip: // a gzip body has one or more members
 		if d.gzip == nil {
 			d.gzip = new(gzip.Reader)
 		}
@@ -165,7 +165,7 @@ func (d *Decoder) read(body []byte, c Coding) ([]byte, error) {
 		}
 		plain, err := d.readAll(r, len(body))
 		if err == nil && in.Len() > 0 {
-			err = zlib.ErrHeader // bytes follow the end
+			err = zlib.ErrHeader // bytes follow the end of the body
 		}
 		return plain, err
 	}
@@ -175,7 +175,7 @@ func (d *Decoder) read(body []byte, c Coding) ([]byte, error) {
 // ratio is the expected compression ratio. JSON and prose reach three to five.
 const ratio = 4
 
-// readAll reads until the end, or until it exceeds the limit.
+// readAll reads r until its end. If r has more bytes than the limit, it returns an error.
 func (d *Decoder) readAll(r io.Reader, encoded int) ([]byte, error) {
 	most := d.limit + 1
 	out := make([]byte, 0, min(ratio*encoded, most))

@@ -75,7 +75,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A body comes out as it went in, however often and in whichever way it was encoded.
+// A decoded body equals the original body for every coding and combination of codings.
 func TestDecode(t *testing.T) {
 	d := New(1 << 20)
 	random := make([]byte, 200_000)
@@ -95,7 +95,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// What is made of several members or frames is their contents one after the other.
+// The result for several members or frames is the concatenation of their contents.
 func TestDecodeMembers(t *testing.T) {
 	for _, c := range []Coding{Zstd, Gzip} {
 		got, err := New(1<<20).Decode(append(encode(t, []byte("{\"model\":"), c), encode(t, []byte("\"m\"}"), c)...), []Coding{c})
@@ -105,8 +105,8 @@ func TestDecodeMembers(t *testing.T) {
 	}
 }
 
-// A body that is cut short, goes on after its end, or is garbage is an error, and never a part of
-// the body.
+// A body that is truncated, has bytes after its end, or is garbage yields an error and never a part
+// of the body.
 func TestDecodeBroken(t *testing.T) {
 	d := New(1 << 20)
 	body := bytes.Repeat([]byte(`{"model":"m","prompt":"x"}`), 300)
@@ -134,7 +134,7 @@ func TestDecodeBroken(t *testing.T) {
 	}
 }
 
-// A frame of zstd says how large a window it wants, and may not have more than a body may be long.
+// A zstd frame that asks for a larger window than the limit for a body yields an error.
 func TestDecodeWindow(t *testing.T) {
 	var out bytes.Buffer
 	w, err := zstd.NewWriter(&out, zstd.WithWindowSize(1<<20))
@@ -154,8 +154,8 @@ func TestDecodeWindow(t *testing.T) {
 	}
 }
 
-// The limit counts decoded bytes, to the byte, also of what is between two codings. What is beyond
-// it costs a few times the limit and no more, however much it would be.
+// The limit applies to the exact number of decoded bytes, also between two codings. A body that
+// exceeds it costs at most a few times the limit in memory, whatever its decoded size.
 func TestDecodeTooLarge(t *testing.T) {
 	const limit = 1 << 20
 	d := New(limit)
@@ -183,8 +183,8 @@ func TestDecodeTooLarge(t *testing.T) {
 	}
 }
 
-// Whatever the bytes, the result is within the limit or an error that a client may read; and
-// whatever is encoded comes out again.
+// For any input, the result is within the limit or is an error that a client may read. Any encoded
+// body decodes to the original.
 func FuzzDecode(f *testing.F) {
 	for _, c := range all {
 		f.Add(encode(f, []byte(`{"model":"m","prompt":"some words, some words, some words"}`), c), uint8(c), uint8(c))

@@ -28,15 +28,15 @@ Flags:
 // poll is how often Envoy's requests in flight are read.
 const poll = 100 * time.Millisecond
 
-// tries is how often a call to Envoy is tried. A busy Envoy may miss a call; one that has ended
-// needs no drain.
+// tries is the number of attempts of a call to Envoy. A busy Envoy may fail to answer; an Envoy
+// that has ended needs no drain.
 const tries = 10
 
 // adminTimeout limits a call to Envoy's admin interface, which answers from memory.
 const adminTimeout = 5 * time.Second
 
-// Run implements the command "drain". It returns when an Envoy has had no request in flight for a
-// while. Help is printed to out.
+// Run implements the command "drain". It returns after Envoy has had no request in flight for a
+// while. It prints help to out.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	fs := pflag.NewFlagSet("drain", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
@@ -84,7 +84,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// askAgain is ask with retries.
+// askAgain calls ask until it succeeds, up to tries times.
 func askAgain(ctx context.Context, method, admin, path string) (string, error) {
 	for n := 1; ; n++ {
 		text, err := ask(ctx, method, admin, path)
@@ -112,7 +112,7 @@ func ask(ctx context.Context, method, admin, path string) (string, error) {
 	return string(body), err
 }
 
-// wait waits for d, and reports false if ctx ended first.
+// wait waits for d. It returns false if ctx ends first.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/extproc/drain"
 )
 
-// Drain makes Envoy close its client connections, and returns when nothing has been in flight for a
-// while, even if Envoy misses some calls. It returns an error if Envoy is gone.
+// Drain makes Envoy close its client connections, and returns after nothing has been in flight for
+// a while, even if some calls to Envoy fail. It returns an error if Envoy is gone.
 func TestDrainEndsWhenNothingIsInFlight(t *testing.T) {
 	var asked, told atomic.Int64
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -40,7 +40,8 @@ func TestDrainEndsWhenNothingIsInFlight(t *testing.T) {
 	}
 }
 
-// If the limit passes while Envoy is asked, the error reports the last known number of requests.
+// If the time limit ends during a call to Envoy, the error reports the last known number of
+// requests.
 func TestDrainReportsRequestsInFlight(t *testing.T) {
 	var asked atomic.Int64
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

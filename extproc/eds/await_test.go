@@ -14,14 +14,14 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// await calls Await and returns how long it took.
+// await calls Await and returns how long the call took.
 func (w *world) await(needed map[string][]string) time.Duration {
 	began := time.Now()
 	w.Await(w.t.Context(), needed)
 	return time.Since(began)
 }
 
-// A request for a model may use a pool only after the Gateway's Envoys know the pool.
+// Await delays the use of a new pool until the Gateway's Envoys have the pool.
 func TestRequestsWaitForNewPools(t *testing.T) {
 	inMemory(t, func(w *world) {
 		ours, other := &corev3.Node{Cluster: "ns/g", Id: "1"}, &corev3.Node{Cluster: "ns/other", Id: "1"}
@@ -37,7 +37,7 @@ func TestRequestsWaitForNewPools(t *testing.T) {
 		expect("only Envoys of another Gateway are connected", 0, "pool/ns/a")
 		first := w.followAs(ours, 0, nil, "pool/ns/a")
 		expect("the Envoy has the pool", 0, "pool/ns/a")
-		// The Envoy subscribes to the pool later, and then needs 50 ms to acknowledge it.
+		// The Envoy subscribes to the pool after some time, and needs 50 ms more to acknowledge it.
 		go func() {
 			time.Sleep(100 * time.Millisecond) // on synctest's fake clock
 			w.followAs(ours, 50*time.Millisecond, nil, "pool/ns/b")
@@ -57,7 +57,7 @@ func TestRequestsWaitForNewPools(t *testing.T) {
 		expect("the Envoy has disconnected", time.Second, "pool/ns/c")
 		// A second Envoy of the Gateway already has the pool from another extproc.
 		second := &corev3.Node{Cluster: "ns/g", Id: "2"}
-		w.followAs(second, 0, first.versions, "pool/ns/a") // it gets no response
+		w.followAs(second, 0, first.versions, "pool/ns/a") // this Envoy gets no response, since it already has the pool
 		expect("a second Envoy has it from before", 0, "pool/ns/a")
 		expect("a second Envoy has one of two", time.Second, "pool/ns/a", "pool/ns/b")
 	})

@@ -1,10 +1,10 @@
 // Package eds serves Envoy's endpoint discovery (delta EDS) on extproc's own socket. Envoy needs
-// the lists because override_host, which sends a request to its next pick, finds only hosts of its
-// own cluster.
+// the lists of endpoints because override_host, which sends a request to its next pick, finds only
+// hosts of its own cluster.
 //
 // Envoy must know every endpoint that a decision can name. So the fleet uses a new endpoint only
-// after Envoy has acknowledged it, and a removed endpoint stays listed until no decision that names
-// it can still be in progress.
+// after Envoy has acknowledged it. A removed endpoint stays listed until no decision that names it
+// can still be in progress.
 package eds
 
 import (
@@ -31,10 +31,10 @@ import (
 const (
 	// patience is how long [Server.Set] waits for Envoys to acknowledge new endpoints, which
 	// usually takes some milliseconds. If an Envoy is slower, its requests for a new endpoint go to
-	// their next pick; all other requests are not affected.
+	// their next pick. Requests for other endpoints are not affected.
 	patience = 200 * time.Millisecond
 	// patienceForPools is how long [Server.Await] waits for Envoys to subscribe to a new pool.
-	// Control first has to make a plan and send it to them.
+	// Control first has to make a plan and send it to the Envoys.
 	patienceForPools = time.Second
 )
 
@@ -49,26 +49,27 @@ type Server struct {
 
 	mu       sync.Mutex // guards the fields below
 	lists    lists
-	version  uint64           // of the cache: the number of its updates
+	version  uint64           // version of the cache: the number of its updates
 	streams  map[int64]*envoy // by stream number; Envoy opens one stream for each cluster
 	taken    chan struct{}    // closed and replaced when an Envoy acknowledges something or disconnects
 	timedOut map[want]bool    // subscriptions for which Await has timed out
 }
 
-// want is a subscription that an Envoy should have: to the resource name of a pool.
+// want is a subscription that an Envoy should have: to the resource name of a pool. Gateway and
+// node identify the Envoy.
 type want struct{ gateway, node, name string }
 
 // envoy is the state of one stream.
 type envoy struct {
-	// gateway is the Gateway whose configuration the Envoy has; node tells it apart from the
-	// Gateway's other Envoys.
+	// gateway is the Gateway whose configuration the Envoy has. node distinguishes the Envoy from
+	// the Gateway's other Envoys.
 	gateway, node string
-	names         map[string]bool // the resources that it subscribes to
-	sent          uint64          // the last version sent; nonce belongs to it
+	names         map[string]bool // resources that the Envoy subscribes to
+	sent          uint64          // last version sent to the Envoy; nonce is the nonce of that response
 	nonce         string
-	taken         uint64 // the latest version that it acknowledged or rejected
-	late          bool   // Set has timed out waiting for it; Set ignores it until it answers
-	knew          bool   // another extproc has already sent it what it subscribes to
+	taken         uint64 // latest version that the Envoy acknowledged or rejected
+	late          bool   // Set has timed out waiting for this Envoy, and ignores it until it answers
+	knew          bool   // another extproc has already sent this Envoy the resources of its subscription
 }
 
 // New returns a Server without endpoints.
@@ -91,7 +92,8 @@ func (s *Server) DeltaEndpoints(stream edsv3.EndpointDiscoveryService_DeltaEndpo
 func (s *Server) Close() { s.end() }
 
 // Set replaces the endpoints of every resource; each list is sorted. It returns when every
-// connected Envoy has acknowledged its new endpoints, when patience has passed, or when ctx ends.
+// connected Envoy has acknowledged the new endpoints of its resources, when patience has passed, or
+// when ctx ends.
 func (s *Server) Set(ctx context.Context, endpoints map[string][]Endpoint) {
 	s.mu.Lock()
 	n := s.lists.set(endpoints, time.Now())
@@ -128,8 +130,8 @@ func (s *Server) Set(ctx context.Context, endpoints map[string][]Endpoint) {
 }
 
 // Await waits until every connected Envoy of a Gateway has the Gateway's pools, as returned by
-// [Needed]. It gives up after patienceForPools, or when ctx ends. It waits only once for a pool
-// that an Envoy does not subscribe to. The goroutine that calls Set calls it.
+// [Needed]. It gives up after patienceForPools, or when ctx ends. If an Envoy does not subscribe to
+// a pool, only the first call waits for that. Call it from the goroutine that calls Set.
 func (s *Server) Await(ctx context.Context, needed map[string][]string) {
 	var late <-chan time.Time
 	for {
@@ -163,10 +165,10 @@ func (s *Server) Await(ctx context.Context, needed map[string][]string) {
 	}
 }
 
-// unknown returns the subscriptions that connected Envoys lack, except those that Await has already
-// waited for in vain. The caller holds mu.
+// unknown returns the subscriptions that connected Envoys lack, except those for which Await has
+// already timed out. The caller holds mu.
 func (s *Server) unknown(needed map[string][]string) (all []want) {
-	connected, known := make(map[want]bool), make(map[want]bool) // connected leaves name empty
+	connected, known := make(map[want]bool), make(map[want]bool) // the keys of connected have an empty name
 	for _, e := range s.streams {
 		connected[want{gateway: e.gateway, node: e.node}] = true
 		if e.taken == 0 && !e.knew {
@@ -204,8 +206,8 @@ func (s *Server) followers(names []string) (all []int64) {
 	return all
 }
 
-// took reports whether each of these streams has acknowledged a version or has ended. It calls
-// missing for each of the others. The caller holds mu.
+// took is true if each of these streams has acknowledged a version or has ended. It calls missing
+// for each stream that has not. The caller holds mu.
 func (s *Server) took(streams []int64, version uint64, missing func(*envoy)) bool {
 	all := true
 	for _, id := range streams {
@@ -217,7 +219,7 @@ func (s *Server) took(streams []int64, version uint64, missing func(*envoy)) boo
 	return all
 }
 
-// Run removes endpoints from the lists when their linger time is over, until ctx ends.
+// Run removes lost endpoints from the lists when their linger time is over, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -252,8 +254,8 @@ func (s *Server) update(n news) {
 	}
 }
 
-// assignment returns the resource that lists these endpoints, in this order. It leaves out
-// endpoints with an invalid address; the error names one of them.
+// assignment returns the resource that lists these endpoints, in this order. It omits endpoints
+// with an invalid address; the error names one of them.
 func assignment(name string, endpoints []Endpoint) (*endpointv3.ClusterLoadAssignment, error) {
 	var fault error
 	hosts := &endpointv3.LocalityLbEndpoints{LbEndpoints: make([]*endpointv3.LbEndpoint, 0, len(endpoints))}
@@ -309,7 +311,7 @@ func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryR
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.streams[id]
-	if n := r.GetNode(); n != nil { // only the first request has a node
+	if n := r.GetNode(); n != nil { // only the first request of a stream has a node
 		e.gateway, e.node = n.GetCluster(), n.GetId()
 		e.knew = len(r.GetInitialResourceVersions()) > 0
 		c.wake()
@@ -334,7 +336,7 @@ func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryR
 func (c callbacks) OnStreamDeltaResponse(id int64, _ *discoveryv3.DeltaDiscoveryRequest, r *discoveryv3.DeltaDiscoveryResponse) {
 	version, err := strconv.ParseUint(r.GetSystemVersionInfo(), 10, 64)
 	if err != nil {
-		return // cannot happen: the cache numbers its updates
+		return // cannot happen: the cache's versions are numbers
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -30,7 +30,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// world is a Server under test, on synctest's fake clock.
+// world is a Server under test, on synctest's fake clock, and its clients.
 type world struct {
 	*eds.Server
 	t    *testing.T
@@ -66,7 +66,7 @@ func inMemory(t *testing.T, test func(w *world)) {
 		test(w)
 		cancel()
 		w.Close()
-		server.GracefulStop() // the bubble deadlocks if a stream is left open
+		server.GracefulStop() // a stream that is left open would deadlock the synctest bubble
 		beside.Wait()
 	})
 }
@@ -90,25 +90,25 @@ type envoy struct {
 	w      *world
 	stream edsv3.EndpointDiscoveryService_DeltaEndpointsClient
 	conn   *grpc.ClientConn
-	delay  time.Duration // before it acknowledges a response; negative: it never does
-	refuse string        // the error with which it rejects a response; empty: it accepts
+	delay  time.Duration // time before the client acknowledges a response; negative: it never does
+	refuse string        // error with which the client rejects a response; empty: it accepts
 
 	mu       sync.Mutex // guards the fields below
 	knows    map[string][]string
 	versions map[string]string
 	received int
-	nonce    string // of the last response
+	nonce    string // nonce of the last response
 	ended    bool
 }
 
-// follow opens a stream that subscribes to resources. versions are those that the client already
-// has.
+// follow opens a stream that subscribes to resources. versions are the versions of the resources
+// that the client already has.
 func (w *world) follow(delay time.Duration, versions map[string]string, names ...string) *envoy {
 	w.t.Helper()
 	return w.followAs(nil, delay, versions, names...)
 }
 
-// followAs is follow with a node.
+// followAs does the same as follow, with a node in the first request.
 func (w *world) followAs(node *corev3.Node, delay time.Duration, versions map[string]string, names ...string) *envoy {
 	w.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///extproc", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -150,7 +150,7 @@ func (e *envoy) listen() {
 		if e.refuse != "" {
 			ack.ErrorDetail = &rpcv3.Status{Code: 13, Message: e.refuse}
 		}
-		_ = e.stream.Send(ack) // Recv returns the same error
+		_ = e.stream.Send(ack) // if Send fails, Recv returns the same error
 	}
 }
 
@@ -189,8 +189,8 @@ func (e *envoy) receive(r *discoveryv3.DeltaDiscoveryResponse) {
 	}
 }
 
-// check compares the endpoints that the client has, and the number of responses that it got, with
-// what is expected.
+// check compares the client's endpoints, and the number of responses that it got, with the expected
+// ones.
 func (e *envoy) check(when string, told int, want map[string][]string) {
 	e.w.t.Helper()
 	e.mu.Lock()
@@ -234,7 +234,8 @@ func TestEnvoyGetsOnlyItsSubscriptions(t *testing.T) {
 	})
 }
 
-// Envoys receive changes of the Avoid mark like all other changes, but Set does not wait for these.
+// Envoys receive changes of the Avoid mark like all other changes, but Set does not wait until they
+// are acknowledged.
 func TestEnvoyGetsEndpointsToAvoid(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80!"}})
@@ -258,7 +259,7 @@ func TestSetWaitsForSubscribers(t *testing.T) {
 		}
 		w.follow(0, nil, "a")
 		late := w.follow(slow, nil, "a")
-		w.follow(-1, nil, "b") // it never acknowledges, and does not subscribe to a
+		w.follow(-1, nil, "b") // this client never acknowledges, and does not subscribe to a
 		w.after(time.Second)
 		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}, "b": {}}); took != slow {
 			t.Errorf("Set with a new endpoint takes %v, want %v, the time of the slowest client", took, slow)
@@ -267,7 +268,8 @@ func TestSetWaitsForSubscribers(t *testing.T) {
 		if took := w.set(lists{"a": {"10.0.0.2:80"}, "b": {}}); took != 0 {
 			t.Errorf("Set without an endpoint takes %v", took)
 		}
-		// A change that is made while the last answer is on its way is sent after that answer.
+		// A change that is made while the previous response is unacknowledged is sent after its
+		// acknowledgement.
 		go w.set(lists{"a": {"10.0.0.2:80", "10.0.0.3:80"}, "b": {}})
 		w.after(slow / 2)
 		if took := w.set(lists{"a": {"10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80"}, "b": {}}); took != slow/2+slow {
@@ -302,7 +304,7 @@ func TestSetWaitsBriefly(t *testing.T) {
 		_ = deaf.conn.Close()
 		slow := w.follow(patience+patience/2, nil, "a")
 		w.after(time.Second)
-		for range 2 { // a late client counts as late each time, and still gets the lists
+		for range 2 { // a client that never answers is late each time, and still gets the lists
 			if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.8:80"}}); took != patience {
 				t.Errorf("Set waits %v for a slow client", took)
 			}
@@ -346,7 +348,7 @@ func TestReconnectedEnvoyGetsOnlyChanges(t *testing.T) {
 	})
 }
 
-// An Envoy that rejects a list keeps the previous one. The error is logged, and Set does not wait.
+// An Envoy that rejects a list keeps the previous list. The error is logged, and Set does not wait.
 func TestRefusedListIsLogged(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {}})
@@ -358,7 +360,7 @@ func TestRefusedListIsLogged(t *testing.T) {
 	})
 }
 
-// An acknowledgement of one list does not count for the next list, for which Set still waits.
+// An acknowledgement of one list does not acknowledge the next list; Set still waits for that.
 func TestAcknowledgementIsForOneList(t *testing.T) {
 	const patience = 200 * time.Millisecond
 	inMemory(t, func(w *world) {
@@ -369,7 +371,7 @@ func TestAcknowledgementIsForOneList(t *testing.T) {
 		go func() { done <- w.set(lists{"a": {"10.0.0.1:80"}, "b": {}}) }()
 		w.after(patience / 8)
 		for i, r := range []*discoveryv3.DeltaDiscoveryRequest{
-			{ResourceNamesSubscribe: []string{"b"}}, // it subscribes to more before it acknowledges, and gets everything that is new
+			{ResourceNamesSubscribe: []string{"b"}}, // subscribed before the acknowledgement; the client gets all changes
 			{ResponseNonce: first},
 		} {
 			if err := e.stream.Send(r); err != nil {
@@ -392,7 +394,7 @@ func TestAcknowledgementIsForOneList(t *testing.T) {
 	})
 }
 
-// An endpoint with an invalid address is left out and logged; the endpoints after it are listed.
+// An endpoint with an invalid address is omitted and logged; the endpoints after it are listed.
 func TestInvalidAddressIsLeftOut(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2", "10.0.0.3:80"}})
@@ -418,7 +420,7 @@ func TestCloseEndsTheStreams(t *testing.T) {
 }
 
 // In a pool that fails open, Envoy may choose endpoints itself and should avoid those that are not
-// ready. Lists of other pools do not mark such endpoints.
+// ready. In the lists of other pools no endpoint is marked.
 func TestListsOfPools(t *testing.T) {
 	var s objects.Set
 	for name, mode := range map[string]string{"llama": pool.FailOpen, "phi": pool.FailClose, "empty": ""} {
@@ -434,7 +436,7 @@ func TestListsOfPools(t *testing.T) {
 		{Ready: true, Labels: map[string]string{"app": "llama"}},
 		{Ready: false, Labels: map[string]string{"app": "llama"}},
 		{Ready: true, NodeSilent: true, Labels: map[string]string{"app": "llama"}},
-		{Ready: true, Terminating: true, Labels: map[string]string{"app": "llama"}}, // it is migrating
+		{Ready: true, Terminating: true, Labels: map[string]string{"app": "llama"}}, // this pod is migrating
 		{Ready: true, Labels: map[string]string{"app": "phi"}},
 		{Ready: false, Labels: map[string]string{"app": "phi"}},
 	} {
@@ -453,7 +455,8 @@ func TestListsOfPools(t *testing.T) {
 		Labels: map[string]string{"app": "one"},
 	})
 	w := objects.Build(s)
-	// The relay is in every list except those of pools that fail open, where Envoy could choose it.
+	// Every list contains the relay, except those of pools that fail open: Envoy could choose the
+	// relay.
 	for name, list := range eds.Endpoints(w, "/run/inner.sock") {
 		alone := eds.Endpoints(w, "")[name]
 		inner := len(list) == len(alone)+1 && list[len(alone)] == eds.Endpoint{Address: "/run/inner.sock", Avoid: true} &&

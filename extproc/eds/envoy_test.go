@@ -26,8 +26,8 @@ import (
 var changes = flag.Int("changes", 10,
 	"tell a real Envoy about this many new endpoints; with 100 and more, fail if that takes too long")
 
-// When Set returns, a real Envoy knows a new endpoint, and a request that names the endpoint is
-// served there.
+// When Set returns, a real Envoy knows a new endpoint, and serves there a request that names the
+// endpoint.
 func TestRealEnvoyGetsNewEndpoints(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../.cache", os.Stderr)
 	if err != nil {
@@ -48,7 +48,7 @@ func TestRealEnvoyGetsNewEndpoints(t *testing.T) {
 	})
 	server.Set(t.Context(), eds.Endpoints(objects.Build(objects.Set{}), ""))
 
-	// A request header names the endpoint, in place of extproc's decision.
+	// A request header names the endpoint, instead of a decision of extproc.
 	named := map[string]any{"name": "envoy.filters.http.header_to_metadata", "typed_config": map[string]any{
 		"@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
 		"request_rules": []any{map[string]any{"header": "endpoint", "on_header_present": map[string]any{
@@ -87,7 +87,8 @@ func TestRealEnvoyGetsNewEndpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// ask returns which endpoint serves a request that names one; empty if none does.
+	// ask sends a request that names an endpoint, and returns the endpoint that served it; empty if
+	// none did.
 	client := new(http.Client)
 	t.Cleanup(client.CloseIdleConnections)
 	ask := func(endpoint string) string {
@@ -105,7 +106,7 @@ func TestRealEnvoyGetsNewEndpoints(t *testing.T) {
 	}
 	var set, until times.Times
 	var all []string
-	late := 0 // failures of the first request after Set
+	late := 0 // number of times that the first request after Set failed
 	for i := range *changes {
 		all = append(all, endpoint(t, fmt.Sprintf("%s:%d", own, 21000+i)))
 		newest := all[i]
@@ -129,7 +130,7 @@ func TestRealEnvoyGetsNewEndpoints(t *testing.T) {
 	until.Bound(t, "a new endpoint", 50*time.Millisecond)
 }
 
-// endpoint serves at an address and answers with that address.
+// endpoint serves at an address and answers each request with that address.
 func endpoint(t *testing.T, address string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", address)

@@ -14,19 +14,20 @@ import (
 // (2 s each).
 const linger = 10 * time.Second
 
-// Endpoint is an endpoint as it is sent to Envoys.
+// Endpoint is an endpoint in the lists for Envoys.
 type Endpoint struct {
 	Address string // "ip:port", or the path of a socket
-	// Avoid makes Envoy prefer other endpoints when Envoy itself chooses. It does not affect picks.
+	// Avoid makes Envoy prefer other endpoints when Envoy itself chooses. It does not affect
+	// extproc's picks.
 	Avoid bool
 }
 
-// Endpoints returns the endpoints of a World by the resource names that Envoys subscribe to: for
-// each pool and for all endpoints together, one list for gRPC calls and one for other requests. In
+// Endpoints returns the endpoints of a World by the resource names that Envoys subscribe to. Each
+// pool, and the set of all endpoints, has one list for gRPC calls and one for other requests. In
 // pools that fail open Envoy itself may choose, so there Avoid marks pods that are not ready, are
 // terminating, or are on a silent node. Other lists have no marks, so a pod's change of state does
-// not resend them. If inner, the relay's socket, is not empty, every list has it, except those of
-// pools that fail open.
+// not resend them. If inner, the relay's socket, is not empty, every list contains it, except those
+// of pools that fail open.
 func Endpoints(w *objects.World, inner string) map[string][]Endpoint {
 	all := make(map[string][]Endpoint, 2+2*len(w.Pools))
 	for name, p := range w.Pools {
@@ -49,9 +50,9 @@ func Endpoints(w *objects.World, inner string) map[string][]Endpoint {
 	return all
 }
 
-// reached returns the addresses at which n endpoints take requests of a protocol, each once. If the
-// endpoints have ports of their own, it sorts them. It appends the relay's address inner, if there
-// is one.
+// reached returns the addresses at which n endpoints accept requests of a protocol, without
+// duplicates. If the endpoints have other ports for that protocol, it sorts the addresses. It
+// appends the relay's address inner, unless that is empty.
 func reached(w *objects.World, p objects.Protocol, n int, address func(int) string, avoided func(int) bool, inner string) []Endpoint {
 	of := make([]Endpoint, n, n+1)
 	for i := range of {
@@ -68,7 +69,7 @@ func reached(w *objects.World, p objects.Protocol, n int, address func(int) stri
 }
 
 // Needed returns, for each Gateway, the sorted resource names of the pools that the LLMRoutes of
-// its listeners refer to. If extproc did not wait until Envoys have these, it could send a request
+// its listeners refer to. Unless extproc waits until Envoys have these pools, it can send a request
 // to a cluster that Envoy does not know yet.
 func Needed(w *objects.World) map[string][]string {
 	all := make(map[string][]string)
@@ -86,26 +87,26 @@ func Needed(w *objects.World) map[string][]string {
 	return all
 }
 
-// lists is, by resource name, what each resource lists: its endpoints, and for a while those that
-// it has lost. It is pure: callers pass the time.
+// lists maps each resource name to the endpoints that the resource lists: its current endpoints,
+// and for a while those that it has lost. It is pure: callers pass the time.
 type lists map[string]*list
 
 type list struct {
-	has     []Endpoint             // sorted
-	left    map[Endpoint]time.Time // endpoints that it has lost, as they were last, and when
+	has     []Endpoint             // current endpoints, sorted
+	left    map[Endpoint]time.Time // endpoints that the resource has lost, with their last mark, and when it lost them
 	sent    []Endpoint             // the last result of changes, sorted
-	removed bool                   // the last set did not name this resource
+	removed bool                   // the last call of set did not name this resource
 }
 
 // news is what has changed since the last call of changes.
 type news struct {
 	lists   map[string][]Endpoint // the changed resources and their endpoints, sorted
-	more    []string              // the changed resources that list a new address
+	more    []string              // the changed resources whose lists contain a new address
 	removed []string              // resources that have been removed
 }
 
-// set replaces the endpoints of every resource; each list is sorted. A resource that has does not
-// name loses its endpoints, and is removed when the last of them is no longer listed.
+// set replaces the endpoints of every resource; each list is sorted. A resource that the new map
+// lacks loses its endpoints, and is removed when its last endpoint is no longer listed.
 func (l lists) set(has map[string][]Endpoint, now time.Time) news {
 	for name, of := range l {
 		if _, named := has[name]; !named {
@@ -162,7 +163,7 @@ func (l lists) changes(now time.Time) news {
 	return n
 }
 
-// listed returns the endpoints to list, sorted and never nil. It removes endpoints whose linger
+// listed returns the endpoints to list, sorted and never nil. It deletes endpoints whose linger
 // time is over.
 func (l *list) listed(now time.Time) []Endpoint {
 	all := append([]Endpoint{}, l.has...)

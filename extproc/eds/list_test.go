@@ -40,29 +40,29 @@ func TestEndpointLeavesListsLater(t *testing.T) {
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, step := range []struct {
 		at   time.Duration
-		set  map[string][]string // nil: only look
+		set  map[string][]string // nil: call only changes
 		want string
 	}{
 		{0, map[string][]string{"a": {"1", "2"}, "b": {}}, "lists a=[1 2] b=[], more in [a], gone []"},
 		{0, map[string][]string{"a": {"1", "2"}, "b": {}}, "lists, more in [], gone []"},
 		{1, map[string][]string{"a": {"1", "3"}, "b": {"1"}}, "lists a=[1 2 3] b=[1], more in [a b], gone []"},
 		{2, map[string][]string{"a": {"3"}, "b": {"1"}}, "lists, more in [], gone []"},
-		{3, map[string][]string{"a": {"1", "3"}, "b": {"1"}}, "lists, more in [], gone []"}, // 3 is back before its linger time is over
+		{3, map[string][]string{"a": {"1", "3"}, "b": {"1"}}, "lists, more in [], gone []"}, // 3 returns before its linger time is over
 		{10, nil, "lists, more in [], gone []"},
 		{11, nil, "lists a=[1 3], more in [], gone []"},
 		{12, nil, "lists, more in [], gone []"},
-		{20, map[string][]string{"a": {"1"}}, "lists, more in [], gone []"}, // the pool b is gone, its endpoint still listed
+		{20, map[string][]string{"a": {"1"}}, "lists, more in [], gone []"}, // the pool b is gone, but its endpoint is still listed
 		{29, nil, "lists, more in [], gone []"},
 		{30, nil, "lists a=[1], more in [], gone [b]"},
 		{31, map[string][]string{"a": {"1"}, "b": {}}, "lists b=[], more in [], gone []"},
-		{32, map[string][]string{"a": {"1"}}, "lists, more in [], gone [b]"}, // b had no endpoint
+		{32, map[string][]string{"a": {"1"}}, "lists, more in [], gone [b]"}, // b is removed at once, since it had no endpoint
 		{33, map[string][]string{}, "lists, more in [], gone []"},
-		{34, map[string][]string{"a": {"1"}}, "lists, more in [], gone []"}, // a is back
+		{34, map[string][]string{"a": {"1"}}, "lists, more in [], gone []"}, // a exists again
 		{60, nil, "lists, more in [], gone []"},
 		{61, map[string][]string{"a": {"1!", "2!"}}, "lists a=[1! 2!], more in [a], gone []"},
 		{61, map[string][]string{"a": {"1!", "2!"}}, "lists, more in [], gone []"},
 		{62, map[string][]string{"a": {"1", "2!"}}, "lists a=[1 2!], more in [], gone []"},
-		{63, map[string][]string{"a": {"1"}}, "lists, more in [], gone []"}, // 2 is removed with the mark it had last
+		{63, map[string][]string{"a": {"1"}}, "lists, more in [], gone []"}, // 2 is removed with its last mark
 		{64, map[string][]string{"a": {"1", "2"}}, "lists a=[1 2], more in [], gone []"},
 		{65, map[string][]string{"a": {"1!"}}, "lists a=[1! 2], more in [], gone []"},
 		{75, nil, "lists a=[1!], more in [], gone []"},
@@ -88,14 +88,14 @@ func TestEndpointLeavesListsLater(t *testing.T) {
 	}
 }
 
-// A resource lists the endpoints that it had within the last ten seconds, and news reports each
-// change exactly once, for random histories.
+// For random histories, a resource lists the endpoints that it had in the last ten seconds, and
+// news reports each change exactly once.
 func TestListsCoverTheLastTenSeconds(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		l := make(lists)
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-		until := make(map[string]map[string]time.Time) // by resource and address: when it left; zero if it has not left
+		until := make(map[string]map[string]time.Time) // when each address was removed, by resource and address; zero if it is current
 		told := make(map[string][]string)
 		for range 60 {
 			now = now.Add(time.Duration(r.IntN(4000)) * time.Millisecond)

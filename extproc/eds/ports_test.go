@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Endpoints that share a port are listed once, and every list is sorted, whatever the ports.
+// Endpoints that share a port are listed once, and every list is sorted, for any ports.
 func TestSharedPortsAreListedOnce(t *testing.T) {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}}
 	p.Spec.Selector.MatchLabels, p.Spec.TargetPorts = map[string]string{"app": "one"}, []pool.Port{{Number: 8000}, {Number: 8001}}

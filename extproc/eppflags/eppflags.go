@@ -1,6 +1,6 @@
-// Package eppflags accepts the flags of other endpoint pickers, so that extproc can replace their
-// image in an unchanged Deployment: the pickers of the inference extension, of llm-d, and of
-// KServe, which runs llm-d's.
+// Package eppflags accepts the flags of other endpoint pickers, so that extproc's image can replace
+// theirs in an unchanged Deployment. The pickers are those of the inference extension, of llm-d,
+// and of KServe, which runs llm-d's picker.
 package eppflags
 
 import (
@@ -15,9 +15,10 @@ import (
 
 // Flag is a flag of other endpoint pickers.
 type Flag struct {
-	// Name has no dashes. A one-letter name may be written with one dash.
+	// Name is the flag's name without dashes. A one-letter name may be written with one dash.
 	Name string
-	// Becomes is the equivalent flag of extproc, without dashes; empty if the flag is ignored.
+	// Becomes is the equivalent flag of extproc, without dashes; empty if the other picker's flag
+	// is ignored.
 	Becomes string
 	// Because explains how the value is translated, or why the flag is ignored.
 	Because string
@@ -26,7 +27,7 @@ type Flag struct {
 	translate func(value string, set func(flag, value string) error) error
 }
 
-// same returns a Flag for which extproc has one of the same name and meaning.
+// same creates a Flag that extproc also has, with the same name and meaning.
 func same(name, because string) Flag { return Flag{Name: name, Becomes: name, Because: because} }
 
 func ignored(name, because string) Flag { return Flag{Name: name, Because: because} }
@@ -73,7 +74,7 @@ var Flags = []Flag{
 	{
 		Name: "model-server-metrics-https-insecure-skip-verify", Becomes: "engine-insecure-skip-verify",
 		Because: "true by default, as in other pickers; it has no effect without `https`", bare: true,
-		translate: func(string, func(string, string) error) error { return nil }, // scheme reads it
+		translate: func(string, func(string, string) error) error { return nil }, // function scheme reads the value
 	},
 	ignored("config-file", "`--policy` or a PoolSettings chooses the policy"),
 	ignored("config-text", "`--policy` or a PoolSettings chooses the policy"),
@@ -110,8 +111,8 @@ var Flags = []Flag{
 	ignored("zap-time-encoding", logIsJSON),
 }
 
-// Register adds those flags that fs lacks, hidden from --help. Names may also be written as before
-// version 1.0 of the inference extension: --poolName.
+// Register adds to fs the flags that it lacks, hidden from --help. It also accepts names in the
+// style before version 1.0 of the inference extension, such as --poolName.
 func Register(fs *pflag.FlagSet) {
 	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if today := withDashes(name); find(today) != nil {
@@ -135,7 +136,7 @@ func Register(fs *pflag.FlagSet) {
 	}
 }
 
-// given is the value of a flag, as written.
+// given is the value of a flag, as written on the command line.
 type given string
 
 func (g *given) Set(value string) error { *g = given(value); return nil }
@@ -143,8 +144,8 @@ func (g *given) String() string         { return string(*g) }
 func (g *given) Type() string           { return "string" }
 
 // Args joins a separate value to an ignored switch ("--tracing false" becomes "--tracing=false"),
-// because other pickers accept such a value. For all other switches the value stays separate, so
-// that extproc rejects it and asks what was meant.
+// because other pickers accept such a value. For other switches the value stays separate, so that
+// extproc rejects it and asks what was meant.
 func Args(args []string) []string {
 	var joined []string
 	for i := 0; i < len(args); i++ {
@@ -166,14 +167,15 @@ func isBool(text string) bool {
 
 // Applied is the effect of other pickers' flags on a command line.
 type Applied struct {
-	// Ignored are the given flags that have no effect, with dashes, in the order of [Flags].
+	// Ignored are the flags on the command line that have no effect, with dashes, in the order of
+	// [Flags].
 	Ignored []string
-	// By maps a flag of extproc to the flag, with dashes, that set it.
+	// By maps each flag of extproc to the other picker's flag, with dashes, that set it.
 	By map[string]string
 }
 
-// Apply sets extproc's flags from the parsed flags of other pickers. Flags of extproc that are
-// given explicitly take precedence.
+// Apply sets extproc's flags from the parsed flags of other pickers. A flag of extproc on the
+// command line takes precedence.
 func Apply(fs *pflag.FlagSet) (Applied, error) {
 	a := Applied{By: make(map[string]string)}
 	own := make(map[string]bool)
@@ -203,8 +205,8 @@ func Apply(fs *pflag.FlagSet) (Applied, error) {
 	return a, a.trust(fs, own)
 }
 
-// trust turns off the verification of engines' certificates if --model-server-metrics-scheme set
-// TLS and no flag says how to verify them.
+// trust turns off the verification of engines' certificates if --model-server-metrics-scheme
+// enabled TLS and no flag says how to verify them.
 func (a Applied) trust(fs *pflag.FlagSet, own map[string]bool) error {
 	const skip = "model-server-metrics-https-insecure-skip-verify"
 	if fs.Lookup("engine-tls").Value.String() != "true" || a.By["engine-tls"] == "" || own["engine-ca-file"] ||
@@ -244,7 +246,7 @@ func withDashes(name string) string {
 	return b.String()
 }
 
-// debugVerbosity is the verbosity from which other pickers log debug output.
+// debugVerbosity is the lowest verbosity at which other pickers log debug output.
 const debugVerbosity = 4
 
 func verbosity(value string, set func(flag, value string) error) error {

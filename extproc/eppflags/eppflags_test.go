@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/extproc/eppflags"
 )
 
-// own returns a flag set with the flags of extproc that others translate to.
+// own returns a flag set with the flags of extproc that flags of other pickers translate to.
 func own() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("extproc", pflag.ContinueOnError)
 	fs.Usage = func() {}
@@ -33,7 +33,8 @@ func own() *pflag.FlagSet {
 	return fs
 }
 
-// read parses a command line. It returns which of extproc's flags it sets, and what is ignored.
+// read parses a command line. It returns the flags of extproc that the line sets, and the ignored
+// flags.
 func read(args ...string) string {
 	fs := own()
 	if err := fs.Parse(eppflags.Args(args)); err != nil {

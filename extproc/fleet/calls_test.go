@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A lease is extended when its request makes progress. Renewing an unknown lease does not create
-// it.
+// A lease is extended when its request makes progress. Renewing an unknown lease does not create a
+// lease.
 func TestLeaseIsRenewed(t *testing.T) {
 	f, c := started()
 	view(f)
@@ -36,7 +36,8 @@ func TestLeaseIsRenewed(t *testing.T) {
 	if l := f.Leases(); l.Current != 0 || l.Expired != 2 {
 		t.Errorf("a minute after its last progress: %+v", l)
 	}
-	// A renewed lease is not treated as new: a scrape that no longer finds its request ends it.
+	// A renewed lease is not treated as new: a scrape that does not count its request any more ends
+	// it.
 	f.Lease("old", f.Begin(decide(t, f, "sql")), time.Hour)
 	c.advance(2 * time.Second)
 	f.Renew("old")
@@ -49,7 +50,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 	}
 }
 
-// Outcomes count for the endpoint, whichever of its ports Envoy used.
+// Outcomes affect the state of the endpoint, whichever of its ports Envoy used.
 func TestOutcomesCountForEndpoints(t *testing.T) {
 	set := setOf("pod-", "10.0.0.1", "10.0.0.2")
 	grpc := int32(9000)

@@ -96,7 +96,7 @@ func TestUseIsReportedOnce(t *testing.T) {
 	}
 }
 
-// only returns a filter for one pool; zero passes all.
+// only is a filter that accepts one pool; with the zero name it accepts all.
 func only(pool objects.Name) func(objects.Name) bool {
 	return func(is objects.Name) bool { return pool == objects.Name{} || is == pool }
 }
@@ -141,9 +141,9 @@ func TestMemoryOfRegisteredNames(t *testing.T) {
 	}
 }
 
-// An unload has two phases. After ApplyPlacement has applied Unloading, every request that began is
-// counted, and no further one begins, however old its view. The engine unloads when the count is 0,
-// and then must have no request.
+// An unload has two phases. After ApplyPlacement has set a copy to Unloading, every request that
+// began there is counted, and no more begin, even with an old view. The engine unloads the copy
+// when the count is 0, and must then have no request.
 func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
@@ -153,7 +153,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 	}
 	loaded := map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded}
 	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: loaded})
-	has := map[string]*atomic.Bool{a: {}, b: {}} // what the engines have
+	has := map[string]*atomic.Bool{a: {}, b: {}} // whether each engine has the copy
 	has[a].Store(true)
 	has[b].Store(true)
 
@@ -169,7 +169,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 					return
 				default:
 				}
-				runtime.Gosched() // otherwise other goroutines wait for a whole time slice
+				runtime.Gosched() // without this, other goroutines would wait for a whole time slice
 				view := f.View()
 				picks, err := pick.Pick(pick.Policy{Rule: pick.Random}, view.Snapshot,
 					pick.Request{Pool: "ns/pool", Model: "m", Random: random.Uint64()}, make([]pick.Decision, 1))

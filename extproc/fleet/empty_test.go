@@ -15,14 +15,14 @@ import (
 	"github.com/headgate/headgate/test/leak"
 )
 
-// history is a random history of a fleet: requests, endpoints and models come and go.
+// history is a random history of a fleet, in which requests, endpoints and models begin and end.
 type history struct {
 	*rand.Rand
 	fleet  *fleet.Fleet
 	clock  *clock
-	flying map[string]*fleet.InFlight // requests without a lease, by id
+	flying map[string]*fleet.InFlight // requests without a lease, by request id
 	leased []string                   // ids of the requests with a lease
-	asking []func()                   // ends of waits for answers of control
+	asking []func()                   // functions that end waits for answers of control
 	ids    int
 }
 
@@ -100,7 +100,7 @@ func (h *history) step() {
 	}
 }
 
-// begin sends a request. Its end is reported, found by a scrape, or called.
+// begin sends a request. The request ends by a report, by a scrape, or by a call of its End.
 func (h *history) begin() {
 	f := h.fleet
 	picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: h.model()},
@@ -129,7 +129,7 @@ func (h *history) begin() {
 	}
 }
 
-// end ends some requests, some of them twice.
+// end ends some requests, some of them twice, which must be harmless.
 func (h *history) end() {
 	for id, flight := range h.flying {
 		if h.IntN(2) == 0 {
@@ -148,7 +148,7 @@ func (h *history) end() {
 	}
 }
 
-// ask sends a request for an unknown model, so that control is asked.
+// ask sends a request for an unknown model, so that the fleet asks control.
 func (h *history) ask() {
 	h.fleet.Answered(h.fleet.Question())
 	if _, done, ok := h.fleet.AskControl(); ok {
@@ -156,8 +156,8 @@ func (h *history) ask() {
 	}
 }
 
-// When every request has ended and all objects are gone, every map is empty and every count is
-// zero.
+// When every request has ended and all objects are gone, every map of the fleet is empty and every
+// count is zero.
 func TestEndedFleetIsEmpty(t *testing.T) {
 	for seed := range uint64(100) {
 		c := &clock{time.Unix(1e9, 0)}
@@ -178,7 +178,7 @@ func TestEndedFleetIsEmpty(t *testing.T) {
 			done()
 		}
 		f.Answered(f.Question())
-		for n := range 1000 { // the maximum that may ask at once
+		for n := range 1000 { // the maximum number of requests that may ask control at once
 			if _, _, ok := f.AskControl(); !ok {
 				t.Fatalf("seed %d: %d requests still ask control", seed, 1000-n)
 			}
@@ -192,7 +192,7 @@ func TestEndedFleetIsEmpty(t *testing.T) {
 				t.Errorf("seed %d: requests are left: %+v", seed, e)
 			}
 		}
-		for _, id := range []string{"m0", "m1", "m2"} { // control withdraws everything, one by one
+		for _, id := range []string{"m0", "m1", "m2"} { // control removes its reports one by one
 			f.ApplyPlacement(endpointstate.PlacementUpdate{
 				Registered: map[objects.ModelKey]bool{model(id): false},
 				VModels:    map[objects.ModelKey]endpointstate.Switch{model("v" + id): {}},
@@ -213,7 +213,7 @@ func TestEndedFleetIsEmpty(t *testing.T) {
 		f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.ForgetPeers(fleet.Steady(now)) })
 		f.SetWorld(objects.Build(objects.Set{}))
 		for path, n := range leak.Maps(f) {
-			if n != 0 && !strings.Contains(path, ".world.") { // the objects' own map counts their kinds
+			if n != 0 && !strings.Contains(path, ".world.") { // the World's own map of object counts by kind may be non-empty
 				t.Errorf("seed %d: %s has %d entries; before the end the state was\n%s", seed, path, n, state)
 			}
 		}

@@ -1,6 +1,6 @@
 package fleet
 
-// Publish publishes a view of the current state, as Run would within a second.
+// Publish publishes a view of the current state, which Run would do within a second.
 func (f *Fleet) Publish() {
 	f.locked(func() {
 		f.state.Age()
@@ -8,5 +8,5 @@ func (f *Fleet) Publish() {
 	})
 }
 
-// EndLeases ends expired leases, as Run would within a second.
+// EndLeases ends expired leases, which Run would do within a second.
 func (f *Fleet) EndLeases() { f.endLeases() }

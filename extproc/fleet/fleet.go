@@ -1,9 +1,9 @@
 // Package fleet keeps the state of all endpoints and publishes it as views.
 //
-// Its inputs come from outside the request path: objects, scrapes of engines, outcomes of requests,
-// and copies from control. Package endpointstate, which is pure, turns them into a state. A request
-// loads the latest [endpointstate.View] from one atomic pointer. The counts of requests in flight
-// are shared by all views: [Fleet.Begin] and [InFlight.End] change them while a request passes.
+// Its inputs arrive outside the path of requests: objects, scrapes of engines, outcomes of
+// requests, and control's reports of copies. Package endpointstate, which is pure, turns them into
+// a state. A request loads the latest [endpointstate.View] from one atomic pointer. All views share
+// the counts of requests in flight, which [Fleet.Begin] and [InFlight.End] change.
 package fleet
 
 import (
@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// pause is the least time between two views that differ only in endpoint state. With hundreds
-	// of endpoints, changes arrive thousands of times a second.
+	// pause is the least time between two views that differ only in the state of endpoints. With
+	// hundreds of endpoints, changes arrive thousands of times a second.
 	pause = 5 * time.Millisecond
 	// sweep is the interval of the checks for expired leases and silent endpoints.
 	sweep = time.Second
@@ -37,46 +37,46 @@ type Fleet struct {
 	view   atomic.Pointer[endpointstate.View]
 	news   chan struct{} // capacity 1; never closed
 	leases leases
-	makers *lru.Cache[string, Maker] // by the id of the answer
-	// nowhere is when all endpoints had answered that they do not have a response, by the
+	makers *lru.Cache[string, Maker] // makers of stored responses, by the response's id
+	// nowhere is when all endpoints had answered that they do not have a stored response, by the
 	// response's id.
 	nowhere      *lru.Cache[string, time.Time]
 	made         made
 	requestStats *requestStats
 	serviceTimes *serviceTimes
 	names        names
-	// questions are the questions to control about unknown models.
+	// questions are the requests' questions to control about unknown models.
 	questions questions
 
 	prefixes prefixes
 	urgent   chan struct{} // capacity 1; never closed; see Urgent
 	moves    chan struct{} // capacity 1; never closed; see Moves
-	moved    atomic.Bool   // since Backlogs was last called
+	moved    atomic.Bool   // a request has begun or ended since the last call of Backlogs
 
-	mu      sync.Mutex // guards the following; locked after InFlight.mu, before prefixes.mu and, by Published, flow.Flow's mu
+	mu      sync.Mutex // guards the fields below; locked after InFlight.mu, before prefixes.mu and, by Published, flow.Flow's mu
 	state   *endpointstate.State
-	running bool // Run is active
-	pausing bool // the latest view is younger than pause
+	running bool // whether Run is active
+	pausing bool // whether the latest view is younger than pause
 }
 
 // Config configures a Fleet.
 type Config struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
-	// Settings are those of pools without settings of their own; zero means the defaults.
+	// Settings are for pools without settings of their own; zero means the defaults.
 	Settings settings.Settings
 	// Log gets messages for operators; nil discards them.
 	Log *slog.Logger
-	// Published gets each View once it is published; nil means no callback. It must be quick and
-	// must not call the Fleet except for View.
+	// Published is called with each View after its publication; nil means no callback. It must be
+	// fast and must not call the Fleet except for View.
 	Published func(*endpointstate.View)
-	// Freed gets the engine's name of a model whose copy with a concurrency limit has fewer
-	// requests than before. The rules of Published hold.
+	// Freed is called with the engine's name of a model when a copy with a concurrency limit has
+	// fewer requests than before. It must be fast and must not call the Fleet except for View.
 	Freed func(model string)
 	// PrefixCacheBytes bounds the memory for the index of cached prompts, which is allocated at its
 	// first use; zero means [prefix.DefaultBytes].
 	PrefixCacheBytes int
-	// Placed reports that control gets the use of models: see [endpointstate.State.Usage].
+	// Placed reports that the use of models is sent to control: see [endpointstate.State.Usage].
 	Placed bool
 }
 
@@ -141,7 +141,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 		case <-wait.C:
 		}
 		f.locked(func() {
-			if f.pausing = false; f.state.Changed() { // a change during the pause may have found the channel full
+			if f.pausing = false; f.state.Changed() { // the channel may have been full when a change was made during the pause
 				f.wake()
 			}
 		})
@@ -159,17 +159,17 @@ func (f *Fleet) locked(call func()) {
 type When uint8
 
 const (
-	// Now publishes the change before Update returns.
+	// Now means that the change is published before Update returns.
 	Now When = iota
-	// Soon publishes the change before Update returns, but at most one view per pause, so that a
-	// burst of failures is coalesced.
+	// Soon means that the change is published before Update returns, but at most one view per pause
+	// is, so that a burst of failures is coalesced.
 	Soon
-	// Later leaves the publication to Run.
+	// Later means that Run publishes the change.
 	Later
 )
 
-// Update changes the state. Change gets the state and the current time. It must be quick, must not
-// keep the state, and must not call the Fleet.
+// Update changes the state. It calls change with the state and the current time. Change must be
+// fast, must not keep a reference to the state, and must not call the Fleet.
 func (f *Fleet) Update(when When, change func(s *endpointstate.State, now time.Time)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -181,21 +181,21 @@ func (f *Fleet) Update(when When, change func(s *endpointstate.State, now time.T
 	case when == Soon && !f.pausing:
 		f.publish()
 		f.pausing = f.running
-		f.wake() // so that the pause ends
+		f.wake() // lets Run end the pause
 	default:
 		f.wake()
 	}
 	f.passOn()
 }
 
-// Read returns the result of get, which must not keep the state.
+// Read returns the result of get, which must not keep a reference to the state.
 func Read[T any](f *Fleet, get func(s *endpointstate.State) T) T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return get(f.state)
 }
 
-// wake wakes Run.
+// wake wakes up Run.
 func (f *Fleet) wake() {
 	select {
 	case f.news <- struct{}{}:
@@ -234,8 +234,8 @@ func (f *Fleet) logTrustChanges() {
 	}
 }
 
-// passOn passes on news of caches and wakes the client of control if a report is urgent. The caller
-// holds mu.
+// passOn applies changes of caches to the index of prompts, and wakes up the client of control if a
+// report is urgent. The caller holds mu.
 func (f *Fleet) passOn() {
 	if news := f.state.TakeCaches(); len(news) > 0 {
 		f.prefixes.apply(news)
@@ -245,8 +245,9 @@ func (f *Fleet) passOn() {
 	}
 }
 
-// Urgent receives a value when control needs a report at once: the last request of a closed copy
-// has ended, a copy is missing, or an engine is stopping. At most one value waits there.
+// Urgent returns a channel that receives a value when control needs a report at once: the last
+// request of a closed copy has ended, a copy is missing, or an engine is stopping. The channel
+// holds at most one value.
 func (f *Fleet) Urgent() <-chan struct{} { return f.urgent }
 
 func (f *Fleet) hurry() {
@@ -256,7 +257,7 @@ func (f *Fleet) hurry() {
 	}
 }
 
-// SetWorld publishes new objects before it returns. Endpoints that stay keep their state.
+// SetWorld publishes new objects before it returns. Endpoints that remain keep their state.
 func (f *Fleet) SetWorld(w *objects.World) {
 	f.locked(func() {
 		f.state.SetWorld(w)
@@ -264,24 +265,24 @@ func (f *Fleet) SetWorld(w *objects.World) {
 	})
 }
 
-// ApplyPlacement publishes an update of control before it returns. From then on no request begins
-// at a copy that is Unloading or gone, and [endpointstate.State.InFlight] counts every request that
+// ApplyPlacement publishes an update of control before it returns. After that no request begins at
+// a copy that is Unloading or gone, and [endpointstate.State.InFlight] counts every request that
 // began there.
 func (f *Fleet) ApplyPlacement(n endpointstate.PlacementUpdate) {
 	f.locked(func() {
 		f.state.ApplyPlacement(n, f.Now())
 		f.publish()
 	})
-	f.names.apply(n) // last, so that names never lead to unknown copies
+	f.names.apply(n) // last, so that names never lead to models whose copies are still unknown
 }
 
-// Scrape is one scrape of an endpoint, from its start.
+// Scrape is one scrape of an endpoint; it stores when the scrape began.
 type Scrape struct {
 	endpointstate.Scrape
 	fleet *Fleet
 }
 
-// Scrape starts a scrape. Succeeded, Failed or [endpointstate.State.Refused] ends it.
+// Scrape starts a scrape. It ends with Succeeded, Failed or [endpointstate.State.Refused].
 func (f *Fleet) Scrape(address string) (l Scrape) {
 	f.locked(func() { l = Scrape{f.state.Scrape(address, f.Now()), f} })
 	return l
@@ -292,21 +293,21 @@ func (l Scrape) Succeeded(load engine.Load) {
 	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.ScrapeSucceeded(l.Scrape, load) })
 }
 
-// Failed ends a scrape without a timely and valid answer.
+// Failed ends a scrape that got no valid answer in time.
 func (l Scrape) Failed() {
 	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.ScrapeFailed(l.Scrape) })
 }
 
-// Listed records the model list of the endpoint.
+// Listed records the model list that the scrape read.
 func (l Scrape) Listed(m engine.Models) {
 	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.ModelsListed(l.Scrape, m) })
 }
 
-// SetModels records the models of an endpoint, as a scrape that starts and ends now.
+// SetModels records the models of an endpoint like a scrape that starts and ends now.
 func (f *Fleet) SetModels(address string, m engine.Models) { f.Scrape(address).Listed(m) }
 
-// Settled reports whether every endpoint was scraped and control, if there is one, has sent
-// everything. A process that takes over then decides as well as the old one.
+// Settled reports whether every endpoint was scraped and control, if there is one, has sent its
+// complete state. A process that takes over then decides as well as the process that it replaces.
 func (f *Fleet) Settled() (settled bool) {
 	f.locked(func() { settled = f.state.Settled() })
 	return settled && (!f.Placed || f.Synced())

@@ -24,10 +24,10 @@ const (
 	b = "10.0.0.2:8000"
 )
 
-// world returns a World of one pool with these pods, all ready.
+// world returns a World of one pool with a ready pod for each of these addresses.
 func world(ips ...string) *objects.World { return worldOf("pod-", ips...) }
 
-// worldOf is world with a prefix for the names of the pods.
+// worldOf does the same as world, with a prefix for the names of the pods.
 func worldOf(prefix string, ips ...string) *objects.World {
 	return objects.Build(setOf(prefix, ips...))
 }
@@ -46,14 +46,14 @@ func setOf(prefix string, ips ...string) objects.Set {
 	return s
 }
 
-// clock is a clock that tests move.
+// clock is a clock that tests set.
 type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time          { return c.at }
 func (c *clock) advance(d time.Duration) { c.at = c.at.Add(d) }
 
-// started returns a fleet of two endpoints with a base model and two adapters each, both just
-// scraped.
+// started returns a fleet of two endpoints, both just scraped. Each has a base model and two
+// adapters.
 func started() (*fleet.Fleet, *clock) {
 	c := &clock{time.Unix(1e9, 0)}
 	f := fleet.New(fleet.Config{Now: c.now})
@@ -91,8 +91,8 @@ func TestRequestsAreCountedUntilTheyEnd(t *testing.T) {
 	f, _ := started()
 	view(f)
 	first := f.Begin(decide(t, f, "sql"))
-	second := f.Begin(decide(t, f, "sql")) // uses the slot of the first
-	base := f.Begin(decide(t, f, "llama")) // the other endpoint: fewer pending
+	second := f.Begin(decide(t, f, "sql")) // uses the same slot as the first request
+	base := f.Begin(decide(t, f, "llama")) // goes to the other endpoint, which has fewer pending requests
 
 	p := view(f)
 	holder, other := &p.Endpoints[0], &p.Endpoints[1]
@@ -105,7 +105,7 @@ func TestRequestsAreCountedUntilTheyEnd(t *testing.T) {
 	}
 
 	first.End()
-	first.End() // counts once
+	first.End() // only the first call has an effect
 	if holder.Pending() != 1 || holder.ActiveAdapters() != 1 {
 		t.Errorf("after one end: %d requests, %d adapters", holder.Pending(), holder.ActiveAdapters())
 	}
@@ -127,14 +127,14 @@ func TestOthersRequests(t *testing.T) {
 	address := d.Endpoint.Address
 	flight := f.Begin(d)
 	look := f.Scrape(address)
-	flight.End() // during the scrape: the engine may or may not have counted it
+	flight.End() // ends during the scrape: the engine may or may not have counted it
 	look.Succeeded(engine.Load{Running: engine.Known(2), Waiting: engine.Known(1)})
 	for _, e := range view(f).Endpoints {
 		if want := map[bool]int64{true: 2, false: 0}[e.Address == address]; e.Pending() != want {
 			t.Errorf("%s has %d pending, want %d", e.Address, e.Pending(), want)
 		}
 	}
-	see(f, address, engine.Load{Running: engine.Known(2)}) // waiting is unknown
+	see(f, address, engine.Load{Running: engine.Known(2)}) // the number of waiting requests is unknown
 	view(f)
 	if got := decide(t, f, "llama"); got.Endpoint.Address == address {
 		t.Errorf("the busier endpoint is picked")
@@ -148,7 +148,7 @@ func TestAdaptersCountOnce(t *testing.T) {
 	if n := p.Endpoints[0].ActiveAdapters(); n != 2 || p.Endpoints[0].Slots != 4 {
 		t.Errorf("%d adapters, %d slots", n, p.Endpoints[0].Slots)
 	}
-	flight := f.Begin(decide(t, f, "sql")) // a has it in flight
+	flight := f.Begin(decide(t, f, "sql")) // this request is in flight at a
 	defer flight.End()
 	if n := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].ActiveAdapters(); n != 2 {
 		t.Errorf("with our request %d adapters, want 2", n)
@@ -179,7 +179,7 @@ func TestCountsOutliveTheirEndpoint(t *testing.T) {
 	}
 }
 
-// While all kinds of updates are concurrent, requests see consistent views, and no count is lost.
+// During concurrent updates of all kinds, requests see consistent views, and no count is lost.
 func TestNoCountIsLost(t *testing.T) {
 	f, _ := started()
 	f.Publish()
@@ -201,7 +201,7 @@ func TestNoCountIsLost(t *testing.T) {
 				picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot,
 					pick.Request{Pool: "ns/pool", Model: "sql", Random: uint64(i*5000 + n)}, make([]pick.Decision, 1))
 				if err != nil {
-					t.Error(err) // endpoint a always serves
+					t.Error(err) // an error cannot happen: endpoint a always serves
 					return
 				}
 				flight := f.Begin(picks[0])
@@ -225,7 +225,7 @@ func TestNoCountIsLost(t *testing.T) {
 	}
 }
 
-// Load updates are published at most once per interval, and the last one always is.
+// Load updates are published at most once per interval, and the last update always is.
 func TestLoadUpdatesAreBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
@@ -252,8 +252,8 @@ func TestLoadUpdatesAreBatched(t *testing.T) {
 	})
 }
 
-// If many requests fail at once, the first failure is published at once, and all others together
-// after an interval.
+// If many requests fail at once, the first failure is published immediately, and all others
+// together after an interval.
 func TestBurstOfFailuresIsBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var published atomic.Int64
@@ -276,7 +276,7 @@ func TestBurstOfFailuresIsBatched(t *testing.T) {
 			}
 			for range faults {
 				f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(b, now) })
-				if faults > 1 { // Run wakes up in between
+				if faults > 1 { // let Run wake up between two failures
 					synctest.Wait()
 				}
 			}
@@ -301,8 +301,8 @@ func TestBurstOfFailuresIsBatched(t *testing.T) {
 	})
 }
 
-// An event at an endpoint updates the view of its pools only, so the cost depends on the pool, not
-// on the cluster.
+// An event at an endpoint updates only the pools of that endpoint in the view, so the cost depends
+// on the size of the pool and not of the cluster.
 func TestFailureUpdatesOnlyItsPools(t *testing.T) {
 	set := objects.Endpoints([]string{a})
 	other := objects.Endpoints([]string{b})
@@ -329,7 +329,7 @@ func TestFailureUpdatesOnlyItsPools(t *testing.T) {
 	}
 }
 
-// Time alone makes an endpoint stale; no event is needed.
+// An endpoint becomes stale by time alone; no event is needed.
 func TestSilentEndpointBecomesStaleByTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})

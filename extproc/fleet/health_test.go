@@ -18,7 +18,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// An endpoint's state is the result of the last request that began after its last failure.
+// An endpoint's state is the result of the last request that began after the endpoint's last
+// failure.
 func TestFailureMakesASuspect(t *testing.T) {
 	f, c := started()
 	before := c.at
@@ -38,8 +39,8 @@ func TestFailureMakesASuspect(t *testing.T) {
 	}
 }
 
-// A full endpoint is not faulty: it is suspect only for a moment, and endpoints that are not full
-// come first.
+// A full endpoint is not faulty. It is suspect only for a moment, in which endpoints that are not
+// full are preferred.
 func TestFullEndpointIsASuspectForAMoment(t *testing.T) {
 	f, c := started()
 	c.advance(time.Millisecond)
@@ -95,7 +96,7 @@ func TestFailuresOfEndpoints(t *testing.T) {
 	}
 }
 
-// If most endpoints that answer scrapes are suspect, the requests are more likely at fault: all
+// If most endpoints that answer scrapes are suspect, the requests are probably at fault: all
 // endpoints are used, which is logged once.
 func TestAllAreUsedWhenMostAreSuspect(t *testing.T) {
 	var log bytes.Buffer
@@ -125,7 +126,7 @@ func TestAllAreUsedWhenMostAreSuspect(t *testing.T) {
 		t.Errorf("one of three again is %v", p.Endpoints[1].State)
 	}
 
-	// All endpoints are silent for long: the scrapes may be at fault.
+	// All endpoints are silent for a long time: the scrapes may be at fault.
 	c.advance(time.Minute)
 	if p := view(f); p.Endpoints[0].State != pick.Lost || len(fleet.Read(f, (*endpointstate.State).FailOpen)) != 1 {
 		t.Errorf("all silent: %v", p.Endpoints[0].State)
@@ -135,8 +136,8 @@ func TestAllAreUsedWhenMostAreSuspect(t *testing.T) {
 	}
 }
 
-// A load report in a response counts like a scrape, for the values that it contains, unless a later
-// scrape has newer ones.
+// A load report in a response has the effect of a scrape, for the values that it contains, unless a
+// later scrape has newer values.
 func TestLoadReportCountsAsAScrape(t *testing.T) {
 	f, c := started()
 	c.advance(999 * time.Millisecond)
@@ -158,7 +159,7 @@ func TestLoadReportCountsAsAScrape(t *testing.T) {
 	})
 	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) {
 		s.LoadReported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(time.Hour), now)
-	}) // the clock is wrong
+	}) // the time of the report is in the future
 	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { s.LoadReported(a, engine.Load{}, c.at, now) })
 	if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
 		return s.Endpoints(f.Now())
@@ -204,8 +205,8 @@ func TestLeaseEndsOnce(t *testing.T) {
 	}
 }
 
-// A data plane that shows only the beginning of responses reports no ends. A request that a scrape
-// no longer finds has ended.
+// A data plane that shows extproc only the beginning of responses reports no ends. A request that a
+// scrape no longer counts is treated as ended.
 func TestScrapeEndsLeasesOfEndedRequests(t *testing.T) {
 	f, c := started()
 	view(f)
@@ -244,14 +245,14 @@ func TestScrapeEndsLeasesOfEndedRequests(t *testing.T) {
 	if l := f.Leases(); at(a) != 2 || l.Current != 2 || l.Inferred != 2 || l.Expired != 0 {
 		t.Errorf("of three old requests and one reported one, %d and %+v are left", at(a), l)
 	}
-	f.Release("3") // the youngest, which is the one that is left
+	f.Release("3") // the youngest request, which is the only one left
 	if at(a) != 1 {
 		t.Errorf("%d in flight, want the one in transit", at(a))
 	}
 }
 
-// Only adapters take a slot at their endpoint; a base model, and a request without a model, take
-// none.
+// A request that moved is counted at its new endpoint. Only an adapter takes a slot there; a base
+// model, or a request without a model, takes none.
 func TestMovedRequestIsCounted(t *testing.T) {
 	for model, slots := range map[string]int64{"sql": 1, "llama": 0, "": 0} {
 		f, _ := started()
@@ -290,7 +291,7 @@ func TestMovedRequestIsCounted(t *testing.T) {
 func TestStoredResponses(t *testing.T) {
 	f, _ := started()
 	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, ResponseID: "resp_1"})
-	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, ResponseID: "chatcmpl-1"}) // it is never continued
+	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, ResponseID: "chatcmpl-1"}) // never continued by a later request
 	if m, ok := f.Maker("resp_1"); !ok || m != (fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "pool"}, Address: a}) {
 		t.Errorf("the maker is %+v, %v", m, ok)
 	}
@@ -299,8 +300,8 @@ func TestStoredResponses(t *testing.T) {
 	}
 }
 
-// An engine's last response may arrive after a scrape found the engine gone. It does not describe
-// what is there now: the next engine may have other models.
+// An engine's last response may arrive after a scrape found that the engine is gone. Its load
+// report does not apply to the next engine at the address, which may have other models.
 func TestReportBringsNoEndpointBackThatRefused(t *testing.T) {
 	f, c := started()
 	waiting := engine.Load{Waiting: engine.Known(9)}
@@ -315,7 +316,7 @@ func TestReportBringsNoEndpointBackThatRefused(t *testing.T) {
 	began := c.now()
 	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, began) })
 	c.advance(50 * time.Millisecond)
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) }) // a scrape found it gone
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) }) // a scrape was refused
 	c.advance(20 * time.Millisecond)
 	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, Began: began, Duration: 60 * time.Millisecond, Load: waiting})
 	at("after the last answer, which ended late", pick.Out)
@@ -357,8 +358,8 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 }
 
 // A connection that breaks during a request makes its endpoint the last choice until a scrape
-// succeeds. Only a refused connection or a failed scrape takes it out. Control is told that its
-// copies are unusable after a failed scrape, not after one request.
+// succeeds. Only a refused connection or a failed scrape makes the endpoint out. Control is
+// informed that its copies are unusable after a failed scrape, not after one request.
 func TestRejectedRequestIsNotReported(t *testing.T) {
 	f, c := started()
 	f.ApplyPlacement(endpointstate.PlacementUpdate{
@@ -463,7 +464,7 @@ func TestRejectedRequestIsNotReported(t *testing.T) {
 	}
 }
 
-// Gone takes effect before it returns, even if a view was published a moment ago.
+// A refusal takes effect before Update returns, even if a view was published a moment ago.
 func TestGoneTakesEffectAtOnce(t *testing.T) {
 	c := &clock{time.Unix(1e9, 0)}
 	f := fleet.New(fleet.Config{Now: c.now})

@@ -9,28 +9,28 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// InFlight is one request in flight, counted at its endpoint until it ends. It is safe for
-// concurrent use.
+// InFlight is one request in flight. It is counted at its endpoint until it ends. InFlight is safe
+// for concurrent use.
 type InFlight struct {
 	fleet *Fleet
 
-	mu    sync.Mutex // guards the following; locked after leases.mu, before Fleet.mu and, by Freed, flow.Flow's mu
+	mu    sync.Mutex // guards the fields below; locked after leases.mu, before Fleet.mu and, by Freed, flow.Flow's mu
 	at    endpointstate.Counts
 	ended bool
 	// address is where the request is counted.
 	address, model string
 	base           bool
-	prompt         []uint64 // its first blocks, for the case that another endpoint serves it
+	prompt         []uint64 // first blocks of the prompt, in case another endpoint serves the request
 }
 
-// reportDrained reports a drained copy to control at once.
+// reportDrained makes the fleet report a drained copy to control at once.
 func (f *Fleet) reportDrained(drained bool) {
 	if drained {
 		f.hurry()
 	}
 }
 
-// freed lets requests that wait for a limited copy go on.
+// freed lets requests proceed that wait for a copy with a limit.
 func (f *Fleet) freed(at endpointstate.Counts, model string) {
 	if at.Limited() {
 		f.Freed(model)
@@ -38,7 +38,7 @@ func (f *Fleet) freed(at endpointstate.Counts, model string) {
 }
 
 // Begin counts a request at the destination of a decision. It returns nil if no request may begin
-// there: a newer view forbids it, or other requests have filled the copy since.
+// there: a newer view forbids it, or other requests have filled the copy since the decision.
 func (f *Fleet) Begin(d pick.Decision) *InFlight {
 	at := endpointstate.CountsOf(d)
 	begun, drained := at.Begin(Steady(f.Now()))
@@ -51,7 +51,7 @@ func (f *Fleet) Begin(d pick.Decision) *InFlight {
 	return &InFlight{fleet: f, at: at, address: d.Endpoint.Address, model: d.Copy.Model, base: d.Copy.Base}
 }
 
-// End ends the count of the request. Only the first call counts. A nil InFlight is allowed.
+// End ends the count of the request. Only the first call has an effect. A nil InFlight is allowed.
 func (i *InFlight) End() {
 	if i == nil {
 		return
@@ -66,8 +66,8 @@ func (i *InFlight) End() {
 	}
 }
 
-// Moved moves the count to the endpoint that really serves the request, after the first one
-// rejected it. It ignores a nil InFlight, one that ended, and an unknown endpoint.
+// Moved moves the count of a request to the endpoint that really serves it, after the first
+// endpoint rejected it. It ignores a nil InFlight, one that has ended, and an unknown endpoint.
 func (f *Fleet) Moved(i *InFlight, address string) {
 	if i == nil {
 		return
@@ -83,7 +83,7 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	if !known {
 		return
 	}
-	to.Add(Steady(f.Now())) // first, so that the request is always counted somewhere
+	to.Add(Steady(f.Now())) // before the old count ends, so that the request is always counted somewhere
 	f.reportDrained(i.at.End())
 	f.freed(i.at, i.model)
 	i.at, i.address = to, address
@@ -93,8 +93,8 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	}
 }
 
-// Asks records the first blocks of the request's prompt, so that Moved can add them to the cache of
-// the other endpoint. It copies them.
+// Asks stores the first blocks of the request's prompt, so that Moved can add them to the cache of
+// the other endpoint. It makes a copy of them.
 func (i *InFlight) Asks(blocks []uint64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -102,7 +102,7 @@ func (i *InFlight) Asks(blocks []uint64) {
 	i.prompt = slices.Clone(blocks[:beginning])
 }
 
-// where returns the address at which the request is counted.
+// where returns the address of the endpoint at which the request is counted.
 func (i *InFlight) where() string {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -8,18 +8,19 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 )
 
-// leases are the requests in flight whose end another stream than their own reports, if any does.
+// leases are the requests in flight whose end may be reported by another stream than their own, or
+// never.
 type leases struct {
 	// mu guards current and requests. Lock order: leases.mu, InFlight.mu, Fleet.mu, then
 	// flow.Flow's mu or prefixes.mu.
 	mu       sync.Mutex
 	current  endpointstate.Leases
-	requests map[string]*InFlight // those of current, and those of Keep
+	requests map[string]*InFlight // requests with a lease, and those that Keep stored
 	inferred atomic.Int64
 	expired  atomic.Int64
 }
 
-// keep stores a request until take. The caller holds mu.
+// keep stores a request until take removes it. The caller holds mu.
 func (l *leases) keep(id string, i *InFlight) {
 	if l.requests == nil {
 		l.requests = make(map[string]*InFlight)
@@ -34,8 +35,8 @@ func (l *leases) take(id string) *InFlight {
 	return request
 }
 
-// Lease counts a request as in flight until [Fleet.Release], until a scrape shows that it must have
-// ended, or for at most a time.
+// Lease counts a request as in flight until [Fleet.Release] is called, until a scrape shows that
+// the request must have ended, or until the duration most has passed.
 func (f *Fleet) Lease(id string, i *InFlight, most time.Duration) {
 	now := f.Now()
 	f.leases.mu.Lock()
@@ -44,14 +45,14 @@ func (f *Fleet) Lease(id string, i *InFlight, most time.Duration) {
 	f.leases.keep(id, i)
 }
 
-// Keep lets [Fleet.Release] end a request without a lease.
+// Keep stores a request without a lease, so that [Fleet.Release] can end it.
 func (f *Fleet) Keep(id string, i *InFlight) {
 	f.leases.mu.Lock()
 	defer f.leases.mu.Unlock()
 	f.leases.keep(id, i)
 }
 
-// Renew extends the lease of a request that made progress, as [endpointstate.Leases.Renew].
+// Renew extends the lease of a request that made progress, see [endpointstate.Leases.Renew].
 func (f *Fleet) Renew(id string) {
 	now := f.Now()
 	f.leases.mu.Lock()
@@ -68,7 +69,7 @@ func (f *Fleet) Release(id string) {
 	request.End()
 }
 
-// endLeases ends the requests whose leases are over.
+// endLeases ends the requests whose leases have expired, or that a scrape found to have ended.
 func (f *Fleet) endLeases() {
 	var looks map[string]endpointstate.Seen
 	f.locked(func() { looks = f.state.ScrapedRequests() })
@@ -88,14 +89,14 @@ func (f *Fleet) endLeases() {
 	f.leases.inferred.Add(int64(len(gone)))
 }
 
-// Leases is the current number of leases, and the numbers that ended without a report so far:
-// Inferred by a scrape, Expired by their timeout.
+// Leases is the current number of leases, and the numbers of leases that ended without a report
+// since this process started: Inferred by a scrape, and Expired by their timeout.
 type Leases struct {
 	Current           int
 	Inferred, Expired int64
 }
 
-// Leases returns the numbers of leases.
+// Leases returns the current Leases.
 func (f *Fleet) Leases() Leases {
 	f.leases.mu.Lock()
 	defer f.leases.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// limitedFleet returns a fleet in which m has a copy with this limit, and the list of models that
-// the fleet reports as freed.
+// limitedFleet returns a fleet in which model m has a copy with this limit. It also returns the
+// list of models that the fleet reports as freed.
 func limitedFleet(t *testing.T, limit int) (*fleet.Fleet, *[]string) {
 	t.Helper()
 	var freed []string
@@ -25,7 +25,7 @@ func limitedFleet(t *testing.T, limit int) (*fleet.Fleet, *[]string) {
 	return f, &freed
 }
 
-// limits applies control's complete state: m has a copy with a limit.
+// limits makes control's complete state the one in which model m has a copy with this limit.
 func limits(f *fleet.Fleet, limit int, share endpointstate.Share) {
 	n := endpointstate.PlacementUpdate{
 		All: true, Endpoints: governing(a, b),
@@ -37,7 +37,7 @@ func limits(f *fleet.Fleet, limit int, share endpointstate.Share) {
 	f.ApplyPlacement(n)
 }
 
-// room reports whether m can take another request.
+// room reports whether the copy of model m can accept another request.
 func room(f *fleet.Fleet) bool {
 	_, room := f.View().Snapshot.Pools[thePool.String()].Has("m")
 	return room
@@ -56,7 +56,7 @@ func TestConcurrencyLimitOfACopy(t *testing.T) {
 	if !slices.Equal(*freed, []string{"m"}) || !room(f) {
 		t.Errorf("after one end %v are freed, with room: %v", *freed, room(f))
 	}
-	// A changed limit also applies to requests that are in flight.
+	// A changed limit also applies to requests that are already in flight.
 	limits(f, 1, endpointstate.Share{})
 	if room(f) || f.Begin(d) != nil {
 		t.Error("a copy with a limit of one and one request has room")
@@ -72,7 +72,8 @@ func TestConcurrencyLimitOfACopy(t *testing.T) {
 	}
 }
 
-// A limit is shared as control said last, even if a new stream has not said it yet.
+// A limit is shared according to control's last report, even if a new stream has not repeated it
+// yet.
 func TestLimitIsSharedWithOtherProcesses(t *testing.T) {
 	f, _ := limitedFleet(t, 4)
 	if n := fleet.Read(f, (*endpointstate.State).Sharing); n != 0 {
@@ -100,8 +101,8 @@ func TestLimitIsSharedWithOtherProcesses(t *testing.T) {
 	}
 }
 
-// An expired lease frees the copy for the next request, and so does a request that was served
-// elsewhere.
+// When a lease expires, the copy is free for the next request, and likewise when another endpoint
+// has served the request.
 func TestEndedRequestFreesACopy(t *testing.T) {
 	f, freed := limitedFleet(t, 1)
 	f.Lease("late", f.Begin(decide(t, f, "m")), -time.Second)

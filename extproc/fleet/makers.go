@@ -11,26 +11,26 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Maker is the endpoint that made a stored response, and its pool.
+// Maker is the endpoint that created a stored response, and the endpoint's pool.
 type Maker struct {
 	Pool    objects.Name
 	Address string
 }
 
-// maxAnswers bounds the remembered responses, about 200 bytes each. Engines keep them in memory
-// too, until they restart.
+// maxAnswers bounds the number of responses whose makers are remembered, about 200 bytes each.
+// Engines, too, keep responses only in memory, until they restart.
 const maxAnswers = 65536
 
-// remembering returns an LRU cache of this size, which must be above 0.
+// remembering returns an LRU cache of a size, which must be positive.
 func remembering[K comparable, V any](most int) *lru.Cache[K, V] {
 	c, err := lru.New[K, V](most)
 	if err != nil {
-		panic(err) // the size is above 0
+		panic(err) // cannot happen: the size is positive
 	}
 	return c
 }
 
-// remembered returns the value of a key, and adds a zero value if there is none.
+// remembered is the value of a key in the cache; it adds a zero value if there is none.
 func remembered[K comparable, V any](c *lru.Cache[K, *V], k K) *V {
 	v, ok := c.Get(k)
 	if !ok {
@@ -42,7 +42,7 @@ func remembered[K comparable, V any](c *lru.Cache[K, *V], k K) *V {
 	return v
 }
 
-// Made records the maker of a stored response and shares it with the other extprocs.
+// Made records the maker of a stored response and queues it to be shared with the other extprocs.
 func (f *Fleet) Made(answer string, m Maker) {
 	if was, known := f.makers.Get(answer); known && was == m {
 		return
@@ -61,11 +61,11 @@ func (f *Fleet) RememberMaker(answer string, m Maker) {
 	f.nowhere.Remove(answer)
 }
 
-// Maker returns the maker of a stored response.
+// Maker returns the maker of a stored response, and false if it is unknown.
 func (f *Fleet) Maker(answer string) (Maker, bool) { return f.makers.Get(answer) }
 
-// makerAt returns the maker at an endpoint: with this pool if it has the endpoint, else with the
-// first pool that does.
+// makerAt returns the maker at an endpoint: with this pool if the endpoint is in it, otherwise with
+// the first pool that has the endpoint.
 func (f *Fleet) makerAt(pool objects.Name, address string) Maker {
 	w := f.View().World
 	has := func(name objects.Name) bool { return w.Pools[name].Has(address) }
@@ -80,28 +80,28 @@ func (f *Fleet) makerAt(pool objects.Name, address string) Maker {
 }
 
 const (
-	// nowhereFor is how long a response counts as missing at all endpoints. maxNowhere bounds their
-	// number.
+	// nowhereFor is how long a response is treated as missing at all endpoints. maxNowhere bounds
+	// the number of such responses.
 	nowhereFor = 10 * time.Second
 	maxNowhere = 16384
 )
 
-// Nowhere reports whether all endpoints that might have a response recently answered that they do
-// not.
+// Nowhere reports whether all endpoints that may have a stored response have recently answered that
+// they do not have it.
 func (f *Fleet) Nowhere(answer string) bool {
 	at, ok := f.nowhere.Get(answer)
 	return ok && f.Now().Sub(at) < nowhereFor
 }
 
-// made is the queue of responses whose makers are still to be shared with other extprocs, the
+// made is a queue of stored responses whose makers are not yet shared with other extprocs, the
 // newest last. It is safe for concurrent use; the zero value is ready.
 type made struct {
 	mu  sync.Mutex // guards ids
 	ids []string
 }
 
-// maxMade bounds this queue. Beyond it the oldest are not shared: the newest are the likeliest to
-// be requested next.
+// maxMade bounds this queue. The oldest responses beyond it are not shared: the newest are the most
+// likely to be requested next.
 const maxMade = 16384
 
 func (m *made) add(id string) {
@@ -113,8 +113,8 @@ func (m *made) add(id string) {
 	}
 }
 
-// TakeMade removes up to most responses from the queue, the newest ones, and returns them by maker.
-// If more remain, it sends to Moves.
+// TakeMade removes the newest responses from the queue and returns them by maker; most is their
+// maximum number. If more remain, it sends a value to the channel that Moves returns.
 func (f *Fleet) TakeMade(most int) map[Maker][]string {
 	ids, more := f.made.take(most)
 	if more {
@@ -144,9 +144,9 @@ func (m *made) take(most int) (ids []string, more bool) {
 	return ids, rest > 0
 }
 
-// ReportMakers queues all known makers, since a new peer has none of them.
+// ReportMakers queues all known makers, since a new peer knows none of them.
 func (f *Fleet) ReportMakers() {
-	known := f.makers.Keys() // the oldest first
+	known := f.makers.Keys() // keys from the oldest to the newest
 	f.made.mu.Lock()
 	defer f.made.mu.Unlock()
 	f.made.ids = slices.Clone(known[max(0, len(known)-maxMade):])

@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 )
 
-// The newest responses are shared first, and only the newest if there are too many.
+// The newest responses are shared first. If there are too many, only the newest are shared.
 func TestLatestResponsesAreSharedFirst(t *testing.T) {
 	f := fleet.New(fleet.Config{Placed: true})
 	maker := fleet.Maker{Address: a}

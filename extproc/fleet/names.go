@@ -9,13 +9,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// names are control's reports on names of models: registered models without an object, and targets
-// of VModels. There may be many thousands, so that an update must cost no more than its own
-// entries. It is safe for concurrent use; the zero value is ready.
+// names are control's reports about names of models: registered models without an object, and
+// targets of VModels. There may be many thousands of names, so an update costs only as much as the
+// entries that it contains. It is safe for concurrent use; the zero value is ready.
 type names struct {
-	mu      sync.RWMutex // guards the following
+	mu      sync.RWMutex // guards the fields below
 	synced  bool
-	pools   map[string][]objects.Name // sorted, by model
+	pools   map[string][]objects.Name // sorted pools of each registered model
 	vmodels map[objects.ModelKey]endpointstate.Switch
 }
 
@@ -53,14 +53,14 @@ func (f *Fleet) Synced() bool {
 	return f.names.synced
 }
 
-// Active returns the active model of a VModel, as control or else its object states. For any other
-// name it returns the name.
+// Active returns the active model of a VModel. It uses control's report, or the VModel's object if
+// there is no report. For a name that is not a VModel, it returns the name.
 func (f *Fleet) Active(w *objects.World, key objects.ModelKey) string {
 	return f.names.of(w, key).Active
 }
 
-// Resolve returns the model that serves a request for a model or VModel. Requests with the same
-// hash bucket, lot, get the same model.
+// Resolve returns the model that serves a request for a model or VModel. Lot is the request's hash
+// bucket; requests with the same bucket get the same model.
 func (f *Fleet) Resolve(w *objects.World, key objects.ModelKey, lot uint64) string {
 	to := f.names.of(w, key)
 	if to.Canary != "" && lot*hash.Gamma>>32%100 < uint64(to.Percent) { //nolint:gosec // a percentage
@@ -75,7 +75,7 @@ func (f *Fleet) IsVModel(w *objects.World, key objects.ModelKey) bool {
 	return is
 }
 
-// of returns the target of requests for a name.
+// of returns the target for requests that name a model or VModel.
 func (n *names) of(w *objects.World, key objects.ModelKey) endpointstate.Switch {
 	if to, is := n.vmodel(w, key); is {
 		return to
@@ -83,7 +83,7 @@ func (n *names) of(w *objects.World, key objects.ModelKey) endpointstate.Switch 
 	return endpointstate.Switch{Active: key.ID}
 }
 
-// vmodel returns the target of a VModel, and whether a VModel has this name.
+// vmodel returns the target of a VModel, and whether there is a VModel with this name.
 func (n *names) vmodel(w *objects.World, key objects.ModelKey) (to endpointstate.Switch, is bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -96,15 +96,16 @@ func (n *names) vmodel(w *objects.World, key objects.ModelKey) (to endpointstate
 	return endpointstate.Switch{}, false
 }
 
-// Registered returns the first pool, by name, for which control registered a model, among the pools
-// that counts accepts.
+// Registered returns the first pool, sorted by name, that counts accepts and for which control
+// registered this model.
 func (f *Fleet) Registered(model string, counts func(pool objects.Name) bool) (objects.Name, bool) {
 	f.names.mu.RLock()
 	defer f.names.mu.RUnlock()
 	return first(f.names.pools[model], counts)
 }
 
-// RegisteredNames returns the sorted models that control registered for a pool that counts accepts.
+// RegisteredNames returns the sorted models that control registered for any pool that counts
+// accepts.
 func (f *Fleet) RegisteredNames(counts func(pool objects.Name) bool) []string {
 	f.names.mu.RLock()
 	defer f.names.mu.RUnlock()
@@ -118,8 +119,8 @@ func (f *Fleet) RegisteredNames(counts func(pool objects.Name) bool) []string {
 	return all
 }
 
-// SomeRegistered is RegisteredNames for at most that many models, unsorted. It also returns whether
-// these are all.
+// SomeRegistered returns names that RegisteredNames would return, unsorted; most is their maximum
+// number. It also returns whether these are all names.
 func (f *Fleet) SomeRegistered(counts func(pool objects.Name) bool, most int) (some []string, all bool) {
 	f.names.mu.RLock()
 	defer f.names.mu.RUnlock()

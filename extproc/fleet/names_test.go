@@ -15,8 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// withVModel returns a World with the VModel "sql". If percent is not 0, a canary gets that
-// percentage of its requests.
+// withVModel returns a World with the VModel "sql". If percent is not 0, the canary gets that
+// percentage of the VModel's requests.
 func withVModel(target, canary string, percent int32) *objects.World {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: thePool.Namespace, Name: thePool.Name}}
 	v := v1alpha1.VModel{ObjectMeta: metav1.ObjectMeta{Namespace: thePool.Namespace, Name: "sql"}}
@@ -27,13 +27,13 @@ func withVModel(target, canary string, percent int32) *objects.World {
 	return objects.Build(objects.Set{Pools: []pool.InferencePool{p}, VModels: []v1alpha1.VModel{v}})
 }
 
-// switched returns an update of control about the targets of VModels.
+// switched returns an update of control with these targets of VModels.
 func switched(all map[objects.ModelKey]endpointstate.Switch) endpointstate.PlacementUpdate {
 	return endpointstate.PlacementUpdate{VModels: all}
 }
 
-// Control's target of a VModel takes precedence over its object's, which applies if control sends
-// none. A registered name that is not a VModel's is a model's.
+// A VModel's target from control takes precedence over the target in its object, which applies if
+// control sends none. A registered name that is not a VModel is a model.
 func TestTargetOfAVModel(t *testing.T) {
 	w, empty := withVModel("sql-v1", "", 0), world()
 	f := fleet.New(fleet.Config{})
@@ -43,7 +43,7 @@ func TestTargetOfAVModel(t *testing.T) {
 	}
 	for _, c := range []struct {
 		when string
-		news *endpointstate.PlacementUpdate // nil: none
+		news *endpointstate.PlacementUpdate // nil: control sends no update
 		w    *objects.World
 		key  objects.ModelKey
 		want string
@@ -89,9 +89,9 @@ func shareOf(f *fleet.Fleet, w *objects.World, lots []uint64) (n int) {
 	return n
 }
 
-// A canary gets its percentage of the hash buckets, whether its object or control configures it,
-// and whether bucket numbers are random or consecutive. A bucket's result is stable, and a bucket
-// of the canary stays there when the percentage grows.
+// A canary gets its percentage of the hash buckets, whether the VModel's object or control
+// configures it, and whether bucket numbers are random or consecutive. The result for a bucket is
+// stable, and a bucket of the canary remains the canary's when the percentage grows.
 func TestCanaryGetsItsShare(t *testing.T) {
 	const many = 100_000
 	random, counting := make([]uint64, many), make([]uint64, many)
@@ -131,8 +131,8 @@ func TestCanaryGetsItsShare(t *testing.T) {
 	}
 }
 
-// The buckets of a canary are the same in every process and release, so that sessions stay where
-// they are.
+// The buckets of a canary are the same in every process and release, so that sessions keep their
+// model.
 func TestBucketsOfACanary(t *testing.T) {
 	f, w := fleet.New(fleet.Config{}), withVModel("sql-v1", "sql-v2", 10)
 	var canary []uint64
@@ -163,8 +163,8 @@ func TestNoCanaryShare(t *testing.T) {
 	}
 }
 
-// One update may contain both a loaded copy and a VModel's switch to that model. No reader sees the
-// switch without the copy.
+// One update may contain both a loaded copy and the switch of a VModel to that model. No reader
+// sees the switch without the copy.
 func TestSwitchAndCopiesAreConsistent(t *testing.T) {
 	c := &clock{time.Unix(1e9, 0)}
 	var f *fleet.Fleet
@@ -178,7 +178,7 @@ func TestSwitchAndCopiesAreConsistent(t *testing.T) {
 		VModels: map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v1"}},
 	})
 	looked := 0
-	reading = func() { // as another goroutine might, in the middle of ApplyPlacement
+	reading = func() { // called in the middle of ApplyPlacement, as another goroutine might do
 		looked++
 		if to := f.Active(w, model("sql")); len(where(f, to)) == 0 {
 			t.Errorf("requests go to %s, which has no copy", to)

@@ -13,11 +13,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// storedPrefix begins the ids of responses that engines store (OpenAI's responses API).
+// storedPrefix is the prefix of the ids of responses that engines store (OpenAI's responses API).
 const storedPrefix = "resp_"
 
-// began records a first token, as [endpointstate.EngineTimes.AdapterLoaded]. It publishes nothing,
-// since profiles change only now and then.
+// began passes the delay of a first token to [endpointstate.EngineTimes.AdapterLoaded]. It
+// publishes no view, since profiles rarely change.
 func (f *Fleet) began(pool objects.Name, address, adapter string, late time.Duration) {
 	at := slices.Index(pick.Places[:], adapter)
 	if adapter == wire.NoAdapter {
@@ -28,8 +28,8 @@ func (f *Fleet) began(pool objects.Name, address, adapter string, late time.Dura
 	}
 }
 
-// Attribute replaces the addresses of endpoint ports, by which Envoy reached endpoints, by the
-// addresses of the endpoints.
+// Attribute replaces the address of the port by which Envoy reached an endpoint by the address of
+// the endpoint, everywhere in the outcome.
 func (f *Fleet) Attribute(o outcome.Outcome) outcome.Outcome {
 	w := f.View().World
 	if !w.HasPorts() {
@@ -44,8 +44,8 @@ func (f *Fleet) Attribute(o outcome.Outcome) outcome.Outcome {
 	return o
 }
 
-// Observe applies the outcome of a request: it ends the request's count and updates the health, the
-// load, the statistics and the makers of stored responses.
+// Observe applies the outcome of a request: it ends the request's count, and updates the health and
+// load of endpoints, the request statistics, and the makers of stored responses.
 func (f *Fleet) Observe(o outcome.Outcome) {
 	if o.ID != "" {
 		f.Release(o.ID)
@@ -94,7 +94,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	}
 }
 
-// observeAttempts applies the attempts at endpoints that did not serve the request.
+// observeAttempts updates the endpoints that were tried and did not serve the request.
 func (f *Fleet) observeAttempts(o outcome.Outcome, pool objects.Name) {
 	if len(o.Unreached)+len(o.Elsewhere)+len(o.Stopping)+len(o.Missing) == 0 {
 		return

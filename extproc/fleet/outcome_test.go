@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Streams give the ratio of actual to predicted time to first token, whichever policy decided.
-// Requests that were not served as sent give none.
+// A stream yields the ratio of actual to predicted time to first token, whichever policy decided. A
+// request that was not served as it was sent yields none.
 func TestOutcomesComparePredictions(t *testing.T) {
 	o := outcome.Outcome{
 		Pool: "ns/pool", Endpoint: a, Status: 200, Stream: true, Attempts: 1, FirstBody: 500 * time.Millisecond,
@@ -36,8 +36,8 @@ func TestOutcomesComparePredictions(t *testing.T) {
 	}
 }
 
-// Outcomes of requests for adapters give load times; those that needed no load give the frontend
-// overhead. Implausible ones give nothing.
+// The outcome of a request for an adapter yields a load time. If no load was needed, it yields the
+// frontend overhead. Implausible times yield nothing.
 func TestOutcomesGiveLoadTimes(t *testing.T) {
 	f, c := started()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "pool"}

@@ -4,8 +4,8 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 )
 
-// Moves receives a value when requests have begun or ended since the last call of [Fleet.Backlogs].
-// It is used only with Config.Placed.
+// Moves is a channel that receives a value when a request has begun or ended since the last call of
+// [Fleet.Backlogs]. It is used only with Config.Placed.
 func (f *Fleet) Moves() <-chan struct{} { return f.moves }
 
 // move records that a request began or ended.
@@ -19,9 +19,9 @@ func (f *Fleet) move() {
 	}
 }
 
-// Backlogs visits the work of this process at endpoints, as [endpointstate.State.Backlogs]. Visit
-// must be quick and must not call the Fleet.
+// Backlogs visits the work of this process at endpoints, see [endpointstate.State.Backlogs]. Visit
+// must be fast and must not call the Fleet.
 func (f *Fleet) Backlogs(visit func(endpointstate.Backlog)) {
-	f.moved.Store(false) // first, so that later changes are reported next time
+	f.moved.Store(false) // before the visit, so that later changes are reported next time
 	f.locked(func() { f.state.Backlogs(visit) })
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// prefixes is the index of prompts that endpoints have cached. It is safe for concurrent use.
+// prefixes is the index of the prompts in the caches of endpoints. It is safe for concurrent use.
 type prefixes struct {
-	mu    sync.Mutex // guards the following; locked last, after Fleet.mu
+	mu    sync.Mutex // guards the fields below; locked last, after Fleet.mu
 	index *prefix.Index
 }
 
 // Cached returns how many leading blocks of a request's prompt each endpoint probably has cached,
-// as [endpointstate.Cached].
+// see [endpointstate.Cached].
 func (f *Fleet) Cached(r *pick.Request, blocks []uint64, dst []int32) []int32 {
 	of := f.View().Snapshot.Pools[r.Pool]
 	p := &f.prefixes
@@ -32,7 +32,7 @@ func (f *Fleet) Sent(endpoint int, blocks []uint64) {
 	p.index.Sent(endpoint, blocks)
 }
 
-// apply applies news of caches.
+// apply applies changes of the caches of endpoints.
 func (p *prefixes) apply(news []endpointstate.Cache) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

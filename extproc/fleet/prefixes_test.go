@@ -77,8 +77,8 @@ func TestCachedPromptsOfEndpoints(t *testing.T) {
 	}
 }
 
-// If a request turns out to be at another endpoint, the beginning of its prompt is cached there,
-// too.
+// If another endpoint serves a request than the one it was sent to, the beginning of the prompt is
+// treated as cached there, too.
 func TestPromptMovesWithItsRequest(t *testing.T) {
 	f, _ := started()
 	blocks := make([]uint64, 40)
@@ -109,7 +109,7 @@ func TestPromptMovesWithItsRequest(t *testing.T) {
 	}
 }
 
-// The memory for prefixes is as configured.
+// The index of prefixes uses the configured amount of memory.
 func TestPrefixCacheBytes(t *testing.T) {
 	f := fleet.New(fleet.Config{PrefixCacheBytes: 64 * 3})
 	f.Sent(0, []uint64{11, 12, 13, 14, 15})
@@ -118,7 +118,7 @@ func TestPrefixCacheBytes(t *testing.T) {
 	}
 }
 
-// Requests read and write concurrently, while engines restart.
+// Requests read and write the index concurrently, while engines restart.
 func TestConcurrentPrefixes(*testing.T) {
 	const a = "10.0.0.1:8000"
 	f := fleet.New(fleet.Config{PrefixCacheBytes: 64 * 100})

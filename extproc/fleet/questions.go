@@ -2,20 +2,20 @@ package fleet
 
 import "sync"
 
-// maxAsking bounds the requests that wait for an answer of control at once.
+// maxAsking bounds the number of requests that wait for an answer of control at the same time.
 const maxAsking = 1000
 
 // questions delays the 404 for unknown models until control has confirmed that this process has its
 // latest updates. One question serves all requests that arrived before it was sent, so that
-// invented names cost control little. It is safe for concurrent use.
+// requests for invented names cost control little. It is safe for concurrent use.
 type questions struct {
 	news chan struct{} // capacity 1; never closed
 
-	mu     sync.Mutex // guards the following
-	able   bool       // control answers questions on this stream
-	number uint64     // of the stream's last question
-	sent   *round     // unanswered, nil if none
-	next   *round     // not sent yet, nil if none
+	mu     sync.Mutex // guards the fields below
+	able   bool       // whether control answers questions on this stream
+	number uint64     // number of the stream's last question
+	sent   *round     // unanswered question; nil if none
+	next   *round     // question that is not sent yet; nil if none
 	asking int
 }
 
@@ -39,9 +39,10 @@ func (f *Fleet) Answers() bool {
 	return q.able
 }
 
-// AskControl asks whether this process has all updates that control has published by now. Answered
-// is closed when it has them, and never if the stream ends first. The caller calls done when it
-// stops waiting. Ok is false if control does not answer questions or too many requests ask.
+// AskControl asks control whether this process has all updates that control has published so far.
+// The channel answered is closed when it has them; it stays open if the stream ends first. The
+// caller calls done when it stops waiting. Ok is false if control does not answer questions or too
+// many requests wait.
 func (f *Fleet) AskControl() (answered <-chan struct{}, done func(), ok bool) {
 	q := &f.questions
 	q.mu.Lock()
@@ -61,11 +62,12 @@ func (f *Fleet) AskControl() (answered <-chan struct{}, done func(), ok bool) {
 	}, true
 }
 
-// Questions receives a value when there is a question to send: see [Fleet.Question].
+// Questions returns a channel that receives a value when there is a question to send: see
+// [Fleet.Question].
 func (f *Fleet) Questions() <-chan struct{} { return f.questions.news }
 
-// Question returns the number of the question to send: a new one at the start of a stream or if
-// requests ask, else the unanswered one.
+// Question returns the number of the question to send. It is a new number at the start of a stream
+// or if requests wait for a question, and otherwise the number of the unanswered question.
 func (f *Fleet) Question() uint64 {
 	q := &f.questions
 	q.mu.Lock()
@@ -79,7 +81,7 @@ func (f *Fleet) Question() uint64 {
 	return q.number
 }
 
-// Answered records control's answer to the question of this number; 0 is no answer.
+// Answered records control's answer to the question with this number; 0 means no answer.
 func (f *Fleet) Answered(number uint64) {
 	q := &f.questions
 	q.mu.Lock()
@@ -94,7 +96,7 @@ func (f *Fleet) Answered(number uint64) {
 	}
 }
 
-// ForgetQuestions drops all questions after their stream ended.
+// ForgetQuestions deletes all questions after their stream has ended.
 func (f *Fleet) ForgetQuestions() {
 	q := &f.questions
 	q.mu.Lock()

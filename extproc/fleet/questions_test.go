@@ -15,7 +15,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// A question answers the requests that asked before it was sent, and no others.
+// A question answers the requests that waited before it was sent, and no others.
 func TestQuestionAnswersThoseBeforeIt(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	if _, _, ok := f.AskControl(); ok || f.Answers() {
@@ -35,7 +35,7 @@ func TestQuestionAnswersThoseBeforeIt(t *testing.T) {
 		t.Errorf("before 2 is answered, %d is sent", n)
 	}
 	closed(f.Questions())
-	f.Answered(1) // an old one
+	f.Answered(1) // an answer to an earlier question
 	if closed(a) {
 		t.Error("an old answer counts")
 	}
@@ -59,7 +59,8 @@ func TestQuestionAnswersThoseBeforeIt(t *testing.T) {
 	}
 }
 
-// The number of requests that ask at once is limited, and each makes room when it is done.
+// The number of requests that wait for an answer at once is limited. A request that stops waiting
+// frees its place.
 func TestQuestionsAreBounded(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	f.Answered(f.Question())

@@ -47,7 +47,8 @@ func TestRequestStatistics(t *testing.T) {
 	}
 }
 
-// Outcomes have the client's name of a base model. All of its names share one set of statistics.
+// An outcome has the name of a base model that the client used. All names of the model share one
+// set of statistics.
 func TestBaseModelHasOneSetOfStatistics(t *testing.T) {
 	f, _ := started()
 	base := view(f).BaseModel()

@@ -10,19 +10,19 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// maxServiceTimes bounds the models with known service times, about 400 bytes each.
+// maxServiceTimes bounds the number of models with known service times, about 400 bytes each.
 const maxServiceTimes = 65536
 
 type serviceTimes = lru.Cache[objects.ModelKey, *serviceTime]
 
-// serviceTime serializes the updates of a service time.
+// serviceTime is a service time whose updates a mutex serializes.
 type serviceTime struct {
 	learning sync.Mutex
 	endpointstate.ServiceTime
 }
 
-// ServiceTime returns the service time of tokenless requests for a model, by any of its engine
-// names, in nanoseconds; 0 if unknown.
+// ServiceTime returns the service time in nanoseconds of tokenless requests for a model, by any of
+// the engine's names for it; 0 if unknown.
 func (f *Fleet) ServiceTime(k objects.ModelKey) int64 {
 	if p, ok := f.serviceTimes.Get(f.first(k)); ok {
 		return p.Nanoseconds()
@@ -30,7 +30,7 @@ func (f *Fleet) ServiceTime(k objects.ModelKey) int64 {
 	return 0
 }
 
-// ran updates the service time of a model with one sample.
+// ran adds a sample to the service time of a model.
 func (f *Fleet) ran(k objects.ModelKey, alone time.Duration) {
 	p := remembered(f.serviceTimes, f.first(k))
 	p.learning.Lock()

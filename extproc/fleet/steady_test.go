@@ -7,7 +7,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 )
 
-// As long as the clock is not adjusted, a steady time equals the time, with and without a monotonic
+// While the wall clock is not adjusted, Steady returns the same time, with and without a monotonic
 // reading.
 func TestSteady(t *testing.T) {
 	now := time.Now()

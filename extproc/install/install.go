@@ -1,5 +1,5 @@
-// Package install implements the command install, which copies extproc to where Envoy's container
-// can run it.
+// Package install implements the command install, which copies extproc into a folder from which
+// Envoy's container can run it.
 package install
 
 import (
@@ -17,8 +17,8 @@ import (
 const usage = `extproc install DIR copies this program to DIR/extproc. Envoy's container, whose image has neither extproc nor a shell,
 then runs DIR/extproc drain as its preStop hook.`
 
-// Run implements the command "install": it copies the running program into a folder. Help is
-// printed to out.
+// Run implements the command "install": it copies the running program into a folder. It prints help
+// to out.
 func Run(_ context.Context, args []string, out io.Writer) (err error) {
 	if len(args) != 1 || strings.HasPrefix(args[0], "-") {
 		fmt.Fprintln(out, usage)

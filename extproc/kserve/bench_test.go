@@ -10,15 +10,15 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// infer returns a message of about size bytes as a V2 client sends it: the model's name, the shape
-// of a tensor, its values.
+// infer returns a message of about size bytes, as a V2 client sends it: the model's name, the shape
+// of a tensor, and the tensor's values.
 func infer(size int) []byte {
 	return []byte(str(1, "sentiment") + str(3, "42") + str(5, str(1, "input-0"), str(2, "FP32"), str(3, "\x01\x10")) +
 		str(7, string(make([]byte, size))))
 }
 
-// Extract allocates only the id, and Inject only the new message, however large. Injecting the same
-// id allocates nothing.
+// However large the message is, Extract allocates only the id, and Inject only the new message.
+// Injecting the same id allocates nothing.
 func TestSplicingAllocatesOnlyItsResult(t *testing.T) {
 	id := string(bytes.Repeat([]byte("m"), 1000))
 	for _, path := range []kserve.Path{{1}, {5, 1}, {5, 9}, {8, 1}} {
@@ -78,8 +78,8 @@ func BenchmarkInject(b *testing.B) {
 	}
 }
 
-// BenchmarkExtractAndInject does both, as each call needs, and compares them with a protobuf
-// parser: go test ./extproc/kserve -run "^$" -bench ExtractAndInject.
+// BenchmarkExtractAndInject measures Extract and Inject together, since each call needs both, and
+// compares them with a protobuf parser: go test ./extproc/kserve -run "^$" -bench ExtractAndInject.
 func BenchmarkExtractAndInject(b *testing.B) {
 	for _, path := range []kserve.Path{{1}, {5, 1}} {
 		message := infer(1 << 10)

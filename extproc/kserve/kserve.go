@@ -19,7 +19,7 @@ const (
 	RequiredHeader    = "mm-required"
 )
 
-// Headers are ModelMesh's headers. A client's values are not forwarded.
+// Headers are ModelMesh's headers. extproc does not forward the values that a client sends.
 var Headers = []string{ModelHeader, ModelHeaderBin, VModelHeader, VModelHeaderBin, LegacyModelHeader, BalancedHeader, RequiredHeader}
 
 // IsHeader reports whether a header, in lower case, is one of [Headers].
@@ -30,13 +30,14 @@ func IsHeader(name string) bool {
 // Header is one header of a request.
 type Header struct{ Name, Value string }
 
-// Named is the models that headers name: several IDs, in order, for a call for several models.
+// Named contains the models that the headers of a call name: several IDs, in order, if the call is
+// for several models.
 type Named struct {
 	IDs    []string
-	VModel bool // the IDs are VModels
+	VModel bool // whether the IDs are names of VModels
 }
 
-// Read returns the models that headers name; it may be none. Every error is an [*Error].
+// Read returns the models that headers name; there may be none. Every error is an [*Error].
 func Read(headers []Header) (Named, error) {
 	models, err := ids(headers, ModelHeader, LegacyModelHeader, ModelHeaderBin)
 	if err != nil {
@@ -54,7 +55,7 @@ func Read(headers []Header) (Named, error) {
 	return Named{models, false}, nil
 }
 
-// ids returns the values of headers. An id that is sent in both forms, plain and binary, counts
+// ids returns the ids in headers. An id that is sent in both forms, plain and binary, is returned
 // once.
 func ids(headers []Header, name, legacy, binary string) ([]string, error) {
 	var plain, decoded []string
@@ -63,7 +64,7 @@ func ids(headers []Header, name, legacy, binary string) ([]string, error) {
 		case name, legacy:
 			plain = append(plain, h.Value)
 		case binary:
-			for part := range strings.SplitSeq(h.Value, ",") { // several values may be joined: gRPC over HTTP2, custom metadata
+			for part := range strings.SplitSeq(h.Value, ",") { // several values may be joined by commas: gRPC over HTTP2, custom metadata
 				id, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(part), "="))
 				if err != nil {
 					return nil, fault(InvalidArgument, "The header "+binary+" is not base64.")
@@ -95,8 +96,8 @@ func CheckID(id string) error {
 	return nil
 }
 
-// Written returns the headers that give the id of the model to the engine: in both forms, or only
-// in binary if a header cannot hold the id.
+// Written returns the headers that give the engine the id of the model: in both forms, or only in
+// the binary form if a plain header cannot contain the id.
 func Written(id string) []Header {
 	all := []Header{{ModelHeaderBin, base64.RawStdEncoding.EncodeToString([]byte(id))}}
 	for i := range len(id) {
@@ -107,14 +108,14 @@ func Written(id string) []Header {
 	return append(all, Header{ModelHeader, id})
 }
 
-// IsCall reports whether a content type is that of a gRPC call. It must agree with Envoy's routes:
-// a request that is a call for Headgate and not for Envoy would reach an engine unchecked.
+// IsCall reports whether a content type is that of a gRPC call. The result must agree with Envoy's
+// routes: a request that only Headgate treats as a call would reach an engine unchecked.
 func IsCall(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
 	return ok && (rest == "" || rest[0] == '+')
 }
 
-// MethodOf returns the method in a call's path, "package.Service/Method", and false if there is
+// MethodOf returns the method in a call's path, as "package.Service/Method"; false if there is
 // none.
 func MethodOf(path string) (method string, ok bool) {
 	method, ok = strings.CutPrefix(path, "/")
@@ -122,9 +123,9 @@ func MethodOf(path string) (method string, ok bool) {
 	return method, ok && cut && service != "" && name != "" && !strings.ContainsAny(method, "%?# ") && !strings.Contains(name, "/")
 }
 
-// closed are services and single methods of engines that no call may reach: they load, unload and
-// list models, share memory, trace, log, or describe the engine. extproc answers health checks
-// itself.
+// closed are services and single methods of engines that no call may reach. They load, unload and
+// list models, share memory, configure tracing and logging, or describe the engine. extproc answers
+// health checks itself.
 var closed = map[string]string{
 	"mmesh.ModelRuntime": "loads and unloads models",
 	"mmesh.ModelMesh":    "is control's",
@@ -138,7 +139,7 @@ var closed = map[string]string{
 	"tensorflow.serving.ModelService":                         "reloads and lists models (TensorFlow Serving)",
 	"org.pytorch.serve.grpc.management.ManagementAPIsService": "loads and unloads models (TorchServe)",
 
-	// Its message names several models.
+	// One message names several models.
 	"tensorflow.serving.PredictionService/MultiInference": "is for several models",
 
 	V2 + "/RepositoryIndex":              "lists models",
@@ -171,22 +172,23 @@ func Closed(method string) bool {
 	return closed[service] != "" || closed[method] != ""
 }
 
-// Rule is where the messages of a method name the model.
+// Rule states where the messages of a method name the model.
 type Rule struct {
-	// Path leads to the id; nil means that the headers name the model.
+	// Path leads to the id of the model; nil means that the headers name the model.
 	Path Path
 	// VModel means that the id may be that of a VModel, which takes precedence over a model.
 	VModel bool
 }
 
-// defaults are the rules without configuration (modelmesh-serving's dataplane_api_config).
+// defaults are the rules for methods that are not configured (modelmesh-serving's
+// dataplane_api_config).
 var defaults = map[string]Rule{
 	V2 + "/ModelInfer":                             {Path{1}, true},
 	V2 + "/ModelMetadata":                          {Path{1}, true},
 	V2 + "/ModelStreamInfer":                       {Path{1}, true},
 	V2 + "/ModelReady":                             {Path{1}, true},
 	"tensorflow.serving.PredictionService/Predict": {Path{1, 1}, true},
-	// These name a model as Predict and Predictions do.
+	// These messages name a model in the same field as those of Predict and Predictions.
 	"tensorflow.serving.PredictionService/Classify":                           {Path{1, 1}, true},
 	"tensorflow.serving.PredictionService/Regress":                            {Path{1, 1}, true},
 	"tensorflow.serving.PredictionService/GetModelMetadata":                   {Path{1, 1}, true},
@@ -198,7 +200,7 @@ var defaults = map[string]Rule{
 // RuleOf returns the rule of a method without configuration.
 func RuleOf(method string) Rule { return defaults[method] }
 
-// asking are methods that ask about a model, and run no inference.
+// asking are methods that ask about a model without running an inference.
 var asking = map[string]bool{
 	V2 + "/ModelMetadata": true, V2 + "/ModelReady": true,
 	"tensorflow.serving.PredictionService/GetModelMetadata": true,
@@ -207,8 +209,8 @@ var asking = map[string]bool{
 // Runs reports whether calls of a method run an inference. Unknown methods do.
 func Runs(method string) bool { return !asking[method] }
 
-// InV2 returns where V2 engines take the id of the model in the messages of a method; nil if in
-// none.
+// InV2 returns where V2 engines expect the id of the model in the messages of a method; nil if
+// these messages contain no id.
 func InV2(method string) Path {
 	if strings.HasPrefix(method, V2+"/") {
 		return defaults[method].Path

@@ -10,12 +10,12 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// Headers are read like ModelMesh reads them. Contradictory, empty or invalid ids are rejected.
+// Headers are read as ModelMesh reads them. Contradictory, empty or invalid ids are rejected.
 func TestHeadersNameAModel(t *testing.T) {
 	bin := func(id string) string { return base64.StdEncoding.EncodeToString([]byte(id)) }
 	for _, c := range []struct {
 		what    string
-		headers []string // name, value, …
+		headers []string // alternating names and values
 		ids     []string
 		vmodel  bool
 		fault   string
@@ -70,7 +70,7 @@ func TestHeadersNameAModel(t *testing.T) {
 	}
 }
 
-// Written ids read back as the same id, in as many forms as headers can express.
+// An id that was written as headers is read back unchanged, from each form that can express it.
 func TestWrittenIDReadsAsItself(t *testing.T) {
 	for id, forms := range map[string]int{"a": 2, "a b~": 2, "é": 1, "名": 1, "a\u007f": 1} {
 		written := kserve.Written(id)
@@ -125,7 +125,7 @@ func TestCalls(t *testing.T) {
 }
 
 // Through each of these methods a client could control an engine, which only control may do, or
-// learn what no client may know.
+// could learn what no client may know.
 func TestMethodsThatNoCallReaches(t *testing.T) {
 	for _, method := range []string{
 		"mmesh.ModelRuntime/loadModel", "mmesh.ModelRuntime/unloadModel", "mmesh.ModelRuntime/predictModelSize",
@@ -165,7 +165,7 @@ func TestMethodsThatNoCallReaches(t *testing.T) {
 	}
 }
 
-// By default the model is where modelmesh-serving expects it, and may be a VModel.
+// By default the id of the model is where modelmesh-serving expects it, and it may be a VModel's.
 func TestDefaultRules(t *testing.T) {
 	for method, want := range map[string]kserve.Path{
 		"inference.GRPCInferenceService/ModelInfer": {1}, "inference.GRPCInferenceService/ModelMetadata": {1},
@@ -192,7 +192,7 @@ func TestDefaultRules(t *testing.T) {
 	}
 }
 
-// HTTP statuses are those of google/rpc/code.proto.
+// Each gRPC code maps to the HTTP status that google/rpc/code.proto states.
 func TestCodesAreStatuses(t *testing.T) {
 	want := []int{200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401, 500, 500}
 	for code, want := range want {
@@ -202,8 +202,8 @@ func TestCodesAreStatuses(t *testing.T) {
 	}
 }
 
-// Find returns the operation and the unescaped model of a path. Rename changes the model and no
-// other byte.
+// Find returns the operation and the unescaped model of a path. Rename changes only the model in
+// it.
 func TestPathsOfV2(t *testing.T) {
 	for _, c := range []struct {
 		method, path string

@@ -9,7 +9,8 @@ import (
 	"slices"
 )
 
-// MaxInflated bounds the decompressed size of a message, whatever other limits allow: 16 MiB.
+// MaxInflated bounds the decompressed size of a message, even if configured limits are larger: 16
+// MiB.
 const MaxInflated = 16 << 20
 
 // prefixSize is the size of the prefix of each message: a compression flag, and the length in four
@@ -30,14 +31,14 @@ type Message struct {
 	Bytes []byte
 }
 
-// Messages reads the messages of a body that comes in chunks of any size. It stores at most the
-// current message, and the rest of the latest chunk.
+// Messages reads the messages of a body that arrives in chunks of any size. It stores at most the
+// current message and the rest of the latest chunk.
 type Messages struct {
 	encoding string
 	limit    int
-	chunk    []byte       // the rest of it
-	ours     bool         // nobody else uses the chunk's memory
-	begun    []byte       // a message that began in an earlier chunk
+	chunk    []byte       // the unread rest of the latest chunk
+	ours     bool         // whether no other code uses the chunk's memory
+	begun    []byte       // the beginning of a message, from earlier chunks
 	packed   bytes.Reader // the message that is being decompressed
 	inflater gzip.Reader
 	err      error
@@ -50,8 +51,8 @@ func NewMessages(encoding string, limit int) *Messages {
 	return &Messages{encoding: encoding, limit: limit}
 }
 
-// Add adds the next chunk of the body, which must not change until the next Add. Call Next until it
-// returns false before the next Add; otherwise Add copies the rest.
+// Add adds the next chunk of the body, which the caller must not change until the next Add. Before
+// that, call Next until it returns false; otherwise Add copies the rest.
 func (m *Messages) Add(chunk []byte) {
 	switch {
 	case m.err != nil:
@@ -64,13 +65,14 @@ func (m *Messages) Add(chunk []byte) {
 	}
 }
 
-// Next returns the next message, and false if it is incomplete. A message that lies within one
-// chunk shares the chunk's memory, so it is valid until the next Add. Every error is an [*Error],
-// and all further calls return it: what follows cannot be read.
+// Next returns the next message; ok is false if the message is incomplete. A message that lies
+// within one chunk shares the chunk's memory, so it is valid until the next Add. Every error is an
+// [*Error], and all later calls return the same error, because the rest of the body cannot be read.
 //
 // [Internal] means that gRPC's rules forbid the message, [Unimplemented] that its compression is
-// unknown, and [ResourceExhausted] that it is too large, as soon as its length has arrived. The
-// rules are those of https://github.com/grpc/grpc/blob/master/doc/compression.md.
+// unknown, and [ResourceExhausted] that it is too large; Next returns the latter once the message's
+// length has arrived. The rules are those of
+// https://github.com/grpc/grpc/blob/master/doc/compression.md.
 func (m *Messages) Next() (message Message, ok bool, err error) {
 	if m.err != nil {
 		return Message{}, false, m.err
@@ -82,14 +84,15 @@ func (m *Messages) Next() (message Message, ok bool, err error) {
 	return message, ok, m.err
 }
 
-// Partial reports whether there are bytes that Next has not returned. If the body has ended, the
-// error is [ErrPartial].
+// Partial reports whether there are bytes that Next has not returned. If that is so at the end of
+// the body, the body's error is [ErrPartial].
 func (m *Messages) Partial() bool { return m.Kept() > 0 }
 
-// Kept returns how many bytes there are that Next has not returned.
+// Kept returns the number of bytes that Next has not returned yet.
 func (m *Messages) Kept() int { return len(m.chunk) + len(m.begun) }
 
-// AppendFrame appends a message with its prefix to dst, uncompressed. It must have less than 4 GiB.
+// AppendFrame appends a message with its prefix to dst, uncompressed. The message must be smaller
+// than 4 GiB.
 func AppendFrame(dst, message []byte) []byte {
 	dst = append(dst, 0)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(message)))
@@ -145,7 +148,8 @@ func (m *Messages) check(flag byte) error {
 }
 
 // take moves bytes of the chunk to the current message, until the message has size bytes. It
-// allocates at most twice what has arrived, because a client can claim any length.
+// allocates at most twice as much memory as bytes have arrived, because a client can claim any
+// length.
 func (m *Messages) take(size int) {
 	n := min(size-len(m.begun), len(m.chunk))
 	if n <= 0 {
@@ -161,11 +165,11 @@ func (m *Messages) take(size int) {
 	}
 }
 
-// inflate decompresses gzip of one or more members. A message that is far too large costs no more
-// memory than one just over the limit.
+// inflate decompresses gzip data of one or more members. A message far above the limit costs no
+// more memory than a message just above it.
 func (m *Messages) inflate(packed []byte) ([]byte, error) {
 	m.packed.Reset(packed)
-	defer m.packed.Reset(nil) // release the caller's memory
+	defer m.packed.Reset(nil) // releases the caller's memory
 	if err := m.inflater.Reset(&m.packed); err != nil {
 		return nil, errGzip()
 	}
@@ -182,7 +186,7 @@ func (m *Messages) inflate(packed []byte) ([]byte, error) {
 		n, err := fill(&m.inflater, part[had:])
 		parts = append(parts, part[:had+n])
 		total += had + n
-		if err == nil { // the buffer is full
+		if err == nil { // the buffer is full, and the message may continue
 			if had, err = fill(&m.inflater, beyond[:]); had == 1 {
 				err = nil
 			}
@@ -202,7 +206,8 @@ func (m *Messages) inflate(packed []byte) ([]byte, error) {
 	}
 }
 
-// fill reads until into is full or an error occurs; [io.EOF] may come with the last byte.
+// fill reads until into is full or an error occurs. The error [io.EOF] may arrive with the last
+// byte.
 func fill(from io.Reader, into []byte) (n int, err error) {
 	for n < len(into) && err == nil {
 		var more int

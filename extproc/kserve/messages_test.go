@@ -35,7 +35,7 @@ func zip(t testing.TB, text string) string {
 	return b.String()
 }
 
-// lie changes the uncompressed size that a gzip member states.
+// lie changes the uncompressed size that a gzip member claims to have.
 func lie(packed string, size uint32) string {
 	return packed[:len(packed)-4] + string(binary.LittleEndian.AppendUint32(nil, size))
 }
@@ -64,7 +64,7 @@ func read(t testing.TB, m *kserve.Messages, body string, cuts ...int) (all []str
 			messages = append(messages, message)
 		}
 	}
-	for _, message := range messages { // and no message was overwritten
+	for _, message := range messages { // checks that no message was overwritten
 		frames.Write(message.Frame)
 		all = append(all, string(message.Bytes))
 	}
@@ -106,7 +106,7 @@ func TestMessagesDoNotDependOnChunks(t *testing.T) {
 	for i := range len(body) + 1 {
 		each = append(each, i)
 		check(i)
-		check(i, i) // an empty chunk
+		check(i, i) // cut twice at i, for an empty chunk
 		for j := i; j <= len(body); j++ {
 			check(i, j)
 		}
@@ -136,7 +136,7 @@ func TestBodyEndsBetweenMessages(t *testing.T) {
 func TestMessagesThatAreRefused(t *testing.T) {
 	packed := zip(t, "a text of some length, so that there is something to compress: text, text, text")
 	flipped := []byte(packed)
-	flipped[len(flipped)-6] ^= 1 // the checksum
+	flipped[len(flipped)-6] ^= 1 // a bit of the checksum
 	torn := []byte(packed)
 	torn[15] ^= 0x55
 	for _, c := range []struct {
@@ -184,12 +184,13 @@ func TestMessagesThatAreRefused(t *testing.T) {
 				t.Errorf("%s, cut at %v: %q, %v", c.name, cuts, got, err)
 				continue
 			}
-			m.Add([]byte(framed(0, "more"))) // the error remains
+			m.Add([]byte(framed(0, "more"))) // later calls return the same error
 			if _, ok, again := m.Next(); ok || !errors.Is(again, err) || m.Partial() {
 				t.Errorf("%s: then %v, %v", c.name, ok, again)
 			}
 		}
-		// Errors that the prefix reveals are reported before the message arrives.
+		// An error that is visible in the prefix is reported before the rest of the message
+		// arrives.
 		early := c.frame[:5]
 		_, err := read(t, kserve.NewMessages(c.encoding, 100), early)
 		if seen := code(err) == c.want && !errors.Is(err, kserve.ErrPartial); seen != (early[0] > 1 || early[0] == 1 &&
@@ -218,7 +219,7 @@ func TestValidMessages(t *testing.T) {
 		}
 	}
 	x := zip(t, "x")
-	// compressed in several members
+	// Messages of these sizes are compressed in several members.
 	for _, size := range []int{0, 1, 2, 510, 511, 512, 513, 514, 1022, 1023, 1024, 1025, 1535, 1536, 1537, 2047, 2048, 2049, 3000} {
 		text := strings.Repeat("0123456789", 300)[:size]
 		packed := zip(t, text) + x
@@ -242,8 +243,8 @@ func allocated(f func()) int {
 	return int(after.TotalAlloc - before.TotalAlloc)
 }
 
-// A compression bomb costs no more memory than the limit, whatever size it states and however it is
-// cut.
+// A compression bomb costs no more memory than the limit, whatever size it claims to have and
+// however it is cut into chunks.
 func TestCompressionBombIsBounded(t *testing.T) {
 	bomb := zip(t, strings.Repeat("\x00", 20<<20))
 	least := zip(t, strings.Repeat("\x00", kserve.MaxInflated+1))
@@ -261,7 +262,7 @@ func TestCompressionBombIsBounded(t *testing.T) {
 			t.Errorf("%s: %v, %d bytes allocated", name, err, bytes)
 		}
 	}
-	// A small message costs little memory, whatever size it states.
+	// A small message costs little memory, whatever size it claims to have.
 	for _, told := range []uint32{5, 1 << 30, 1<<32 - 1} {
 		m := kserve.NewMessages("gzip", 1<<30)
 		m.Add([]byte(framed(1, lie(zip(t, "small"), told))))
@@ -269,13 +270,13 @@ func TestCompressionBombIsBounded(t *testing.T) {
 			t.Errorf("with a stated size of %d bytes: %d bytes allocated", told, bytes)
 		}
 	}
-	// A plausible stated size is used, so that memory is allocated once.
+	// If the claimed size is plausible, memory of that size is allocated once.
 	m := kserve.NewMessages("gzip", 1<<30)
 	m.Add([]byte(framed(1, zip(t, strings.Repeat("0123456789abcdef", 1<<16)))))
 	if bytes := allocated(func() { _, _, _ = m.Next() }); bytes > 1<<20+128<<10 {
 		t.Errorf("1 MiB: %d bytes allocated", bytes)
 	}
-	// The largest message that is allowed.
+	// The largest message that is accepted.
 	text := strings.Repeat("0123456789abcdef", kserve.MaxInflated/16)
 	if got, err := read(t, kserve.NewMessages("gzip", 1<<30), framed(1, zip(t, text))); err != nil || len(got) != 1 || got[0] != text {
 		t.Errorf("the largest message: %d, %v", len(got), err)
@@ -292,7 +293,7 @@ func TestClaimedLengthCostsNothing(t *testing.T) {
 }
 
 // A message in chunks of one byte is copied only a few times, not once per chunk. The same holds
-// for a body that nobody reads.
+// for a body for which Next is never called.
 func TestManyChunksCostLittle(t *testing.T) {
 	const size = 1 << 20
 	body := []byte(framed(0, strings.Repeat("m", size)))
@@ -343,7 +344,7 @@ func TestWholeMessagesAreNotCopied(t *testing.T) {
 	}
 }
 
-// Read bytes are released: of a long stream only an incomplete message is kept.
+// Bytes are released after they were read: of a long stream, only an incomplete message is kept.
 func TestChunksAreLetGo(t *testing.T) {
 	for name, body := range map[string]string{
 		"whole messages":                       framed(0, "one") + framed(0, "two"),
@@ -374,11 +375,11 @@ func TestChunksAreLetGo(t *testing.T) {
 	}
 }
 
-// The caller owns chunks, so Messages never writes to them, even if Next is not called between two
-// Adds.
+// The caller owns the chunks, so Messages never writes to them, even if Next is not called between
+// two calls of Add.
 func TestChunksAreNotWrittenTo(t *testing.T) {
 	m := kserve.NewMessages("", 10)
-	for range 2 { // buffers of the first round must not be used for the second
+	for range 2 { // in the second round, the buffers of the first must not be used
 		room := []byte(framed(0, "one")[:6] + "untouched")
 		m.Add(room[:6])
 		m.Add([]byte(framed(0, "one")[6:] + framed(0, "two")))
@@ -404,7 +405,7 @@ func TestChunksAreNotWrittenTo(t *testing.T) {
 			t.Errorf("after the chunk there is %q", got)
 		}
 	}
-	// It also never writes to memory of a message that it has returned.
+	// Messages also never writes to the memory of a message that it has returned.
 	m = kserve.NewMessages("", 10)
 	m.Add([]byte(framed(0, "one")[:6]))
 	m.Add([]byte(framed(0, "one")[6:] + framed(0, "two")))
@@ -424,7 +425,7 @@ func TestFrame(t *testing.T) {
 	}
 }
 
-// FuzzMessages reads arbitrary bodies, in one chunk and cut anywhere.
+// FuzzMessages reads arbitrary bodies, each in one chunk and cut at random places.
 func FuzzMessages(f *testing.F) {
 	packed := zip(f, "packed")
 	for _, body := range []string{

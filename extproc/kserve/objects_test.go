@@ -10,9 +10,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// PoolSettings accepts exactly the paths that messages can be read by, and the empty path, which
-// means that headers name the model. It accepts exactly the method names that a call's path can
-// have.
+// PoolSettings accepts exactly those paths with which messages can be read, and the empty path,
+// which means that headers name the model. It accepts exactly those method names that a call's path
+// can contain.
 func TestPathsAndMethodsOfObjects(t *testing.T) {
 	check := func(method string, path []int32) bool {
 		s := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}}

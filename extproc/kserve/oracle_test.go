@@ -21,9 +21,9 @@ import (
 
 var splices = flag.Int("splices", 10_000, "compare this many random messages with what protobuf makes of them")
 
-// The oracle is protobuf itself, with message definitions that the test generates.
+// The oracle is the protobuf library, with message definitions that the test generates.
 
-// define returns the message M0 of these definitions, which refer to each other as M1, M2 and so
+// define returns the descriptor of message M0. The messages refer to each other as M1, M2 and so
 // on.
 func define(t testing.TB, messages []*descriptorpb.DescriptorProto) protoreflect.MessageDescriptor {
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{Name: new("m.proto"), MessageType: messages}, nil)
@@ -37,7 +37,8 @@ func message(i int) *descriptorpb.DescriptorProto {
 	return &descriptorpb.DescriptorProto{Name: new(fmt.Sprint("M", i))}
 }
 
-// field adds a field of a kind; of is the number of its message type, if it has one.
+// field adds a field of a kind to a message definition. If the field is a message, of is the number
+// of its type.
 func field(to *descriptorpb.DescriptorProto, number uint32, kind protoreflect.Kind, repeated bool, of int) {
 	f := &descriptorpb.FieldDescriptorProto{
 		Name: new(fmt.Sprint("f", number)), Number: new(int32(number)),
@@ -52,7 +53,7 @@ func field(to *descriptorpb.DescriptorProto, number uint32, kind protoreflect.Ki
 	to.Field = append(to.Field, f)
 }
 
-// bare defines only the fields of the path.
+// bare returns a definition that has only the fields of the path.
 func bare(t testing.TB, path kserve.Path) protoreflect.MessageDescriptor {
 	var all []*descriptorpb.DescriptorProto
 	for i, number := range path {
@@ -67,7 +68,7 @@ func bare(t testing.TB, path kserve.Path) protoreflect.MessageDescriptor {
 	return define(t, all)
 }
 
-// at returns the string at the path of a message.
+// at returns the string at a path of a message.
 func at(m protoreflect.Message, path kserve.Path) (id string, found bool) {
 	for i, number := range path {
 		f := m.Descriptor().Fields().ByNumber(protowire.Number(number))
@@ -82,7 +83,7 @@ func at(m protoreflect.Message, path kserve.Path) (id string, found bool) {
 	return "", false
 }
 
-// set sets the string at the path of a message.
+// set sets the string at a path of a message.
 func set(m protoreflect.Message, path kserve.Path, id string) {
 	for i, number := range path {
 		f := m.Descriptor().Fields().ByNumber(protowire.Number(number))
@@ -99,7 +100,7 @@ func decode(d protoreflect.MessageDescriptor, b []byte) (*dynamicpb.Message, err
 	return m, proto.Unmarshal(b, m)
 }
 
-// spliced returns the message with the string set, rebuilt from whole fields. Lengths that do not
+// spliced returns the message with id at the path, rebuilt from whole fields. Lengths that do not
 // change keep their encoding.
 func spliced(b []byte, path kserve.Path, id string) []byte {
 	if len(path) == 0 {
@@ -131,15 +132,15 @@ func spliced(b []byte, path kserve.Path, id string) []byte {
 	return all
 }
 
-// number returns a field's number, wire type and rest, as [protowire.ConsumeFieldValue] expects
-// them.
+// number returns a field's number, its wire type and the bytes after these, as
+// [protowire.ConsumeFieldValue] expects them.
 func number(b []byte) (protowire.Number, protowire.Type, []byte) {
 	num, wire, n := protowire.ConsumeTag(b)
 	return num, wire, b[n:]
 }
 
-// agree compares Extract and Inject with protobuf for arbitrary bytes: whatever Extract accepts,
-// protobuf reads the same or rejects, before and after Inject.
+// agree compares Extract and Inject with protobuf for arbitrary bytes. If Extract accepts the
+// bytes, protobuf must either reject them or read the same id, before and after Inject.
 func agree(t testing.TB, d protoreflect.MessageDescriptor, b []byte, path kserve.Path, id string) (accepted bool) {
 	got, found, err := kserve.Extract(b, path)
 	if err != nil {
@@ -187,7 +188,7 @@ func agree(t testing.TB, d protoreflect.MessageDescriptor, b []byte, path kserve
 	return true
 }
 
-// chance generates random test data.
+// chance generates random messages and definitions.
 type chance struct{ *rand.Rand }
 
 func (c chance) one(in int) bool { return c.IntN(in) == 0 }
@@ -214,8 +215,8 @@ func (c chance) text() string {
 	return s.String()
 }
 
-// definition returns a message of several levels with a path through them, and other fields at each
-// level.
+// definition returns the definition of a message with several levels, and a path through them. Each
+// level has other fields, too.
 func (c chance) definition(t testing.TB) (protoreflect.MessageDescriptor, kserve.Path) {
 	levels := 1 + c.IntN(4)
 	if c.one(10) {
@@ -246,7 +247,7 @@ func (c chance) definition(t testing.TB) (protoreflect.MessageDescriptor, kserve
 	return define(t, all), path
 }
 
-// fill sets random values in a message; nested is its depth.
+// fill sets random values in a message. Nested is the depth of the message.
 func (c chance) fill(m protoreflect.Message, nested int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -270,7 +271,7 @@ func (c chance) fill(m protoreflect.Message, nested int) {
 	if !c.one(3) {
 		return
 	}
-	for range 1 + c.IntN(3) { // unknown fields
+	for range 1 + c.IntN(3) { // adds unknown fields
 		n := protowire.Number(c.number())
 		if fields.ByNumber(n) != nil {
 			continue
@@ -312,8 +313,8 @@ func (c chance) value(kind protoreflect.Kind) protoreflect.Value {
 	return protoreflect.ValueOfString(c.text())
 }
 
-// otherwise encodes the same message differently: in another order, and with overlong tags and
-// lengths.
+// otherwise encodes the same message differently: with its fields in another order, and with
+// overlong tags and lengths.
 func (c chance) otherwise(b []byte, path kserve.Path) []byte {
 	var fields [][]byte
 	for rest := b; len(rest) > 0; {
@@ -335,7 +336,8 @@ func (c chance) otherwise(b []byte, path kserve.Path) []byte {
 	return bytes.Join(fields, nil)
 }
 
-// long encodes a varint in up to most bytes.
+// long encodes a varint, sometimes with more bytes than necessary; most is the maximum number of
+// bytes.
 func (c chance) long(n uint64, most int) []byte {
 	b := protowire.AppendVarint(nil, n)
 	if !c.one(4) {
@@ -364,7 +366,7 @@ func (c chance) broken(b []byte) []byte {
 			b[i] ^= 1 << c.IntN(8)
 		case 2:
 			b[i] = byte(c.Uint32())
-		case 3: // repeat existing bytes
+		case 3: // repeats bytes of the message
 			b = append(b[:j:j], b[i:]...)
 		case 4:
 			b = append(b[:i:i], b[j:]...)
@@ -375,9 +377,9 @@ func (c chance) broken(b []byte) []byte {
 	return b
 }
 
-// Random messages of random definitions, with all, some or none of the path's fields, agree with
-// protobuf, also with a few wrong bytes. If the field or a container on its path occurs twice, the
-// message must be rejected.
+// Extract and Inject agree with protobuf on random messages of random definitions that contain all,
+// some or none of the path's fields, also with a few wrong bytes. A message in which the field or a
+// container on its path occurs twice must be rejected.
 func TestSplicesAreAsProtobufReadsThem(t *testing.T) {
 	c := chance{rand.New(rand.NewPCG(1, 1))}
 	var d protoreflect.MessageDescriptor
@@ -454,7 +456,7 @@ func (c chance) twice(b []byte, path kserve.Path) []byte {
 	return nil
 }
 
-// FuzzSplice checks arbitrary messages against protobuf.
+// FuzzSplice compares Extract and Inject with protobuf on arbitrary messages.
 func FuzzSplice(f *testing.F) {
 	c := chance{rand.New(rand.NewPCG(1, 2))}
 	for range 20 {

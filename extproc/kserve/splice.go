@@ -11,14 +11,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Path is the field numbers that lead from the top of a message to a string. All but the last are
-// numbers of nested messages, here called containers.
+// Path is the list of field numbers that lead from the top of a message to a string. All numbers
+// but the last are those of nested messages, here called containers.
 type Path []uint32
 
 const maxLevels = 16
 
 // CheckPath returns an error for a path that leads to no field: it is empty, has more than 16
-// numbers, or one that no field can have. The error is for the author of the path.
+// numbers, or contains a number that no field can have. The error is for the author of the path.
 func CheckPath(path Path) error {
 	switch {
 	case len(path) == 0:
@@ -41,11 +41,11 @@ func CheckPath(path Path) error {
 // Extract returns the string at the path, which may be empty, and whether it exists. The string
 // shares no memory with the message. The path must pass [CheckPath].
 //
-// Extract scans the message and each container on the path to its end. It returns an [*Error] with
-// [InvalidArgument] if they are not valid protobuf, if they have the field on the path more than
-// once or with another wire type, if the string is not UTF-8, or if they have a group, which only
-// old messages have. It does not scan other fields. It does not know oneofs, so a path must not
-// contain a field of one.
+// Extract scans the message and each container on the path to the end. It returns an [*Error] with
+// [InvalidArgument] if these are not valid protobuf, if they contain the field on the path more
+// than once or with another wire type, if the string is not UTF-8, or if they contain a group,
+// which only old messages have. It does not scan fields beside the path. It does not support
+// oneofs, so a path must not contain a field of a oneof.
 func Extract(message []byte, path Path) (id string, found bool, err error) {
 	var s sight
 	if err := s.find(message, path); err != nil {
@@ -58,10 +58,10 @@ func Extract(message []byte, path Path) (id string, found bool, err error) {
 	return string(message[at.start:at.end]), true, nil
 }
 
-// Inject returns the message with another string at the path. Every other byte stays, except the
-// lengths of the containers. If the string is missing, Inject appends it to the innermost existing
-// container, within the missing ones. If the string is already there, it returns the message
-// itself.
+// Inject returns the message with id as the string at the path. Every other byte is unchanged,
+// except the lengths of the containers. If the string is missing, Inject appends it to the
+// innermost existing container, together with the missing containers. If the string equals id,
+// Inject returns the message itself.
 //
 // Inject does not change the message. The path must pass [CheckPath], and id must not be empty.
 // Inject returns the same errors as [Extract].
@@ -83,8 +83,8 @@ func Inject(message []byte, path Path, id string) ([]byte, error) {
 		return message, nil
 	}
 
-	// lengths are the new lengths of the levels, from the string up. grown is how many bytes the
-	// content of a level gains.
+	// lengths are the new lengths of the levels, beginning with the string. grown is the number of
+	// bytes by which the content of a level grows.
 	var lengths [maxLevels]int
 	grown := len(id)
 	for level := len(path) - 1; level >= s.levels; level-- {
@@ -100,14 +100,14 @@ func Inject(message []byte, path Path, id string) ([]byte, error) {
 		}
 	}
 
-	var pieces [2*maxLevels + 4][]byte // not appended to, so that they stay on the stack
+	var pieces [2*maxLevels + 4][]byte // written by index instead of append, so that they stay on the stack
 	n := 0
 	var numbers [maxLevels * (binary.MaxVarintLen32 + binary.MaxVarintLen64)]byte
 	written := numbers[:0]
 	from := 0
 	for level, at := range s.at[:s.levels] {
 		if lengths[level] == at.end-at.start {
-			continue // a correct length keeps its encoding
+			continue // a length that stays correct keeps its encoding
 		}
 		begin := len(written)
 		written = protowire.AppendVarint(written, uint64(lengths[level]))
@@ -122,20 +122,20 @@ func Inject(message []byte, path Path, id string) ([]byte, error) {
 	}
 	pieces[n], pieces[n+1] = message[from:cut.start], written[begin:]
 	pieces[n+2], pieces[n+3] = unsafe.Slice(unsafe.StringData(id), len(id)), message[cut.end:]
-	return bytes.Join(pieces[:n+4], nil), nil // the only way to copy into new memory that is not cleared first
+	return bytes.Join(pieces[:n+4], nil), nil // only Join copies into new memory without clearing that memory first
 }
 
 // span is the place of a string or message: its length is in message[length:start], its content in
 // message[start:end].
 type span struct{ length, start, end int }
 
-// sight is the part of a path that exists in a message.
+// sight is the existing part of a path in a message.
 type sight struct {
-	at     [maxLevels]span // by level of the path
-	levels int             // existing levels
+	at     [maxLevels]span // place of each field, by its level in the path
+	levels int             // number of existing levels
 }
 
-// find follows the path as far as it exists.
+// find sets s to the part of the path that exists.
 func (s *sight) find(message []byte, path Path) error {
 	within := span{end: len(message)}
 	for _, number := range path {
@@ -153,7 +153,8 @@ func (s *sight) find(message []byte, path Path) error {
 	return nil
 }
 
-// only scans the message in all[i:], and returns the place of its only field with that number.
+// only is the place of the single field with this number in the message all[i:]. there is false if
+// the message does not have the field. Several such fields are an error.
 func only(all []byte, i int, number uint32) (at span, there bool, err error) {
 	for i < len(all) {
 		n, kind, size := protowire.ConsumeTag(all[i:])

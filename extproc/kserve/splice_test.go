@@ -97,8 +97,8 @@ func TestExtract(t *testing.T) {
 	}
 }
 
-// A message is rejected if two parsers could read it differently, or one could not read it,
-// wherever the ambiguous part is.
+// A message is rejected if two parsers could read it differently, or if one of them could not read
+// it. It does not matter where in the message the ambiguous part is.
 func TestAmbiguousMessagesAreRejected(t *testing.T) {
 	broken := map[string]string{
 		"a field 0":                                      "\x02\x00",
@@ -154,7 +154,7 @@ func TestAmbiguousMessagesAreRejected(t *testing.T) {
 		refused(name+" in a container", str(1, b), kserve.Path{1, 1})
 		refused(name+" in a container behind the string", str(1, str(1, "m"), b), kserve.Path{1, 1})
 		refused(name+" behind the container", str(1, str(1, "m"))+b, kserve.Path{1, 1})
-		// The container ends early, and what follows could be taken for its rest.
+		// The container ends early, and the bytes after it could be mistaken for its rest.
 		refused(name+" at the end of a container", str(1, b)+str(8, "123456789"), kserve.Path{1, 1})
 	}
 	for name, m := range map[string]string{
@@ -212,7 +212,8 @@ func TestInject(t *testing.T) {
 		{"missing ones grow", str(1), kserve.Path{1, 2, 3}, long, str(1, str(2, str(3, long)))},
 		{"beside what looks like it", str(2, "m"), kserve.Path{1, 2}, "m", str(2, "m") + str(1, str(2, "m"))},
 
-		// A correct length keeps its encoding; a changed one gets the shortest.
+		// A length that stays correct keeps its encoding; a changed length gets the shortest
+		// encoding.
 		{"a long length that stays", "\x3a\x84\x00\x0a\x81\x00a", kserve.Path{7, 1}, "b", "\x3a\x84\x00\x0a\x81\x00b"},
 		{"a long length that does not", "\x3a\x84\x00\x0a\x81\x00a", kserve.Path{7, 1}, "bcd", "\x3a\x05\x0a\x03bcd"},
 		{"a long tag", "\x8a\x80\x00\x01a", kserve.Path{1}, "bc", "\x8a\x80\x00\x02bc"},
@@ -250,8 +251,8 @@ func TestInvalidIDIsNotInjected(t *testing.T) {
 	}
 }
 
-// Inject works for a path with the maximum number of levels and the longest field numbers, with any
-// number of existing levels.
+// Inject works for a path with the maximum number of levels and the longest field numbers, however
+// many of the levels exist.
 func TestInjectAtEveryDepth(t *testing.T) {
 	var path kserve.Path
 	for i := range uint32(16) {

@@ -1,18 +1,18 @@
-// Package kserve reads what Headgate needs of a request of KServe's V2, or of a call of any gRPC
-// service: whether it may pass, and the id of the model that its headers, its path or its messages
-// name. It also writes another id into the path or the messages. It knows no message definitions,
-// only the path of field numbers. It is pure.
+// Package kserve parses what Headgate needs from a request of KServe's V2 API, or from a call of
+// any gRPC service: whether it may pass, and the id of the model that its headers, its path or its
+// messages name. The package also writes another id into the path or the messages. It uses no
+// message definitions, only the path of field numbers. It is pure.
 //
 // The engine parses the same bytes with a parser of its own. If two parsers could read different
 // models from one message, kserve rejects the message. Otherwise a client could be admitted for one
-// model and served by another. (Of two such fields ModelMesh takes the first, and protobuf's
-// parsers the last.)
+// model and served by another. (If such a field occurs twice, ModelMesh uses the first, and
+// protobuf's parsers use the last.)
 package kserve
 
 // Code is a gRPC status code, as in the trailer grpc-status.
 type Code uint32
 
-// The codes. See https://grpc.io/docs/guides/status-codes.
+// gRPC's status codes. See https://grpc.io/docs/guides/status-codes.
 const (
 	OK Code = iota
 	Canceled
@@ -33,8 +33,8 @@ const (
 	Unauthenticated
 )
 
-// statuses maps codes to HTTP statuses for REST (google/rpc/code.proto, which ModelMesh's REST
-// proxy follows too).
+// statuses maps codes to HTTP statuses for REST, as google/rpc/code.proto and ModelMesh's REST
+// proxy do.
 var statuses = [...]int{
 	OK: 200, Canceled: 499, Unknown: 500, InvalidArgument: 400, DeadlineExceeded: 504,
 	NotFound: 404, AlreadyExists: 409, PermissionDenied: 403,
@@ -56,7 +56,7 @@ func (c Code) HTTP() int {
 type Error struct {
 	// Code is the final status of the call.
 	Code Code
-	// Reason is a sentence about the fault.
+	// Reason is a sentence that explains the error.
 	Reason string
 }
 

@@ -9,7 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// fleetCollector reports the fleet's state of each endpoint at the time of the scrape.
+// fleetCollector is a collector that reports the fleet's state of each endpoint when Prometheus
+// scrapes extproc.
 type fleetCollector struct{ fleet *fleet.Fleet }
 
 func endpointGauge(name, help string, labels ...string) *prometheus.Desc {

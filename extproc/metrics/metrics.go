@@ -1,10 +1,11 @@
 // Package metrics serves extproc's metrics, health and readiness, and the learned profiles of
 // engines over HTTP.
 //
-// What users of a route see has route and pool labels; what engines do has endpoint and pool
-// labels. No series has both: a thousand routes and a hundred endpoints would make hundreds of
-// thousands of series. No label has a value that a client can choose: routes, pools and endpoints
-// are those of the objects, and their series are removed with the objects.
+// Metrics of what users of a route experience have route and pool labels. Metrics of engines have
+// endpoint and pool labels. No series has both route and endpoint: a thousand routes and a hundred
+// endpoints would make hundreds of thousands of series. No label has a value that a client can
+// choose: routes, pools and endpoints are those of the objects, and their series are removed with
+// the objects.
 package metrics
 
 import (
@@ -24,9 +25,9 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// Histogram buckets: times in seconds, ratios, and tokens. A route has few, because each bucket is
-// one series per route; they cover the range of usual objectives. The gateway overhead is well
-// below a millisecond.
+// Histogram buckets for times in seconds, ratios, and tokens. A histogram of a route has few
+// buckets, because each is one series per route. The buckets cover the usual objectives. The
+// gateway overhead is well below a millisecond.
 var (
 	firstTokenBuckets = []float64{.1, .25, .5, 1, 2.5, 10}
 	perTokenBuckets   = []float64{.025, .05, .1, .25}
@@ -37,67 +38,67 @@ var (
 	ownBuckets        = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
 )
 
-// Settings of native histograms, for a Prometheus that scrapes them: each bucket is a tenth larger
-// than the one before, all in one series. The bucket limit and the reset are as client_golang
-// recommends.
+// Settings of native histograms, for a Prometheus that scrapes them. Each bucket is a tenth larger
+// than the one before it, and all buckets are in one series. The bucket limit and the reset are as
+// client_golang recommends.
 const (
 	nativeFactor = 1.1
 	nativeMost   = 160
 	nativeReset  = time.Hour
 )
 
-// Meter counts requests, picks, scrapes and the like. It is safe for concurrent use. Create it with
-// [New].
+// Meter counts requests, picks, scrapes and other events. It is safe for concurrent use. Create it
+// with [New].
 type Meter struct {
 	registry *prometheus.Registry
 	fleet    *fleet.Fleet
 	ready    atomic.Bool
 
-	// With labels route and pool, and the label in the comment.
-	requests   *prometheus.CounterVec // code
-	failures   *prometheus.CounterVec // kind
-	tokens     *prometheus.CounterVec // kind
+	// These have the labels route and pool, and the label in the comment.
+	requests   *prometheus.CounterVec // label code
+	failures   *prometheus.CounterVec // label kind
+	tokens     *prometheus.CounterVec // label kind
 	firstToken *prometheus.HistogramVec
 	predicted  *prometheus.HistogramVec
 	perToken   *prometheus.HistogramVec
 	duration   *prometheus.HistogramVec
 
-	// With labels pool and endpoint.
+	// These have the labels pool and endpoint.
 	served          *prometheus.CounterVec
-	faults          *prometheus.CounterVec // kind
+	faults          *prometheus.CounterVec // label kind
 	retries         *prometheus.CounterVec
 	reportedWaiting *prometheus.GaugeVec
 	reportedKVUsage *prometheus.GaugeVec
 
-	// With label pool.
-	perRequest *prometheus.HistogramVec // kind
-	picks      *prometheus.CounterVec   // reason
+	// These have the label pool.
+	perRequest *prometheus.HistogramVec // label kind
+	picks      *prometheus.CounterVec   // label reason
 	endpoints  *prometheus.GaugeVec
 
 	gateway          prometheus.Histogram
 	decision         prometheus.Histogram
-	replies          *prometheus.CounterVec // code, error
-	scrapes          *prometheus.CounterVec // result
+	replies          *prometheus.CounterVec // labels code and error
+	scrapes          *prometheus.CounterVec // label result
 	queued           prometheus.Gauge
-	queueTime        *prometheus.HistogramVec // outcome
+	queueTime        *prometheus.HistogramVec // label outcome
 	queuedAtLimit    prometheus.Gauge
-	queueTimeAtLimit *prometheus.HistogramVec // outcome
+	queueTimeAtLimit *prometheus.HistogramVec // label outcome
 	connected        prometheus.Gauge
 	version          prometheus.Gauge
 	updatedAt        prometheus.Gauge
 	refused          prometheus.Gauge
 	readable         prometheus.Gauge
 	problems         prometheus.Gauge
-	objects          *prometheus.GaugeVec // kind
+	objects          *prometheus.GaugeVec // label kind
 
 	payloadsSent    prometheus.Counter
-	payloadsDropped *prometheus.CounterVec // reason
+	payloadsDropped *prometheus.CounterVec // label reason
 
-	mu     sync.RWMutex // guards labels, also while a series is made from one
+	mu     sync.RWMutex // guards labels; also locked while a series is made for a label
 	labels map[label]bool
 }
 
-// label is a label value that the objects in force allow.
+// label is a label value that the current objects allow.
 type label struct{ name, value string }
 
 // New returns a Meter that also reports the state of f.
@@ -220,7 +221,7 @@ func (m *Meter) PayloadSent() { m.payloadsSent.Inc() }
 // PayloadDropped counts a payload that did not reach its sink.
 func (m *Meter) PayloadDropped(reason string) { m.payloadsDropped.WithLabelValues(reason).Inc() }
 
-// Values of the label outcome: how a request's wait for its model ended.
+// Values of the label outcome, which states how a request's wait for its model ended.
 const (
 	QueueReleased  = "released"
 	QueueFailed    = "failed"
@@ -230,15 +231,15 @@ const (
 	QueueFull      = "full"
 )
 
-// QueuedRequest is a waiting request: it waits for its model to be loaded or, if all copies are at
-// their concurrency limit, for one to accept a request. One goroutine owns it.
+// QueuedRequest is a waiting request. It waits until its model is loaded or, if all copies are at
+// their concurrency limit, until one of them accepts a request. Only one goroutine may use it.
 type QueuedRequest struct {
 	meter *Meter
 	full  bool
 	since time.Time
 }
 
-// Enqueued counts a request that begins to wait.
+// Enqueued counts a request that starts to wait.
 func (m *Meter) Enqueued(full bool, at time.Time) *QueuedRequest {
 	h := &QueuedRequest{m, full, at}
 	now, _ := h.of()
@@ -246,8 +247,8 @@ func (m *Meter) Enqueued(full bool, at time.Time) *QueuedRequest {
 	return h
 }
 
-// of returns the metrics for this kind of wait: the number of waiting requests, and the durations
-// of ended waits.
+// of returns the metrics for the reason of the wait: the number of waiting requests, and the
+// durations of ended waits.
 func (h *QueuedRequest) of() (now prometheus.Gauge, ended *prometheus.HistogramVec) {
 	if h.full {
 		return h.meter.queuedAtLimit, h.meter.queueTimeAtLimit
@@ -255,8 +256,8 @@ func (h *QueuedRequest) of() (now prometheus.Gauge, ended *prometheus.HistogramV
 	return h.meter.queued, h.meter.queueTime
 }
 
-// Goes records that the request still waits. If the reason has changed, one wait ends and another
-// begins.
+// Goes updates the metrics while the request still waits. If the reason has changed, it counts the
+// end of one wait and the start of another.
 func (h *QueuedRequest) Goes(full bool, at time.Time) {
 	if full != h.full {
 		h.Ended(QueueReleased, at)
@@ -280,7 +281,7 @@ func (m *Meter) UpdateApplied(version uint64, at time.Time) {
 	m.updatedAt.Set(float64(at.UnixMilli()) / 1000)
 }
 
-// Decided counts a decision and how long it took.
+// Decided counts a decision and records how long it took.
 func (m *Meter) Decided(pool, reason string, took time.Duration) {
 	m.picks.WithLabelValues(pool, reason).Inc()
 	m.decision.Observe(took.Seconds())
@@ -339,11 +340,11 @@ func (m *Meter) SetWorld(w *objects.World) {
 	m.problems.Set(float64(len(w.Problems)))
 }
 
-// labels returns every label value that the objects of a World allow.
+// labels returns all label values that the objects of a World allow.
 func labels(w *objects.World) map[label]bool {
 	all := make(map[label]bool)
 	for _, r := range w.Routes {
-		if r.Kind == v1alpha1.LLMRouteKind { // Models without a route can be many; they count under an empty route
+		if r.Kind == v1alpha1.LLMRouteKind { // there can be many Models without a route; their label route is empty
 			all[label{"route", r.Name.String()}] = true
 		}
 	}
@@ -357,7 +358,7 @@ func labels(w *objects.World) map[label]bool {
 }
 
 // Handler serves /metrics, /profiles (the learned latency of engines), /healthz (the process is
-// alive) and /readyz (it has objects and serves requests).
+// alive) and /readyz (extproc has objects and serves requests).
 func (m *Meter) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))

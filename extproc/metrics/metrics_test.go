@@ -27,8 +27,8 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// world returns a World with one route, two Models, one of which requests may name, and one
-// endpoint per address.
+// world returns a World with one route, two Models, and one endpoint per address. Requests may name
+// only one of the Models.
 func world(ips ...string) *objects.World {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
@@ -154,14 +154,15 @@ func TestOutcomeBecomesMetrics(t *testing.T) {
 	)
 }
 
-// A failed request is one failure of its route, of the kind that its last endpoint caused. Each
-// endpoint that did not serve the request also counts one, even if another endpoint then served it.
+// A failed request is counted as one failure of its route, with the kind of failure of its last
+// endpoint. Each endpoint that did not serve the request also counts one failure, even if another
+// endpoint then served the request.
 func TestFailuresAreCountedOnceForTheRouteAndAtEachEndpoint(t *testing.T) {
 	const a, b = "10.0.0.1:8000", "10.0.0.2:8000"
 	for name, c := range map[string]struct {
 		outcome outcome.Outcome
-		route   string   // the expected kind
-		at      []string // the expected endpoints and kinds
+		route   string   // expected kind of failure of the route
+		at      []string // expected endpoints with failures, and the kinds
 		last    string   // the endpoint that served the request last
 	}{
 		"served":                 {outcome.Outcome{Endpoint: a, Status: 200}, "", nil, a},
@@ -255,7 +256,8 @@ func TestEndpointsAreShownAsTheyAre(t *testing.T) {
 	}
 }
 
-// An endpoint in two pools is reported for both, because its state can differ between pools.
+// An endpoint in two pools has metrics for each of them, because its state can differ between
+// pools.
 func TestEndpointOfTwoPoolsIsReportedForBoth(t *testing.T) {
 	labels := map[string]string{"app": "llama"}
 	s := objects.Set{Pods: []objects.Pod{{
@@ -283,8 +285,8 @@ func TestEndpointOfTwoPoolsIsReportedForBoth(t *testing.T) {
 	)
 }
 
-// Gateways outlive pods: a removed object leaves no series, and a request that ends later creates
-// none.
+// After an object is removed it has no series, and a request that ends later creates none.
+// Otherwise series of former pods would accumulate.
 func TestSeriesEndWithTheirObjects(t *testing.T) {
 	m, f := started()
 	o := outcome.Outcome{
@@ -320,12 +322,12 @@ func TestSeriesEndWithTheirObjects(t *testing.T) {
 	expect(t, page, `headgate_requests_total{code="200",pool="",route=""} 1`, `headgate_objects{kind="LLMRoute"} 0`)
 }
 
-// The metrics page stays small with many routes: the number of series per route is bounded, however
-// many endpoints served it.
+// The metrics page remains small with many routes: the number of series per route is bounded,
+// however many endpoints served the route.
 func TestPageIsSmall(t *testing.T) {
 	const routes, endpoints, pools = 1000, 64, 4
-	// Upper limits of series: for a route that saw two statuses and two kinds of failures, for an
-	// endpoint with all its metrics, for a pool, and for the process.
+	// Upper limits of the number of series: for a route that had two statuses and two kinds of
+	// failures, for an endpoint with all its metrics, for a pool, and for the process.
 	const perRoute, perEndpoint, perPool, rest = 30, 20, 45, 150
 	var s objects.Set
 	poolOf := func(i int) string { return fmt.Sprintf("pool-%d", i%pools) }
@@ -389,10 +391,10 @@ func TestPageIsSmall(t *testing.T) {
 	t.Logf("%d lines for %d routes and %d endpoints in %d pools", lines, routes, endpoints, pools)
 }
 
-// A route has few classic buckets. A Prometheus that asks for native histograms gets finer ones.
+// A route has few classic buckets. A Prometheus that asks for native histograms gets finer buckets.
 func TestHistogramsAreNativeToo(t *testing.T) {
 	m, _ := started()
-	for _, took := range []time.Duration{110, 120, 130, 140} { // all in one classic bucket
+	for _, took := range []time.Duration{110, 120, 130, 140} { // all of these are in one classic bucket
 		m.Observe(outcome.Outcome{
 			Route: "ns/sql", Pool: "ns/pool", Endpoint: endpoint, Status: 200, Stream: true, FirstBody: took * time.Millisecond,
 		})

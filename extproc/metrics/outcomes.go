@@ -9,22 +9,22 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Kinds of failures in addition to those of package outcome.
+// Kinds of failures in addition to those that package outcome defines.
 const (
-	failedElsewhere = "elsewhere" // the endpoint rejected the request, to be retried elsewhere
+	failedElsewhere = "elsewhere" // the endpoint rejected the request and asked for a retry elsewhere
 	failedMissing   = "missing"   // the endpoint lacks the model
-	failedUnreached = "unreached" // the endpoint accepted no connection, and another was tried
-	failedError     = "error"     // the endpoint answered with an error of its own
+	failedUnreached = "unreached" // the endpoint accepted no connection, and another endpoint was tried
+	failedError     = "error"     // the endpoint answered with an error
 )
 
-// Observe counts an outcome. A route, pool or endpoint that is gone counts under an empty name.
+// Observe counts an outcome. If its route, pool or endpoint no longer exists, that label is empty.
 func (m *Meter) Observe(o outcome.Outcome) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	route, pool := m.known("route", o.Route), m.known("pool", o.Pool)
 	if o.Endpoint == "" && o.Failure != outcome.NoEndpoint {
 		m.countTried(pool, o)
-		return // it was never sent on: counted as a reply, or Envoy's own; or the relay sent it again, and that record counts
+		return // not sent to an endpoint: counted as a reply instead, or with the relay's request
 	}
 	if kind := failure(o); kind != "" {
 		m.failures.WithLabelValues(route, pool, kind).Inc()
@@ -49,15 +49,14 @@ func (m *Meter) Observe(o outcome.Outcome) {
 }
 
 // NoEndpoint counts a request for a pool for which extproc found no endpoint; route may be empty.
-// Envoy's access-log record of such a reply names neither.
+// Envoy's access-log record of such a reply contains neither route nor pool.
 func (m *Meter) NoEndpoint(route, pool string) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	m.failures.WithLabelValues(m.known("route", route), m.known("pool", pool), string(outcome.NoEndpoint)).Inc()
 }
 
-// known returns value, or an empty string if no object in force has that value. The caller holds
-// mu.
+// known returns value, or an empty string if no current object has that value. The caller holds mu.
 func (m *Meter) known(name, value string) string {
 	if m.labels[label{name, value}] {
 		return value
@@ -65,7 +64,7 @@ func (m *Meter) known(name, value string) string {
 	return ""
 }
 
-// failure returns the kind of failure in which a request ended; empty if it succeeded.
+// failure returns how a request failed; empty if it succeeded.
 func failure(o outcome.Outcome) string {
 	switch {
 	case o.Failure != outcome.None:
@@ -113,7 +112,7 @@ func (m *Meter) countTried(pool string, o outcome.Outcome) {
 	m.countFaults(pool, failedUnreached, o.Unreached...)
 }
 
-// countFaults counts one failure for each of these endpoints. The caller holds mu.
+// countFaults counts one failure of a kind for each of these endpoints. The caller holds mu.
 func (m *Meter) countFaults(pool, kind string, endpoints ...string) {
 	for _, e := range endpoints {
 		m.faults.WithLabelValues(pool, m.known("endpoint", e), kind).Inc()
@@ -127,7 +126,7 @@ func (m *Meter) countTokens(route, pool, kind string, tokens engine.Value) {
 	}
 }
 
-// time records the latencies of a successful request.
+// time records the latencies of a successful request in the histograms.
 func (m *Meter) time(route, pool string, o outcome.Outcome) {
 	if o.Duration > 0 {
 		m.duration.WithLabelValues(route, pool).Observe(o.Duration.Seconds())

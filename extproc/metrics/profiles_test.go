@@ -18,7 +18,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// document is one YAML document of the page.
+// document is one YAML document of the page of profiles.
 type document struct {
 	Pool, Accelerator, Why, Since string
 	Trusted                       bool
@@ -28,7 +28,8 @@ type document struct {
 	Profile                       v1alpha1.PoolProfile
 }
 
-// inPool returns a World with one pool of one endpoint, with an accelerator and a profile.
+// inPool returns a World with one pool. Its one endpoint has an accelerator, and the pool has this
+// profile.
 func inPool(is *v1alpha1.PoolProfile) *objects.World {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
@@ -60,8 +61,8 @@ func documents(t *testing.T, f *fleet.Fleet) (all []document) {
 	return all
 }
 
-// A profile on the page, written into a PoolSettings, gives the same profile again, whether it was
-// configured or learned.
+// If a profile from the page is copied into a PoolSettings, the pool gets the same profile, whether
+// the original was configured or learned.
 func TestProfileIsPrintedAsItIsWritten(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	f := fleet.New(fleet.Config{Now: func() time.Time { return now }})

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// chat returns a conversation of about size bytes with the model as its last member, as the Python
-// client writes it.
+// chat returns a conversation of about size bytes, with the model as the last member of the object,
+// as the Python client writes it.
 func chat(size int) []byte {
 	var turns []string
 	for n := 0; n < size; n += 1024 {
@@ -60,7 +60,7 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkPrompt measures reading a prompt, and parsing the same body for comparison: go test
+// BenchmarkPrompt measures reading a prompt and, for comparison, parsing the same body: go test
 // ./extproc/openai -run "^$" -bench Prompt.
 func BenchmarkPrompt(b *testing.B) {
 	for _, kb := range []int{1, 16, 256} {

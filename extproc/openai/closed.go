@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// closed are paths of engines that no request may reach through any gateway: they load, unload and
-// list weights, stop, pause, reset, profile and change an engine, or describe it. Inference paths
-// are not closed, nor are health checks.
+// closed are paths of engines that no request may reach through any gateway. They load, unload and
+// list weights; they stop, pause, reset, profile, change or describe an engine. Inference paths and
+// health checks are not closed.
 //
 // A path that ends with a slash includes everything below it. A segment "*" matches any one
-// segment. A path that ends with "*" matches everything that begins so. Letters are in lower case.
-// A path that several engines serve is listed with the first of them.
+// segment. A path that ends with "*" matches every path that begins so. Letters are in lower case.
+// A path that several engines serve is listed with the first of these engines.
 var closed = []struct {
 	path   string
-	source string // the engine, its version, and the file with the path
+	source string // the engine, its version, and the file that defines the path
 	why    string
 }{
-	// vLLM: files are below vllm/entrypoints.
+	// vLLM; files are below vllm/entrypoints.
 	{"/v1/load_lora_adapter", "vLLM 0.32.0, serve/lora", "loads an adapter"},
 	{"/v1/unload_lora_adapter", "vLLM 0.32.0, serve/lora", "unloads an adapter"},
 	{"/adapters/", "vLLM 0.32.0, serve/sagemaker", "loads and unloads adapters, without the API key"},
@@ -60,7 +60,7 @@ var closed = []struct {
 	{"/weight_checker", "vLLM 0.32.0, rl/online", "reads and changes weights"},
 	{"/get_world_size", "vLLM 0.32.0, rl/online", "tells of the engine"},
 
-	// SGLang: files are below sglang.
+	// SGLang; files are below sglang.
 	{"/load_lora_adapter", "SGLang 0.5.23, srt/entrypoints/http_server", "loads an adapter"},
 	{"/load_lora_adapter_from_tensors", "SGLang 0.5.23, srt/entrypoints/http_server", "loads an adapter"},
 	{"/unload_lora_adapter", "SGLang 0.5.23, srt/entrypoints/http_server", "unloads an adapter"},
@@ -119,13 +119,13 @@ var closed = []struct {
 	{"/update_weights_from_tensor_checker", "SGLang 0.5.23, multimodal_gen/runtime/entrypoints", "reads weights"},
 	{"/get_weights_checksum", "SGLang 0.5.23, multimodal_gen/runtime/entrypoints", "reads weights"},
 
-	// LMDeploy: files are below lmdeploy/serve.
+	// LMDeploy; files are below lmdeploy/serve.
 	{"/terminate", "LMDeploy 0.18.0, openai/endpoints/management", "ends the engine"},
 	{"/wakeup", "LMDeploy 0.18.0, openai/endpoints/management", "starts the engine again"},
 	{"/distserve/", "LMDeploy 0.18.0, openai/endpoints/distserve", "connects engines, drops their cache, tells of them"},
 	{"/nodes/", "LMDeploy 0.18.0, proxy", "adds, removes and ends engines"},
 
-	// TensorRT-LLM: files are below tensorrt_llm.
+	// TensorRT-LLM; files are below tensorrt_llm.
 	{"/prometheus/", "TensorRT-LLM, serve/openai_server", "tells the load"},
 	{"/perf_metrics", "TensorRT-LLM, serve/openai_server", "tells the load, and of others' requests"},
 	{"/energy_metrics", "TensorRT-LLM, serve/openai_server", "tells of the engine"},
@@ -143,7 +143,7 @@ var closed = []struct {
 	{"/expire", "TensorRT-LLM, serve/cluster_storage", "removes engines"},
 	{"/get_prefix", "TensorRT-LLM, serve/cluster_storage", "tells of engines"},
 
-	// Triton Inference Server: http_server, and the documented protocol extensions.
+	// Triton Inference Server; the sources are http_server and the documented protocol extensions.
 	{"/v2/repository/", "Triton, model repository extension; MLServer 1.7.1", "loads, unloads and lists models"},
 	{"/v2/trace/", "Triton, trace extension", "traces"},
 	{"/v2/models/*/trace/", "Triton, trace extension", "traces"},
@@ -174,7 +174,8 @@ var closed = []struct {
 	{"/info", "TGI, router/src/server.rs", "tells the configuration"},
 	{"/api-doc/", "TGI, router/src/server.rs", "tells of the engine"},
 
-	// llama.cpp, as in llama-cpp-python 0.3.36; its router mode serves the paths below /models.
+	// llama.cpp, also as part of llama-cpp-python 0.3.36. Its router mode serves the paths below
+	// /models.
 	{"/lora-adapters", "llama.cpp, tools/server/server.cpp", "lists adapters, changes their scale"},
 	{"/props", "llama.cpp, tools/server/server.cpp", "tells and changes the configuration"},
 	{"/slots/", "llama.cpp, tools/server/server.cpp", "tells of others' requests; saves, restores and erases the cache"},
@@ -184,7 +185,7 @@ var closed = []struct {
 	{"/models", "llama.cpp, tools/server/server.cpp; TorchServe, Triton by SageMaker's API", "downloads, deletes and lists models"},
 	{"/models/*", "llama.cpp, tools/server/server.cpp; TorchServe, Triton by SageMaker's API", "loads, unloads and tells of models"},
 
-	// Ollama: its API reference.
+	// Ollama; the source is its API reference.
 	{"/api/pull", "Ollama, API reference", "downloads a model"},
 	{"/api/push", "Ollama, API reference", "uploads a model"},
 	{"/api/create", "Ollama, API reference", "makes a model"},
@@ -194,17 +195,18 @@ var closed = []struct {
 	{"/api/ps", "Ollama, API reference", "tells what is loaded"},
 	{"/api/version", "Ollama, API reference", "tells of the engine"},
 
-	// Paths of several servers, whatever the engine.
+	// Paths that several servers have, whatever the engine.
 	{"/debug/", "MLC LLM, debug_entrypoints; Go's net/http/pprof", "profiles, and dumps memory"},
 	{"/shutdown", "servers of several engines", "ends the engine"},
 	{"/quitquitquit", "proxies that share a pod with the engine", "ends the proxy"},
 }
 
 // Closed reports whether a path must not reach an engine through any gateway. Engines may interpret
-// the same bytes in many ways, so a path is closed if any interpretation of it is: unescaped never,
-// once or repeatedly; with slashes merged; in lower case; with and without parameters (";x"); up to
-// an escaped query. Paths that no honest client sends are closed unseen: dot segments, backslashes,
-// control characters, invalid escapes, and paths that do not begin with a slash.
+// the same bytes in different ways, so a path is closed if any interpretation of it is in the
+// table: unescaped never, once or repeatedly; with slashes merged; in lower case; with and without
+// parameters (";x"); up to an escaped query. Paths that no honest client sends are always closed:
+// dot segments, backslashes, control characters, invalid escapes, and paths that do not begin with
+// a slash.
 //
 // Closed is called for each request behind another gateway whose path Headgate does not know.
 func Closed(target string) bool {
@@ -228,10 +230,11 @@ func Closed(target string) bool {
 	return true
 }
 
-// maxEscapes bounds how often a path is unescaped. A path that still has escapes is closed.
+// maxEscapes is how often a path is unescaped at most. A path that still has escapes after that is
+// closed.
 const maxEscapes = 8
 
-// closedAs reports whether an unescaped path is closed.
+// closedAs reports whether a path that is already unescaped is closed.
 func closedAs(p string) bool {
 	if p[0] != '/' {
 		return true
@@ -244,7 +247,7 @@ func closedAs(p string) bool {
 	return end >= 0 && closedWithParameters(p[:end])
 }
 
-// closedWithParameters reports whether a path is closed, for each way to interpret parameters: as
+// closedWithParameters reports whether a path is closed for any way to interpret parameters: as
 // part of the segment, as the end of a segment, or as the end of the path.
 func closedWithParameters(p string) bool {
 	if dishonest(p) || closedPaths.match(p) {
@@ -258,9 +261,10 @@ func closedWithParameters(p string) bool {
 	return dishonest(bare) || closedPaths.match(bare) || closedPaths.match(start)
 }
 
-// dishonest reports whether a path has a segment of dots only, a backslash or a control character.
+// dishonest reports whether a path contains a backslash, a control character, or a segment that
+// consists of dots.
 func dishonest(p string) bool {
-	dots := true // the segment is empty so far, or has only dots
+	dots := true // the current segment is empty so far, or has only dots
 	for i := range len(p) {
 		switch c := p[i]; {
 		case c == '\\', c < ' ', c == 0x7f:
@@ -296,7 +300,7 @@ func withoutParameters(p string) string {
 	return bare.String()
 }
 
-// closedPaths is the table as a tree.
+// closedPaths is the table of closed paths as a tree.
 var closedPaths = func() (root node) {
 	for _, row := range closed {
 		root.add(row.path)
@@ -304,13 +308,13 @@ var closedPaths = func() (root node) {
 	return root
 }()
 
-// node is a point in the tree where paths continue or end.
+// node is a point in the tree at which paths continue or end.
 type node struct {
 	ends   bool             // a path ends here
 	below  bool             // a path ends here and includes everything below
-	next   map[string]*node // by the next segment
-	any    *node            // for any next segment
-	starts []string         // prefixes of the next segment that end a path and include everything below
+	next   map[string]*node // nodes by the next segment
+	any    *node            // node for any next segment
+	starts []string         // prefixes of the next segment; a path with such a segment is closed, with everything below it
 }
 
 // add adds a path of the table to the tree.

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/extproc/openai"
 )
 
-// spellings are ways to write a path that some server interprets as the path itself.
+// spellings are ways to write a path that some server treats like the original path.
 var spellings = []struct {
 	name  string
 	spell func(string) string
@@ -57,7 +57,7 @@ var spellings = []struct {
 	{"with a tab", func(p string) string { return p + "\t" }},
 }
 
-// escape escapes everything except a slash at the beginning.
+// escape escapes every character except a slash at the beginning.
 func escape(p string) string {
 	escaped := []byte("/")
 	for _, c := range []byte(p[1:]) {
@@ -66,7 +66,7 @@ func escape(p string) string {
 	return string(escaped)
 }
 
-// The table has at least these paths.
+// The table contains at least these paths.
 func TestEnginesAdminPathsAreClosed(t *testing.T) {
 	for _, path := range []string{
 		"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/invocations", "/adapters", "/adapters/x", "/metrics", "/sleep",
@@ -106,10 +106,10 @@ func TestEverySpellingIsRejected(t *testing.T) {
 				once := first.spell(path)
 				for _, second := range spellings {
 					if once[0] != '/' || len(once) < 2 {
-						continue // the result is not a path any more
+						continue // the result is no path any more
 					}
 					if strings.Contains(first.name, "parameter") && strings.Contains(second.name, "parameter") {
-						continue // no server reads parameters in two ways
+						continue // no server interprets parameters in two ways
 					}
 					if twice := second.spell(once); !openai.Closed(twice) {
 						t.Fatalf("row %s: %s, %s and then %s: %s is open", row, path, first.name, second.name, twice)
@@ -123,8 +123,8 @@ func TestEverySpellingIsRejected(t *testing.T) {
 	}
 }
 
-// A server that looks for a model's name before it unescapes finds the whole name, so an escaped
-// slash in the name must not hide a closed path.
+// A server that finds the model's name before it unescapes the path sees the whole name. So an
+// escaped slash in the name must not hide a closed path.
 func TestEscapedNameHidesNoPath(t *testing.T) {
 	for _, path := range []string{
 		"/v2/models/a%2fb/stats", "/v2/models/a%2Fb/trace/setting", "/v2/models/a%3fb/config", "/v2/models/a%23b/stats",
@@ -137,7 +137,7 @@ func TestEscapedNameHidesNoPath(t *testing.T) {
 	}
 }
 
-// TestTableIsInOrder checks what the tree, the spellings and readers assume about the table.
+// TestTableIsInOrder checks what the tree, the spellings and readers of the table assume about it.
 func TestTableIsInOrder(t *testing.T) {
 	if rows := openai.Unexplained(); len(rows) > 0 {
 		t.Errorf("the table has no source or reason for %v", rows)

@@ -1,6 +1,6 @@
 package openai
 
-// ClosedPaths returns the paths of the table as they are written there.
+// ClosedPaths returns the paths as the table states them.
 func ClosedPaths() []string {
 	var all []string
 	for _, row := range closed {

@@ -7,21 +7,21 @@ import (
 	"unicode"
 )
 
-// maxPartHeader bounds the header of a part in bytes; real ones have about a hundred.
+// maxPartHeader is the maximum size of a part's header in bytes; real headers have about a hundred.
 const maxPartHeader = 16 << 10
 
-// maxParts bounds the parts of a form. Engines accept 1,000 fields and 1,000 files (Starlette's
-// limits). Without a bound, 32 MiB of headers would occupy a core for a second.
+// maxParts is the maximum number of parts in a form. Engines accept 1,000 fields and 1,000 files
+// (Starlette's limits). Without a limit, 32 MiB of headers would occupy a core for a second.
 const maxParts = 2000
 
-// fieldName matches the API's field names ("timestamp_granularities[]"). Clients and servers
-// disagree about escaping other characters.
+// fieldName matches the API's field names, such as "timestamp_granularities[]". Clients and servers
+// disagree about how to escape other characters.
 var fieldName = regexp.MustCompile(`^[A-Za-z0-9_.\[\]-]+$`)
 
 var headerKey = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
 
-// extendedName is the parameter name* of RFC 2231, which some parsers take for name and others
-// ignore.
+// extendedName matches the parameter name* of RFC 2231. Some parsers treat it as name, and others
+// ignore it.
 var extendedName = regexp.MustCompile(`(?i)[;\s]name\*`)
 
 var errForm = fault("", "The body is not a valid multipart form.")
@@ -29,8 +29,8 @@ var errForm = fault("", "The body is not a valid multipart form.")
 const formAbsent = "The form has no model: name one of GET /v1/models."
 
 // parseForm parses a form strictly, in the format that every client writes (RFC 7578): no preamble,
-// CRLF line ends, one Content-Disposition per part, no transfer encoding. It rejects what parsers
-// interpret differently. It reads an incomplete form as far as possible.
+// CRLF line ends, one Content-Disposition per part, no transfer encoding. It rejects forms that
+// parsers interpret differently. It reads an incomplete form as far as possible.
 func parseForm(contentType string, body []byte, whole bool) (Request, error) {
 	if len(body) == 0 {
 		return Request{}, fault("", "The request has no body: send a multipart form.")
@@ -84,9 +84,9 @@ func parseForm(contentType string, body []byte, whole bool) (Request, error) {
 type form struct {
 	body      []byte
 	delimiter []byte // "\r\n--boundary"
-	at        int    // index after the last delimiter; 0 before the first
+	at        int    // index after the last delimiter; 0 before the first delimiter
 
-	// The current part.
+	// The current part: its name and the fields below.
 	name       string
 	file       bool
 	start, end int
@@ -94,10 +94,11 @@ type form struct {
 	broken bool
 }
 
-// next finds the next part. It returns false after the last, or sets broken.
+// next finds the next part. It returns false after the last part. It sets broken if the form is
+// invalid.
 func (f *form) next() bool {
 	if f.at == 0 {
-		// The first delimiter has no preceding line.
+		// The first delimiter may be at the very beginning, without a line end before it.
 		if !bytes.HasPrefix(f.body, f.delimiter[2:]) {
 			return f.fail()
 		}
@@ -106,7 +107,7 @@ func (f *form) next() bool {
 	rest := f.body[f.at:]
 	if after, ok := bytes.CutPrefix(rest, []byte("--")); ok {
 		if len(after) > 0 && string(after) != "\r\n" {
-			return f.fail() // text after the last part, which some parsers read
+			return f.fail() // some parsers read text after the last part
 		}
 		return false
 	}
@@ -121,7 +122,8 @@ func (f *form) next() bool {
 	f.start = f.at + blank + 4
 	content := f.body[f.start:]
 	size := bytes.Index(content, f.delimiter)
-	// Some parsers take a boundary at the beginning of a content for the end of an empty one.
+	// Some parsers take a boundary at the beginning of a part's content for the end of an empty
+	// part.
 	if size < 0 || bytes.HasPrefix(content, f.delimiter[2:]) {
 		return f.fail()
 	}
@@ -135,8 +137,8 @@ func (f *form) fail() bool {
 	return false
 }
 
-// header parses the header of a part, and reports whether it has the format that every client
-// writes.
+// header parses the header of a part. It reports whether the header has the format that every
+// client writes.
 func (f *form) header(header []byte) bool {
 	f.name, f.file = "", false
 	for line := range bytes.SplitSeq(header, []byte("\r\n")) {
@@ -146,7 +148,7 @@ func (f *form) header(header []byte) bool {
 		}
 		switch string(bytes.ToLower(key)) {
 		case "content-transfer-encoding":
-			return false // some parsers decode it
+			return false // some parsers decode such a part
 		case "content-disposition":
 			media, params, err := mime.ParseMediaType(string(value))
 			if err != nil || media != "form-data" || f.name != "" || !fieldName.MatchString(params["name"]) || extendedName.Match(value) {

@@ -9,9 +9,9 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// maxDepth bounds the nesting of a body, as encoding/json does. Deeper bodies would overflow the
-// validator's stack: 32 MiB of "[" would end the process. (Real requests are far below; Python's
-// own parser gives up at 1,000.)
+// maxDepth limits the nesting of a body, as encoding/json does. Deeper bodies would overflow the
+// validator's stack: 32 MiB of "[" would end the process. (Real requests nest far less; Python's
+// own parser stops at 1,000 levels.)
 const maxDepth = 10_000
 
 const jsonAbsent = "The body has no model: name one of GET /v1/models."
@@ -33,7 +33,7 @@ func parseJSON(body []byte) (Request, error) {
 	case models == 0:
 		r.absent = true
 		return r, absent(jsonAbsent)
-	case r.end == 0: // a key in another case, which some engines accept
+	case r.end == 0: // the key is in another case, which some engines accept
 		return Request{}, fault("model", jsonAbsent)
 	case models > 1:
 		return Request{}, fault("model", "The body exceeds one model.")
@@ -50,8 +50,8 @@ func parseJSON(body []byte) (Request, error) {
 	return r, nil
 }
 
-// tooDeep reports whether body nests deeper than maxDepth. Counting brackets is cheap and decides
-// nearly every body.
+// tooDeep reports whether body nests deeper than maxDepth. For nearly every body, counting brackets
+// decides this, which is cheap.
 func tooDeep(body []byte) bool {
 	if bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) <= maxDepth {
 		return false
@@ -61,7 +61,7 @@ func tooDeep(body []byte) bool {
 		switch body[i] {
 		case '"':
 			if i = endOfString(body, i) - 1; i < 0 {
-				return false // the validator reports invalid JSON
+				return false // invalid JSON, which the validator reports
 			}
 		case '[', '{':
 			if depth++; depth > maxDepth {
@@ -74,9 +74,9 @@ func tooDeep(body []byte) bool {
 	return false
 }
 
-// walk scans the members of the object in a valid body, in one pass that decodes only short keys.
-// It returns the place of the last model, or the place to insert one, and the number of models. Op
-// is None if the body is not an object.
+// walk scans the members of the object in a valid body. It needs one pass and decodes only short
+// keys. It returns the place of the last model, or the place to insert a model, and the number of
+// models. Op is None if the body is not an object.
 //
 // gjson's own ForEach would decode every string, including the prompt.
 func walk(body []byte) (r Request, models int) {
@@ -92,7 +92,7 @@ func walk(body []byte) (r Request, models int) {
 		}
 		keyEnd := endOfString(body, i)
 		key := unquote(body[i:keyEnd])
-		start := skipSpace(body, skipSpace(body, keyEnd)+1) // after the colon
+		start := skipSpace(body, skipSpace(body, keyEnd)+1) // index of the value after the colon
 		i = endOfValue(body, start)
 		switch {
 		case key == "stream":
@@ -100,7 +100,7 @@ func walk(body []byte) (r Request, models int) {
 		case key == "previous_response_id" && body[start] == '"' && i-start <= maxID:
 			r.Previous = strings.Clone(unquote(body[start:i]))
 		case strings.EqualFold(key, "model"):
-			// Engines written in Go accept "Model" too, so a key in another case counts.
+			// Engines written in Go also accept "Model", so a key in another case is counted, too.
 			models++
 			if key == "model" {
 				r.start, r.end = start, i
@@ -124,8 +124,8 @@ func skipSpace(body []byte, i int) int {
 	return i
 }
 
-// endOfString returns the index after the closing quote of the string at i, or 0 if it does not
-// end.
+// endOfString returns the index after the closing quote of the string that begins at i, or 0 if
+// there is no closing quote.
 func endOfString(body []byte, i int) int {
 	for i++; i < len(body); i++ {
 		quote := bytes.IndexByte(body[i:], '"')
@@ -134,7 +134,7 @@ func endOfString(body []byte, i int) int {
 		}
 		i += quote
 		escapes := 0
-		for body[i-1-escapes] == '\\' { // ends at the opening quote at the latest
+		for body[i-1-escapes] == '\\' { // the loop ends at the opening quote at the latest
 			escapes++
 		}
 		if escapes%2 == 0 {
@@ -144,7 +144,7 @@ func endOfString(body []byte, i int) int {
 	return 0
 }
 
-// endOfValue returns the index after the valid value at i.
+// endOfValue returns the index after the valid value that begins at i.
 func endOfValue(body []byte, i int) int {
 	switch body[i] {
 	case '"':
@@ -169,7 +169,7 @@ func endOfValue(body []byte, i int) int {
 	return i
 }
 
-// unquote decodes a valid JSON string. The result may share its memory.
+// unquote decodes a valid JSON string. The result may share memory with quoted.
 func unquote(quoted []byte) string {
 	inner := quoted[1 : len(quoted)-1]
 	if bytes.IndexByte(inner, '\\') < 0 {

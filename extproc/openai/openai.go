@@ -1,6 +1,6 @@
-// Package openai reads what Headgate needs of a request of OpenAI's API or of Anthropic's messages
-// API: the model, the place of its name in the body, and whether the response will be a stream. It
-// also decides which requests may pass. It is pure.
+// Package openai parses what Headgate needs from a request of OpenAI's API or of Anthropic's
+// messages API: the model, the place of its name in the body, and whether the response will be a
+// stream. The package also decides which requests may pass. It is pure.
 //
 // The engine parses the same bytes with a parser of its own. If two parsers could read different
 // models from one body, openai rejects the body. Otherwise a client could be admitted for one model
@@ -16,24 +16,24 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Operation is what a method and path ask for.
+// Operation is the kind of a request, by its method and path.
 type Operation uint8
 
 const (
-	// None means that it is not an inference request; it may not pass.
+	// None means that the request is no inference request; it may not pass.
 	None Operation = iota
-	// ListModels lists the models. It has no body.
+	// ListModels lists the models. The request has no body.
 	ListModels
-	// RetrieveModel describes one model. It has no body.
+	// RetrieveModel describes one model. The request has no body.
 	RetrieveModel
 	// JSON is inference with a JSON object as body.
 	JSON
 	// Form is inference with a multipart form as body: an upload.
 	Form
-	// Health asks whether requests can be served. It has no body.
+	// Health asks whether requests can be served. The request has no body.
 	Health
-	// Stored reads, cancels or deletes a stored response, or reads its input. Its body, if any,
-	// does not matter.
+	// Stored reads, cancels or deletes a stored response, or reads the input of the response. A
+	// body is ignored.
 	Stored
 )
 
@@ -64,9 +64,9 @@ var inference = map[string]Operation{
 	"/v1/audio/translations":    Form,
 }
 
-// Find returns what a request asks for; for [RetrieveModel] also the model, escaped as in the path,
-// and for [Stored] the id of the response. It compares paths literally, because the engine gets the
-// same bytes.
+// Find returns the kind of a request. For [RetrieveModel] it also returns the model, escaped as in
+// the path, and for [Stored] the id of the response. It compares paths literally, because the
+// engine gets the same bytes.
 func Find(method, path string) (op Operation, name string) {
 	path, _, _ = strings.Cut(path, "?")
 	switch method {
@@ -93,7 +93,7 @@ func Find(method, path string) (op Operation, name string) {
 	return None, ""
 }
 
-// about finds requests that extproc answers itself.
+// about returns the kind of a request that extproc itself answers, and None for other requests.
 func about(path string) (op Operation, name string) {
 	switch path {
 	case wire.ModelsPath:
@@ -107,7 +107,7 @@ func about(path string) (op Operation, name string) {
 	return None, ""
 }
 
-// Served returns the methods and paths that [Find] accepts, sorted, for people.
+// Served returns the sorted methods and paths that [Find] accepts, for messages to users.
 func Served() []string {
 	var all []string
 	for path := range inference {
@@ -123,7 +123,7 @@ func IsMessages(path string) bool {
 	return ok && (rest == "" || rest[0] == '/' || rest[0] == '?')
 }
 
-// stored returns the id of the response in the end of a path.
+// stored returns the id of the response in a path that ends with end.
 func stored(path, end string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(path, responsesPath)
 	if ok {
@@ -144,27 +144,27 @@ func isID(s string) bool {
 
 const maxID = 256
 
-// Continues reports whether a request on a path continues a stored response. Only the engine that
-// made the response has it.
+// Continues reports whether a request on a path continues a stored response, which only the engine
+// that created it has.
 func (r Request) Continues(path string) bool {
 	path, _, _ = strings.Cut(path, "?")
 	return path == wire.ResponsesPath && isID(r.Previous)
 }
 
-// Request is what Headgate needs of a request's body.
+// Request contains what Headgate needs from a request's body.
 type Request struct {
 	// Model is the client's name of the model. It shares no memory with the body.
 	Model string
 	// Stream means that the client asked for server-sent events.
 	Stream bool
-	// Previous is the id of the response that the request continues; may be empty.
+	// Previous is the id of the response that the request continues; empty if there is none.
 	Previous string
 
-	// body[start:end] is the value of the model: with quotes in JSON, without in a form.
+	// body[start:end] is the model's name: with its quotes in JSON, without quotes in a form.
 	start, end int
 	op         Operation
-	// absent means that the body names no model. If it has no member for it, before and after
-	// surround the value.
+	// absent means that the body names no model. If the body has no member for the model, before
+	// and after are the text to insert around the name.
 	absent        bool
 	before, after string
 }
@@ -175,9 +175,9 @@ func (r Request) Absent() bool { return r.absent }
 // Error means that a body cannot be served. Its text is for the client, and quotes nothing of the
 // body.
 type Error struct {
-	// Param is the faulty part of the body; empty means all of it.
+	// Param is the name of the faulty part of the body; empty means the whole body.
 	Param string
-	// Reason is a sentence about the fault.
+	// Reason is a sentence that explains the error.
 	Reason string
 	kind   error
 }
@@ -187,18 +187,18 @@ func (e *Error) Error() string { return e.Reason }
 // ErrName matches an [*Error] for a name that no model can have.
 var ErrName = errors.New("no model can have this name")
 
-// ErrAbsent matches an [*Error] for a body without a model: none, an empty one, or null.
+// ErrAbsent matches an [*Error] for a body whose model is missing, empty or null.
 var ErrAbsent = errors.New("the body names no model")
 
 // Is makes errors.Is work with ErrName and ErrAbsent.
 func (e *Error) Is(target error) bool { return e.kind != nil && target == e.kind }
 
-// CheckName returns an [*Error] for an invalid name, and for one that an engine might take for a
+// CheckName returns an [*Error] for an invalid name, and for a name that an engine might treat as a
 // path.
 func CheckName(name string) error { return noName(engine.CheckName(name)) }
 
-// CheckText returns an [*Error] for an invalid name. Whether a path is a valid name depends on the
-// lists of engines: see [CheckName].
+// CheckText returns an [*Error] for an invalid name. It accepts a name that is a path, because only
+// the lists of engines show whether that is valid: see [CheckName].
 func CheckText(name string) error { return noName(engine.CheckText(name)) }
 
 func noName(err error) error {
@@ -212,9 +212,9 @@ func fault(param, reason string) error { return &Error{Param: param, Reason: rea
 
 func absent(reason string) error { return &Error{Param: "model", Reason: reason, kind: ErrAbsent} }
 
-// Parse parses a body. Op is [JSON] or [Form]; contentType is the request's header, which has the
-// boundary of a form. Every error is an [*Error]. With [ErrAbsent] the Request is valid except for
-// its model, which Rename inserts.
+// Parse parses a body. Op is [JSON] or [Form]; contentType is the request's header, which contains
+// the boundary of a form. Every error is an [*Error]. With [ErrAbsent] the Request is valid except
+// for its model, which Rename can insert.
 func Parse(op Operation, contentType string, body []byte) (Request, error) {
 	if op == Form {
 		return parseForm(contentType, body, true)
@@ -222,8 +222,8 @@ func Parse(op Operation, contentType string, body []byte) (Request, error) {
 	return parseJSON(body)
 }
 
-// ParsePrefix is [Parse] for the beginning of a body. The unknown rest may have a second model,
-// which an engine would prefer.
+// ParsePrefix does the same as [Parse] for the beginning of a body. The unknown rest of the body
+// may contain a second model, which an engine would prefer.
 func ParsePrefix(op Operation, contentType string, prefix []byte) (Request, error) {
 	if op == Form {
 		return parseForm(contentType, prefix, false)
@@ -234,8 +234,8 @@ func ParsePrefix(op Operation, contentType string, prefix []byte) (Request, erro
 var errNotInPrefix = fault("model",
 	"The gateway sees only the beginning of the body, which does not name the model: put the model first.")
 
-// Rename returns the body with another model; every other byte stays. Body must be the one that r
-// was parsed from; it is not changed.
+// Rename returns the body with another model; every other byte is unchanged. Body must be the body
+// from which r was parsed; Rename does not modify it.
 func (r Request) Rename(body []byte, model string) []byte {
 	value := []byte(model)
 	if r.op == JSON {

@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// The paths that control sends to extproc are those that openai accepts.
+// openai accepts exactly the inference paths that package wire defines.
 func TestPathsMatchWire(t *testing.T) {
 	var inference []string
 	for _, served := range openai.Served() {
@@ -190,7 +190,7 @@ func TestBadBodyErrors(t *testing.T) {
 			t.Errorf("%.40q: %+v, want %q at %q", c.body, err, c.want, c.param)
 		}
 	}
-	// Brackets within strings do not nest.
+	// Brackets within strings do not add to the depth.
 	if _, err := openai.Parse(openai.JSON, "", []byte(`{"p":"`+strings.Repeat("[", 20_000)+`","model":"a"}`)); err != nil {
 		t.Errorf("a prompt of brackets: %v", err)
 	}
@@ -241,7 +241,7 @@ func TestModelIsAddedToABody(t *testing.T) {
 			t.Errorf("%q becomes %q, want %q", c.body, got, c.want)
 		}
 	}
-	// Some engines accept the key in another case.
+	// Some engines accept the key "model" in another case.
 	for _, body := range []string{`{"Model":"a"}`, `{"Model":"a","MODEL":"b"}`, `{"model":"","Model":"a"}`, `{"model":5}`} {
 		if r, err := openai.Parse(openai.JSON, "", []byte(body)); err == nil || errors.Is(err, openai.ErrAbsent) || r.Absent() {
 			t.Errorf("%s: %v", body, err)
@@ -320,7 +320,7 @@ func TestForm(t *testing.T) {
 	}
 }
 
-// FuzzParseJSON compares Parse with a simple use of encoding/json.
+// FuzzParseJSON compares Parse with a simple parser that uses encoding/json.
 func FuzzParseJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"model":"a"}`, `{"messages":[{"role":"user","content":"hi \"x\" \\"}],"model":"a/b","stream":true}`,
@@ -365,7 +365,7 @@ func oracle(body []byte) (string, error) {
 		return "", errors.New("invalid")
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber() // JSON numbers may be larger than Go's
+	d.UseNumber() // JSON numbers may be larger than Go's numbers
 	if open, err := d.Token(); err != nil || open != json.Delim('{') {
 		return "", errors.New("no object")
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// parsePrefix parses the members of a truncated object, as far as they go.
+// parsePrefix parses the complete members of a truncated object.
 func parsePrefix(prefix []byte) (Request, error) {
 	p := prefixReader{body: prefix}
 	r := Request{op: JSON}
@@ -58,8 +58,8 @@ func parsePrefix(prefix []byte) (Request, error) {
 	return r, CheckText(r.Model)
 }
 
-// prefixReader scans JSON that may end anywhere. Its methods return false at the end, and at
-// invalid JSON.
+// prefixReader scans JSON that may end anywhere. Its methods return false where the JSON ends or is
+// invalid.
 type prefixReader struct {
 	body []byte
 	at   int
@@ -89,8 +89,8 @@ func (p *prefixReader) text() ([]byte, bool) {
 	return quoted, gjson.ValidBytes(quoted)
 }
 
-// value skips the next complete value. Something must follow it, so that it is known to be
-// complete.
+// value skips the next complete value. Unless more text follows the value, it may be incomplete,
+// and value returns false.
 func (p *prefixReader) value() bool {
 	depth := 0
 	for p.at < len(p.body) {
@@ -104,7 +104,7 @@ func (p *prefixReader) value() bool {
 			p.at++
 		case '}', ']':
 			if depth == 0 {
-				return true // it belongs to the enclosing object
+				return true // c belongs to the enclosing object
 			}
 			depth--
 			p.at++

@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/extproc/openai"
 )
 
-// The beginning of a body gives the same result as the whole body once it contains the model.
+// The beginning of a body gives the same result as the whole body if it contains the model.
 func TestPrefixMatchesTheWhole(t *testing.T) {
 	for _, body := range []string{
 		`{"model":"llama","prompt":"x"}`,
@@ -19,7 +19,7 @@ func TestPrefixMatchesTheWhole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		named := strings.Index(body, want.Model[1:]) // -1 for the escaped name, which is not found: then only the whole body
+		named := strings.Index(body, want.Model[1:]) // -1 for an escaped name, which is not found: only the whole body has the result
 		for n := range len(body) {
 			got, err := openai.ParsePrefix(openai.JSON, "", []byte(body[:n]))
 			switch {
@@ -75,7 +75,7 @@ func TestPrefixOfAForm(t *testing.T) {
 	}
 }
 
-// A path may be a model's name if an engine lists it. CheckName decides that, not Parse.
+// A path may be a model's name if an engine lists it. CheckName decides that; Parse does not.
 func TestCheckName(t *testing.T) {
 	_, err := openai.Parse(openai.JSON, "", []byte(`{"model":"a\u0000"}`))
 	if !errors.Is(err, openai.ErrName) {

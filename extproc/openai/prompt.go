@@ -9,22 +9,22 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// Prompt is the size of a request, as far as an engine's time depends on it. It does not have the
+// Prompt is the part of a request's size on which an engine's time depends. It does not contain the
 // text.
 type Prompt struct {
-	// Bytes is the size of the prompt, or of all of several, as in the body. A token id counts
-	// prefix.TokenBytes, and an attachment attachmentTokens of these.
+	// Bytes is the size of the prompt in the body; if there are several prompts, the sum. A token
+	// id counts as prefix.TokenBytes, and an attachment as attachmentTokens token ids.
 	Bytes int
 	// MaxTokens is the client's limit of output tokens; 0 if there is none.
 	MaxTokens int
 }
 
-// attachmentTokens is how many tokens an image, sound, video or file counts: as many as LLaVA-1.5
-// makes of an image (24 x 24 patches of 14 x 14 pixels). For other models, the learned number of
-// bytes per token corrects it.
+// attachmentTokens is the number of tokens for which an image, sound, video or file counts.
+// LLaVA-1.5 has as many for an image (24 x 24 patches of 14 x 14 pixels). For other models, the
+// learned number of bytes per token corrects the error.
 const attachmentTokens = 576
 
-// Markers of parts of a prompt, for a [prefix.Hasher]. JSON does not contain these bytes.
+// Bytes that mark the parts of a prompt, for a [prefix.Hasher]. JSON does not contain these bytes.
 const (
 	markTools byte = 1 + iota
 	markSystem
@@ -34,14 +34,15 @@ const (
 	markMember
 )
 
-// Prompt writes the prompt of the body that r was parsed from to h. It writes the parts in the
-// order of chat templates, whatever their order in the body: tools, the system prompt, then each
-// turn with its role before its content. It writes token ids as such, and an attachment as tokens
-// derived from its hash. Strings are written as in the body, with escapes; so are members that no
-// known template reads. Of several prompts, it writes the first and counts the others.
+// Prompt writes the prompt of body to h. Body is the body from which r was parsed. The order of the
+// parts is that of chat templates, whatever their order in the body: tools, the system prompt, then
+// each turn with its role before its content. Prompt writes token ids as ids, and an attachment as
+// tokens derived from its hash. It writes strings as they are in the body, with escapes, and
+// likewise members that no known template reads. Of several prompts, it writes the first and adds
+// only the size of the others.
 //
-// Of a truncated body Prompt writes what is there. Its time is linear in the size of the body,
-// however deep that nests. It keeps no reference to the body.
+// Of a truncated body, Prompt writes the existing part. The time is linear in the size of the body,
+// however deeply the body nests. Prompt keeps no reference to the body.
 func (r Request) Prompt(body []byte, of prefix.Scope, h *prefix.Hasher) Prompt {
 	var tools, system, instructions, messages, input, prompt, salt, most, mostNew, mostOut []byte
 	if r.op == JSON {
@@ -49,15 +50,15 @@ func (r Request) Prompt(body []byte, of prefix.Scope, h *prefix.Hasher) Prompt {
 			switch string(all.key) {
 			case "tools":
 				tools = all.value
-			case "system": // of Anthropic's messages
+			case "system": // in Anthropic's messages API
 				system = all.value
-			case "instructions": // of responses
+			case "instructions": // in the responses API
 				instructions = all.value
 			case "messages":
 				messages = all.value
-			case "input": // of responses, embeddings and others
+			case "input": // in the responses, embeddings and other APIs
 				input = all.value
-			case "prompt": // of completions
+			case "prompt": // in the completions API
 				prompt = all.value
 			case "cache_salt":
 				salt = all.value
@@ -92,10 +93,10 @@ func (r Request) Prompt(body []byte, of prefix.Scope, h *prefix.Hasher) Prompt {
 	return Prompt{h.Bytes() + others, firstNumber(mostNew, most, mostOut)}
 }
 
-// given reports whether a value exists and is not null.
+// given is true if a value exists and is not null.
 func given(value []byte) bool { return len(value) > 0 && value[0] != 'n' }
 
-// firstNumber returns the first value that is a number of tokens; 0 if none is.
+// firstNumber returns the first value that is a positive number of tokens; 0 if there is none.
 func firstNumber(values ...[]byte) int {
 	for _, v := range values {
 		if len(v) > 0 && len(v) < 10 {
@@ -107,11 +108,11 @@ func firstNumber(values ...[]byte) int {
 	return 0
 }
 
-// promptWriter writes the parts of a body.
+// promptWriter writes the parts of a body to a Hasher.
 type promptWriter struct{ *prefix.Hasher }
 
 // turns writes the turns of a conversation, or a prompt. Of several prompts it writes the first,
-// and returns the size of the others.
+// and returns the total size of the others.
 func (w promptWriter) turns(value []byte) (others int) {
 	if !given(value) {
 		return 0
@@ -141,7 +142,7 @@ func (w promptWriter) turns(value []byte) (others int) {
 	return others
 }
 
-// turn writes one turn: its role, its content and then all other members.
+// turn writes one turn of a conversation: its role, its content and then all other members.
 func (w promptWriter) turn(object []byte) {
 	var role, content []byte
 	others := false
@@ -169,7 +170,8 @@ func (w promptWriter) turn(object []byte) {
 	}
 }
 
-// content writes a content: a string, or a list of parts. A string equals one part.
+// content writes the content of a turn: a string, or a list of parts. A string has the same hash as
+// a list with one part.
 func (w promptWriter) content(value []byte) {
 	if len(value) == 0 || value[0] != '[' {
 		w.Mark(markContent)
@@ -179,8 +181,8 @@ func (w promptWriter) content(value []byte) {
 	w.parts(value, true)
 }
 
-// parts writes the parts of a list. Deep means that parts may have parts, as the result of a tool
-// has.
+// parts writes the parts of a list. Deep means that each part may contain parts, as a tool's result
+// does.
 func (w promptWriter) parts(list []byte, deep bool) {
 	for all := inside(list); all.next(); {
 		w.part(all.value, deep)
@@ -220,7 +222,7 @@ func (w promptWriter) part(value []byte, deep bool) {
 	w.Write(text(value))
 }
 
-// names reports whether the type of a part, or the name of a member, is that of an attachment.
+// names is true if this type of a part, or this name of a member, is that of an attachment.
 func names(what []byte) bool {
 	for _, attachment := range [...]string{"image", "audio", "video", "file", "document"} {
 		if bytes.Contains(what, []byte(attachment)) {
@@ -230,7 +232,7 @@ func names(what []byte) bool {
 	return false
 }
 
-// attachment writes a part without text.
+// attachment writes a part that has no text.
 func (w promptWriter) attachment(part []byte) {
 	var d xxhash.Digest
 	d.Reset()
@@ -242,10 +244,11 @@ func (w promptWriter) attachment(part []byte) {
 	w.Opaque(d.Sum64(), attachmentTokens)
 }
 
-// cacheControl is a member of Anthropic's API that clients move from turn to turn.
+// cacheControl is a member in Anthropic's API that clients move from one turn to a later one.
 const cacheControl = "cache_control"
 
-// member writes a member as it is in the body; if deep, it writes the parts in it one by one.
+// member writes a member as it is in the body. If deep is true, it writes the parts in the member
+// one by one.
 func (w promptWriter) member(is items, deep bool) {
 	key := string(is.key)
 	if key == cacheControl {
@@ -261,8 +264,8 @@ func (w promptWriter) member(is items, deep bool) {
 	w.Write(is.value)
 }
 
-// eachToken visits the token ids of a list. It skips a number at the end of a truncated body, which
-// may continue.
+// eachToken visits the token ids in a list. It skips a number at the end of a truncated body,
+// because the number may be incomplete.
 func eachToken(list []byte, visit func(id uint32)) {
 	id, digits := uint32(0), false
 	for _, c := range list[1:] {
@@ -277,7 +280,7 @@ func eachToken(list []byte, visit func(id uint32)) {
 	}
 }
 
-// text returns the content of a string, with its escapes, or any other value as it is.
+// text returns the content of a string, with escapes, or any other value unchanged.
 func text(value []byte) []byte {
 	if len(value) == 0 || value[0] != '"' {
 		return value
@@ -292,11 +295,11 @@ func text(value []byte) []byte {
 type items struct {
 	rest   []byte
 	object bool
-	key    []byte // of a member, without quotes, escaped
-	value  []byte // never empty
+	key    []byte // key of a member, escaped and without quotes
+	value  []byte // value of the item; never empty
 }
 
-// inside returns the items of a value; only objects and lists have any.
+// inside returns the items in a value. Only objects and lists have items.
 func inside(value []byte) items {
 	start := skipSpace(value, 0)
 	if start == len(value) || value[start] != '{' && value[start] != '[' {
@@ -324,7 +327,7 @@ func (i *items) next() bool {
 	return end > 0
 }
 
-// skip skips a byte, and the space around it.
+// skip skips the byte c, and the space around it.
 func (i *items) skip(c byte) {
 	at := skipSpace(i.rest, 0)
 	if at < len(i.rest) && i.rest[at] == c {
@@ -333,8 +336,8 @@ func (i *items) skip(c byte) {
 	i.rest = i.rest[at:]
 }
 
-// endOfAny returns the index after the value at the beginning of body, the length of body if the
-// value does not end, or 0 if there is none.
+// endOfAny returns the index after the value at the beginning of body. It returns the length of
+// body if the value is incomplete, and 0 if there is no value.
 func endOfAny(body []byte) int {
 	if len(body) == 0 {
 		return 0

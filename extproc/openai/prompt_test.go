@@ -14,8 +14,8 @@ import (
 
 var inPool = prefix.Scope{Pool: "default/pool", Adapter: "sql"}
 
-// written returns the last block of a prompt, padded so that it covers the whole prompt, the
-// prompt's size, and its blocks.
+// written returns the prompt's last block, the prompt's size, and its blocks. The last block is
+// padded so that it covers the whole prompt.
 func written(t *testing.T, of prefix.Scope, body string) (last uint64, p openai.Prompt, blocks []uint64) {
 	t.Helper()
 	r, err := openai.Parse(openai.JSON, "", []byte(body))
@@ -33,9 +33,9 @@ func full(h *prefix.Hasher) uint64 {
 	return h.Blocks()[len(h.Blocks())-1]
 }
 
-// The table shows what counts as the prompt in bodies of each API, and in which order. Marks: ①
-// tools, ② the system prompt, ③ a turn, ④ content, ⑤ other members, ⑥ each key and value of these,
-// ⑦ bytes of other prompts, which are counted but not written.
+// The table shows which parts of a body are the prompt in each API, and in which order. Marks: ①
+// tools, ② the system prompt, ③ a turn, ④ content, ⑤ other members, ⑥ each key and value of other
+// members, ⑦ bytes of other prompts, which are counted but not written.
 func TestPrompt(t *testing.T) {
 	tokens := func(ids ...uint32) string {
 		var all []byte
@@ -155,13 +155,13 @@ func TestSamePromptHasTheSameBlocks(t *testing.T) {
 	}
 }
 
-// An attachment counts as many tokens as an image for LLaVA-1.5, whatever its size in the body, and
-// all of its bytes distinguish prompts.
+// An attachment counts as many tokens as an image for LLaVA-1.5, whatever its size in the body.
+// Prompts have different blocks if any byte of an attachment differs.
 func TestAttachments(t *testing.T) {
 	const image = 576 * prefix.TokenBytes
 	long := strings.Repeat("iVBORw0KGgo", 50_000)
 	for name, c := range map[string]struct {
-		body  string // with %s in place of the attachment
+		body  string // the body, with %s instead of the attachment
 		bytes int
 	}{
 		"chat, an image": {
@@ -240,7 +240,7 @@ func TestAttachments(t *testing.T) {
 	}
 }
 
-// A conversation that continues begins with the same blocks as before.
+// The blocks of a continued conversation begin with the blocks of the earlier conversation.
 func TestConversationContinues(t *testing.T) {
 	turns := []string{fmt.Sprintf(`{"role":"system","content":%q}`, strings.Repeat("Be brief. ", 100))}
 	var before []uint64
@@ -278,8 +278,8 @@ func TestMaxTokens(t *testing.T) {
 	}
 }
 
-// The beginning of a body has the first blocks of the whole body, if the body has the order of the
-// prompt.
+// The beginning of a body has the first blocks of the whole body, if the parts of the body are in
+// the order in which Prompt writes them.
 func TestPromptOfAPrefix(t *testing.T) {
 	long := strings.Repeat(`word \"quoted\" `, 40)
 	for _, body := range []string{
@@ -306,7 +306,7 @@ func TestPromptOfAPrefix(t *testing.T) {
 	}
 }
 
-// A truncated string counts as far as it goes.
+// The existing part of a truncated string is written.
 func TestPromptOfATruncatedString(t *testing.T) {
 	for _, before := range []string{
 		`{"model":"m","prompt":"`, `{"model":"m","messages":[{"role":"user","content":"`,
@@ -323,7 +323,7 @@ func TestPromptOfATruncatedString(t *testing.T) {
 	}
 }
 
-// A form has no prompt, and neither has a Request that was not parsed.
+// A form has no prompt, and a Request that was not parsed has none either.
 func TestNoPrompt(t *testing.T) {
 	body := []byte("--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n")
 	r, err := openai.Parse(openai.Form, "multipart/form-data; boundary=b", body)
@@ -338,7 +338,7 @@ func TestNoPrompt(t *testing.T) {
 	}
 }
 
-// However a body is built, its prompt is read in time proportional to the body.
+// For any body, reading the prompt takes time proportional to the size of the body.
 func TestHostilePromptsTakeLinearTime(t *testing.T) {
 	const size = 1 << 20
 	fill := func(before, what, after string) string {
@@ -366,7 +366,7 @@ func TestHostilePromptsTakeLinearTime(t *testing.T) {
 			t.Errorf("%s: it takes %v", name, took)
 		}
 	}
-	// A prefix of a body is not checked for valid JSON.
+	// The beginning of a body is not checked for valid JSON.
 	for name, what := range map[string]string{
 		"lists": "[", "objects": `{"a":`, "parts": `{"content":[`, "ends": "]", "quotes": `"`,
 		"commas": ",", "colons": ":",
@@ -398,8 +398,8 @@ func TestReadingAPromptAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzPrompt checks that Prompt returns for any body, whole or truncated, and that the size is
-// proportional to the body.
+// FuzzPrompt checks that Prompt returns for any body, whole or truncated, and that the returned
+// size is at most proportional to the body.
 func FuzzPrompt(f *testing.F) {
 	f.Add([]byte(`{"model":"m","tools":[{}],"messages":[{"role":"user","content":[{"type":"text","text":"Hi"},{"a":[1]}],"name":"x"}],"cache_salt":"s"}`))
 	f.Add([]byte(`{"model":"m","prompt":[[1,2],[3]],"input":["a"],"system":[{"text":5}],"max_tokens":5}`))
@@ -414,7 +414,7 @@ func FuzzPrompt(f *testing.F) {
 			}
 			var h prefix.Hasher
 			p := r.Prompt(body, inPool, &h)
-			// An image has the most tokens for the fewest bytes.
+			// Among all bodies, an attachment has the most tokens per byte.
 			if p.Bytes > 576*prefix.TokenBytes/len(`{"file":1}`)*len(body) || p.MaxTokens < 0 {
 				t.Errorf("%q: %+v", body, p)
 			}

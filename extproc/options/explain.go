@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// noteFlags records the values of flags and, for a value that comes from another flag or an
-// environment variable, that source.
+// noteFlags records the values of flags. If a value comes from another flag or from an environment
+// variable, it records that source, too.
 func (c *Options) noteFlags(fs *pflag.FlagSet) {
 	from := make(map[string]string)
 	for flag, by := range maps.All(c.Theirs.By) {
@@ -35,7 +35,8 @@ func (c *Options) noteFlags(fs *pflag.FlagSet) {
 	c.Explain.Note(fs, from, os.Getenv("KUBECONFIG")) //nolint:forbidigo // main
 }
 
-// ExplainPool returns the settings in force for a pool, each from a flag or from its PoolSettings.
+// ExplainPool returns the effective settings of a pool, each with its source: a flag, or the pool's
+// PoolSettings.
 func (c Options) ExplainPool(w *objects.World, p *objects.Pool) []configdump.Setting {
 	var all []configdump.Setting
 	for _, l := range c.Settings.Lines(p) {

@@ -34,7 +34,7 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// Options is what the command line sets. Make one with [Parse].
+// Options are the values that the command line sets. Create them with [Parse].
 type Options struct {
 	Objects        string
 	Kube           source.Kube
@@ -58,10 +58,10 @@ type Options struct {
 	MaxQueued     int
 	MaxQueuedMiB  int64
 
-	Endpoints []string // in addition to those of the objects
+	Endpoints []string // endpoints in addition to those of the objects
 	Engines   engineclient.Flags
 	Payloads  payload.Flags
-	Theirs    eppflags.Applied // flags of other endpoint pickers
+	Theirs    eppflags.Applied // parsed flags of other endpoint pickers
 }
 
 const usage = `extproc picks the endpoint that serves each request. Envoy, or another gateway, calls it for every request.
@@ -217,7 +217,7 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		c.Settings.LostAfter = max(c.Settings.LostAfter, c.Settings.StaleAfter)
 	}
 	switch {
-	case c.Pool.Name != "" && c.Objects == "" && !c.Kube.On && len(c.Endpoints) == 0: // as other endpoint pickers are started
+	case c.Pool.Name != "" && c.Objects == "" && !c.Kube.On && len(c.Endpoints) == 0: // the usual flags of other endpoint pickers
 		c.Kube.On, c.Kube.Namespace = true, cmp.Or(c.Kube.Namespace, c.Pool.Namespace)
 	case c.Pool.Name != "":
 	case len(c.Endpoints) > 0:
@@ -244,7 +244,7 @@ func (c Options) Log(w io.Writer) *slog.Logger {
 	return log
 }
 
-// Source returns where the objects come from.
+// Source returns the source of the objects.
 func (c Options) Source() source.Source {
 	return source.Source{
 		Dir: c.Objects, Kube: c.Kube, Endpoints: c.Endpoints, Also: kinds.Listeners(), Offers: true,

@@ -8,26 +8,26 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Answer reads an engine's response while it passes through a data plane that shows it to extproc:
+// Answer parses an engine's response while it passes through a data plane that sends it to extproc:
 // the status and headers, then the body in chunks of any size. It stores only a few bytes. The zero
-// Answer is ready; times are arguments.
+// Answer is ready for use. Callers pass all times as arguments.
 type Answer struct {
 	began     bool
 	status    int
 	load      engine.Load
-	later     bool // there is a Retry-After header
+	later     bool // the response has a Retry-After header
 	firstBody time.Time
 	opened    time.Time // time of a stream's first event that may contain the first token
-	words     []byte    // beginning of an error
+	words     []byte    // beginning of an error's text
 	events    *events
 	json      *scanner
 }
 
-// Headers reads the few headers that matter.
+// Headers reads the headers that an outcome needs.
 func (a *Answer) Headers(status int, contentType, loadReport, retryAfter string) {
 	*a = Answer{began: true, status: status, later: retryAfter != ""}
 	if loadReport != "" {
-		a.load, _ = engine.ReadReport(loadReport) // an invalid report counts as unknown
+		a.load, _ = engine.ReadReport(loadReport) // an invalid report is treated as unknown
 	}
 	switch {
 	case IsEventStream(contentType):
@@ -51,7 +51,7 @@ func isJSON(mediaType string) bool {
 // IsEventStream reports whether a content type is that of server-sent events.
 func IsEventStream(contentType string) bool { return mediaType(contentType) == "text/event-stream" }
 
-// Body reads the next bytes of the body, which arrived at this time.
+// Body reads the next bytes of the body. At is the time when they arrived.
 func (a *Answer) Body(chunk []byte, at time.Time) {
 	if len(chunk) == 0 {
 		return
@@ -75,10 +75,10 @@ func (a *Answer) Body(chunk []byte, at time.Time) {
 	}
 }
 
-// Began reports whether the response began.
+// Began reports whether the response has started.
 func (a *Answer) Began() bool { return a.began }
 
-// Fill adds what the response shows to an outcome. The request was complete at the given time.
+// Fill adds the results of the response to an outcome. Sent is when the request was complete.
 func (a *Answer) Fill(o *Outcome, sent time.Time) {
 	o.Status, o.Load = a.status, a.load
 	if !a.firstBody.IsZero() {
@@ -108,18 +108,18 @@ func (a *Answer) Fill(o *Outcome, sent time.Time) {
 	}
 }
 
-// events reads server-sent events: the JSON in their data lines. Comments, which engines send to
-// keep a connection alive, and events that only open a stream do not count as output.
+// events parses server-sent events: the JSON in their data lines. Comments, which engines send to
+// keep a connection alive, and events that only open a stream are not output.
 type events struct {
 	json   scanner
-	output bool // an event had output
-	vague  bool // an event may have contained the first token
+	output bool // whether any event had output
+	vague  bool // whether an event may have contained the first token
 	line   lineKind
-	field  []byte // beginning of a line, while it may be a data field
-	data   []byte // the data line so far, until there is output
+	field  []byte // beginning of a line, while it may be the name of a data field
+	data   []byte // the current data line, until any event has output
 }
 
-// maxEvent bounds the stored part of an event.
+// maxEvent is the maximum size of the stored part of an event.
 const maxEvent = 64 << 10
 
 type lineKind uint8

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// read returns the outcome of a body that arrives in two chunks, cut at a given index.
+// read returns the outcome of a body that arrives in two chunks, which are cut at an index.
 func read(contentType, body string, cut int) outcome.Outcome {
 	var a outcome.Answer
 	a.Headers(200, contentType, "", "")
@@ -22,7 +22,7 @@ func read(contentType, body string, cut int) outcome.Outcome {
 	return o
 }
 
-// plain is the oracle for a JSON answer: it decodes the complete answer.
+// plain is the oracle for a JSON answer: it decodes the complete answer with encoding/json.
 func plain(t *testing.T, body string) outcome.Outcome {
 	t.Helper()
 	type usage struct {
@@ -89,8 +89,8 @@ func TestStreamInChunks(t *testing.T) {
 			if got.Prompt != engine.Known(7) || got.Completion != engine.Known(2) {
 				t.Fatalf("cut at %d: %v, %v", cut, got.Prompt, got.Completion)
 			}
-			// Neither the comment nor the event without choices is output. Data of an unknown form
-			// is output as soon as its line ends.
+			// Neither the comment nor the event without choices is output. Data in an unknown
+			// format is output as soon as its line ends.
 			want := time.Second
 			if first := `{"usage":{"prompt_tokens":3,`; cut <= strings.Index(body, first)+len(first) {
 				want = 2 * time.Second
@@ -102,8 +102,8 @@ func TestStreamInChunks(t *testing.T) {
 	}
 }
 
-// However arbitrary bytes are cut into chunks, the scanner's result is the same. For valid JSON it
-// equals that of a JSON decoder.
+// However arbitrary bytes are cut into chunks, the scanner returns the same result. For valid JSON
+// the result equals that of a JSON decoder.
 func FuzzAnswer(f *testing.F) {
 	for _, body := range answers {
 		f.Add(body, uint(7))

@@ -6,7 +6,7 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
-// These final statuses of a call are failures of its engine, although the HTTP status is 200.
+// These final statuses of a call mean that its engine failed, although the HTTP status is 200.
 func TestStatusesOfCalls(t *testing.T) {
 	faulty := map[string]bool{"UNKNOWN": true, "INTERNAL": true, "UNAVAILABLE": true, "DATA_LOSS": true}
 	seen := 0

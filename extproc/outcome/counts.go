@@ -8,18 +8,19 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Counts has the token counts that a response states, under the names of the APIs.
+// Counts are the token counts in a response, under the names that the APIs use.
 type Counts struct {
 	Prompt, Completion engine.Value
-	Input              Input // OpenAI's responses and Anthropic's messages
-	Begun              Input // in the first event of a stream of messages
+	Input              Input // counts in OpenAI's responses API and in Anthropic's messages API
+	Begun              Input // counts in the first event of a stream of messages
 }
 
-// Input is the prompt tokens in one usage object of Anthropic's messages. Tokens excludes tokens
-// that were read from or written to a cache, if the object counts these separately.
+// Input contains the prompt tokens that one usage object of Anthropic's messages API states. Tokens
+// excludes tokens that were read from a cache or written to it, if the object counts these
+// separately.
 type Input struct{ Tokens, CacheRead, CacheCreation engine.Value }
 
-// whole returns the tokens of the whole prompt, if they are known.
+// whole returns the number of tokens of the whole prompt, if the counts are known.
 func (i Input) whole() engine.Value {
 	n, ok := bounded(i.Tokens).Get()
 	if !ok {
@@ -28,13 +29,13 @@ func (i Input) whole() engine.Value {
 	return bounded(engine.Known(n + bounded(i.CacheRead).Or(0) + bounded(i.CacheCreation).Or(0)))
 }
 
-// maxTokens bounds each count. No context is that long, and adding more to a counter would lose
-// precision.
+// maxTokens is the largest possible count. No context is that long, and a counter to which more is
+// added would lose precision.
 const maxTokens = 1e8
 
 // Tokens returns the tokens of the whole prompt and of the completion. An impossible count is
-// unknown. A stream of messages may state its prompt twice: vLLM includes cached tokens in the
-// first event, and counts them separately in the last.
+// treated as unknown. A stream of messages may state its prompt twice: vLLM includes cached tokens
+// in the first event, and counts them separately in the last event.
 func (c Counts) Tokens() (prompt, completion engine.Value) {
 	prompt = bounded(c.Prompt)
 	if _, ok := prompt.Get(); !ok {
@@ -57,16 +58,16 @@ func larger(a, b engine.Value) engine.Value {
 	return a
 }
 
-// Carries records the error at the top of the response, by its type and code; both are empty if
-// there is none. In a response with status 200 it is a failure of the endpoint, unless it blames
-// the request. In both cases the response gives no time to first token.
+// Carries applies the error at the top of a response with status 200, by its type and code; both
+// are empty if there is none. The error is a failure of the endpoint, unless it blames the request.
+// In either case the outcome gets no time to first token. Errors with other statuses are ignored.
 func (o *Outcome) Carries(kind, code string) {
 	status, err := strconv.Atoi(code)
 	if kind == "" && (code == "" || err == nil && status < 400) || o.Status != 200 {
 		return
 	}
 	o.FirstBody = 0
-	blamed := status >= 400 && status < 500 // the request is at fault
+	blamed := status >= 400 && status < 500 // whether the request is at fault
 	if err != nil {
 		blamed = clientError(kind) || clientError(code)
 	}
@@ -76,7 +77,7 @@ func (o *Outcome) Carries(kind, code string) {
 }
 
 // clientErrors are parts of error types and codes that blame the request, in lower case and without
-// _ and spaces: those of OpenAI, Anthropic, vLLM and SGLang.
+// "_" and spaces. They are from OpenAI, Anthropic, vLLM and SGLang.
 var clientErrors = []string{
 	"invalidrequest", "badrequest", "invaliduserinput", "invalidprompt", "validation", "unprocessable", "contextlength", "toolarge",
 	"toolong",

@@ -8,7 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Impossible counts are unknown, and the prompt is the whole prompt under every API's names.
+// Impossible counts are treated as unknown. Under the names of every API, the prompt count includes
+// the whole prompt.
 func TestTokensOfAResponse(t *testing.T) {
 	known, unknown := engine.Known, engine.Value{}
 	for name, c := range map[string]struct {
@@ -53,7 +54,7 @@ func TestErrorsInAnswers(t *testing.T) {
 		status     int
 		before     outcome.Failure
 		want       outcome.Failure
-		token      bool // the time to first token is kept
+		token      bool // whether the time to first token is kept
 	}{
 		{kind: "", code: "", status: 200, token: true},
 		{kind: "", code: "0", status: 200, token: true},
@@ -79,7 +80,7 @@ func TestErrorsInAnswers(t *testing.T) {
 	}
 }
 
-// Data planes that show answers to extproc also show their errors, however they are cut into
+// A data plane that sends answers to extproc also shows their errors, however these are cut into
 // chunks.
 func TestErrorsInAnswersThatAreShown(t *testing.T) {
 	for body, want := range map[string]outcome.Failure{
@@ -107,7 +108,7 @@ func TestErrorsInAnswersThatAreShown(t *testing.T) {
 	}
 }
 
-// The first event of a stream of messages has the prompt's token count.
+// The first event of a stream of messages contains the prompt's token count.
 func TestStreamOfMessagesHasPromptTokens(t *testing.T) {
 	o := read("text/event-stream",
 		"data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":3}}}\n\n"+

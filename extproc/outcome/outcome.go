@@ -1,6 +1,6 @@
-// Package outcome describes the outcomes of requests: the failure, what the response shows about
-// its engine, and what counts against the endpoint. Package accesslog reads outcomes from Envoy's
-// records, and package stream from responses (see [Answer]). It is pure.
+// Package outcome describes the outcomes of requests: the failure, the engine's tokens, times and
+// load, and whether the result counts against the endpoint. Package accesslog reads outcomes from
+// Envoy's records, and package stream from responses (see [Answer]). It is pure.
 package outcome
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Failure is what went wrong between Envoy and the engine, or between Envoy and the client.
+// Failure is the kind of error between Envoy and the engine, or between Envoy and the client.
 type Failure string
 
 const (
@@ -18,90 +18,91 @@ const (
 	None Failure = ""
 	// Refused means that the endpoint refused the connection.
 	Refused Failure = "refused"
-	// Reset means that the endpoint dropped the connection before the response was complete.
+	// Reset means that the endpoint closed the connection before the response was complete.
 	Reset Failure = "reset"
 	// TimedOut means that the endpoint was silent for longer than Envoy waits.
 	TimedOut Failure = "timeout"
 	// ClientGone means that the client disconnected.
 	ClientGone Failure = "client_gone"
-	// NoEndpoint means that Envoy had no endpoint: extproc was unavailable, or named none.
+	// NoEndpoint means that Envoy had no endpoint: extproc was unavailable, or named no endpoint.
 	NoEndpoint Failure = "no_endpoint"
 	// Cut means that the response ended early, for an unknown reason.
 	Cut Failure = "cut"
-	// Erred means that a response with status 200 carries an error of the endpoint, at once or
-	// after some output.
+	// Erred means that a response with status 200 contains an error of the endpoint, at its start
+	// or after some output.
 	Erred Failure = "stream_error"
-	// EngineGone means that the endpoint refused connections and went silent during the request, so
-	// that extproc ended it.
+	// EngineGone means that the endpoint refused connections and became silent during the request,
+	// so that extproc ended the request.
 	EngineGone Failure = "engine_gone"
-	// Other is any other flag of Envoy.
+	// Other means any response flag of Envoy without a Failure of its own.
 	Other Failure = "other"
 )
 
 // Progress is a periodic access-log record of a request in flight.
 type Progress struct {
-	ID       string // of the decision
-	Endpoint string // that serves the request; may be empty
-	Bytes    uint64 // received from the endpoint
+	ID       string // id of the decision
+	Endpoint string // endpoint that serves the request; may be empty
+	Bytes    uint64 // number of bytes received from the endpoint
 }
 
 // Outcome is the outcome of one request. An unknown duration is zero.
 type Outcome struct {
 	Route, Pool, Model string // extproc's decision; empty if extproc forwarded nothing
-	Stream             bool   // the client requested or got a stream
-	ID                 string // of the decision
-	// Endpoint is the one that served, or else the first pick; empty if nothing was sent to any.
+	Stream             bool   // whether the client requested or got a stream
+	ID                 string // id of the decision
+	// Endpoint is the endpoint that served the request. If none did, it is the first pick; it is
+	// empty if the request was sent to no endpoint.
 	Endpoint string
-	// Elsewhere are the endpoints that asked for a retry at another one, and Stopping those that
-	// did so because they are stopping. Unreached are the picks that refused the connection: those
-	// before Endpoint, or all if none served.
+	// Elsewhere are the endpoints that asked for a retry at another endpoint, and Stopping are
+	// those that asked for it because they are stopping. Unreached are the picks that refused the
+	// connection: those before Endpoint, or all picks if none served.
 	Elsewhere, Stopping, Unreached []string
 	// Missing are the endpoints that answered that they do not have the model.
 	Missing []string
-	// Again means that the relay sent the request again, because no endpoint had served it.
+	// Again means that the relay sent the request again, because no endpoint had served it before.
 	Again bool
 
 	Status   int  // 0 if there was no response
 	Call     Call // final status of a gRPC call
 	Failure  Failure
 	Attempts int
-	// ByExtproc means that extproc replied itself, and ByEnvoy that Envoy did.
+	// ByExtproc means that extproc itself answered the request, and ByEnvoy that Envoy itself did.
 	ByExtproc, ByEnvoy bool
 
 	Began    time.Time     // start of the request; zero if unknown
-	Duration time.Duration // of the whole request
+	Duration time.Duration // duration of the whole request
 	// FirstBody is the time from the request's last byte to a stream's first output, or to the
-	// first byte of another body.
+	// first byte of a body that is not a stream.
 	FirstBody time.Duration
 	// Gateway is the gateway overhead: the time from the request's first byte to the first byte
-	// sent to the engine, without the queue time.
+	// that was sent to the engine, minus the queue time.
 	Gateway time.Duration
 
-	Prompt, Completion engine.Value // tokens
+	Prompt, Completion engine.Value // numbers of tokens
 	// Bytes is the size of the prompt. Expected is the predicted time from the request's last byte
 	// to the first token. Both are 0 if unknown.
 	Bytes    int
 	Expected time.Duration
-	// QueueTime is the queue time in the gateway. Expected and FirstBody include it.
+	// QueueTime is the time in extproc's queue. Expected and FirstBody include it.
 	QueueTime time.Duration
-	// Adapter is the predicted residency of the adapter (storage, host, slot or none), if the first
-	// token is a measure of load times and frontend overhead; otherwise empty. Loading is the part
-	// of Expected for these.
+	// Adapter is where the adapter was predicted to be (storage, host, slot or none) if load times
+	// and frontend overhead can be derived from the first token; otherwise it is empty. Loading is
+	// the part of Expected for the load and the frontend overhead.
 	Adapter string
 	Loading time.Duration
-	// Among is the number of requests at the endpoint when this one was sent, including it, if the
-	// model has no tokens; otherwise 0. Answered is the time from the last byte that the endpoint
+	// Among is the number of requests at the endpoint when this request was sent, including itself;
+	// it is 0 if the model has tokens. Answered is the time from the last byte that the endpoint
 	// received to the last byte that it sent.
 	Among      int64
 	Answered   time.Duration
-	ResponseID string // the engine's id of its response
+	ResponseID string // the engine's id of the response
 	// Stored is the id of the stored response that the request asked for, or empty. Without are the
-	// endpoints before the last that did not have it. Everybody means that all endpoints that may
-	// have it were picked.
+	// endpoints that were tried before the last one and did not have the response. Everybody means
+	// that every endpoint that may have the response was picked.
 	Stored    string
 	Without   []string
 	Everybody bool
-	// Load is the engine's load report in the response; may be unknown.
+	// Load is the engine's load report in the response; unknown if there is none.
 	Load engine.Load
 }
 
@@ -109,13 +110,13 @@ type Outcome struct {
 func (o Outcome) Found() bool { return o.Stored != "" && o.Well() && o.Status < 300 }
 
 // Nowhere reports whether every endpoint that may have the stored response answered that it does
-// not.
+// not have it.
 func (o Outcome) Nowhere() bool {
 	return o.Stored != "" && o.Everybody && o.Well() && o.Status == 404 && len(o.Unreached)+len(o.Elsewhere)+len(o.Missing) == 0
 }
 
-// Suspicious returns the endpoints to scrape at once: those that refused or dropped the request, or
-// do not have the model.
+// Suspicious returns the endpoints to scrape at once: those that refused the request, dropped its
+// connection, or do not have the model.
 func (o Outcome) Suspicious() []string {
 	all := slices.Concat(o.Unreached, o.Missing)
 	if o.Endpoint != "" && (o.Failure == Refused || o.Failure == Reset) {
@@ -124,7 +125,7 @@ func (o Outcome) Suspicious() []string {
 	return all
 }
 
-// Faulty reports whether the endpoint failed. Rejecting the request is not a failure, nor are
+// Faulty reports whether the endpoint failed. A rejected request is no failure, and neither are
 // Envoy's own errors, such as too many headers or a response that is too large.
 func (o Outcome) Faulty() bool {
 	if o.Failure == Erred {
@@ -134,7 +135,7 @@ func (o Outcome) Faulty() bool {
 	return fault && !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && !o.ByExtproc && !o.ByEnvoy
 }
 
-// atFirst reports whether the request succeeded at its first endpoint.
+// atFirst reports whether the request succeeded at the first endpoint that it was sent to.
 func (o Outcome) atFirst() bool {
 	return o.Well() && o.Status == 200 && o.Attempts <= 1 && len(o.Unreached)+len(o.Elsewhere)+len(o.Missing) == 0
 }
@@ -145,8 +146,8 @@ func (o Outcome) asPredicted() bool {
 	return o.Stream && o.FirstBody > 0 && o.Expected > 0 && o.atFirst()
 }
 
-// Predicted returns the ratio of actual to predicted time to first token. Queued requests have
-// none, because both times include their queue time.
+// Predicted returns the ratio of actual to predicted time to first token; tells is false if there
+// is none. A queued request has none, because both times include its queue time.
 func (o Outcome) Predicted() (ratio float64, tells bool) {
 	if !o.asPredicted() || o.QueueTime > 0 {
 		return 0, false
@@ -154,14 +155,14 @@ func (o Outcome) Predicted() (ratio float64, tells bool) {
 	return o.FirstBody.Seconds() / o.Expected.Seconds(), true
 }
 
-// Loaded returns how much later the first token came than predicted without the load and the
-// frontend overhead.
+// Loaded returns how much later the first token arrived than predicted without the load and the
+// frontend overhead; tells is false if this is unknown.
 func (o Outcome) Loaded() (late time.Duration, tells bool) {
 	return o.FirstBody - (o.Expected - o.Loading), o.asPredicted() && o.Adapter != ""
 }
 
-// Alone returns the service time of a request without tokens if it were alone at the endpoint. Only
-// requests that succeeded at their first pick have one.
+// Alone returns how long a request without tokens would take if it were alone at the endpoint;
+// tells is false if this is unknown. It is known only if the request succeeded at its first pick.
 func (o Outcome) Alone() (took time.Duration, tells bool) {
 	if o.Among <= 0 || o.Answered <= 0 || !o.atFirst() {
 		return 0, false
@@ -172,7 +173,7 @@ func (o Outcome) Alone() (took time.Duration, tells bool) {
 	return o.Answered / time.Duration(o.Among), true
 }
 
-// Well reports whether the endpoint works: it served the request, or rejected a faulty one.
+// Well reports whether the endpoint works: it served the request, or rejected a faulty request.
 func (o Outcome) Well() bool {
 	return o.Failure == None && o.Status > 0 && o.Status < 500 && !o.Call.Faulty() && !o.ByExtproc && !o.ByEnvoy
 }

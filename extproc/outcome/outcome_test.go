@@ -25,7 +25,7 @@ func TestWhichEndpointsAreScrapedAtOnce(t *testing.T) {
 	}
 }
 
-// Only a stream that succeeded at its first endpoint gives a load time.
+// Only a stream that succeeded at its first endpoint yields a load time.
 func TestLoadTimeOfAStream(t *testing.T) {
 	whole := outcome.Outcome{
 		Adapter: "storage", Stream: true, Status: 200, Attempts: 1, Endpoint: "a",
@@ -52,7 +52,7 @@ func TestLoadTimeOfAStream(t *testing.T) {
 	}
 }
 
-// Only a request without tokens that succeeded at its first endpoint gives a service time: its
+// Only a request without tokens that succeeded at its first endpoint yields a service time: its
 // duration divided by the number of concurrent requests.
 func TestServiceTimeOfARequest(t *testing.T) {
 	whole := outcome.Outcome{Among: 4, Answered: 100 * time.Millisecond, Status: 200, Attempts: 1, Endpoint: "a"}

@@ -25,7 +25,7 @@ func TestFirstOutputOfAStream(t *testing.T) {
 		"a tool":             {[]string{`{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}`, chat}, 1},
 		"an end":             {[]string{`{"choices":[{"delta":{},"finish_reason":"stop"}]}`}, 1},
 		"usage before":       {[]string{`{"choices":[],"usage":{"prompt_tokens":1}}`, chat}, 2},
-		"a role long before": {[]string{role, chat}, 0}, // from an engine that sends it at once, or before a tool call that a parser holds back
+		"a role long before": {[]string{role, chat}, 0}, // an engine sends the role at once, or before a tool call that a parser delays
 		"a role alone":       {[]string{role, "[DONE]"}, 0},
 		"a response": {[]string{
 			`{"response":{},"type":"response.created"}`, `{"type":"response.in_progress"}`,
@@ -57,7 +57,7 @@ func TestFirstOutputOfAStream(t *testing.T) {
 	}
 }
 
-// A choice without output shows when the first token came, if output follows within milliseconds.
+// A choice without output marks the time of the first token if output follows within milliseconds.
 func TestChoiceWithoutOutput(t *testing.T) {
 	for _, c := range []struct{ output, opened, want time.Duration }{
 		{1000, 995, 1000}, {1000, 1000, 1000}, {1000, 990, 1000}, {1000, 980, 0}, {5, 0, 5},

@@ -8,36 +8,36 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// scanner reads a JSON text in chunks of any size, in one pass and constant memory. It finds the
+// scanner parses a JSON text in chunks of any size, in one pass and constant memory. It finds the
 // few values that an outcome needs: the token counts in "usage" and the "id", at the top or within
 // "response" (OpenAI's responses) or "message" (Anthropic's streams), and the type and code of an
-// "error", at the top or within "response". A text that is not a JSON object has none of these. The
-// zero scanner is ready.
+// "error", at the top or within "response". A text that is not a JSON object yields no values. The
+// zero scanner is ready for use.
 type scanner struct {
 	counts               Counts
 	id                   string
 	errorType, errorCode string
 
 	depth    int
-	isObject uint64 // bit d: the container at depth d is an object
+	isObject uint64 // bit d is 1 if the container at depth d is an object
 	path     [3]string
-	wantKey  bool // in an object, before a key
+	wantKey  bool // the scanner is in an object, before a key
 	inString bool
-	isKey    bool // the string is a key
+	isKey    bool // the current string is a key
 	escaped  bool
-	token    []byte // the string so far; nil if it does not matter
-	usage    []byte // the usage or error object so far; nil outside
-	usageAt  int    // depth of usage
-	isError  bool   // usage is an error
+	token    []byte // the current string so far; nil if it is not needed
+	usage    []byte // the current usage or error object so far; nil outside such an object
+	usageAt  int    // depth of the object in usage
+	isError  bool   // whether usage contains an error object
 }
 
 const (
-	maxToken = 256     // bound of a key or id
-	maxUsage = 4 << 10 // bound of a usage or error object; vLLM's usage has 300 bytes
+	maxToken = 256     // maximum size of a stored key or id
+	maxUsage = 4 << 10 // maximum size of a usage or error object; vLLM's usage has 300 bytes
 )
 
-// restart prepares the scanner for another text. Values that were found stay until they are found
-// again.
+// restart prepares the scanner for another text. Values that it found earlier remain until the new
+// text has them, too.
 func (s *scanner) restart() {
 	*s = scanner{counts: s.counts, id: s.id, errorType: s.errorType, errorCode: s.errorCode}
 }
@@ -57,7 +57,7 @@ func (s *scanner) read(chunk []byte) {
 	}
 }
 
-// keep appends to the usage or error object, and parses it at its end.
+// keep appends part to the usage or error object, and parses the object when it is complete.
 func (s *scanner) keep(part []byte) {
 	if len(s.usage)+len(part) > maxUsage {
 		s.usage = nil
@@ -74,7 +74,7 @@ func (s *scanner) keep(part []byte) {
 	}
 }
 
-// inside scans within a string, and returns how many bytes it consumed.
+// inside scans a chunk within a string. It returns the number of bytes that it consumed.
 func (s *scanner) inside(chunk []byte) int {
 	if s.escaped {
 		s.escaped = false
@@ -122,7 +122,7 @@ func (s *scanner) endString() {
 	s.token = nil
 }
 
-// wants reports whether the value of a key matters at the current place.
+// wants is true if the value of a key is needed at the current place.
 func (s *scanner) wants(key string) bool {
 	switch s.depth {
 	case 1:
@@ -133,7 +133,7 @@ func (s *scanner) wants(key string) bool {
 	return false
 }
 
-// outside scans a byte outside strings.
+// outside scans a byte that is not within a string.
 func (s *scanner) outside(c byte) {
 	switch c {
 	case '"':
@@ -173,7 +173,7 @@ func (s *scanner) outside(c byte) {
 
 func (s *scanner) inObject() bool { return s.depth > 0 && s.depth < 64 && s.isObject&(1<<s.depth) != 0 }
 
-// unknownError is the type of an error that states none.
+// unknownError is the type of an error that states no type.
 const unknownError = "unknown"
 
 // err parses an error object: its type and its code, each of which may be missing.
@@ -186,8 +186,8 @@ func (s *scanner) err(object []byte) {
 	}
 }
 
-// count parses a usage object, with OpenAI's names or those of its responses API and of
-// Anthropic's.
+// count parses a usage object with the names of OpenAI's older APIs, of OpenAI's responses API, or
+// of Anthropic's API.
 func (s *scanner) count(usage []byte) {
 	input := &s.counts.Input
 	if s.path[1] == "message" {

@@ -1,7 +1,7 @@
 package payload
 
-// Kept returns the number of bytes that are kept.
+// Kept returns the number of payload bytes in memory.
 func (s *Server) Kept() int64 { return s.kept.Load() }
 
-// MaxKept is the limit of Kept.
+// MaxKept is the maximum of Kept.
 const MaxKept = maxKept

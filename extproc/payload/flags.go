@@ -17,11 +17,11 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// DefaultQueue is how many payloads may wait for a sink, as with ModelMesh's
-// MM_PAYLOAD_PROCESSORS_CAPACITY.
+// DefaultQueue is the number of payloads that may wait for a sink. ModelMesh has the same default
+// for MM_PAYLOAD_PROCESSORS_CAPACITY.
 const DefaultQueue = 64
 
-// Flags configure payloads on the command line. The zero Flags copies nothing.
+// Flags configure payloads on the command line. With the zero Flags, nothing is copied.
 type Flags struct {
 	processors []string
 	queue      int
@@ -29,7 +29,7 @@ type Flags struct {
 	tokenFile  string
 }
 
-// Register adds the flags.
+// Register adds the flags to fs.
 func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.processors, "payload-processor", nil,
 		"post copies of requests and answers to this `URL`, http(s)://HOST[:PORT]/PATH[?MODEL][#METHOD]. With logger://*, log their metadata without their content. May be repeated, or contain several URLs with spaces between. Envoy's filter named payloads must be enabled, too. Sinks receive what users send and get")
@@ -38,7 +38,7 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tokenFile, "payload-token-file", "", "send sinks the bearer token in this `FILE`, which may be replaced at any time")
 }
 
-// Check returns an error if flags are invalid or do not fit together.
+// Check returns an error if flags are invalid or contradict each other.
 func (f *Flags) Check() error {
 	sinks, err := f.sinks()
 	switch {

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// workers is the number of concurrent posts to one sink, as in ModelMesh. The payloads of one
-	// request have the same worker, so they arrive in order.
+	// workers is the number of concurrent posts to one sink, as in ModelMesh. One worker sends all
+	// payloads of a request, so they arrive in order.
 	workers = 2
-	// patience limits the time of one post to a sink.
+	// patience is the maximum duration of one post to a sink.
 	patience = 10 * time.Second
 	// quiet is the minimum time between two log lines about dropped payloads of one sink.
 	quiet = time.Minute
 )
 
-// Reasons, besides those of package sink, for which a sink does not get a payload.
+// Reasons why a sink does not get a payload, in addition to those of package sink.
 const (
-	full   = "queue"  // its queue is full
-	failed = "failed" // the post failed
+	full   = "queue"  // the queue of the sink is full
+	failed = "failed" // the post to the sink failed
 )
 
 // outlet sends payloads to one sink.
@@ -42,7 +42,7 @@ type outlet struct {
 
 	mu       sync.Mutex // guards the fields below
 	dropped  map[string]int
-	loggedAt time.Time // when dropped was last logged
+	loggedAt time.Time // time when dropped was last logged
 }
 
 func newOutlet(k sink.Sink, c Config, client *http.Client) *outlet {
@@ -66,7 +66,8 @@ func newClient(config *tls.Config) *http.Client {
 	}
 }
 
-// put queues a payload for the worker of its request, or drops it if the queue is full.
+// put queues a payload for the worker that sends the payloads of its request, or drops it if the
+// queue is full.
 func (o *outlet) put(p *parcel, turn uint64) {
 	select {
 	case o.queues[turn%workers] <- p:
@@ -76,14 +77,14 @@ func (o *outlet) put(p *parcel, turn uint64) {
 	}
 }
 
-// close ends the queues. No put may follow.
+// close ends the queues. No put may follow it.
 func (o *outlet) close() {
 	for _, q := range o.queues {
 		close(q)
 	}
 }
 
-// work sends the payloads of a queue until the queue is closed and empty.
+// work sends the payloads in a queue until the queue is closed and empty.
 func (o *outlet) work(ctx context.Context, queue chan *parcel) {
 	for p := range queue {
 		err := o.send(ctx, p.Payload)
@@ -108,7 +109,7 @@ func (o *outlet) send(ctx context.Context, p *sink.Payload) error {
 		return err
 	}
 	r.ContentLength = size
-	r.GetBody = func() (io.ReadCloser, error) { // for a retry after the sink closed an idle connection
+	r.GetBody = func() (io.ReadCloser, error) { // lets the client retry after the sink closed an idle connection
 		again, _ := p.Body()
 		return io.NopCloser(again), nil
 	}
@@ -128,8 +129,8 @@ func (o *outlet) send(ctx context.Context, p *sink.Payload) error {
 	return nil
 }
 
-// drop counts a payload that the sink does not get, and logs the counts now and then. err may be
-// nil.
+// drop counts a payload that the sink does not get. It logs the counts at most once per quiet. err
+// may be nil.
 func (o *outlet) drop(reason string, err error) {
 	o.meter.PayloadDropped(reason)
 	o.mu.Lock()

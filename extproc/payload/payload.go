@@ -1,7 +1,7 @@
 // Package payload sends copies of requests and their answers to sinks, like ModelMesh's payload
-// processors. Envoy sends both on streams of a second ext_proc filter and does not wait for replies
-// (observability mode). Each sink has a queue; payloads that do not fit are dropped and counted. So
-// payloads neither delay a request nor make it fail.
+// processors. Envoy sends requests and answers on streams of a second ext_proc filter and does not
+// wait for replies (observability mode). Each sink has a queue. Payloads for which the queue has no
+// room are dropped and counted. So payloads neither delay a request nor make it fail.
 //
 // Package sink decides which payloads a sink gets and builds them. This package adds streams,
 // queues and HTTP.
@@ -31,19 +31,19 @@ import (
 )
 
 const (
-	// maxKept limits the bytes of all payloads, incomplete and queued.
+	// maxKept is the maximum size of all payloads in memory, incomplete and queued.
 	maxKept = 64 << 20
-	// lastly is how long queued payloads may still be sent at the end.
+	// lastly is how long Run may still send queued payloads after its context has ended.
 	lastly = 2 * time.Second
 )
 
 // Config configures a Server.
 type Config struct {
 	Sinks []sink.Sink
-	// Queue is how many payloads may wait for a sink.
+	// Queue is the number of payloads that may wait for a sink.
 	Queue int
-	// TLS is the client configuration for https sinks. Token returns the bearer token for sinks;
-	// nil sends none.
+	// TLS is the client configuration for https sinks. Token returns the bearer token for sinks; if
+	// it is nil, sinks get no token.
 	TLS   *tls.Config
 	Token func() string
 	Meter *metrics.Meter
@@ -55,17 +55,17 @@ type Config struct {
 type Server struct {
 	outlets []*outlet
 	log     *slog.Logger
-	kept    atomic.Int64 // bytes
+	kept    atomic.Int64 // number of payload bytes in memory
 	turn    atomic.Uint64
 	started string // distinguishes the payload ids of this process from those of others
 
-	mu      sync.Mutex // no stream begins after closed
+	mu      sync.Mutex // after closed is set, no stream begins
 	streams sync.WaitGroup
 	once    sync.Once
 	closed  chan struct{}
 }
 
-// New returns a Server that does not run yet.
+// New returns a Server that is not running yet.
 func New(c Config) *Server {
 	s := &Server{log: c.Log, closed: make(chan struct{}), started: strconv.FormatUint(rand.Uint64(), 36)}
 	client := newClient(c.TLS)
@@ -75,7 +75,7 @@ func New(c Config) *Server {
 	return s
 }
 
-// Run sends payloads until ctx ends, and then queued ones for a short time. Call it once.
+// Run sends payloads until ctx ends, and then sends queued payloads for a short time. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -96,8 +96,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close ends all streams, which could otherwise last as long as their answers. It may be called
-// more than once.
+// Close ends all streams, which could otherwise last as long as the answers that they copy. It may
+// be called more than once.
 func (s *Server) Close() {
 	s.once.Do(func() {
 		s.mu.Lock()
@@ -119,7 +119,8 @@ func (s *Server) open() bool {
 	}
 }
 
-// Beside returns a service that handles the streams with copies and passes all others to other.
+// Beside returns a service that handles the streams with copies of requests, and passes all other
+// streams to other.
 func (s *Server) Beside(other extprocv3.ExternalProcessorServer) extprocv3.ExternalProcessorServer {
 	return &processor{ExternalProcessorServer: other, server: s}
 }
@@ -136,13 +137,13 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 	}
 	s := p.server
 	if len(s.outlets) == 0 {
-		return nil // Envoy then sends no more of this request
+		return nil // Envoy then sends no more of this request to the Server
 	}
 	if !s.open() {
 		return status.Error(codes.Unavailable, "extproc is stopping")
 	}
 	ended := make(chan struct{})
-	go func() { // ends with the stream, at the latest when Process returns
+	go func() { // the goroutine ends with the stream, at the latest when Process returns
 		defer s.streams.Done()
 		defer close(ended)
 		defer func() { // a panic loses only the copies of this request
@@ -160,21 +161,21 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 	}
 }
 
-// watched is a request whose copies are being made.
+// watched is a request that is being copied.
 type watched struct {
 	server   *Server
 	exchange *sink.Exchange
 	turn     uint64
 	wanting  []*outlet
-	kept     int64 // bytes included in server.kept
+	kept     int64 // the request's bytes that server.kept includes
 }
 
-// copies reads the copy of a request and its answer until both have ended. It waits for nothing
-// else, because Envoy would then delay the client.
+// copies reads the copy of a request and its answer until both have ended. It never waits for a
+// sink, because Envoy would then delay the client.
 func (s *Server) copies(messages extprocv3.ExternalProcessor_ProcessServer) {
 	first, err := messages.Recv()
 	if err != nil || first.GetRequestHeaders() == nil {
-		return // a reply by extproc or Envoy itself
+		return // extproc or Envoy itself answers the request
 	}
 	w := s.begin(first)
 	if w == nil {
@@ -190,12 +191,12 @@ func (s *Server) copies(messages extprocv3.ExternalProcessor_ProcessServer) {
 	}
 }
 
-// begin starts with the headers of a request. It returns nil if no sink wants the request, or if
-// extproc made no decision for it.
+// begin starts a copy with the headers of a request. It returns nil if no sink wants the request,
+// or if extproc made no decision for it.
 func (s *Server) begin(in *extprocv3.ProcessingRequest) *watched {
 	pick := in.GetMetadataContext().GetFilterMetadata()[wire.PickNamespace].GetFields()
 	if pick[wire.PickPool].GetStringValue() == "" || pick[wire.PickRelay].GetBoolValue() {
-		return nil // it is for control, or the client's original was copied
+		return nil // the request is for control, or the client's original request was copied already
 	}
 	headers := headersOf(in.GetRequestHeaders().GetHeaders())
 	about := sink.About{Model: pick[wire.PickModel].GetStringValue(), VModel: pick[wire.PickVModel].GetStringValue()}
@@ -237,17 +238,18 @@ func (w *watched) receive(in *extprocv3.ProcessingRequest) {
 	w.send(all)
 }
 
-// add passes a chunk to the exchange's method to, and whether there is memory to keep the chunk.
+// add calls to, a method of the exchange, with a chunk and with whether there is memory to keep the
+// chunk.
 func (w *watched) add(to func(chunk []byte, end, keep bool) []sink.Payload, body *extprocv3.HttpBody) []sink.Payload {
 	chunk := body.GetBody()
 	room := w.server.take(len(chunk))
 	if room {
-		w.kept += int64(len(chunk)) // count corrects this
+		w.kept += int64(len(chunk)) // the method count later corrects this
 	}
 	return to(chunk, body.GetEndOfStream(), room)
 }
 
-// count updates server.kept to the bytes of incomplete payloads.
+// count sets the request's part of server.kept to the size of its incomplete payloads.
 func (w *watched) count() {
 	kept := int64(w.exchange.Kept())
 	w.server.kept.Add(kept - w.kept)
@@ -282,7 +284,7 @@ func (w *watched) send(all []sink.Payload) {
 	}
 }
 
-// take adds n bytes to kept. It returns false, and adds nothing, if they exceed the limit.
+// take adds n bytes to kept. If that exceeds the limit, it adds nothing and returns false.
 func (s *Server) take(n int) bool {
 	if s.kept.Add(int64(n)) <= maxKept {
 		return true
@@ -293,14 +295,14 @@ func (s *Server) take(n int) bool {
 
 func (s *Server) give(n int) { s.kept.Add(-int64(n)) }
 
-// parcel is a payload in the queues of sinks.
+// parcel is a payload that is queued for one or more sinks.
 type parcel struct {
 	*sink.Payload
 	server     *Server
 	references atomic.Int32
 }
 
-// release is called once per sink. The last call frees the payload's bytes.
+// release is called once per sink. The last call releases the memory of the payload.
 func (p *parcel) release() {
 	if p.references.Add(-1) == 0 {
 		p.server.give(len(p.Data))

@@ -41,7 +41,7 @@ import (
 	"github.com/headgate/headgate/extproc/payload/sink"
 )
 
-// other is the ext_proc service that decides; its errors identify it.
+// other is a fake of the ext_proc service that makes decisions. Its errors identify it.
 type other struct {
 	extprocv3.UnimplementedExternalProcessorServer
 }
@@ -50,12 +50,12 @@ func (other) Process(extprocv3.ExternalProcessor_ProcessServer) error {
 	return status.Error(codes.AlreadyExists, "handled by the other service")
 }
 
-// served is a Server, with a client that behaves like Envoy.
+// served is a running Server, with a client that behaves like Envoy.
 type served struct {
 	*payload.Server
 	t      *testing.T
 	meter  *metrics.Meter
-	log    *bytes.Buffer // read after the server has stopped
+	log    *bytes.Buffer // to be read only after the server has stopped
 	envoy  extprocv3.ExternalProcessorClient
 	stop   func()
 	server *grpc.Server
@@ -106,7 +106,7 @@ func serve(t *testing.T, flags ...string) *served {
 	return s
 }
 
-// dropped returns how many payloads were dropped for a reason.
+// dropped returns the number of payloads that were dropped for a reason.
 func (s *served) dropped(reason string) (n int) {
 	s.t.Helper()
 	return s.value("headgate_payloads_dropped_total{reason=\"" + reason + "\"}")
@@ -141,7 +141,7 @@ func headers(pairs ...string) *corev3.HeaderMap {
 	return m
 }
 
-// picked returns extproc's decision as Envoy's metadata.
+// picked returns a decision of extproc as Envoy's metadata.
 func picked(fields map[string]any) *corev3.Metadata {
 	is, err := structpb.NewStruct(fields)
 	if err != nil {
@@ -154,7 +154,7 @@ func one() map[string]any {
 	return map[string]any{wire.PickPool: "ns/pool", wire.PickModel: "one", wire.PickID: "7"}
 }
 
-// show opens a stream with copies of a request.
+// show opens a stream with the copy of a request.
 func (s *served) show(pick map[string]any, path string) extprocv3.ExternalProcessor_ProcessClient {
 	s.t.Helper()
 	messages, err := s.envoy.Process(metadata.AppendToOutgoingContext(s.t.Context(), wire.PayloadsMetadata, "copies"))
@@ -176,7 +176,7 @@ func asks(messages extprocv3.ExternalProcessor_ProcessClient, body []byte, end b
 	}})
 }
 
-// answers ends a request and waits for the end of its stream.
+// answers sends an answer with this body, and waits for the end of the stream.
 func answers(messages extprocv3.ExternalProcessor_ProcessClient, body []byte) error {
 	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
 		ResponseHeaders: &extprocv3.HttpHeaders{Headers: headers(":status", "200")},
@@ -194,7 +194,7 @@ type taker struct {
 	begun atomic.Int64
 	goOn  chan struct{}
 	mu    sync.Mutex // guards all
-	all   []string   // kind and data
+	all   []string   // kind and data of each payload
 }
 
 func take(t *testing.T, held bool) *taker {
@@ -227,7 +227,7 @@ func (k *taker) taken() []string {
 	return append([]string(nil), k.all...)
 }
 
-// Streams with copies go to the Server, all others to the other service.
+// Streams with copies go to the Server, and all other streams to the other service.
 func TestOnlyCopiesAreProcessed(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--payload-processor", "logger://*"}} {
 		s := serve(t, flags...)
@@ -244,7 +244,7 @@ func TestOnlyCopiesAreProcessed(t *testing.T) {
 	}
 }
 
-// Sinks get the payloads they want, over TLS, with the current token of the file.
+// A sink gets the payloads that it wants, over TLS, with the current token from the file.
 func TestSinkWithTLSAndAToken(t *testing.T) {
 	dir := t.TempDir()
 	var authorization, body atomic.Value
@@ -328,7 +328,7 @@ func TestQueueIsBounded(t *testing.T) {
 		if err := answers(messages, nil); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
-		if i == 1 { // each worker has its first payload
+		if i == 1 { // each worker now has its first payload
 			await(t, "two are being sent", func() bool { return k.begun.Load() == 2 })
 		}
 	}
@@ -354,7 +354,7 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
-// The bytes of all payloads, queued and incomplete, are limited. They are freed when a payload is
+// The bytes of all payloads, queued and incomplete, are limited. They are freed when the payload is
 // sent or its stream ends.
 func TestBytesAreBounded(t *testing.T) {
 	goOn := make(chan struct{})
@@ -392,7 +392,8 @@ func TestBytesAreBounded(t *testing.T) {
 	await(t, "nothing is kept", func() bool { return s.Kept() == 0 })
 }
 
-// A sink that answers with an error or a redirect gets each payload once, and nobody else gets it.
+// A sink that answers with an error or a redirect gets each payload once, and no other server gets
+// the payload.
 func TestSinksThatRefuse(t *testing.T) {
 	elsewhere := take(t, false)
 	for _, code := range []int{302, 307, 400, 500} {
@@ -437,7 +438,8 @@ func TestLoggerOmitsContents(t *testing.T) {
 	}
 }
 
-// Requests that the relay repeats, that are for control, or that have no decision are not copied.
+// Requests that the relay repeats, that are for control, or that extproc made no decision for are
+// not copied.
 func TestRequestsThatAreNotCopied(t *testing.T) {
 	k := take(t, false)
 	s := serve(t, "--payload-processor", k.URL)
@@ -453,7 +455,7 @@ func TestRequestsThatAreNotCopied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := answers(messages, nil); !errors.Is(err, io.EOF) { // Envoy's own reply to a request that it sent nowhere
+	if err := answers(messages, nil); !errors.Is(err, io.EOF) { // Envoy itself answers a request that it sent to no endpoint
 		t.Error(err)
 	}
 	first := s.show(map[string]any{wire.PickPool: "ns/pool"}, "/x") // a request for several models
@@ -464,8 +466,8 @@ func TestRequestsThatAreNotCopied(t *testing.T) {
 	await(t, "the last is copied", func() bool { return len(k.taken()) == 2 })
 }
 
-// If the Server stops while a sink hangs and answers are in progress, it ends within its time limit
-// and leaves no goroutine.
+// If the Server stops while a sink does not answer and answers to requests are in progress, the
+// Server ends within its time limit and leaves no goroutine.
 func TestEnd(t *testing.T) {
 	before := runtime.NumGoroutine()
 	k := &taker{goOn: make(chan struct{})}

@@ -1,7 +1,7 @@
-// Package placementclient is extproc's client of control. It reports which models requests wait for
-// and how models are used, and applies control's updates of copies. It runs outside the request
-// path. When the stream breaks, the last updates stay in force until a new stream has sent
-// everything.
+// Package placementclient is extproc's client of control. It reports for which models requests wait
+// and how models are used, and applies control's updates of copies. It runs outside the path of
+// requests. When the stream breaks, the last updates remain in effect until a new stream has sent
+// the complete state.
 package placementclient
 
 import (
@@ -25,31 +25,33 @@ const (
 	often = time.Second
 	// seldom is the interval of reports of learned profiles.
 	seldom = 5 * time.Second
-	// soon delays a report of changed numbers of waiting requests, to collect more of them.
+	// soon delays a report of changed numbers of waiting requests, so that one report covers
+	// several changes.
 	soon = 100 * time.Millisecond
-	// DefaultInterval is the least time between two reports of work at endpoints.
+	// DefaultInterval is the minimum time between two reports of the work at endpoints.
 	DefaultInterval = 20 * time.Millisecond
-	// questionInterval is the least time between two questions whether this process has all
-	// updates.
+	// questionInterval is the minimum time between two questions to control whether this process
+	// has all updates.
 	questionInterval = 20 * time.Millisecond
-	// shortest and longest bound the time between two attempts to reach control.
+	// shortest and longest limit the time between two attempts to reach control.
 	shortest = 50 * time.Millisecond
 	longest  = 2 * time.Second
-	// maxUpdate bounds an Update. A complete one may have 100,000 models of 100 bytes.
+	// maxUpdate is the maximum size of an Update. A complete one may have 100,000 models of 100
+	// bytes.
 	maxUpdate = 64 << 20
 )
 
-// News signals changes of waiting requests: of their models, or only of their numbers. Make one
-// with [NewNews]; it is safe for concurrent use.
+// News signals changes of waiting requests: of the models that they wait for, or only of the
+// numbers of requests. Create it with [NewNews]. It is safe for concurrent use.
 type News struct {
 	models, counts chan struct{} // capacity 1; never closed
 }
 
-// NewNews returns a News without signals.
+// NewNews returns a News without pending signals.
 func NewNews() *News { return &News{make(chan struct{}, 1), make(chan struct{}, 1)} }
 
-// Changed signals that requests wait for other models, or, not urgently, that their numbers
-// changed. It never blocks.
+// Changed signals that waiting requests have changed. Urgent means that they wait for other models;
+// otherwise only their numbers have changed. It never blocks.
 func (n *News) Changed(urgent bool) {
 	to := n.counts
 	if urgent {
@@ -63,21 +65,21 @@ func (n *News) Changed(urgent bool) {
 
 // Config configures a Client.
 type Config struct {
-	// Target is control's address in gRPC's form, and Dial are the options of the connection.
+	// Target is the address of control in gRPC's format. Dial are the options of the connection.
 	Target string
 	Dial   []grpc.DialOption
-	// News gets the signals of Flow.
+	// News receives the signals of Flow.
 	News  *News
 	Fleet *fleet.Fleet
 	Flow  *flow.Flow
 	Meter *metrics.Meter
 	Log   *slog.Logger
-	// Interval is the least time between two reports of work at endpoints; zero means
+	// Interval is the minimum time between two reports of the work at endpoints; zero means
 	// DefaultInterval.
 	Interval time.Duration
 }
 
-// Client exchanges messages with control. Make one with [New], and run it with [Client.Run].
+// Client exchanges messages with control. Create it with [New], and run it with [Client.Run].
 type Client struct {
 	Config
 	process string
@@ -91,10 +93,10 @@ func New(c Config) *Client {
 	return &Client{Config: c, process: strconv.FormatUint(rand.Uint64(), 36)}
 }
 
-// Run stays connected to control until ctx ends. It reconnects when the connection breaks.
+// Run keeps a connection to control until ctx ends. It reconnects when the connection breaks.
 func (c *Client) Run(ctx context.Context) error {
 	pause := shortest
-	silent := false // logged that control does not answer
+	silent := false // whether it was logged that control does not answer
 	for ctx.Err() == nil {
 		complete, err := c.connect(ctx)
 		c.Meter.Connected(false)
@@ -119,8 +121,8 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// connect serves one stream from its start to its end. Complete reports whether control sent
-// everything.
+// connect serves one stream from start to end. Complete reports whether control sent its complete
+// state.
 func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -135,7 +137,7 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	}
 	updates := make(chan *placement.Update)
 	ended := make(chan error, 1)
-	go func() { // ends with the stream, which ends with ctx
+	go func() { // the goroutine ends with the stream, which ends with ctx
 		for {
 			u, err := stream.Recv()
 			if err != nil {
@@ -164,9 +166,9 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	defer tick.Stop()
 	teach := time.NewTicker(seldom)
 	defer teach.Stop()
-	var counts <-chan time.Time // time to report changed counts
-	told := time.Now()          // backlogs
-	asked := time.Now()         // the last question
+	var counts <-chan time.Time // fires when changed counts must be reported
+	told := time.Now()          // time of the last report of backlogs
+	asked := time.Now()         // time of the last question
 	asks := time.NewTimer(time.Hour)
 	asks.Stop()
 	defer asks.Stop()
@@ -216,24 +218,24 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	}
 }
 
-// connection is one stream. One goroutine owns it.
+// connection is the state of one stream. Only one goroutine uses it.
 type connection struct {
 	*Client
 	stream       placement.Placement_ConnectClient
 	receiver     *receiver
 	reporter     *reporter
-	applied      uint64    // the version in force
-	began        bool      // something was reported
-	acknowledged uint64    // the version acknowledged to control
-	usedAt       time.Time // last report of use
+	applied      uint64    // version of the last applied update
+	began        bool      // whether anything was reported on this stream
+	acknowledged uint64    // last version that was acknowledged to control
+	usedAt       time.Time // time of the last report of use
 	peers        []endpointstate.Backlog
-	// question is the number of the last question.
+	// question is the number of the last question to control.
 	question uint64
 }
 
-// apply applies an Update, and returns whether it must be acknowledged.
+// apply applies an Update. It returns whether the Update must be acknowledged.
 func (t *connection) apply(u *placement.Update) bool {
-	defer t.Fleet.Answered(u.GetAnswer()) // after the update is applied
+	defer t.Fleet.Answered(u.GetAnswer()) // runs after the update is applied
 	now := time.Now()
 	if told := u.GetBacklogs(); len(told) > 0 {
 		steady := fleet.Steady(now)
@@ -245,7 +247,7 @@ func (t *connection) apply(u *placement.Update) bool {
 	}
 	t.makers(u.GetResponses())
 	if onlyOfOthers(u) {
-		if t.receiver.complete && t.acknowledged == t.applied { // otherwise the update must be acknowledged
+		if t.receiver.complete && t.acknowledged == t.applied { // no earlier update awaits an acknowledgement
 			t.acknowledged, t.applied = u.GetVersion(), u.GetVersion()
 		}
 		return false
@@ -279,8 +281,9 @@ const (
 	question
 )
 
-// report sends the changes of some topics, if any. It reads the requests in flight after the update
-// was applied, so that an acknowledgement includes every request that began before.
+// report sends the changes of some topics, if there are any. It reads the requests in flight after
+// the last update was applied, so that an acknowledgement includes every request that began before
+// the update.
 func (t *connection) report(what topics) error {
 	now := time.Now()
 	r := &placement.Report{

@@ -31,8 +31,8 @@ func TestWantedModelsAreReportedAtOnce(t *testing.T) {
 	}
 }
 
-// A thousand requests for one model are reported as a number, not as a thousand messages. When the
-// copy is loaded, they continue in the order in which they came.
+// For a thousand requests for one model, the client reports their number in one message. When the
+// copy is loaded, the requests proceed in the order in which they arrived.
 func TestThousandRequestsForOneModel(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -97,8 +97,8 @@ func TestFailureEndsWaitsUntilItIsOver(t *testing.T) {
 	})
 }
 
-// Control's last state stays in force while control is away, until it has sent its complete state
-// again. Then only the new state counts.
+// While control is away, its last state remains in effect until control has sent its complete state
+// again. Then only the new state applies.
 func TestLastStateStaysUntilTheNextIsComplete(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -143,8 +143,8 @@ func TestLastStateStaysUntilTheNextIsComplete(t *testing.T) {
 	ticket.Leave()
 }
 
-// The acknowledgement of an unload means that no further request begins at the copy. It comes with
-// the number of requests that are in flight there.
+// The acknowledgement of an unload means that no more requests begin at the copy. It contains the
+// number of requests that are in flight there.
 func TestUnloadIsAcknowledgedWithRequestsInFlight(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -172,8 +172,8 @@ func TestUnloadIsAcknowledgedWithRequestsInFlight(t *testing.T) {
 	}
 }
 
-// Control gets the acknowledgement of a VModel's switch once it is in force, and not before. A new
-// stream from its start gets it again.
+// Control gets the acknowledgement of a VModel's switch only after the switch has taken effect. On
+// a new stream, it gets the acknowledgement again at the start.
 func TestSwitchIsAcknowledgedWhenItIsInForce(t *testing.T) {
 	r := newRig(t)
 	goes := func(active string) []*placement.VModel {
@@ -234,7 +234,7 @@ func TestMissingCopyIsReported(t *testing.T) {
 	s.until("it is missing", func() bool { return slices.Equal(s.missing, []string{"m@" + a}) })
 }
 
-// If an endpoint refuses connections, its copies are unusable, and control is told so.
+// If an endpoint refuses connections, its copies are unusable, which is reported to control.
 func TestUnusableCopiesAreReported(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -246,8 +246,8 @@ func TestUnusableCopiesAreReported(t *testing.T) {
 	ticket.Leave()
 }
 
-// If a response shows that an engine is stopping, control is told at once, and again on each new
-// stream. What control itself has sent is not reported back to it.
+// If a response shows that an engine is stopping, this is reported to control at once, and again on
+// each new stream. A report that came from control is not sent back to control.
 func TestStoppingEngineIsReported(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -273,8 +273,8 @@ func TestStoppingEngineIsReported(t *testing.T) {
 	}
 }
 
-// The whole protocol, over the wire: control unloads after the acknowledgement when nothing is in
-// flight, and then no request is at the engine.
+// The whole protocol of an unload, over the network: control unloads after the acknowledgement when
+// nothing is in flight, and at that time the engine has no requests.
 func TestNoRequestAtAnUnloadedCopy(t *testing.T) {
 	r := newRig(t)
 	s := r.next()

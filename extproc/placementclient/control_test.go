@@ -35,7 +35,7 @@ var thePool = objects.Name{Namespace: "ns", Name: "pool"}
 
 func key(id string) objects.ModelKey { return objects.ModelKey{Pool: thePool, ID: id} }
 
-// aFleet returns a fleet with one pool of two endpoints without lists.
+// aFleet returns a fleet with one pool of two endpoints that have no lists of models.
 func aFleet(published func(*endpointstate.View)) *fleet.Fleet {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
@@ -79,7 +79,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// connections connects the rig to control until the test or leave ends it.
+// connections connects the rig to control until the test ends or leave is called.
 func (r *rig) connections(target string, news *placementclient.News) (leave func()) {
 	client := placementclient.New(placementclient.Config{
 		Target: target, Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, News: news,
@@ -99,7 +99,7 @@ func (r *rig) connections(target string, news *placementclient.News) (leave func
 	return leave
 }
 
-// fakeControl is a control that sends what a test tells it to.
+// fakeControl is a fake of control that sends the updates of a test.
 type fakeControl struct {
 	placement.UnimplementedPlacementServer
 	*rig
@@ -128,7 +128,7 @@ func (c *fakeControl) stop() {
 	<-c.served
 }
 
-// stream is one stream from an extproc, and the sum of its reports.
+// stream is the fake control's end of one stream from an extproc, and the sum of the reports on it.
 type stream struct {
 	*rig
 	wire    placement.Placement_ConnectServer
@@ -141,15 +141,15 @@ type stream struct {
 	applied  uint64
 	reports  int
 	wanted   map[string]*placement.Wanted
-	inFlight map[string]uint32 // by model and endpoint
+	inFlight map[string]uint32 // requests in flight by model and endpoint
 	used     map[string]uint32
-	waited   map[string]uint64 // in ms
-	sharing  []uint32          // one per report
+	waited   map[string]uint64 // waiting times in ms, by model
+	sharing  []uint32          // the number of sharing processes in each report
 	missing  []string
 	leaving  map[string]*placement.Leaving
-	backlogs map[string]uint32 // number of requests by endpoint
+	backlogs map[string]uint32 // numbers of requests by endpoint
 	question uint64
-	// responses are stored responses with their endpoints.
+	// responses are the reported stored responses with their endpoints.
 	responses []string
 }
 
@@ -212,7 +212,7 @@ func (s *stream) read(r *placement.Report) {
 	s.news = make(chan struct{})
 }
 
-// until waits until the reports satisfy a condition.
+// until blocks until the reports meet a condition: holds returns true.
 func (s *stream) until(what string, holds func() bool) {
 	s.Helper()
 	limit := time.After(10 * time.Second)
@@ -242,13 +242,13 @@ func (s *stream) say(u *placement.Update) uint64 {
 	return s.version
 }
 
-// inForce waits until the last Update is acknowledged.
+// inForce waits until extproc has acknowledged the last Update.
 func (s *stream) inForce() {
 	s.Helper()
 	s.until("it is in force", func() bool { return s.applied == s.version })
 }
 
-// next returns the next stream that an extproc opens.
+// next returns the next stream that is opened to the fake control.
 func (r *rig) next() *stream {
 	r.Helper()
 	select {
@@ -273,7 +273,7 @@ func is(id, endpoint string, state placement.Copy_State) *placement.Copy {
 	return &placement.Copy{Copy: &placement.CopyKey{Key: wireKey(id), Endpoint: endpoint}, State: state}
 }
 
-// await waits for a condition that no report shows.
+// await waits for a condition that cannot be seen in reports.
 func (r *rig) await(what string, holds func() bool) {
 	r.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -287,13 +287,13 @@ func (r *rig) await(what string, holds func() bool) {
 	}
 }
 
-// has reports whether a request for a model would find a copy.
+// has is true if the fleet has a copy for a request for this model.
 func (r *rig) has(id string) bool {
 	has, _ := r.fleet.View().Snapshot.Pools[thePool.String()].Has(id)
 	return has
 }
 
-// begin sends a request for a model, and returns nil if there is no copy.
+// begin sends a request for a model. It returns nil if there is no copy.
 func (r *rig) begin(id string, random uint64) (*fleet.InFlight, string) {
 	picks, err := pick.Pick(pick.Policy{Rule: pick.Random}, r.fleet.View().Snapshot,
 		pick.Request{Pool: thePool.String(), Model: id, Random: random}, make([]pick.Decision, 1))
@@ -303,7 +303,7 @@ func (r *rig) begin(id string, random uint64) (*fleet.InFlight, string) {
 	return r.fleet.Begin(picks[0]), picks[0].Endpoint.Address
 }
 
-// wait queues a request and returns its place.
+// wait queues a request for a model and returns its place in the queue.
 func (r *rig) wait(id string) *flow.Ticket {
 	r.Helper()
 	ticket, err := r.flow.Enqueue(key(id), 10, time.Now())

@@ -23,15 +23,16 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// Control is the address of control and the credentials for it: the flags that begin with
-// --control.
+// Control is the address of control and the credentials for it, from the flags whose names begin
+// with --control.
 type Control struct {
-	Address                     string // unix:PATH or HOST:PORT; empty without control
-	CAFile, TokenFile, CertPath string // empty for none
+	Address                     string // unix:PATH or HOST:PORT; empty if there is no control
+	CAFile, TokenFile, CertPath string // names of files; empty if not configured
 }
 
-// security returns the transport credentials: none on a socket or loopback without certificates,
-// else TLS.
+// security returns the TLS configuration for the connection to control. Secure is false if the
+// address is a socket or loopback and no certificate is configured; the connection is then without
+// TLS.
 func (c Control) security(log *slog.Logger) (secure bool, config *tls.Config, err error) {
 	if local := strings.HasPrefix(c.Address, "unix:"); !local {
 		host, _, err := net.SplitHostPort(c.Address)
@@ -47,7 +48,7 @@ func (c Control) security(log *slog.Logger) (secure bool, config *tls.Config, er
 	return secure, config, err
 }
 
-// Dial returns control's address in gRPC's form, and the options of the connection.
+// Dial returns the address of control in gRPC's format, and the options of the connection.
 func (c Control) Dial(log *slog.Logger) (target string, dial []grpc.DialOption, err error) {
 	secure, config, err := c.security(log)
 	if err != nil {
@@ -62,7 +63,8 @@ func (c Control) Dial(log *slog.Logger) (target string, dial []grpc.DialOption, 
 	}
 	dial = []grpc.DialOption{
 		grpc.WithTransportCredentials(access),
-		// A machine that vanishes closes no connection. Control allows one keepalive per 5 s.
+		// If a machine vanishes, its connections stay open, so keepalives detect that. Control
+		// allows one keepalive per 5 s.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 	}
 	if c.TokenFile != "" {
@@ -75,8 +77,8 @@ func (c Control) Dial(log *slog.Logger) (target string, dial []grpc.DialOption, 
 	return target, dial, nil
 }
 
-// Transport returns an HTTP/2 transport to control for calls of clients, which send their own
-// tokens. It ignores the host of their URLs.
+// Transport returns an HTTP/2 transport that sends the calls of clients to control, with the
+// clients' own tokens. It ignores the host in the URLs of calls.
 func (c Control) Transport(log *slog.Logger) (*http.Transport, error) {
 	secure, config, err := c.security(log)
 	if err != nil {

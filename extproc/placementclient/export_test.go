@@ -1,4 +1,4 @@
 package placementclient
 
-// WireLesson is wireLesson.
+// WireLesson exports wireLesson for tests.
 var WireLesson = wireLesson

@@ -12,14 +12,15 @@ import (
 	"github.com/headgate/headgate/internal/profile/learn"
 )
 
-// Bounds of one Report: accelerators, and endpoints of each. Control accepts no more.
+// Limits of one Report: the number of accelerators, and the number of endpoints of each. Control
+// accepts no more than these.
 const (
 	maxLessons = 64
 	maxFactors = 512
 )
 
-// teaches returns the learned profiles that changed. If there are too many, those that were
-// reported least come first.
+// teaches creates the report of the learned profiles that have changed. If there are too many,
+// those with the fewest reported measurements come first.
 func (t *reporter) teaches(all []endpointstate.LearnedProfile) []*placement.Lesson {
 	all = slices.DeleteFunc(all, func(l endpointstate.LearnedProfile) bool {
 		was, told := t.taught[l.AcceleratorKey]
@@ -58,11 +59,11 @@ func wireLesson(l endpointstate.LearnedProfile) *placement.Lesson {
 	return out
 }
 
-// mostAge bounds the age of a measurement.
+// mostAge is the maximum age of a measurement.
 const mostAge = 365 * 24 * time.Hour
 
-// learnedProfiles returns the learned profiles in an Update. It drops incomplete ones; the learner
-// rejects impossible ones.
+// learnedProfiles returns the learned profiles in an Update. It drops incomplete profiles; the
+// learner rejects impossible ones.
 func learnedProfiles(told []*placement.Lesson) (all []endpointstate.LearnedProfile) {
 	for _, l := range told {
 		namespace, name, ok := strings.Cut(l.GetPool(), "/")

@@ -15,8 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// learns lets the rig's new fleet scrape its two engines for this many seconds; one engine is twice
-// as slow as the other.
+// learns lets the rig's new fleet scrape its two engines for a number of seconds; one engine is
+// twice as slow as the other.
 func (r *rig) learns(seconds int) {
 	var ahead atomic.Int64
 	world := r.fleet.View().World
@@ -55,7 +55,8 @@ func aRig(t *testing.T) (r *rig, news *placementclient.News) {
 	return r, news
 }
 
-// step returns the step times at the rig's endpoints, 0 if predictions are not trusted.
+// step returns the predicted step times at the rig's two endpoints; 0 if predictions are not
+// trusted.
 func (r *rig) step() (all [2]float64) {
 	p := r.fleet.View().Snapshot.Pools[thePool.String()]
 	for i, e := range p.Endpoints {
@@ -66,14 +67,14 @@ func (r *rig) step() (all [2]float64) {
 	return all
 }
 
-// predicts reports whether the rig's predictions equal those of another.
+// predicts is true if the rig predicts the step times as.
 func (r *rig) predicts(as [2]float64) bool {
 	is := r.step()
 	return math.Abs(is[0]/as[0]-1) < 0.01 && math.Abs(is[1]/as[1]-1) < 0.01
 }
 
-// A new extproc gets learned profiles of another one through control, and uses them at once, even
-// if that one is gone.
+// A new extproc gets the learned profiles of another extproc through control. It uses them at once,
+// even if the other extproc no longer runs.
 func TestNewExtprocGetsLearnedProfiles(t *testing.T) {
 	address, _ := aBoard(t)
 	x, news := aRig(t)
@@ -107,7 +108,7 @@ func TestNewExtprocGetsLearnedProfiles(t *testing.T) {
 	}
 }
 
-// Implausible learned profiles from control are ignored, and the others are used.
+// Implausible learned profiles from control are ignored; the plausible ones are used.
 func TestImplausibleProfilesAreIgnored(t *testing.T) {
 	x, _ := aRig(t)
 	x.learns(200)

@@ -8,14 +8,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// takes returns a loaded copy of m at a with a concurrency limit.
+// takes creates a loaded copy of model m at endpoint a, with a limit of concurrent requests.
 func takes(limit uint32) *placement.Copy {
 	c := is("m", a, placement.Copy_LOADED)
 	c.Limit = limit
 	return c
 }
 
-// limit returns this process's share of the limit at that copy.
+// limit returns this process's share of the limit of m's copy at a.
 func (r *rig) limit() int64 {
 	copies := r.fleet.View().Snapshot.Pools[thePool.String()].Copies["m"]
 	if len(copies) == 0 {
@@ -24,8 +24,8 @@ func (r *rig) limit() int64 {
 	return copies[0].InFlight.Limit.Load()
 }
 
-// Limits from control take effect, also if one of several Updates before the complete state has
-// them. The next stream reports once among how many processes they are shared.
+// Limits from control take effect, even if they arrive in one of several Updates before the
+// complete state. On the next stream, extproc reports once how many processes share the limits.
 func TestLimitsAreReceivedAndShared(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -63,8 +63,8 @@ func TestLimitsAreReceivedAndShared(t *testing.T) {
 	}
 }
 
-// The time that requests wait at full copies is reported once a second, also for a model of which
-// no request begins. Requests that wait for a model without a copy do not count.
+// The time that requests wait at full copies is reported once a second, even for a model for which
+// no request begins. Requests that wait for a model without a copy are not included.
 func TestWaitsForFullCopiesAreReported(t *testing.T) {
 	start := time.Now()
 	r := newRig(t)

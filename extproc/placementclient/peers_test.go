@@ -19,7 +19,7 @@ import (
 	"github.com/headgate/headgate/extproc/placementclient"
 )
 
-// nobody implements control's side without placing models.
+// nobody is a fake of control's decisions that never places a model.
 type nobody struct{}
 
 func (nobody) Wanted(string, decide.Key, decide.Want)    {}
@@ -30,7 +30,7 @@ func (nobody) InFlight(map[decide.CopyKey]int)           {}
 func (nobody) Missing(decide.CopyKey)                    {}
 func (nobody) Drained(decide.CopyKey)                    {}
 
-// aBoard starts control's real placement server, and returns its address.
+// aBoard starts the real placement server of control. It returns the server's address.
 func aBoard(t *testing.T) (address string, stop func()) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -52,7 +52,7 @@ func aBoard(t *testing.T) (address string, stop func()) {
 	return l.Addr().String(), stop
 }
 
-// anExtproc returns an extproc that is connected to control until it leaves.
+// anExtproc returns an extproc that is connected to control until the test ends or leave is called.
 func anExtproc(t *testing.T, address string) (r *rig, leave func()) {
 	r = &rig{T: t}
 	news := placementclient.NewNews()
@@ -64,7 +64,7 @@ func anExtproc(t *testing.T, address string) (r *rig, leave func()) {
 	return r, r.connections(address, news)
 }
 
-// endpoint returns the first endpoint of a view.
+// endpoint returns the first endpoint in a view.
 func (r *rig) endpoint() *pick.Endpoint {
 	return &r.fleet.View().Snapshot.Pools[thePool.String()].Endpoints[0]
 }
@@ -76,13 +76,13 @@ func (r *rig) send() *fleet.InFlight {
 	return r.fleet.Begin(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Any[0]})
 }
 
-// Requests of one extproc are visible to others at once through control, without a new view. They
-// are gone when the request ends, or when the extproc or control leaves.
+// Through control, other extprocs see the requests of one extproc at once, without a new view. The
+// requests disappear when they end, or when the extproc or control disconnects.
 func TestExtprocsKnowRequestsOfOthers(t *testing.T) {
 	address, stop := aBoard(t)
 	x, leave := anExtproc(t, address)
 	y, _ := anExtproc(t, address)
-	theirs := y.endpoint().Peers // of a view that does not change
+	theirs := y.endpoint().Peers // from a view that does not change
 	quickest := time.Hour
 	for range 5 {
 		began := time.Now()
@@ -122,8 +122,8 @@ func TestExtprocsKnowRequestsOfOthers(t *testing.T) {
 	z.await("when control has gone, peers are forgotten", func() bool { return z.endpoint().Peers.Requests.Load() == 0 })
 }
 
-// Updates that contain only backlogs take effect at once, and are not acknowledged by themselves:
-// the next report acknowledges them.
+// Updates that contain only backlogs take effect at once. No report is sent to acknowledge them:
+// the next report does that, too.
 func TestBacklogsAreNotAcknowledged(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -150,12 +150,12 @@ func TestBacklogsAreNotAcknowledged(t *testing.T) {
 	flight.End()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := s.reports - before; n > 4 { // for the request's beginning and end, and once a second
+	if n := s.reports - before; n > 4 { // reports when the request begins and ends, and one per second
 		t.Errorf("it took %d reports", n)
 	}
 }
 
-// A stream begins with the current state.
+// The first Update on a stream contains the current state.
 func TestStreamBeginsWithTheCurrentState(t *testing.T) {
 	r := newRig(t)
 	s := r.next()

@@ -7,8 +7,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A question is sent to control. Its answer counts once everything that control sent before it is
-// in force. A control that has answered none gets only the first question.
+// A question is sent to control. Its answer takes effect after all earlier updates of control have
+// been applied. A control that has never answered gets only the first question.
 func TestQuestionIsAnswered(t *testing.T) {
 	r := newRig(t)
 	s := r.next()

@@ -10,12 +10,12 @@ import (
 	"github.com/headgate/headgate/internal/placementproto"
 )
 
-// receiver turns the Updates of one stream into placement updates: none until control has sent
-// everything, then all of it, then changes. The state of the previous stream stays in force until
-// then.
+// receiver converts the Updates of one stream to placement updates. It returns none until control
+// has sent its complete state, then this state, and then changes. Until it is complete, the state
+// of the previous stream remains in effect.
 type receiver struct {
 	complete bool
-	all      endpointstate.PlacementUpdate // so far
+	all      endpointstate.PlacementUpdate // the state received so far
 }
 
 func newReceiver() *receiver { return &receiver{all: newNews()} }
@@ -30,7 +30,7 @@ func newNews() endpointstate.PlacementUpdate {
 	}
 }
 
-// receive returns the placement update of an Update, and whether there is one to apply.
+// receive converts an Update to a placement update. It also returns whether there is one to apply.
 func (h *receiver) receive(u *placement.Update, now time.Time) (endpointstate.PlacementUpdate, bool) {
 	n := h.all
 	if h.complete {
@@ -98,7 +98,8 @@ func read(u *placement.Update, n *endpointstate.PlacementUpdate, now time.Time) 
 	}
 }
 
-// onlyOfOthers reports whether an Update has nothing but reports of other processes and answers.
+// onlyOfOthers reports whether an Update contains only reports of other processes and answers to
+// questions.
 func onlyOfOthers(u *placement.Update) bool {
 	return (len(u.GetBacklogs())+len(u.GetLessons())+len(u.GetResponses()) > 0 || u.GetAnswer() > 0) && u.GetEndpoints() == nil &&
 		u.GetShare() == nil && !u.GetComplete() &&
@@ -106,7 +107,8 @@ func onlyOfOthers(u *placement.Update) bool {
 			len(u.GetRuntimes()) == 0
 }
 
-// backlogsOf returns the work of other processes in an Update, in dst if that is large enough.
+// backlogsOf returns the work of other processes in an Update. It stores the result in dst if that
+// is large enough.
 func backlogsOf(told []*placement.Backlog, now time.Time, dst []endpointstate.Backlog) []endpointstate.Backlog {
 	for _, b := range told {
 		dst = append(dst, endpointstate.Backlog{

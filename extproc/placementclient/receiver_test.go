@@ -80,8 +80,8 @@ func TestFirstUpdateIsComplete(t *testing.T) {
 	}
 }
 
-// An Update that contains only backlogs and learned profiles of others needs no acknowledgement of
-// its own; any other Update does.
+// An Update that contains only backlogs and learned profiles of other processes needs no
+// acknowledgement of its own; any other Update does.
 func TestUpdatesWithoutAcknowledgement(t *testing.T) {
 	backlogs := []*placement.Backlog{{Endpoint: "a"}}
 	for u, want := range map[*placement.Update]bool{
@@ -105,8 +105,8 @@ func TestUpdatesWithoutAcknowledgement(t *testing.T) {
 	}
 }
 
-// A change of why an endpoint is about to stop is reported once, and also once if it stays after
-// all.
+// If the reason why an endpoint is about to stop changes, that is reported once. If the endpoint
+// then does not stop, that is also reported once.
 func TestLeavingEndpointsAreReportedOnce(t *testing.T) {
 	now := time.Now()
 	tell := newReporter()

@@ -11,24 +11,25 @@ import (
 	"github.com/headgate/headgate/internal/placementproto"
 )
 
-// reporter is what this stream has reported to control. The next report has the differences.
+// reporter stores what was reported to control on this stream. The next report contains the
+// differences.
 type reporter struct {
 	waiting  map[objects.ModelKey]wants
 	inFlight map[endpointstate.CopyKey]int64
 	leaving  map[string]endpointstate.Leaving
-	asked    map[string]asked // by endpoint, without empty ones
+	asked    map[string]asked // last reports by endpoint, without empty ones
 	taught   map[endpointstate.AcceleratorKey]endpointstate.LearnedProfile
-	round    uint64 // of calls of backlogs
+	round    uint64 // number of calls of backlogs
 	out      []*placement.Backlog
 }
 
-// asked is the last report of the work at an endpoint.
+// asked is the last report of this process's work at an endpoint.
 type asked struct {
 	endpointstate.Backlog
 	round uint64 // round in which the endpoint was last seen
 }
 
-// wants is the last report of a model that requests wait for.
+// wants is the last report of a model for which requests wait.
 type wants struct {
 	requests int
 	unusable []string
@@ -42,8 +43,8 @@ func newReporter() *reporter {
 	}
 }
 
-// wants returns the report of the models that requests wait for. Unusable returns the endpoints of
-// a model whose copies cannot be used.
+// wants creates the report of the models for which requests wait. Unusable returns the endpoints at
+// which a model's copies cannot be used.
 func (t *reporter) wants(all []queue.WaitingModel, unusable func(objects.ModelKey) []string, now time.Time) []*placement.Wanted {
 	var out []*placement.Wanted
 	waits := make(map[objects.ModelKey]bool, len(all))
@@ -68,8 +69,8 @@ func (t *reporter) wants(all []queue.WaitingModel, unusable func(objects.ModelKe
 	return out
 }
 
-// flies returns the report of requests in flight: always of closed copies and of those without
-// requests, of other copies only with all.
+// flies creates the report of requests in flight. The report always contains closed copies and
+// copies without requests; it contains other copies only if all is true.
 func (t *reporter) flies(now map[endpointstate.CopyKey]endpointstate.InFlightCount, all bool) []*placement.InFlight {
 	var out []*placement.InFlight
 	for k, is := range now {
@@ -87,7 +88,8 @@ func (t *reporter) flies(now map[endpointstate.CopyKey]endpointstate.InFlightCou
 	return out
 }
 
-// leaves returns the report of endpoints that will end soon, or stay after all.
+// leaves creates the report of endpoints that will end soon, and of endpoints that were reported so
+// but will not end.
 func (t *reporter) leaves(all map[string]endpointstate.Leaving, now time.Time) []*placement.Leaving {
 	var out []*placement.Leaving
 	for address, is := range all {
@@ -106,12 +108,12 @@ func (t *reporter) leaves(all map[string]endpointstate.Leaving, now time.Time) [
 	return out
 }
 
-// tolerance is the error that a reported end of prefill may have. A step of an engine takes about
-// 20 ms.
+// tolerance is the maximum error of a reported end of prefill. A step of an engine takes about 20
+// ms.
 const tolerance = 5 * time.Millisecond
 
-// backlogs returns the report of work at endpoints that changed by more than the passage of time.
-// The result is valid until the next call.
+// backlogs returns the report of work at endpoints, if it changed by more than the passage of time
+// explains. The result is valid until the next call.
 func (t *reporter) backlogs(each func(visit func(endpointstate.Backlog)), now time.Time) []*placement.Backlog {
 	t.round++
 	n, there := 0, 0
@@ -138,7 +140,7 @@ func (t *reporter) backlogs(each func(visit func(endpointstate.Backlog)), now ti
 			delete(t.asked, is.Endpoint)
 		}
 	})
-	if there < len(t.asked) { // an endpoint has gone
+	if there < len(t.asked) { // an endpoint was removed
 		for endpoint, was := range t.asked {
 			if was.round != t.round {
 				delete(t.asked, endpoint)
@@ -149,13 +151,13 @@ func (t *reporter) backlogs(each func(visit func(endpointstate.Backlog)), now ti
 	return t.out[:n]
 }
 
-// same reports whether two Backlogs are equivalent at a time.
+// same is true if two Backlogs are equivalent at time now.
 func same(a, b endpointstate.Backlog, now time.Time) bool {
 	return a.Requests == b.Requests && a.Beside == b.Beside && a.Urgency == b.Urgency && a.Tokens == b.Tokens &&
 		(left(a, now)-left(b, now)).Abs() <= tolerance
 }
 
-// left returns the remaining time of prefill.
+// left is the remaining prefill time of a backlog.
 func left(b endpointstate.Backlog, now time.Time) time.Duration {
 	return time.Duration(max(0, b.Through-now.UnixNano()))
 }
@@ -165,8 +167,8 @@ func wireBacklog(to *placement.Backlog, b endpointstate.Backlog, now time.Time) 
 	to.BesidePs, to.Urgency, to.Tokens = uint64(max(0, b.Beside)), uint64(max(0, b.Urgency)), uint64(max(0, b.Tokens))
 }
 
-// usage returns the report of the use of models. Full are the requests that waited for copies at
-// their concurrency limit.
+// usage returns the report of the use of models. Full contains, by model, the requests that waited
+// for copies at their concurrency limit.
 func usage(used map[objects.ModelKey]endpointstate.ModelUse, full map[objects.ModelKey]int, passed time.Duration,
 	now time.Time,
 ) []*placement.Usage {
@@ -178,7 +180,7 @@ func usage(used map[objects.ModelKey]endpointstate.ModelUse, full map[objects.Mo
 		})
 	}
 	for k, n := range full {
-		if _, told := used[k]; !told { // no request has begun
+		if _, told := used[k]; !told { // no request for the model has begun
 			out = append(out, &placement.Usage{Key: placementproto.Model(k), WaitedMs: waitedMs(n, passed)})
 		}
 	}

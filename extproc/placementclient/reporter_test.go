@@ -15,8 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/placementproto"
 )
 
-// A backlog is reported again if it differs from what the last report implies by now, and when its
-// endpoint is gone.
+// A backlog is reported again if it differs from what the last report would be after the elapsed
+// time. It is also reported when its endpoint is gone.
 func TestBacklogIsReportedWhenItChanges(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	tell := newReporter()
@@ -72,7 +72,8 @@ func TestBacklogIsReportedWhenItChanges(t *testing.T) {
 	}
 }
 
-// The waiting time of a model's requests is reported with its use, or alone if none began.
+// The waiting time of a model's requests is reported together with the model's use, or without it
+// if no request began.
 func TestWaitingTimeIsReportedWithUse(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	key := func(id string) objects.ModelKey {

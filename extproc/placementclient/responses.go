@@ -8,10 +8,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// maxMade bounds the stored responses of one Report.
+// maxMade is the maximum number of stored responses in one Report.
 const maxMade = 2000
 
-// responses returns the stored responses that were not reported yet.
+// responses returns the stored responses that were not yet reported.
 func (t *connection) responses() (out []*placement.Responses) {
 	for m, ids := range t.Fleet.TakeMade(maxMade) {
 		out = append(out, &placement.Responses{Pool: m.Pool.String(), Endpoint: m.Address, Ids: ids})
@@ -19,7 +19,7 @@ func (t *connection) responses() (out []*placement.Responses) {
 	return out
 }
 
-// makers records the makers of stored responses that other processes report.
+// makers records the makers of stored responses that other processes have reported.
 func (t *connection) makers(told []*placement.Responses) {
 	for _, r := range told {
 		namespace, name, ok := strings.Cut(r.GetPool(), "/")

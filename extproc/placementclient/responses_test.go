@@ -8,8 +8,9 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 )
 
-// Stored responses and their endpoints are reported to control: earlier ones at the beginning of a
-// stream, and later ones as they come. Those that control reports from others are used.
+// Stored responses and their endpoints are reported to control: earlier responses at the start of a
+// stream, and later ones when they are created. Responses of other extprocs, which control sends,
+// are used.
 func TestStoredResponsesAreShared(t *testing.T) {
 	r := newRig(t)
 	r.fleet.Made("resp_1", fleet.Maker{Pool: thePool, Address: a})

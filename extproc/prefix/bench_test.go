@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// ratio returns the median, over many rounds, of the time of one divided by that of other. Each
-// round runs both, so that a busy machine slows both down.
+// ratio returns the time of one divided by the time of other, as the median over many rounds. Each
+// round runs both, so that a busy machine slows down both.
 func ratio(b *testing.B, one, other func()) {
 	took := func(do func()) float64 {
 		began := time.Now()
@@ -30,7 +30,7 @@ func ratio(b *testing.B, one, other func()) {
 	b.ReportMetric(all[len(all)/2], "ratio")
 }
 
-// BenchmarkHasher measures how fast prompts are hashed, as a share of xxhash's speed: go test
+// BenchmarkHasher measures the speed of hashing prompts, relative to that of xxhash: go test
 // ./extproc/prefix -run "^$" -bench Hasher.
 func BenchmarkHasher(b *testing.B) {
 	for _, kb := range []int{4, 16, 64, 256, 1024} {
@@ -54,13 +54,13 @@ func BenchmarkHasher(b *testing.B) {
 	}
 }
 
-// BenchmarkCached measures how long it takes to find a block, as a multiple of a lookup in a Go map
-// of the same size: go test ./extproc/prefix -run "^$" -bench Cached.
+// BenchmarkCached measures the time to find a prompt's blocks, relative to a lookup in a Go map of
+// the same size: go test ./extproc/prefix -run "^$" -bench Cached.
 func BenchmarkCached(b *testing.B) {
 	for _, c := range []struct{ endpoints, each, shared int }{
-		{1, 8192, 0},    // on one endpoint only
-		{16, 8192, 32},  // after 32 blocks that all endpoints have
-		{100, 8192, 32}, // fills the whole memory
+		{1, 8192, 0},    // a prompt at only one endpoint
+		{16, 8192, 32},  // all endpoints have the first 32 blocks
+		{100, 8192, 32}, // the blocks fill the whole memory
 		{1000, 1000, 32},
 	} {
 		b.Run(fmt.Sprintf("endpoints=%d/blocks=%d/shared=%d", c.endpoints, c.endpoints*c.each, c.shared), func(b *testing.B) {
@@ -107,12 +107,13 @@ func BenchmarkCached(b *testing.B) {
 	}
 }
 
-// BenchmarkSent measures how long it takes to record a prompt that is already there, a new one
-// while there is room, and a new one that evicts others; and to forget an endpoint.
+// BenchmarkSent measures how long it takes to record a prompt: one that is already in the index, a
+// new one while there is room, and a new one that evicts others. It also measures how long it takes
+// to forget an endpoint.
 func BenchmarkSent(b *testing.B) {
 	random := rand.New(rand.NewPCG(1, 2))
 	x := prefix.New(prefix.DefaultBytes)
-	prompt := make([]uint64, 32) // 8 KB
+	prompt := make([]uint64, 32) // 8 KB of text
 	draw := func() []uint64 {
 		for i := range prompt {
 			prompt[i] = random.Uint64()

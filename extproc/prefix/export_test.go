@@ -1,4 +1,4 @@
 package prefix
 
-// Len returns how many blocks an endpoint has.
+// Len returns the number of blocks that an endpoint has.
 func (x *Index) Len(endpoint int) int { return x.parts[endpoint].count }

@@ -66,7 +66,7 @@ func TestHashesDoNotDependOnSpans(t *testing.T) {
 	}
 }
 
-// A block depends on the seed and on every byte before its end, and on nothing after it.
+// A block depends on the seed and on every byte before its end, and not on later bytes.
 func TestBlocksDependOnAllBefore(t *testing.T) {
 	prompt := text(4 * prefix.BlockBytes)
 	want := hashed(3, prompt)
@@ -110,7 +110,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// A token takes four bytes, at any offset.
+// A token occupies four bytes, at any offset.
 func TestTokens(t *testing.T) {
 	for before := range 6 {
 		var want []byte
@@ -142,7 +142,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// Bytes beyond the last block are counted but not hashed.
+// The bytes after the last block are counted but not hashed.
 func TestLongPromptsAreTruncated(t *testing.T) {
 	const most = prefix.MaxBlocks * prefix.BlockBytes
 	prompt := text(most + 3000)
@@ -163,8 +163,8 @@ func TestLongPromptsAreTruncated(t *testing.T) {
 	}
 }
 
-// Opaque content takes the given number of tokens, is distinguished by all bits of its hash, and is
-// counted even beyond the last block.
+// Opaque content has the given number of tokens. All bits of its hash change the blocks. It is
+// counted even after the last block.
 func TestOpaque(t *testing.T) {
 	opaque := func(before int, hash uint64, tokens int) (blocks []uint64, bytes int) {
 		h := new(prefix.Hasher)

@@ -8,39 +8,40 @@ import (
 )
 
 const (
-	// DefaultBytes is the default memory of an Index. It is enough for a million blocks: the KV of
-	// 160 GPUs with 400,000 tokens each.
+	// DefaultBytes is the default memory of an Index. It is sufficient for a million blocks: the KV
+	// of 160 GPUs with 400,000 tokens each.
 	DefaultBytes = 64 << 20
-	// DefaultBlocks is the assumed cache size of an endpoint until it is known: half a million
-	// tokens, somewhat more than fits on an 80 GB GPU beside an 8B model.
+	// DefaultBlocks is the assumed cache size of an endpoint until the real size is known: half a
+	// million tokens, which is slightly more than fits on an 80 GB GPU beside an 8B model.
 	DefaultBlocks = 8192
-	// blockBytes is the memory that an Index needs for a block at an endpoint: a word, a place, two
-	// buckets for blocks and one for places.
+	// blockBytes is the memory that an Index needs for a block at an endpoint: one word, one place,
+	// two buckets for blocks and one bucket for places.
 	blockBytes = 32 + 20 + 2*4 + 4
 )
 
-// Writer records which blocks endpoints have. Endpoints are small numbers from 0.
+// Writer records which blocks endpoints have. Endpoints are identified by small numbers from 0.
 type Writer interface {
 	// Sent records that an endpoint has, or will soon have, the leading blocks of a prompt.
 	Sent(endpoint int, blocks []uint64)
-	// Forget records that an endpoint has no blocks any more.
+	// Forget records that an endpoint no longer has any blocks.
 	Forget(endpoint int)
-	// Resize sets how many blocks an endpoint keeps at most.
+	// Resize sets the maximum number of blocks that an endpoint keeps.
 	Resize(endpoint, blocks int)
 }
 
-// Index records which endpoints were sent which blocks. For each endpoint it keeps as many blocks
-// as the endpoint's cache has, the most recently sent ones. Like an engine, it drops the end of a
-// prompt before its beginning, so that what remains are prefixes. When its memory is full, the
-// endpoint with the most blocks loses its oldest.
+// Index records which blocks were sent to which endpoints. For each endpoint it keeps the most
+// recently sent blocks, as many as the endpoint's cache can contain. Like an engine, it drops the
+// end of a prompt before its beginning, so that prefixes remain. When the memory of the Index is
+// full, the endpoint with the most blocks loses its oldest blocks.
 //
-// It allocates its memory at the first Sent, and later only for endpoints with higher numbers.
+// The Index allocates its memory at the first Sent, and later only for endpoints with higher
+// numbers.
 type Index struct {
-	size   int // capacity in places
+	size   int // maximum number of places
 	words  words
 	places places
-	parts  []part // by endpoint
-	parted int    // parts that have places
+	parts  []part // list of places by endpoint
+	parted int    // number of parts that have places
 
 	familiar float64
 }
@@ -51,17 +52,18 @@ type part struct {
 	count, most    int
 }
 
-// New returns an empty Index that uses at most this many bytes of memory.
+// New returns an empty Index that uses at most this number of bytes of memory.
 func New(bytes int) *Index {
 	return &Index{size: min(max(1, bytes/blockBytes), math.MaxInt32)}
 }
 
 // Cached returns, by endpoint number, how many leading blocks of a prompt each endpoint has.
-// Endpoints beyond the result's length have none. It uses dst for the result if it is large enough.
+// Endpoints beyond the result's length have none. It stores the result in dst if that is large
+// enough.
 //
-// It reads only a few of the blocks: an endpoint with one block has all blocks before it, so the
-// set of endpoints changes only where the number of endpoints drops. A binary search finds these
-// blocks.
+// It needs to find only a few of the blocks: an endpoint with one block also has all earlier
+// blocks, so the set of endpoints changes only where the number of endpoints drops. A binary search
+// finds these blocks.
 func (x *Index) Cached(blocks []uint64, dst []int32) []int32 {
 	dst = slices.Grow(dst[:0], len(x.parts))[:len(x.parts)]
 	clear(dst)
@@ -88,17 +90,18 @@ func (x *Index) Cached(blocks []uint64, dst []int32) []int32 {
 }
 
 const (
-	// beginning is how many leading blocks count as a prompt's beginning: 2,048 tokens, a common
-	// length of shared prefixes.
+	// beginning is the number of leading blocks that are a prompt's beginning: 2,048 tokens, a
+	// common length of shared prefixes.
 	beginning = 32
-	// leastBeginning is the minimum. Shorter prompts are computed as fast as they are found.
+	// leastBeginning is the minimum number of blocks of a beginning. A shorter prompt is computed
+	// as fast as it is found in a cache.
 	leastBeginning = 4
 	// familiarity is the number of prompts over which [Index.Familiar] averages.
 	familiarity = 64
 )
 
-// Beginning returns the hash of a prompt's beginning and its number of blocks; both are zero for a
-// short prompt.
+// Beginning returns the hash of a prompt's beginning and the number of blocks in it; both are zero
+// for a short prompt.
 func Beginning(all []uint64) (hash uint64, blocks int) {
 	if len(all) < leastBeginning {
 		return 0, 0
@@ -107,8 +110,8 @@ func Beginning(all []uint64) (hash uint64, blocks int) {
 	return all[blocks-1], blocks
 }
 
-// Familiar returns which share of prompts' beginnings some endpoint had, averaged over recent calls
-// of Cached: 0 to 1.
+// Familiar returns the share of prompts' beginnings that any endpoint had, averaged over recent
+// calls of Cached: 0 to 1.
 func (x *Index) Familiar() float64 { return x.familiar }
 
 // Sent implements [Writer].
@@ -118,13 +121,13 @@ func (x *Index) Sent(endpoint int, blocks []uint64) {
 		x.words, x.places = newWords(x.size), newPlaces(x.size)
 	}
 	blocks = blocks[:min(len(blocks), p.most, x.size)]
-	for _, hash := range slices.Backward(blocks) { // the first block last, so that it is the newest
+	for _, hash := range slices.Backward(blocks) { // the first block is linked last, so that it is the newest
 		block := x.words.find(hash)
 		at := x.places.find(block, endpoint)
 		if at != 0 {
 			x.unlink(p, at)
 		} else {
-			if x.makeRoom(endpoint) { // possibly by removing the last place of this very block
+			if x.makeRoom(endpoint) { // this may have removed the last place of the same block
 				block = x.words.find(hash)
 			}
 			block = x.words.add(block, hash, endpoint)
@@ -134,7 +137,7 @@ func (x *Index) Sent(endpoint int, blocks []uint64) {
 	}
 }
 
-// Forget implements [Writer]. It takes about 15 ns per block of the endpoint.
+// Forget implements [Writer]. It takes about 15 ns for each block of the endpoint.
 func (x *Index) Forget(endpoint int) { x.shrink(endpoint, 0) }
 
 // Resize implements [Writer].
@@ -143,7 +146,7 @@ func (x *Index) Resize(endpoint, blocks int) {
 	x.shrink(endpoint, blocks)
 }
 
-// part returns the part of an endpoint, and creates it if necessary.
+// part returns the part of an endpoint, and creates the part if necessary.
 func (x *Index) part(endpoint int) *part {
 	for len(x.parts) <= endpoint {
 		x.parts = append(x.parts, part{most: DefaultBlocks})
@@ -151,15 +154,15 @@ func (x *Index) part(endpoint int) *part {
 	return &x.parts[endpoint]
 }
 
-// shrink removes an endpoint's oldest places until it has count.
+// shrink removes an endpoint's oldest places until count places remain.
 func (x *Index) shrink(endpoint, count int) {
 	for p := x.part(endpoint); p.count > max(0, count); {
 		x.giveUp(endpoint)
 	}
 }
 
-// makeRoom makes room for one more place at an endpoint, and reports whether it removed another
-// place.
+// makeRoom makes room for one more place at an endpoint. It reports whether it had to remove
+// another place.
 func (x *Index) makeRoom(endpoint int) bool {
 	p := &x.parts[endpoint]
 	switch {
@@ -167,7 +170,7 @@ func (x *Index) makeRoom(endpoint int) bool {
 		x.giveUp(endpoint)
 	case !x.places.full():
 		return false
-	case p.count*x.parted >= x.size: // it has its share or more
+	case p.count*x.parted >= x.size: // the endpoint has its share of places or more
 		x.giveUp(endpoint)
 	default:
 		largest := 0

@@ -11,10 +11,10 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// naive implements Index with plain lists and linear searches.
+// naive is an implementation of Index with plain lists and linear searches.
 type naive struct {
 	size  int
-	lists map[int][]uint64 // by endpoint, oldest first
+	lists map[int][]uint64 // blocks by endpoint, the oldest first
 	most  map[int]int
 }
 
@@ -44,8 +44,8 @@ func (n *naive) Sent(endpoint int, blocks []uint64) {
 	}
 }
 
-// gives returns which endpoint loses a block so that this endpoint can get one more, and whether
-// one must.
+// gives determines the endpoint that must lose a block so that this endpoint can get one more. Full
+// is true if any endpoint must.
 func (n *naive) gives(endpoint int) (from int, full bool) {
 	own, total, parts, largest := len(n.lists[endpoint]), 0, 0, 0
 	for e := range 400 {
@@ -96,7 +96,7 @@ func prompt(turns ...byte) []uint64 {
 	return h.Blocks()
 }
 
-// same fails if the Index and the naive one disagree about a prompt.
+// same fails the test if the Index and the naive implementation disagree about a prompt.
 func (n *naive) same(t *testing.T, x *prefix.Index, endpoints int, blocks []uint64, step string) {
 	t.Helper()
 	got := x.Cached(blocks, nil)
@@ -111,8 +111,8 @@ func (n *naive) same(t *testing.T, x *prefix.Index, endpoints int, blocks []uint
 	}
 }
 
-// walk applies the same random operations to an Index and a naive one, and compares them after
-// each.
+// walk applies the same random operations to an Index and to a naive implementation. It compares
+// the two after each operation.
 func walk(t *testing.T, endpoints, size, steps int, draw func(n int) int) {
 	x, n := prefix.New(size*64), newNaive(size)
 	both := [...]prefix.Writer{x, n}
@@ -134,15 +134,15 @@ func walk(t *testing.T, endpoints, size, steps int, draw func(n int) int) {
 		}
 		n.same(t, x, endpoints, blocks, fmt.Sprintf("step %d, of %d endpoints and %d blocks", step, endpoints, size))
 	}
-	for e := range endpoints { // and all that remains at the end
+	for e := range endpoints { // finally compares all remaining blocks
 		for i := range n.lists[e] {
 			n.same(t, x, endpoints, n.lists[e][i:i+1], "the end")
 		}
 	}
 }
 
-// An Index does the same as the naive one: with few endpoints, with many, and with far too little
-// room.
+// An Index gives the same results as the naive implementation: with few endpoints, with many
+// endpoints, and with far too little room.
 func TestIndexMatchesTheNaiveOne(t *testing.T) {
 	for _, c := range []struct{ endpoints, size, steps int }{
 		{1, 5, 2000},
@@ -174,8 +174,8 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// What remains of each prompt that an endpoint was sent is a prefix: if a block is there, so are
-// all blocks before it.
+// The remaining blocks of each prompt that was sent to an endpoint are a prefix: if a block is
+// present, so are all earlier blocks.
 func TestPrefixesStayComplete(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	x := prefix.New(64 * 60)
@@ -190,7 +190,7 @@ func TestPrefixesStayComplete(t *testing.T) {
 		x.Sent(random.IntN(4), sent[len(sent)-1])
 		for _, blocks := range sent {
 			has := x.Cached(blocks, nil)
-			for i := range blocks { // a block alone is found only if the prompt begins with it
+			for i := range blocks { // a single block is found only if the prompt begins with it
 				for e, n := range x.Cached(blocks[i:i+1], nil) {
 					if n == 1 && int(has[e]) <= i {
 						t.Fatalf("endpoint %d has block %d of a prompt, and only %d of those before it", e, i, has[e])
@@ -238,7 +238,7 @@ func TestCached(t *testing.T) {
 	}
 }
 
-// A hot prefix on 1,000 endpoints costs no allocation, and other prompts do not evict it.
+// A popular prefix on 1,000 endpoints needs no allocation, and other prompts do not evict it.
 func TestHotPrefix(t *testing.T) {
 	x := prefix.New(prefix.DefaultBytes)
 	hot := prompt(slices.Repeat([]byte{1}, 20)...)
@@ -263,8 +263,8 @@ func TestHotPrefix(t *testing.T) {
 	}
 }
 
-// Prompts that never repeat use no more than the index's memory limit, and the latest of them are
-// there.
+// For prompts that are never repeated, the index uses no more memory than its limit, and contains
+// the latest of them.
 func TestIndexMemoryIsBounded(t *testing.T) {
 	const most = 16 << 20
 	live := func() int64 {
@@ -305,7 +305,7 @@ func TestIndexMemoryIsBounded(t *testing.T) {
 	if got := x.Cached(first, nil)[0]; got != 0 {
 		t.Errorf("%d blocks of the first prompt are still there", got)
 	}
-	// Every endpoint has about its share.
+	// Every endpoint has about an equal share.
 	for e := range 50 {
 		if kept := x.Len(e); kept < most/64/50*9/10 || kept > most/64/50*11/10 {
 			t.Errorf("endpoint %d has %d blocks, want %d, its share", e, kept, most/64/50)
@@ -314,7 +314,8 @@ func TestIndexMemoryIsBounded(t *testing.T) {
 	runtime.KeepAlive(x)
 }
 
-// An endpoint has at most as many blocks as its engine keeps, whatever it was sent.
+// The index keeps at most as many blocks of an endpoint as its engine keeps, however many were
+// sent.
 func TestResize(t *testing.T) {
 	x := prefix.New(1 << 20)
 	x.Sent(0, prompt(1, 2, 3, 4))
@@ -344,7 +345,7 @@ func TestResize(t *testing.T) {
 	}
 }
 
-// Familiar is an average over the latest prompts, without the short ones.
+// Familiar is an average over the latest prompts that are not short.
 func TestFamiliar(t *testing.T) {
 	x := prefix.New(prefix.DefaultBytes)
 	long := make([]uint64, 100)
@@ -377,7 +378,7 @@ func TestFamiliar(t *testing.T) {
 	}
 }
 
-// A beginning is the first 32 blocks, or all blocks of a prompt with 4 to 32.
+// A beginning is the first 32 blocks of a prompt, or all blocks if the prompt has 4 to 32.
 func TestBeginning(t *testing.T) {
 	all := make([]uint64, 100)
 	for i := range all {

@@ -2,26 +2,27 @@ package prefix
 
 import "math/bits"
 
-// Words and places are fixed-size hash tables without pointers, so that the garbage collector skips
-// them. Each bucket is the head of a chain of entries. Entries are numbered from 1; 0 means none.
+// The types words and places are fixed-size hash tables without pointers, so that the garbage
+// collector skips them. Each bucket is the head of a chain of entries. Entries are numbered from 1;
+// 0 means no entry.
 
 // word is a bitmap of the endpoints that have a block, for one group of 64 endpoints; at least one
-// bit is set. A block's first word is found by the block's hash and links to its other words, in no
-// order. The number of the first word identifies the block.
+// bit is set. The block's hash leads to the block's first word, which links to its other words in
+// any order. The number of the first word identifies the block.
 type word struct {
-	hash  uint64 // of the block
-	set   uint64 // bit i is endpoint 64*group+i
+	hash  uint64 // hash of the block
+	set   uint64 // bit i stands for endpoint 64*group+i
 	group uint32
-	more  uint32 // another word of the block
-	next  uint32 // in the chain of its bucket, or in the free list
-	count uint32 // of the block's endpoints; only in its first word
+	more  uint32 // number of another word of the same block
+	next  uint32 // next word in the chain of its bucket, or in the free list
+	count uint32 // number of the block's endpoints; only in the block's first word
 }
 
 type words struct {
 	at      []word
 	buckets []uint32
 	free    uint32 // head of the free list
-	used    uint32 // the number of entries ever used
+	used    uint32 // number of entries that were ever used
 }
 
 func newWords(size int) words {
@@ -34,7 +35,7 @@ func bucket(hash uint64, of []uint32) *uint32 {
 	return &of[i]
 }
 
-// find returns the block of a hash; 0 if there is none.
+// find returns the block with a hash; 0 if there is none.
 func (t *words) find(hash uint64) uint32 {
 	if t.at == nil {
 		return 0
@@ -46,7 +47,7 @@ func (t *words) find(hash uint64) uint32 {
 	return at
 }
 
-// endpoints returns how many endpoints have a block; 0 for block 0.
+// endpoints returns the number of endpoints that have a block; 0 for block 0.
 func (t *words) endpoints(block uint32) uint32 {
 	if block == 0 {
 		return 0
@@ -54,7 +55,8 @@ func (t *words) endpoints(block uint32) uint32 {
 	return t.at[block].count
 }
 
-// add adds an endpoint, which must not have the block yet. It creates the block if it is 0.
+// add adds an endpoint to a block, which the endpoint must not have yet. If block is 0, it creates
+// the block. It returns the block.
 func (t *words) add(block uint32, hash uint64, endpoint int) uint32 {
 	group, bit := uint32(endpoint/64), uint64(1)<<(endpoint%64) //nolint:gosec // a small number
 	if block == 0 {
@@ -78,7 +80,8 @@ func (t *words) add(block uint32, hash uint64, endpoint int) uint32 {
 	return block
 }
 
-// remove removes an endpoint, which must have the block. It deletes a block without endpoints.
+// remove removes an endpoint from a block, which the endpoint must have. It deletes the block if no
+// endpoint remains.
 func (t *words) remove(block uint32, endpoint int) {
 	group, bit := uint32(endpoint/64), uint64(1)<<(endpoint%64) //nolint:gosec // a small number
 	at, before := block, uint32(0)
@@ -93,7 +96,7 @@ func (t *words) remove(block uint32, endpoint int) {
 	switch {
 	case before != 0:
 		t.at[before].more = t.at[at].more
-	case first.more != 0: // the second word moves into the first, whose number identifies the block
+	case first.more != 0: // the second word is copied to the first, because the number of the first identifies the block
 		at = first.more
 		first.set, first.group, first.more = t.at[at].set, t.at[at].group, t.at[at].more
 	default:
@@ -107,8 +110,8 @@ func (t *words) remove(block uint32, endpoint int) {
 	t.free = at
 }
 
-// take returns a free word. There always is one, because each word in use has an endpoint with a
-// place.
+// take returns a free word. There is always one, because each word in use has an endpoint with a
+// place for the block.
 func (t *words) take() uint32 {
 	at := t.free
 	if at == 0 {
@@ -119,19 +122,19 @@ func (t *words) take() uint32 {
 	return at
 }
 
-// place is one block at one endpoint, in that endpoint's list.
+// place is one block at one endpoint, as an entry in that endpoint's list.
 type place struct {
 	block        uint32
 	endpoint     uint32
 	newer, older uint32
-	next         uint32 // in the chain of its bucket, or in the free list
+	next         uint32 // next place in the chain of its bucket, or in the free list
 }
 
 type places struct {
 	at      []place
 	buckets []uint32
 	free    uint32 // head of the free list
-	used    uint32 // the number of entries ever used
+	used    uint32 // number of entries that were ever used
 }
 
 func newPlaces(size int) places {
@@ -157,7 +160,7 @@ func (t *places) find(block uint32, endpoint int) uint32 {
 	return at
 }
 
-// add adds a place, which must not exist yet. There must be room.
+// add adds a place, which must not exist yet. The table must not be full.
 func (t *places) add(block uint32, endpoint int) uint32 {
 	at := t.free
 	if at != 0 {

@@ -1,5 +1,5 @@
-// Package route finds what a request is for: its LLMRoute, the pool that serves it, and the model
-// name that the engine expects. It is pure.
+// Package route determines where a request goes: its LLMRoute, the pool that serves it, and the
+// model name that the engine expects. It is pure.
 package route
 
 import (
@@ -11,48 +11,52 @@ import (
 )
 
 var (
-	// ErrUnknownModel means that no route admits the model, and that there is no pool without
-	// routes to serve it.
+	// ErrUnknownModel means that no route admits the model, and that no pool without routes can
+	// serve it.
 	ErrUnknownModel = errors.New("no route admits the model")
-	// ErrUnknownPool means that a request names no model and that nothing else determines its pool.
+	// ErrUnknownPool means that a request names no model, and that nothing else determines its
+	// pool.
 	ErrUnknownPool = errors.New("the request names no pool")
 )
 
-// Ask is what is known of a request before its route is found.
+// Ask contains what determines the route of a request.
 type Ask struct {
-	// Offer lists the models that requests may name where this one came in; nil means those of
-	// every route.
+	// Offer lists the models that requests may name at the listener where this request arrived; nil
+	// means the models of every route.
 	Offer *objects.Offer
-	// Model is the name in the request; empty if it names none.
+	// Model is the model name in the request; empty if the request names none.
 	Model string
-	// Given is the pool that a gateway asks for, or zero. The request goes to no other pool.
+	// Given is the pool that a gateway asked for, or zero. If it is set, the request goes to no
+	// other pool.
 	Given objects.Name
-	// Default is the pool for requests that no route admits, or zero.
+	// Default is the pool for requests that no route admits, or zero if there is none.
 	Default objects.Name
-	// Registered is the pool for which a ModelMesh client has registered the model, or zero.
+	// Registered is the pool for which a ModelMesh client has registered the model, or zero if
+	// none.
 	Registered objects.Name
 	// Random is a uniformly random number.
 	Random uint64
 }
 
-// Target is what a request is for.
+// Target is the result of [Find]: the route, pool and model of a request.
 type Target struct {
-	// Route is zero if no route admits the request: the model is registered, or the pool is open.
+	// Route is the route that admits the request. It is zero if there is none, because the model is
+	// registered or the pool is open.
 	Route objects.Name
 	Pool  objects.Name
-	// Adapter is the adapter to request from the engine; empty means the engine's base model,
-	// whatever its name.
+	// Adapter is the adapter to request from the engine. If it is empty, the request is for the
+	// engine's base model, whatever the name of that.
 	Adapter string
-	// Open means that there is no route: the engine gets the model name as in the request.
+	// no route applies: the engine gets the model name of the request
 	Open       bool
 	Priority   int32
 	Objectives []v1alpha1.Objective
 }
 
-// Find returns what a request is for. The pool comes from the model's route, the model's
+// Find returns the target of a request. The pool comes from the model's route, the model's
 // registration, the gateway or the default; Find never guesses. A pool that routes refer to admits
-// only their models. A pool without routes admits whatever its endpoints list; pick checks that
-// later.
+// only the models of these routes. A pool without routes admits whatever its endpoints list, which
+// pick checks later.
 func Find(w *objects.World, a Ask) (Target, error) {
 	var none objects.Name
 	if a.Offer == nil {
@@ -83,8 +87,8 @@ func target(r *objects.Route, pool objects.Name) Target {
 	return Target{Route: r.Name, Pool: pool, Adapter: r.Adapter, Priority: r.Priority, Objectives: r.Objectives}
 }
 
-// backend chooses a pool at random in proportion to the weights, whose sum must be positive. The
-// modulo bias is below 2^-32.
+// backend chooses a pool at random with probabilities proportional to the weights. The sum of the
+// weights must be positive. The modulo bias is below 2^-32.
 func backend(backends []objects.Backend, random uint64) objects.Name {
 	var total uint64
 	for _, b := range backends {

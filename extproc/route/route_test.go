@@ -60,7 +60,8 @@ func TestPoolsShareByWeight(t *testing.T) {
 	}
 }
 
-// The pool comes from the model's route, the gateway or the default, never from a guess.
+// The pool of a request comes from the model's route, the gateway or the default, never from a
+// guess.
 func TestPoolOfARequest(t *testing.T) {
 	name := func(n string) objects.Name { return objects.Name{Namespace: "ns", Name: n} }
 	routed, open := pool.InferencePool{}, pool.InferencePool{}

@@ -1,9 +1,9 @@
 // Package scrape reads every endpoint periodically and reports to the fleet: the load from the
-// engine's metrics page, and less often the list of models. An engine without either is used all
-// the same, with unknown load and models.
+// engine's metrics page, and less often the list of models. An engine that has neither also gets
+// requests; its load and models are then unknown.
 //
-// Each endpoint has one goroutine. A hash of its address is its phase within the interval, which
-// spreads scrapes evenly.
+// Each endpoint has one goroutine. A hash of the endpoint's address determines when in the interval
+// the endpoint is scraped, which distributes scrapes evenly.
 package scrape
 
 import (
@@ -30,40 +30,41 @@ import (
 const (
 	// DefaultInterval is the time between two scrapes of an endpoint's load.
 	DefaultInterval = 200 * time.Millisecond
-	// DefaultModelsInterval is the time between two scrapes of its models.
+	// DefaultModelsInterval is the time between two scrapes of an endpoint's models.
 	DefaultModelsInterval = time.Second
-	// timeout bounds one scrape. A busy engine answers late, and a late answer is better than none.
+	// timeout is the maximum duration of one scrape. A busy engine answers late, and a late answer
+	// is better than none.
 	timeout = time.Second
-	// dueGap is the least time between two scrapes on request. Clients that ask for unknown models
+	// dueGap is the minimum time between two requested scrapes. Clients that ask for unknown models
 	// must not keep engines busy.
 	dueGap = 20 * time.Millisecond
-	// maxPage bounds the size of an answer. A metrics page of vLLM has 50 to 80 KB.
+	// maxPage is the maximum size of an answer. A metrics page of vLLM has 50 to 80 KB.
 	maxPage = 16 << 20
 )
 
-// Config is what a Scraper needs.
+// Config configures a Scraper.
 type Config struct {
 	Fleet          *fleet.Fleet
-	Interval       time.Duration // between scrapes of the load of one endpoint
-	ModelsInterval time.Duration // between scrapes of its models
+	Interval       time.Duration // time between two scrapes of one endpoint's load
+	ModelsInterval time.Duration // time between two scrapes of one endpoint's models
 	Log            *slog.Logger
-	// Scraped gets the result of each scrape, nil for success. It may be nil.
+	// Scraped is called with the result of each scrape, nil for success. Scraped may be nil.
 	Scraped func(error)
-	// Access is the access to engines: tokens and TLS.
+	// Access contains the tokens and TLS configuration for access to engines.
 	Access engineclient.Access
 	// Transport replaces the network in tests; nil means the network.
 	Transport http.RoundTripper
 }
 
-// Scraper scrapes endpoints. Make one with [New], run it with [Scraper.Run], and set its endpoints
+// Scraper scrapes endpoints. Create it with [New], run it with [Scraper.Run], and set its endpoints
 // with [Scraper.SetTargets].
 type Scraper struct {
 	Config
 	client  http.Client
-	targets chan []Target // capacity 1: the latest set that Run has not taken; never closed
+	targets chan []Target // capacity 1: the latest targets, until Run receives them; never closed
 
 	mu  sync.Mutex               // guards due
-	due map[string]chan struct{} // by address; capacity 1; never closed
+	due map[string]chan struct{} // channels by address; capacity 1; never closed
 }
 
 // New returns a Scraper with no targets.
@@ -79,23 +80,23 @@ func New(c Config) *Scraper {
 	return s
 }
 
-// SetTargets sets the endpoints to scrape. Those that stay are not disturbed. It is not safe for
-// concurrent use with itself.
+// SetTargets sets the endpoints to scrape. Endpoints that remain are scraped without interruption.
+// SetTargets must not be called concurrently with itself.
 func (s *Scraper) SetTargets(targets []Target) {
 	select {
-	case <-s.targets: // drop an outdated set
+	case <-s.targets: // drops outdated targets
 	default:
 	}
 	s.targets <- targets
 }
 
-// Due requests a scrape of an endpoint's models now, because they seem to have changed. It ignores
-// unknown endpoints and never blocks.
+// Due requests an immediate scrape of an endpoint's models, because they seem to have changed. It
+// ignores unknown endpoints and never blocks.
 func (s *Scraper) Due(address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
-	case s.due[address] <- struct{}{}: // nil for an unknown endpoint
+	case s.due[address] <- struct{}{}: // the channel is nil for an unknown endpoint
 	default:
 	}
 }
@@ -141,7 +142,7 @@ func (s *Scraper) Run(ctx context.Context) error {
 	}
 }
 
-// forget deletes the state of removed targets.
+// forget deletes the state of targets that are not in wanted.
 func (s *Scraper) forget(wanted map[Target]bool) {
 	addresses := make(map[string]bool, len(wanted))
 	for target := range wanted {
@@ -152,23 +153,23 @@ func (s *Scraper) forget(wanted map[Target]bool) {
 	maps.DeleteFunc(s.due, func(address string, _ chan struct{}) bool { return !addresses[address] })
 }
 
-// loop scrapes one endpoint. One goroutine owns it.
+// loop scrapes one endpoint. Only one goroutine uses it.
 type loop struct {
 	*Scraper
 	Target
-	pages []engine.Page // candidates for its metrics page; none if nothing can be read
-	asked chan struct{} // its models are due
+	pages []engine.Page // pages that may be the metrics page; empty if the engine has no pages
+	asked chan struct{} // receives a value when the models are due
 
-	search      search // among the pages
-	at          int    // index of the page to read next
-	loadMissing bool   // logged that no page has a load
+	search      search // search for the metrics page among pages
+	at          int    // index in pages of the page to read next
+	loadMissing bool   // whether it was logged that no page has a load
 	reader      engine.Reader
-	page        []byte    // reused buffer
-	modelsAt    time.Time // last successful list; zero makes the next one due
-	down        bool      // the last scrape failed
+	page        []byte    // buffer for pages, which is reused
+	modelsAt    time.Time // last successful scrape of the list; if zero, the models are due
+	down        bool      // whether the last scrape failed
 }
 
-// run scrapes at once, and then in the endpoint's phase of the interval.
+// run scrapes at once, and then once in each interval at the endpoint's own offset.
 func (l *loop) run(ctx context.Context) {
 	phase := time.Duration(hash.Of(l.Address) % uint64(l.Interval))
 	timer := time.NewTimer(0)
@@ -209,10 +210,10 @@ func (l *loop) note(err error) {
 	l.down = err != nil
 }
 
-// scrape reads the models if they are due, then the load. The load comes last because it makes the
-// endpoint available again, and its models may have changed during an outage. If the metrics page
-// is at another port, it says nothing about the endpoint's own port; then the models are always
-// due.
+// scrape reads the models if they are due, then the load. The load is last because it makes the
+// endpoint available again, and the models may have changed during an outage. A metrics page at
+// another port does not show whether the endpoint's own port works; in that case the models are
+// read in every scrape.
 func (l *loop) scrape(ctx context.Context) error {
 	look := l.Fleet.Scrape(l.Address)
 	if len(l.pages) == 0 {
@@ -233,7 +234,7 @@ func (l *loop) scrape(ctx context.Context) error {
 	return nil
 }
 
-// knock scrapes an engine without pages: it is healthy if it accepts a connection.
+// knock scrapes an engine that has no pages. Such an engine is healthy if it accepts a connection.
 func (l *loop) knock(ctx context.Context, look fleet.Scrape) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -248,7 +249,7 @@ func (l *loop) knock(ctx context.Context, look fleet.Scrape) error {
 }
 
 // failed records a failed scrape. A refused, reset or closed connection means that no engine is
-// there; anything else may be a busy engine.
+// there. After any other error, the engine may be busy.
 func (l *loop) failed(look fleet.Scrape, err error) error {
 	l.modelsAt = time.Time{}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
@@ -258,14 +259,14 @@ func (l *loop) failed(look fleet.Scrape, err error) error {
 				s.ProcessEnded(l.Address, now)
 			}
 		})
-		l.search = search{pages: len(l.pages)} // another engine may come back
+		l.search = search{pages: len(l.pages)} // the next engine there may be of another kind
 	} else {
 		look.Failed()
 	}
 	return err
 }
 
-// errStatus is a status other than 200.
+// errStatus is an HTTP status other than 200, as an error.
 type errStatus int
 
 func (e errStatus) Error() string {
@@ -275,7 +276,7 @@ func (e errStatus) Error() string {
 	return fmt.Sprintf("the engine answers %d", int(e))
 }
 
-// absent reports whether an engine has no such page.
+// absent reports whether an error means that the engine does not have the page.
 func absent(err error) bool {
 	var status errStatus
 	return errors.As(err, &status) &&
@@ -285,12 +286,12 @@ func absent(err error) bool {
 // elsewhere reports whether the metrics page is at another port than the endpoint.
 func (l *loop) elsewhere() bool { return l.where(l.pages[l.at]) != l.where(modelsPage) }
 
-// load reads the metrics page that the search selects. An engine without metrics has an unknown
-// load.
+// load reads the metrics page that the search selects. If the engine has no metrics, its load is
+// unknown.
 func (l *loop) load(ctx context.Context) (engine.Load, error) {
 	body, media, err := l.get(ctx, l.pages[l.at])
 	var load engine.Load
-	if err == nil && media != "application/json" { // trtllm-serve's /metrics
+	if err == nil && media != "application/json" { // JSON is the format of trtllm-serve's /metrics
 		load, err = l.reader.Load(body, l.Kind)
 	}
 	var answer string
@@ -310,8 +311,8 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 	return load, err
 }
 
-// models reads the list of models. An engine without a list has unknown models. An invalid answer
-// leaves the previous list in place.
+// models reads the list of models. If the engine has no list, its models are unknown. After an
+// invalid answer, the previous list remains valid.
 func (l *loop) models(ctx context.Context, look fleet.Scrape) error {
 	body, _, err := l.get(ctx, modelsPage)
 	if absent(err) {
@@ -331,7 +332,7 @@ func (l *loop) models(ctx context.Context, look fleet.Scrape) error {
 	return nil
 }
 
-// get returns the body of a page and its media type. The body is valid until the next get.
+// get returns the body of a page and its media type. The body is valid until the next call of get.
 func (l *loop) get(ctx context.Context, page engine.Page) (body []byte, media string, err error) {
 	request, err := l.Access.With(l.Token).Over(l.TLS, l.H2C).Request(ctx, http.MethodGet, l.where(page), l.Host, page.Path, nil)
 	if err != nil {
@@ -355,7 +356,7 @@ func (l *loop) get(ctx context.Context, page engine.Page) (body []byte, media st
 	return l.page, media, nil
 }
 
-// readAll appends the contents of r to dst, up to maxPage.
+// readAll appends the contents of r to dst. It reads at most maxPage bytes.
 func readAll(dst []byte, r io.Reader) ([]byte, error) {
 	for {
 		if len(dst) == cap(dst) {

@@ -58,11 +58,11 @@ func targets(addresses ...string) []scrape.Target {
 	return all
 }
 
-// engines answers for all endpoints, without a network.
+// engines answers scrapes of all endpoints, without a network.
 type engines struct {
 	mu      sync.Mutex
-	scrapes map[string][]time.Time // by address and path
-	token   string                 // Authorization of the last request
+	scrapes map[string][]time.Time // times of scrapes by address and path
+	token   string                 // Authorization header of the last request
 	answer  func(address, path string) (int, string, error)
 }
 
@@ -74,7 +74,7 @@ func (e *engines) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer := e.answer
 	e.mu.Unlock()
 	status, body, err := answer(r.URL.Host, r.URL.Path)
-	if errors.Is(err, os.ErrDeadlineExceeded) { // no answer
+	if errors.Is(err, os.ErrDeadlineExceeded) { // the engine does not answer
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
@@ -122,7 +122,7 @@ func run(t *testing.T, test func(f *fleet.Fleet, s *scrape.Scraper, e *engines),
 	runAs(t, healthy, test, addresses...)
 }
 
-// runAs is run with a function that answers for the engines.
+// runAs does the same as run, with a function that answers for the engines.
 func runAs(
 	t *testing.T, answer func(address, path string) (int, string, error),
 	test func(f *fleet.Fleet, s *scrape.Scraper, e *engines), addresses ...string,
@@ -141,7 +141,7 @@ func runAs(
 		s.SetTargets(targets(addresses...))
 		test(f, s, e)
 		cancel()
-		beside.Wait() // the bubble deadlocks if a scrape loop is left
+		beside.Wait() // a scrape loop that still runs would deadlock the synctest bubble
 	})
 }
 
@@ -149,7 +149,7 @@ func state(f *fleet.Fleet, i int) pick.State {
 	return f.View().Snapshot.Pools[fmt.Sprint("ns/pool", i)].Endpoints[0].State
 }
 
-// after advances the fake clock and waits until everything is idle.
+// after waits for d on the fake clock, and then until all goroutines are idle.
 func after(d time.Duration) {
 	time.Sleep(d) // on synctest's fake clock
 	synctest.Wait()
@@ -174,8 +174,8 @@ func TestLoadsEveryIntervalModelsSlower(t *testing.T) {
 	}, one)
 }
 
-// If a response suggests that an engine lacks a model, its list is read at once, but at most every
-// 20 ms.
+// If a response suggests that an engine lacks a model, the engine's list is read at once, but at
+// most every 20 ms.
 func TestModelListIsReadAtOnceAfterAHint(t *testing.T) {
 	run(t, func(f *fleet.Fleet, s *scrape.Scraper, e *engines) {
 		after(1500 * time.Millisecond)
@@ -202,7 +202,7 @@ func TestModelListIsReadAtOnceAfterAHint(t *testing.T) {
 		if n := e.count(one+"/v1/models") - before; n > 7 {
 			t.Errorf("%d scrapes of the models in 100 ms", n)
 		}
-		s.Due("10.9.9.9:1") // not a target
+		s.Due("10.9.9.9:1") // this address is not a target
 	}, one)
 }
 
@@ -230,8 +230,8 @@ func TestScrapesAreSpreadOverTheInterval(t *testing.T) {
 	}, addresses...)
 }
 
-// A connection that is refused, reset or closed without an answer means that no engine serves
-// there.
+// If a connection is refused, reset or closed without an answer, no engine serves there, and the
+// endpoint is out.
 func TestClosedConnectionPutsTheEndpointOut(t *testing.T) {
 	for _, err := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, io.EOF} {
 		run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
@@ -253,8 +253,8 @@ func TestRefusedScrapePutsTheEndpointOut(t *testing.T) {
 		if got := state(f, 0); got != pick.Out {
 			t.Errorf("one interval after its end the endpoint is %v", got)
 		}
-		// The engine is back without its adapter: its models are read before it is a candidate
-		// again.
+		// The engine is back without its adapter: its models are read before the endpoint can get
+		// requests.
 		e.set(func(address, path string) (int, string, error) {
 			if path == "/v1/models" {
 				return 200, `{"data":[{"id":"llama","parent":null}]}`, nil
@@ -321,7 +321,8 @@ func TestAnswersOfAnEngine(t *testing.T) {
 	}
 }
 
-// However scrapes fail, two seconds later the endpoint gets no requests while another is healthy.
+// Whatever the reason of failed scrapes, after two seconds the endpoint gets no requests while
+// another endpoint is healthy.
 func TestEndpointWithFailedScrapesIsNotPicked(t *testing.T) {
 	two := "10.0.0.2:8000"
 	for name, fails := range map[string]func(string, string) (int, string, error){
@@ -339,7 +340,7 @@ func TestEndpointWithFailedScrapesIsNotPicked(t *testing.T) {
 					return healthy(host, path)
 				})
 				after(2 * time.Second)
-				if failing, well := state(f, 0), state(f, 1); failing < pick.Stale || well != pick.Healthy { // pick takes b
+				if failing, well := state(f, 0), state(f, 1); failing < pick.Stale || well != pick.Healthy { // pick prefers b
 					t.Errorf("the endpoint is %v, the other %v", failing, well)
 				}
 			}, one, two)
@@ -406,8 +407,8 @@ func TestRedirectsStayAtTheEndpoint(t *testing.T) {
 	}
 }
 
-// A model runtime has no metrics, and its port may speak any protocol. So a scrape can only check
-// that it accepts connections.
+// A model runtime has no metrics, and its port may use any protocol. So a scrape can only check
+// that the port accepts connections.
 func TestModelRuntimeIsCheckedByConnecting(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

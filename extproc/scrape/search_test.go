@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// asked returns which page the search reads in each of n scrapes, one every 200 ms. All answers are
-// the same, and none has a load.
+// asked returns the indexes of the pages that the search reads in n scrapes, one every 200 ms. All
+// answers are the same, and none has a load.
 func (s *search) asked(now *time.Time, n int, answer string) string {
 	var pages strings.Builder
 	for range n {
@@ -24,12 +24,12 @@ func TestUselessPagesAreReadRarely(t *testing.T) {
 	s := search{pages: 3}
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := began
-	// One round over all pages, and then pauses of 1, 2 and 4 seconds in which only the first page
-	// is read.
+	// The search reads all pages once. Then there are pauses of 1, 2 and 4 seconds in which it
+	// reads only the first page.
 	if got, want := s.asked(&now, 46, "404"), "012"+"0000"+"12"+"000000000"+"12"+"0000000000000000000"+"12"+"00000"; got != want {
 		t.Errorf("it reads\n%s, want\n%s", got, want)
 	}
-	// The pauses reach at most a minute.
+	// A pause lasts at most a minute.
 	hour := s.asked(&now, 5*3600, "404")
 	if n := strings.Count(hour, "12"); n < 59 || n > 66 {
 		t.Errorf("in an hour it reads the other pages %d times, want about 60", n)
@@ -42,9 +42,9 @@ func TestUselessPagesAreReadRarely(t *testing.T) {
 func TestSearchRestartsWhenAnswersChange(t *testing.T) {
 	for name, c := range map[string]struct {
 		pages int
-		tell  func(s *search, now time.Time) // applied after minutes without a load
-		then  string                         // the first page's answer from then on
-		want  string                         // pages of the following scrapes
+		tell  func(s *search, now time.Time) // change to apply after minutes without a load
+		then  string                         // answer for the first page after that change
+		want  string                         // indexes of the pages in the next scrapes
 	}{
 		"nothing has changed":        {3, func(*search, time.Time) {}, "404", "000000"},
 		"the first page has changed": {3, func(s *search, now time.Time) { s.record(false, true, "a page", now) }, "a page", "120000"},
@@ -69,8 +69,8 @@ func TestSearchRestartsWhenAnswersChange(t *testing.T) {
 	}
 }
 
-// A page that had a load is kept while it is too busy to answer. If it is gone, the search starts
-// again, because the engine may be another one.
+// A page that had a load is kept while the engine is too busy to answer. If the page is gone, the
+// search starts again, because there may be another engine.
 func TestPageWithALoadIsKept(t *testing.T) {
 	s := search{pages: 2}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -89,7 +89,7 @@ func TestPageWithALoadIsKept(t *testing.T) {
 	}
 }
 
-// The end of each round without a load is reported once, so that it can be logged.
+// The end of each round over all pages without a load is reported once, so that it can be logged.
 func TestEndOfARoundIsReported(t *testing.T) {
 	for pages, want := range map[int]string{1: "true true true", 3: "false false true"} {
 		s := search{pages: pages}

@@ -11,20 +11,20 @@ import (
 // Target is an endpoint to scrape.
 type Target struct {
 	Address string // "ip:port"
-	// Host is its configured DNS name, for its certificate and the Host of requests. Empty means
-	// its address.
+	// Host is the endpoint's configured DNS name, which its certificate must have and which is the
+	// Host header of requests. If it is empty, the address is used.
 	Host string
-	Kind engine.Kind // of its engine; if unknown, detected from its pages
-	// Token refers to the bearer token for scrapes, in [engineclient.Tokens].
+	Kind engine.Kind // kind of the engine; if unknown, it is detected from the engine's pages
+	// Token is the reference in [engineclient.Tokens] to the bearer token for scrapes.
 	Token string
-	// TLS is the TLS configuration of its pool, zero if there is none. H2C reports HTTP/2 without
-	// TLS.
+	// TLS is the TLS configuration of the endpoint's pool; zero if it has none. H2C reports HTTP/2
+	// without TLS.
 	TLS v1alpha1.EngineTLS
 	H2C bool
-	// Ports are its other ports.
+	// Ports are the endpoint's other ports.
 	Ports objects.Ports
-	// Incarnation identifies one life of the engine, or is empty. Another incarnation is another
-	// target.
+	// Incarnation identifies one life of the engine; empty if unknown. Another incarnation is a
+	// different target.
 	Incarnation string
 }
 
@@ -45,7 +45,7 @@ func (t Target) where(page engine.Page) string {
 	return objects.AtPort(t.Address, cmp.Or(t.port(page), page.Port))
 }
 
-// port returns the configured port for a page, or 0.
+// port returns the configured port for a page, or 0 if there is none.
 func (t Target) port(page engine.Page) uint16 {
 	if page.Path == modelsPage.Path {
 		return t.Ports.HTTP
@@ -53,5 +53,5 @@ func (t Target) port(page engine.Page) uint16 {
 	return cmp.Or(t.Ports.Metrics, t.Ports.HTTP)
 }
 
-// modelsPage is where engines list their models.
+// modelsPage is the page on which engines list their models.
 var modelsPage = engine.Page{Path: "/v1/models"}

@@ -37,7 +37,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// plain returns a World of the pool that a list of addresses makes. Every name resolves to
+// plain returns a World with the pool for a list of addresses. Every DNS name in it resolves to
 // 127.0.0.1.
 func plain(addresses ...string) *objects.World {
 	set := objects.Endpoints(addresses)
@@ -48,7 +48,7 @@ func plain(addresses ...string) *objects.World {
 	return objects.Build(set)
 }
 
-// scraping scrapes real servers, and observes the end of each scrape.
+// scraping runs a Scraper on real servers, and observes the end of each scrape.
 type scraping struct {
 	*testing.T
 	fleet   *fleet.Fleet
@@ -80,7 +80,7 @@ func scrapeFor(t *testing.T, c scrape.Config, w *objects.World, targets []scrape
 	return s
 }
 
-// until waits for a scrape after which the condition holds.
+// until blocks until, after a scrape, a condition is met: holds returns true.
 func (s *scraping) until(what string, holds func(status endpointstate.Status, err error) bool) {
 	s.Helper()
 	limit := time.After(10 * time.Second)
@@ -102,22 +102,22 @@ func (s *scraping) until(what string, holds func(status endpointstate.Status, er
 	}
 }
 
-// Each kind of engine is scraped at its own metrics page, whether its kind is configured or not,
-// and serves whatever its metrics have.
+// Each kind of engine is scraped at its own metrics page, whether or not its kind is configured.
+// Its endpoint serves requests whatever the metrics contain.
 func TestScrapeEveryKindOfEngine(t *testing.T) {
 	const list = `{"object":"list","data":[{"id":"llama"}]}`
 	for _, c := range []struct {
 		kind    engine.Kind
-		path    string // of the metrics
-		page    string // file in the testdata of package engine
-		list    string // empty: no list
+		path    string // path of the metrics
+		page    string // name of a file in the testdata of package engine
+		list    string // list of models; empty: the engine has no list
 		running engine.Value
 		waiting engine.Value
 	}{
 		{engine.VLLM, "/metrics", "vllm-0.32-loaded.txt", list, engine.Known(8), engine.Known(10)},
 		{engine.SGLang, "/metrics", "sglang-documented.txt", list, engine.Known(7), engine.Known(3)},
 		{engine.TRTLLM, "/prometheus/metrics", "trtllm-serve-documented.txt", list, engine.Known(6), engine.Known(2)},
-		// its OpenAI frontend
+		// Triton's OpenAI frontend
 		{engine.TritonTRTLLM, "/metrics", "triton-tensorrt-llm-documented.txt", "", engine.Known(4), engine.Known(3)},
 		{engine.Triton, "/metrics", "triton-2.51.txt", "", engine.Value{}, engine.Known(3)},
 		{engine.TGI, "/metrics", "tgi-documented.txt", list, engine.Known(5), engine.Known(3)},
@@ -162,8 +162,8 @@ func TestScrapeEveryKindOfEngine(t *testing.T) {
 	}
 }
 
-// Plain Triton has its metrics at another port, which says nothing about the port that serves. So
-// each scrape also checks that port.
+// Plain Triton has its metrics at another port, which does not show whether the serving port works.
+// So each scrape also checks the serving port.
 func TestSeparateMetricsPort(t *testing.T) {
 	const own, metrics = "10.0.0.1:8000", "10.0.0.1:8002"
 	synctest.Test(t, func(t *testing.T) {
@@ -209,7 +209,8 @@ func TestSeparateMetricsPort(t *testing.T) {
 		after(3 * interval)
 		is("with it again", pick.Healthy, engine.Known(5))
 
-		// The serving port is gone: the metrics port does not hide that, not even for one scrape.
+		// The serving port is gone. The working metrics port does not conceal that, not even for
+		// one scrape.
 		e.set(func(host, path string) (int, string, error) {
 			if host == own {
 				return down(host, path)
@@ -228,7 +229,7 @@ func TestSeparateMetricsPort(t *testing.T) {
 	})
 }
 
-// A page that had a load is read again, also while the engine is too busy to answer. If the page is
+// A page that had a load is read again, even while the engine is too busy to answer. If the page is
 // gone, the search starts again.
 func TestWorkingPageIsKept(t *testing.T) {
 	trtllm := func(status, elsewhere int) func(string, string) (int, string, error) {
@@ -274,13 +275,14 @@ func TestWorkingPageIsKept(t *testing.T) {
 		running("as another engine", engine.Known(2))
 		e.set(down)
 		after(2 * interval)
-		e.set(trtllm(200, 500)) // a third one, which returns an error where the second had its page
+		e.set(trtllm(200, 500)) // a third engine, which returns an error for the second engine's page
 		after(4 * interval)
 		running("as a third engine", engine.Known(3))
 	}, one)
 }
 
-// unknownEngine lists models, and has a load at one page; none if page is empty.
+// unknownEngine returns the answers of an engine that lists models and has a load at one page; it
+// has no load if page is empty.
 func unknownEngine(list, page string) func(string, string) (int, string, error) {
 	return func(_, path string) (int, string, error) {
 		switch path {
@@ -293,8 +295,8 @@ func unknownEngine(list, page string) func(string, string) (int, string, error) 
 	}
 }
 
-// An unknown engine is scraped for a load each time, but its other pages only seldom. When it may
-// have become another engine, all pages are read at once.
+// Of an unknown engine without a load, each scrape reads the first page, and few scrapes read other
+// pages. When another engine may run there, all pages are read at once.
 func TestUnknownEngineIsScrapedRarely(t *testing.T) {
 	const page = "/prometheus/metrics"
 	for name, becomes := range map[string]func(s *scrape.Scraper, e *engines){
@@ -314,7 +316,7 @@ func TestUnknownEngineIsScrapedRarely(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(f *fleet.Fleet, s *scrape.Scraper, e *engines) {
-				after(interval) // at first the engine is of a known kind
+				after(interval) // at this time the engine is of a known kind
 				e.set(unknownEngine(models, ""))
 				after(10 * time.Minute)
 				first, other := e.count(one+"/metrics"), e.count(one+page)
@@ -361,8 +363,8 @@ func TestEngineWithoutAList(t *testing.T) {
 	}, one)
 }
 
-// A scrape sends the token that is in the file when the scrape begins. If the file is missing or
-// empty, the last token stays in use.
+// A scrape sends the token that the file contains when the scrape begins. If the file is missing or
+// empty, the previous token is used.
 func TestNewTokenIsUsedAtOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
@@ -424,7 +426,7 @@ func TestNewTokenIsUsedAtOnce(t *testing.T) {
 	}
 }
 
-// A scrape sends the current token that its target refers to, and no other.
+// A scrape sends the current token to which its target refers, and no other token.
 func TestScrapeSendsItsTargetsToken(t *testing.T) {
 	tokens := engineclient.NewTokens(func() string { return "flag" })
 	set := func(ref, token string) {
@@ -469,7 +471,7 @@ func TestScrapeSendsItsTargetsToken(t *testing.T) {
 	})
 }
 
-// lockedLog is a log that can be read while it is written.
+// lockedLog is a log that can be read while another goroutine writes it.
 type lockedLog struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -487,7 +489,7 @@ func (l *lockedLog) String() string {
 	return l.text.String()
 }
 
-// selfMade returns a server certificate for these names and addresses that is its own authority.
+// selfMade returns a self-signed server certificate for these names and addresses.
 func selfMade(t *testing.T, names []string, ips ...net.IP) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -509,11 +511,11 @@ func selfMade(t *testing.T, names []string, ips ...net.IP) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// A certificate must be for the configured name, or for the IP address if that is configured.
-// Redirects to the name stay at the address, and keep the token.
+// A certificate must be valid for the configured name, or for the IP address if an address is
+// configured. Redirects to the name are followed at the address, with the token.
 func TestScrapesOverTLS(t *testing.T) {
 	certificate := selfMade(t, []string{"engines.test"})
-	var host atomic.Value // expected Host header
+	var host atomic.Value // Host header of the requests
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Header.Get("Authorization") != "Bearer secret":
@@ -592,7 +594,7 @@ func TestRedirectKeepsTheHost(t *testing.T) {
 	}))
 	defer elsewhere.Close()
 	certificate := selfMade(t, nil, net.IPv4(127, 0, 0, 1))
-	for _, host := range []string{elsewhere.Listener.Addr().String(), ""} { // another host, and the same host without TLS
+	for _, host := range []string{elsewhere.Listener.Addr().String(), ""} { // another host; the same host without TLS
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://"+cmp.Or(host, r.Host)+"/", http.StatusTemporaryRedirect)
 		}))
@@ -614,7 +616,7 @@ func TestRedirectKeepsTheHost(t *testing.T) {
 	})
 }
 
-// An address in two pools is one target, with whatever either pool knows of its engine.
+// An address in two pools is one target, with all that either pool configures for its engine.
 func TestTargetsAreEachAddressOnce(t *testing.T) {
 	set := objects.Endpoints([]string{"10.0.0.1:8000", "named.test:8000"})
 	set.Hosts = map[string][]netip.Addr{"named.test": {netip.MustParseAddr("10.0.0.2")}}
@@ -639,7 +641,7 @@ func TestTargetsAreEachAddressOnce(t *testing.T) {
 		t.Errorf("targets are %+v, want %+v", got, want)
 	}
 
-	// A pool cannot have an address of another namespace scraped with a different token.
+	// A pool cannot make extproc scrape an address of another namespace with a different token.
 	own := v1alpha1.PoolSettings{ObjectMeta: second.Pools[0].ObjectMeta}
 	own.Spec.PoolRef.Name = "second"
 	own.Spec.EngineToken = &v1alpha1.EngineToken{SecretRef: v1alpha1.SecretKeyReference{Name: "s"}}

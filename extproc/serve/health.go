@@ -10,12 +10,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// liveness is the health service that reports whether the process is alive. Any other name, also an
-// empty one, asks whether extproc accepts requests: gateways probe the ext_proc service,
-// "readiness", or names of their own (endpoint-picker protocol).
+// liveness is the health service that reports whether the process is alive. Every other service
+// name, including an empty one, asks whether extproc accepts requests: gateways probe the ext_proc
+// service, "readiness", or names of their own (endpoint-picker protocol).
 const liveness = "liveness"
 
-// healthService reports health for every name. Create it with newHealth.
+// healthService reports health for every service name. Create it with newHealth.
 type healthService struct {
 	healthv1.UnimplementedHealthServer
 	drain    func() // makes readiness report NOT_SERVING

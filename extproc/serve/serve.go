@@ -1,5 +1,5 @@
-// Package serve opens extproc's listeners and drains them at the end: the sockets of Headgate's own
-// Envoys, the ports of other gateways, health, and metrics.
+// Package serve opens extproc's listeners: the sockets for Headgate's own Envoys, and the ports for
+// other gateways, health and metrics. At the end it drains them.
 package serve
 
 import (
@@ -31,11 +31,11 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// Config says where extproc listens, and for which data planes.
+// Config configures where extproc listens, and for which data planes.
 type Config struct {
 	// Own are the addresses for Headgate's own Envoys: unix:PATH or HOST:PORT.
 	Own []string
-	// TakeOver takes the sockets of Own over from a running process.
+	// TakeOver means that the sockets of Own are taken over from a running process.
 	TakeOver bool
 	// Host, Port and HealthPort are for other gateways; a negative port is not opened.
 	Host             string
@@ -45,13 +45,13 @@ type Config struct {
 	Secure   bool
 	CertPath string
 	// DrainDelay is how long other gateways are still served after health reports NOT_SERVING.
-	// DrainTimeout is how long open streams then get to end.
+	// DrainTimeout is how long open streams may then take to end.
 	DrainDelay, DrainTimeout time.Duration
 
-	// Opened is called when every address is open.
+	// Opened is called when all addresses are open.
 	Opened func()
 
-	// Relay serves the socket of RelaySocket, which Envoys have among their endpoints.
+	// Relay serves RelaySocket, which is in the endpoint lists of Envoys.
 	Relay     *relay.Server
 	Exchanges *stream.Server
 	Payloads  *payload.Server
@@ -60,8 +60,8 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// RelaySocket returns the path of the relay's socket, beside the first unix socket for Headgate's
-// own Envoys; empty if there is none.
+// RelaySocket returns the path of the relay's socket, in the folder of the first unix socket for
+// Headgate's own Envoys; empty if there is none.
 func RelaySocket(own []string) string {
 	for _, address := range own {
 		if path, ok := strings.CutPrefix(address, "unix:"); ok {
@@ -72,8 +72,8 @@ func RelaySocket(own []string) string {
 	return ""
 }
 
-// RelayKey returns the path of the file, beside that socket, with the key that seals relay tokens;
-// empty if there is none.
+// RelayKey returns the path of the file with the key that seals relay tokens. It is in the folder
+// of the first unix socket for Headgate's own Envoys; empty if there is none.
 func RelayKey(own []string) string {
 	if socket := RelaySocket(own); socket != "" {
 		return strings.TrimSuffix(socket, ".in") + ".key"
@@ -81,16 +81,16 @@ func RelayKey(own []string) string {
 	return ""
 }
 
-// cutOff is how much time the replies to rejected requests get after the drain timeout.
+// cutOff is the time for the replies to rejected requests after the drain timeout.
 const cutOff = time.Second
 
 // Run serves until ctx ends, and then until requests no longer need it.
 //
-// If it serves only Headgate's own Envoys, it releases its sockets at once for the next process,
-// and ends when every request has its decision; answers do not pass through it. Requests that wait
-// for their model wait until the drain timeout, and then get 503. If it also serves other gateways,
-// health first reports NOT_SERVING. It serves them for the drain delay, and then gives open streams
-// the drain timeout to end, because answers may pass through those streams.
+// If it serves only Headgate's own Envoys, it releases its sockets at once for the next process. It
+// ends when every request has a decision, because answers do not pass through it. Requests that
+// wait for their model may wait until the drain timeout, and then get 503. If it also serves other
+// gateways, health first reports NOT_SERVING. It serves these gateways for the drain delay. Open
+// streams then have the drain timeout to end, because answers may pass through them.
 func (c Config) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	health := newHealth()
@@ -105,7 +105,7 @@ func (c Config) Run(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	if inner != nil { // it serves until nothing more is sent to it
+	if inner != nil { // the relay serves until no more requests are sent to it
 		end, stop := context.WithCancel(context.WithoutCancel(ctx))
 		served := make(chan error, 1)
 		go func() { served <- c.Relay.Serve(end, inner, c.DrainTimeout+cutOff) }()
@@ -145,14 +145,15 @@ func (c Config) Run(ctx context.Context) (err error) {
 	return group.Wait()
 }
 
-// door is an open address with the server for it.
+// door is an open address and the server for it.
 type door struct {
 	listener net.Listener
 	server   *grpc.Server
-	delay    time.Duration // how long it is served after ctx ends
+	delay    time.Duration // how long the address is served after ctx has ended
 }
 
-// endOwn stops a server for Headgate's own Envoys. It releases the server's address at once.
+// endOwn stops a server for Headgate's own Envoys. It releases the server's address at once, and
+// returns when the last stream has ended.
 func (c Config) endOwn(server *grpc.Server, health *healthService) {
 	c.Exchanges.Stop()
 	c.Payloads.Close()
@@ -166,7 +167,8 @@ func (c Config) endOwn(server *grpc.Server, health *healthService) {
 	server.GracefulStop()
 }
 
-// open opens every address before any is served. If one fails, no client has been accepted yet.
+// open opens every address before any of them is served. If one cannot be opened, no client has
+// been accepted yet.
 func (c Config) open(health *healthService) (all []door, err error) {
 	on := listen.On
 	if c.TakeOver {
@@ -212,7 +214,7 @@ func (c Config) open(health *healthService) (all []door, err error) {
 func (c Config) server(health *healthService, local bool, front stream.Front) (*grpc.Server, error) {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(stream.MaxMessage),
-		grpc.MaxConcurrentStreams(1 << 20), // one for each HTTP request in flight
+		grpc.MaxConcurrentStreams(1 << 20), // one stream for each HTTP request in flight
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	}
 	if front == stream.Own {
@@ -231,7 +233,7 @@ func (c Config) server(health *healthService, local bool, front stream.Front) (*
 		exchanges = c.Payloads.Beside(exchanges)
 	}
 	extprocv3.RegisterExternalProcessorServer(server, exchanges)
-	if front == stream.Own { // other gateways show answers instead; using both would count outcomes twice
+	if front == stream.Own { // other gateways send answers to extproc; access logs would count their outcomes twice
 		accesslogv3.RegisterAccessLogServiceServer(server, c.Outcomes)
 		edsv3.RegisterEndpointDiscoveryServiceServer(server, c.Endpoints)
 	}
@@ -239,7 +241,7 @@ func (c Config) server(health *healthService, local bool, front stream.Front) (*
 	return server, nil
 }
 
-// Listen opens the port of a flag. The error names the flag.
+// Listen listens on the port of a flag. An error names the flag.
 func Listen(flag, host string, port int) (net.Listener, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {

@@ -39,7 +39,7 @@ func TestHealthReportsDrainingFirst(t *testing.T) {
 	}
 }
 
-// TLS is used on all but loopback addresses, unless it is turned off.
+// TLS is used on all addresses except loopback, unless TLS is turned off.
 func TestTLSOfAddresses(t *testing.T) {
 	for _, c := range []struct {
 		secure, local bool
@@ -87,7 +87,7 @@ func TestRunServesAllAddressesOrNone(t *testing.T) {
 		Outcomes: accesslog.NewServer(nil, nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Payloads: payload.New(payload.Config{}),
 		Log: slog.New(slog.DiscardHandler),
 	}
-	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--grpc-health-port") { // without the error this would wait for an hour
+	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--grpc-health-port") { // else Run would serve an hour
 		t.Errorf("it ends with %v", err)
 	}
 	if _, err := net.Dial("unix", socket); err == nil {
@@ -95,7 +95,7 @@ func TestRunServesAllAddressesOrNone(t *testing.T) {
 	}
 }
 
-// If ctx ends before Run serves, Run returns no error. The address was already open.
+// If ctx ends before Run serves, Run returns no error, although it has opened the address.
 func TestEndAtTheStartIsNoFault(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -1,4 +1,4 @@
-// Package settings determines how the requests of a pool are treated: extproc's flags give the
+// Package settings determines how the requests of a pool are treated. extproc's flags are the
 // defaults, and a pool's PoolSettings overrides them. It is pure.
 package settings
 
@@ -15,33 +15,35 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Settings are complete: every field has its effective value.
+// Settings are complete settings: every field has its effective value.
 type Settings struct {
 	Policy pick.Policy
-	// EndpointsPerRequest is how many endpoints a decision names: the first, and those to retry at,
-	// in order. At least 1.
+	// EndpointsPerRequest is the number of endpoints in a decision: the first one, and those for
+	// retries, in order. It is at least 1.
 	EndpointsPerRequest int
-	// FinalUnavailable means that UNAVAILABLE, and 503 without Retry-After, go to the client and
-	// are not retried at another endpoint.
+	// FinalUnavailable means that the answers UNAVAILABLE, and 503 without Retry-After, are sent to
+	// the client and not retried at another endpoint.
 	FinalUnavailable bool
-	// AffinityHeader and AffinityCookie name what identifies a session; at most one is set.
+	// AffinityHeader and AffinityCookie are the names of a header and a cookie that identify a
+	// session; at most one of the two is set.
 	AffinityHeader, AffinityCookie string
-	// DefaultModel is model of requests that name none, as clients name it. If it is empty, such
-	// requests are rejected.
+	// DefaultModel is the model for requests that name none, with the name that clients use. If it
+	// is empty, such requests are rejected.
 	DefaultModel string
-	// Request limits the duration of a request; 0 leaves that to the data plane.
+	// Request is the maximum duration of a request; with 0 the data plane decides.
 	Request time.Duration
-	// QueueTimeout is how long a request waits at most for its model to be loaded.
+	// QueueTimeout is the maximum time for which a request waits until its model is loaded.
 	QueueTimeout time.Duration
-	// InFlightTimeout is how long a request whose end nothing reports counts as in flight.
+	// InFlightTimeout is how long a request is counted as in flight if nothing reports its end.
 	InFlightTimeout time.Duration
-	// StaleAfter is the silence after which an endpoint gets requests only if no other can serve
-	// them. After the silence Lost, it gets requests only if every endpoint is silent.
+	// StaleAfter and LostAfter are durations of an endpoint's silence. After StaleAfter, it gets
+	// only requests that no other endpoint can serve. After LostAfter, it gets requests only if
+	// every endpoint is silent.
 	StaleAfter, LostAfter time.Duration
 }
 
-// DefaultQueueTimeout is enough to load the largest adapters from a slow disk, after a turn in a
-// load queue. The data plane must wait as long: max_message_timeout in envoy.yaml.
+// DefaultQueueTimeout is enough to wait in a load queue and then load the largest adapters from a
+// slow disk. The data plane must wait as long: max_message_timeout in envoy.yaml.
 const DefaultQueueTimeout = 5 * time.Minute
 
 // Default returns the settings that apply if nothing else is configured.
@@ -50,14 +52,15 @@ func Default() Settings {
 		Policy:              pick.Policy{Rule: pick.Latency, Threshold: pick.DefaultThreshold},
 		EndpointsPerRequest: 1,
 		QueueTimeout:        DefaultQueueTimeout,
-		// Engines report what they run. If a lease ends too early, the next scrape counts that
-		// request as load from other sources. So a lease may be much shorter than the longest
-		// answer.
+		// Engines report the number of their running requests. If a lease ends too early, the next
+		// scrape counts the request as load from other sources. So a lease may be much shorter than
+		// the longest answer.
 		InFlightTimeout: time.Minute,
-		// Five scrapes at the default interval. A busy vLLM misses one or two, because one process
-		// both serves and answers scrapes.
+		// The duration of five scrapes at the default interval. A busy vLLM may not answer one or
+		// two, because one process answers both requests and scrapes.
 		StaleAfter: time.Second,
-		// A vLLM that hangs after SIGTERM is silent while its port is open (observed with 0.32.0).
+		// A vLLM that hangs after SIGTERM is silent while its port remains open (observed with
+		// 0.32.0).
 		LostAfter: 10 * time.Second,
 	}
 }
@@ -69,7 +72,7 @@ func (s Settings) For(p *objects.Pool) Settings {
 	}
 	own := p.Settings
 	if own.Policy != nil {
-		s.Policy.Rule, _ = pick.ParseRule(*own.Policy) // objects.CheckSettings has validated it
+		s.Policy.Rule, _ = pick.ParseRule(*own.Policy) // no error: objects.CheckSettings has validated the policy
 	}
 	if own.AdapterThreshold != nil {
 		s.Policy.Threshold = *own.AdapterThreshold
@@ -105,17 +108,17 @@ func (s Settings) For(p *objects.Pool) Settings {
 	return s
 }
 
-// Line is one setting of a pool, for display.
+// Line is one setting of a pool, to be displayed.
 type Line struct {
 	// Name is the name of the field in a PoolSettings' spec.
 	Name, Value, Means string
-	// Own means that the pool's PoolSettings sets it. Otherwise Flag names the flag of extproc that
-	// sets it, without dashes; an empty Flag means a fixed default.
+	// Own means that the pool's PoolSettings sets the value. Otherwise Flag names the flag of
+	// extproc that sets it, without dashes; if Flag is empty, the value is a fixed default.
 	Own  bool
 	Flag string
 }
 
-// Lines returns the settings of a pool. S are the settings from the flags.
+// Lines returns the effective settings of a pool. S are the settings from the flags.
 func (s Settings) Lines(p *objects.Pool) []Line {
 	var own v1alpha1.PoolSettingsSpec
 	if p.Settings != nil {
@@ -140,7 +143,7 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	if p.Profile != nil {
 		timing = named(p.Said(""))
 	}
-	raised := t.StaleAfter != nil && s.LostAfter == t.StaleAfter.Duration // For has raised Lost to Stale
+	raised := t.StaleAfter != nil && s.LostAfter == t.StaleAfter.Duration // whether For has raised LostAfter to StaleAfter
 	lines := []Line{
 		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
 		{
@@ -198,7 +201,7 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	})
 }
 
-// rpcs describes the gRPC methods that a pool configures.
+// rpcs describes the gRPC methods that a pool configures, as text.
 func rpcs(all map[string]v1alpha1.RPCConfig) string {
 	if len(all) == 0 {
 		return "the built-in ones"
@@ -206,7 +209,7 @@ func rpcs(all map[string]v1alpha1.RPCConfig) string {
 	return strings.Join(slices.Sorted(maps.Keys(all)), ", ")
 }
 
-// named describes a profile.
+// named describes a profile as text.
 func named(is *objects.Said) string {
 	name := cmp.Or(is.Name, "unnamed")
 	if is.Pinned {
@@ -215,8 +218,8 @@ func named(is *objects.Said) string {
 	return name
 }
 
-// predictions describes when predictions for a pool are trusted. It uses only the pool's objects; a
-// running extproc may also have learned profiles.
+// predictions describes, as text, when predictions for a pool are trusted. It uses only the pool's
+// objects; a running extproc may also have learned profiles.
 func (s Settings) predictions(p *objects.Pool) string {
 	if !s.Policy.Predicts() {
 		return "none: the policy uses none"

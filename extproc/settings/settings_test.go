@@ -46,7 +46,7 @@ func TestPoolSettingsTakePrecedence(t *testing.T) {
 	want := settings.Settings{
 		Policy: pick.Policy{Rule: pick.LeastRequest, Threshold: 7}, EndpointsPerRequest: 3, FinalUnavailable: true, AffinityCookie: "sid",
 		DefaultModel: "org/m",
-		// never below stale
+		// LostAfter is never less than StaleAfter
 		Request: time.Hour, QueueTimeout: 2 * time.Minute, InFlightTimeout: time.Second, StaleAfter: time.Minute, LostAfter: time.Minute,
 	}
 	if got != want {
@@ -60,7 +60,7 @@ func TestPoolSettingsTakePrecedence(t *testing.T) {
 	}
 }
 
-// Every policy name that objects accept is one that pick knows.
+// Package pick knows every policy name that objects accept.
 func TestEveryPolicyHasItsRule(t *testing.T) {
 	for _, name := range objects.Policies {
 		if rule, err := pick.ParseRule(name); err != nil || rule.String() != name {
@@ -71,7 +71,7 @@ func TestEveryPolicyHasItsRule(t *testing.T) {
 
 func TestLinesNameTheirObjects(t *testing.T) {
 	flags := settings.Default()
-	flags.QueueTimeout = 2 * time.Minute // the same as in the PoolSettings
+	flags.QueueTimeout = 2 * time.Minute // the same value as in the PoolSettings
 	w := world()
 	for pool, want := range map[string]string{
 		"one": `policy = leastRequest, own
@@ -121,13 +121,13 @@ predictions = trusted once they are accurate, and policy proposal until then: th
 	}
 }
 
-// Which accelerators have profiles determines when predictions are trusted.
+// The predictions of a pool are trusted depending on which of its accelerators have profiles.
 func TestWhenPredictionsAreTrusted(t *testing.T) {
 	a, b := objects.Endpoint{Class: "a"}, objects.Endpoint{Class: "b"}
 	said, pinned := &objects.Said{}, &objects.Said{Pinned: true}
 	for _, c := range []struct {
 		of   objects.Pool
-		want string // a prefix of the text
+		want string // beginning of the expected text
 	}{
 		{objects.Pool{}, "trusted once they are accurate, and policy proposal until then"},
 		{objects.Pool{Profile: &profile.Profile{}}, "trusted until they turn out wrong"},

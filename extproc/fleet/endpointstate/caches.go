@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Cache is what is known of the KV cache of an endpoint.
+// Cache describes the KV cache of an endpoint.
 type Cache struct {
 	// Number is the number of the endpoint.
 	Number int
@@ -20,12 +20,12 @@ type Cache struct {
 	BytesPerToken float64
 	// Forgets reports that the engine has no prefix cache.
 	Forgets bool
-	// Empty reports that the cache lost its contents: the engine restarted, or another endpoint has
-	// the number now.
+	// Empty reports that the cache lost its contents: the engine restarted, or another endpoint now
+	// has the number.
 	Empty bool
 }
 
-// ApplyTo applies the change to the index of prompts that endpoints have cached.
+// ApplyTo applies the change to the index of the prompts in the caches of endpoints.
 func (c Cache) ApplyTo(w prefix.Writer) {
 	if c.Empty {
 		w.Forget(c.Number)
@@ -40,10 +40,10 @@ func (c Cache) ApplyTo(w prefix.Writer) {
 	w.Resize(c.Number, blocks)
 }
 
-// Cached returns how many leading blocks of a request's prompt each endpoint of a pool probably has
-// cached, by endpoint number, for [pick.Demand]. It uses what this process sent, and otherwise what
-// other processes may have sent. It stores the result in dst if that is large enough. Pool may be
-// nil.
+// Cached returns, by endpoint number, how many leading blocks of a request's prompt each endpoint
+// of a pool probably has cached, for [pick.Demand]. It uses the prompts that this process sent, and
+// estimates which prompts other processes sent. The result is stored in dst if that is large
+// enough. Pool may be nil.
 func Cached(remembered *prefix.Index, pool *pick.Pool, r *pick.Request, blocks []uint64, dst []int32) []int32 {
 	dst = remembered.Cached(blocks, dst)
 	hash, beginning := prefix.Beginning(blocks)
@@ -53,9 +53,9 @@ func Cached(remembered *prefix.Index, pool *pick.Pool, r *pick.Request, blocks [
 // maxTokens bounds the cache size that an engine may report.
 const maxTokens = 1 << 40
 
-// caches assigns the numbers of endpoints and collects news of their caches.
+// caches assigns the numbers of endpoints and collects changes of their caches.
 type caches struct {
-	taken []bool // by number
+	taken []bool // whether a number is in use, by number
 	news  []Cache
 }
 
@@ -99,7 +99,7 @@ func (s *State) Dense(pool objects.Name, bytesPerToken float64) {
 	}
 }
 
-// cacheOf returns what is known of the cache of an endpoint.
+// cacheOf returns the current Cache of an endpoint.
 func (s *State) cacheOf(address string, e *endpoint) Cache {
 	c := Cache{Number: e.number, Tokens: e.load.KVTokens, Forgets: e.load.Forgets}
 	for _, pool := range s.pools[address] {
@@ -108,7 +108,7 @@ func (s *State) cacheOf(address string, e *endpoint) Cache {
 	return c
 }
 
-// TakeCaches returns the news of caches since the previous call, in order.
+// TakeCaches returns the caches that changed since the previous call, in order.
 func (s *State) TakeCaches() []Cache {
 	news := s.caches.news
 	s.caches.news = nil

@@ -21,7 +21,7 @@ func numbers(s *endpointstate.State) (all []int) {
 }
 
 // An endpoint keeps its number while it exists. The next new endpoint gets the smallest free
-// number, and none of the cache entries of the number's former owner.
+// number, and the cache entries of that number's former owner are dropped.
 func TestNumbers(t *testing.T) {
 	const c, d, e = "10.0.0.3:8000", "10.0.0.4:8000", "10.0.0.5:8000"
 	s := endpointstate.New(endpointstate.Config{})
@@ -101,7 +101,7 @@ func TestCaches(t *testing.T) {
 			t.Errorf("scrape %d: %+v, want %+v", i, got, c.want)
 		}
 	}
-	// In scripts with few bytes per token, a cache has less text of prompts.
+	// In scripts with few bytes per token, the same cache contains less text.
 	s.Dense(objects.Name{Namespace: "ns", Name: "one"}, 1.5)
 	if got := s.TakeCaches(); !slices.Equal(got, []endpointstate.Cache{{
 		Number: number, Tokens: began, BytesPerToken: 1.5,

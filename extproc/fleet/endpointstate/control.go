@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// CopyKey, CopyState, Leaving and Switch are shared with control.
+// CopyKey, CopyState, Leaving and Switch are types that this package shares with control.
 type (
 	CopyKey   = objects.CopyKey
 	CopyState = objects.CopyState
@@ -26,44 +26,44 @@ type PlacementUpdate struct {
 	// Endpoints are all endpoints whose copies control manages; nil means no change.
 	Endpoints map[string]bool
 	Copies    map[CopyKey]CopyState
-	// Limits are the limits of concurrent requests for those of Copies that have one. All processes
-	// share a limit.
+	// Limits are the limits of concurrent requests, for the copies in Copies that have a limit. All
+	// processes share a limit.
 	Limits map[CopyKey]int
 	// Share is this process's share of the limits; the zero Share means no change.
 	Share Share
-	// Others are the requests in flight of other processes.
+	// Others are the numbers of requests in flight of other processes.
 	Others map[CopyKey]int64
 	// Failures are the models that cannot be loaded, each with a machine-readable reason; an empty
 	// reason ends the failure.
 	Failures map[objects.ModelKey]string
-	// Registered are models that requests may name although no object does; false ends the
+	// Registered are models that requests may name although no object defines them; false ends the
 	// registration.
 	Registered map[objects.ModelKey]bool
-	// VModels are the targets of VModels; the zero Switch means that the VModel is gone.
+	// VModels are the targets of VModels; the zero Switch means that the VModel was deleted.
 	VModels map[objects.ModelKey]Switch
-	// Leaving are the endpoints that will end soon; the zero Leaving means that the endpoint stays
-	// or is gone.
+	// Leaving are the endpoints that will end soon. The zero Leaving means that the endpoint does
+	// not end, or has ended.
 	Leaving map[string]Leaving
 	// Methods are the gRPC methods that engines accept, by endpoint; empty means all methods.
 	Methods map[string]engine.Methods
 }
 
-// control is what control reported about endpoints.
+// control is the state of endpoints that control reported.
 type control struct {
 	endpoints map[string]bool
-	copies    map[string]map[string]*reportedCopy // by endpoint and the engine's name of the model
-	failures  map[objects.ModelKey]string         // immutable: views share it
+	copies    map[string]map[string]*reportedCopy // by endpoint and by the engine's name for the model
+	failures  map[objects.ModelKey]string         // why models cannot be loaded; immutable: views share it
 	share     Share
-	leaving   map[string]Leaving        // only those that leave
-	methods   map[string]engine.Methods // by endpoint, without empty ones; immutable: views share it
-	missing   []CopyKey                 // to be reported to control
-	own       map[CopyKey]own           // models that answer NOT_FOUND themselves, at engines without a list
+	leaving   map[string]Leaving        // only endpoints that will end soon
+	methods   map[string]engine.Methods // accepted gRPC methods by endpoint, without empty values; immutable: views share it
+	missing   []CopyKey                 // vanished copies that the next report to control names
+	own       map[CopyKey]own           // models whose own answers look like NOT_FOUND, at engines without a list
 }
 
-// governs reports whether control manages the copies of an endpoint.
+// governs is true if control manages the copies of this endpoint.
 func (c *control) governs(endpoint string) bool { return c.endpoints[endpoint] }
 
-// reported returns control's report of a copy, for changes.
+// reported returns control's report of a copy, to be changed by the caller.
 func (c *control) reported(k CopyKey) *reportedCopy {
 	models := c.copies[k.Endpoint]
 	if models == nil {
@@ -76,9 +76,9 @@ func (c *control) reported(k CopyKey) *reportedCopy {
 	return models[k.ID]
 }
 
-// ApplyPlacement applies an update of control. Once a view with it is published and sealed, no
-// request begins at a copy that is Unloading or gone, and [State.InFlight] counts every request
-// that began there.
+// ApplyPlacement applies an update of control. After a view with the update is published and
+// sealed, no request begins at a copy that is Unloading or gone, and [State.InFlight] counts every
+// request that began there.
 func (s *State) ApplyPlacement(n PlacementUpdate, now time.Time) {
 	c := &s.control
 	before := c.copies
@@ -99,7 +99,7 @@ func (s *State) ApplyPlacement(n PlacementUpdate, now time.Time) {
 		said := c.reported(k)
 		said.state, said.limit, said.reportedAt, said.controlKnows, said.foundMissing = word, n.Limits[k], now, false, false
 		if was := before[k.Endpoint][k.ID]; n.All && was != nil && was.state == word {
-			said.reportedAt, said.foundMissing = was.reportedAt, was.foundMissing // a repeated report keeps its age
+			said.reportedAt, said.foundMissing = was.reportedAt, was.foundMissing // a repeated report keeps the time of the first one
 		}
 		s.index(k.Endpoint)
 	}
@@ -146,7 +146,7 @@ func (s *State) ApplyPlacement(n PlacementUpdate, now time.Time) {
 	}
 }
 
-// drop deletes a copy without a state and without requests of other processes.
+// drop deletes the report of a copy that has no state and no requests of other processes.
 func (c *control) drop(k CopyKey) {
 	if s := c.copies[k.Endpoint][k.ID]; s != nil && s.state == Gone && s.others == 0 {
 		delete(c.copies[k.Endpoint], k.ID)
@@ -156,7 +156,7 @@ func (c *control) drop(k CopyKey) {
 	}
 }
 
-// adapters returns the adapters that an endpoint serves, and those that vanished.
+// adapters returns the adapters that an endpoint serves, and those that vanished from it.
 func (s *State) adapters(address string, e *endpoint) (there, gone []string) {
 	return adapters(s.control.governs(address), s.control.copies[address], e.lists)
 }
@@ -179,9 +179,9 @@ func (s *State) miss(k CopyKey) {
 }
 
 // ModelMissing records that an engine answered a request as if it did not have the model. If the
-// engine lists its models, its next scrape decides. Otherwise the copy counts as gone until control
-// has loaded it again, which costs little if the engine still has it. Requests that began before
-// the last load do not count, nor do models with NOT_FOUND answers of their own (see
+// engine lists its models, its next scrape decides. Otherwise the copy is treated as gone until
+// control has loaded it again, which costs little if the engine still has it. Requests that began
+// before the last load are ignored, and so are models whose own answers are NOT_FOUND (see
 // [State.OwnNotFound]).
 func (s *State) ModelMissing(k CopyKey, began, now time.Time) {
 	e, c := s.endpoints[k.Endpoint], &s.control
@@ -192,28 +192,28 @@ func (s *State) ModelMissing(k CopyKey, began, now time.Time) {
 		if said.foundMissing || said.state != Loaded || began.Before(said.reportedAt) {
 			return
 		}
-		said.foundMissing, said.controlKnows = true, true // miss reports it to control
+		said.foundMissing, said.controlKnows = true, true // controlKnows becomes true because s.miss informs control
 		s.index(k.Endpoint)
 	}
 	s.miss(k)
 }
 
-// own is a model whose own answers look like NOT_FOUND of its engine.
+// own describes a model whose own answers look like the engine's NOT_FOUND.
 type own struct {
-	times int // in a row
+	times int // number of such answers in a row
 	until time.Time
 }
 
-// ownLeast and ownMost bound how long NOT_FOUND counts as the model's own answer. The time doubles
-// with each repetition. That bounds how often the model is loaded in vain.
+// ownLeast and ownMost bound how long a NOT_FOUND is taken for the model's own answer. The time
+// doubles with each repetition, which limits how often the model is loaded in vain.
 const (
 	ownLeast = 10 * time.Second
 	ownMost  = 5 * time.Minute
 )
 
-// OwnNotFound records that an engine answered NOT_FOUND again, to a request that was repeated after
-// the model was loaded. For a while such answers count as the model's own. If the model was not
-// loaded in between, the engine may have lost it, as in [State.ModelMissing].
+// OwnNotFound records that an engine answered NOT_FOUND again to a request that was repeated after
+// the model was loaded. For a while such answers are taken for the model's own. If the model was
+// not loaded in between, the engine may have lost it, as in [State.ModelMissing].
 func (s *State) OwnNotFound(k CopyKey, began, now time.Time) {
 	e, c := s.endpoints[k.Endpoint], &s.control
 	if e == nil || e.lists.gives() || !c.governs(k.Endpoint) {
@@ -225,7 +225,7 @@ func (s *State) OwnNotFound(k CopyKey, began, now time.Time) {
 	}
 	is := c.own[k]
 	if now.Before(is.until) {
-		return // a concurrent request was counted already
+		return // the answer to a concurrent request was already recorded
 	}
 	maps.DeleteFunc(c.own, func(_ CopyKey, o own) bool { return now.Sub(o.until) >= ownMost })
 	if c.own == nil {
@@ -237,9 +237,9 @@ func (s *State) OwnNotFound(k CopyKey, began, now time.Time) {
 	s.index(k.Endpoint)
 }
 
-// ProcessEnded records that no process listens at an endpoint, so that the next one there has no
-// models. If the engine lists its models, the list decides. Otherwise its copies count as gone
-// until control reports them again.
+// ProcessEnded records that no process listens at an endpoint, so that the next engine there has no
+// models. If the engine lists its models, its list decides. Otherwise its copies are treated as
+// gone until control reports them again.
 func (s *State) ProcessEnded(address string, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -255,15 +255,16 @@ func (s *State) ProcessEnded(address string, now time.Time) {
 	s.index(address)
 }
 
-// TakeMissing returns, once each, the copies that control reports and engines do not have.
+// TakeMissing returns the copies that control reports although the engine does not have them. It
+// returns each copy once.
 func (s *State) TakeMissing() []CopyKey {
 	all := s.control.missing
 	s.control.missing = nil
 	return all
 }
 
-// TakeUrgent returns, once, whether control needs a report at once: a copy is missing, or an engine
-// is stopping.
+// TakeUrgent reports whether control needs a report at once: a copy is missing, or an engine is
+// stopping. It then resets this to false.
 func (s *State) TakeUrgent() bool {
 	urgent := s.urgent
 	s.urgent = false
@@ -272,11 +273,11 @@ func (s *State) TakeUrgent() bool {
 
 // ModelUse is the use of a model since the last report.
 type ModelUse struct {
-	Requests int64     // begun
-	Last     time.Time // start of the last one
+	Requests int64     // requests that began since the last report
+	Last     time.Time // start of the latest request
 }
 
-// Usage returns the use of every model that is not a base model since the previous call, without
+// Usage returns the use of every model that is not a base model since the previous call. It omits
 // unused models.
 func (s *State) Usage() map[objects.ModelKey]ModelUse {
 	all := make(map[objects.ModelKey]ModelUse)
@@ -302,8 +303,8 @@ type InFlightCount struct {
 	Closed bool
 }
 
-// InFlight returns the requests of this process at each copy that is not a base model, without
-// zeros.
+// InFlight returns the number of requests of this process at each copy that is not a base model. It
+// omits zeros.
 func (s *State) InFlight() map[CopyKey]InFlightCount {
 	all := make(map[CopyKey]InFlightCount)
 	s.eachCount(func(k CopyKey, c *pick.Count) {
@@ -314,8 +315,8 @@ func (s *State) InFlight() map[CopyKey]InFlightCount {
 	return all
 }
 
-// eachCount visits the count of each model that is not a base model. An endpoint in several pools
-// counts for the first.
+// eachCount visits the request count of each copy whose model is not a base model. An endpoint in
+// several pools is visited in the first.
 func (s *State) eachCount(visit func(CopyKey, *pick.Count)) {
 	seen := make(map[string]bool)
 	for _, name := range slices.SortedFunc(maps.Keys(s.world.Pools), objects.Name.Compare) {
@@ -334,9 +335,9 @@ func (s *State) eachCount(visit func(CopyKey, *pick.Count)) {
 	}
 }
 
-// Unusable returns the endpoints of a pool with a copy of a model that cannot be used: they refuse
-// connections, are silent, or are not ready. Endpoints that are out because of requests alone are
-// left out.
+// Unusable returns the endpoints of a pool that have a copy of a model but cannot be used: they
+// refuse connections, are silent, or are not ready. It omits endpoints that are out only because of
+// failed requests.
 func (v *View) Unusable(k objects.ModelKey) []string {
 	pool := v.Snapshot.Pools[k.Pool.String()]
 	if pool == nil {

@@ -18,7 +18,7 @@ func TestModelsAreCandidatesWhereTheyAreListed(t *testing.T) {
 		p.Copies["none"] != nil {
 		t.Errorf("copies are %+v, base %+v", p.Copies, p.Base)
 	}
-	s.list("10.9.9.9:1", engine.Models{}) // removed meanwhile: nothing happens
+	s.list("10.9.9.9:1", engine.Models{}) // an endpoint removed before its list arrives: nothing happens
 }
 
 // SGLang serves the base model for a bare adapter name, so the request names base:adapter. The
@@ -43,7 +43,7 @@ func TestSGLangsAdaptersAreNamedAfterTheirBase(t *testing.T) {
 }
 
 func TestControlTakesPrecedenceOverLists(t *testing.T) {
-	s := started() // both list sql and chat
+	s := started() // both engines list sql and chat
 	s.expectWhere(t, "before control reports", "sql", a, b)
 	s.advance(time.Second)
 	s.place(endpointstate.PlacementUpdate{
@@ -76,7 +76,7 @@ func TestVanishedCopyIsReportedOnce(t *testing.T) {
 	})
 	s.ModelsListed(early, engine.Models{Base: []string{"llama"}})
 	s.expectWhere(t, "the scrape began before the report", "new", a)
-	s.ModelMissing(copyOf("new", a), s.now, s.now) // ignored: a has a list
+	s.ModelMissing(copyOf("new", a), s.now, s.now) // ignored: the engine at a has a list
 	s.advance(time.Second)
 	for range 3 {
 		s.list(a, engine.Models{Base: []string{"llama"}})
@@ -94,8 +94,7 @@ func TestVanishedCopyIsReportedOnce(t *testing.T) {
 	s.expectWhere(t, "control has loaded it again", "new", a)
 }
 
-// An endpoint without a list has the copies that control reports. An unknown model is not served
-// there.
+// An endpoint without a list has the copies that control reports. It does not serve unknown models.
 func TestEndpointWithoutAListHasReportedCopies(t *testing.T) {
 	s := started()
 	for _, address := range []string{a, b} {
@@ -134,7 +133,7 @@ func TestEndpointWithoutAListHasReportedCopies(t *testing.T) {
 	reload()
 	s.ModelMissing(copyOf("m", a), before, s.now)
 	missing("after a request that began before the load")
-	// An engine may lose the model repeatedly.
+	// An engine may lose the model several times.
 	for range 3 {
 		s.advance(time.Second)
 		s.ModelMissing(copyOf("m", a), s.now, s.now)
@@ -142,15 +141,15 @@ func TestEndpointWithoutAListHasReportedCopies(t *testing.T) {
 		missing("again", copyOf("m", a))
 		reload()
 	}
-	// A 404 to a second attempt at an older copy need not be the model's own answer.
+	// A 404 for a second attempt at a copy that was loaded earlier may be the engine's answer.
 	s.advance(time.Second)
 	s.OwnNotFound(copyOf("m", a), s.now, s.now)
 	s.expectWhere(t, "it is lost before the second attempt", "m")
 	missing("after a second attempt", copyOf("m", a))
 	before = s.now
 	reload()
-	// A 404 just after the model was loaded for the request is the model's own answer: for 10 s at
-	// first, then for twice as long each time.
+	// A 404 just after the model was loaded for the request is taken for the model's own answer:
+	// for 10 s at first, then for twice as long each time.
 	reloads := func() bool {
 		copies := s.pool().Copies["m"]
 		return len(copies) == 1 && copies[0].Unlisted && copies[0].Own <= s.now.UnixNano()
@@ -162,7 +161,7 @@ func TestEndpointWithoutAListHasReportedCopies(t *testing.T) {
 		}
 		s.OwnNotFound(copyOf("m", a), before, s.now)
 		s.advance(wait - time.Second)
-		s.OwnNotFound(copyOf("m", a), before, s.now) // of a concurrent request
+		s.OwnNotFound(copyOf("m", a), before, s.now) // the answer to a concurrent request
 		s.ModelMissing(copyOf("m", a), s.now, s.now)
 		if missing("while a 404 counts as the model's own answer"); reloads() {
 			t.Errorf("a 404 counts as the model's own answer for less than %v", wait)
@@ -172,7 +171,8 @@ func TestEndpointWithoutAListHasReportedCopies(t *testing.T) {
 	s.ModelMissing(copyOf("m", a), s.now, s.now)
 	s.expectWhere(t, "much later it is missing", "m")
 	missing("much later", copyOf("m", a))
-	// After a reconnect control repeats what it reported before. That is no sign of a reload.
+	// After a reconnect control repeats its earlier reports. That does not mean that a model was
+	// reloaded.
 	s.place(endpointstate.PlacementUpdate{
 		All: true, Endpoints: governing(a, b),
 		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded},
@@ -180,7 +180,7 @@ func TestEndpointWithoutAListHasReportedCopies(t *testing.T) {
 	s.expectWhere(t, "before control knows", "m")
 }
 
-// An engine without a list that has ended has no models when it is back, until control reports
+// An engine without a list that has ended has no models after it restarts, until control reports
 // some.
 func TestEndedEngineHasNoModels(t *testing.T) {
 	s := started()
@@ -194,7 +194,7 @@ func TestEndedEngineHasNoModels(t *testing.T) {
 	})
 	s.expectWhere(t, "before", "m", a, b)
 	s.ProcessEnded(a, s.now)
-	s.ProcessEnded(b, s.now) // its list will show what it has
+	s.ProcessEnded(b, s.now) // b's list will show its models
 	s.expectWhere(t, "after the end", "m", b)
 	if got := s.TakeMissing(); !slices.Equal(got, []endpointstate.CopyKey{copyOf("m", a)}) {
 		t.Errorf("missing are %v", got)
@@ -205,8 +205,8 @@ func TestEndedEngineHasNoModels(t *testing.T) {
 	s.expectWhere(t, "control has loaded it again", "m", a, b)
 }
 
-// A view keeps the methods of its time. An engine that accepts all methods has none in it, and a
-// new control replaces them all.
+// A view keeps the methods that were current when it was made. It has no entry for an engine that
+// accepts all methods. A new control replaces all methods.
 func TestViewsHaveMethods(t *testing.T) {
 	s := started()
 	s.place(endpointstate.PlacementUpdate{
@@ -227,10 +227,10 @@ func TestViewsHaveMethods(t *testing.T) {
 	}
 }
 
-// A request that finds no model changes nothing at an endpoint that control does not manage, or
-// that has a list.
+// An answer that the model is missing changes nothing at an endpoint that control does not manage,
+// or that has a list.
 func TestMissingModelIsIgnored(t *testing.T) {
-	s := started() // both have lists
+	s := started() // both engines have lists
 	s.place(endpointstate.PlacementUpdate{
 		All: true, Endpoints: governing(a),
 		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded},

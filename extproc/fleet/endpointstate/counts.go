@@ -7,16 +7,16 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// Counts are the counters of our requests in flight for one model at one endpoint. They are safe
-// for concurrent use.
+// Counts are the counters of this process's requests in flight for one model at one endpoint. They
+// are safe for concurrent use.
 type Counts struct {
 	endpoint *atomic.Int64
 	model    *pick.Count
-	adapters *atomic.Int64  // adapters with requests; nil for a model that needs no slot
-	backlog  *pick.Backlog  // of the endpoint
-	peers    *pick.Peers    // of the endpoint
-	claim    pick.Claim     // of the request
-	resident *pick.Resident // nil for a model that needs no slot
+	adapters *atomic.Int64  // number of adapters with requests; nil for a model that needs no slot
+	backlog  *pick.Backlog  // backlog of the whole endpoint
+	peers    *pick.Peers    // work of other processes at the endpoint
+	claim    pick.Claim     // the request's part of the backlog
+	resident *pick.Resident // state of the endpoint's adapter slots; nil for a model that needs no slot
 }
 
 // CountsOf returns the counters of the destination of a decision.
@@ -28,8 +28,8 @@ func CountsOf(d pick.Decision) Counts {
 	return c
 }
 
-// Moved returns the counters for a request that another endpoint serves than the one it was sent
-// to. Base reports that its model needs no slot. It returns false for an unknown endpoint.
+// Moved returns the counters for a request that was sent to one endpoint and is served by another.
+// Base reports that its model needs no slot. It returns false for an unknown endpoint.
 func (s *State) Moved(from Counts, address, model string, base bool) (Counts, bool) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -42,8 +42,8 @@ func (s *State) Moved(from Counts, address, model string, base bool) (Counts, bo
 	return c, true
 }
 
-// Begin counts a request. It returns false and counts nothing if the copy is closed or at its
-// limit. Drained is the result of [Counts.End] in that case.
+// Begin counts a request. If the copy is closed or at its limit, it returns false and counts
+// nothing; drained is then the result of [Counts.End].
 func (c Counts) Begin(now time.Time) (begun, drained bool) {
 	n, entered := c.model.Enter()
 	if !entered {
@@ -57,10 +57,10 @@ func (c Counts) Begin(now time.Time) (begun, drained bool) {
 	return true, false
 }
 
-// Add counts a request that is already there, whatever the limit of its copy.
+// Add counts a request that is already at the endpoint, whatever the limit of the copy.
 func (c Counts) Add(now time.Time) { c.add(c.model.Add(1), now) }
 
-// add counts a request as the nth of its model.
+// add counts a request that is the nth of its model at the endpoint.
 func (c Counts) add(n int64, now time.Time) {
 	c.endpoint.Add(1)
 	if n == 1 && c.adapters != nil {

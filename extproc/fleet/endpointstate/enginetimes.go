@@ -17,52 +17,53 @@ import (
 	"github.com/headgate/headgate/internal/profile/learn"
 )
 
-// Inputs of predictions: times that engines report, load from other sources, and adapters in slots.
+// Inputs of predictions: times that engines report, load from sources other than the known
+// extprocs, and adapters in slots.
 
-// freshly is the least time that an endpoint keeps its profile. slightly is the relative change up
-// to which it keeps it longer.
+// freshly is the least time for which an endpoint keeps its profile. After that it gets a new one
+// only if the relative change is larger than slightly.
 const (
 	freshly  = time.Second
 	slightly = 0.001
 )
 
-// maxAccelerators bounds the accelerators per pool that are remembered beside those in use, about 3
-// KB each. A label with one value per pod would otherwise grow without bound.
+// maxAccelerators bounds the unused accelerators per pool that are remembered, about 3 KB each. A
+// label with a different value for each pod would otherwise grow without bound.
 const maxAccelerators = 64
 
-// EngineTimes learns how long the engines of each pool take. It is a part of the [State], with
-// which it shares the endpoints.
+// EngineTimes learns how long the engines of each pool take. It is a part of the [State] and uses
+// the State's endpoints.
 type EngineTimes struct {
-	endpoints map[string]*endpoint              // of the State, by address
-	changed   map[objects.Name]bool             // pools to publish again, shared with the State
-	world     *objects.World                    // of the State
-	pools     map[string][]objects.Name         // of the State
-	generic   profile.Profile                   // of engines of which nothing is known
-	times     map[objects.Name]*times           // of the pools of the world
-	learned   []TrustChange                     // since it was last taken
-	waiting   map[AcceleratorKey]LearnedProfile // from peers, for accelerators that do not exist yet
+	endpoints map[string]*endpoint              // endpoints of the State, by address
+	changed   map[objects.Name]bool             // pools to build again for the next view, shared with the State
+	world     *objects.World                    // the State's objects
+	pools     map[string][]objects.Name         // pools of the State, by address
+	generic   profile.Profile                   // profile of engines about which nothing is known
+	times     map[objects.Name]*times           // learned times of the pools in world, by pool
+	learned   []TrustChange                     // changes since the last call of TakeTrustChanges
+	waiting   map[AcceleratorKey]LearnedProfile // profiles from peers, for accelerators that do not exist yet
 	origin    time.Time                         // start of the first scrape or report
 }
 
-// times is what is learned of the engines of a pool.
+// times is what was learned of the engines of a pool.
 type times struct {
-	known        map[string]*accelerator // by name, including accelerators whose endpoints are gone for now
-	accelerators map[string]*accelerator // those with endpoints
-	trusted      bool                    // all accelerators are trusted
+	known        map[string]*accelerator // all accelerators by name, including those that have no endpoints now
+	accelerators map[string]*accelerator // accelerators that have endpoints
+	trusted      bool                    // all accelerators with endpoints are trusted
 }
 
-// accelerator is what is learned of the engines on one accelerator.
+// accelerator is what was learned of the engines on one accelerator.
 type accelerator struct {
 	*learn.Learner
 	prior
-	since    time.Time // when trust last changed; zero if never
-	fromPeer bool      // trust came from another process
+	since    time.Time // time of the last change of trust; zero if trust never changed
+	fromPeer bool      // trust comes from the measurements of another process
 }
 
-// prior is the profile before learning.
+// prior is a profile from before learning starts.
 type prior struct {
 	profile.Profile
-	configured, pinned bool // configured; configured and never changed
+	configured, pinned bool // whether the profile comes from objects, and whether learning may never change it
 }
 
 // priorOf returns the configured profile for an accelerator of a pool, or the generic one.
@@ -85,18 +86,19 @@ func newAccelerator(from prior) *accelerator {
 type timed struct {
 	learn.Engine
 	accelerator *accelerator
-	profile     *profile.Profile // nil until the first use
-	made        time.Time        // last check for a new profile
+	profile     *profile.Profile // nil until the first prediction
+	made        time.Time        // time of the last check whether a new profile is needed
 }
 
-// TrustChange reports that predictions for a pool became trusted, or are not trusted any more.
+// TrustChange reports that predictions for a pool became trusted, or are no longer trusted.
 type TrustChange struct {
 	Pool    objects.Name
 	Trusted bool
 	// Why is the reason in a few words.
 	Why string
-	// Residual is the median relative error of the latest predictions before learning from them,
-	// and Rows their number, for the accelerator that is the reason.
+	// Residual is the median relative error of the latest predictions, each made before learning
+	// from its measurement. Rows is the number of these measurements. Both are of the accelerator
+	// that is the reason.
 	Residual float64
 	Rows     int
 }
@@ -108,12 +110,12 @@ func (s *EngineTimes) TakeTrustChanges() []TrustChange {
 	return news
 }
 
-// setWorld adapts to new objects. Each pool starts from the profile that its objects configure.
+// setWorld replaces the objects. Each pool starts from the profile that its objects configure.
 func (s *EngineTimes) setWorld(w *objects.World, pools map[string][]objects.Name) {
 	s.world, s.pools = w, pools
 	maps.DeleteFunc(s.times, func(name objects.Name, _ *times) bool { return s.world.Pools[name] == nil })
 	for name, p := range s.world.Pools {
-		t, news := s.times[name], false // news: the pool's priors changed
+		t, news := s.times[name], false // news: the profiles that the pool starts from have changed
 		if t == nil {
 			t, news = &times{known: make(map[string]*accelerator)}, true
 			s.times[name] = t
@@ -135,7 +137,7 @@ func (s *EngineTimes) setWorld(w *objects.World, pools map[string][]objects.Name
 			if is := e.times[name]; is == nil || is.accelerator != c {
 				e.forget(name)
 				e.times[name] = &timed{accelerator: c}
-				e.backlog.Idle() // another profile predicted its queue
+				e.backlog.Idle() // its queue was predicted with another profile
 			}
 		}
 		if len(t.known) > maxAccelerators+len(t.accelerators) {
@@ -191,7 +193,7 @@ func (s *EngineTimes) learn(address string, e *endpoint, began time.Time, load *
 	}
 }
 
-// places translates the places of adapters for learners.
+// places maps the places of adapters in package pick to those in package learn.
 var places = [...]learn.Place{pick.InStorage: learn.InStorage, pick.InHost: learn.InHost, pick.InSlot: learn.InSlot}
 
 // FirstTokenPredicted records the ratio of actual to predicted time to first token at an endpoint.
@@ -201,9 +203,9 @@ func (s *EngineTimes) FirstTokenPredicted(pool objects.Name, address string, rat
 	}
 }
 
-// AdapterLoaded records how many seconds a first token was later than predicted without frontend
-// overhead and adapter load. At is where the adapter was when the request was sent. The learner
-// derives load times from it. See [pick.Decision.ShowsOverhead].
+// AdapterLoaded records how many seconds a first token was later than a prediction without frontend
+// overhead and without adapter load. At is where the adapter was when the request was sent. The
+// learner derives load times from this delay. See [pick.Decision.ShowsOverhead].
 func (s *EngineTimes) AdapterLoaded(pool objects.Name, address string, at pick.Place, late float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
 		t := e.times[pool]
@@ -211,16 +213,16 @@ func (s *EngineTimes) AdapterLoaded(pool objects.Name, address string, at pick.P
 	}
 }
 
-// predictable reports whether predictions for a pool are trusted: all its accelerators are. It
-// records each change of that.
+// predictable reports whether predictions for a pool are trusted: they are if all its accelerators
+// are. It records each change of this result.
 func (s *EngineTimes) predictable(pool objects.Name) bool {
 	t := s.times[pool]
 	trusted := t.trustworthy()
-	if trusted == t.trusted || len(t.accelerators) == 0 { // a pool without endpoints has no changes
+	if trusted == t.trusted || len(t.accelerators) == 0 { // in a pool without endpoints, trust does not change
 		return trusted
 	}
 	if t.trusted = trusted; trusted {
-		for _, declared := range s.world.Pools[pool].Endpoints { // untrusted profiles predicted their queues
+		for _, declared := range s.world.Pools[pool].Endpoints { // their queues were predicted with untrusted profiles
 			s.endpoints[declared.Address].backlog.Idle()
 		}
 	}
@@ -234,7 +236,7 @@ func (s *EngineTimes) predictable(pool objects.Name) bool {
 	return trusted
 }
 
-// why states in a few words why predictions for an accelerator are trusted or not.
+// why returns, in a few words, why predictions for an accelerator are trusted or not.
 func (c *accelerator) why() string {
 	switch is := c.Trusted(); {
 	case c.pinned:
@@ -255,26 +257,26 @@ func (c *accelerator) why() string {
 	return "predictions were not accurate"
 }
 
-// Known is what is known of the engines of a pool on one accelerator.
+// Known describes what was learned of the engines of a pool on one accelerator.
 type Known struct {
 	AcceleratorKey
-	// Trusted reports that the accelerator's predictions are trusted. They decide if all
-	// accelerators of the pool are trusted. Why is the reason in a few words. Since is when Trusted
-	// last changed; it is zero if it never did.
+	// Trusted reports that the accelerator's predictions are trusted. Policy latency uses the
+	// pool's predictions if all its accelerators are trusted. Why is the reason in a few words.
+	// Since is when Trusted last changed; it is zero if it never changed.
 	Trusted bool
 	Why     string
 	Since   time.Time
 	// Rows is the number of measurements. Residual is the median relative error of the latest
-	// predictions before learning from them.
+	// predictions, each made before learning from its measurement.
 	Rows     int
 	Residual float64
-	// Profile is that of a typical engine. Factors are how many times as long other engines take,
-	// by address.
+	// Profile describes a typical engine. Factors maps the address of each engine with another
+	// speed to its times relative to Profile.
 	Profile profile.Profile
 	Factors map[string]float64
 }
 
-// Known returns what is known of engines, by pool and accelerator in order.
+// Known returns what was learned of all engines, sorted by pool and accelerator.
 func (s *EngineTimes) Known() []Known {
 	var all []Known
 	for _, key := range s.acceleratorKeys() {
@@ -296,10 +298,10 @@ func (s *EngineTimes) Known() []Known {
 // AcceleratorKey names an accelerator of a pool.
 type AcceleratorKey struct {
 	Pool        objects.Name
-	Accelerator string // accelerator; empty if endpoints have no label
+	Accelerator string // name of the accelerator; empty if the endpoints have no label for it
 }
 
-// acceleratorKeys returns the accelerators that have endpoints, in order.
+// acceleratorKeys returns the accelerators that have endpoints, sorted.
 func (s *EngineTimes) acceleratorKeys() (all []AcceleratorKey) {
 	for name, t := range s.times {
 		for of := range t.accelerators {
@@ -312,7 +314,7 @@ func (s *EngineTimes) acceleratorKeys() (all []AcceleratorKey) {
 	return all
 }
 
-// members returns the endpoints of a pool with an accelerator, by address.
+// members returns the endpoints of a pool that have a given accelerator, by address.
 func (s *EngineTimes) members(pool objects.Name, c *accelerator) iter.Seq2[string, *timed] {
 	return func(yield func(string, *timed) bool) {
 		for _, declared := range s.world.Pools[pool].Endpoints {
@@ -323,9 +325,9 @@ func (s *EngineTimes) members(pool objects.Name, c *accelerator) iter.Seq2[strin
 	}
 }
 
-// known returns the current profile of an accelerator. It has a name of its own if learning has
-// changed its times. Its limits are those that predictions use: as the engines report them, if they
-// do.
+// known returns the current profile of an accelerator. If learning has changed its times, the
+// profile gets a new name. Its limits are those that the engines report, or else the configured
+// ones.
 func (s *EngineTimes) known(key AcceleratorKey, c *accelerator) profile.Profile {
 	p := c.Learner.Profile()
 	learned := p != c.prior.Profile
@@ -342,8 +344,8 @@ func (s *EngineTimes) known(key AcceleratorKey, c *accelerator) profile.Profile 
 	return p
 }
 
-// reported sets limits to those that the engines of an accelerator class report. If they differ,
-// the lowest counts.
+// reported sets limits to those that the engines of an accelerator report. If these differ, it uses
+// the lowest.
 func (s *EngineTimes) reported(key AcceleratorKey, c *accelerator, limits *profile.Limits) {
 	var blocks, slots int
 	least := func(is *int, n int) {
@@ -363,8 +365,9 @@ func (s *EngineTimes) reported(key AcceleratorKey, c *accelerator, limits *profi
 	limits.HostAdapters = max(limits.HostAdapters, limits.GPUAdapters)
 }
 
-// fresh returns the endpoint's profile, with so many adapter slots if none are configured. It
-// changes at most once per freshly, and only if what was learned changed by more than slightly.
+// fresh returns the endpoint's profile; slots is the number of adapter slots if none is configured.
+// The profile changes at most once per freshly, and only if the learned values changed by more than
+// slightly.
 func (t *timed) fresh(now time.Time, slots int) *profile.Profile {
 	if since := now.Sub(t.made); t.profile == nil || since >= freshly {
 		t.made = now
@@ -388,8 +391,8 @@ func differ(p, q *profile.Profile) bool {
 		far(p.AdapterLoad.Mean, q.AdapterLoad.Mean) || far(p.AdapterActivation.Mean, q.AdapterActivation.Mean)
 }
 
-// fewestSlots returns the least number of adapter slots that an endpoint of a pool reports, as the
-// default for endpoints that report none. It is 0 if no endpoint reports any.
+// fewestSlots returns the least number of adapter slots that an endpoint of a pool reports; 0 if
+// none reports any. It is the default for endpoints that report no number.
 func (s *EngineTimes) fewestSlots(p *objects.Pool) (fewest int) {
 	for _, declared := range p.Endpoints {
 		if n, _ := s.endpoints[declared.Address].slots(); n > 0 && (fewest == 0 || n < fewest) {
@@ -399,10 +402,11 @@ func (s *EngineTimes) fewestSlots(p *objects.Pool) (fewest int) {
 	return fewest
 }
 
-// others is the load from unknown sources at an endpoint, as of the latest scrape.
+// others is the load at an endpoint from unknown sources, in the latest scrape.
 type others struct{ requests, tokens int64 }
 
-// othersOf returns the part of a scraped load that the known requests do not explain.
+// othersOf returns the part of a scraped load that the known requests do not explain. told is the
+// number of known requests.
 func (e *endpoint) othersOf(load engine.Load, told int64) (o others) {
 	o.requests = max(0, int64(load.Running.Or(0)+load.Waiting.Or(0))-told)
 	if o.requests > 0 {
@@ -411,8 +415,8 @@ func (e *endpoint) othersOf(load engine.Load, told int64) (o others) {
 	return o
 }
 
-// predict sets the fields of p that predictions by a profile need. It sets the number of slots only
-// if the profile is trusted.
+// predict sets the fields of p that predictions with this profile need. It sets the number of slots
+// only if the profile is trusted.
 func (e *endpoint) predict(p *pick.Endpoint, times *profile.Profile, trusted bool) {
 	p.Profile = times
 	p.KVTokens = int64(e.load.KVTokens.Or(float64(times.Limits.KVBlocks * times.Limits.BlockSize)))
@@ -424,7 +428,7 @@ func (e *endpoint) predict(p *pick.Endpoint, times *profile.Profile, trusted boo
 	}
 }
 
-// maxSlots and maxHost bound the configured and reported room for adapters, in slots and in host
+// maxSlots and maxHost bound the room for adapters, configured or reported, in slots and in host
 // memory.
 const maxSlots, maxHost = 1024, 16384
 
@@ -448,14 +452,14 @@ func (e *endpoint) adapterRoom() (slots, host int) {
 	return min(slots, maxSlots), min(host, maxHost)
 }
 
-// begunAnew empties the adapter slots: another engine process is there now.
+// begunAnew marks all adapter slots as empty, because a new engine process has started.
 func (e *endpoint) begunAnew() {
 	for _, c := range e.models {
 		e.resident.Drop(c)
 	}
 }
 
-// active records that the engine reports adapters as active: they are in slots, or wait for one.
+// active records that the engine reports adapters as active: each is in a slot or waits for one.
 func (e *endpoint) active(names []string) {
 	for _, name := range names {
 		e.resident.Use(e.count(name))

@@ -16,14 +16,14 @@ import (
 
 var one = objects.Name{Namespace: "ns", Name: "one"}
 
-// simple takes 1 ms per prompt token, and for each step 10 ms plus 1 ms per sequence and 0.01 ms
-// per token.
+// simple is a profile that takes 1 ms per prompt token, and for each step 10 ms, plus 1 ms per
+// sequence, plus 0.01 ms per token.
 var simple = profile.Profile{
 	Prefill: profile.Prefill{PerToken: 0.001}, Decode: profile.Decode{Base: 0.01, PerSequence: 0.001, PerKVToken: 0.00001},
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 100, BlockSize: 16, GPUAdapters: 2, HostAdapters: 3},
 }
 
-// profiled returns a World with one pool and this profile; nil for none.
+// profiled returns a World with one pool that has this profile; a nil profile configures none.
 func profiled(p *profile.Profile) *objects.World {
 	w := world("one")
 	w.Pools[one].Profile = p
@@ -43,8 +43,8 @@ func endpointOf(s *endpointstate.State) *pick.Endpoint {
 	return &view(s, start).Snapshot.Pools["ns/one"].Endpoints[0]
 }
 
-// A pool is predicted by its configured profile. Without one it is not predicted until something is
-// learned.
+// Latencies of a pool are predicted with its configured profile. Without one they are predicted
+// only after something was learned.
 func TestPoolIsPredictedByItsProfile(t *testing.T) {
 	s := predicted()
 	p := view(s, start).Snapshot.Pools["ns/one"]
@@ -82,8 +82,8 @@ func TestPoolIsPredictedByItsProfile(t *testing.T) {
 	}
 }
 
-// A known profile has the limits that engines report, the lowest if they differ, and is otherwise
-// as configured.
+// A known profile has the limits that its engines report, and the lowest of them if they differ.
+// All else is as configured.
 func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
 	s := predicted()
 	s.SetWorld(profiled(&simple))
@@ -100,14 +100,14 @@ func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
 	}
 }
 
-// engines simulates engines with different speeds: times is the factor of each. Each always has ten
-// sequences, and a prompt now and then.
+// engines simulates engines with different speeds. Times maps each address to the factor by which
+// that engine is slower. Each engine always has ten sequences, and sometimes a prompt.
 type engines struct {
 	times map[string]float64
-	count map[string]*[4]float64 // tokens, seconds, prompt tokens and requests
+	count map[string]*[4]float64 // counters of tokens, seconds, prompt tokens and requests, by address
 }
 
-// scrape scrapes each engine once a second, for this many seconds.
+// scrape scrapes each engine once a second for a number of seconds.
 func (g engines) scrape(s *endpointstate.State, from time.Time, seconds int) {
 	for n := range seconds {
 		for _, address := range []string{a, b} {
@@ -138,8 +138,8 @@ func (g engines) scrape(s *endpointstate.State, from time.Time, seconds int) {
 	}
 }
 
-// The latency of engines without a configured profile is learned. Then each is predicted by its own
-// speed, and the change is reported once.
+// The latency of engines without a configured profile is learned. Then the latency of each engine
+// is predicted with its own speed, and the change of trust is reported once.
 func TestLearnedProfilePredicts(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
@@ -170,7 +170,7 @@ func TestLearnedProfilePredicts(t *testing.T) {
 		news[0].Residual > 0.2 || news[0].Why == "" || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Errorf("reported changes are %+v", news)
 	}
-	// Views come often, but profiles are computed at most once a second.
+	// Views are made often, but profiles are computed at most once a second.
 	first := p.Endpoints[0].Profile
 	g.times[a] = 1.5
 	g.scrape(s, now.Add(100*time.Millisecond), 1)
@@ -195,8 +195,8 @@ func TestLearnedProfilePredicts(t *testing.T) {
 	}
 }
 
-// What is learned of one accelerator does not apply to another. No endpoint of a pool is predicted
-// until all its accelerators are known.
+// A profile learned on one accelerator does not apply to another. Latencies of a pool are predicted
+// only when all its accelerators are trusted.
 func TestAccelerators(t *testing.T) {
 	w := profiled(nil)
 	w.Pools[one].Endpoints[0].Class = "other"
@@ -224,7 +224,7 @@ func TestAccelerators(t *testing.T) {
 	if !view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Error("the remaining accelerator is not trusted")
 	}
-	// While a pool has no endpoints, the learned profiles of its accelerators are kept.
+	// While a pool has no endpoints, the profiles learned for its accelerators are kept.
 	empty := world("one")
 	empty.Pools[one].Endpoints, empty.Engines = nil, nil
 	s.SetWorld(empty)
@@ -240,8 +240,8 @@ func TestAccelerators(t *testing.T) {
 		news[0].Trusted || news[0].Rows != 0 {
 		t.Errorf("with a new accelerator the changes are %+v", news)
 	}
-	// If accelerators keep changing, the oldest profiles are dropped, but not those of accelerators
-	// in use.
+	// If a pool's accelerators keep changing, the oldest profiles are dropped. Profiles of
+	// accelerators in use are kept.
 	for n := range 70 {
 		moved = profiled(nil)
 		moved.Pools[one].Endpoints[0].Class = strconv.Itoa(n)
@@ -257,8 +257,8 @@ func TestAccelerators(t *testing.T) {
 	}
 }
 
-// A pinned profile is not learned; this holds for each accelerator. Other profiles are learned
-// starting from the configured one, and are printed with the reason why they are trusted.
+// Learning does not change the pinned profile of an accelerator. Other profiles are learned
+// starting from the configured ones, and are printed with the reason why they are trusted.
 func TestPinnedProfiles(t *testing.T) {
 	w := profiled(nil)
 	p := w.Pools[one]
@@ -287,7 +287,7 @@ func TestPinnedProfiles(t *testing.T) {
 		k.Profile.Name != "Engines of ns/one on slow" || k.Profile.Source == "" || len(k.Factors) > 0 {
 		t.Errorf("the other profiles are %+v", k)
 	}
-	// When a profile is no longer pinned it is learned; the other profiles stay as they are.
+	// A profile that is no longer pinned is learned; the other profiles are unchanged.
 	p.Classes["fast"] = &objects.Said{Profile: simple}
 	s.SetWorld(w)
 	if is := s.Times.Known(); is[0].Why != "the pool has a configured profile" || is[1].Rows != known[1].Rows {
@@ -301,7 +301,7 @@ func TestPinnedProfiles(t *testing.T) {
 	}
 }
 
-// Known reports which engines are slower than others.
+// Known reports the factors by which single engines are slower.
 func TestKnown(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
@@ -322,8 +322,8 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// The load of other sources is what the engine reports beyond this process's requests: requests,
-// and tokens in its cache.
+// The load of other sources is what the engine reports in excess of this process's requests, both
+// in requests and in cached tokens.
 func TestLoadOfOthers(t *testing.T) {
 	s := predicted()
 	room := make([]pick.Decision, 1)
@@ -337,7 +337,7 @@ func TestLoadOfOthers(t *testing.T) {
 		s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{Running: engine.Known(running), KVUsage: engine.Known(usage), KVTokens: tokens})
 		return endpointOf(s)
 	}
-	// Of 1,000 tokens half are in use, 250 of them by this process.
+	// The cache has 1,000 tokens. Half of them are in use, 250 of these by this process.
 	if e := look(3, 0.5, engine.Known(1000)); e.Others != 2 || e.OthersTokens != 250 || e.KVTokens != 1000 ||
 		math.Abs(e.OthersBeside-0.0045) > 1e-9 {
 		t.Errorf("other sources have %d requests, %d tokens of %d, %g s", e.Others, e.OthersTokens, e.KVTokens, e.OthersBeside)
@@ -353,7 +353,8 @@ func TestLoadOfOthers(t *testing.T) {
 	}
 }
 
-// If a request turns out to be at another endpoint, its claim moves there.
+// If another endpoint serves a request than the one it was sent to, the request's claim moves to
+// the endpoint that serves it.
 func TestClaimMoves(t *testing.T) {
 	s := predicted()
 	room := make([]pick.Decision, 1)
@@ -375,8 +376,8 @@ func TestClaimMoves(t *testing.T) {
 	}
 }
 
-// Adapters are where their last requests left them, or where the engine reports them as active.
-// After a restart of the engine they are nowhere.
+// An adapter is where its last request left it, or in a slot if the engine reports it as active.
+// After a restart of the engine no adapter is loaded.
 func TestAdapterPlaces(t *testing.T) {
 	s := predicted()
 	look := func(slots, began float64, active ...string) {
@@ -415,8 +416,8 @@ func TestAdapterPlaces(t *testing.T) {
 	}
 }
 
-// Frontend overheads and load times are learned from first tokens of the pool's requests, and after
-// some of these are used in predictions.
+// Frontend overheads and load times are learned from the first tokens of the pool's requests.
+// Predictions use them after a number of samples.
 func TestLoadsAreLearned(t *testing.T) {
 	s := predicted()
 	view(s, start)
@@ -447,14 +448,14 @@ func TestLoadsAreLearned(t *testing.T) {
 	}
 }
 
-// An engine that does not report its number of adapter slots has the number in its profile. Without
-// that it has the lowest number in its pool.
+// An engine that does not report its number of adapter slots gets the number in its profile, or
+// else the lowest number in its pool.
 func TestSlotsFromTheProfile(t *testing.T) {
 	unsaid := simple
 	unsaid.Limits.GPUAdapters, unsaid.Limits.HostAdapters = 0, 0
 	for _, c := range []struct {
 		said profile.Profile
-		of   map[string]float64 // reported
+		of   map[string]float64 // reported numbers of slots, by address
 		want [3]int64
 	}{
 		{unsaid, nil, [3]int64{0, 0, 0}},
@@ -477,7 +478,8 @@ func TestSlotsFromTheProfile(t *testing.T) {
 	}
 }
 
-// An endpoint is created however many adapter slots its engine or its profile claims.
+// A huge number of adapter slots in a report or a profile does not stop the endpoint from being
+// created.
 func TestSlotsBeyondReason(t *testing.T) {
 	endless := simple
 	endless.Limits.GPUAdapters, endless.Limits.HostAdapters = 1<<62, 1<<62
@@ -498,8 +500,8 @@ func TestSlotsBeyondReason(t *testing.T) {
 	}
 }
 
-// If two pools disagree about an endpoint's slots and host memory, it has the larger numbers. Its
-// adapters stay where they are, whichever pool a request comes through.
+// If two pools configure different room for adapters at one endpoint, the larger numbers apply. Its
+// adapters stay in place, whichever pool a request comes through.
 func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
 	s, w := endpointstate.New(endpointstate.Config{}), world("one", "two")
 	larger := simple
@@ -525,9 +527,9 @@ func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
 	}
 }
 
-// An unloaded adapter takes no place from adapters that are there.
+// Unloading an adapter does not displace adapters that are still loaded.
 func TestUnloadedAdapterTakesNoSlot(t *testing.T) {
-	s := predicted() // two slots, and host memory for three
+	s := predicted() // each endpoint has two slots, and host memory for three adapters
 	send := func(name string, at time.Duration) {
 		p := view(s, start).Snapshot.Pools["ns/one"]
 		c := endpointstate.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Copies[name][0]})

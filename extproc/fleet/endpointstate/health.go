@@ -10,38 +10,38 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// health is the condition of an endpoint. A time is zero if the event never happened.
+// health describes how well an endpoint works. A time is zero if the event never happened.
 type health struct {
-	scraped    bool      // a scrape has ended, with any result
-	answeredAt time.Time // start of the last successful scrape
-	refused    time.Time // last refused connection
-	doubted    bool      // only requests found the refusal so far, no scrape
-	ended      time.Time // last scrape that found no listener
-	dropped    time.Time // last broken connection of a request
-	// stopping is the start of the latest request that it rejected because it is stopping.
+	scraped    bool      // whether any scrape has ended, with any result
+	answeredAt time.Time // start of the last scrape that succeeded
+	refused    time.Time // time of the last refused connection
+	doubted    bool      // only requests found the refusal so far, and no scrape has confirmed it
+	ended      time.Time // time of the last scrape that found no listener
+	dropped    time.Time // time when a request's connection last broke
+	// stopping is the start of the latest request that the engine rejected because it is stopping.
 	stopping time.Time
 	born     time.Time // start of the scrape that found a new process
-	failed   time.Time // last request with a fault of the endpoint
-	full     time.Time // last rejection for lack of room
+	failed   time.Time // time of the last failure that was the endpoint's fault
+	full     time.Time // time of the last rejection for lack of room
 	// served is the start of the latest request that succeeded.
 	served time.Time
 }
 
-// faulty reports whether a fault counts against the endpoint.
+// faulty reports whether a recent fault still counts against the endpoint.
 func (h *health) faulty(now time.Time) bool {
 	return !h.failed.IsZero() && now.Sub(h.failed) < forgiveness
 }
 
-// fullness is how long a rejection for lack of room makes an endpoint suspect, unless it serves a
-// request sooner.
+// fullness is how long an endpoint stays suspect after it rejected a request for lack of room,
+// unless it serves a request sooner.
 const fullness = time.Second
 
-// forgiveness is how long a fault counts against an endpoint that gets no further request. A busy
+// forgiveness is how long a fault counts against an endpoint that gets no more requests. A busy
 // endpoint that still fails becomes suspect again with its next request.
 const forgiveness = 10 * time.Second
 
-// stops reports whether the endpoint is stopping, by the later of two reports: from here and from
-// elsewhere.
+// stops is true if the endpoint is stopping. It uses the later of two reports: here is the time of
+// this process's report, elsewhere that of control's.
 func (h *health) stops(here, elsewhere, now time.Time) bool {
 	said := here
 	if elsewhere.After(said) {
@@ -50,8 +50,9 @@ func (h *health) stops(here, elsewhere, now time.Time) bool {
 	return said.After(h.refused) && said.After(h.born) && now.Sub(said) < stoppingFor
 }
 
-// stateOf returns the state of an endpoint, from its health, the objects and control. An endpoint
-// on a silent node is only stale: either the node died, or the connection to the node's monitor.
+// stateOf returns the state of an endpoint, from its health, the objects and control's reports. An
+// endpoint on a silent node is only stale, because only the node's connection to its monitor may
+// have failed.
 func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.State {
 	h, told := &e.health, s.control.leaving[declared.Address]
 	silence := now.Sub(h.answeredAt)
@@ -72,16 +73,16 @@ func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, l
 	return pick.Healthy
 }
 
-// unscraped reports whether the only problem of an endpoint is that it has not answered a scrape
-// yet.
+// unscraped reports whether the only problem of an endpoint is that it has not yet answered a
+// scrape.
 func (s *State) unscraped(e *endpoint, declared objects.Endpoint) bool {
 	h, told := &e.health, s.control.leaving[declared.Address]
 	return h.answeredAt.IsZero() && h.refused.IsZero() && declared.Ready && !declared.Terminating && !told.Terminating
 }
 
-// migrates reports whether an endpoint whose pod is being deleted serves until its models have
-// copies elsewhere. Control's report precedes that of the objects. Without control nothing moves
-// the models, and the pod's hook does not wait.
+// migrates is true if an endpoint whose pod is being deleted serves until its models have copies
+// elsewhere. Control may report this before the objects show it. Without control nothing moves the
+// models, and the pod's hook does not wait.
 func (s *State) migrates(declared objects.Endpoint, told Leaving, now time.Time) bool {
 	until := declared.Migrates
 	if told.Terminating {
@@ -94,15 +95,15 @@ func (s *State) migrates(declared objects.Endpoint, told Leaving, now time.Time)
 // has recovered.
 type FailOpenChange struct {
 	Pool objects.Name
-	// Open reports that all endpoints are used; false means that the pool has recovered.
+	// Open reports that all endpoints are used. False means that the pool has recovered.
 	Open bool
-	// Faulty and Lost are the numbers of endpoints in these conditions.
+	// Faulty and Lost are the numbers of endpoints with a fault, and of lost endpoints.
 	Faulty, Lost int
 }
 
-// trust makes suspects healthy if faults count against most of the endpoints that answer scrapes.
-// Then the requests are probably at fault, and the few other endpoints must not get all traffic.
-// News reports a change.
+// trust treats suspect endpoints as healthy if faults count against most of the endpoints that
+// answer scrapes. In that case the requests are probably at fault, and the few healthy endpoints
+// must not get all traffic. News reports whether this has changed.
 func (s *State) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time) (t FailOpenChange, news bool) {
 	answer, lost, out := 0, 0, 0
 	var faulty []int
@@ -150,14 +151,15 @@ func (s *State) Refused(address string, now time.Time) {
 	if e == nil {
 		return
 	}
-	s.urgent = s.urgent || e.health.doubted || e.health.drops() && !e.health.refuses() // control does not know yet
+	s.urgent = s.urgent || e.health.doubted || e.health.drops() && !e.health.refuses() // control does not know the refusal yet
 	e.health.refused, e.health.doubted = now, false
 	s.scraped(address, e)
 	s.touch(address)
 }
 
-// RequestRefused records that an endpoint refused the connection of a request. It is out as after
-// Refused, but control is informed only after a scrape has confirmed it.
+// RequestRefused records that an endpoint refused the connection of a request. The endpoint is then
+// out, as with [State.Refused], but control is informed only after a scrape has confirmed the
+// refusal.
 func (s *State) RequestRefused(address string, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -169,9 +171,9 @@ func (s *State) RequestRefused(address string, now time.Time) {
 	s.touch(address)
 }
 
-// ConnectionBroken records that a request's connection broke, or that an attempt failed without a
-// known reason. Other endpoints are preferred until a later scrape succeeds. If that scrape fails,
-// the endpoint is out.
+// ConnectionBroken records that a request's connection broke, or that an attempt failed for an
+// unknown reason. Other endpoints are preferred until a later scrape succeeds. If the next scrape
+// fails, the endpoint is out.
 func (s *State) ConnectionBroken(address string, now time.Time) {
 	if e := s.endpoints[address]; e != nil {
 		e.health.dropped = now
@@ -180,13 +182,13 @@ func (s *State) ConnectionBroken(address string, now time.Time) {
 }
 
 // Vacant reports whether a scrape found no listener at an endpoint, and no later scrape succeeded.
-// Its engine may still have requests.
+// The engine that was there may still process requests.
 func (s *State) Vacant(address string) bool {
 	e := s.endpoints[address]
 	return e != nil && !e.health.ended.IsZero() && !e.health.answeredAt.After(e.health.ended)
 }
 
-// drops reports whether no scrape succeeded since a connection last broke.
+// drops is true if no scrape has succeeded since a connection last broke.
 func (h *health) drops() bool { return !h.answeredAt.After(h.dropped) }
 
 // Refuses reports whether a scrape or the relay found that an endpoint refuses connections, and no
@@ -196,16 +198,16 @@ func (s *State) Refuses(address string) bool {
 	return e != nil && e.health.refuses() && !e.health.doubted
 }
 
-// refuses reports whether no scrape succeeded since the endpoint last refused a connection.
+// refuses is true if no scrape has succeeded since the endpoint last refused a connection.
 func (h *health) refuses() bool { return !h.answeredAt.After(h.refused) }
 
-// stoppingFor is how long a stopping endpoint gets no requests, unless a scrape finds sooner that
-// it has ended. It is the default terminationGracePeriodSeconds of Kubernetes.
+// stoppingFor is how long a stopping endpoint gets no requests, unless a scrape finds earlier that
+// the engine has ended. It equals the default terminationGracePeriodSeconds of Kubernetes.
 const stoppingFor = 30 * time.Second
 
-// Stopping records that an endpoint rejected a request because it is stopping. The request began at
-// a time. The endpoint is out until it has refused connections and answers a scrape again, or for
-// stoppingFor. Older reports are ignored.
+// Stopping records that an endpoint rejected a request because the engine is stopping. Began is the
+// start of that request. The endpoint is out until it has refused connections and then answers a
+// scrape, or for stoppingFor. Older reports are ignored.
 func (s *State) Stopping(address string, began time.Time) {
 	if e := s.endpoints[address]; e != nil && began.After(e.health.stopping) {
 		e.health.stopping, s.urgent = began, true
@@ -231,8 +233,8 @@ func (s *State) Leaving(now time.Time) map[string]Leaving {
 	return all
 }
 
-// Full records that an endpoint rejected a request for lack of room. It is suspect until a later
-// request succeeds, or for fullness.
+// Full records that an endpoint rejected a request for lack of room. The endpoint is suspect until
+// a later request succeeds, or for fullness.
 func (s *State) Full(address string, now time.Time) {
 	if e := s.endpoints[address]; e != nil {
 		e.health.full = now
@@ -240,8 +242,8 @@ func (s *State) Full(address string, now time.Time) {
 	}
 }
 
-// RequestFailed records an error of the endpoint. It is suspect until a later request succeeds, or
-// for forgiveness.
+// RequestFailed records that a request failed because of the endpoint. The endpoint is suspect
+// until a later request succeeds, or for forgiveness.
 func (s *State) RequestFailed(address string, now time.Time) {
 	if e := s.endpoints[address]; e != nil {
 		e.health.failed = now
@@ -249,7 +251,7 @@ func (s *State) RequestFailed(address string, now time.Time) {
 	}
 }
 
-// RequestServed records that a request which began at a time succeeded.
+// RequestServed records that a request succeeded. Began is the start of the request.
 func (s *State) RequestServed(address string, began time.Time) {
 	e := s.endpoints[address]
 	if e == nil || !began.After(e.health.served) {
@@ -269,7 +271,7 @@ func (s *State) RequestServed(address string, began time.Time) {
 	}
 }
 
-// Scrape is one scrape of an endpoint, from its start.
+// Scrape is one scrape of an endpoint; it stores when the scrape began.
 type Scrape struct {
 	Address string
 	Began   time.Time
@@ -285,8 +287,8 @@ func (s *State) Scrape(address string, now time.Time) Scrape {
 	return l
 }
 
-// scraped records the end of a scrape. After the first one, the endpoint's pools no longer wait for
-// its list.
+// scraped records that a scrape has ended. After the first scrape of an endpoint, its pools no
+// longer wait for the endpoint's list.
 func (s *State) scraped(address string, e *endpoint) {
 	if !e.health.scraped {
 		e.health.scraped = true
@@ -302,7 +304,7 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	}
 	s.touch(l.Address)
 	if e.load.Kind != load.Kind {
-		s.index(l.Address) // the names of its adapters may differ
+		s.index(l.Address) // the engine's names of adapters may have changed
 	}
 	_, known := e.load.Started.Get()
 	begun := known && load.Started != e.load.Started
@@ -320,8 +322,9 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 		s.caches.add(cache)
 	}
 	s.Times.learn(l.Address, e, l.Began, &load)
-	// The engine counted at some time between the start of the scrape and now. The larger of the
-	// two counts of our own requests avoids phantom requests of others.
+	// The engine counted its requests at some moment between the start of the scrape and now. This
+	// process uses the larger of its own counts at these two times, so that its requests do not
+	// look like load of other sources.
 	_, running := load.Running.Get()
 	_, waiting := load.Waiting.Get()
 	e.seen = Seen{at: l.Began, known: running && waiting, requests: int(load.Running.Or(0) + load.Waiting.Or(0))}
@@ -329,7 +332,7 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	e.active(load.Active)
 }
 
-// ScrapeFailed ends a scrape without a timely and valid answer.
+// ScrapeFailed ends a scrape that got no valid answer in time.
 func (s *State) ScrapeFailed(l Scrape) {
 	e := s.endpoints[l.Address]
 	if e == nil {
@@ -345,7 +348,7 @@ func (s *State) ScrapeFailed(l Scrape) {
 	s.touch(l.Address)
 }
 
-// ModelsListed records the model list of the endpoint of a scrape. Unknown endpoints are ignored.
+// ModelsListed records the model list that a scrape read. Unknown endpoints are ignored.
 func (s *State) ModelsListed(l Scrape, m engine.Models) {
 	e := s.endpoints[l.Address]
 	if e == nil {
@@ -362,7 +365,7 @@ func (s *State) ModelsListed(l Scrape, m engine.Models) {
 }
 
 // Settled reports whether every endpoint was scraped, so that a process that takes over decides as
-// well as the old one.
+// well as the process that it replaces.
 func (s *State) Settled() bool {
 	for _, p := range s.world.Pools {
 		for _, declared := range p.Endpoints {
@@ -374,10 +377,11 @@ func (s *State) Settled() bool {
 	return true
 }
 
-// LoadReported records the load that an endpoint reported with an answer. It counts as a scrape of
-// the values that it has. It does not change the load of others, since it has no count of running
-// requests. It is ignored if it is older than the last scrape, or if the endpoint must answer a
-// scrape first: it may be the last answer of an engine that has ended.
+// LoadReported records the load that an endpoint reported with an answer. It replaces the last
+// scrape's values that the report also contains. The load of other sources stays the same, since
+// the report has no count of running requests. The report is ignored if it is older than the last
+// scrape, or if the endpoint must answer a scrape first: it may be the last answer of an engine
+// that has ended.
 func (s *State) LoadReported(address string, load engine.Load, at, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil || e.health.refuses() || e.health.drops() || !at.After(e.health.answeredAt) || at.After(now) {

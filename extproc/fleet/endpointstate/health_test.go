@@ -25,11 +25,11 @@ func TestRefusalLastsUntilALaterScrape(t *testing.T) {
 	s.Refused(a, s.now)
 	s.expect(t, "right after the refusal", pick.Out)
 	s.advance(time.Millisecond)
-	s.ScrapeSucceeded(before, engine.Load{}) // began before the refusal, ended after it
+	s.ScrapeSucceeded(before, engine.Load{}) // the scrape began before the refusal and ended after it
 	s.expect(t, "after an older scrape", pick.Out)
 	s.see(a, engine.Load{})
 	s.expect(t, "after a new scrape", pick.Healthy)
-	s.Refused("10.9.9.9:1", s.now) // not an endpoint: nothing happens
+	s.Refused("10.9.9.9:1", s.now) // this address is no endpoint: nothing happens
 }
 
 func TestSilentEndpointBecomesStaleThenLost(t *testing.T) {
@@ -80,7 +80,7 @@ func TestSuspectWithoutRequestsRecovers(t *testing.T) {
 	}
 }
 
-// A stopping endpoint still answers scrapes.
+// A stopping endpoint is out until it has ended, although it still answers scrapes.
 func TestStoppingEndpointIsOutUntilItHasEnded(t *testing.T) {
 	s := started()
 	at := func(when string, want pick.State) {
@@ -96,12 +96,12 @@ func TestStoppingEndpointIsOutUntilItHasEnded(t *testing.T) {
 		s.see(a, engine.Load{})
 		at("while it answers scrapes", pick.Out)
 	}
-	s.Refused(a, s.now) // a scrape found that it has ended
+	s.Refused(a, s.now) // a scrape found that the engine has ended
 	s.advance(time.Second)
 	at("when it has ended", pick.Out)
 	s.see(a, engine.Load{})
 	at("when it is back", pick.Healthy)
-	s.Stopping(a, began.Add(time.Second)) // reported late, at the end of a long request
+	s.Stopping(a, began.Add(time.Second)) // reported late, when a long request has ended
 	at("after an old report", pick.Healthy)
 
 	s.Stopping(a, s.now)
@@ -111,9 +111,10 @@ func TestStoppingEndpointIsOutUntilItHasEnded(t *testing.T) {
 	s.advance(2 * time.Second)
 	s.see(a, engine.Load{})
 	at("long after", pick.Healthy)
-	s.Stopping("10.9.9.9:1", s.now) // not an endpoint: nothing happens
+	s.Stopping("10.9.9.9:1", s.now) // this address is no endpoint: nothing happens
 
-	// Another process answers at the address before a scrape found that the first has ended.
+	// Another process answers at the address before a scrape found that the first process has
+	// ended.
 	s.see(a, engine.Load{Started: engine.Known(100)})
 	s.advance(time.Second)
 	s.Stopping(a, s.now)
@@ -127,8 +128,9 @@ func TestStoppingEndpointIsOutUntilItHasEnded(t *testing.T) {
 	at("after a report about the process before", pick.Healthy)
 }
 
-// Control's report that an endpoint will end counts like a report from here, until the engine has
-// restarted, another pod has the address, or control reports something else.
+// Control's report that an endpoint will end has the same effect as an engine's answer to this
+// process, until the engine has restarted, another pod has the address, or control reports
+// something else.
 func TestControlReportsEndpointsThatWillEnd(t *testing.T) {
 	s := started()
 	at := func(when string, want pick.State) {
@@ -171,8 +173,8 @@ func TestControlReportsEndpointsThatWillEnd(t *testing.T) {
 	at("with another pod at the address", pick.Healthy)
 }
 
-// A migrating pod gets the requests that no other endpoint can serve, until control or the objects
-// end the migration.
+// A migrating pod gets only the requests that no other endpoint can serve, until control or the
+// objects end the migration.
 func TestMigratingPodIsALastResort(t *testing.T) {
 	for _, placed := range []bool{true, false} {
 		s := newRig(endpointstate.Config{Placed: placed})

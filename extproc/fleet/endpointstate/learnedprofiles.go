@@ -6,22 +6,22 @@ import (
 	"github.com/headgate/headgate/internal/profile/learn"
 )
 
-// LearnedProfile is what a process has learned of the engines of a pool on one accelerator, in the
-// form that processes exchange. Its At has no clock in common with others; Age is used instead.
+// LearnedProfile is what one process has learned of the engines of a pool on one accelerator, in
+// the form that processes exchange. Clocks of processes differ, so Age replaces the profile's At.
 type LearnedProfile struct {
 	AcceleratorKey
 	learn.Lesson
 	// Age is the age of the latest measurement.
 	Age time.Duration
-	// Factors are the logarithms of how many times as long single engines take, by address.
+	// Factors are, by address, the logarithms of the factors by which single engines take longer.
 	Factors map[string]float64
 }
 
 // maxLearnedProfiles bounds the profiles that wait for their accelerator.
 const maxLearnedProfiles = 4096
 
-// LearnedProfiles returns what this process has learned, for its peers, by pool and accelerator in
-// order.
+// LearnedProfiles returns what this process has learned, to be sent to its peers. It is sorted by
+// pool and accelerator.
 func (s *EngineTimes) LearnedProfiles(now time.Time) []LearnedProfile {
 	var all []LearnedProfile
 	for _, key := range s.acceleratorKeys() {
@@ -44,14 +44,14 @@ func (s *EngineTimes) LearnedProfiles(now time.Time) []LearnedProfile {
 	return all
 }
 
-// moment converts the seconds of learners to a time.
+// moment converts the seconds that learners use to a time.
 func (s *EngineTimes) moment(at float64) time.Time {
 	return s.origin.Add(time.Duration(at * float64(time.Second)))
 }
 
-// LearnFromPeers takes over profiles from other processes for accelerators of which this process
-// knows less. It keeps profiles for unknown pools and accelerators until they exist, and rejects
-// invalid ones.
+// LearnFromPeers adopts profiles from other processes for accelerators with which this process has
+// less experience. It keeps profiles for unknown pools and accelerators until these exist, and
+// rejects invalid profiles.
 func (s *EngineTimes) LearnFromPeers(told []LearnedProfile, now time.Time) {
 	if s.origin.IsZero() {
 		s.origin = now
@@ -66,7 +66,8 @@ func (s *EngineTimes) LearnFromPeers(told []LearnedProfile, now time.Time) {
 	}
 }
 
-// take continues an accelerator from a waiting profile, if it exists and knows less.
+// take adopts the waiting profile of an accelerator if there is one and it has more data than this
+// process.
 func (s *EngineTimes) take(k AcceleratorKey) {
 	l, given := s.waiting[k]
 	t := s.times[k.Pool]
@@ -84,7 +85,7 @@ func (s *EngineTimes) take(k AcceleratorKey) {
 		c.since, c.fromPeer = s.moment(l.At), true
 	}
 	for address, e := range s.members(k.Pool, c) {
-		e.made = time.Time{} // the next view predicts with the profile taken over
+		e.made = time.Time{} // so that the next view predicts with the adopted profile
 		if factor, told := l.Factors[address]; told && rows {
 			c.Meet(&e.Engine, factor)
 		}

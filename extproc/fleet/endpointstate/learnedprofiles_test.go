@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// taught returns a State that has learned for 200 s of the engines a and b; b is twice as slow.
+// taught is a State that has learned from the engines a and b for 200 s; b is twice as slow.
 func taught() *endpointstate.State {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
@@ -20,7 +20,7 @@ func taught() *endpointstate.State {
 	return s
 }
 
-// stepAt returns the predicted step time at each endpoint of the pool; nil if there is none.
+// stepAt returns the predicted step time at each endpoint of the pool; nil without predictions.
 func stepAt(s *endpointstate.State, now time.Time) (all []float64) {
 	for _, e := range view(s, now).Snapshot.Pools["ns/one"].Endpoints {
 		if e.Profile != nil {
@@ -30,8 +30,8 @@ func stepAt(s *endpointstate.State, now time.Time) (all []float64) {
 	return all
 }
 
-// A process predicts at once by what another has learned, whether it gets this before it knows the
-// pool or while it learns itself.
+// A process predicts at once with the profile that another process has learned, whether the profile
+// arrives before this process has the pool or while it learns itself.
 func TestProfilesLearnedByOthers(t *testing.T) {
 	now := start.Add(200 * time.Second)
 	s := taught()
@@ -39,7 +39,7 @@ func TestProfilesLearnedByOthers(t *testing.T) {
 	if len(lessons) != 1 || lessons[0].Pool != one || lessons[0].Age < 0 || lessons[0].Age > 3*time.Second || len(lessons[0].Factors) != 2 {
 		t.Fatalf("the learned profiles are %+v", lessons)
 	}
-	later := start.Add(time.Hour) // clocks differ
+	later := start.Add(time.Hour) // the clocks of the two processes differ
 	for name, hear := range map[string]func(*endpointstate.State){
 		"at once": func(s *endpointstate.State) { s.SetWorld(profiled(nil)); s.Times.LearnFromPeers(lessons, later) },
 		"first":   func(s *endpointstate.State) { s.Times.LearnFromPeers(lessons, later); s.SetWorld(profiled(nil)) },
@@ -64,7 +64,7 @@ func TestProfilesLearnedByOthers(t *testing.T) {
 		if len(again) != 1 || again[0].Rows != lessons[0].Rows || (again[0].Age-lessons[0].Age-time.Minute).Abs() > time.Second {
 			t.Errorf("%s: it shares %+v", name, again)
 		}
-		// Its own scrapes refine what it got.
+		// The process's own scrapes refine the adopted profile.
 		engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.scrape(s, later, 100)
 		if got := stepAt(s, later.Add(100*time.Second)); len(got) != 2 || math.Abs(got[0]/want[0]-1) > 0.1 ||
 			s.Times.Known()[0].Rows <= lessons[0].Rows {
@@ -73,8 +73,8 @@ func TestProfilesLearnedByOthers(t *testing.T) {
 	}
 }
 
-// A learned profile of another process is ignored if the profile is pinned, of another accelerator,
-// or configured differently, or if this process already has as much data.
+// A profile learned by another process is ignored if this process has the profile pinned or
+// configured differently, if it is for another accelerator, or if this process has as much data.
 func TestUnrelatedProfilesAreIgnored(t *testing.T) {
 	now := start.Add(200 * time.Second)
 	lessons := taught().Times.LearnedProfiles(now)
@@ -106,7 +106,7 @@ func TestUnrelatedProfilesAreIgnored(t *testing.T) {
 	}
 }
 
-// Load times alone are shared, too, if nothing else was learned.
+// Load times are shared even if nothing else was learned.
 func TestLoadTimesLearnedByOthers(t *testing.T) {
 	s, other := predicted(), predicted()
 	view(s, start)

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Leases are the requests in flight whose end another stream than their own reports, if any does,
-// by id. The zero Leases is empty. It is not safe for concurrent use.
+// Leases are the requests in flight whose end may be reported by another stream than their own, or
+// never. They are stored by request id. The zero Leases is empty. Leases is not safe for concurrent
+// use.
 type Leases struct{ current map[string]lease }
 
 type lease struct {
@@ -14,18 +15,18 @@ type lease struct {
 	most         time.Duration
 }
 
-// Seen is the number of requests at an endpoint in the last scrape.
+// Seen is the number of requests that the last scrape counted at an endpoint.
 type Seen struct {
 	at       time.Time // start of the scrape
 	known    bool
 	requests int
 }
 
-// transit is how long a request may take to reach an engine before a scrape must count it.
+// transit is how long a request may take until the engine has it, so that a scrape counts it.
 const transit = time.Second
 
-// Begin starts a lease. It ends with [Leases.End], when a scrape shows that the request must have
-// ended, or after most.
+// Begin starts a lease. The lease ends with [Leases.End], when a scrape shows that the request must
+// have ended, or when the duration most has passed.
 func (l *Leases) Begin(id string, now time.Time, most time.Duration) {
 	if l.current == nil {
 		l.current = make(map[string]lease)
@@ -33,7 +34,7 @@ func (l *Leases) Begin(id string, now time.Time, most time.Duration) {
 	l.current[id] = lease{now, now.Add(most), most}
 }
 
-// Renew extends a lease by its original time because the request made progress. Unknown ids are
+// Renew extends a lease by its original duration because the request made progress. Unknown ids are
 // ignored.
 func (l *Leases) Renew(id string, now time.Time) {
 	if is, known := l.current[id]; known {
@@ -48,9 +49,10 @@ func (l *Leases) End(id string) { delete(l.current, id) }
 // Len returns the number of leases.
 func (l *Leases) Len() int { return len(l.current) }
 
-// Over ends expired leases, and the oldest leases at endpoints where the last scrape counted fewer
-// requests than there are old leases. The latter serves data planes that never report the end of a
-// request. It returns the ids of both kinds. Where returns the endpoint of a request.
+// Over ends expired leases. It also ends the oldest leases at endpoints where the last scrape
+// counted fewer requests than there are old leases, because some data planes never report the end
+// of a request. It returns the ids of the expired leases as late, and the others as gone. Where
+// returns the endpoint of a request.
 func (l *Leases) Over(now time.Time, looks map[string]Seen, where func(id string) string) (late, gone []string) {
 	at := make(map[string][]string) // ids of old leases by address
 	for id, is := range l.current {

@@ -6,12 +6,12 @@ import (
 )
 
 // Share is the position of this process among the processes that share the limits of copies. All
-// processes get the same order. The zero Share shares with no process.
+// processes get the same order. With the zero Share, no other process shares the limits.
 type Share struct{ Index, Processes int }
 
-// Of returns this process's part of a limit: an equal part, or one more. Turn rotates who gets one
-// more, so that it differs from copy to copy. The parts add up to the limit, but each is at least
-// 1, so that no process waits forever.
+// Of returns this process's part of a limit: an equal part, or one more than that. Turn differs
+// between copies, so that different processes get one more. The parts add up to the limit, except
+// that each is at least 1, so that no process waits forever.
 func (s Share) Of(limit int, turn uint64) int {
 	if s.Processes <= 1 {
 		return limit
@@ -23,7 +23,7 @@ func (s Share) Of(limit int, turn uint64) int {
 	return max(1, share)
 }
 
-// limit applies the limit of a copy and reports whether it has one.
+// limit sets the limit of a copy for this process, and reports whether the copy has one.
 func (s *State) limit(address, model string, count *pick.Count) bool {
 	most := 0
 	if said := s.control.copies[address][model]; said != nil && said.limit > 0 {
@@ -33,5 +33,5 @@ func (s *State) limit(address, model string, count *pick.Count) bool {
 	return most > 0
 }
 
-// Sharing returns the number of processes that share limits, or 0 before control has reported it.
+// Sharing returns the number of processes that share limits; 0 until control has reported it.
 func (s *State) Sharing() int { return s.control.share.Processes }

@@ -25,7 +25,7 @@ func TestPartsAddUpToTheLimit(t *testing.T) {
 	}
 }
 
-// The remainder does not go to the same process at every copy.
+// At different copies, different processes get the remainder of the limit.
 func TestRemainderRotates(t *testing.T) {
 	var more [3]int
 	for turn := range uint64(300) {

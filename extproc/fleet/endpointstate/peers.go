@@ -6,36 +6,36 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// Backlog is the unfinished work at an endpoint of one process, or of several, in the form that
+// Backlog is the unfinished work of one or several processes at an endpoint, in the form that
 // processes exchange: the sums of [pick.Backlog] at one moment.
 type Backlog struct {
 	Endpoint string // "ip:port"
 	Requests int64
-	// Through is the end of their prefill if the engine had no other work, in nanoseconds since
-	// 1970. All times in the past are equivalent.
+	// Through is when the prefill of these requests would end if the engine had no other work, in
+	// nanoseconds since 1970. All times in the past are equivalent.
 	Through int64
 	// Beside is in picoseconds, Urgency in thousandths of 1/s, Tokens in tokens. All are 0 for
 	// requests without predictions.
 	Beside, Urgency, Tokens int64
 }
 
-// Nothing reports whether there is no work. Through does not count without requests.
+// Nothing reports whether the backlog is empty. Through does not matter without requests.
 func (b Backlog) Nothing() bool {
 	return b.Requests == 0 && b.Beside == 0 && b.Urgency == 0 && b.Tokens == 0
 }
 
-// Since returns the nanoseconds of prefill that were added since an earlier report with this
-// through. Elapsed time explains the rest.
+// Since returns the nanoseconds of prefill that were added since an earlier report, whose Through
+// is the argument. It ignores changes that only the elapsed time explains.
 func (b Backlog) Since(through, now int64) int64 { return max(b.Through, now) - max(through, now) }
 
-// Backlogs visits the work of this process at each endpoint, in no order.
+// Backlogs visits the work of this process at each endpoint, in random order.
 func (s *State) Backlogs(visit func(Backlog)) {
 	for address, e := range s.endpoints {
 		visit(backlogOf(address, e.inFlight.Load(), &e.backlog))
 	}
 }
 
-// backlogOf returns the work of so many requests at this moment.
+// backlogOf returns the work of a number of requests at this moment.
 func backlogOf(address string, requests int64, of *pick.Backlog) Backlog {
 	return Backlog{
 		Endpoint: address, Requests: requests,
@@ -43,8 +43,9 @@ func backlogOf(address string, requests int64, of *pick.Backlog) Backlog {
 	}
 }
 
-// SetPeers sets the work of all other processes at endpoints, as of a time. It is effective at
-// once, in every view. Work at unknown endpoints is kept until they are known.
+// SetPeers sets the work of all other processes at endpoints. Now is the time of the reports. The
+// change takes effect at once, in every view. Work at unknown endpoints is kept until these
+// endpoints are known.
 func (s *State) SetPeers(told []Backlog, now time.Time) {
 	for _, b := range told {
 		if e := s.endpoints[b.Endpoint]; e != nil {
@@ -62,8 +63,8 @@ func (s *State) keepUnknown(b Backlog) {
 	}
 }
 
-// ForgetPeers clears the work of other processes after the connection to control ended. Scrapes
-// find it from then on.
+// ForgetPeers deletes the work of other processes after the connection to control ended. Scrapes
+// count that work afterwards.
 func (s *State) ForgetPeers(now time.Time) {
 	for _, e := range s.endpoints {
 		e.setPeers(Backlog{}, now.UnixNano())
@@ -71,8 +72,8 @@ func (s *State) ForgetPeers(now time.Time) {
 	clear(s.unknownBacklogs)
 }
 
-// setPeers sets the work of other processes, as of a time. An engine computes the prompts of all
-// processes one after the other. Newly reported prompts thus queue behind all that were there.
+// setPeers sets the work of other processes at time now. An engine computes the prompts of all
+// processes one after the other, so newly reported prompts queue behind all earlier ones.
 func (e *endpoint) setPeers(b Backlog, now int64) {
 	p := &e.peers
 	e.backlog.Others(b.Since(p.Through.Load(), now), now)
@@ -86,11 +87,11 @@ func (e *endpoint) setPeers(b Backlog, now int64) {
 	}
 }
 
-// peersTell returns the work that other processes reported.
+// peersTell returns the work at this endpoint that other processes reported.
 func (e *endpoint) peersTell(address string) Backlog {
 	return backlogOf(address, e.peers.Requests.Load(), &e.peers.Backlog)
 }
 
-// knownRequests returns the number of known requests at the endpoint: of this process and of its
-// peers.
+// knownRequests returns the number of requests at the endpoint that this process and its peers
+// sent.
 func (e *endpoint) knownRequests() int64 { return e.inFlight.Load() + e.peers.Requests.Load() }

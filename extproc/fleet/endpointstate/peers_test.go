@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// told returns a backlog as another process reports it.
+// told is a backlog of another process, as that process reports it.
 func told(address string, requests, tokens int64) endpointstate.Backlog {
 	return endpointstate.Backlog{
 		Endpoint: address, Requests: requests, Through: start.UnixNano(), Beside: requests, Urgency: requests,
@@ -17,8 +17,8 @@ func told(address string, requests, tokens int64) endpointstate.Backlog {
 	}
 }
 
-// Reported backlogs of peers take effect at once, also in existing views. What a scrape finds
-// beyond these and this process's requests comes from other sources.
+// Backlogs that peers report take effect at once, also in existing views. Load that a scrape finds
+// in excess of the requests of peers and of this process is attributed to other sources.
 func TestPeersBacklogsAreTheirOwn(t *testing.T) {
 	s := predicted()
 	e := endpointOf(s)
@@ -51,8 +51,8 @@ func TestPeersBacklogsAreTheirOwn(t *testing.T) {
 	}
 }
 
-// Peers' backlogs of an endpoint that does not exist yet, or that is removed and comes back, are
-// kept.
+// Backlogs that peers report are kept for an endpoint that does not exist yet, or that is removed
+// and added again.
 func TestBacklogsOfUnknownEndpointsAreKept(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetPeers([]endpointstate.Backlog{told(a, 3, 0), told(b, 2, 0)}, start)
@@ -80,8 +80,8 @@ func TestBacklogsOfUnknownEndpointsAreKept(t *testing.T) {
 	}
 }
 
-// This process's requests are reported as sums per endpoint; an endpoint without requests has
-// zeros.
+// The requests of this process are reported as sums per endpoint. An endpoint without requests has
+// only zeros.
 func TestBacklogsAreSums(t *testing.T) {
 	s := predicted()
 	room := make([]pick.Decision, 1)
@@ -96,7 +96,7 @@ func TestBacklogsAreSums(t *testing.T) {
 	all := make(map[string]endpointstate.Backlog)
 	s.Backlogs(func(b endpointstate.Backlog) { all[b.Endpoint] = b })
 	// Beside includes two sequences with 200 tokens and half of each answer. The prefill of the
-	// second also pays for the step of the first.
+	// second request also includes the step of the first.
 	got := all[a]
 	if through := time.Duration(got.Through - start.UnixNano()); through < 400*time.Millisecond || through > 450*time.Millisecond {
 		t.Errorf("their prompts are computed after %v", through)
@@ -109,8 +109,8 @@ func TestBacklogsAreSums(t *testing.T) {
 	}
 }
 
-// Prompts of this process and of others queue behind each other, and time passes once for all of
-// them.
+// Prompts of this process and of its peers queue behind each other. Elapsed time reduces their
+// common queue only once.
 func TestPromptsOfPeersQueue(t *testing.T) {
 	s := predicted()
 	e := endpointOf(s)

@@ -10,7 +10,7 @@ import (
 
 var healthTimes = [...]string{"heard", "refused", "ended", "dropped", "stopping", "born", "failed", "full", "served"}
 
-// String prints the whole state, one endpoint a line, for tests that fail.
+// String returns the whole state, one endpoint per line, for the output of failed tests.
 func (s *State) String() string {
 	var b strings.Builder
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {

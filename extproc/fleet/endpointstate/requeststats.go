@@ -6,27 +6,29 @@ import (
 )
 
 // RequestStats are statistics of the requests for one model: prompt bytes per token, and the length
-// of answers. It is safe for concurrent use; of two requests that end at once it may miss one.
+// of answers. It is safe for concurrent use. If two requests end at the same moment, it may count
+// only one.
 type RequestStats struct {
-	perToken, output atomic.Uint64 // float64 bits; 0 is nothing yet
+	perToken, output atomic.Uint64 // means as bits of float64; 0 if there are no samples
 	prompts, answers atomic.Int64  // numbers of samples
-	lastDenser       atomic.Uint64 // last result of Denser, float64 bits; 0 if none
+	lastDenser       atomic.Uint64 // last result of Denser as bits of float64; 0 if none
 }
 
 // Defaults for an unknown model. English has about four bytes per token in most vocabularies. The
-// output length is the mean of Azure's conversations (Patel et al., ISCA 2024).
+// output length is the mean of Azure's conversations trace (Patel et al., ISCA 2024).
 const (
 	usualBytes  = 4
 	usualOutput = 200
 )
 
-// Bounds of plausible values: prompts in any script, including parts that engines do not tokenize.
+// Bounds of plausible numbers of bytes per token, for any script and for prompts with parts that
+// engines do not tokenize.
 const (
 	leastBytes, mostBytes = 0.5, 4096
 	mostOutput            = 1 << 20
 )
 
-// memory is the number of requests that a mean covers, once there are as many.
+// memory is the number of latest requests that a mean covers.
 const memory = 64
 
 // Learn adds one request: prompt bytes, prompt tokens and output tokens; 0 means unknown.
@@ -39,7 +41,8 @@ func (h *RequestStats) Learn(bytes int, prompt, completion float64) {
 	}
 }
 
-// moveMean adds a value to a mean: first of all values, later of about the last memory values.
+// moveMean adds a value to a mean. At first the mean covers all values, and later about the last
+// 64.
 func moveMean(mean *atomic.Uint64, seen *atomic.Int64, usual, value float64) {
 	n := min(seen.Add(1), memory)
 	was := or(mean, usual)
@@ -53,7 +56,7 @@ func or(mean *atomic.Uint64, usual float64) float64 {
 	return usual
 }
 
-// BytesPerToken returns the mean prompt bytes per token. H may be nil.
+// BytesPerToken returns the mean prompt bytes per token, or the default if h is nil.
 func (h *RequestStats) BytesPerToken() float64 {
 	if h == nil {
 		return usualBytes
@@ -61,8 +64,8 @@ func (h *RequestStats) BytesPerToken() float64 {
 	return or(&h.perToken, usualBytes)
 }
 
-// Denser returns the mean prompt bytes per token, and whether it changed by more than an eighth
-// since Denser last reported a change.
+// Denser returns the mean prompt bytes per token. It also returns whether the mean has changed by
+// more than an eighth since Denser last reported a change.
 func (h *RequestStats) Denser() (bytesPerToken float64, news bool) {
 	is, was := h.BytesPerToken(), h.lastDenser.Load()
 	if of := or(&h.lastDenser, usualBytes); is > of*denser || is < of/denser {
@@ -73,7 +76,7 @@ func (h *RequestStats) Denser() (bytesPerToken float64, news bool) {
 
 const denser = 1.125
 
-// Output returns the mean number of output tokens. H may be nil.
+// Output returns the mean number of output tokens, or the default if h is nil.
 func (h *RequestStats) Output() float64 {
 	if h == nil {
 		return usualOutput

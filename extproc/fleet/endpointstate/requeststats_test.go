@@ -42,11 +42,11 @@ func TestHabits(t *testing.T) {
 	want("impossible values are bounded", 0.5, 1<<20)
 }
 
-// A change of the bytes per token is returned once, if it is more than an eighth of the last
-// returned value.
+// Denser reports a change of the bytes per token once, if it is larger than an eighth of the value
+// that it last reported.
 func TestDenser(t *testing.T) {
 	for _, c := range []struct {
-		bytes []int // of requests of 100 tokens
+		bytes []int // prompt bytes of requests with 100 tokens each
 		want  []float64
 	}{
 		{[]int{400, 440, 360}, nil},

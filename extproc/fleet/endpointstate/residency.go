@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// The states of a copy as control reports them. Gone is also a copy that control does not report.
+// The states of a copy that control reports. A copy without a report is Gone, too.
 const (
 	Gone      = objects.Gone
 	Loading   = objects.Loading
@@ -21,36 +21,36 @@ const (
 //
 // 	control    control's  list in the         the copy is
 // 	manages it reports    latest scrape
-// 	no         any        has it              addressable
+// 	no         any        has the copy        addressable
 // 	no         any        lacks it, or none   absent
 // 	yes        Loaded     no list             addressable, unless a later request missed it
-// 	yes        Loaded     has it              addressable
+// 	yes        Loaded     has the copy        addressable
 // 	yes        Loaded     lacks it, older     addressable: the scrape was too early
 // 	yes        Loaded     lacks it, newer     vanished: the engine restarted
 // 	yes        other      any                 absent: being loaded, unloaded, or gone
 //
-// Older and newer compare the scrape with control's report, by the time when this process received
-// the report. Base models depend only on the list.
+// Older and newer compare the start of the scrape with the time when this process received
+// control's report. Base models depend only on the list.
 
-// standing is the result of that table for a copy.
+// standing is a result of the table above for one copy.
 type standing uint8
 
 const (
 	absent standing = iota
 	addressable
-	// vanished is a copy that the engine has lost without control's knowledge.
+	// vanished means that the engine has lost the copy and control does not know it.
 	vanished
 )
 
-// facts are the inputs of that table for one adapter at one endpoint.
+// facts are the inputs of the table above for one adapter at one endpoint.
 type facts struct {
-	governed     bool // control names the endpoint
+	governed     bool // control manages the endpoint
 	state        CopyState
-	reportedAt   time.Time // time of control's report
+	reportedAt   time.Time // time when control's report arrived
 	gives        bool      // the engine has a list
 	listed       bool      // the list has the adapter
 	listedAt     time.Time // start of the scrape that read the list
-	foundMissing bool      // no list; a request after the report found the adapter missing
+	foundMissing bool      // the engine has no list; a request after control's report found the adapter missing
 }
 
 func (b facts) standing() standing {
@@ -68,9 +68,9 @@ func (b facts) standing() standing {
 // reportedCopy is control's report of one copy.
 type reportedCopy struct {
 	state      CopyState
-	limit      int // of concurrent requests, by all processes; 0: none
+	limit      int // limit of concurrent requests of all processes; 0: no limit
 	reportedAt time.Time
-	// others is the number of requests of other processes.
+	// others is the number of requests in flight of other processes.
 	others int64
 	// controlKnows reports that control knows that the copy vanished.
 	controlKnows bool
@@ -81,11 +81,11 @@ type reportedCopy struct {
 // listing is the model list of an engine.
 type listing struct {
 	engine.Models
-	known     bool      // read, or found not to exist
+	known     bool      // whether the list was read, or found not to exist
 	scrapedAt time.Time // start of the scrape that read it
 }
 
-// gives reports whether the engine has a list.
+// gives is true if the engine provides a list of models.
 func (l listing) gives() bool { return l.known && !l.Unlisted }
 
 // adapters returns the sorted adapters that an endpoint serves, and the copies that vanished.

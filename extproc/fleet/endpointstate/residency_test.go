@@ -20,17 +20,17 @@ func TestSourcesOfACopysState(t *testing.T) {
 		word     CopyState
 		gives    bool
 		listed   bool
-		looked   time.Time // control's message came between earlier and later
+		looked   time.Time // start of the scrape: earlier or later than control's message
 		want     standing
 		missed   bool
 	}{
-		// Without control the list counts.
+		// Without control the list decides.
 		{no, Gone, yes, yes, later, addressable, no},
 		{no, Gone, yes, no, later, absent, no},
 		{no, Gone, no, no, later, absent, no},
 		{no, Unloading, yes, yes, later, addressable, no},
 		{no, Loaded, yes, no, later, absent, no},
-		// Control reports what is loaded and unloaded before the list shows it.
+		// Control reports that a copy is loaded or unloaded before the list shows it.
 		{yes, Loaded, yes, yes, later, addressable, no},
 		{yes, Loaded, yes, yes, earlier, addressable, no},
 		{yes, Loaded, yes, no, earlier, addressable, no},
@@ -39,9 +39,9 @@ func TestSourcesOfACopysState(t *testing.T) {
 		{yes, Loading, yes, yes, later, absent, no},
 		{yes, Gone, yes, yes, later, absent, no},
 		{yes, Unloading, no, no, later, absent, no},
-		// The list shows a restart before control reports it.
+		// The list shows that the engine restarted before control reports it.
 		{yes, Loaded, yes, no, later, vanished, no},
-		// If there is no list, a request finds out first.
+		// Without a list, a request is the first to find the adapter missing.
 		{yes, Loaded, no, no, later, vanished, yes},
 		{yes, Loaded, yes, yes, later, addressable, yes},
 		{yes, Loading, no, no, later, absent, yes},

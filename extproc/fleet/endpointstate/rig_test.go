@@ -21,7 +21,8 @@ func copyOf(id, endpoint string) endpointstate.CopyKey {
 	return endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: thePool, ID: id}, Endpoint: endpoint}
 }
 
-// governing returns the endpoints whose copies control manages, as an update names them.
+// governing returns these endpoints in the form in which an update names those that control
+// manages.
 func governing(endpoints ...string) map[string]bool {
 	all := make(map[string]bool)
 	for _, e := range endpoints {
@@ -30,7 +31,8 @@ func governing(endpoints ...string) map[string]bool {
 	return all
 }
 
-// podsOf returns thePool with one ready pod for each IP address, named after prefix and address.
+// podsOf returns thePool with one ready pod for each IP address; a pod's name is the prefix and the
+// address.
 func podsOf(prefix string, ips ...string) objects.Set {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: thePool.Namespace, Name: thePool.Name}}
 	p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
@@ -47,14 +49,14 @@ type rig struct {
 	now time.Time
 }
 
-// newRig returns a rig in which the endpoints a and b of thePool were never scraped.
+// newRig returns a rig with the endpoints a and b of thePool, neither of which was scraped.
 func newRig(c endpointstate.Config) *rig {
 	s := &rig{endpointstate.New(c), start}
 	s.SetWorld(world(thePool.Name))
 	return s
 }
 
-// started returns a rig with two scraped endpoints. Each has a base model with two names and two
+// started returns a rig with two scraped endpoints. Each has a base model with two names, and two
 // adapters.
 func started() *rig {
 	s := newRig(endpointstate.Config{})
@@ -95,7 +97,7 @@ func (s *rig) states() [2]pick.State {
 	return [2]pick.State{p.Endpoints[0].State, p.Endpoints[1].State}
 }
 
-// expect checks the state of a, and that b is healthy.
+// expect checks the state of a, and checks that b is healthy.
 func (s *rig) expect(t *testing.T, when string, want pick.State) {
 	t.Helper()
 	if got := s.states(); got != [2]pick.State{want, pick.Healthy} {

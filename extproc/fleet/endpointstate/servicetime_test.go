@@ -55,9 +55,9 @@ func TestServiceTime(t *testing.T) {
 }
 
 // Requests for two models arrive at random at one engine that is busy 60 % of the time. If the
-// engine processes all requests concurrently, the learned service times are those of a model alone.
-// If it processes them one by one, the learned times of the two models are closer to each other,
-// because a request counts the requests before it and not their times.
+// engine processes all requests concurrently, the learned service times are those of each model
+// alone. If it processes them one by one, the learned times of the two models are closer to each
+// other, because a sample is divided by the number of earlier requests and ignores their durations.
 func TestServiceTimesOfTwoModels(t *testing.T) {
 	takes := []float64{0.002, 0.02}
 	for _, c := range []struct {
@@ -81,8 +81,8 @@ func TestServiceTimesOfTwoModels(t *testing.T) {
 	}
 }
 
-// simulate sends 10,000 requests to an engine that is busy 60 % of the time. It yields the number
-// and the model of each when it ends.
+// simulate sends 10,000 requests to an engine that is busy 60 % of the time. When a request ends,
+// it yields how many requests have ended so far, and the request's model.
 func simulate(takes []float64, atOnce bool, paces []endpointstate.ServiceTime) func(func(int, int) bool) {
 	return func(yield func(int, int) bool) {
 		type request struct {
@@ -95,7 +95,8 @@ func simulate(takes []float64, atOnce bool, paces []endpointstate.ServiceTime) f
 		every := (takes[0] + takes[1]) / 2 / 0.6
 		next := random.ExpFloat64() * every
 		for ended < 10_000 {
-			// The request that ends next: the first one, or the one with the least work left.
+			// The request that ends next is the first one or, if all run at once, the one with the
+			// least work left.
 			first, speed := 0, 1.0
 			for i := range there {
 				if atOnce && there[i].left < there[first].left {

@@ -1,7 +1,7 @@
-// Package endpointstate is extproc's knowledge of endpoints: their health, their models and their
-// load. Its sources are objects, scrapes, the outcomes of requests, and control. The package is
-// pure: callers pass the time to each method of [State], and package fleet calls them. Only the
-// counts of requests in flight change from outside.
+// Package endpointstate is extproc's state of endpoints: their health, their models and their load.
+// Its sources are objects, scrapes, the outcomes of requests, and control. The package is pure:
+// package fleet calls the methods of [State] and passes the time. Only the counts of requests in
+// flight are changed by other code.
 package endpointstate
 
 import (
@@ -20,23 +20,22 @@ import (
 	"github.com/headgate/headgate/internal/profile/table"
 )
 
-// View is the input of decisions at one moment: objects and endpoints that belong together. It is
+// View is the input of decisions at one moment: objects, and the endpoints that match them. It is
 // immutable except for the counters that its snapshot points to.
 type View struct {
 	World    *objects.World
 	Snapshot *pick.Snapshot
-	// Failures are the models that cannot be loaded for now, with a machine-readable reason.
+	// Failures are the models that currently cannot be loaded, each with a machine-readable reason.
 	Failures map[objects.ModelKey]string
-	// Methods are the gRPC methods that engines accept, by endpoint, as far as control reports
-	// them.
+	// Methods are the gRPC methods that engines accept, by endpoint, if control reports them.
 	Methods map[string]engine.Methods
 }
 
 // Config configures a State.
 type Config struct {
-	// Settings are those of pools without settings of their own; zero means the defaults.
+	// Settings are for pools without settings of their own; zero means the defaults.
 	Settings settings.Settings
-	// Placed reports that [State.Usage] is called, so that counts of use must be kept for it.
+	// Placed reports that [State.Usage] is called, so that the use of models must be counted.
 	Placed bool
 }
 
@@ -45,38 +44,38 @@ type State struct {
 	Config
 	Times           *EngineTimes
 	world           *objects.World
-	endpoints       map[string]*endpoint // by address
-	unknownBacklogs map[string]Backlog   // work of other processes at unknown endpoints
+	endpoints       map[string]*endpoint // endpoints by address
+	unknownBacklogs map[string]Backlog   // work of other processes, by the unknown endpoint's address
 	caches          caches
 	density         map[objects.Name]float64     // prompt bytes per token by pool, including removed pools
-	pools           map[string][]objects.Name    // of the world, by address
-	indexes         map[objects.Name]*pick.Index // by pool; missing after its models or endpoints changed
+	pools           map[string][]objects.Name    // pools of the World's endpoints, by the endpoint's address
+	indexes         map[objects.Name]*pick.Index // indexes by pool; missing if the pool's models or endpoints have changed
 	changed         map[objects.Name]bool        // pools to build again for the next view
-	latest          map[string]*pick.Pool        // of the latest view
-	unsealed        []*endpoint                  // with models that the latest view dropped
-	failOpen        map[objects.Name]bool        // pools with so many suspects that these count as healthy
+	latest          map[string]*pick.Pool        // pools of the latest view
+	unsealed        []*endpoint                  // endpoints with models that the latest view dropped
+	failOpen        map[objects.Name]bool        // pools in which most endpoints are suspect, so that these are treated as healthy
 	control         control
 	urgent          bool // control needs a report at once
 }
 
-// endpoint is one address, in all its pools.
+// endpoint is the state of one address, in all its pools.
 type endpoint struct {
-	hash               uint64 // of the address
-	number             int    // see pick.Endpoint
+	hash               uint64 // hash of the address
+	number             int    // number of the endpoint, as in pick.Endpoint
 	pod                objects.Name
 	inFlight, adapters atomic.Int64
 	backlog            pick.Backlog
 	peers              pick.Peers
 	resident           pick.Resident
-	models             map[string]*pick.Count // our requests in flight, by the engine's name of the model
+	models             map[string]*pick.Count // requests in flight of this process, by the engine's name of the model
 
 	lists  listing
-	there  []string // adapters that it serves
+	there  []string // adapters that the endpoint serves
 	load   engine.Load
 	others others
 	seen   Seen
 	health health
-	times  map[objects.Name]*timed // by its pools
+	times  map[objects.Name]*timed // the endpoint as a member of each pool
 }
 
 // New returns an empty State.
@@ -97,7 +96,7 @@ func New(c Config) *State {
 	return s
 }
 
-// SetWorld sets new objects. Endpoints that stay keep their state.
+// SetWorld replaces the objects. Endpoints that remain keep their state.
 func (s *State) SetWorld(w *objects.World) {
 	s.world, s.pools = w, make(map[string][]objects.Name)
 	for name, p := range w.Pools {
@@ -123,7 +122,7 @@ func (s *State) SetWorld(w *objects.World) {
 	}
 	s.Times.setWorld(w, s.pools)
 	for address, e := range s.endpoints {
-		// An endpoint with requests in flight stays, in case it comes back before they end.
+		// An endpoint with requests in flight is kept, in case it is added again before they end.
 		if s.pools[address] == nil && e.inFlight.Load() == 0 {
 			s.caches.leave(e.number)
 			delete(s.endpoints, address)
@@ -143,7 +142,7 @@ func (s *State) touch(address string) {
 	}
 }
 
-// index also drops the indexes of an endpoint's pools.
+// index marks an endpoint's pools as changed, and drops their indexes.
 func (s *State) index(address string) {
 	s.touch(address)
 	for _, name := range s.pools[address] {
@@ -156,7 +155,7 @@ func (s *State) indexAll() {
 	s.Age()
 }
 
-// Age marks all pools as changed, since the passage of time alone makes silent endpoints stale.
+// Age marks all pools as changed: silent endpoints become stale by the passage of time alone.
 func (s *State) Age() {
 	clear(s.changed)
 	for name := range s.world.Pools {
@@ -164,11 +163,12 @@ func (s *State) Age() {
 	}
 }
 
-// Changed reports whether a new view would differ from the latest.
+// Changed reports whether a new view would differ from the latest one.
 func (s *State) Changed() bool { return len(s.changed) > 0 }
 
-// View returns a view of the current state, and the pools that began or ceased to fail open. Pools
-// without changes are shared with the previous view. Call [State.Seal] once the view is published.
+// View returns a view of the current state, and the pools that started or stopped to fail open.
+// Pools without changes are shared with the previous view. Call [State.Seal] after the view is
+// published.
 func (s *State) View(now time.Time) (*View, []FailOpenChange) {
 	var told []FailOpenChange
 	pools := maps.Clone(s.latest)
@@ -201,9 +201,10 @@ func (s *State) View(now time.Time) (*View, []FailOpenChange) {
 	return &View{World: s.world, Snapshot: &pick.Snapshot{Pools: pools}, Failures: s.control.failures, Methods: s.control.methods}, told
 }
 
-// Seal closes the counts of models that the latest view has dropped, and deletes unused ones. A
-// request that was decided by an older view first counts itself, and then checks whether its count
-// is closed. So after Seal, each such request is either counted by InFlight, or goes elsewhere.
+// Seal closes the counts of models that the latest view has dropped, and deletes unused counts. A
+// request that was decided with an older view first counts itself, and then checks whether its
+// count is closed. So after Seal, each such request is either counted by InFlight or goes
+// elsewhere.
 func (s *State) Seal() {
 	for _, e := range s.unsealed {
 		e.close(s.Placed)
@@ -272,7 +273,7 @@ func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, 
 	return p
 }
 
-// count returns the count of our requests in flight for a model.
+// count returns the count of this process's requests in flight for a model.
 func (e *endpoint) count(model string) *pick.Count {
 	c := e.models[model]
 	if c == nil {
@@ -282,15 +283,15 @@ func (e *endpoint) count(model string) *pick.Count {
 	return c
 }
 
-// open returns the count for a model after it has opened it for requests.
+// open opens the count of a model for requests and returns it.
 func (e *endpoint) open(model string) *pick.Count {
 	c := e.count(model)
 	c.Closed.Store(false)
 	return c
 }
 
-// close closes the counts of models that the endpoint no longer serves. With placed it keeps counts
-// of use until they are taken.
+// close closes the counts of models that the endpoint no longer serves. If placed is true, it keeps
+// their counts of use until they are reported.
 func (e *endpoint) close(placed bool) {
 	for model, c := range e.models {
 		if model == "" || slices.Contains(e.lists.Base, model) || contains(e.there, model) {
@@ -308,7 +309,7 @@ func (e *endpoint) close(placed bool) {
 }
 
 // MaxLength returns the least context length, in tokens, that an endpoint of a pool reports; 0 if
-// none does.
+// no endpoint reports one.
 func (s *State) MaxLength(pool objects.Name) (least int) {
 	p := s.world.Pools[pool]
 	if p == nil {
@@ -322,26 +323,27 @@ func (s *State) MaxLength(pool objects.Name) (least int) {
 	return least
 }
 
-// contains is slices.Contains for a sorted list.
+// contains does the same as slices.Contains, for a sorted list.
 func contains(ordered []string, s string) bool {
 	_, found := slices.BinarySearch(ordered, s)
 	return found
 }
 
-// Status is the state of one endpoint of a pool, for people and metrics.
+// Status is the state of one endpoint of a pool, for output to users and metrics.
 type Status struct {
 	Address  string
 	Pool     objects.Name
 	State    pick.State
 	Load     engine.Load
 	InFlight int64
-	// Models counts our requests in flight by the engine's name of the model, without zeros.
+	// Models maps the engine's name of each model to this process's requests in flight, without
+	// zeros.
 	Models map[string]int64
 }
 
 // Endpoints returns the status of every endpoint, sorted by address. An endpoint in several pools
-// is listed for each of them with its whole load. Its state may differ, since it depends on the
-// settings of the pool.
+// is listed once for each pool, each time with its whole load. Its state may differ between pools,
+// since it depends on the pool's settings.
 func (s *State) Endpoints(now time.Time) []Status {
 	var all []Status
 	for _, p := range s.world.Pools {

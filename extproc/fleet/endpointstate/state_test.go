@@ -20,7 +20,7 @@ const a, b = "10.0.0.1:8000", "10.0.0.2:8000"
 
 var start = time.Unix(1e9, 0)
 
-// world returns a World with the endpoints a and b in each of these pools of namespace ns.
+// world returns a World in which the endpoints a and b are in each of these pools of namespace ns.
 func world(pools ...string) *objects.World {
 	var s objects.Set
 	for _, name := range pools {
@@ -34,7 +34,7 @@ func world(pools ...string) *objects.World {
 	return objects.Build(s)
 }
 
-// view recomputes everything and returns the view at a time.
+// view rebuilds all pools and returns the view at a time.
 func view(s *endpointstate.State, now time.Time) *endpointstate.View {
 	s.Age()
 	v, _ := s.View(now)
@@ -42,8 +42,8 @@ func view(s *endpointstate.State, now time.Time) *endpointstate.View {
 	return v
 }
 
-// A pool whose object is gone is in no view, and nothing is reported about it. A new pool of the
-// same name starts from scratch.
+// After a pool's object is deleted, the pool is in no view and in no report. A new pool of the same
+// name starts from scratch.
 func TestDeletedPoolIsForgotten(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one", "two"))
@@ -67,7 +67,7 @@ func TestDeletedPoolIsForgotten(t *testing.T) {
 	}
 }
 
-// If all endpoints that are not out are silent, all of the silent ones are used.
+// If all endpoints that are not out are silent, all these silent endpoints are used.
 func TestSilentEndpointsAreALastResort(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -78,7 +78,7 @@ func TestSilentEndpointsAreALastResort(t *testing.T) {
 	}
 }
 
-// An endpoint is unheard until a scrape succeeds, or until one is refused.
+// An endpoint is unheard until a scrape succeeds or is refused.
 func TestUnheardEndpoints(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -99,8 +99,8 @@ func TestUnheardEndpoints(t *testing.T) {
 	expect("after it refused", false)
 }
 
-// The lists of a pool are unread until one was read, or until a scrape of each endpoint has failed:
-// a dead pool does not stay unread forever.
+// The lists of a pool are unread until one list was read, or until a scrape of each endpoint has
+// failed. So a pool of dead endpoints does not stay unread forever.
 func TestDeadPoolIsNotUnreadForever(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -122,8 +122,8 @@ func TestDeadPoolIsNotUnreadForever(t *testing.T) {
 	expect("one list was read", false)
 }
 
-// Long requests end in any order. Of the answers that an endpoint is stopping, the one to the
-// latest request counts.
+// Long requests end in any order. Of several answers that an endpoint is stopping, the answer to
+// the latest request counts.
 func TestOldStoppingReportsAreIgnored(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -137,9 +137,9 @@ func TestOldStoppingReportsAreIgnored(t *testing.T) {
 	}
 }
 
-// After a reconnect, control sends its complete state. That does not make a copy newer than the
-// scrape that found it gone, and a missing copy that control has not been told of is still
-// reported.
+// After a reconnect, control sends its complete state. That does not make the report of a copy
+// newer than the scrape that found the copy gone. A missing copy that control does not know yet is
+// still reported.
 func TestRepeatedStateIsNotNew(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -159,7 +159,7 @@ func TestRepeatedStateIsNotNew(t *testing.T) {
 	s.ModelsListed(s.Scrape(b, start), engine.Models{Unlisted: true})
 	s.ApplyPlacement(says, start)
 	s.ModelsListed(s.Scrape(a, start.Add(time.Second)), engine.Models{Base: []string{"llama"}})
-	s.ModelMissing(copyOf("m", b), start, start) // without a list: a request found out
+	s.ModelMissing(copyOf("m", b), start, start) // the engine has no list: a request found the copy missing
 	s.ApplyPlacement(says, start.Add(2*time.Second))
 	p := view(s, start.Add(2*time.Second)).Snapshot.Pools["ns/one"]
 	if copies := p.Copies["m"]; len(copies) > 0 {
@@ -172,7 +172,7 @@ func TestRepeatedStateIsNotNew(t *testing.T) {
 	}
 }
 
-// A view that a request holds does not change.
+// A view that a request uses does not change.
 func TestViewIsImmutable(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -185,8 +185,8 @@ func TestViewIsImmutable(t *testing.T) {
 	}
 }
 
-// An address in two EndpointLists is one endpoint. If control reports that it is about to stop,
-// that outlives a change of the objects.
+// An address in two EndpointLists is one endpoint. Control's report that it is about to stop
+// remains valid after a change of the objects.
 func TestAddressInTwoListsIsOneEndpoint(t *testing.T) {
 	set := objects.Endpoints([]string{a})
 	other := objects.Endpoints([]string{a})

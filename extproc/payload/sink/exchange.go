@@ -7,12 +7,12 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
-// About is what is known of a request before its body.
+// About identifies a request and its model: what the decision states before the body arrives.
 type About struct{ ID, Model, VModel string }
 
 // Exchange builds the payloads of one request and its answer. One goroutine calls its methods, in
-// the order in which the parts arrive. Each returns the payloads that are complete by then, in
-// order. The methods do not retain chunks.
+// the order in which the parts arrive. Each method returns the newly completed payloads, in order.
+// The methods do not keep references to chunks.
 type Exchange struct {
 	about    About
 	method   string
@@ -21,19 +21,19 @@ type Exchange struct {
 	over     bool
 }
 
-// side is the request or the answer.
+// side is the state of the request or of the answer.
 type side struct {
 	kind     Kind
 	status   string
 	metadata map[string]string
-	encoding string // of messages
-	call     bool   // it has gRPC messages instead of one body
+	encoding string // encoding of the gRPC messages
+	call     bool   // whether the side consists of gRPC messages instead of one body
 	ended    bool
 	messages frames
 	body     body
 }
 
-// Begin starts with the headers of a request. end means that no body follows.
+// Begin starts an Exchange with the headers of a request. end means that no body follows.
 func Begin(about About, headers []Header, end bool) (*Exchange, []Payload) {
 	x := &Exchange{about: about, method: MethodOf(value(headers, ":path"))}
 	x.request = sideOf(Request, headers)
@@ -50,13 +50,13 @@ func sideOf(kind Kind, headers []Header) side {
 	}
 }
 
-// Request adds a chunk of the request's body; end marks the last one. If keep is false there is no
-// memory for the chunk, and the message or body that it belongs to is lost.
+// Request adds a chunk of the request's body; end marks the last chunk. If keep is false there is
+// no memory for the chunk, and the message or body to which it belongs is lost.
 func (x *Exchange) Request(chunk []byte, end, keep bool) []Payload {
 	return x.add(&x.request, chunk, end, keep)
 }
 
-// Response starts the answer with its headers. end means that nothing follows.
+// Response starts the answer with its headers. end means that neither a body nor trailers follow.
 func (x *Exchange) Response(headers []Header, end bool) []Payload {
 	x.response = sideOf(Response, headers)
 	x.response.status = value(headers, ":status")
@@ -69,14 +69,14 @@ func (x *Exchange) Response(headers []Header, end bool) []Payload {
 	return nil
 }
 
-// Body adds a chunk of the answer's body, as Request does for the request.
+// Body adds a chunk of the answer's body. Its parameters are those of Request.
 func (x *Exchange) Body(chunk []byte, end, keep bool) []Payload {
 	all := x.add(&x.response, chunk, end, keep)
 	x.over = x.over || end
 	return all
 }
 
-// Trailers ends the answer. A gRPC call that fails gets one more payload, with the status and
+// Trailers ends the answer. If a gRPC call fails, there is one more payload, with the status and
 // without data.
 func (x *Exchange) Trailers(headers []Header) []Payload {
 	s := &x.response
@@ -99,7 +99,7 @@ func (x *Exchange) Trailers(headers []Header) []Payload {
 // Over reports whether the answer has ended.
 func (x *Exchange) Over() bool { return x.over }
 
-// Kept returns the bytes of incomplete payloads.
+// Kept returns the number of bytes of incomplete payloads.
 func (x *Exchange) Kept() int {
 	kept := 0
 	for _, s := range []*side{&x.request, &x.response} {
@@ -108,7 +108,7 @@ func (x *Exchange) Kept() int {
 	return kept
 }
 
-// End ends both sides, whatever is missing. Incomplete payloads are lost.
+// End ends the request and the answer, even if parts are missing. Incomplete payloads are lost.
 func (x *Exchange) End() []Payload {
 	var all []Payload
 	for _, s := range []*side{&x.request, &x.response} {
@@ -147,7 +147,7 @@ func (x *Exchange) add(s *side, chunk []byte, end, keep bool) (all []Payload) {
 	return all
 }
 
-// end ends a side, which completes its body.
+// end ends the request or the answer, which completes its body.
 func (x *Exchange) end(s *side) (all []Payload) {
 	switch {
 	case s.ended:

@@ -40,7 +40,7 @@ func headers(pairs ...string) (all []sink.Header) {
 	return all
 }
 
-// said describes payloads in short: kind, status, and data or the reason why they are lost.
+// said returns short texts for payloads: kind, status, and data or the reason why the data is lost.
 func said(all []sink.Payload) (texts []string) {
 	for _, p := range all {
 		data := string(p.Data)
@@ -58,7 +58,7 @@ func said(all []sink.Payload) (texts []string) {
 	return texts
 }
 
-// run is a request and its answer, and the payloads made of them.
+// run is a request and its answer, and the payloads made from them.
 type run struct {
 	*sink.Exchange
 	all []sink.Payload
@@ -107,7 +107,7 @@ func (r *run) ends() *run {
 	return r
 }
 
-// Parts in various orders give the expected payloads.
+// For various orders of the parts, the payloads are as expected.
 func TestPayloadsOfAnExchange(t *testing.T) {
 	large := frame(strings.Repeat("x", sink.MaxBytes+1))
 	for _, c := range []struct {
@@ -250,7 +250,8 @@ func TestPayloadsOfAnExchange(t *testing.T) {
 	}
 }
 
-// Metadata has the headers of its side; that of a failed call has headers and trailers.
+// The metadata of a request or answer contains its headers. That of a failed call contains headers
+// and trailers.
 func TestMetadataOfAnExchange(t *testing.T) {
 	r := call().asks(frame("q"), true).answersCall().says(frame("a"), false).trails("grpc-status", "3", "region", "b", "cookie", "secret")
 	for i, want := range []string{
@@ -264,7 +265,8 @@ func TestMetadataOfAnExchange(t *testing.T) {
 	}
 }
 
-// Without memory for a chunk, the message that it belongs to is lost, once, and no other.
+// If there is no memory for a chunk, the message to which it belongs is reported as lost, once. No
+// other message is lost.
 func TestOutOfMemory(t *testing.T) {
 	r := call().asks(frame("q")+"\x00\x00", false)
 	r.all = append(r.all, r.Request([]byte("\x00\x00\x03r"), false, false)...)
@@ -306,8 +308,8 @@ func naive(body []byte) (all []string) {
 	return all
 }
 
-// However a body is cut into chunks, the messages are the same as those of the whole body. Chunks
-// are not retained, and kept bytes do not exceed received bytes.
+// However a body is cut into chunks, the messages are the same as those of the whole body. No
+// references to chunks are kept, and no more bytes are kept than were received.
 func TestMessagesInChunksOfAnySize(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {

@@ -11,18 +11,18 @@ import (
 // (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
 const prefixSize = 5
 
-// frames finds gRPC messages in chunks of any size. It skips a lost message and finds those after
-// it.
+// frames finds gRPC messages in chunks of any size. If a message is lost, it skips this message and
+// finds those after it.
 type frames struct {
-	begun []byte // of an incomplete message, with its prefix
-	left  int    // how many bytes of the message are missing; 0 within a prefix
+	begun []byte // beginning of an incomplete message, with its prefix
+	left  int    // number of bytes that the message still lacks; 0 within a prefix
 	lost  bool   // the current message is lost
-	ended bool   // the rest is not in the format of messages
+	ended bool   // the rest of the body does not consist of gRPC messages
 }
 
-// add calls each for every message that the chunk completes, with its prefix, in new memory. For a
-// lost message it calls each once with the reason. If keep is false, the messages in the chunk are
-// lost.
+// add calls each for every message that the chunk completes, with the message's prefix, in new
+// memory. For a lost message it calls each once, with the reason. If keep is false, the messages in
+// the chunk are lost.
 func (f *frames) add(chunk []byte, keep bool, each func(frame []byte, lost Lost)) {
 	for len(chunk) > 0 && !f.ended {
 		if f.left == 0 {
@@ -70,7 +70,7 @@ func (f *frames) lose(why Lost, each func(frame []byte, lost Lost)) {
 	each(nil, why)
 }
 
-// partial reports whether a message is incomplete and not lost.
+// partial reports whether the current message is incomplete and not lost.
 func (f *frames) partial() bool { return len(f.begun) > 0 }
 
 // inflate returns a message without its prefix, decompressed.
@@ -97,7 +97,7 @@ type body struct {
 	lost  bool
 }
 
-// add adds a chunk. If the body is lost with this chunk, add returns the reason.
+// add adds a chunk. If the body becomes lost with this chunk, add returns the reason.
 func (b *body) add(chunk []byte, keep bool) Lost {
 	why := Lost("")
 	switch {

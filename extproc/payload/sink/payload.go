@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// MaxBytes is the limit of a payload: 16 MiB, like ModelMesh's default limit of a message.
+// MaxBytes is the maximum size of a payload: 16 MiB, like ModelMesh's default limit of a message.
 const MaxBytes = 16 << 20
 
-// Kind says what a payload is a copy of.
+// Kind is the kind of message or body that a payload is a copy of.
 type Kind string
 
-// The kinds, as they are written in payloads.
+// The kinds, with the values that payloads contain.
 const (
 	Request  Kind = "request"
 	Response Kind = "response"
@@ -23,37 +23,37 @@ const (
 // Lost is the reason why a payload has no data.
 type Lost string
 
-// Reasons.
+// Reasons why a payload has no data.
 const (
-	TooLarge   Lost = "too_large"  // it exceeds [MaxBytes]
-	Unreadable Lost = "unreadable" // it is not in the format of gRPC messages
-	Cut        Lost = "cut"        // it is incomplete
-	NoMemory   Lost = "memory"     // too many bytes are kept
+	TooLarge   Lost = "too_large"  // the data exceeds [MaxBytes]
+	Unreadable Lost = "unreadable" // the body does not consist of gRPC messages
+	Cut        Lost = "cut"        // the data is incomplete
+	NoMemory   Lost = "memory"     // the payloads in memory have reached their limit
 )
 
-// Payload is the copy of a message or a body.
+// Payload is the copy of one message or of one body.
 type Payload struct {
 	// ID is the same for all payloads of one request and its answer.
 	ID string
-	// Model is the engine's name of the chosen model, and VModel the VModel that the request named;
-	// each may be empty.
+	// Model is the engine's name of the chosen model, and VModel is the VModel that the request
+	// named. Each may be empty.
 	Model, VModel string
-	// Method is that of the request, as in [MethodOf].
+	// Method is the method of the request, as [MethodOf] returns it.
 	Method string
 	Kind   Kind
-	// Status is that of an answer: a gRPC status name such as OK, or an HTTP status code. It is
-	// empty for a request.
+	// Status is the status of an answer: a gRPC status name such as OK, or an HTTP status code. It
+	// is empty for a request.
 	Status string
-	// Metadata are headers, as in [Metadata]; payloads share the map.
+	// Metadata are headers, as [Metadata] returns them. Several payloads share the map.
 	Metadata map[string]string
 	// Data is the decompressed message, or the body as it arrived.
 	Data []byte
-	// Lost is the reason why Data is missing; empty if it is not.
+	// Lost is the reason why Data is missing; empty if it is present.
 	Lost Lost
 }
 
-// Body returns the payload as posted, in JSON with ModelMesh's fields, and its size. It does not
-// copy Data.
+// Body returns the JSON of the payload, with ModelMesh's fields, as it is posted, and the size of
+// the JSON. It does not copy Data.
 func (p *Payload) Body() (io.Reader, int64) {
 	text, err := json.Marshal(struct {
 		ID       string            `json:"id"`
@@ -62,10 +62,10 @@ func (p *Payload) Body() (io.Reader, int64) {
 		Kind     Kind              `json:"kind"`
 		Status   string            `json:"status"`
 		Metadata map[string]string `json:"metadata"`
-		Data     string            `json:"data"` // the last field, so that the data can be inserted between its quotes
+		Data     string            `json:"data"` // the last field of the JSON, so that the data can be inserted between its quotes
 	}{p.ID, p.Model, p.VModel, p.Kind, p.Status, p.Metadata, ""})
 	if err != nil {
-		panic(err) // strings always marshal
+		panic(err) // cannot happen: strings can always be marshalled
 	}
 	before, after := text[:len(text)-2], text[len(text)-2:]
 	size := int64(len(text)) + int64(base64.StdEncoding.EncodedLen(len(p.Data)))
@@ -76,7 +76,7 @@ func (p *Payload) Body() (io.Reader, int64) {
 type encoder struct {
 	rest  []byte
 	block [4096]byte
-	ready []byte // of block
+	ready []byte // unread part of block
 }
 
 func (e *encoder) Read(p []byte) (int, error) {
@@ -96,14 +96,14 @@ func (e *encoder) Read(p []byte) (int, error) {
 // Header is one header with a lower-case name.
 type Header struct{ Name, Value string }
 
-// secret are headers that carry credentials of the client or the gateway.
+// secret contains the headers with credentials of the client or the gateway.
 var secret = map[string]bool{
 	"authorization": true, "proxy-authorization": true, "cookie": true, "set-cookie": true, "x-api-key": true, "api-key": true,
 }
 
-// Metadata returns headers by name; repeated headers are joined with a comma. Values of -bin
-// headers are padded base64; invalid ones are left out, as are HTTP/2 pseudo-headers, credentials,
-// and the gateway's internal headers.
+// Metadata returns headers by name; the values of repeated headers are joined with a comma. Values
+// of -bin headers are padded base64. Metadata omits invalid values of these, HTTP/2 pseudo-headers,
+// credentials, and the gateway's internal headers.
 func Metadata(headers []Header) map[string]string {
 	all := make(map[string]string, len(headers))
 	for _, h := range headers {
@@ -126,7 +126,7 @@ func Metadata(headers []Header) map[string]string {
 	return all
 }
 
-// padded adds the base64 padding that gRPC senders may omit, to each of the comma-separated values.
+// padded adds base64 padding, which gRPC senders may omit, to each of the comma-separated values.
 func padded(list string) (string, bool) {
 	parts := strings.Split(list, ",")
 	for i, part := range parts {

@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/extproc/payload/sink"
 )
 
-// A posted payload has ModelMesh's fields and no others.
+// A posted payload has exactly ModelMesh's fields.
 func TestPayloadAsItIsPosted(t *testing.T) {
 	for _, c := range []struct {
 		p    sink.Payload
@@ -40,7 +40,7 @@ func TestPayloadAsItIsPosted(t *testing.T) {
 	}
 }
 
-// Data of any length, read in pieces of any size, is base64 as encoding/json writes it.
+// Data of any length, read in pieces of any size, is the same base64 that encoding/json writes.
 func TestDataIsBase64(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	lengths := []int{0, 1, 2, 3, 4, 3071, 3072, 3073, 6143, 6144, 6145, 100_000}

@@ -1,6 +1,6 @@
-// Package sink decides which payloads go to which sinks, builds them from a request and its answer,
-// and encodes them. A payload is the copy of one message of a gRPC call, or of the body of another
-// request or its answer. The package is pure.
+// Package sink decides which payloads go to which sinks. It builds payloads from a request and its
+// answer, and encodes them. A payload is the copy of one message of a gRPC call, or of the body of
+// a request or answer that is no gRPC call. The package is pure.
 //
 // URLs and fields are those of ModelMesh's payload processors.
 package sink
@@ -13,11 +13,11 @@ import (
 
 // Sink is a destination for payloads and a filter.
 type Sink struct {
-	// URL is the http or https address without the filters. It is nil for a logger, which logs that
-	// payloads exist but not their contents.
+	// URL is the http or https address without the filters. It is nil for a logger sink, which logs
+	// the existence of payloads without their contents.
 	URL *url.URL
-	// Model is the id of a model or VModel, and Method a method as in [MethodOf]; empty matches
-	// all.
+	// Model is the id of a model or VModel. Method is a method, as [MethodOf] returns it. An empty
+	// Model or Method matches all.
 	Model, Method string
 }
 
@@ -28,7 +28,7 @@ func Parse(text string) (Sink, error) {
 	if err != nil {
 		return Sink{}, err
 	}
-	model, err := url.PathUnescape(u.RawQuery) // unlike QueryUnescape, it keeps a +
+	model, err := url.PathUnescape(u.RawQuery) // unlike QueryUnescape, PathUnescape does not change a plus sign
 	if err != nil {
 		return Sink{}, err
 	}
@@ -52,7 +52,7 @@ func filter(text string) string {
 	return text
 }
 
-// Wants reports whether the sink gets the payloads of a request.
+// Wants reports whether the sink gets the payloads of a request with this method and model.
 func (s Sink) Wants(method, model, vmodel string) bool {
 	return (s.Method == "" || s.Method == method) && (s.Model == "" || s.Model == model || s.Model == vmodel)
 }
@@ -65,8 +65,8 @@ func (s Sink) String() string {
 	return s.URL.Redacted()
 }
 
-// MethodOf returns the method from the path of a request: package.Service/Method of a gRPC call;
-// otherwise the path without its first slash and its query.
+// MethodOf returns the method for the path of a request: package.Service/Method for a gRPC call,
+// and otherwise the path without its first slash and without its query.
 func MethodOf(path string) string {
 	path, _, _ = strings.Cut(path, "?")
 	return strings.TrimPrefix(path, "/")

@@ -7,7 +7,7 @@ import (
 	"github.com/headgate/headgate/extproc/payload/sink"
 )
 
-// The URLs are those of ModelMesh's MM_PAYLOAD_PROCESSORS; some go beyond them.
+// The URLs of MM_PAYLOAD_PROCESSORS of ModelMesh are accepted, and some more.
 func TestURLsOfSinks(t *testing.T) {
 	for _, c := range []struct{ text, to, model, method string }{
 		{"http://10.10.10.1:8080/consumer/kserve/v2", "http://10.10.10.1:8080/consumer/kserve/v2", "", ""},
