@@ -1,8 +1,9 @@
-// Command bench has the tools to test Headgate: simulated engines and fleets, the quickstart that
-// runs everything on this machine, and a real Kubernetes there. Production needs none of it.
+// Command bench contains the tools to test Headgate: simulated engines and fleets, the quickstart
+// that runs everything on this machine, and a real Kubernetes on this machine. Production uses none
+// of them.
 //
 //	bench --help            lists the commands
-//	bench COMMAND --help    explains one
+//	bench COMMAND --help    explains a command
 //	bench --version         prints the version
 package main
 
@@ -35,8 +36,8 @@ import (
 type command struct {
 	name    string
 	summary string
-	// run runs the command until it ends, or ctx does at SIGINT or SIGTERM. After its help it
-	// returns pflag.ErrHelp.
+	// run runs the command until the command ends, or until SIGINT or SIGTERM ends ctx. If it
+	// prints its help, it returns pflag.ErrHelp.
 	run func(ctx context.Context, args []string) error
 }
 
@@ -61,8 +62,8 @@ func rollModels(ctx context.Context, args []string) error {
 	return place.Command(ctx, args, os.Getenv("TRACE_DIR")) //nolint:forbidigo // main
 }
 
-// serveEngine runs the simulated engine of the --kind in args. Model runtimes and engines with a
-// model repository have their own flags.
+// serveEngine runs the simulated engine of the kind in the flag --kind. Model runtimes and engines
+// with a model repository have their own flags.
 func serveEngine(ctx context.Context, args []string) error {
 	for i, arg := range args {
 		name, ok := strings.CutPrefix(arg, "--kind=")
@@ -81,14 +82,14 @@ func serveEngine(ctx context.Context, args []string) error {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal asks the command to end, which may take as long as its requests. The second
-	// one kills it.
+	// The first signal tells the command to end, which may take until its requests have ended. The
+	// second signal kills the process.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run runs a command line and returns the exit status: 1 if the command failed, 2 if it does not
-// exist.
+// run runs a command line and returns the exit status: 1 if the command failed, 2 if there is no
+// such command.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		help(stderr)
@@ -124,5 +125,5 @@ func help(w io.Writer) {
 	say(w, "\nbench COMMAND --help explains a command; bench --version prints the version.\n")
 }
 
-// say prints and ignores errors.
+// say prints to w and ignores errors.
 func say(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }

@@ -1,4 +1,4 @@
-// Package cli has what the commands of bench share: their flags, help and errors.
+// Package cli contains what the commands of bench share: their flags, help and errors.
 package cli
 
 import (
@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Flags returns the flags of a command, of which there are none yet. Its help is usage and the
-// flags, and goes to out.
+// Flags returns an empty flag set for a command, which adds its own flags. The help of the flag set
+// is usage followed by the flags, and is written to out.
 func Flags(name, usage string, out io.Writer) *pflag.FlagSet {
 	f := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	f.SortFlags = false
@@ -17,8 +17,8 @@ func Flags(name, usage string, out io.Writer) *pflag.FlagSet {
 	return f
 }
 
-// Parse parses the arguments of a command. More than most arguments that are not flags are an
-// error. For --help it prints the help and returns pflag.ErrHelp.
+// Parse parses the arguments of a command. It returns an error if more than most arguments are not
+// flags. For --help it prints the help and returns pflag.ErrHelp.
 func Parse(f *pflag.FlagSet, args []string, most int) error {
 	if err := f.Parse(args); err != nil {
 		return err

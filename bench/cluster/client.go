@@ -24,13 +24,13 @@ import (
 
 // Cluster is a running cluster. Its methods are safe for concurrent use.
 type Cluster struct {
-	// Dir has its logs, kubeconfig and data.
+	// Dir is the directory with the cluster's logs, kubeconfig and data.
 	Dir string
-	// PID is the first process of the cluster.
+	// PID is the process id of the cluster's first process.
 	PID int
 }
 
-// Open opens the running cluster of a directory.
+// Open opens the running cluster that uses a directory.
 func Open(dir string) (*Cluster, error) {
 	is, err := held(dir)
 	if err != nil {
@@ -61,8 +61,8 @@ func (c *Cluster) Config() (*rest.Config, error) {
 	return config, err
 }
 
-// Kubectl runs the kubectl of the cluster's version and returns its output. Its error output is in
-// the error.
+// Kubectl runs the kubectl of the cluster's version and returns its standard output. The error
+// contains its standard error.
 func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
 	root, err := apiserver.Root(".")
 	if err != nil {
@@ -85,7 +85,7 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (st
 }
 
 // Enter returns a command that runs inside the cluster, where pod and Service addresses work and
-// CoreDNS resolves names. It sees the files of this machine, except /run and /var.
+// CoreDNS resolves names. The command sees the files of this machine, except /run and /var.
 func (c *Cluster) Enter(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append([]string{
 		"--target", strconv.Itoa(c.PID), "--net", "--mount", "--pid", "--uts",
@@ -93,8 +93,8 @@ func (c *Cluster) Enter(ctx context.Context, name string, args ...string) *exec.
 	}, args...)...)
 }
 
-// Images builds Headgate's images and imports them into the cluster, for pods that start
-// afterwards.
+// Images builds Headgate's images and imports them into the cluster. Pods that start afterwards use
+// them.
 func (c *Cluster) Images(ctx context.Context, root string, w io.Writer) error {
 	tarballs, err := image.Headgate(ctx, root, imagesDir(root), w)
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *Cluster) Import(ctx context.Context, tarballs ...string) error {
 	return importImages(ctx, c.Enter, tarballs)
 }
 
-// importImages runs the client of containerd.
+// importImages imports images from tarballs with containerd's client, which run starts.
 func importImages(ctx context.Context, run func(ctx context.Context, name string, args ...string) *exec.Cmd, tarballs []string) error {
 	for _, tarball := range tarballs {
 		if out, err := run(ctx, "ctr", "--namespace", "k8s.io", "images", "import", tarball).CombinedOutput(); err != nil {
@@ -118,13 +118,13 @@ func importImages(ctx context.Context, run func(ctx context.Context, name string
 	return nil
 }
 
-// Outage kills kube-apiserver and returns when nothing answers at its address. Everything else
-// continues.
+// Outage kills kube-apiserver and returns when nothing answers at its address. All other programs
+// of the cluster keep running.
 func (c *Cluster) Outage(ctx context.Context) error {
 	return c.signal(ctx, outageSignal, func(ready bool) bool { return !ready }, "kube-apiserver still answers")
 }
 
-// Restart starts kube-apiserver after an outage and returns when it answers.
+// Restart starts kube-apiserver after an outage and returns when kube-apiserver answers.
 func (c *Cluster) Restart(ctx context.Context) error {
 	return c.signal(ctx, restartSignal, func(ready bool) bool { return ready }, "kube-apiserver does not answer")
 }

@@ -3,10 +3,10 @@
 // Package cluster runs a real Kubernetes on this machine: one node, without Docker or a registry,
 // from Go modules and Debian packages.
 //
-// It runs in its own process, mount, network and cgroup namespaces. Everything that a node changes
-// on a machine (interfaces, iptables, mounts, /run and /var, containers) is inside and disappears
-// when the first process there ends, in whatever way. Outside there are only a directory, cgroups,
-// which are removed, and a loopback port for kubectl.
+// The cluster runs in its own process, mount, network and cgroup namespaces. Everything that a node
+// changes on a machine (interfaces, iptables, mounts, /run and /var, containers) is inside these
+// namespaces and disappears when their first process ends for any reason. Outside there are only a
+// directory, a loopback port for kubectl, and cgroups, which are removed.
 //
 //	bench cluster up      builds images and starts a process in new namespaces (start.go)
 //	  └ init              inside: joins cgroups, reaps orphans (init.go)
@@ -35,10 +35,10 @@ const (
 	nodeName    = "headgate"
 	nodeAddress = "172.31.255.1"
 	podRange    = "10.244.0.0/16"
-	dnsAddress  = "10.96.0.10" // of the Service; in apiserver.ServiceRange
+	dnsAddress  = "10.96.0.10" // address of the DNS Service, in apiserver.ServiceRange
 )
 
-// programs are the programs of a node, and kubectl.
+// programs are the programs of Kubernetes that a cluster needs, by name.
 var programs = []string{
 	"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",
 	"coredns",
@@ -63,11 +63,11 @@ commands:
 flags:
 `
 
-// options has the flags.
+// options contains the values of the flags.
 type options struct {
-	root string // of the repository
-	dir  string // of the run
-	api  string // HOST:PORT of the API server outside
+	root string // directory of the repository
+	dir  string // directory of the cluster
+	api  string // HOST:PORT of the API server outside the namespaces
 }
 
 // Command runs "bench cluster".
@@ -145,7 +145,7 @@ func Command(ctx context.Context, args []string) error {
 // imagesDir returns the directory of image tarballs.
 func imagesDir(root string) string { return filepath.Join(root, ".cache", "images") }
 
-// status prints what runs in the cluster.
+// status prints the nodes and pods of the cluster.
 func (c *Cluster) status(ctx context.Context, w io.Writer) error {
 	fmt.Fprintf(w, "up; its first process is %d, its logs are in %s\nexport KUBECONFIG=%s\n\n", c.PID, c.Dir, c.Kubeconfig())
 	out, err := c.Kubectl(ctx, "", "get", "nodes,pods", "--all-namespaces", "--output", "wide", "--request-timeout", "5s")
@@ -153,9 +153,10 @@ func (c *Cluster) status(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// exec runs a command inside the cluster on this terminal.
+// exec runs a command inside the cluster, attached to this terminal.
 func (c *Cluster) exec(ctx context.Context, args []string) error {
-	// The command handles an interrupt itself, as part of the terminal's process group.
+	// The command is in the terminal's process group, so it receives and handles an interrupt
+	// itself.
 	signal.Ignore(os.Interrupt)
 	command := c.Enter(context.WithoutCancel(ctx), args[0], args[1:]...)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -166,7 +167,7 @@ func (c *Cluster) exec(ctx context.Context, args []string) error {
 	return err
 }
 
-// rootOnly returns an error for users who may not create namespaces.
+// rootOnly returns an error if this user may not create namespaces.
 func rootOnly() error {
 	if os.Geteuid() != 0 {
 		return errors.New("creating the namespaces of the cluster needs root: run it with sudo")
@@ -174,8 +175,8 @@ func rootOnly() error {
 	return nil
 }
 
-// held reports whether the cluster of a directory is running or starting: its processes hold the
-// lock.
+// held reports whether the cluster of a directory is running or starting. Its processes lock the
+// lock file as long as they live.
 func held(dir string) (bool, error) {
 	f, err := os.OpenFile(lockFile(dir), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -188,8 +189,9 @@ func held(dir string) (bool, error) {
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return true, nil
 	}
-	return false, err // closing unlocks
+	return false, err // the deferred close unlocks the file
 }
 
-// lockFile lies beside the directory, which is removed.
+// lockFile returns the path of a cluster's lock file. The file is beside the directory, because the
+// directory is removed while the file is locked.
 func lockFile(dir string) string { return dir + ".lock" }

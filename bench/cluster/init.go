@@ -14,12 +14,13 @@ import (
 	"syscall"
 )
 
-// cgroupVariable names the environment variable with the cgroup that the first process joins.
+// cgroupVariable is the environment variable with the name of the cgroup that the first process
+// joins.
 const cgroupVariable = "HEADGATE_CLUSTER_CGROUP"
 
 // initProcess is the first process of the namespaces. It joins cgroups, starts the node in a cgroup
-// namespace, forwards signals, and reaps orphans such as the shims of containerd. It ends with the
-// node, and everything else in the namespaces ends with it.
+// namespace, forwards signals, and reaps orphans such as containerd's shims. It ends when the node
+// ends, and then the kernel ends every other process in the namespaces.
 func initProcess() error {
 	if os.Getpid() != 1 {
 		return errors.New("this command is for bench cluster up to start")
@@ -34,7 +35,8 @@ func initProcess() error {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
-	// Not os/exec, which would wait for the child: the loop below waits for all children.
+	// os/exec is not used, because it would wait for the child: the loop below waits for all
+	// children.
 	node, err := os.StartProcess(program, []string{program, "cluster", nodeCommand}, &os.ProcAttr{
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, os.NewFile(lockFD, "lock"), os.NewFile(apiFD, "api")},
 		Sys:   &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWCGROUP},
@@ -42,7 +44,7 @@ func initProcess() error {
 	if err != nil {
 		return err
 	}
-	_ = os.Stdout.Close() // the node closes the progress output
+	_ = os.Stdout.Close() // the node closes this output when progress ends
 	go func() {
 		for s := range signals {
 			_ = node.Signal(s)
@@ -69,8 +71,8 @@ func inheritNothing() {
 	syscall.CloseOnExec(apiFD)
 }
 
-// hierarchies returns the cgroup mounts of this machine: one per controller in version 1, one in
-// version 2.
+// hierarchies returns the cgroup mounts of this machine: one for each controller in cgroup v1, a
+// single one in cgroup v2.
 func hierarchies() ([]mount, error) {
 	all, err := mounts()
 	if err != nil {
@@ -99,7 +101,7 @@ func joinCgroups(name string) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // in version 1 they start empty, and then no process may join
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // in cgroup v1 these files start empty, and then no process may join
 			text, err := os.ReadFile(filepath.Join(h.at, file))
 			if errors.Is(err, fs.ErrNotExist) || h.kind == "cgroup2" {
 				continue
@@ -134,8 +136,8 @@ func removeCgroups(name string) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		for _, dir := range slices.Backward(dirs) { // innermost first
-			// The kernel needs a moment to release ended processes.
+		for _, dir := range slices.Backward(dirs) { // innermost directory first
+			// The kernel needs a moment to remove ended processes from the cgroup.
 			within(patience, func() bool { err = syscall.Rmdir(dir); return !errors.Is(err, syscall.EBUSY) })
 			if err != nil {
 				return fmt.Errorf("remove the cgroup %s: %w", dir, err)
@@ -145,7 +147,7 @@ func removeCgroups(name string) error {
 	return nil
 }
 
-// mount is a line of /proc/self/mounts.
+// mount is one line of /proc/self/mounts.
 type mount struct{ source, at, kind, options string }
 
 func mounts() ([]mount, error) {

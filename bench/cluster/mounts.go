@@ -35,13 +35,13 @@ func prepareMounts(dir string) error {
 		flags            uintptr
 		data             string
 	}{
-		// Nothing propagates out of the namespace, but mounts may propagate between pods.
+		// No mount propagates out of the namespace, but mounts may propagate between pods.
 		{"none", "/", "", syscall.MS_REC | syscall.MS_PRIVATE, ""},
 		{"none", "/", "", syscall.MS_REC | syscall.MS_SHARED, ""},
 		{"proc", "/proc", "proc", nothing, ""},
 		{"/proc/sys", "/proc/sys", "", bind, ""},
 		{"none", "/proc/sys", "", bind | syscall.MS_REMOUNT | syscall.MS_RDONLY, ""},
-		{"/proc/sys/net", "/proc/sys/net", "", bind, ""}, // those of the network belong to this namespace
+		{"/proc/sys/net", "/proc/sys/net", "", bind, ""}, // network settings belong to this namespace, so they stay writable
 		{"none", "/proc/sys/net", "", bind | syscall.MS_REMOUNT, ""},
 		{"sysfs", "/sys", "sysfs", nothing, ""},
 		{"tmpfs", "/run", "tmpfs", nothing, "mode=755"},
@@ -59,8 +59,9 @@ func prepareMounts(dir string) error {
 	return mountCgroups(cgroups)
 }
 
-// kubeletSettings are the global kernel settings that the kubelet wants to write at its start, with
-// its values (pkg/kubelet/cm, setupKernelTunables). Files with these values satisfy it.
+// kubeletSettings are the global kernel settings that the kubelet sets at its start, with the
+// values that it sets (setupKernelTunables in pkg/kubelet/cm). The node gets files with these
+// values, so that the kubelet changes nothing.
 var kubeletSettings = map[string]string{
 	"vm/overcommit_memory":      "1",
 	"vm/panic_on_oom":           "0",
@@ -86,8 +87,8 @@ func coverSettings() error {
 	return nil
 }
 
-// mountCgroups mounts the hierarchies again at the same paths: they show the cgroup of the cluster
-// as the root.
+// mountCgroups mounts the cgroup hierarchies again at the same paths, so that the cgroup of the
+// cluster appears as their root.
 func mountCgroups(all []mount) error {
 	if err := syscall.Mount("tmpfs", "/sys/fs/cgroup", "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount /sys/fs/cgroup: %w", err)
@@ -117,15 +118,15 @@ func mountCgroups(all []mount) error {
 	return nil
 }
 
-// prepareNetwork gives the node an address on an interface that leads nowhere. Pods have their own
-// links to the node.
+// prepareNetwork gives the node an address on an interface without a connection to other machines.
+// Pods have their own links to the node.
 func prepareNetwork() error {
 	for _, args := range []string{
 		"link set lo up",
 		"link add node0 type bridge",
 		"address add " + nodeAddress + "/32 dev node0",
 		"link set node0 up",
-		"route add default dev node0 src " + nodeAddress, // packets to Services need a route before they are redirected
+		"route add default dev node0 src " + nodeAddress, // packets to Service addresses need a route before iptables redirects them
 	} {
 		if err := must("ip", strings.Fields(args)...); err != nil {
 			return err
@@ -134,7 +135,7 @@ func prepareNetwork() error {
 	return syscall.Sethostname([]byte(nodeName))
 }
 
-// must runs a program and returns its output as the error.
+// must runs a program. If the program fails, the error contains its output.
 func must(name string, args ...string) error {
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))

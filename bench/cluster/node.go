@@ -29,24 +29,24 @@ const (
 	pauseImage = "headgate.dev/pause:dev"
 	dnsImage   = "headgate.dev/coredns:dev"
 
-	// insideName is the admin kubeconfig for use inside.
+	// insideName is the file name of the admin kubeconfig for programs inside the namespaces.
 	insideName = "admin.kubeconfig"
 
-	// startTimeout limits the start of the cluster, also on a busy machine.
+	// startTimeout is how long the cluster may take to start, even on a busy machine.
 	startTimeout = 5 * time.Minute
 )
 
 //go:embed config
 var files embed.FS
 
-// values fill in the templates in config.
+// values are inserted into the templates in the folder config.
 type values struct {
 	Pause, Plugins, CNI, PodRange      string
 	NodeAddress, DNSAddress, Authority string
 	DNSImage                           string
 }
 
-// node is the programs of Kubernetes on the node. It runs inside the namespaces.
+// node runs the programs of a Kubernetes node. It runs inside the namespaces.
 type node struct {
 	nodeConfig
 	begun    time.Time
@@ -69,11 +69,11 @@ func nodeProcess(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintln(n.progress, ready)
-	_ = os.Stdout.Close() // its reader has ended
+	_ = os.Stdout.Close() // the reader of the progress has ended
 	for {
 		select {
 		case <-ctx.Done():
-			return nil // the rest ends with the namespaces
+			return nil // the other programs end with the namespaces
 		case p := <-n.ended:
 			return fmt.Errorf("%s ended, and with it the cluster: %s", p.Name, p.LastWords())
 		case s := <-outages:
@@ -108,16 +108,16 @@ func (n *node) start(ctx context.Context) error {
 	return n.await(ctx)
 }
 
-// say reports progress.
+// say prints a line of progress.
 func (n *node) say(what string) {
 	fmt.Fprintf(n.progress, "%6.1f s  %s\n", time.Since(n.begun).Seconds(), what)
 }
 
-// run starts a program. The cluster ends when it ends.
+// run starts a program. When the program ends, the cluster ends.
 func (n *node) run(name string, args ...string) (*process.Process, error) {
 	program := filepath.Join(n.Binaries, name)
 	if _, err := os.Stat(program); err != nil {
-		program = name // from a Debian package
+		program = name // the program is from a Debian package, in PATH
 	}
 	p, err := n.starter.Start(name, n.Dir, exec.Command(program, args...))
 	if err != nil {
@@ -150,7 +150,8 @@ func (n *node) startContainers(ctx context.Context) error {
 	return nil
 }
 
-// startServer starts etcd and kube-apiserver and forwards its port to the outside.
+// startServer starts etcd and kube-apiserver, and forwards connections from outside the namespaces
+// to kube-apiserver.
 func (n *node) startServer(ctx context.Context) (err error) {
 	host, _, err := net.SplitHostPort(n.API)
 	if err != nil {
@@ -171,7 +172,7 @@ func (n *node) startServer(ctx context.Context) (err error) {
 	return nil
 }
 
-// forward forwards connections to an address.
+// forward accepts connections at a listener and forwards each to an address.
 func forward(from net.Listener, to string) {
 	for {
 		in, err := from.Accept()
@@ -192,12 +193,12 @@ func forward(from net.Listener, to string) {
 					done <- struct{}{}
 				}()
 			}
-			<-done // either end closes both
+			<-done // when one side closes, both connections are closed
 		}()
 	}
 }
 
-// startRest starts the programs that need the API server.
+// startRest starts the programs that connect to the API server.
 func (n *node) startRest() error {
 	if _, err := n.write("kubelet.yaml"); err != nil {
 		return err
@@ -220,7 +221,7 @@ func (n *node) startRest() error {
 			"--hostname-override", nodeName, "--proxy-mode", "iptables", "--cluster-cidr", podRange, "--bind-address", nodeAddress,
 			"--oom-score-adj", "0", "--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",
 			"--conntrack-tcp-timeout-close-wait", "0",
-			// Update rules for Services this fast; the default is a second.
+			// kube-proxy updates iptables rules at most this often. The default is once per second.
 			"--iptables-min-sync-period", "100ms",
 		}},
 	} {
@@ -235,7 +236,7 @@ func (n *node) startRest() error {
 	return nil
 }
 
-// kubeconfig writes the kubeconfig of a user for use inside.
+// kubeconfig writes a user's kubeconfig for programs inside the namespaces.
 func (n *node) kubeconfig(name, user string, groups ...string) (string, error) {
 	config, err := n.server.User(user, groups...)
 	if err != nil {
@@ -249,7 +250,8 @@ func (n *node) kubeconfig(name, user string, groups ...string) (string, error) {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// await waits until pods run and names resolve, and then writes the kubeconfig for the outside.
+// await waits until pods run and names resolve, and then writes the kubeconfig for programs outside
+// the namespaces.
 func (n *node) await(ctx context.Context) error {
 	inside, err := n.kubeconfig(insideName, "admin", "system:masters")
 	if err != nil {
@@ -296,7 +298,7 @@ func (n *node) values() values {
 	}
 }
 
-// write writes files of config and returns the path of the first.
+// write writes files of the folder config and returns the path of the first.
 func (n *node) write(names ...string) (string, error) {
 	if err := os.MkdirAll(n.values().CNI, 0o755); err != nil {
 		return "", err
@@ -357,7 +359,8 @@ func ended(p *process.Process) bool {
 }
 
 var (
-	// outageSignal and restartSignal are sent to the first process, which forwards them.
+	// outageSignal and restartSignal stop and restart kube-apiserver. They are sent to the first
+	// process, which forwards them to the node.
 	outageSignal  = syscall.SIGUSR1
 	restartSignal = syscall.SIGUSR2
 

@@ -17,7 +17,7 @@ const packagesText = "containerd, runc, containernetworking-plugins, iptables, i
 // plugins is the directory of Debian's CNI plugins.
 const plugins = "/usr/lib/cni"
 
-// needs are the required programs of Debian packages.
+// needs are the programs that a cluster requires from Debian packages, with the package of each.
 var needs = []struct{ program, debian string }{
 	{"containerd", "containerd"},
 	{"ctr", "containerd"},
@@ -28,7 +28,7 @@ var needs = []struct{ program, debian string }{
 	{"nsenter", "util-linux"},
 }
 
-// missing returns the packages whose program is missing.
+// missing returns the Debian packages whose program is not installed.
 func missing() []string {
 	var names []string
 	for _, n := range needs {
@@ -39,7 +39,7 @@ func missing() []string {
 	return names
 }
 
-// install installs missing packages.
+// install installs the missing Debian packages.
 func install(ctx context.Context, w io.Writer) error {
 	names := missing()
 	if len(names) == 0 {

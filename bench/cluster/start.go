@@ -29,26 +29,26 @@ const (
 	initCommand = "init"
 	nodeCommand = "node"
 
-	// lockFD and apiFD are descriptors that the processes in the namespaces inherit.
-	lockFD = 3 // locked as long as one of them lives
-	apiFD  = 4 // listens outside for clients of the API server
+	// lockFD and apiFD are file descriptors that the processes in the namespaces inherit.
+	lockFD = 3 // lock file, which stays locked while any process of the cluster lives
+	apiFD  = 4 // listener outside the namespaces, for clients of the API server
 
-	// ready is the last line of the progress of a running cluster.
+	// ready is the last line that a starting cluster prints: it now runs.
 	ready = "ready"
 
 	// patience is how long the first process may take to end.
 	patience = 10 * time.Second
 )
 
-// nodeConfig is the configuration of the node, as JSON on its standard input.
+// nodeConfig is the configuration of the node, which reads it as JSON from standard input.
 type nodeConfig struct {
 	Dir      string
 	Binaries string
-	API      string   // HOST:PORT outside
-	Images   []string // tarballs
+	API      string   // HOST:PORT of the API server outside the namespaces
+	Images   []string // paths of image tarballs
 }
 
-// up starts the cluster unless it runs.
+// up starts the cluster unless it is already running.
 func up(ctx context.Context, o options, w io.Writer) error {
 	if err := rootOnly(); err != nil {
 		return err
@@ -84,7 +84,7 @@ func up(ctx context.Context, o options, w io.Writer) error {
 		return fmt.Errorf("the API server cannot be reached at %s, choose another address with --api: %w", o.api, err)
 	}
 	defer listener.Close()
-	api, err := listener.(*net.TCPListener).File() // a socket stays in the network namespace where it was created
+	api, err := listener.(*net.TCPListener).File() // a socket keeps the network namespace in which it was created
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func up(ctx context.Context, o options, w io.Writer) error {
 	if err := install(ctx, w); err != nil {
 		return err
 	}
-	config := nodeConfig{Dir: o.dir, API: listener.Addr().String()} // port 0 has been replaced by now
+	config := nodeConfig{Dir: o.dir, API: listener.Addr().String()} // the listener's address has the real port in place of port 0
 	config.Binaries, err = apiserver.Build(ctx, o.root, w, programs...)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func up(ctx context.Context, o options, w io.Writer) error {
 	return nil
 }
 
-// makeImages builds the images of the cluster itself and those of Headgate.
+// makeImages builds the images that the cluster itself needs and those of Headgate.
 func makeImages(ctx context.Context, root, binaries string, w io.Writer) ([]string, error) {
 	dir := imagesDir(root)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -131,8 +131,8 @@ func makeImages(ctx context.Context, root, binaries string, w io.Writer) ([]stri
 	return append(all, ours...), err
 }
 
-// spawn starts the first process in new namespaces and returns when the cluster runs. On an error
-// nothing is left running.
+// spawn starts the first process in new namespaces and returns when the cluster is ready. If spawn
+// returns an error, no process is left running.
 func spawn(ctx context.Context, config nodeConfig, lock, api *os.File, w io.Writer) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -150,7 +150,7 @@ func spawn(ctx context.Context, config nodeConfig, lock, api *os.File, w io.Writ
 	first := exec.Command(program, "cluster", initCommand)
 	first.Stdin, first.Stderr, first.ExtraFiles = bytes.NewReader(text), log, []*os.File{lock, api}
 	first.SysProcAttr = &syscall.SysProcAttr{
-		Setsid:     true, // it outlives this process and its terminal
+		Setsid:     true, // the cluster outlives this process and its terminal
 		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 	}
 	first.Env = append(os.Environ(), cgroupVariable+"="+cgroupName(config.Dir))
@@ -175,7 +175,7 @@ func spawn(ctx context.Context, config nodeConfig, lock, api *os.File, w io.Writ
 	if last == ready {
 		return first.Process.Release()
 	}
-	_ = first.Process.Kill() // it may have ended
+	_ = first.Process.Kill() // fails if the process has already ended
 	_ = first.Wait()
 	if ctx.Err() != nil {
 		return errors.New("interrupted, and nothing of the cluster is left")
@@ -214,7 +214,8 @@ func down(dir string, w io.Writer) error {
 	return nil
 }
 
-// end ends the first process, and with it everything in its namespaces, and waits for that.
+// end ends the first process, and with it everything in its namespaces. It waits until all
+// processes have ended.
 func end(pid int) error {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -227,7 +228,8 @@ func end(pid int) error {
 	return fmt.Errorf("the process %d does not end", pid)
 }
 
-// within waits until a condition holds, and returns false at the limit.
+// within waits until a condition holds. It returns false if the condition does not hold within the
+// limit.
 func within(limit time.Duration, holds func() bool) bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -241,17 +243,18 @@ func within(limit time.Duration, holds func() bool) bool {
 	return true
 }
 
-// gone reports whether a process has ended, and those that ended with it.
+// gone reports whether a process has ended. For the first process of a PID namespace, this means
+// that all others in the namespace have ended, too.
 func gone(pid int) bool {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return true
 	}
-	_, fields, _ := strings.Cut(string(text), ") ") // after the name
+	_, fields, _ := strings.Cut(string(text), ") ") // the fields after the program's name
 	return strings.HasPrefix(fields, "Z") || strings.HasPrefix(fields, "X")
 }
 
-// clean removes the cgroups of an ended cluster and its files, optionally except logs.
+// clean removes the cgroups and the files of an ended cluster. With keepLogs it keeps the logs.
 func clean(dir string, keepLogs bool) error {
 	if err := removeCgroups(cgroupName(dir)); err != nil {
 		return err
@@ -273,8 +276,8 @@ func clean(dir string, keepLogs bool) error {
 	return nil
 }
 
-// firstProcess returns the process id whose end is the end of the cluster. The cluster must run or
-// be starting: otherwise the id may have been reused.
+// firstProcess returns the id of the cluster's first process, whose end is the end of the cluster.
+// Call it only for a cluster that is running or starting: otherwise the id may have been reused.
 func firstProcess(dir string) (int, error) {
 	text, err := os.ReadFile(pidFile(dir))
 	if err != nil {
@@ -286,7 +289,7 @@ func firstProcess(dir string) (int, error) {
 func pidFile(dir string) string { return filepath.Join(dir, "pid") }
 func logFile(dir string) string { return filepath.Join(dir, "cluster.log") }
 
-// cgroupName is the same for each run of a directory and differs between directories.
+// cgroupName returns the name of a cluster's cgroups. It depends only on the directory.
 func cgroupName(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return "headgate-" + hex.EncodeToString(sum[:4])

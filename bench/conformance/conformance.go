@@ -3,8 +3,9 @@
 // Package conformance runs Gateway API's conformance suite against Headgate on the real Kubernetes
 // of bench/cluster.
 //
-// The suite is a separate module, tools/conformance. This package prepares the cluster for it: the
-// CRDs of its version, the images of its pods, Headgate from manifests/base, and a GatewayClass.
+// The suite is a separate module, tools/conformance. This package prepares the cluster for the
+// suite: the CRDs of its version, the images of its pods, Headgate from manifests/base, and a
+// GatewayClass.
 package conformance
 
 import (
@@ -55,11 +56,11 @@ const (
 	suiteName  = gatewayAPI + "/conformance"
 )
 
-// class is the name of the GatewayClass in cluster.yaml.
+// class is the name of the GatewayClass that cluster.yaml creates.
 const class = "conformance"
 
-// Addresses that a Gateway requests: one that its Service can have, and one outside
-// apiserver.ServiceRange.
+// Addresses that the suite's Gateways request: one that a Service can get, and one outside
+// apiserver.ServiceRange, which no Service can get.
 const (
 	usable   = "10.96.255.1"
 	unusable = "192.0.2.1"
@@ -68,7 +69,7 @@ const (
 // system is the namespace of manifests/base.
 const system = "headgate-system"
 
-// suiteTimeout limits a run of the whole suite, which takes some minutes.
+// suiteTimeout limits a run of the whole suite, which usually takes a few minutes.
 const suiteTimeout = 30 * time.Minute
 
 //go:embed cluster.yaml
@@ -107,7 +108,8 @@ type run struct {
 	cluster   *cluster.Cluster
 }
 
-// open opens the running cluster and imports images of this source tree, or starts a cluster.
+// open opens the running cluster and imports images of this source tree. If no cluster is running,
+// open starts one.
 func (r *run) open(ctx context.Context) (err error) {
 	dir := filepath.Join(r.root, ".run", "cluster")
 	if r.cluster, err = cluster.Open(dir); err == nil {
@@ -120,7 +122,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	return err
 }
 
-// module returns the directory of a module that the suite requires.
+// module returns the directory of a Go module that the suite requires.
 func (r *run) module(ctx context.Context, name string) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "-C", r.suiteModule(), "mod", "download", "-json", name).Output()
 	var module struct{ Dir, Error string }
@@ -132,8 +134,8 @@ func (r *run) module(ctx context.Context, name string) (string, error) {
 
 func (r *run) suiteModule() string { return filepath.Join(r.root, "tools", "conformance") }
 
-// importImages builds the images of the suite's pods, with the names in its manifests, so that the
-// kubelet pulls none.
+// importImages builds the images that the suite's manifests name, so that the kubelet pulls none
+// from a registry.
 func (r *run) importImages(ctx context.Context) error {
 	module, err := r.module(ctx, suiteName)
 	if err != nil {
@@ -166,7 +168,7 @@ func (r *run) importImages(ctx context.Context) error {
 	return r.cluster.Import(ctx, tarballs...)
 }
 
-// imagesOf returns the distinct images in manifests.
+// imagesOf returns the distinct image names in manifests.
 func imagesOf(manifests string) []string {
 	var all []string
 	for _, found := range imageLine.FindAllStringSubmatch(manifests, -1) {
@@ -178,20 +180,20 @@ func imagesOf(manifests string) []string {
 
 var imageLine = regexp.MustCompile(`(?m)^[- ]*image: *"?([^"\s]+)`)
 
-// imageFor builds an image of the suite's manifests from the programs that are available here.
+// imageFor builds an image that the suite's manifests name, from programs on this machine.
 func imageFor(name, echo, coredns string) (image.Image, error) {
 	switch image.Base(name) {
 	case "echo-basic":
 		return image.Static(name, echo), nil
 	case "coredns":
 		i := image.Static(name, coredns)
-		i.Root = true // its Corefile uses port 53
+		i.Root = true // CoreDNS is configured for port 53
 		return i, nil
 	}
 	return image.Image{}, fmt.Errorf("the manifests of the suite use the image %s, which this program cannot build", name)
 }
 
-// install installs Headgate in the cluster, as users do, and waits until this version runs.
+// install installs Headgate in the cluster, as users do, and waits until the pods run this version.
 func (r *run) install(ctx context.Context) error {
 	crds, err := r.module(ctx, gatewayAPI)
 	if err != nil {
@@ -201,13 +203,13 @@ func (r *run) install(ctx context.Context) error {
 		stdin string
 		args  []string
 	}{
-		// Left over from an earlier run.
+		// Namespaces of an earlier run may still be terminating.
 		{"", []string{"wait", "--for=delete", "namespaces", "--field-selector=status.phase=Terminating", "--timeout=2m"}},
 		{"", []string{"apply", "--server-side", "--filename", filepath.Join(crds, "config", "crd", "standard")}},
 		{"", []string{"wait", "--for=condition=Established", "--timeout=1m", "--all", "crd"}},
 		{"", []string{"apply", "--kustomize", filepath.Join(r.root, "manifests", "base")}},
 		{inCluster, []string{"apply", "--filename", "-"}},
-		// Pods of an earlier run have old images.
+		// Pods of an earlier run use old images.
 		{"", []string{"rollout", "restart", "deployment", "--namespace", system}},
 		{"", []string{"rollout", "status", "deployment", "--namespace", system, "--timeout=5m"}},
 		{"", []string{"wait", "--for=condition=Accepted", "--timeout=1m", "gatewayclass/" + class}},
@@ -219,8 +221,8 @@ func (r *run) install(ctx context.Context) error {
 	return nil
 }
 
-// suite builds the suite and runs it in the network of the cluster. Its output goes to a log, the
-// results to progress.
+// suite builds the suite and runs it in the cluster's network. It writes the suite's output to a
+// log and the results to progress.
 func (r *run) suite(ctx context.Context, report string, args []string) error {
 	program, log := filepath.Join(r.dir, "suite"), filepath.Join(r.dir, "suite.log")
 	build := exec.CommandContext(ctx, "go", "-C", r.suiteModule(), "test", "-c", "-o", program, ".")
@@ -268,7 +270,7 @@ func results(output io.Reader, progress io.Writer) (passed, failed int) {
 		if found == nil {
 			continue
 		}
-		test := len(found[1]) == 4 // of the suite; deeper levels are parts of a test
+		test := len(found[1]) == 4 // a whole test of the suite; deeper levels are its subtests
 		switch {
 		case test && found[2] == "PASS":
 			passed++
@@ -279,7 +281,7 @@ func results(output io.Reader, progress io.Writer) (passed, failed int) {
 		}
 		fmt.Fprintln(progress, lines.Text())
 	}
-	_, _ = io.Copy(io.Discard, output) // after a line that is too long, read on so that the suite can finish
+	_, _ = io.Copy(io.Discard, output) // the scanner stops at a line that is too long; reading the rest lets the suite finish
 	return passed, failed
 }
 

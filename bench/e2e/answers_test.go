@@ -20,15 +20,15 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// scripted is a scripted engine's response to a request: the media type and the parts of the body.
-// A part that parses as a duration is a pause.
+// scripted is a response that a scripted engine sends: the media type and the parts of the body. A
+// part that parses as a duration is a pause.
 type scripted struct {
 	media string
 	parts []string
 }
 
-// startScripted serves an engine at address until the test ends. The engine lists the models in
-// answers and sends each model's scripted response with status 200.
+// startScripted serves an engine at address until the test ends. The engine lists the models that
+// are keys of answers and sends each model's scripted response with status 200.
 func startScripted(t *testing.T, address string, answers map[string]scripted) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -63,8 +63,8 @@ func startScripted(t *testing.T, address string, answers map[string]scripted) {
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-// scriptedPool is a pool of n engines at the addresses from .11 on, which the test serves itself,
-// and a route for each model.
+// scriptedPool configures a pool of n engines and a route for each model. The engines' addresses
+// begin at .11, and the test itself serves them.
 func scriptedPool(t *testing.T, n int, models ...string) setting {
 	return func(c *rig.Config) {
 		text := strings.ReplaceAll(engines(strings.TrimSuffix(c.Listen, "1:8080"), n), ", "+rig.SimulateLabel+": 'true'", "")
@@ -76,7 +76,7 @@ func scriptedPool(t *testing.T, n int, models ...string) setting {
 	}
 }
 
-// ofRoute returns the only series of a metric with the route's label, or nil.
+// ofRoute returns the only series of a metric with the route's label, nil if there is none.
 func (s *stack) ofRoute(metric, route string) *dto.Metric {
 	s.t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -135,7 +135,7 @@ func TestEnvoyParsesResponses(t *testing.T) {
 			event(`{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":0}}}`),
 			event(`{"type":"message_delta","usage":{"input_tokens":0,"output_tokens":2}}`),
 		}}, prompt: 9, completion: 2},
-		"messages-cached": {scripted: scripted{stream, []string{ // the way vLLM 0.26 counts cached prompts
+		"messages-cached": {scripted: scripted{stream, []string{ // cached prompt tokens as vLLM 0.26 reports them
 			event(`{"type":"message_start","message":{"usage":{"input_tokens":604,"output_tokens":0}}}`),
 			event(`{"type":"message_delta","usage":{"input_tokens":92,"cache_read_input_tokens":512,"output_tokens":2}}`),
 		}}, prompt: 604, completion: 2},
@@ -284,8 +284,8 @@ func TestEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
 	}
 }
 
-// The time to first token is the time of the first output, whatever events precede it. If that time
-// cannot be determined, none is recorded.
+// The time to first token is the time of the first output, even if other events precede the output.
+// If that time cannot be determined, none is recorded.
 func TestFirstTokenIsTheFirstOutput(t *testing.T) {
 	runs(t)
 	const pause = "300ms"
@@ -298,8 +298,8 @@ func TestFirstTokenIsTheFirstOutput(t *testing.T) {
 	begun := "event: message_start\n" + event(`{"type":"message_start","message":{"content":[],"usage":{"input_tokens":1}}}`)
 	answers := map[string]scripted{
 		"early-at-once": {stream, []string{role + chat, pause, chat}},
-		// Output within 10 ms of the role event counts as the first token. On a busy machine the
-		// gap may be longer.
+		// Output that arrives within 10 ms of the role event is taken as the first token. On a busy
+		// machine the gap may be longer.
 		"soon-role":        {stream, []string{role, "1ms", chat, pause, chat}},
 		"early-completion": {stream, []string{text, pause, text}},
 		"early-unknown":    {stream, []string{event(`{"token":"a"}`), pause, event(`{"token":"a"}`)}},
@@ -321,7 +321,7 @@ func TestFirstTokenIsTheFirstOutput(t *testing.T) {
 			strings.Repeat("x ", 20_000) + `"}}`), pause, delta}},
 		"never-long": {stream, []string{`data: {"type":"response.created","response":{"instructions":"` +
 			strings.Repeat("x ", 300_000), pause, `"}}` + "\n\n" + delta}},
-		"never-role":        {stream, []string{role, pause, chat}}, // the engine sends the role at once, or withholds a tool call
+		"never-role":        {stream, []string{role, pause, chat}}, // the first token is unknown: the engine may hold a tool call back
 		"never-comments":    {stream, []string{": x\n\n", pause, ": y\n\n"}},
 		"never-only-opened": {stream, []string{created, pause, event("[DONE]")}},
 		"never-an-error":    {stream, []string{": x\n\n", pause, event(`{"error":{"message":"x","code":400}}`)}},

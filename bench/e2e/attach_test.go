@@ -29,18 +29,18 @@ import (
 	"github.com/headgate/headgate/test/times"
 )
 
-// throughGateway has Envoy be that of a Gateway, however the test runs.
+// throughGateway makes Envoy the data plane of a Gateway, whatever marks the test has.
 func throughGateway(c *rig.Config) { c.Gateway = theGateway }
 
-// standalone has Envoy be that of envoy.yaml, however the test runs.
+// standalone makes Envoy run envoy.yaml, whatever marks the test has.
 func standalone(c *rig.Config) {
 	c.EnvoyChanges = append(c.EnvoyChanges, func(any) error { return nil })
 }
 
-// theGateway is the Gateway that the tests use.
+// theGateway is the NAMESPACE/NAME of the Gateway that the tests use.
 const theGateway = "default/gateway"
 
-// aGateway is a Gateway with one listener on port 8080 of address.
+// aGateway returns the YAML of a Gateway with one listener, on port 8080 of address.
 func aGateway(address string) string {
 	return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+
 		"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: gateway}\nspec:\n"+
@@ -48,8 +48,8 @@ func aGateway(address string) string {
 		address)
 }
 
-// useGateway switches to the Envoy of a Gateway and attaches all LLMRoutes to it, those already
-// written and those written later.
+// useGateway switches to the Envoy of a Gateway and attaches all LLMRoutes to the Gateway, both
+// those already written and those that the test writes later.
 func (s *stack) useGateway(c *rig.Config) {
 	s.t.Helper()
 	s.gateway, c.Gateway = true, theGateway
@@ -67,7 +67,7 @@ func (s *stack) useGateway(c *rig.Config) {
 	s.write("gateway.yaml", aGateway(strings.TrimSuffix(c.Listen, ":8080")))
 }
 
-// cluster is Envoy's name for the pool's cluster.
+// cluster returns the name of the pool's cluster in Envoy.
 func (s *stack) cluster() string {
 	if s.gateway {
 		return wire.PoolCluster("default", "pool")
@@ -75,7 +75,7 @@ func (s *stack) cluster() string {
 	return wire.EndpointsCluster
 }
 
-// attached attaches each LLMRoute that names no parent to the Gateway.
+// attached returns YAML in which each LLMRoute that names no parent is attached to the Gateway.
 func attached(t testing.TB, text string) string {
 	t.Helper()
 	docs := strings.Split(text, "---\n")
@@ -98,8 +98,8 @@ func attached(t testing.TB, text string) string {
 	return strings.Join(docs, "---\n")
 }
 
-// make run GATEWAY=1: the printed commands can be pasted, an HTTPRoute reaches the servers, and an
-// edit of the routes takes effect.
+// "make run GATEWAY=1" works: the printed commands can be pasted into a shell, an HTTPRoute reaches
+// the servers, and an edit of the routes takes effect.
 func TestQuickstartOfAGateway(t *testing.T) {
 	runs(t)
 	q := newQuickstartOf(t, "gateway")
@@ -162,7 +162,7 @@ func TestQuickstartOfAGateway(t *testing.T) {
 	q.nothingLeft()
 }
 
-// byPath is an HTTPRoute that sends a path prefix to the pool.
+// byPath returns the YAML of an HTTPRoute that sends a path prefix to the pool.
 func byPath(path string) string {
 	return "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: by-path}\nspec:\n  parentRefs: [{name: gateway}]\n  rules:\n" +
 		"  - matches: [{path: {type: PathPrefix, value: " + path + "}}]\n" +
@@ -170,7 +170,8 @@ func byPath(path string) string {
 		"    backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: pool}]\n"
 }
 
-// rounds is the number of changes of each kind. More rounds measure their latency more precisely.
+// rounds is the number of changes of each kind. With more changes, latency is measured more
+// precisely.
 var rounds = flag.Int("changes", 10,
 	"make this many changes of routes, HTTPRoutes and pools under load; with 100 and more, fail where they take too long")
 
@@ -198,10 +199,11 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 		first, _, _ := strings.Cut(engines(strings.TrimSuffix(s.Listen, "1:8080"), 4), "---")
 		return strings.Replace(first, "name: pool}", "name: "+name+"}", 1) + "---\n"
 	}
-	// Two models move from pool to pool; the others stay.
+	// Two models move from pool to pool. The other models stay.
 	s.write("moving.yaml", llm("moving", "pool"))
 	s.write("http.yaml", byPath("/p"))
-	// The pool's only endpoint speaks two protocols; the pool says which one to use.
+	// The pool's only endpoint speaks two protocols. The pool's configuration says which one to
+	// use.
 	both := new(http.Protocols)
 	both.SetHTTP1(true)
 	both.SetUnencryptedHTTP2(true)
@@ -220,7 +222,7 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 		case client%4 == 0:
 			return request{path: "/v1/completions", body: `{"model":"moving","prompt":"x","max_tokens":5}`}
 		case client%4 == 1:
-			return completion(adapters[(client+n)%12], 200, true) // some are in flight during each change
+			return completion(adapters[(client+n)%12], 200, true) // long streams, so that some are in flight during each change
 		case client%4 == 2 && n%2 == 0:
 			return at("speaks", completion("x", 1, false))
 		default:
@@ -247,7 +249,7 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 		s.write("speaks.yaml", listed("speaks", speaks, "")+toPool("speaks", "speaks"))
 		measure("a cluster as it was before is", func() bool { return askedBy() == "HTTP/1.1" })
 
-		// The model moves to a new pool, and back from a deleted one.
+		// The model moves to a new pool, and back when that pool is deleted.
 		s.write("moving.yaml", another(name)+llm("moving", name))
 		measure("requests go to a new pool", func() bool { return s.sum(s.Metrics, "headgate_picks_total", "pool", "default/"+name) > 0 })
 		l.goesOn(s, 2)
@@ -266,7 +268,8 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 	}
 }
 
-// backend serves a Service. It answers with its name and can stream until it is told to stop.
+// backend serves a Service's endpoint. It responds with its name, and can stream until the client
+// tells it to stop.
 func (s *stack) backend(t *testing.T, address, name string) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -283,7 +286,7 @@ func (s *stack) backend(t *testing.T, address, name string) {
 	t.Cleanup(func() { _ = is.Close() })
 }
 
-// aSecret is the YAML of a Secret with a certificate for host.
+// aSecret returns the YAML of a Secret with a certificate for host.
 func aSecret(t *testing.T, name, host string) string {
 	t.Helper()
 	pair, err := listen.Certify(time.Now(), time.Hour, false, host)
@@ -301,8 +304,8 @@ func aSecret(t *testing.T, name, host string) string {
 		name, text("CERTIFICATE", pair.Certificate[0]), text("PRIVATE KEY", key))
 }
 
-// A Service behind an HTTPS listener, read from a folder: its endpoints and its certificate change,
-// and no request is lost.
+// A Gateway serves a Service at an HTTPS listener, with objects from a folder. The Service's
+// endpoints and the certificate change, and no request is lost.
 func TestServiceBehindAGateway(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -381,7 +384,7 @@ func TestServiceBehindAGateway(t *testing.T) {
 	})
 	s.write("secret.yaml", aSecret(t, "shop", "shop.test"))
 	s.await("the new certificate is served", func() bool { _, serial, err := ask(secure); return err == nil && serial != first })
-	s.write("secret.yaml", strings.Replace(aSecret(t, "shop", "shop.test"), "tls.key: ", "tls.key: AAAA", 1)) // no key
+	s.write("secret.yaml", strings.Replace(aSecret(t, "shop", "shop.test"), "tls.key: ", "tls.key: AAAA", 1)) // the Secret has no valid key
 	s.write("endpoints.yaml", endpoints(host("41")))
 	s.await("the first server is asked again, over TLS", func() bool { name, _, err := ask(secure); return err == nil && name == "one" })
 	close(stop)
@@ -399,12 +402,12 @@ var lasting = flag.Duration("lasting", 10*time.Second,
 	"how long streams flow while a Gateway changes; with 10m control is away for a minute of it")
 
 // Streams survive changes of routes, pools, certificates and other listeners. They also survive an
-// outage of control, which costs no request. When control returns, it sends Envoy nothing that
-// Envoy already has.
+// outage of control, during which no request fails. When control returns, it sends Envoy nothing
+// that Envoy already has.
 func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway, func(c *rig.Config) {
-		slow := filepath.Join(filepath.Dir(c.Objects), "slow.yaml") // long enough for 4,000 tokens
+		slow := filepath.Join(filepath.Dir(c.Objects), "slow.yaml") // profile with which 4,000 tokens take as long as -lasting
 		step := strings.Replace(profile, "decode: {base: 0.002,", fmt.Sprintf("decode: {base: %.4f,", lasting.Seconds()/4000-0.0005), 1)
 		if err := os.WriteFile(slow, []byte(step), 0o644); err != nil {
 			t.Fatal(err)
@@ -419,7 +422,7 @@ func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 	s.write("secret.yaml", aSecret(t, "a", "a.test"))
 	s.write("gateway.yaml", with(secure))
 	updates := func(of string) float64 { return s.envoyGauge(of + ".update_success") }
-	// including the relay's listener
+	// The three are two listeners of the Gateway and the relay's listener.
 	s.await("the other listener is there", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 })
 	const streams, tokens = 16, 4000
 	ended := s.streams(streams, tokens)
@@ -428,7 +431,7 @@ func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 	changed := updates("cluster_manager.cds") + updates("listener_manager.lds")
 	for i := range *rounds {
 		name := fmt.Sprintf("m%d", i)
-		s.write("new.yaml", routes(name)) // for an adapter that no engine has
+		s.write("new.yaml", routes(name)) // a route for an adapter that no engine has
 		s.write("secret.yaml", aSecret(t, "a", "a.test"))
 		s.write("gateway.yaml", with(secure+fmt.Sprintf(", {name: other, port: %d, protocol: HTTP}", 12000+i)))
 		s.await("it is in force", func() bool {
@@ -437,13 +440,13 @@ func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 		})
 	}
 	s.write("gateway.yaml", with(secure))
-	// including the relay's listener
+	// The three are two listeners of the Gateway and the relay's listener.
 	s.await("the last listener is gone", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 })
 	if updates("cluster_manager.cds")+updates("listener_manager.lds") == changed {
 		t.Error("Envoy says that it took no change")
 	}
 
-	// While control is away, extproc keeps the pools working.
+	// While control is down, extproc keeps the pools working.
 	l := s.pour(8, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)
 	s.Control.Kill()
 	before := map[string]float64{}
@@ -493,9 +496,9 @@ func (s *stack) accepts(address string) bool {
 	return err == nil
 }
 
-// Gateway API objects from an API server, with only the rights that the manifests grant: Gateways
-// that appear once their CRDs do, a certificate that control may read only by name, and an API
-// server outage that costs no request.
+// Gateway API objects come from an API server, and the programs have only the rights that the
+// manifests grant. Gateways are served once their CRDs are installed, control may read a
+// certificate only by name, and an outage of the API server fails no request.
 func TestGatewayOfAnAPIServer(t *testing.T) {
 	runs(t)
 	k := newKubernetes(t)
@@ -506,7 +509,7 @@ func TestGatewayOfAnAPIServer(t *testing.T) {
 	if got := ask("a01"); got != http.StatusOK {
 		t.Fatalf("without Gateway API's kinds a request gets %d", got)
 	}
-	// A Gateway's Envoy runs beside that of envoy.yaml. Both use the same extproc and the same
+	// A Gateway's Envoy runs beside the Envoy of envoy.yaml. Both use the same extproc and the same
 	// control.
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
 	beside := *s
@@ -549,7 +552,7 @@ func TestGatewayOfAnAPIServer(t *testing.T) {
 	k.apply(attached(t, routes("late")))
 	s.promised(2*time.Second, "a new route is served", func() bool { return at("late") == http.StatusOK })
 
-	// control reads a certificate by name once it is allowed to.
+	// control reads a certificate by name once a Role allows that.
 	k.apply(aSecret(t, "own", "own.test"))
 	k.apply(strings.Replace(aGateway(prefix+"2"), "port: 8080, protocol: HTTP}", "port: 8080, protocol: HTTP}, "+
 		"{name: https, port: 8443, protocol: HTTPS, hostname: own.test, tls: {certificateRefs: [{name: own}]}}", 1))

@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// Envoy calls a Service over TLS as its BackendTLSPolicy says, and accepts only servers with the
-// policy's hostname and a certificate of its authorities. While the policy cannot be applied,
+// Envoy calls a Service over TLS as its BackendTLSPolicy specifies, and accepts only servers with
+// the policy's hostname and a certificate of its authorities. While the policy cannot be applied,
 // requests fail and none is sent in plain text.
 func TestServiceOverTLS(t *testing.T) {
 	runs(t)

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// What the gateway adds to a request of a few tokens: Envoy, extproc and the hops between them,
-// compared with the engine alone. The engines respond instantly. It runs envoy.yaml, which can
-// retry at the next endpoint, and an ORIGINAL_DST cluster, which cannot. Run it with go test
-// ./bench/e2e -run "^$" -bench Gateway.
+// BenchmarkGateway measures what the gateway (Envoy, extproc and the hops between them) adds to a
+// request of a few tokens, compared with the engine alone. The engines respond instantly. The
+// benchmark runs envoy.yaml, which can retry at the next endpoint, and an ORIGINAL_DST cluster,
+// which cannot. Run it with go test ./bench/e2e -run "^$" -bench Gateway.
 func BenchmarkGateway(b *testing.B) {
 	instant := engineFlags("--profile", "testdata/instant.yaml")
 	gateway, single := start(b, instant), start(b, instant, originalDst)
@@ -49,9 +49,9 @@ func BenchmarkGateway(b *testing.B) {
 	}
 }
 
-// BenchmarkDataPlanes compares a Gateway's Envoy with that of envoy.yaml: the CPU time per request
-// of Envoy and extproc, and the median latency. Run it with go test ./bench/e2e -run "^$" -bench
-// DataPlanes -benchtime 12x.
+// BenchmarkDataPlanes compares a Gateway's Envoy with the Envoy of envoy.yaml: the CPU time of
+// Envoy and extproc per request, and the median latency. Run it with go test ./bench/e2e -run "^$"
+// -bench DataPlanes -benchtime 12x.
 func BenchmarkDataPlanes(b *testing.B) {
 	instant := engineFlags("--profile", "testdata/instant.yaml")
 	stacks := [2]*stack{start(b, instant, standalone), start(b, instant, throughGateway)}
@@ -59,7 +59,7 @@ func BenchmarkDataPlanes(b *testing.B) {
 }
 
 // compare reports the cost of a request in the second of two stacks relative to the first: the CPU
-// time of some processes, and the median latency. The stacks take turns; one op is a round of both.
+// time of some processes, and the median latency. The stacks alternate; one op is a round in both.
 func compare(b *testing.B, stacks [2]*stack, model string, processes func(*stack) []int) {
 	const requests, clients = 2000, 8
 	spent := func(s *stack) (all time.Duration) {
@@ -90,9 +90,9 @@ func compare(b *testing.B, stacks [2]*stack, model string, processes func(*stack
 		return (spent(s) - before).Seconds() * 1e6 / requests, took[requests/2].Seconds() * 1e6
 	}
 	for _, s := range stacks {
-		round(s) // to warm up
+		round(s) // warm up
 	}
-	var costs, medians []float64 // second relative to first, by round
+	var costs, medians []float64 // of the second stack relative to the first, by round
 	for i := range b.N {
 		var cost, median [2]float64
 		for j := range stacks {
@@ -110,7 +110,7 @@ func compare(b *testing.B, stacks [2]*stack, model string, processes func(*stack
 	}
 }
 
-// cpu is the CPU time that a process has used, or 0 if the system does not report it.
+// cpu returns the CPU time that a process has used, 0 if the system does not report it.
 func cpu(t testing.TB, pid int) time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

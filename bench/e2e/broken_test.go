@@ -24,11 +24,11 @@ var brokenAnswers = map[string]string{
 	"too few bytes":         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{}",
 }
 
-// begun are the responses that become invalid after their headers.
+// begun contains the keys of responses that become invalid only after their headers.
 var begun = map[string]bool{"a chunk that is none": true, "too few bytes": true}
 
-// startBroken serves an engine that lists the model "broken" and sends a response of brokenAnswers
-// to other requests.
+// startBroken serves an engine that lists the model "broken" and answers other requests with a
+// response of brokenAnswers.
 func startBroken(t *testing.T, address string) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
@@ -65,8 +65,8 @@ func startBroken(t *testing.T, address string) {
 	}()
 }
 
-// If a server's response is not valid HTTP, the client's error says that the server failed, not the
-// gateway, in the format of the client's API.
+// If a server's response is not valid HTTP, the client gets an error in the format of its API,
+// which says that the server failed, not the gateway.
 func TestAnswerThatBreaksHTTPIsTheServersFault(t *testing.T) {
 	runs(t)
 	s := start(t, func(c *rig.Config) {
@@ -94,7 +94,7 @@ func TestAnswerThatBreaksHTTPIsTheServersFault(t *testing.T) {
 				header: map[string]string{"X-Do": what},
 			})
 			switch {
-			case strings.HasPrefix(path, "/v2") && begun[what]: // Envoy does not buffer it
+			case strings.HasPrefix(path, "/v2") && begun[what]: // Envoy does not buffer V2 responses, so the client gets the headers
 				if err == nil {
 					t.Errorf("%s on %s: %d %q, a whole answer", what, path, a.status, a.body)
 				}

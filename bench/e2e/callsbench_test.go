@@ -26,9 +26,9 @@ import (
 	"github.com/headgate/headgate/bench/simulated/runtime"
 )
 
-// idle is an ext_proc server that only names one endpoint. It does so at the headers or, for
-// methods whose messages may name a model, after the messages, which it passes on unchanged. It
-// runs in a process of its own, as extproc does: see serveIdle.
+// idle is an ext_proc server that always names the same endpoint and does nothing else. It responds
+// at the headers or, for methods whose messages may name a model, after the messages, which it does
+// not change. It runs in its own process, as extproc does: see serveIdle.
 type idle struct {
 	extprocv3.UnimplementedExternalProcessorServer
 	to string
@@ -36,7 +36,7 @@ type idle struct {
 
 var beIdle = flag.String("idle", "", "be an ext_proc that does nothing: SOCKET,ENDPOINT")
 
-// serveIdle serves until its parent process ends it.
+// serveIdle runs an idle server until the parent process ends this process.
 func serveIdle(what string) error {
 	socket, to, _ := strings.Cut(what, ",")
 	l, err := net.Listen("unix", socket)
@@ -62,7 +62,7 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{wire.DestinationNamespace: structpb.NewStructValue(lb)}},
 	}
 	headers.GetRequestHeaders().GetResponse().HeaderMutation.SetHeaders = []*corev3.HeaderValueOption{
-		set(wire.DestinationHeader, i.to), set("mm-model-id", "one"), set("mm-model-id-bin", "b25l"), // runtimes read these
+		set(wire.DestinationHeader, i.to), set("mm-model-id", "one"), set("mm-model-id-bin", "b25l"), // model runtimes read these headers
 	}
 	begun := false
 	for {
@@ -80,7 +80,7 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 				}
 			}
 			switch out = append(out, headers); path {
-			case wire.ModelsPath: // the health check
+			case wire.ModelsPath: // path of the health check
 				out = []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 					ImmediateResponse: new(extprocv3.ImmediateResponse),
 				}}}
@@ -122,10 +122,10 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 }
 
 // BenchmarkCalls measures what extproc adds to a unary gRPC call of 1 KB, compared with an ext_proc
-// server that does nothing in the same mode. It measures a method whose messages are not needed and
-// a V2 method, whose messages name the model. One client sends one call at a time. The servers take
-// turns; one op is 500 calls each. Run it with go test ./bench/e2e -run "^$" -bench Calls
-// -benchtime 12x.
+// server that does nothing in the same mode. It measures a method whose messages extproc does not
+// need, and a V2 method, whose messages name the model. One client sends one call at a time. The
+// servers alternate; one op is 500 calls through each. Run it with go test ./bench/e2e -run "^$"
+// -bench Calls -benchtime 12x.
 func BenchmarkCalls(b *testing.B) {
 	loaded := func(c *rig.Config) {
 		c.EngineFlags = nil
@@ -183,7 +183,7 @@ func BenchmarkCalls(b *testing.B) {
 		clients := [2]grpc.ClientConnInterface{theirs.conn(), ours.conn()}
 		b.Run("model="+c.name, func(b *testing.B) {
 			for _, conn := range clients {
-				median(conn) // warm up, and load the model
+				median(conn) // warm up connections, and load the model
 			}
 			var more []float64
 			for i := range b.N {

@@ -20,7 +20,7 @@ import (
 // caller is a client with a self-signed certificate.
 type caller struct {
 	tls.Certificate
-	authority string // in PEM
+	authority string // the certificate, in PEM
 }
 
 func newCaller(t *testing.T) *caller {
@@ -46,8 +46,8 @@ func newCaller(t *testing.T) *caller {
 }
 
 // Clients of a TLS listener need a certificate signed by the Gateway's authorities, unless the
-// Gateway allows any client. A change of authorities cuts no stream. Without a valid authority,
-// every connection is rejected.
+// Gateway permits any client. A change of authorities cuts no stream. If the Gateway has no valid
+// authority, every connection is rejected.
 func TestClientsOfAListenerHaveCertificates(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)

@@ -16,13 +16,13 @@ import (
 	"github.com/openai/openai-go/v3/responses"
 )
 
-// The versions of the client libraries. Newer Node clients need Node 22.
+// Versions of the client libraries. Later versions of the Node library require Node 22.
 const (
 	pythonClient = "openai==3.52.0"
 	nodeClient   = "openai@6.49.0"
 )
 
-// seen is what the Python and Node clients print.
+// seen is what a client saw. The Python and Node clients print it as JSON.
 type seen struct {
 	Models []string
 	Model  string
@@ -74,7 +74,8 @@ func (s seen) check(t *testing.T) {
 	}
 }
 
-// install runs a package manager once per version, under a lock, into a folder of the cache.
+// install runs a package manager in a folder of the cache, once for each version. A lock excludes
+// other test processes.
 func install(t *testing.T, name string, run func(dir string) *exec.Cmd) string {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join(cache, name))
@@ -141,7 +142,7 @@ func TestRealClients(t *testing.T) {
 	s.await("every request has ended, those that clients left too", func() bool { return s.inFlight() == 0 })
 }
 
-// goClient makes the same calls with openai-go as the other clients.
+// goClient makes the same calls as the Python and Node clients, with openai-go.
 func goClient(t *testing.T, s *stack) (saw seen) {
 	t.Helper()
 	ctx := t.Context()

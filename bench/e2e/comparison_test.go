@@ -12,17 +12,17 @@ import (
 	"github.com/headgate/headgate/test/times"
 )
 
-// round is one run of a cell's queries.
+// round contains the times of one run of a cell's queries.
 type round struct {
-	sent   []float64 // seconds
+	sent   []float64 // when each query was sent, in seconds
 	took   times.Times
 	there  times.Times       // time spent at servers; 0 if a server does not report it
-	stages [][]time.Duration // by query: the latency of each model, including the gateway
+	stages [][]time.Duration // by query: the latency at each model, including the gateway
 	late   times.Times       // how late each query was sent
-	slower []float64         // by model: slowdown of the machine since the profile was measured; nil if not measured
+	slower []float64         // by model: slowdown of the machine since its profile was measured; nil if not measured
 }
 
-// slowness is the slowdown of the machine for a model.
+// slowness returns the slowdown of the machine for a model since its profile was measured.
 func (r round) slowness(model int) float64 {
 	if r.slower == nil {
 		return 1
@@ -41,21 +41,22 @@ func figuresOf(all times.Times) figures {
 	return figures{(sum / time.Duration(len(all))).Seconds(), all.Percentile(90).Seconds(), all.Percentile(99).Seconds()}
 }
 
-// each returns the figures as an array.
+// each returns the three figures as an array.
 func (f figures) each() [3]float64 { return [3]float64{f.mean, f.p90, f.p99} }
 
-// wrong are the factors by which service times are scaled on purpose. The first changes nothing.
+// wrong are factors that scale the service times for the estimates. The first is right; the others
+// show the effect of wrong service times.
 var wrong = [3]float64{1, 0.8, 1.2}
 
-// cell is a load of one chain with one coefficient of variation.
+// cell compares measurements and estimates for one chain, load and coefficient of variation.
 type cell struct {
 	replicas int
 	cv, load float64
-	hops     float64 // seconds
+	hops     float64 // gateway overhead of a query, in seconds
 	rounds   []round
 
-	measured  []figures              // by round
-	there     []figures              // of the time at servers, by round
+	measured  []figures              // measured latencies, by round
+	there     []figures              // measured time at servers, by round
 	ofStages  []estimate.StageResult // estimates of the last round, with the right service times
 	estimated [len(wrong)][]figures  // by round, for right and wrong service times
 	missed    [len(wrong)][]float64  // by round: share of queries slower than the estimated P99 plus gateway overhead
@@ -79,14 +80,15 @@ func (c *cell) add(r round, hops float64, estimated func(scale float64) times.Ti
 	}
 }
 
-// middle is the median, for an even number of values the mean of the middle two.
+// middle returns the median. For an even number of values it is the mean of the middle two.
 func middle(all []float64) float64 {
 	sorted := slices.Sorted(slices.Values(all))
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// pickOf returns one figure of each round.
+// pickOf returns one figure of each round. The index which is 0 for the mean, 1 for P90 and 2 for
+// P99.
 func pickOf(all []figures, which int) []float64 {
 	var is []float64
 	for _, f := range all {
@@ -95,10 +97,12 @@ func pickOf(all []figures, which int) []float64 {
 	return is
 }
 
-// spread is half the range relative to the median.
+// spread returns half the difference between the largest and the smallest value, relative to the
+// median.
 func spread(all []float64) float64 { return (slices.Max(all) - slices.Min(all)) / 2 / middle(all) }
 
-// errors returns the estimates' relative errors, without and with the gateway overhead.
+// errors returns the relative errors of the estimates of a figure: plain without the gateway
+// overhead, and hops with it.
 func (c *cell) errors(which int) (plain, hops float64) {
 	is, want := middle(pickOf(c.estimated[0], which)), middle(pickOf(c.measured, which))
 	return is/want - 1, (is+c.hops)/want - 1
@@ -124,15 +128,15 @@ func (c *cell) String() string {
 		c.replicas, c.cv, c.load, 1e3*middle(pickOf(c.measured, 2)), 100*plain, 100*hops, late, stages.String())
 }
 
-// header is the first two lines of a table.
+// header returns the first two lines of a Markdown table.
 func header(columns ...string) string {
 	return "| " + strings.Join(columns, " | ") + " |\n|" + strings.Repeat("---|", len(columns)) + "\n"
 }
 
-// comparison is a table of cells.
+// comparison is a list of cells, formatted as tables.
 type comparison []*cell
 
-// String formats the tables.
+// String returns the tables in Markdown.
 func (all comparison) String() string {
 	var b strings.Builder
 	b.WriteString(header("replicas", "CV", "load", "mean, ms", "estimated", "error", "P90, ms", "estimated", "error", "P99, ms",
@@ -181,7 +185,7 @@ func (all comparison) atServers(b *strings.Builder) {
 	}
 }
 
-// median is the median absolute error of a figure.
+// median returns the median absolute error of a figure over all cells.
 func (all comparison) median(which int, withHops bool) float64 {
 	var is []float64
 	for _, c := range all {

@@ -28,7 +28,7 @@ type control struct {
 	*grpc.ClientConn
 }
 
-// startControl starts a control as the given pod and returns once it serves.
+// startControl starts a control as the given pod and returns when its server is up.
 func startControl(t *testing.T, kubeconfig, pod, host string) control {
 	t.Helper()
 	dir := t.TempDir()
@@ -53,8 +53,8 @@ func startControl(t *testing.T, kubeconfig, pod, host string) control {
 	return control{p, conn}
 }
 
-// Both of two controls serve health and reflection; only the leader serves the rest. When the
-// leader dies, the other takes over, and clients connected to it need not reconnect.
+// Both of two controls serve health and reflection. Only the leader serves the other services. When
+// the leader dies, the other control takes over, and clients connected to it need not reconnect.
 func TestEveryControlServes(t *testing.T) {
 	runs(t, raced)
 	k := newKubernetes(t)
@@ -89,7 +89,7 @@ func TestEveryControlServes(t *testing.T) {
 		for _, s := range answer.GetListServicesResponse().GetService() {
 			services = append(services, s.GetName())
 		}
-		if err != nil || len(services) < 4 { // placement, ModelMesh's API, health, reflection
+		if err != nil || len(services) < 4 { // the services are placement, ModelMesh's API, health and reflection
 			t.Errorf("reflection of %s: %v, %v", name, services, err)
 		}
 	}
@@ -102,7 +102,7 @@ func TestEveryControlServes(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		_ = stream.Send(&placement.Report{Process: "test"}) // Recv returns the reason for a failure
+		_ = stream.Send(&placement.Report{Process: "test"}) // if this fails, Recv returns the reason
 		return stream.Recv()
 	}
 	if _, err := connect(other); status.Code(err) != codes.Unavailable {

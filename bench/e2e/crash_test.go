@@ -39,7 +39,7 @@ type placedView struct {
 	}
 }
 
-// placement reads control's /placement.
+// placement reads /placement from control.
 func (s *stack) placement() (v placedView) {
 	s.t.Helper()
 	response, err := s.client.Get("http://" + s.ControlMetrics + "/placement")
@@ -53,7 +53,7 @@ func (s *stack) placement() (v placedView) {
 	return v
 }
 
-// copiesAt returns the models that are loaded at an endpoint.
+// copiesAt returns the names of the models that are loaded at an endpoint.
 func (s *stack) copiesAt(address string) (ids []string) {
 	for _, e := range s.placement().Endpoints {
 		for _, c := range e.Copies {
@@ -65,9 +65,9 @@ func (s *stack) copiesAt(address string) (ids []string) {
 	return ids
 }
 
-// crash kills engines in turn while calls are in flight, and makes control unload a model from each
-// dead engine. No room may leak, and in the end every model must answer. There must be more models
-// than fit. Infer makes one call.
+// crash kills the engines one after the other while calls are in flight, and makes control unload a
+// model from each dead engine. No room may leak, and in the end every model must answer. There must
+// be more models than fit. infer makes one call.
 func (s *stack) crash(victims []victim, models []string, infer func(ctx context.Context, model string) error) {
 	client := s.mesh()
 	register := func(model string) {
@@ -152,8 +152,8 @@ func (s *stack) crash(victims []victim, models []string, infer func(ctx context.
 	s.awaitWithin(time.Minute, "no room is lost", noneLost)
 }
 
-// Model runtimes die while control unloads models from them: one managed over TCP, one over a
-// socket, and one in a pod. Each has room for one of four models.
+// Model runtimes die while control unloads models from them. One runtime is managed over TCP, one
+// over a socket, and one runs in a pod. Each has room for one of four models.
 func TestRuntimesThatDieLoseNoRoom(t *testing.T) {
 	runs(t, raced)
 	for kind, management := range map[string]string{"tcp": "port:8085", "socket": "unix:%s/runtime.sock", "pod": "port:8085"} {
@@ -203,8 +203,8 @@ func TestRuntimesThatDieLoseNoRoom(t *testing.T) {
 	}
 }
 
-// A runtime that has the model answers NOT_FOUND with the message of one that lacks it. This is the
-// application's own answer and must reach the client.
+// A runtime that has a model returns NOT_FOUND with the message that other runtimes use for a
+// missing model. The model itself produced this response, so it must reach the client.
 func TestAnswerThatSoundsLikeAMissingModelReachesTheClient(t *testing.T) {
 	runs(t, raced)
 	s := start(t, runtimes(t, 1, map[string]string{"odd": "sim:?refuse=NOT_FOUND:Model%20odd%20not%20found"}), standalone,

@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// before puts a second stack in front of another stack's engines.
+// before configures a stack that uses the engines of another stack.
 func before(t *testing.T, other *stack) setting {
 	return func(c *rig.Config) {
 		text := strings.ReplaceAll(engines(strings.TrimSuffix(other.Listen, "1:8080"), 4), ", "+rig.SimulateLabel+": 'true'", "")
@@ -22,7 +22,7 @@ func before(t *testing.T, other *stack) setting {
 	}
 }
 
-// both sends requests through two stacks at once and returns how many went through each.
+// both sends requests through two stacks at the same time and returns how many went through each.
 func both(t *testing.T, a, b *stack) (throughA, throughB float64) {
 	t.Helper()
 	some := func(client, n int) request { return completion(adapters[(client*5+n)%12], 10+n%20, n%2 == 0) }
@@ -36,7 +36,7 @@ func both(t *testing.T, a, b *stack) (throughA, throughB float64) {
 	return float64(la.sent.Load()), float64(lb.sent.Load())
 }
 
-// Two Envoys in front of the same engines, each with its own extproc. Each extproc counts its own
+// Two Envoys, each with its own extproc, share the same engines. Each extproc counts its own
 // requests and sees the other's load in the engines' metrics.
 func TestTwoEnvoysWithASidecarEach(t *testing.T) {
 	runs(t)
@@ -57,7 +57,7 @@ func TestTwoEnvoysWithASidecarEach(t *testing.T) {
 }
 
 // Two Envoys that stream bodies in chunks share one extproc, as gateways share an endpoint picker.
-// It counts each request once and knows when it ends without an access log.
+// extproc counts each request once, and detects its end without an access log.
 func TestTwoEnvoysShareAnExtproc(t *testing.T) {
 	runs(t)
 	a := start(t, duplex.setting)
@@ -75,8 +75,8 @@ func TestTwoEnvoysShareAnExtproc(t *testing.T) {
 	}
 }
 
-// A gateway that shows only the beginning of responses never reports the end of a request; scrapes
-// reveal that the request has ended.
+// A gateway that sends extproc only the beginning of responses never reports the end of a request.
+// Scrapes reveal that the request has ended.
 func TestScrapesFindEndedRequests(t *testing.T) {
 	runs(t)
 	s := start(t, duplex.setting, changes(setExtProc(map[string]any{"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
@@ -98,8 +98,8 @@ func TestScrapesFindEndedRequests(t *testing.T) {
 	}
 }
 
-// Other gateways restrict the allowed endpoints. extproc picks among them, also for a request
-// without a body.
+// Other gateways restrict the endpoints that extproc may pick. extproc picks one of these, even for
+// a request without a body.
 func TestSubsetIsObeyedOnARealEnvoy(t *testing.T) {
 	runs(t)
 	s := start(t, duplex.setting, changes(insertFilter(map[string]any{
@@ -132,7 +132,7 @@ func TestSubsetIsObeyedOnARealEnvoy(t *testing.T) {
 	refused(t, "nothing allowed", s.must(q), 503, "no_endpoint")
 }
 
-// A session keeps its endpoint, whatever identifies it, until that endpoint is gone.
+// A session, however it is identified, keeps its endpoint until that endpoint is gone.
 func TestSessionKeepsItsEndpoint(t *testing.T) {
 	runs(t)
 	s := start(t)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// An Envoy is drained before it stops: responses in flight finish, connections that arrive
-// meanwhile are served and closed, and the stop then loses nothing.
+// An Envoy is drained before it stops. Responses in flight finish, connections that arrive during
+// the drain are served and closed, and when Envoy then stops, no request is lost.
 func TestDrainedEnvoyCutsNoStream(t *testing.T) { onBothPlanes(t, aDrainedEnvoyCutsNoStream) }
 
 func aDrainedEnvoyCutsNoStream(t *testing.T) {
@@ -53,7 +53,7 @@ func aDrainedEnvoyCutsNoStream(t *testing.T) {
 	}
 }
 
-// A drain ends after its time limit and reports the remaining requests.
+// A drain ends after its time limit and reports how many requests remain.
 func TestDrainHasALimit(t *testing.T) { onBothPlanes(t, aDrainHasALimit) }
 
 func aDrainHasALimit(t *testing.T) {

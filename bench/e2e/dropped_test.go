@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// An engine that drops requests without a response must not cost other requests anything, however
-// few engines there are: it still answers the next scrape.
+// An engine that drops requests without a response must not fail any other request, however few
+// engines there are, because it still responds to the next scrape.
 func TestRequestsThatAreDroppedCostNoOtherRequest(t *testing.T) {
 	onBothPlanes(t, requestsThatAreDroppedCostNoOtherRequest)
 }
@@ -41,9 +41,9 @@ func requestsThatAreDroppedCostNoOtherRequest(t *testing.T) {
 	}
 }
 
-// Engines that close idle connections after a second or more cost no request, because Envoy closes
-// them sooner. A request on a connection that is just being closed may already have started, so it
-// is not retried.
+// Engines that close idle connections after a second or more fail no request, because Envoy closes
+// idle connections sooner. A request on a connection that the engine is closing may already have
+// started, so Envoy does not retry it.
 func TestEnginesThatCloseIdleConnectionsCostNoRequest(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 1), engineFlags("--fault", "idle=800ms"))
@@ -62,6 +62,6 @@ func TestEnginesThatCloseIdleConnectionsCostNoRequest(t *testing.T) {
 		}
 	}
 	ask()
-	<-time.After(900 * time.Millisecond) // the connections are idle
+	<-time.After(900 * time.Millisecond) // connections stay idle for this time
 	ask()
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// endpoint is the address of engine n, from 1 on.
+// endpoint returns the address of engine n; the first engine is 1.
 func (s *stack) endpoint(n int) string {
 	return fmt.Sprintf("%s%d:8000", strings.TrimSuffix(s.Listen, "1:8080"), 10+n)
 }
 
-// endpoints lists engines' addresses in the format of the picks.
+// endpoints returns the addresses of engines in the format of a list of picks.
 func (s *stack) endpoints(ns ...int) string {
 	var all []string
 	for _, n := range ns {
@@ -33,8 +33,8 @@ func (s *stack) endpoints(ns ...int) string {
 	return strings.Join(all, ",")
 }
 
-// occupy keeps an engine busy with a stream that extproc does not know of, until the test ends or
-// leave is called.
+// occupy keeps an engine busy with a stream that bypasses extproc, until the test ends or leave is
+// called.
 func (s *stack) occupy(address string) (leave func()) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -59,7 +59,8 @@ func (s *stack) occupy(address string) (leave func()) {
 	return leave
 }
 
-// tell sends a request and returns the response, as far as it came, and Envoy's log record of it.
+// tell sends a request. It returns the response, which may be incomplete, and the request's record
+// in Envoy's log.
 func (s *stack) tell(r request) (answer, logged) {
 	s.t.Helper()
 	id := fmt.Sprintf("%s-%d", s.t.Name(), time.Now().UnixNano())
@@ -78,14 +79,14 @@ func (s *stack) tell(r request) (answer, logged) {
 	return a, lines[0]
 }
 
-// asked is the number of completions that an engine has answered with a status.
+// asked returns the number of completions that an engine has answered with a status.
 func (s *stack) asked(n int, status string) float64 {
 	s.t.Helper()
 	return s.sum(s.endpoint(n), "sim:requests_total", "path", "/v1/completions", "status", status)
 }
 
 // If an engine's queue is full, the request goes to the next pick, in order. The engine becomes
-// suspect: it gets few requests, the others the rest.
+// suspect: it gets few requests, and the other engines get the rest.
 func TestFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	onBothPlanes(t, aFullQueueSendsTheRequestToTheNextPick)
 }
@@ -115,12 +116,12 @@ func aFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	if n := s.asked(2, "503") + s.asked(3, "503"); n > 6 {
 		t.Errorf("of 9 requests the suspects were asked %v times, which is no trickle", n)
 	}
-	// If all queues are full, the client gets the 503.
+	// If the queues of all engines are full, the client gets 503.
 	s.occupy(s.endpoint(4))
 	if a, l := s.tell(completion("a01", 2, false)); a.status != 503 || l.Attempts != 3 || a.header.Get("x-gateway-elsewhere") != "" {
 		t.Errorf("with every queue full: %d after %d attempts, %v", a.status, l.Attempts, a.header)
 	}
-	// A pool can turn retries off.
+	// The PoolSettings of a pool can turn retries off.
 	s.write("settings.yaml",
 		"apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, retry: {unavailable: false}}\n")
 	s.await("a full queue is the answer", func() bool {
@@ -129,7 +130,7 @@ func aFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	})
 }
 
-// A vLLM that is stopping answers 500, which is not the request's fault. It gets no more requests.
+// A vLLM that is stopping answers 500, although the request is valid. It gets no more requests.
 func TestStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
 	onBothPlanes(t, aStoppingEngineSendsTheRequestToTheNextPick)
 }
@@ -167,7 +168,7 @@ func aStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
 	}
 }
 
-// refuses reports whether an engine answers that it is stopping.
+// refuses reports whether the engine at an address answers that it is stopping.
 func (s *stack) refuses(address string) bool {
 	s.t.Helper()
 	response, err := s.client.Post("http://"+address+"/v1/completions", "application/json",
@@ -181,7 +182,7 @@ func (s *stack) refuses(address string) bool {
 		strings.Contains(string(body), `"cannot schedule new futures after shutdown"`)
 }
 
-// A request that crashes an engine must not visit all of them.
+// A request that crashes an engine must not be retried at every engine.
 func TestPoisonousRequestReachesOneEngine(t *testing.T) {
 	onBothPlanes(t, aPoisonousRequestReachesOneEngine)
 }
@@ -207,14 +208,14 @@ func aPoisonousRequestReachesOneEngine(t *testing.T) {
 	}
 }
 
-// An engine that refuses connections costs a request only one more connection attempt, and is then
-// known to be out.
+// An engine that refuses connections costs a request only one more connection attempt. extproc then
+// treats the engine as out.
 func TestEngineThatRefusesConnectionsIsSkipped(t *testing.T) {
 	onBothPlanes(t, anEngineThatTakesNoConnectionIsPassedOver)
 }
 
 func anEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
-	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no scrape reveals it
+	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no scrapes during the test
 	s.Engines[s.endpoint(2)].Kill()
 	s.Engines[s.endpoint(3)].Kill()
 	a, l := s.tell(completion("a01", 2, false)) // round robin starts at engine 1
@@ -222,7 +223,8 @@ func anEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 		t.Errorf("%d from %s of %s after %d attempts", a.status, l.Endpoint, l.Picks, l.Attempts)
 	}
 	s.awaitWithin(5*time.Second, "both are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 2 })
-	// With no engine left the client gets an error, and extproc knows that this one is out, too.
+	// When no engine is left, the client gets an error, and extproc learns that the last one is
+	// out.
 	s.Engines[s.endpoint(1)].Kill()
 	s.Engines[s.endpoint(4)].Kill()
 	a, l = s.tell(completion("a01", 2, false))
@@ -233,15 +235,15 @@ func anEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 	s.awaitWithin(5*time.Second, "all are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 4 })
 }
 
-// Envoy counts a retried request as an active retry until its response begins, which for a buffered
-// response is its end. A limit on retries must not fail a burst of them.
+// Envoy counts a retried request as an active retry until its response begins. A buffered response
+// begins only when it is complete. A limit on active retries must not fail a burst of retries.
 func TestManyRequestsMoveToTheirNextPick(t *testing.T) {
 	onBothPlanes(t, manyRequestsAtOnceGoOnToTheirNextPick)
 }
 
 func manyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 	const burst = 600
-	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no scrape reveals it
+	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no scrapes during the test
 	s.Engines[s.endpoint(2)].Kill()
 	faults := make(chan string, burst)
 	for range burst {
@@ -273,7 +275,7 @@ func TestKilledEngineFailsNoLaterRequest(t *testing.T) {
 func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	const interval = 200 * time.Millisecond // the default scrape interval
 	s := start(t, extprocFlags("--policy", "leastRequest"))
-	var dead atomic.Pointer[time.Time] // when the latest engine was killed
+	var dead atomic.Pointer[time.Time] // when the last engine was killed
 	var lost atomic.Int64
 	l := s.pour(32, func(client, n int) request { return completion(adapters[(client*5+n)%12], 20, n%2 == 0) },
 		func(a answer, err error) string {
@@ -292,7 +294,7 @@ func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		victim := s.endpoint(n)
 		s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 0 })
-		soon := time.Now().Add(time.Second) // failures between the kill and this time are part of the loss
+		soon := time.Now().Add(time.Second) // failures up to this time are attributed to the kill
 		dead.Store(&soon)
 		s.Engines[victim].Kill()
 		killed := time.Now()
@@ -309,7 +311,7 @@ func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	for _, fault := range l.faults {
 		t.Error(fault)
 	}
-	s.Envoy.Stop(5 * time.Second) // flushes its log
+	s.Envoy.Stop(5 * time.Second) // Envoy flushes its log when it stops
 
 	saved, late := 0, 0
 	for _, life := range lives {
@@ -332,8 +334,8 @@ func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	}
 }
 
-// An engine that hangs still accepts connections, so its requests cannot go to the next pick.
-// Failed scrapes keep other requests away. Only the requests on that engine are lost.
+// An engine that hangs still accepts connections, so its requests cannot go to the next pick. After
+// failed scrapes no new requests are sent there. Only the requests on that engine are lost.
 func TestHangingEngineGetsNoRequestsAfterASecond(t *testing.T) {
 	runs(t)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
@@ -351,7 +353,7 @@ func TestHangingEngineGetsNoRequestsAfterASecond(t *testing.T) {
 				return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", victim, "state", "stale") == 1
 			})
 			silent, hang := time.Since(stopped), waiting()
-			<-time.After(500 * time.Millisecond) // until the next failed scrape publishes it
+			<-time.After(500 * time.Millisecond) // until the next failed scrape is published
 			for range 30 {
 				if a := s.must(completion("a01", 2, false)); a.status != 200 || a.served == victim {
 					t.Errorf("%d from %s", a.status, a.served)
@@ -367,7 +369,7 @@ func TestHangingEngineGetsNoRequestsAfterASecond(t *testing.T) {
 	}
 }
 
-// extproc may pick a new endpoint before Envoy knows it, if Envoy did not confirm it in time.
+// If Envoy does not confirm a new endpoint in time, extproc may pick it before Envoy has it.
 func TestPickUnknownToEnvoyIsSkipped(t *testing.T) {
 	runs(t)
 	for _, c := range []struct {
@@ -375,7 +377,7 @@ func TestPickUnknownToEnvoyIsSkipped(t *testing.T) {
 		status, attempts int
 	}{{"3", 200, 1}, {"1", 503, 1}} {
 		s := start(t, extprocFlags("--policy", "roundRobin", "--endpoints-per-request", c.picks), knowing(3, 4))
-		a, l := s.tell(completion("a01", 2, false)) // round robin starts at engine 1, then 2
+		a, l := s.tell(completion("a01", 2, false)) // round robin starts at engine 1 and continues with 2
 		if a.status != c.status || l.Attempts != c.attempts || c.status == 200 && a.served != s.endpoint(3) {
 			t.Errorf("with %s picks: %d from %s after %d attempts", c.picks, a.status, a.served, l.Attempts)
 		}
@@ -385,8 +387,8 @@ func TestPickUnknownToEnvoyIsSkipped(t *testing.T) {
 	}
 }
 
-// An endpoint whose pod is gone gets no new requests. Its streams run to their end, even after
-// Envoy removed the endpoint.
+// An endpoint whose pod is gone gets no new requests. Its streams continue to their end, even after
+// Envoy has removed the endpoint.
 func TestRemovedEndpointKeepsItsStreams(t *testing.T) {
 	onBothPlanes(t, anEndpointThatLeavesKeepsItsStreams)
 }
@@ -394,7 +396,7 @@ func TestRemovedEndpointKeepsItsStreams(t *testing.T) {
 func anEndpointThatLeavesKeepsItsStreams(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"))
 	l := s.pour(4, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)
-	stream, err := s.open(t.Context(), completion("a01", 8000, true)) // outlives the endpoint in Envoy
+	stream, err := s.open(t.Context(), completion("a01", 8000, true)) // a stream that outlives the endpoint in Envoy
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -403,7 +405,7 @@ func anEndpointThatLeavesKeepsItsStreams(t *testing.T) {
 	host, _, _ := strings.Cut(leaving, ":")
 	s.write("engines.yaml", strings.Replace(engines(strings.TrimSuffix(s.Listen, "1:8080"), 4), "podIP: "+host, "podIP: "+host+"1", 1))
 	s.await("Envoy forgot it", func() bool {
-		return s.envoyGauge("cluster."+s.cluster()+".membership_total") == 4+1 && // and the relay
+		return s.envoyGauge("cluster."+s.cluster()+".membership_total") == 4+1 && // four engines and the relay
 			!strings.Contains(s.clusters(), leaving+"::")
 	})
 	s.await("only the stream is left there", func() bool {
@@ -425,7 +427,7 @@ func anEndpointThatLeavesKeepsItsStreams(t *testing.T) {
 	}
 }
 
-// clusters returns Envoy's /clusters.
+// clusters returns the text of /clusters at Envoy's admin interface.
 func (s *stack) clusters() string {
 	s.t.Helper()
 	response, err := s.client.Get("http://" + s.Admin + "/clusters")
@@ -440,7 +442,7 @@ func (s *stack) clusters() string {
 	return string(text)
 }
 
-// knowing makes Envoy know only these engines.
+// knowing gives Envoy only the endpoints of these engines.
 func knowing(ns ...int) setting {
 	return func(c *rig.Config) {
 		type object = map[string]any

@@ -15,7 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// encoded returns body with a content coding.
+// encoded returns body encoded with a content coding, such as gzip.
 func encoded(t *testing.T, coding, body string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -43,7 +43,8 @@ func encoded(t *testing.T, coding, body string) string {
 	return out.String()
 }
 
-// promptTokens is the number of prompt tokens that an engine reported, or its error.
+// promptTokens returns the number of prompt tokens that an engine reported, as text. If the
+// response is an error, it returns the error.
 func promptTokens(a answer) string {
 	var is struct {
 		Usage struct {
@@ -57,8 +58,8 @@ func promptTokens(a answer) string {
 	return fmt.Sprint(a.status, is.Usage.Prompt, is.Error.Message)
 }
 
-// An engine gets the decompressed body of a compressed request, or the client gets an error with
-// the reason. This is true with envoy.yaml and at a Gateway.
+// An engine gets the decompressed body of a compressed request. If the body cannot be decompressed,
+// the client gets an error with the reason. Both are true with envoy.yaml and at a Gateway.
 func TestCompressedRequestsAreDecoded(t *testing.T) {
 	runs(t)
 	for name, front := range map[string]setting{"standalone": standalone, "gateway": throughGateway} {
@@ -79,7 +80,7 @@ func TestCompressedRequestsAreDecoded(t *testing.T) {
 				for _, coding := range []string{"zstd", "gzip", "br", "deflate"} {
 					for _, framing := range []string{"", "chunked"} {
 						if len(body) > 2<<20 && (framing != "" || coding == "deflate" || coding == "br") {
-							continue // the same again
+							continue // for large bodies a few combinations suffice
 						}
 						a := s.must(request{
 							path: path, body: encoded(t, coding, body),

@@ -11,10 +11,11 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// Envoy accepts no request before it knows the endpoints, and accepts them as soon as it does.
+// Envoy accepts no request before it has the endpoints, and accepts requests as soon as it has
+// them.
 func TestEnvoyMayStartBeforeExtproc(t *testing.T) {
 	runs(t)
-	s := start(t, standalone) // a Gateway's Envoy listens once control has configured it
+	s := start(t, standalone) // a Gateway's Envoy listens only after control has configured it
 	s.Envoy.Stop(5 * time.Second)
 	s.Extproc.Stop(5 * time.Second)
 	if err := s.StartEnvoy(); err != nil {
@@ -28,7 +29,7 @@ func TestEnvoyMayStartBeforeExtproc(t *testing.T) {
 		defer response.Body.Close()
 		return response.StatusCode == http.StatusOK
 	})
-	<-time.After(2 * time.Second) // its retries back off meanwhile
+	<-time.After(2 * time.Second) // meanwhile Envoy's retries back off
 	if response, err := s.client.Get("http://" + s.Listen + "/healthz"); err == nil {
 		_ = response.Body.Close()
 		t.Error("it listens, and has not been told of its endpoints")
@@ -49,7 +50,8 @@ func TestEnvoyMayStartBeforeExtproc(t *testing.T) {
 	}
 }
 
-// With a single pick per request, Envoy must know each new endpoint before it is picked.
+// When extproc names only one pick for a request, Envoy must have a new endpoint before extproc
+// picks it.
 func TestNewEndpointsCostNoRequest(t *testing.T) { onBothPlanes(t, newEndpointsCostNoRequest) }
 
 func newEndpointsCostNoRequest(t *testing.T) {
@@ -62,7 +64,7 @@ func newEndpointsCostNoRequest(t *testing.T) {
 		}
 	})
 	knows := func(n int) func() bool {
-		return func() bool { return s.envoyGauge("cluster."+s.cluster()+".membership_total") == float64(n+1) } // and the relay
+		return func() bool { return s.envoyGauge("cluster."+s.cluster()+".membership_total") == float64(n+1) } // n engines and the relay
 	}
 	s.write("engines.yaml", engines(net, 1))
 	s.await("Envoy knows one", knows(1))

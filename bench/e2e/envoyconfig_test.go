@@ -105,7 +105,7 @@ func findExtProc(root any) (filters []any, i int) {
 	return nil, -1
 }
 
-// setField sets the field at a path of keys and indexes.
+// setField sets the field at a path. The path consists of map keys and list indexes.
 func setField(value any, path ...any) envoy.Change {
 	return func(root any) error {
 		parent, ok := envoy.At(root, path[:len(path)-1]...).(map[string]any)
@@ -129,7 +129,7 @@ func setEDSCluster(cluster string) envoy.Change {
 	}
 }
 
-// copyCluster adds a copy of a cluster with another name.
+// copyCluster adds a copy of the cluster copied, under another name.
 func copyCluster(name, copied string) envoy.Change {
 	return func(root any) error {
 		resources, _ := envoy.At(root, "static_resources").(map[string]any)
@@ -154,7 +154,7 @@ func copyCluster(name, copied string) envoy.Change {
 	}
 }
 
-// replaceEverywhere replaces a value of each field with a name.
+// replaceEverywhere replaces the value from by to in every field with the name key.
 func replaceEverywhere(key string, from, to any) envoy.Change {
 	var walk func(node any) int
 	walk = func(node any) int {

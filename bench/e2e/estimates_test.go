@@ -31,12 +31,12 @@ var (
 	again = flag.Int("estimates-again", 3, "do so as often, at the same times")
 )
 
-// tookHeader is the response header with the time that a request spent at a sleeper.
+// tookHeader is the response header with the time that the request spent at a sleeper.
 const tookHeader = "X-Took"
 
-// sleeper is a V2 server of one model that behaves as the estimates assume: it runs one batch at a
-// time, of all queued requests up to a maximum number of rows, and sleeps for a fixed time plus a
-// time per row.
+// sleeper is a V2 server of one model that behaves as the estimates assume. It runs one batch at a
+// time, which contains all queued requests up to a maximum number of rows. For each batch it sleeps
+// for a fixed time plus a time per row.
 type sleeper struct {
 	base, each time.Duration
 	rows       int
@@ -50,7 +50,7 @@ type asleep struct {
 	done chan struct{}
 }
 
-// run computes batches until ctx ends.
+// run serves batches until ctx ends.
 func (s *sleeper) run(ctx context.Context) {
 	var waiting []*asleep
 	for {
@@ -125,31 +125,31 @@ func sleep(t *testing.T, address string, s sleeper) {
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-// oneRow is a request of one row.
+// oneRow is the body of a V2 request with one row.
 const oneRow = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]}`
 
-// manyConnections is a client that keeps the connections of one burst for the next.
+// manyConnections returns a client that keeps connections open between bursts of requests.
 func manyConnections(t *testing.T) *http.Client {
 	transport := &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
-// chained is a chain of models behind a gateway, each in a pool of its own.
+// chained is a chain of models behind a gateway. Each model has its own pool.
 type chained struct {
 	client  *http.Client
-	servers []string // by model, the URL of one server
-	urls    []string // by model, its URL at the gateway
+	servers []string // by model, the URL of one of its servers
+	urls    []string // by model, the URL at the gateway
 	models  []string
 	setting []estimate.Setting
 	ask     []string // by model, the request body
 	most    float64  // queries per second at load 1
-	hops    float64  // gateway overhead of a query that is alone, in seconds
+	hops    float64  // gateway overhead of a lone query, in seconds
 
-	lone func() []float64 // by model, the slowdown of lone queries since the profile; nil if not measured
+	lone func() []float64 // by model, the slowdown of lone queries since its profile was measured; nil if not measured
 }
 
-// throughput is the number of queries per second that the chain can serve.
+// throughput returns the number of queries per second that the chain can serve.
 func (c *chained) throughput() float64 {
 	least := 0.0
 	for i, s := range c.setting {
@@ -176,8 +176,8 @@ func infer(client *http.Client, url, model, body string) (there time.Duration, e
 	return there, err
 }
 
-// pass sends a query through the chain, model by model. It returns the time spent at the servers
-// and the latency of each model.
+// pass sends one query through the models of the chain, in order. It returns the time spent at the
+// servers and the latency at each model.
 func (c *chained) pass() (there time.Duration, stages []time.Duration, err error) {
 	for i, model := range c.models {
 		began := time.Now()
@@ -191,7 +191,7 @@ func (c *chained) pass() (there time.Duration, stages []time.Duration, err error
 	return there, stages, nil
 }
 
-// drive sends queries at the given times, without waiting for earlier ones.
+// drive sends queries at the given times, without waiting for earlier queries to end.
 func (c *chained) drive(t *testing.T, at []float64) round {
 	n := len(at)
 	r := round{sent: make([]float64, n), took: make(times.Times, n), there: make(times.Times, n), stages: make([][]time.Duration, n)}
@@ -219,7 +219,8 @@ func (c *chained) drive(t *testing.T, at []float64) round {
 	return r
 }
 
-// poolAt is a pool of endpoints at port 8000 of hosts, and the route of their model.
+// poolAt returns the YAML of a pool with an endpoint at port 8000 of each host, and of a route for
+// the pool's model.
 func poolAt(model string, hosts []string) string {
 	return strings.NewReplacer("MODEL", model, "ADDRESSES", strings.Join(hosts, ":8000', '")+":8000").Replace(`---
 apiVersion: inference.networking.k8s.io/v1
@@ -239,7 +240,7 @@ spec: {backendRefs: [{name: MODEL}]}
 `)
 }
 
-// pools makes the rig's objects one pool per model, at these hosts.
+// pools configures the rig's objects: for each model a pool at that model's hosts.
 func pools(t *testing.T, c *rig.Config, hosts map[string][]string) {
 	t.Helper()
 	var objects strings.Builder
@@ -255,7 +256,7 @@ func pools(t *testing.T, c *rig.Config, hosts map[string][]string) {
 	}
 }
 
-// measured is the profile that "control profile" measures at a host.
+// measured returns the profile that "control profile" measures at a host.
 func measured(t *testing.T, host, model, row, batches string) *profiles.Batches {
 	t.Helper()
 	body := filepath.Join(t.TempDir(), "row.json")
@@ -289,7 +290,7 @@ func controlProfile(t *testing.T, args ...string) (said, text []byte) {
 	return said, text
 }
 
-// took measures a query, in seconds.
+// took returns how long a query takes, in seconds.
 func took(t *testing.T, ask func() error) float64 {
 	t.Helper()
 	began := time.Now()
@@ -299,8 +300,8 @@ func took(t *testing.T, ask func() error) float64 {
 	return time.Since(began).Seconds()
 }
 
-// findHops measures the gateway overhead: lone queries go through the gateway and straight to the
-// servers in turn.
+// findHops measures the gateway overhead: it sends lone queries alternately through the gateway and
+// directly to the servers.
 func (c *chained) findHops(t *testing.T) {
 	t.Helper()
 	var direct, hops []float64
@@ -325,7 +326,7 @@ func (c *chained) findHops(t *testing.T) {
 		1e3*c.hops)
 }
 
-// estimated simulates a round's queries with scaled service times.
+// estimated simulates the queries of a round, with service times multiplied by scale.
 func (c *chained) estimated(t *testing.T, r round, scale float64) (times.Times, *estimate.Result) {
 	t.Helper()
 	settings := append([]estimate.Setting(nil), c.setting...)
@@ -347,8 +348,8 @@ func (c *chained) estimated(t *testing.T, r round, scale float64) (times.Times, 
 	return all, result
 }
 
-// measure sends queries with a load and a coefficient of variation, in rounds with the same
-// arrivals, and returns measured and estimated times.
+// measure sends n queries in each of several rounds, with the same arrival times, at a load and a
+// coefficient of variation. It returns measured and estimated times.
 func (c *chained) measure(t *testing.T, n int, load, cv float64) *cell {
 	at := provision.Gamma(rand.NewPCG(uint64(100*load), uint64(cv)), n, load*c.most, cv)
 	var all []round
@@ -371,7 +372,7 @@ func (c *chained) measure(t *testing.T, n int, load, cv float64) *cell {
 	return is
 }
 
-// compared compares rounds with their estimates.
+// compared returns a cell that compares the measurements of rounds with their estimates.
 func (c *chained) compared(t *testing.T, rounds []round, load, cv float64) *cell {
 	is := &cell{replicas: c.setting[0].Replicas, cv: cv, load: load, rounds: rounds}
 	for _, r := range rounds {
@@ -386,9 +387,9 @@ func (c *chained) compared(t *testing.T, rounds []round, load, cv float64) *cell
 	return is
 }
 
-// The estimates agree with how long queries take through a real Envoy and extproc, in chains of two
-// models that sleep. The profiles are those that control profile measures at one server each; no
-// measurement under load goes into the estimate.
+// The estimates agree with the latencies of queries through a real Envoy and extproc, in chains of
+// two models that sleep. "control profile" measures the profile of each model at a single server.
+// No measurement under load is used for the estimate.
 func TestEstimatesAreAsMeasured(t *testing.T) {
 	runs(t, alone)
 	if *estimates == 0 {
@@ -400,7 +401,7 @@ func TestEstimatesAreAsMeasured(t *testing.T) {
 	}
 	sizes := []string{"1,2", "1,2,4"}
 	hosts := make(map[string][]string)
-	var models [][]string // four chains of one replica, whose loads run side by side, and one chain of four replicas
+	var models [][]string // models of five chains: four with one replica, whose loads run side by side, and one with four replicas
 	for _, chain := range []string{"a", "b", "c", "d", "four"} {
 		models = append(models, []string{chain + "-first", chain + "-second"})
 	}

@@ -20,15 +20,16 @@ import (
 )
 
 const (
-	// together is the maximum batch size of a server; wait is MLServer's batching delay.
+	// together is the maximum batch size of a server. wait is MLServer's batching delay.
 	together = 4
 	wait     = 15 * time.Millisecond
 
-	// rest separates lone queries; a machine that was idle is slower at first.
+	// rest is the pause between lone queries. After a longer pause the machine would be slower at
+	// first.
 	rest = 100 * time.Millisecond
 
-	// forests is a script that makes an MLServer folder with two random forests, one without and
-	// one with adaptive batching.
+	// forests is a script that makes an MLServer folder with two random forests: one without
+	// adaptive batching, and one with it.
 	forests = `
 import json, pathlib, sys
 import joblib
@@ -47,8 +48,9 @@ for name, more in ("alone", {}), ("forest", {"max_batch_size": size, "max_batch_
         {"name": name, "implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "./model.joblib"}} | more))
 `
 
-	// layers is a Python model for Triton: dense layers in numpy over a batch. A lone row is padded
-	// to two, because numpy computes a single row by another algorithm, seven times as fast.
+	// layers is a Python model for Triton: dense layers in numpy, computed for a whole batch. A
+	// lone row is padded to two rows, because numpy uses another algorithm for a single row, which
+	// is seven times as fast.
 	layers = `
 import numpy as np
 import triton_python_backend_utils as pb
@@ -74,7 +76,7 @@ class TritonPythonModel:
 	eightOfFP32 = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,8],"data":[0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8]}]}`
 )
 
-// serve runs an engine on one core by its script until the test ends.
+// serve runs an engine on one core until the test ends. A script starts the engine.
 func serve(t *testing.T, core, script string, args ...string) {
 	t.Helper()
 	command := exec.Command("taskset", append([]string{"-c", core, "../real/" + script, "serve"},
@@ -84,7 +86,7 @@ func serve(t *testing.T, core, script string, args ...string) {
 	t.Cleanup(p.KillGroup)
 }
 
-// loadAt makes an engine load a model of its repository.
+// loadAt makes an engine load a model from its model repository.
 func loadAt(t *testing.T, host, model string) {
 	t.Helper()
 	r, err := http.Post("http://"+host+":8000/v2/repository/models/"+model+"/load", "application/json", strings.NewReader("{}"))
@@ -97,7 +99,7 @@ func loadAt(t *testing.T, host, model string) {
 	}
 }
 
-// startForest runs an MLServer.
+// startForest runs an MLServer with the forests.
 func startForest(t *testing.T, host string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -111,7 +113,7 @@ func startForest(t *testing.T, host string) {
 	serve(t, "0", "mlserver", *mlserverDir, folder, host, "8000")
 }
 
-// startLayers runs a Triton.
+// startLayers runs a Triton with the model layers.
 func startLayers(t *testing.T, host string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -131,10 +133,10 @@ func startLayers(t *testing.T, host string) {
 	serve(t, "1", "triton", *tritonDir, folder, host, "8000")
 }
 
-// The same with real engines: a scikit-learn forest on MLServer with adaptive batching, then a
-// Python model on Triton with dynamic batching. MLServer delays even a lone query to fill its
-// batch, so the forest's profile is measured on a second model without batching, and the estimate
-// gets the delay as a parameter.
+// The estimates also agree with real engines: a scikit-learn forest on MLServer with adaptive
+// batching, then a Python model on Triton with dynamic batching. MLServer delays even a lone query
+// to fill its batch, so the forest's profile is measured at a second model without batching, and
+// the estimate gets the delay as a parameter.
 func TestRealEstimatesAreAsMeasured(t *testing.T) {
 	runs(t, alone)
 	if *estimates == 0 {
@@ -162,7 +164,7 @@ func TestRealEstimatesAreAsMeasured(t *testing.T) {
 		{Times: measured(t, hosts[1], "layers", eightOfFP32, "1,2,4"), Batch: together, Replicas: 1},
 	}
 	c.findHops(t)
-	alone := *c // without batching
+	alone := *c // chain with the model without batching
 	alone.setting = []estimate.Setting{{Times: c.setting[0].Times, Batch: 1, Replicas: 1}, c.setting[1]}
 	c.most = alone.throughput()
 	t.Logf("a load of 1 is %.1f queries a second", c.most)
@@ -194,7 +196,7 @@ func TestRealEstimatesAreAsMeasured(t *testing.T) {
 				w := &ways[i]
 				is := w.chain.measure(t, *estimates, load, cv)
 				w.table = append(w.table, is)
-				whenFree := *w.chain // a forest that batches only while it is idle
+				whenFree := *w.chain // chain with a forest that batches whatever waits when it becomes idle
 				whenFree.setting = slices.Clone(c.setting)
 				whenFree.setting[0].Ahead = false
 				w.otherwise = append(w.otherwise, whenFree.compared(t, is.rounds, load, cv))

@@ -30,16 +30,17 @@ import (
 )
 
 const (
-	// sequences is max_num_seqs of the vLLM in bench/real/vllm; tiny is its model.
+	// sequences is max_num_seqs of the vLLM in bench/real/vllm. tiny is the name of its model.
 	sequences = 8
 	tiny      = "tiny"
-	// leastWords to mostAnswer are the ranges of words per prompt and of tokens per answer.
+	// leastWords and mostWords limit the words of a prompt. leastAnswer and mostAnswer limit the
+	// tokens of an answer.
 	leastWords, mostWords   = 8, 64
 	leastAnswer, mostAnswer = 16, 64
 
-	// layersOfTiny is the number of layers of the model whose estimates are compared. With the two
-	// layers of bench/real/vllm a step is short compared with the cost of a token in the gateway
-	// and in vLLM's own API server, which share the cores and which no profile includes.
+	// layersOfTiny is the number of layers of the model whose estimates are compared. The model of
+	// bench/real/vllm has only two layers, so its step is short compared with the time per token in
+	// the gateway and in vLLM's own API server. Both share the cores, and no profile includes them.
 	layersOfTiny = 48
 )
 
@@ -57,13 +58,13 @@ type conversation struct {
 	random *rand.Rand
 }
 
-// prompt returns a request and the number of tokens of its answer.
+// prompt returns the body of a request and the number of tokens of its answer.
 func (c *conversation) prompt() (body []byte, answer int32) {
 	answer = int32(leastAnswer + c.random.IntN(mostAnswer-leastAnswer+1))
 	return survey.PromptBody(c.random, survey.Completions, tiny, leastWords+c.random.IntN(mostWords-leastWords+1), int(answer)), answer
 }
 
-// ask streams an answer.
+// ask sends a request, reads the streamed answer, and returns its times.
 func (c *conversation) ask(url string, body []byte) (is survey.Stream, err error) {
 	began := time.Now()
 	r, err := c.client.Post(url+"/v1/completions", "application/json", bytes.NewReader(body))
@@ -91,7 +92,7 @@ type spoken struct {
 	late    times.Times
 }
 
-// keep appends the queries to the file that the flag names, if any.
+// keep appends the queries to the file that a flag names, or does nothing if it names none.
 func (s spoken) keep(t *testing.T, url string, slowness float64) {
 	t.Helper()
 	if *estimatesKeep == "" {
@@ -111,7 +112,7 @@ func (s spoken) keep(t *testing.T, url string, slowness float64) {
 	}
 }
 
-// drive sends queries at the given times, without waiting for earlier ones.
+// drive sends queries at the given times, without waiting for earlier queries to end.
 func (c *conversation) drive(t *testing.T, url string, at []float64) spoken {
 	s := spoken{queries: make([]estimate.Query, len(at)), took: make([]estimate.QueryTimes, len(at))}
 	var queries sync.WaitGroup
@@ -143,21 +144,21 @@ func (c *conversation) drive(t *testing.T, url string, at []float64) spoken {
 	return s
 }
 
-// spokenTimes are the compared latencies of an LLM.
+// spokenTimes are the latencies of an LLM query that the test compares.
 var spokenTimes = []struct {
 	name string
 	of   func(estimate.QueryTimes) float64
-	hops bool // whether it includes the gateway overhead
+	hops bool // whether this latency includes the gateway overhead
 }{
 	{"time to the first token", func(t estimate.QueryTimes) float64 { return t.FirstToken }, true},
 	{"time per token", func(t estimate.QueryTimes) float64 { return t.PerToken }, false},
 	{"whole answer", func(t estimate.QueryTimes) float64 { return t.Latency }, true},
 }
 
-// The estimates for an LLM engine agree with a real vLLM behind a real Envoy and extproc. The
-// profile is the one that control profile measures. Of the load, the estimate gets only the send
-// times and the token counts. The same queries also go straight to vLLM; the difference is that
-// gateway and vLLM share their cores.
+// The estimates for an LLM engine agree with a real vLLM behind a real Envoy and extproc. "control
+// profile" measures the profile. From the load, the estimate gets only the send times and the token
+// counts. The same queries are also sent directly to vLLM, because a gateway on the same cores
+// slows vLLM down.
 func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 	runs(t, alone)
 	if *estimates == 0 {
@@ -188,7 +189,7 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 	hops := max(0, first(s.url)-direct)
 	t.Logf("one query alone has its first token after %.2f ms at vLLM, and %.2f ms later through the gateway", 1e3*direct, 1e3*hops)
 
-	const prompt, answer = 80, (leastAnswer + mostAnswer) / 2 // mean tokens
+	const prompt, answer = 80, (leastAnswer + mostAnswer) / 2 // mean numbers of tokens
 	full := profiles.Work{Sequences: sequences, KVTokens: sequences * (prompt + answer)}
 	most := 1 / (p.PrefillTime(0, prompt) + answer*p.StepTime(full)/sequences)
 	t.Logf("a load of 1 is %.1f queries a second", most)
@@ -220,7 +221,8 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 	}
 }
 
-// meanError is the mean absolute error of the mean, including gateway overhead.
+// meanError returns the average over all cells of the absolute error of the mean latency, including
+// gateway overhead.
 func (all comparison) meanError() (sum float64) {
 	for _, c := range all {
 		_, e := c.errors(0)
@@ -229,9 +231,9 @@ func (all comparison) meanError() (sum float64) {
 	return sum
 }
 
-// measure sends queries in rounds with the same arrivals. It returns two cells for each of
-// spokenTimes: one scaled to vLLM's speed around each round, measured by lone queries, and one with
-// the speed at the time of profiling.
+// measure sends queries in rounds with the same arrival times. It returns two cells for each of
+// spokenTimes. The first is scaled to vLLM's speed around each round, which lone queries measure.
+// The second uses the speed at the time of profiling.
 func (c *conversation) measure(t *testing.T, url, itself string, p profiles.Profile, at []float64, hops float64, rounds int) (now,
 	then []*cell,
 ) {
@@ -264,9 +266,9 @@ func (c *conversation) measure(t *testing.T, url, itself string, p profiles.Prof
 	return now, then
 }
 
-// slowness is how much longer lone queries take at vLLM than its profile says.
+// slowness returns the latency of lone queries at vLLM, divided by the latency from its profile.
 func (c *conversation) slowness(t *testing.T, itself string, p profiles.Profile) float64 {
-	const apart = 1000 // seconds, so that each is alone
+	const apart = 1000 // seconds between simulated queries, so that each is alone
 	var queries []estimate.Query
 	seconds := 0.0
 	for i := range 12 {
@@ -289,14 +291,14 @@ func (c *conversation) slowness(t *testing.T, itself string, p profiles.Profile)
 	return seconds / want
 }
 
-// control plan accepts the profile that control profile measures at a real vLLM.
+// "control plan" accepts the profile that "control profile" measures at a real vLLM.
 func TestRealVLLMIsMeasuredAndPlanned(t *testing.T) {
 	runs(t, alone)
 	_, engine := startTiny(t)
 	planned(t, profileOf(t, engine, "--prompt-tokens", "16,256", "--concurrency", "1,8", "--time-limit", "8s"))
 }
 
-// startTiny runs a real vLLM with flags behind Envoy and extproc.
+// startTiny runs a real vLLM with the given flags behind Envoy and extproc.
 func startTiny(t *testing.T, flags ...string) (s *stack, engine *realEngine) {
 	t.Helper()
 	s = start(t, standalone, func(c *rig.Config) {
@@ -315,7 +317,7 @@ func startTiny(t *testing.T, flags ...string) (s *stack, engine *realEngine) {
 	return s, engine
 }
 
-// foreseen estimates how long queries take.
+// foreseen returns the estimated latencies of queries.
 func foreseen(t *testing.T, p profiles.Profile, queries []estimate.Query, of func(estimate.QueryTimes) float64) times.Times {
 	t.Helper()
 	all := make(times.Times, len(queries))
@@ -330,8 +332,8 @@ func foreseen(t *testing.T, p profiles.Profile, queries []estimate.Query, of fun
 	return all
 }
 
-// keptProfileOf returns the profile in the file that the flag names, or else measures the engine
-// with control profile.
+// keptProfileOf returns the profile in the file that a flag names. Without that flag it measures
+// the engine with "control profile".
 func keptProfileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	t.Helper()
 	if *estimatesProfile == "" {
@@ -352,7 +354,7 @@ func keptProfileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profil
 	return p
 }
 
-// profileOf returns the profile that control profile measures at an engine.
+// profileOf returns the profile that "control profile" measures at an engine.
 func profileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	t.Helper()
 	args := []string{
@@ -368,7 +370,7 @@ func profileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	return p
 }
 
-// planned runs control plan with a profile.
+// planned runs "control plan" with a profile.
 func planned(t *testing.T, p profiles.Profile) {
 	t.Helper()
 	dir := t.TempDir()

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// copyAt is a model at an engine, as in the engines' event logs.
+// copyAt identifies a copy: a model at an engine, as the engines' event logs name them.
 type copyAt struct{ engine, model string }
 
-// underWay returns the loads that were requested and have not ended.
+// underWay returns the loads that have begun and not ended.
 func underWay(events []engineEvent) map[copyAt]bool {
 	all := make(map[copyAt]bool)
 	for _, e := range events {
@@ -22,21 +22,21 @@ func underWay(events []engineEvent) map[copyAt]bool {
 	return all
 }
 
-// held returns the models that engines have, according to their events.
+// held returns the copies that engines have, according to their event logs.
 func held(events []engineEvent) map[copyAt]bool {
 	all := make(map[copyAt]bool)
 	for _, e := range events {
 		switch {
 		case e.Event == "loaded" && e.Error == "":
 			all[copyAt{e.Engine, e.Model}] = true
-		case e.Event == "unload", e.Event == "unloaded": // a load may end between the two
+		case e.Event == "unload", e.Event == "unloaded": // a load may end between "unload" and "unloaded"
 			delete(all, copyAt{e.Engine, e.Model})
 		}
 	}
 	return all
 }
 
-// until splits the events at a time.
+// until returns the events before a time.
 func until(events []engineEvent, at time.Time) []engineEvent {
 	i := slices.IndexFunc(events, func(e engineEvent) bool { return !e.Time.Before(at) })
 	if i < 0 {
@@ -47,7 +47,8 @@ func until(events []engineEvent, at time.Time) []engineEvent {
 
 func from(events []engineEvent, at time.Time) []engineEvent { return events[len(until(events, at)):] }
 
-// died adds the end of an engine to the events; its loaded models and loads in progress are lost.
+// died adds events for the death of an engine, which loses its loaded models and its loads in
+// progress.
 func died(events []engineEvent, engine string, at time.Time) []engineEvent {
 	before := until(events, at)
 	all := slices.Clone(before)

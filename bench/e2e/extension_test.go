@@ -22,17 +22,17 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// extension is a stack for the inference extension's conformance cases: two Gateways with an Envoy
-// each, pools of servers that identify themselves, and an endpoint picker that obeys the suite's
-// headers.
+// extension is a stack for the conformance cases of the inference extension: two Gateways with one
+// Envoy each, pools of servers that identify themselves, and an endpoint picker that obeys the
+// suite's headers.
 type extension struct {
 	*stack
 	second *stack // the Envoy of the second Gateway
 	picker *process.Process
 }
 
-// host is the address of a pod: 61 to 63 belong to the pool primary, 71 to 73 to secondary, and 81
-// to 83, with three ports each, to ranks.
+// host returns the address of a pod. Pods 61 to 63 belong to the pool primary, 71 to 73 to the pool
+// secondary, and 81 to 83, with three ports each, to the pool ranks.
 func (e *extension) host(n int) string {
 	return fmt.Sprintf("%s%d", strings.TrimSuffix(e.Listen, "1:8080"), n)
 }
@@ -73,37 +73,39 @@ func startExtension(t *testing.T) *extension {
 	return e
 }
 
-// aPool is an InferencePool with a label selector and further spec fields.
+// aPool returns the YAML of an InferencePool with a label selector, ports and more fields of the
+// spec.
 func aPool(name, labels, ports, more string) string {
 	return fmt.Sprintf("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: %s}\nspec: {selector: {matchLabels: {%s}}, targetPorts: [%s]%s}\n---\n",
 		name, labels,
 		ports, more)
 }
 
-// epp is the Service of a pool's endpoint picker.
+// epp returns the YAML of the Service of a pool's endpoint picker.
 func (e *extension) epp(pool string) string {
 	return pickerService(pool, plain, e.pickerHost()+":9002")
 }
 
-// route is an HTTPRoute at a Gateway for the host NAME.test.
+// route returns the YAML of an HTTPRoute that is attached to a Gateway, for the host NAME.test.
 func route(name, gateway string, rules ...string) string {
 	return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: %s}\nspec:\n  parentRefs: [{name: %s}]\n  hostnames: [%s.test]\n  rules: [%s]\n---\n", name,
 		gateway, name,
 		strings.Join(rules, ", "))
 }
 
-// to is a rule that sends requests to a pool, with further fields of the rule and of the reference.
+// to returns the YAML of a rule that sends requests to a pool. The parameters rule and ref contain
+// more fields of the rule and of its reference to the pool.
 func to(pool, rule, ref string) string {
 	return fmt.Sprintf("{%sbackendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: %s%s}]}", rule, pool, ref)
 }
 
-// apply replaces the objects of the previous case by those of this one.
+// apply replaces the objects of the previous case by docs.
 func (e *extension) apply(docs ...string) {
 	e.t.Helper()
 	e.write("case.yaml", strings.TrimSuffix(strings.Join(docs, ""), "---\n"))
 }
 
-// get sends a GET request for a route's path to a Gateway.
+// get sends a GET request for a path at the host of a route to a stack's Gateway.
 func get(s *stack, route, path, selection string) answer {
 	q := at(route, request{method: "GET", path: path})
 	if selection != "" {
@@ -111,12 +113,13 @@ func get(s *stack, route, path, selection string) answer {
 	}
 	a, err := s.ask(s.t.Context(), q)
 	if err != nil {
-		return answer{} // the Gateway's Envoy does not run yet
+		return answer{} // the Gateway's Envoy is not running yet
 	}
 	return a
 }
 
-// served waits until a pod whose number begins with by answers for a route.
+// served waits until a pod of a pool answers requests for a route. The numbers of the pool's pods
+// begin with the digit by.
 func (e *extension) served(s *stack, route, path string, by int) {
 	e.t.Helper()
 	e.await(route+".test"+path+" is served by its pool", func() bool {
@@ -125,8 +128,8 @@ func (e *extension) served(s *stack, route, path string, by int) {
 	})
 }
 
-// conditions returns an object's status conditions for the objects now in the folder: for each
-// parent, "TYPE STATUS REASON".
+// conditions computes an object's status from the objects in the folder. It returns the conditions
+// of each parent, formatted as "TYPE STATUS REASON".
 func (e *extension) conditions(kind, name string) map[string][]string {
 	e.t.Helper()
 	set, err := dir.Read(e.objects, kinds.WithNetwork())
@@ -150,7 +153,7 @@ func (e *extension) conditions(kind, name string) map[string][]string {
 	return nil
 }
 
-// says checks a condition of an object at a Gateway.
+// says checks the status and reason of one condition of an object at a Gateway.
 func (e *extension) says(kind, name, gateway string, of string, is metav1.ConditionStatus, reason string) {
 	e.t.Helper()
 	all := e.conditions(kind, name)
@@ -159,9 +162,9 @@ func (e *extension) says(kind, name, gateway string, of string, is metav1.Condit
 	}
 }
 
-// The cases of the inference extension's conformance suite for gateways, by their names. Requests
-// go through a real Envoy at a Gateway read from a folder; the status is computed from the same
-// objects.
+// The subtests are the cases of the inference extension's conformance suite for gateways and have
+// their names. Requests go through a real Envoy of a Gateway read from a folder; the status is
+// computed from the same objects.
 func TestInferenceExtensionConformance(t *testing.T) {
 	runs(t)
 	e := startExtension(t)
@@ -335,8 +338,8 @@ func TestInferenceExtensionConformance(t *testing.T) {
 	e.t = t
 }
 
-// only sends a hundred requests, whose headers select endpoints for the picker, and checks which
-// endpoints served them.
+// only is a check that good accepts the servers of a hundred requests. The header selection tells
+// the picker which endpoints to pick.
 func (e *extension) only(t *testing.T, route, selection string, good func(served string) bool) {
 	t.Helper()
 	for range 100 {

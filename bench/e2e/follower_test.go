@@ -15,7 +15,7 @@ import (
 )
 
 // follower is an xDS client of control, like a Gateway's Envoy. It acknowledges every resource at
-// once and records when it arrived.
+// once and records when the resource arrived.
 type follower struct {
 	t testing.TB
 
@@ -24,7 +24,7 @@ type follower struct {
 	news chan struct{} // closed and replaced at each update
 }
 
-// told is the last received update of a resource.
+// told is the last update of a resource that the follower received.
 type told struct {
 	at   time.Time
 	text []byte // the serialized message
@@ -54,7 +54,7 @@ func follow(t testing.TB, socket, gateway string) *follower {
 	for stream, types := range map[deltas][]string{
 		all: {resource.ClusterType, resource.ListenerType, resource.RouteType}, endpoints: {resource.EndpointType},
 	} {
-		for _, of := range types { // wildcard subscription
+		for _, of := range types { // subscribe to all resources of each type
 			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{
 				Node:    &corev3.Node{Cluster: gateway, Id: "follower"},
 				TypeUrl: of,
@@ -67,7 +67,7 @@ func follow(t testing.TB, socket, gateway string) *follower {
 	return f
 }
 
-// deltas is a stream of either xDS service.
+// deltas is a delta xDS stream, of ADS or of EDS.
 type deltas interface {
 	Send(*discoveryv3.DeltaDiscoveryRequest) error
 	Recv() (*discoveryv3.DeltaDiscoveryResponse, error)
@@ -88,12 +88,12 @@ func (f *follower) listen(stream deltas) {
 		close(f.news)
 		f.news = make(chan struct{})
 		f.mu.Unlock()
-		_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()}) // Recv returns the error
+		_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()}) // Recv returns its error
 	}
 }
 
-// has waits until a resource contains a text, such as an address, and returns when that update
-// arrived.
+// has waits until a resource contains a text, such as an address. It returns when the update with
+// that text arrived.
 func (f *follower) has(of, name, text string) time.Time {
 	f.t.Helper()
 	for late := time.After(20 * time.Second); ; {

@@ -16,11 +16,11 @@ import (
 	"github.com/headgate/headgate/api/wire"
 )
 
-// foreign is an endpoint picker that is not Headgate's. It speaks the protocol and does what the
-// request header x-do says, with the value of x-what.
+// foreign is an endpoint picker other than Headgate's. It implements the protocol and does what the
+// request header x-do says, with the value of the header x-what.
 type foreign struct {
 	extprocv3.UnimplementedExternalProcessorServer
-	heard chan string // request headers and serving endpoints, a line each; lines that are not read in time are dropped
+	heard chan string // one line for each request header or serving endpoint; lines that are not read in time are dropped
 }
 
 func (f *foreign) hear(line string) {
@@ -30,7 +30,7 @@ func (f *foreign) hear(line string) {
 	}
 }
 
-// startForeign serves a foreign picker without TLS.
+// startForeign serves a foreign picker at address, without TLS.
 func startForeign(t *testing.T, address string) *foreign {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -69,7 +69,7 @@ func (f *foreign) Process(stream extprocv3.ExternalProcessor_ProcessServer) erro
 		case *extprocv3.ProcessingRequest_ResponseHeaders:
 			served := in.GetMetadataContext().GetFilterMetadata()[wire.DestinationNamespace].GetFields()[wire.ServedKey].GetStringValue()
 			f.hear("served " + served)
-			mutation := new(extprocv3.HeaderMutation) // some pickers set every header again
+			mutation := new(extprocv3.HeaderMutation) // like some pickers, sets every received header again
 			for _, h := range m.ResponseHeaders.GetHeaders().GetHeaders() {
 				mutation.SetHeaders = append(mutation.SetHeaders, set(h.GetKey(), string(h.GetRawValue())))
 			}
@@ -95,7 +95,7 @@ func set(key, value string) *corev3.HeaderValueOption {
 	}
 }
 
-// decide returns the picker's response to a whole request.
+// decide returns the picker's responses to a whole request.
 func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingResponse {
 	what := headers["x-what"]
 	if headers["x-do"] == "refuse" {

@@ -5,7 +5,7 @@ import (
 )
 
 // pickInHeader makes the endpoints' cluster read the picks from the header, as Envoy Gateway's
-// endpointOverride does, and keeps what clients wrote there.
+// endpointOverride does. Envoy does not remove what clients write into that header.
 var pickInHeader = changes(
 	setField([]any{map[string]any{"header": "x-gateway-destination-endpoint"}},
 		"static_resources", "clusters", 0, "load_balancing_policy", "policies", 0, "typed_extension_config", "typed_config",
@@ -13,21 +13,21 @@ var pickInHeader = changes(
 	replaceEverywhere("prefix", "x-gateway-", "x-nothing-"),
 )
 
-// originalDstByHeader is how Envoy AI Gateway's cluster selects the endpoint.
+// originalDstByHeader makes the cluster select the endpoint by a header, as Envoy AI Gateway does.
 var originalDstByHeader = changes(
 	setField(map[string]any{"use_http_header": true, "http_header_name": "x-gateway-destination-endpoint"}, "static_resources", "clusters",
 		0, "original_dst_lb_config"),
 	replaceEverywhere("prefix", "x-gateway-", "x-nothing-"),
 )
 
-// Other gateways learn the destination from metadata or from a header; each reads one of them. A
-// value that a client writes into the header has no effect.
+// Some gateways read the destination from metadata and others from a header. A value that a client
+// writes into the header has no effect.
 func TestOtherGatewaysFollowThePick(t *testing.T) {
 	runs(t)
 	for _, c := range []struct {
 		name     string
 		settings []setting
-		lists    bool // it reads more than one pick
+		lists    bool // whether the gateway reads a list of picks, not only one
 	}{
 		{"as Istio: a list in metadata", nil, true},
 		{"as Envoy Gateway: a list in the header", []setting{pickInHeader}, true},

@@ -26,8 +26,8 @@ import (
 )
 
 // ghost is an engine that can close its port and keep its requests, as vLLM does at SIGTERM and
-// draining servers do. The request header x-do selects the response: "tick" sends an event now and
-// then until the ghost finishes, "silent" sends one event, and anything else sends nothing.
+// draining servers do. The request header x-do selects the response: "tick" sends events until the
+// ghost finishes, "silent" sends one event, and any other value sends nothing.
 type ghost struct {
 	model  string
 	door   net.Listener
@@ -94,8 +94,8 @@ func (g *ghost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// startGhosts starts one ghost per model, from endpoint 1 on, and a stack whose Envoy logs each
-// request in flight every 0.3 s.
+// startGhosts starts one ghost for each model, at consecutive addresses, and a stack. The stack's
+// Envoy logs each request in flight every 0.3 s.
 func startGhosts(t *testing.T, models ...string) (*stack, map[string]*ghost) {
 	t.Helper()
 	all := make(map[string]*ghost)
@@ -114,7 +114,7 @@ func startGhosts(t *testing.T, models ...string) (*stack, map[string]*ghost) {
 	return s, all
 }
 
-// ghostly returns the objects for the first n ghosts.
+// ghostly returns the YAML of the objects for the first n ghosts.
 func ghostly(net string, n int) string {
 	pool, _, _ := strings.Cut(engines(net, 0), "---")
 	var addresses []string
@@ -130,7 +130,8 @@ func askGhost(model, does string) request {
 }
 
 // An endpoint that is removed from the objects before its engine stops is no longer scraped. Its
-// silent requests still end once it refuses connections, and requests that it serves go on.
+// silent requests still end when the engine refuses connections, and requests that the engine
+// serves continue.
 func TestRequestsOnARemovedEngineAreEnded(t *testing.T) {
 	runs(t)
 	s, ghosts := startGhosts(t, "stays", "left")
@@ -177,8 +178,8 @@ func TestRequestsOnARemovedEngineAreEnded(t *testing.T) {
 	}
 }
 
-// Silent requests on an engine that has closed its port end within two records. Requests that it
-// still serves go on, as do silent requests on an engine whose port is open.
+// Silent requests on an engine that has closed its port end within two log records. Requests that
+// the engine still serves continue, as do silent requests on an engine whose port is open.
 func TestRequestsOnADeadEngineAreEnded(t *testing.T) {
 	runs(t)
 	s, ghosts := startGhosts(t, "gone", "living")
@@ -283,12 +284,12 @@ func TestRequestsOnADeadEngineAreEnded(t *testing.T) {
 			t.Fatal("a request does not end")
 		}
 	}
-	// Envoy records each request once per interval, and once more when it ends. Two records in a
-	// row end a request. Two more may precede them: one while the port closes, and one before
-	// extproc notices.
+	// Envoy records each request once per interval, and once more when it ends. extproc ends a
+	// request after two records in a row. Two more may precede them: one while the port closes, and
+	// one before extproc detects that.
 	intervals := float64(records()-before-await) / float64(await+2)
 	t.Logf("%d requests were ended within %.1f records of each", await, intervals)
-	if intervals < 1.5 || intervals > 12 { // of 0.3 s; on a busy machine a scrape may take several
+	if intervals < 1.5 || intervals > 12 { // intervals of 0.3 s; on a busy machine a scrape may take several
 		t.Errorf("each was recorded %.1f times, want 2 to 4, and at most 12", intervals)
 	}
 	s.await("each is a failure of its endpoint", func() bool {
@@ -308,8 +309,9 @@ func TestRequestsOnADeadEngineAreEnded(t *testing.T) {
 	close(living.finish)
 }
 
-// gRPC calls outlive an extproc that is killed or stops: calls whose messages it has read, calls
-// that keep their ext_proc stream open, and calls with a short deadline, which do not keep it.
+// gRPC calls outlive an extproc that is killed or stops. Tested are calls whose messages extproc
+// has read, calls that keep their ext_proc stream open, and calls with a short deadline, which do
+// not keep it open.
 func TestCallsOutliveTheirExtproc(t *testing.T) {
 	runs(t)
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:?infer=1s"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })

@@ -26,8 +26,8 @@ func loading(t testing.TB, seconds float64) setting {
 	return engineFlags("--profile", file)
 }
 
-// runtimes makes the rig run n model runtimes instead of vLLMs, the first managed over a port and
-// the others over sockets, and gives each model a source.
+// runtimes makes the rig run n model runtimes instead of vLLMs. The first is managed over a port
+// and the others over sockets. sources contains the source of each model.
 func runtimes(t testing.TB, n int, sources map[string]string) setting {
 	return func(c *rig.Config) {
 		placed(t, 1)(c)
@@ -50,7 +50,7 @@ func runtimes(t testing.TB, n int, sources map[string]string) setting {
 	}
 }
 
-// modelObject is a Model of the pool with further spec fields.
+// modelObject returns the YAML of a Model of the pool, with more fields of the spec.
 func modelObject(name, more string) string {
 	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, %s}\n",
 		name, more)
@@ -75,7 +75,8 @@ func (s *stack) beginsEach(n int, models ...string) (answered func()) {
 	}
 }
 
-// unknown names a model without exactly one copy in control's state, empty if there is none.
+// unknown returns the name of a model that does not have exactly one copy in control's state, empty
+// if there is none.
 func (s *stack) unknown(models []string) string {
 	s.t.Helper()
 	copies := make(map[string]int)
@@ -90,7 +91,8 @@ func (s *stack) unknown(models []string) string {
 	return ""
 }
 
-// However many requests arrive at once, through however many gateways, their model is loaded once.
+// However many requests arrive at once, and through however many gateways, their model is loaded
+// once.
 func TestTwoHundredRequestsThroughTwoEnvoysLoadOnce(t *testing.T) {
 	runs(t)
 	a := start(t, placed(t, 4, adapters...), loading(t, 2))
@@ -112,8 +114,8 @@ func TestTwoHundredRequestsThroughTwoEnvoysLoadOnce(t *testing.T) {
 	a.await("nobody waits", func() bool { return a.sum(a.ControlMetrics, "headgate_place_queued_requests") == 0 })
 }
 
-// killedAmidLoads kills control while cold models are being loaded, and restarts it. Requests for
-// the hot models go on all the time. It returns when control was first killed.
+// killedAmidLoads kills control while the cold models are being loaded, and restarts it. Meanwhile,
+// requests for the hot models continue. It returns when control was first killed.
 func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	s.t.Helper()
 	s.beginsEach(1, hot...)()
@@ -123,14 +125,14 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	answered := s.beginsEach(2, cold...)
 	s.await("some loads have ended and some have not", func() bool {
 		events := from(s.events(), began)
-		// For an engine that lists its models, control records a load together with the call, not
-		// before it.
+		// If an engine lists its models, control calls it and records the load at the same time.
+		// After 200 ms without events, all records have been written.
 		written := time.Now().Add(-200 * time.Millisecond)
 		return len(held(events)) >= 4 && len(underWay(events)) >= 2 && len(from(events, written)) == 0
 	})
 	killed = time.Now()
 	s.Control.Kill()
-	l.goesOn(s, 10) // without control
+	l.goesOn(s, 10) // requests continue without control
 	restart := func() {
 		s.t.Helper()
 		if err := s.StartControl(s.t.Context()); err != nil {
@@ -143,7 +145,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	known := time.Since(restarted)
 	answered()
 	took := time.Since(restarted)
-	// Once more, with nothing to do.
+	// Kill control again, now while it has nothing to do.
 	s.Control.Kill()
 	l.goesOn(s, 25)
 	restart()
@@ -154,7 +156,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	}
 	s.await("control knows of no request that waits", func() bool { return s.sum(s.ControlMetrics, "headgate_place_queued_requests") == 0 })
 
-	s.Envoy.Stop(5 * time.Second) // flushes its log
+	s.Envoy.Stop(5 * time.Second) // Envoy flushes its log when it stops
 	slowest := make(map[bool]float64)
 	for _, r := range s.accessLog(func(r logged) bool { return r.Time.After(began) && slices.Contains(hot, r.Pick.Model) }) {
 		after := r.Time.After(killed)
@@ -168,7 +170,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 func TestControlIsKilledWhileEnginesLoadAdapters(t *testing.T) {
 	runs(t, raced)
 	hot, cold := adapters[:4], numbered(20)
-	// room for all, however slow an engine is
+	// There is room for all adapters even if one engine is slow.
 	s := start(t, placed(t, len(hot)+len(cold), append(slices.Clone(hot), cold...)...), loading(t, 1))
 	killed := s.killedAmidLoads(hot, cold)
 	s.await("control and the engines agree", func() bool { return s.agreed() == "" })
@@ -179,7 +181,7 @@ func TestControlIsKilledWhileEnginesLoadAdapters(t *testing.T) {
 		t.Fatal("no load was under way when control was killed")
 	}
 	// An engine continues a load after its caller is gone. Control repeats the call to learn the
-	// result: the engine answers that it has the adapter.
+	// result, and the engine answers that it already has the adapter.
 	events = slices.DeleteFunc(events, func(e engineEvent) bool {
 		if e.Event == "loaded" && strings.Contains(e.Error, "already been loaded") {
 			return true
@@ -199,7 +201,7 @@ func TestControlIsKilledWhileEnginesLoadAdapters(t *testing.T) {
 }
 
 // A model runtime cannot list its models. Loaded models nevertheless stay, without a purge. A load
-// that was cut off is in an unknown state, so it is unloaded and loaded again.
+// that was interrupted is in an unknown state, so control unloads the model and loads it again.
 func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
 	runs(t, raced)
 	hot, cold := adapters[:4], numbered(20)
@@ -210,7 +212,7 @@ func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
 	for i, name := range cold {
 		sources[name] = "sim:?load=500ms&size=20Mi"
 		if i%2 == 1 {
-			sources[name] += "&stubborn" // continues a load after its caller is gone
+			sources[name] += "&stubborn" // a stubborn runtime continues a load after its caller is gone
 		}
 	}
 	s := start(t, runtimes(t, 3, sources), func(c *rig.Config) { c.EngineFlags = []string{"--loading-threads", "2"} })
@@ -237,7 +239,7 @@ func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
 	first := make(map[copyAt]string)
 	for _, e := range after {
 		c := copyAt{e.Engine, e.Model}
-		if slices.Contains(hot, e.Model) { // control may not have recorded a load that finished at that moment
+		if slices.Contains(hot, e.Model) { // a load may have ended just before the kill, so that control has not recorded it
 			t.Errorf("%s has %s, and is told to %s it", e.Engine, e.Model, e.Event)
 		}
 		if first[c] == "" && (e.Event == "load" || e.Event == "unload") {
@@ -259,8 +261,9 @@ func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
 	}
 }
 
-// Models with a second copy lose the copy on a killed engine. No later request for them fails or
-// waits for a load: the other copy answers, and each model gets a second copy at another engine.
+// An engine is killed, and some of its models have a second copy. No later request for these models
+// fails or waits for a load: the other copy answers, and each model gets a second copy at another
+// engine.
 func TestEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 3), placed(t, 8, "once"), loading(t, 0.5))
@@ -282,7 +285,7 @@ func TestEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 		return !slices.ContainsFunc(names, func(name string) bool { return all[name] != 2 })
 	}
 	s.await("each model is there twice", func() bool { return twice("") })
-	s.must(completion("once", 1, false)) // waits for its load
+	s.must(completion("once", 1, false)) // this request waits for its model's load
 	waited := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount()
 
 	var dead atomic.Pointer[time.Time] // when the engine was killed
@@ -300,7 +303,7 @@ func TestEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 	victim := s.endpoint(1)
 	s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 0 })
 	began := time.Now()
-	soon := began.Add(time.Second) // failures between the kill and this time are part of the loss
+	soon := began.Add(time.Second) // failures up to this time are attributed to the kill
 	dead.Store(&soon)
 	s.Engines[victim].Kill()
 	killed := time.Now()
@@ -330,8 +333,8 @@ func TestEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 	t.Logf("of %d requests %d were lost with the engine, which had %d copies", l.sent.Load(), lost.Load(), had)
 }
 
-// Each model of an engine that dies answers elsewhere after one load. Only the requests on that
-// engine fail.
+// Each model of an engine that dies is served by another engine after one load. Only the requests
+// on the dead engine fail.
 func TestEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 	runs(t, raced)
 	const interval = 200 * time.Millisecond // the default scrape interval
@@ -344,7 +347,7 @@ func TestEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 			if err == nil && a.status != http.StatusOK && a.status != http.StatusServiceUnavailable {
 				return fmt.Sprintf("%d %s", a.status, a.body)
 			}
-			return "" // Envoy's log has the endpoint
+			return "" // checked below: Envoy's log contains the endpoint
 		})
 	s.await("each model has been used", func() bool { return len(held(s.events())) == len(names) && l.sent.Load() > 100 })
 	var victim string
@@ -379,7 +382,7 @@ func TestEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 		t.Error(fault)
 	}
 	s.await("control and the engines agree", func() bool { return s.agreed() == "" })
-	s.Envoy.Stop(5 * time.Second) // flushes its log
+	s.Envoy.Stop(5 * time.Second) // Envoy flushes its log when it stops
 
 	loads := 0
 	for _, e := range from(until(s.events(), restarted), killed) {
@@ -415,8 +418,8 @@ func TestEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 	t.Logf("%d requests, of which %d failed; %d models were lost", l.sent.Load(), len(failed), len(lost))
 }
 
-// Only waiting requests fail when extproc is killed. Control forgets that they waited; later
-// requests wait again and are answered.
+// When extproc is killed, only waiting requests fail. Control forgets that they were waiting. Later
+// requests wait for the model, too, and are answered.
 func TestExtprocDiesWhileRequestsWait(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 1), placed(t, 4, adapters...), loading(t, 3))

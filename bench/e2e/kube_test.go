@@ -22,8 +22,8 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// kubernetes is a real API server with our CRDs and RBAC, whose pods are objects with a patched
-// status.
+// kubernetes is a real API server with Headgate's CRDs and RBAC. Its pods are only objects, whose
+// status the tests patch.
 type kubernetes struct {
 	*apiserver.Server
 	t       testing.TB
@@ -56,7 +56,7 @@ func (k *kubernetes) apply(text string) {
 	}
 }
 
-// get returns one of our objects in the namespace default, or nil.
+// get returns an object of Headgate's API group in the namespace default, nil if there is none.
 func (k *kubernetes) get(resource, name string) *unstructured.Unstructured {
 	k.t.Helper()
 	r := schema.GroupVersionResource{Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: resource}
@@ -69,8 +69,8 @@ func (k *kubernetes) get(resource, name string) *unstructured.Unstructured {
 	return o
 }
 
-// condition returns a condition's status and reason, and whether it is of the object's current
-// generation.
+// condition returns a condition's status and reason, and whether the condition is about the
+// object's current generation.
 func condition(o *unstructured.Unstructured, kind string) string {
 	all, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, c := range all {
@@ -81,7 +81,7 @@ func condition(o *unstructured.Unstructured, kind string) string {
 	return ""
 }
 
-// called makes the rig's programs use the API server with their service accounts.
+// called makes the rig's programs use the API server, each with its service account.
 func (k *kubernetes) called(c *rig.Config) {
 	for account, file := range map[string]*string{"headgate-gateway": &c.ExtprocKube, "headgate-control": &c.ControlKube} {
 		config, err := k.ServiceAccount(k.t.Context(), system, account)
@@ -104,16 +104,16 @@ func (k *kubernetes) called(c *rig.Config) {
 	}
 }
 
-// Objects from an API server, with only the rights that the manifests grant: edits take effect at
-// once, models are loaded where requests need them, the status of Models and routes says so, and an
-// outage of the API server costs no request.
+// Objects come from an API server, and the programs have only the rights that the manifests grant.
+// Edits take effect at once, models are loaded where requests need them, the status of Models and
+// routes reports that, and an outage of the API server fails no request.
 func TestObjectsFromAnAPIServer(t *testing.T) {
 	runs(t)
 	k := newKubernetes(t)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"), k.called)
 	status := func(model string) int { return s.must(completion(model, 1, false)).status }
 
-	// An adapter is added by a route and by a Model, and removed.
+	// A Model's adapter is added. A route's adapter is added and removed.
 	k.apply(modelObject("m1", "copies: {min: 1}"))
 	s.promised(2*time.Second, "a Model that must have a copy is loaded", func() bool {
 		return strings.HasPrefix(condition(k.get("models", "m1"), "Ready"), "True Loaded current=true")
@@ -138,7 +138,7 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 		return strings.HasPrefix(condition(k.get("models", "m1"), "Ready"), "True Loaded current=true")
 	})
 
-	// The API server is down.
+	// Requests continue while the API server is down.
 	l := s.pour(4, func(client, n int) request { return completion([]string{"m1", "a01"}[(client+n)%2], 5, n%2 == 0) }, isOK)
 	l.goesOn(s, 20)
 	k.Outage()
@@ -153,8 +153,8 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 	s.await("what was made since can be asked for", func() bool { return status("late") == http.StatusOK })
 	l.goesOn(s, 20)
 
-	// When nodes go silent, all pods become unready but their containers stay ready: requests go
-	// on.
+	// When nodes go silent, all pods become unready but their containers stay ready. Requests
+	// continue.
 	for _, silent := range []string{"False", "True"} {
 		readiness := fmt.Appendf(nil,
 			`{"status": {"conditions": [{"type": "Ready", "status": %q}, {"type": "ContainersReady", "status": "True"}]}}`, silent)
@@ -183,8 +183,8 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 	k.checkRights()
 }
 
-// tenant is a namespace's Secret with the token of its engines, and the right of extproc and
-// control to read it.
+// tenant returns the YAML of a Secret with the token of a namespace's engines, and of a Role that
+// lets extproc and control read it.
 func tenant(namespace, token string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -216,7 +216,7 @@ spec: {poolRef: {name: pool}, placement: {maxAdapters: 4, source: 'sim:'}, engin
 `, namespace, token)
 }
 
-// logOf returns a program's log.
+// logOf returns the text of a program's log.
 func (s *stack) logOf(program string) string {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.Dir, program+".log"))
@@ -226,10 +226,10 @@ func (s *stack) logOf(program string) string {
 	return string(text)
 }
 
-// Engines that require a token are scraped and managed with the token from their own namespace's
-// Secret. Another tenant, whose pool has their addresses and a server beside them, gets only that
-// tenant's token sent there, and nothing is loaded. No token appears in a log, in /models or in
-// metrics.
+// Engines that require a token are scraped and managed with the token from the Secret in their own
+// namespace. Another tenant's pool lists the same addresses, and a server beside them. That server
+// gets only the other tenant's token, and nothing is loaded there. No token appears in a log, in
+// /models or in metrics.
 func TestEnginesGetTheTokenOfTheirNamespace(t *testing.T) {
 	runs(t)
 	k := newKubernetes(t)
@@ -262,8 +262,8 @@ func TestEnginesGetTheTokenOfTheirNamespace(t *testing.T) {
 	})}
 	go func() { _ = server.Serve(l) }()
 	defer server.Close()
-	// The other tenant's pods claim both addresses. An EndpointList could not, since these are
-	// loopback addresses.
+	// The other tenant's pods claim both addresses. An EndpointList cannot claim them, because they
+	// are loopback addresses.
 	theirs := engines(network, 1) +
 		fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: own, labels: {app: llama}}\nstatus: {podIP: %s66}\n", network) +
 		modelObject("evil", "copies: {min: 1}")
@@ -300,8 +300,8 @@ func TestEnginesGetTheTokenOfTheirNamespace(t *testing.T) {
 	k.checkRights()
 }
 
-// checkRights fails the test if the programs asked the API server for something that the manifests
-// do not allow. That the manifests allow nothing else is tested on a whole cluster.
+// checkRights fails the test if the programs sent the API server requests that the manifests do not
+// permit. Another test, on a whole cluster, checks that the manifests grant no other rights.
 func (k *kubernetes) checkRights() {
 	k.t.Helper()
 	requests, err := apiserver.Requests(k.AuditLog)

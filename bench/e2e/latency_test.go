@@ -18,7 +18,7 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// profiled gives the pool the simulated engines' own profile.
+// profiled gives the pool the profile by which the simulated engines behave.
 func profiled(t testing.TB) setting {
 	return func(c *rig.Config) {
 		const file = root + "/bench/simulated/llm/default.yaml"
@@ -36,19 +36,20 @@ func profiled(t testing.TB) setting {
 	}
 }
 
-// asked is a stream of some tokens. Its prompt has some thousand bytes shared by all requests with
-// the same number, and a hundred bytes of its own.
+// asked returns a streaming request for some tokens. Its prompt begins with the given number of
+// kilobytes, which are equal for all requests with the same value of shared, and ends with a
+// hundred bytes that depend on own.
 func asked(model string, shared, kilobytes, own, tokens int) request {
 	words := func(n, count int) string { return strings.Repeat(fmt.Sprintf("%07d ", n), count) }
 	return request{body: fmt.Sprintf(`{"model":%q,"prompt":"%s%s","max_tokens":%d,"stream":true,"stream_options":{"include_usage":true}}`,
 		model, words(shared, kilobytes*125), words(1_000_000+own, 12), tokens)}
 }
 
-// decided reports whether a log record is of a request with a complete response from an engine.
+// decided reports whether a log record is about a request that an engine answered completely.
 func decided(l logged) bool { return l.Status == http.StatusOK && l.Pick.Model != "" }
 
-// predictions returns the predicted and the measured milliseconds to the first token of requests
-// that policy latency decided, and the number of requests decided by another policy.
+// predictions returns the predicted and the measured time to first token, in milliseconds, of the
+// requests that policy latency decided, and the number of requests that another policy decided.
 func (s *stack) predictions() (expected, measured []float64, others int) {
 	s.t.Helper()
 	for _, l := range s.accessLog(decided) {
@@ -62,8 +63,8 @@ func (s *stack) predictions() (expected, measured []float64, others int) {
 	return expected, measured, others
 }
 
-// errorsOf returns the relative errors of the predictions, sorted, and the median ratio of
-// predicted to measured.
+// errorsOf returns the sorted relative errors of the predictions, and the median ratio of predicted
+// to measured times.
 func errorsOf(expected, measured []float64) (off []float64, ratio float64) {
 	var ratios []float64
 	for i := range expected {
@@ -75,8 +76,8 @@ func errorsOf(expected, measured []float64) (off []float64, ratio float64) {
 	return off, ratios[len(ratios)/2]
 }
 
-// Engines that match the pool's profile answer when policy latency predicts, and prompts go where
-// their prefixes are cached.
+// If engines behave as the pool's profile says, they answer when policy latency predicts. Prompts
+// go where their prefixes are cached.
 func TestRequestsGoToTheLowestPredictedCost(t *testing.T) {
 	runs(t)
 	const prompts, clients = 6, 8
@@ -161,7 +162,7 @@ func TestLoadTimesAreLearnedFromStreams(t *testing.T) {
 	is := known.Profile.Inline
 	t.Logf("it was said that a load takes no time; learned is %.3f s into a slot, and %.3f s into host memory", is.AdapterActivation.Mean,
 		is.AdapterLoad.Mean)
-	// engines have them in host memory from the start; a load takes 20 ms
+	// Engines have the adapters in host memory from the start, so a load takes 20 ms.
 	if all := is.AdapterActivation.Mean + is.AdapterLoad.Mean; all < 0.01 || all > 0.5 {
 		t.Errorf("that is not what they take:\n%s", page)
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// unloads returns when an engine was last told to unload a model, zero if never.
+// unloads returns when an engine was last asked to unload a model, zero if never.
 func (s *stack) unloads(model string) (last time.Time) {
 	s.t.Helper()
 	for _, e := range s.events() {
@@ -23,7 +23,7 @@ func (s *stack) unloads(model string) (last time.Time) {
 	return last
 }
 
-// steal unloads an adapter without anybody's knowledge.
+// steal unloads an adapter without control's knowledge.
 func (s *stack) steal(address, model string) {
 	s.t.Helper()
 	if said := s.post(address+"/v1/unload_lora_adapter", map[string]string{"lora_name": model}); !strings.HasPrefix(said, "200 ") {
@@ -31,8 +31,8 @@ func (s *stack) steal(address, model string) {
 	}
 }
 
-// flow opens a stream and returns after its first token. The channel delivers when the stream
-// ended, and its error.
+// flow opens a stream and returns after its first token. When the stream ends, the channel receives
+// the time and the error.
 func (s *stack) flow(model string, tokens int) <-chan ended {
 	s.t.Helper()
 	response, err := s.open(s.t.Context(), completion(model, tokens, true))
@@ -55,13 +55,14 @@ func (s *stack) flow(model string, tokens int) <-chan ended {
 	return end
 }
 
-// ended is the end of a stream.
+// ended is when and how a stream ended.
 type ended struct {
 	at  time.Time
 	err error
 }
 
-// An adapter that somebody unloads by hand costs a request nothing if there is another copy.
+// If somebody unloads an adapter by hand and another copy exists, no request fails or waits for a
+// load.
 func TestAdapterUnloadedByHandIsServedByItsOtherCopy(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))
@@ -80,7 +81,7 @@ func TestAdapterUnloadedByHandIsServedByItsOtherCopy(t *testing.T) {
 	for _, fault := range l.faults {
 		t.Error(fault)
 	}
-	for n := 1; n <= 2; n++ { // both at once, as the Model requires
+	for n := 1; n <= 2; n++ { // both copies at once, as the Model requires
 		events := slices.DeleteFunc(s.events(), func(e engineEvent) bool { return e.Engine != s.endpoint(n) })
 		if loads := s.exactlyOnce(events); loads != 2 {
 			t.Errorf("%s was told to load %d times, want 2", s.endpoint(n), loads)
@@ -88,8 +89,8 @@ func TestAdapterUnloadedByHandIsServedByItsOtherCopy(t *testing.T) {
 	}
 }
 
-// If there is no other copy, the first request discovers the loss. Once Envoy has reported it,
-// later requests wait for the model to be loaded again.
+// If there is no other copy, the first request discovers the loss. After Envoy has reported that
+// request, later requests wait until the model has been loaded again.
 func TestAdapterUnloadedByHandIsLoadedAgain(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))
@@ -154,8 +155,8 @@ func TestModelIsDeletedWhileRequestsFlow(t *testing.T) {
 	s.afterEnd("gone", deleted, stream)
 }
 
-// afterEnd checks that the engine was told to unload a model only after a long stream had ended.
-// The slack is for a client that reads late on a busy machine.
+// afterEnd checks that the engine was asked to unload a model only after a long stream had ended.
+// It tolerates a client that reads the end late on a busy machine.
 func (s *stack) afterEnd(model string, leaving time.Time, stream ended) {
 	s.t.Helper()
 	const slack = 500 * time.Millisecond
@@ -170,15 +171,15 @@ func (s *stack) afterEnd(model string, leaving time.Time, stream ended) {
 	}
 }
 
-// A model's identity cannot change: an edit that gives it another source is refused with its file
-// and line, and the old one keeps serving.
+// A model's identity cannot change. An edit that gives a model another source is rejected with file
+// and line, and the model with the old source keeps serving.
 func TestChangedSourceOfAModelIsRejected(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 1), placed(t, 4))
 	s.write("model.yaml", "\n"+modelObject("m", "source: 'sim:rank=4'"))
 	s.await("it is there", func() bool { return s.must(completion("m", 1, false)).status == http.StatusOK })
 	s.write("model.yaml", "\n"+modelObject("m", "source: 'sim:rank=8'"))
-	place := filepath.Join(s.objects, "model.yaml") + ":5:" // its metadata
+	place := filepath.Join(s.objects, "model.yaml") + ":5:" // file and line of the Model's metadata
 	for _, p := range []struct{ log, metrics string }{{s.Control.Log, s.ControlMetrics}, {s.Extproc.Log, s.Metrics}} {
 		s.await("the edit is refused in "+p.log, func() bool {
 			return s.tells(p.log, "objects refused", place) && s.sum(p.metrics, "headgate_objects_rejected_files") == 1
@@ -200,15 +201,15 @@ func TestChangedSourceOfAModelIsRejected(t *testing.T) {
 }
 
 // An adapter that is evicted serves its current requests to their end and gets no new ones. Only
-// then is the engine told to unload it.
+// then is the engine asked to unload it.
 func TestAdapterIsUnloadedAfterItsStreamsEnd(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 1), placed(t, 1, "a01", "a02"))
-	end := s.flow("a01", 2000) // must last until control is sure that there is no other extproc, 3 s after its start
+	end := s.flow("a01", 2000) // must last until control is sure that there is no other extproc, 3 s after control's start
 	leaving := time.Now()
 	answered := s.beginsEach(1, "a02")
 	s.await("it leaves", func() bool { return s.sum(s.ControlMetrics, "headgate_copies", "state", "draining") == 1 })
-	again := s.beginsEach(1, "a01") // waits until both adapters are unloaded
+	again := s.beginsEach(1, "a01") // this request waits until both adapters are unloaded
 	stream := <-end
 	if stream.err != nil {
 		t.Errorf("the stream did not come to its end: %v", stream.err)
@@ -221,8 +222,8 @@ func TestAdapterIsUnloadedAfterItsStreamsEnd(t *testing.T) {
 	}
 }
 
-// A drain does not wait for streams beyond its limit. vLLM lets them finish; unloading removes only
-// the adapter's name.
+// A drain waits for streams only until its time limit. vLLM still finishes the streams, because
+// unloading removes only the adapter's name.
 func TestAdapterIsUnloadedAtTheDrainTimeout(t *testing.T) {
 	onBothPlanes(t, anAdapterLeavesAtTheDrainLimit, raced)
 }

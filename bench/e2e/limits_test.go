@@ -14,8 +14,8 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// limited runs model runtimes that accept two concurrent inferences per model, which take a while,
-// and a control that adds copies soon.
+// limited runs n model runtimes with slow inferences, at most two at once for each model, and a
+// control that soon adds copies.
 func limited(t *testing.T, n int) *stack {
 	t.Helper()
 	return start(t, runtimes(t, n, map[string]string{"one": "sim:?infer=100ms"}), standalone, controlFlags("--rebalance-interval", "1s"),
@@ -24,13 +24,13 @@ func limited(t *testing.T, n int) *stack {
 		})
 }
 
-// callers call a model in a loop, each with one call at a time, until they are stopped.
+// callers are clients that call a model until they are stopped. Each sends one call at a time.
 type callers struct {
 	inferLoad
 	stop context.CancelFunc
 }
 
-// callsOf starts n callers.
+// callsOf starts n callers, which use a V2 client.
 func callsOf(t *testing.T, to inference.GRPCInferenceServiceClient, n int) *callers {
 	ctx, stop := context.WithCancel(t.Context())
 	c := &callers{stop: stop}
@@ -44,7 +44,7 @@ func callsOf(t *testing.T, to inference.GRPCInferenceServiceClient, n int) *call
 	return c
 }
 
-// crowded is the number of requests that runtimes rejected because of their concurrency limit.
+// crowded returns the number of requests that runtimes rejected because of their concurrency limit.
 func (s *stack) crowded() int { return count(s.events(), "crowded") }
 
 // end stops the callers and reports their errors.
@@ -62,9 +62,9 @@ func (c *callers) end(t *testing.T, s *stack) {
 	})
 }
 
-// Twenty callers use a model whose copies accept two requests at once. No copy ever gets a third,
-// every call is answered, and because calls wait, the model gets a copy at the other runtime. After
-// control is killed, its next process knows the limits and does not ask the runtimes again.
+// Twenty callers use a model whose copies accept two requests at once. No copy ever gets a third
+// request, and every call is answered. Because calls wait, the model gets a copy at the other
+// runtime. After control is killed, the new process has the limits without asking the runtimes.
 func TestCopiesStayWithinTheirConcurrencyLimit(t *testing.T) {
 	runs(t, raced)
 	s := limited(t, 2)
@@ -88,8 +88,8 @@ func TestCopiesStayWithinTheirConcurrencyLimit(t *testing.T) {
 	t.Logf("%d calls: %v", c.sent.Load(), c.took)
 }
 
-// Two extprocs, each with its own Envoy, share the two slots of the only copy, one each. When one
-// of them has been away for a while, the other gets both.
+// The only copy of a model accepts two requests at once. Two extprocs, each with its own Envoy,
+// send it one each. When one extproc has been down for a while, the other sends two.
 func TestExtprocsShareAConcurrencyLimit(t *testing.T) {
 	runs(t)
 	s := limited(t, 1)
@@ -99,7 +99,7 @@ func TestExtprocsShareAConcurrencyLimit(t *testing.T) {
 
 	other := s.beside(t)
 	s.await("the other knows control", func() bool { return s.sum(other.Metrics, "headgate_control_connected") == 1 })
-	// One response each, so that the extprocs know of each other.
+	// Each extproc serves one request, so that it learns that the other extproc exists.
 	for _, to := range []*stack{s, other} {
 		if fault := inferOnce(to); fault != "" {
 			t.Fatal(fault)
@@ -138,8 +138,8 @@ func inferOnce(s *stack) string {
 	return answers(a, err, "one", 1)
 }
 
-// beside starts another Envoy with its own extproc for the same engines and the same control, if
-// there is one.
+// beside starts another Envoy with its own extproc. They use the same engines and the same control,
+// if there is a control.
 func (s *stack) beside(t *testing.T) *stack {
 	t.Helper()
 	dir, host := t.TempDir(), strings.TrimSuffix(s.Listen, "1:8080")+"2"

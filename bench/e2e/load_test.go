@@ -23,7 +23,7 @@ const (
 	cancelled   = 200
 )
 
-// thousand sends 1,000 requests over the adapters, 64 at a time, and calls read for each.
+// thousand sends requests 0 to 999, 64 at a time, by calling read with the number of each.
 func (s *stack) thousand(read func(n int) error) {
 	s.t.Helper()
 	numbers := make(chan int)
@@ -44,13 +44,13 @@ func (s *stack) thousand(read func(n int) error) {
 	clients.Wait()
 }
 
-// nth is request n of a thousand: the adapters in turn, every other one a stream, of 10 to 30
-// tokens.
+// nth returns request n of a thousand. The requests name the adapters in turn, every second request
+// is a stream, and each asks for 10 to 30 tokens.
 func nth(n int) request {
 	return completion(adapters[n*7%len(adapters)], 10+n%21, n%2 == 0)
 }
 
-// whole reads a response to its end.
+// whole sends request n of a thousand and reads the response to its end.
 func (s *stack) whole(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -66,12 +66,11 @@ func (s *stack) whole(ctx context.Context, n int) error {
 	return nil
 }
 
-// goroutines is the number of goroutines in a program.
+// goroutines returns the number of goroutines in the program with this metrics address.
 func (s *stack) goroutines(address string) float64 { return s.sum(address, "go_goroutines") }
 
-// Requests for an adapter go to the endpoints that have it, so that engines load slots a fraction
-// as often as under policy random. When the requests have ended, so has everything that was counted
-// for them.
+// Requests for an adapter go to the endpoints that have it, so engines load slots much less often
+// than under policy random. When the requests have ended, all counts of them have returned to zero.
 func TestAdapterRequestsPackAndReleaseEverything(t *testing.T) {
 	runs(t, alone)
 	loads := make(map[string]float64)
@@ -80,7 +79,7 @@ func TestAdapterRequestsPackAndReleaseEverything(t *testing.T) {
 		s.thousand(func(n int) error { return s.whole(t.Context(), n) })
 		loads[policy] = s.engineSum("sim:slot_loads_total")
 		s.promised(time.Second, "every request is counted as gone", func() bool { return s.inFlight() == 0 })
-		rest := s.goroutines(s.Metrics) // with every connection open
+		rest := s.goroutines(s.Metrics) // goroutines while every connection is open and idle
 
 		s.thousand(func(n int) error { return s.whole(t.Context(), n) })
 		s.promised(time.Second, "every request is counted as gone again", func() bool { return s.inFlight() == 0 })
@@ -112,7 +111,7 @@ func requestsThatClientsLeaveAreCountedAsGone(t *testing.T) {
 		if n%(requests/cancelled) != 0 {
 			return s.whole(t.Context(), n)
 		}
-		// Clients leave in the middle of long streams.
+		// Clients disconnect in the middle of long streams.
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		response, err := s.open(ctx, completion(adapters[n%len(adapters)], 10_000, true))
@@ -147,18 +146,19 @@ type logged struct {
 		Expected      explained
 		RunnerUp      explained `json:"runner_up"`
 	}
-	Endpoint string // the last one tried
+	Endpoint string // the last endpoint that Envoy tried
 	Attempts int
 	Flags    string
 	Usage    struct{ Elsewhere, Stopping, Missing string }
 	Details  string
 	MS       float64 `json:"ms_total"`
 	Before   float64 `json:"ms_to_endpoint"`
-	// FirstBody is the time since the last byte of the request, in ms.
+	// FirstBody is the time from the last byte of the request to the first byte of the response
+	// body, in milliseconds.
 	FirstBody float64 `json:"ms_first_body"`
 }
 
-// explained is what extproc predicted for an endpoint, in seconds.
+// explained contains the times that extproc predicted for an endpoint, in seconds.
 type explained struct {
 	Endpoint                   string
 	FrontendOverhead           float64 `json:"frontend_overhead"`
@@ -183,8 +183,8 @@ func (s *stack) accessLog(match func(logged) bool) (all []logged) {
 	return all
 }
 
-// With one pick per request, requests to a killed engine fail only until the first failure is
-// known.
+// If extproc names one pick per request, requests to a killed engine fail only until extproc learns
+// of the first failure.
 func TestKilledEngineGetsNothingAfterItsFirstFailure(t *testing.T) {
 	runs(t)
 	const interval = 200 * time.Millisecond // the default scrape interval
@@ -196,7 +196,7 @@ func TestKilledEngineGetsNothingAfterItsFirstFailure(t *testing.T) {
 			if err == nil && a.status != 200 && a.status != 503 {
 				return fmt.Sprintf("%d %s", a.status, a.body)
 			}
-			return "" // the engine's streams are cut
+			return "" // the engine's streams are cut; that is permitted
 		})
 	victim := strings.TrimSuffix(s.Listen, "1:8080") + "11:8000"
 	s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 3 })
@@ -216,7 +216,7 @@ func TestKilledEngineGetsNothingAfterItsFirstFailure(t *testing.T) {
 	for _, fault := range l.faults {
 		t.Error(fault)
 	}
-	s.Envoy.Stop(5 * time.Second) // flushes its log
+	s.Envoy.Stop(5 * time.Second) // Envoy flushes its log when it stops
 
 	var first time.Time
 	failed, late := 0, 0
@@ -247,14 +247,14 @@ func TestKilledEngineGetsNothingAfterItsFirstFailure(t *testing.T) {
 	}
 }
 
-// streams opens streams and returns after the first token of each. The channel delivers their
-// errors at the end.
+// streams opens n streams and returns after the first token of each. The channel receives each
+// stream's error when the stream ends.
 func (s *stack) streams(n, tokens int) <-chan error {
 	s.t.Helper()
 	return s.streamsOf(n, func(i int) request { return completion(adapters[i%len(adapters)], tokens, true) })
 }
 
-// streamsOf opens a stream for each request.
+// streamsOf opens n streams, as streams does. The function of returns the request of each.
 func (s *stack) streamsOf(n int, of func(i int) request) <-chan error {
 	s.t.Helper()
 	ends := make(chan error, n)
@@ -288,7 +288,7 @@ func (s *stack) streamsOf(n int, of func(i int) request) <-chan error {
 func TestExtprocDiesAndNoStreamDoes(t *testing.T) { onBothPlanes(t, extprocDiesAndNoStreamDoes) }
 
 func extprocDiesAndNoStreamDoes(t *testing.T) {
-	s := start(t, func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} }) // as slow as a large model
+	s := start(t, func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} }) // engines as slow as with a large model
 	ends := s.streams(concurrency, 100)
 	s.Extproc.Kill()
 	for range 10 {
@@ -309,7 +309,7 @@ func extprocDiesAndNoStreamDoes(t *testing.T) {
 	}
 }
 
-// A request does not wait for extproc forever, whether extproc hangs or is killed.
+// A request does not wait forever for extproc, whether extproc hangs or has been killed.
 func TestRequestsWithoutExtprocGet503(t *testing.T) {
 	onBothPlanes(t, requestsThatWaitForExtprocGet503)
 }
@@ -346,7 +346,7 @@ func requestsThatWaitForExtprocGet503(t *testing.T) {
 	}
 }
 
-// envoyGauge reads one of Envoy's own gauges.
+// envoyGauge returns the value of one of Envoy's own gauges.
 func (s *stack) envoyGauge(name string) (value float64) {
 	s.t.Helper()
 	response, err := s.client.Get("http://" + s.Admin + "/stats?filter=^" + name + "$")

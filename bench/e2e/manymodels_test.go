@@ -17,19 +17,20 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// The size of TestManyModels: this many models with a copy each, on engines that have room for no
-// more.
+// The size of TestManyModels. Each model has one copy, and the engines have room for no more
+// copies.
 const (
 	manyModels, manyEngines = 20000, 1000
-	manyMB                  = 300 // control's limit; 262 were measured
+	manyMB                  = 300 // MB of memory that control may use; 262 were measured
 )
 
-// adapterServer is a server with vLLM's adapter API, which loads at once and does nothing else.
+// adapterServer is a server with vLLM's adapter API. It loads adapters instantly and cannot answer
+// inference requests.
 type adapterServer struct {
 	mu     sync.Mutex
-	loaded map[string]string // path by name
+	loaded map[string]string // path of each loaded adapter, by name
 	all    *atomic.Int64
-	// metrics is its metrics page.
+	// metrics is the text of the server's metrics page.
 	metrics []byte
 }
 
@@ -78,7 +79,7 @@ func (a *adapterServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestManyModels prints how much memory control uses after it has loaded 20,000 models onto 1,000
-// engines, which are then full, and a minute later.
+// engines, which are then full, and how much a minute later.
 func TestManyModels(t *testing.T) {
 	runs(t, alone, raced)
 	if !*scale {
@@ -123,7 +124,7 @@ func TestManyModels(t *testing.T) {
 	began := time.Now()
 	command := exec.Command(programs(t).Control, "--objects", objects, "--listen", "unix:"+filepath.Join(dir, "control.sock"),
 		"--metrics-host", "127.79.9.1")
-	command.Env = append(os.Environ(), "GOGC=25") // as in the manifests
+	command.Env = append(os.Environ(), "GOGC=25") // the value in the manifests
 	control, err := starter.Start("control", dir, command)
 	if err != nil {
 		t.Fatal(err)

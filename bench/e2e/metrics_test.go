@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 )
 
-// excused lists the metrics with an accepted promlint finding, and the reason.
+// excused contains the metrics for which a promlint finding is accepted, with the reason.
 var excused = map[string]string{}
 
 // The metrics that the programs export under load follow Prometheus' rules for names, types and
@@ -17,7 +17,7 @@ var excused = map[string]string{}
 func TestMetricsAreLinted(t *testing.T) {
 	runs(t)
 	names := numbered(6)
-	s := start(t, placed(t, 1, names...), controlFlags("--drain-timeout", "1s")) // more than there is room for
+	s := start(t, placed(t, 1, names...), controlFlags("--drain-timeout", "1s")) // more adapters than fit
 	for _, name := range names {
 		for _, stream := range []bool{false, true} {
 			if a := s.must(completion(name, 3, stream)); a.status != 200 {
@@ -42,7 +42,7 @@ func TestMetricsAreLinted(t *testing.T) {
 	seen := make(map[string]bool)
 	for program, c := range map[string]struct {
 		address string
-		want    []string // metrics that exist only under load
+		want    []string // metrics that a program exports only under load
 	}{
 		"extproc": {s.Metrics, []string{
 			"headgate_requests_total", "headgate_failures_total", "headgate_tokens_total", "headgate_request_tokens",

@@ -14,12 +14,13 @@ import (
 	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
-// hooked makes control answer preStop hooks.
+// hooked makes control answer the requests of preStop hooks.
 func hooked(c *rig.Config) {
 	c.ControlFlags = append(c.ControlFlags, "--prestop-address", strings.TrimSuffix(c.Listen, "1:8080")+"1:8036")
 }
 
-// deleted returns the pods of n engines; the pod of one endpoint is being deleted and migrates.
+// deleted returns the YAML of n engines' pods. The pod of one endpoint is being deleted and
+// migrates.
 func (s *stack) deleted(n, endpoint int) string {
 	name := fmt.Sprintf("metadata: {name: engine-%d, ", 10+endpoint)
 	const grace = 60
@@ -28,7 +29,7 @@ func (s *stack) deleted(n, endpoint int) string {
 			name, time.Now().Add(grace*time.Second).UTC().Format(time.RFC3339), grace), 1)
 }
 
-// without returns the pods of n engines except that of one endpoint.
+// without returns the YAML of n engines' pods, except the pod of one endpoint.
 func (s *stack) without(n, endpoint int) string {
 	kept := make([]string, 0, n)
 	for text := range strings.SplitSeq(engines(strings.TrimSuffix(s.Listen, "1:8080"), n), "---\n") {
@@ -39,7 +40,7 @@ func (s *stack) without(n, endpoint int) string {
 	return strings.Join(kept, "---\n")
 }
 
-// hook makes the request of a pod's preStop hook and returns the response.
+// hook sends the request of a pod's preStop hook and returns the response.
 func (s *stack) hook(ctx context.Context, endpoint int) (string, error) {
 	var words strings.Builder
 	url := fmt.Sprintf("http://%s1:8036/prestop/default/engine-%d", strings.TrimSuffix(s.Listen, "1:8080"), 10+endpoint)
@@ -49,9 +50,9 @@ func (s *stack) hook(ctx context.Context, endpoint int) (string, error) {
 
 var movedModels = regexp.MustCompile(`(\d+) models moved`)
 
-// Engines whose pods wait for control in their preStop hooks are replaced one after the other under
-// load. Their adapters are first loaded elsewhere, so that no request fails or waits for a load.
-// This also holds if control is killed before or during the move.
+// Engines are replaced one after the other under load, and their pods wait for control in preStop
+// hooks. Their adapters are first loaded on other engines, so that no request fails or waits for a
+// load. The same is true if control is killed before or during the move.
 func TestAdapterMovesBeforeItsPodEnds(t *testing.T) {
 	runs(t, raced)
 	const n = 4
@@ -75,7 +76,7 @@ func TestAdapterMovesBeforeItsPodEnds(t *testing.T) {
 			}
 			told <- words
 		}()
-		if endpoint > 2 { // a load has begun, or none is needed
+		if endpoint > 2 { // kill control only when a load has begun, or if no load is needed
 			s.await("control moves what is there", func() bool {
 				return len(told) > 0 || slices.ContainsFunc(from(s.events(), began), func(e engineEvent) bool { return e.Event == "load" })
 			})

@@ -25,13 +25,14 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// registered is how many models are registered in the test of many.
+// registered is how many models TestRegistrationsAreDurable and BenchmarkCatalogue register.
 var registered = flag.Int("models", 20000, "register this many models")
 
-// maxRSS is control's memory limit with 20,000 models, in kB.
+// maxRSS is how much memory control may use with 20,000 models, in kB.
 const maxRSS = 200 << 10
 
-// mesh returns a ModelMesh client of the leading control, once its health check passes.
+// mesh returns a ModelMesh client that is connected to the leading control, once that control's
+// health check passes.
 func (s *stack) mesh() mmesh.ModelMeshClient {
 	s.t.Helper()
 	conn, err := grpc.NewClient("unix:"+s.ControlSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -49,7 +50,7 @@ func (s *stack) mesh() mmesh.ModelMeshClient {
 
 func registeredID(i int) string { return fmt.Sprintf("registered/%05d", i) }
 
-// register registers n models with 16 clients and returns how long it took.
+// register registers n models with 16 clients and returns how long that took.
 func (s *stack) register(n int) time.Duration {
 	s.t.Helper()
 	began := time.Now()
@@ -73,8 +74,8 @@ func (s *stack) register(n int) time.Duration {
 	return time.Since(began)
 }
 
-// isThere reports whether a model is registered. If there is room, control may load models that no
-// request has asked for.
+// isThere reports whether a status is that of a registered model. The model may be loaded: if there
+// is room, control loads models that no request has named.
 func isThere(st *mmesh.ModelStatusInfo) bool {
 	switch st.GetStatus() {
 	case mmesh.ModelStatusInfo_NOT_LOADED, mmesh.ModelStatusInfo_LOADING, mmesh.ModelStatusInfo_LOADED:
@@ -83,7 +84,7 @@ func isThere(st *mmesh.ModelStatusInfo) bool {
 	return false
 }
 
-// rss is a process's resident memory in kB, or 0 if the system does not report it.
+// rss returns the resident memory of a process in kB, 0 if the system does not report it.
 func rss(t testing.TB, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -103,9 +104,9 @@ func (s *stack) catalogue() int {
 	return int(s.sum(s.ControlMetrics, "headgate_models", "which", "all"))
 }
 
-// Tens of thousands of models are registered while requests go on unaffected. Each registration is
-// durable once its call returns, even if control is killed then, and the model is loaded when a
-// request names it.
+// Tens of thousands of models are registered without an effect on requests. When the call that
+// registers a model returns, the registration is durable, even if control is then killed, and the
+// model is loaded when a request names it.
 func TestRegistrationsAreDurable(t *testing.T) {
 	runs(t, alone)
 	s := start(t, placed(t, 4, "b00"), controlFlags("--mesh-pool", "default/pool"))
@@ -162,7 +163,7 @@ func TestRegistrationsAreDurable(t *testing.T) {
 		*registered, took, answered.Load(), before, after, back)
 }
 
-// minimal returns n Models that must each have a copy.
+// minimal returns the YAML of n Models, each of which requires at least one copy.
 func minimal(n int, source string) string {
 	var b strings.Builder
 	for _, id := range numbered(n) {
@@ -173,7 +174,7 @@ func minimal(n int, source string) string {
 	return b.String()
 }
 
-// everyLoaded reports whether n models have one copy each, all of them loaded.
+// everyLoaded reports whether there are n models and each has exactly one copy, which is loaded.
 func (s *stack) everyLoaded(n int) bool {
 	loaded := 0
 	for _, m := range s.models() {
@@ -187,12 +188,13 @@ func (s *stack) everyLoaded(n int) bool {
 	return loaded == n
 }
 
-// count is the number of events of a kind.
+// count returns the number of events of a kind.
 func count(events []engineEvent, kind string) int {
 	return len(slices.DeleteFunc(slices.Clone(events), func(e engineEvent) bool { return e.Event != kind }))
 }
 
-// onceEach checks that each model was loaded once, and never at an engine that already had it.
+// onceEach checks that the given number of models were loaded, that each has one copy in the end,
+// and that no engine loaded a model that it already had.
 func (s *stack) onceEach(events []engineEvent, models int) {
 	s.t.Helper()
 	has := make(map[[2]string]bool)
@@ -224,8 +226,8 @@ func (s *stack) onceEach(events []engineEvent, models int) {
 	}
 }
 
-// Control is killed in the middle of 20 loads. After its restart each model has been loaded once,
-// and requests for loaded models have not noticed.
+// Control is killed in the middle of 20 loads. After its restart, each model has been loaded once,
+// and no request for a loaded model has failed.
 func TestControlIsKilledDuringLoads(t *testing.T) {
 	runs(t, alone, raced)
 	slow := filepath.Join(t.TempDir(), "slow.yaml")
@@ -259,8 +261,8 @@ func TestControlIsKilledDuringLoads(t *testing.T) {
 	s.onceEach(s.events(), 20)
 }
 
-// runtimeAt runs a simulated model runtime and returns the object that makes it an endpoint of the
-// pool.
+// runtimeAt runs a simulated model runtime. It returns the YAML of the object that makes the
+// runtime an endpoint of the pool.
 func runtimeAt(t *testing.T, address string, log string, flags ...string) (object string) {
 	t.Helper()
 	args := append([]string{
@@ -273,15 +275,15 @@ func runtimeAt(t *testing.T, address string, log string, flags ...string) (objec
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait() // ending by a signal is fine
+		_ = cmd.Wait() // an end by a signal is not a failure
 	})
 	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime, labels: {app: runtime}}\nspec: {addresses: ['%s:8000'], engine: modelruntime, management: 'port:8085'}\n",
 		address)
 }
 
-// The same with a model runtime, which cannot list its models: what control recorded as loaded
-// stays, and a load that was cut off is unloaded, then loaded again. The runtime is initialized
-// once.
+// Control is killed during loads of a model runtime, which cannot list its models. The models that
+// control recorded as loaded stay. A model whose load was interrupted is unloaded, then loaded
+// again. The runtime is initialized only once.
 func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 	runs(t, alone, raced)
 	s := start(t, placed(t, 4))
@@ -311,7 +313,7 @@ func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 	if n := count(all, "purge"); n != 1 {
 		t.Errorf("the runtime was made ready %d times", n)
 	}
-	// Control may not have recorded a load that ended at that moment.
+	// A load may have ended just before the kill, so that control has not recorded it.
 	cut, stands := make(map[string]bool), make(map[string]bool)
 	for _, e := range killed {
 		if e.Event == "load" || e.Event == "loaded" {
@@ -337,9 +339,9 @@ func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 	}
 }
 
-// BenchmarkCatalogue measures what registered models cost a request, compared with none: the CPU
-// time of extproc and control, and the median latency. The flag -models sets their number. Run it
-// with go test ./bench/e2e -run "^$" -bench Catalogue -benchtime 12x.
+// BenchmarkCatalogue compares the cost of a request with registered models and without: the CPU
+// time of extproc and control, and the median latency. The flag -models sets the number of models.
+// Run it with go test ./bench/e2e -run "^$" -bench Catalogue -benchtime 12x.
 func BenchmarkCatalogue(b *testing.B) {
 	instant := engineFlags("--profile", "testdata/instant.yaml")
 	var stacks [2]*stack

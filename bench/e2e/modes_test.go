@@ -29,7 +29,7 @@ type mode struct {
 	setting setting
 }
 
-// atExtproc changes the address of extproc.
+// atExtproc changes the address at which Envoy calls extproc.
 func atExtproc(kind string, address any) envoy.Change {
 	return setField(address, "static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint",
 		"address", kind)
@@ -37,28 +37,29 @@ func atExtproc(kind string, address any) envoy.Change {
 
 var (
 	buffered = mode{"buffered", true, func(*rig.Config) {}}
-	// partial sends the first 64 KiB of the body.
+	// partial makes Envoy send the first 64 KiB of the body.
 	partial = mode{"partial", true, changes(
 		setExtProc(map[string]any{"processing_mode": modes("BUFFERED_PARTIAL", nil)}),
 		replaceEverywhere("request_body_buffer_limit", 33554432.0, 65536),
 	)}
-	// headersOnly makes Envoy read the model itself, and sends no body.
+	// headersOnly makes Envoy read the model itself and send no body.
 	headersOnly = mode{"headers only", false, changes(append(readModel,
 		setExtProc(map[string]any{"processing_mode": modes("NONE", nil)}))...)}
-	// asking lets extproc ask for the body if it needs it.
+	// asking is headersOnly, except that extproc can ask for the body if it needs it.
 	asking = mode{"headers only, with mode override", true, func(c *rig.Config) {
 		headersOnly.setting(c)
 		changes(setExtProc(map[string]any{"allow_mode_override": true}))(c)
 		extprocFlags("--allow-mode-override")(c)
 	}}
-	// duplex is how other gateways call endpoint pickers: both bodies in chunks, with all headers,
-	// over TCP. They learn the endpoints elsewhere; here from the socket.
+	// duplex is how other gateways call endpoint pickers: over TCP, with all headers, and with both
+	// bodies in chunks. Other gateways do not learn endpoints from their picker; here Envoy learns
+	// them from extproc's Unix socket.
 	duplex = mode{"duplex", true, func(c *rig.Config) {
 		host, _, _ := net.SplitHostPort(c.Listen)
 		extprocFlags("--grpc-host", host, "--grpc-port", "9002")(c)
 		c.EnvoyChanges = append(c.EnvoyChanges, copyCluster("extproc", "beside"),
 			setEDSCluster("beside"),
-			removeRoutesBy("content-length"), // other gateways send large bodies to extproc as well
+			removeRoutesBy("content-length"), // other gateways send extproc large bodies, too
 			atExtproc("socket_address", map[string]any{"address": host, "port_value": 9002}), atExtproc("pipe", nil),
 			setExtProc(map[string]any{
 				"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
@@ -69,14 +70,14 @@ var (
 					"forwarding_namespaces": map[string]any{"untyped": []any{"envoy.lb", "envoy.lb.subset_hint"}},
 					"receiving_namespaces":  map[string]any{"untyped": []any{"envoy.lb"}},
 				},
-				"forward_rules": nil, "mutation_rules": nil, // other gateways have none
+				"forward_rules": nil, "mutation_rules": nil, // other gateways do not have these rules
 			}),
 		)
 	}}
 	everyMode = []mode{buffered, partial, headersOnly, asking, duplex}
 )
 
-// readModel makes Envoy read a request's model into metadata that it sends to extproc.
+// readModel makes Envoy read a request's model and send it to extproc in metadata.
 var readModel = []envoy.Change{
 	insertFilter(map[string]any{
 		"name": "model",
@@ -101,7 +102,8 @@ func changes(all ...envoy.Change) setting {
 	return func(c *rig.Config) { c.EnvoyChanges = append(c.EnvoyChanges, all...) }
 }
 
-// modes returns a processing mode with this request body mode and the other fields.
+// modes returns the processing modes of the ext_proc filter: body is the mode of the request body,
+// and other contains the other fields.
 func modes(body string, other map[string]any) map[string]any {
 	all := map[string]any{
 		"request_header_mode": "SEND", "request_body_mode": body, "request_trailer_mode": "SKIP",
@@ -119,7 +121,8 @@ type recorder struct {
 	bodies [][32]byte
 }
 
-// record serves at an address until the test ends.
+// record serves a recorder at an address until the test ends. Its metrics list the models and the
+// active adapters.
 func record(t *testing.T, address string, models, active []string) *recorder {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -179,7 +182,7 @@ func record(t *testing.T, address string, models, active []string) *recorder {
 	return r
 }
 
-// startRecorded runs extproc and Envoy in front of four recorders.
+// startRecorded runs extproc and Envoy, in one mode, in front of four recorders.
 func startRecorded(t *testing.T, m mode, settings ...setting) (*stack, []*recorder) {
 	t.Helper()
 	var all []*recorder
@@ -197,19 +200,20 @@ func startRecorded(t *testing.T, m mode, settings ...setting) (*stack, []*record
 		if err != nil {
 			t.Fatal(err)
 		}
-		// One scrape at the start, and none while requests are in flight.
+		// With these timeouts extproc scrapes once at the start, and never while requests are in
+		// flight.
 		patient := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: patient}\nspec: {poolRef: {name: pool}, timeouts: {staleAfter: 2h, lostAfter: 2h}}\n"
 		if err := os.WriteFile(filepath.Join(c.Objects, "patient.yaml"), []byte(patient), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		c.ExtprocFlags = append(c.ExtprocFlags, "--seed", "7", "--scrape-interval", "1h", "--models-scrape-interval", "1h",
 			"--stale-after", "2h")
-		c.EnvoyChanges = append(c.EnvoyChanges, replaceEverywhere("buffer_size_bytes", 16384.0, 0)) // flush outcomes at once
+		c.EnvoyChanges = append(c.EnvoyChanges, replaceEverywhere("buffer_size_bytes", 16384.0, 0)) // makes Envoy flush outcomes at once
 	}, m.setting}, settings...)...)
 	return s, all
 }
 
-// idle reports whether extproc counts no request in flight.
+// idle reports whether extproc counts zero requests in flight.
 func (s *stack) idle() bool {
 	page := s.page(s.Metrics)
 	return strings.Contains(page, "\nheadgate_requests_in_flight 0\n") && !inFlight.MatchString(page)
@@ -217,9 +221,9 @@ func (s *stack) idle() bool {
 
 var inFlight = regexp.MustCompile(`(?m)^headgate_endpoint_in_flight\{.*\} [1-9]`)
 
-// The same requests, one at a time, with one seed and engines with constant metrics, get the same
-// picks, send the same bytes to the engines and have the same outcomes in every mode of the data
-// plane.
+// The same requests, sent one at a time, with one random seed and with constant engine metrics,
+// give the same result in every mode of the data plane: the same picks, the same bytes at the
+// engines and the same outcomes.
 func TestModesMakeTheSameDecisions(t *testing.T) {
 	runs(t)
 	const n = 500
@@ -238,7 +242,7 @@ func TestModesMakeTheSameDecisions(t *testing.T) {
 			}
 			r.header = map[string]string{"X-Llm-D-Slo-Ttft-Ms": "5", "X-Gateway-Inference-Objective": "gold"}
 			if m.name != duplex.name {
-				r.header = nil // Headgate's own Envoy need not remove headers that gateways set
+				r.header = nil // Headgate's own Envoy need not remove headers that only other gateways set
 			}
 			if a := s.must(r); a.status != 200 || i%3 == 0 && i%4 != 0 && !a.done() {
 				t.Fatalf("%s: request %d: %d %s", m.name, i, a.status, a.body)
@@ -286,7 +290,7 @@ func TestModesMakeTheSameDecisions(t *testing.T) {
 	}
 }
 
-// Every mode serves valid requests and rejects invalid ones with the same errors.
+// Every mode serves valid requests, and rejects invalid ones with the same errors.
 func TestEveryModeServes(t *testing.T) {
 	runs(t)
 	for _, m := range everyMode {
@@ -314,7 +318,7 @@ func TestEveryModeServes(t *testing.T) {
 				}
 			}
 
-			// A route's model name is replaced by the adapter's if the mode allows it.
+			// If the mode permits it, extproc replaces a route's model name by the adapter's name.
 			a := s.must(request{body: `{"model":"renamed","prompt":"x"}`})
 			renamed := sha256.Sum256([]byte(`{"model":"a02","prompt":"x"}`))
 			switch got := slices.ContainsFunc(engines, func(r *recorder) bool { return slices.Contains(r.bodies, renamed) }); {

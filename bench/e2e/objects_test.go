@@ -12,20 +12,21 @@ import (
 	"time"
 )
 
-// load sends requests without a pause until it is stopped, and records failures.
+// load is a number of clients that send requests without pauses until they are stopped. It records
+// failures.
 type load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	sent   atomic.Int64
-	each   []atomic.Int64 // requests sent, by client
+	each   []atomic.Int64 // number of requests that each client has sent
 
 	mu     sync.Mutex // guards the fields below
 	faults []string
 	served map[string]int
 }
 
-// pour starts clients that each send one request after the other. Good returns what is wrong with a
-// response, or an empty text.
+// pour starts clients, each of which sends one request at a time. next returns a client's nth
+// request. good returns what is wrong with a response, empty if nothing is.
 func (s *stack) pour(clients int, next func(client, n int) request, good func(answer, error) string) *load {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	l := &load{cancel: cancel, served: make(map[string]int), each: make([]atomic.Int64, clients)}
@@ -45,7 +46,7 @@ func (s *stack) pour(clients int, next func(client, n int) request, good func(an
 			}
 		})
 	}
-	s.t.Cleanup(l.stop) // if the test ends early
+	s.t.Cleanup(l.stop) // stops the load if the test ends early
 	return l
 }
 
@@ -55,7 +56,7 @@ func (l *load) stop() {
 	l.done.Wait()
 }
 
-// goesOn waits until each client has got n more responses.
+// goesOn waits until each client has received n more responses.
 func (l *load) goesOn(s *stack, n int64) {
 	s.t.Helper()
 	for client, want := range l.counts(n) {
@@ -63,7 +64,7 @@ func (l *load) goesOn(s *stack, n int64) {
 	}
 }
 
-// counts returns each client's response count after n more.
+// counts returns, for each client, how many responses it will have received after n more.
 func (l *load) counts(n int64) []int64 {
 	all := make([]int64, len(l.each))
 	for client := range l.each {
@@ -72,7 +73,7 @@ func (l *load) counts(n int64) []int64 {
 	return all
 }
 
-// isOK is for loads in which no request may fail.
+// isOK returns what is wrong with a response, for loads in which no request may fail.
 func isOK(a answer, err error) string {
 	switch {
 	case err != nil:
@@ -102,7 +103,8 @@ func TestEditTakesEffectWithinASecondAndDropsNothing(t *testing.T) {
 	}
 	s.promised(time.Second, "a removed route is gone", func() bool { return status("newcomer") == 404 })
 
-	// A pool is renamed in three edits: add the new one, move the routes, remove the old one.
+	// A pool is renamed in three edits: add a pool with the new name, move the routes, remove the
+	// old pool.
 	first, _, _ := strings.Cut(engines(network, 4), "---")
 	s.write("engines.yaml", engines(network, 4)+"---\n"+strings.Replace(first, "name: pool}", "name: pool2}", 1))
 	s.promised(time.Second, "the new pool is there", func() bool {
@@ -124,7 +126,7 @@ func TestEditTakesEffectWithinASecondAndDropsNothing(t *testing.T) {
 		return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", network+"14:8000", "state", "out") == 1
 	})
 
-	// An invalid edit is refused with file and line, and the previous objects stay in effect.
+	// An invalid edit is rejected with file and line, and the previous objects stay in effect.
 	s.write("routes.yaml", routes("only-this")+"  priority: high\n")
 	s.promised(time.Second, "an invalid edit is refused", func() bool { return s.sum(s.Metrics, "headgate_objects_rejected_files") == 1 })
 	log, err := os.ReadFile(s.Extproc.Log)
@@ -158,8 +160,8 @@ func promptsAreInNoLogAndNoMetric(t *testing.T) {
 		{body: `{"model":"a01","prompt":"` + secret + `","max_tokens":3}`},
 		{body: `{"model":"a01","prompt":"` + secret + `","max_tokens":3,"stream":true}`},
 		{path: "/v1/chat/completions", body: `{"model":"llama","messages":[{"role":"user","content":"` + secret + `"}],"max_tokens":3}`},
-		{body: `{"model":"a01","prompt":"` + secret},                                 // not JSON
-		{body: `{"model":"a01","model":"` + secret + `","prompt":"` + secret + `"}`}, // two models
+		{body: `{"model":"a01","prompt":"` + secret},                                 // the body is not JSON
+		{body: `{"model":"a01","model":"` + secret + `","prompt":"` + secret + `"}`}, // the body names two models
 		{body: `{"model":"` + secret + `"}`},
 		{body: `{"model":"a01","prompt":"` + secret + `"}`, header: map[string]string{"X-Sim-Fault": "reset"}},
 		{path: "/v1/completions?key=" + secret, body: `{"model":"a01","prompt":"x","max_tokens":1}`},
@@ -169,7 +171,7 @@ func promptsAreInNoLogAndNoMetric(t *testing.T) {
 	}
 	s.await("the outcomes have come", func() bool { return s.sum(s.Metrics, "headgate_failures_total", "kind", "reset") == 1 })
 	texts := map[string]string{"metrics": s.page(s.Metrics)}
-	s.Stop(5 * time.Second) // flushes the logs
+	s.Stop(5 * time.Second) // the programs flush their logs when they stop
 	logs, err := filepath.Glob(filepath.Join(s.Dir, "*.log"))
 	if err != nil || len(logs) < 6 {
 		t.Fatalf("logs %v, %v", logs, err)

@@ -10,8 +10,9 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// A pool without routes serves the models that its engines list, under the listed names, such as
-// the path of the weights. Listed models, responses and health checks agree.
+// A pool without routes serves the models that its engines list, under the names in these lists,
+// such as the path of the weights. The gateway's list of models, its responses and its health check
+// agree.
 func TestPoolWithoutRoutesServesListedModels(t *testing.T) {
 	runs(t)
 	const byPath = "/models/x.gguf"

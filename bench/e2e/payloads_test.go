@@ -34,7 +34,7 @@ type payload struct {
 	Data     []byte            `json:"data"`
 }
 
-// sink receives payloads and keeps them by model.
+// sink is a server that receives payloads and keeps them by model.
 type sink struct {
 	*httptest.Server
 	mu  sync.Mutex // guards all fields
@@ -49,7 +49,7 @@ func newSink(t *testing.T) *sink {
 		decoder.DisallowUnknownFields()
 		err := decoder.Decode(&p)
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return // extproc ended while sending it
+			return // extproc ended while it was sending this payload
 		}
 		if err != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s of no payload: %v", r.Method, err)
@@ -62,7 +62,7 @@ func newSink(t *testing.T) *sink {
 	return s
 }
 
-// taken waits for n payloads, returns them and forgets them.
+// taken waits until the sink has n payloads, and removes and returns them.
 func (s *sink) taken(t *stack, n int) []payload {
 	t.t.Helper()
 	t.await(fmt.Sprintf("the sink has %d payloads", n), func() bool {
@@ -80,7 +80,7 @@ func (s *sink) taken(t *stack, n int) []payload {
 	return all
 }
 
-// copying makes Envoy report payloads, and extproc send copies to sinks.
+// copying makes Envoy send payloads to extproc, and extproc send copies to sinks.
 func copying(urls ...string) setting {
 	return func(c *rig.Config) {
 		standalone(c)
@@ -108,7 +108,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 
-	// A unary call: the request and the response.
+	// For a unary call, the request and the response are copied.
 	a, err := calls.ModelInfer(metadata.AppendToOutgoingContext(ctx, "tenant", "blue", "trace-bin", "\x00\xff", "authorization",
 		"Bearer secret", "cookie", "secret"), tensor("latest", 1, 2))
 	if fault := answers(a, err, "one", 1, 2); fault != "" {
@@ -141,7 +141,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 		t.Errorf("of the VModel's calls come %+v", got)
 	}
 
-	// A stream: each message separately, in order.
+	// For a streaming call, each message is copied separately, in order.
 	stream, err := calls.ModelStreamInfer(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 		}
 	}
 
-	// V2 over REST, with a VModel in the path.
+	// The path of a V2 request over REST names a VModel.
 	b := s.must(request{path: "/v2/models/latest/infer", body: `{"id":"7","inputs":[]}`})
 	if b.status != http.StatusOK {
 		t.Fatalf("%d %s", b.status, b.body)
@@ -178,7 +178,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 		t.Errorf("of REST come %+v", got)
 	}
 
-	// An OpenAI stream is one body.
+	// A streamed OpenAI response is copied as one body.
 	b = s.must(request{
 		body:   `{"model":"one","prompt":"hello","max_tokens":5,"stream":true}`,
 		header: map[string]string{"Authorization": "Bearer secret"},
@@ -192,7 +192,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 		t.Errorf("of a stream come %+v\nand %s\nwant %s", got, got[1].Data, b.body)
 	}
 
-	// What extproc rejects is not copied.
+	// A request that extproc rejects is not copied.
 	if _, err := calls.ModelInfer(ctx, tensor("nobody", 1)); status.Code(err) != codes.NotFound {
 		t.Errorf("an unknown model: %v", err)
 	}
@@ -208,8 +208,8 @@ func TestPayloadsAreCopied(t *testing.T) {
 	}
 }
 
-// A sink that accepts no connection and one that never answers change no response. Payloads that
-// they do not accept are dropped and counted.
+// Neither a sink that accepts no connection nor one that never answers changes a response. The
+// payloads that they do not accept are dropped and counted.
 func TestSinksDelayNoResponse(t *testing.T) {
 	runs(t)
 	never := make(chan struct{})
@@ -242,8 +242,8 @@ func TestSinksDelayNoResponse(t *testing.T) {
 	}
 }
 
-// Both filters pass 16 MiB in both directions, and a thousand concurrent streams, byte for byte.
-// The count of requests in flight is right, and zero in the end.
+// With both ext_proc filters, 16 MiB pass unchanged in both directions, and so do a thousand
+// concurrent streams. The count of requests in flight is right, and zero in the end.
 func TestBothFiltersPassAllBytes(t *testing.T) {
 	runs(t)
 	const streams = 1000
@@ -334,8 +334,8 @@ func TestBothFiltersPassAllBytes(t *testing.T) {
 	s.await("no stream is in flight", func() bool { return s.inFlight() == 0 })
 }
 
-// When extproc dies and returns, no response in flight is cut, and copies continue with the next
-// request.
+// When extproc dies, no response in flight is cut. When extproc returns, copies continue with the
+// next request.
 func TestPayloadsOutliveExtproc(t *testing.T) {
 	runs(t)
 	all := newSink(t)
@@ -366,9 +366,9 @@ func TestPayloadsOutliveExtproc(t *testing.T) {
 	})
 }
 
-// BenchmarkPayloads measures what the payload filter costs a request while it is off, compared with
-// a configuration without it, and what copying to a sink costs. Run it with go test ./bench/e2e
-// -run "^$" -bench Payloads -benchtime 12x.
+// BenchmarkPayloads measures the cost of the payload filter for a request: of a disabled filter,
+// compared with a configuration without it, and of copying to a sink. Run it with go test
+// ./bench/e2e -run "^$" -bench Payloads -benchtime 12x.
 func BenchmarkPayloads(b *testing.B) {
 	k := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	b.Cleanup(k.Close)
@@ -384,8 +384,8 @@ func BenchmarkPayloads(b *testing.B) {
 	}
 }
 
-// At a Gateway whose class configures payloads, calls and requests for pools are copied; without
-// this setting none is.
+// At a Gateway whose class configures payloads, calls and requests for pools are copied. At a
+// Gateway without this setting, none is copied.
 func TestPayloadsAreCopiedAtAGateway(t *testing.T) {
 	runs(t)
 	all := newSink(t)
@@ -430,7 +430,7 @@ func TestPayloadsAreCopiedAtAGateway(t *testing.T) {
 	infer(2)
 	s.await("a call and its answer are copied", func() bool {
 		return copies(func(p payload) bool {
-			return bytes.Contains(p.Data, []byte{0, 0, 0, 0x40}) // 2 as a float
+			return bytes.Contains(p.Data, []byte{0, 0, 0, 0x40}) // little-endian bytes of the 32-bit float 2
 		}) == "request of one, response of one"
 	})
 	const body = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[3]}]}`

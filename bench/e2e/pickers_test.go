@@ -24,8 +24,8 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// picker is an endpoint picker process for a pool: an extproc that is called as other gateways call
-// one.
+// picker starts an endpoint picker process for a pool: an extproc that Envoy calls as other
+// gateways call their picker.
 func (s *stack) picker(pool string) *process.Process {
 	s.t.Helper()
 	starter := process.NewStarter()
@@ -48,15 +48,16 @@ func (s *stack) picker(pool string) *process.Process {
 
 func (s *stack) pickerHost() string { return strings.TrimSuffix(s.Listen, "1:8080") + "51" }
 
-// picked is a pool of the engines with its own picker Service, and an HTTPRoute to it for the host
-// of the same name. More adds fields to the reference, port adds fields to the Service's port, and
-// address is the Service's address.
+// picked returns the YAML of a pool of the engines, of the Service of the pool's own picker, and of
+// an HTTPRoute to the pool for the host POOL.test. more adds fields to the pool's reference to the
+// Service, port adds fields to the Service's port, and address is the Service's address.
 func picked(pool, more, port, address string) string {
 	return aPool(pool, "app: llama", "{number: 8000}", ", endpointPickerRef: {name: "+pool+"-epp, port: {number: 9002}"+more+"}") +
 		pickerService(pool, port, address) + toPool(pool, pool)
 }
 
-// pickerService is the Service of a pool's picker at address, with more fields of its port.
+// pickerService returns the YAML of the Service of a pool's picker. more adds fields to the
+// Service's port.
 func pickerService(pool, more, address string) string {
 	host, port, _ := strings.Cut(address, ":")
 	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %[1]s-epp}\nspec: {selector: {app: epp}, ports: [{name: grpc, port: 9002%[2]s}]}\n---\n"+
@@ -64,16 +65,16 @@ func pickerService(pool, more, address string) string {
 		"ports: [{name: grpc, port: %[4]s, protocol: TCP}]\nendpoints: [{addresses: ['%[3]s']}]\n---\n", pool, more, host, port)
 }
 
-// toPool is an HTTPRoute from the host NAME.test to a pool.
+// toPool returns the YAML of an HTTPRoute that sends requests for the host NAME.test to a pool.
 func toPool(name, pool string) string {
 	return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: %[1]s}\nspec:\n  parentRefs: [{name: gateway}]\n  hostnames: [%[1]s.test]\n"+
 		"  rules: [{backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: %[2]s}]}]\n", name, pool)
 }
 
-// plain makes a port speak HTTP/2 without TLS.
+// plain is YAML that makes Envoy use HTTP/2 without TLS at a Service's port.
 const plain = ", appProtocol: kubernetes.io/h2c"
 
-// at sends a request to the host NAME.test.
+// at returns a request with the host NAME.test.
 func at(name string, r request) request {
 	header := map[string]string{"Host": name + ".test"}
 	maps.Copy(header, r.header)
@@ -81,8 +82,8 @@ func at(name string, r request) request {
 	return r
 }
 
-// awaitRoute waits until requests to the host NAME.test reach a pool by their route. LLMRoutes do
-// not admit the engines' own model name.
+// awaitRoute waits until an HTTPRoute sends requests for the host NAME.test to a pool. Its requests
+// use the engines' own model name, which LLMRoutes do not accept.
 func (s *stack) awaitRoute(name string) {
 	s.t.Helper()
 	s.await("requests to "+name+".test reach the pool", func() bool {
@@ -90,7 +91,7 @@ func (s *stack) awaitRoute(name string) {
 	})
 }
 
-// overTLS listens with a self-signed certificate and forwards the bytes.
+// overTLS listens at address with a self-signed certificate and forwards the decrypted bytes.
 func overTLS(t *testing.T, address, to string) {
 	t.Helper()
 	certificate, err := listen.SelfSigned(time.Now())
@@ -125,8 +126,8 @@ func overTLS(t *testing.T, address, to string) {
 	}()
 }
 
-// A pool's own picker decides, not the extproc beside Envoy. Envoy calls it over TLS and accepts
-// its self-signed certificate.
+// If a pool has its own picker, that picker decides, not the extproc beside Envoy. Envoy calls the
+// picker over TLS and accepts its self-signed certificate.
 func TestPoolHasItsOwnPicker(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -153,8 +154,8 @@ func TestPoolHasItsOwnPicker(t *testing.T) {
 	}
 }
 
-// When a picker is killed, no stream is cut. A pool that fails open keeps serving, one that fails
-// closed answers 503, and the picker decides again once it is back.
+// When a picker is killed, no stream is cut. A pool that fails open keeps serving, and one that
+// fails closed answers 503. When the picker is back, it decides again.
 func TestPickerDiesAndNoStreamDoes(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -201,9 +202,8 @@ func TestPickerDiesAndNoStreamDoes(t *testing.T) {
 	})
 }
 
-// A pool that fails open has unready pods. Envoy chooses none of them while there is a ready one,
-// and any if there is none. It does not reject an unready pod that a picker picked, and cuts no
-// stream there.
+// A pool that fails open has unready pods. Envoy chooses an unready pod only if no pod is ready. It
+// does not reject an unready pod that a picker picked, and cuts no stream there.
 func TestPoolFailsOpenToPodsThatAreReady(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -255,8 +255,9 @@ func TestPoolFailsOpenToPodsThatAreReady(t *testing.T) {
 	}
 }
 
-// The extproc beside Envoy is killed. A pool that names it as its picker and fails open keeps
-// serving inference, and nothing else, for both kinds of route; one that fails closed answers 503.
+// The extproc beside Envoy is killed. A pool that names this extproc as its picker and fails open
+// continues to serve inference, and nothing else, for both kinds of route. A pool that fails closed
+// answers 503.
 func TestPoolFailsOpenWithoutExtproc(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -322,7 +323,8 @@ func TestPoolFailsOpenWithoutExtproc(t *testing.T) {
 			t.Errorf("a stream did not survive: %v", err)
 		}
 	}
-	// Without extproc nothing marks unreachable endpoints, so a request is retried at another one.
+	// Without extproc nothing marks unreachable endpoints, so Envoy retries a request at another
+	// endpoint.
 	for n := 1; n <= 2; n++ {
 		s.Engines[s.endpoint(n)].Kill()
 	}
@@ -346,7 +348,8 @@ func TestPoolFailsOpenWithoutExtproc(t *testing.T) {
 		"unknown_url")
 }
 
-// engine is a server of no known engine kind, which reports the protocol it was called with.
+// engine starts a server of an unknown engine kind. Its responses contain the protocol with which
+// it was called.
 func (s *stack) engine(t *testing.T, address string, speaks *http.Protocols) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -369,13 +372,13 @@ func (s *stack) engine(t *testing.T, address string, speaks *http.Protocols) {
 	t.Cleanup(func() { _ = is.Close() })
 }
 
-// listed is a pool of one address, with more spec fields.
+// listed returns the YAML of a pool of one address, with more fields of the spec.
 func listed(pool, address, more string) string {
 	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: %[1]s, labels: {app: %[1]s}}\nspec: {addresses: ['%[2]s']}\n---\n"+
 		"%[3]s", pool, address, aPool(pool, "app: "+pool, "{number: 8000}", more))
 }
 
-// A pool says which protocol its endpoints speak.
+// The configuration of a pool says which protocol its endpoints speak.
 func TestPoolProtocol(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -409,8 +412,8 @@ func TestPoolProtocol(t *testing.T) {
 	}
 }
 
-// Envoy does not ping a picker while requests wait for their responses. gRPC servers close
-// connections that ping too often, which would end every request without a response yet.
+// Envoy does not ping a picker while requests wait for their responses. gRPC servers close a
+// connection with too many pings, and every request without a response would then fail.
 func TestSlowResponseSurvivesAQuietPickerStream(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -424,7 +427,7 @@ func TestSlowResponseSurvivesAQuietPickerStream(t *testing.T) {
 	}
 }
 
-// A picker without gRPC's health service is used, too: any response to a health check counts as
+// Envoy also uses a picker without gRPC's health service: any response to a health check means
 // healthy.
 func TestPickerNeedsNoHealthService(t *testing.T) {
 	runs(t)
@@ -454,9 +457,9 @@ func TestPickerNeedsNoHealthService(t *testing.T) {
 	})
 }
 
-// A picker that accepts connections and sends nothing is soon detected. From then on requests do
-// not wait for it: a pool that fails open keeps serving, one that fails closed answers 503.
-// Requests that the picker already had wait, and are served when it continues.
+// A picker that accepts connections and sends nothing is soon detected. After that, requests do not
+// wait for it: a pool that fails open keeps serving, and one that fails closed answers 503.
+// Requests that the picker already had wait, and are served when the picker continues.
 func TestPickerHangs(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)

@@ -24,8 +24,8 @@ import (
 
 var placeTime = flag.Duration("place", 15*time.Second, "how long requests for more adapters than there are slots go on")
 
-// placed makes control load these adapters, with at most slots adapters per engine. At the start
-// none is loaded.
+// placed makes control load these adapters, with at most slots adapters per engine. At the start no
+// adapter is loaded.
 func placed(t testing.TB, slots int, names ...string) setting {
 	return func(c *rig.Config) {
 		c.ControlMetrics = strings.TrimSuffix(c.Listen, "1:8080") + "1:9091"
@@ -49,7 +49,7 @@ func numbered(n int) []string {
 	return names
 }
 
-// engineEvent is a line of a simulated engine's event log.
+// engineEvent is one line of a simulated engine's event log.
 type engineEvent struct {
 	Time                 time.Time
 	Engine, Event, Model string
@@ -84,12 +84,13 @@ func (s *stack) eventsOf(file string) (all []engineEvent) {
 	return all
 }
 
-// exactlyOnce checks in the engines' event logs that no engine was told to load a model that it had
-// or was loading, and that no model was loading at two engines at once.
+// exactlyOnce checks in the engines' event logs that no engine was asked to load a model that it
+// already had or was loading, and that no model was being loaded at two engines at once. It returns
+// the number of loads.
 func (s *stack) exactlyOnce(events []engineEvent) (loads int) {
 	s.t.Helper()
 	has := make(map[[2]string]bool)
-	loading := make(map[string]string) // model: engine
+	loading := make(map[string]string) // engine that is loading each model
 	for _, e := range events {
 		at := [2]string{e.Engine, e.Model}
 		switch e.Event {
@@ -105,14 +106,14 @@ func (s *stack) exactlyOnce(events []engineEvent) (loads int) {
 		case "loaded":
 			delete(loading, e.Model)
 			has[at] = e.Error == ""
-		case "unload", "unloaded": // a load may end between the two
+		case "unload", "unloaded": // a load may end between "unload" and "unloaded"
 			has[at] = false
 		}
 	}
 	return loads
 }
 
-// modelStatus is control's status of a model.
+// modelStatus is the status of a model in control's /models.
 type modelStatus struct {
 	ID       string
 	Copies   []struct{ Endpoint, State string }
@@ -120,7 +121,7 @@ type modelStatus struct {
 	Message  string
 }
 
-// models reads control's /models.
+// models reads /models from control.
 func (s *stack) models() []modelStatus {
 	s.t.Helper()
 	var all []modelStatus
@@ -128,9 +129,9 @@ func (s *stack) models() []modelStatus {
 	return all
 }
 
-// post sends fields to an engine and returns the status and the body.
+// post sends fields as JSON to an engine and returns the status and body of the response.
 func (s *stack) post(url string, fields map[string]string) string {
-	body, _ := json.Marshal(fields) // strings always marshal
+	body, _ := json.Marshal(fields) // cannot fail for strings
 	response, err := s.client.Post("http://"+url, "application/json", bytes.NewReader(body))
 	if err != nil {
 		return err.Error()
@@ -152,7 +153,7 @@ func (s *stack) get(url string, into any) {
 	}
 }
 
-// listed returns the adapters that an engine lists.
+// listed returns the adapters in the model list of the engine at an address.
 func (s *stack) listed(address string) []string {
 	s.t.Helper()
 	var list struct {
@@ -172,7 +173,8 @@ func (s *stack) listed(address string) []string {
 	return names
 }
 
-// agreed describes where control's state differs from the engines' lists, empty if it does not.
+// agreed describes a difference between control's state and the engines' model lists, empty if they
+// agree.
 func (s *stack) agreed() string {
 	s.t.Helper()
 	return s.agreedWith(slices.Collect(maps.Keys(s.Engines)))
@@ -198,7 +200,7 @@ func (s *stack) agreedWith(addresses []string) string {
 	return ""
 }
 
-// zipf draws names; the nth has 1/n the probability of the first.
+// zipf returns a function that draws names. The nth name has 1/n the probability of the first.
 func zipf(names []string) func(*rand.Rand) string {
 	sums := make([]float64, len(names))
 	total := 0.0
@@ -212,8 +214,8 @@ func zipf(names []string) func(*rand.Rand) string {
 	}
 }
 
-// load sends requests for random names for a while, with the given concurrency. It returns the
-// number of 200 responses; any other response fails the test.
+// load sends requests for random names, with the given concurrency, for some time. It returns the
+// number of 200 responses. Any other response fails the test.
 func (s *stack) load(concurrency int, during time.Duration, names []string) int {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), during)
@@ -245,8 +247,8 @@ func (s *stack) load(concurrency int, during time.Duration, names []string) int 
 	return n
 }
 
-// With 40 adapters and room for 16, every request is answered. A missing adapter is loaded once. It
-// is unloaded when unused, once other adapters need its room.
+// With 40 adapters and room for 16, every request is answered. A missing adapter is loaded once. An
+// unused adapter is unloaded only when another adapter needs its room.
 func TestMoreAdaptersThanSlots(t *testing.T) {
 	runs(t, alone, raced)
 	names := numbered(40)
@@ -263,8 +265,8 @@ func TestMoreAdaptersThanSlots(t *testing.T) {
 	s.report(events)
 }
 
-// report prints the time from a model's first waiting request to its load, and from the end of the
-// load to the first request sent to the engine.
+// report prints two times for each load: from the model's first waiting request to the start of the
+// load, and from the end of the load to the first request that was sent to the engine.
 func (s *stack) report(events []engineEvent) {
 	s.t.Helper()
 	for _, m := range []struct{ what, metric string }{
@@ -290,7 +292,7 @@ func (s *stack) report(events []engineEvent) {
 			}
 		}
 		all := dispatched[[2]string{e.Engine, e.Model}]
-		// The access log truncates to milliseconds.
+		// The access log truncates times to milliseconds.
 		first, _ := slices.BinarySearchFunc(all, e.Time.Truncate(time.Millisecond), time.Time.Compare)
 		if first < len(all) && all[first].Before(until) {
 			took = append(took, max(0, all[first].Sub(e.Time)))
@@ -302,7 +304,8 @@ func (s *stack) report(events []engineEvent) {
 	}
 }
 
-// dispatched returns when requests for a model were sent to an engine, by Envoy's access log.
+// dispatched returns when requests were sent to engines, by model and engine, from Envoy's access
+// log.
 func (s *stack) dispatched() map[[2]string][]time.Time {
 	s.t.Helper()
 	file, err := os.Open(s.Envoy.Log)
@@ -329,7 +332,7 @@ func (s *stack) dispatched() map[[2]string][]time.Time {
 	return all
 }
 
-// quantiles formats a histogram.
+// quantiles formats the quantiles of a histogram metric.
 func (s *stack) quantiles(address, metric string) string {
 	s.t.Helper()
 	h := s.histogram(address, metric)

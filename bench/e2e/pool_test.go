@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// poolSettings is a PoolSettings of the tests' pool.
+// poolSettings returns the YAML of a PoolSettings of the tests' pool.
 func poolSettings(spec string) string {
 	return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: settings}\nspec: {poolRef: {name: pool}, " +
 		spec + "}\n"
 }
 
-// A pool's request timeout ends longer requests in Envoy, and nothing else.
+// A pool's request timeout makes Envoy end requests that take longer, and no others.
 func TestPoolRequestTimeout(t *testing.T) {
 	runs(t)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
@@ -37,8 +37,8 @@ func TestPoolRequestTimeout(t *testing.T) {
 	}
 }
 
-// A request for a stored response goes to the engine that made it, and so do requests that continue
-// from it.
+// A request for a stored response goes to the engine that created the response, and so do requests
+// that continue from it.
 func TestStoredResponseIsReadWhereItWasCreated(t *testing.T) {
 	onBothPlanes(t, aStoredAnswerIsAskedForWhereItWasMade)
 }
@@ -59,7 +59,7 @@ func aStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
 		var found logged
 		s.awaitWithin(5*time.Second, "extproc knows who made it", func() bool {
 			_, found = s.tell(request{method: http.MethodGet, path: "/v1/responses/" + id})
-			return found.Details == "via_upstream" // the simulated engine stores nothing, and says so
+			return found.Details == "via_upstream" // the engine itself answers, with an error: simulated engines store nothing
 		})
 		if found.Endpoint != made.served {
 			t.Errorf("%d: made at %s, asked for at %s", n, made.served, found.Endpoint)

@@ -15,9 +15,9 @@ import (
 var foretold = flag.Duration("foretold", 0,
 	"send requests for 100 adapters to ten engines with room for six each, for so long to begin with and once more, and print how many waited for a load, beside what bench place foretells")
 
-// The predictions of bench place agree with a real Envoy, extproc and control and simulated
-// engines: ten requests per second for 100 adapters with Zipf exponent 1, at ten engines that have
-// room for six each and load one at a time in 2 s.
+// The predictions of "bench place" agree with a test of real Envoy, extproc and control with
+// simulated engines. There are ten requests per second for 100 adapters, by Zipf's law with
+// exponent 1. Each of the ten engines has room for six adapters and loads one at a time, in 2 s.
 func TestMissesAreAsForetold(t *testing.T) {
 	runs(t, alone)
 	if *foretold == 0 {
@@ -27,7 +27,7 @@ func TestMissesAreAsForetold(t *testing.T) {
 	s := start(t, pods(t, 10), placed(t, 6, names...), loading(t, 2))
 	draw, rng := zipf(names), rand.New(rand.NewPCG(1, 1))
 	var clients sync.WaitGroup
-	var sent, failed, slow atomic.Int64 // slow: longer than a load takes
+	var sent, failed, slow atomic.Int64 // slow counts requests that took longer than a load
 	pour := func() {
 		pause := func() { time.Sleep(time.Duration(rng.ExpFloat64() * float64(100*time.Millisecond))) }
 		for began := time.Now(); time.Since(began) < *foretold; pause() {

@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// fakeControl is a placement server that sends the messages of a test and records what extproc
-// reports.
+// fakeControl is a placement server that sends the messages that a test chooses, and records what
+// extproc reports.
 type fakeControl struct {
 	placement.UnimplementedPlacementServer
 	t     testing.TB
@@ -32,7 +32,7 @@ type fakeControl struct {
 	missing []string
 }
 
-// controlled runs a fake control that reports n engines without adapters.
+// controlled starts a fake control that reports n engines without adapters.
 func controlled(t testing.TB, n int) (*fakeControl, setting) {
 	c := &fakeControl{t: t, ready: make(chan struct{}), wanted: map[string]uint32{}}
 	socket := filepath.Join(t.TempDir(), "control.sock")
@@ -80,7 +80,7 @@ func (c *fakeControl) Connect(wire placement.Placement_ConnectServer) error {
 	}
 }
 
-// say sends an Update and waits until extproc applies it.
+// say sends an Update to extproc and waits until extproc has applied it.
 func (c *fakeControl) say(s *stack, u *placement.Update) {
 	s.t.Helper()
 	<-c.ready
@@ -99,7 +99,7 @@ func (c *fakeControl) say(s *stack, u *placement.Update) {
 	})
 }
 
-// waiting is the number of requests that wait for a model, as extproc reports.
+// waiting returns the number of requests that wait for a model, as last reported by extproc.
 func (c *fakeControl) waiting(model string) uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +119,7 @@ func loaded(model string, endpoints ...string) []*placement.Copy {
 	return all
 }
 
-// begins sends requests and returns their responses as they arrive.
+// begins sends n requests. The channel receives each response when it arrives.
 func (s *stack) begins(ctx context.Context, model string, n int) <-chan answer {
 	answers := make(chan answer, n)
 	for range n {
@@ -134,8 +134,8 @@ func (s *stack) begins(ctx context.Context, model string, n int) <-chan answer {
 	return answers
 }
 
-// A request for an adapter that no engine has waits in Envoy, longer than Envoy's message timeout,
-// and continues when control reports the adapter loaded.
+// A request for an adapter that no engine has waits in Envoy, even longer than Envoy's message
+// timeout. It continues when control reports that the adapter is loaded.
 func TestRequestWaitsForItsModel(t *testing.T) {
 	runs(t, raced)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
@@ -174,7 +174,7 @@ func TestRequestWaitsForItsModel(t *testing.T) {
 				t.Errorf("a client that waits for 500ms waited %v", took)
 			}
 
-			<-time.After(time.Until(began.Add(7 * time.Second))) // message_timeout is 5 s
+			<-time.After(time.Until(began.Add(7 * time.Second))) // longer than message_timeout, which is 5 s
 			c.say(s, &placement.Update{Copies: loaded("a01", s.endpoint(2))})
 			for range 2 {
 				if a := <-answers; a.status != http.StatusOK || a.served != s.endpoint(2) {
@@ -192,8 +192,8 @@ func TestRequestWaitsForItsModel(t *testing.T) {
 	}
 }
 
-// An engine that lost an adapter without control's knowledge answers 404: the request goes to its
-// next pick, and control is informed.
+// An engine lost an adapter without control's knowledge and answers 404. The request goes to its
+// next pick, and extproc informs control.
 func TestMissingCopyFailsNoRequest(t *testing.T) {
 	runs(t)
 	c, control := controlled(t, 2)

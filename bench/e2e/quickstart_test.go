@@ -17,14 +17,15 @@ import (
 	"time"
 )
 
-// quickstart runs the program in a network of its own, with the objects that the repository ships.
+// quickstart runs "bench quickstart" at its own loopback addresses, with the objects that the
+// repository ships.
 type quickstart struct {
 	t       *testing.T
 	network string
 	dir     string
 	args    []string
 	command *exec.Cmd
-	lines   chan string // of its output; closed at its end
+	lines   chan string // lines of the output; closed when the output ends
 	done    chan error
 	faults  bytes.Buffer
 }
@@ -36,7 +37,7 @@ func newQuickstart(t *testing.T) *quickstart {
 	return q
 }
 
-// newQuickstartOf is newQuickstart with the objects in another folder.
+// newQuickstartOf returns a quickstart with a copy of the objects in another folder.
 func newQuickstartOf(t *testing.T, folder string) *quickstart {
 	t.Helper()
 	q := &quickstart{t: t, network: network(), dir: t.TempDir()}
@@ -84,7 +85,7 @@ func (q *quickstart) start() {
 	q.t.Cleanup(func() { _ = q.command.Process.Kill() })
 }
 
-// until returns the output up to the first line that matches.
+// until waits for an output line that matches pattern, and returns the output up to that line.
 func (q *quickstart) until(pattern string) string {
 	q.t.Helper()
 	var seen strings.Builder
@@ -105,7 +106,7 @@ func (q *quickstart) until(pattern string) string {
 	}
 }
 
-// pastes checks that the three printed requests can be pasted into a shell.
+// pastes checks that the three requests printed in said can be pasted into a shell.
 func (q *quickstart) pastes(said string) {
 	q.t.Helper()
 	curls := regexp.MustCompile(`(?ms)^  curl .*?(\n$|\}'$)`).FindAllString(said, -1)
@@ -121,7 +122,7 @@ func (q *quickstart) pastes(said string) {
 	}
 }
 
-// ended waits for the process to end.
+// ended waits until the process ends and returns its error.
 func (q *quickstart) ended(limit time.Duration) error {
 	q.t.Helper()
 	select {
@@ -133,7 +134,7 @@ func (q *quickstart) ended(limit time.Duration) error {
 	}
 }
 
-// nothingLeft checks that no process of the run is left and no address is in use.
+// nothingLeft checks that no process of the run is left and that none of its addresses is in use.
 func (q *quickstart) nothingLeft() {
 	q.t.Helper()
 	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -141,7 +142,7 @@ func (q *quickstart) nothingLeft() {
 		q.t.Fatal(err)
 	}
 	for _, path := range processes {
-		text, _ := os.ReadFile(path) // the process may have ended
+		text, _ := os.ReadFile(path) // fails if the process has ended
 		if bytes.Contains(text, []byte(q.dir)) || bytes.Contains(text, []byte(q.network)) {
 			q.t.Errorf("a process is left: %s", bytes.ReplaceAll(text, []byte{0}, []byte(" ")))
 		}
@@ -171,7 +172,8 @@ func TestQuickstart(t *testing.T) {
 
 	q.pastes(said)
 
-	// One line per second, with requests, tokens and each engine's queue and slots.
+	// The console prints one line per second, with requests, tokens and each engine's queue and
+	// slots.
 	line := q.until(`[1-9]\d* tok/s`)
 	const engine = `engine-[1-4] +\d+\+\d+ +[●○]{4}`
 	if !regexp.MustCompile(`\d\d:\d\d:\d\d +\d+ req/s +\d+ tok/s \| +\d+ queued +\d+ loads +\d+ evictions( \| ` + engine +
@@ -179,7 +181,7 @@ func TestQuickstart(t *testing.T) {
 		t.Errorf("the line is %s", line)
 	}
 
-	// Ctrl-C, with a stream open.
+	// Ctrl-C ends the quickstart while a stream is open.
 	response, err := http.Post("http://"+q.network+"1:8080/v1/completions", "application/json",
 		strings.NewReader(`{"model":"sql","prompt":"x","max_tokens":4000,"stream":true}`))
 	if err != nil {
@@ -214,7 +216,7 @@ func TestQuickstartThatIsKilledLeavesNoProcess(t *testing.T) {
 	}
 	s := &stack{t: t}
 	s.await("its processes are gone", func() bool {
-		// A killed process loses its command line before its sockets.
+		// When pgrep no longer finds a killed process, its sockets may still be open.
 		out, err := exec.Command("pgrep", "-f", q.dir).Output()
 		return err != nil && len(out) == 0 && q.free() == nil
 	})
@@ -240,7 +242,7 @@ func TestPortInUseIsReported(t *testing.T) {
 	}
 }
 
-// fails checks that it ends with a one-line error.
+// fails checks that the quickstart ends with the one-line error want.
 func (q *quickstart) fails(want string) {
 	q.t.Helper()
 	err := q.ended(30 * time.Second)
@@ -260,7 +262,7 @@ func TestSecondRunLeavesTheFirstAlone(t *testing.T) {
 	second.start()
 	second.fails(fmt.Sprintf("another quickstart runs in %s/run, as process %d: stop it with Ctrl-C or kill %[2]d, or give this one a folder and ports of its own (--run, --listen, --admin, --metrics, --control-metrics)",
 		first.dir, first.command.Process.Pid))
-	first.until(`\d\d:\d\d:\d\d .*engine-4 +0\+0 +[●○]{4}`) // it keeps running
+	first.until(`\d\d:\d\d:\d\d .*engine-4 +0\+0 +[●○]{4}`) // the first run continues
 
 	if err := first.command.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -275,7 +277,7 @@ func TestSecondRunLeavesTheFirstAlone(t *testing.T) {
 	third.interrupt()
 }
 
-// interrupt ends it as Ctrl-C does.
+// interrupt ends the quickstart as Ctrl-C does.
 func (q *quickstart) interrupt() {
 	q.t.Helper()
 	if err := q.command.Process.Signal(os.Interrupt); err != nil {
@@ -286,7 +288,8 @@ func (q *quickstart) interrupt() {
 	}
 }
 
-// A program that fails to start causes a one-line error that says why and where the logs are.
+// If a program fails to start, the quickstart prints one line that says why, and where the logs
+// are.
 func TestFailedProgramIsReportedInOneLine(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
@@ -296,8 +299,8 @@ func TestFailedProgramIsReportedInOneLine(t *testing.T) {
 	q.nothingLeft()
 }
 
-// The console shows edits made while it runs: endpoints added by address and by name, and edits
-// that are refused.
+// The console shows edits that are made while it runs: endpoints that are added by address or by
+// name, and edits that are rejected.
 func TestConsoleShowsEdits(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
@@ -360,8 +363,8 @@ func (q *quickstart) ownEngine(address, model string) string {
 	return strings.TrimSpace(strings.TrimPrefix(line, "serving on http://"))
 }
 
-// With the user's own servers it runs only extproc and Envoy, and the printed example names a model
-// that the servers list.
+// With the user's own servers, the quickstart runs only extproc and Envoy. The example that it
+// prints names a model that the servers list.
 func TestQuickstartWithOwnServers(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
@@ -413,8 +416,8 @@ func (q *quickstart) noneOf(words ...string) {
 	}
 }
 
-// If no server answers yet, the quickstart prints what is wrong with each, and prints the example
-// once a server answers.
+// If no server answers yet, the quickstart prints what is wrong with each server. It prints the
+// example when a server answers.
 func TestOwnServersThatAreNotReadyYet(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)

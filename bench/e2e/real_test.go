@@ -25,11 +25,11 @@ import (
 
 var vllmDir = flag.String("vllm", root+"/.cache/vllm", "where bench/real/vllm installed")
 
-// realEngines starts real engines.
+// realEngines starts and ends the processes of real engines.
 var realEngines = process.NewStarter()
 
-// startEngine runs a real engine, whose output goes to the file NAME.log in dir. Killing it kills
-// its workers, too.
+// startEngine runs a real engine, whose output goes to the file NAME.log in dir. The engine's
+// workers are killed together with it.
 func startEngine(t *testing.T, dir, name string, command *exec.Cmd) *process.Process {
 	t.Helper()
 	p, err := realEngines.Start(name, dir, command)
@@ -43,7 +43,7 @@ func startEngine(t *testing.T, dir, name string, command *exec.Cmd) *process.Pro
 type realEngine struct {
 	t         *testing.T
 	host, dir string
-	flags     []string // its own flags
+	flags     []string // more flags for this engine
 	*process.Process
 }
 
@@ -57,7 +57,8 @@ func (e *realEngine) address() string { return e.host + ":8000" }
 
 var loraLine = regexp.MustCompile(`(Loaded new|Removed) LoRA adapter: name '([^']+)'`)
 
-// loads counts the loads in the engine's own log, and fails if it loaded a model that it had.
+// loads counts the loads in the engine's own log. The test fails if the engine loaded a model that
+// it already had.
 func (e *realEngine) loads() (n int) {
 	e.t.Helper()
 	text, err := os.ReadFile(e.Log)
@@ -79,12 +80,11 @@ func (e *realEngine) loads() (n int) {
 	return n
 }
 
-// realVLLM runs two real vLLMs with two adapter slots each, with flags, behind Envoy, extproc and
-// control.
+// realVLLM runs two real vLLMs, with more flags and two adapter slots each, behind Envoy, extproc
+// and control.
 func realVLLM(t *testing.T, flags ...string) (*stack, []*realEngine) { return realVLLMWith(t, flags) }
 
-// realVLLMWith is realVLLM with further settings. The engines are pods that the rig must not
-// simulate.
+// realVLLMWith is realVLLM with more settings. The rig does not simulate the engines' pods.
 func realVLLMWith(t *testing.T, flags []string, settings ...setting) (*stack, []*realEngine) {
 	dir := t.TempDir()
 	var vllms []*realEngine
@@ -124,7 +124,7 @@ func realVLLMWith(t *testing.T, flags []string, settings ...setting) (*stack, []
 }
 
 // Control and extproc treat real engines like simulated ones: adapters are loaded and unloaded as
-// requests need them, and vLLM's log shows that it never loads one that it has.
+// requests need them, and vLLM's log shows that no engine loads an adapter that it already has.
 func TestRealVLLMAdapters(t *testing.T) {
 	runs(t, alone)
 	s, engines := realVLLM(t)
@@ -152,7 +152,8 @@ func TestRealVLLMAdapters(t *testing.T) {
 		}
 	}
 
-	// An engine dies and its models are answered elsewhere. It returns empty and serves again.
+	// An engine dies, and the other engine serves its models. The dead engine is restarted without
+	// adapters and serves again.
 	dead := engines[0]
 	dead.KillGroup()
 	for _, name := range names {
@@ -168,14 +169,14 @@ func TestRealVLLMAdapters(t *testing.T) {
 	s.await("control and the engines agree again", func() bool { return s.agreedAt(engines) == "" })
 }
 
-// A vLLM that stops with --shutdown-timeout 15 ends in its own time, since nothing more is loaded
-// there, and delays nobody.
+// A vLLM that stops with --shutdown-timeout 15 ends when its requests have ended, because nothing
+// more is loaded there. It delays no request.
 func TestRealVLLMStopsWithoutDelayingRequests(t *testing.T) {
 	runs(t, alone)
 	s, engines := realVLLM(t)
 	e := engines[0]
 	names := []string{"a1", "a2", "a3", "a4", "a5"}
-	for _, name := range names { // each has been loaded once
+	for _, name := range names { // loads each adapter once
 		s.must(completion(name, 1, false))
 	}
 	s.stopsUnderLoad(names, e.address(), func() { e.Signal(syscall.SIGTERM) }, e.Done(), 25*time.Second)
@@ -189,8 +190,8 @@ func (s *stack) agreedAt(engines []*realEngine) string {
 	return s.agreedWith(addresses)
 }
 
-// A real engine starves the third of three adapters on its two slots. Control helps it as it does
-// with simulated engines.
+// A real engine starves the third of three adapters on its two slots. Control moves an adapter, as
+// it does with simulated engines.
 func TestRealVLLMThatStarvesAnAdapterIsHelped(t *testing.T) {
 	runs(t, alone)
 	s, _ := realVLLMWith(t, nil, controlFlags("--rebalance-interval", "2s"))
@@ -199,7 +200,7 @@ func TestRealVLLMThatStarvesAnAdapterIsHelped(t *testing.T) {
 	s.starve([]string{"a1", "a2", "a3"}, 3, func() { s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), 2)) })
 }
 
-// roomFor sets how many adapters engines have room for.
+// roomFor sets the number of adapters for which each engine has room.
 func (s *stack) roomFor(adapters int) {
 	s.t.Helper()
 	settings, err := os.ReadFile(filepath.Join(s.objects, "settings.yaml"))
@@ -209,8 +210,8 @@ func (s *stack) roomFor(adapters int) {
 	s.write("settings.yaml", strings.Replace(string(settings), "maxAdapters: 2", fmt.Sprintf("maxAdapters: %d", adapters), 1))
 }
 
-// A real engine's pod is deleted under load. Its adapters are first loaded at the other engine,
-// then the preStop hook returns, and the engine ends in its own time.
+// A real engine's pod is deleted under load. Its adapters are first loaded at the other engine.
+// Then the preStop hook returns, and the engine ends when its requests have ended.
 func TestRealVLLMMigrates(t *testing.T) {
 	runs(t, alone)
 	s, vllms := realVLLMWith(t, nil, hooked)
@@ -260,11 +261,11 @@ func TestRealVLLMMigrates(t *testing.T) {
 	t.Logf("%d requests, %d models moved in %v", l.sent.Load(), had, took.Round(time.Millisecond))
 }
 
-// The simulated engine answers loads and unloads as the real one does.
+// The simulated engine answers requests to load and unload adapters as the real engine does.
 func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
 	runs(t, alone)
 	s, engines := realVLLM(t)
-	s.Control.Kill() // nobody else loads
+	s.Control.Kill() // without control, only this test loads adapters
 	simulated := start(t, engineFlags("--max-lora-rank", "8"))
 	var address string
 	for a := range simulated.Engines {
@@ -292,7 +293,7 @@ func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
 			t.Errorf("%s:\nreal      %s\nsimulated %s", c.what, real, sim)
 		}
 	}
-	// Of two concurrent loads of one name, the second waits for the first and is then rejected.
+	// If two loads of one name are concurrent, the second waits for the first and is then rejected.
 	for _, at := range []string{engines[0].address(), address} {
 		answers := make(chan string)
 		for range 2 {
@@ -308,8 +309,8 @@ func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
 	}
 }
 
-// Without a profile, policy latency learns how long real engines take, decides by it, and predicts
-// first tokens. Policies without predictions take turns with it, for comparison.
+// Without a profile, policy latency learns the service times of real engines, decides by them, and
+// predicts times to first token. For comparison, it alternates with policies without predictions.
 func TestRealVLLMIsPredicted(t *testing.T) {
 	runs(t, alone)
 	const prompts, clients, turn, rounds = 12, 6, 12 * time.Second, 3
@@ -320,7 +321,8 @@ func TestRealVLLMIsPredicted(t *testing.T) {
 		next  func(client, n int) (model, prompt string)
 	}{
 		{"prompts that fit each cache", nil, func(client, n int) (string, string) { return baseRoute, words(client*5+n, 600) }},
-		// 12 prompts of 14 blocks: an engine has room for 8 of them and the running requests.
+		// There are 12 prompts of 14 blocks. An engine's cache has room for 8 of them and for the
+		// running requests.
 		{
 			"prompts that do not all fit",
 			[]string{"--max-model-len", "2048", "--num-gpu-blocks-override", "128"},
@@ -342,11 +344,11 @@ func TestRealVLLMIsPredicted(t *testing.T) {
 	}
 }
 
-// Trusted predictions are right from the first one on, at any concurrency, for a real vLLM without
-// a profile. Prompts and answers vary in length and share nothing. There is one engine, since two
-// would compete for the cores. At 32 concurrent requests some runs miss the target of 25 %: by 24,
-// 24, 28 and 32 % (three of these with two engines). At one request at a time the bias is 11 %,
-// above the target of 10 %.
+// For a real vLLM without a profile, trusted predictions are right from the first one, at any
+// concurrency. Prompts and answers vary in length and share no prefix. There is only one engine,
+// because two would compete for the cores. At 32 concurrent requests some runs missed the target of
+// 25 %, with 24, 24, 28 and 32 % (three of these with two engines). With one request at a time the
+// bias is 11 %, above the target of 10 %.
 func TestRealVLLMPredictionsComeTrue(t *testing.T) {
 	runs(t, alone)
 	const judged = 100
@@ -394,8 +396,8 @@ func TestRealVLLMPredictionsComeTrue(t *testing.T) {
 			bias := sums[0]/sums[1] - 1
 			t.Logf("of %d first tokens after %.0f ms in the mean: off by %.0f %% in the median, p90 %.0f %%; the bias is %+.0f %%, the median ratio %.2f",
 				judged, sums[1]/judged, 100*off[judged/2], 100*off[judged*9/10], 100*bias, ratio)
-			// The bias is that of the median: engines, gateway and clients share the cores here,
-			// and a stall triples some times to first token.
+			// The test judges the bias of the median. Engines, gateway and clients share the cores
+			// here, and a stall triples some times to first token.
 			if off[judged/2] > most || math.Abs(1/ratio-1) > 0.15 {
 				t.Errorf("they are off by %.0f %% in the median, and the bias is %+.0f %%", 100*off[judged/2], 100*(1/ratio-1))
 			}
@@ -403,8 +405,8 @@ func TestRealVLLMPredictionsComeTrue(t *testing.T) {
 	}
 }
 
-// predicted runs clients against real engines with several policies in turn, and reports the times
-// to first token.
+// predicted sends requests to real engines while several policies alternate, and reports the times
+// to first token under each policy.
 func predicted(t *testing.T, flags []string, next func(client, n int) request, clients, rounds int, turn time.Duration) {
 	s, engines := realVLLM(t, flags...)
 	settings, err := os.ReadFile(filepath.Join(s.objects, "settings.yaml"))
@@ -452,7 +454,7 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 	}
 	all := make(map[string][]float64)
 	var expected, measured []float64
-	terms := make(map[string][]float64) // of the predictions, in ms
+	terms := make(map[string][]float64) // by term of the predictions, in ms
 	others := 0
 	for range rounds {
 		for _, policy := range []string{"latency", "leastRequest", "roundRobin"} {
@@ -507,8 +509,8 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 	}
 }
 
-// decides reports whether a decision's reason belongs to a policy. Untrusted latency decides by
-// another policy.
+// decides reports whether a decision's reason can occur while a policy is configured. Policy
+// latency lets another policy decide while its predictions are not trusted.
 func decides(policy, reason string) bool {
 	switch policy {
 	case "leastRequest":
@@ -519,7 +521,7 @@ func decides(policy, reason string) bool {
 	return reason != "round robin"
 }
 
-// hits is the number of prompt tokens that real engines found in their prefix caches.
+// hits returns the number of prompt tokens that real engines found in their prefix caches.
 func (s *stack) hits(engines []*realEngine) float64 {
 	return s.real(engines, "vllm:prefix_cache_hits_total")
 }
@@ -528,7 +530,7 @@ func (s *stack) queries(engines []*realEngine) float64 {
 	return s.real(engines, "vllm:prefix_cache_queries_total")
 }
 
-// real sums a metric over real engines.
+// real returns the sum of a metric over real engines.
 func (s *stack) real(engines []*realEngine, metric string) (sum float64) {
 	for _, e := range engines {
 		sum += s.sum(e.address(), metric)

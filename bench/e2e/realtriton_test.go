@@ -19,7 +19,7 @@ import (
 
 var tritonDir = flag.String("triton", root+"/.cache/triton", "where bench/real/triton installed")
 
-// identity is a Python model that returns its input.
+// identity is a Python model for Triton that returns its input.
 const identity = `
 import triton_python_backend_utils as pb
 
@@ -29,8 +29,8 @@ class TritonPythonModel:
         return [pb.InferenceResponse([pb.Tensor("y", pb.get_input_tensor_by_name(r, "x").as_numpy())]) for r in requests]
 `
 
-// newTriton runs a real Triton at a host until the test ends: HTTP on 8000, gRPC on 8001, metrics
-// on 8002.
+// newTriton runs a real Triton at a host until the test ends. Its ports are 8000 for HTTP, 8001 for
+// gRPC and 8002 for metrics.
 func newTriton(t *testing.T, host string, models []string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -51,8 +51,8 @@ func newTriton(t *testing.T, host string, models []string) {
 	t.Cleanup(p.KillGroup)
 }
 
-// Triton's own clients get responses through Envoy from two real Tritons that have room for half of
-// the models, whichever model they name.
+// Two real Tritons have room for half of the models. Triton's own clients get a response for every
+// model through Envoy.
 func TestRealTritonThroughEnvoy(t *testing.T) {
 	runs(t, alone)
 	models := []string{"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"}

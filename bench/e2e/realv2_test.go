@@ -32,8 +32,8 @@ import (
 
 var mlserverDir = flag.String("mlserver", root+"/.cache/mlserver", "where bench/real/mlserver installed")
 
-// mlserver is a real MLServer at a host: HTTP on 8000, gRPC on 8001, metrics on 8002. Its log spans
-// its restarts.
+// mlserver is a real MLServer at a host. Its ports are 8000 for HTTP, 8001 for gRPC and 8002 for
+// metrics. Its log spans its restarts.
 type mlserver struct {
 	t         *testing.T
 	host, dir string
@@ -67,8 +67,9 @@ func newMLServer(t *testing.T, host string, models []string) *mlserver {
 	return m
 }
 
-// repositories writes the objects of two engines with a model repository and room for so many
-// models each, and returns their hosts: HTTP on 8000, gRPC on 8001, metrics on 8002.
+// repositories writes the objects of two engines that have a model repository. Each engine has room
+// for the given number of models. It returns the engines' hosts. Their ports are 8000 for HTTP,
+// 8001 for gRPC and 8002 for metrics.
 func repositories(t *testing.T, c *rig.Config, kind engine.Kind, room int, models []string) []string {
 	t.Helper()
 	c.EngineFlags = nil
@@ -89,8 +90,8 @@ func repositories(t *testing.T, c *rig.Config, kind engine.Kind, room int, model
 	return []string{net + "11", net + "12"}
 }
 
-// listening waits until engines answer at their first port, so that programs started later find
-// them at their first scrape.
+// listening waits until engines answer at port 8000, so that programs that start later reach them
+// at the first scrape.
 func listening(t *testing.T, hosts []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -119,10 +120,10 @@ func listening(t *testing.T, hosts []string) {
 	}
 }
 
-// Two real MLServers have room for half of the models. Half of the models are objects; a ModelMesh
-// client registers the others. Requests over REST and gRPC are answered by the right model. One
-// server is killed and restarted. Only requests on it fail, and those that are sent to it before
-// extproc knows.
+// Two real MLServers have room for half of the models. Half of the models are objects, and a
+// ModelMesh client registers the others. Requests over REST and gRPC are answered by the right
+// model. One server is killed and restarted. The only requests that fail are those in flight there,
+// and those sent there before extproc learns that the server is dead.
 func TestRealMLServersThroughEnvoy(t *testing.T) {
 	runs(t, alone)
 	var models []string
@@ -146,7 +147,7 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	var sent atomic.Int64
 	var mu sync.Mutex // guards the variables below
 	var faults []string
-	var last time.Time // when the last of them began
+	var last time.Time // when the last failed request began
 	var took times.Times
 	note := func(began time.Time, fault string) {
 		mu.Lock()
@@ -250,8 +251,8 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	for _, fault := range faults {
 		t.Log(fault)
 	}
-	// Requests on the killed server, and requests for models without another copy until extproc
-	// knows.
+	// Two kinds of requests fail: those on the killed server, and, until extproc learns that the
+	// server is dead, those for models without another copy.
 	if late := last.Sub(killed); late > time.Second {
 		t.Errorf("a request fails that began %v after the kill", late)
 	}

@@ -18,15 +18,14 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// engined returns the picks that are engines; the last pick may be the relay.
+// engined returns the picks without the relay, which may be the last pick.
 func engined(picks string) string {
 	all, _, _ := strings.Cut(picks, ",/")
 	return all
 }
 
 // The only copy of a request's model is at an engine that has just died. Another engine answers
-// once it has loaded the model: streams and whole responses, under the engine's own name of the
-// adapter.
+// when it has loaded the model. This is tested with a whole response and with a stream.
 func TestRequestsForADeadEngineAreServedElsewhere(t *testing.T) {
 	onBothPlanes(t, requestsThatComeForADeadEngineAreAnsweredElsewhere)
 }
@@ -60,8 +59,8 @@ func requestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
 	}
 }
 
-// A request for a model that its runtime has silently lost is answered once the model is loaded
-// again.
+// A runtime silently loses a model. A request for the model is answered when the model has been
+// loaded again.
 func TestMissingModelIsLoadedAgain(t *testing.T) {
 	onBothPlanes(t, requestsThatMeetNoModelHaveItLoadedAgain, raced)
 }
@@ -92,8 +91,8 @@ func requestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
 	}
 }
 
-// A runtime may report a lost model in any words, again and again. A model's own NOT_FOUND costs
-// few loads and reaches the client unchanged.
+// A runtime may report a lost model in any words, again and again. A NOT_FOUND from a model itself
+// causes few loads and reaches the client unchanged.
 func TestRuntimeReportsALostModelInAnyWords(t *testing.T) {
 	runs(t, raced)
 	for name, says := range map[string]string{
@@ -150,8 +149,8 @@ func TestRuntimeReportsALostModelInAnyWords(t *testing.T) {
 					refused++
 				}
 			}
-			// Until the access log reports the first response, each request costs a load: a few on
-			// a busy machine. Without the report every request would cost one.
+			// Each request causes a load until the access log reports the first response. On a busy
+			// machine that is a few requests. Without the report it would be all of them.
 			if loads["one"] != 1+lost || loads["own"] > asked/3 || refused > asked+asked/3 {
 				t.Errorf("of loads there were %v, and %d inferences of which the client sent %d", loads, refused, asked)
 			}
@@ -159,8 +158,8 @@ func TestRuntimeReportsALostModelInAnyWords(t *testing.T) {
 	}
 }
 
-// ModelMesh's clients register a model and send requests to it on one port, with the token that
-// control expects from them.
+// ModelMesh's clients register a model and send requests to it on the same port, with the token
+// that control requires from them.
 func TestModelMeshClientsUseOnePort(t *testing.T) {
 	runs(t, raced)
 	token := filepath.Join(t.TempDir(), "token")
@@ -189,8 +188,8 @@ func TestModelMeshClientsUseOnePort(t *testing.T) {
 	}
 }
 
-// If a model has one copy, that copy's error reaches the client after one attempt. If there are
-// two, each is tried once.
+// If a model has one copy, that copy's error reaches the client after one attempt. If a model has
+// two copies, each is tried once.
 func TestRejectedRequestsAreNotRepeated(t *testing.T) {
 	onBothPlanes(t, requestsThatAreRefusedAreNotSentTwice)
 }

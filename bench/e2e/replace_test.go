@@ -12,17 +12,17 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// An extproc that is asked to stop releases its socket at once and leaves its streams to Envoy. It
-// does not wait for responses, which need no extproc.
+// An extproc that is told to stop releases its socket at once and ends its ext_proc streams. Envoy
+// completes the responses without extproc, so extproc does not wait for them.
 func TestStoppingExtprocWaitsForNoResponse(t *testing.T) {
 	onBothPlanes(t, anExtprocThatStopsWaitsForNoAnswer)
 }
 
 func anExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
 	const open = 150
-	// As slow as a large model: 45 ms per token.
+	// The engines are as slow as with a large model: 45 ms per token.
 	s := start(t, extprocFlags("--drain-timeout", "1m"), func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} })
-	ends := s.streams(open, 600) // 27 s: a busy machine needs up to 15 s to start so many
+	ends := s.streams(open, 600) // 27 s each: a busy machine needs up to 15 s to start all streams
 	asked := time.Now()
 	s.Extproc.Signal(syscall.SIGTERM)
 	select {
@@ -47,7 +47,8 @@ func anExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
 	s.await("nothing is in flight", func() bool { return s.inFlight() == 0 })
 }
 
-// An extproc that takes over from another costs no request and no stream, however many there are.
+// When an extproc takes over from another, no request fails and no stream is cut, however many
+// there are.
 func TestTakeOverFailsNoRequest(t *testing.T) {
 	onBothPlanes(t, anExtprocThatTakesOverCostsNothing)
 }
@@ -78,8 +79,8 @@ func anExtprocThatTakesOverCostsNothing(t *testing.T) {
 	t.Logf("%d requests", l.sent.Load())
 }
 
-// Requests that wait for their model when extproc is asked to stop continue once the model is
-// loaded. Those that wait longer than the drain timeout get 503 with Retry-After.
+// Requests that wait for their model when extproc is told to stop continue when the model is
+// loaded. Requests that wait longer than the drain timeout get 503 with Retry-After.
 func TestWaitingRequestsSurviveAnExtprocStop(t *testing.T) {
 	onBothPlanes(t, requestsThatWaitOutliveTheirExtproc)
 }

@@ -25,8 +25,8 @@ type apiError struct {
 	}
 }
 
-// refused checks that a response is an error in OpenAI's format and reveals nothing of the
-// gateway's internals.
+// refused checks that a response is an error in OpenAI's format and reveals no internals of the
+// gateway.
 func refused(t *testing.T, name string, a answer, status int, code string) {
 	t.Helper()
 	var e apiError
@@ -93,22 +93,22 @@ func badInputGetsAClearAnswer(t *testing.T) {
 	} {
 		refused(t, c.name, s.must(c.r), c.status, c.code)
 	}
-	// At a Gateway these go to Services.
+	// At a Gateway such requests may go to Services, so they are not rejected.
 	if !s.gateway {
 		upgrade := map[string]string{"Connection": "upgrade", "Upgrade": "websocket"}
 		refused(t, "an upgrade", s.must(request{method: "GET", path: "/v1/realtime", header: upgrade}), 403, "invalid_http")
 		underscore := map[string]string{"a_b": "c"}
-		if a := s.must(request{method: "GET", path: "/v1/models", header: underscore}); a.status != 200 { // gRPC metadata has underscores
+		if a := s.must(request{method: "GET", path: "/v1/models", header: underscore}); a.status != 200 { // gRPC metadata contains underscores
 			t.Errorf("a header with an underscore: %d %s", a.status, a.body)
 		}
-		// Envoy treats none of these as gRPC
+		// Envoy treats none of these media types as gRPC.
 		for _, contentType := range []string{"application/grpc;x", "application/grpcx", "application/grpc-web"} {
 			refused(t, contentType, s.must(request{
 				method: "POST", path: "/v1/load_lora_adapter", body: `{"lora_name":"a01"}`,
 				header: map[string]string{"content-type": contentType, "mm-model-id": "llama"},
 			}), 404, "unknown_url")
 		}
-		// OpenAI engines serve no gRPC
+		// Engines with an OpenAI API serve no gRPC.
 		for _, path := range []string{
 			"/v1/unload_lora_adapter", "/v1/embeddings", "/v1/completions",
 			"/inference.GRPCInferenceService/ModelInfer",
@@ -128,7 +128,7 @@ func badInputGetsAClearAnswer(t *testing.T) {
 	}
 }
 
-// Clients can reach nothing of an engine but inference, however they disguise the path.
+// Clients can reach only inference on an engine, however they disguise the path.
 func TestOnlyInferenceReachesAnEngine(t *testing.T) { onBothPlanes(t, onlyInferenceReachesAnEngine) }
 
 func onlyInferenceReachesAnEngine(t *testing.T) {
@@ -175,7 +175,7 @@ func onlyInferenceReachesAnEngine(t *testing.T) {
 			t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
 		refused(t, path, s.must(request{path: path, body: `{"model":"gpt-9"}`}), 404, "model_not_found")
-		var tried []int // by Envoy: control calls engines on the same paths
+		var tried []int // attempts from Envoy's log; engines' own logs also contain control's calls
 		s.await("Envoy has logged both", func() bool {
 			tried = nil
 			for _, l := range s.accessLog(func(l logged) bool { return l.Path == path }) {
@@ -189,8 +189,8 @@ func onlyInferenceReachesAnEngine(t *testing.T) {
 	}
 }
 
-// A client cannot choose its endpoint by any spelling of the destination header: neither an address
-// of its own, nor an engine that extproc did not pick, nor any while extproc is away.
+// No spelling of the destination header lets a client choose its endpoint. It cannot choose an
+// address of its own, an engine that extproc did not pick, or any endpoint while extproc is down.
 func TestDestinationCannotBeForged(t *testing.T) { onBothPlanes(t, aDestinationCannotBeForged) }
 
 func aDestinationCannotBeForged(t *testing.T) {
@@ -219,7 +219,7 @@ func destinationCannotBeForged(t *testing.T, s *stack) {
 			_ = conn.Close()
 		}
 	}()
-	// While this stream runs, every request for the adapter is picked for the same engine.
+	// While this stream is open, extproc picks the same engine for every request for the adapter.
 	held, err := s.open(t.Context(), completion("a01", 15_000, true))
 	if err != nil {
 		t.Fatal(err)
@@ -287,7 +287,7 @@ func destinationCannotBeForged(t *testing.T, s *stack) {
 	}
 }
 
-// The outcomes of requests appear in the metrics; the usage that Envoy reports internally does not
+// The outcomes of requests appear in the metrics. The usage that Envoy reports to extproc does not
 // appear in responses.
 func TestOutcomesBecomeMetrics(t *testing.T) { onBothPlanes(t, outcomesBecomeMetrics) }
 
@@ -312,7 +312,7 @@ func outcomesBecomeMetrics(t *testing.T) {
 		body:   `{"model":"a04","prompt":"x","max_tokens":500,"stream":true}`,
 		header: map[string]string{"X-Sim-Fault": "reset-after=3"},
 	}); err == nil {
-		_, _ = io.ReadAll(response.Body) // up to the cut
+		_, _ = io.ReadAll(response.Body) // reads until the stream is cut
 		_ = response.Body.Close()
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -377,5 +377,5 @@ func http2Clients(t *testing.T) {
 	if a := (answer{body: string(body)}); err != nil || response.ProtoMajor != 2 || !a.done() {
 		t.Errorf("HTTP/%d, %v: %s", response.ProtoMajor, err, body)
 	}
-	s.client = &http.Client{Timeout: 10 * time.Second} // for the metrics pages
+	s.client = &http.Client{Timeout: 10 * time.Second} // client for metrics pages
 }

@@ -9,21 +9,22 @@ import (
 	"time"
 )
 
-// restarts is small in a run of all tests; make soak restarts many.
+// restarts is the number of engines that TestRollingRestartFailsNoRequest restarts. It is small by
+// default; make soak sets a large number.
 var restarts = flag.Int("engines", 6, "how many engines are restarted one by one")
 
-// Engines that stop with --shutdown-timeout finish their requests, reject new ones, and keep
-// answering for some seconds, as vLLM does. Restarted one after the other under load, they cost no
-// client an error, although the gateway gets no notice: a stopping engine's pod is ready and its
-// metrics page answers. It is known to be stopping before it closes its connections, so that no
-// request is on them then.
+// Like vLLM, engines that stop with --shutdown-timeout finish their requests, reject new ones, and
+// keep answering for some seconds. They are restarted one after the other under load. No client
+// gets an error, although the gateway gets no notice: the pod of a stopping engine stays ready and
+// its metrics page answers. extproc detects that an engine is stopping before the engine closes its
+// connections, so no request is on these connections.
 func TestRollingRestartFailsNoRequest(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, *restarts), engineFlags("--shutdown-timeout", "15", "--shutdown-delay", "3"))
 	l := s.pour(32, func(client, n int) request {
 		tokens := 20
 		if client < 8 {
-			tokens = 400 // keeps an engine from ending at once
+			tokens = 400 // tokens of a long stream, which keeps an engine from ending at once
 		}
 		return completion(adapters[(client*5+n)%12], tokens, n%2 == 0)
 	}, isOK)
@@ -38,7 +39,7 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 	}
 	took := time.Since(began)
 	l.stop()
-	s.Envoy.Stop(5 * time.Second) // flushes its log
+	s.Envoy.Stop(5 * time.Second) // Envoy flushes its log when it stops
 	for _, fault := range l.faults {
 		t.Error(fault)
 	}
@@ -59,7 +60,7 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 	}
 }
 
-// endEngine stops the engine at an endpoint and waits for its end.
+// endEngine stops the engine at an endpoint and waits until it has ended.
 func (s *stack) endEngine(endpoint int) {
 	s.t.Helper()
 	engine := s.Engines[s.endpoint(endpoint)]
@@ -79,7 +80,7 @@ func (s *stack) awaitHealthy(endpoint int) {
 	})
 }
 
-// tells reports whether a line of a log contains both texts.
+// tells reports whether a line of the log file contains both what and of.
 func (s *stack) tells(log, what, of string) bool {
 	s.t.Helper()
 	text, err := os.ReadFile(log)

@@ -1,5 +1,5 @@
-// Package e2e tests the whole system: real clients, a real Envoy, extproc and simulated engines, as
-// processes, with loopback addresses of its own for each test. The tests see only what clients see,
+// Package e2e tests the whole system: real clients, a real Envoy, extproc and simulated engines,
+// all as processes. Each test has its own loopback addresses. The tests see only what clients see,
 // metrics and logs.
 package e2e
 
@@ -30,11 +30,11 @@ import (
 const (
 	root      = "../.."
 	cache     = root + "/.cache"
-	baseName  = "meta-llama/Llama-2-70b" // the engines' name of their base model
-	baseRoute = "llama"                  // its name in requests
+	baseName  = "meta-llama/Llama-2-70b" // name of the base model at engines
+	baseRoute = "llama"                  // name of the base model in requests
 )
 
-// adapters are registered on every engine; each has a route of the same name.
+// adapters are registered on every engine. Each adapter has a route of the same name.
 var adapters = []string{"a01", "a02", "a03", "a04", "a05", "a06", "a07", "a08", "a09", "a10", "a11", "a12"}
 
 func TestMain(m *testing.M) {
@@ -47,8 +47,8 @@ func TestMain(m *testing.M) {
 		fmt.Println("the end-to-end tests are left out of short runs")
 		return
 	}
-	// At its end a program with the race detector waits a second for reports of other threads,
-	// unless it is told otherwise.
+	// By default a program with the race detector waits one second at its end for reports from
+	// other threads.
 	status, err := 1, os.Setenv("GORACE", "atexit_sleep_ms=50")
 	if err == nil {
 		status, err = run(m)
@@ -65,9 +65,9 @@ var programsOf = []string{"api", "bench", "control", "extproc", "internal", "man
 
 var looked sync.Once
 
-// look stats every file that the programs are built from. go test caches results until a file
-// changes that the tests opened while they ran, which is after TestMain starts them; it does not
-// know what they build.
+// look calls stat for every file that the programs are built from, so that go test reruns the tests
+// when one of these files changes. go test caches results until a file changes that the tests
+// opened after TestMain has started them. It does not know what the tests build.
 func look() {
 	for _, folder := range programsOf {
 		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
@@ -91,8 +91,8 @@ func run(m *testing.M) (status int, err error) {
 	return m.Run(), nil
 }
 
-// profile makes engines ten times as fast as a small model on a GPU, but loading an adapter into a
-// slot takes a visible time.
+// profile makes engines ten times as fast as a small model on a GPU. Loading an adapter into a slot
+// still takes long enough to be visible.
 const profile = `name: fast
 prefill: {base: 0.001, perToken: 0.00001}
 decode: {base: 0.002, perSequence: 0.00002, perKVToken: 0}
@@ -103,8 +103,8 @@ limits: {maxSequences: 64, maxBatchedTokens: 8192, kvBlocks: 8192, blockSize: 16
 
 var networks atomic.Int32
 
-// network returns a loopback prefix for one test, such as "127.66.1.". Tests run in parallel, and
-// so may whole runs.
+// network returns a loopback prefix for one test, such as "127.66.1.". Each test has a different
+// prefix, because tests run in parallel, and so may several runs of all tests.
 func network() string {
 	n := int(networks.Add(1))
 	return fmt.Sprintf("127.%d.%d.", 64+(2*os.Getpid()+n/250)%128, n%250)
@@ -115,9 +115,9 @@ type stack struct {
 	*rig.Rig
 	t       testing.TB
 	url     string
-	objects string // the folder
+	objects string // folder of the objects
 	client  *http.Client
-	gateway bool // Envoy is that of a Gateway, to which all LLMRoutes attach
+	gateway bool // Envoy is the data plane of a Gateway, to which all LLMRoutes attach
 }
 
 // setting changes a rig's configuration before it starts.
@@ -135,10 +135,10 @@ func engineFlags(flags ...string) setting {
 	return func(c *rig.Config) { c.EngineFlags = append(c.EngineFlags, flags...) }
 }
 
-// originalDst is the configuration that accepts one pick.
+// originalDst makes Envoy run original-dst.yaml, which accepts only one pick.
 func originalDst(c *rig.Config) { c.EnvoyYAML = root + "/bench/envoy/original-dst.yaml" }
 
-// pods makes the rig run n engines.
+// pods makes the rig run n simulated engines.
 func pods(t testing.TB, n int) setting {
 	return func(c *rig.Config) {
 		text := engines(strings.TrimSuffix(c.Listen, "1:8080"), n)
@@ -148,7 +148,8 @@ func pods(t testing.TB, n int) setting {
 	}
 }
 
-// start runs four engines, extproc and Envoy until the test ends.
+// start runs four simulated engines, unless settings change that, with extproc and Envoy until the
+// test ends.
 func start(t testing.TB, settings ...setting) *stack {
 	t.Helper()
 	dir := t.TempDir()
@@ -198,8 +199,8 @@ func start(t testing.TB, settings ...setting) *stack {
 	return s
 }
 
-// write replaces a file of objects atomically. On a busy machine a half-written file may exist for
-// longer than readers wait.
+// write replaces a file of objects atomically. If the file were written in place, readers might
+// read half of it on a busy machine.
 func (s *stack) write(file, text string) {
 	s.t.Helper()
 	if s.gateway {
@@ -214,7 +215,8 @@ func (s *stack) write(file, text string) {
 	}
 }
 
-// engines is a pool and n pods for the rig to simulate, at the addresses from .11 on.
+// engines returns the YAML of a pool and of n pods for the rig to simulate. Their addresses begin
+// at .11.
 func engines(net string, n int) string {
 	var b strings.Builder
 	b.WriteString("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool}\nspec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]}\n")
@@ -226,8 +228,8 @@ func engines(net string, n int) string {
 	return b.String()
 }
 
-// routes has a route for each name: for the base model if it is baseRoute, otherwise for the
-// adapter of that name.
+// routes returns the YAML of an LLMRoute for each name. The route of baseRoute is for the base
+// model; any other route is for the adapter with the same name.
 func routes(names ...string) string {
 	var b strings.Builder
 	for _, name := range names {
@@ -240,7 +242,7 @@ func routes(names ...string) string {
 	return b.String()
 }
 
-// tails prints the end of every log of a failed test.
+// tails prints the last lines of every log of a failed test.
 func (s *stack) tails() {
 	logs, _ := filepath.Glob(filepath.Join(s.Dir, "*.log"))
 	for _, path := range logs {
@@ -250,12 +252,12 @@ func (s *stack) tails() {
 	}
 }
 
-// noRaces fails the test if a program reported a data race.
+// noRaces fails the test if a program logged a data race or a panic.
 func (s *stack) noRaces() {
 	logs, _ := filepath.Glob(filepath.Join(s.Dir, "*.log"))
 	for _, path := range logs {
 		text, _ := os.ReadFile(path)
-		for _, word := range []string{"WARNING: DATA RACE", "panic:", "panic while serving a request"} { // the last costs only one request
+		for _, word := range []string{"WARNING: DATA RACE", "panic:", "panic while serving a request"} { // the last is of a recovered panic
 			if strings.Contains(string(text), word) {
 				s.t.Errorf("%s tells of a race or a panic:\n%s", filepath.Base(path), text)
 				break
@@ -270,9 +272,9 @@ func (s *stack) await(what string, holds func() bool) {
 	s.awaitWithin(20*time.Second, what, holds)
 }
 
-// promised waits until a condition holds, and logs it if that took longer than documented; a busy
-// machine may be slower. It fails before a fallback, such as rereading a folder without a change
-// event, would make the condition hold.
+// promised waits until a condition holds. If that takes longer than documented, promised only logs
+// it, because a busy machine may be slower. It fails the test before a fallback, such as rereading
+// a folder without a change event, would make the condition hold.
 func (s *stack) promised(limit time.Duration, what string, holds func() bool) {
 	s.t.Helper()
 	began := time.Now()
@@ -295,7 +297,7 @@ func (s *stack) awaitWithin(limit time.Duration, what string, holds func() bool)
 	}
 }
 
-// page reads the metrics page at an address.
+// page returns the text of the metrics page at an address.
 func (s *stack) page(address string) string {
 	s.t.Helper()
 	response, err := s.client.Get("http://" + address + "/metrics")
@@ -310,7 +312,7 @@ func (s *stack) page(address string) string {
 	return string(text)
 }
 
-// sum adds up the series of a metric with these labels, given as name, value, name, value.
+// sum adds up the series of a metric that have these labels, given as name, value, name, value.
 func (s *stack) sum(address, metric string, labels ...string) float64 {
 	s.t.Helper()
 	total, err := total(strings.NewReader(s.page(address)), metric, labels...)
@@ -320,7 +322,7 @@ func (s *stack) sum(address, metric string, labels ...string) float64 {
 	return total
 }
 
-// histogram returns the only series of a metric.
+// histogram returns the value of a histogram that has only one series.
 func (s *stack) histogram(address, metric string) *dto.Histogram {
 	s.t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -331,7 +333,7 @@ func (s *stack) histogram(address, metric string) *dto.Histogram {
 	return families[metric].GetMetric()[0].GetHistogram()
 }
 
-// total is sum for a page.
+// total adds up the series of a metric on a page, as [stack.sum] does.
 func total(page io.Reader, metric string, labels ...string) (total float64, err error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(page)
@@ -354,7 +356,7 @@ series:
 	return total, nil
 }
 
-// engineSum adds up a metric over all engines.
+// engineSum adds up the series of a metric over all simulated engines.
 func (s *stack) engineSum(metric string, labels ...string) float64 {
 	s.t.Helper()
 	total := 0.0
@@ -364,14 +366,14 @@ func (s *stack) engineSum(metric string, labels ...string) float64 {
 	return total
 }
 
-// inFlight is the number of requests in flight that extproc counts.
+// inFlight returns the number of requests that extproc counts as in flight.
 func (s *stack) inFlight() float64 {
 	s.t.Helper()
 	return s.sum(s.Metrics, "headgate_endpoint_in_flight")
 }
 
-// modelsInFlight is the number of models with requests in flight, summed over all endpoints, as
-// extproc counts.
+// modelsInFlight returns the number of models with requests in flight, added up over all endpoints,
+// as extproc counts them.
 func (s *stack) modelsInFlight() float64 {
 	s.t.Helper()
 	const metric = "headgate_endpoint_models_in_flight"
@@ -381,14 +383,14 @@ func (s *stack) modelsInFlight() float64 {
 	return s.sum(s.Metrics, metric)
 }
 
-// request is what a test sends.
+// request is an HTTP request that a test sends.
 type request struct {
 	method, path string // POST /v1/completions by default
 	body         string
 	header       map[string]string
 }
 
-// completion requests tokens from a model.
+// completion returns a request for a number of tokens from a model.
 func completion(model string, tokens int, stream bool) request {
 	return request{body: fmt.Sprintf(`{"model":%s,"prompt":"hello","max_tokens":%d,"stream":%t}`, strconv.Quote(model), tokens, stream)}
 }
@@ -398,14 +400,14 @@ type answer struct {
 	status int
 	header http.Header
 	body   string
-	served string // the engine that served it
+	served string // address of the engine that served the request
 	begun  time.Time
 	stream bool
 }
 
 func (a answer) done() bool { return strings.HasSuffix(strings.TrimSpace(a.body), "data: [DONE]") }
 
-// open sends a request and returns the response, its body unread.
+// open sends a request and returns the response without reading its body.
 func (s *stack) open(ctx context.Context, r request) (*http.Response, error) {
 	if r.method == "" {
 		r.method = http.MethodPost
@@ -425,7 +427,7 @@ func (s *stack) open(ctx context.Context, r request) (*http.Response, error) {
 		q.Host = host
 	}
 	if r.header["Transfer-Encoding"] == "chunked" {
-		q.ContentLength = -1 // otherwise Go's client states the length
+		q.ContentLength = -1 // otherwise Go's client sends a Content-Length
 	}
 	return s.client.Do(q)
 }
@@ -444,7 +446,7 @@ func (s *stack) ask(ctx context.Context, r request) (answer, error) {
 	return a, err
 }
 
-// must is ask, but fails the test on an error.
+// must sends a request and returns the response, like ask. An error fails the test.
 func (s *stack) must(r request) answer {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)

@@ -15,22 +15,23 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// mark says how a test runs. Without one, a test runs beside others, on envoy.yaml and programs
-// without the race detector.
+// mark is a way in which a test runs. A test without marks runs in parallel with others, on
+// envoy.yaml, and on programs without the race detector.
 type mark int
 
 const (
-	raced   mark = 1 << iota // the programs have the race detector
-	alone                    // no other test runs meanwhile: it measures time
-	gateway                  // Envoy is that of a Gateway, where the test does not choose its data plane
+	raced   mark = 1 << iota // the programs are built with the race detector
+	alone                    // no other test runs at the same time, because this one measures time
+	gateway                  // Envoy is the data plane of a Gateway, unless the test chooses another data plane
 )
 
 var allRaced = flag.Bool("raced", false, "run all tests on programs with the race detector")
 
-// marks are those of the tests that run, by name.
+// marks contains the marks of each running test, by test name.
 var marks sync.Map
 
-// runs marks a test, which calls it first, and waits for the test's turn.
+// runs sets the marks of a test. Every test calls it first. Unless the test is marked alone, runs
+// makes it parallel.
 func runs(t *testing.T, as ...mark) {
 	t.Helper()
 	all := mark(0)
@@ -39,11 +40,11 @@ func runs(t *testing.T, as ...mark) {
 	}
 	marks.Store(t.Name(), all)
 	if all&alone == 0 {
-		t.Parallel() // go test runs the others first, one at a time
+		t.Parallel() // go test runs the tests that do not call Parallel first, one at a time
 	}
 }
 
-// onBothPlanes runs a test on envoy.yaml and at a Gateway, there on programs with the race
+// onBothPlanes runs a test twice: on envoy.yaml, and at a Gateway with programs that have the race
 // detector.
 func onBothPlanes(t *testing.T, test func(*testing.T), as ...mark) {
 	t.Helper()
@@ -58,7 +59,8 @@ func onBothPlanes(t *testing.T, test func(*testing.T), as ...mark) {
 	})
 }
 
-// is reports whether a test has a mark, or the test that it is a part of. A benchmark has none.
+// is reports whether a test has the mark. A subtest has the marks of the test that contains it, and
+// a benchmark has none.
 func (m mark) is(t testing.TB) bool {
 	t.Helper()
 	for name := t.Name(); ; {
@@ -77,8 +79,8 @@ func (m mark) is(t testing.TB) bool {
 	return false
 }
 
-// builds are the folder of this run's programs, and how they are built, once each, when a test
-// needs them.
+// builds is the folder of this run's programs, with functions that build the programs. Each
+// function builds once, when a test first needs its programs.
 type builds struct {
 	dir          string
 	plain, raced func() (rig.Programs, error)
@@ -86,7 +88,7 @@ type builds struct {
 
 var built builds
 
-// programs are those of a test.
+// programs returns the programs for a test, with the race detector if the test is marked raced.
 func programs(t testing.TB) rig.Programs {
 	t.Helper()
 	looked.Do(look)
@@ -101,7 +103,7 @@ func programs(t testing.TB) rig.Programs {
 	return p
 }
 
-// newBuilds makes the folder of programs, which the caller removes.
+// newBuilds creates the folder for programs. The caller removes it.
 func newBuilds() (b builds, err error) {
 	b.dir, err = os.MkdirTemp("", "headgate-e2e-")
 	b.plain = sync.OnceValues(func() (rig.Programs, error) { return build(filepath.Join(b.dir, "plain")) })

@@ -28,17 +28,17 @@ var scale = flag.Bool("scale", false,
 // The size of TestControlAtScale.
 const (
 	scaleRoutes, scaleGateways, scaleListeners, scaleServices = 1000, 2, 50, 200
-	// scalePools pools have scalePods pods each; scaleChanges objects change per second.
+	// There are scalePools pools with scalePods pods each. scaleChanges objects change per second.
 	scalePools, scalePods, scaleChanges = 50, 20, 20
-	scaleSlices, scaleEdits             = 100, 100                            // EndpointSlices changed meanwhile, route edits afterwards
-	scaleTime, scaleLimit               = time.Minute, 500 * time.Millisecond // the limit is for P99
+	scaleSlices, scaleEdits             = 100, 100                            // changes of EndpointSlices; later changes of routes
+	scaleTime, scaleLimit               = time.Minute, 500 * time.Millisecond // how long objects change; limit of the P99 latency of a change
 )
 
-// TestControlAtScale prints what control consumes with an API server that has 1,000 HTTPRoutes on
-// two Gateways of 50 listeners, 200 Services and 50 pools of 20 pods, and a real Envoy for each
-// Gateway, while 20 pods change per second. It also prints the time from the API server's response
-// to a change of a Service's endpoints, or of an HTTPRoute, until Envoy has been updated. Changes
-// of pods and Services send no listeners, routes or clusters.
+// TestControlAtScale prints what control consumes while 20 pods change per second. The API server
+// has 1,000 HTTPRoutes on two Gateways of 50 listeners, 200 Services, and 50 pools of 20 pods. Each
+// Gateway has a real Envoy. The test also prints the time from the API server's response to a
+// change of a Service's endpoints, or of an HTTPRoute, until Envoy has been updated. When pods or
+// Services change, control sends no listeners, routes or clusters.
 func TestControlAtScale(t *testing.T) {
 	runs(t, alone, raced)
 	if !*scale {
@@ -86,7 +86,8 @@ func TestControlAtScale(t *testing.T) {
 		start(name, exec.Command(programs(t).Envoy, "--config-path", file, "--disable-hot-restart", "--log-level", "error"))
 	}
 	f := follow(t, socket, "default/g0")
-	// At rest each Envoy has its Gateway's resources, and f those of one Gateway.
+	// Before the changes each Envoy has the resources of its Gateway, and f has those of one
+	// Gateway.
 	all := sent{
 		"clusters": scaleServices + scalePools + (scaleServices+scalePools)/scaleGateways, "listeners": scaleGateways + 1,
 		"routes":    scaleGateways + 1,
@@ -116,10 +117,10 @@ func TestControlAtScale(t *testing.T) {
 		t.Errorf("control takes %d MB and %.2f cores, want 300 and 0.3 at most", mb, cores)
 	}
 	took.Bound(t, "endpoints of a Service", scaleLimit)
-	all["endpoints"] += 2 * scaleSlices // to f and to the Envoy of the same Gateway
+	all["endpoints"] += 2 * scaleSlices // each change is sent to f and to the Envoy of the same Gateway
 	all.await(t, metrics)
 
-	// One route changes while pods change as before.
+	// Now routes change, one after the other, while pods change as before.
 	before, began, stop = cpu(t, control.PID()), time.Now(), k.churn()
 	var served times.Times
 	took = every(scaleTime/scaleEdits, scaleEdits, func(i int) time.Duration {
@@ -139,7 +140,7 @@ func TestControlAtScale(t *testing.T) {
 	all.await(t, metrics)
 }
 
-// every calls do n times at intervals and returns the durations that do reports.
+// every runs the function do n times, at an interval, and returns the durations that do returned.
 func every(interval time.Duration, n int, do func(i int) time.Duration) (all times.Times) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -150,7 +151,7 @@ func every(interval time.Duration, n int, do func(i int) time.Duration) (all tim
 	return all
 }
 
-// churn changes pods until stop is called, which returns the number of changes.
+// churn changes pods until stop is called. stop returns the number of changes.
 func (k *kubernetes) churn() (stop func() int) {
 	end, changes := make(chan struct{}), 0
 	var done sync.WaitGroup
@@ -174,11 +175,12 @@ func (k *kubernetes) churn() (stop func() int) {
 		done.Wait()
 		return changes
 	})
-	k.t.Cleanup(func() { stop() }) // if the test ends early
+	k.t.Cleanup(func() { stop() }) // stops the changes if the test ends early
 	return stop
 }
 
-// redirects returns the host to which address redirects a request, empty if it does not.
+// redirects sends a request for host to address and returns the host to which it is redirected,
+// empty if it is not redirected.
 func redirects(t *testing.T, address, host, path string) string {
 	t.Helper()
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
@@ -198,10 +200,11 @@ func redirects(t *testing.T, address, host, path string) string {
 	return to.Hostname()
 }
 
-// sent counts the resources that control has sent to Envoys, by kind, from its metrics.
+// sent contains the number of resources that control has sent to Envoys, by kind, according to its
+// metrics.
 type sent map[string]int
 
-// await waits until control has sent exactly these, and fails the test if it sends others.
+// await waits until control has sent exactly these numbers, and fails the test if it sends more.
 func (s sent) await(t *testing.T, metrics string) {
 	t.Helper()
 	var want []string
@@ -222,7 +225,7 @@ func (s sent) await(t *testing.T, metrics string) {
 	}
 }
 
-// fill creates the objects, several at a time.
+// fill creates all objects of the test, several at a time.
 func (k *kubernetes) fill() {
 	texts := []string{gatewayAPI + "GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n"}
 	for g := range scaleGateways {
@@ -270,19 +273,19 @@ func (k *kubernetes) fill() {
 
 const gatewayAPI = "apiVersion: gateway.networking.k8s.io/v1\nkind: "
 
-// scaleRoute is an HTTPRoute with one rule and the given action.
+// scaleRoute returns the YAML of an HTTPRoute with one rule, which contains the text does.
 func scaleRoute(i int, does string) string {
 	return fmt.Sprintf("%sHTTPRoute\nmetadata: {name: r%d}\nspec:\n  parentRefs: [{name: g%d, sectionName: l%d}]\n  rules: [{matches: [{path: {type: PathPrefix, value: /r%d}}], %s}]\n",
 		gatewayAPI, i, i%scaleGateways, i/scaleGateways%scaleListeners, i, does)
 }
 
-// scaleSlice is the EndpointSlice of a Service.
+// scaleSlice returns the YAML of the EndpointSlice of a Service.
 func scaleSlice(service int, address string) string {
 	return fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s%[1]d, labels: {kubernetes.io/service-name: s%[1]d}}\naddressType: IPv4\n"+
 		"ports: [{port: 80}]\nendpoints: [{addresses: ['%[2]s']}]\n", service, address)
 }
 
-// scalePod is a pod of a pool, ready or not.
+// scalePod returns the YAML of a pod of a pool. ready is the status of its condition Ready.
 func scalePod(pool, i int, ready string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: p%d-%d, labels: {app: p%d}}\nspec: {containers: [{name: engine, image: engine}]}\n"+
 		"status: {podIP: 127.78.%d.%d, podIPs: [{ip: 127.78.%d.%d}], phase: Running, conditions: [{type: Ready, status: '%s'}]}\n", pool, i,

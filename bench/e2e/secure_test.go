@@ -23,12 +23,12 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// secureEngine is an engine that serves only over TLS and requires a token. It lists a model and
-// records the tokens it got.
+// secureEngine is an engine that serves only over TLS and requires a token. It lists one model and
+// records the tokens that it received.
 type secureEngine struct {
-	authority string // in PEM
+	authority string // authority of its certificate, in PEM
 	mu        sync.Mutex
-	heard     map[string]bool // each Authorization header received
+	heard     map[string]bool // Authorization headers that the engine received
 }
 
 func (e *secureEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -56,7 +56,7 @@ func (e *secureEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// got reports whether it received an Authorization header.
+// got reports whether the engine received an Authorization header.
 func (e *secureEngine) got(authorization string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -86,16 +86,17 @@ func startSecureEngine(t *testing.T, address, name string) *secureEngine {
 	return e
 }
 
-// secured is a PoolSettings that makes a pool's engines be called over TLS, with the clients'
-// Authorization or the engines' own.
+// secured returns the YAML of a PoolSettings with which a pool's engines are called over TLS. The
+// parameter authorization decides whether the engines get the clients' Authorization header or
+// their own token.
 func secured(pool, authorization, authority string) string {
 	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: %[1]s}\nspec:\n  poolRef: {name: %[1]s}\n  authorization: %[2]s\n"+
 		"  engineTLS:\n    hostname: engines.test\n    caCertificates: |\n      %[3]s\n---\n", pool, authorization,
 		strings.ReplaceAll(strings.TrimSpace(authority), "\n", "\n      "))
 }
 
-// extproc gives engines that require TLS and a token their own token. The clients' tokens reach no
-// engine of the pool.
+// Requests to engines that require TLS and a token get these engines' token from extproc. The
+// clients' tokens reach no engine of the pool.
 func TestEnginesWithTLSAndToken(t *testing.T) {
 	runs(t)
 	token := filepath.Join(t.TempDir(), "token")

@@ -7,17 +7,18 @@ import (
 	"time"
 )
 
-// Three adapters with constant requests share an engine whose GPU has two slots: requests for the
-// third wait for a slot, and keep waiting wherever else it is loaded. When a second engine appears,
-// one of the three moves there and all requests are answered.
+// Three adapters with constant requests share an engine whose GPU has two slots. Requests for the
+// third adapter wait for a slot, and keep waiting there even if another engine loads this adapter.
+// When a second engine appears, one of the three adapters moves there and all requests are
+// answered.
 func TestStarvingAdaptersAreSpread(t *testing.T) {
 	runs(t, raced)
 	names := []string{"v1", "v2", "v3"}
 	s := start(t, pods(t, 2), placed(t, 8, names...), engineFlags("--max-loras", "2"), controlFlags("--rebalance-interval", "2s"))
 	s.write("engines.yaml", s.without(2, 2))
 	s.starve(names, 4, func() { s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), 2)) })
-	// One adapter leaves the engine, unless the other engine already has two: then only one needs
-	// the first.
+	// One adapter leaves the first engine, unless the second engine already has two: then only one
+	// adapter needs the first engine.
 	left, came := false, make(map[string]bool)
 	for _, e := range s.events() {
 		left = left || e.Engine == s.endpoint(1) && e.Event == "unload"
@@ -30,8 +31,9 @@ func TestStarvingAdaptersAreSpread(t *testing.T) {
 	}
 }
 
-// starve runs clients for each of three adapters at the only engine, waits until one adapter
-// starves, adds another engine, and waits until the starved adapter is served and all go on.
+// starve runs clients for each of three adapters at the only engine and waits until one adapter
+// starves. Then it adds another engine, and waits until the starved adapter is served and all
+// clients get responses.
 func (s *stack) starve(names []string, clients int, add func()) {
 	s.t.Helper()
 	s.await("one engine is left", func() bool { return s.sum(s.Metrics, "headgate_endpoints") == 1 })
@@ -42,7 +44,7 @@ func (s *stack) starve(names []string, clients int, add func()) {
 		return completion(names[client/clients], 100+37*client%50, n%2 == 0)
 	}, isOK)
 	of := func(counts []int64, i int) []int64 { return counts[clients*i : clients*(i+1)] }
-	// Two of them always get responses; which two is random.
+	// Two of the adapters always get responses. Which two is random.
 	var starved int
 	s.awaitWithin(time.Minute, "one starves", func() bool {
 		before := l.counts(0)

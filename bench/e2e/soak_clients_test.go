@@ -16,18 +16,19 @@ import (
 	"time"
 )
 
-// errand is a request of the soak with its permitted results.
+// errand is a request of the soak and the results that are permitted for it.
 type errand struct {
 	request
-	// refusal is the status and code of a request that must be rejected, empty for one that must be
-	// served.
+	// refusal is the status and code with which the request must be rejected. It is empty if the
+	// request must be served.
 	refusal string
-	// sometimes says that both the rejection and a response are right, because objects come and go.
+	// sometimes means that the request may be rejected or served, because objects are added and
+	// removed.
 	sometimes bool
-	// fault is the fault that a header requests from the engine: "status=500", "reset", "hang" and
-	// so on.
+	// fault is the fault that a request header asks of the engine, such as "status=500", "reset" or
+	// "hang".
 	fault string
-	// leave makes the client leave after the first line of a stream.
+	// leave makes the client disconnect after the first line of a stream.
 	leave bool
 }
 
@@ -40,8 +41,8 @@ type result struct {
 	left  bool
 }
 
-// tally counts results, and keeps those that only the faults at that time can explain. It is safe
-// for concurrent use.
+// tally counts results. Its field later contains the results that are permitted only during certain
+// faults. It is safe for concurrent use.
 type tally struct {
 	mu    sync.Mutex
 	total int
@@ -49,7 +50,7 @@ type tally struct {
 	later []result
 }
 
-// load runs clients until it is stopped; each sends one request after the other.
+// load runs clients until stop is called. Each client sends one request at a time.
 func (s *soak) load() (stop func()) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var clients sync.WaitGroup
@@ -68,7 +69,7 @@ func (s *soak) load() (stop func()) {
 				}
 				s.note(r)
 				if r.status >= http.StatusInternalServerError {
-					pause(ctx, 200*time.Millisecond) // immediate retries would send nearly all requests to what fails
+					pause(ctx, 200*time.Millisecond) // with immediate retries, nearly all requests would go to what fails
 				}
 			}
 		})
@@ -79,17 +80,17 @@ func (s *soak) load() (stop func()) {
 	}
 }
 
-// made is a client's last stored response, zero if there is none.
+// made identifies the last response that a client got with an id, zero if there is none.
 type made struct {
 	id string
 	at time.Time
-	// nowhere is when a restarted extproc last asked all engines for it. Engines store nothing, so
-	// none had it.
+	// nowhere is when a restarted extproc last asked all engines for the response. Engines store
+	// nothing here, so none had it.
 	nowhere time.Time
 }
 
-// believed is how long extproc rejects requests that continue from a response no engine had: 10 s
-// from the access log's record.
+// believed is how long extproc rejects requests that continue from a response after all engines
+// denied having it: 10 s from the access log's record.
 const believed = 10*time.Second + aftermath
 
 // pause waits for d, or until ctx ends.
@@ -102,7 +103,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// draw makes a client's next request.
+// draw returns a client's next request, at random.
 func draw(draws *rand.Rand, last made) errand {
 	model := strconv.Quote(append(slices.Clip(adapters), baseRoute)[draws.IntN(len(adapters)+1)])
 	tokens := 5 + draws.IntN(40)
@@ -137,7 +138,7 @@ func draw(draws *rand.Rand, last made) errand {
 			e.refusal, e.sometimes = "404 response_not_found", true
 		}
 		return e
-	case n < 76: // the engine stores nothing, and a restarted extproc forgets who made what
+	case n < 76: // always 404: engines store nothing, and a restarted extproc forgets where responses are
 		return errand{request: request{method: http.MethodGet, path: "/v1/responses/" + last.id}, refusal: "404 "}
 	case n < 84:
 		return bad[draws.IntN(len(bad))]
@@ -168,7 +169,8 @@ var bad = []errand{
 	{request: request{body: "x", header: map[string]string{"Content-Encoding": "gzip"}}, refusal: "400 invalid_content_encoding"},
 }
 
-// run sends a request and reads its response to the end, or leaves early.
+// run sends a request and reads its response to the end. If the request's field leave is set, it
+// disconnects early.
 func (s *soak) run(ctx context.Context, e errand) (r result) {
 	ctx, cancel := context.WithTimeout(ctx, soakPatience)
 	defer cancel()
@@ -201,7 +203,7 @@ func responseID(body string) string {
 	return r.ID
 }
 
-// kind names the kind of a result.
+// kind returns the status of a result, or a word such as "cut" if there is no complete response.
 func (r result) kind() string {
 	switch {
 	case errors.Is(r.err, context.DeadlineExceeded):
@@ -216,7 +218,7 @@ func (r result) kind() string {
 	return strconv.Itoa(r.status)
 }
 
-// note counts a result.
+// note adds a result to the tally.
 func (s *soak) note(r result) {
 	s.tally.mu.Lock()
 	defer s.tally.mu.Unlock()
@@ -227,12 +229,12 @@ func (s *soak) note(r result) {
 	}
 }
 
-// judge checks each failed result against the faults at its time, and checks that failures are not
-// too many in all.
+// judge checks that the faults at the time of each failed result explain it, and that the total
+// number of failures is not too high.
 func (s *soak) judge() {
 	s.t.Helper()
 	faults, unexplained := 0, 0
-	away, lost := 0, 0 // failed requests while extproc was away, and while it was there
+	away, lost := 0, 0 // failed requests while extproc was down, and while it was up
 	for _, r := range s.tally.later {
 		if fault := s.wrong(r); fault != "" {
 			if faults++; faults <= 20 {
@@ -252,7 +254,7 @@ func (s *soak) judge() {
 	}
 	s.t.Logf("without what was asked for: %d while extproc was away, %d else, %d without an explanation", away, lost, unexplained)
 	// Half of the engines are faulty at any time, and their requests are lost when a fault begins.
-	// More losses are a fault of pick.
+	// More losses mean that extproc picks badly.
 	if lost > s.tally.total/20 {
 		s.t.Errorf("%d of %d requests were lost while extproc was there, want at most one in twenty", lost, s.tally.total)
 	}
@@ -279,7 +281,7 @@ func (s *soak) wrong(r result) string {
 	}
 	code, fault := shape(r)
 	if want, ok := strings.CutSuffix(r.refusal, " "); ok && want == kind {
-		return "" // an engine's error or ours
+		return "" // any error with this status is permitted, from an engine or the gateway
 	}
 	if fault != "" {
 		return fault
@@ -306,7 +308,8 @@ func (s *soak) wrong(r result) string {
 	return "nothing explains it"
 }
 
-// shape parses an error in OpenAI's format, ours or an engine's, and returns what is wrong with it.
+// shape parses an error in OpenAI's format, from the gateway or an engine. It returns the error's
+// code, and what is wrong with the format.
 func shape(r result) (code, fault string) {
 	var e struct {
 		Error *struct {

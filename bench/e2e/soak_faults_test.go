@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// trouble is a fault that the script causes, until everything has recovered.
+// trouble is a fault that the script causes. It lasts until everything has recovered.
 type trouble struct {
-	what, endpoint string // no endpoint for extproc and objects
+	what, endpoint string // endpoint is empty for faults of extproc and of objects
 	from, to       time.Time
 }
 
-// aftermath is how long a fault may still show after its end: responses in flight, connections to
-// be reopened.
+// aftermath is how long the effects of a fault may last after its end: responses are in flight, and
+// connections must be reopened.
 const aftermath = time.Second
 
 // book records the faults. It is safe for concurrent use.
@@ -30,7 +30,7 @@ type book struct {
 	all []*trouble
 }
 
-// begin records a fault, which lasts until over is called.
+// begin records a fault that lasts until over is called.
 func (b *book) begin(what, endpoint string) (over func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -43,8 +43,8 @@ func (b *book) begin(what, endpoint string) (over func()) {
 	}
 }
 
-// during reports whether there was such a fault between two times. An empty endpoint matches any,
-// and so does an empty what.
+// during reports whether one of the faults in what affected an endpoint at any time between from
+// and to. An empty endpoint matches every endpoint, and an empty what matches every fault.
 func (b *book) during(from, to time.Time, endpoint string, what ...string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +64,7 @@ func (b *book) counts() map[string]int {
 	return n
 }
 
-// until waits until a condition holds, and fails the test if it does not.
+// until waits until a condition holds. If it does not hold in time, the test fails.
 func (s *soak) until(what string, holds func() bool) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -78,13 +78,13 @@ func (s *soak) until(what string, holds func() bool) {
 	}
 }
 
-// is reports whether a metric has a value; the program may be away.
+// is reports whether a metric has a value. It returns false if the program does not answer.
 func (s *soak) is(want float64, address, metric string, labels ...string) bool {
 	n, err := s.value(address, metric, labels...)
 	return err == nil && n == want
 }
 
-// inTurns calls the steps until ctx ends, in a new random order in each round.
+// inTurns calls all steps again and again until ctx ends, each time in a new random order.
 func inTurns(ctx context.Context, draws *rand.Rand, steps []func()) {
 	for ctx.Err() == nil {
 		for _, i := range draws.Perm(len(steps)) {
@@ -95,7 +95,7 @@ func inTurns(ctx context.Context, draws *rand.Rand, steps []func()) {
 	}
 }
 
-// engineLane causes one fault after the other at some engines.
+// engineLane causes faults at some engines, one after the other, until ctx ends.
 func (s *soak) engineLane(ctx context.Context, lane uint64, engines ...int) {
 	draws := rand.New(rand.NewPCG(s.seed, 1000+lane))
 	between := func(least, most time.Duration) time.Duration { return least + rand64(draws, most-least) }
@@ -116,7 +116,7 @@ func (s *soak) engineLane(ctx context.Context, lane uint64, engines ...int) {
 		<-time.After(d)
 		s.process(address, syscall.SIGCONT)
 	}
-	// An engine fails by itself if it is started with a fault.
+	// impaired runs an engine with the flag --fault for a duration.
 	impaired := func(address string, d time.Duration, fault string) {
 		s.stopEngine(address)
 		s.startEngine(address, "--fault", fault)
@@ -144,7 +144,7 @@ func (s *soak) engineLane(ctx context.Context, lane uint64, engines ...int) {
 	})
 }
 
-// rand64 is a random duration below a limit.
+// rand64 returns a random duration below a limit.
 func rand64(draws *rand.Rand, below time.Duration) time.Duration {
 	return time.Duration(draws.Int64N(int64(below)))
 }
@@ -155,7 +155,8 @@ func (s *soak) process(address string, signal os.Signal) {
 	s.Engines[address].Signal(signal)
 }
 
-// stopEngine asks an engine to end; its requests run to their end.
+// stopEngine tells an engine to stop. It waits until the engine has finished its requests and
+// ended.
 func (s *soak) stopEngine(address string) {
 	s.rigging.Lock()
 	engine := s.Engines[address]
@@ -180,8 +181,8 @@ func (s *soak) startEngine(address string, flags ...string) {
 	}
 }
 
-// restartExtproc restarts extproc again and again in the first two fifths of the soak, at least
-// twice, and returns when the last one started.
+// restartExtproc restarts extproc again and again during the first two fifths of the soak, at least
+// twice. It returns when the last extproc started.
 func (s *soak) restartExtproc(ctx context.Context) time.Time {
 	interval := min(max(s.length/8, 5*time.Second), 20*time.Second)
 	for n := 0; ; n++ {
@@ -208,7 +209,7 @@ func (s *soak) restartExtproc(ctx context.Context) time.Time {
 	}
 }
 
-// status requests a token from a model and returns the status.
+// status requests one token from a model and returns the status of the response.
 func (s *soak) status(model string) int {
 	a, err := s.ask(s.t.Context(), completion(model, 1, false))
 	if err != nil {
@@ -217,7 +218,7 @@ func (s *soak) status(model string) int {
 	return a.status
 }
 
-// objectLane edits objects and restores each one.
+// objectLane edits objects, one after the other, and restores each until ctx ends.
 func (s *soak) objectLane(ctx context.Context) {
 	draws := rand.New(rand.NewPCG(s.seed, 2000))
 	net := strings.TrimSuffix(s.Listen, "1:8080")
@@ -229,7 +230,7 @@ func (s *soak) objectLane(ctx context.Context) {
 			s.until(what+" is in force", there)
 			pause(ctx, rand64(draws, 2*time.Second))
 			if err != nil {
-				was = nil // there was none
+				was = nil // the file did not exist
 			}
 			s.edit(file, was)
 			s.until(what+" is so no more", gone)
@@ -268,7 +269,7 @@ func (s *soak) objectLane(ctx context.Context) {
 			if tokens == 0 {
 				tokens = n
 			}
-			return err == nil && n > tokens // records of other rounds do not count
+			return err == nil && n > tokens // ignores records of earlier rounds
 		}, "list.yaml",
 			fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: list, labels: {app: llama}}\nspec: {addresses: ['%s']}\n",
 				s.endpoint(5)),
@@ -276,12 +277,12 @@ func (s *soak) objectLane(ctx context.Context) {
 	})
 }
 
-// serves returns a condition that holds once a request is answered.
+// serves returns a condition that holds when a request has been answered.
 func (s *soak) serves(draws *rand.Rand) func() bool {
 	return func() bool { return s.status(adapters[draws.IntN(len(adapters))]) == http.StatusOK }
 }
 
-// edit replaces a file atomically, or removes it if there is no text.
+// edit replaces a file atomically, or removes the file if text is nil.
 func (s *soak) edit(file string, text []byte) {
 	path := filepath.Join(s.objects, file)
 	if text == nil {

@@ -25,13 +25,13 @@ var (
 
 const (
 	soakClients = 28
-	// soakSilence is Envoy's idle timeout in the soak, so that requests that hang end within the
-	// test.
+	// soakSilence is Envoy's idle timeout in the soak. It ends requests that hang while the test
+	// still runs.
 	soakSilence = 10 * time.Second
-	// soakPatience is the client's timeout: the idle timeout twice, once before and once within the
-	// response, and slack for a busy machine.
+	// soakPatience is the client's timeout. It is the idle timeout three times: once before the
+	// response, once within it, and once for a busy machine.
 	soakPatience = 3 * soakSilence
-	// soakProfile makes engines slow enough to leave CPU time for everything else on two cores.
+	// soakProfile makes engines slow, so that two cores have CPU time for everything else.
 	soakProfile = `name: steady
 prefill: {base: 0.005, perToken: 0.00001}
 decode: {base: 0.015, perSequence: 0.00002, perKVToken: 0}
@@ -41,21 +41,21 @@ limits: {maxSequences: 64, maxBatchedTokens: 8192, kvBlocks: 8192, blockSize: 16
 `
 )
 
-// soak is a stack under load while everything around the gateway fails, one thing after the other.
+// soak is a stack under load while everything around the gateway fails, one component at a time.
 type soak struct {
 	*stack
 	seed   uint64
 	began  time.Time
 	length time.Duration
 
-	rigging sync.Mutex // guards the rig while it starts something
-	invalid sync.Mutex // held while a file is invalid and while extproc starts, since extproc does not start with an invalid file
+	rigging sync.Mutex // guards the rig while the soak starts or stops processes
+	invalid sync.Mutex // held while a file is invalid, and while extproc starts, which fails with an invalid file
 	book    book
 	tally   tally
 }
 
-// Whatever fails around the gateway, each request ends in time with a result that the faults at its
-// time explain. When everything has recovered, no state is left behind.
+// Whatever fails around the gateway, each request ends in time, with a result that the faults at
+// that time explain. When everything has recovered, no state is left behind.
 func TestSoak(t *testing.T) {
 	runs(t)
 	s := startSoak(t)
@@ -84,13 +84,13 @@ func TestSoak(t *testing.T) {
 	s.leftNothing(rest)
 	s.grewLittle(slices.DeleteFunc(<-samples, func(p sample) bool { return p.at.Before(last) }))
 	after := s.goroutines(s.Metrics)
-	s.Envoy.Stop(5 * time.Second) // flushes its log
+	s.Envoy.Stop(5 * time.Second) // Envoy flushes its log when it stops
 	s.summary(rest, after)
 }
 
-// remaining is how long the script goes on: for the length of the soak, and until the last extproc,
-// whose memory is measured, has lived for three fifths of it. Each restart waits until requests are
-// answered again, so that the last may come late.
+// remaining returns how long the script must still run. It runs for the length of the soak, and
+// until the last extproc, whose memory is measured, has run for three fifths of that length. The
+// last restart may be late, because each restart waits until requests are answered again.
 func (s *soak) remaining(now, last time.Time) time.Duration {
 	return max(s.began.Add(s.length).Sub(now), last.Add(s.length*3/5).Sub(now))
 }
@@ -105,12 +105,12 @@ func startSoak(t *testing.T) *soak {
 	}
 	s.stack = start(t, engineFlags("--profile", file, "--shutdown-timeout", "15"), func(c *rig.Config) {
 		silence := fmt.Sprintf("%gs", soakSilence.Seconds())
-		// The prefix table comes and goes with the policy. It is small here, so that memory growth
-		// shows leaks.
+		// The policy, and with it the prefix table, is switched on and off. The table is small
+		// here, so that growing memory means a leak.
 		c.ExtprocFlags = append(c.ExtprocFlags, "--prefix-cache-bytes", strconv.Itoa(1<<20))
 		c.EnvoyChanges = append(c.EnvoyChanges,
 			replaceEverywhere("idle_timeout", "600s", silence), replaceEverywhere("stream_idle_timeout", "600s", silence))
-		// A fifth engine, which a list adds to the pool and removes.
+		// The fifth engine is in an EndpointList, which is added to the pool and removed.
 		net := strings.TrimSuffix(c.Listen, "1:8080")
 		spare := strings.NewReplacer("name: pool}", "name: spare}", "app: llama", "app: spare", "engine-11", "engine-15", net+"11", net+
 			"15").Replace(engines(net, 1))
@@ -121,7 +121,7 @@ func startSoak(t *testing.T) *soak {
 	return s
 }
 
-// warm opens as many connections as the load will, and waits until everything is idle.
+// warm opens as many connections as the load will need, and waits until everything is idle.
 func (s *soak) warm() {
 	var clients sync.WaitGroup
 	for client := range 2 * soakClients {
@@ -138,7 +138,8 @@ func (s *soak) warm() {
 	s.await("every request is counted as gone", func() bool { return s.inFlight() == 0 })
 }
 
-// leftNothing checks every count for leftovers of the load and the faults.
+// leftNothing checks that the load and the faults have left nothing behind in any count. rest is
+// the number of goroutines before the load.
 func (s *soak) leftNothing(rest float64) {
 	s.t.Helper()
 	s.await("every engine is healthy", func() bool {
@@ -162,20 +163,20 @@ func (s *soak) leftNothing(rest float64) {
 	} {
 		s.await("Envoy's "+gauge+" is 0", func() bool { return s.envoyGauge(gauge) == 0 })
 	}
-	// Connections are reopened when a program restarts; each has two or three goroutines.
+	// A program that restarts reopens connections. Each connection has two or three goroutines.
 	const slack = 8
 	s.await(fmt.Sprintf("extproc has about the %v goroutines that it had at rest", rest), func() bool {
 		return s.goroutines(s.Metrics) <= rest+slack
 	})
 }
 
-// sample is extproc's memory at one time.
+// sample is the memory that extproc uses at one time.
 type sample struct {
 	at        time.Time
-	rss, heap float64 // MiB
+	rss, heap float64 // both in MiB
 }
 
-// measure samples extproc every half second while it runs.
+// measure samples extproc's memory every half second until ctx ends.
 func (s *soak) measure(ctx context.Context) (all []sample) {
 	const mebi = 1 << 20
 	tick := time.NewTicker(500 * time.Millisecond)
@@ -196,10 +197,10 @@ func (s *soak) measure(ctx context.Context) (all []sample) {
 
 // grewLittle compares the memory of the last extproc between the first and the second half of its
 // life. RSS includes memory that the garbage collector has not returned and, under the race
-// detector, shadow memory for every page ever touched; its median may grow by a quarter and 32 MiB.
-// The live heap is roughly the smallest sample, just after a collection: 4 to 6 MiB here. It may
-// grow by half and 4 MiB, which in ten minutes is a KiB per request: less than a leaked stream,
-// lease or goroutine.
+// detector, shadow memory for every page ever touched. The median of RSS may grow by a quarter plus
+// 32 MiB. The live heap is roughly the smallest sample, which is taken just after a collection, and
+// is 4 to 6 MiB here. It may grow by half plus 4 MiB. In ten minutes that is a KiB per request,
+// which is less than a leaked stream, lease or goroutine.
 func (s *soak) grewLittle(life []sample) {
 	s.t.Helper()
 	if len(life) < 20 {
@@ -227,7 +228,8 @@ func (s *soak) grewLittle(life []sample) {
 	}
 }
 
-// value is sum, but returns an error if the program is away.
+// value adds up the series of a metric, like sum. It returns an error if the program does not
+// answer.
 func (s *soak) value(address, metric string, labels ...string) (float64, error) {
 	response, err := s.client.Get("http://" + address + "/metrics")
 	if err != nil {

@@ -18,15 +18,16 @@ import (
 type hostile struct {
 	name string
 	r    request
-	// status and code of the rejection; 0 for a valid request, which the engine judges.
+	// status and code are those of the rejection. status is 0 for a valid request, which reaches an
+	// engine.
 	status int
 	code   string
 }
 
 const mega = 1 << 20
 
-// patient raises extproc's time limits: under the race detector, beside other tests, parsing 31 MB
-// takes longer than the second that envoy.yaml allows.
+// patient raises extproc's time limits. Under the race detector and beside other tests, parsing 31
+// MB takes longer than the one second that envoy.yaml allows.
 func patient(c *rig.Config) {
 	c.EnvoyChanges = append(c.EnvoyChanges, setExtProc(map[string]any{"message_timeout": "20s"}))
 }
@@ -100,24 +101,24 @@ func TestHostileBodiesAreRefusedBriefly(t *testing.T) {
 	}
 }
 
-// While some clients send the most expensive bodies, the others notice only that the machine is
-// busy. The test fails if a body crashes extproc or blocks it: without a limit on nesting, the
-// first 10 MB of "[" end the process; a lock held while a body is parsed makes half of all requests
-// wait for it. It runs alone, since other tests would disturb it.
+// Some clients send the bodies that are most expensive to parse. Other clients notice only that the
+// machine is busy. The test fails if a body crashes extproc or blocks it: without a limit on
+// nesting, the first 10 MB of "[" would end the process, and a lock held while a body is parsed
+// would delay half of all requests. The test runs alone, because other tests would disturb it.
 func TestHostileBodiesDelayNoOtherRequest(t *testing.T) {
 	runs(t, alone)
 	const (
 		villains = 2
-		interval = 10 * time.Millisecond // of small requests
-		samples  = 300                   // of each phase
+		interval = 10 * time.Millisecond // between small requests
+		samples  = 300                   // small requests in each phase
 		rounds   = 2
 	)
 	s := start(t, patient, func(c *rig.Config) {
 		c.EngineFlags = []string{"--profile", "testdata/instant.yaml", "--max-model-len", "16384"}
 	})
 	bodies := slices.DeleteFunc(hostileBodies(), func(h hostile) bool { return h.status == 0 })
-	// latencies returns the sorted latencies of some small requests. They start at even intervals,
-	// so that a stall delays all that start meanwhile, not just one per client.
+	// latencies returns the sorted latencies of small requests. They start at even intervals, so
+	// that a stall delays all requests that start during the stall, not just one for each client.
 	latencies := func() []time.Duration {
 		all := make([]time.Duration, samples)
 		tick := time.NewTicker(interval)
@@ -171,11 +172,11 @@ func TestHostileBodiesDelayNoOtherRequest(t *testing.T) {
 	}
 	t.Logf("small requests alone: median %v, P99 %v; beside %v hostile ones: median %v, P99 %v, slowest %v",
 		at(alone, 0.5), at(alone, 0.99), sent, at(beside, 0.5), at(beside, 0.99), at(beside, 1))
-	// Envoy, extproc, four engines and the clients share two cores, perhaps with other tests, and
-	// under the race detector parsing 31 MB occupies one core for a second or more. With a lock
-	// around it, small requests took 312 ms in the median and 2.6 s at P99; without one, beside a
-	// soak, 53 and 431 ms, and beside two builds 146 ms and 1.6 s. So the median reveals a lock,
-	// and P99 reveals delays that the machine does not explain.
+	// Envoy, extproc, four engines and the clients share two cores, perhaps with other tests. Under
+	// the race detector, parsing 31 MB occupies one core for a second or more. With a lock held
+	// while parsing, small requests took 312 ms in the median and 2.6 s at P99. Without a lock they
+	// took 53 and 431 ms beside a soak, and 146 ms and 1.6 s beside two builds. So a high median
+	// reveals a lock, and a high P99 reveals delays that the busy machine does not explain.
 	if half, limit := at(beside, 0.5), max(15*at(alone, 0.5), 250*time.Millisecond); half > limit {
 		t.Errorf("the median beside hostile bodies is %v, want at most %v", half, limit)
 	}

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// An engine that stops without notice costs only the requests sent before its state is known. The
-// models that requests wait for are loaded elsewhere, nothing more is loaded at the engine, and it
-// ends in its own time.
+// An engine stops without notice. A request fails only if it was sent before extproc detected the
+// stop. The models that requests wait for are loaded elsewhere, nothing more is loaded at the
+// stopping engine, and it ends when its own requests have ended.
 func TestStoppingEngineDelaysNoOtherRequest(t *testing.T) {
 	onBothPlanes(t, anEngineThatStopsStallsNobody)
 }
@@ -28,7 +28,8 @@ func anEngineThatStopsStallsNobody(t *testing.T) {
 }
 
 // stopsUnderLoad stops an engine while there are requests for more adapters than the other engine
-// has slots, and reports what that cost. Within limits how long the engine may take to end.
+// has slots. It reports which requests failed and how long the others took. The test fails if the
+// engine takes longer to end than the duration within.
 func (s *stack) stopsUnderLoad(names []string, address string, stop func(), ended <-chan struct{}, within time.Duration) {
 	s.t.Helper()
 	var mu sync.Mutex // guards the variables below
@@ -78,7 +79,7 @@ func (s *stack) stopsUnderLoad(names []string, address string, stop func(), ende
 		s.t.Fatal("control was never told that the engine is stopping")
 	}
 	for _, a := range failed {
-		// Control's log may have it a moment before extproc does.
+		// Control may log the stop a moment before extproc is informed.
 		if late := a.begun.Sub(known); late > 250*time.Millisecond || a.header.Get("Retry-After") == "" {
 			s.t.Errorf("a request that was sent %v after the stop was known gets %d %s, Retry-After %q", late, a.status, a.body,
 				a.header.Get("Retry-After"))
@@ -91,7 +92,7 @@ func (s *stack) stopsUnderLoad(names []string, address string, stop func(), ende
 		known.Sub(asked).Round(time.Millisecond), len(failed), longest.Round(time.Millisecond), before.Round(time.Millisecond))
 }
 
-// logged returns when a program first logged a message about something, zero if never.
+// logged returns when a program first logged a message that contains about, zero if never.
 func (s *stack) logged(log, message, about string) time.Time {
 	s.t.Helper()
 	text, err := os.ReadFile(log)

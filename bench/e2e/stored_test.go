@@ -10,11 +10,11 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// storing makes engines store their responses, each its own.
+// storing makes each engine store its own responses.
 var storing = engineFlags("--store-responses")
 
-// atRandom picks engines at random, so that a response is found only from memory or by asking the
-// engines.
+// atRandom makes extproc pick engines at random. It then finds a response only if it remembers the
+// engine or asks all engines.
 var atRandom = extprocFlags("--policy", "random")
 
 // respond creates a response, which may continue a previous one, and returns its id.
@@ -35,7 +35,7 @@ func (s *stack) respondOf(model string, stream bool, previous string) (id string
 	return "resp_" + id, a
 }
 
-// continued continues conversations, fetches earlier responses, and returns the number of 404s.
+// continued continues conversations and fetches earlier responses. It returns the number of 404s.
 func (s *stack) continued(ids []string) (lost int) {
 	s.t.Helper()
 	is := func(what string, a answer) {
@@ -60,9 +60,9 @@ func (s *stack) continued(ids []string) (lost int) {
 	return lost
 }
 
-// Conversations continue at the engine where they began, even if extproc is killed between their
-// turns, with and without control. Only the first request for each response asks more than one
-// engine, and only if nothing else knows who made it.
+// Conversations continue at the engine where they began, with and without control, even if extproc
+// is killed between their turns. Only the first request for each response is sent to more than one
+// engine, and only if neither extproc nor control knows which engine has the response.
 func TestStoredResponsesOutliveExtproc(t *testing.T) {
 	runs(t)
 	for name, settings := range map[string][]setting{
@@ -92,7 +92,7 @@ func TestStoredResponsesOutliveExtproc(t *testing.T) {
 					t.Errorf("turn %d: %d times 404", turn, lost)
 				}
 			}
-			// Each of two extprocs finds responses that were created through the other.
+			// Each of two extprocs finds responses that were created through the other one.
 			other := s.beside(t)
 			other.await("the other extproc serves", func() bool {
 				return other.must(completion(baseRoute, 1, false)).status == http.StatusOK
@@ -112,7 +112,8 @@ func TestStoredResponsesOutliveExtproc(t *testing.T) {
 	}
 }
 
-// inventedResponses requests responses that do not exist. Each engine is asked once per id.
+// inventedResponses requests responses that do not exist, and checks that each engine is asked once
+// for each id.
 func (s *stack) inventedResponses() {
 	s.t.Helper()
 	for n := range len(s.Engines) {
@@ -139,8 +140,8 @@ func (s *stack) inventedResponses() {
 	}
 }
 
-// At a Gateway listener with several pools, a response is found in whichever pool created it, after
-// control and extproc have lost its endpoint.
+// A Gateway listener serves several pools. After control and extproc have lost a response's
+// endpoint, the response is still found in the pool that created it.
 func TestStoredResponsesOfSeveralPoolsSurviveARestart(t *testing.T) {
 	runs(t)
 	s := start(t, storing, atRandom, throughGateway, func(c *rig.Config) {

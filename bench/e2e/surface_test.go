@@ -22,7 +22,7 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// Errors on Anthropic's Messages API have its format, including Envoy's own errors.
+// Errors on Anthropic's Messages API have that API's format, including Envoy's own errors.
 func TestMessagesAPIErrorFormat(t *testing.T) {
 	runs(t)
 	s := start(t)
@@ -66,10 +66,10 @@ func TestMessagesAPIErrorFormat(t *testing.T) {
 	}
 }
 
-// A client that sends all of a large body before it reads gets the error that it is too large, and
-// so does one that stops in between.
+// A client that sends all of a large body before it reads gets the error that the body is too
+// large. So does a client that stops sending in between.
 func TestClientsThatSendBeforeTheyReadGetTheirError(t *testing.T) {
-	runs(t, alone) // a client gets one second to send the rest
+	runs(t, alone) // alone, because Envoy gives a client only one second to send the rest
 	s := start(t)
 	const size = 64 << 20
 	send := func(path string, n int) *http.Response {
@@ -128,7 +128,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// counter counts the bytes read.
+// counter is a reader that counts the bytes that were read from it.
 type counter struct {
 	r io.Reader
 	n atomic.Int64
@@ -140,12 +140,12 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A client that sends too many headers or requests a response that is too large gets an error, and
-// no endpoint counts a failure.
+// A client that sends too many headers, or requests a response that is too large, gets an error.
+// The error is not counted as a failure of an endpoint.
 func TestEnvoysOwnErrorsCountAgainstNoEndpoint(t *testing.T) {
 	runs(t)
 	s := start(t, func(c *rig.Config) {
-		// A server that answers with 33 MiB.
+		// The server at this address responds with 33 MiB.
 		large := strings.TrimSuffix(c.Listen, "1:8080") + "31:8000"
 		l, err := net.Listen("tcp", large)
 		if err != nil {
@@ -195,7 +195,7 @@ func TestEnvoysOwnErrorsCountAgainstNoEndpoint(t *testing.T) {
 		t.Errorf("an answer with 150 headers: %d %s", a.status, a.body)
 	}
 	refused(t, "too large an answer", s.must(completion("large", 1, false)), http.StatusInternalServerError, "answer_too_large")
-	s.Envoy.Stop(5 * time.Second) // its records have been sent by then
+	s.Envoy.Stop(5 * time.Second) // Envoy has sent all its records when it has stopped
 	s.await("every request is counted as gone", func() bool { return s.inFlight() == 0 })
 	if n := s.sum(s.Metrics, "headgate_endpoint_state", "state", "suspect"); n != 0 {
 		t.Errorf("%v endpoints are suspect", n)
@@ -211,7 +211,7 @@ func TestClientTextIsTruncatedInTheLog(t *testing.T) {
 	s := start(t)
 	long := strings.Repeat("x", 4000)
 	s.must(request{path: "/v1/" + long, body: "{}", header: map[string]string{"X-Request-Id": long}})
-	s.Envoy.Stop(5 * time.Second) // flushes its log
+	s.Envoy.Stop(5 * time.Second) // Envoy flushes its log when it stops
 	text, err := os.ReadFile(s.Envoy.Log)
 	if err != nil {
 		t.Fatal(err)
@@ -232,8 +232,8 @@ func TestClientTextIsTruncatedInTheLog(t *testing.T) {
 	}
 }
 
-// The list of models has the fields that OpenAI's and vLLM's clients read, and does not reveal
-// where files are.
+// The list of models has the fields that clients of OpenAI and vLLM read, and does not reveal where
+// the engines' files are.
 func TestModelsList(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 1))
@@ -272,7 +272,7 @@ func TestModelsList(t *testing.T) {
 	}
 }
 
-// /health reports on the engines: 200 while one is healthy.
+// /health reports the states of the engines. Its status is 200 while at least one is healthy.
 func TestHealthReportsEndpoints(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 2))
@@ -290,7 +290,7 @@ func TestHealthReportsEndpoints(t *testing.T) {
 	refused(t, "with none", s.must(health), 503, "no_endpoint")
 }
 
-// By default nginx sends HTTP/1.0 to its upstreams.
+// Requests with HTTP/1.0, which nginx sends to its upstreams by default, are served.
 func TestHTTP10IsServed(t *testing.T) {
 	runs(t)
 	s := start(t)
@@ -314,7 +314,7 @@ func TestHTTP10IsServed(t *testing.T) {
 		_ = response.Body.Close()
 		_ = conn.Close()
 	}
-	// A body whose length cannot be determined is the client's fault.
+	// A request whose body length cannot be determined is rejected as the client's error.
 	for _, encoding := range []string{"chunked, identity", "gzip"} {
 		conn, err := net.Dial("tcp", s.Listen)
 		if err != nil {
@@ -374,7 +374,7 @@ func TestTrailersWithoutABodyAreRejected(t *testing.T) {
 	}
 }
 
-// A page of another origin may not call from a browser until its origin is listed.
+// A page from another origin cannot call the API from a browser unless its origin is listed.
 func TestListedOriginsAreAllowed(t *testing.T) {
 	runs(t)
 	const page = "https://chat.example"
@@ -414,8 +414,8 @@ func TestListedOriginsAreAllowed(t *testing.T) {
 	}
 }
 
-// If an adapter cannot be loaded, the error has the kind of reason and tells clients not to retry;
-// control's log has the engine's message.
+// If an adapter cannot be loaded, the client's error contains the kind of reason and says not to
+// retry. Control's log contains the engine's message.
 func TestReasonOfAFailedLoadIsReported(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))

@@ -33,7 +33,7 @@ func (s *stack) calls() inference.GRPCInferenceServiceClient {
 	return inference.NewGRPCInferenceServiceClient(s.conn())
 }
 
-// conn returns a gRPC connection for any service.
+// conn returns a gRPC connection to the gateway, for any service.
 func (s *stack) conn() *grpc.ClientConn {
 	s.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+s.Listen, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -45,7 +45,7 @@ func (s *stack) conn() *grpc.ClientConn {
 	return conn
 }
 
-// tensor is a request to a model with one tensor of a few numbers.
+// tensor returns a V2 request to a model, with one tensor of the given values.
 func tensor(model string, values ...float32) *inference.ModelInferRequest {
 	return &inference.ModelInferRequest{
 		ModelName: model, Id: "one",
@@ -55,7 +55,8 @@ func tensor(model string, values ...float32) *inference.ModelInferRequest {
 	}
 }
 
-// answers returns what is wrong with a model's response, empty if nothing is.
+// answers returns what is wrong with a model's response to a request with these values, empty if
+// nothing is.
 func answers(a *inference.ModelInferResponse, err error, model string, values ...float32) string {
 	if err != nil {
 		return err.Error()
@@ -67,8 +68,8 @@ func answers(a *inference.ModelInferResponse, err error, model string, values ..
 	return ""
 }
 
-// A call for a model that is not loaded is answered once it is, whether its message, a header or
-// its path names the model. VModels resolve to their models.
+// A call for a model that is not loaded is answered when the model has been loaded, whether the
+// call's message, a header or the path names the model. VModels resolve to their models.
 func TestModelsAreInferredByV2(t *testing.T) { onBothPlanes(t, modelsAreInferredByV2, raced) }
 
 func modelsAreInferredByV2(t *testing.T) {
@@ -170,7 +171,7 @@ func modelsAreInferredByV2(t *testing.T) {
 	} {
 		a, err := infer("", c.headers...)
 		last := c.models[len(c.models)-1]
-		if err != nil || len(a.GetOutputs()) != len(c.models) || a.GetModelName() != last { // the response to one message after the other
+		if err != nil || len(a.GetOutputs()) != len(c.models) || a.GetModelName() != last { // the models run one after the other
 			t.Errorf("%s: %v, %v", c.what, a, err)
 		}
 	}
@@ -198,8 +199,8 @@ func modelsAreInferredByV2(t *testing.T) {
 		a.GetStatus() != healthv1.HealthCheckResponse_SERVING {
 		t.Errorf("health: %v, %v", a, err)
 	}
-	// A method whose messages name no model is routed by its headers; its messages are not read. A
-	// Gateway's LLMRoutes route only V2 methods.
+	// If the messages of a method name no model, headers route the call and extproc does not read
+	// its messages. A Gateway's LLMRoutes route only V2 methods.
 	if !s.gateway {
 		echo, mine := new(wrapperspb.BytesValue), metadata.AppendToOutgoingContext(ctx, "mm-vmodel-id", "latest")
 		if err := conn.Invoke(mine, "/"+runtime.EchoMethod, wrapperspb.Bytes([]byte("as it is")), echo); err != nil ||
@@ -255,8 +256,8 @@ func modelsAreInferredByV2(t *testing.T) {
 	}
 }
 
-// A client's hundred metadata entries reach the engine, also through the relay. With more, the
-// client gets an error.
+// A client's hundred metadata entries reach the engine, even through the relay. A client that sends
+// more gets an error.
 func TestCallsWithAHundredMetadataEntries(t *testing.T) {
 	runs(t)
 	for name, front := range map[string]setting{"standalone": standalone, "gateway": throughGateway} {
@@ -283,7 +284,7 @@ func TestCallsWithAHundredMetadataEntries(t *testing.T) {
 				case err != nil && status.Code(err) != codes.ResourceExhausted:
 					t.Errorf("%d entries: %v", n, err)
 				}
-				// Any client may send the relay's header; it does not bypass the limit.
+				// Any client may send the relay's header. The header does not bypass the limit.
 				if header[wire.RelayTokenHeader] = "made up"; n >= 150 {
 					if a := s.must(request{
 						path: "/v2/models/one/infer", body: `{"inputs":[]}`,
@@ -297,8 +298,8 @@ func TestCallsWithAHundredMetadataEntries(t *testing.T) {
 	}
 }
 
-// Both directions of a stream pass, each message for the model that the first one named. A message
-// for another model ends the call and never reaches the engine.
+// Streams pass in both directions, if all their messages are for the model that the first message
+// names. A message for another model ends the call and never reaches the engine.
 func TestStreamsOfV2(t *testing.T) { onBothPlanes(t, streamsOfV2) }
 
 func streamsOfV2(t *testing.T) {
@@ -315,7 +316,7 @@ func streamsOfV2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 50 { // in turn: each response precedes the next request
+	for i := range 50 { // each response is read before the next request is sent
 		if err := stream.Send(tensor("latest", float32(i))); err != nil {
 			t.Fatal(err)
 		}
@@ -343,7 +344,7 @@ func streamsOfV2(t *testing.T) {
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	for range 200 { // messages after that one are dropped
+	for range 200 { // all messages after the one for another model are dropped
 		if err := stream.Send(tensor("two", 2)); err != nil {
 			break
 		}
@@ -353,7 +354,7 @@ func streamsOfV2(t *testing.T) {
 	}
 	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
 
-	// 16 MiB in both directions.
+	// A request and a response of 16 MiB each pass.
 	large := tensor("latest")
 	large.RawInputContents = [][]byte{make([]byte, 16<<20-1000)}
 	for i := range large.RawInputContents[0] {
@@ -368,8 +369,8 @@ func streamsOfV2(t *testing.T) {
 	}
 }
 
-// The grpcurl calls of docs/modelmesh.md work: with the model in a header, in the message, and for
-// a readiness check.
+// The grpcurl calls of docs/modelmesh.md work: with the model in a header, with the model in the
+// message, and for a readiness check.
 func TestGrpcurlIsAnswered(t *testing.T) {
 	runs(t)
 	const id = "模型/v1"

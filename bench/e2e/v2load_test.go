@@ -39,13 +39,13 @@ type inferLoad struct {
 	sent   atomic.Int64
 	mu     sync.Mutex // guards the fields below
 	faults []string
-	last   time.Time // when the last of them began
+	last   time.Time // when the last failed call began
 	took   times.Times
 	calls  sync.WaitGroup
 }
 
-// infers sends calls for random models at a rate per second until ctx ends, and returns when all
-// are answered.
+// infers sends calls at a rate per second until ctx ends, each for a model that the function model
+// returns. It returns when all calls are answered.
 func (l *inferLoad) infers(ctx context.Context, calls inference.GRPCInferenceServiceClient, rate float64, model func() string) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -81,7 +81,7 @@ func (l *inferLoad) infer(calls inference.GRPCInferenceServiceClient, model stri
 	}
 }
 
-// report logs the results.
+// report logs how many calls were sent, how many failed, and how long they took.
 func (l *inferLoad) report(t *testing.T) {
 	t.Helper()
 	for i, fault := range l.faults {
@@ -92,7 +92,7 @@ func (l *inferLoad) report(t *testing.T) {
 	t.Logf("%d calls, %d faults: %v", l.sent.Load(), len(l.faults), l.took)
 }
 
-// simModels returns the objects and names of n models of runtimes.
+// simModels writes n Models for simulated runtimes to the objects, and returns the Models' names.
 func simModels(t *testing.T, c *rig.Config, n int, source string) (names []string) {
 	t.Helper()
 	var objects strings.Builder
@@ -106,15 +106,16 @@ func simModels(t *testing.T, c *rig.Config, n int, source string) (names []strin
 	return names
 }
 
-// byChance draws names by Zipf's law with exponent 1. It is safe for concurrent use.
+// byChance returns a function that draws names by Zipf's law with exponent 1. The function is safe
+// for concurrent use.
 func byChance(names []string) func() string {
 	draw := zipf(names)
 	return func() string { return draw(rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))) }
 }
 
-// Two runtimes with room for 400 of 2,000 models answer every call with the right model, although
-// some call waits for a load most of the time. For a minute of it: go test ./bench/e2e -run
-// ThousandsOfModels -v -infer 1m.
+// Two runtimes have room for 400 of 2,000 models. Every call is answered by the right model,
+// although some call waits for a load most of the time. To run the load for a minute: go test
+// ./bench/e2e -run ThousandsOfModels -v -infer 1m.
 func TestThousandsOfModelsOnTwoRuntimes(t *testing.T) {
 	runs(t, raced)
 	var names []string
@@ -131,8 +132,8 @@ func TestThousandsOfModelsOnTwoRuntimes(t *testing.T) {
 	t.Logf("%d loads, %d unloads", count(s.events(), "loaded"), count(s.events(), "unloaded"))
 }
 
-// A runtime dies under load and returns. Every call is answered by its model, except those on the
-// dead runtime. Its models are loaded elsewhere when requests need them.
+// A runtime dies under load and comes back. Every call is answered by its model, except the calls
+// on the dead runtime. Its models are loaded on other runtimes when requests need them.
 func TestRuntimeIsKilledUnderCalls(t *testing.T) {
 	runs(t, raced)
 	var names []string
@@ -165,7 +166,7 @@ func TestRuntimeIsKilledUnderCalls(t *testing.T) {
 	s.await("it serves again", func() bool { return served() > was+50 })
 	cancel()
 	<-done
-	if late := l.last.Sub(killed); late > 200*time.Millisecond { // until Envoy knows, on a busy machine
+	if late := l.last.Sub(killed); late > 200*time.Millisecond { // time until Envoy detects the death, on a busy machine
 		t.Errorf("a call fails that began %v after the kill", late)
 		l.report(t)
 	}
@@ -177,7 +178,7 @@ func TestRuntimeIsKilledUnderCalls(t *testing.T) {
 	t.Logf("%d calls, %d lost with the runtime, which had %v: %v", l.sent.Load(), len(l.faults), had, l.took)
 }
 
-// Envoy's own errors have the format of the API that was called.
+// Envoy's own errors have the format of the API that the client called.
 func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 	runs(t, raced)
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
@@ -199,13 +200,13 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 	}
 }
 
-// A stream counts as in flight while it lasts, longer than the in-flight timeout, in both
-// directions or with responses alone, because Envoy's periodic records renew it. In the end nothing
-// is left. For a thousand streams of either kind for three minutes: go test ./bench/e2e -run
-// StreamsCount -v -streams 1000 -kept 3m.
+// A stream is counted as in flight as long as it lasts, even longer than the in-flight timeout,
+// because Envoy's periodic log records renew its lease. This holds for streams in both directions
+// and for streams with responses alone. In the end no stream is counted. To run a thousand streams
+// of each kind for three minutes: go test ./bench/e2e -run StreamsCount -v -streams 1000 -kept 3m.
 func TestStreamsCountAsInFlightWhileTheyLast(t *testing.T) {
 	runs(t)
-	const pause = 5 * time.Second // between two responses of the response-only streams
+	const pause = 5 * time.Second // between two responses of a stream with responses alone
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "slow": "sim:?infer=" + pause.String()}), standalone,
 		extprocFlags("--in-flight-timeout", max(22*time.Second, *kept/3).String()), func(c *rig.Config) { c.EngineFlags = nil })
 	ctx, cancel := context.WithTimeout(t.Context(), *kept+2*time.Minute)
@@ -274,8 +275,8 @@ func TestStreamsCountAsInFlightWhileTheyLast(t *testing.T) {
 	}
 }
 
-// A GRPCRoute leads to a pool, at a listener that served no gRPC before. The listener stays as it
-// is, and endpoints are picked as with envoy.yaml.
+// A GRPCRoute sends calls to a pool, at a listener that served no gRPC before. The listener itself
+// does not change, and endpoints are picked as with envoy.yaml.
 func TestAGRPCRouteLeadsToAPool(t *testing.T) {
 	runs(t)
 	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=50ms", "two": "sim:"}), throughGateway, func(c *rig.Config) {
@@ -319,7 +320,8 @@ func TestAGRPCRouteLeadsToAPool(t *testing.T) {
 }
 
 // A listener that names InferencePools serves the models of a pool without LLMRoutes, over gRPC and
-// REST: those of Models and those that a ModelMesh client registered. No other listener does.
+// REST. It serves both Model objects and models that a ModelMesh client registered. No other
+// listener serves them.
 func TestGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
 	runs(t)
 	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
@@ -359,9 +361,9 @@ func TestGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
 	}
 }
 
-// A VModel moves back and forth under calls over TLS, on a GRPCRoute with its own host. Each call
-// is answered by one of the two models, and only by the new one after control has confirmed the
-// move.
+// A VModel moves back and forth between two models under calls over TLS, on a GRPCRoute with its
+// own host. Each call is answered by one of the two models. After control has confirmed a move,
+// only the new model answers.
 func TestAVModelMovesUnderCallsOverTLS(t *testing.T) {
 	runs(t, raced)
 	s := start(t, runtimes(t, 2, map[string]string{"v1": "sim:?load=50ms", "v2": "sim:?load=50ms"}), throughGateway, func(c *rig.Config) {

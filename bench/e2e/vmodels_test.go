@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// vmodelObject is a VModel of the pool.
+// vmodelObject returns the YAML of a VModel of the pool.
 func vmodelObject(name, target string) string {
 	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, target: %s}\n",
 		name, target)
 }
 
-// routeTo is a route to an adapter with another name.
+// routeTo returns the YAML of a route whose name differs from its adapter's name.
 func routeTo(name, adapter string) string {
 	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: %s}\nspec: {modelNames: [%[1]s], backendRefs: [{name: pool}], adapter: {name: %s}}\n", name,
 		adapter)
 }
 
-// answers returns the model that answers a request.
+// answers sends a request for a model and returns the name of the model that answered.
 func (s *stack) answers(model string) string {
 	s.t.Helper()
 	var said struct{ Model string }
@@ -32,9 +32,9 @@ func (s *stack) answers(model string) string {
 	return said.Model
 }
 
-// A VModel moves to another adapter and back while requests name it, and name a route to the
-// adapter. No request fails or waits for a load, even if control is killed before, during or just
-// after the load.
+// A VModel moves to another adapter and back. Meanwhile some requests name the VModel, and others
+// name a route whose adapter is the VModel. No request fails or waits for a load, even if control
+// is killed before, during or just after the load.
 func TestAVModelMovesUnderLoad(t *testing.T) {
 	runs(t, raced)
 	s := start(t, placed(t, 4, "v1", "v2"), loading(t, 2))
@@ -101,7 +101,7 @@ func TestAVModelMovesUnderLoad(t *testing.T) {
 	if now := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount(); now != held {
 		t.Errorf("requests waited for a load: %v were held, and %v before the first move", now, held)
 	}
-	s.Envoy.Stop(5 * time.Second) // flushes its log
+	s.Envoy.Stop(5 * time.Second) // Envoy flushes its log when it stops
 	slowest := 0.0
 	for _, r := range s.accessLog(func(r logged) bool { return r.Time.After(began) }) {
 		slowest = max(slowest, r.Before)

@@ -11,11 +11,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Addresses are those of an Envoy and its extproc. An empty one stays as in the configuration.
+// Addresses are the addresses of an Envoy and its extproc. An empty field leaves the address of the
+// configuration unchanged.
 type Addresses struct {
-	Listen string // HOST:PORT for clients. If it differs from the configuration, Envoy listens at no other port, such as those of V2
-	Admin  string // HOST:PORT for operators
-	Socket string // extproc's Unix socket
+	Listen string // HOST:PORT for clients; if it differs from the configuration's, Envoy opens no other ports, such as V2's
+	Admin  string // HOST:PORT of the admin interface
+	Socket string // path of extproc's Unix socket
 }
 
 func read(path string) (root any, err error) {
@@ -29,21 +30,21 @@ func read(path string) (root any, err error) {
 	return root, nil
 }
 
-// edsConfig is the path of the EDS server in a configuration.
+// edsConfig is the path, inside a configuration, of the EDS server's address.
 var edsConfig = []any{"static_resources", "clusters", 0, "eds_cluster_config", "eds_config"}
 
-// KnowsEndpoints reports whether a configuration uses EDS. Only then can a request be retried at
-// the next pick.
+// KnowsEndpoints reports whether the configuration at path gets endpoints by EDS. Only then can
+// Envoy retry a request at the next pick.
 func KnowsEndpoints(path string) (bool, error) {
 	root, err := read(path)
 	return At(root, edsConfig...) != nil, err
 }
 
-// Change modifies a configuration, given as maps, slices and scalars.
+// Change modifies a configuration, which consists of maps, slices and scalars.
 type Change func(root any) error
 
-// Config reads a configuration such as envoy.yaml and returns it as JSON with other addresses and
-// with the changes, in order.
+// Config reads a configuration such as envoy.yaml, replaces its addresses, and applies changes in
+// order. It returns the result as JSON.
 func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 	root, err := read(path)
 	if err != nil {
@@ -74,7 +75,7 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 		}
 	}
 	if first, ok := At(root, "static_resources", "listeners", 0).(map[string]any); ok && a.Listen != "" && a.Listen != before {
-		var sockets []any // which stay
+		var sockets []any // Unix sockets, which stay
 		all, _ := first["additional_addresses"].([]any)
 		for _, a := range all {
 			if At(a, "address", "pipe") != nil {
@@ -94,10 +95,10 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 	return json.Marshal(root)
 }
 
-// back is the socket at which envoy.yaml takes requests from the relay of extproc.
+// back is the Unix socket at which envoy.yaml accepts requests from extproc's relay.
 const back = ".run/back.sock"
 
-// replace replaces all strings that equal a text.
+// replace replaces, in maps and slices at any depth, every string that equals text by another.
 func replace(node any, text, by string) {
 	switch node := node.(type) {
 	case map[string]any:
@@ -132,7 +133,7 @@ func setSocketAddress(node map[string]any, address string) error {
 	return nil
 }
 
-// At returns the value at a path of keys and indexes; nil if there is none.
+// At returns the value at a path of map keys and slice indexes, nil if there is none.
 func At(node any, path ...any) any {
 	for _, step := range path {
 		switch step := step.(type) {

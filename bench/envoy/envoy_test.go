@@ -22,7 +22,7 @@ import (
 
 const cache = "../../.cache"
 
-// Both configurations that Headgate ships.
+// The two Envoy configurations that Headgate ships.
 const (
 	envoyYAML       = "../../envoy.yaml"
 	originalDstYAML = "original-dst.yaml"
@@ -58,7 +58,7 @@ func TestEnvoyItselfAcceptsTheConfigurations(t *testing.T) {
 			ok             bool
 		}{
 			{"what it is", "", "", true},
-			// Only Envoy itself detects these faults; the protos permit them.
+			// Only Envoy itself detects these faults; protobuf validation permits them.
 			{"with a command that does not exist", "%PATH(NQ):256%", "%NO_SUCH_COMMAND%", false},
 			{"with a fault in its program", "if status ==", "if if status ==", false},
 		} {
@@ -76,7 +76,8 @@ func TestEnvoyItselfAcceptsTheConfigurations(t *testing.T) {
 	}
 }
 
-// The configurations differ only in what each is for. Everything else must be edited in both.
+// The configurations differ only where they have different purposes. An edit of anything else must
+// be made in both.
 func TestConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 	rest := make(map[string]any)
 	for _, path := range []string{envoyYAML, originalDstYAML} {
@@ -95,7 +96,7 @@ func TestConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 			}
 		}
 		listener := resources["listeners"].([]any)[0].(map[string]any)
-		listener["additional_addresses"] = listener["additional_addresses"].([]any)[:2] // without the address of the relay
+		listener["additional_addresses"] = listener["additional_addresses"].([]any)[:2] // removes the address of the relay
 		hcm := listener["filter_chains"].([]any)[0].(map[string]any)["filters"].([]any)[0].(map[string]any)["typed_config"].(map[string]any)
 		routes := hcm["route_config"].(map[string]any)["virtual_hosts"].([]any)[0].(map[string]any)["routes"].([]any)
 		differing := 0
@@ -108,7 +109,7 @@ func TestConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 		for _, f := range hcm["http_filters"].([]any) {
 			config := f.(map[string]any)["typed_config"].(map[string]any)
 			if service, ok := config["grpc_service"].(map[string]any); ok {
-				delete(service, "initial_metadata") // it names the socket of the relay
+				delete(service, "initial_metadata") // the metadata names the socket of the relay
 			}
 		}
 		if differing != 5 {

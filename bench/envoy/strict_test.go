@@ -9,7 +9,8 @@ import (
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
-	// The extensions that the configurations use: without its package an Any cannot be decoded.
+	// These extensions occur in the configurations. Without the package of an extension, its Any
+	// cannot be decoded.
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
@@ -41,14 +42,14 @@ import (
 )
 
 // check decodes a bootstrap strictly and validates it, including the content of every Any. It
-// returns the number of messages in an Any.
+// returns the number of messages of type Any.
 func check(text []byte) (int, error) {
 	asJSON, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
 		return 0, err
 	}
 	var b bootstrapv3.Bootstrap
-	if err := protojson.Unmarshal(asJSON, &b); err != nil { // rejects fields that the protos do not have
+	if err := protojson.Unmarshal(asJSON, &b); err != nil { // rejects unknown fields
 		return 0, err
 	}
 	return protos.Validate(b.ProtoReflect())
@@ -65,7 +66,7 @@ func TestConfigurationsAreValidToTheirLastAny(t *testing.T) {
 	}
 }
 
-// The check must see faults at any depth.
+// The function check detects faults at any depth.
 func TestCheckSeesFaults(t *testing.T) {
 	text := string(text(t, envoyYAML))
 	for _, c := range []struct{ name, old, new string }{
@@ -88,7 +89,7 @@ func TestCheckSeesFaults(t *testing.T) {
 	}
 }
 
-// Envoy removes from clients' requests all headers that control endpoint pickers.
+// Envoy removes every header that could control an endpoint picker from clients' requests.
 func TestControlHeadersAreRemoved(t *testing.T) {
 	removed := regexp.MustCompile(`^(x-gateway-.*|x-llm-d-.*|x-slo-(ttft|tpot)-ms|epp-profile|test-epp-endpoint-selection)$`)
 	for _, name := range append([]string{wire.DestinationHeader, wire.ModelHeader, wire.ElsewhereHeader, wire.ControlPrefix + "x"},
@@ -97,7 +98,7 @@ func TestControlHeadersAreRemoved(t *testing.T) {
 			t.Errorf("envoy.yaml lets %s pass", name)
 		}
 	}
-	// The expression above is that of the configurations.
+	// The configurations contain the same expressions as the one above.
 	for _, path := range []string{envoyYAML, originalDstYAML} {
 		for _, want := range []string{
 			"prefix: x-gateway- ", "prefix: x-llm-d- ",
@@ -110,7 +111,7 @@ func TestControlHeadersAreRemoved(t *testing.T) {
 	}
 }
 
-// The configurations spell names as api/wire does: they meet in no compiler.
+// The configurations spell names as api/wire does. No compiler checks this.
 func TestConfigurationsSpeakTheWire(t *testing.T) {
 	both := []string{
 		fmt.Sprintf(`{"key_matcher":{"prefix":%q}}`, wire.ControlPrefix),
@@ -172,7 +173,7 @@ func TestConfigurationsSpeakTheWire(t *testing.T) {
 			fmt.Sprintf(`"retriable_headers":[{"name":%q,"present_match":true}]`, wire.ElsewhereHeader),
 			fmt.Sprintf(`(metadata:get(\"%s\") or {})[\"%s\"]`, wire.PickNamespace, wire.PickStored),
 			fmt.Sprintf(`key = \"%s\"`, wire.UsageWithout),
-			"|x-envoy-[a-z-]+|", // wire.RetriesHeader and wire.TimeoutHeader
+			"|x-envoy-[a-z-]+|", // covers wire.RetriesHeader and wire.TimeoutHeader
 		},
 		originalDstYAML: {
 			fmt.Sprintf(`"metadata_key":{"key":%q,"path":[{"key":%q}]}`, wire.DestinationNamespace, wire.DestinationHeader),
@@ -194,12 +195,12 @@ func TestConfigurationsSpeakTheWire(t *testing.T) {
 	}
 }
 
-// longestPrefill is how long an engine may be silent about a request: 128,000 tokens at 600 per
-// second, as on a 70B model on one GPU with a queue. Clients would hardly wait longer.
+// longestPrefill is how long an engine may send nothing while it processes a prompt: 128,000 tokens
+// at 600 per second, as with a 70B model on one GPU with a queue. Few clients would wait longer.
 const longestPrefill = 240 * time.Second
 
-// Envoy waits for extproc as long as a request may wait for its model. Its idle timeout does not
-// end the prefill that follows.
+// Envoy waits for extproc as long as a request may wait for its model. The idle timeout is long
+// enough for this wait and the prefill after it.
 func TestEnvoyAllowsTheLongestWaitForAModel(t *testing.T) {
 	for _, path := range []string{envoyYAML, originalDstYAML} {
 		asked := func(setting string) (all []time.Duration) {
@@ -227,9 +228,9 @@ func TestEnvoyAllowsTheLongestWaitForAModel(t *testing.T) {
 	}
 }
 
-// gRPC servers permit a ping every five minutes on an idle connection and close connections with
-// more (EnforcementPolicy.MinTime in grpc-go, and
-// GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS in others).
+// gRPC servers permit one ping every five minutes on an idle connection, and close connections with
+// more pings (EnforcementPolicy.MinTime in grpc-go, and
+// GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS in other implementations).
 func TestPingsDoNotEndConnectionsOfCalls(t *testing.T) {
 	for _, path := range []string{envoyYAML, originalDstYAML} {
 		asJSON, err := yaml.YAMLToJSONStrict(text(t, path))

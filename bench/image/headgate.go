@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/bench/envoy"
 )
 
-// Names of the images in manifests. The tag is not "latest", so that the kubelet uses the imported
-// image instead of a registry.
+// Names of the images in the manifests. The tag is not "latest", because with that tag the kubelet
+// would pull from a registry instead of using the imported image.
 const (
 	Extproc = "headgate.dev/extproc:dev"
 	Control = "headgate.dev/control:dev"
@@ -22,8 +22,9 @@ const (
 	Envoy   = "headgate.dev/envoy:dev"
 )
 
-// Headgate writes a tarball of each image to dir and returns their paths: our programs as static
-// binaries, built from the repository at root, and the Envoy that [envoy.Find] finds.
+// Headgate writes a tarball of each image to dir and returns the tarballs' paths. The images
+// contain Headgate's programs as static binaries, built from the repository at root, and the Envoy
+// that [envoy.Find] finds.
 func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -57,13 +58,13 @@ func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]stri
 	return tarballs, nil
 }
 
-// Base returns the name of an image without registry and tag.
+// Base returns the name of an image without its registry and tag.
 func Base(imageName string) string {
 	base, _, _ := strings.Cut(imageName[strings.LastIndex(imageName, "/")+1:], ":")
 	return base
 }
 
-// Compile builds a static binary of a package in a module.
+// Compile builds a static binary of a package. module is the directory of the package's module.
 func Compile(ctx context.Context, module, pkg, binary string) error {
 	binary, err := filepath.Abs(binary)
 	if err != nil {

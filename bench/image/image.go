@@ -1,6 +1,6 @@
-// Package image builds the container images of the programs of Headgate: a single layer with a
-// binary and its shared libraries, without a base image, as a tarball for containerd and Docker.
-// It needs neither a registry nor a daemon.
+// Package image builds the container images of Headgate's programs as tarballs for containerd and
+// Docker. An image has no base image: a single layer contains a binary and its shared libraries.
+// Building needs neither a registry nor a daemon.
 package image
 
 import (
@@ -24,22 +24,23 @@ import (
 )
 
 // user is the user and group of images that do not run as root. It is numeric so that the kubelet
-// can check that; 65532 is commonly called nonroot.
+// can check that the user is not root. 65532 is commonly called nonroot.
 const user = "65532:65532"
 
 // Image describes an image.
 type Image struct {
-	// Name is the reference in manifests, with a tag.
+	// Name is the name in manifests, including the tag.
 	Name string
-	// Entrypoint is the path of the program in the image and its fixed arguments.
+	// Entrypoint is the path of the program in the image, followed by its fixed arguments.
 	Entrypoint []string
-	// Files maps paths in the image to files of this machine. Everybody can read them there.
+	// Files maps paths in the image to files of this machine. In the image every user can read
+	// them.
 	Files map[string]string
-	// Root runs the program as root, which programs with ports below 1024 may need.
+	// Root makes the program run as root, which it may need for ports below 1024.
 	Root bool
 }
 
-// Write writes the image to a tarball, atomically. Equal files give equal bytes.
+// Write writes the image to a tarball, atomically. The same files always give the same tarball.
 func (i Image) Write(tarballPath string) error {
 	reference, err := name.NewTag(i.Name)
 	if err != nil {
@@ -78,7 +79,7 @@ func (i Image) build() (v1.Image, error) {
 	return mutate.ConfigFile(img, file)
 }
 
-// layer returns the files as a layer, in order and without modification times.
+// layer returns the files as a layer, sorted by path and without modification times.
 func (i Image) layer() (v1.Layer, error) {
 	files := make(fstest.MapFS)
 	for at, file := range i.Files {
@@ -102,17 +103,17 @@ func (i Image) layer() (v1.Layer, error) {
 		return nil, err
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil }
-	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching) // it is read for its digest and its content
+	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching) // cached, because it is read twice: for its digest and for its content
 }
 
-// Static returns the image of a statically linked binary.
+// Static returns the image of a statically linked binary, which runs with args.
 func Static(imageName, binary string, args ...string) Image {
 	at := "/" + filepath.Base(binary)
 	return Image{Name: imageName, Entrypoint: append([]string{at}, args...), Files: map[string]string{at: binary}}
 }
 
-// Dynamic returns the image of a dynamically linked binary with its loader and libraries. at is
-// the path of the binary in the image.
+// Dynamic returns the image of a dynamically linked binary with its loader and shared libraries. at
+// is the path of the binary in the image.
 func Dynamic(imageName, binary, at string) (Image, error) {
 	i := Image{Name: imageName, Entrypoint: []string{at}, Files: map[string]string{at: binary}}
 	libraries, err := libraries(binary)

@@ -20,8 +20,8 @@ import (
 	"github.com/headgate/headgate/bench/envoy"
 )
 
-// contents returns the paths in the tarball of an image with their modes, and the user and
-// entrypoint of its configuration.
+// contents reads the tarball of an image. It returns the mode of each path, and the user and the
+// entrypoint in the image's configuration.
 func contents(t *testing.T, path, imageName string) (files map[string]int64, user string, entrypoint []string) {
 	t.Helper()
 	tag, err := name.NewTag(imageName)
@@ -98,8 +98,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// The expected libraries are those that the loader itself lists, for Envoy and for other binaries
-// of this machine, since Envoy needs few.
+// The libraries found are those that the loader itself lists. This is tested with Envoy, which
+// needs few libraries, and with other binaries of this machine.
 func TestLibraries(t *testing.T) {
 	found, err := envoy.Find(t.Context(), "../../.cache", os.Stderr)
 	if err != nil {
@@ -114,7 +114,7 @@ func TestLibraries(t *testing.T) {
 	for _, binary := range binaries {
 		loader := loaderOf(t, binary)
 		if loader == "" {
-			continue // static, or a script
+			continue // the file is a static binary or a script
 		}
 		out, err := exec.Command(loader, "--list", binary).Output()
 		if err != nil {

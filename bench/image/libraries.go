@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// libraries returns the files that a binary needs: the loader and all shared libraries, by the
-// paths where the loader looks for them.
+// libraries returns the files that a binary needs: the loader and all shared libraries, with the
+// paths at which the loader looks for them.
 func libraries(binary string) ([]string, error) {
 	f, err := elf.Open(binary)
 	if err != nil {
@@ -20,7 +20,7 @@ func libraries(binary string) ([]string, error) {
 	}
 	defer f.Close()
 	loader, err := interpreter(f)
-	if err != nil || loader == "" { // static
+	if err != nil || loader == "" { // a static binary has no loader
 		return nil, err
 	}
 	found := []string{loader}
@@ -45,7 +45,7 @@ func libraries(binary string) ([]string, error) {
 	return found, nil
 }
 
-// interpreter returns the loader of a binary; empty if it is static.
+// interpreter returns the path of a binary's loader, empty if the binary is static.
 func interpreter(f *elf.File) (string, error) {
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
@@ -56,8 +56,8 @@ func interpreter(f *elf.File) (string, error) {
 	return "", nil
 }
 
-// library finds a shared library in the default directories of the glibc loader, and the names of
-// the libraries that it needs.
+// library finds a shared library in the default directories of the glibc loader. It returns the
+// library's file and the names of the libraries that it needs.
 func library(soname string, machine elf.Machine) (file string, needs []string, err error) {
 	triplet := map[elf.Machine]string{elf.EM_X86_64: "x86_64-linux-gnu", elf.EM_AARCH64: "aarch64-linux-gnu"}[machine]
 	dirs := []string{"/lib/" + triplet, "/usr/lib/" + triplet, "/lib64", "/usr/lib64", "/lib", "/usr/lib"}

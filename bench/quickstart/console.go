@@ -10,59 +10,59 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// reading has the metrics of all programs in one second, without those that did not answer.
+// reading contains the metrics of all programs that answered in one second.
 type reading struct {
 	at      time.Time
 	extproc *extprocReading
 	control *controlReading
-	engines map[string]engineReading // by address
-	// names are the names of endpoints by address.
+	engines map[string]engineReading // by the engine's address
+	// names contains the names of endpoints by address.
 	names map[string]string
 }
 
-// extprocReading has extproc's metrics of the endpoints.
+// extprocReading contains the metrics that extproc exports.
 type extprocReading struct {
 	at        time.Time
-	started   engine.Value // start of the process, and so of its counters
-	endpoints []endpoint   // in order of address
-	tokens    engine.Value // of answers that report them; a counter
-	refused   float64      // files of objects that are not in force
+	started   engine.Value // when the process, and thus its counters, started
+	endpoints []endpoint   // sorted by address
+	tokens    engine.Value // counter: tokens of all responses that report them
+	refused   float64      // rejected object files
 }
 
-// endpoint has extproc's metrics of an endpoint.
+// endpoint contains extproc's metrics of one endpoint.
 type endpoint struct {
 	address          string
 	state            string // healthy, suspect, stale, lost or out
 	running, waiting engine.Value
-	requests         engine.Value // a counter
+	requests         engine.Value // counter
 }
 
-// controlReading has control's metrics of models.
+// controlReading contains control's metrics of models.
 type controlReading struct {
 	started          engine.Value
 	queued           float64
-	loads, evictions float64 // counters
+	loads, evictions float64 // both are counters
 }
 
-// engineReading has the metrics of an engine.
+// engineReading contains the metrics of one engine.
 type engineReading struct {
 	at   time.Time
 	load engine.Load
-	// requests and tokens are counters; unknown if the engine does not have them.
+	// requests and tokens are counters. They are unknown if the engine does not export them.
 	requests, tokens engine.Value
-	// used is the number of slots with an adapter.
+	// slots is the number of adapter slots. used is how many of them contain an adapter.
 	used, slots engine.Value
 }
 
-// memory has earlier readings: the last one of each program that answered.
+// memory contains the last earlier reading of each program that has answered.
 type memory struct {
 	extproc *extprocReading
 	control *controlReading
 	engines map[string]engineReading
 }
 
-// line formats a reading and its changes since the earlier ones. It returns the memory for the next
-// line.
+// line formats a reading and its changes since the earlier readings in m. It returns the memory for
+// the next line.
 func (m memory) line(r reading, controlled bool) (string, memory) {
 	next := memory{extproc: cmp.Or(r.extproc, m.extproc), control: cmp.Or(r.control, m.control), engines: make(map[string]engineReading)}
 	var known []endpoint
@@ -108,7 +108,7 @@ func (m memory) line(r reading, controlled bool) (string, memory) {
 	return fmt.Sprintf("%s %4s req/s %5s tok/s%s%s", r.at.Format("15:04:05"), requests, tokens, placing, texts.String()), next
 }
 
-// served returns the requests at an endpoint since the last reading, and the time between the two.
+// served returns how many requests an endpoint got since the last reading, and the time since then.
 func (m memory) served(e endpoint, now *extprocReading) (requests engine.Value, in time.Duration) {
 	if now == nil || m.extproc == nil {
 		return engine.Value{}, 0
@@ -118,14 +118,14 @@ func (m memory) served(e endpoint, now *extprocReading) (requests engine.Value, 
 		return engine.Value{}, 0
 	}
 	was := m.extproc.endpoints[at].requests
-	if _, counted := was.Get(); !counted { // extproc has no series before the first request
+	if _, counted := was.Get(); !counted { // extproc exports no series before the first request
 		was = engine.Known(0)
 	}
 	return grown(was, e.requests, m.extproc.started, now.started), now.at.Sub(m.extproc.at)
 }
 
-// placing describes what control did since the last reading, and how many requests are queued for
-// models.
+// placing describes what control has done since the last reading, and how many requests are queued
+// for a model.
 func (m memory) placing(now *controlReading) string {
 	if now == nil {
 		return " | control does not answer"
@@ -138,18 +138,18 @@ func (m memory) placing(now *controlReading) string {
 	return fmt.Sprintf(" | %3.0f queued %2.0f loads %2.0f evictions", now.queued, loads, evictions)
 }
 
-// grown returns the increase of a counter; unknown if it was not read twice in the life of a
-// process, which started identifies.
+// grown returns the increase of a counter. It is unknown if one of the two values is, or if the
+// process has restarted between them: started and startedNow differ.
 func grown(was, now, started, startedNow engine.Value) engine.Value {
 	before, told := was.Get()
 	after, tells := now.Get()
 	if !told || !tells || started != startedNow {
 		return engine.Value{}
 	}
-	return engine.Known(after - before) // unknown if negative: the counter was reset
+	return engine.Known(after - before) // a negative value becomes unknown: the counter was reset
 }
 
-// rate is a sum of rates, as far as they are known.
+// rate is the sum of the rates that are known.
 type rate struct {
 	perSecond float64
 	known     bool
@@ -168,8 +168,8 @@ func (r rate) String() string {
 	return number(engine.Known(r.perSecond))
 }
 
-// describe formats an endpoint: the metrics of its engine, or else those of extproc, and its
-// health. fresh means that extproc answered just now.
+// describe formats an endpoint: its state, and the metrics of its engine or, if the engine does not
+// answer, extproc's metrics of it. fresh means that extproc answered this time.
 func describe(e endpoint, r engineReading, answers, fresh bool) string {
 	heard := fresh && (e.state == "healthy" || e.state == "suspect")
 	if !answers && !heard {
@@ -192,10 +192,11 @@ func number(v engine.Value) string {
 	return "-"
 }
 
-// maxDots is the most slots that are drawn; more are counted.
+// maxDots is the largest number of slots that is drawn as dots. A larger number is printed in
+// digits.
 const maxDots = 8
 
-// slotPicture draws a dot for each slot, filled if it is used.
+// slotPicture draws a dot for each slot. The dot is filled if the slot is used.
 func slotPicture(used, slots engine.Value) string {
 	all, known := slots.Get()
 	taken := used.Or(0)

@@ -7,12 +7,13 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// noon is when the readings of tests begin.
+// noon is the time of the first reading in a test.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func at(second float64) time.Time { return noon.Add(time.Duration(second * float64(time.Second))) }
 
-// fleet returns what extproc reports about healthy endpoints at these addresses.
+// fleet returns extproc's metrics of healthy endpoints at these addresses, read some seconds after
+// noon.
 func fleet(second float64, addresses ...string) *extprocReading {
 	r := &extprocReading{at: at(second), started: engine.Known(1)}
 	for _, a := range addresses {
@@ -37,13 +38,14 @@ func engines(of ...any) map[string]engineReading {
 	return all
 }
 
-// Each case has the readings of consecutive seconds, and the last printed line without its time.
+// Each case contains the readings of consecutive seconds, and the last printed line without its
+// time.
 func TestLine(t *testing.T) {
 	restarted := vllm(2, 3, 30)
 	restarted.load.Started = engine.Known(200)
-	fast := vllm(2, 500, 5000) // it has served more since its start than before
+	fast := vllm(2, 500, 5000) // since its restart it has served more than it had before
 	fast.load.Started = engine.Known(200)
-	unborn, reborn := vllm(0, 400, 4000), vllm(1, 3, 30) // of an engine that does not say when it began
+	unborn, reborn := vllm(0, 400, 4000), vllm(1, 3, 30) // an engine without a start time, before and after its restart
 	unborn.load.Started, reborn.load.Started = engine.Value{}, engine.Value{}
 	changed := func(r *extprocReading, change func(*extprocReading)) *extprocReading {
 		change(r)

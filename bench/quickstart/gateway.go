@@ -11,9 +11,9 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// useGateway drives Envoy by the Gateway in the objects, which has its address. The objects need
-// exactly one, with an HTTP listener to which an LLMRoute is attached: it shows that the run is
-// ready.
+// useGateway makes Envoy the data plane of the Gateway in the objects, at the Gateway's address.
+// The objects must contain exactly one Gateway, with an HTTP listener to which an LLMRoute is
+// attached: the rig sends requests there to detect that the run is ready.
 func useGateway(c *rig.Config) error {
 	set, err := dir.Read(c.Objects, kinds.WithNetwork())
 	if err != nil {

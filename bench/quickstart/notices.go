@@ -10,13 +10,14 @@ import (
 	"time"
 )
 
-// notices are the messages in extproc's log about edits of the objects, with file, line and reason.
+// notices reads the messages in extproc's log about edits of the objects, with file, line and
+// reason.
 type notices struct {
-	log    string // the file
-	offset int64  // bytes read so far
+	log    string // path of the log file
+	offset int64  // bytes of the log that have been read
 }
 
-// newNotices returns the messages from now on.
+// newNotices returns a reader of the messages that are logged after this call.
 func newNotices(log string) *notices {
 	n := &notices{log: log}
 	if info, err := os.Stat(log); err == nil {
@@ -25,7 +26,7 @@ func newNotices(log string) *notices {
 	return n
 }
 
-// next returns the messages since the last call, a line each.
+// next returns the messages since the last call, one line each.
 func (n *notices) next() (lines []string) {
 	f, err := os.Open(n.log)
 	if err != nil {
@@ -36,7 +37,7 @@ func (n *notices) next() (lines []string) {
 	if err != nil {
 		return nil
 	}
-	whole := text[:bytes.LastIndexByte(text, '\n')+1] // the rest is still being written
+	whole := text[:bytes.LastIndexByte(text, '\n')+1] // the part after the last newline is still being written
 	n.offset += int64(len(whole))
 	for record := range bytes.Lines(whole) {
 		if line := notice(record); line != "" {
@@ -46,7 +47,8 @@ func (n *notices) next() (lines []string) {
 	return lines
 }
 
-// notice formats a log record about objects as a line; others are empty.
+// notice formats a log record about objects as one line. For any other record it returns an empty
+// text.
 func notice(record []byte) string {
 	var what struct {
 		Time    time.Time `json:"time"`

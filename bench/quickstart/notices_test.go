@@ -40,8 +40,8 @@ func TestDescriptionsOfObjects(t *testing.T) {
 	}
 }
 
-// If the folder's source logs a rejected edit, the console prints it once, with file, line and
-// reason. It waits for the rest of an incomplete log record.
+// If extproc logs a rejected edit, the console prints it once, with file, line and reason. If a log
+// record is incomplete, the console waits for the rest.
 func TestRejectedEditIsReported(t *testing.T) {
 	folder := t.TempDir()
 	file, logFile := filepath.Join(folder, "a.yaml"), filepath.Join(t.TempDir(), "extproc.log")

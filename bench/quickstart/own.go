@@ -18,8 +18,8 @@ import (
 
 const localhost = "localhost"
 
-// parseServers parses the flag --endpoints: HOST:PORTs separated by commas. It also accepts base
-// URLs. listen is the address of Headgate.
+// parseServers parses the flag --endpoints: a list of HOST:PORT, separated by commas. Base URLs are
+// accepted, too. listen is the address of Headgate.
 func parseServers(text, listen string) ([]string, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, errors.New("--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)")
@@ -60,7 +60,8 @@ func parseServers(text, listen string) ([]string, error) {
 	return servers, nil
 }
 
-// isOwn reports whether the address of a server is Headgate's own, which would be a loop.
+// isOwn reports whether the address of a server is Headgate's own address, with which Headgate
+// would send requests to itself.
 func isOwn(a objects.Address, listen string) bool {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil || port != strconv.Itoa(int(a.Port)) {
@@ -76,8 +77,8 @@ func isOwn(a objects.Address, listen string) bool {
 	return at.IsValid() && a.IP == at
 }
 
-// oneLoopback replaces localhost by the one of its two addresses where a server listens. The other
-// one would appear as a dead endpoint, or as the same server again.
+// oneLoopback replaces the host localhost by the loopback address (IPv4 or IPv6) where a server
+// listens. The other address would appear as a dead endpoint, or as the same server again.
 func oneLoopback(ctx context.Context, servers []string) []string {
 	all := slices.Clone(servers)
 	for i, server := range servers {
@@ -101,13 +102,13 @@ func dial(ctx context.Context, address string) error {
 	return err
 }
 
-// listed is a model in a model list.
+// listed is one model in the model list of a server.
 type listed struct {
 	ID     string  `json:"id"`
 	Parent *string `json:"parent"` // nil for a base model
 }
 
-// models returns the model list at a base URL; base models come first.
+// models returns the model list of the server at a base URL. Base models come first.
 func models(ctx context.Context, client *http.Client, url string) ([]listed, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/models", nil)
 	if err != nil {
@@ -143,7 +144,8 @@ type statusError int
 
 func (e statusError) Error() string { return http.StatusText(int(e)) }
 
-// fault says why no model of a server can be requested, and what to do; empty if one can.
+// fault returns why no model of a server can be requested, and what to do about it. It is empty if
+// one can be requested.
 func fault(ctx context.Context, client *http.Client, server string) string {
 	all, err := models(ctx, client, "http://"+server)
 	var unknown *net.DNSError

@@ -16,7 +16,7 @@ func TestServersThatPeopleName(t *testing.T) {
 	const everywhere = "0.0.0.0:8080"
 	for _, c := range []struct {
 		text, listen string
-		want         string // with commas, or the error
+		want         string // the parsed addresses, separated by commas, or the error
 	}{
 		{"localhost:8000", everywhere, "localhost:8000"},
 		{" localhost:8000, B:8000,[fd00::7]:8000", everywhere, "localhost:8000,b:8000,[fd00::7]:8000"},
@@ -99,7 +99,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// The list of models has base models first, in any order of the server.
+// The function fault names what a server lacks. The list of models has base models first, in
+// whatever order the server lists them.
 func TestMissingServerFeaturesAreReported(t *testing.T) {
 	serve := func(status int, body string) string {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -150,7 +151,7 @@ func TestLocalhostAddressOfTheServer(t *testing.T) {
 	}
 	six, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
-		return // a machine without IPv6
+		return // this machine has no IPv6
 	}
 	defer six.Close()
 	_, port, _ = net.SplitHostPort(six.Addr().String())
@@ -159,7 +160,7 @@ func TestLocalhostAddressOfTheServer(t *testing.T) {
 	}
 }
 
-// A model name in a command to paste is quoted for the shell.
+// A model's name is quoted for the shell in the commands that users paste.
 func TestModelsNameInACommand(t *testing.T) {
 	const name = `it's "my" $HOME\model`
 	out, err := exec.Command("sh", "-c", "printf %s '"+quote(name)+"'").Output()

@@ -1,5 +1,6 @@
-// Package quickstart runs all of Headgate on one machine with one command: engines, simulated or
-// existing ones, extproc and Envoy. It prints a request to try and a line of metrics each second.
+// Package quickstart runs all of Headgate on one machine with one command: extproc, Envoy, and
+// engines, which are simulated or already exist. It prints a request to try, and each second a line
+// of metrics.
 package quickstart
 
 import (
@@ -49,14 +50,14 @@ Flags:
 
 `
 
-// gatewayObjects is the default directory of objects with --gateway.
+// gatewayObjects is the default folder of objects with the flag --gateway.
 const gatewayObjects = "bench/quickstart/gateway"
 
-// baseModel is the base model of simulated engines. Requests use the name of its route.
+// baseModel is the name of the base model at simulated engines. Requests use the name of its route.
 const baseModel = "meta-llama/Llama-2-70b-chat-hf"
 
-// patience is how long each process may take to end after Ctrl-C before it is killed. There are two
-// rounds.
+// patience is how long a process may take to end after Ctrl-C before it is killed. Processes end in
+// two groups, one after the other, so the quickstart may take twice as long.
 const patience = 3 * time.Second
 
 // Command runs the quickstart until ctx ends.
@@ -75,15 +76,15 @@ func Command(ctx context.Context, args []string) error {
 	}
 	defer unlock()
 	if c.Programs, err = programs(ctx, cache, c.ControlMetrics != ""); ctx.Err() != nil {
-		return nil // interrupted meanwhile
+		return nil // interrupted by Ctrl-C
 	} else if err != nil {
 		return err
 	}
 	return run(ctx, c, os.Stdout)
 }
 
-// parseFlags parses the command line into a configuration and the directory for a downloaded Envoy.
-// Help goes to out.
+// parseFlags returns the configuration from the command line, and the directory for a downloaded
+// Envoy. It prints help to out.
 func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err error) {
 	c = rig.Config{Model: baseModel}
 	flags := cli.Flags("quickstart", usage, out)
@@ -132,7 +133,8 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	return c, cache, err
 }
 
-// programs finds the binaries: bench is this one, the others are beside it.
+// programs returns the paths of the programs: bench is this process's file, and the others are
+// beside it.
 func programs(ctx context.Context, cache string, control bool) (rig.Programs, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -149,7 +151,7 @@ func programs(ctx context.Context, cache string, control bool) (rig.Programs, er
 	return p, err
 }
 
-// explain formats an error of a rig as one line that says what to do.
+// explain formats an error of the rig as one line that says what to do.
 func explain(err error, c rig.Config) error {
 	var taken rig.Taken
 	var start *process.NotReady
@@ -171,14 +173,15 @@ func explain(err error, c rig.Config) error {
 	return err
 }
 
-// nextPort returns the address with the next port.
+// nextPort returns an address with the port number increased by one.
 func nextPort(address string) string {
-	host, port, _ := net.SplitHostPort(address) // it was listened on
+	host, port, _ := net.SplitHostPort(address) // cannot fail: the address was listened on
 	n, _ := strconv.Atoi(port)
 	return net.JoinHostPort(host, strconv.Itoa(n%65535+1))
 }
 
-// run starts the rig, shows it until ctx or one of its processes ends, and stops it.
+// run starts the rig and prints its activity until ctx ends or a process of the rig ends. Then it
+// stops the rig.
 func run(ctx context.Context, c rig.Config, out io.Writer) error {
 	servers := c.Endpoints
 	c.Endpoints = oneLoopback(ctx, servers)
@@ -201,7 +204,7 @@ func run(ctx context.Context, c rig.Config, out io.Writer) error {
 	}()
 	if err := r.Start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // interrupted meanwhile
+			return nil // interrupted by Ctrl-C
 		}
 		return explain(err, c)
 	}
@@ -210,7 +213,7 @@ func run(ctx context.Context, c rig.Config, out io.Writer) error {
 	s.welcome(ctx)
 
 	ended := r.Ended()
-	s.watch.line(ctx) // the first line must not include earlier activity
+	s.watch.line(ctx) // discarded, so that the first printed line does not include earlier activity
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {

@@ -13,21 +13,21 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// listPatience is how long to wait for the first model list: extproc scrapes a server as soon as it
-// knows the address.
+// listPatience is how long to wait for the first model list. extproc scrapes a server as soon as it
+// has the server's address.
 const listPatience = 3 * time.Second
 
 // show prints the output of a run.
 type show struct {
 	out     io.Writer
 	rig     *rig.Rig
-	servers []string // from --endpoints; empty with objects
+	servers []string // addresses from --endpoints; empty if the engines are in objects
 	notices *notices
 	watch   *watch
-	untried bool // nothing to try has been printed, because no server lists a model
+	untried bool // no request to try was printed, because no server lists a model
 }
 
-// welcome prints what to try.
+// welcome prints the address of Headgate, requests to try, and what each line of metrics means.
 func (s *show) welcome(ctx context.Context) {
 	s.say("\nHeadgate serves OpenAI's API at %s/v1. Try, in another terminal:\n\n  curl %[1]s/v1/models\n", s.url())
 	if len(s.servers) > 0 {
@@ -46,8 +46,8 @@ func (s *show) welcome(ctx context.Context) {
 	s.say("Ctrl-C stops everything. Each second: %sfor each engine running+waiting requests%s.\n\n", placing, slots)
 }
 
-// welcomeServers prints what to try with the given servers, and what to do about those without a
-// model.
+// welcomeServers prints a request to try at the given servers, and what to do about servers without
+// a model.
 func (s *show) welcomeServers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listPatience)
 	defer cancel()
@@ -77,7 +77,8 @@ func (s *show) welcomeServers(ctx context.Context) {
 	s.say("\nThe metrics are at http://%s/metrics, Envoy's admin interface at http://%s.\n", s.rig.Metrics, s.rig.Admin)
 }
 
-// tryFirst prints a request for the first model that a server lists, if any.
+// tryFirst prints a request for the first model that a server lists. If no server lists a model, it
+// prints nothing.
 func (s *show) tryFirst(ctx context.Context) {
 	all, err := models(ctx, &s.watch.client, s.url())
 	if err == nil && len(all) > 0 {
@@ -86,7 +87,8 @@ func (s *show) tryFirst(ctx context.Context) {
 	}
 }
 
-// try prints a request for a model, if there is one.
+// try prints a request for a model, with more fields in its body. It prints nothing if model is
+// empty.
 func (s *show) try(model, more string) {
 	if model == "" {
 		return
@@ -95,17 +97,17 @@ func (s *show) try(model, more string) {
 		s.url(), quote(model), more)
 }
 
-// quote formats a JSON string for single quotes in a shell.
+// quote formats a text as a JSON string, for use inside single quotes in a shell.
 func quote(text string) string {
-	quoted, _ := json.Marshal(text) // a string always encodes
+	quoted, _ := json.Marshal(text) // cannot fail for a string
 	return strings.ReplaceAll(string(quoted), "'", `'\''`)
 }
 
-// second prints new messages about objects and a line of metrics.
+// second prints new messages about objects, and a line of metrics.
 func (s *show) second(ctx context.Context) {
 	for _, line := range s.notices.next() {
 		s.say("%s\n", line)
-		s.watch.names = nil // a pod may have another name
+		s.watch.names = nil // read the names again: an edit may have renamed a pod
 	}
 	if s.untried {
 		s.tryFirst(ctx)
@@ -115,17 +117,18 @@ func (s *show) second(ctx context.Context) {
 
 // url returns the URL of Headgate on this machine.
 func (s *show) url() string {
-	host, port, _ := net.SplitHostPort(s.rig.Listen) // it was listened on
+	host, port, _ := net.SplitHostPort(s.rig.Listen) // cannot fail: the address was listened on
 	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
 		host = "localhost"
 	}
 	return "http://" + net.JoinHostPort(host, port)
 }
 
-// say prints and ignores errors.
+// say prints to the output and ignores errors.
 func (s *show) say(format string, args ...any) { _, _ = fmt.Fprintf(s.out, format, args...) }
 
-// examples returns a model that is a base model and one that is an adapter; empty if there is none.
+// examples returns one model that is a base model and one that is an adapter. A name is empty if
+// there is no such model.
 func examples(r *rig.Rig) (base, adapter string) {
 	for _, route := range r.World().Routes {
 		switch {

@@ -23,11 +23,11 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// watch reads the metrics of all programs. extproc's metrics list the engines.
+// watch reads the metrics of all programs. It learns the engines' addresses from extproc's metrics.
 type watch struct {
 	rig    *rig.Rig
 	client http.Client
-	names  map[string]string // of endpoints by address
+	names  map[string]string // names of endpoints, by address
 	memory memory
 }
 
@@ -35,14 +35,14 @@ func newWatch(r *rig.Rig) *watch {
 	return &watch{rig: r, client: http.Client{Timeout: 500 * time.Millisecond}}
 }
 
-// line returns the line of one second.
+// line reads all metrics and returns the console's line for this second.
 func (w *watch) line(ctx context.Context) string {
 	var text string
 	text, w.memory = w.memory.line(w.read(ctx), w.rig.ControlMetrics != "")
 	return text
 }
 
-// read reads all programs. A new endpoint is read in the same second.
+// read reads the metrics of all programs. The engine of a new endpoint is read in the same call.
 func (w *watch) read(ctx context.Context) reading {
 	r := reading{engines: make(map[string]engineReading)}
 	var reads sync.WaitGroup
@@ -73,15 +73,15 @@ func (w *watch) read(ctx context.Context) reading {
 	return r
 }
 
-// name reads the objects again if an endpoint has no name, because they were edited. An endpoint
-// that is not a pod is named by its address.
+// name reads the objects again if an endpoint has no name, because an edit must have added it. It
+// names an endpoint that is not a pod by its address.
 func (w *watch) name(endpoints []endpoint) {
 	if w.rig.Objects == "" || !slices.ContainsFunc(endpoints, func(e endpoint) bool { return w.names[e.address] == "" }) {
 		return
 	}
 	set, err := dir.Read(w.rig.Objects, kinds.WithNetwork())
 	if err != nil {
-		return // an edit is invalid, which extproc reports
+		return // an edit is invalid; extproc reports it
 	}
 	w.names = namesOf(set)
 	for _, e := range endpoints {
@@ -89,9 +89,9 @@ func (w *watch) name(endpoints []endpoint) {
 	}
 }
 
-// namesOf returns the names of pods with a single endpoint, by address.
+// namesOf returns the names of the pods that have only one endpoint, by the endpoint's address.
 func namesOf(set objects.Set) map[string]string {
-	endpoints := make(map[objects.Name][]string) // by pod
+	endpoints := make(map[objects.Name][]string) // addresses of each pod's endpoints
 	for _, p := range set.Pods {
 		endpoints[p.Name] = nil
 	}
@@ -111,7 +111,7 @@ func namesOf(set objects.Set) map[string]string {
 	return names
 }
 
-// extproc returns extproc's metrics; nil if it does not answer.
+// extproc returns extproc's metrics, nil if extproc does not answer.
 func (w *watch) extproc(ctx context.Context) *extprocReading {
 	families, _, err := w.page(ctx, w.rig.Metrics)
 	if err != nil {
@@ -145,7 +145,7 @@ func (w *watch) extproc(ctx context.Context) *extprocReading {
 	return r
 }
 
-// control returns control's metrics; nil if it does not answer.
+// control returns control's metrics, nil if control does not answer.
 func (w *watch) control(ctx context.Context) *controlReading {
 	families, _, err := w.page(ctx, w.rig.ControlMetrics)
 	if err != nil {
@@ -161,7 +161,7 @@ func (w *watch) control(ctx context.Context) *controlReading {
 	return r
 }
 
-// engine returns the metrics of an engine; nil if it has none or does not answer.
+// engine returns an engine's metrics, nil if the engine has none or does not answer.
 func (w *watch) engine(ctx context.Context, address string) *engineReading {
 	families, page, err := w.page(ctx, address)
 	if err != nil {
@@ -173,14 +173,15 @@ func (w *watch) engine(ctx context.Context, address string) *engineReading {
 		return nil
 	}
 	r.requests, r.tokens = sum(families, "vllm:request_success_total"), sum(families, "vllm:generation_tokens_total")
-	// vLLM reports its slots only after it has used one, and then only activity.
+	// vLLM reports slots only after it has used one, and then only activity. Simulated engines also
+	// export their own metrics of slots.
 	if r.used, r.slots = sum(families, "sim:slots_used"), sum(families, "sim:slots"); r.slots == (engine.Value{}) {
 		r.used, r.slots = engine.Known(float64(len(r.load.Active))), r.load.MaxAdapters
 	}
 	return r
 }
 
-// page reads a metrics page.
+// page reads the metrics page at an address and returns it parsed and as text.
 func (w *watch) page(ctx context.Context, address string) (families map[string]*dto.MetricFamily, text []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
 	if err != nil {
@@ -202,7 +203,8 @@ func (w *watch) page(ctx context.Context, address string) (families map[string]*
 	return families, text, err
 }
 
-// sum adds the series of a metric with the given labels (name, value); unknown without any.
+// sum adds up the series of a metric that have the given labels (name, value, name, value). The
+// result is unknown if there is no such series.
 func sum(families map[string]*dto.MetricFamily, name string, labels ...string) (total engine.Value) {
 series:
 	for _, m := range families[name].GetMetric() {

@@ -12,7 +12,8 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 )
 
-// AwaitLeader waits until the control behind conn reports in its health that it leads.
+// AwaitLeader waits until the control at the other end of conn leads, according to its health
+// service.
 func AwaitLeader(ctx context.Context, conn *grpc.ClientConn) error {
 	request := &healthv1.HealthCheckRequest{Service: mmesh.ModelMesh_ServiceDesc.ServiceName}
 	for {

@@ -1,5 +1,5 @@
 // Package rig runs Headgate as processes: simulated engines, control, extproc and Envoy. It starts
-// them in order, waits until each is ready, and stops them together. The quickstart and the
+// them in order, waits until each is ready, and stops all of them. The quickstart and the
 // end-to-end tests use it.
 package rig
 
@@ -27,52 +27,53 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// SimulateLabel is the label of a pod or an EndpointList for whose addresses the rig starts
-// simulated engines: model runtimes if the object names their management address, else vLLMs.
+// SimulateLabel is a label of pods and EndpointLists. The rig starts a simulated engine at each
+// address of an object with this label: a model runtime if the object names its management address,
+// otherwise a vLLM.
 const SimulateLabel = "headgate.dev/simulate"
 
-// picks is the number of endpoints that extproc names for a request: one, and one for each retry in
-// envoy.yaml.
+// picks is the number of endpoints that extproc names for a request: one for the first attempt, and
+// one for each retry in envoy.yaml.
 const picks = 3
 
-// startTimeout bounds the start of all processes.
+// startTimeout limits how long the start of all processes together may take.
 const startTimeout = 30 * time.Second
 
 // Config is the configuration of a Rig. Paths may be relative.
 type Config struct {
 	Programs     Programs
-	EnvoyYAML    string // the data plane's configuration
+	EnvoyYAML    string // path of Envoy's configuration
 	EnvoyChanges []envoy.Change
 	// Gateway is the NAMESPACE/NAME of a Gateway, or empty. If it is set, control configures Envoy
-	// for it, and EnvoyYAML and EnvoyChanges are ignored. Listen is then the address of the
+	// for that Gateway, EnvoyYAML and EnvoyChanges are ignored, and Listen is the address of the
 	// Gateway's listener.
 	Gateway   string
-	Objects   string   // the folder of objects; empty for none
-	Endpoints []string // HOST:PORTs of further engines that run already
-	// ExtprocKube and ControlKube are kubeconfig files. With them the programs read objects from an
-	// API server, and the folder only says which pods to simulate.
+	Objects   string   // folder of objects; empty for no objects
+	Endpoints []string // HOST:PORT of each engine that already runs
+	// ExtprocKube and ControlKube are the paths of kubeconfig files. If they are set, the programs
+	// read objects from an API server, and the folder Objects only says which pods to simulate.
 	ExtprocKube, ControlKube string
-	Dir                      string // for logs, the socket and Envoy's configuration; created if missing
+	Dir                      string // folder for logs, sockets and Envoy's configuration; created if missing
 	Listen                   string // HOST:PORT for clients
 	Admin                    string // HOST:PORT of Envoy's admin interface
 	Metrics                  string // HOST:PORT of extproc's metrics
-	// ControlMetrics is the HOST:PORT of control's metrics. If it is empty, extproc runs without
+	// ControlMetrics is the HOST:PORT of control's metrics. If it is empty, the rig runs without
 	// control, and simulated engines have every adapter from the start.
 	ControlMetrics string
-	Model          string // the base model of simulated engines
+	Model          string // base model of simulated engines
 	ExtprocFlags   []string
 	ControlFlags   []string
 	EngineFlags    []string
 }
 
-// Programs are the paths of binaries.
+// Programs contains the paths of the binaries.
 type Programs struct{ Extproc, Control, Bench, Envoy string }
 
-// Rig is the processes of one run. Its methods are not safe for concurrent use, but those of its
-// processes are.
+// Rig runs the processes of one run. Its methods are not safe for concurrent use. The methods of
+// its processes are.
 type Rig struct {
 	Config
-	// Engines are the simulated engines, by address.
+	// Engines contains the processes of the simulated engines, by address.
 	Engines map[string]*process.Process
 	Control *process.Process
 	Extproc *process.Process
@@ -80,10 +81,10 @@ type Rig struct {
 
 	starter process.Starter
 	world   *objects.World
-	knows   bool // Envoy gets endpoints from extproc
+	knows   bool // whether Envoy gets endpoints from extproc
 }
 
-// New reads the objects and checks that the addresses are free. It starts nothing.
+// New reads the objects and checks that the addresses are free. It starts no process.
 func New(c Config) (*Rig, error) {
 	set := objects.Endpoints(c.Endpoints)
 	var err error
@@ -119,17 +120,17 @@ func New(c Config) (*Rig, error) {
 	return r, os.MkdirAll(c.Dir, 0o755)
 }
 
-// Taken is the error if an address of a Config is in use.
+// Taken is the error that an address of a Config is already in use.
 type Taken struct {
 	Address string
 	// Use is the purpose of the address: listen, admin, metrics or control-metrics. It is empty for
-	// a simulated engine.
+	// the address of a simulated engine.
 	Use string
 }
 
 func (t Taken) Error() string { return fmt.Sprintf("the address %s is taken", t.Address) }
 
-// checkFree returns an error if an address is in use or is not one of this machine.
+// checkFree returns an error if an address is in use or does not belong to this machine.
 func checkFree(use, address string) error {
 	l, err := net.Listen("tcp", address)
 	switch {
@@ -148,10 +149,10 @@ func hostOf(address string) string {
 	return host
 }
 
-// World returns the objects as New read them.
+// World returns the objects that New read.
 func (r *Rig) World() *objects.World { return r.world }
 
-// Simulated returns the addresses of simulated engines, sorted.
+// Simulated returns the sorted addresses of simulated engines.
 func (r *Rig) Simulated() []string {
 	var all []string
 	for _, p := range r.world.Pools {
@@ -165,7 +166,7 @@ func (r *Rig) Simulated() []string {
 	return slices.Compact(all)
 }
 
-// adapters returns the adapters of all routes, sorted.
+// adapters returns the sorted names of the adapters of all routes.
 func (r *Rig) adapters() []string {
 	var all []string
 	for _, route := range r.world.Routes {
@@ -177,8 +178,8 @@ func (r *Rig) adapters() []string {
 	return slices.Compact(all)
 }
 
-// Start starts all processes and returns when Envoy answers requests. The caller stops the rig,
-// also after an error.
+// Start starts all processes and returns when Envoy answers requests. The caller must stop the rig,
+// even after an error.
 func (r *Rig) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -214,8 +215,8 @@ func (r *Rig) startEngines(ctx context.Context) error {
 	return nil
 }
 
-// startEngine starts the simulated engine at an address. Without control it has all adapters from
-// the start.
+// startEngine starts the simulated engine at an address. If the rig runs without control, the
+// engine has all adapters from the start.
 func (r *Rig) startEngine(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -240,7 +241,7 @@ func (r *Rig) startEngine(address string) error {
 	return nil
 }
 
-// management returns the management address of the engine at an address, or an empty string if it
+// management returns the management address of the engine at an address. It is empty if the engine
 // is not a model runtime.
 func (r *Rig) management(address string) string {
 	for _, p := range r.world.Pools {
@@ -259,7 +260,7 @@ func (r *Rig) EventLog(address string) string {
 	return filepath.Join(r.Dir, "engine-"+hostOf(address)+".events")
 }
 
-// StartEngine starts the engine at an address again and returns when it is ready.
+// StartEngine starts the engine at an address after it has ended, and returns when it is ready.
 func (r *Rig) StartEngine(ctx context.Context, address string) error {
 	if err := r.startEngine(address); err != nil {
 		return err
@@ -267,7 +268,8 @@ func (r *Rig) StartEngine(ctx context.Context, address string) error {
 	return r.Engines[address].AwaitOK(ctx, "http://"+address+"/health")
 }
 
-// StartControl starts control, possibly again, and returns when it has read its objects.
+// StartControl starts control and returns when it has read its objects. It may be called again
+// after control has ended.
 func (r *Rig) StartControl(ctx context.Context) error {
 	args := []string{"--listen", "unix:" + r.ControlSocket()}
 	if r.ControlMetrics != "" {
@@ -298,13 +300,14 @@ func (r *Rig) StartControl(ctx context.Context) error {
 	return p.AwaitOK(ctx, "http://"+r.ControlMetrics+"/readyz")
 }
 
-// ControlSocket returns the path of control's socket.
+// ControlSocket returns the path of control's Unix socket.
 func (r *Rig) ControlSocket() string { return filepath.Join(r.Dir, "control.sock") }
 
-// envoysSocket returns the path of the socket at which control serves Envoys of Gateways.
+// envoysSocket returns the path of the Unix socket at which control serves the Envoys of Gateways.
 func (r *Rig) envoysSocket() string { return filepath.Join(r.Dir, "envoys.sock") }
 
-// StartExtproc starts extproc, possibly again, and returns when it has read its objects.
+// StartExtproc starts extproc and returns when it has read its objects. It may be called again
+// after extproc has ended.
 func (r *Rig) StartExtproc(ctx context.Context) error {
 	if err := r.startExtproc(); err != nil {
 		return err
@@ -312,8 +315,8 @@ func (r *Rig) StartExtproc(ctx context.Context) error {
 	return r.Extproc.AwaitOK(ctx, "http://"+r.Metrics+"/readyz")
 }
 
-// ReplaceExtproc starts an extproc that takes over from the running one, stops the old one after
-// that, and returns when it has ended.
+// ReplaceExtproc starts an extproc that takes over from the running one, then stops the old one,
+// and returns when the old one has ended.
 func (r *Rig) ReplaceExtproc(ctx context.Context) error {
 	before, err := os.Stat(r.socket())
 	if err != nil {
@@ -374,7 +377,8 @@ func (r *Rig) startExtproc(flags ...string) error {
 
 func (r *Rig) socket() string { return filepath.Join(r.Dir, "extproc.sock") }
 
-// StartEnvoy starts Envoy, possibly again. It does not wait until Envoy is ready.
+// StartEnvoy starts Envoy and does not wait until it is ready. It may be called again after Envoy
+// has ended.
 func (r *Rig) StartEnvoy() error {
 	config, err := r.envoyConfig()
 	if err != nil {
@@ -384,7 +388,7 @@ func (r *Rig) StartEnvoy() error {
 	if err := os.WriteFile(file, config, 0o644); err != nil {
 		return err
 	}
-	// Several Envoys on one machine would share memory for hot restarts.
+	// Without this flag, several Envoys on one machine would share memory for hot restarts.
 	p, err := r.starter.Start("envoy", r.Dir, exec.Command(r.Programs.Envoy, "--config-path", file, "--disable-hot-restart",
 		"--log-level", "warning", "--file-flush-interval-msec", "500"))
 	if err != nil {
@@ -413,7 +417,7 @@ func (r *Rig) AwaitEnvoy(ctx context.Context) error {
 	return r.Envoy.AwaitOK(ctx, "http://"+r.Listen+"/v1/models")
 }
 
-// Ended returns a channel that receives each process that ends.
+// Ended returns a channel that receives each process of the rig when it ends.
 func (r *Rig) Ended() <-chan *process.Process {
 	ended := make(chan *process.Process, 3+len(r.Engines))
 	for _, p := range r.processes() {
@@ -443,8 +447,8 @@ func (r *Rig) engines() []*process.Process {
 	return all
 }
 
-// Stop stops all processes. It stops Envoy first, so that the others have no clients to wait for.
-// Each process gets at most patience. Stop may be called again.
+// Stop stops all processes. It stops Envoy first, so that the other processes have no clients left
+// to wait for. Processes that take longer than patience are killed. Stop may be called again.
 func (r *Rig) Stop(patience time.Duration) {
 	for _, group := range [][]*process.Process{{r.Envoy}, append(r.engines(), r.Extproc, r.Control)} {
 		var ends sync.WaitGroup

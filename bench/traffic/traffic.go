@@ -1,4 +1,4 @@
-// Package traffic has the lengths of requests for simulated fleets, and reads traces.
+// Package traffic generates the lengths of requests for simulated fleets, and reads traces.
 package traffic
 
 import (
@@ -15,9 +15,9 @@ import (
 // Length is the number of prompt and output tokens of a request.
 type Length struct{ Prompt, Output int }
 
-// Conversations draws lengths like those of human conversations: lognormal, with the medians and
-// means of the conversation trace of Splitwise (Patel et al., ISCA 2024, section III: medians of
-// 1,020 and 129 tokens), at most 4,096 and 1,000.
+// Conversations draws n lengths like those of human conversations. They are lognormal, with the
+// medians and means of the conversation trace of Splitwise (Patel et al., ISCA 2024, section III:
+// medians of 1,020 and 129 tokens). A prompt has at most 4,096 tokens and an output at most 1,000.
 func Conversations(random *rand.Rand, n int) []Length {
 	all := make([]Length, n)
 	for i := range all {
@@ -26,12 +26,12 @@ func Conversations(random *rand.Rand, n int) []Length {
 	return all
 }
 
-// drawn draws from a lognormal distribution, from 1 to most.
+// drawn draws an integer between 1 and most from a lognormal distribution.
 func drawn(random *rand.Rand, median, sigma float64, most int) int {
 	return min(max(1, int(median*math.Exp(sigma*random.NormFloat64()))), most)
 }
 
-// Read reads a trace from a file. Errors name the file.
+// Read opens the trace file in dir and parses it with read. Errors name the file.
 func Read(dir, file string, read func(io.Reader) error) error {
 	path := filepath.Join(dir, file)
 	f, err := os.Open(path)

@@ -31,12 +31,12 @@ func TestServiceIsReachedByItsNameFromAPod(t *testing.T) {
 	}
 	for from, space := range map[string]podNetwork{"a pod": inPod, "the node": k8s.podNetwork} {
 		served := make(map[string]bool)
-		await(t, "every pod has answered "+from, 10*time.Second, func() bool { // a Service balances by connection
+		await(t, "every pod has answered "+from, 10*time.Second, func() bool { // a Service balances connections, not requests
 			client := space.Client()
 			defer client.CloseIdleConnections()
 			status, body, err := fetch(t.Context(), client, s.url("engine", "/v1/models"))
 			if err != nil {
-				return false // kube-proxy adds pods a moment after they are ready
+				return false // kube-proxy adds a pod shortly after the pod becomes ready
 			}
 			for _, pod := range pods {
 				served[pod] = served[pod] || status == http.StatusOK && strings.Contains(body, strconv.Quote(pod))

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// gatewayObjects is one object of each kind that has a status.
+// gatewayObjects contains one object of each kind whose status control writes.
 const gatewayObjects = `apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: { name: g }
@@ -89,8 +89,8 @@ func TestGatewayStatus(t *testing.T) {
 }
 
 // A Gateway gets its own Envoys and address. A new listener is served without a rollout. A rollout
-// fails no request and cuts no stream. Everything that was created for the Gateway is deleted with
-// it.
+// fails no request and cuts no stream. When the Gateway is deleted, everything that was created for
+// it is deleted too.
 func TestGatewayHasItsOwnPods(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -158,7 +158,7 @@ func TestGatewayHasItsOwnPods(t *testing.T) {
 	await(t, "all that was made for it is gone", 30*time.Second, func() bool { return left() == "" })
 }
 
-// ownGateway is a Gateway that serves the model of the example.
+// ownGateway is a Gateway that serves the model of the simulated example.
 const ownGateway = `apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: { name: own }
@@ -172,7 +172,7 @@ metadata: { name: own }
 spec: { parentRefs: [{ name: own }], modelNames: [llama], backendRefs: [{ name: llama }] }
 `
 
-// In a cluster without Gateway API the static data plane serves every LLMRoute.
+// In a cluster without the CRDs of Gateway API, the static data plane serves every LLMRoute.
 func TestStaticDataPlaneServes(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)

@@ -34,7 +34,7 @@ func headgate(t *testing.T) (sys, llm *space) {
 	return apply(t, "simulated", example)
 }
 
-// apply installs Headgate, and an example in a namespace, from their manifests.
+// apply applies the manifests of Headgate, and those of an example in another namespace.
 func apply(t *testing.T, name, namespace string) (sys, its *space) {
 	t.Helper()
 	sys, its = &space{t, system}, &space{t, namespace}
@@ -71,7 +71,8 @@ func apply(t *testing.T, name, namespace string) (sys, its *space) {
 	return sys, its
 }
 
-// clusterIP sets the type of Gateways' Services, because the cluster has no load balancers.
+// clusterIP makes the Services of Gateways ClusterIP Services, because the cluster has no load
+// balancers.
 const clusterIP = `apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
 metadata: { name: headgate }
@@ -85,14 +86,14 @@ metadata: { namespace: headgate-system, name: headgate }
 spec: { service: { type: ClusterIP } }
 `
 
-// ready waits until Headgate and the example are ready.
+// ready waits until the pods of Headgate and of the example are ready.
 func ready(sys, llm *space) {
 	sys.t.Helper()
 	sys.gatewayServes()
 	llm.rolledOut("deployment/llama")
 }
 
-// gatewayAPI applies the CRDs of Gateway API.
+// gatewayAPI installs the CRDs of Gateway API.
 func gatewayAPI(t *testing.T) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
@@ -129,7 +130,7 @@ func (s *space) envoysOf(gateway string) string {
 	return strings.TrimSpace(out)
 }
 
-// complete sends a completion through the gateway and reads the whole answer.
+// complete sends a completion request through the gateway and reads the whole response.
 func complete(ctx context.Context, client *http.Client, model string, tokens int, stream bool) (status int, err error) {
 	response, err := post(ctx, client, model, tokens, stream)
 	if err != nil {
@@ -138,7 +139,7 @@ func complete(ctx context.Context, client *http.Client, model string, tokens int
 	return response.StatusCode, finish(response, stream)
 }
 
-// post sends a completion. The caller reads the answer with finish.
+// post sends a completion request. The caller reads the response with finish.
 func post(ctx context.Context, client *http.Client, model string, tokens int, stream bool) (*http.Response, error) {
 	body := fmt.Sprintf(`{"model":%q,"prompt":"hello","max_tokens":%d,"stream":%v}`, model, tokens, stream)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway+"/v1/completions", strings.NewReader(body))
@@ -149,7 +150,7 @@ func post(ctx context.Context, client *http.Client, model string, tokens int, st
 	return client.Do(request)
 }
 
-// finish reads an answer to its end, and returns an error if a stream was cut.
+// finish reads a response to its end, and returns an error if a stream was cut.
 func finish(response *http.Response, stream bool) error {
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
@@ -159,7 +160,7 @@ func finish(response *http.Response, stream bool) error {
 	return err
 }
 
-// load is a number of clients that send one request after the other.
+// load is the load of several clients, each of which sends one request at a time.
 type load struct {
 	stop func() (sent int64, faults []string)
 	each []atomic.Int64
@@ -204,7 +205,7 @@ func pour(t *testing.T, clients int, models ...string) *load {
 	return l
 }
 
-// goesOn waits until each client has received n more answers.
+// goesOn waits until each client has received n more responses.
 func (l *load) goesOn(t *testing.T, n int64) {
 	t.Helper()
 	want := make([]int64, len(l.each))
@@ -226,7 +227,7 @@ func (l *load) none(t *testing.T, while string) {
 	t.Logf("%s: %d requests, %d failed", while, sent, len(faults))
 }
 
-// The example serves requests soon after it was applied, and kubectl shows its status.
+// The example serves requests soon after its manifests are applied, and kubectl shows its status.
 func TestExampleServesAndReportsStatus(t *testing.T) {
 	began := time.Now()
 	sys, llm := headgate(t)
@@ -271,7 +272,7 @@ func TestExampleServesAndReportsStatus(t *testing.T) {
 }
 
 // streams starts n streams, in which each token takes about 40 ms, and returns when all have
-// started. Ended waits for their ends and reports which were cut.
+// started. The function ended waits until all streams end and reports which were cut.
 func streams(t *testing.T, n, tokens int) (ended func()) {
 	t.Helper()
 	ends, begun := make(chan error, n), make(chan error, n)
@@ -304,9 +305,9 @@ func streams(t *testing.T, n, tokens int) (ended func()) {
 	}
 }
 
-// Rollouts under load fail no request and cut no stream, even if it lasts longer than the pod's
-// grace period. When engines are replaced, their adapters are loaded elsewhere before the pods end,
-// so that no request waits for a load.
+// Rollouts under load fail no request. They cut no stream, even a stream that lasts longer than the
+// pod's grace period. When engines are replaced, their adapters are loaded on other engines before
+// the pods end, so that no request waits for a load.
 func TestRolloutsCostNoRequest(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -357,8 +358,8 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 	}
 }
 
-// A node is drained of engines by evictions, which a budget bounds, and the leading control is
-// killed meanwhile. There are more adapters than slots, and no request fails.
+// A node is drained of engines by evictions, which a PodDisruptionBudget limits. Meanwhile the
+// leading control is killed. There are more adapters than slots, and no request fails.
 func TestDrainCostsNoRequest(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -379,7 +380,7 @@ func TestDrainCostsNoRequest(t *testing.T) {
 		await(t, pod+" is evicted", time.Minute, func() bool {
 			_, err := k8s.Kubectl(t.Context(), eviction, "create", "--raw", "/api/v1/namespaces/"+example+"/pods/"+pod+"/eviction",
 				"--filename", "-")
-			return err == nil // else the budget is used up
+			return err == nil // otherwise the disruption budget is used up
 		})
 		if i == len(pods)/2 {
 			leader := sys.kubectl("get", "lease", "headgate-control", "--output", "jsonpath={.spec.holderIdentity}")
@@ -397,9 +398,9 @@ func TestDrainCostsNoRequest(t *testing.T) {
 	llm.kubectl("delete", "poddisruptionbudget/llama")
 }
 
-// A version whose engines cannot load adapters stops its own rollout: its first pod reports why and
-// gets no requests, and the old pods serve. A version that works is rolled out. The Role that
-// control needs is the one in docs/kubernetes.md.
+// A version whose engines cannot load adapters stops its own rollout: its first pod reports why it
+// cannot and gets no requests, while the old pods serve. A version that works is rolled out. The
+// test uses the Role for control from docs/kubernetes.md.
 func TestVersionThatCannotLoadModelsStopsItsRollout(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -443,7 +444,7 @@ func TestVersionThatCannotLoadModelsStopsItsRollout(t *testing.T) {
 	l.none(t, "while versions were rolled")
 }
 
-// documented returns the YAML block in docs/kubernetes.md with this name.
+// documented returns the YAML block in docs/kubernetes.md with a given name.
 func documented(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/kubernetes.md")
@@ -459,8 +460,8 @@ func documented(t *testing.T, name string) string {
 	return ""
 }
 
-// Killing all extprocs costs 503s until the kubelet restarts them, or refused connections while no
-// pod is ready, but cuts no stream.
+// When all extprocs are killed, new requests get 503 until the kubelet restarts the extprocs, or
+// are refused while no pod is ready. No stream is cut.
 func TestKilledExtprocCutsNoStream(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -492,11 +493,11 @@ func TestKilledExtprocCutsNoStream(t *testing.T) {
 	t.Logf("%d requests got 503, %d no connection", len(faults)-refused, refused)
 }
 
-// outage is how long the API server is down: longer than a Lease is valid.
+// outage is how long the API server is down: longer than a Lease object is valid.
 const outage = 2 * time.Minute
 
-// While the API server is down, loaded models serve requests and nothing is loaded. When it is
-// back, the same control leads again.
+// While the API server is down, loaded models serve requests and no model is loaded. When the API
+// server is back, the same control leads again.
 func TestAPIServerOutageFailsNoRequest(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -569,8 +570,8 @@ func TestAPIServerOutageFailsNoRequest(t *testing.T) {
 	}
 }
 
-// metrics returns a function that reads a metric of each pod of a component, in order of their
-// addresses. It adds up series with labels.
+// metrics returns a function that reads a metric of each pod of a component, in the order of the
+// pods' addresses. If the metric has labels, the value is the sum of its series.
 func (s *space) metrics(component string, port int) func(name string) []float64 {
 	s.t.Helper()
 	addresses := strings.Fields(s.kubectl("get", "pods", "--selector", "app.kubernetes.io/component="+component, "--output",

@@ -23,13 +23,13 @@ import (
 // dnsAddress is the address of CoreDNS in the clusters of bench cluster.
 const dnsAddress = "10.96.0.10"
 
-// testCluster is the cluster of the tests, with what only tests need of it.
+// testCluster is the cluster of the tests, with methods that only tests need.
 type testCluster struct {
 	*cluster.Cluster
-	podNetwork // of the node
+	podNetwork // the network namespace of the node
 }
 
-// openCluster opens the running cluster of a directory.
+// openCluster opens the running cluster that uses a directory.
 func openCluster(dir string) (*testCluster, error) {
 	c, err := cluster.Open(dir)
 	if err != nil {
@@ -41,10 +41,10 @@ func openCluster(dir string) (*testCluster, error) {
 // podNetwork is a network namespace in the cluster, of the node or a pod. This process can open
 // connections in it.
 type podNetwork struct {
-	process string // the directory below /proc of a process in it
+	process string // /proc/PID of a process in the namespace
 }
 
-// Dial opens a connection inside the namespace. The socket can be used directly from here. The
+// Dial opens a connection from inside the namespace. The connection can be used outside it. The
 // address may name a Service, as NAME.NAMESPACE.svc.cluster.local, which CoreDNS resolves.
 func (s podNetwork) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
@@ -64,8 +64,8 @@ func (s podNetwork) Dial(ctx context.Context, network, address string) (net.Conn
 	return s.dial(ctx, network, net.JoinHostPort(host, port))
 }
 
-// dial is Dial for an IP address. The socket is created on a thread inside the namespace, which
-// ends afterwards.
+// dial is Dial for an IP address. It creates the socket on a thread that has entered the namespace.
+// The thread ends afterwards.
 func (s podNetwork) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
@@ -91,12 +91,12 @@ func (s podNetwork) dial(ctx context.Context, network, address string) (net.Conn
 	return r.conn, r.err
 }
 
-// Client returns an HTTP client inside the namespace.
+// Client returns an HTTP client that connects from inside the namespace.
 func (s podNetwork) Client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: s.Dial, MaxIdleConnsPerHost: 256}}
 }
 
-// File reads a file as the processes of the namespace see it.
+// File reads a file at the path that the processes of the namespace use for it.
 func (s podNetwork) File(path string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(s.process, "root", path))
 }
@@ -119,14 +119,14 @@ func (c *testCluster) Pod(ctx context.Context, namespace, pod string) (podNetwor
 	return podNetwork{}, fmt.Errorf("nothing of the pod %s/%s runs", namespace, pod)
 }
 
-// Kill kills the first process of a container, like a crash. The kubelet restarts the container.
+// Kill kills the first process of a container, as in a crash. The kubelet restarts the container.
 func (c *testCluster) Kill(ctx context.Context, namespace, pod, container string) error {
 	ids, err := c.containers(ctx, namespace, pod, container)
 	if err != nil {
 		return err
 	}
 	var faults []error
-	for _, id := range ids { // ended ones are listed too
+	for _, id := range ids { // the list includes containers that have ended
 		err := c.Enter(ctx, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id).Run()
 		if err == nil {
 			return nil
@@ -136,7 +136,8 @@ func (c *testCluster) Kill(ctx context.Context, namespace, pod, container string
 	return fmt.Errorf("no container %s of the pod %s/%s runs: %w", container, namespace, pod, errors.Join(faults...))
 }
 
-// containers returns the ids of the containers of a pod, of one name or all, including its sandbox.
+// containers returns the ids of a pod's containers with a name. If the name is empty, it returns
+// the ids of all containers, including the pod's sandbox.
 func (c *testCluster) containers(ctx context.Context, namespace, pod, container string) ([]string, error) {
 	filter := fmt.Sprintf(`labels."io.kubernetes.pod.namespace"==%s,labels."io.kubernetes.pod.name"==%s`, namespace, pod)
 	if container != "" {

@@ -32,7 +32,7 @@ func runtimes(t *testing.T) (sys, models *space) {
 	return sys, models
 }
 
-// secret returns a key of the Secret that control creates.
+// secret returns the value of a key in the Secret that control creates.
 func (s *space) secret(key string) []byte {
 	s.t.Helper()
 	text, err := base64.StdEncoding.DecodeString(s.kubectl("get", "secret", "headgate-placement", "--output",
@@ -43,12 +43,13 @@ func (s *space) secret(key string) []byte {
 	return text
 }
 
-// bearing returns a context for calls with a token of the Secret.
+// bearing returns a context for calls that send the bearer token under a key of the Secret.
 func (s *space) bearing(key string) context.Context {
 	return metadata.AppendToOutgoingContext(s.t.Context(), "authorization", "Bearer "+string(s.secret(key)))
 }
 
-// mesh returns a client of ModelMesh's API at the leading control, with the token of the Secret.
+// mesh returns a client of ModelMesh's API, connected to the leading control, and a context with
+// the Secret's token for its calls.
 func (s *space) mesh() (context.Context, mmesh.ModelMeshClient) {
 	s.t.Helper()
 	authorities := x509.NewCertPool()
@@ -70,8 +71,8 @@ func (s *space) mesh() (context.Context, mmesh.ModelMeshClient) {
 	return s.bearing("mesh-token"), mmesh.NewModelMeshClient(conn)
 }
 
-// withoutMeshToken removes the token for clients of ModelMesh from the Secret, as older versions
-// wrote it, and restarts control, which adds the token.
+// withoutMeshToken removes the token for clients of ModelMesh from the Secret, because older
+// versions wrote the Secret without it. Then it restarts control, which adds the token.
 func (s *space) withoutMeshToken() {
 	s.t.Helper()
 	s.kubectl("patch", "secret", "headgate-placement", "--type=json", `--patch=[{"op": "remove", "path": "/data/mesh-token"}]`)
@@ -79,12 +80,12 @@ func (s *space) withoutMeshToken() {
 	s.rolledOut("deployment/headgate-control")
 }
 
-// Clients of ModelMesh register models, which become Models, are loaded when a request names them,
-// and survive the control that loaded them. The next control continues a load that had begun, so
-// that there is one copy.
+// Clients of ModelMesh register models. These become Model objects, are loaded when a request names
+// them, and survive the control that loaded them. The next control continues a load that the last
+// one began, so that there is only one copy.
 func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	sys, models := runtimes(t)
-	await(t, "the node's proxy has heard of all since an outage of the API server", 2*time.Minute, func() bool { // some take 80 s
+	await(t, "the node's proxy has heard of all since an outage of the API server", 2*time.Minute, func() bool { // kube-proxy may take 80 s
 		client := k8s.Client()
 		defer client.CloseIdleConnections()
 		code, err := complete(t.Context(), client, "llama", 2, false)
@@ -119,7 +120,8 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	}
 	await(t, "kubectl shows the model", 20*time.Second, func() bool { return loaded("模型/v1") })
 
-	// A Model that needs a copy and is created while all runs is loaded at the first attempt.
+	// A Model that requires a copy and is created while everything runs is loaded at the first
+	// attempt.
 	late := "testdata/late"
 	models.apply(late)
 	await(t, "a Model that comes late is loaded", 20*time.Second, func() bool {
@@ -184,7 +186,8 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	sys.secret("mesh-token")
 }
 
-// movesVModel moves a VModel, which is an object as long as it exists.
+// movesVModel moves a VModel to another model, and checks that a VModel object exists until the
+// VModel is deleted.
 func movesVModel(ctx context.Context, t *testing.T, models *space, mesh mmesh.ModelMeshClient) {
 	t.Helper()
 	client := k8s.Client()

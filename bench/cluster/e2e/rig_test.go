@@ -99,7 +99,7 @@ func buildBench() (string, error) {
 	return bench, nil
 }
 
-// traces returns what a cluster may have left on this machine, by kind.
+// traces returns what clusters have left on this machine, by kind, such as processes or mounts.
 func traces() (map[string]string, error) {
 	seen := make(map[string]string)
 	for what, command := range map[string]string{
@@ -111,8 +111,9 @@ func traces() (map[string]string, error) {
 		"namespaces": "ip netns list; ls /run/netns 2>/dev/null || true",
 		"cgroups":    "find /sys/fs/cgroup -type d -name 'headgate*' -o -type d -name kubepods -o -type d -name k8s.io",
 		"settings":   "sysctl -n vm.overcommit_memory kernel.panic kernel.panic_on_oops net.ipv4.ip_forward",
-		// Processes of a cluster run in cgroups of its name, which cannot be removed while they
-		// run. Tests of others may run at the same time.
+		// Other clusters may run at the same time, so only processes of the default directory are
+		// compared. All processes of a cluster run in the cluster's cgroups, which cannot be
+		// removed while they run.
 		"processes":    "ps -eo args | grep -F '/.run/cluster/' | grep -v grep || true",
 		"containerd's": "ls -d /run/containerd /var/lib/containerd /var/lib/kubelet /var/lib/cni /var/log/pods /etc/cni 2>/dev/null || true",
 	} {
@@ -131,7 +132,7 @@ type space struct {
 	name string
 }
 
-// namespace creates a namespace that is deleted with the test.
+// namespace creates a namespace that is deleted when the test ends.
 func namespace(t *testing.T) *space {
 	t.Helper()
 	s := &space{t: t, name: fmt.Sprintf("test-%d", time.Now().UnixNano())}
@@ -168,7 +169,7 @@ func (s *space) kubectl(args ...string) string {
 	return out
 }
 
-// apply applies a kustomize folder, by its path in the repository or in this package.
+// apply applies a kustomize folder. The path is relative to the repository or to this package.
 func (s *space) apply(folder string) {
 	s.t.Helper()
 	s.kubectl("apply", "--kustomize", folder)
@@ -180,12 +181,12 @@ func (s *space) rolledOut(workload string) {
 	s.kubectl("rollout", "status", workload, "--timeout", "2m")
 }
 
-// url returns the URL of a path at a Service.
+// url returns the URL of a path at a Service of the namespace.
 func (s *space) url(service, path string) string {
 	return "http://" + service + "." + s.name + ".svc.cluster.local" + path
 }
 
-// pods returns the names of the pods that match a selector.
+// pods returns the names of the namespace's pods that match a selector.
 func (s *space) pods(selector string) []string {
 	s.t.Helper()
 	return strings.Fields(s.kubectl("get", "pods", "--selector", selector, "--output", "jsonpath={.items[*].metadata.name}"))

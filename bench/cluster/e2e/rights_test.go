@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// The programs use all the rights that the manifests grant, and need no others. This test evaluates
-// the requests of all other tests, so it is in the last file.
+// The programs use every right that the manifests grant, and need no others. This test evaluates
+// the API requests of all other tests, so its file must be the last one.
 func TestRightsAreThoseThatAreUsed(t *testing.T) {
 	requests, err := apiserver.Requests(k8s.AuditLog())
 	if err != nil {
@@ -28,7 +28,7 @@ func TestRightsAreThoseThatAreUsed(t *testing.T) {
 	if len(denied) > 0 {
 		t.Errorf("denied was:\n%s", strings.Join(denied, "\n"))
 	}
-	// Lists are for API servers that do not support streaming lists.
+	// The right to list is needed only for API servers that do not support streaming lists.
 	unused = slices.DeleteFunc(unused, func(right string) bool { return strings.Contains(right, ": list ") })
 	if len(unused) > 0 {
 		t.Errorf("granted and never used was:\n%s", strings.Join(unused, "\n"))

@@ -1,5 +1,5 @@
-// Command pause is the first process of every pod of bench/cluster: it keeps the namespaces of the
-// pod until it is asked to stop.
+// Command pause is the first process of every pod of bench/cluster: it keeps the pod's namespaces
+// until it is told to stop.
 package main
 
 import (
