@@ -2,8 +2,8 @@ package wire
 
 // InferencePaths are the paths of requests that may reach an engine, all with POST. Other paths of
 // engines are left out on purpose: adapter and admin paths, and those that name no model. The paths
-// are those of vLLM 0.32.0. vLLM's API key does not protect its paths outside /v1 and /v2; extproc
-// handles these like the others.
+// are those of vLLM 0.32.0. vLLM's API key protects only paths below /v1 and /v2, but extproc
+// treats all paths alike.
 var InferencePaths = []string{
 	"/v1/chat/completions",
 	"/v1/completions",

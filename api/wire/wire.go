@@ -202,7 +202,7 @@ const (
 	PickModel  = "model"  // the engine's own name of the model, a string
 	PickReason = "reason" // why the policy chose this endpoint, a string
 	PickStream = "stream" // whether the client asked for a stream, a bool
-	PickID     = "id"     // of the decision, a string; it ends the lease of a request in flight
+	PickID     = "id"     // decision id, a string; ends the lease of a request in flight
 	// PickHold is how long the request was queued for its model, in microseconds, a number; absent
 	// if it was not queued.
 	PickHold = "hold_us"
@@ -286,7 +286,7 @@ const (
 	UsageLoad      = "load"      // the engine's load report, verbatim, a string
 	UsageID        = "id"        // the id of the response, a string
 	UsageElsewhere = "elsewhere" // endpoints that asked for a retry elsewhere, a string like [DestinationHeader]'s
-	UsageStopping  = "stopping"  // those of them that are stopping
+	UsageStopping  = "stopping"  // endpoints in UsageElsewhere that are stopping
 	UsageMissing   = "missing"   // endpoints that answered that they lack the model
 	UsageWithout   = "without"   // endpoints before the last that answered 404 to a request with [PickStored]
 )
@@ -312,12 +312,12 @@ const EngineGone = "engine_gone"
 const (
 	LoadFailed   = "load_failed"    // engines failed to load it, for another reason
 	RankTooLarge = "rank_too_large" // the adapter's rank is larger than the engines accept
-	FilesMissing = "files_missing"  // its files are not where engines look for them
+	FilesMissing = "files_missing"  // engines did not find the model's files
 	NoEndpoint   = "no_endpoint"    // control reaches no endpoint that could load it
 	CannotLoad   = "cannot_load"    // no engine of its pool can load models of its kind at run time
 	NoLabels     = "no_labels"      // no endpoint has the labels that the pool's constraints require
 	NoRoom       = "no_room"        // all loaded models are pinned, must stay, or were used more recently
-	TooLarge     = "too_large"      // it is larger than any endpoint
+	TooLarge     = "too_large"      // the model is larger than the memory of any endpoint
 	UnknownModel = "unknown_model"  // no object and no ModelMesh client defines it
 )
 

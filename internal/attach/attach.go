@@ -84,7 +84,7 @@ type Listener struct {
 	Pools []objects.Name
 
 	namespaces *gatewayv1.RouteNamespaces
-	kinds      map[string]bool // of Routes
+	kinds      map[string]bool // kinds of routes that may attach
 }
 
 // Verdict is why something does not take effect: the reason of a condition, and a message for

@@ -119,8 +119,8 @@ func both[T any](a, b *T, merge func(T, T) T) *T {
 	return &is
 }
 
-// Managed reports whether control manages the pods of a Gateway. If its settings cannot be read it
-// counts as managed, so that its pods are not deleted meanwhile.
+// Managed reports whether control manages the pods of a Gateway. A Gateway with unreadable settings
+// is treated as managed, so that its pods are not deleted meanwhile.
 func (g *Gateway) Managed() bool {
 	return g.Refused != (Verdict{}) || ptr.Deref(g.Settings.Managed, true)
 }

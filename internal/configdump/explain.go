@@ -95,7 +95,8 @@ func (c *Command) Print(ctx context.Context, out io.Writer, from Objects, ofPool
 	return err
 }
 
-// Text formats flags and the settings in w. OfPool is as for [Command.Print].
+// Text formats flags and the settings in w. ofPool returns a pool's settings, as in
+// [Command.Print].
 func Text(flags []Setting, w *objects.World, ofPool func(*objects.World, *objects.Pool) []Setting) string {
 	var out strings.Builder
 	section(&out, "FLAGS", "setting", "value", flags)

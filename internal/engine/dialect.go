@@ -63,8 +63,8 @@ var dialects = []dialect{
 		},
 	},
 	{
-		// Newer versions serve /v1/metrics, older ones /metrics. Detected by its page alone, NIM
-		// counts as vLLM.
+		// Newer versions serve /v1/metrics, older ones /metrics. Detected by its metrics page
+		// alone, NIM is taken for vLLM.
 		kind: NIM, pages: pages("/v1/metrics", "/metrics"),
 		running: series("num_requests_running"),
 		waiting: series("num_requests_waiting"),
@@ -259,7 +259,7 @@ var wanted = func() map[string]bool {
 				}
 			}
 		}
-		for _, s := range d.totals.histograms() { // without their buckets
+		for _, s := range d.totals.histograms() { // histograms without their buckets
 			set[s.name], set[s.name+"_sum"], set[s.name+"_count"] = true, true, true
 		}
 		for _, s := range d.totals.steps {

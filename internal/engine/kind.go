@@ -10,7 +10,7 @@ const (
 	SGLang       Kind = "sglang"
 	TRTLLM       Kind = "trtllm-serve"        // TensorRT-LLM's own server
 	TritonTRTLLM Kind = "triton-tensorrt-llm" // Triton with the TensorRT-LLM backend
-	Triton       Kind = "triton"              // with any other backend
+	Triton       Kind = "triton"              // Triton with any backend but TensorRT-LLM
 	TGI          Kind = "tgi"                 // Text Generation Inference
 	LlamaCpp     Kind = "llama.cpp"           // llama-server
 	LMDeploy     Kind = "lmdeploy"

@@ -84,8 +84,8 @@ type Load struct {
 type Reader struct {
 	lines   []byte
 	settled []byte // lines that never change while the engine runs
-	latest  []byte // these lines of the page that cache is from
-	cache   Load   // its cache fields are from a configuration series
+	latest  []byte // lines of the page from which cache was parsed
+	cache   Load   // load with the fields that the configuration series contains
 }
 
 // Load parses a page in Prometheus' text format. If kind is unknown, the page's names determine it.
@@ -219,7 +219,7 @@ func (d dialect) read(page families) Load {
 	load.Started = largest(page.first(started))
 	load.MaxAdapters, load.Active = activity(page.first(d.adapters))
 	if slots := page.first(d.slots); slots != nil {
-		load.MaxAdapters = largest(slots) // the same for each rank
+		load.MaxAdapters = largest(slots) // each rank reports the same number
 	}
 	load.Totals = d.totals.read(page)
 	return load
@@ -229,7 +229,7 @@ func (d dialect) read(page families) Load {
 // in one of them.
 func (d dialect) readCache(page families, load *Load) {
 	if config := page.first(d.kvConfig); config != nil {
-		for _, m := range config { // one per rank, in labels
+		for _, m := range config { // one series per rank; the values are in labels
 			blocks, err := strconv.ParseFloat(label(m, "num_gpu_blocks"), 64)
 			each, err2 := strconv.ParseFloat(label(m, "block_size"), 64)
 			if n, ok := Known(blocks * each).Get(); ok && err == nil && err2 == nil {

@@ -66,8 +66,8 @@ func (m Methods) Lines() []string {
 // MethodsOfLines is the inverse of [Methods.Lines].
 func MethodsOfLines(lines []string) Methods { return Methods(strings.Join(lines, "\n")) }
 
-// Takes reports whether the runtime serves a method, and the path of the model's id in its
-// messages, nil if it has none.
+// Takes reports whether the runtime serves a method, and returns the path of the model's id in the
+// method's messages, nil if they do not contain the id.
 func (m Methods) Takes(method string) (path []uint32, ok bool) {
 	if m == "" {
 		return nil, true

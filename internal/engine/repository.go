@@ -157,8 +157,8 @@ var stages = map[string]Stage{
 }
 
 // ReadIndex parses the response to a POST of [IndexPath]: the models in its order, without
-// duplicates. Of several versions of a model, the most ready one counts. An unknown state counts as
-// Coming.
+// duplicates. If it lists several versions of a model, the result has the state of the most ready
+// version. An unknown state becomes Coming.
 func ReadIndex(body []byte) ([]StoredModel, error) {
 	var entries []struct {
 		Name   string `json:"name"`

@@ -72,9 +72,8 @@ const (
 func (e TorchError) WantsToken() bool { return e.Type == torchBadToken }
 
 // ReadTorchAnswer parses the response to a POST of [TorchRegister], a PUT of [TorchScale] or a
-// DELETE of [TorchModel]. Done means that the action is in progress or complete; a model that is
-// already registered also counts as Done. Absent means that it finds no archive, or has no such
-// model.
+// DELETE of [TorchModel]. Done means that the action is in progress or complete, or that the model
+// is already registered. Absent means that TorchServe finds no archive, or has no such model.
 func ReadTorchAnswer(status int, body []byte) Told {
 	e, own := ReadTorchError(body)
 	switch {

@@ -69,7 +69,7 @@ func TestAnswersOfTorchServe(t *testing.T) {
 	}
 }
 
-// A model counts as serving exactly when a worker is ready.
+// A model is serving exactly when one of its workers is ready.
 func TestHowFarAModelIsAtTorchServe(t *testing.T) {
 	worker := func(status, pid string) string { return `{"id":"9000","status":"` + status + `","pid":` + pid + `}` }
 	model := func(workers ...string) string {

@@ -54,7 +54,7 @@ var errNoEngine = errors.New("an engine's address must not be link-local, multic
 // CheckIP refuses IP addresses that no engine has. At the link-local address 169.254.169.254 clouds
 // hand out a machine's credentials. An IPv4 address may be written as an IPv6 one.
 func CheckIP(ip netip.Addr) error {
-	if !ip.IsGlobalUnicast() && !ip.IsLoopback() { // these methods handle IPv4-mapped IPv6
+	if !ip.IsGlobalUnicast() && !ip.IsLoopback() { // IsGlobalUnicast and IsLoopback handle IPv4-mapped IPv6
 		return errNoEngine
 	}
 	return nil

@@ -19,7 +19,7 @@ const (
 	maxPlanStages     = 32
 	maxPlanEdges      = 16
 	maxPlanHardware   = 16 // per stage
-	maxPlanKinds      = 32 // in total
+	maxPlanKinds      = 32 // kinds of hardware in a plan, in total
 	maxPlanBatches    = 32
 	maxStageName      = 63
 )

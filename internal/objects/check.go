@@ -28,10 +28,10 @@ const (
 	maxObjectives = 16
 	maxAddresses  = 512
 	maxWord       = 256  // characters in a header or cookie name
-	maxNameLen    = 253  // of a referenced object
-	maxPath       = 4096 // of a path or URI
+	maxNameLen    = 253  // longest name of a referenced object
+	maxPath       = 4096 // longest path or URI
 	maxType       = 512
-	maxInfo       = 65536 // of the info passed to a model runtime
+	maxInfo       = 65536 // longest info for a model runtime
 )
 
 // CheckRoute validates an LLMRoute.

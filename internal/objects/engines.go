@@ -46,7 +46,7 @@ type Engine struct {
 type Room struct {
 	Bytes        int64 // for all models together
 	DefaultBytes int64 // size of a model of unknown size
-	Models       int   // at once
+	Models       int   // most models at once
 }
 
 // claim is an endpoint of a pool that lists an address.

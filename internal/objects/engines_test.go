@@ -19,7 +19,7 @@ import (
 // team is the objects of a namespace: a pool, its settings and the endpoints that it selects.
 type team struct {
 	namespace, pool string
-	age             time.Duration // of the pool; a larger age is an older pool
+	age             time.Duration // age of the pool; a larger age is an older pool
 	pods            string        // IP addresses with port 8000; a - before one means not ready
 	lists           string        // addresses; the name resolves to 10.0.9.9
 	change          func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec)

@@ -10,7 +10,7 @@ import (
 
 // Picker is the service that a gateway asks for a pool's endpoints: the pool's endpointPickerRef.
 type Picker struct {
-	Service string // in the pool's namespace
+	Service string // name of a Service in the pool's namespace
 	Port    int32  // 0 if the reference has none
 	// Open means fail open: while the picker is unavailable, a Gateway's Envoys send requests to
 	// any endpoint of the pool.

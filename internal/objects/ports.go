@@ -61,8 +61,8 @@ func (w *World) addPorts() {
 	}
 }
 
-// notePorts indexes the ports that differ from endpoints' addresses. Two endpoints cannot share an
-// address, since requests there could not be told apart: the first one keeps it.
+// notePorts indexes the ports that differ from endpoints' addresses. If two endpoints use the same
+// address and port, the first one keeps it, since their requests could not be told apart.
 func (w *World) notePorts() {
 	for i := range w.Engines {
 		e := &w.Engines[i]

@@ -223,8 +223,8 @@ func TestProfileOfAPool(t *testing.T) {
 	}
 }
 
-// An accelerator has its own profile, otherwise the pool's. If an accelerator's profile does not
-// exist, the others still apply.
+// An accelerator has its own profile; without one it has the pool's. If the profile of one
+// accelerator does not exist, those of the other accelerators still apply.
 func TestProfilesOfAccelerators(t *testing.T) {
 	of := v1alpha1.PoolProfile{AcceleratorLabel: "gpu", Inline: &written, Pinned: true, Accelerators: []v1alpha1.AcceleratorProfile{
 		{Accelerator: "A100", File: "p.yaml"},

@@ -28,7 +28,7 @@ func labelOf(p *pool.InferencePool) label {
 
 func newSelection(s *Set) selection {
 	all := make(selection, len(s.Pools))
-	keys := make(map[string][]string) // by namespace
+	keys := make(map[string][]string) // label keys by namespace
 	for i := range s.Pools {
 		l := labelOf(&s.Pools[i])
 		all[l] = nil

@@ -345,17 +345,17 @@ func TestPoolOfAGateway(t *testing.T) {
 		{"picker.a:9012", 0, "two"},
 		{"picker.a.svc:9002", 9002, "one"},
 		{"picker.a.svc.cluster.local", 9012, "two"},
-		{"picker.a.svc.cluster.local", 0, ""}, // one or two
-		{"picker:9002", 0, ""},                // one or three
+		{"picker.a.svc.cluster.local", 0, ""}, // matches the pools one and two
+		{"picker:9002", 0, ""},                // matches the pools one and three
 		{"picker:9012", 0, "two"},
 		{"picker.b", 0, "three"},
 		{"outbound|9012||picker.a.svc.cluster.local", 9002, "two"},
 		{"own.b:7777", 7777, "four"},
 		{"own", 0, "four"},
-		{"localhost:9012", 9012, "two"}, // by the port alone
+		{"localhost:9012", 9012, "two"}, // found by the port alone
 		{"10.0.0.1:9012", 9012, "two"},
 		{"[::1]:9012", 9012, "two"},
-		{"10.0.0.1:9002", 9002, ""}, // one or three
+		{"10.0.0.1:9002", 9002, ""}, // matches the pools one and three
 		{"", 9012, "two"},
 		{"", 0, ""},
 		{"nobody:1", 1, ""},

@@ -35,7 +35,7 @@ type SliceEndpoint struct {
 
 // SlicePort is a port of a Slice.
 type SlicePort struct {
-	// Name is the name of the Service's port; empty if that has none.
+	// Name is the name of the Service's port; empty if the port has no name.
 	Name   string
 	Number int32
 	// Protocol is TCP, UDP or SCTP.

@@ -202,7 +202,7 @@ type List struct {
 type Pod struct {
 	Name   Name
 	Labels map[string]string
-	// IP is the zero Addr while the pod has none.
+	// IP is the pod's address; the zero Addr while the pod has no address.
 	IP netip.Addr
 	// Ready means that it may get new requests: the Ready condition is true, and it is not being
 	// deleted, or it migrates.
@@ -272,7 +272,7 @@ type World struct {
 	lists    map[Name]bool        // EndpointLists
 	vmodels  map[ModelKey]int     // VModels that own their id
 
-	rpcs map[string][]ownRPC // by method, sorted by pool
+	rpcs map[string][]ownRPC // owners' settings of methods, by method, sorted by pool
 
 	// ports are the ports of endpoints that have any, by the endpoint's address; owners are these
 	// endpoints by the addresses of their ports.
@@ -333,9 +333,9 @@ type Endpoint struct {
 	Address string            // "ip:port", with brackets around an IPv6 address
 	Host    string            // the configured DNS name; empty if it was an IP address
 	Pod     Name              // or its EndpointList
-	Listed  bool              // it is in an EndpointList
-	Labels  map[string]string // of the pod or the list; not to be changed
-	Kind    engine.Kind       // of its engine, if stated; otherwise it is detected
+	Listed  bool              // an EndpointList declares it
+	Labels  map[string]string // labels of the pod or the list; read-only
+	Kind    engine.Kind       // kind of its engine, if configured; otherwise it is detected
 	Ready   bool
 	// NodeSilent says that Ready is the last report of a node that is now silent.
 	NodeSilent bool
@@ -401,7 +401,7 @@ type Backend struct {
 // Model is a name that requests may use.
 type Model struct {
 	Name    string
-	Created time.Time // of its route; zero if that has no creation time
+	Created time.Time // creation time of its route; zero if the route has none
 }
 
 // Build makes a World. Each object must be valid ([CheckRoute], [CheckPool], [CheckList]);

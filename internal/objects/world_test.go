@@ -180,7 +180,7 @@ func TestAdapterOfAnotherPool(t *testing.T) {
 	for name, c := range map[string]struct {
 		models   []*v1alpha1.Model
 		settings []v1alpha1.PoolSettings
-		weight   *int32 // of pool a
+		weight   *int32 // weight of the pool a
 		want     []string
 	}{
 		"it has a source for another pool": {models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")}, want: []string{problem}},

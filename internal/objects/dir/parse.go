@@ -256,7 +256,7 @@ func (p *parser) read(path string, text []byte, k *kinds.Kind) error {
 	}
 	switch {
 	case k.ClusterScoped:
-		o.SetNamespace("") // as an API server does
+		o.SetNamespace("") // an API server also removes the namespace
 	case o.GetNamespace() == "":
 		o.SetNamespace(defaultNamespace)
 	}
@@ -320,7 +320,7 @@ func (p *parser) notBase64(path string, text []byte) error {
 	var secret struct {
 		Data map[string]string `json:"data"`
 	}
-	_ = kjson.UnmarshalCaseSensitivePreserveInts(text, &secret) // it was decoded before
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(text, &secret) // cannot fail: the same text was decoded before
 	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
 		if _, err := base64.StdEncoding.DecodeString(secret.Data[key]); err != nil {
 			at := "data[" + key + "]"

@@ -383,7 +383,7 @@ func FuzzParse(f *testing.F) {
 			Kind string `json:"kind"`
 		}
 		if yaml.Unmarshal(text, &list) != nil || list.Kind != v1alpha1.LLMRouteKind {
-			return // one route of a List
+			return // a route inside a List
 		}
 		var want v1alpha1.LLMRoute
 		if err := yaml.UnmarshalStrict(text, &want); err != nil {

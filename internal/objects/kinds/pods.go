@@ -18,9 +18,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// podOf converts a pod and returns what is invalid in it. A pod without a Ready condition counts as
-// ready, since people who write a pod by hand mean a server that exists. A pod that has ended has
-// no address, although its status still shows one, which may belong to another pod by now.
+// podOf converts a pod and returns what is invalid in it. A pod without a Ready condition is
+// treated as ready, since people who write a pod by hand mean a server that exists. A pod that has
+// ended gets no address: its status still shows one, but another pod may have that address by now.
 func podOf(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	var faults field.ErrorList
 	if pod.Name == "" {

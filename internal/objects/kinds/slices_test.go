@@ -48,7 +48,7 @@ func TestTrimmedEndpointSlice(t *testing.T) {
 				Ports: []objects.SlicePort{{Name: "http", Number: 8080, Protocol: "TCP"}, {Name: "dns", Number: 53, Protocol: "UDP"}},
 			},
 		},
-		{ // without a Service, and with names
+		{ // an EndpointSlice without a Service, and ports with names
 			text:    "metadata: {namespace: ns, name: s-1, resourceVersion: '9', labels: {a: b}}\naddressType: FQDN\nendpoints: [{addresses: [a.test], conditions: {ready: false}}]\n",
 			trimmed: "metadata: {namespace: ns, name: s-1, resourceVersion: '9'}\naddressType: FQDN\nendpoints: [{addresses: [a.test], conditions: {ready: false}}]\n",
 			kept:    objects.Slice{Name: name, Type: objects.FQDN, Endpoints: []objects.SliceEndpoint{{Serving: true}}},

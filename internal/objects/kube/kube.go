@@ -113,7 +113,7 @@ func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 		cancel()
 	})
 	if err := s.follow(ctx); err != nil {
-		if ctx.Err() != nil { // it is stopping
+		if ctx.Err() != nil { // the source is stopping
 			err = nil
 		}
 		return err

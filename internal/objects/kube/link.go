@@ -21,9 +21,9 @@ const (
 )
 
 // link is the transport to the API server. It repeats a request until it is answered, and tracks
-// whether every request is answered. A kind whose CRD is missing is requested again and again, too,
-// and counts as answered unless the API server lacks all CRDs that are not optional. It is for
-// requests without a body. It is safe for concurrent use. Make one with [newLink].
+// whether every request is answered. Requests for a kind whose CRD is missing are repeated, too;
+// they are treated as answered, unless the API server lacks all CRDs that are not optional. link is
+// for requests without a body. It is safe for concurrent use. Make one with [newLink].
 type link struct {
 	next http.RoundTripper
 	log  *slog.Logger
@@ -78,7 +78,7 @@ func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		pause := again
 		if err == nil {
-			if response.StatusCode == http.StatusUnauthorized { // its token may have expired: the caller's next request has a new one
+			if response.StatusCode == http.StatusUnauthorized { // the token may have expired: the caller's next request has a new one
 				_ = wait(r.Context(), mended)
 				return response, nil
 			}
@@ -87,7 +87,7 @@ func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 			} else if response.StatusCode < http.StatusInternalServerError {
 				return response, nil
 			}
-			_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // so that the connection is reused
+			_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // read the rest, so that the connection can be reused
 			_ = response.Body.Close()
 		}
 		if err := wait(r.Context(), pause); err != nil {

@@ -163,7 +163,7 @@ func TestMissingCRDBlocksNothing(t *testing.T) {
 		{"an API server without pods is none", map[string]int{"pods": 404}, false, nil},
 	} {
 		row.tries(t, kinds.All())
-		row.tries(t, both) // Gateway API's CRDs do not count as one of ours
+		row.tries(t, both) // Gateway API's CRDs do not replace ours
 	}
 	lacks := []string{"gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "referencegrants", "backendtlspolicies"}
 	without := func(more map[string]int) map[string]int {
@@ -193,7 +193,7 @@ var both = kinds.WithNetwork()
 // lacking is a set of failing responses and the expected result.
 type lacking struct {
 	name     string
-	status   map[string]int // by resource; others succeed
+	status   map[string]int // HTTP status by resource; other resources succeed
 	readable bool
 	lacks    []string
 }

@@ -155,7 +155,7 @@ func TestNetworkChangesWithItsObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 		another("of "+kind+" one was edited", was)
-		if kind == "Namespace" { // without a namespace controller it is never removed
+		if kind == "Namespace" { // without a namespace controller, a namespace is never removed
 			continue
 		}
 		was = f.network()

@@ -183,7 +183,8 @@ func TestNewKindFromAnAPIServer(t *testing.T) {
 	}
 }
 
-// Any kind's CRD may be missing, as with another version's CRDs: the others work.
+// The CRD of any kind may be missing, for example if the CRDs are of another version. All other
+// kinds still work.
 func TestCRDsMayBeInstalledLater(t *testing.T) {
 	c := newCluster(t)
 	one := map[string]string{

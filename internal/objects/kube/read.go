@@ -20,7 +20,7 @@ import (
 // collection is the valid objects of one kind, by name.
 type collection struct {
 	kind    kinds.Kind
-	objects map[objects.Name]any // as the kind stores them
+	objects map[objects.Name]any // in the form in which the kind stores them
 }
 
 func newShelves(table []kinds.Kind) []collection {

@@ -114,7 +114,7 @@ func keeping(t *testing.T, test func(t *testing.T, v *vault, s *EngineTokens, lo
 
 // later advances the fake clock and waits until everything is idle.
 func later(d time.Duration) {
-	time.Sleep(d) // of the bubble's clock
+	time.Sleep(d) // on the fake clock of synctest
 	synctest.Wait()
 }
 
@@ -268,7 +268,7 @@ func TestLateSecretIsIgnored(t *testing.T) {
 		v.set("a/s", "one", nil)
 		s.Name(t.Context(), named("a/s"))
 		v.setSlow(time.Second)
-		later(namedInterval + time.Second/2) // it is being read
+		later(namedInterval + time.Second/2) // while the Secret is being read
 		s.Name(t.Context(), nil)
 		later(time.Second)
 		if got := s.tokens.Of("a/s/token"); got != "" {

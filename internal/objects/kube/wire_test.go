@@ -61,7 +61,8 @@ func (w *wire) mend() {
 	w.dead = false
 }
 
-// keep says whether the wire carries, and cuts these connections with the others.
+// keep reports whether the wire is connected. It registers these connections, to be cut later with
+// all others.
 func (w *wire) keep(ends ...net.Conn) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -71,7 +71,7 @@ func Once(ctx context.Context, lookup Lookup, names []string) (hosts map[string]
 type Resolver struct {
 	lookup Lookup
 	log    *slog.Logger
-	sets   chan objects.Set // capacity 1: the newest that Run has not taken; never closed
+	sets   chan objects.Set // capacity 1: the newest Set that Run has not received; never closed
 
 	// Used only by Run.
 	names   map[string]*name
@@ -106,7 +106,7 @@ func New(lookup Lookup, log *slog.Logger) *Resolver {
 // Set replaces the objects. Calls must not be concurrent.
 func (r *Resolver) Set(s objects.Set) {
 	select {
-	case <-r.sets: // not taken yet, and outdated
+	case <-r.sets: // drop the older Set that was not received
 	default:
 	}
 	r.sets <- s

@@ -95,7 +95,7 @@ func run(t *testing.T, test func(r *resolve.Resolver, d *dns, w *world, log *byt
 
 // after advances the fake clock and waits until everything is idle.
 func after(d time.Duration) {
-	time.Sleep(d) // of the bubble's clock
+	time.Sleep(d) // on the fake clock of synctest
 	synctest.Wait()
 }
 
@@ -113,7 +113,7 @@ func TestNameIsResolvedRepeatedly(t *testing.T) {
 		synctest.Wait()
 		want(t, w, "10.0.0.1:8000 10.0.0.2:8000 10.0.0.9:80")
 
-		d.set("engines.test", "10.0.0.1 10.0.0.2") // the same in another order
+		d.set("engines.test", "10.0.0.1 10.0.0.2") // the same addresses in another order
 		after(5 * time.Second)
 		if _, n := w.addresses(); n != 1 {
 			t.Errorf("%d times published, want once: nothing changed", n)
@@ -178,7 +178,7 @@ func TestSilentNameDelaysNothing(t *testing.T) {
 		after(5 * time.Second)
 		r.Set(objects.Endpoints([]string{"silent:8000", "engine:9000"}))
 		synctest.Wait()
-		want(t, w, "10.0.0.1:9000 10.0.0.2:8000") // both names have had a result
+		want(t, w, "10.0.0.1:9000 10.0.0.2:8000") // both names have been resolved
 	})
 }
 
