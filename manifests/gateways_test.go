@@ -14,27 +14,28 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// gateways has, by gateway, the name of the picker that it calls, for the endpointPickerRef of its
-// example and according to its source; and whether it reads a list of endpoints.
+// gateways has two facts about each gateway: the name by which it calls the picker that the
+// endpointPickerRef of its example names, according to its source; and whether it accepts a list of
+// endpoints from the picker.
 var gateways = map[string]struct {
 	authority string
 	lists     bool
 }{
-	// Envoy sends the name of the cluster if no other authority is configured. It has the load
-	// balancing policy override_host.
+	// Envoy sends the name of the cluster if no other authority is configured. The cluster has the
+	// load balancing policy override_host.
 	"istio": {"outbound|9002||headgate-extproc.llm.svc.cluster.local", true},
-	// The host and port of the Service. The header is read as one address.
+	// The name is the host and port of the Service. The gateway reads the header as one address.
 	"kgateway": {"headgate-extproc.llm.svc.cluster.local:9002", false},
-	// An ORIGINAL_DST cluster by the header.
+	// An ORIGINAL_DST cluster uses the header.
 	"envoy-ai-gateway": {"headgate-extproc.llm.svc:9002", false},
-	// The name of the Backend. override_host, by the header.
+	// The name is that of the Backend. The policy override_host reads the header.
 	"envoy-gateway": {"headgate-extproc.llm", true},
-	// Not documented, nor whether it reads a list.
+	// Neither the name nor whether it accepts a list is documented.
 	"gke": {"", false},
 }
 
-// extproc finds the pool of each example from the name that the gateway calls, even among other
-// pools; or its flags name the pool.
+// extproc finds the pool of each example by the name that the gateway calls, even if there are
+// other pools, or by its flags.
 func TestEachGatewayUsesThePool(t *testing.T) {
 	all := built(t)
 	for folder := range all {

@@ -1,6 +1,7 @@
 // Package manifests tests the manifests. It builds each kustomization as kubectl does, and applies
-// its objects to a real API server with the CRDs of the projects that they are for. It does not run
-// other projects' gateways: it checks their schemas, and the names that their sources send.
+// its objects to a real API server that has the CRDs of the projects they are for. It does not run
+// gateways of other projects. Instead it checks objects against their CRDs, and the names that
+// gateways send according to their sources.
 package manifests
 
 import (
@@ -33,8 +34,8 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// noSchema has the kinds whose schema no available Go module contains. Their fields follow the
-// projects' sources and documentation; no test checks them.
+// noSchema has the kinds whose schema no available Go module contains. Their objects follow the
+// source and documentation of their projects; no test checks their fields.
 var noSchema = map[schema.GroupKind]string{
 	{Group: "networking.gke.io", Kind: "HealthCheckPolicy"}:   "GKE brings its CRDs itself",
 	{Group: "networking.gke.io", Kind: "GCPBackendPolicy"}:    "GKE brings its CRDs itself",
@@ -42,16 +43,16 @@ var noSchema = map[schema.GroupKind]string{
 	{Group: "kaito.sh", Kind: "InferenceSet"}:                 "the Go module proxy may refuse github.com/kaito-project/kaito",
 }
 
-// crds are the files with CRDs, by the modules of tools/gateways that they are in.
+// crds has, for each module of tools/gateways, the pattern of its files with CRDs.
 var crds = map[string]string{
 	"sigs.k8s.io/gateway-api":       "config/crd/standard/*.yaml",
 	"istio.io/api":                  "kubernetes/customresourcedefinitions.gen.yaml",
 	"github.com/envoyproxy/gateway": "charts/gateway-helm/charts/crds/crds/generated/*.yaml",
-	// GIE's, as Istio tests with them.
+	// The CRDs of GIE with which Istio tests.
 	"istio.io/istio": "tests/integration/pilot/testdata/gateway-api-inference-extension-crd.yaml",
 }
 
-// folders are those with a kustomization.
+// folders returns the folders that contain a kustomization.
 func folders(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -67,7 +68,7 @@ func folders(t *testing.T) []string {
 	return all
 }
 
-// built are the objects of each folder.
+// built returns the objects that the kustomization of each folder builds.
 func built(t *testing.T) map[string][]*unstructured.Unstructured {
 	t.Helper()
 	if testing.Short() {
@@ -132,8 +133,8 @@ func definitions(t *testing.T) map[string][]*unstructured.Unstructured {
 	return all
 }
 
-// pod returns the template of the pods that an object creates. Kinds of other projects have none,
-// because those projects complete theirs.
+// pod returns the pod template of an object. Kinds of other projects have none, because those
+// projects complete their templates.
 func pod(o *unstructured.Unstructured) (template map[string]any, ok bool) {
 	switch o.GetKind() {
 	case "Deployment", "StatefulSet", "DaemonSet", "Job":
@@ -142,7 +143,7 @@ func pod(o *unstructured.Unstructured) (template map[string]any, ok bool) {
 	return template, ok
 }
 
-// spec returns the pod's spec as a type; nil if there is none.
+// spec returns the pod spec in the template of an object; nil if the object has no template.
 func spec(t *testing.T, o *unstructured.Unstructured) *corev1.PodSpec {
 	t.Helper()
 	template, ok := pod(o)
@@ -156,7 +157,8 @@ func spec(t *testing.T, o *unstructured.Unstructured) *corev1.PodSpec {
 	return &p.Spec
 }
 
-// What restricted does not ask for: root filesystems that are read only, and limits of memory.
+// Containers have what the standard "restricted" does not require: read-only root filesystems and
+// memory limits.
 func TestContainersAreContained(t *testing.T) {
 	seen := 0
 	for folder, objects := range built(t) {
@@ -189,7 +191,7 @@ func TestContainersAreContained(t *testing.T) {
 	}
 }
 
-// The kubelet and Prometheus call a pod at its own address. control serves that address only if its
+// The kubelet and Prometheus call the address of a pod. control serves that address only if its
 // flags say so.
 func TestProbesReachControl(t *testing.T) {
 	seen := 0
@@ -220,8 +222,8 @@ func TestProbesReachControl(t *testing.T) {
 	}
 }
 
-// hookOf returns the longest duration of a container's preStop hook. The hook sleeps, or waits for
-// control as long as the annotations of its pod allow.
+// hookOf returns the longest duration of a container's preStop hook. The hook either sleeps, or
+// waits for control at most as long as the annotations of its pod say.
 func hookOf(c corev1.Container, annotations map[string]string) (time.Duration, bool) {
 	switch {
 	case c.Lifecycle == nil || c.Lifecycle.PreStop == nil:
@@ -294,7 +296,8 @@ func TestPodsThatMigrateWaitForControl(t *testing.T) {
 	}
 }
 
-// runHook runs a hook in Python, if installed, against a control whose first answer is an error.
+// runHook runs a preStop hook that is a Python command against a control whose first answer is an
+// error. It does nothing if Python is not installed.
 func runHook(t *testing.T, command []string, at string) {
 	t.Helper()
 	if _, err := exec.LookPath(command[0]); err != nil {
@@ -325,8 +328,8 @@ func runHook(t *testing.T, command []string, at string) {
 	}
 }
 
-// A streaming answer must be able to end: the grace period is longer than the hook and the server's
-// shutdown.
+// Streaming answers can end before a pod is killed: the termination grace period is longer than the
+// preStop hook and the shutdown of the server together.
 func TestServersEndTheirAnswers(t *testing.T) {
 	seen := 0
 	check := func(at string, s *corev1.PodSpec, annotations map[string]string) {
@@ -358,7 +361,7 @@ func TestServersEndTheirAnswers(t *testing.T) {
 			if s := spec(t, o); s != nil {
 				check(folder, s, podAnnotations(o))
 			}
-			if o.GetKind() == "LLMInferenceService" { // its template is a pod's
+			if o.GetKind() == "LLMInferenceService" { // its template is a pod spec
 				template, _, _ := unstructured.NestedMap(o.Object, "spec", "template")
 				text, err := json.Marshal(template)
 				s := new(corev1.PodSpec)
@@ -451,8 +454,8 @@ func TestReferencedNamesExist(t *testing.T) {
 	}
 }
 
-// Nobody may read Secrets that are not named: not those of all namespaces, not all of one, and not
-// by a list.
+// No role may read Secrets by list, of all namespaces, or of a whole namespace: only single Secrets
+// by name.
 func TestSecretsAreReadByTheirNames(t *testing.T) {
 	seen := 0
 	for folder, objects := range built(t) {
@@ -471,7 +474,8 @@ func TestSecretsAreReadByTheirNames(t *testing.T) {
 					continue
 				}
 				seen++
-				// RBAC cannot restrict create by name. control updates the Secrets that it created.
+				// RBAC cannot restrict create by name. control may update the Secrets that it
+				// created.
 				verbs, names := words("verbs"), words("resourceNames")
 				named := slices.Equal(verbs, []string{"get"}) && len(names) > 0 || slices.Equal(verbs, []string{"create"}) ||
 					slices.Equal(verbs, []string{"get", "update"}) &&

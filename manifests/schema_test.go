@@ -22,7 +22,7 @@ type cluster struct {
 	*apiserver.Objects
 }
 
-// newCluster starts an API server with those definitions that define one of the kinds.
+// newCluster starts an API server with those CRDs that define one of the kinds.
 func newCluster(t *testing.T, kinds map[schema.GroupKind]bool, definitions []*unstructured.Unstructured) *cluster {
 	t.Helper()
 	c := &cluster{t, apiserver.Run(t).Objects(t)}
@@ -30,7 +30,7 @@ func newCluster(t *testing.T, kinds map[schema.GroupKind]bool, definitions []*un
 	return c
 }
 
-// defines is the kind that a CRD defines.
+// defines returns the kind that a CRD defines.
 func defines(crd *unstructured.Unstructured) schema.GroupKind {
 	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
 	kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
@@ -49,7 +49,7 @@ func (c *cluster) await(what string, ok func() bool) {
 	}
 }
 
-// try applies an object without keeping it; a field that its schema has not is an error.
+// try applies an object as a dry run. A field that is not in the schema is an error.
 func (c *cluster) try(o *unstructured.Unstructured) error {
 	at, err := c.Find(o)
 	if err != nil {
@@ -66,8 +66,8 @@ func (c *cluster) try(o *unstructured.Unstructured) error {
 	return err
 }
 
-// Each object fits its schema, each pod of ours the pod security standard restricted, and each pool
-// that a gateway shares with us both our CRD and that of the inference extension.
+// Each object fits its schema. Each of our pods meets the pod security standard "restricted". Each
+// pool that a gateway shares with us fits both our CRD and that of the inference extension.
 func TestObjectsFitTheirSchemas(t *testing.T) {
 	all := built(t)
 	kinds := make(map[schema.GroupKind]bool)
@@ -84,7 +84,7 @@ func TestObjectsFitTheirSchemas(t *testing.T) {
 	}
 	modules := definitions(t)
 	gie := modules["istio.io/istio"]
-	delete(modules, "istio.io/istio") // ours first
+	delete(modules, "istio.io/istio") // apply our CRD of pools first
 	definitions := slices.Clone(all["crds"])
 	definitions = slices.DeleteFunc(definitions, func(o *unstructured.Unstructured) bool {
 		return o.GetKind() != "CustomResourceDefinition"
@@ -144,8 +144,8 @@ func TestObjectsFitTheirSchemas(t *testing.T) {
 		}
 	}
 
-	// The same pools with the CRD of the inference extension instead of ours. Up to version 1.5
-	// that CRD requires a picker.
+	// Apply the same pools with the CRD of the inference extension instead of ours. Up to version
+	// 1.5 that CRD requires a picker.
 	for _, crd := range gie {
 		if defines(crd).Kind != "InferencePool" || defines(crd).Group != "inference.networking.k8s.io" {
 			continue

@@ -26,14 +26,14 @@ type Line struct {
 // Figure is a grid of panels with one legend.
 type Figure struct {
 	rows   [][]*plot.Plot
-	styles map[string]int // by the name of a line, so that it looks alike in all panels
+	styles map[string]int // style of a line by its name: a line looks alike in all panels
 	legend plot.Legend
 }
 
-// NewRow starts a row of panels. All rows have equally many.
+// NewRow starts a row of panels. All rows must have the same number of panels.
 func (f *Figure) NewRow() { f.rows = append(f.rows, nil) }
 
-// Panel adds a panel to the last row. The labels of the axes name the units.
+// Panel adds a panel to the last row. x and y are the labels of its axes, which name the units.
 func (f *Figure) Panel(title, x, y string, lines []Line) (*plot.Plot, error) {
 	if f.styles == nil {
 		f.styles, f.legend = make(map[string]int), plot.NewLegend()
@@ -77,16 +77,16 @@ func (f *Figure) Panel(title, x, y string, lines []Line) (*plot.Plot, error) {
 	return p, nil
 }
 
-// Save writes the figure to a file, whose extension is the format, such as .svg. Each panel has a
-// size without the legend.
+// Save writes the figure to a file. The extension of the path is the format, such as .svg. width
+// and height are the size of each panel without the legend.
 func (f *Figure) Save(path string, width, height vg.Length) error {
-	const gap = 12 // points
+	const gap = 12 // points between panels
 	tiles := draw.Tiles{
 		Rows: len(f.rows), Cols: len(f.rows[0]), PadX: vg.Points(gap), PadY: vg.Points(gap),
 		PadTop: vg.Points(4), PadBottom: vg.Points(4), PadLeft: vg.Points(4), PadRight: vg.Points(gap),
 	}
-	// The legend is as wide as its text, which a first canvas measures. Browsers may replace the
-	// font by a wider one.
+	// wider is the factor on the width of the legend, because browsers may replace its font by a
+	// wider one. A first canvas measures the width of its text.
 	const wider = 1.25
 	format := strings.TrimPrefix(filepath.Ext(path), ".")
 	width, height = width*vg.Length(tiles.Cols), height*vg.Length(tiles.Rows)
@@ -112,7 +112,7 @@ func (f *Figure) Save(path string, width, height vg.Length) error {
 		return err
 	}
 	drawn := image.Bytes()
-	if format == "svg" { // gonum names only a font that few computers have
+	if format == "svg" { // gonum names only one font, which few computers have
 		drawn = bytes.ReplaceAll(drawn, []byte("font-family:Liberation Serif"), []byte("font-family:Liberation Serif,Times New Roman,serif"))
 	}
 	return os.WriteFile(path, drawn, 0o644) //nolint:gosec // a picture to show

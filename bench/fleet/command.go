@@ -55,7 +55,7 @@ Flags:
 var policies = []struct {
 	name           string
 	policy         Policy
-	scrapeInterval time.Duration // scrape interval if no flag sets it; 0 for the default of the flag
+	scrapeInterval time.Duration // scrape interval unless a flag sets one; 0 for the flag's default
 }{
 	{"latency", Headgate(pick.Latency), 0},
 	{"proposal", Headgate(pick.Proposal), 0},
@@ -73,12 +73,13 @@ var policies = []struct {
 	{"oracle", newOracle, 0},
 }
 
-// made returns the workloads that need no trace, with lengths of prompts and outputs.
+// made returns the workloads that need no trace. Their prompts and outputs have the given lengths.
 func made(of Lengths) []Workload {
 	return []Workload{Adapters(200, of), Prefixes(128, 2048, of), Plain(of), Chat(1000, of.messages()), Long(of), Bursts(of), Cancelled(of)}
 }
 
-// workloadNamed returns the workload with a name. dir has traces; empty for none.
+// workloadNamed returns the workload with a name. dir is the directory of traces; empty if there
+// are none.
 func workloadNamed(name, dir string) (Workload, error) {
 	of := Conversation()
 	if dir != "" {
@@ -112,23 +113,23 @@ func names() (all []string) {
 	return all
 }
 
-// Command runs "bench fleet". traces is the default directory of traces; empty for none.
+// Command runs "bench fleet". traces is the default directory of traces; empty if there are none.
 func Command(ctx context.Context, args []string, traces string) error {
 	return runCommand(ctx, args, traces, os.Stdout, os.Stderr)
 }
 
-// config has the flags.
+// config has the values of the flags.
 type config struct {
 	Fleet
 	workload          Workload
 	objectives        Objectives
-	plots             string // directory; empty for no plots
+	plots             string // directory for plots; empty to draw none
 	policies          []string
 	rate              float64
 	requests          int
 	seeds             int
 	goodput           bool
-	scrapeIntervalSet bool // set by a flag
+	scrapeIntervalSet bool // true if a flag sets the scrape interval
 }
 
 func runCommand(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
@@ -172,8 +173,8 @@ func runCommand(ctx context.Context, args []string, traces string, out, progress
 	return table.Flush()
 }
 
-// beyond returns the share of the first seed's prompts that are longer than the profile was
-// measured with, and the length of the longest prompt.
+// beyond returns the length of the longest prompt of the first seed, and the share of prompts that
+// are longer than any with which the profile was measured.
 func (c config) beyond() (longest int, share float64) {
 	for q := range c.workload.Requests(0, c.rate, c.requests) {
 		n := len(q.Prompt)
@@ -185,9 +186,9 @@ func (c config) beyond() (longest int, share float64) {
 	return longest, share
 }
 
-// row prints the figures of a policy: the median of the seeds, which run in parallel. Goodputs are
-// also compared with those of the first policy. It returns the goodputs, and the attainment of the
-// first seed at the rates that were tried.
+// row prints the figures of a policy: the median of the seeds, which run in parallel, and the
+// goodputs relative to first, those of the first policy. It returns the goodputs by seed, and the
+// SLO attainment of the first seed at each rate that the search tried.
 func (c config) row(ctx context.Context, table, progress io.Writer, name string, first []float64) (goodputs []float64, tried curve,
 	err error,
 ) {
@@ -260,7 +261,8 @@ func (c config) row(ctx context.Context, table, progress io.Writer, name string,
 	return goodputs, tried, nil
 }
 
-// under returns the fleet and the policy with a name, nil if there is none.
+// under returns the policy with a name and the fleet for it. The policy is nil if no policy has the
+// name.
 func (c config) under(name string) (Fleet, Policy) {
 	f := c.Fleet
 	for _, p := range policies {

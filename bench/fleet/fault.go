@@ -13,18 +13,18 @@ import (
 // Fault is a fault in what pickers see of endpoints.
 type Fault uint8
 
-// Faults.
+// Faults of scrapes and clocks.
 const (
 	NoFault Fault = iota
 	// NaN replaces counters of engines by NaN in one scrape of five.
 	NaN
-	// Missing removes the counters of engines.
+	// Missing removes the counters of engines from scrapes.
 	Missing
-	// Reset restarts counters from time to time.
+	// Reset sets the counters of a random engine back to zero from time to time.
 	Reset
 	// Clock makes the clocks of pickers jump.
 	Clock
-	// Half makes half of the engines report only running and waiting requests.
+	// Half makes every second engine report only its running and waiting requests.
 	Half
 )
 
@@ -42,7 +42,7 @@ func parseFault(name string) (Fault, error) {
 	return 0, fmt.Errorf("unknown name %q: use one of %s", name, strings.Join(faultNames[:], ", "))
 }
 
-// assumedProfiles are the profiles that pickers may get, by name.
+// assumedProfiles lists, by name, the profiles with which pickers may start.
 var assumedProfiles = []struct {
 	name    string
 	assumed func(profile.Profile) *profile.Profile
@@ -53,7 +53,7 @@ var assumedProfiles = []struct {
 	{"x0.1", timesAs(0.1)},
 }
 
-// parseAssumed returns the assumed profile with a name.
+// parseAssumed returns the assumed profile with a name, as a function of the true profile.
 func parseAssumed(name string) (func(profile.Profile) *profile.Profile, error) {
 	names := make([]string, len(assumedProfiles))
 	for i, g := range assumedProfiles {
@@ -76,7 +76,7 @@ func timesAs(factor float64) func(profile.Profile) *profile.Profile {
 type faultInjector struct {
 	fault   Fault
 	random  *rand.Rand
-	counted []engine.Totals // by endpoint: the counters at the last reset
+	counted []engine.Totals // by endpoint: its counters at the last reset
 }
 
 func newFaultInjector(b Fault, seed uint64, endpoints int) faultInjector {
@@ -86,7 +86,7 @@ func newFaultInjector(b Fault, seed uint64, endpoints int) faultInjector {
 // resets is the mean number of scrapes between two resets of an endpoint.
 const resets = 50
 
-// inject returns the result of a scrape with the fault applied.
+// inject returns what a scrape of endpoint i with the true load l reports under the fault.
 func (s *faultInjector) inject(i int, l engine.Load) engine.Load {
 	switch {
 	case s.fault == NaN && s.random.IntN(5) == 0:
@@ -124,12 +124,12 @@ func (s *faultInjector) inject(i int, l engine.Load) engine.Load {
 	return l
 }
 
-// jumps are the offsets of a jumping clock in seconds, each for jumpsAfter seconds.
+// jumps are the offsets of a jumping clock in seconds. Each lasts jumpsAfter seconds.
 var jumps = []float64{0, 3, -2, 40, 0, -600, 0.3, 3600}
 
 const jumpsAfter = 20
 
-// clock returns the time on the clock of a picker.
+// clock returns what the clock of a picker shows at the simulation time now.
 func (b Fault) clock(now float64) float64 {
 	if b != Clock {
 		return now

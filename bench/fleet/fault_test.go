@@ -8,8 +8,9 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// keptBy returns the share of requests that meet their objectives under a rule, for all and for
-// those after the first 2,000, and the number of trust changes.
+// keptBy simulates n requests with a rule. It returns the share of requests that meet their
+// objectives, first of all requests, then of those after the first 2,000; and the number of trust
+// changes.
 func keptBy(t *testing.T, f Fleet, w Workload, rate float64, n int, rule pick.Rule) (all, late float64, trusts int) {
 	t.Helper()
 	o := outcome(t, f, 1, w.Requests(1, rate, n), Headgate(rule))
@@ -21,8 +22,8 @@ func keptBy(t *testing.T, f Fleet, w Workload, rate float64, n int, rule pick.Ru
 	return all, late, o.Trusts
 }
 
-// With every assumed profile and every fault, the latency policy meets about as many objectives as
-// the rule that predicts nothing, near the highest rate; and trust changes at most twice.
+// With every assumed profile and every fault, near the highest rate, the latency policy meets about
+// as many objectives as the rule without predictions. Trust changes at most twice.
 func TestPredictionsNeverHurt(t *testing.T) {
 	const rate, n = 3, 1200
 	w := Plain(Conversation())
@@ -32,7 +33,7 @@ func TestPredictionsNeverHurt(t *testing.T) {
 			f := four()
 			f.Fault = fault
 			least := 0.95
-			if fault == Clock { // no cost: pending work uses a clock that never jumps
+			if fault == Clock { // a jumping clock costs nothing: pending work uses one that never jumps
 				least = 1
 			}
 			proposal, _, _ := keptBy(t, f, w, rate, n, pick.Proposal)

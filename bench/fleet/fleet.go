@@ -1,7 +1,7 @@
 // Package fleet is "bench fleet": it simulates a fleet of endpoints and compares policies that
-// route requests to them. It uses neither sockets nor a clock. A workload gives the requests,
-// pickers choose endpoints from scraped state as extproc does, and each endpoint is the step model
-// of an engine.
+// route requests to them. It uses neither sockets nor the real clock. A workload generates the
+// requests, pickers choose endpoints from scraped state as extproc does, and each endpoint is the
+// step model of an engine.
 //
 // Equal arguments give equal results.
 package fleet
@@ -22,12 +22,12 @@ import (
 
 // Fleet configures the endpoints and pickers.
 type Fleet struct {
-	// Profile of each endpoint. Its times are divided by the speed of the endpoint; nil Speeds are
-	// 1.
+	// Profile is the profile of each endpoint. Its times are divided by the speed of the endpoint.
+	// Nil Speeds mean that every speed is 1.
 	Profile   profile.Profile
 	Endpoints int
 	Speeds    []float64
-	// Adapters that each endpoint serves beside its base model.
+	// Adapters are the adapters that each endpoint serves in addition to its base model.
 	Adapters []string
 	// Pickers is the number of pickers; each request goes to a random one.
 	Pickers int
@@ -35,15 +35,16 @@ type Fleet struct {
 	// previous one has ended, regardless of At. 0 means that requests arrive at their times At.
 	Clients int
 	// ScrapeInterval is the scrape interval of an endpoint. AdapterSync is the interval at which
-	// pickers share their requests for adapters. BacklogSync is the least interval at which they
-	// share the pending work of all requests. All are in seconds; 0 means never.
+	// pickers exchange their counts of requests for adapters. BacklogSync is the minimum interval
+	// at which they share the pending work of all requests. All are in seconds; 0 means never.
 	ScrapeInterval, AdapterSync, BacklogSync float64
-	// Assumed returns the profile that pickers get, nil for none. A nil Assumed gives them Profile.
+	// Assumed returns the profile with which pickers start, from the true one; nil if they start
+	// without a profile. If Assumed is nil, they start with Profile.
 	Assumed func(profile.Profile) *profile.Profile
 	// TokenError is the largest relative error of the token count that extproc estimates from the
 	// bytes of a prompt.
 	TokenError float64
-	// Fault is the fault in what pickers see.
+	// Fault distorts what pickers see of endpoints.
 	Fault Fault
 }
 
@@ -51,20 +52,20 @@ type Fleet struct {
 type Request struct {
 	// At is the arrival time in seconds.
 	At float64
-	// Adapter is empty for the base model.
+	// Adapter is the adapter that the request names; empty for the base model.
 	Adapter string
-	// Prompt has token ids. Output is the number of output tokens.
+	// Prompt is the prompt as token ids. Output is the number of output tokens.
 	Prompt []uint32
 	Output int
-	// Leaves is the time in seconds after which the client cancels the request unless it has ended;
-	// 0 means never.
+	// Leaves is the number of seconds after At at which the client cancels the request if it has
+	// not ended; 0 means never.
 	Leaves float64
 }
 
 // Picker chooses endpoints, which are numbered from 0. Times are in seconds. A Picker that is a
 // [Syncer] also learns of the requests of other pickers.
 type Picker interface {
-	// Pick returns the endpoint of a request and counts the request there.
+	// Pick returns the endpoint for a request and records the request as in flight there.
 	Pick(now float64, r *Request) (endpoint int)
 	// Scraped handles the result of a scrape.
 	Scraped(now float64, endpoint int, load engine.Load)
@@ -75,19 +76,20 @@ type Picker interface {
 // Policy creates a picker for a fleet with a random seed.
 type Policy func(f Fleet, seed uint64) (Picker, error)
 
-// Syncer is a Picker that exchanges the requests in flight with other pickers.
+// Syncer is a Picker that exchanges counts of requests in flight with other pickers.
 type Syncer interface {
 	Share() InFlight
 	Receive(now float64, others []InFlight)
 }
 
-// Peer is a Picker that exchanges the pending work at each endpoint with other pickers, as a sum.
+// Peer is a Picker that shares its pending work with other pickers. Each receives the sum of all
+// others by endpoint.
 type Peer interface {
 	Backlogs(sent []endpointstate.Backlog)
 	ReceivePeers(now float64, sent []endpointstate.Backlog)
 }
 
-// Streamer is a Picker that is notified of first tokens, as a proxy sees them.
+// Streamer is a Picker that is notified of the first token of each output, as a proxy sees it.
 type Streamer interface {
 	FirstToken(now float64, r *Request, endpoint int)
 }
@@ -97,44 +99,45 @@ type Left interface {
 	Left(r *Request)
 }
 
-// Indexed is a Picker that knows how many leading tokens of a prompt each endpoint has cached, as
-// from KV cache events.
+// Indexed is a Picker that knows exactly how many leading tokens of a prompt each endpoint has
+// cached, as if it received KV cache events.
 type Indexed interface {
 	Index(cached func(endpoint int, r *Request) (tokens int))
 }
 
 // Learner is a Picker that learns the latencies of endpoints.
 type Learner interface {
-	// Trusts counts how often the predictions became trusted or lost trust.
+	// Trusts returns how often predictions became trusted or lost trust.
 	Trusts() int
 }
 
-// InFlight counts the requests of a picker by adapter and endpoint.
+// InFlight is the number of a picker's requests in flight for each adapter at each endpoint.
 type InFlight map[At]int64
 
-// At is an adapter at an endpoint.
+// At identifies an adapter at an endpoint.
 type At struct {
 	Endpoint int
 	Adapter  string
 }
 
-// Result describes one request, in seconds.
+// Result describes one request. Times are in seconds.
 type Result struct {
 	At, FirstToken, LastToken float64
-	Prompt, Output, Cached    int // tokens
+	Prompt, Output, Cached    int // numbers of tokens
 	Endpoint                  int
-	Left                      bool // cancelled before the output was complete
+	Left                      bool // the client cancelled before the output was complete
 }
 
 // Outcome has the results of all requests in order of arrival, and totals of the endpoints.
 type Outcome struct {
 	Results []Result
-	// SlotLoads counts loads of adapters into slots. Seconds is the duration of the simulation.
+	// SlotLoads is the number of times that an adapter was loaded into a slot. Seconds is the
+	// duration of the simulation.
 	SlotLoads uint64
 	Seconds   float64
-	// Tokens counts output tokens.
+	// Tokens is the number of output tokens.
 	Tokens int
-	// Trusts is the largest count of trust changes of any picker.
+	// Trusts is the number of trust changes of the picker with the most.
 	Trusts int
 }
 
@@ -145,7 +148,7 @@ type run struct {
 	random        *rand.Rand
 	endpoints     []endpoint
 	pickers       []Picker
-	peers         []peer // by picker; empty if they share nothing
+	peers         []peer // by picker; empty if pickers do not share pending work
 	results       []Result
 	next          func() (Request, bool)
 	left          int // number of requests that have not ended
@@ -156,8 +159,8 @@ type run struct {
 
 type endpoint struct {
 	*sim.Engine
-	frontendOverhead float64 // see profile.Profile
-	awake            bool    // the next step is scheduled
+	frontendOverhead float64 // seconds, as in the profile
+	awake            bool    // the next step of the engine is scheduled
 	inFlight         map[sim.ID]flight
 }
 
@@ -210,7 +213,8 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 	return r.outcome(), nil
 }
 
-// index returns a function for the cached tokens of a prompt, which hashes the prompt only once.
+// index returns a function that returns the tokens of a prompt that an endpoint has cached. It
+// hashes each prompt only once for all endpoints.
 func (r *run) index() func(endpoint int, is *Request) (tokens int) {
 	var latest *Request
 	var prefix sim.Prefix
@@ -222,7 +226,8 @@ func (r *run) index() func(endpoint int, is *Request) (tokens int) {
 	}
 }
 
-// arrive schedules the next arrival. In a closed loop it sends a request for each idle client.
+// arrive schedules the next arrival. In a closed loop it sends a request for each idle client
+// instead.
 func (r *run) arrive() {
 	for r.Clients == 0 || r.left < r.Clients {
 		is, ok := r.next()
@@ -241,15 +246,15 @@ func (r *run) arrive() {
 	}
 }
 
-// ended counts an ended request.
+// ended records that a request has ended. In a closed loop its client then sends the next one.
 func (r *run) ended() {
 	if r.left--; r.Clients > 0 {
 		r.loop.At(r.loop.Now(), r.arrive)
 	}
 }
 
-// send lets a picker choose an endpoint. The request reaches the queue of the engine after the
-// frontend overhead.
+// send lets a picker choose the endpoint of a request. The request reaches the queue of the engine
+// after the frontend overhead.
 func (r *run) send(is *Request) {
 	by := 0
 	if len(r.pickers) > 1 {
@@ -270,7 +275,7 @@ func (r *run) send(is *Request) {
 	r.submit(number, by, is)
 }
 
-// submit gives a request to its engine.
+// submit adds a request to the queue of its engine.
 func (r *run) submit(number, by int, is *Request) {
 	to := r.results[number].Endpoint
 	e := &r.endpoints[to]
@@ -278,19 +283,19 @@ func (r *run) submit(number, by int, is *Request) {
 		return
 	}
 	id, err := e.Submit(r.loop.Now(), sim.Request{Adapter: is.Adapter, Prompt: is.Prompt, Output: answer(is.Output)})
-	if err != nil { // no engine can serve it; report that
+	if err != nil { // no engine can serve the request: report the error
 		r.results[number].FirstToken, r.results[number].LastToken = math.Inf(1), math.Inf(1)
 		r.ended()
 		r.pickers[by].Ended(r.loop.Now(), is, to)
 		r.moved(by)
 		return
 	}
-	is.Prompt = nil // the engine has a copy
+	is.Prompt = nil // frees memory: the engine has its own copy
 	e.inFlight[id] = flight{number, by, is}
 	r.wake(to)
 }
 
-// leave cancels a request unless it has ended.
+// leave cancels a request because its client disconnects, unless the request has ended.
 func (r *run) leave(number, by int, is *Request) {
 	to := &r.results[number]
 	if to.LastToken > 0 {
@@ -346,11 +351,11 @@ func (r *run) wake(i int) {
 	})
 }
 
-// scrape schedules the scrapes of each picker at each endpoint, at random offsets.
+// scrape schedules the scrapes of each endpoint by each picker, at random offsets.
 func (r *run) scrape() {
 	for _, p := range r.pickers {
 		for i := range r.endpoints {
-			p.Scraped(0, i, r.load(i)) // at the start
+			p.Scraped(0, i, r.load(i)) // first scrape, at time 0
 			if r.ScrapeInterval > 0 {
 				r.loop.Every(r.random.Float64()*r.ScrapeInterval, r.ScrapeInterval, func() bool {
 					p.Scraped(r.loop.Now(), i, r.load(i))
@@ -361,7 +366,7 @@ func (r *run) scrape() {
 	}
 }
 
-// load returns the result of a scrape.
+// load returns what a scrape of endpoint i reports now.
 func (r *run) load(i int) engine.Load {
 	e := &r.endpoints[i]
 	c, limits := e.Counts(), &r.Profile.Limits
@@ -391,7 +396,7 @@ func stepsOf(s sim.Steps) (is engine.Steps) {
 	return is
 }
 
-// sync schedules the exchange of requests in flight among pickers.
+// sync schedules the exchange of counts of requests in flight among pickers.
 func (r *run) sync() {
 	if r.AdapterSync <= 0 || len(r.pickers) < 2 {
 		return
@@ -417,8 +422,8 @@ const messageLatency = 0.001
 
 // peer is the state of a picker in the exchange of pending work.
 type peer struct {
-	sent            []endpointstate.Backlog // by endpoint
-	others          []int64                 // by endpoint: when the prompts of all others are computed, as control knows it
+	sent            []endpointstate.Backlog // the picker's own pending work by endpoint, as last sent
+	others          []int64                 // by endpoint: when all prompts of other pickers are computed, as control knows it
 	sends, receives throttle
 }
 
@@ -428,8 +433,8 @@ type throttle struct {
 	last float64
 }
 
-// atMost does something now, or when an interval has passed since the last time, together with
-// everything until then.
+// atMost calls do now, or as soon as an interval has passed since the last call. Until then,
+// further calls of atMost have no effect.
 func (r *run) atMost(p *throttle, interval float64, do func()) {
 	if p.due {
 		return
@@ -441,8 +446,8 @@ func (r *run) atMost(p *throttle, interval float64, do func()) {
 	})
 }
 
-// moved sends the pending work of a picker to the others via control, which limits the rate for
-// each of them.
+// moved sends the pending work of a picker to control, which sends it to every other picker.
+// BacklogSync limits the rate of both.
 func (r *run) moved(by int) {
 	p, ok := r.pickers[by].(Peer)
 	if !ok || r.BacklogSync <= 0 || len(r.pickers) < 2 {
@@ -477,7 +482,7 @@ func (r *run) moved(by int) {
 	})
 }
 
-// receive gives a picker the sum of the pending work of all others.
+// receive delivers to a picker the sum of the pending work of all other pickers.
 func (r *run) receive(is int) {
 	all := make([]endpointstate.Backlog, len(r.endpoints))
 	for e := range all {

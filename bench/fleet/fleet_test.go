@@ -31,7 +31,7 @@ func outcome(t *testing.T, f Fleet, seed uint64, requests iter.Seq[Request], p P
 	return o
 }
 
-// to sends everything to one endpoint and records its notifications.
+// to is a picker that sends every request to one endpoint and records what it is notified of.
 type to struct {
 	endpoint     int
 	scrapes      []float64
@@ -57,7 +57,7 @@ func (p *to) Ended(_ float64, r *Request, endpoint int) {
 	}
 }
 
-// A fleet with all requests on one endpoint behaves as the step model of that engine.
+// If all requests go to one endpoint, the fleet behaves like the step model of that engine.
 func TestFleetIsItsEngines(t *testing.T) {
 	f := four()
 	w := Adapters(10, Conversation())
@@ -114,7 +114,7 @@ func TestFleetIsItsEngines(t *testing.T) {
 	}
 }
 
-// Equal arguments give equal results, and other seeds others.
+// Equal arguments give equal results; a different seed gives different results.
 func TestRunsAreRepeatable(t *testing.T) {
 	race.Skip(t)
 	f := four()
@@ -133,7 +133,7 @@ func TestRunsAreRepeatable(t *testing.T) {
 }
 
 // Policies have their intended effect: packing adapters saves loads, and policies that see queues
-// have shorter ones.
+// keep them shorter.
 func TestPoliciesHaveTheirEffect(t *testing.T) {
 	race.Skip(t)
 	f := four()
@@ -153,7 +153,7 @@ func TestPoliciesHaveTheirEffect(t *testing.T) {
 	}
 }
 
-// A cached prefix is hit, and a slower endpoint is slower.
+// Prefixes that an endpoint has cached are hits, and requests on a slower endpoint take longer.
 func TestPrefixesAndSpeeds(t *testing.T) {
 	race.Skip(t)
 	f := four()
@@ -175,8 +175,8 @@ func TestPrefixesAndSpeeds(t *testing.T) {
 }
 
 // Sessions with a shared prefix meet their objectives: learned step times are not too long, and a
-// step slightly above its objective does not move a session away from its cache. With half of the
-// engines at half speed this costs nothing.
+// step slightly above its objective does not move a session away from its cache. The same holds if
+// half of the engines run at half speed.
 func TestLatencyMeetsObjectivesWithSharedPrompts(t *testing.T) {
 	race.Skip(t)
 	slow := make([]float64, 16)
@@ -202,8 +202,9 @@ func TestLatencyMeetsObjectivesWithSharedPrompts(t *testing.T) {
 	}
 }
 
-// Tiny prompts share decode steps, so none delays others by a whole step. When that delay was
-// counted, requests gathered on few engines, and times to first token tripled.
+// Tiny prompts run in the same steps as decodes, so none delays others by a whole step. When
+// predictions included such a delay, requests gathered on few engines, and times to first token
+// tripled.
 func TestTinyPromptsAreSpread(t *testing.T) {
 	race.Skip(t)
 	w := Plain(Lengths{{Prompt: 20, Output: 20}, {Prompt: 10, Output: 10}, {Prompt: 40, Output: 5}})
@@ -222,8 +223,8 @@ func TestTinyPromptsAreSpread(t *testing.T) {
 	}
 }
 
-// A cancelled request leaves its engine, is not part of the figures and does not affect learned
-// output lengths. All others complete.
+// The engine stops serving a cancelled request. Figures exclude it, and learned output lengths do
+// not depend on it. All other requests complete.
 func TestClientsCancel(t *testing.T) {
 	f := four()
 	w := Cancelled(Lengths{{Prompt: 100, Output: 200}})
@@ -268,7 +269,7 @@ func TestBursts(t *testing.T) {
 	}
 }
 
-// Each turn of a session extends the conversation so far.
+// The prompt of each turn extends the conversation up to then.
 func TestChat(t *testing.T) {
 	latest, before, turns, sessions := map[int]Request{}, 0.0, 0, 0
 	for r := range Chat(100, Lengths{{Prompt: 20, Output: 30}}).Requests(1, 5, 5000) {
@@ -289,7 +290,7 @@ func TestChat(t *testing.T) {
 	}
 }
 
-// Pickers that synchronize know each other's requests for adapters.
+// Pickers that synchronize know how many requests for adapters other pickers have in flight.
 func TestPickersSync(t *testing.T) {
 	f := four()
 	f.Pickers, f.AdapterSync, f.ScrapeInterval, f.Adapters = 2, 0.5, 0, []string{"a"}
@@ -312,7 +313,8 @@ func TestPickersSync(t *testing.T) {
 	}
 }
 
-// Pickers that scrape see the requests of others; sequential requests alternate between endpoints.
+// Pickers that scrape see the requests of other pickers, so sequential requests alternate between
+// endpoints.
 func TestPickersScrape(t *testing.T) {
 	f := four()
 	f.Endpoints, f.Pickers, f.AdapterSync = 2, 2, 0
@@ -392,7 +394,7 @@ func TestFigures(t *testing.T) {
 	for i := range 110 {
 		r := Result{At: 1, FirstToken: 1 + float64(i-9)/100, Prompt: 100, Output: 11, Cached: 25}
 		if i < 10 {
-			r.FirstToken = 1000 // during the warm-up
+			r.FirstToken = 1000 // a request of the warm-up: its first token does not matter
 		}
 		r.LastToken = r.FirstToken + 0.5
 		o.Results = append(o.Results, r)
@@ -427,7 +429,7 @@ func TestKeeps(t *testing.T) {
 		r := Result{At: 5, FirstToken: 5 + test.ttft, Prompt: 1000, Output: test.output}
 		r.LastToken = r.FirstToken + test.perToken*float64(test.output-1)
 		if test.output == 1 {
-			r.LastToken += test.perToken // unused
+			r.LastToken += test.perToken // ignored, since there is no token after the first
 		}
 		if got := DefaultObjectives.keeps(p, r); got != test.kept {
 			t.Errorf("%+v: kept is %v", test, got)
@@ -457,7 +459,8 @@ func TestGoodput(t *testing.T) {
 	}
 }
 
-// Pending work is shared long before the next scrape: each endpoint gets half of the requests.
+// Pickers share pending work long before the next scrape, so each endpoint gets half of the
+// requests.
 func TestPickersSyncPendingWork(t *testing.T) {
 	f := four()
 	f.Endpoints, f.Pickers, f.ScrapeInterval, f.AdapterSync = 2, 3, 0, 0
@@ -484,7 +487,7 @@ func TestPickersSyncPendingWork(t *testing.T) {
 	}
 }
 
-// Pickers share their state at most once per interval, and always the latest one.
+// Pickers share their state at most once per interval. They always share the latest state.
 func TestPickersSyncAtTheirInterval(t *testing.T) {
 	r := &run{Fleet: Fleet{BacklogSync: 0.02}}
 	var times []float64

@@ -18,12 +18,12 @@ var dummy = profile.Profile{
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 7168, BlockSize: 16},
 }
 
-// judging is an extproc that compares times to first token with their predictions.
+// judging is an extproc that compares each time to first token with its prediction.
 type judging struct {
 	*headgate
-	trusted         map[*Request]bool // decided by predictions
-	predicted, took []float64         // times to first token, once predictions decide
-	off             []float64         // logarithms of took over predicted
+	trusted         map[*Request]bool // requests that were routed by predictions
+	predicted, took []float64         // times to first token of those requests, in seconds
+	off             []float64         // logarithms of took/predicted
 }
 
 func (j *judging) Pick(now float64, r *Request) int {

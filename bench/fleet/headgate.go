@@ -16,7 +16,7 @@ import (
 // baseModel is the base model of every endpoint.
 const baseModel = "base"
 
-// Headgate is the policy of extproc with a rule: its fleet state and its pick.
+// Headgate is the policy of extproc with a rule: it uses extproc's own fleet state and pick.
 func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
@@ -50,21 +50,21 @@ func Headgate(rule pick.Rule) Policy {
 	}
 }
 
-// headgate is one extproc.
+// headgate is the picker of one extproc.
 type headgate struct {
 	random         *rand.Rand
 	clock          func(now float64) float64 // clock for scrapes and views; pending work uses a clock that never jumps
 	trusts         int
 	policy         pick.Policy
 	addresses      []string
-	numbers        map[string]int // endpoint by address
+	numbers        map[string]int // endpoint number by address
 	state          *endpointstate.State
 	view           *endpointstate.View
 	inFlight       map[*Request]sent
 	turn           uint64
-	statsByAdapter map[string]*endpointstate.RequestStats // by adapter
-	inexact        float64                                // as in Fleet
-	reported       map[endpointstate.CopyKey]bool         // copies that others have reported
+	statsByAdapter map[string]*endpointstate.RequestStats // by adapter; under the key every: of all requests
+	inexact        float64                                // Fleet.TokenError
+	reported       map[endpointstate.CopyKey]bool         // copies for which other pickers reported requests
 
 	// prefixes tracks the cached prompts of endpoints; nil if the policy does not use it.
 	prefixes *prefix.Index
@@ -72,17 +72,17 @@ type headgate struct {
 	cached   []int32
 }
 
-// sent is a request in flight.
+// sent has what extproc knows of a request in flight.
 type sent struct {
 	endpointstate.Counts
-	bytes, tokens int // of the prompt
+	bytes, tokens int // size of the prompt
 	at            float64
-	first         float64 // time of the first token
-	learns        bool    // its first token is used for learning
+	first         float64 // time of the first token in seconds
+	learns        bool    // latencies are learned from its first token
 	pick.Estimate
 }
 
-// at converts a simulation time.
+// at converts a simulation time in seconds.
 func at(now float64) time.Time { return time.Unix(1_000_000_000, 0).Add(seconds(now)) }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -129,7 +129,7 @@ func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int
 		h.hasher.Token(token)
 	}
 	h.cached = endpointstate.Cached(h.prefixes, h.view.Snapshot.Pools[asked.Pool], asked, h.hasher.Blocks(), h.cached)
-	dense := 1.0 // bytes per token relative to the mean
+	dense := 1.0 // bytes per token of this prompt relative to the mean
 	if h.inexact > 0 {
 		dense += h.inexact * (2*h.random.Float64() - 1)
 	}
@@ -143,7 +143,8 @@ func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int
 	return bytes
 }
 
-// requestStats returns the statistics of requests for an adapter, or else of all requests.
+// requestStats returns the statistics of requests for an adapter; if it has none, those of all
+// requests.
 func (h *headgate) requestStats(adapter string) *endpointstate.RequestStats {
 	if of := h.statsByAdapter[adapter]; of != nil {
 		return of
@@ -151,10 +152,10 @@ func (h *headgate) requestStats(adapter string) *endpointstate.RequestStats {
 	return h.statsByAdapter[every]
 }
 
-// every stands for all adapters.
+// every is the key for the statistics of all requests.
 const every = "*"
 
-// learn updates the statistics of the model and of the pool with an ended request, as extproc does.
+// learn adds an ended request to the statistics of its model and of the pool, as extproc does.
 func (h *headgate) learn(r *Request, of sent) {
 	for _, which := range [...]string{r.Adapter, every} {
 		if h.statsByAdapter[which] == nil {
@@ -175,8 +176,8 @@ func (h *headgate) FirstToken(now float64, r *Request, _ int) {
 	h.inFlight[r] = is
 }
 
-// Ended learns from the end of a stream, as extproc does: the time of the first token is not known
-// earlier.
+// Ended learns from a request when its stream ends, as extproc does, because the time of the first
+// token is not known earlier.
 func (h *headgate) Ended(_ float64, r *Request, endpoint int) {
 	is := h.inFlight[r]
 	if took := is.first - is.at; is.Estimate != (pick.Estimate{}) {
@@ -196,7 +197,7 @@ func (h *headgate) Left(r *Request) {
 	delete(h.inFlight, r)
 }
 
-// Trusts counts how often the predictions became trusted or lost trust.
+// Trusts implements [Learner].
 func (h *headgate) Trusts() int { return h.trusts }
 
 func (h *headgate) Share() InFlight {

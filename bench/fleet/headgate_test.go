@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// predicting is an extproc whose policy needs prompts. It records how much of each prompt was
-// predicted to be cached at the chosen endpoint.
+// predicting is an extproc whose policy needs prompts. For each request it records how much of the
+// prompt it expects to be cached at the endpoint that it picks.
 type predicting struct {
 	*headgate
 	predicted []int
@@ -26,7 +26,7 @@ func (f *predicting) Pick(now float64, r *Request) int {
 	for _, token := range r.Prompt {
 		h.Token(token)
 	}
-	all := f.prefixes.Cached(h.Blocks(), nil) // without requests that other pickers may have sent
+	all := f.prefixes.Cached(h.Blocks(), nil) // excludes prefixes that other pickers may have sent
 	to, cached := f.headgate.Pick(now, r), 0
 	for _, e := range f.view.Snapshot.Pools[objects.EndpointsPool.String()].Endpoints {
 		if f.numbers[e.Address] == to && e.Number < len(all) {
@@ -37,8 +37,8 @@ func (f *predicting) Pick(now float64, r *Request) int {
 	return to
 }
 
-// predicted runs requests through one extproc. For each it returns the cached tokens in the engine
-// and the prediction.
+// predicted sends requests through one extproc. For each request it returns how many prompt tokens
+// were cached in the engine, and how many extproc had predicted to be cached.
 func predicted(t *testing.T, f Fleet, requests iter.Seq[Request]) (cached, predicted []int) {
 	t.Helper()
 	p := &predicting{}
@@ -57,8 +57,9 @@ func predicted(t *testing.T, f Fleet, requests iter.Seq[Request]) (cached, predi
 	return cached, p.predicted
 }
 
-// Extproc's prefix index agrees with the engines to less than a block, also if caches are too small
-// for all prompts and engines evict the least recently used ones.
+// The prefix index of extproc agrees with the caches of engines to less than a block. This holds
+// even if a cache is too small for all prompts, so that the engine evicts the least recently used
+// prompts.
 func TestPrefixIndexMatchesEngines(t *testing.T) {
 	race.Skip(t)
 	for _, blocks := range []int{2000, 100_000} {
@@ -116,7 +117,7 @@ func TestTokensAreEstimated(t *testing.T) {
 	}
 }
 
-// Adapters share no cache.
+// Prompts for different adapters share no cached prefix.
 func TestPromptsOfAdapters(t *testing.T) {
 	f := four()
 	f.Endpoints, f.Adapters = 1, []string{"a"}
@@ -143,7 +144,7 @@ func TestLoadTimesAreLearnedFromFirstTokens(t *testing.T) {
 		}
 		f := four()
 		f.Adapters, f.Assumed = w.Adapters, assumed
-		if name == "none" { // the size of host memory is unknown: as many adapters as slots, vLLM's default
+		if name == "none" { // host memory is unknown: assume as many adapters as slots, vLLM's default
 			f.Profile.Limits.HostAdapters = f.Profile.Limits.GPUAdapters
 		}
 		var h *headgate
@@ -201,10 +202,10 @@ func TestFrontendOverheadIsLearnedFromFirstTokens(t *testing.T) {
 	}
 }
 
-// expecting is an extproc that records its predictions of first tokens.
+// expecting is an extproc that records its predictions of times to first token.
 type expecting struct {
 	*headgate
-	expected []float64 // seconds, of requests in order
+	expected []float64 // predicted seconds by request, in order
 }
 
 func (e *expecting) Pick(now float64, r *Request) int {
@@ -215,8 +216,8 @@ func (e *expecting) Pick(now float64, r *Request) int {
 }
 
 // With the true profile, the median prediction of the time to first token is right to a tenth. At
-// lower load, learning makes prompts a tenth too long, because the number of decoding requests
-// beside them is random.
+// lower load the learned time of prompts is a tenth too long, because the number of requests that
+// decode in the same steps is random.
 func TestFirstTokensArriveAsPredicted(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {

@@ -12,23 +12,25 @@ import (
 
 // Objectives are the latency objectives of requests.
 type Objectives struct {
-	// Base plus Prompt times the unloaded prefill time limits the time to first token, in seconds.
+	// Base and Prompt define the limit of the time to first token: Base seconds, plus Prompt times
+	// the prefill time without load.
 	Base, Prompt float64
 	// PerToken limits the mean time per output token, in seconds.
 	PerToken float64
-	// Share is the share of requests that must meet them, from 0 to 1.
+	// Share is the share of requests that must meet both limits, from 0 to 1.
 	Share float64
 }
 
 // DefaultObjectives are the objectives for judging policies.
 var DefaultObjectives = Objectives{Base: 1, Prompt: 2, PerToken: 0.1, Share: 0.99}
 
-// keeps reports whether a request met its objectives.
+// keeps returns true if a request met its objectives.
 func (o Objectives) keeps(p profile.Profile, r Result) bool {
 	return r.FirstToken-r.At <= o.Base+o.Prompt*p.PrefillTime(0, r.Prompt) && r.perToken() <= o.PerToken
 }
 
-// perToken returns the mean time per token after the first; 0 without one.
+// perToken returns the mean time per output token after the first in seconds; 0 if there is only
+// one token.
 func (r Result) perToken() float64 {
 	if r.Output < 2 {
 		return 0
@@ -36,11 +38,11 @@ func (r Result) perToken() float64 {
 	return (r.LastToken - r.FirstToken) / float64(r.Output-1)
 }
 
-// Figures summarize results.
+// Figures summarizes the results of a simulation.
 type Figures struct {
-	// TTFT50 and TTFT99 are quantiles of the time to first token. PerToken99 is the 99th percentile
-	// of the mean time per output token.
-	TTFT50, TTFT99, PerToken99 float64 // seconds
+	// TTFT50 and TTFT99 are the median and the 99th percentile of the time to first token.
+	// PerToken99 is the 99th percentile of the mean time per output token.
+	TTFT50, TTFT99, PerToken99 float64 // all in seconds
 	// Kept is the share of requests that met their objectives. Hits is the share of prompt tokens
 	// that were cached.
 	Kept, Hits float64
@@ -48,7 +50,7 @@ type Figures struct {
 	SlotLoads float64
 }
 
-// warming is the share of requests at the start that are not measured, because caches are cold.
+// warming is the share of requests that are not measured: the first ones, because caches are cold.
 const warming = 0.1
 
 // FiguresOf returns the figures of all requests except cancelled ones.
@@ -72,8 +74,8 @@ func FiguresOf(all Outcome, p profile.Profile, o Objectives) Figures {
 	}
 }
 
-// ratio returns the geometric mean of the ratios by seed, and the relative half width of its 95 %
-// confidence interval by Student's t; 0 for fewer than two seeds or a value of 0.
+// ratio returns the geometric mean of is[i]/to[i] over seeds i, and the relative half width of its
+// 95 % confidence interval by Student's t. Both are 0 for fewer than two seeds or if a value is 0.
 func ratio(is, to []float64) (mean, within float64) {
 	var logs []float64
 	for i := range is {
@@ -91,7 +93,7 @@ func ratio(is, to []float64) (mean, within float64) {
 	return math.Exp(m), math.Expm1(t * deviation / math.Sqrt(n))
 }
 
-// quantile returns the smallest value that at least a share of all values do not exceed.
+// quantile returns the smallest of the values that is at least as large as the given share of them.
 func quantile(all []float64, share float64) float64 {
 	if len(all) == 0 {
 		return math.NaN()
@@ -100,12 +102,12 @@ func quantile(all []float64, share float64) float64 {
 	return sorted[max(0, int(math.Ceil(share*float64(len(sorted))))-1)]
 }
 
-// precision is the ratio of the two rates at which [Goodput] ends its bisection.
+// precision is the ratio of upper to lower rate at which the bisection of [Goodput] ends.
 const precision = 1.01
 
-// Goodput returns the highest rate in requests per second at which enough requests meet their
-// objectives, to within 1 %. The search starts at a rate and returns 0 if nothing above a
-// thousandth of it works.
+// Goodput returns the highest rate, to within 1 %, at which enough requests meet their objectives,
+// in requests per second. from is the rate at which the search starts. Goodput returns 0 if even a
+// thousandth of it is too high.
 func Goodput(from float64, keptAt func(rate float64) (share float64, err error), o Objectives) (float64, error) {
 	good, bad := 0.0, math.Inf(1)
 	for rate := from; bad/good > precision || good == 0; {

@@ -7,12 +7,12 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// oracle simulates each request on copies of all engines, with true output lengths, and picks the
-// endpoint where the fewest requests miss their objectives; ties go to the earliest first token. It
-// does not know future arrivals, so it is no bound. A run takes minutes.
+// oracle simulates each request on copies of all engines, with true output lengths. It picks the
+// endpoint where the fewest requests miss their objectives; among equals, the one with the earliest
+// first token. It does not know future arrivals, so better policies may exist. A run takes minutes.
 type oracle struct {
-	// try returns how many more requests miss their objectives if one goes to an endpoint, and the
-	// time of its first token.
+	// try returns how many more requests miss their objectives if r goes to an endpoint, and the
+	// time of r's first token there.
 	try       func(endpoint int, r *Request) (missed int, firstToken float64)
 	endpoints int
 }
@@ -33,8 +33,8 @@ func (p *oracle) Pick(_ float64, r *Request) int {
 func (p *oracle) Scraped(float64, int, engine.Load) {}
 func (p *oracle) Ended(float64, *Request, int)      {}
 
-// predict predicts the effect of sending a request to an endpoint now, from the requests that are
-// there.
+// predict simulates endpoint i with and without a request, from the requests that it has now. It
+// returns how many more requests miss their objectives, and the time of the request's first token.
 func (r *run) predict(i int, is *Request) (missed int, firstToken float64) {
 	e := &r.endpoints[i]
 	without := e.Copy(nil)
@@ -49,8 +49,8 @@ func (r *run) predict(i int, is *Request) (missed int, firstToken float64) {
 	return after - before, own.FirstToken
 }
 
-// misses simulates a copy of an endpoint until all requests have ended and counts those that miss
-// their objectives. It stores the result of the request with an id; 0 for none.
+// misses simulates c, a copy of the engine of e, until all requests have ended, and returns how
+// many miss their objectives. It stores the result of the request id in own; an id of 0 means none.
 func (r *run) misses(e *endpoint, c *sim.Engine, id sim.ID, own *Result) (n int) {
 	for {
 		at, ok := c.Next()

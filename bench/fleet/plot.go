@@ -20,8 +20,8 @@ type curve struct {
 	points []point
 }
 
-// plotCurves draws the SLO attainment of policies by rate, and returns the PNG file, which is named
-// after the workload.
+// plotCurves draws the SLO attainment of each policy by rate. It returns the path of the PNG file,
+// which is named after the workload.
 func plotCurves(dir string, w Workload, share float64, curves []curve) (path string, err error) {
 	lowest := 100 * max(0, share-4*(1-share))
 	var lines []chart.Line

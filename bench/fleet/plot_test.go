@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A plot has a colour for each curve, and the legend lies to the right of them.
+// A plot has a colour for each curve, and its legend lies to the right of the curves.
 func TestPlotCurves(t *testing.T) {
 	dir := t.TempDir()
 	path, err := plotCurves(dir, Workload{Name: "some"}, 0.99, []curve{

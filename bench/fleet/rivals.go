@@ -16,23 +16,23 @@ import (
 // scrapes. Each has the information that its project would have, and the requests in flight of
 // other pickers, as extprocs share them. None knows the length of an output.
 
-// tracker is what a picker knows of endpoints from scrapes and its own requests.
+// tracker has what a picker knows of endpoints from scrapes and from its own requests.
 type tracker struct {
 	random *rand.Rand
 	slots  int // adapter slots of each endpoint
 	at     []known
 }
 
-// known is the knowledge of one endpoint.
+// known is what a picker knows of one endpoint.
 type known struct {
 	waiting, running, kv float64
-	active               []string // adapters
+	active               []string // adapters that are active in the engine
 
 	inFlight int                      // own requests in flight
-	others   int                      // requests that other pickers last reported there
+	others   int                      // requests in flight there that other pickers last reported
 	prefill  map[*Request]int         // uncached tokens of requests without a first token
 	decode   map[*Request]int         // KV blocks of requests in flight
-	caches   *lru.Cache[uint64, bool] // blocks of prompts that were sent there
+	caches   *lru.Cache[uint64, bool] // blocks of the prompts that were sent to the endpoint
 }
 
 func newSeen(f Fleet, seed uint64, cached int) (tracker, error) {
@@ -80,7 +80,7 @@ func (s *tracker) Receive(_ float64, others []InFlight) {
 	}
 }
 
-// sent records a request at an endpoint with its uncached tokens.
+// sent records that a request was sent to an endpoint, which must compute its uncached tokens.
 func (s *tracker) sent(r *Request, endpoint, uncached int) int {
 	k := &s.at[endpoint]
 	k.inFlight++
@@ -88,7 +88,7 @@ func (s *tracker) sent(r *Request, endpoint, uncached int) int {
 	return endpoint
 }
 
-// FirstToken handles the first token of an output.
+// FirstToken implements [Streamer].
 func (s *tracker) FirstToken(_ float64, r *Request, endpoint int) { delete(s.at[endpoint].prefill, r) }
 
 func (s *tracker) Ended(_ float64, r *Request, endpoint int) {
@@ -114,13 +114,13 @@ func (s *tracker) best(score func(endpoint int) float64) int {
 	return best
 }
 
-// blockTokens is the tokens of a KV block, vLLM's default.
+// blockTokens is the number of tokens in a KV block: vLLM's default.
 const blockTokens = 16
 
 func blocks(tokens int) int { return (tokens + blockTokens - 1) / blockTokens }
 
-// hashes returns the hashes of the leading full blocks of a prompt, each over all tokens before and
-// the adapter.
+// hashes returns the hashes of all full blocks of a prompt, in order. Each hash covers the adapter
+// and all tokens up to the end of its block.
 func hashes(r *Request, size int) []uint64 {
 	sum := hash.Of(r.Adapter)
 	all := make([]uint64, 0, len(r.Prompt)/size)
@@ -134,7 +134,7 @@ func hashes(r *Request, size int) []uint64 {
 	return all
 }
 
-// matched returns the number of leading blocks that an endpoint probably has.
+// matched returns how many leading blocks of a prompt an endpoint probably has cached.
 func (k *known) matched(all []uint64) (n int) {
 	for n < len(all) && k.caches.Contains(all[n]) {
 		n++
@@ -142,15 +142,15 @@ func (k *known) matched(all []uint64) (n int) {
 	return n
 }
 
-// remember records the blocks that are sent to an endpoint.
+// remember records the blocks of a prompt that is sent to an endpoint.
 func (k *known) remember(all []uint64) {
 	for _, b := range all {
 		k.caches.Add(b, true)
 	}
 }
 
-// leastOfTwo picks two random endpoints and takes the one with fewer own requests in flight
-// (Mitzenmacher 2001).
+// leastOfTwo draws two random endpoints and picks the one with fewer of this picker's own requests
+// in flight (Mitzenmacher 2001).
 func leastOfTwo(f Fleet, seed uint64) (Picker, error) {
 	s, err := newSeen(f, seed, 0)
 	return &powerOfTwo{s}, err
@@ -167,24 +167,25 @@ func (p *powerOfTwo) Pick(_ float64, r *Request) int {
 	return p.sent(r, a, len(r.Prompt))
 }
 
-// scored is the leading endpoint picker: the highest weighted sum of scores from 0 to 1 wins, ties
-// are broken at random. Its prefix cache is approximate: blocks of 64 tokens, as many as an
-// endpoint has KV blocks, recorded when they are sent.
+// scored is the policy of the leading endpoint picker: the highest weighted sum of scores from 0 to
+// 1 wins; ties are broken at random. Its prefix cache is approximate: it records blocks of 64
+// tokens when it sends them, at most as many as an endpoint has KV blocks.
 type scored struct {
 	tracker
-	queue, kv, prefix, lora float64 // weights
+	queue, kv, prefix, lora float64 // weights of the scores
 }
 
 const (
-	scoredBlock    = 64 // tokens
+	scoredBlock    = 64 // tokens in a block
 	scoredInterval = 50 * time.Millisecond
-	// bestLora is the weight of the adapter scorer with the best goodput. For 200 adapters, weights
-	// 1 to 8 are equal within one percent, and higher weights meet more objectives above that rate;
-	// from 16 on goodput is a quarter lower.
+	// bestLora is the weight of the adapter scorer with the best goodput. For 200 adapters, the
+	// goodputs of weights 1 to 8 are equal within 1 %, and above that rate higher weights meet more
+	// objectives. Weights of 16 and more have a quarter less goodput.
 	bestLora = 8
 )
 
-// Scored is the leading picker with weights. Its default is 2, 2, 3 without an adapter scorer.
+// Scored is the policy of the leading picker with the given weights. Its defaults are 2, 2 and 3,
+// without an adapter scorer.
 func Scored(queue, kv, prefix, lora float64) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		s, err := newSeen(f, seed, f.Profile.Limits.KVBlocks)
@@ -222,9 +223,9 @@ func share(part, of int) float64 {
 	return float64(part) / float64(of)
 }
 
-// loraScore is 1 if the adapter is active, 0.8 if there is room for another, and 0 otherwise. (The
-// original has 0.6 for a waiting adapter, which vLLM does not report for requests that were never
-// scheduled.)
+// loraScore is 1 if the adapter is active, 0.8 if another adapter still fits, and 0 otherwise. (The
+// original has 0.6 for a waiting adapter. vLLM does not report an adapter as waiting if its
+// requests were never scheduled.)
 func (k *known) loraScore(adapter string, slots int) float64 {
 	switch {
 	case slices.Contains(k.active, adapter):
@@ -235,15 +236,15 @@ func (k *known) loraScore(adapter string, slots int) float64 {
 	return 0
 }
 
-// indexed is a picker that knows exactly which KV blocks each endpoint has, as from KV cache
-// events.
+// indexed is a picker that knows exactly which KV blocks each endpoint has, as if it received KV
+// cache events.
 type indexed struct {
 	tracker
 	cached func(endpoint int, r *Request) (tokens int)
 	cost   func(k *known, r *Request, uncached int) float64
 }
 
-// Index sets the function for the cached leading tokens of a prompt.
+// Index implements [Indexed].
 func (p *indexed) Index(cached func(endpoint int, r *Request) (tokens int)) { p.cached = cached }
 
 func (p *indexed) Pick(_ float64, r *Request) int {
@@ -255,8 +256,9 @@ func (p *indexed) Pick(_ float64, r *Request) int {
 	return p.sent(r, to, uncached[to])
 }
 
-// dynamoCost is Dynamo's cost: the blocks to prefill (of requests without a first token, and the
-// uncached ones of this request) plus the blocks to decode with this request. The lowest cost wins.
+// dynamoCost is Dynamo's cost of an endpoint: the blocks to prefill plus the blocks to decode, both
+// including this request. Blocks to prefill are the uncached ones of requests without a first
+// token. The lowest cost wins.
 func dynamoCost(k *known, r *Request, uncached int) float64 {
 	prefill, decode := uncached, blocks(len(r.Prompt))
 	for _, tokens := range k.prefill {
@@ -268,11 +270,11 @@ func dynamoCost(k *known, r *Request, uncached int) float64 {
 	return kvCost(float64(prefill)/blockTokens, float64(decode))
 }
 
-// kvCost weighs blocks with Dynamo's defaults: equally.
+// kvCost adds blocks to prefill and blocks to decode with equal weights, Dynamo's default.
 func kvCost(prefill, decode float64) float64 { return prefill + decode }
 
-// lmetricCost is LMETRIC's cost (arXiv 2603.15202): the tokens to prefill, including this request,
-// times the number of requests, including this one.
+// lmetricCost is LMETRIC's cost (arXiv 2603.15202): the tokens to prefill times the number of
+// requests, both including this request.
 func lmetricCost(k *known, _ *Request, uncached int) float64 {
 	for _, tokens := range k.prefill {
 		uncached += tokens
@@ -288,18 +290,18 @@ func indexedBy(cost func(k *known, r *Request, uncached int) float64) Policy {
 }
 
 // cacheAware is the policy cache_aware of SGLang's gateway, from its code
-// (sgl-model-gateway/src/policies/cache_aware.rs at 053b63f). If requests in flight are imbalanced,
-// or no endpoint has cached enough of the prompt, it picks the first endpoint with the fewest
-// requests; else the one that has cached most. (Only its comments say that it picks the smallest
-// tree if none has cached enough.)
+// (sgl-model-gateway/src/policies/cache_aware.rs at 053b63f). It picks the endpoint that has cached
+// most of the prompt. If requests in flight are imbalanced, or no endpoint has cached enough, it
+// picks the first endpoint with the fewest requests. (The gateway's comments, but not its code,
+// pick the smallest tree if no endpoint has cached enough.)
 type cacheAware struct{ tracker }
 
-// The gateway's defaults.
+// Defaults of SGLang's gateway.
 const (
-	cacheThreshold      = 0.3 // share of the prompt
-	balanceAbsThreshold = 64  // requests
+	cacheThreshold      = 0.3 // share of the prompt that must be cached
+	balanceAbsThreshold = 64  // difference in requests in flight above which load is imbalanced
 	balanceRelThreshold = 1.5
-	treeBlocks          = 1 << 22 // max_tree_size 67,108,864 tokens
+	treeBlocks          = 1 << 22 // blocks in max_tree_size of 67,108,864 tokens
 )
 
 func smg(f Fleet, seed uint64) (Picker, error) {
@@ -327,7 +329,7 @@ func imbalanced(least, most int) bool {
 
 // multiplied is the policy lmetric of SGLang's gateway, from its code
 // (sgl-model-gateway/src/policies/lmetric.rs at acaa759). It minimizes the uncached tokens of the
-// prompt times the requests there, including this one. Ties go to the endpoint with the fewest
+// prompt times the endpoint's requests, including this one. Ties go to the endpoint with the fewest
 // requests, then to the first.
 type multiplied struct{ tracker }
 
@@ -350,9 +352,10 @@ func (p *multiplied) Pick(_ float64, r *Request) int {
 	return p.sent(r, to, len(r.Prompt))
 }
 
-// rendezvous sends the requests for an adapter to the endpoint with the highest hash whose load is
-// at most 1.25 times the mean (Thaler, Ravishankar 1998; Mirrokni, Thorup, Zadimoghaddam 2018).
-// Requests for the base model are hashed by the start of their prompt.
+// rendezvous sends each request for an adapter to the endpoint with the highest hash among those
+// whose load is at most 1.25 times the mean (Thaler, Ravishankar 1998; Mirrokni, Thorup,
+// Zadimoghaddam 2018). The hash is that of the adapter; for the base model, that of the start of
+// the prompt.
 type rendezvous struct{ tracker }
 
 const (

@@ -20,7 +20,7 @@ func TestDynamosExample(t *testing.T) {
 		}
 	}
 	p := &indexed{tracker: three(t), cost: dynamoCost, cached: func(int, *Request) int { return 0 }}
-	for i, worker := range []struct{ prefill, decode int }{{7, 9}, {4, 4}, {1, 8}} { // plus one block of the request itself
+	for i, worker := range []struct{ prefill, decode int }{{7, 9}, {4, 4}, {1, 8}} { // the request itself adds one block to each number
 		p.at[i].prefill[&Request{}], p.at[i].decode[&Request{}] = worker.prefill*blockTokens, worker.decode
 	}
 	r := &Request{Prompt: make([]uint32, blockTokens)}
@@ -32,7 +32,7 @@ func TestDynamosExample(t *testing.T) {
 	if to := p.Pick(0, r); to != 1 {
 		t.Errorf("worker %d is taken, want 2", to+1)
 	}
-	// Cached blocks and ended requests cost nothing.
+	// Blocks that are cached or belong to ended requests cost nothing.
 	p.cached = func(i int, _ *Request) int { return []int{0, 0, blockTokens}[i] }
 	if to := p.Pick(0, &Request{Prompt: make([]uint32, blockTokens)}); to != 2 {
 		t.Errorf("worker %d is taken, want 3, which has the prompt: 10 to the second's 12", to+1)
@@ -57,8 +57,8 @@ func three(t *testing.T) tracker {
 	return s
 }
 
-// The scores of the leading picker: queues by minimum and maximum; adapters 1.0 if active, 0.8 if
-// there is room, else 0.
+// The scores of the leading picker. Queues are scaled between the shortest and the longest. An
+// adapter scores 1 if it is active, 0.8 if there is room for it, and 0 otherwise.
 func TestScores(t *testing.T) {
 	for _, test := range []struct{ waiting, least, most, want float64 }{{2, 2, 10, 1}, {10, 2, 10, 0}, {4, 2, 10, 0.75}, {3, 3, 3, 1}} {
 		if got := queueScore(test.waiting, test.least, test.most); got != test.want {
@@ -82,13 +82,13 @@ func TestScores(t *testing.T) {
 	p := &scored{tracker: s, queue: 2, kv: 2, prefix: 3}
 	p.at[0].waiting, p.at[1].waiting, p.at[2].waiting = 0, 1, 2
 	p.at[0].kv, p.at[1].kv, p.at[2].kv = 0.5, 0.5, 0.5
-	p.at[1].remember(hashes(&Request{Prompt: prompt}, scoredBlock)[:1]) // 1 + 1 + 0.75 beside 2 + 1
+	p.at[1].remember(hashes(&Request{Prompt: prompt}, scoredBlock)[:1]) // 1 + 1 + 0.75 against 2 + 1
 	if to := p.Pick(0, &Request{Prompt: prompt}); to != 0 {
 		t.Errorf("endpoint %d is taken: a quarter of the prompt outweighs half of the queues", to)
 	}
 	p = &scored{tracker: three(t), queue: 2, kv: 2, prefix: 3}
 	p.at[0].waiting, p.at[1].waiting, p.at[2].waiting = 0, 1, 2
-	p.at[1].remember(hashes(&Request{Prompt: prompt}, scoredBlock)[:2]) // 1 + 2 + 1.5 beside 2 + 2
+	p.at[1].remember(hashes(&Request{Prompt: prompt}, scoredBlock)[:2]) // 1 + 2 + 1.5 against 2 + 2
 	if to := p.Pick(0, &Request{Prompt: prompt}); to != 1 {
 		t.Errorf("endpoint %d is taken, want the one that has half of the prompt", to)
 	}
@@ -98,8 +98,8 @@ func TestScores(t *testing.T) {
 }
 
 // SGLang's gateway balances if requests in flight differ by more than 64 and by more than a factor
-// of 1.5. Otherwise an endpoint must have cached more than 30 % of the prompt; if none has, the
-// fewest requests decide.
+// of 1.5. Otherwise it picks an endpoint that has cached more than 30 % of the prompt. If there is
+// none, it picks the endpoint with the fewest requests.
 func TestCacheAware(t *testing.T) {
 	for _, test := range []struct {
 		least, most int
@@ -143,16 +143,17 @@ func TestLMETRIC(t *testing.T) {
 	}
 }
 
-// SGLang's gateway multiplies the uncached tokens of a prompt by the requests there.
+// SGLang's gateway multiplies the uncached tokens of a prompt by the number of requests at the
+// endpoint.
 func TestMultiplied(t *testing.T) {
 	prompt := make([]uint32, 10*blockTokens)
 	for i := range prompt {
 		prompt[i] = uint32(i)
 	}
 	for _, c := range []struct {
-		sent     int // blocks of the prompt that were sent to the second before
+		sent     int // leading blocks of the prompt that the second endpoint already got
 		inFlight [3]int
-		others   int // requests of other pickers at the first
+		others   int // requests of other pickers at the first endpoint
 		want     int
 		because  string
 	}{
@@ -175,7 +176,7 @@ func TestMultiplied(t *testing.T) {
 	}
 }
 
-// Requests for an adapter stay together until the endpoint has 1.25 times its share.
+// Requests for an adapter go to one endpoint until it has 1.25 times the mean load.
 func TestRendezvous(t *testing.T) {
 	p := &rendezvous{three(t)}
 	first := p.Pick(0, &Request{Adapter: "a"})
@@ -198,7 +199,7 @@ func TestRendezvous(t *testing.T) {
 	}
 }
 
-// Of two random endpoints the one with less load wins; ties are broken at random.
+// The less loaded of two random endpoints wins; ties are broken at random.
 func TestTwoRandomChoices(t *testing.T) {
 	p := &powerOfTwo{three(t)}
 	p.at[0].inFlight, p.at[1].inFlight, p.at[2].inFlight = 100, 50, 0
@@ -208,7 +209,7 @@ func TestTwoRandomChoices(t *testing.T) {
 		p.Ended(0, nil, to)
 		taken[to]++
 	}
-	if taken[0] > 60 || taken[2] < 130 || taken[1] < 60 { // 1, 5 and 3 of 9
+	if taken[0] > 60 || taken[2] < 130 || taken[1] < 60 { // expected shares: 1/9, 5/9 and 3/9
 		t.Errorf("they are taken %v times", taken)
 	}
 	s := three(t)
@@ -240,7 +241,7 @@ func TestPromptsAreRemembered(t *testing.T) {
 	}
 }
 
-// The oracle misses no more objectives than other policies.
+// Under the oracle no more requests miss their objectives than under other policies.
 func TestOracle(t *testing.T) {
 	race.Skip(t)
 	f := Fleet{Profile: llm.DefaultProfile(), Endpoints: 3, Pickers: 1, ScrapeInterval: 0.2}
@@ -266,13 +267,13 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// The oracle sends a long prompt to a slower endpoint if it delays no other request there.
+// The oracle sends a long prompt to a slower endpoint if the prompt delays no other request there.
 func TestOracleAvoidsDelayingOthers(t *testing.T) {
 	f := Fleet{Endpoints: 2, Pickers: 1, Speeds: []float64{1, 0.6}, Profile: profile.Profile{
 		Prefill: profile.Prefill{PerToken: 0.001}, Decode: profile.Decode{Base: 0.02},
 		Limits: profile.Limits{MaxSequences: 8, MaxBatchedTokens: 4096, KVBlocks: 1000, BlockSize: 16},
 	}}
-	for output, want := range map[int]int{8: 1, 200: 0} { // one second more is 140 ms a token of few, and 5 ms of many
+	for output, want := range map[int]int{8: 1, 200: 0} { // a delay of 1 s adds 140 ms per token to a short output, 5 ms to a long one
 		o := outcome(t, f, 1, slices.Values([]Request{
 			{At: 0, Prompt: make([]uint32, 10), Output: output},
 			{At: 0.05, Prompt: make([]uint32, 1000), Output: 2},

@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// closedLoop sends requests to one endpoint in a closed loop with some clients and returns the
-// predictions.
+// closedLoop simulates one endpoint with a number of clients that each send one request at a time.
+// It returns the picker, which has recorded its predictions.
 func closedLoop(t *testing.T, of profile.Profile, clients int, assumed func(profile.Profile) *profile.Profile) *judging {
 	t.Helper()
 	f := four()
@@ -29,9 +29,9 @@ func closedLoop(t *testing.T, of profile.Profile, clients int, assumed func(prof
 	return j
 }
 
-// An engine may have a fixed cost for each step with a prompt. It is learned with any initial
-// profile, and predictions are right from the first decision, in closed loops of different sizes.
-// Engines without such a cost are learned as well.
+// An engine may have a fixed cost for each step with a prompt. Extproc learns this cost from any
+// initial profile, and predictions are right from the first decision that uses them, for any number
+// of clients. It also learns that an engine has no such cost.
 func TestShapeOfPrefillIsLearned(t *testing.T) {
 	race.Skip(t)
 	nothing := func(profile.Profile) *profile.Profile { return nil }
@@ -43,13 +43,13 @@ func TestShapeOfPrefillIsLearned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eight.Limits.MaxBatchedTokens = 8192 // as if unknown
+	eight.Limits.MaxBatchedTokens = 8192 // assumed value if the limit is unknown
 	for _, c := range []struct {
 		name    string
 		of      profile.Profile
 		assumed func(profile.Profile) *profile.Profile
 		clients []int
-		bias    float64 // at most
+		bias    float64 // largest permitted bias
 	}{
 		{"a long step with each prompt, nothing given", dummy, nothing, []int{1, 8, 32}, 0.1},
 		{"a long step with each prompt, another shape given", dummy, other, []int{8}, 0.1},

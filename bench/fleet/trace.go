@@ -16,22 +16,23 @@ import (
 
 // traced is a request of a trace.
 type traced struct {
-	at float64 // seconds
+	at float64 // arrival time in seconds
 	traffic.Length
 	blocks []uint32 // shared blocks of the prompt, of workload.MooncakeBlock tokens each; nil if unknown
 }
 
-// recorded is a workload in a file.
+// recorded is a workload from a trace file.
 type recorded struct {
 	name, file, about string
 	read              func(io.Reader) ([]traced, error)
-	// quantum is the resolution of times in the trace, in seconds: requests are spread within it.
+	// quantum is the resolution of times in the trace, in seconds. Each request gets a random time
+	// within it.
 	quantum float64
-	small   bool    // for the smaller model, because its prompts are long
-	share   float64 // share of requests that must meet their objectives; 0 for the default, which bursts make impossible
+	small   bool    // uses the profile of the smaller model, because prompts are long
+	share   float64 // share of requests that must meet their objectives; 0 for the default (bursts may make it impossible)
 }
 
-// conversations is the trace that gives other workloads their lengths.
+// conversations is the trace from which other workloads take the lengths of prompts and outputs.
 const conversations = "azure-conversation"
 
 // traces lists all traces in the order of the output.
@@ -64,7 +65,7 @@ func (t recorded) open(dir string) (Workload, error) {
 	return w, nil
 }
 
-// from returns the requests of a trace.
+// from reads the requests of a trace from a directory.
 func (t recorded) from(dir string) ([]traced, error) {
 	var all []traced
 	err := traffic.Read(dir, t.file, func(r io.Reader) (err error) {
@@ -94,7 +95,7 @@ func readMooncake(r io.Reader) (all []traced, err error) {
 	return all, err
 }
 
-// taken appends a query if it has prompt and output tokens.
+// taken appends a query to the requests if it has both prompt and output tokens.
 func taken(all []traced, q workload.Query, blocks []uint32) []traced {
 	if q.Prompt == 0 || q.Output == 0 {
 		return all
@@ -102,8 +103,9 @@ func taken(all []traced, q workload.Query, blocks []uint32) []traced {
 	return append(all, traced{q.At, traffic.Length{Prompt: int(q.Prompt), Output: int(q.Output)}, blocks})
 }
 
-// replay sends the requests of a trace from a random start, again from its beginning after its end,
-// scaled to a mean rate. Times within the resolution of the trace are random.
+// replay returns a function that replays the requests of a trace, scaled to a mean rate. It starts
+// at a random request and starts over when the trace ends. Times that the resolution of the trace
+// does not distinguish are random.
 func replay(all []traced, quantum float64) func(seed uint64, rate float64, n int) iter.Seq[Request] {
 	return func(seed uint64, rate float64, n int) iter.Seq[Request] {
 		return func(yield func(Request) bool) {
@@ -127,10 +129,12 @@ func replay(all []traced, quantum float64) func(seed uint64, rate float64, n int
 	}
 }
 
-// rounds exceeds the number of blocks in any trace.
+// rounds is the offset between the block numbers of two repetitions of a trace. It is larger than
+// any block number in a trace.
 const rounds = 1 << 24
 
-// prompt returns the tokens of a request. It shares nothing with other rounds of the trace.
+// prompt returns the prompt tokens of a request. time is the number of the trace's repetition:
+// prompts of different repetitions share no blocks.
 func (t traced) prompt(number, time uint32) []uint32 {
 	if t.blocks == nil {
 		return prompt(nil, number, t.Prompt)
@@ -141,10 +145,10 @@ func (t traced) prompt(number, time uint32) []uint32 {
 			all = append(all, b+time*rounds)
 		}
 	}
-	return prompt(all, number, t.Prompt-len(all)) // there may be too few hashes
+	return prompt(all, number, t.Prompt-len(all)) // blocks may cover less than the prompt
 }
 
-// lengths returns the lengths of the requests of a trace.
+// lengths returns the prompt and output lengths of all requests of a trace.
 func lengths(all []traced) Lengths {
 	is := make(Lengths, len(all))
 	for i, t := range all {

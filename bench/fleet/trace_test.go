@@ -45,8 +45,8 @@ func TestReadMooncake(t *testing.T) {
 	}
 }
 
-// A trace starts at a random time, repeats from its beginning, and has the requested mean rate; its
-// bursts stay.
+// A replayed trace starts at a random time, starts over when it ends, has the requested mean rate,
+// and keeps its bursts.
 func TestReplay(t *testing.T) {
 	all := []traced{
 		{0, traffic.Length{Prompt: 1, Output: 1}, nil},
@@ -62,7 +62,7 @@ func TestReplay(t *testing.T) {
 		t.Errorf("the first comes at %g", requests[0].At)
 	}
 	for i := range requests[:4000] {
-		// 2 s a request become 0.25
+		// The mean gap of 2 s is scaled to 0.25 s.
 		gap, want := requests[i+1].At-requests[i].At, []float64{0, 0.125, 0, 0.625, 0.25}[len(requests[i].Prompt)]
 		if math.Abs(gap-want) > 1e-6 {
 			t.Fatalf("request %d, %d of the trace, is followed after %g s, want %g", i, len(requests[i].Prompt), gap, want)
@@ -113,7 +113,7 @@ func TestScrapeIntervals(t *testing.T) {
 	}
 }
 
-// Errors for invalid flags and missing traces.
+// Invalid flags and missing traces are errors.
 func TestCommand(t *testing.T) {
 	run := func(args ...string) (string, error) {
 		var out strings.Builder

@@ -17,11 +17,11 @@ import (
 // Workload generates the requests of clients.
 type Workload struct {
 	Name string
-	// About describes the workload for people.
+	// About describes the workload in the output.
 	About string
-	// Adapters are those that its requests name.
+	// Adapters are the adapters that requests of the workload name.
 	Adapters []string
-	// Profile is the profile of its endpoints; nil for any.
+	// Profile is the profile that endpoints must have; nil if any will do.
 	Profile *profile.Profile
 	// Share is the share of requests that must meet their objectives; 0 for that of
 	// [DefaultObjectives].
@@ -34,7 +34,7 @@ func (w Workload) Requests(seed uint64, rate float64, n int) iter.Seq[Request] {
 	return w.requests(seed, rate, n)
 }
 
-// Lengths is a sample of prompt and output lengths; each pair is equally likely.
+// Lengths is a sample of pairs of prompt and output lengths. Each pair is equally likely.
 type Lengths []traffic.Length
 
 // Conversation returns lengths similar to those of human conversations, for use without a trace.
@@ -55,7 +55,8 @@ func Plain(lengths Lengths) Workload {
 	}
 }
 
-// Adapters sends requests for adapters whose popularity is proportional to 1/k (Zipf).
+// Adapters sends requests for adapters. The popularity of the kth adapter is proportional to 1/k
+// (Zipf).
 func Adapters(adapters int, lengths Lengths) Workload {
 	w := Workload{Name: "adapters", About: fmt.Sprintf("requests for %d adapters with Zipf popularity (1/k)", adapters)}
 	for i := range adapters {
@@ -71,8 +72,8 @@ func Adapters(adapters int, lengths Lengths) Workload {
 	return w
 }
 
-// Prefixes sends requests for the base model that start with one of several system prompts, whose
-// popularity is proportional to 1/k.
+// Prefixes sends requests for the base model that start with one of several system prompts. The
+// popularity of the kth system prompt is proportional to 1/k.
 func Prefixes(prompts, tokens int, lengths Lengths) Workload {
 	which := zipf(prompts)
 	systems := make([][]uint32, prompts)
@@ -95,14 +96,14 @@ func Prefixes(prompts, tokens int, lengths Lengths) Workload {
 const mostTurns = 9
 
 // Chat sends sessions of 1 to 9 turns (uniform) that share one system prompt. The prompt of a turn
-// is the previous prompt, its output and a new message. The user reads the output and then writes
-// the next message, half a minute later on average.
+// is the previous prompt, its output and a new message. The user reads the output before writing
+// the next message. A message takes 20 s to write on average.
 func Chat(system int, messages Lengths) Workload {
 	const reads, writes = 0.06, 20 // seconds to read an output token, and mean seconds to write a message
 	type session struct {
-		at     float64 // of the next turn
+		at     float64 // time of the next turn
 		prompt []uint32
-		left   int // remaining turns
+		left   int // number of remaining turns
 	}
 	first := prompt(nil, 1<<31, system)
 	return Workload{
@@ -111,8 +112,8 @@ func Chat(system int, messages Lengths) Workload {
 			return func(yield func(Request) bool) {
 				random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // no secret
 				perSession := rate * 2 / (mostTurns + 1)
-				var open []session                       // the session with the next turn is last
-				next := random.ExpFloat64() / perSession // start of the next session
+				var open []session                       // the session whose next turn is earliest is last
+				next := random.ExpFloat64() / perSession // time at which the next session starts
 				for number := range n {
 					of := session{at: next, prompt: first, left: 1 + random.IntN(mostTurns)}
 					if last := len(open) - 1; last >= 0 && open[last].at <= next {
@@ -126,7 +127,7 @@ func Chat(system int, messages Lengths) Workload {
 						return
 					}
 					if of.left--; of.left > 0 {
-						of.prompt = prompt(of.prompt, 0, l.Output) // as returned by answer
+						of.prompt = prompt(of.prompt, 0, l.Output) // the same tokens that answer returns
 						of.at += reads*float64(l.Output) + writes*random.ExpFloat64()
 						i, _ := slices.BinarySearchFunc(open, of, func(a, b session) int { return cmp.Compare(b.at, a.at) })
 						open = slices.Insert(open, i, of)
@@ -137,8 +138,8 @@ func Chat(system int, messages Lengths) Workload {
 	}
 }
 
-// messages returns the lengths with prompts cut to a third and the same outputs: most of a prompt
-// is earlier conversation, a message is the new part.
+// messages returns lengths with the same outputs and a third of each prompt: the new message. The
+// rest of a prompt is the conversation before it.
 func (of Lengths) messages() Lengths {
 	all := slices.Clone(of)
 	for i := range all {
@@ -147,10 +148,10 @@ func (of Lengths) messages() Lengths {
 	return all
 }
 
-// Bursts sends requests like Plain in bursts: the coefficient of variation of interarrival times is
-// 4, that of Poisson arrivals is 1.
+// Bursts sends requests like Plain, but in bursts: the coefficient of variation of interarrival
+// times is 4. That of Poisson arrivals is 1.
 func Bursts(lengths Lengths) Workload {
-	const vary = 4 // coefficient of variation; 1 for Poisson arrivals
+	const vary = 4 // coefficient of variation of interarrival times
 	return Workload{
 		Name:  "bursts",
 		About: fmt.Sprintf("requests for the base model without shared prefixes, in bursts: the coefficient of variation of interarrival times is %d", vary),
@@ -164,8 +165,8 @@ func Bursts(lengths Lengths) Workload {
 	}
 }
 
-// Long sends requests like Plain for the smaller model, a tenth of them with prompts of 32,768
-// tokens.
+// Long sends requests like Plain to endpoints with the smaller model. A tenth of the prompts have
+// 32,768 tokens.
 func Long(lengths Lengths) Workload {
 	const tokens, share = 32768, 0.1
 	return Workload{
@@ -183,8 +184,8 @@ func Long(lengths Lengths) Workload {
 	}
 }
 
-// Cancelled sends requests like Plain. Clients cancel three in ten, at a random time within an
-// output of 50 ms per token.
+// Cancelled sends requests like Plain. Clients cancel three in ten of them, at a random time during
+// the output if a token takes 50 ms.
 func Cancelled(lengths Lengths) Workload {
 	const share, perToken = 0.3, 0.05
 	return Workload{
@@ -203,7 +204,7 @@ func Cancelled(lengths Lengths) Workload {
 	}
 }
 
-// poisson returns n Poisson arrivals.
+// poisson returns n requests with Poisson arrivals.
 func poisson(seed uint64, rate float64, n int, next func(random *rand.Rand, number int) Request) iter.Seq[Request] {
 	return coming(seed, n, func(random *rand.Rand) float64 { return random.ExpFloat64() / rate }, next)
 }
@@ -223,7 +224,7 @@ func coming(seed uint64, n int, gap func(*rand.Rand) float64, next func(random *
 	}
 }
 
-// prompt appends tokens to others. Prompts with different numbers share nothing.
+// prompt appends a number of tokens to after. Prompts with different numbers share no tokens.
 func prompt(after []uint32, number uint32, tokens int) []uint32 {
 	all := make([]uint32, len(after), len(after)+tokens)
 	copy(all, after)
@@ -233,7 +234,7 @@ func prompt(after []uint32, number uint32, tokens int) []uint32 {
 	return all
 }
 
-// zipf returns a function that draws one of n, the kth in proportion to 1/k.
+// zipf returns a function that draws a number below n. The kth is drawn in proportion to 1/k.
 func zipf(n int) func(*rand.Rand) int {
 	sums := make([]float64, n)
 	sum := 0.0

@@ -10,9 +10,9 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// The age at eviction agrees with control plan, for 1,000 models with Zipf 1.0: with a global LRU
-// cache and with control's LRU eviction. (If loads cannot keep up with misses, models stay longer;
-// here they can.)
+// The age at eviction agrees with "control plan" for 1,000 models with Zipf exponent 1, both with a
+// global LRU cache and with control's LRU eviction. (If loads cannot keep up with misses, models
+// are evicted later; here they can.)
 func TestAgeIsAsPlanned(t *testing.T) {
 	race.Skip(t)
 	for _, share := range []float64{0.2, 0.6} {
@@ -22,7 +22,7 @@ func TestAgeIsAsPlanned(t *testing.T) {
 		}
 		var queries []workload.Query
 		for _, r := range requests(w, 1) {
-			if r.At >= w.Warmup/2 { // as long before as it takes to fill
+			if r.At >= w.Warmup/2 { // including the second half of the warm-up, which fills the cache
 				queries = append(queries, workload.Query{At: r.At, Model: strconv.Itoa(int(r.Model))})
 			}
 		}

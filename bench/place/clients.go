@@ -11,10 +11,11 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// client has the statistics of a client in consecutive windows, which repeat.
+// client has the request statistics of one client in consecutive windows. After the last window the
+// first follows again.
 type client []workload.Window
 
-// windowed is the length of a window in seconds.
+// windowed is the length of each window in seconds.
 const windowed = workload.ServeGenWindow
 
 // openClients reads the clients of a ServeGen file.
@@ -33,15 +34,17 @@ func openClients(dir, file string) (all []client, err error) {
 	return all, err
 }
 
-// population maps models to clients: each client is a model, and again one in each further round.
-// The clients of a round start together at a random window, which preserves their correlation.
+// population maps models to clients. If there are more models than clients, further rounds of
+// models use the same clients. All clients of a round start at the same random window, which
+// preserves their correlation.
 type population struct {
 	clients []client
-	begins  []int   // by round: the first window
-	times   float64 // factor on the request rate
+	begins  []int   // by round: number of the first window
+	times   float64 // factor on all request rates
 }
 
-// population draws the start of each round. The mean rate of all models over all windows is Rate.
+// population draws the first window of each round, and scales rates so that all models together
+// have the mean rate w.Rate.
 func (w World) population(seed uint64) population {
 	random := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // no secret
 	c := population{clients: w.Clients}
@@ -58,7 +61,7 @@ func (w World) population(seed uint64) population {
 	return c
 }
 
-// window returns a window of a model, counted from the start.
+// window returns the window of a model that is number windows after its first.
 func (c population) window(model, number int) workload.Window {
 	is := c.clients[model%len(c.clients)]
 	w := is[(c.begins[model/len(c.clients)]+number)%len(is)]
@@ -66,13 +69,13 @@ func (c population) window(model, number int) workload.Window {
 	return w
 }
 
-// requests draws the requests of all models until a time. Each model is a renewal process: the
-// shape of a gap is that of the window where it starts, and it passes at the rate of each window.
-// So mean rates are those of the windows, whatever the shapes.
+// requests draws the requests of all models until end. Each model is a renewal process. The window
+// in which a gap starts decides the shape of the gap; the rate of each later window decides how
+// fast the gap passes. So mean rates are those of the windows, whatever the shapes.
 func (c population) requests(models int, seed uint64, end float64) (all []Request) {
 	for model := range models {
 		source := rand.NewPCG(seed, 1<<32+uint64(model)) //nolint:gosec // no secret
-		left := -1.0                                     // remaining gap in units of the mean; below 0 if none was drawn
+		left := -1.0                                     // rest of the gap in units of the mean gap; below 0 if none was drawn
 		for number := 0; float64(number)*windowed < end; number++ {
 			w := c.window(model, number)
 			if w.Rate == 0 {

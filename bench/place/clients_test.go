@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// Each client sends at the rates of its windows, for any shape.
+// Each client sends requests at the rates of its windows, whatever the shape of its gaps.
 func TestClientsSendTheirRates(t *testing.T) {
 	race.Skip(t)
 	var all []client
@@ -28,7 +28,7 @@ func TestClientsSendTheirRates(t *testing.T) {
 	w := World{Models: len(all), Clients: all, Rate: 45 * 2.5 / 4}
 	end := 400.0 * windowed
 	c := w.population(1)
-	is := make([]map[float64]int, len(all)) // requests by rate of the window
+	is := make([]map[float64]int, len(all)) // number of requests by rate of the window
 	for i := range is {
 		is[i] = make(map[float64]int)
 	}
@@ -52,8 +52,8 @@ func TestClientsSendTheirRates(t *testing.T) {
 	}
 }
 
-// Gaps have the variation of their shape: a gamma distribution with shape 0.25 has a coefficient of
-// variation of 2, a Weibull distribution with shape 0.5 the square root of 5.
+// Gaps have the coefficient of variation of their distribution: 2 for a gamma distribution with
+// shape 0.25, and the square root of 5 for a Weibull distribution with shape 0.5.
 func TestGaps(t *testing.T) {
 	race.Skip(t)
 	for w, want := range map[workload.Window]float64{{Rate: 1, Shape: 0.25}: 2, {Rate: 1, Shape: 0.5, Weibull: true}: math.Sqrt(5)} {
@@ -70,8 +70,8 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// Models beyond the number of clients are the same clients at other times, and the total rate is
-// the requested one.
+// If there are more models than clients, further models are the same clients at other times. The
+// total rate is the requested one.
 func TestModelsBeyondTheClients(t *testing.T) {
 	race.Skip(t)
 	w := World{Models: 10, Clients: some, Rate: 30, Measured: 60_000}

@@ -88,10 +88,11 @@ var policies = []struct {
 	{knownName, Known},
 }
 
-// optimumName is the reference policy for misses, knownName that for the time to first token.
+// optimumName is the policy with which misses are compared. knownName is the policy with which
+// times to first token are compared.
 const optimumName, knownName = "optimum", "known"
 
-// workloads lists all workloads with their changes to a World.
+// workloads lists all workloads. Each changes a World.
 var workloads = []struct {
 	name, about string
 	set         func(*World)
@@ -109,25 +110,25 @@ var workloads = []struct {
 	{name: "servegen-reason", about: "each model is a client of DeepSeek-R1 (ServeGen)", file: "servegen/reason-deepseek-r1.csv.gz"},
 }
 
-// setHot makes the load of the most popular model need three of ten endpoints.
+// setHot gives the most popular model so much load that it needs three of ten endpoints.
 func setHot(w *World) {
 	engine := llm.DefaultProfile()
 	w.Hot, w.Engine = 0.3, &engine
 }
 
-// Command runs "bench place". traces is the default directory of traces; empty for none.
+// Command runs "bench place". traces is the default directory of traces; empty if there are none.
 func Command(ctx context.Context, args []string, traces string) error {
 	return runCommand(ctx, args, traces, os.Stdout, os.Stderr)
 }
 
-// config has the flags.
+// config has the values of the flags.
 type config struct {
 	World
 	name, about string
 	shares      []float64
 	policies    []string
 	seeds       int
-	plots       string // directory; empty for no plots
+	plots       string // directory for plots; empty to draw none
 }
 
 func runCommand(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
@@ -135,7 +136,7 @@ func runCommand(ctx context.Context, args []string, traces string, out, progress
 	if err != nil {
 		return err
 	}
-	misses := make(map[string][]float64) // by policy, one for each cache size
+	misses := make(map[string][]float64) // by policy: one value for each cache size
 	for i, share := range c.shares {
 		c.Share = share
 		if i > 0 {
@@ -160,7 +161,8 @@ func runCommand(ctx context.Context, args []string, traces string, out, progress
 	return nil
 }
 
-// table prints the figures of each policy for one cache size and returns those of each seed.
+// table prints the figures of each policy for one cache size. It returns the figures of each seed
+// by policy.
 func (c config) table(ctx context.Context, out, progress io.Writer) (map[string][]Figures, error) {
 	fmt.Fprintf(out,
 		"%s\n%d models on %d endpoints with room for %.0f %% of their bytes%s, %g requests/s; %d seeds, %.0f s after %.0f s\n\n",
@@ -206,7 +208,8 @@ func (c config) table(ctx context.Context, out, progress io.Writer) (map[string]
 	return all, table.Flush()
 }
 
-// popular formats the Zipf exponent; empty for client workloads, which have none.
+// popular formats the Zipf exponent. It returns an empty string for client workloads, which have no
+// exponent.
 func (c config) popular(format string) string {
 	if c.Clients != nil {
 		return ""
@@ -214,7 +217,8 @@ func (c config) popular(format string) string {
 	return fmt.Sprintf(format, c.Zipf)
 }
 
-// times formats the median ratio of two figures by seed; empty if a reference is missing or 0.
+// times formats the median over seeds of is[i]/others[i]. It returns an empty string if a value of
+// others is missing or 0.
 func times(is, others []float64) string {
 	if len(others) == 0 || slices.Contains(others, 0) {
 		return ""
@@ -226,7 +230,7 @@ func times(is, others []float64) string {
 	return fmt.Sprintf("%.2f×", median(ratios))
 }
 
-// of returns one figure of each seed.
+// of returns one field of the figures of each seed.
 func of(all []Figures, field func(Figures) float64) (values []float64) {
 	for _, f := range all {
 		values = append(values, field(f))
@@ -250,7 +254,7 @@ func (c config) run(ctx context.Context, name string) ([]Figures, error) {
 	return all, group.Wait()
 }
 
-// policyOf returns the policy with a name, nil if there is none.
+// policyOf returns the constructor of the policy with a name; nil if no policy has it.
 func policyOf(name string) func() Policy {
 	for _, p := range policies {
 		if p.name == name {

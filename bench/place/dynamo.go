@@ -10,31 +10,31 @@ import (
 
 // Dynamo's constants (lib/llm/src/lora/config.rs of ai-dynamo/dynamo).
 const (
-	dynamoTick     = 3.0 // seconds
-	dynamoWindow   = 30  // number of ticks whose requests are counted
-	dynamoSmooth   = 0.3 // weight of the newest count
-	dynamoCooldown = 3   // ticks before a model gets fewer replicas
+	dynamoTick     = 3.0 // seconds between allocations
+	dynamoWindow   = 30  // number of ticks over which requests are counted
+	dynamoSmooth   = 0.3 // weight of the newest count in the smoothed load
+	dynamoCooldown = 3   // ticks to wait before a model loses replicas
 )
 
 // dynamo is NVIDIA Dynamo's allocation controller with rendezvous hashing
 // (lib/llm/src/lora/controller.rs and filter.rs). Every 3 s it computes the endpoints that each
-// model may use: as many as its share of the requests is of all slots, by rendezvous hash among
-// free slots, and one for each unused model. It does not load models itself: a request without a
-// copy goes to the first endpoint of its model, whose engine loads the model and evicts the least
-// recently used one. Requests prefer endpoints with a copy, so a second copy never appears here. A
-// slot has the mean size of a model.
+// model may use. A model's share of all slots is its share of all requests; an unused model gets
+// one endpoint. Endpoints with free slots are chosen by rendezvous hash. The controller does not
+// load models itself: a request without a copy goes to the first endpoint of its model, whose
+// engine loads the model and evicts the least recently used one. Requests prefer endpoints with a
+// copy, so a second copy never appears here. A slot has the mean size of a model.
 type dynamo struct {
 	lru
-	order   [][]int // endpoints in order of a model's hash
-	table   [][]int // endpoints that a model may use
+	order   [][]int // by model: all endpoints in order of their rendezvous hash
+	table   [][]int // by model: the endpoints that it may use
 	counts  [dynamoWindow][]int
-	window  []int // requests of all ticks in counts
+	window  []int // by model: its requests in all ticks of counts
 	load    []float64
-	lowered []int // the tick, from 1, in which a model lost replicas or should first have; 0 for none
+	lowered []int // by model: tick (from 1) that lowered its replicas or began to delay that; 0 for none
 	tick    int
 }
 
-// Dynamo is NVIDIA Dynamo's allocation of adapters.
+// Dynamo is the policy of NVIDIA Dynamo's allocation of adapters.
 func Dynamo() Policy {
 	d := &dynamo{lru: lru{atEach: true}}
 	d.choose = d.endpoint
@@ -60,20 +60,20 @@ func (d *dynamo) Start(f *Fleet) {
 	d.Every(d.Now()+dynamoTick, dynamoTick, d.allocate)
 }
 
-// rendezvous returns the hash of a model at an endpoint, the same in every run.
+// rendezvous returns the hash of a model at an endpoint. It is the same in every run.
 func rendezvous(model, endpoint int) uint64 {
 	x := uint64(model)<<32 | uint64(endpoint) //nolint:gosec // neither is negative
 	return hash.Mix(x + hash.Gamma)
 }
 
-// Request counts a request.
+// Request counts a request for a model in the current tick.
 func (d *dynamo) Request(model int, missing bool) {
 	d.counts[d.tick%dynamoWindow][model]++
 	d.window[model]++
 	d.lru.Request(model, missing)
 }
 
-// endpoint returns where to load a model without a copy.
+// endpoint returns the endpoint that should load a model without a copy.
 func (d *dynamo) endpoint(model int) int {
 	if e := d.up(d.table[model]); e >= 0 {
 		return e
@@ -81,10 +81,10 @@ func (d *dynamo) endpoint(model int) int {
 	return d.first(model)
 }
 
-// first returns the first endpoint by a model's hash.
+// first returns the endpoint with the best hash for a model among those that exist.
 func (d *dynamo) first(model int) int { return d.up(d.order[model]) }
 
-// up returns the first endpoint that exists, -1 if there is none.
+// up returns the first of some endpoints that exists now; -1 if none does.
 func (d *dynamo) up(endpoints []int) int {
 	for _, e := range endpoints {
 		if d.Nodes[e].Up {
@@ -94,7 +94,7 @@ func (d *dynamo) up(endpoints []int) int {
 	return -1
 }
 
-// allocate computes the allocation of a tick.
+// allocate computes which endpoints each model may use until the next tick.
 func (d *dynamo) allocate() {
 	slots, up := int(d.Capacity/meanSize), 0
 	free := make([]int, len(d.Nodes))
@@ -116,14 +116,14 @@ func (d *dynamo) allocate() {
 		switch {
 		case math.Round(d.load[model]) == 0:
 			d.table[model], d.lowered[model] = []int{d.first(model)}, 0
-		case want == 0: // in use, but there are too few slots
+		case want == 0: // the model is in use, but there are too few slots
 			d.table[model] = d.assign(model, 1, free)
 		default:
 			is := len(d.table[model])
 			switch {
 			case want >= is:
 				d.lowered[model] = 0
-			case d.lowered[model] == 0: // it loses replicas in some ticks
+			case d.lowered[model] == 0: // the model loses replicas, but only after dynamoCooldown ticks
 				d.lowered[model], want = d.tick+1, is
 			case d.tick+1-d.lowered[model] < dynamoCooldown:
 				want = is
@@ -141,8 +141,9 @@ func (d *dynamo) allocate() {
 	}
 }
 
-// assign returns some endpoints for a model, in order of its hash while slots are free, which it
-// takes. Without any free slot it returns the first by hash.
+// assign returns up to want endpoints for a model: its current ones first, then others, each in
+// order of its hash. New endpoints need a free slot, which assign subtracts from free. If no
+// endpoint qualifies, it returns the first by hash.
 func (d *dynamo) assign(model, want int, free []int) []int {
 	set := make([]int, 0, want)
 	for _, prior := range []bool{true, false} {
@@ -161,9 +162,9 @@ func (d *dynamo) assign(model, want int, free []int) []int {
 	return set
 }
 
-// replicas returns how many endpoints models with some load may use: their share of all slots,
-// rounded up. If the sum exceeds the slots, shares are scaled down to at least one each, rounded
-// down, and the rest goes to the largest remainders. If more models have load than there are slots,
+// replicas returns for each model how many endpoints it may use: its share of all slots, rounded
+// up. If the sum exceeds the slots, each share is scaled down, rounded down, and at least 1; the
+// remaining slots go to the largest remainders. If more models have load than there are slots,
 // those with the least load get none.
 func replicas(load []float64, slots, endpoints int) []int {
 	all, want := make([]int, len(load)), make([]float64, len(load))
@@ -196,17 +197,17 @@ func replicas(load []float64, slots, endpoints int) []int {
 	return all
 }
 
-// all loads each requested model on every endpoint until these are full, and evicts nothing: later
-// models fail.
+// all loads each requested model on every endpoint with room. It evicts nothing, so requests for
+// other models fail when all endpoints are full.
 type all struct{ *Fleet }
 
-// All puts every model on every endpoint.
+// All is the policy that loads every model on every endpoint.
 func All() Policy { return &all{} }
 
 // Start implements [Policy].
 func (a *all) Start(f *Fleet) { a.Fleet = f }
 
-// Request loads a model wherever there is room.
+// Request loads a missing model on every endpoint with room.
 func (a *all) Request(model int, missing bool) {
 	if !missing {
 		return
@@ -227,10 +228,10 @@ func (a *all) Ready(*Copy) {}
 // Gone implements [Policy].
 func (a *all) Gone(*Copy) {}
 
-// Joined implements [Policy]; the next requests without a copy load models there.
+// Joined implements [Policy]. The next requests for models without a copy load them there.
 func (a *all) Joined(int) {}
 
-// Left implements [Policy]; requests that waited there fail.
+// Left implements [Policy]. Requests that waited for a load on the removed endpoint fail.
 func (a *all) Left(int) {
 	for model, waiting := range a.waiting {
 		if len(waiting) > 0 && len(a.Copies[model]) == 0 {

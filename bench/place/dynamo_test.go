@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Slots are distributed by load, the last ones to the largest remainders, at least one to each
-// model in use and at most one per endpoint.
+// Slots are distributed in proportion to load, and the remaining ones go to the largest remainders.
+// Each model in use gets at least one slot, and at most one per endpoint.
 func TestDynamoReplicas(t *testing.T) {
 	for _, c := range []struct {
 		load             []float64
@@ -17,9 +17,9 @@ func TestDynamoReplicas(t *testing.T) {
 		// 6 + 3 + 2 = 11; the quotas are 5.45, 2.73 and 1.82, and the two largest remainders are
 		// rounded up
 		{[]float64{5.6, 3.3, 2.1}, 10, 8, []int{5, 3, 2}},
-		{[]float64{90, 9, 1}, 10, 4, []int{4, 1, 1}},        // unusable slots stay free
+		{[]float64{90, 9, 1}, 10, 4, []int{4, 1, 1}},        // slots that no model can use stay free
 		{[]float64{9, 1, 5, 3}, 2, 4, []int{1, 0, 1, 0}},    // more models than slots
-		{[]float64{0.4, 10, 0, 0}, 4, 4, []int{0, 4, 0, 0}}, // that is no load
+		{[]float64{0.4, 10, 0, 0}, 4, 4, []int{0, 4, 0, 0}}, // 0.4 is rounded to no load
 	} {
 		if is := replicas(c.load, c.slots, c.endpoints); !slices.Equal(is, c.want) {
 			t.Errorf("of loads %v are made %v, want %v", c.load, is, c.want)

@@ -12,11 +12,11 @@ import (
 // adapters of a base model.
 type engine struct {
 	*sim.Engine
-	awake    bool // the next step is scheduled
+	awake    bool // the next step of the engine is scheduled
 	inFlight map[sim.ID]flight
 }
 
-// flight is a request at an engine.
+// flight is a request that an engine is serving.
 type flight struct {
 	number int
 	by     *Copy
@@ -37,7 +37,7 @@ func (f *Fleet) setEngines(seed uint64) error {
 	return nil
 }
 
-// submit gives a request to the engine of a copy. No two prompts share a prefix.
+// submit adds a request to the engine of a copy. No two prompts share a prefix.
 func (f *Fleet) submit(number int, c *Copy) {
 	of := f.lengths[number]
 	tokens := make([]uint32, of.Prompt)

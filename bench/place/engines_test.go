@@ -7,7 +7,7 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// engined is a World of engines with a single model that has all the room.
+// engined is a World in which endpoints are engines. Its only model may fill all memory.
 func engined(rate float64) World {
 	w := small()
 	w.Warm, w.Warmup, w.Measured, w.Rate, w.Share = true, 0, 600, rate, 2
@@ -15,8 +15,8 @@ func engined(rate float64) World {
 	return w
 }
 
-// A single request takes the time of its prompt, and one at a busy engine longer: the first token
-// comes from the engine.
+// The first token comes from the engine: on an idle engine it takes the time of the prompt, and on
+// a busy one it takes longer.
 func TestFirstTokens(t *testing.T) {
 	race.Skip(t)
 	idle, err := Run(engined(0.02), 1, Known())
@@ -24,7 +24,7 @@ func TestFirstTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	longest := engined(0.02).Engine.PrefillTime(0, 4096)
-	if idle.FirstToken99 <= 0 || idle.FirstToken99 > longest+2.1 { // a load before it, at most
+	if idle.FirstToken99 <= 0 || idle.FirstToken99 > longest+2.1 { // 2.1: at most one load before the first token
 		t.Errorf("an idle fleet's first tokens take %.2f s, a prompt at most %.2f s", idle.FirstToken99, longest)
 	}
 	busy, err := Run(engined(4), 1, Known())
@@ -33,7 +33,8 @@ func TestFirstTokens(t *testing.T) {
 	}
 }
 
-// A request without a first token at the end counts as infinite, except those of the last minute.
+// A request that has no first token at the end counts with an infinite time, unless it arrived in
+// the last minute.
 func TestFirstTokensThatNeverCome(t *testing.T) {
 	f := &Fleet{
 		first: []float32{0.5, 0, 0, 0}, waits: []float32{0, 0, 0, refused},
@@ -46,8 +47,8 @@ func TestFirstTokensThatNeverCome(t *testing.T) {
 	}
 }
 
-// With headgate a hot model gets enough copies, and times to first token are about those of the
-// policy known: no queue keeps growing.
+// Under the policy headgate, a hot model gets enough copies: times to first token are about those
+// under the policy known, and no queue keeps growing.
 func TestHot(t *testing.T) {
 	race.Skip(t)
 	w := World{Endpoints: 10, Models: 50, Share: 1.2, Zipf: 1, Rate: 10, Load: 2, AtOnce: 2, Warmup: 900, Measured: 300}

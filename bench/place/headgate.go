@@ -8,36 +8,36 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// headgate runs control's own rules with immediate notifications. This file has every call of
-// package decide.
+// headgate runs control's own placement code with immediate notifications. All calls of package
+// decide are in this file.
 type headgate struct {
 	*Fleet
 	lru       bool
 	state     *decide.State
 	keys      []decide.Key
 	addresses []string
-	number    map[string]int // endpoint by address
-	models    map[string]int // model by id
-	since     []time.Time    // by model: when the first request began to wait; zero if none waits
+	number    map[string]int // endpoint number by address
+	models    map[string]int // model number by id
+	since     []time.Time    // by model: when the first of its waiting requests began to wait; zero if none waits
 	going     bool
 	wake      time.Time
 }
 
-// Headgate is control's policy.
+// Headgate is the placement policy of control.
 func Headgate() Policy { return &headgate{} }
 
-// HeadgateLRU is control's policy in a pool with eviction: lru.
+// HeadgateLRU is the placement policy of control in a pool with "eviction: lru".
 func HeadgateLRU() Policy { return &headgate{lru: true} }
 
-// pool has all endpoints and models.
+// pool is the pool of all endpoints and models.
 var pool = objects.Name{Namespace: "bench", Name: "pool"}
 
-// origin is time 0.
+// origin is the start of the simulation.
 var origin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (h *headgate) now() time.Time { return origin.Add(time.Duration(h.Now() * 1e9)) }
 
-// Start reports all endpoints and models.
+// Start reports all endpoints and models to control's placement code.
 func (h *headgate) Start(f *Fleet) {
 	h.Fleet, h.state = f, decide.New(decide.Config{})
 	h.number, h.models = make(map[string]int), make(map[string]int)
@@ -57,7 +57,7 @@ func (h *headgate) Start(f *Fleet) {
 		h.state.SetModel(objects.Entry{ModelKey: key, Type: "bench", Source: "bench"}, time.Time{})
 	}
 	if f.Warm {
-		for rank, model := range ranked(f.rate(0)) { // as if popular models had been used last
+		for rank, model := range ranked(f.rate(0)) { // as if the most popular models had been used most recently
 			h.state.Used(h.keys[model], decide.Use{Last: origin.Add(-time.Duration(rank+1) * time.Millisecond)})
 			for _, c := range f.Copies[model] {
 				h.state.Restore(decide.Record{
@@ -76,13 +76,13 @@ func (h *headgate) Start(f *Fleet) {
 	h.Every(h.Now()+decide.TickInterval.Seconds(), decide.TickInterval.Seconds(), h.tick)
 }
 
-// tick runs the periodic decisions.
+// tick runs the periodic decisions of control.
 func (h *headgate) tick() {
 	h.state.Tick()
 	h.decide()
 }
 
-// look reports the result of a scrape.
+// look reports to the placement code what a scrape of an endpoint returned.
 func (h *headgate) look(endpoint int) {
 	h.state.Scraped(decide.ScrapeResult{Endpoint: decide.Endpoint{
 		Address: h.addresses[endpoint], CanLoad: true, CanPredict: true, Bytes: h.Capacity, DefaultBytes: meanSize, Loads: h.AtOnce,
@@ -94,7 +94,7 @@ func (h *headgate) key(c *Copy) decide.CopyKey {
 	return decide.CopyKey{ModelKey: h.keys[c.Model], Endpoint: h.addresses[c.Endpoint]}
 }
 
-// Request reports the use of a model, and that it is requested if it has no copy.
+// Request reports that a model was used and, if it has no copy, that requests wait for it.
 func (h *headgate) Request(model int, _ bool) {
 	h.state.Used(h.keys[model], decide.Use{Requests: 1, Last: h.now()})
 	if len(h.waiting[model]) == 0 {
@@ -110,7 +110,7 @@ func (h *headgate) Request(model int, _ bool) {
 	}
 }
 
-// decide executes decisions until there are no more.
+// decide asks for decisions and executes them until there are no more.
 func (h *headgate) decide() {
 	if h.going {
 		return
@@ -127,7 +127,7 @@ func (h *headgate) decide() {
 		for key, change := range h.state.Changes().Copies {
 			c := h.At(h.models[key.ID], h.number[key.Endpoint])
 			if c != nil && c.State == Loaded && change.State == decide.Draining {
-				h.Unload(c) // the unload may end at once
+				h.Unload(c) // the unload may end immediately
 				again = true
 			}
 		}
@@ -137,7 +137,7 @@ func (h *headgate) decide() {
 	}
 }
 
-// do executes actions and reports whether they produced new facts.
+// do executes actions. It reports whether their results may change further decisions.
 func (h *headgate) do(todo []decide.Action) (news bool) {
 	for len(todo) > 0 {
 		a := todo[0]
@@ -150,16 +150,16 @@ func (h *headgate) do(todo []decide.Action) (news bool) {
 			news = true
 		case decide.Load, decide.Reload:
 			h.Load(model, endpoint)
-		case decide.Unload: // the world did this when the drain ended
+		case decide.Unload: // the Fleet has unloaded the copy when its drain ended
 			h.state.UnloadEnded(key, false, h.now())
 			news = true
-		case decide.Cancel, decide.Quit: // a load runs to its end
+		case decide.Cancel, decide.Quit: // not simulated: a load always runs to its end
 		}
 	}
 	return news
 }
 
-// Ready reports the end of a load.
+// Ready reports to the placement code that a load has ended.
 func (h *headgate) Ready(c *Copy) {
 	if !h.since[c.Model].IsZero() {
 		h.since[c.Model] = time.Time{}
@@ -169,20 +169,20 @@ func (h *headgate) Ready(c *Copy) {
 	h.decide()
 }
 
-// Gone reports the end of a drain and of the unload after it.
+// Gone reports to the placement code that a drain and the unload after it have ended.
 func (h *headgate) Gone(c *Copy) {
 	h.do(h.state.Drained(h.key(c), h.now()))
 	h.decide()
 }
 
-// Joined reports a new endpoint.
+// Joined reports a new endpoint to the placement code.
 func (h *headgate) Joined(endpoint int) {
 	h.state.SetEndpoint(h.addresses[endpoint], []objects.Name{pool})
 	h.look(endpoint)
 	h.decide()
 }
 
-// Left reports a removed endpoint.
+// Left reports to the placement code that an endpoint was removed.
 func (h *headgate) Left(endpoint int) {
 	h.state.RemoveEndpoint(h.addresses[endpoint])
 	h.decide()

@@ -1,16 +1,16 @@
 package place
 
-// known places copies with full knowledge of the load: each model has one, and the model with the
-// highest load per copy gets another as long as there is room. Then copies are assigned, largest
-// load first, to the endpoint with the least load. It moves nothing after the start, and models
-// without room fail.
+// known places copies with full knowledge of the load. Each model gets one copy; then the model
+// with the highest load per copy gets another, as long as there is room. Copies are assigned in
+// order of load, largest first, to the endpoint with the least load. Nothing moves after the start,
+// and requests for models without room fail.
 type known struct {
 	*Fleet
 	rate []float64
 	load []float64 // load by endpoint
 }
 
-// Known places copies with known loads.
+// Known is the policy that places copies by the known load of each model.
 func Known() Policy { return &known{} }
 
 // Start places all copies.
@@ -47,7 +47,7 @@ func (k *known) Start(f *Fleet) {
 	}
 }
 
-// put loads a model on the endpoint with the least load that has room.
+// put loads a model on the endpoint with the least load among those with room.
 func (k *known) put(model int, load float64) {
 	best := -1
 	for e := range k.Nodes {
@@ -61,7 +61,7 @@ func (k *known) put(model int, load float64) {
 	}
 }
 
-// Request fails if its model has no copy.
+// Request rejects the request if its model has no copy.
 func (k *known) Request(model int, missing bool) {
 	if missing {
 		k.Refuse(model)
@@ -77,7 +77,7 @@ func (k *known) Gone(*Copy) {}
 // Joined implements [Policy].
 func (k *known) Joined(int) {}
 
-// Left places models again that have lost their copies.
+// Left loads models elsewhere that had copies only on the removed endpoint.
 func (k *known) Left(int) {
 	for _, model := range ranked(k.rate) {
 		if len(k.Copies[model]) == 0 {

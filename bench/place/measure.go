@@ -5,38 +5,39 @@ import (
 	"slices"
 )
 
-// Figures summarize the measured requests.
+// Figures summarizes the measured requests.
 type Figures struct {
 	// Misses is the share of requests that waited for a load.
 	Misses float64
-	// Wait99 is the 99th percentile of the waiting time of all requests in seconds; infinite if
-	// that many still waited at the end.
+	// Wait99 is the 99th percentile of the waiting time of all requests in seconds; infinite if 1 %
+	// of the requests still waited at the end.
 	Wait99 float64
-	// FirstToken99 is the 99th percentile of the time to first token in seconds if endpoints are
-	// engines, else 0. It is infinite if that many requests got no token.
+	// FirstToken99 is the 99th percentile of the time to first token in seconds; infinite if 1 % of
+	// the requests got no token. It is 0 if endpoints are not engines.
 	FirstToken99 float64
-	// Refused is the share of requests that the policy failed; they are also misses.
+	// Refused is the share of requests that the policy rejected. They also count as misses.
 	Refused float64
 	// Loads is the number of loads per minute.
 	Loads float64
-	// Moves is the number of additional loads in the five minutes after a scale event, compared
-	// with those before it, relative to the loaded copies; the mean of all events.
+	// Moves is the number of loads in the five minutes after a scale event minus that in the five
+	// minutes before it, relative to the number of loaded copies. It is the mean of all events.
 	Moves float64
-	// Joined is the number of requests of the new endpoint relative to the mean, from five to ten
-	// minutes after it joined.
+	// Joined is the number of requests at the new endpoint relative to the mean of all endpoints,
+	// from five to ten minutes after it joined.
 	Joined float64
-	// Imbalance is the number of requests of the busiest endpoint relative to the mean.
+	// Imbalance is the number of requests at the busiest endpoint relative to the mean of all
+	// endpoints.
 	Imbalance float64
-	// Age is the mean time in seconds since the last request for a model when its last copy is
-	// evicted; 0 if none is.
+	// Age is how long ago a model was last requested when its last copy is evicted: the mean in
+	// seconds; 0 if no last copy is evicted.
 	Age float64
 }
 
-// refused marks the waiting time of a failed request.
+// refused is stored as the waiting time of a rejected request.
 const refused = -2
 
-// figures computes the figures. A request that still waits at the end counts as infinite if it
-// arrived before the last minute, and is ignored otherwise.
+// figures computes the figures. The waiting time of a request that still waits at the end is
+// infinite if the request arrived before the last minute; otherwise the request is ignored.
 func (f *Fleet) figures(loads int, end float64) Figures {
 	from, _ := slices.BinarySearchFunc(f.Requests, f.Warmup, func(r Request, t float64) int {
 		if r.At < t {
@@ -103,8 +104,8 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 	return is
 }
 
-// firstToken returns the time to first token of a request; without one, its waiting time, or
-// infinite if it arrived before the last minute.
+// firstToken returns the time to first token of a request. If it has no token yet, firstToken
+// returns its waiting time, or infinity if it arrived before the last minute.
 func (f *Fleet) firstToken(number int, end float64) float32 {
 	switch at := f.Requests[number].At; {
 	case f.first[number] > 0:

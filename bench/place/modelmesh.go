@@ -6,37 +6,37 @@ import (
 	"slices"
 )
 
-// ModelMesh's constants (ModelMesh.java, ModelMeshApi.java; times in seconds). The load timeout is
-// that of its built-in adapters.
+// Constants of ModelMesh (ModelMesh.java, ModelMeshApi.java); times are in seconds. mmLoadTimeout
+// is the load timeout of its built-in adapters.
 const (
 	mmLoadTimeout  = 30.0
-	mmAssumeLoaded = mmLoadTimeout / 3 // assumed duration of an unknown load; at least 3
+	mmAssumeLoaded = mmLoadTimeout / 3 // assumed duration of a load until three were measured
 	mmChurnAge     = 10 * mmAssumeLoaded
-	mmTries        = 8      // endpoints that are tried for a request
-	mmScaleUp      = 2000.0 // requests per minute for each copy
+	mmTries        = 8      // maximum number of endpoints that a request tries
+	mmScaleUp      = 2000.0 // requests per minute at one copy that add a copy
 	mmHeavy        = mmScaleUp * 3 / 4
 	mmRateCheck    = 10.0
 	mmJanitor      = 360.0
 	mmReaper       = 420.0
 	mmReaperFirst  = 120.0
-	mmLastUsed     = 6 * 3600.0 // assumed time since the last use of a model that was registered at the start
-	mmFirst        = 2 * 3600.0 // priority of a load with waiting requests
-	mmSecondMin    = 42         // earliest rate check after an earlier use that adds a second copy: 7 minutes
-	mmSecondMax    = 240        // the latest one: 40 minutes
+	mmLastUsed     = 6 * 3600.0 // age of the assumed last use of a model that is registered at the start
+	mmFirst        = 2 * 3600.0 // priority of a load for which requests wait
+	mmSecondMin    = 42         // a second copy needs an earlier use at least 42 rate checks (7 minutes) ago
+	mmSecondMax    = 240        // a second copy needs an earlier use at most 240 rate checks (40 minutes) ago
 )
 
 // modelmesh follows the source of kserve/modelmesh, or its intention where the source has a defect.
 // Each endpoint is an instance with a cache of entries in order of last use. Simplifications,
 // mostly in favour of ModelMesh: decisions see the current state of all endpoints (real instances
-// publish every 2 s to 40 s), nothing fails, an unload only waits for requests, loads are never
-// aborted, and there is one model type and one program version.
+// publish theirs every 2 s to 40 s), nothing fails, an unload waits only for requests, loads are
+// never aborted, and all models have one type and all instances one program version.
 type modelmesh struct {
 	*Fleet
-	churnAge float64 // a full endpoint rejects loads while its oldest entry is younger
+	churnAge float64 // seconds; a full endpoint rejects loads while its oldest entry is younger
 	nodes    []mmNode
-	entries  [][]*mmEntry // by model
-	used     []float64    // by model: the last use
-	unload   []float64    // by model: when a copy was last removed while more than two stayed
+	entries  [][]*mmEntry // by model: its entries in all caches
+	used     []float64    // by model: time of its last use
+	unload   []float64    // by model: when it last lost a copy while more than two remained
 	loads    mmTimes
 	checks   int
 }
@@ -45,7 +45,8 @@ type modelmesh struct {
 type mmNode struct {
 	entries []*mmEntry
 	loading int
-	// requests counts all requests; minutes has the counts at the end of the last seven minutes.
+	// requests is the number of requests that the instance ever got. minutes has that number at the
+	// end of each of the last seven minutes.
 	requests int
 	minutes  []int
 }
@@ -53,29 +54,29 @@ type mmNode struct {
 // mmEntry is a model in the cache of an instance: queued, loading or loaded.
 type mmEntry struct {
 	model, endpoint int
-	used            float64 // last use of the entry, not of the model
-	began, ended    float64 // when it entered the cache, and when it was loaded
+	used            float64 // last use of this entry, not of its model
+	began, ended    float64 // when the entry was inserted, and when its load ended
 	priority        float64
 	loading         bool
-	copy            *Copy // set when the load begins
+	copy            *Copy // nil until the load begins
 
 	count  int     // requests since the last rate check
-	rpm    float64 // at that check
-	heavy  float64 // the last time above mmHeavy requests; 0 for never
-	run    int     // the rate check since which it is in use without a pause of mmSecondMin
-	before int     // the last rate check with an earlier use; 0 for none
-	latest int     // the last rate check with a use; 0 for none
+	rpm    float64 // requests per minute before that check
+	heavy  float64 // when the rate last exceeded mmHeavy; 0 for never
+	run    int     // number of the rate check that began the current use without pauses of mmSecondMin checks
+	before int     // number of the last rate check of the use before the current one; 0 for none
+	latest int     // number of the last rate check that saw a request; 0 for none
 }
 
-// queued reports whether the load has not begun, and loaded whether it has ended.
+// queued reports whether the load has not begun. loaded reports whether it has ended.
 func (e *mmEntry) queued() bool { return !e.loading && e.copy == nil }
 func (e *mmEntry) loaded() bool { return e.copy != nil && e.copy.State == Loaded }
 
 // ModelMesh is the policy of kserve/modelmesh.
 func ModelMesh() Policy { return &modelmesh{churnAge: mmChurnAge} }
 
-// ModelMeshNoLimit is ModelMesh with tas.min_churn_age_ms 0: no request fails because all models
-// were just used.
+// ModelMeshNoLimit is ModelMesh with tas.min_churn_age_ms 0: full endpoints accept loads even if
+// all their models were just used.
 func ModelMeshNoLimit() Policy { return &modelmesh{} }
 
 // Start fills the caches with the loaded models and schedules periodic tasks.
@@ -87,7 +88,7 @@ func (m *modelmesh) Start(f *Fleet) {
 		m.used[model], m.unload[model] = -mmLastUsed, math.Inf(-1)
 	}
 	if f.Warm {
-		for rank, model := range ranked(f.rate(0)) { // as if popular models had been used last
+		for rank, model := range ranked(f.rate(0)) { // as if the most popular models had been used most recently
 			for _, c := range f.Copies[model] {
 				m.used[model] = -float64(rank+1) / 1000
 				e := m.insert(model, c.Endpoint, m.used[model])
@@ -101,9 +102,9 @@ func (m *modelmesh) Start(f *Fleet) {
 	f.Every(mmReaperFirst, mmReaper, m.reap)
 }
 
-// room returns the capacity for models: all but the reserve that lets loads start before unloads
-// end. The reserve is half of what loads at once (a quarter with more than two loads), between one
-// and ten percent of the capacity (ModelCacheUnloadBufManager.java).
+// room returns the bytes for models: the capacity minus a reserve, which lets loads start before
+// unloads end. The reserve is half of the models that load in parallel (a quarter if more than two
+// do), between one and ten percent of the capacity (ModelCacheUnloadBufManager.java).
 func (m *modelmesh) room() int64 {
 	reserve := int64(m.AtOnce) * meanSize / 2
 	if m.AtOnce > 2 {
@@ -112,7 +113,7 @@ func (m *modelmesh) room() int64 {
 	return m.Capacity - min(max(reserve, m.Capacity/100), m.Capacity/10)
 }
 
-// remaining returns the bytes of an instance without an entry.
+// remaining returns the bytes of an instance that no entry uses.
 func (m *modelmesh) remaining(endpoint int) int64 {
 	left := m.room()
 	for _, e := range m.nodes[endpoint].entries {
@@ -126,8 +127,8 @@ func (m *modelmesh) full(remaining int64) bool {
 	return remaining < max(meanSize, min(int64(m.AtOnce)*meanSize, m.Capacity/20))
 }
 
-// oldest returns the last use of the least recently used entry of an instance; infinite without
-// one.
+// oldest returns when the least recently used entry of an instance was used; infinity if there is
+// no entry.
 func (n *mmNode) oldest() float64 {
 	is := math.Inf(1)
 	for _, e := range n.entries {
@@ -136,8 +137,8 @@ func (n *mmNode) oldest() float64 {
 	return is
 }
 
-// free returns the free share of the capacity in instances that are not full, and the age in
-// seconds of the oldest entry anywhere.
+// free returns the free share of the total capacity, in instances that are not full, and the age in
+// seconds of the oldest entry of all instances.
 func (m *modelmesh) free() (share, age float64) {
 	var left, all int64
 	oldest := m.Now()
@@ -153,7 +154,8 @@ func (m *modelmesh) free() (share, age float64) {
 	return float64(left) / float64(max(all, 1)), m.Now() - oldest
 }
 
-// rpm returns the requests per minute of an instance over six to seven minutes (RateTracker.java).
+// rpm returns the requests per minute of an instance, averaged over six to seven minutes
+// (RateTracker.java).
 func (n *mmNode) rpm(now float64) float64 {
 	passed := min(now, float64(len(n.minutes))*60+math.Mod(now, 60))
 	if passed <= 0 {
@@ -175,8 +177,9 @@ func (m *modelmesh) minute() {
 	}
 }
 
-// Request touches the entry that serves it, or the oldest load, whose priority rises. Without an
-// entry it tries one endpoint after another and fails if none accepts.
+// Request marks the entry that serves the request as used. If no entry is loaded, it raises the
+// priority of the oldest load. If there is no entry, it tries one endpoint after another, and fails
+// the request if none accepts the model.
 func (m *modelmesh) Request(model int, _ bool) {
 	m.used[model] = m.Now()
 	var first *mmEntry
@@ -207,8 +210,8 @@ func (m *modelmesh) touch(e *mmEntry) {
 	m.nodes[e.endpoint].requests++
 }
 
-// ensure loads a model on another endpoint, except excluded ones, as if it had been used at a time.
-// It returns nil if no endpoint accepts.
+// ensure loads a model on another endpoint that is not excluded. used is the time that is entered
+// as its last use. ensure returns nil if no endpoint accepts the model.
 func (m *modelmesh) ensure(model int, used float64, waits bool, exclude ...int) *mmEntry {
 	if m.Size[model] > m.room() {
 		return nil
@@ -231,14 +234,15 @@ func (m *modelmesh) ensure(model int, used float64, waits bool, exclude ...int) 
 	return nil
 }
 
-// takes reports whether an endpoint accepts a model. A full one rejects it if its oldest entry was
-// just used, or if the model was used before every entry that would be evicted.
+// takes returns true if an endpoint accepts a model. A full endpoint rejects the model if the
+// endpoint's oldest entry was just used, or if the model was used before every entry that would be
+// evicted.
 func (m *modelmesh) takes(model, endpoint int, used float64) bool {
 	left, oldest := m.remaining(endpoint), m.nodes[endpoint].oldest()
 	return !(m.full(left) && m.Now()-oldest < m.churnAge) && (left >= m.Size[model] || used >= oldest)
 }
 
-// has reports whether a model is in the cache of an endpoint.
+// has returns true if a model is in the cache of an endpoint.
 func (m *modelmesh) has(model, endpoint int) bool {
 	return slices.ContainsFunc(m.entries[model], func(is *mmEntry) bool { return is.endpoint == endpoint })
 }
@@ -262,8 +266,8 @@ func (m *modelmesh) remove(e *mmEntry) {
 	}
 }
 
-// begin starts queued loads by priority, up to the limit. It evicts the least recently used models
-// only then. A load that was used before all of them is dropped.
+// begin starts queued loads by priority, up to the limit. It evicts models, least recently used
+// first, only when a load starts. It drops a load if all models there were used after its model.
 func (m *modelmesh) begin(endpoint int) {
 	n := &m.nodes[endpoint]
 	for n.loading < m.AtOnce {
@@ -279,7 +283,7 @@ func (m *modelmesh) begin(endpoint int) {
 		next.loading = true
 		if !m.makeRoom(next) {
 			next.loading = false
-			if n.loading > 0 { // a running load has its room, and may be evicted when it has ended
+			if n.loading > 0 { // running loads occupy the room, and may be evicted when they have ended
 				return
 			}
 			m.remove(next)
@@ -292,8 +296,9 @@ func (m *modelmesh) begin(endpoint int) {
 	}
 }
 
-// makeRoom evicts the least recently used models until the next entry fits. Queued entries have no
-// room yet but are evicted in the same order; requests that wait for them are sent elsewhere.
+// makeRoom evicts the least recently used models until the next entry fits. It also evicts queued
+// entries in that order, although they occupy no room yet; their waiting requests go to another
+// endpoint.
 func (m *modelmesh) makeRoom(next *mmEntry) bool {
 	left := m.room()
 	var old []*mmEntry
@@ -315,7 +320,7 @@ func (m *modelmesh) makeRoom(next *mmEntry) bool {
 	if left < 0 {
 		return false
 	}
-	m.nodes[next.endpoint].loading++ // keeps other loads from starting in this room
+	m.nodes[next.endpoint].loading++ // so that no other load starts in this room
 	defer func() { m.nodes[next.endpoint].loading-- }()
 	for _, e := range old[:going] {
 		m.remove(e)
@@ -328,15 +333,15 @@ func (m *modelmesh) makeRoom(next *mmEntry) bool {
 	return true
 }
 
-// again sends requests elsewhere whose entry was removed.
+// again finds another endpoint for the waiting requests of a model whose entry was removed.
 func (m *modelmesh) again(model int) {
 	if len(m.waiting[model]) > 0 && len(m.entries[model]) == 0 && m.ensure(model, m.Now(), true) == nil {
 		m.Refuse(model)
 	}
 }
 
-// target returns the endpoint that should load a model (CacheMissForwardingLB), -1 if there is
-// none.
+// target returns the endpoint that should load a model (CacheMissForwardingLB); -1 if no endpoint
+// can.
 func (m *modelmesh) target(model int, used float64, exclude []int) int {
 	var all []mmCandidate
 	for e := range m.Nodes {
@@ -366,7 +371,7 @@ func (m *modelmesh) target(model int, used float64, exclude []int) int {
 	}
 	factor := 4.0
 	switch ago := m.Now() - used; {
-	case ago < -1: // another copy of a busy model
+	case ago < -1: // last use in the future: a new copy of a busy model
 		factor = 1.1
 	case ago < 5:
 		factor = 1.5
@@ -377,7 +382,7 @@ func (m *modelmesh) target(model int, used float64, exclude []int) int {
 	return all[m.Random.IntN(len(all))].endpoint
 }
 
-// mmCandidate is an endpoint as the placement order sees it.
+// mmCandidate has the properties of an endpoint that decide the placement order.
 type mmCandidate struct {
 	endpoint, count, loading int
 	full                     bool
@@ -395,7 +400,8 @@ func (m *modelmesh) candidate(endpoint int) mmCandidate {
 	return c
 }
 
-// compareCandidates is the order in which endpoints get models (PLACEMENT_ORDER).
+// compareCandidates sorts endpoints in the order in which they are chosen for a load
+// (PLACEMENT_ORDER).
 func compareCandidates(a, b mmCandidate) int {
 	if a.full != b.full {
 		if a.full {
@@ -412,9 +418,9 @@ func compareCandidates(a, b mmCandidate) int {
 }
 
 // check runs on each instance every 10 s for recently used models. It adds a second copy if the
-// model was also used 7 to 40 minutes ago and a tenth of the fleet is free or nothing was evicted
-// for 20 hours. (ModelMesh's own test excludes models in constant use, which is not intended.) It
-// adds more copies if a single one gets too many requests.
+// model was also used 7 to 40 minutes ago, and if either a tenth of the fleet is free or nothing
+// was evicted for 20 hours. (ModelMesh's own test excludes models in constant use, which is not
+// intended.) It adds further copies if one copy gets too many requests.
 func (m *modelmesh) check() {
 	m.checks++
 	free, age := m.free()
@@ -454,13 +460,14 @@ func (m *modelmesh) check() {
 	}
 }
 
-// earlier reports whether a used entry was also used 7 to 40 minutes ago.
+// earlier reports whether an entry that is in use was also used 7 to 40 minutes ago.
 func (e *mmEntry) earlier(checks int) bool {
 	return checks-e.run >= mmSecondMin || e.before > 0 && checks-e.before <= mmSecondMax
 }
 
 // more adds copies of a model that gets too many requests at one endpoint, unless a recent copy has
-// not taken effect yet or the fleet is too busy. New copies count as used in 20 s.
+// not taken effect yet or the fleet is too busy. A new copy is entered as if it were used 20 s from
+// now.
 func (m *modelmesh) more(e *mmEntry, up int) {
 	for _, other := range m.entries[e.model] {
 		if other != e && m.Now()-other.began < 2*mmRateCheck+2*m.loads.assume {
@@ -512,9 +519,9 @@ func (m *modelmesh) janitor() {
 	}
 }
 
-// superfluous reports whether a copy may be removed while others stay. Of two copies, the one on
-// the worse endpoint is removed a tenth of the age of the oldest entry after its last use, at most
-// after 10 hours, unless it was under heavy use.
+// superfluous reports whether a copy may be removed while others stay. Of two copies, only the one
+// on the worse endpoint may be removed, once it was unused for a tenth of the age of the oldest
+// entry. Without recent heavy use 10 hours suffice.
 func (m *modelmesh) superfluous(e *mmEntry) bool {
 	other := func(is *mmEntry) bool { return is != e && is.loaded() }
 	free, age := m.free()
@@ -541,9 +548,9 @@ func (m *modelmesh) superfluous(e *mmEntry) bool {
 	return m.Now()-m.unload[e.model] > 80 && (e.heavy == 0 || m.Now()-e.heavy > calm) && e.rpm <= mmScaleUp*2/3
 }
 
-// reap runs on the leader every 7 minutes: it loads models without a copy, most recently used
-// first. They fill half of what is free beyond an eighth of each instance. Without free capacity, a
-// twentieth of the fleet is replaced by models that were used well after the oldest entry.
+// reap runs on the leader every 7 minutes. It loads models without a copy, most recently used
+// first. They fill half of the free capacity of each instance beyond an eighth. If there is no free
+// capacity, models that were used well after the oldest entry replace a twentieth of the fleet.
 func (m *modelmesh) reap() {
 	var total, sum int64
 	space, entries := 0.0, 0
@@ -597,13 +604,13 @@ func (m *modelmesh) Ready(c *Copy) {
 	m.begin(c.Endpoint)
 }
 
-// Gone implements [Policy]: the world starts loads that have room.
+// Gone implements [Policy]. The Fleet starts queued loads that now fit.
 func (m *modelmesh) Gone(*Copy) {}
 
-// Joined implements [Policy]: the next load goes there.
+// Joined implements [Policy]. The next load goes to the new endpoint.
 func (m *modelmesh) Joined(int) {}
 
-// Left forgets the entries of an endpoint and sends waiting requests elsewhere.
+// Left removes the entries of an endpoint. Requests that waited there go to another endpoint.
 func (m *modelmesh) Left(endpoint int) {
 	gone := m.nodes[endpoint].entries
 	m.nodes[endpoint] = mmNode{}
@@ -615,8 +622,9 @@ func (m *modelmesh) Left(endpoint int) {
 	}
 }
 
-// mmTimes estimates how long loads take and when one is assumed to have ended (TimeStats.java): the
-// mean plus five deviations, three from the 21st load on, updated at every fourth load.
+// mmTimes estimates the duration of loads, after which a load is assumed to have ended
+// (TimeStats.java): the mean plus five standard deviations, or three after 20 loads. Every fourth
+// load updates it.
 type mmTimes struct {
 	n            int
 	mean, square float64

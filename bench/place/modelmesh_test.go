@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// mesh returns a ModelMesh fleet whose endpoints have room for eight models of mean size, half of
-// it reserved.
+// mesh returns a ModelMesh fleet whose endpoints have room for eight models of mean size. Half the
+// size of a model is reserved.
 func mesh(t *testing.T, endpoints, models int) (*Fleet, *modelmesh) {
 	t.Helper()
 	w := World{
@@ -24,7 +24,7 @@ func mesh(t *testing.T, endpoints, models int) (*Fleet, *modelmesh) {
 	return f, m
 }
 
-// ask sends requests for models at a time.
+// ask sends a request for each model at a time.
 func ask(f *Fleet, at float64, models ...int) {
 	f.loop.Run(at)
 	for _, model := range models {
@@ -45,8 +45,8 @@ func loaded(f *Fleet, endpoint int) (models []int) {
 	return models
 }
 
-// A full endpoint rejects requests while its oldest entry is younger than 100 s. Later it evicts
-// the oldest entry. An endpoint with free room accepts all.
+// A full endpoint rejects loads while its oldest entry is younger than 100 s. Later it evicts that
+// entry. An endpoint with free room accepts every load.
 func TestMeshChurn(t *testing.T) {
 	f, _ := mesh(t, 1, 8)
 	ask(f, 1, 0, 1, 2, 3, 4, 5, 6)
@@ -62,8 +62,8 @@ func TestMeshChurn(t *testing.T) {
 	}
 }
 
-// Models go to the endpoint with the fewest, to a full one only if all are full, and then to the
-// one with the oldest entry.
+// A model goes to the endpoint with the fewest models. Only if all endpoints are full, it goes to a
+// full one: the one with the oldest entry.
 func TestMeshOrder(t *testing.T) {
 	f, m := mesh(t, 3, 24)
 	ask(f, 1, 0)
@@ -84,7 +84,7 @@ func TestMeshOrder(t *testing.T) {
 	}
 }
 
-// A load with waiting requests starts before others, and the latest such load first.
+// Loads for which requests wait start before others. Among these, the latest starts first.
 func TestMeshQueue(t *testing.T) {
 	f, m := mesh(t, 1, 8)
 	f.loop.Run(1)
@@ -100,8 +100,8 @@ func TestMeshQueue(t *testing.T) {
 	}
 }
 
-// A model that is used again after 7 minutes gets a second copy while a tenth of the fleet is free,
-// as does one in constant use.
+// A model that is used again after 7 minutes gets a second copy while a tenth of the fleet is free.
+// So does a model in constant use.
 func TestMeshSecondCopy(t *testing.T) {
 	f, _ := mesh(t, 2, 16)
 	ask(f, 1, 0, 1, 2)
@@ -121,7 +121,7 @@ func TestMeshSecondCopy(t *testing.T) {
 	}
 }
 
-// 2,000 requests per minute at one copy add another.
+// A model gets another copy if one copy gets 2,000 requests per minute.
 func TestMeshScaleUp(t *testing.T) {
 	for _, c := range []struct{ rpm, copies int }{{1900, 1}, {2100, 2}, {12_000, 3}} {
 		f, _ := mesh(t, 6, 48)
@@ -136,8 +136,8 @@ func TestMeshScaleUp(t *testing.T) {
 	}
 }
 
-// In a full fleet, a second copy is removed if it was unused for a tenth of the age of the oldest
-// entry; the last copy never is.
+// In a full fleet, the second copy of a model is removed after it was unused for a tenth of the age
+// of the oldest entry. The last copy is never removed.
 func TestMeshScaleDown(t *testing.T) {
 	f, m := mesh(t, 2, 14)
 	m.churnAge = 0
@@ -160,15 +160,15 @@ func TestMeshScaleDown(t *testing.T) {
 	}
 }
 
-// After two minutes models without a copy are loaded into half of the free capacity beyond an
+// Models without a copy are loaded after two minutes. They fill half of the free capacity beyond an
 // eighth.
 func TestMeshReaper(t *testing.T) {
 	f, _ := mesh(t, 2, 16)
 	f.loop.Run(119)
 	before := len(loaded(f, 0)) + len(loaded(f, 1))
 	f.loop.Run(200)
-	// Half of the room for 8 models is reserved for unloads. Of 7.5 an eighth is left free, and
-	// half of the rest is 3.28, twice.
+	// Of the room for 8 models, half a model is reserved for unloads. An eighth of the remaining
+	// 7.5 is left free, and half of the rest is 3.28, at each of two endpoints.
 	if after := len(loaded(f, 0)) + len(loaded(f, 1)); before != 0 || after != 6 {
 		t.Errorf("%d are loaded before it and %d after it, want 0 and 6", before, after)
 	}

@@ -13,12 +13,12 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// small is a World that simulates quickly.
+// small is a World that is fast to simulate.
 func small() World {
 	return World{Endpoints: 4, Models: 40, Share: 0.4, Zipf: 1, Rate: 4, Load: 2, AtOnce: 2, Service: 0.05, Warmup: 600, Measured: 1200}
 }
 
-// Numbers are drawn in proportion to their weights.
+// alias draws numbers in proportion to their weights.
 func TestAlias(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test's
 	weights := []float64{5, 0, 1, 3, 1}
@@ -33,7 +33,7 @@ func TestAlias(t *testing.T) {
 	}
 }
 
-// If loads take no time, the global LRU cache misses as often as a list of uses predicts.
+// If loads take no time, the global LRU cache misses exactly when a list of last uses predicts it.
 func TestLRUIsAList(t *testing.T) {
 	w := small()
 	w.Load, w.Service, w.Warmup = 1e-9, 1e-10, 0
@@ -57,8 +57,8 @@ func TestLRUIsAList(t *testing.T) {
 	}
 }
 
-// If loads are the bottleneck, control misses no more often than one LRU cache, and with eviction
-// by LRU about as often.
+// If loads are the bottleneck, control misses no more often than one LRU cache over the fleet; with
+// eviction by LRU, about as often.
 func TestNoCopyIsEvictedEarly(t *testing.T) {
 	race.Skip(t)
 	w := World{Endpoints: 1, Models: 100, Share: 0.1, Zipf: 1, Rate: 10, Load: 2, AtOnce: 2, Service: 0.05, Warmup: 1800, Measured: 600}
@@ -81,7 +81,7 @@ func TestNoCopyIsEvictedEarly(t *testing.T) {
 	}
 }
 
-// No eviction order misses less often than belady: the test tries all.
+// No order of evictions has fewer misses than belady: the test tries all orders.
 func TestBeladyIsBest(t *testing.T) {
 	for seed := range uint64(20) {
 		w := World{Endpoints: 2, Models: 5, Share: 0.4, Zipf: 0.5, Rate: 1, Load: 1e-9, AtOnce: 2, Service: 1e-10, Measured: 12}
@@ -119,7 +119,7 @@ func TestBeladyIsBest(t *testing.T) {
 	}
 }
 
-// The optimum misses exactly the models outside its set.
+// Requests miss under the policy optimum exactly if their model is not in its set.
 func TestOptimumByHand(t *testing.T) {
 	w := small()
 	w.Load, w.Rate, w.Warmup = 1e-6, 20, 0
@@ -138,7 +138,7 @@ func TestOptimumByHand(t *testing.T) {
 	}
 }
 
-// watched checks the invariants of the world at each request.
+// watched is a policy that checks the invariants of the Fleet at each request.
 type watched struct {
 	Policy
 	t *testing.T
@@ -178,7 +178,7 @@ func (w *watched) Request(model int, missing bool) {
 	}
 }
 
-// some has one popular client and intermittent ones.
+// some has one popular client and others that send requests intermittently.
 var some = []client{
 	{{Rate: 5, Shape: 1}, {Rate: 4, Shape: 0.3, Weibull: true}},
 	{{Rate: 1, Shape: 0.1}, {}},
@@ -186,8 +186,9 @@ var some = []client{
 	{{Rate: 0.5, Shape: 1, Weibull: true}, {Rate: 1, Shape: 1}},
 }
 
-// For every policy and workload the invariants hold, waiting requests are served (or rejected, by
-// ModelMesh's churn limit or without eviction), and equal seeds give equal figures.
+// Under every policy and workload the invariants hold, and equal seeds give equal figures. Waiting
+// requests are served, except that ModelMesh's churn limit and policies without eviction reject
+// some.
 func TestBooks(t *testing.T) {
 	race.Skip(t)
 	for _, p := range policies {
@@ -202,7 +203,7 @@ func TestBooks(t *testing.T) {
 					w.Clients = some
 				}
 				if w.Engine != nil {
-					w.Rate = 1 // a load that engines can serve with one endpoint less
+					w.Rate = 1 // so little load that engines can serve it with one endpoint fewer
 				}
 				is, err := Run(w, 3, &watched{Policy: p.make(), t: t})
 				if err != nil {
@@ -220,7 +221,7 @@ func TestBooks(t *testing.T) {
 	}
 }
 
-// A warm start has the most popular models under each policy.
+// After a warm start the most popular models are loaded, under each policy.
 func TestWarm(t *testing.T) {
 	for _, p := range policies {
 		w := small()
@@ -240,7 +241,7 @@ func TestWarm(t *testing.T) {
 	}
 }
 
-// With --plots a plot names each policy and the workload.
+// With --plots, bench draws a plot that names each policy and the workload.
 func TestDraw(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{
@@ -264,8 +265,8 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// A new endpoint gets models, and those of a removed one are loaded elsewhere: a fourth of them,
-// and not most.
+// A new endpoint gets models, and the models of a removed endpoint are loaded elsewhere. About a
+// fourth of the models move, not most.
 func TestMoves(t *testing.T) {
 	w := small()
 	w.Share, w.Zipf, w.Leave, w.Rate = 1.6, 0, 600, 8

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/bench/chart"
 )
 
-// plot draws the miss ratio of each policy by cache size, and returns the SVG file. misses are in
-// percent, by policy, one for each cache size.
+// plot draws the miss ratio of each policy by cache size and returns the path of the SVG file.
+// misses has for each policy the miss ratio in percent at each cache size.
 func (c config) plot(misses map[string][]float64) (path string, err error) {
 	var lines []chart.Line
 	for _, name := range c.policies {

@@ -7,13 +7,15 @@ import (
 	"slices"
 )
 
-// base is shared by policies that keep one copy of a model: it holds the models that wait for room.
+// base is shared by policies that keep one copy of each model. It has the models that wait for
+// room.
 type base struct {
 	*Fleet
 	stuck []int
-	// settling is set while an eviction makes room for a model that is being placed.
+	// settling is true while an eviction makes room for a model that is being placed.
 	settling bool
-	// settle places a model and loads it, or returns false.
+	// settle chooses an endpoint for a model and loads it there. It returns false if there is no
+	// room.
 	settle func(model int) bool
 	// touch records the use of a loaded model.
 	touch func(model int)
@@ -50,15 +52,15 @@ func (b *base) retry() {
 	b.stuck = left
 }
 
-// idle reports whether an endpoint would start another load at once. Nothing is evicted for a load
-// that has to wait: until then the copy serves requests.
+// idle reports whether an endpoint would start another load immediately. Policies evict nothing for
+// a load that would have to wait, because the copy can serve requests until then.
 func (b *base) idle(n Node) bool { return n.Up && n.loading+len(n.queue) < b.AtOnce }
 
 func (b *base) Ready(*Copy) { b.retry() }
 func (b *base) Gone(*Copy)  { b.retry() }
 func (b *base) Joined(int)  { b.retry() }
 
-// Left places models again that have waiting requests.
+// Left retries to place models that have waiting requests and no copy.
 func (b *base) Left(int) {
 	for model, waiting := range b.waiting {
 		if len(waiting) > 0 && len(b.Copies[model]) == 0 && !slices.Contains(b.stuck, model) {
@@ -68,7 +70,7 @@ func (b *base) Left(int) {
 	b.retry()
 }
 
-// roomiest returns the endpoint with the most room if a model fits there, else -1.
+// roomiest returns the endpoint with the most room; -1 if a model does not fit even there.
 func (b *base) roomiest(model int) int {
 	best := -1
 	for e := range b.Nodes {
@@ -103,16 +105,16 @@ func (r *recency) touch(model int) {
 	r.order.MoveToBack(r.of[model])
 }
 
-// lru keeps one copy of each model and evicts the least recently used model of all endpoints.
+// lru keeps one copy of each model. It evicts the least recently used model of all endpoints.
 type lru struct {
 	base
 	recency *recency
-	atEach  bool // separate per endpoint, which choose selects
+	atEach  bool // evicts within the endpoint that choose selects
 	used    []int
 	choose  func(model int) (endpoint int)
 }
 
-// LRU is one cache over the whole fleet.
+// LRU is the policy with one LRU cache over the whole fleet.
 func LRU() Policy { return &lru{} }
 
 // Start implements [Policy].
@@ -141,7 +143,7 @@ func (l *lru) Start(f *Fleet) {
 			next := at.Next()
 			switch waits := len(f.waiting[oldest]) > 0; {
 			case waits:
-			case len(f.Copies[oldest]) == 0: // it was removed
+			case len(f.Copies[oldest]) == 0: // the copy was removed
 				l.recency.order.Remove(at)
 				l.recency.of[oldest] = nil
 			case f.Copies[oldest][0].State == Loaded && l.replace(model, f.Copies[oldest][0].Endpoint):
@@ -153,7 +155,8 @@ func (l *lru) Start(f *Fleet) {
 	}
 }
 
-// replace evicts the least recently used models of an endpoint until a model fits, and loads it.
+// replace evicts the least recently used models of endpoint e until a model fits, and loads the
+// model there.
 func (l *lru) replace(model, e int) bool {
 	if !l.idle(l.Nodes[e]) {
 		return false
@@ -186,7 +189,8 @@ func (l *lru) replace(model, e int) bool {
 	return true
 }
 
-// First loads a model on the first endpoint with room; in a full fleet it takes endpoints in turn.
+// First loads a model on the first endpoint with room. In a full fleet it uses endpoints
+// round-robin.
 func First() Policy {
 	l := &lru{atEach: true}
 	turn := 0
@@ -220,19 +224,19 @@ func Random() Policy {
 	return l
 }
 
-// belady knows all requests: it evicts the model of the whole fleet whose next request is farthest
-// away. One copy of each.
+// belady knows all future requests. It keeps one copy of each model and evicts the model whose next
+// request is farthest in the future.
 type belady struct {
 	base
-	next   []int32 // next request for the same model
-	coming []int32 // next request by model
+	next   []int32 // by request: number of the next request for the same model
+	coming []int32 // by model: number of its next request
 	far    farthest
 }
 
-// Belady is the offline policy.
+// Belady is the offline policy: it evicts the model whose next request is farthest in the future.
 func Belady() Policy { return &belady{} }
 
-// never is the number of a request that does not exist.
+// never is the request number for a model that is not requested again.
 const never = math.MaxInt32
 
 // Start implements [Policy].
@@ -295,7 +299,7 @@ type due struct {
 	model int
 }
 
-// farthest is a heap with the farthest request first.
+// farthest is a heap whose first element is the request farthest in the future.
 type farthest []due
 
 func (q farthest) Len() int { return len(q) }
@@ -311,16 +315,16 @@ func (q *farthest) Pop() any {
 	return d
 }
 
-// optimum always has the models with the highest true rate times load time per byte loaded, one
-// copy each, up to the bytes of all endpoints. Other models are loaded beside them and need no
-// room: it bounds what rates alone can achieve. If rates change over time, it uses those of each
-// minute, and changes take no time.
+// optimum keeps one copy of the models with the highest true rate times load time per byte, as many
+// as fit into the bytes of all endpoints. Other models load for each request and need no room. So
+// it bounds what a policy can achieve that knows only rates. If rates change over time, it updates
+// the set every minute, which takes no time.
 type optimum struct {
 	*Fleet
 	resident []bool
 }
 
-// Optimum is the best set for the current rates.
+// Optimum is the policy that always has the best set of models for the current rates.
 func Optimum() Policy { return &optimum{} }
 
 // Start implements [Policy].
@@ -345,7 +349,7 @@ func (o *optimum) Start(f *Fleet) {
 	})
 }
 
-// choose updates the resident set.
+// choose updates the set of resident models.
 func (o *optimum) choose() {
 	value := o.rate(o.Now())
 	for model := range value {
@@ -365,7 +369,7 @@ func (o *optimum) choose() {
 	}
 }
 
-// Request serves resident models and passes others through.
+// Request serves a resident model; for another it only simulates the time of a load.
 func (o *optimum) Request(model int, missing bool) {
 	switch {
 	case !missing:
@@ -383,8 +387,8 @@ func (o *optimum) Ready(*Copy) {}
 // Gone implements [Policy].
 func (o *optimum) Gone(*Copy) {}
 
-// Joined chooses again with more room.
+// Joined chooses the resident models again, with more room.
 func (o *optimum) Joined(int) { o.choose() }
 
-// Left chooses again with less room.
+// Left chooses the resident models again, with less room.
 func (o *optimum) Left(int) { o.choose() }

@@ -39,7 +39,7 @@ func newAlias(weights []float64) alias {
 			large, small = large[:len(large)-1], append(small, l)
 		}
 	}
-	for _, i := range slices.Concat(small, large) { // 1 except for rounding
+	for _, i := range slices.Concat(small, large) { // their weight is 1 except for rounding errors
 		a.share[i] = 1
 	}
 	return a
@@ -53,7 +53,7 @@ func (a alias) draw(random *rand.Rand) int {
 	return int(a.other[i])
 }
 
-// zipf returns the weights of ranks.
+// zipf returns the weight of each popularity rank for the exponent s.
 func zipf(models int, s float64) []float64 {
 	all := make([]float64, models)
 	for i := range all {
@@ -62,7 +62,7 @@ func zipf(models int, s float64) []float64 {
 	return all
 }
 
-// popularity returns the weights of ranks.
+// popularity returns the weight of each popularity rank in the World.
 func (w World) popularity() []float64 {
 	all := zipf(w.Models, w.Zipf)
 	if w.Hot > 0 {
@@ -75,7 +75,7 @@ func (w World) popularity() []float64 {
 	return all
 }
 
-// shift returns how far the popularity has rotated at a time.
+// shift returns by how many models the popularity has rotated at a time.
 func (w World) shift(at float64) int {
 	if w.Drift == 0 {
 		return 0
@@ -83,21 +83,21 @@ func (w World) shift(at float64) int {
 	return int(float64(w.Models) * at / w.Drift)
 }
 
-// flashes returns the start of the flash crowd.
+// flashes returns when the flash crowd starts.
 func (w World) flashes() float64 { return w.Warmup + w.Measured/2 }
 
-// cold returns the model of the flash crowd: the one with the last rank when it starts.
+// cold returns the model that the flash crowd requests: the least popular one when it starts.
 func (w World) cold() int { return (w.Models - 1 + w.shift(w.flashes())) % w.Models }
 
-// noisy returns the factor on the rate of a model in the minute of a time.
+// noisy returns the random factor on the rate of a model in the minute that contains a time.
 func (w World) noisy(model int, at float64) float64 {
 	x := uint64(model)<<32 | uint64(at/60) //nolint:gosec // neither is negative
 	x = hash.Mix(x)
 	return 1 + w.Noise*(2*float64(x>>11)/(1<<53)-1)
 }
 
-// requests draws Poisson arrivals, each for a model by its popularity at that time. The model of a
-// rank is the rank itself, plus the rotation: no policy depends on model numbers.
+// requests draws Poisson arrivals, each for a model by its popularity at that time. The model
+// number is the popularity rank plus the rotation: no policy depends on model numbers.
 func requests(w World, seed uint64) []Request {
 	if w.Clients != nil {
 		return w.population(seed).requests(w.Models, seed, w.Warmup+w.Measured)

@@ -18,35 +18,37 @@ import (
 // World configures a simulation. Times are in seconds.
 type World struct {
 	Endpoints, Models int
-	// Share is the capacity of all endpoints relative to the bytes of all models.
+	// Share is the total capacity of endpoints relative to the total bytes of models.
 	Share float64
 	// Zipf is the exponent of popularity. Rate is the total number of requests per second.
 	Zipf, Rate float64
 	// SizeSigma and LoadSigma are the standard deviations of the logarithms of sizes and load
 	// times; with 0 all are equal.
 	SizeSigma, LoadSigma float64
-	// Load is the median load time, AtOnce the number of parallel loads of an endpoint, and Service
-	// the service time of a request.
+	// Load is the median load time. AtOnce is the number of loads that an endpoint runs in
+	// parallel. Service is the service time of a request.
 	Load    float64
 	AtOnce  int
 	Service float64
-	// Warmup is simulated first and not measured; Measured is measured.
+	// Warmup is the simulated time before measurements. Measured is the time after it, which is
+	// measured.
 	Warmup, Measured float64
 	// Warm loads as many of the most popular models at the start as there is room for.
 	Warm bool
-	// Drift is the time in which popularity rotates over all models, 0 for never. Flash is the
-	// share of requests for one cold model from half of the measured time on. Noise is the relative
-	// deviation of a model's rate from minute to minute.
+	// Drift is the time in which popularity rotates over all models; 0 for never. Flash is the
+	// share of requests for one cold model in the second half of the measured time. Noise is the
+	// relative deviation of a model's rate from minute to minute.
 	Drift, Flash, Noise float64
-	// Hot is the share of requests for the most popular model; 0 for the one by Zipf.
+	// Hot is the share of requests for the most popular model; 0 for its share by Zipf.
 	Hot float64
-	// Engine is the profile of endpoints that run the step model of an engine; nil if a request
-	// just takes Service.
+	// Engine is the profile of the engine that each endpoint simulates; nil if every request simply
+	// takes the time Service.
 	Engine *profile.Profile
-	// Clients makes each model a client, in turn; nil for Zipf.
+	// Clients are the clients whose requests models get: each model is one client. If Clients is
+	// nil, popularity follows Zipf.
 	Clients []client
-	// Join and Leave are the times after the warm-up at which an endpoint joins and leaves; 0 for
-	// never.
+	// Join is the time after the warm-up at which an endpoint joins, and Leave the time at which
+	// one leaves; 0 for never.
 	Join, Leave float64
 }
 
@@ -58,10 +60,11 @@ type Policy interface {
 	// Request handles a request for a model. missing is true if no copy is loaded, loading or
 	// queued: the policy should load the model now or later.
 	Request(model int, missing bool)
-	// Ready handles the end of a load. Gone handles the removal of a copy, which frees room.
+	// Ready handles the end of a load. Gone handles the end of a copy, which frees room.
 	Ready(c *Copy)
 	Gone(c *Copy)
-	// Joined and Left handle endpoints that join, or leave with all their copies.
+	// Joined handles an endpoint that joins the fleet. Left handles one that leaves with all its
+	// copies.
 	Joined(endpoint int)
 	Left(endpoint int)
 }
@@ -69,8 +72,8 @@ type Policy interface {
 // State is the state of a copy.
 type State uint8
 
-// A copy is queued until its turn comes and there is room, then it loads. When it is evicted it
-// stays until its requests have ended.
+// A copy is queued until earlier loads have started and there is room, and then loads. An evicted
+// copy stays until its requests have ended.
 const (
 	Queued State = iota
 	Loading
@@ -84,64 +87,65 @@ type Copy struct {
 	Model, Endpoint, InFlight int
 	State                     State
 
-	last int // number of the latest request that it served, from 1
+	last int // number (from 1) of the latest request that the copy served
 }
 
 // Node is an endpoint.
 type Node struct {
 	// Up is false before the endpoint joins and after it leaves.
 	Up bool
-	// Copies are all copies that are not gone, in no order.
+	// Copies are the copies on the endpoint, including those that are being evicted, in no order.
 	Copies []*Copy
-	// Held is the bytes of loading, loaded and leaving copies; Promised those of queued, loading
-	// and loaded copies.
+	// Held is the bytes of copies that are loading, loaded or being evicted. Promised is the bytes
+	// of copies that are queued, loading or loaded.
 	Held, Promised int64
 
 	loading  int
 	queue    []*Copy
 	served   int
-	inFlight int // requests
+	inFlight int // number of requests
 }
 
 // Fleet is a simulation in progress.
 type Fleet struct {
 	World
-	// Size has the bytes of each model, Capacity those of an endpoint.
+	// Size is the size of each model in bytes. Capacity is the capacity of each endpoint in bytes.
 	Size     []int64
 	Capacity int64
-	// Nodes are the endpoints. Copies has the copies of each model that are not leaving.
+	// Nodes are the endpoints. Copies are the copies of each model except those that are being
+	// evicted.
 	Nodes  []Node
 	Copies [][]*Copy
 	// Requests are all requests in order of arrival.
 	Requests []Request
 	// Number is the number of the latest request.
 	Number int
-	// Served is the copy that serves it, nil if it waits.
+	// Served is the copy that serves that request; nil if the request waits.
 	Served *Copy
-	// Random is for the policy.
+	// Random is the random source of the policy.
 	Random *rand.Rand
 
 	loop       des.Loop
 	policy     Policy
-	population population // if clients are models
+	population population // set if models are clients
 	loadTime   []float64
-	// onFlight is called, if a policy sets it, when a copy gets or ends a request.
+	// onFlight is called when a request starts or ends at a copy; nil unless the policy sets it.
 	onFlight func(c *Copy)
-	waiting  [][]int32 // requests by model
+	waiting  [][]int32 // by model: numbers of its waiting requests
 	waits    []float32
-	asked    []float64 // by model: the last request
-	ages     int64     // of models whose last copy was evicted in the measured time: the time since their last request, summed, in ns
-	gone     int       // the number of these models
+	asked    []float64 // by model: time of its last request
+	ages     int64     // sum in ns of the ages at eviction in the measured time: the time since a model's last request
+	gone     int       // number of ages in that sum
 	passing  []bool
 	loads    int
-	scaled   []int // loads before and after each scale event
-	stood    []int // loaded copies before each
-	// joined counts the requests of the new endpoint and of all, five and ten minutes after it
-	// joined.
+	scaled   []int // number of loads before and after each scale event
+	stood    []int // number of loaded copies before each scale event
+	// joined has the numbers of requests that the new endpoint and all endpoints got, five minutes
+	// and ten minutes after it joined.
 	joined [2][2]int
 
-	// If endpoints are engines: these, and for each request its length and time to first token, 0
-	// without one.
+	// If endpoints are engines: the engine of each endpoint, and the length and time to first token
+	// of each request; 0 if it has no token yet.
 	engines []engine
 	lengths []traffic.Length
 	first   []float32
@@ -159,7 +163,7 @@ func (f *Fleet) Now() float64 { return f.loop.Now() }
 // meanSize is the mean size of a model in bytes.
 const meanSize = 1 << 30
 
-// scaling is the time before and after a scale event in which loads are counted.
+// scaling is the time in seconds before and after a scale event in which loads are counted.
 const scaling = 300
 
 // newFleet creates the simulation of a World with a seed.
@@ -210,7 +214,7 @@ func newFleet(w World, seed uint64) (*Fleet, error) {
 // Room returns the bytes of an endpoint that are not promised.
 func (f *Fleet) Room(endpoint int) int64 { return f.Capacity - f.Nodes[endpoint].Promised }
 
-// At returns the copy of a model on an endpoint, nil if there is none or it is leaving.
+// At returns the copy of a model on an endpoint; nil if there is none or it is being evicted.
 func (f *Fleet) At(model, endpoint int) *Copy {
 	for _, c := range f.Copies[model] {
 		if c.Endpoint == endpoint {
@@ -238,7 +242,7 @@ func (f *Fleet) add(model, endpoint int, state State) *Copy {
 	return c
 }
 
-// begin starts queued loads in order.
+// begin starts the queued loads of an endpoint in order, as many as may run.
 func (f *Fleet) begin(endpoint int) {
 	n := &f.Nodes[endpoint]
 	for len(n.queue) > 0 && n.loading < f.AtOnce && n.Held+f.Size[n.queue[0].Model] <= f.Capacity {
@@ -253,7 +257,7 @@ func (f *Fleet) begin(endpoint int) {
 }
 
 func (f *Fleet) loaded(c *Copy) {
-	if c.State == Gone { // its endpoint has left
+	if c.State == Gone { // the endpoint has left
 		return
 	}
 	f.Nodes[c.Endpoint].loading--
@@ -267,7 +271,7 @@ func (f *Fleet) loaded(c *Copy) {
 	f.policy.Ready(c)
 }
 
-// served returns the number of requests that all endpoints got.
+// served returns the number of requests that all endpoints together have got.
 func (f *Fleet) served() (all int) {
 	for i := range f.Nodes {
 		all += f.Nodes[i].served
@@ -275,7 +279,7 @@ func (f *Fleet) served() (all int) {
 	return all
 }
 
-// serve sends a request to a copy.
+// serve sends a request, which number identifies, to a copy.
 func (f *Fleet) serve(number int, c *Copy) {
 	f.Nodes[c.Endpoint].served++
 	f.flies(c, 1)
@@ -286,14 +290,14 @@ func (f *Fleet) serve(number int, c *Copy) {
 	f.loop.At(f.Now()+f.Service, func() { f.ended(c) })
 }
 
-// ended ends a request at a copy.
+// ended handles the end of a request at a copy.
 func (f *Fleet) ended(c *Copy) {
 	if f.flies(c, -1); c.State == Leaving && c.InFlight == 0 {
 		f.left(c)
 	}
 }
 
-// flies counts a request in flight at a copy.
+// flies adds more to the number of requests in flight at a copy.
 func (f *Fleet) flies(c *Copy, more int) {
 	f.Nodes[c.Endpoint].inFlight += more
 	if c.InFlight += more; f.onFlight != nil {
@@ -310,7 +314,7 @@ func (f *Fleet) Unload(c *Copy) {
 	f.Nodes[c.Endpoint].Promised -= f.Size[c.Model]
 	f.Copies[c.Model] = without(f.Copies[c.Model], c)
 	if f.Now() >= f.Warmup && len(f.Copies[c.Model]) == 0 {
-		f.ages += int64((f.Now() - f.asked[c.Model]) * 1e9) // integers, because several copies may be removed at once in any order
+		f.ages += int64((f.Now() - f.asked[c.Model]) * 1e9) // integers: sums must not depend on the order in which copies are removed
 		f.gone++
 	}
 	if c.InFlight == 0 {
@@ -339,8 +343,8 @@ func (f *Fleet) left(c *Copy) {
 	f.policy.Gone(c)
 }
 
-// Pass serves the waiting requests of a model after the time of a load, without an endpoint. Only
-// bounds use it.
+// Pass serves the waiting requests of a model after its load time, without an endpoint. Only
+// policies that compute bounds use it.
 func (f *Fleet) Pass(model int) {
 	if f.passing[model] {
 		return
@@ -356,7 +360,7 @@ func (f *Fleet) Pass(model int) {
 	})
 }
 
-// Every calls do at a time and then at an interval.
+// Every calls do at the time first and then at every interval.
 func (f *Fleet) Every(first, interval float64, do func()) {
 	f.loop.At(first, func() {
 		do()
@@ -364,7 +368,8 @@ func (f *Fleet) Every(first, interval float64, do func()) {
 	})
 }
 
-// Refuse fails the waiting requests of a model. They count as misses with an infinite waiting time.
+// Refuse rejects the waiting requests of a model. They count as misses with an infinite waiting
+// time.
 func (f *Fleet) Refuse(model int) {
 	for _, number := range f.waiting[model] {
 		f.waits[number] = refused
@@ -380,8 +385,8 @@ func without(all []*Copy, c *Copy) []*Copy {
 	return all[:last]
 }
 
-// load returns the number of requests that compete with a new one at a copy: if endpoints are
-// engines, all requests of the endpoint.
+// load returns the number of requests that compete with a new request at a copy. If endpoints are
+// engines, these are all requests of the endpoint.
 func (f *Fleet) load(c *Copy) int {
 	if f.Engine != nil {
 		return f.Nodes[c.Endpoint].inFlight
@@ -389,8 +394,8 @@ func (f *Fleet) load(c *Copy) int {
 	return c.InFlight
 }
 
-// request handles an arrival. Of equally loaded copies it takes the least recently used one, like
-// ModelMesh; extproc's random tie-break is equivalent.
+// request handles the arrival of a request. Among equally loaded copies it picks the least recently
+// used one, like ModelMesh; the random tie-break of extproc is equivalent.
 func (f *Fleet) request(number int) {
 	f.Number = number
 	model := int(f.Requests[number].Model)
@@ -426,7 +431,7 @@ func (f *Fleet) leave(endpoint int) {
 	f.policy.Left(endpoint)
 }
 
-// stand records the number of loaded copies.
+// stand records how many copies are loaded.
 func (f *Fleet) stand() {
 	n := 0
 	for e := range f.Nodes {
@@ -439,7 +444,8 @@ func (f *Fleet) stand() {
 	f.stood = append(f.stood, n)
 }
 
-// warm loads the most popular models at the start, endpoints in turn, and leaves a tenth free.
+// warm loads the most popular models at the start. It uses endpoints round-robin and leaves a tenth
+// of the capacity free.
 func (f *Fleet) warm() {
 	e := 0
 	for _, model := range ranked(f.rate(0)) {
@@ -454,7 +460,7 @@ func (f *Fleet) warm() {
 	}
 }
 
-// clear removes the copies of the start, for a policy that chooses all copies.
+// clear removes the copies that exist at the start, for a policy that chooses all copies itself.
 func (f *Fleet) clear() {
 	for e := range f.Nodes {
 		for _, c := range slices.Clone(f.Nodes[e].Copies) {

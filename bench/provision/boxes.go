@@ -8,17 +8,17 @@ import (
 	"github.com/headgate/headgate/control/provision/planner"
 )
 
-// Boxes is a coarse-grained plan (CG in InferLine's paper): one batch size, and copies of the whole
-// pipeline with one replica of each stage.
+// Boxes is a coarse-grained plan (CG in InferLine's paper). A box is a copy of the whole pipeline
+// with one replica of each stage; all stages have one batch size.
 type Boxes struct {
-	Hardware      []int // by stage
+	Hardware      []int // by stage: index of its hardware
 	Batch, Copies int
 }
 
-// Coarse plans boxes for a rate in queries per second: the largest batch that meets the objective
-// without queueing, and as many copies as the slowest stage needs. It takes the fastest hardware,
-// or, if choose is set, the hardware with the lowest total cost. ok is false if no batch meets the
-// objective.
+// Coarse plans boxes for a rate in queries per second. It chooses the largest batch that meets the
+// objective without queueing, and as many copies as the slowest stage needs. If choose is false, it
+// uses the fastest hardware; if true, the hardware with the lowest total cost. ok is false if no
+// batch meets the objective.
 func Coarse(p *planner.Problem, rate float64, choose bool) (best Boxes, ok bool) {
 	all := [][]int{fastest(p)}
 	if choose {
@@ -38,7 +38,8 @@ func Coarse(p *planner.Problem, rate float64, choose bool) (best Boxes, ok bool)
 	return best, ok
 }
 
-// fastest returns the first hardware of each stage with the lowest latency for one query.
+// fastest returns for each stage the hardware with the lowest latency for one query; the first one
+// if several are equal.
 func fastest(p *planner.Problem) []int {
 	all := make([]int, len(p.Stages))
 	for i := range p.Stages {
@@ -52,7 +53,7 @@ func fastest(p *planner.Problem) []int {
 	return all
 }
 
-// choices returns all combinations of hardware.
+// choices returns all combinations of one hardware for each stage.
 func choices(stages []planner.Stage) [][]int {
 	all := [][]int{nil}
 	for _, s := range stages {
@@ -67,8 +68,8 @@ func choices(stages []planner.Stage) [][]int {
 	return all
 }
 
-// largest returns the largest batch that meets the objective on the longest path without queueing,
-// among those in all profiles; 0 if there is none. Plans need not permit that size.
+// largest returns the largest batch size in all profiles with which the longest path meets the
+// objective without queueing; 0 if there is none. It ignores which sizes plans permit.
 func largest(p *planner.Problem, hardware []int) (size int) {
 	sizes := []int{1}
 	most := math.MaxInt
@@ -88,8 +89,8 @@ func largest(p *planner.Problem, hardware []int) (size int) {
 	return size
 }
 
-// throughput returns the queries per second that one copy can serve: that of its slowest stage,
-// divided by the share of queries that pass it.
+// throughput returns the queries per second that one copy can serve. The slowest stage limits it:
+// the throughput of a stage is divided by the share of queries that pass it.
 func (b *Boxes) throughput(p *planner.Problem, shares []float64) float64 {
 	least := math.Inf(1)
 	for i, share := range shares {
@@ -107,8 +108,8 @@ func (b *Boxes) Config() planner.Config {
 	return c
 }
 
-// Late returns the number of queries that miss the objective. Copies get queries in turn,
-// independently.
+// Late returns the number of queries that miss the objective. Copies get queries round-robin,
+// whatever their load.
 func (b *Boxes) Late(p *planner.Problem) (late int, err error) {
 	one := Boxes{b.Hardware, b.Batch, 1}
 	for i := range min(b.Copies, len(p.Queries)) {
@@ -137,7 +138,7 @@ func Late(p *planner.Problem, c planner.Config) (late int, err error) {
 	return late, err
 }
 
-// Peak returns the highest arrival rate in any window of a length in seconds.
+// Peak returns the highest arrival rate in any window of the given length in seconds.
 func Peak(queries []estimate.Query, seconds float64) float64 {
 	return float64(estimate.MaxArrivals(queries, seconds)) / seconds
 }

@@ -23,15 +23,16 @@ func (l Load) trace(queries int) string {
 type Cell struct {
 	Pipeline string
 	Load
-	Outcomes []Outcome // by contender
+	Outcomes []Outcome // one outcome for each of the contenders
 }
 
-// Outcome is the cost of a plan, and the share of queries of another trace that miss the objective.
+// Outcome has the cost of a plan, and the share of queries that miss the objective on another
+// trace.
 type Outcome struct {
 	Found        bool
 	Cost, Missed float64
-	// Pooled is that share if copies share the queues of their stages; for other plans it equals
-	// Missed.
+	// Pooled is that share if the copies of boxes share one queue for each stage. For other plans
+	// it equals Missed.
 	Pooled float64
 	// Stopped is true if the planner reached its limit of simulations.
 	Stopped bool
@@ -40,9 +41,9 @@ type Outcome struct {
 // contenders are the planners in the order of the output.
 var contenders = []struct {
 	name string
-	plan func(*planner.Problem) *planner.Plan // nil for boxes
-	// peak plans for the peak rate instead of the mean. choose takes the cheapest hardware instead
-	// of the fastest.
+	plan func(*planner.Problem) *planner.Plan // the planner; nil for boxes
+	// peak is true to plan boxes for the peak rate; false for the mean rate. choose is true for the
+	// cheapest hardware; false for the fastest.
 	peak, choose bool
 }{
 	{name: "search", plan: planner.Search},
@@ -56,14 +57,14 @@ var contenders = []struct {
 // Bench configures the experiments.
 type Bench struct {
 	Plans []*Asked
-	// Queries is the length of the planned trace. Tested is the length of the test trace, which has
-	// another seed.
+	// Queries is the length of the trace that is planned for. Tested is the length of the trace
+	// that tests the plan. The traces have different seeds.
 	Queries, Tested int
 	// MaxSimulations limits the simulations of a planner for one plan.
 	MaxSimulations int
 }
 
-// plan runs a planner and reports whether it reached its limit.
+// plan runs a planner. stopped reports whether the planner reached its limit of simulations.
 func (b *Bench) plan(ctx context.Context, p *planner.Problem, find func(*planner.Problem) *planner.Plan) (is *planner.Plan, stopped bool,
 	err error,
 ) {
@@ -136,10 +137,10 @@ func (b *Bench) Cells(ctx context.Context, loads []Load, done func()) ([]Cell, e
 	return all, err
 }
 
-// eachOf does n things on all processors, last ones first because they take longest. It calls done
-// after each.
+// eachOf calls do for n numbers on all processors, in descending order because the last ones take
+// longest. It calls done after each.
 func eachOf(ctx context.Context, n int, done func(), do func(ctx context.Context, i int) error) error {
-	var mu sync.Mutex // serializes done
+	var mu sync.Mutex // serializes calls of done
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i := n - 1; i >= 0; i-- {

@@ -42,7 +42,7 @@ Flags:
 
 `
 
-// planners in the order of the output.
+// planners are the compared planners in the order of the output.
 var planners = []struct {
 	name string
 	plan func(*planner.Problem) *planner.Plan
@@ -59,14 +59,16 @@ var planners = []struct {
 // Gaps compares the plans of a planner with the optimum.
 type Gaps struct {
 	Instances, Infeasible int
-	// None counts feasible instances without a plan. Wrong counts false claims: an optimal plan
-	// that is not, no plan although there is one, or a plan that misses the objective.
+	// None is the number of feasible instances without a plan. Wrong is the number of false claims:
+	// a plan that claims to be optimal and is not, no plan although there is one, or a plan that
+	// misses the objective.
 	None, Wrong, Optimal, Near, Proven int
 	Worst                              float64 // relative extra cost of the worst plan
 	Simulations, Exhaustive            int
 }
 
-// Add adds a plan of an instance with its optimum, which may be nil.
+// Add records the plan of an instance and compares it with the optimum, which is nil if the
+// instance is infeasible.
 func (g *Gaps) Add(p *planner.Problem, is *planner.Plan, best planner.Config, exhaustive int) {
 	g.Instances++
 	g.Simulations += is.Simulations
@@ -102,8 +104,8 @@ func (g *Gaps) Add(p *planner.Problem, is *planner.Plan, best planner.Config, ex
 	g.Worst = max(g.Worst, more)
 }
 
-// Measure runs each planner on some instances, on all processors. It calls progress after each
-// instance.
+// Measure runs each planner on a number of instances, on all processors. It calls progress after
+// each instance.
 func Measure(ctx context.Context, stages, instances, queries int, progress func(done int)) ([]Gaps, error) {
 	done := 0
 	each := make([][]Gaps, instances)
@@ -148,7 +150,8 @@ func (g *Gaps) sum(o Gaps) {
 	g.Worst = max(g.Worst, o.Worst)
 }
 
-// Command runs "bench provision". It prints to standard output, and progress to standard error.
+// Command runs "bench provision". It prints results to standard output, and progress to standard
+// error.
 func Command(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "pipelines" {
 		return pipelines(ctx, args[1:], os.Stdout)

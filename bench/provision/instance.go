@@ -1,5 +1,5 @@
-// Package provision is "bench provision": it compares plans with the optimum by exhaustive search.
-// Equal flags give equal figures, except for times.
+// Package provision is "bench provision": it compares plans with the optimum, which it finds by
+// exhaustive search. Equal flags give equal figures, except for times.
 package provision
 
 import (
@@ -14,8 +14,9 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Gamma returns n arrivals with a mean rate per second. Interarrival times have a Gamma
-// distribution: a coefficient of variation of 1 is Poisson, higher ones are bursty.
+// Gamma returns n arrivals with a mean rate per second. Interarrival times have a gamma
+// distribution: with a coefficient of variation of 1 arrivals are Poisson, with a higher one
+// bursty.
 func Gamma(source rand.Source, n int, rate, cv float64) []float64 {
 	shape := 1 / cv / cv
 	between := distuv.Gamma{Alpha: shape, Beta: shape * rate, Src: source}
@@ -27,10 +28,10 @@ func Gamma(source rand.Source, n int, rate, cv float64) []float64 {
 	return all
 }
 
-// sizes are the batch sizes of instances.
+// sizes are the permitted batch sizes of random instances.
 var sizes = []int{1, 2, 4, 8}
 
-// linear returns the profile of batches with a base time and a time per query.
+// linear returns the profile of an engine whose batches take a base time plus a time per query.
 func linear(base, each float64) *profile.Batches {
 	var all []profile.Batch
 	for _, size := range sizes {
@@ -40,8 +41,8 @@ func linear(base, each float64) *profile.Batches {
 }
 
 // Instance returns a random problem: a chain of stages with at most 6 replicas each, on two kinds
-// of hardware. The more expensive one is faster, except that in a third of the stages the other one
-// is faster in large batches. Each stage has one queue, as in InferLine.
+// of hardware. The more expensive hardware is faster, except that in a third of the stages the
+// cheaper hardware is faster for large batches. Each stage has one queue, as in InferLine.
 func Instance(seed uint64, stages, queries int, cv float64) *planner.Problem {
 	random := rand.New(rand.NewPCG(seed, uint64(stages))) //nolint:gosec // no secret
 	p := &planner.Problem{Pipeline: &estimate.Pipeline{Stages: stages}, Seed: seed}
@@ -67,7 +68,7 @@ func Instance(seed uint64, stages, queries int, cv float64) *planner.Problem {
 	return p
 }
 
-// Keeps reports whether a configuration meets the only objective of a problem.
+// Keeps returns true if a configuration meets the only objective of a problem.
 func Keeps(p *planner.Problem, c planner.Config) bool {
 	o := p.Objectives[0]
 	misses, most := 0, (1-o.Share)*float64(len(p.Queries))+1e-6
@@ -80,8 +81,8 @@ func Keeps(p *planner.Problem, c planner.Config) bool {
 	return err == nil && float64(misses) <= most && hasRoom(p, c)
 }
 
-// hasRoom reports whether the throughput of every stage exceeds its arrival rate, or there are as
-// many replicas as queries.
+// hasRoom reports whether every stage has a throughput above its arrival rate, or as many replicas
+// as there are queries.
 func hasRoom(p *planner.Problem, c planner.Config) bool {
 	shares := p.Pipeline.Shares()
 	for s, is := range c {
@@ -93,8 +94,8 @@ func hasRoom(p *planner.Problem, c planner.Config) bool {
 	return true
 }
 
-// Optimum returns the cheapest configuration that meets the objective, by exhaustive search in
-// order of cost; nil if there is none. Replicas must be bounded.
+// Optimum returns the cheapest configuration that meets the objective; nil if there is none. It
+// tries all configurations in order of cost, so replicas must be bounded.
 func Optimum(p *planner.Problem) (best planner.Config, simulations int) {
 	all := []planner.Config{nil}
 	for _, s := range p.Stages {

@@ -41,7 +41,8 @@ Flags:
 
 `
 
-// pipelines runs "bench provision pipelines". It prints to out, and progress to standard error.
+// pipelines runs "bench provision pipelines". It prints results to out, and progress to standard
+// error.
 func pipelines(ctx context.Context, args []string, out io.Writer) error {
 	fs := cli.Flags("provision pipelines", pipelinesUsage, out)
 	dir := fs.String("plans", "docs/plans", "plan the YAML files of this `DIR` except hardware.yaml")
@@ -125,7 +126,7 @@ func milliseconds(all ...int) (is []time.Duration) {
 	return is
 }
 
-// read reads all plans of a directory in order of file names.
+// read reads all plan files of a directory in order of their names.
 func (b *Bench) read(dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {
@@ -147,7 +148,8 @@ func (b *Bench) read(dir string) error {
 	return nil
 }
 
-// progress reports on standard error how many of n things are done.
+// progress returns a function that counts one of n things as done and reports the count on standard
+// error.
 func progress(of string, n int) (done func()) {
 	began, so := time.Now(), 0
 	return func() {
@@ -159,7 +161,7 @@ func progress(of string, n int) (done func()) {
 	}
 }
 
-// reportCells prints the cells of one pipeline.
+// reportCells prints the results for one pipeline.
 func reportCells(out io.Writer, a *Asked, cells []Cell) {
 	fmt.Fprintf(out, "%s, %v: cost an hour, and queries that miss it on another trace\n\n", a.Name, a.Spec.Objectives[0].Within.Duration)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -193,7 +195,7 @@ func star(stopped bool) string {
 	return ""
 }
 
-// reportTrend prints the cost of plans of one pipeline and CV.
+// reportTrend prints how the cost of plans changes, for one pipeline and coefficient of variation.
 func reportTrend(out io.Writer, t *Trend) {
 	fmt.Fprintf(out, "%s, CV %g: cost an hour by rate and objective; %d of %d searches had run as many simulations as they may\n\n",
 		t.Pipeline, t.CV, t.Stopped, len(t.Rates)*len(t.Objectives))

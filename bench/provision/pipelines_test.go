@@ -17,8 +17,8 @@ import (
 
 const plans = "../../docs/plans"
 
-// The plans of the docs and their files are valid, say that their profiles are substitutes, and can
-// be planned.
+// The plans in the docs and their profile files are valid and can be planned. They say that the
+// profiles are substitutes.
 func TestPlansOfTheDocs(t *testing.T) {
 	b := Bench{MaxSimulations: 100}
 	if err := b.read(plans); err != nil {
@@ -77,10 +77,10 @@ func fork() *planner.Problem {
 	}
 }
 
-// On the fastest hardware, batches of 4 take 28 + 80 ms and batches of 2 take 16 + 40. So the first
-// stage serves 2 / 16 ms = 125 queries/s and the second one 2 / 40 ms / 0.5 = 100, and 250
-// queries/s need 3 copies at 4.5. On the slow hardware the first stage serves 2 / 30 ms = 66.7,
-// which needs 4 copies at 1.5.
+// On the fastest hardware the two stages take 28 + 80 ms for batches of 4, and 16 + 40 ms for
+// batches of 2. With 2 the first stage serves 2 / 16 ms = 125 queries/s, and the second one 2 / 40
+// ms / 0.5 = 100. So 250 queries/s need 3 copies, each with a cost of 4.5. On the slow hardware the
+// first stage serves 2 / 30 ms = 66.7 queries/s, which requires 4 copies with a cost of 1.5 each.
 func TestCoarseByHand(t *testing.T) {
 	for choose, want := range map[bool]Boxes{false: {[]int{1, 0}, 2, 3}, true: {[]int{0, 0}, 2, 4}} {
 		is, ok := Coarse(fork(), 250, choose)
@@ -92,7 +92,7 @@ func TestCoarseByHand(t *testing.T) {
 		}
 	}
 	p := fork()
-	p.Stages[1].Hardware[0].Batches = []int{1} // limits our own plans
+	p.Stages[1].Hardware[0].Batches = []int{1} // limits only the plans of our planners, not boxes
 	if is, _ := Coarse(p, 1, true); is.Batch != 2 {
 		t.Errorf("batches are of %d", is.Batch)
 	}
@@ -100,7 +100,7 @@ func TestCoarseByHand(t *testing.T) {
 	if is, _ := Coarse(p, 1, true); is.Batch != 1 {
 		t.Errorf("batches are of %d, of which a profile says nothing", is.Batch)
 	}
-	p.Objectives[0].Seconds = 0.03 // the fast hardware takes as long
+	p.Objectives[0].Seconds = 0.03 // the fast hardware takes exactly this long
 	if is, ok := Coarse(p, 1, true); !ok || is.Hardware[0] != 1 {
 		t.Errorf("%+v, %v", is, ok)
 	}
@@ -122,8 +122,8 @@ func TestRateAndPeakByHand(t *testing.T) {
 	}
 }
 
-// Each query takes a second without queueing, and the objective is 1.2. Of four queries some wait,
-// depending on the copies that get them in turn.
+// Each query takes a second without queueing, and the objective is 1.2 s. Copies get queries
+// round-robin, so the number of copies decides how many queries wait.
 func TestMissedObjectivesByHand(t *testing.T) {
 	p := &planner.Problem{
 		Pipeline: &estimate.Pipeline{Stages: 1},
@@ -141,7 +141,7 @@ func TestMissedObjectivesByHand(t *testing.T) {
 		{[]float64{0, 0, 0.5, 0.5}, 2, 2},
 		{[]float64{0, 0, 0.5, 0.5}, 4, 0},
 		{[]float64{0, 0, 0.5, 0.5}, 9, 0},
-		{[]float64{0, 0.5, 5, 5.5}, 2, 0}, // in turn: none waits
+		{[]float64{0, 0.5, 5, 5.5}, 2, 0}, // copies get queries round-robin, so none waits
 		{[]float64{0, 0, 0.1, 0.9, 3, 3, 3, 3}, 3, 1},
 	} {
 		p.Queries = estimate.Arrivals(c.at)
@@ -149,14 +149,15 @@ func TestMissedObjectivesByHand(t *testing.T) {
 		if late, err := b.Late(p); late != c.want || err != nil {
 			t.Errorf("with %d copies %d of %v are late, %v, want %d", c.copies, late, c.at, err, c.want)
 		}
-		late, err := Late(p, b.Config()) // with equal service times, shared queues gain nothing
+		late, err := Late(p, b.Config()) // the same result: shared queues gain nothing if service times are equal
 		if late != c.want || err != nil {
 			t.Errorf("with %d replicas %d of %v are late, %v, want %d", c.copies, late, c.at, err, c.want)
 		}
 	}
 }
 
-// A cost is marked by tighter objectives and lower rates, and by no others.
+// A cost is marked if it exceeds that of a tighter objective or is below that of a lower rate.
+// Otherwise it is not marked.
 func TestMarks(t *testing.T) {
 	none := math.Inf(1)
 	trend := Trend{Rates: []float64{1, 2, 3}, Objectives: []float64{1, 2, 3}, Costs: [][]float64{
@@ -179,7 +180,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// Plans are made on one trace and tested on another, for each contender.
+// Each contender plans for one trace, and another trace tests the plan.
 func TestCells(t *testing.T) {
 	a, err := Read(filepath.Join(plans, "tf-cascade.yaml"))
 	if err != nil {
@@ -216,14 +217,14 @@ func TestCells(t *testing.T) {
 	}
 }
 
-// Trends are by pipeline, CV, rate and objective.
+// There is a trend for each pipeline and CV, with a cost for each rate and objective.
 func TestTrends(t *testing.T) {
 	a, err := Read(filepath.Join(plans, "image-processing.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := Bench{Queries: 200, MaxSimulations: 30}
-	cvs, rates, objectives := []float64{1, 2}, []float64{20, 50, 80}, []float64{0.01, 0.2} // no plan is possible in 10 ms
+	cvs, rates, objectives := []float64{1, 2}, []float64{20, 50, 80}, []float64{0.01, 0.2} // an objective of 10 ms is impossible
 	all, err := b.Trends(t.Context(), []*Asked{a, a}, cvs, rates, objectives, func() {})
 	if err != nil || len(all) != 4 {
 		t.Fatal(all, err)
@@ -240,7 +241,7 @@ func TestTrends(t *testing.T) {
 	}
 }
 
-// The output has each cell, and plots are written.
+// The output contains each cell, and plots are written.
 func TestPipelines(t *testing.T) {
 	dir := t.TempDir()
 	var out strings.Builder

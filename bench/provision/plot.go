@@ -12,14 +12,14 @@ import (
 	"github.com/headgate/headgate/bench/chart"
 )
 
-// Size of a panel, and the label of costs: the prices of docs/plans are in dollars.
+// Size of a panel, and the label of the cost axis: prices in docs/plans are in dollars.
 const (
 	panelWidth, panelHeight = 3.6 * vg.Inch, 3.2 * vg.Inch
 	costLabel               = "cost ($ per hour)"
 )
 
 // plotCells draws the cost of plans by rate, with a row for each pipeline and a column for each CV.
-// It returns the SVG file.
+// It returns the path of the SVG file.
 func plotCells(dir string, cells []Cell) (string, error) {
 	var cvs []float64
 	var pipelines []string
@@ -52,7 +52,7 @@ func plotCells(dir string, cells []Cell) (string, error) {
 	return path, figure.Save(path, panelWidth, panelHeight)
 }
 
-// index returns the index of a value, which it appends if it is missing.
+// index returns the index of a value in a list. It appends the value if it is missing.
 func index[T comparable](all *[]T, value T) int {
 	if i := slices.Index(*all, value); i >= 0 {
 		return i
@@ -62,12 +62,12 @@ func index[T comparable](all *[]T, value T) int {
 }
 
 // plotTrends draws the cost of plans of one pipeline by objective, with a panel for each CV. It
-// returns the SVG file.
+// returns the path of the SVG file.
 func plotTrends(dir string, all []Trend) (string, error) {
 	var figure chart.Figure
 	for _, t := range all {
 		var lines []chart.Line
-		for i, rate := range slices.Backward(t.Rates) { // in the order of the lines, top to bottom
+		for i, rate := range slices.Backward(t.Rates) { // highest rate first: the legend has the order of the lines from top to bottom
 			l := chart.Line{Name: fmt.Sprintf("%g queries/s", rate)}
 			for j, seconds := range t.Objectives {
 				l.Points = append(l.Points, plotter.XY{X: 1000 * seconds, Y: t.Costs[i][j]})

@@ -14,13 +14,13 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// Asked is a CapacityPlan with its files.
+// Asked is a CapacityPlan with the files that it names.
 type Asked struct {
 	*v1alpha1.CapacityPlan
 	files problem.Files
 }
 
-// Read reads a CapacityPlan from a file with a single one, and the files that it names.
+// Read reads a file that has a single object, a CapacityPlan, and the files that the plan names.
 func Read(file string) (*Asked, error) {
 	f, err := dir.ReadFile(file, kinds.Plans())
 	if err != nil {
@@ -40,7 +40,7 @@ func Read(file string) (*Asked, error) {
 	return a, err
 }
 
-// Problem returns the problem of a trace with a seed.
+// Problem returns the planning problem for the trace t with a seed.
 func (a *Asked) Problem(t string, seed uint64) (*planner.Problem, error) {
 	is, err := workload.Open(os.Open, t, workload.Options{})
 	if err != nil {

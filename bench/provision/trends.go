@@ -11,26 +11,26 @@ import (
 type Trend struct {
 	Pipeline string
 	CV       float64
-	// Rates in queries per second, and Objectives in seconds, both ascending.
+	// Rates are in queries per second and Objectives in seconds, both ascending.
 	Rates, Objectives []float64
-	// Costs by rate and objective; infinite without a plan.
+	// Costs are the costs by rate and objective; infinite where no plan exists.
 	Costs [][]float64
-	// Stopped counts the searches that reached their limit.
+	// Stopped is the number of searches that reached their limit.
 	Stopped int
 }
 
-// Mark says how a cost violates the expected order.
+// Mark tells how a cost violates the expected order of costs.
 type Mark uint8
 
-// Marks, which may be combined.
+// Marks are bits, which may be combined.
 const (
-	// Looser marks a cost above that of a tighter objective: the search missed that plan.
+	// Looser marks a cost above that of a tighter objective, so the search missed the cheaper plan.
 	Looser Mark = 1 << iota
-	// Higher marks a rate that costs less than a lower one.
+	// Higher marks a cost below that of a lower rate.
 	Higher
 )
 
-// Marks returns the marks of all costs, each compared with the best cost that bounds it.
+// Marks returns the marks of each cost, by rate and objective.
 func (t *Trend) Marks() [][]Mark {
 	all := make([][]Mark, len(t.Rates))
 	for i := range all {
@@ -51,11 +51,11 @@ func (t *Trend) Marks() [][]Mark {
 	return all
 }
 
-// more ignores differences within floating-point error.
+// more returns true if a exceeds b by more than a floating-point error.
 func more(a, b float64) bool { return a > b*(1+1e-9) }
 
-// Trends runs Search for each pipeline, load and objective, on all processors. It returns a trend
-// for each pipeline and CV, in that order.
+// Trends runs the planner Search for each pipeline, load and objective, on all processors. It
+// returns a trend for each pipeline and CV, in that order.
 func (b *Bench) Trends(ctx context.Context, plans []*Asked, cvs, rates, objectives []float64, done func()) ([]Trend, error) {
 	var all []Trend
 	for _, a := range plans {

@@ -1,8 +1,7 @@
 // Package apiserver runs a real Kubernetes API server: etcd and kube-apiserver as processes, built
 // from their Go modules. It is for tests of code that uses Kubernetes and for the cluster of
-// bench/cluster. No other component of Kubernetes runs here: nothing schedules or runs pods, and
-// nothing collects objects without an owner or namespace. A test that patches the status of a Pod
-// acts as the kubelet.
+// bench/cluster. No other component of Kubernetes runs: there is no scheduler, no kubelet and no
+// garbage collection. A test that patches the status of a Pod acts as the kubelet.
 package apiserver
 
 import (
@@ -26,16 +25,17 @@ const (
 	etcdPort = "2379"
 	peerPort = "2380"
 
-	// ServiceRange has the addresses of Services. The Service of the API server gets the first one.
+	// ServiceRange is the address range of Services. The Service of the API server gets the first
+	// address.
 	ServiceRange   = "10.96.0.0/16"
 	serviceAddress = "10.96.0.1"
 
-	// startTimeout bounds the start of each program, which usually takes 5 s.
+	// startTimeout limits the start of each program, which usually takes 5 s.
 	startTimeout = time.Minute
 )
 
-// everyRequest is the default audit policy: one line for each request, two for a watch, without
-// bodies.
+// everyRequest is the default audit policy. It logs one line for each request and two for a watch,
+// without bodies.
 const everyRequest = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -48,23 +48,23 @@ type Config struct {
 	Binaries string
 	// Dir is the folder for data, keys and logs. It is created if it is missing.
 	Dir string
-	// Address is an IP address of this machine at which nothing listens on Port. Addresses in 127/8
-	// need no set-up.
+	// Address is an IP address of this machine. Port must be free there. Addresses in 127/8 need no
+	// set-up.
 	Address string
-	// Etcd is the loopback address of etcd, by default Address. It has no authentication: whoever
-	// reaches it can read and write all data.
+	// Etcd is the loopback address of etcd; empty means Address. It has no authentication: every
+	// process that reaches it can read and write all data.
 	Etcd string
-	// Names are further names and addresses in the server's certificate.
+	// Names are additional host names and addresses for the server's certificate.
 	Names []string
-	// AuditPolicy is a Policy of audit.k8s.io/v1. By default, every request is logged with its
+	// AuditPolicy is a Policy of audit.k8s.io/v1. If it is empty, every request is logged with its
 	// metadata.
 	AuditPolicy string
-	// Flags of kube-apiserver, which override the defaults of this package.
+	// Flags are flags of kube-apiserver. They override the defaults of this package.
 	Flags []string
 }
 
-// Server is an etcd and a kube-apiserver. Only the methods that return client configurations are
-// safe for concurrent use.
+// Server is a running etcd and kube-apiserver. Only the methods that return client configurations
+// are safe for concurrent use.
 type Server struct {
 	Config
 	// AuditLog is the path of the audit log.
@@ -76,8 +76,8 @@ type Server struct {
 	etcd, kube *process.Process
 }
 
-// Start starts both programs and returns when the API server is ready. The caller closes the
-// server.
+// Start starts etcd and kube-apiserver, and returns when the API server is ready. The caller must
+// close the Server.
 func Start(ctx context.Context, c Config) (*Server, error) {
 	if c.Etcd == "" {
 		c.Etcd = c.Address
@@ -133,16 +133,16 @@ func (s *Server) prepare(context.Context) (err error) {
 
 func (s *Server) file(name string) string { return filepath.Join(s.Dir, name) }
 
-// AuthorityFile is the path of the CA certificate that signs the certificates of the server and of
-// all clients.
+// AuthorityFile returns the path of the CA certificate. The CA signs the certificates of the server
+// and of all clients.
 func (s *Server) AuthorityFile() string { return s.file("ca.crt") }
 
-// AccountsKeyFile is the path of the key that signs tokens of service accounts.
+// AccountsKeyFile returns the path of the key that signs tokens of service accounts.
 func (s *Server) AccountsKeyFile() string { return s.file("accounts.key") }
 
 func (s *Server) startEtcd(ctx context.Context) (err error) {
 	clients, peers := "http://"+net.JoinHostPort(s.Etcd, etcdPort), "http://"+net.JoinHostPort(s.Etcd, peerPort)
-	// The data are deleted after the run, so there is no need to sync them to disk.
+	// etcd need not sync data to disk, because the data are deleted after the run.
 	s.etcd, err = s.starter.Start("etcd", s.Dir, exec.Command(filepath.Join(s.Binaries, "etcd"), "--unsafe-no-fsync",
 		"--data-dir", s.file("etcd"), "--listen-client-urls", clients, "--advertise-client-urls", clients,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers,
@@ -170,8 +170,8 @@ func (s *Server) startKube(ctx context.Context) (err error) {
 		"--profiling=false",
 	}
 	if ip := net.ParseIP(s.Address); ip != nil && ip.IsLoopback() {
-		// Otherwise it tries every ten seconds to register itself as an endpoint, which Kubernetes
-		// rejects for a loopback address.
+		// Without this flag, kube-apiserver tries every ten seconds to register itself as an
+		// endpoint. Kubernetes rejects that for a loopback address.
 		flags = append(flags, "--endpoint-reconciler-type", "none")
 	}
 	s.kube, err = s.starter.Start("kube-apiserver", s.Dir,
@@ -193,8 +193,8 @@ func (s *Server) startKube(ctx context.Context) (err error) {
 // Outage kills kube-apiserver. Its data stay in etcd.
 func (s *Server) Outage() { s.kube.Kill() }
 
-// Restart starts kube-apiserver again at its address, after it killed the process if that still
-// runs. It returns when the server is ready.
+// Restart kills kube-apiserver if it still runs, and starts it again at its address. It returns
+// when the server is ready.
 func (s *Server) Restart(ctx context.Context) error {
 	s.kube.Kill()
 	return s.startKube(ctx)
@@ -206,7 +206,7 @@ func (s *Server) Done() <-chan struct{} { return s.kube.Done() }
 // PIDs returns the process ids of etcd and kube-apiserver.
 func (s *Server) PIDs() (etcd, kube int) { return s.etcd.PID(), s.kube.PID() }
 
-// Close kills both programs. It may be called again. Files stay.
+// Close kills both programs and keeps their files. It may be called again.
 func (s *Server) Close() {
 	for _, p := range []*process.Process{s.kube, s.etcd} {
 		if p != nil {
@@ -219,7 +219,7 @@ func (s *Server) Close() {
 	}
 }
 
-// free returns an error if something listens at one of the server's ports.
+// free returns an error if one of the server's ports is in use at an address.
 func free(address string) error {
 	var errs []error
 	for _, port := range []string{Port, etcdPort, peerPort} {

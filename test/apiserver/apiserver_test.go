@@ -30,7 +30,7 @@ var (
 	serviceAccounts = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 )
 
-// client returns a client with this configuration.
+// client returns a client with a configuration.
 func client(t *testing.T, c *rest.Config) dynamic.Interface {
 	t.Helper()
 	d, err := dynamic.NewForConfig(c)
@@ -40,7 +40,7 @@ func client(t *testing.T, c *rest.Config) dynamic.Interface {
 	return d
 }
 
-// object returns a typed object for a dynamic client.
+// object converts a typed object for use with a dynamic client.
 func object(t *testing.T, v any) *unstructured.Unstructured {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(v)
@@ -142,7 +142,7 @@ func TestRBACAndAuditLog(t *testing.T) {
 			t.Errorf("%s lists pods: %v, want it allowed: %t", name, err, c.may)
 		}
 	}
-	// Programs get a kubeconfig file.
+	// Programs get the configuration as a kubeconfig file.
 	text, err := apiserver.Kubeconfig(byAccount)
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestRBACAndAuditLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	saw := make(map[string]bool) // users that listed pods, and whether that was denied
+	saw := make(map[string]bool) // by user who listed pods: whether the request was denied
 	for _, r := range all {
 		if r.Verb == "list" && r.Object.Resource == "pods" && r.Object.Namespace == "default" {
 			saw[r.User.Name] = r.Denied()

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// Request is a request in the audit log.
+// Request is the audit log's entry for a request.
 type Request struct {
 	ID       string    `json:"auditID"`
 	Received time.Time `json:"requestReceivedTimestamp"`
-	Stage    string    `json:"stage"` // ResponseStarted for a watch that goes on, else ResponseComplete
+	Stage    string    `json:"stage"` // ResponseStarted for a watch that still runs, otherwise ResponseComplete
 	Verb     string    `json:"verb"`
 	URI      string    `json:"requestURI"`
 	User     User      `json:"user"`
 	Agent    string    `json:"userAgent"`
-	Object   Object    `json:"objectRef"` // empty for a path that is not a resource
+	Object   Object    `json:"objectRef"` // empty if the path is not that of a resource
 	Response struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
-	Annotations map[string]string `json:"annotations"` // authorization.k8s.io/decision is allow or forbid, /reason the binding
+	Annotations map[string]string `json:"annotations"` // authorization.k8s.io/decision (allow or forbid), authorization.k8s.io/reason
 }
 
 // User is the user who sent a request.
@@ -33,7 +33,7 @@ type User struct {
 	Groups []string `json:"groups"`
 }
 
-// Object is the object of a request.
+// Object identifies the object of a request.
 type Object struct {
 	Group       string `json:"apiGroup"`
 	Resource    string `json:"resource"`
@@ -45,8 +45,8 @@ type Object struct {
 // Denied reports whether RBAC denied the request.
 func (r Request) Denied() bool { return r.Annotations["authorization.k8s.io/decision"] == "forbid" }
 
-// Requests reads an audit log. It returns each request once, in order of arrival, as of its last
-// line. An incomplete last line is ignored.
+// Requests reads an audit log. It returns each request once, in order of arrival, with the content
+// of its last line. It ignores an incomplete last line of the file.
 func Requests(path string) ([]Request, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -58,7 +58,7 @@ func Requests(path string) ([]Request, error) {
 
 func parseRequests(log io.Reader) ([]Request, error) {
 	var all []Request
-	at := make(map[string]int) // index in all, by ID
+	at := make(map[string]int) // by request id: its index in all
 	for lines := bufio.NewReader(log); ; {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {

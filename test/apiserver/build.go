@@ -14,20 +14,20 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// Version is the version of Kubernetes in tools/kubernetes/go.mod.
+// Version is the Kubernetes version in tools/kubernetes/go.mod.
 const Version = "1.36.3"
 
 // ldflags strip symbols and set the version as releases do.
 const ldflags = "-s -w -X k8s.io/component-base/version.gitVersion=v" + Version + " -X k8s.io/client-go/pkg/version.gitVersion=v" + Version
 
-// program is where the code of a program is.
+// program locates the code of a program.
 type program struct {
-	module string // the folder below tools with the go.mod
-	path   string // the import path
-	static bool   // it runs in images without libraries
+	module string // folder below tools that has the go.mod
+	path   string // import path of the program
+	static bool   // link statically, for images without libraries
 }
 
-// programs are the programs of a cluster, by name.
+// programs are the programs of a Kubernetes cluster, by name.
 var programs = map[string]program{
 	"coredns":                 {"coredns", "github.com/coredns/coredns", true},
 	"etcd":                    {"kubernetes", "go.etcd.io/etcd/server/v3", false},
@@ -39,9 +39,10 @@ var programs = map[string]program{
 	"kubelet":                 {"kubernetes", "k8s.io/kubernetes/cmd/kubelet", false},
 }
 
-// Build builds programs of Kubernetes by name and returns the folder of the binaries, below .cache
+// Build builds programs of Kubernetes by name. It returns the folder of the binaries, below .cache
 // of the repository at root. It reuses binaries of earlier calls. If several processes build the
-// same program, one does and the others wait. Progress gets a line for each long step.
+// same program, one builds it and the others wait. Build writes a line to progress for each long
+// step.
 func Build(ctx context.Context, root string, progress io.Writer, names ...string) (string, error) {
 	for _, name := range names {
 		if _, ok := programs[name]; !ok {
@@ -79,7 +80,7 @@ func Build(ctx context.Context, root string, progress io.Writer, names ...string
 	return dir, nil
 }
 
-// built reports whether a binary exists that was built from the same inputs.
+// built reports whether the binary at path exists and was built from the inputs in stamp.
 func built(path, stamp string) bool {
 	made, err := os.ReadFile(path + ".inputs")
 	if err != nil || string(made) != stamp {
@@ -89,7 +90,7 @@ func built(path, stamp string) bool {
 	return err == nil
 }
 
-// build builds one binary. It replaces the file atomically.
+// build builds one binary. It replaces the file at path atomically.
 func (p program) build(ctx context.Context, root, path, stamp string, progress io.Writer) error {
 	name, tools := filepath.Base(path), filepath.Join(root, "tools", p.module)
 	begun := time.Now()
@@ -121,16 +122,16 @@ type compiling struct {
 	now      func() time.Time
 
 	begun, last time.Time // start of the build, and time of the last report
-	packages    int       // compiled so far
-	line        []byte    // an incomplete line
+	packages    int       // number of packages compiled so far
+	line        []byte    // beginning of an incomplete line
 	rest        bytes.Buffer
 }
 
-// reportEvery is the time between two progress lines of a build.
+// reportEvery is the time between two progress reports of a build.
 const reportEvery = 10 * time.Second
 
-// Write takes output of go build. A line with one word is the next package to compile. Other lines
-// are kept for the error message.
+// Write parses output of go build. A line with one word names the next package to compile. Other
+// lines are kept for the error message.
 func (c *compiling) Write(part []byte) (int, error) {
 	c.line = append(c.line, part...)
 	for {
@@ -151,7 +152,8 @@ func (c *compiling) Write(part []byte) (int, error) {
 	}
 }
 
-// inputs returns a text that changes with the binary: the versions of all modules and of Go.
+// inputs returns the versions of Go and of all modules as text. If the text has changed, the binary
+// must be built again.
 func inputs(tools string) (string, error) {
 	modules, err := os.ReadFile(filepath.Join(tools, "go.mod"))
 	if err != nil {
@@ -164,7 +166,7 @@ func inputs(tools string) (string, error) {
 	return string(version) + ldflags + string(modules), nil
 }
 
-// Root returns the root of the repository that contains a folder.
+// Root returns the root of the repository that contains the folder dir.
 func Root(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

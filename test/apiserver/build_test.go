@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A build reports the number of compiled packages every ten seconds and keeps other output for its
-// error.
+// A build reports the number of compiled packages every ten seconds. Its error contains all other
+// output.
 func TestBuildReportsProgress(t *testing.T) {
 	begun := time.Unix(0, 0)
 	now := begun

@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// lifetime is how long certificates are valid: longer than any run.
+// lifetime is how long certificates are valid. No test run takes that long.
 const lifetime = 7 * 24 * time.Hour
 
-// authority is the CA of one API server and its clients. Kubernetes uses the common name of a
-// client certificate as the user, and its organisations as groups.
+// authority is the CA of one API server and of its clients. Kubernetes uses the common name of a
+// client certificate as the user, and its organizations as groups.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 	pem         []byte
 }
 
-// pair is a certificate and its key, as PEM.
+// pair is a certificate and its private key, both as PEM.
 type pair struct{ certificate, key []byte }
 
 func newAuthority() (*authority, error) {
@@ -49,14 +49,14 @@ func newAuthority() (*authority, error) {
 	return &authority{certificate, key, block("CERTIFICATE", der)}, nil
 }
 
-// client signs a certificate for a user and groups.
+// client creates a certificate for a user who is in groups.
 func (a *authority) client(user string, groups []string) (pair, error) {
 	return a.sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: user, Organization: groups}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 }
 
-// server signs a certificate for a server with these names and addresses.
+// server creates a certificate for a server with the given host names and addresses.
 func (a *authority) server(hosts ...string) (pair, error) {
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: hosts[0]}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	for _, host := range hosts {
@@ -91,13 +91,13 @@ func (a *authority) sign(template *x509.Certificate) (pair, error) {
 	return pair{block("CERTIFICATE", der), block("EC PRIVATE KEY", keyDER)}, nil
 }
 
-// setLifetime sets the validity, which begins an hour ago in case clocks differ.
+// setLifetime sets the validity of a certificate. It begins an hour ago, in case clocks differ.
 func setLifetime(template *x509.Certificate) {
 	now := time.Now()
 	template.NotBefore, template.NotAfter = now.Add(-time.Hour), now.Add(lifetime)
 }
 
-// accountsKey returns a new key that signs tokens of service accounts.
+// accountsKey returns a new key for signing tokens of service accounts.
 func accountsKey() ([]byte, error) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -110,7 +110,7 @@ func block(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// writeAll writes files that only their owner can read.
+// writeAll writes files, by path, that only their owner can read.
 func writeAll(files map[string][]byte) error {
 	for path, content := range files {
 		if err := os.WriteFile(path, content, 0o600); err != nil {

@@ -18,8 +18,8 @@ import (
 // Admin returns a configuration for a client with all rights. Callers may change it.
 func (s *Server) Admin() *rest.Config { return rest.CopyConfig(s.admin) }
 
-// User returns a configuration for a user in groups. The user's rights are those that RBAC binds to
-// these names. The user need not exist.
+// User returns a configuration for a user who is in groups. The user has the rights that RBAC binds
+// to the user's name and groups. The user need not exist.
 func (s *Server) User(name string, groups ...string) (*rest.Config, error) {
 	own, err := s.authority.client(name, groups)
 	if err != nil {
@@ -30,8 +30,8 @@ func (s *Server) User(name string, groups ...string) (*rest.Config, error) {
 	return c, nil
 }
 
-// ServiceAccount returns a configuration for a pod that runs as a service account, which must
-// exist.
+// ServiceAccount returns a configuration with a token of a service account, such as a pod gets. The
+// service account must exist.
 func (s *Server) ServiceAccount(ctx context.Context, namespace, name string) (*rest.Config, error) {
 	client, err := rest.HTTPClientFor(s.admin)
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *Server) ServiceAccount(ctx context.Context, namespace, name string) (*r
 	return c, nil
 }
 
-// anybody returns a configuration without credentials and without a client-side rate limit.
+// anybody returns a configuration without credentials and without client-side rate limit.
 func (s *Server) anybody() *rest.Config {
 	return &rest.Config{
 		Host: "https://" + net.JoinHostPort(s.Address, Port), QPS: -1,
@@ -76,7 +76,7 @@ func (s *Server) anybody() *rest.Config {
 	}
 }
 
-// Kubeconfig returns a kubeconfig file with the credentials of c.
+// Kubeconfig returns the content of a kubeconfig file with the credentials of c.
 func Kubeconfig(c *rest.Config) ([]byte, error) {
 	const name = "headgate"
 	return clientcmd.Write(clientcmdapi.Config{

@@ -10,10 +10,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// awaitTimeout bounds Await.
+// awaitTimeout is the maximum time that Await waits.
 const awaitTimeout = 30 * time.Second
 
-// Cluster is an API server with Headgate's CRDs, for one test. Make one with [RunCluster].
+// Cluster is an API server with Headgate's CRDs, for one test. Create one with [RunCluster].
 type Cluster struct {
 	*Server
 	testing.TB
@@ -22,13 +22,14 @@ type Cluster struct {
 	began time.Time
 }
 
-// RunCluster is [Run] with Headgate's CRDs.
+// RunCluster is like [Run], but also applies Headgate's CRDs.
 func RunCluster(t testing.TB, flags ...string) Cluster {
 	t.Helper()
 	return runCluster(t, withCRDs, flags)
 }
 
-// RunGateways is [RunCluster] with the CRDs of Gateway API, as [Objects.GatewayAPI] applies them.
+// RunGateways is like [RunCluster], but also applies the CRDs of Gateway API, with
+// [Objects.GatewayAPI].
 func RunGateways(t testing.TB) Cluster {
 	t.Helper()
 	return runCluster(t, withGatewayAPI, nil)
@@ -40,7 +41,7 @@ func runCluster(t testing.TB, at stage, flags []string) Cluster {
 	return Cluster{s, t, s.Objects(t), time.Now()}
 }
 
-// Await waits until a condition holds, and fails the test if that takes too long.
+// Await waits until ok returns true. It fails the test if that takes longer than 30 s.
 func (c Cluster) Await(what string, ok func() bool) {
 	c.Helper()
 	deadline := time.After(awaitTimeout)
@@ -53,7 +54,8 @@ func (c Cluster) Await(what string, ok func() bool) {
 	}
 }
 
-// Allowed returns a configuration for a user with the rights of these RBAC rules, a list in YAML.
+// Allowed returns a configuration for a user with a name, whose rights are RBAC rules: a list in
+// YAML.
 func (c Cluster) Allowed(name, rules string) *rest.Config {
 	c.Helper()
 	c.Apply(fmt.Sprintf(`
@@ -75,14 +77,14 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[1]s}]
 	return config
 }
 
-// Asked returns the number of requests of a user.
+// Asked returns the number of requests that a user has made.
 func (c Cluster) Asked(user string) (n int) {
 	c.Helper()
 	return len(c.Calls(user))
 }
 
-// Calls returns the requests of a user, in order, as text: the verb, the resource, and the name of
-// the object if there is one, such as "update pods/status a".
+// Calls returns the requests of a user in order, such as "update pods/status a": the verb, the
+// resource, and the name of the object if there is one.
 func (c Cluster) Calls(user string) (all []string) {
 	c.Helper()
 	for _, r := range c.Requests() {
@@ -94,7 +96,8 @@ func (c Cluster) Calls(user string) (all []string) {
 	return all
 }
 
-// NothingDenied fails the test if the API server denied any request, or if a user made none.
+// NothingDenied fails the test if the API server denied any request, or if the user made no
+// requests.
 func (c Cluster) NothingDenied(user string) {
 	c.Helper()
 	all := c.Requests()
@@ -108,7 +111,7 @@ func (c Cluster) NothingDenied(user string) {
 	}
 }
 
-// Requests returns the requests in the audit log that arrived since RunCluster returned.
+// Requests returns the requests in the audit log that arrived after RunCluster returned.
 func (c Cluster) Requests() []Request {
 	c.Helper()
 	all, err := Requests(c.AuditLog)

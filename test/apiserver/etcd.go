@@ -12,13 +12,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// keyValue is a key and a value in the JSON of etcd's gateway.
+// keyValue is a key with its value, in the JSON format of etcd's gateway.
 type keyValue struct {
 	Key   []byte `json:"key"`
 	Value []byte `json:"value,omitempty"`
 }
 
-// etcdKeys returns all keys that kube-apiserver has written.
+// etcdKeys returns all keys of kube-apiserver in etcd.
 func (s *Server) etcdKeys(ctx context.Context) ([]string, error) {
 	var answer struct {
 		KVs []keyValue `json:"kvs"`
@@ -34,7 +34,7 @@ func (s *Server) etcdKeys(ctx context.Context) ([]string, error) {
 	return keys, nil
 }
 
-// definition returns the definition of the CRD at a key. etcd stores CRDs as JSON.
+// definition reads the CRD at a key of etcd. etcd stores CRDs as JSON.
 func (s *Server) definition(ctx context.Context, key string) (definition, error) {
 	var answer struct {
 		KVs []keyValue `json:"kvs"`
@@ -50,7 +50,7 @@ func (s *Server) definition(ctx context.Context, key string) (definition, error)
 	return definition{string(crd.Spec), crd.Metadata.DeletionTimestamp != ""}, err
 }
 
-// etcdDelete deletes one key.
+// etcdDelete deletes one key from etcd.
 func (s *Server) etcdDelete(ctx context.Context, key string) error {
 	return s.etcdCall(ctx, "deleterange", keyValue{Key: []byte(key)}, new(struct{}))
 }
@@ -83,8 +83,8 @@ func (s *Server) etcdCall(ctx context.Context, method string, in, out any) error
 	return json.Unmarshal(text, out)
 }
 
-// serves reports whether the API server still serves or lists the resource that a CRD with this
-// spec defined.
+// serves returns true if the API server still serves the resource of a CRD with a spec, or still
+// includes it in discovery.
 func (s *Server) serves(ctx context.Context, spec string) (bool, error) {
 	var crd apiextensions
 	if err := json.Unmarshal([]byte(spec), &crd); err != nil {
@@ -109,7 +109,7 @@ func (s *Server) serves(ctx context.Context, spec string) (bool, error) {
 	return false, nil
 }
 
-// apiextensions is the part of a CRD's spec that says where its objects are served.
+// apiextensions is the part of a CRD's spec that defines the API paths of its objects.
 type apiextensions struct {
 	Group    string
 	Names    struct{ Plural string }

@@ -23,19 +23,19 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// servedTimeout bounds how long a new CRD may take until its objects are served.
+// servedTimeout is the maximum time until the objects of a new CRD must be served.
 const servedTimeout = 20 * time.Second
 
-// Objects reads and writes objects of an API server in YAML, with all rights. Create one with
+// Objects reads and writes objects of an API server, as YAML and with all rights. Create one with
 // [Server.Objects].
 type Objects struct {
 	dynamic.Interface
 	t         testing.TB
 	mapper    *restmapper.DeferredDiscoveryRESTMapper
-	namespace string // default for objects that name none
+	namespace string // for objects without a namespace
 }
 
-// Objects returns the objects of s.
+// Objects returns a client that reads and writes the objects of s.
 func (s *Server) Objects(t testing.TB) *Objects {
 	t.Helper()
 	client, err := dynamic.NewForConfig(s.Admin())
@@ -49,12 +49,12 @@ func (s *Server) Objects(t testing.TB) *Objects {
 	return &Objects{client, t, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kinds)), metav1.NamespaceDefault}
 }
 
-// In returns a copy of a with another default namespace.
+// In returns a copy of a that uses another default namespace.
 func (a *Objects) In(namespace string) *Objects {
 	return &Objects{a.Interface, a.t, a.mapper, namespace}
 }
 
-// ReadObjects parses objects in YAML.
+// ReadObjects parses objects in YAML. It fails the test if one is invalid.
 func ReadObjects(t testing.TB, text string) (all []*unstructured.Unstructured) {
 	t.Helper()
 	for d := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096); ; {
@@ -70,8 +70,8 @@ func ReadObjects(t testing.TB, text string) (all []*unstructured.Unstructured) {
 	}
 }
 
-// At returns the client for an object's resource and namespace. It sets the namespace if the object
-// names none, and waits if the CRD is not served yet.
+// At returns the client for the resource and namespace of an object. If the object has no
+// namespace, At sets the default one. If the object's CRD is not served yet, At waits.
 func (a *Objects) At(o *unstructured.Unstructured) dynamic.ResourceInterface {
 	a.t.Helper()
 	for deadline := time.Now().Add(servedTimeout); ; {
@@ -86,7 +86,8 @@ func (a *Objects) At(o *unstructured.Unstructured) dynamic.ResourceInterface {
 	}
 }
 
-// Find is At for a kind that may not exist. The error is then one of [meta.IsNoMatchError].
+// Find is like At, but does not wait. If the kind of the object does not exist,
+// [meta.IsNoMatchError] is true for the error.
 func (a *Objects) Find(o *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	kind := o.GroupVersionKind()
 	mapping, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
@@ -102,13 +103,13 @@ func (a *Objects) Find(o *unstructured.Unstructured) (dynamic.ResourceInterface,
 	return a.Resource(mapping.Resource).Namespace(o.GetNamespace()), nil
 }
 
-// Apply applies objects like kubectl apply, and their status as well.
+// Apply applies objects like kubectl apply, and also applies their status.
 func (a *Objects) Apply(text string) {
 	a.t.Helper()
 	a.put(ReadObjects(a.t, text))
 }
 
-// Put applies one object like Apply. It changes o. It is safe for concurrent use.
+// Put applies one object as Apply does, and modifies o. It is safe for concurrent use.
 func (a *Objects) Put(o *unstructured.Unstructured) error {
 	options := metav1.ApplyOptions{FieldManager: "test", Force: true}
 	at := a.At(o)
@@ -125,7 +126,7 @@ func (a *Objects) Put(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// Delete deletes objects. Pods get no grace period.
+// Delete deletes objects. Pods are deleted without a grace period.
 func (a *Objects) Delete(text string) {
 	a.t.Helper()
 	for _, o := range ReadObjects(a.t, text) {
@@ -135,8 +136,8 @@ func (a *Objects) Delete(text string) {
 	}
 }
 
-// ApplyFiles applies the objects in files whose path, relative to the repository, matches a
-// pattern.
+// ApplyFiles applies the objects in all files that match a pattern. The pattern is relative to the
+// root of the repository.
 func (a *Objects) ApplyFiles(pattern string) {
 	a.t.Helper()
 	a.put(a.readFiles(pattern))
@@ -148,8 +149,8 @@ func (a *Objects) CRDs() {
 	a.Define(a.readFiles("manifests/crds/inference.*.yaml"))
 }
 
-// GatewayAPI applies the CRDs of Gateway API's standard channel, of the version in go.mod, and
-// waits until they are served.
+// GatewayAPI applies the CRDs of Gateway API's standard channel and waits until they are served.
+// go.mod has their version.
 func (a *Objects) GatewayAPI() {
 	a.t.Helper()
 	a.Define(a.GatewayCRDs())
@@ -201,7 +202,7 @@ func defined(crd *unstructured.Unstructured) *unstructured.Unstructured {
 	return o
 }
 
-// put applies objects like Put.
+// put applies several objects. It fails the test if one is rejected.
 func (a *Objects) put(all []*unstructured.Unstructured) {
 	a.t.Helper()
 	for _, o := range all {
@@ -211,7 +212,8 @@ func (a *Objects) put(all []*unstructured.Unstructured) {
 	}
 }
 
-// readFiles reads the objects in files whose path, relative to the repository, matches a pattern.
+// readFiles reads the objects in all files that match a pattern, which is relative to the root of
+// the repository.
 func (a *Objects) readFiles(pattern string) []*unstructured.Unstructured {
 	a.t.Helper()
 	root, err := Root(".")
@@ -221,7 +223,7 @@ func (a *Objects) readFiles(pattern string) []*unstructured.Unstructured {
 	return a.readAll(filepath.Join(root, pattern))
 }
 
-// readAll reads the objects in files whose path matches a pattern.
+// readAll reads the objects in all files whose path matches a pattern.
 func (a *Objects) readAll(pattern string) (all []*unstructured.Unstructured) {
 	a.t.Helper()
 	files, err := filepath.Glob(pattern)

@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Rights compares the rights of the service accounts of a namespace with their requests. Unused are
-// rights that no request needed. Denied are requests that were denied and never allowed: a starting
-// API server denies everything for a moment, until it has read its rules. Both are sorted lists of
+// Rights compares the rights of the service accounts in a namespace with requests. unused are
+// rights that no request needed. denied are requests that were denied and never allowed later: an
+// API server that starts denies everything until it has read its rules. Both are sorted lists of
 // texts such as "headgate-control: update leases headgate-control in headgate-system". Wildcards in
 // roles are not supported.
 func Rights(ctx context.Context, c *rest.Config, namespace string, requests []Request) (unused, denied []string, err error) {
@@ -44,7 +44,7 @@ func Rights(ctx context.Context, c *rest.Config, namespace string, requests []Re
 			continue
 		}
 		allowed[what] = true
-		made := is // a patch that creates an object needs the right to create it as well
+		made := is // a patch that creates an object also needs the right to create it
 		made.verb, made.name = "create", ""
 		for _, may := range rights {
 			if may.allows(is) || r.Verb == "patch" && r.Response.Code == http.StatusCreated && may.allows(made) {
@@ -67,8 +67,8 @@ func Rights(ctx context.Context, c *rest.Config, namespace string, requests []Re
 	return slices.Compact(unused), denied, nil
 }
 
-// right is one verb for one resource. An empty namespace means all namespaces, and an empty name
-// all objects.
+// right permits an account one verb for one resource. An empty namespace means all namespaces, and
+// an empty name all objects.
 type right struct{ account, verb, group, resource, namespace, name string }
 
 func (r right) allows(is right) bool {
@@ -87,7 +87,7 @@ func (r right) String() string {
 	return text
 }
 
-// granted returns the rights of the service accounts of a namespace.
+// granted returns all rights of the service accounts in a namespace.
 func granted(ctx context.Context, client rbac.RbacV1Interface, namespace string) (all []right, _ error) {
 	add := func(subjects []rbacv1.Subject, rules []rbacv1.PolicyRule, within string) {
 		for _, s := range subjects {
@@ -128,7 +128,7 @@ func granted(ctx context.Context, client rbac.RbacV1Interface, namespace string)
 	return all, nil
 }
 
-// rights returns the rights that a rule grants.
+// rights returns the rights that an RBAC rule grants to an account.
 func rights(account string, rule rbacv1.PolicyRule, namespace string) (all []right) {
 	names := rule.ResourceNames
 	if len(names) == 0 {

@@ -12,28 +12,28 @@ import (
 	"time"
 )
 
-// shared is the API server that the tests of a package use one after the other, while [Main] runs
+// shared is the API server that the tests of a package use one after another while [Main] runs
 // them.
 var shared turns
 
 type turns struct {
-	mu     sync.Mutex // held by the test that uses the server
+	mu     sync.Mutex // locked by the test that uses the server
 	on     bool
 	dir    string
 	server *Server
-	stages []contents // contents of the server at each stage that it has reached
+	stages []contents // by stage that the server has reached: its contents then
 }
 
-// stage is what a server contains when a test gets it.
+// stage is what an API server contains when a test starts to use it.
 type stage int
 
 const (
-	bare           stage = iota // what the API server itself creates
-	withCRDs                    // and Headgate's CRDs
-	withGatewayAPI              // and those of Gateway API
+	bare           stage = iota // only what the API server itself creates
+	withCRDs                    // in addition: Headgate's CRDs
+	withGatewayAPI              // in addition: the CRDs of Gateway API
 )
 
-// next takes a server from the stage before to this one.
+// next brings a server from the previous stage to this one.
 func (at stage) next(t testing.TB, s *Server) error {
 	switch at {
 	case bare:
@@ -46,9 +46,9 @@ func (at stage) next(t testing.TB, s *Server) error {
 	return nil
 }
 
-// Main runs the tests of a package and exits. A package calls it in TestMain so that its tests
-// share one API server. [Run], [RunCluster] and [RunGateways] pass the server from one test to the
-// next and delete what earlier tests created.
+// Main runs the tests of a package and exits. A package that calls it in TestMain shares one API
+// server among its tests. [Run], [RunCluster] and [RunGateways] pass the server from one test to
+// the next, and delete what earlier tests created.
 func Main(m *testing.M) {
 	shared.on = true
 	status := m.Run()
@@ -56,7 +56,7 @@ func Main(m *testing.M) {
 	os.Exit(status)
 }
 
-// take returns the shared server at a stage. The test holds it until it ends.
+// take returns the shared server at a stage. It locks the server until the test ends.
 func (s *turns) take(t testing.TB, at stage) *Server {
 	t.Helper()
 	s.mu.Lock()
@@ -103,16 +103,16 @@ func (s *turns) close() {
 		s.server.Close()
 	}
 	if s.dir != "" {
-		_ = os.RemoveAll(s.dir) // it is temporary anyway
+		_ = os.RemoveAll(s.dir) // an error does not matter: the folder is temporary
 	}
 	s.server, s.dir, s.stages = nil, "", nil
 }
 
-// reset deletes what does not belong to a stage, or to the last stage before it that the server has
-// reached. After an error the server cannot be used again.
+// reset deletes everything that does not belong to a stage. If the server has not reached that
+// stage, reset restores the last stage that it has reached. After an error the server is unusable.
 func (s *turns) reset(ctx context.Context, at stage) error {
 	select {
-	case <-s.server.Done(): // a test killed it
+	case <-s.server.Done(): // a test killed the server
 		if err := s.server.Restart(ctx); err != nil {
 			return err
 		}
@@ -125,31 +125,31 @@ func (s *turns) reset(ctx context.Context, at stage) error {
 	return s.server.restore(ctx, s.stages[len(s.stages)-1])
 }
 
-// contents are the keys in etcd, and for each CRD its definition.
+// contents has the keys in etcd. The value of a CRD's key is its definition.
 type contents map[string]definition
 
-// definition is the content of a CRD.
+// definition is the state of a CRD: its spec, and whether it is being deleted.
 type definition struct {
-	spec    string // in JSON
-	leaving bool   // it is being deleted
+	spec    string // as JSON
+	leaving bool   // the CRD is being deleted
 }
 
 // registry is the prefix of all keys of kube-apiserver.
 const registry = "/registry/"
 
-// crdKeys is the prefix of keys of CRDs.
+// crdKeys is the prefix of the keys of CRDs in etcd.
 const crdKeys = registry + "apiextensions.k8s.io/customresourcedefinitions/"
 
-// ownKeys are the prefixes of keys that the API server itself writes and removes.
+// ownKeys are prefixes of the keys that the API server writes and removes by itself.
 var ownKeys = []string{
 	registry + "apiregistration.k8s.io/", registry + "flowschemas/", registry + "masterleases/", registry + "prioritylevelconfigurations/",
 	registry + "ranges/", registry + "servicecidrs/",
 }
 
-// ownNamespaces are the namespaces, beside default, that the API server creates.
+// ownNamespaces are the namespaces that the API server creates, except default.
 var ownNamespaces = []string{"kube-node-lease", "kube-public", "kube-system"}
 
-// isOwn reports whether the API server itself writes and removes a key.
+// isOwn reports whether the API server writes and removes a key by itself.
 func isOwn(key string) bool {
 	if slices.ContainsFunc(ownKeys, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
 		return true
@@ -159,8 +159,8 @@ func isOwn(key string) bool {
 	})
 }
 
-// awaitOwn waits until the API server has created its own namespaces and its Service, which it does
-// after it is ready.
+// awaitOwn waits until the API server has created its namespaces and its Service. It creates them
+// after it has become ready.
 func (s *Server) awaitOwn(ctx context.Context) error {
 	want := []string{registry + "services/specs/default/kubernetes", registry + "namespaces/default"}
 	for _, name := range ownNamespaces {
@@ -190,8 +190,8 @@ func (s *Server) contents(ctx context.Context) (contents, error) {
 	return all, nil
 }
 
-// restore deletes from etcd what is not in keep, without running finalizers, and waits until
-// deleted CRDs are no longer served. It returns an error if a CRD in keep has changed.
+// restore deletes everything from etcd that is not in keep, without running finalizers. Then it
+// waits until deleted CRDs are no longer served. It returns an error if a CRD in keep has changed.
 func (s *Server) restore(ctx context.Context, keep contents) error {
 	now, err := s.contents(ctx)
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *Server) restore(ctx context.Context, keep contents) error {
 			removed = append(removed, key)
 		}
 	}
-	for _, key := range append(removed, crds...) { // CRDs after their objects
+	for _, key := range append(removed, crds...) { // delete objects before their CRDs
 		if err := s.etcdDelete(ctx, key); err != nil {
 			return err
 		}
@@ -235,10 +235,10 @@ func (s *Server) awaitUnserved(ctx context.Context, crds []definition) error {
 	return nil
 }
 
-// resetTimeout bounds each wait of a reset.
+// resetTimeout is the maximum time of each wait during a reset.
 const resetTimeout = 20 * time.Second
 
-// poll waits until a condition holds.
+// poll waits until holds returns true.
 func poll(ctx context.Context, what string, holds func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, resetTimeout)
 	defer cancel()

@@ -41,7 +41,7 @@ metadata: {name: c}
 spec: {controllerName: example.com/c}
 `
 
-// Each test gets the shared server as it was after its start, whatever the test before did to it.
+// Each test gets the shared server in its state after the start, whatever earlier tests did.
 func TestSharedServerIsReset(t *testing.T) {
 	addresses := make(map[string]bool)
 	t.Run("changes it", func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestSharedServerIsReset(t *testing.T) {
 		if n := c.Asked("writer"); n != 0 {
 			t.Errorf("writer has made %d requests in this test", n)
 		}
-		c.Apply(leftovers) // the next one uses the same address for its Service
+		c.Apply(leftovers) // the next test uses the same address for its Service
 		c.GatewayAPI()
 		c.Apply(gateways)
 		writer := c.Allowed("writer", "[{apiGroups: [\"\"], resources: [pods], verbs: [list]}]")

@@ -12,18 +12,18 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// buildTimeout bounds the build of both programs.
+// buildTimeout is the maximum time to build etcd and kube-apiserver.
 const buildTimeout = 30 * time.Minute
 
-// Run starts an API server with flags of kube-apiserver and closes it when the test ends. In a
-// package that calls [Main], a test without flags gets the server that the package's tests share.
-// The first call builds the programs. It skips the test in short mode.
+// Run starts an API server with flags of kube-apiserver, and closes it when the test ends. If the
+// package calls [Main] and there are no flags, the test gets the server that the tests share. The
+// first call builds the programs. Run skips the test in short mode.
 func Run(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	return run(t, bare, flags)
 }
 
-// run returns a server at a stage.
+// run returns a server at a stage, with flags of kube-apiserver.
 func run(t testing.TB, at stage, flags []string) *Server {
 	t.Helper()
 	skipShort(t)
@@ -39,8 +39,8 @@ func run(t testing.TB, at stage, flags []string) *Server {
 	return s
 }
 
-// RunWith starts an API server and closes it when the test ends. Binaries, Dir and Address have
-// defaults.
+// RunWith starts an API server and closes it when the test ends. Binaries, Dir and Address may be
+// empty: then it chooses them.
 func RunWith(t testing.TB, c Config) *Server {
 	t.Helper()
 	skipShort(t)
@@ -64,7 +64,7 @@ func skipShort(t testing.TB) {
 	}
 }
 
-// start starts an API server, which the caller closes.
+// start starts an API server, which the caller must close.
 func start(t testing.TB, c Config) *Server {
 	t.Helper()
 	if c.Binaries == "" {
@@ -81,7 +81,7 @@ func start(t testing.TB, c Config) *Server {
 	if c.Address == "" {
 		c.Address = someAddress(t)
 	}
-	// No controller runs that creates the service accounts that this plugin requires.
+	// This plugin requires service accounts, and no controller runs that would create them.
 	c.Flags = append([]string{"--disable-admission-plugins", "ServiceAccount"}, c.Flags...)
 	s, err := Start(t.Context(), c)
 	if err != nil {
@@ -90,7 +90,7 @@ func start(t testing.TB, c Config) *Server {
 	return s
 }
 
-// someAddress returns a random loopback address at which nothing listens, so that test runs can
+// someAddress returns a random loopback address whose ports are free, so that test runs can
 // overlap.
 func someAddress(t testing.TB) string {
 	t.Helper()
@@ -105,7 +105,8 @@ func someAddress(t testing.TB) string {
 	return ""
 }
 
-// KubeconfigFile writes a kubeconfig file for a program. It is deleted when the test ends.
+// KubeconfigFile writes a kubeconfig file for a program and returns its path. The file is deleted
+// when the test ends.
 func KubeconfigFile(t testing.TB, c *rest.Config) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "kubeconfig")

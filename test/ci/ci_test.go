@@ -13,7 +13,7 @@ import (
 
 const root = "../.."
 
-// repository is a git repository with the scripts of .ci, a table of parts, and a commit.
+// repository is a git repository with the scripts of .ci, a table of CI parts, and a commit.
 type repository struct {
 	*testing.T
 	dir string
@@ -72,8 +72,8 @@ func (r repository) commit() string {
 	return r.git("rev-parse", "HEAD")
 }
 
-// A part runs if one of its paths has changed since all parts passed. All run if the commit is
-// unknown.
+// A part of CI runs if one of its paths has changed since the commit at which all parts passed. All
+// parts run if that commit is unknown.
 func TestChangedPartsRun(t *testing.T) {
 	const all = "parsers\ncluster"
 	for name, c := range map[string]struct {
@@ -119,11 +119,11 @@ func TestChangedPartsRun(t *testing.T) {
 	}
 }
 
-// Subjects of commits after the base may have at most 72 characters.
+// The subject of each commit after the base may have at most 72 characters.
 func TestLongSubjectsAreRejected(t *testing.T) {
 	subject := func(n int) string { return strings.Repeat("x", n) }
 	for name, c := range map[string]struct {
-		subjects []string // the first commit is the base
+		subjects []string // subjects of commits; the first commit is the base
 		refused  bool
 	}{
 		"at most 72":           {[]string{subject(72), subject(72), subject(1)}, false},
@@ -153,7 +153,8 @@ func TestLongSubjectsAreRejected(t *testing.T) {
 	}
 }
 
-// A path that does not exist never changes, and its part would never run.
+// Each part of CI is a goal of make, and its paths exist. A path that does not exist never changes,
+// so its part would never run.
 func TestPartsAreGoalsAndTheirPathsExist(t *testing.T) {
 	table, err := os.ReadFile(root + "/.ci/parts")
 	if err != nil {

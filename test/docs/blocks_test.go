@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// page replaces three quotes by three backquotes, which Go's raw strings cannot contain.
+// page replaces three single quotes by three backquotes, which Go's raw strings cannot contain.
 func page(text string) string { return strings.ReplaceAll(text, "'''", "```") }
 
 func TestBlocksOfAPage(t *testing.T) {

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// pages are the pages whose sh blocks are run, each page as one session. A block that cannot run is
-// marked with the reason.
+// pages are the pages whose sh blocks are run. The blocks of a page share one shell session. A
+// block that cannot run has a mark with the reason.
 var pages = []string{"README.md", "docs/placement.md"}
 
-// limit bounds the time of each block.
+// limit is the maximum time of each block.
 const limit = time.Minute
 
 func TestPages(t *testing.T) {
@@ -57,7 +57,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// A session reports failed commands and wrong output, and keeps its state from block to block.
+// A session reports failed commands and wrong output. It keeps its state from one block to the
+// next.
 func TestSession(t *testing.T) {
 	needs(t)
 	root := t.TempDir()
@@ -67,7 +68,7 @@ func TestSession(t *testing.T) {
 	s := start(t, root, t.TempDir())
 	for _, c := range []struct {
 		block
-		want string // the error; empty for none
+		want string // expected error; empty for none
 	}{
 		{block{commands: "x=7 && mkdir -p a && cd a && cat # which gets no input"}, ""},
 		{block{commands: "pwd; echo x is $x", prints: "…/a\nx is 12"}, ""},

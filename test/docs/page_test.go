@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// block is a block of shell commands in a page.
+// block is a block of shell commands on a page.
 type block struct {
 	line     int    // line number of the first command
-	commands string // for bash
-	notRun   string // the reason why it cannot run in CI
-	endless  bool   // its commands print until they are interrupted
-	prints   string // the block of text that follows; empty if there is none
+	commands string // commands of the block, for bash
+	notRun   string // why the block cannot run in CI; empty if it can
+	endless  bool   // the commands run until they are interrupted
+	prints   string // expected output: the text block that follows; empty if there is none
 }
 
 var (
@@ -22,13 +22,13 @@ var (
 )
 
 // blocks returns the sh blocks of a Markdown page, in order. A mark before a block is <!-- not run:
-// REASON --> or <!-- until Ctrl-C -->. The next text block, if it comes before another sh block and
-// before the next heading, is the expected output.
+// REASON --> or <!-- until Ctrl-C -->. A text block after it is its expected output, unless a
+// heading or another sh block comes between.
 func blocks(page string) (all []block, err error) {
 	mark := block{}
 	var fence, language string
 	var text []string
-	follows := false // the next text block is the output of the last commands
+	follows := false // the next text block is the output of the last sh block
 	for i, line := range strings.Split(page, "\n") {
 		switch {
 		case fence != "" && strings.TrimSpace(line) == fence:
@@ -71,8 +71,8 @@ func blocks(page string) (all []block, err error) {
 // figure matches a number, a time, or dots that stand for slots.
 var figure = regexp.MustCompile(`[0-9]+(?:[.,:][0-9]+)*|[●○]+|[+-]Inf|∞`)
 
-// pattern returns a regular expression for a line of expected output. A figure matches any figure,
-// a space any number of spaces, and … any text.
+// pattern returns a regular expression for a line of expected output. In the line, a figure stands
+// for any figure, a space for any number of spaces, and … for any text.
 func pattern(line string) *regexp.Regexp {
 	var b strings.Builder
 	b.WriteString(`^\s*`)
@@ -96,8 +96,8 @@ func pattern(line string) *regexp.Regexp {
 	return regexp.MustCompile(b.String())
 }
 
-// missing returns the first line of expected output that is not in the output, in order, or an
-// empty string.
+// missing returns the first line of the expected output prints that is not in output, in order. It
+// returns an empty string if all are.
 func missing(prints, output string) string {
 	lines := strings.Split(output, "\n")
 	for want := range strings.SplitSeq(prints, "\n") {

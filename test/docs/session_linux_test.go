@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// session is a bash in its own network namespace. At the repository's path it sees a copy of the
-// repository.
+// session is a bash in its own network namespace. A copy of the repository is mounted at the
+// repository's path.
 type session struct {
 	t       *testing.T
 	command *exec.Cmd
@@ -24,11 +24,11 @@ type session struct {
 	output  *output
 }
 
-// output is what a session has printed since the current block began.
+// output is what a session has printed since the start of the current block.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
-	more chan struct{} // receives after each write
+	more chan struct{} // receives a value after each write
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -53,7 +53,8 @@ func (o *output) reset() {
 	o.text.Reset()
 }
 
-// setUp prepares the namespaces and enters the copy of the repository.
+// setUp is a script that prepares the namespaces of a session and enters the copy of the
+// repository.
 const setUp = `set -e
 ip link set lo up
 mkdir -p "$CLONE/.cache"
@@ -65,7 +66,7 @@ trap : INT # the commands are interrupted, and not the shell
 trap 'failed=$?' ERR
 `
 
-// needs skips the test on systems without network namespaces.
+// needs skips the test if this system cannot run sessions: they need root and some tools.
 func needs(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -78,13 +79,14 @@ func needs(t *testing.T) {
 	}
 }
 
-// start starts a session in a copy of the repository. It ends with the test.
+// start starts a session in clone, a copy of the repository at root. The session ends with the
+// test.
 func start(t *testing.T, root, clone string) *session {
 	t.Helper()
 	var err error
 	s := &session{t: t, output: &output{more: make(chan struct{}, 1)}}
 	s.command = exec.Command("bash")
-	// without the flags of make test
+	// The session must not get the flags of make test.
 	s.command.Env = append(os.Environ(), "ROOT="+root, "CLONE="+clone, "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=")
 	s.command.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid: true, Pdeathsig: syscall.SIGKILL,
@@ -107,7 +109,7 @@ func start(t *testing.T, root, clone string) *session {
 	return s
 }
 
-// copied copies the files of the working tree and builds the programs into bin/ of the copy.
+// copied copies the files of the working tree and builds the programs into bin of the copy.
 func copied(t *testing.T, root string) (dir string) {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -121,7 +123,7 @@ func copied(t *testing.T, root string) (dir string) {
 		from, to := filepath.Join(root, name), filepath.Join(dir, name)
 		info, err := os.Stat(from)
 		if os.IsNotExist(err) {
-			continue // deleted but not committed
+			continue // the file was deleted, but git still lists it
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -141,15 +143,14 @@ func copied(t *testing.T, root string) (dir string) {
 		}
 	}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "bin")+"/", "./extproc", "./control", "./bench")
-	build.Dir = root // so that go uses its build cache
+	build.Dir = root // lets go use the build cache of the repository
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the programs: %v\n%s", err, out)
 	}
 	return dir
 }
 
-// run runs a block. It returns an error if a command fails or if the output is not the expected
-// one.
+// run runs a block. It returns an error if a command fails or the output is not as expected.
 func (s *session) run(b block, limit time.Duration) error {
 	s.output.reset()
 	if b.endless && b.prints == "" {
@@ -158,7 +159,7 @@ func (s *session) run(b block, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), limit)
 	defer cancel()
 	const end = "the block has ended with status "
-	// Braces make bash read the whole block before it runs the first command.
+	// With the braces, bash reads the whole block before it runs the first command.
 	fmt.Fprintf(s.input, "failed=0; { %s\n} </dev/null; echo; echo \"%s$failed\"\n", strings.TrimSuffix(b.commands, "\n"), end)
 	if b.endless {
 		if err := s.await(ctx, func(text string) bool {
@@ -183,8 +184,8 @@ func (s *session) run(b block, limit time.Duration) error {
 	return nil
 }
 
-// interrupt sends SIGINT until the context ends. A single one may arrive between two commands of a
-// loop.
+// interrupt sends SIGINT repeatedly until the context ends, because a single signal may arrive
+// between two commands of a loop.
 func (s *session) interrupt(ctx context.Context) {
 	for {
 		_ = syscall.Kill(-s.command.Process.Pid, syscall.SIGINT)
@@ -196,7 +197,7 @@ func (s *session) interrupt(ctx context.Context) {
 	}
 }
 
-// await waits until what is printed fulfils a condition.
+// await waits until ok returns true for the text that the session has printed.
 func (s *session) await(ctx context.Context, ok func(text string) bool) error {
 	for !ok(s.output.String()) {
 		select {

@@ -1,9 +1,9 @@
 // Package golden runs scenario files: inputs and expected outputs as text that people review.
 //
 // A scenario file consists of blocks. A block is input lines, a line "----", and the expected
-// output up to an empty line. Lines before a block that begin with "#" are comments. Run a test
-// with -update to write the actual outputs into the files. Review the diff before you commit it: it
-// is a change of behaviour.
+// output up to an empty line. Lines before a block that begin with "#" are comments. A test with
+// the flag -update writes the actual outputs into the files. Review the diff before you commit it:
+// it shows how behaviour has changed.
 package golden
 
 import (
@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write what came out into the scenario files")
 
-// Run runs every file that matches a pattern as a subtest. It calls start once for each file. The
-// function that start returns maps the input of a block to its output.
+// Run runs every file that matches a pattern as a subtest. It calls start once for each file. start
+// returns a function that maps the input of a block to its output.
 func Run(t *testing.T, pattern string, start func(t *testing.T) func(input string) string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
@@ -44,7 +44,7 @@ func Run(t *testing.T, pattern string, start func(t *testing.T) func(input strin
 	}
 }
 
-// run executes the blocks of a text and returns the text with the actual outputs.
+// run executes the blocks of a text. It returns the text with the actual outputs.
 func run(t *testing.T, text string, exec func(input string) string) string {
 	t.Helper()
 	var got strings.Builder
@@ -64,7 +64,7 @@ func run(t *testing.T, text string, exec func(input string) string) string {
 		}
 		input := strings.Join(lines[first:i], "\n")
 		start := i + 1
-		for i = start; i < len(lines) && lines[i] != ""; i++ { // up to the empty line
+		for i = start; i < len(lines) && lines[i] != ""; i++ { // the output ends at an empty line
 		}
 		want := strings.Join(lines[start:i], "\n")
 		output := strings.TrimRight(exec(input), "\n")

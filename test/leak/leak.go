@@ -1,4 +1,4 @@
-// Package leak finds what a program still keeps when all that it served has ended.
+// Package leak finds data that a program keeps after everything that it served has ended.
 package leak
 
 import (
@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Maps returns how many entries the maps have that can be reached from a value, by the path of
-// fields that leads to them. It follows pointers, interfaces, and the elements of slices and maps.
-// Maps of several elements count under one path. It does not follow atomic pointers. Nothing may
-// change the value meanwhile.
+// Maps returns the sizes of all maps that can be reached from a value, by path of field names. It
+// follows pointers, interfaces, and the elements of slices and maps, but not atomic pointers. The
+// elements of a slice or map share one path, and the sizes of their maps are added up. Nothing may
+// change the value during the call.
 func Maps(v any) map[string]int { return sizes(v, false) }
 
-// MapsAndSlices is Maps, but counts the elements of slices too.
+// MapsAndSlices is like Maps, but also returns the lengths of slices.
 func MapsAndSlices(v any) map[string]int { return sizes(v, true) }
 
 func sizes(v any, slices bool) map[string]int {
@@ -32,7 +32,7 @@ type walk struct {
 	seen   map[seen]bool
 }
 
-var moment = reflect.TypeFor[time.Time]() // its time zone has slices
+var moment = reflect.TypeFor[time.Time]() // not followed, because its time zone has slices
 
 func (w *walk) value(v reflect.Value, path string) {
 	switch v.Kind() {

@@ -23,7 +23,7 @@ func TestMapsFindsEveryMap(t *testing.T) {
 		now:   time.Now(),
 		any:   inner{map[string]bool{"e": true}},
 	}
-	v.next = v // is walked once
+	v.next = v // a cycle is followed only once
 	want := map[string]int{".own": 2, ".own.names": 3, ".list.names": 1, ".any.names": 1, ".empty": 0}
 	if got := Maps(v); !maps.Equal(got, want) {
 		t.Errorf("Maps returns %v, want %v", got, want)

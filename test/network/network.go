@@ -1,4 +1,4 @@
-// Package network reads Gateway API objects and Services for tests of what is computed from them.
+// Package network reads Gateway API objects and Services, for tests of code that uses them.
 package network
 
 import (
@@ -12,13 +12,13 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// Read parses objects in YAML, separated by ---. They need no apiVersion.
+// Read parses objects in YAML, separated by ---. The objects need no apiVersion.
 func Read(t testing.TB, text string) *objects.Network {
 	t.Helper()
 	return Set(t, text).Network
 }
 
-// Set is Read, but returns the whole Set.
+// Set is like Read, but returns the whole Set.
 func Set(t testing.TB, text string) objects.Set {
 	t.Helper()
 	set := objects.Set{Network: new(objects.Network)}
@@ -42,8 +42,8 @@ func Set(t testing.TB, text string) objects.Set {
 	return set
 }
 
-// Standard adds a GatewayClass, some Services and pools to objects in YAML. If there is no Gateway,
-// it adds the Gateway ns/g with an HTTP listener on port 80.
+// Standard adds a GatewayClass, some Services and some pools to objects in YAML. If the objects
+// have no Gateway, it adds the Gateway ns/g with an HTTP listener on port 80.
 func Standard(text string) string {
 	const class = "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"
 	const services = "kind: Service\nmetadata: {namespace: ns, name: a}\nspec: {ports: [{port: 80}, {port: 81, name: h2, appProtocol: kubernetes.io/h2c}, {port: 53, name: dns, protocol: UDP}]}\n---\n" +

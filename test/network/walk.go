@@ -14,8 +14,8 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// Walk returns a random walk of Networks. Each step changes one object, most often a route.
-// Unchanged objects are sometimes the same pointer and sometimes equal copies. Equal seeds return
+// Walk returns a random walk of Networks. Each step changes one object, most often a route. An
+// unchanged object is sometimes the same pointer and sometimes an equal copy. Equal seeds return
 // equal walks.
 func Walk(t testing.TB, seed uint64, steps int) []*objects.Network {
 	t.Helper()
@@ -44,11 +44,12 @@ func Walk(t testing.TB, seed uint64, steps int) []*objects.Network {
 type walk struct {
 	t testing.TB
 	*rand.Rand
-	texts map[string]string // YAML by object; empty if there is none
-	read  map[string]any    // by text
+	texts map[string]string // current YAML of each object; empty if the object does not exist
+	read  map[string]any    // parsed objects by their YAML
 }
 
-// variants are the alternatives of the parts of each object, by kind, namespace and name.
+// variants has for each object (kind, namespace and name) its parts, and for each part the
+// alternative texts.
 var variants = map[string][][]string{
 	"GatewayClass /headgate": {{"spec: {controllerName: headgate.dev/gateway-controller}"}},
 	"Gateway ns/g": {
@@ -140,7 +141,7 @@ var (
 	}
 )
 
-// variant returns a random variant of an object in YAML.
+// variant returns the YAML of a random variant of an object.
 func (w walk) variant(of string) string {
 	kind, name, _ := strings.Cut(of, " ")
 	namespace, name, _ := strings.Cut(name, "/")
@@ -153,7 +154,7 @@ func (w walk) variant(of string) string {
 	return text.String()
 }
 
-// network returns the current Network, sorted by name.
+// network returns the current Network. Its objects are sorted by name.
 func (w walk) network() *objects.Network {
 	set := objects.Set{Network: new(objects.Network)}
 	for _, k := range kinds.WithNetwork() {

@@ -4,6 +4,6 @@ package process
 
 import "syscall"
 
-// processAttributes put a process into its own process group, so that Ctrl-C at the terminal
-// reaches only the starter.
+// processAttributes puts a process into its own process group, so that Ctrl-C at the terminal
+// reaches only the process that started it.
 func processAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// Lock locks a file. Only one process can hold the lock; it ends with the returned function or with
-// the process. Lock creates the file and its folder.
+// Lock locks a file and waits if another process holds the lock. The lock ends when unlock is
+// called or the process ends. Lock creates the file and its folder if they are missing.
 func Lock(path string) (unlock func(), err error) {
 	f, err := open(path)
 	if err != nil {
@@ -20,18 +20,18 @@ func Lock(path string) (unlock func(), err error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return func() { _ = f.Close() }, nil // Close unlocks
+	return func() { _ = f.Close() }, nil // closing the file releases the lock
 }
 
 // Held is the error of [TryLock] if another process holds the lock.
 type Held struct {
-	// PID is the id of that process, or 0 if it has not written it yet.
+	// PID is the id of the process that holds the lock; 0 if it has not written its id yet.
 	PID int
 }
 
 func (h Held) Error() string { return fmt.Sprintf("process %d holds the lock", h.PID) }
 
-// TryLock is [Lock] without waiting. If another process holds the lock, the error is a [Queued].
+// TryLock is [Lock] without waiting. If another process holds the lock, the error is a [Held].
 func TryLock(path string) (unlock func(), err error) {
 	f, err := open(path)
 	if err != nil {
@@ -40,7 +40,7 @@ func TryLock(path string) (unlock func(), err error) {
 	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		text, err := os.ReadFile(path)
-		pid, _ := strconv.Atoi(strings.TrimSpace(string(text))) // it is empty just after the lock
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(text))) // the file is empty just after it was locked
 		return nil, errors.Join(Held{pid}, err, f.Close())
 	case err != nil:
 		return nil, errors.Join(err, f.Close())
@@ -51,7 +51,7 @@ func TryLock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// open opens a file for a lock. Child processes do not inherit it.
+// open opens a file for locking. Child processes do not inherit the file.
 func open(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

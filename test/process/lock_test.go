@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// holder is the environment variable that makes this test binary hold the lock at a path until it
-// is killed.
+// holder is an environment variable. If it is set, this test binary locks the file that it names,
+// until the binary is killed.
 const holder = "HEADGATE_TEST_LOCK"
 
 func TestMain(m *testing.M) {
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	select {}
 }
 
-// A lock reports which process holds it, and is free as soon as that process is dead, even if its
-// children live.
+// While a process holds a lock, the error names this process. The lock is free as soon as the
+// process is dead, even if its children live.
 func TestLockIsFreeWhenItsProcessIsDead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "lock")
 	self, err := os.Executable()

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Validate applies the validation rules of the protos to a message and to the messages in its Any
-// fields, and returns the number of the latter.
+// Validate applies protoc-gen-validate's rules to a message and to the messages in its Any fields.
+// It returns the number of messages in Any fields.
 func Validate(m protoreflect.Message) (anys int, err error) {
 	if v, ok := m.Interface().(interface{ ValidateAll() error }); ok {
 		if err := v.ValidateAll(); err != nil {
@@ -46,5 +46,5 @@ func Validate(m protoreflect.Message) (anys int, err error) {
 	return total, err
 }
 
-// turnsOn is a field whose Any may be empty: it enables a filter for a route without settings.
+// turnsOn is a field whose Any may be empty: then it enables a filter for a route without settings.
 const turnsOn = "envoy.config.route.v3.FilterConfig.config"

@@ -3,9 +3,9 @@ package race
 
 import "testing"
 
-// Skip skips a test under the race detector. It is for single-threaded simulations, which run five
-// times as long with it and have no races. make test also runs the tests of packages that use Skip
-// without the race detector.
+// Skip skips a test under the race detector. It is for single-threaded simulations, which have no
+// races and take five times as long under it. For packages that use Skip, make test also runs the
+// tests without the race detector.
 func Skip(t testing.TB) {
 	t.Helper()
 	if Enabled {

@@ -18,13 +18,13 @@ func (f *faults) Errorf(string, ...any) { f.n++ }
 
 func TestTimes(t *testing.T) {
 	var all times.Times
-	for i := range 200 { // 7 and 200 are coprime, so that each of 1 to 200 comes once
+	for i := range 200 { // 7 and 200 are coprime, so each number from 1 to 200 occurs once
 		all = append(all, time.Duration(i*7%200+1)*time.Millisecond)
 	}
 	for _, c := range []struct {
 		of   times.Times
 		want string
-		slow int // times above the limit of 198 ms
+		slow int // number of times above the limit of 198 ms
 	}{
 		{all, "median 100ms, p99 198ms, at most 200ms, of 200", 0},
 		{append(all[:199:199], time.Second), "median 100ms, p99 199ms, at most 1s, of 200", 1},

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// wrongImports returns the imports in code, tests excluded, that break a rule of tables.go.
+// wrongImports returns the imports that break a rule of tables.go, except those in tests.
 func wrongImports(t tree) (breaches []string) {
 	isPure := closure(t)
 	for _, r := range t.rooms {
@@ -30,8 +30,8 @@ func wrongImports(t tree) (breaches []string) {
 	return breaches
 }
 
-// closure returns the pure packages and the packages of this module that they import. Generated
-// protobuf messages count as types.
+// closure returns the pure packages and all packages of this module that they import. It omits
+// generated protobuf messages, which are only types.
 func closure(t tree) map[string]bool {
 	set := t.reached(pure)
 	maps.DeleteFunc(set, func(path string, _ bool) bool {
@@ -43,8 +43,8 @@ func closure(t tree) map[string]bool {
 	return set
 }
 
-// reached returns these packages and all packages of this module that they import, directly or not,
-// tests excluded.
+// reached returns some packages and all packages of this module that they import, directly or
+// indirectly. Imports in tests are ignored.
 func (t tree) reached(from []string) map[string]bool {
 	set := make(map[string]bool)
 	var visit func(path string)
@@ -64,7 +64,8 @@ func (t tree) reached(from []string) map[string]bool {
 	return set
 }
 
-// program returns the folder of the program that a package belongs to, or an empty string.
+// program returns the folder of the program to which a package belongs; empty if it belongs to
+// none.
 func program(path string) string {
 	first, _, _ := strings.Cut(path, "/")
 	for _, p := range programs {
@@ -75,8 +76,8 @@ func program(path string) string {
 	return ""
 }
 
-// wrongNeighbour returns why a package of this module may not import another one, or an empty
-// string if it may.
+// wrongNeighbour returns why the package at path may not import another package of this module;
+// empty if it may.
 func wrongNeighbour(path, imported string) string {
 	switch from, to := program(path), program(imported); {
 	case path == "extproc/pick" && imported != "internal/profile" && imported != "internal/hash":
@@ -95,7 +96,8 @@ func wrongNeighbour(path, imported string) string {
 	return ""
 }
 
-// standing returns the house of a package and its floor, counted from the top.
+// standing returns the house that contains a package (see houses), and the number of the package's
+// floor, counted from the top.
 func standing(path string) (house, level int, ok bool) {
 	for house, floors := range houses {
 		for level, f := range floors {
@@ -107,22 +109,20 @@ func standing(path string) (house, level int, ok bool) {
 	return 0, 0, false
 }
 
-// wrongFloor returns why a package may not import another one of its house, or an empty string if
-// it may.
+// wrongFloor returns why a package may not import another package of its house; empty if it may.
 func wrongFloor(path, imported string) string {
 	house, from, ok := standing(path)
 	other, to, known := standing(imported)
 	switch {
 	case !ok || !known || house != other || from < to:
-		return "" // misplaced reports a package without a floor
+		return "" // if a package has no floor, misplaced reports it
 	case from == to:
 		return fmt.Sprintf("both are on the same floor, whose packages are independent of each other (%s)", houses[house][from].why)
 	}
 	return fmt.Sprintf("it is on a higher floor (%s)", houses[house][to].why)
 }
 
-// impure returns why a pure package may not import a package of another module, or an empty string
-// if it may.
+// impure returns why pure packages may not import a package of another module; empty if they may.
 func impure(imported string) string {
 	first, _, _ := strings.Cut(imported, "/")
 	if strings.Contains(first, ".") {
@@ -139,8 +139,8 @@ func impure(imported string) string {
 	return ""
 }
 
-// notConfined returns why a package may not import a library that only some packages may import, or
-// an empty string.
+// notConfined returns why a package may not import a library that is confined to other packages;
+// empty if it may.
 func notConfined(path, imported string) string {
 	for _, c := range confined {
 		if within(imported, c.library) && !inAny(path, c.rooms) {
@@ -150,7 +150,8 @@ func notConfined(path, imported string) string {
 	return ""
 }
 
-// wrongTestImports returns the imports by which tests of one program use packages of another one.
+// wrongTestImports returns the forbidden imports in which a test of one program uses a package of
+// another program.
 func wrongTestImports(t tree) (breaches []string) {
 	for _, r := range t.rooms {
 		for _, i := range imports(r.tests) {
@@ -162,8 +163,8 @@ func wrongTestImports(t tree) (breaches []string) {
 	return breaches
 }
 
-// wrongTestNeighbour returns why tests of one package may not import another package, or an empty
-// string if they may.
+// wrongTestNeighbour returns why tests of the package at path may not import another package; empty
+// if they may.
 func wrongTestNeighbour(path, imported string) string {
 	switch from, to := program(path), program(imported); {
 	case to == "" || from == to:

@@ -1,7 +1,7 @@
-// Command walls lists the packages whose tests need the race detector, and those that need none.
-// Its tests hold Headgate's architecture: which package may use what, and why. A failing test names
-// the place, the rule and its reason. docs/architecture.md describes the rules; the tables are in
-// tables.go.
+// Command walls lists the packages whose tests need the race detector, or those whose tests do not.
+// Its own tests enforce Headgate's architecture: which package may use what, and why. A failing
+// test names the place, the rule and its reason. docs/architecture.md describes the rules; the
+// tables are in tables.go.
 package main
 
 import (
@@ -21,8 +21,8 @@ func main() {
 	}
 }
 
-// list writes the packages with tests that are to run with the race detector, or those that are to
-// run without it, one a line.
+// list writes the packages with tests, one per line. If race is true, it writes those that must run
+// with the race detector, otherwise those that must run without it.
 func list(w io.Writer, root string, race bool) error {
 	t, err := read(os.DirFS(root))
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// crowdedTypes returns the types that have more than maxMethods methods, including those of
-// embedded types.
+// crowdedTypes returns the types with more than maxMethods methods. The methods of embedded types
+// count as well.
 func crowdedTypes(t tree) (breaches []string) {
 	for _, object := range resolve(t).Defs {
 		name, ok := object.(*types.TypeName)

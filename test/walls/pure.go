@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// clocks are the functions of package time that read the clock or wait for it.
+// clocks are the functions of package time that read the clock or wait.
 var clocks = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 
-// randomTypes are the names in math/rand that are types. Functions whose names begin with New do
-// not use the global generator either.
+// randomTypes are the types of math/rand, which do not use the global generator. Neither do
+// functions whose names begin with New.
 var randomTypes = []string{"Rand", "Source", "Source64", "PCG", "ChaCha8", "Zipf"}
 
 // writers are functions of the standard library that write to their first argument.
@@ -25,8 +25,8 @@ var writers = map[string][]string{
 	"sort":   {"Float64s", "Ints", "Slice", "SliceStable", "Sort", "Stable", "Strings"},
 }
 
-// impureCode returns the places in pure packages, and in the packages that they import, that use a
-// clock, global randomness, other goroutines, or variables that change.
+// impureCode returns the places in pure packages that use a clock, global randomness, other
+// goroutines, or variables that change. It also checks the packages that pure packages import.
 func impureCode(t tree) (breaches []string) {
 	info := resolve(t)
 	isPure := closure(t)
@@ -51,15 +51,15 @@ func impureCode(t tree) (breaches []string) {
 	return breaches
 }
 
-// sight is what the checks need to know about one file.
+// sight has what the checks need to know about one file.
 type sight struct {
 	*types.Info
 	file   *ast.File
-	isPure map[string]bool // by package
+	isPure map[string]bool // by path of a package
 	report func(p token.Pos, format string, args ...any)
 }
 
-// hidden reports clocks and global randomness.
+// hidden reports uses of the clock and of global randomness.
 func (s sight) hidden(node ast.Node) {
 	switch node := node.(type) {
 	case *ast.ImportSpec:
@@ -100,7 +100,7 @@ func (s sight) goroutines(node ast.Node) {
 	}
 }
 
-// counters reports package variables of types of sync/atomic.
+// counters reports package variables whose types are from sync/atomic.
 func (s sight) counters() {
 	for _, d := range s.file.Decls {
 		g, ok := d.(*ast.GenDecl)
@@ -117,8 +117,8 @@ func (s sight) counters() {
 	}
 }
 
-// writes reports code that may write to a variable of a pure package. It does not follow copies: a
-// function may still write to a table that it gets as an argument.
+// writes reports code that may write to a variable of a pure package. It does not follow copies: it
+// misses a function that writes to a table which it got as an argument.
 func (s sight) writes(node ast.Node) {
 	written := func(x ast.Expr, how string) {
 		if v := s.variable(x); v != nil {
@@ -127,7 +127,7 @@ func (s sight) writes(node ast.Node) {
 			}
 		}
 	}
-	called := func(call *ast.CallExpr, how string) { // and the result is dropped
+	called := func(call *ast.CallExpr, how string) { // for a call whose result is dropped
 		if x, ok := call.Fun.(*ast.SelectorExpr); ok {
 			written(x.X, "a call of "+x.Sel.Name+how)
 		}
@@ -171,7 +171,7 @@ func (s sight) isWriter(fun ast.Expr) bool {
 }
 
 // object returns what a name in the file refers to. The type checker does not know the packages of
-// other modules, so it gives up on some expressions. There the name is looked up in the scope of
+// other modules, so it skips some expressions. In these, object looks the name up in the scope of
 // the file.
 func (s sight) object(x ast.Expr) types.Object {
 	id, ok := x.(*ast.Ident)
@@ -182,7 +182,7 @@ func (s sight) object(x ast.Expr) types.Object {
 		return o
 	}
 	if _, ok := s.Defs[id]; ok {
-		return nil // the name is declared here
+		return nil // x declares this name
 	}
 	_, o := s.Scopes[s.file].LookupParent(id.Name, token.NoPos)
 	return o
@@ -204,7 +204,8 @@ func (s sight) builtin(x ast.Expr) string {
 	return ""
 }
 
-// variable returns the package variable that an expression is, or is a part of, or nil.
+// variable returns the package variable of which an expression is all or a part; nil if there is
+// none.
 func (s sight) variable(x ast.Expr) *types.Var {
 	for {
 		switch y := x.(type) {
@@ -238,7 +239,7 @@ func ofPackage(o types.Object) *types.Var {
 	return nil
 }
 
-// writesReceiver reports whether a method may write to its receiver.
+// writesReceiver reports whether the method that x names may write to its receiver.
 func (s sight) writesReceiver(x *ast.SelectorExpr) bool {
 	of := s.Selections[x]
 	if of == nil || of.Kind() != types.MethodVal {
@@ -256,20 +257,20 @@ func resolve(t tree) *types.Info {
 	}
 	i := importer{t, info, make(map[string]*types.Package)}
 	for _, r := range t.rooms {
-		_, _ = i.Import(module + r.path) // it never fails
+		_, _ = i.Import(module + r.path) // Import never fails
 	}
 	return info
 }
 
-// importer type-checks packages of this module as they are imported. Of other packages it knows
-// only the path, so it ignores type errors.
+// importer type-checks packages of this module when they are imported. It knows only the paths of
+// other packages, so it ignores type errors.
 type importer struct {
 	tree
 	info *types.Info
 	done map[string]*types.Package
 }
 
-// version matches the last element of an import path that is not the name of the package, such as
+// version matches the last element of an import path if it is not the name of the package, such as
 // v3.
 var version = regexp.MustCompile(`^v\d+$`)
 

@@ -8,16 +8,16 @@ import (
 // skipper is the package that tests import to skip simulations under the race detector.
 const skipper = "test/race"
 
-// longest is the package of API servers. Packages that test with one take longest, so they start
-// first.
+// longest is the package that runs API servers. Tests that use an API server take longest, so their
+// packages start first.
 const longest = "test/apiserver"
 
-// endToEnd is the package whose tests decide for themselves whether their programs have the race
-// detector.
+// endToEnd is a package whose tests themselves decide whether the programs that they run have the
+// race detector.
 const endToEnd = "bench/e2e"
 
 // concurrent returns the packages whose tests run with the race detector: all in which goroutines
-// can meet, except endToEnd.
+// may share data, except endToEnd.
 func concurrent(t tree) []string {
 	alone := singles(t)
 	var first, rest []string
@@ -37,8 +37,8 @@ func importsAny(files []file, ours string) bool {
 	return slices.ContainsFunc(imports(files), func(i imported) bool { return i.ours == ours })
 }
 
-// sequential returns the packages whose tests run without the race detector: those in which no
-// goroutines can meet, and those whose tests skip simulations under it.
+// sequential returns the packages whose tests run without the race detector: those in which
+// goroutines share no data, and those whose tests skip simulations under the race detector.
 func sequential(t tree) (paths []string) {
 	alone := singles(t)
 	for _, r := range t.rooms {
@@ -49,8 +49,8 @@ func sequential(t tree) (paths []string) {
 	return slices.DeleteFunc(paths, func(path string) bool { r, _ := t.room(path); return !r.hasPlainTests() })
 }
 
-// singles returns the packages in which the race detector finds nothing: pure packages that share
-// no counters.
+// singles returns the packages in which the race detector cannot find anything: pure packages that
+// share no counters.
 func singles(t tree) map[string]bool {
 	set := closure(t)
 	for _, r := range t.rooms {
@@ -61,7 +61,7 @@ func singles(t tree) map[string]bool {
 	return set
 }
 
-// hasPlainTests reports whether a package has a test file without build constraints.
+// hasPlainTests reports whether the package has a test file without build constraints.
 func (r room) hasPlainTests() bool {
 	return slices.ContainsFunc(r.tests, func(f file) bool {
 		for _, group := range f.Comments {

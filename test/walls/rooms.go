@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// misplaced returns the packages that have no floor, are nested too deeply, or have a meaningless
-// name.
+// misplaced returns the packages that are on no floor (see houses), are nested too deeply, or have
+// a meaningless name.
 func misplaced(t tree) (breaches []string) {
 	for _, r := range t.rooms {
 		steps := strings.Split(r.path, "/")
@@ -30,7 +30,8 @@ func misplaced(t tree) (breaches []string) {
 	return breaches
 }
 
-// unshared returns the packages under internal that fewer than two programs import, tests excluded.
+// unshared returns the packages below internal that fewer than two programs import. Imports in
+// tests do not count.
 func unshared(t tree) (breaches []string) {
 	users := users(t)
 	for _, r := range t.rooms {
@@ -47,7 +48,8 @@ func unshared(t tree) (breaches []string) {
 	return breaches
 }
 
-// users returns the programs that import each package, directly or not, tests excluded.
+// users returns for each package the programs that import it, directly or indirectly. Imports in
+// tests do not count.
 func users(t tree) map[string][]string {
 	users := make(map[string][]string)
 	for _, p := range programs {
@@ -73,7 +75,7 @@ func isReserved(path string) bool {
 	return false
 }
 
-// sameNames returns the packages that have the same name as another one.
+// sameNames returns the packages that have the same name as another package.
 func sameNames(t tree) (breaches []string) {
 	byName := make(map[string]string)
 	for _, r := range t.rooms {
@@ -99,8 +101,7 @@ func areNamesakes(name string, rooms ...string) bool {
 	return false
 }
 
-// misnamedCommands reports the subcommands of control whose package has another name than the
-// subcommand.
+// misnamedCommands returns the subcommands of control that do not have the name of their package.
 func misnamedCommands(t tree) (breaches []string) {
 	r, _ := t.room("control/command")
 	for _, f := range r.code {
@@ -123,7 +124,8 @@ func misnamedCommands(t tree) (breaches []string) {
 	return breaches
 }
 
-// largePrograms returns the programs whose package main has too many lines to be only wiring.
+// largePrograms returns the programs whose package main has too many lines. It should only connect
+// other packages.
 func largePrograms(t tree) (breaches []string) {
 	for _, p := range programs {
 		r, _ := t.room(p.folder)
@@ -143,11 +145,11 @@ func largePrograms(t tree) (breaches []string) {
 	return breaches
 }
 
-// uncommented returns the packages that do not have exactly one package comment.
+// uncommented returns the packages without a package comment, or with more than one.
 func uncommented(t tree) (breaches []string) {
 	for _, r := range t.rooms {
 		files := r.code
-		if len(files) == 0 { // only tests
+		if len(files) == 0 { // the folder has only tests
 			files = r.tests
 		}
 		var with []string

@@ -16,7 +16,7 @@ import (
 	"unicode/utf8"
 )
 
-// The widest lines of Go, with tabs of four columns.
+// Maximum width of lines in Go files. A tab is four columns wide.
 const (
 	widestComment = 100
 	widestCode    = 140
@@ -46,11 +46,11 @@ func TestStyle(t *testing.T) {
 	}
 }
 
-// directive matches comments for tools, which must stay on one line.
+// directive matches a comment for tools, which must stay on one line.
 var directive = regexp.MustCompile(`^//(\S|\s*\+[a-z])`)
 
-// styleOf returns what is wrong with the lines and doc comments of a file. A line is not too wide
-// if it cannot be broken: a directive, a word without spaces, or one long string.
+// styleOf returns what is wrong with the lines and doc comments of a file. It permits lines that
+// are too wide but cannot be broken: a directive, a word without spaces, or one long string.
 func styleOf(name string, source []byte) (breaches []string) {
 	set := token.NewFileSet()
 	parsed, err := parser.ParseFile(set, name, source, parser.ParseComments|parser.SkipObjectResolution)
@@ -68,7 +68,7 @@ func styleOf(name string, source []byte) (breaches []string) {
 		line = strings.ReplaceAll(line, "\t", "    ")
 		width, text := utf8.RuneCountInString(line), strings.TrimSpace(line)
 		switch {
-		case width <= widestComment || longest[i+1] < 0: // a line of a raw string
+		case width <= widestComment || longest[i+1] < 0: // a negative length: the line is in a raw string
 		case strings.HasPrefix(text, "//"):
 			if !directive.MatchString(text) && strings.Contains(strings.TrimPrefix(text, "// "), " ") {
 				breach(i+1, "the comment has %d columns: break it before %d", width, widestComment)
@@ -107,8 +107,8 @@ func styleOf(name string, source []byte) (breaches []string) {
 	return breaches
 }
 
-// longestStrings returns the width of the longest string that lies on each line, and -1 for the
-// lines inside a raw string.
+// longestStrings returns, for each line, the width of the longest string on it; -1 for a line
+// inside a raw string.
 func longestStrings(source []byte) map[int]int {
 	set := token.NewFileSet()
 	file := set.AddFile("", -1, len(source))
@@ -133,8 +133,8 @@ func longestStrings(source []byte) map[int]int {
 	}
 }
 
-// isTest reports whether the testing package runs a function of this name: its comment may be a
-// sentence about what is tested.
+// isTest reports whether the testing package runs a function of this name. The comment of such a
+// function may be a sentence about what it tests.
 func isTest(name string) bool {
 	return slices.ContainsFunc([]string{"Test", "Benchmark", "Fuzz", "Example"}, func(p string) bool { return strings.HasPrefix(name, p) })
 }

@@ -1,10 +1,10 @@
 package main
 
-// module is the prefix of the import path of every package of this module.
+// module is the path of this module with a slash: the prefix of its packages' import paths.
 const module = "github.com/headgate/headgate/"
 
-// programs are the folders of the programs, and the largest number of lines of their package main,
-// tests excluded.
+// programs has the folder of each program, and the maximum number of lines of its package main
+// without tests.
 var programs = []struct {
 	folder string
 	lines  int
@@ -14,16 +14,16 @@ var programs = []struct {
 	{"bench", 650},
 }
 
-// mainLines is the largest number of lines of a program's main.go.
+// mainLines is the maximum number of lines of a program's main.go.
 const mainLines = 150
 
-// maxMethods is the largest number of methods of a type, including those of embedded types. Each
-// method can change all fields, and a reader cannot keep more in mind.
+// maxMethods is the maximum number of methods of a type, including those of embedded types. Any
+// method can change any field, and a reader cannot keep track of more methods.
 const maxMethods = 60
 
-// pure are the packages whose functions depend on their arguments alone. Tests and simulations can
-// call them without a network, a clock or goroutines. They, and the packages of this module that
-// they import, do no I/O, do not wait, take no locks and have no state of their own.
+// pure are the packages whose functions depend only on their arguments. Tests and simulations can
+// call them without a network, a clock or goroutines. They do no I/O, do not wait, take no locks
+// and have no state of their own. The same holds for all packages of this module that they import.
 var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue",
 	"extproc/fleet/endpointstate", "extproc/outcome",
@@ -38,14 +38,14 @@ var pure = []string{
 	"internal/sim", "internal/workload",
 }
 
-// impureStd are the packages of the standard library that a pure package may not import, and the
-// exceptions below them.
+// impureStd are the packages of the standard library that a pure package may not import. Some
+// packages below them are excepted.
 var impureStd = []struct {
 	path   string
 	except []string
 	why    string
 }{
-	{"net", []string{"net/netip", "net/url"}, "a pure package uses no network"}, // types and parsers
+	{"net", []string{"net/netip", "net/url"}, "a pure package uses no network"}, // the exceptions are types and parsers
 	{"os", nil, "a pure package reads no files and no environment"},
 	{"log", nil, "a pure package returns results and errors instead of logging them"},
 	{"context", nil, "a pure package does not wait"},
@@ -55,42 +55,42 @@ var impureStd = []struct {
 	{"crypto/rand", nil, "randomness is an argument"},
 }
 
-// pureModules are the packages of other modules that a pure package may import: types and parsers.
-// A slash at the end includes all packages below.
+// pureModules are the packages of other modules that a pure package may import: types, parsers and
+// algorithms. A slash at the end includes all packages below.
 var pureModules = []string{
-	"github.com/tidwall/gjson",                      // reads JSON
-	"github.com/cespare/xxhash/v2",                  // hashes bytes
-	"sigs.k8s.io/yaml",                              // reads YAML
-	"k8s.io/apimachinery/pkg/apis/meta/v1",          // types
-	"k8s.io/apimachinery/pkg/api/resource",          // types
-	"k8s.io/apimachinery/pkg/runtime",               // deepcopy and the scheme of clients
-	"k8s.io/apimachinery/pkg/runtime/schema",        // types
-	"k8s.io/apimachinery/pkg/util/validation",       // validates names
-	"k8s.io/apimachinery/pkg/util/validation/field", // errors of fields
-	"k8s.io/apimachinery/pkg/labels",                // selects by labels
-	"k8s.io/apimachinery/pkg/util/intstr",           // types
-	"k8s.io/api/",                                   // types
+	"github.com/tidwall/gjson",                      // JSON parser
+	"github.com/cespare/xxhash/v2",                  // hash function
+	"sigs.k8s.io/yaml",                              // YAML parser
+	"k8s.io/apimachinery/pkg/apis/meta/v1",          // API types
+	"k8s.io/apimachinery/pkg/api/resource",          // API types
+	"k8s.io/apimachinery/pkg/runtime",               // deep copies, and the scheme of clients
+	"k8s.io/apimachinery/pkg/runtime/schema",        // API types
+	"k8s.io/apimachinery/pkg/util/validation",       // validation of names
+	"k8s.io/apimachinery/pkg/util/validation/field", // errors about fields of objects
+	"k8s.io/apimachinery/pkg/labels",                // label selectors
+	"k8s.io/apimachinery/pkg/util/intstr",           // API types
+	"k8s.io/api/",                                   // API types
 	"k8s.io/utils/ptr",                              // pointers to values
-	"sigs.k8s.io/gateway-api/apis/v1",               // types
+	"sigs.k8s.io/gateway-api/apis/v1",               // API types
 	"sigs.k8s.io/gateway-api/pkg/features",          // names of features
 
-	// Envoy's messages, and how they are encoded.
+	// Envoy's messages and their encodings.
 	"github.com/envoyproxy/go-control-plane/envoy/config/", "github.com/envoyproxy/go-control-plane/envoy/extensions/",
 	"github.com/envoyproxy/go-control-plane/envoy/type/", "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3",
 	"google.golang.org/protobuf/proto", "google.golang.org/protobuf/encoding/protojson", "google.golang.org/protobuf/encoding/protowire",
 	"google.golang.org/protobuf/types/known/",
 
-	"github.com/klauspost/compress/zstd", "github.com/andybalholm/brotli", // decompress
+	"github.com/klauspost/compress/zstd", "github.com/andybalholm/brotli", // decompression
 
-	"gonum.org/v1/gonum/stat/distuv",               // distributions over a given random source
+	"gonum.org/v1/gonum/stat/distuv",               // distributions; the random source is an argument
 	"github.com/hashicorp/golang-lru/v2/simplelru", // an LRU cache
 
-	"github.com/prometheus/client_model/go", // types
-	"github.com/prometheus/common/expfmt",   // parses metrics pages
-	"github.com/prometheus/common/model",    // types
+	"github.com/prometheus/client_model/go", // types of metrics
+	"github.com/prometheus/common/expfmt",   // parser of metrics pages
+	"github.com/prometheus/common/model",    // types of metrics
 }
 
-// confined are libraries that only some packages may import. A slash at the end includes all
+// confined are libraries that only the listed packages may import. A slash at the end includes all
 // packages below.
 var confined = []struct {
 	library, why string
@@ -131,25 +131,24 @@ var confined = []struct {
 	},
 }
 
-// floor is a set of packages of a house that do not import each other.
+// floor is a set of packages of a house that do not import each other (see houses).
 type floor struct {
 	rooms []string
-	why   string // they are on this floor
+	why   string // why these packages are on this floor
 }
 
-// trying is the program that may import packages below test, because it is what Headgate is tested
-// with.
+// trying is the program that may import packages below test, because it tests Headgate.
 const trying = "bench"
 
-// reserved are packages under internal that only one program imports, or none, and the reason why
-// they stay there.
+// reserved are packages below internal that fewer than two programs import, and why they stay
+// there.
 var reserved = []struct{ room, why string }{
 	{"internal/profile/fit", "control uses it now, and pick may use it for corrections"},
 }
 
-// houses are the programs and the shared folders, each with its floors from the top down. A package
-// imports only packages of its house that are on lower floors. Every package is on exactly one
-// floor.
+// houses are the programs and the shared folders. Each house has floors, listed from the top down.
+// A package may import only those packages of its house that are on lower floors. Every package is
+// on exactly one floor.
 var houses = [][]floor{
 	{
 		{[]string{"extproc"}, "main calls the command"},
@@ -281,10 +280,10 @@ var houses = [][]floor{
 	},
 }
 
-// guests are packages of another program that the tests of a package may import.
+// guests are the packages of another program that tests of a package may import.
 var guests = []struct {
-	tests string   // of this package
-	rooms []string // of another program
+	tests string   // package whose tests import the rooms
+	rooms []string // packages of another program
 	why   string
 }{
 	{"control/command", []string{"extproc/command"}, "a test runs both programs in one process"},
@@ -317,7 +316,7 @@ var guests = []struct {
 	},
 }
 
-// namesakes are packages that may share a name, and why that confuses nobody.
+// namesakes are packages that may have the same name, and why that does not confuse readers.
 var namesakes = []struct {
 	name  string
 	rooms []string

@@ -13,15 +13,15 @@ import (
 	"strings"
 )
 
-// tree is all packages of the module, sorted by path.
+// tree has all packages of the module, sorted by path.
 type tree struct {
 	set   *token.FileSet
 	rooms []room
 }
 
-// room is a package with all files of its folder, whatever their build constraints are.
+// room is a package with all files of its folder, whatever their build constraints.
 type room struct {
-	path        string // below the module
+	path        string // path relative to the module
 	name        string
 	code, tests []file
 }
@@ -31,8 +31,8 @@ type file struct {
 	lines int
 }
 
-// read reads the packages below the root of a module. It runs no other program, because go test
-// caches a result until a file that the test itself opened has changed.
+// read reads the packages below the root of a module. It runs no other program: go test must see
+// each file that is opened, since it caches the result until one of them changes.
 func read(root fs.FS) (tree, error) {
 	set := token.NewFileSet()
 	rooms := make(map[string]*room)
@@ -65,7 +65,7 @@ func read(root fs.FS) (tree, error) {
 			return nil
 		}
 		r.tests = append(r.tests, f)
-		if r.name == "" { // only tests so far
+		if r.name == "" { // until now the folder has only tests
 			r.name = strings.TrimSuffix(parsed.Name.Name, "_test")
 		}
 		return nil
@@ -77,24 +77,24 @@ func read(root fs.FS) (tree, error) {
 	return t, err
 }
 
-// isOutside reports whether the go command does not count a folder to the module.
+// isOutside reports whether the go command treats a folder as no part of the module.
 func isOutside(root fs.FS, folder string) bool {
 	if folder == "." {
 		return false
 	}
-	_, err := fs.Stat(root, path.Join(folder, "go.mod")) // another module
+	_, err := fs.Stat(root, path.Join(folder, "go.mod")) // the folder is another module
 	return err == nil || path.Base(folder) == "testdata" || isIgnored(path.Base(folder))
 }
 
 func isIgnored(name string) bool { return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") }
 
-// at returns the file and line of a position.
+// at returns a position as file and line.
 func (t tree) at(p token.Pos) string {
 	position := t.set.Position(p)
 	return position.Filename + ":" + strconv.Itoa(position.Line)
 }
 
-// room returns the package at a path below the module, if there is one.
+// room returns the package at a path relative to the module, and whether there is one.
 func (t tree) room(path string) (room, bool) {
 	i, ok := slices.BinarySearchFunc(t.rooms, path, func(r room, path string) int { return strings.Compare(r.path, path) })
 	if !ok {
@@ -106,16 +106,16 @@ func (t tree) room(path string) (room, bool) {
 // imported is one import of a file.
 type imported struct {
 	path string
-	ours string // below the module; empty for a package of another module
+	ours string // path relative to this module; empty for a package of another module
 	pos  token.Pos
 }
 
-// imports returns the imports of files, with duplicates.
+// imports returns the imports of files. A path may occur more than once.
 func imports(files []file) []imported {
 	var all []imported
 	for _, f := range files {
 		for _, spec := range f.Imports {
-			path, _ := strconv.Unquote(spec.Path.Value) // the parser has checked it
+			path, _ := strconv.Unquote(spec.Path.Value) // cannot fail: the parser has checked the path
 			i := imported{path: path, pos: spec.Pos()}
 			if ours, ok := strings.CutPrefix(path, module); ok {
 				i.ours = ours
@@ -126,8 +126,8 @@ func imports(files []file) []imported {
 	return all
 }
 
-// within reports whether a path is that of a package. If the package ends in a slash, all packages
-// below it count too.
+// within reports whether path is the path of the package room. If room ends in a slash, it also
+// reports true for all packages below it.
 func within(path, room string) bool {
 	if above, ok := strings.CutSuffix(room, "/"); ok {
 		return path == above || strings.HasPrefix(path, room)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// unused returns the entries of the tables that no package needs. An exception that nobody uses is
-// a hole in a rule.
+// unused returns the entries of the tables that no package needs. An exception that no package uses
+// only weakens a rule.
 func unused(t tree) (breaches []string) {
 	report := func(table, format string, args ...any) {
 		breaches = append(breaches, fmt.Sprintf("test/walls/tables.go: %s: %s", table, fmt.Sprintf(format, args...)))
@@ -73,7 +73,8 @@ func unused(t tree) (breaches []string) {
 	return breaches
 }
 
-// uses reports whether the code of one of these packages imports a library.
+// uses returns true if the code of a package imports a library. The function which selects the
+// packages.
 func (t tree) uses(which func(room) bool, library string) bool {
 	return slices.ContainsFunc(t.rooms, func(r room) bool {
 		return which(r) && slices.ContainsFunc(imports(r.code), func(i imported) bool { return within(i.path, library) })

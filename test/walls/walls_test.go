@@ -12,7 +12,7 @@ import (
 	"testing/fstest"
 )
 
-// root is the folder of the module.
+// root is the path of the module's folder.
 const root = "../.."
 
 var rules = map[string]func(tree) []string{
@@ -46,16 +46,16 @@ func TestWalls(t *testing.T) {
 	}
 }
 
-// go test answers from its cache until a file or folder that the test opened has changed. So
-// TestWalls must open each folder, in which a new file may appear, and each file, whatever
-// its build constraints are.
+// go test uses its cached result until a file or folder that the test opened has changed. So
+// TestWalls must open every folder, because a new file may appear in it, and every file, whatever
+// its build constraints.
 func TestGoCacheSeesWhatWallsRead(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, _ := exec.Command(self, "-test.run=^TestWalls$", "-test.testlogfile="+log).CombinedOutput() // rules may be broken
+	out, _ := exec.Command(self, "-test.run=^TestWalls$", "-test.testlogfile="+log).CombinedOutput() // an error means that rules are broken
 	text, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -70,7 +70,7 @@ func TestGoCacheSeesWhatWallsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{".", "bench/cluster/config"} // a package may begin in a folder without Go files
+	want := []string{".", "bench/cluster/config"} // folders without Go files may become packages
 	for _, r := range house.rooms {
 		want = append(want, r.path)
 		for _, f := range slices.Concat(r.code, r.tests) {
@@ -84,7 +84,7 @@ func TestGoCacheSeesWhatWallsRead(t *testing.T) {
 	}
 }
 
-// made returns a tree of these files.
+// made returns a tree of packages from files by path.
 func made(t *testing.T, files map[string]string) tree {
 	t.Helper()
 	disk := make(fstest.MapFS)
@@ -98,7 +98,7 @@ func made(t *testing.T, files map[string]string) tree {
 	return out
 }
 
-// importing returns a file of a package that imports others.
+// importing returns the text of a Go file that imports the given paths.
 func importing(paths ...string) string {
 	var text strings.Builder
 	text.WriteString("package p\n")
@@ -108,7 +108,7 @@ func importing(paths ...string) string {
 	return text.String()
 }
 
-// Each import that breaks a rule must be reported, and the allowed one beside it must not.
+// Each import that breaks a rule is reported, and the permitted import next to it is not.
 func TestWrongImportsAreSeen(t *testing.T) {
 	for _, c := range []struct {
 		path, imported string
@@ -147,7 +147,7 @@ func TestWrongImportsAreSeen(t *testing.T) {
 		{"api/pool", module + "internal/engine", true},
 		{"extproc/fleet", module + "internal/engine", false},
 
-		// Imports go down by floors, never up or sideways.
+		// Imports go to lower floors, never to higher floors or the same one.
 		{"extproc", module + "extproc/stream", false},
 		{"extproc/stream", module + "extproc/pick", false},
 		{"extproc/flow", module + "extproc/fleet", false},
@@ -173,7 +173,7 @@ func TestWrongImportsAreSeen(t *testing.T) {
 		{"test/process", module + "test/golden", true},
 		{"test/apiserver", module + "test/process", false},
 
-		// Packages below test are for tests and bench.
+		// Only tests and bench may import packages below test.
 		{"bench/rig", module + "test/process", false},
 		{"extproc/fleet", module + "test/process", true},
 		{"control", module + "test/apiserver", true},
@@ -186,7 +186,7 @@ func TestWrongImportsAreSeen(t *testing.T) {
 			t.Errorf("%s importing %s: %q, want a breach: %v", c.path, c.imported, found, c.breach)
 		}
 	}
-	// A pure package may not import an impure one of this module.
+	// A pure package may not import an impure package of this module.
 	through := made(t, map[string]string{
 		"extproc/openai/p.go":  importing(module + "internal/engine"),
 		"internal/engine/p.go": importing(module + "internal/helper"),
@@ -197,7 +197,7 @@ func TestWrongImportsAreSeen(t *testing.T) {
 	}
 }
 
-// All files of the module are read, whatever their build constraints are, and no others.
+// All files of the module are read, whatever their build constraints, and no other files.
 func TestEveryFileIsRead(t *testing.T) {
 	const code, test, nothing = "code", "test", "nothing"
 	for path, want := range map[string]string{
@@ -212,7 +212,7 @@ func TestEveryFileIsRead(t *testing.T) {
 		"extproc/pick/testdata/new.go":  nothing,
 		".cache/extproc/pick/new.go":    nothing,
 		"_old/extproc/pick/new.go":      nothing,
-		"tools/extproc/pick/new.go":     nothing, // another module
+		"tools/extproc/pick/new.go":     nothing, // tools has a go.mod, so it is another module
 	} {
 		for _, tag := range []string{"", "//go:build cluster\n\n", "//go:build real && !linux\n\n"} {
 			house := made(t, map[string]string{path: tag + importing("os"), "tools/go.mod": "module x\n", "go.mod": "module y\n"})
@@ -283,9 +283,9 @@ func f(local counter, in map[string]int) {
 %s
 `
 	for body, want := range map[string]int{
-		// Clocks and randomness.
+		// Code that uses the clock or random numbers.
 		"_ = time.Now()":                                              1,
-		"_ = clock.Since(t)":                                          1, // package time under another name
+		"_ = clock.Since(t)":                                          1, // package time, imported under another name
 		"_ = time.Duration(3)":                                        0,
 		"_ = rand.IntN(3)":                                            1,
 		"_ = rand.New(rand.NewPCG(1, 2))":                             0,
@@ -296,11 +296,11 @@ func f(local counter, in map[string]int) {
 		"time.AfterFunc(1, func() { })":                               1,
 		"rand.Shuffle(1, func(int,int){})":                            1,
 		"now := time.Now; _ = now":                                    1,
-		"_ = map[string]any{other.Name: time.Now()}":                  1, // the type checker skips this
+		"_ = map[string]any{other.Name: time.Now()}":                  1, // the type checker skips this expression
 		"_ = other.Do(func() any { return time.Now() })":              1,
 		"type clock struct{ Now func() }; var time clock; time.Now()": 0,
 
-		// Goroutines.
+		// Code that uses goroutines or channels.
 		"var c chan int; _ = c":                   1,
 		"_ = make(chan int)":                      1,
 		"var x other.T; x.C <- 1":                 1,
@@ -310,7 +310,7 @@ func f(local counter, in map[string]int) {
 		"func(<-chan int) {}(nil)":                1,
 		"func(close func(int)) { close(1) }(nil)": 0,
 
-		// State.
+		// Code that changes package variables.
 		`table["b"] = 2`:                         1,
 		`_ = table["b"]`:                         0,
 		`delete(table, "a")`:                     1,
@@ -344,12 +344,12 @@ func f(local counter, in map[string]int) {
 		"_ = &local":                             0,
 		"for one.n = range 3 {}":                 1,
 		"for i, v := range list { _, _ = i, v }": 0,
-		"theirs.Store(1, 2)":                     1, // an unknown method called for its effect
+		"theirs.Store(1, 2)":                     1, // an unknown method whose result is dropped
 		"defer theirs.Lock()":                    1,
 		"_ = theirs.Len()":                       0,
-		"one := local; one.n = 1":                0, // a local copy
+		"one := local; one.n = 1":                0, // writes only to a local copy
 		"table := in; table[``] = 1":             0,
-		"profile.Limit = 1":                      1, // a variable of another pure package
+		"profile.Limit = 1":                      1, // profile.Limit is a variable of another pure package
 		"profile.Limits[1] = 1":                  1,
 		"_ = profile.Limit":                      0,
 		"_ = map[string]any{other.Name: func() { one.n = 1 }}": 1,
@@ -382,8 +382,8 @@ func f(local counter, in map[string]int) {
 	}
 }
 
-// The rules for pure packages hold for the packages of this module that they import. No package
-// writes to a variable of either.
+// The rules for pure packages also hold for the packages of this module that they import. No
+// package may write to a variable of a pure package or of one that a pure package imports.
 func TestImpureCodeIsSeenBehindPureRooms(t *testing.T) {
 	const helper = "package helper\n\nimport \"time\"\n\nvar Last = time.Time{}\n\nfunc F() { Last = time.Now() }\n"
 	for name, c := range map[string]struct {
@@ -423,7 +423,7 @@ func TestWrongTestImportsAreSeen(t *testing.T) {
 		{"bench/e2e", "bench/rig", false},
 		{"bench/e2e", "api/placement", false},
 		{"bench/e2e", "test/apiserver", false},
-		{"bench/envoy", "extproc/settings", false}, // pure
+		{"bench/envoy", "extproc/settings", false}, // extproc/settings is pure
 		{"extproc/stream", "bench/simulated/llm", true},
 		{"extproc", "control/place", true},
 		{"control/place", "bench/simulated/llm", false},
@@ -431,7 +431,7 @@ func TestWrongTestImportsAreSeen(t *testing.T) {
 		{"control/place/decide", "bench/simulated/llm", true},
 		{"internal/objects", "extproc/fleet", true},
 		{"internal/objects", "extproc/pick", true},
-		{"internal/objects/kube", "internal/objects/source", false}, // floors do not apply to tests
+		{"internal/objects/kube", "internal/objects/source", false}, // tests may import packages on any floor
 		{"manifests", "control/place", true},
 		{"manifests", "internal/objects", false},
 	} {
@@ -451,12 +451,12 @@ func TestWrongTestImportsAreSeen(t *testing.T) {
 	}
 }
 
-// An exception is reported until a package uses it.
+// An exception is reported as unused until a package uses it.
 func TestUnusedPermitsAreSeen(t *testing.T) {
 	nothing := made(t, nil)
 	for _, c := range []struct {
 		entry string
-		files map[string]string // that use it
+		files map[string]string // files of a package that uses the exception
 	}{
 		{"pure: there is no package extproc/pick", map[string]string{"extproc/pick/p.go": "package pick\n"}},
 		{"impureStd: no pure room imports net/netip", map[string]string{"extproc/pick/p.go": importing("net/netip")}},
@@ -487,7 +487,7 @@ func TestUnusedPermitsAreSeen(t *testing.T) {
 		if reports(made(t, c.files)) {
 			t.Errorf("%s: it is said with %v", c.entry, c.files)
 		}
-		for path := range c.files { // other packages do not count
+		for path := range c.files { // use by another package must not count
 			other := made(t, map[string]string{strings.Replace(path, "/", "/other/", 1): c.files[path]})
 			if !strings.HasPrefix(c.entry, "confined: bench/ ") && !reports(other) {
 				t.Errorf("%s: it is not said where another package uses it", c.entry)
@@ -571,7 +571,7 @@ func TestPackagesOfOneNameAreSeen(t *testing.T) {
 		breach            bool
 	}{
 		{"queue", "extproc/flow/queue", "control/queue", true},
-		{"queue", "extproc/flow/queue", "extproc/flow", true}, // the package name counts, not the folder
+		{"queue", "extproc/flow/queue", "extproc/flow", true}, // compared with the name of the package, not of its folder
 		{"main", "extproc", "control", false},
 		{"engine", "bench/engine", "internal/engine", true},
 		{"serve", "control/serve", "extproc/serve", false},
@@ -667,8 +667,8 @@ func TestPackagesWithoutACommentAreSeen(t *testing.T) {
 	}
 }
 
-// The race detector is left out only where it finds nothing, and every package with tests is in one
-// of the lists.
+// Only tests in which the race detector cannot find anything run without it. A package is in
+// neither list if it is endToEnd or all its tests have build tags.
 func TestWhichPackagesNeedTheRaceDetector(t *testing.T) {
 	const plain, tagged = "package p\n\nimport \"testing\"\n", "//go:build cluster\n\npackage p\n"
 	for name, c := range map[string]struct {

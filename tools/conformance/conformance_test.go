@@ -1,5 +1,5 @@
-// Package conformance is Gateway API's conformance suite, told who we are. `bench conformance` runs
-// it, in a cluster's network, with the suite's own flags.
+// Package conformance runs Gateway API's conformance suite with Headgate as the implementation.
+// `bench conformance` runs it in a cluster's network, with the suite's own flags.
 package conformance
 
 import (
@@ -29,7 +29,8 @@ func TestConformance(t *testing.T) {
 			suite.GatewayGRPCConformanceProfileName,
 		}
 	}
-	// The suite itself takes one name, and then leaves out what the GatewayClass says of features.
+	// The suite's flag takes only one test name, and makes it ignore the features that the
+	// GatewayClass supports. So skip all tests that are not named.
 	if chosen := strings.Split(o.RunTest, ","); o.RunTest != "" {
 		o.RunTest = ""
 		for _, test := range tests.ConformanceTests {

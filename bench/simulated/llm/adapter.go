@@ -18,40 +18,41 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// simulatedPath is the prefix of an adapter path that needs no directory.
+// simulatedPath is the prefix of an adapter path without a directory.
 const simulatedPath = "sim:"
 
-// Faults of loads that such a path may name.
+// Faults of loads that a path with simulatedPath may name.
 const (
-	loadHangs    = "hang"     // loads are never answered
-	loadUnlisted = "unlisted" // loads are answered with 200, but the adapter is not listed
-	loadBusy     = "busy="    // this many loads are answered with 503 first
+	loadHangs    = "hang"     // a load is never answered
+	loadUnlisted = "unlisted" // a load is answered with 200, but the adapter is not listed
+	loadBusy     = "busy="    // busy=N: the first N loads are answered with 503
 )
 
-// simulatedRank is the default rank of such an adapter.
+// simulatedRank is the rank of an adapter whose path has simulatedPath and no rank.
 const simulatedRank = 8
 
-// baseModels are the names of the base model. Immutable.
+// baseModels has the names and the limits of the base model. It is immutable.
 type baseModels struct {
-	names  []string // the first one is its own
+	names  []string // the main name is first
 	root   string
 	maxLen int
 }
 
-// registry has the addressable adapters: those that requests may name. The step model knows which
-// are resident. It is safe for concurrent use.
+// registry has the addressable adapters: those that requests may name. Which adapters are resident
+// is known only to the step model. A registry is safe for concurrent use.
 type registry struct {
 	mu     sync.RWMutex // guards the fields below
 	byName map[string]Adapter
-	names  []string       // in order of loading
-	failed map[string]int // failed loads by name
+	names  []string       // names of adapters in order of loading
+	failed map[string]int // number of failed loads by adapter name
 }
 
 func newRegistry() *registry {
 	return &registry{byName: map[string]Adapter{}, failed: map[string]int{}}
 }
 
-// busy reports whether a load fails because of the fault busy=N.
+// busy counts a load of an adapter with the fault busy=N, and reports whether it fails: whether it
+// is one of the first N.
 func (g *registry) busy(name, times string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,7 +77,7 @@ func (g *registry) put(a Adapter) {
 	g.byName[a.Name] = a
 }
 
-// remove removes an adapter and reports whether it was there.
+// remove removes an adapter and reports whether there was one with the name.
 func (g *registry) remove(name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,8 +99,8 @@ func (g *registry) all() []Adapter {
 	return all
 }
 
-// resolve resolves the model of a request: the name for the answer, and the adapter, "" for the
-// base model. As in vLLM, a request without a model is for the base model.
+// resolve resolves the model that a request names. It returns the name for the answer, and the
+// adapter, "" for the base model. As in vLLM, a request without a model is for the base model.
 func (s *Server) resolve(model string) (name, adapter string, f *failure) {
 	if model == "" {
 		return s.models.names[0], "", nil
@@ -108,8 +109,8 @@ func (s *Server) resolve(model string) (name, adapter string, f *failure) {
 		return model, "", nil
 	}
 	if s.config.Kind == engine.SGLang {
-		// An adapter is BASE:ADAPTER in SGLang. Any other name without a colon is served by the
-		// base model.
+		// In SGLang the name of an adapter is BASE:ADAPTER. The base model serves all other names
+		// without a colon.
 		_, adapter, named := strings.Cut(model, ":")
 		if !named || s.adapters.has(adapter) {
 			return model, adapter, nil
@@ -122,7 +123,7 @@ func (s *Server) resolve(model string) (name, adapter string, f *failure) {
 
 func (m *baseModels) has(name string) bool { return slices.Contains(m.names, name) }
 
-// listModels serves GET /v1/models. As in vLLM, permission ids and times are new for each call.
+// listModels serves GET /v1/models. As in vLLM, each answer has new permission ids and times.
 func (c *call) listModels() *failure {
 	s := c.s
 	b := []byte(`{"object":"list","data":[`)
@@ -162,7 +163,7 @@ func (c *call) loadAdapter() *failure {
 	return c.register(a, root.Get("load_inplace").Bool(), fmt.Sprintf("Success: LoRA adapter '%s' added successfully.", a.Name))
 }
 
-// registerAdapter serves POST /adapters, SageMaker's API for loading.
+// registerAdapter serves POST /adapters, SageMaker's API for loading an adapter.
 func (c *call) registerAdapter() *failure {
 	root, f := c.read()
 	var a Adapter
@@ -178,7 +179,7 @@ func (c *call) registerAdapter() *failure {
 	return c.register(a, false, fmt.Sprintf("Adapter %s registered", a.Name))
 }
 
-// register loads an adapter and answers.
+// register loads an adapter and sends the answer.
 func (c *call) register(a Adapter, inPlace bool, answer string) *failure {
 	f := c.inTurn("load", a, func(done func(*failure)) { c.s.bring(a, inPlace, done) })
 	if f != nil {
@@ -187,8 +188,8 @@ func (c *call) register(a Adapter, inPlace bool, answer string) *failure {
 	return c.respond(http.StatusOK, "", []byte(answer))
 }
 
-// inTurn runs an operation on an adapter after the pending ones for the same adapter, and returns
-// the result. A client that leaves does not undo it.
+// inTurn runs an operation on an adapter after the pending operations on that adapter, and returns
+// the result. If the client disconnects, the operation continues.
 func (c *call) inTurn(event string, a Adapter, do func(done func(*failure))) *failure {
 	s := c.s
 	ended := s.config.Events.Begin(event, event+"ed", a.Name)
@@ -213,8 +214,8 @@ func (c *call) inTurn(event string, a Adapter, do func(done func(*failure))) *fa
 	return abandoned
 }
 
-// bring loads an adapter into host memory, which takes the time of the profile, and makes it
-// addressable.
+// bring makes an adapter addressable after loading it into host memory. The profile has the
+// duration of the load.
 func (s *Server) bring(a Adapter, inPlace bool, done func(*failure)) {
 	if !inPlace && s.adapters.has(a.Name) {
 		done(invalidInput("The lora adapter '%s' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.",
@@ -227,7 +228,7 @@ func (s *Server) bring(a Adapter, inPlace bool, done func(*failure)) {
 	}
 	switch fault, _ := strings.CutPrefix(a.Path, simulatedPath); {
 	case fault == loadHangs:
-		return // only later operations on this adapter wait
+		return // never calls done: later operations on this adapter wait for ever
 	case fault == loadUnlisted:
 		done(nil)
 		return
@@ -263,7 +264,7 @@ func (s *Server) preload(a Adapter) error {
 	return nil
 }
 
-// machinePath matches the local paths that vLLM hides in its answers (seen on vLLM 0.32.0).
+// machinePath matches local file paths, which vLLM hides in its answers (seen on vLLM 0.32.0).
 var machinePath = regexp.MustCompile(`/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.-]+)+`)
 
 // checkAdapter checks the weights of an adapter as vLLM does: that they exist and have a permitted
@@ -344,7 +345,7 @@ func (c *call) unregister(name, answer string) *failure {
 	return c.respond(http.StatusOK, "", []byte(answer))
 }
 
-// remove makes an adapter unknown. format is the message of the failure if there is none.
+// remove makes an adapter unknown. format is the error message if no adapter has the name.
 func (s *Server) remove(name, format string) *failure {
 	if !s.adapters.remove(name) {
 		return notFound("", format, name)

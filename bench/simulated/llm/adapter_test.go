@@ -24,7 +24,8 @@ func loadBody(name, path string) string {
 func TestLoadingTakesItsTimeAndStopsTheEngineMeanwhile(t *testing.T) {
 	inWorld(t, Config{Profile: slow()}, func(w *world) {
 		stream := w.open(context.Background(), "/v1/completions", stream4)
-		// The step that runs ends at 0.102; then the load, 2 s; then the other three tokens.
+		// The current step ends at 0.102 s. Then come the load, which takes 2 s, and the other
+		// three tokens.
 		if a := w.post("/v1/load_lora_adapter", loadBody("x", "sim:")); a.status != http.StatusOK {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
@@ -32,7 +33,8 @@ func TestLoadingTakesItsTimeAndStopsTheEngineMeanwhile(t *testing.T) {
 		w.wantMetrics("sim:host_loads_total{", "1.0", "sim:slot_loads_total{", "0.0", "sim:slots_used{", "0.0", "sim:slots{", "2.0")
 		w.wantTimes(w.lines(stream), 2.102, 2.152, 2.202, 2.252, 2.252)
 
-		// The first request pays the slot, 0.5 s, the next one nothing.
+		// Loading the adapter into a slot delays the first request by 0.5 s, and the next one not
+		// at all.
 		w.start = time.Now()
 		w.post("/v1/completions", ask4("x", 1))
 		w.at(0.601, "the first request for the adapter")
@@ -67,7 +69,8 @@ func TestAdaptersOfTheConfigurationAreThereAtTheStart(t *testing.T) {
 	}
 }
 
-// A third adapter waits while two others have requests, and no metric shows which one it waits for.
+// A third adapter waits while two other adapters have requests. No metric names the waiting
+// adapter.
 func TestThirdAdapterStarvesAndIsInvisible(t *testing.T) {
 	adapters := []Adapter{{"a1", "sim:"}, {"a2", "sim:"}, {"a3", "sim:"}}
 	inWorld(t, Config{Profile: slow(), Adapters: adapters}, func(w *world) {
@@ -93,7 +96,8 @@ func TestThirdAdapterStarvesAndIsInvisible(t *testing.T) {
 			t.Errorf("they ended in the order %v", order)
 		}
 		w.post("/v1/completions", ask4("", 1))
-		// Series stay, each with the time when it was last true; the newest has no adapter.
+		// Series are never removed. The value of each is the time when it last applied, and the
+		// newest one has no adapter.
 		newest, value := "", 0.0
 		for _, l := range grep(w.do("GET /metrics", "").body, "vllm:lora_requests_info{") {
 			var v float64
@@ -133,7 +137,7 @@ func TestUnloadingTakesTheNameAndLetsRequestsFinish(t *testing.T) {
 		if a := <-done; a.status != http.StatusOK || a.get("usage.completion_tokens").Int() != 20 {
 			t.Errorf("the request that ran: %d %s", a.status, a.body)
 		}
-		// The weights are still in their slot.
+		// The weights stay in their slot after the unload.
 		w.wantMetrics("sim:slots_used{", "1.0")
 	})
 }
@@ -146,7 +150,7 @@ func TestCallsForOneNameFollowEachOther(t *testing.T) {
 		statuses := make([]int, 4)
 		var all sync.WaitGroup
 		for i, call := range []struct{ path, body string }{
-			{"/v1/load_lora_adapter", loadBody("x", "sim:rank=99")}, // fails at once
+			{"/v1/load_lora_adapter", loadBody("x", "sim:rank=99")}, // fails immediately
 			{"/v1/load_lora_adapter", loadBody("x", "sim:")},
 			{"/v1/load_lora_adapter", loadBody("x", "sim:")},
 			{"/v1/unload_lora_adapter", `{"lora_name":"x"}`},
@@ -168,7 +172,7 @@ func TestCallsForOneNameFollowEachOther(t *testing.T) {
 			t.Errorf("%d models are listed after the unload", got)
 		}
 	})
-	const start = "2000-01-01T00:00:0" // of synctest's clock
+	const start = "2000-01-01T00:00:0" // start of synctest's clock
 	for i, want := range []string{
 		`0Z","engine":"192.0.2.1:8000","event":"load","model":"x"}`,
 		`0Z","engine":"192.0.2.1:8000","event":"loaded","model":"x","error":"Call to add_lora method failed: Worker failed`,

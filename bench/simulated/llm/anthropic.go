@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// messages serves POST /v1/messages. In Anthropic's API max_tokens is required, so the text ends
-// there.
+// messages serves POST /v1/messages. Anthropic's API requires max_tokens, and the generated text
+// always has that length.
 func (c *call) messages() *failure {
 	a, f := c.ask("messages")
 	if f == nil && !a.maxTokensSet {
@@ -53,7 +53,7 @@ func (g *generation) anthropicUsage(output int) string {
 	return fmt.Sprintf(`{"input_tokens":%d,"output_tokens":%d}`, len(g.ticket.request.Prompt), output)
 }
 
-// messageStream writes Anthropic's events, and at the end the mark that vLLM adds.
+// messageStream writes Anthropic's stream events, and vLLM's additional end mark.
 type messageStream struct{ g *generation }
 
 func (*messageStream) open(b []byte) []byte { return b }

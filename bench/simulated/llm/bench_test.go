@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// BenchmarkRequests measures the cost of the server: whole requests over TCP to an engine whose
-// steps take no time. Clients and engine share the cores.
+// BenchmarkRequests measures the overhead of the server with whole requests over TCP. Engine steps
+// take no time. Clients and engine share the CPU cores.
 //
 //	go test ./bench/simulated/llm -run xxx -bench Requests -benchtime 3s
 func BenchmarkRequests(b *testing.B) {
@@ -42,7 +42,7 @@ func BenchmarkRequests(b *testing.B) {
 	}
 }
 
-// run has clients ask an engine b.N times in all.
+// run starts an engine and lets clients send it a total of b.N requests with ask.
 func run(b *testing.B, clients int, ask func(client *http.Client, url string, i int) error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// maxBody is the longest body that is read, far beyond any prompt that fits.
+// maxBody is the maximum length of a body in bytes. It is far longer than any valid prompt.
 const maxBody = 64 << 20
 
-// ask has the members of a JSON body that the server supports, for all paths. A repeated member
-// counts as its last occurrence, null as absent.
+// ask has the members of a JSON body that the server supports, for all paths. If a member is
+// repeated, the last one is used. A member that is null is treated as absent.
 type ask struct {
 	members int
 	model   string
@@ -26,19 +26,19 @@ type ask struct {
 	stream                         bool
 	streamOptions                  gjson.Result
 	includeUsage, everyUsage       bool
-	maxTokens                      int // 0 is absent; out of range values are kept
+	maxTokens                      int // 0 if absent; values out of range are kept
 	maxTokensSet, maxCompletionSet bool
 	n                              int
 	temperature                    float64
 	ignoreEOS                      bool
-	complete                       bool // the text is complete at its maximum length
+	complete                       bool // the text is complete when it reaches maxTokens, not cut off
 	dimensions                     int
 	encoding                       string
-	// values has the other members by name, of those that are present.
+	// values has all other members that are present, by name.
 	values map[string]gjson.Result
 }
 
-// read reads the body, which must be a JSON object with a JSON content type.
+// read reads the body and parses it. The body must be a JSON object with a JSON content type.
 func (c *call) read() (gjson.Result, *failure) {
 	media, _, _ := strings.Cut(c.r.Header.Get("Content-Type"), ";")
 	if !strings.EqualFold(strings.TrimSpace(media), "application/json") {
@@ -81,7 +81,7 @@ func (c *call) readAll() ([]byte, *failure) {
 	return b.Bytes(), nil
 }
 
-// notJSON describes where a body stops being JSON, in the words of Python's decoder.
+// notJSON reports where a body stops being JSON, in the words of Python's decoder.
 func notJSON(body []byte) *failure {
 	at, expecting := int64(0), "Expecting value"
 	var syntax *json.SyntaxError
@@ -97,7 +97,7 @@ func notJSON(body []byte) *failure {
 			expecting))
 }
 
-// ask parses the body of a request to the model, which must have the needed values.
+// ask parses the body of a request to the model. It fails if one of the members needed is missing.
 func (c *call) ask(needed ...string) (ask, *failure) {
 	root, f := c.read()
 	if f != nil {
@@ -127,7 +127,7 @@ func (c *call) ask(needed ...string) (ask, *failure) {
 	return a, nil
 }
 
-// forget makes a member absent again that is repeated as null.
+// forget removes a member that the body repeats as null.
 func (a *ask) forget(key string) {
 	switch key {
 	case "model":
@@ -139,7 +139,7 @@ func (a *ask) forget(key string) {
 	}
 }
 
-// take parses one member.
+// take parses one member of the body.
 func (a *ask) take(key string, v gjson.Result) (f *failure) {
 	switch key {
 	case "model":
@@ -183,7 +183,7 @@ func (a *ask) take(key string, v gjson.Result) (f *failure) {
 	return f
 }
 
-// missing is the failure of a body without a member.
+// missing returns the failure for a body without a required member.
 func (a *ask) missing(name string) *failure {
 	return malformed("missing", "body."+name, "Field required", fmt.Sprintf("<dict of %d items>", a.members))
 }

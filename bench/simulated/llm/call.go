@@ -14,20 +14,20 @@ import (
 	"github.com/headgate/headgate/internal/hash"
 )
 
-// call is one HTTP request. Only the goroutine that serves it uses it.
+// call is one HTTP request. Only the goroutine that serves the request uses it.
 type call struct {
 	s      *Server
 	w      http.ResponseWriter
 	r      *http.Request
-	number uint64 // of the request, from 1
-	status int    // of the answer, once it has started
+	number uint64 // sequence number of the request, from 1
+	status int    // status of the answer; 0 before it starts
 	ids    uint64 // random number for the ids of this request
 
-	resetAfter int // number of streamed tokens before the connection is reset; -1 is never
+	resetAfter int // number of streamed tokens before the connection is reset; -1 for no reset
 }
 
 // Handler serves the HTTP API. It is safe for concurrent use. Requests that need the engine wait
-// until Run runs.
+// until Run is called.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
@@ -79,9 +79,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// turnAway answers requests that a stopping program no longer serves, and reports whether it did.
-// As seen on vLLM 0.32.0 with --shutdown-timeout, a load that arrives after the core has stopped is
-// never answered, and then the program never ends.
+// turnAway rejects a request that a stopping engine no longer serves, and reports whether it did. A
+// load that arrives after the core has stopped is never answered, and then the engine never ends,
+// as seen on vLLM 0.32.0 with --shutdown-timeout.
 func (c *call) turnAway(n needs) bool {
 	switch {
 	case n == nothing:
@@ -97,7 +97,7 @@ func (c *call) turnAway(n needs) bool {
 	return true
 }
 
-// sign sets the headers of every answer.
+// sign sets the headers that every answer has.
 func (c *call) sign() {
 	h := c.w.Header()
 	if local, ok := c.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
@@ -112,18 +112,18 @@ func (c *call) sign() {
 	}
 }
 
-// respond sends a whole answer and returns nil. An empty contentType omits the header, as vLLM does
-// for plain text.
+// respond sends a complete answer and returns nil. If contentType is empty, the answer has no
+// Content-Type header, like plain text from vLLM.
 func (c *call) respond(status int, contentType string, body []byte) *failure {
 	h := c.w.Header()
 	if contentType == "" {
-		h["Content-Type"] = nil // otherwise net/http guesses one
+		h["Content-Type"] = nil // without this, net/http guesses the type
 	} else {
 		h.Set("Content-Type", contentType)
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	c.begin(status)
-	// Ignore clients that have left.
+	// An error means that the client has disconnected.
 	_, _ = c.w.Write(body)
 	return nil
 }
@@ -132,8 +132,8 @@ func (c *call) json(status int, body []byte) *failure {
 	return c.respond(status, "application/json", body)
 }
 
-// fail answers with an error. Errors of /v1/messages have the form of Anthropic, except for those
-// in the form of the body, which vLLM finds earlier.
+// fail answers with an error. /v1/messages returns errors in Anthropic's format, except for a
+// malformed body, which vLLM detects earlier.
 func (c *call) fail(f *failure) {
 	body := f.body()
 	if f.kind != "Bad Request" && strings.HasPrefix(c.r.URL.Path, "/v1/messages") {
@@ -142,7 +142,7 @@ func (c *call) fail(f *failure) {
 	_ = c.json(f.status, body)
 }
 
-// abandoned is what a handler returns to end a request without an answer.
+// abandoned is returned by a handler to end a request without an answer.
 var abandoned = new(failure)
 
 // begin sends the status and the headers.
@@ -151,7 +151,8 @@ func (c *call) begin(status int) {
 	c.w.WriteHeader(status)
 }
 
-// abandon ends a request without an answer: its client has left, or all requests are cut off.
+// abandon ends a request without an answer, because its client has disconnected or the engine cuts
+// off all requests.
 func (c *call) abandon() {
 	if c.r.Context().Err() == nil {
 		panic(http.ErrAbortHandler)
@@ -159,7 +160,7 @@ func (c *call) abandon() {
 }
 
 // newID returns 16 hexadecimal digits that depend on the seed, the address and the number of the
-// request: engines with equal seeds generate equal texts but different ids.
+// request. So engines with equal seeds generate equal texts but different ids.
 func (c *call) newID() string {
 	c.ids++
 	address := ""
@@ -171,7 +172,7 @@ func (c *call) newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// requestID returns the client's id of the request, or a new one.
+// requestID returns the request id that the client sent, or a new one.
 func (c *call) requestID() string {
 	if id := c.r.Header.Get("X-Request-Id"); id != "" {
 		return id
@@ -179,8 +180,8 @@ func (c *call) requestID() string {
 	return c.newID()
 }
 
-// reportLoad sets the load report of the answer in the ORCA format that the client requests. vLLM
-// has two metrics and no binary format.
+// reportLoad sets the load report of the answer, in the ORCA format that the client requests. Like
+// vLLM, it reports two metrics and has no binary format.
 func (c *call) reportLoad() {
 	waiting := number(float64(c.s.driver.waiting.Load()))
 	usage := number(math.Float64frombits(c.s.driver.usage.Load()))
@@ -194,5 +195,5 @@ func (c *call) reportLoad() {
 	}
 }
 
-// unixNow returns the time for bodies.
+// unixNow returns the current Unix time, for JSON bodies.
 func unixNow() int64 { return time.Now().Unix() }

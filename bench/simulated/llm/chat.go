@@ -66,7 +66,7 @@ func (c *call) completions() *failure {
 	return c.json(http.StatusOK, b)
 }
 
-// head begins the JSON of an answer or chunk.
+// head returns the beginning of the JSON of an answer or chunk, up to the model.
 func (g *generation) head(prefix, object string) []byte {
 	b := append(make([]byte, 0, 1024+tokenBytes*len(g.ticket.request.Output)), `{"id":`...)
 	b = append(append(b, quote(prefix+g.id)...), `,"object":"`...)
@@ -76,7 +76,8 @@ func (g *generation) head(prefix, object string) []byte {
 	return append(b, quote(g.model)...)
 }
 
-// usage begins the usage of the first tokens of output; the caller closes its brace.
+// usage appends the usage after the first output tokens, without its closing brace, which the
+// caller appends.
 func (g *generation) usage(b []byte, output int) []byte {
 	prompt := int64(len(g.ticket.request.Prompt))
 	b = strconv.AppendInt(append(b, `,"usage":{"prompt_tokens":`...), prompt, 10)
@@ -84,7 +85,7 @@ func (g *generation) usage(b []byte, output int) []byte {
 	return strconv.AppendInt(append(b, `,"completion_tokens":`...), int64(output), 10)
 }
 
-// sofar adds the usage so far to a chunk if the client requested it.
+// sofar appends the usage up to this chunk if the client requested it.
 func (g *generation) sofar(b []byte, output int) []byte {
 	if !g.ask.includeUsage || !g.ask.everyUsage {
 		return b
@@ -92,10 +93,10 @@ func (g *generation) sofar(b []byte, output int) []byte {
 	return append(g.usage(b, output), `,"completion_tokens_details":null}`...)
 }
 
-// last reports whether token i is the last.
+// last reports whether token i is the last one of the output.
 func (g *generation) last(i int) bool { return i == len(g.ticket.request.Output)-1 }
 
-// total adds the final chunk with the total usage, if requested, and the end mark.
+// total appends a chunk with the total usage if the client requested it, and then the end mark.
 func (g *generation) total(b, head []byte) []byte {
 	if g.ask.includeUsage {
 		b = append(append(append(b, "data: "...), head...), `,"choices":[]`...)
@@ -105,7 +106,8 @@ func (g *generation) total(b, head []byte) []byte {
 	return append(b, "data: [DONE]\n\n"...)
 }
 
-// print closes a chunk. The last one has the fingerprint, unless a chunk with the usage follows.
+// print closes a chunk. It adds the fingerprint to the last chunk, unless a chunk with the usage
+// follows.
 func (g *generation) print(b []byte, last bool) []byte {
 	if last && !g.ask.includeUsage {
 		b = append(b, `,"system_fingerprint":"`+fingerprint+`"`...)
@@ -143,7 +145,8 @@ func (s *chatStream) token(b []byte, i int) []byte {
 
 func (s *chatStream) end(b []byte) []byte { return s.g.total(b, s.head) }
 
-// completionStream writes text_completion objects; no chunk precedes the first token.
+// completionStream writes text_completion objects. Unlike in a chat, the first chunk has the first
+// token.
 type completionStream struct {
 	g    *generation
 	head []byte
@@ -169,7 +172,7 @@ func (s *completionStream) token(b []byte, i int) []byte {
 
 func (s *completionStream) end(b []byte) []byte { return s.g.total(b, s.head) }
 
-// onePrompt parses the prompt of a completion: text, token ids, or a list with one of these.
+// onePrompt parses the prompt of a completion: text, token ids, or a list with one such prompt.
 func onePrompt(v gjson.Result) (prompt, *failure) {
 	prompts, f := prompts("prompt", v)
 	if f != nil {
@@ -184,7 +187,7 @@ func onePrompt(v gjson.Result) (prompt, *failure) {
 	return prompts[0], nil
 }
 
-// prompts parses text, token ids, or a list of either.
+// prompts parses one prompt, which is text or token ids, or a list of prompts.
 func prompts(name string, v gjson.Result) ([]prompt, *failure) {
 	wrong := func(v gjson.Result) *failure {
 		return malformed("string_type", "body."+name, "Input should be a valid string", describe(v))

@@ -12,49 +12,49 @@ import (
 )
 
 // maxLag is the lag at which the driver gives up its schedule. Timers fire a fraction of a
-// millisecond late; ending a step at its due time keeps that from accumulating. A slower machine
-// loses time instead of catching up with a burst of tokens.
+// millisecond late. Each step ends at its due time, so that these delays do not accumulate. A
+// machine that is too slow loses time instead of catching up with a burst of tokens.
 const maxLag = 50 * time.Millisecond
 
-// driver is the goroutine that owns the step model and runs it in real time. Others use do and
-// post.
+// driver owns the step model and runs it in real time on one goroutine. Other goroutines use do and
+// post to call functions there.
 type driver struct {
-	// Immutable after newDriver.
-	commands  chan func()   // run by the driver in order; never closed
+	// These fields do not change after newDriver.
+	commands  chan func()   // functions that the driver calls in order; never closed
 	stopped   chan struct{} // closed when run returns
-	cut       chan struct{} // closed by cutOff: all waits end
+	cut       chan struct{} // closed by cutOff to end all waits
 	cutOnce   sync.Once
 	maxQueued int
 
-	// Owned by run, and by the caller of newDriver before.
+	// Only run uses these fields; before it starts, the caller of newDriver.
 	sim     *sim.Engine
-	started time.Time // time 0 of the simulation
+	started time.Time // real time of time 0 in the simulation
 	tickets map[sim.ID]*ticket
-	loads   map[sim.ID]func() // callbacks of loads
+	loads   map[sim.ID]func() // callbacks of running adapter loads
 	stats   *stats
 	asleep  int // sleep level; 0 is awake
 	active  []string
 
-	// Published after every step for concurrent readers.
+	// Updated after every step. Other goroutines may read these fields.
 	waiting atomic.Int64
-	usage   atomic.Uint64 // bits of a float64, 0..1
+	usage   atomic.Uint64 // KV cache usage from 0 to 1, as the bits of a float64
 }
 
-// ticket is a request at the driver.
+// ticket is a request that was submitted to the driver.
 type ticket struct {
-	// Immutable after submit.
+	// These fields do not change after submit.
 	request   sim.Request
-	streams   bool // wake the waiter for each token, not only for the last
+	streams   bool // notify the waiter of each token, not only of the last
 	pools     bool // the request generates no text: its single output token is not counted
-	maxTokens int  // requested limit, or the default
+	maxTokens int  // output limit: the requested one, or the default
 	stops     bool // the output ends before its limit
 	id        sim.ID
 
-	news     chan struct{} // capacity 1: something is new; never closed
-	produced atomic.Int32  // output tokens so far
-	finished atomic.Bool   // set after produced
+	news     chan struct{} // signals new output; capacity 1, never closed
+	produced atomic.Int32  // number of output tokens so far
+	finished atomic.Bool   // set after the final value of produced
 
-	// Owned by the driver.
+	// Only the driver uses these fields.
 	arrived, latest float64
 	cached          int
 }
@@ -66,7 +66,7 @@ func newDriver(c Config) (*driver, error) {
 		return nil, err
 	}
 	return &driver{
-		// Buffered, so that a handler rarely waits for the end of a step.
+		// The buffer lets most handlers continue without waiting for the end of a step.
 		commands:  make(chan func(), 256),
 		stopped:   make(chan struct{}),
 		cut:       make(chan struct{}),
@@ -79,14 +79,15 @@ func newDriver(c Config) (*driver, error) {
 	}, nil
 }
 
-// run ends steps when they are due and starts the next ones until ctx ends. Then requests make no
-// more progress.
+// run ends steps when they are due and starts the next ones, until ctx ends. After that, requests
+// make no progress.
 func (d *driver) run(ctx context.Context) {
 	defer close(d.stopped)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		// Handle requests first: one that arrived during a step joins the next one.
+		// Handle requests before starting a step, so that those which arrived during the last step
+		// join this one.
 		for range len(d.commands) {
 			(<-d.commands)()
 		}
@@ -112,10 +113,11 @@ func (d *driver) run(ctx context.Context) {
 	}
 }
 
-// now returns the time in seconds of the simulation.
+// now returns the current time of the simulation in seconds.
 func (d *driver) now() float64 { return time.Since(d.started).Seconds() }
 
-// post makes the driver call f soon. It does nothing if the driver has stopped.
+// post makes the driver call f soon, and does not wait for it. It does nothing if the driver has
+// stopped.
 func (d *driver) post(f func()) {
 	select {
 	case d.commands <- f:
@@ -123,9 +125,9 @@ func (d *driver) post(f func()) {
 	}
 }
 
-// do makes the driver call f and waits. It returns false if ctx ends or all requests are cut off
-// first; f may still run. If the driver has stopped it keeps waiting, as a stopped vLLM never
-// answers.
+// do makes the driver call f and waits for it. It returns false if ctx ends first, or if all
+// requests are cut off; the driver may still call f then. If the driver has stopped, do keeps
+// waiting, as a stopped vLLM never answers.
 func (d *driver) do(ctx context.Context, f func()) bool {
 	done := make(chan struct{})
 	select {
@@ -145,12 +147,13 @@ func (d *driver) do(ctx context.Context, f func()) bool {
 	}
 }
 
-// submit submits all requests or none. It returns false if do does.
+// submit submits all requests, or none if it returns an error. ok is false if ctx ends or all
+// requests are cut off.
 func (d *driver) submit(ctx context.Context, tickets ...*ticket) (refused error, ok bool) {
 	for _, t := range tickets {
 		t.news = make(chan struct{}, 1)
 	}
-	var said error // owned by the driver until do returns true
+	var said error // only the driver uses it until do returns true
 	ok = d.do(ctx, func() {
 		if d.maxQueued > 0 && len(d.tickets)+len(tickets) > d.maxQueued {
 			d.stats.rejections++
@@ -181,16 +184,16 @@ func (d *driver) submit(ctx context.Context, tickets ...*ticket) (refused error,
 type wake uint8
 
 const (
-	news   wake = iota // more output
-	silent             // quiet fired first
-	gone               // the client left, or all requests are cut off
+	news   wake = iota // there is more output
+	silent             // the quiet channel fired first
+	gone               // the client disconnected, or all requests are cut off
 )
 
-// wait waits for more than seen output tokens, or, without streaming, for all. A nil quiet never
-// fires.
+// wait blocks until the number of output tokens exceeds seen, if the ticket is streamed, or else
+// until the output is complete. It also returns when quiet fires; a nil quiet never does.
 func (d *driver) wait(ctx context.Context, t *ticket, seen int, quiet <-chan time.Time) (produced int, why wake) {
 	for {
-		// Load in the reverse of the driver's store order.
+		// The driver stores produced and then finished, so load them in the reverse order.
 		finished := t.finished.Load()
 		if produced = int(t.produced.Load()); finished || t.streams && produced > seen {
 			return produced, news
@@ -207,7 +210,7 @@ func (d *driver) wait(ctx context.Context, t *ticket, seen int, quiet <-chan tim
 	}
 }
 
-// cancel cancels requests whose clients have left.
+// cancel cancels the requests of a client that has disconnected.
 func (d *driver) cancel(tickets ...*ticket) {
 	d.post(func() {
 		for _, t := range tickets {
@@ -220,7 +223,7 @@ func (d *driver) cancel(tickets ...*ticket) {
 	})
 }
 
-// load loads an adapter into host memory; the driver calls done with the result.
+// load starts to load an adapter into host memory. The driver calls done with the result.
 func (d *driver) load(adapter string, done func(error)) {
 	d.post(func() {
 		id, err := d.sim.Load(d.now(), adapter)
@@ -232,7 +235,8 @@ func (d *driver) load(adapter string, done func(error)) {
 	})
 }
 
-// preload loads an adapter before run without waiting: it advances the clock.
+// preload loads an adapter into host memory before run is called. It advances the clock instead of
+// waiting.
 func (d *driver) preload(adapter string) error {
 	if _, err := d.sim.Load(d.now(), adapter); err != nil {
 		return err
@@ -247,7 +251,7 @@ func (d *driver) preload(adapter string) error {
 	}
 }
 
-// advance ends a step and delivers its results.
+// advance ends the step that is due and delivers its results.
 func (d *driver) advance(at float64) {
 	stepped := false
 	for _, e := range d.sim.Advance(at) {
@@ -286,20 +290,20 @@ func (d *driver) advance(at float64) {
 	d.publish()
 }
 
-// publish stores the load for concurrent readers.
+// publish stores the current load for concurrent readers.
 func (d *driver) publish() {
 	c := d.sim.Counts()
 	d.waiting.Store(int64(c.Waiting))
 	d.usage.Store(math.Float64bits(c.KVUsage))
 }
 
-// cutOff ends all waiting. It may be called more than once.
+// cutOff makes all calls that wait for the driver return. It may be called more than once.
 func (d *driver) cutOff() { d.cutOnce.Do(func() { close(d.cut) }) }
 
-// seconds rounds up, so that a step is not checked before its end.
+// seconds rounds up to nanoseconds, so that the driver does not wake before the end of a step.
 func seconds(s float64) time.Duration { return time.Duration(math.Ceil(s * 1e9)) }
 
-// notify wakes the waiter.
+// notify wakes the goroutine that waits for the ticket.
 func (t *ticket) notify() {
 	select {
 	case t.news <- struct{}{}:

@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// A client may leave after its request was handed to the driver and before the driver looked at it.
-// The race detector judges.
+// A client may disconnect after its request was passed to the driver and before the driver handles
+// it. The race detector checks that this is safe.
 func TestClientThatLeavesBeforeTheDriverSeesItsRequestRacesWithNothing(t *testing.T) {
 	d, err := newDriver(Config{}.withDefaults())
 	if err != nil {

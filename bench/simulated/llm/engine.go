@@ -7,27 +7,27 @@
 // test replays every recorded request and compares status, headers and the shape of the body. It
 // deliberately differs in these points, each a row in the table of the test:
 //
-//   - It serves embeddings, rerank, score, pooling, classify and audio beside chat; a vLLM serves
-//     what its model supports. The answers of pooling and classify were not recorded: they follow
-//     the code of 0.32.0.
-//   - It has no render and token-in endpoints (403 in the recording) and none of the newer
-//     endpoints that are not inference (kv_event_sources, systemone, generative_scoring, elastic
-//     expert parallelism); 404 here.
-//     /v1/responses stores no responses unless Config.StoreResponses is set.
+//   - It serves embeddings, rerank, score, pooling, classify and audio in addition to chat; a vLLM
+//     serves what its model supports. The answers of pooling and classify were not recorded: they
+//     follow the code of 0.32.0.
+//   - It has no render and token-in endpoints (403 in the recording). It answers 404 for the newer
+//     endpoints that are not inference: kv_event_sources, systemone, generative_scoring and elastic
+//     expert parallelism. /v1/responses stores no responses unless Config.StoreResponses is set.
 //   - Its tokens have at most 4 bytes, so the limit in the error for long prompts differs.
 //   - It has no LoRA resolver plugin: an adapter is served after it was loaded by name.
 //
-// Beyond the recordings: n greater than 1 and batches of completion prompts are rejected; logprobs,
-// tools and penalties are ignored; during sleep, requests wait and keep their KV cache, where vLLM
-// aborts them; streamed messages of /v1/messages follow Anthropic's specification, which vLLM
-// abridges. Its own metrics start with sim:, never with vllm:.
+// It also differs in points that were not recorded. It rejects n greater than 1 and batches of
+// completion prompts, and ignores logprobs, tools and penalties. During sleep, requests wait and
+// keep their KV cache, where vLLM aborts them. Streams of /v1/messages follow Anthropic's
+// specification, which vLLM implements only in part. Its own metrics start with sim:, never with
+// vllm:.
 //
 // As SGLang (Config.Kind) it has SGLang's adapter API and metric names, from the documentation: no
-// real SGLang was recorded. There an adapter is requested as BASE:ADAPTER; here its own name works
-// too.
+// real SGLang was recorded. SGLang requires the name BASE:ADAPTER for an adapter; here the
+// adapter's own name works too.
 //
-// A stream sends its headers at once and its first data chunk with the first token. So does vLLM,
-// whose scheduler outputs nothing before the whole prompt is computed.
+// A stream sends its headers immediately, and its first data chunk with the first token. So does
+// vLLM, whose scheduler outputs nothing before the whole prompt is computed.
 package llm
 
 import (
@@ -46,17 +46,17 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// ServedHeader has the endpoint that served, HOST:PORT, on every response.
+// ServedHeader is the response header with the endpoint that served the request, as HOST:PORT.
 const ServedHeader = "X-Served-Endpoint"
 
-// idleTimeout is when vLLM closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, default 5 s). A
-// proxy with a longer timeout meets closed connections.
+// idleTimeout is the idle time after which vLLM closes a connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE,
+// default 5 s). A proxy that keeps connections for longer may send requests on closed ones.
 const idleTimeout = 5 * time.Second
 
 //go:embed default.yaml
 var defaultProfile []byte
 
-// DefaultProfile is a 70B model on four A100 GPUs, from internal/profile/testdata.
+// DefaultProfile is the profile of a 70B model on four A100 GPUs, from internal/profile/testdata.
 func DefaultProfile() profile.Profile {
 	p, err := profile.Parse(defaultProfile)
 	if err != nil {
@@ -65,66 +65,67 @@ func DefaultProfile() profile.Profile {
 	return p
 }
 
-// Config configures an engine. The zero value is an engine with DefaultProfile that serves the
-// model "base" to callers of Handler.
+// Config configures an engine. The zero Config means an engine with DefaultProfile and the model
+// "base", without a listener: the caller serves Handler.
 type Config struct {
 	// Profile has the latencies and limits of the engine; zero means DefaultProfile.
 	Profile profile.Profile
-	// Model is the model argument of vLLM: the root of the base model in /v1/models; "" means
+	// Model is the model argument of vLLM, and the root of the base model in /v1/models; "" means
 	// "base".
 	Model string
-	// ServedNames are the names of the base model, the first one its own; empty means Model.
+	// ServedNames are the names of the base model, the main one first; empty means Model.
 	ServedNames []string
-	// MaxModelLen limits the prompt and output tokens of a request; 0 means 4096 or the size of the
-	// KV cache.
+	// MaxModelLen limits the sum of prompt and output tokens of a request. 0 means 4096, or the
+	// size of the KV cache if that is smaller.
 	MaxModelLen int
 	// MaxLoRARank is the largest adapter rank; 0 means 16, as in vLLM.
 	MaxLoRARank int
-	// Adapters are loaded at the start.
+	// Adapters are the adapters that the engine loads when it starts.
 	Adapters []Adapter
 	// ShutdownTimeout is how long requests may continue after the context of Run ends. 0 is vLLM's
-	// default: they hang without a byte until their clients give up.
+	// default: requests in flight hang until their clients give up.
 	ShutdownTimeout time.Duration
-	// ShutdownDelay is how long the server keeps answering within ShutdownTimeout after the last
-	// request: a vLLM takes some seconds to end its processes.
+	// ShutdownDelay is how long the server still answers after its last request has ended, within
+	// ShutdownTimeout. A real vLLM takes some seconds to end its processes.
 	ShutdownDelay time.Duration
-	// MaxQueued limits the waiting and running requests; 0 means no limit.
+	// MaxQueued limits the total of waiting and running requests; 0 means no limit.
 	MaxQueued int
-	// APIKey is required on /v1 paths; "" means none.
+	// APIKey is the key that /v1 paths require; "" means that they require none.
 	APIKey string
-	// KeepAlive is the silence after which a stream gets a comment; 0 means never.
+	// KeepAlive is the time without output after which a stream sends a comment; 0 means never.
 	KeepAlive time.Duration
-	// Faults apply to inference requests.
+	// Faults are the faults that inference requests may suffer.
 	Faults []Fault
 	// Seed determines generated texts, ids, load times and faults.
 	Seed uint64
-	// RequestIDHeaders sets x-request-id on every response. SleepMode serves /sleep, /wake_up and
-	// /is_sleeping.
+	// RequestIDHeaders sets the header x-request-id on every response. SleepMode enables the paths
+	// /sleep, /wake_up and /is_sleeping.
 	RequestIDHeaders, SleepMode bool
 	// StoreResponses stores the responses of /v1/responses until the engine ends, as vLLM does with
-	// VLLM_ENABLE_RESPONSES_API_STORE=1. Only this engine can get, cancel, delete and continue
-	// them.
+	// VLLM_ENABLE_RESPONSES_API_STORE=1. Only the engine that stored a response can get, cancel,
+	// delete or continue it.
 	StoreResponses bool
-	// Kind is engine.VLLM, the default, or engine.SGLang.
+	// Kind is engine.VLLM or engine.SGLang; empty means engine.VLLM.
 	Kind engine.Kind
 	// Events is the event log; nil for none.
 	Events *Events
-	// Listener is where Run serves; Run closes it. nil means that the caller serves Handler.
+	// Listener is where Run serves; Run closes it. If it is nil, the caller serves Handler.
 	Listener net.Listener
 }
 
 // Adapter is a LoRA adapter: its name and the path of its weights.
 type Adapter struct {
 	Name string
-	// Path is a directory with adapter_config.json, or "sim:" or "sim:rank=N", which always exists.
-	// Loads of "sim:hang" are never answered; after those of "sim:unlisted" the adapter is not
-	// listed; "sim:busy=N" answers N loads with 503 first.
+	// Path is a directory with adapter_config.json, or a simulated path, which always exists:
+	// "sim:" or "sim:rank=N". Simulated paths may name faults: a load of "sim:hang" is never
+	// answered, an adapter at "sim:unlisted" is not listed after its load, and the first N loads of
+	// "sim:busy=N" are answered with 503.
 	Path string
 }
 
 // Server is a simulated engine. Create it with New. Its methods are safe for concurrent use.
 type Server struct {
-	// Immutable after New.
+	// These fields do not change after New.
 	config   Config
 	driver   *driver
 	adapters *registry
@@ -132,17 +133,17 @@ type Server struct {
 	traffic  *traffic
 	born     time.Time
 
-	requests atomic.Uint64 // for ids and faults
-	inFlight atomic.Int64  // requests at the engine
-	turns    turns         // of loads and unloads by adapter name
+	requests atomic.Uint64 // number of requests, for their ids and faults
+	inFlight atomic.Int64  // number of requests that the engine has now
+	turns    turns         // serializes loads and unloads of each adapter
 	door     door
-	stored   sync.Map      // the ids of responses
+	stored   sync.Map      // set of the ids of stored responses
 	killed   chan struct{} // closed by Kill
 	kill     func()
 }
 
-// New checks the configuration and returns an engine with its adapters loaded. The clock starts
-// with Run.
+// New checks the configuration and returns an engine that has loaded its adapters. Its clock starts
+// when Run is called.
 func New(c Config) (*Server, error) {
 	c = c.withDefaults()
 	driver, err := newDriver(c)
@@ -197,12 +198,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Kill makes Run return although a load hangs in the stopping engine, as SIGKILL ends a vLLM.
+// Kill makes Run return even if a load hangs in the stopping engine, as SIGKILL ends a vLLM.
 func (s *Server) Kill() { s.kill() }
 
-// Run drives the engine, and serves Config.Listener if it is set, until ctx ends. Then it stops as
-// vLLM does on SIGTERM: see Config.ShutdownTimeout. It returns when every request has ended; after
-// a hanging load only if Kill is called. It may be called once.
+// Run runs the engine, and serves Config.Listener if it is set, until ctx ends. Then it stops as
+// vLLM does on SIGTERM: see Config.ShutdownTimeout. It returns when every request has ended. If a
+// load hangs, it returns only after Kill. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	alive, kill := context.WithCancel(context.Background())
 	var owned sync.WaitGroup
@@ -233,9 +234,9 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.stop(server)
 }
 
-// stop ends the server. With a timeout, requests in flight finish, new ones get an error, and the
-// rest is cut off when the time is over. Without a timeout the driver has stopped: requests in
-// flight hang until their clients leave, and new ones are rejected.
+// stop ends the server. With a ShutdownTimeout, requests in flight continue until it has passed,
+// and new ones get an error. Without one, the driver has stopped: requests in flight hang until
+// their clients disconnect, and new ones are rejected.
 func (s *Server) stop(server *http.Server) error {
 	s.door.close()
 	if s.config.ShutdownTimeout > 0 {
@@ -254,22 +255,23 @@ func (s *Server) stop(server *http.Server) error {
 	if err := server.Shutdown(context.Background()); err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("shutdown: %w", err)
 	}
-	// Shutdown does not know requests that came to Handler directly.
+	// Shutdown does not wait for requests of a caller that serves Handler itself.
 	<-s.door.empty
 	return nil
 }
 
-// door counts the requests inside and signals, after closing, when the last one has left.
+// door counts the requests that are being served. After it is closed, it signals when the last one
+// has ended.
 type door struct {
 	mu     sync.Mutex // guards the fields below, except empty
 	inside int
 	closed bool
 	done   bool
-	empty  chan struct{} // closed once, when the door is closed and no request is inside
+	empty  chan struct{} // closed once, when the door is closed and no request is being served
 }
 
-// enter counts a request and reports whether the door is open. The caller calls leave in either
-// case.
+// enter counts a request and reports whether the door is still open. The caller must call leave in
+// either case.
 func (d *door) enter() (open bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -291,7 +293,7 @@ func (d *door) close() {
 	d.signal()
 }
 
-// signal closes empty when the last request has left a closed door. The caller holds mu.
+// signal closes empty if the door is closed and no request is being served. The caller holds mu.
 func (d *door) signal() {
 	if d.closed && d.inside == 0 && !d.done {
 		d.done = true

@@ -68,7 +68,7 @@ func TestKeyIsAskedForUnderV1Only(t *testing.T) {
 		if a := w.do("GET /v1/models", "", "Authorization", "Bearer sek"); a.status != http.StatusOK {
 			t.Errorf("with the key: %d", a.status)
 		}
-		// A gateway must block all of these paths except /tokenize, which it routes by the model.
+		// A gateway must block all of these paths except /tokenize, which it routes by model.
 		for path, body := range map[string]string{
 			"/invocations": ask4("", 1), "/adapters": `{"name":"x","src":"sim:"}`, "/tokenize": `{"prompt":"x"}`,
 		} {
@@ -90,8 +90,8 @@ func TestConversationFindsItsPastInThePrefixCache(t *testing.T) {
 
 		messages += fmt.Sprintf(`,{"role":"assistant","content":%q},{"role":"user","content":"and tomorrow?"}`, said)
 		w.post("/v1/chat/completions", `{"messages":[`+messages+`],"max_tokens":5}`)
-		// The KV of the last token of an answer is never computed; of the rest, all full blocks are
-		// found.
+		// The engine never computes the KV of the last token of an answer. All other full blocks
+		// are cache hits.
 		hits := (total - 1) / p.Limits.BlockSize * p.Limits.BlockSize
 		w.wantMetrics("vllm:prefix_cache_hits_total{", number(float64(hits)), "vllm:prompt_tokens_cached_total{", number(float64(hits)))
 		if hits < 80 {
@@ -100,8 +100,8 @@ func TestConversationFindsItsPastInThePrefixCache(t *testing.T) {
 	})
 }
 
-// The frontend overhead of a request passes before the engine's queue. The client waits for it, but
-// no metric of the engine includes it. A request that its client cancels meanwhile leaves no trace.
+// The frontend overhead of a request comes before the engine's queue. The client waits for it, but
+// no metric of the engine includes it. A request that is cancelled during it leaves no trace.
 func TestIntakeIsBeforeTheQueue(t *testing.T) {
 	took := func(frontendOverhead float64) (whole, news float64) {
 		p := slow()

@@ -41,30 +41,31 @@ type Event struct {
 	Models  int       `json:"models,omitempty"`
 }
 
-// Events writes an event log. The nil Events writes none. It is safe for concurrent use.
+// Events writes an event log. A nil *Events writes nothing. It is safe for concurrent use.
 type Events struct {
 	engine string
 	mu     sync.Mutex // guards out
 	out    io.Writer
 }
 
-// NewEvents returns the log of the engine at an address.
+// NewEvents returns an event log of the engine with an address.
 func NewEvents(out io.Writer, engine string) *Events { return &Events{engine: engine, out: out} }
 
-// Serving has the flags that all simulated engines share: where they serve, and their event log.
+// Serving has the flags that all simulated engines share: the address to serve at, and the event
+// log.
 type Serving struct {
 	Host, EventLog string
 	Port           int
 }
 
-// AddFlags adds the flags to those of a command.
+// AddFlags adds the flags of Serving to those of a command.
 func (s *Serving) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.Host, "host", "127.0.0.1", "serve at this `ADDRESS`")
 	f.IntVar(&s.Port, "port", 8000, "serve at this `PORT`; 0 picks a free one")
 	f.StringVar(&s.EventLog, "event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
 }
 
-// Listen opens the listener and the event log, which is nil without --event-log.
+// Listen opens the listener and the event log. The log is nil if --event-log is not set.
 func (s *Serving) Listen(ctx context.Context) (net.Listener, *Events, error) {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)))
@@ -80,7 +81,7 @@ func (s *Serving) Listen(ctx context.Context) (net.Listener, *Events, error) {
 	return l, NewEvents(log, l.Addr().String()), nil
 }
 
-// Write adds an event with the time and the engine.
+// Write sets the time and the engine of an event, and writes it to the log.
 func (e *Events) Write(event Event) {
 	if e == nil {
 		return
@@ -88,7 +89,7 @@ func (e *Events) Write(event Event) {
 	event.Time, event.Engine = time.Now(), e.engine
 	line, err := json.Marshal(event)
 	if err != nil {
-		panic(err) // texts and numbers always encode
+		panic(err) // cannot happen: texts and numbers always encode
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,8 +98,8 @@ func (e *Events) Write(event Event) {
 	}
 }
 
-// Begin logs the start of a call about a model and returns a function that logs its end with the
-// failure, "" for success.
+// Begin logs the start of an operation on a model. It returns a function that logs its end, with
+// the failure or "" for success.
 func (e *Events) Begin(event, ended, model string) func(failure string) {
 	began := time.Now()
 	e.Write(Event{Event: event, Model: model})

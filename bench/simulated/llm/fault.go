@@ -15,16 +15,17 @@ import (
 	"time"
 )
 
-// FaultHeader requests faults for one request, in the grammar of ParseFault, separated by commas.
+// FaultHeader is a request header with faults for that request, separated by commas. See ParseFault
+// for their syntax.
 const FaultHeader = "X-Sim-Fault"
 
 // Fault is an injected fault. Create it with ParseFault.
 type Fault struct {
 	kind        faultKind
 	latency     time.Duration
-	number      int // the status, or the tokens before the reset
+	number      int // the error status, or the number of tokens before a reset
 	idle        time.Duration
-	probability float64 // 0..1
+	probability float64 // from 0 to 1
 }
 
 type faultKind uint8
@@ -95,7 +96,7 @@ func ParseFault(text string) (Fault, error) {
 	return f, nil
 }
 
-// parseFaults parses texts with one or more faults each, separated by commas.
+// parseFaults parses several texts, each with one or more faults separated by commas.
 func parseFaults(texts []string) (faults []Fault, err error) {
 	for _, text := range texts {
 		for part := range strings.SplitSeq(text, ",") {
@@ -109,10 +110,10 @@ func parseFaults(texts []string) (faults []Fault, err error) {
 	return faults, nil
 }
 
-// applyFaults applies the faults that a random draw selects. It reports whether the request
+// applyFaults draws at random which faults happen and applies those. It reports whether the request
 // continues.
 func (c *call) applyFaults(faults []Fault) bool {
-	// net/http detects a client that leaves only after the body is read.
+	// net/http notices that a client disconnects only after the body is read.
 	body, f := c.readAll()
 	if f != nil {
 		c.fail(f)
@@ -151,7 +152,8 @@ func (c *call) applyFaults(faults []Fault) bool {
 	return true
 }
 
-// pause waits, for ever if the duration is negative. It returns false if the client leaves.
+// pause waits for a duration, or for ever if it is negative. It returns false if the client
+// disconnects.
 func (c *call) pause(d time.Duration) bool {
 	var over <-chan time.Time
 	if d >= 0 {
@@ -172,9 +174,9 @@ func (c *call) pause(d time.Duration) bool {
 // idleKey is the context key for the time when a connection became idle.
 type idleKey struct{}
 
-// trackIdle makes idled work for the requests of a server.
+// trackIdle records the idle times of a server's connections, which idled returns.
 func trackIdle(server *http.Server) {
-	var connections sync.Map // net.Conn to *atomic.Int64, Unix nanoseconds
+	var connections sync.Map // from net.Conn to *atomic.Int64: when it became idle, in Unix nanoseconds
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		since := new(atomic.Int64)
 		connections.Store(conn, since)
@@ -193,7 +195,7 @@ func trackIdle(server *http.Server) {
 	}
 }
 
-// idled returns how long the connection was idle before this request; 0 for the first.
+// idled returns how long the connection of a request was idle before it; 0 for the first request.
 func idled(ctx context.Context) time.Duration {
 	since, _ := ctx.Value(idleKey{}).(*atomic.Int64)
 	if since == nil || since.Load() == 0 {
@@ -202,14 +204,14 @@ func idled(ctx context.Context) time.Duration {
 	return time.Since(time.Unix(0, since.Load()))
 }
 
-// reset drops the connection: the client sees a TCP reset instead of an answer or of its rest.
+// reset resets the TCP connection, before the answer or in the middle of it.
 func (c *call) reset() {
 	conn, _, err := http.NewResponseController(c.w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		// An error does not matter: the connection is closed next.
+		// An error does not matter, since the connection is closed next.
 		_ = tcp.SetLinger(0)
 	}
 	_ = conn.Close()

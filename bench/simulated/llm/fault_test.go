@@ -56,7 +56,7 @@ func TestFaultsOfOneRequest(t *testing.T) {
 		if a.status != http.StatusServiceUnavailable || a.get("error.code").Int() != 503 {
 			t.Errorf("%d %s", a.status, a.body)
 		}
-		// The fault header works on any path, and an invalid fault is an error.
+		// The fault header works on every path, and an invalid fault is an error.
 		if a = w.do("GET /health", "", FaultHeader, "status=500"); a.status != http.StatusInternalServerError {
 			t.Errorf("/health: %d", a.status)
 		}
@@ -91,8 +91,8 @@ func TestStreamIsResetAfterItsTokens(t *testing.T) {
 		w.at(0.152, "the reset")
 		w.wantMetrics("vllm:num_requests_running{", "0.0")
 
-		// After the last token there is nothing to cut off, and an answer that is no stream has no
-		// tokens one by one.
+		// A reset after the last token cuts off nothing. The fault reset-after has no effect on an
+		// answer that is not a stream.
 		for _, body := range []string{stream4, ask4("", 4)} {
 			if a := w.post("/v1/completions", body, FaultHeader, "reset-after=4"); a.status != http.StatusOK || a.body == "" {
 				t.Errorf("%d %s", a.status, a.body)
@@ -138,7 +138,7 @@ func TestFaultsOfTheConfigurationHitRequestsForInferenceOnly(t *testing.T) {
 	}
 }
 
-// On a real network a reset is one: not an orderly end.
+// On a real network, the client of a reset connection gets a TCP reset instead of an orderly end.
 func TestResetIsATCPReset(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

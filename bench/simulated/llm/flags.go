@@ -49,8 +49,8 @@ Flags:
 
 `
 
-// Command runs "bench engine": it serves until ctx ends and then stops as Config.ShutdownTimeout
-// says.
+// Command runs "bench engine". It serves until ctx ends, and then stops as described at
+// Config.ShutdownTimeout.
 func Command(ctx context.Context, args []string) error { return runCommand(ctx, args, os.Stdout) }
 
 func runCommand(ctx context.Context, args []string, out io.Writer) error {
@@ -69,7 +69,8 @@ func runCommand(ctx context.Context, args []string, out io.Writer) error {
 	return s.Run(ctx)
 }
 
-// parseFlags parses the command line into a configuration and where to serve. Help goes to out.
+// parseFlags parses the command line. It returns the configuration and where to serve. Help goes to
+// out.
 func parseFlags(args []string, out io.Writer) (c Config, serving Serving, err error) {
 	f := cli.Flags("engine", usage, out)
 	serving.AddFlags(f)
@@ -131,7 +132,8 @@ func parseAdapters(texts []string) (all []Adapter, err error) {
 	return all, nil
 }
 
-// readProfile reads a profile and overrides its limits by those of the flags that are not 0.
+// readProfile reads a profile from a file. Limits that are set by flags (not 0) override those of
+// the file.
 func readProfile(file string, limits profile.Limits) (profile.Profile, error) {
 	p := DefaultProfile()
 	if file != "" {
@@ -148,7 +150,7 @@ func readProfile(file string, limits profile.Limits) (profile.Profile, error) {
 	}
 	if limits.GPUAdapters != 0 {
 		p.Limits.GPUAdapters = limits.GPUAdapters
-		// Host memory has at least as many adapters as slots.
+		// Host memory must have room for at least as many adapters as there are slots.
 		p.Limits.HostAdapters = max(p.Limits.HostAdapters, limits.GPUAdapters)
 	}
 	if limits.HostAdapters != 0 {
@@ -157,13 +159,14 @@ func readProfile(file string, limits profile.Limits) (profile.Profile, error) {
 	return p, nil
 }
 
-// several are the flags that take all values that follow, as in vLLM.
+// several are the flags that may be followed by several values, as in vLLM.
 var several = []string{"--served-model-name", "--lora-modules"}
 
-// spread repeats these flags for each value, since package pflag permits one value for a flag.
+// spread repeats each of the flags in several before each of its values, because package pflag
+// permits one value after a flag.
 func spread(args []string) []string {
 	var out []string
-	repeats := "" // the current flag of this kind, once it has a value
+	repeats := "" // the current flag with several values, after its first value
 	for i, a := range args {
 		switch {
 		case strings.HasPrefix(a, "-"):

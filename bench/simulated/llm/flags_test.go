@@ -100,7 +100,7 @@ func TestCommandPrintsItsAddress(t *testing.T) {
 	if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK {
 		t.Errorf("%d, %v", resp.StatusCode, err)
 	}
-	// Its port is taken now.
+	// The port of the engine is in use now.
 	port := url[strings.LastIndexByte(url, ':')+1:]
 	if err := runCommand(ctx, []string{"--port", port}, io.Discard); err == nil {
 		t.Error("a second engine serves at the same port")

@@ -18,15 +18,15 @@ const fingerprint = "vllm-0.32.0-headgate-sim"
 // completionTokens is the default output length of /v1/completions.
 const completionTokens = 16
 
-// generation is a text that is being generated: the request to the engine and the fields of the
-// answer.
+// generation is a text that is being generated: the request to the engine, and what the answer
+// needs.
 type generation struct {
 	c       *call
 	ask     ask
 	ticket  *ticket
-	model   string // the name in the answer
-	id      string // without the prefix of its kind
-	created int64  // Unix time
+	model   string // model name in the answer
+	id      string // id of the answer without the prefix for its kind
+	created int64  // Unix time in seconds
 }
 
 // prompt has the tokens of a prompt and the length of its text.
@@ -35,7 +35,7 @@ type prompt struct {
 	characters int
 }
 
-// add appends a text, of a message or alone.
+// add appends a text to the prompt.
 func (p *prompt) add(text string) {
 	p.tokens = appendTokens(p.tokens, text)
 	p.characters += characters(text)
@@ -61,8 +61,9 @@ func (p *prompt) addContent(content gjson.Result) *failure {
 	return nil
 }
 
-// addMessages appends the turns of a conversation. A turn of the assistant is its mark and text, so
-// a prompt that ends with the mark, plus the answer, is a prefix of the next prompt.
+// addMessages appends the messages of a conversation. An assistant's message becomes its role token
+// and its text. A prompt for an answer ends with the role token, so this prompt plus its answer is
+// a prefix of the next prompt.
 func (p *prompt) addMessages(messages gjson.Result) (f *failure) {
 	messages.ForEach(func(_, m gjson.Result) bool {
 		if !m.IsObject() || m.Get("role").Type != gjson.String {
@@ -76,8 +77,8 @@ func (p *prompt) addMessages(messages gjson.Result) (f *failure) {
 	return f
 }
 
-// chatPrompt renders a conversation, with a separate system prompt if there is one, ready for an
-// answer.
+// chatPrompt returns the prompt for the next answer of a conversation. system is a separate system
+// prompt, if there is one.
 func chatPrompt(system, messages gjson.Result) (prompt, *failure) {
 	p := prompt{tokens: make([]uint32, 0, len(messages.Raw)/3+8)}
 	if system.Exists() {
@@ -97,7 +98,7 @@ func chatPrompt(system, messages gjson.Result) (prompt, *failure) {
 	return p, nil
 }
 
-// generate prepares a text and submits it to the engine.
+// generate prepares a generation and submits it to the engine. See prepare for the parameters.
 func (c *call) generate(a ask, otherwise int, render func() (prompt, *failure)) (*generation, *failure) {
 	g, f := c.prepare(a, otherwise, render)
 	if f == nil {
@@ -106,8 +107,9 @@ func (c *call) generate(a ask, otherwise int, render func() (prompt, *failure)) 
 	return g, f
 }
 
-// prepare prepares a text for the prompt of render, which is called when the model is known.
-// otherwise is the default output length; with 0 the model ends by itself.
+// prepare returns a generation that is not submitted yet. render returns its prompt, and is called
+// after the model is resolved. otherwise is the default output length; 0 means that the model
+// decides when to end.
 func (c *call) prepare(a ask, otherwise int, render func() (prompt, *failure)) (*generation, *failure) {
 	model, adapter, f := c.s.resolve(a.model)
 	if f != nil {
@@ -143,7 +145,7 @@ func (c *call) prepare(a ask, otherwise int, render func() (prompt, *failure)) (
 	return &generation{c: c, ask: a, ticket: t, model: model, id: c.requestID(), created: unixNow()}, nil
 }
 
-// check checks the values of a request and the length of its prompt.
+// check validates the values of a request and the length of its prompt.
 func (s *Server) check(a ask, p prompt) *failure {
 	longest := s.config.MaxModelLen
 	switch {
@@ -173,10 +175,10 @@ func (s *Server) check(a ask, p prompt) *failure {
 	return nil
 }
 
-// submit gives the tickets of the request to the engine.
+// submit submits the tickets of the call to the engine.
 func (c *call) submit(tickets ...*ticket) *failure {
 	if overhead := seconds(c.s.config.Profile.FrontendOverhead); overhead > 0 {
-		select { // the driver finds out that a request was cancelled
+		select { // if the client disconnects, the driver notices it below
 		case <-time.After(overhead):
 		case <-c.r.Context().Done():
 		}
@@ -193,7 +195,7 @@ func (c *call) submit(tickets ...*ticket) *failure {
 	return nil
 }
 
-// finish waits for all output.
+// finish waits until all tickets have their complete output.
 func (c *call) finish(tickets ...*ticket) *failure {
 	for _, t := range tickets {
 		if _, why := c.s.driver.wait(c.r.Context(), t, 0, nil); why == gone {
@@ -204,7 +206,7 @@ func (c *call) finish(tickets ...*ticket) *failure {
 	return nil
 }
 
-// reason returns why the text ended.
+// reason returns the finish reason of the text.
 func (g *generation) reason() string {
 	if g.ticket.stops {
 		return "stop"
@@ -212,7 +214,7 @@ func (g *generation) reason() string {
 	return "length"
 }
 
-// text appends the generated text.
+// text appends the generated text to b.
 func (g *generation) text(b []byte) []byte {
 	for _, token := range g.ticket.request.Output {
 		b = appendText(b, token)
@@ -220,7 +222,8 @@ func (g *generation) text(b []byte) []byte {
 	return b
 }
 
-// invocations serves SageMaker's single path: the body determines the API.
+// invocations serves the only inference path of SageMaker. The members of the body decide which API
+// handles it.
 func (c *call) invocations() *failure {
 	root, f := c.read()
 	if f != nil {

@@ -9,35 +9,35 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// handler serves a path. serve returns the failure to answer with, nil if it has answered, or
-// abandoned.
+// handler serves a path. serve returns nil if it has answered, abandoned to end the request without
+// an answer, or the failure to answer with.
 type handler struct {
 	method string
 	serve  func(*call) *failure
 	needs  needs
 }
 
-// needs is what a path needs beside the HTTP server, which answers to the end.
+// needs is the part of the engine that a path needs. The HTTP server itself answers until the end.
 type needs uint8
 
 const (
 	nothing needs = iota
-	// tokenizer stops as soon as the program is asked to stop.
+	// tokenizer answers until the engine begins to stop.
 	tokenizer
-	// core is the engine itself, and the tokenizer before it. Faults apply.
+	// core is the engine core, with the tokenizer before it. Faults apply.
 	core
-	// loader is the core without the tokenizer: a load that arrives after the core has stopped
-	// hangs. Faults apply.
+	// loader is the engine core without the tokenizer. A load that arrives after the core has
+	// stopped hangs. Faults apply.
 	loader
 )
 
-// asksEngine reports whether a path needs the engine.
+// asksEngine reports whether a path needs the engine core.
 func (n needs) asksEngine() bool { return n == core || n == loader }
 
 // adapterPath precedes the name of an adapter in SageMaker's API for unloading.
 const adapterPath = "/adapters/"
 
-// handlers has the handlers of fixed paths.
+// handlers has the handlers of paths that every engine serves, by path.
 var handlers = map[string]handler{
 	"/v1/chat/completions":      {http.MethodPost, (*call).chat, core},
 	"/v1/completions":           {http.MethodPost, (*call).completions, core},
@@ -63,7 +63,7 @@ var handlers = map[string]handler{
 	"/load":                     {http.MethodGet, (*call).load, nothing},
 }
 
-// kindHandlers has the handlers of each kind of engine.
+// kindHandlers has the handlers of paths that only one kind of engine serves.
 var kindHandlers = map[engine.Kind]map[string]handler{
 	engine.VLLM: {
 		"/v1/load_lora_adapter":   {http.MethodPost, (*call).loadAdapter, loader},
@@ -78,14 +78,15 @@ var kindHandlers = map[engine.Kind]map[string]handler{
 	},
 }
 
-// sleepHandlers are served with Config.SleepMode.
+// sleepHandlers has the handlers of paths that are served if Config.SleepMode is set.
 var sleepHandlers = map[string]handler{
 	"/sleep":       {http.MethodPost, (*call).sleep, nothing},
 	"/wake_up":     {http.MethodPost, (*call).wakeUp, nothing},
 	"/is_sleeping": {http.MethodGet, (*call).isSleeping, nothing},
 }
 
-// handler returns the handler of a path, and one of few names for the path.
+// handler returns the handler of a path, and the path with ids and names replaced by placeholders;
+// "other" if nothing serves the path.
 func (s *Server) handler(path string) (h handler, name string) {
 	if h, ok := handlers[path]; ok {
 		return h, path
@@ -105,18 +106,18 @@ func (s *Server) handler(path string) (h handler, name string) {
 	return handler{}, "other"
 }
 
-// healthy answers even asleep and while stopping, as vLLM does.
+// healthy answers 200 even while the engine sleeps or stops, as vLLM does.
 func (c *call) healthy() *failure { return c.respond(http.StatusOK, "", nil) }
 
 func (c *call) version() *failure { return c.json(http.StatusOK, []byte(`{"version":"0.32.0"}`)) }
 
-// load reports the load as vLLM does with --enable-server-load-tracking.
+// load answers with the load of the server, as vLLM does with --enable-server-load-tracking.
 func (c *call) load() *failure {
 	return c.json(http.StatusOK, fmt.Appendf(nil, `{"server_load":%d}`, c.s.inFlight.Load()))
 }
 
-// sleep stops the engine between two steps. Level 1 keeps the weights in host memory, level 2 drops
-// them.
+// sleep stops the engine between two steps. At level 1 it keeps the weights in host memory, at
+// level 2 it drops them.
 func (c *call) sleep() *failure {
 	level := 1
 	if text := c.r.URL.Query().Get("level"); text != "" {

@@ -79,7 +79,7 @@ func (p *page) requests(s *stats, model string) {
 	for _, reason := range finishReasons {
 		p.sample("vllm:request_success_total", `finished_reason="`+reason+`"`, float64(s.finished[reason]))
 	}
-	// Counted by the frontend, so without an engine label.
+	// The frontend counts these rejections, so they have no engine label.
 	p.family("vllm:admission_rejections_total", "counter", "Number of admission attempts rejected by a queue limit, by reason.")
 	p.line(fmt.Sprintf(`vllm:admission_rejections_total{model_name=%s,reason="max_num_queued_reqs"}`, quote(model)), float64(s.rejections))
 	p.line(fmt.Sprintf(`vllm:admission_rejections_total{model_name=%s,reason="max_num_queued_tokens"}`, quote(model)), 0)
@@ -135,13 +135,14 @@ func (p *page) adapters(s *stats, limits profile.Limits) {
 	}
 	p.family("vllm:lora_requests_info", "gauge", "Running stats on lora requests.")
 	for _, set := range slices.Sorted(maps.Keys(s.loraInfo)) {
-		// Both labels have the same set: vLLM does not distinguish running and waiting.
+		// Both labels have the same adapters: vLLM does not distinguish running from waiting.
 		p.line(fmt.Sprintf(`vllm:lora_requests_info{max_lora="%d",running_lora_adapters=%[2]s,waiting_lora_adapters=%[2]s}`,
 			limits.GPUAdapters, quote(set)), s.loraInfo[set])
 	}
 }
 
-// own writes figures that no vLLM has: resident adapters, and the cost of moving them.
+// own writes metrics that no vLLM has: the number of adapter slots and how many are used, and how
+// often adapters were loaded.
 func (p *page) own(c sim.Counts, limits profile.Limits) {
 	p.single("sim:slots", "gauge", "Adapter slots on the GPU.", float64(limits.GPUAdapters))
 	p.single("sim:slots_used", "gauge", "Adapter slots that hold an adapter.", float64(c.Slots))
@@ -149,8 +150,8 @@ func (p *page) own(c sim.Counts, limits profile.Limits) {
 	p.single("sim:host_loads_total", "counter", "Adapters brought from storage into host memory.", float64(c.HostLoads))
 }
 
-// cacheConfig returns the cache configuration as labels. Values that the simulation lacks are as
-// recorded.
+// cacheConfig writes the cache configuration as labels. What the simulation lacks has the values of
+// the recording.
 func (p *page) cacheConfig(c Config) {
 	limits := c.Profile.Limits
 	tokens := limits.KVBlocks * limits.BlockSize
@@ -203,7 +204,7 @@ func (p *page) cacheConfig(c Config) {
 // page is a metrics page in Prometheus' text format.
 type page struct {
 	text   []byte
-	labels string // of every vLLM sample
+	labels string // labels of every vllm: sample
 }
 
 func (p *page) family(name, kind, help string) {
@@ -215,7 +216,7 @@ func (p *page) single(name, kind, help string, v float64) {
 	p.sample(name, "", v)
 }
 
-// sample writes a sample with the common labels and one more.
+// sample writes a sample with the common labels and one additional label.
 func (p *page) sample(name, label string, v float64) {
 	p.text = append(append(append(p.text, name...), '{'), p.labels...)
 	if label != "" {

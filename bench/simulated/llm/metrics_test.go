@@ -21,7 +21,8 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// familiesLeftOut are those of the recording that the engine does not have, and why.
+// familiesLeftOut has the recorded metric families that the simulated engine lacks, with the
+// reasons.
 var familiesLeftOut = map[string]string{
 	"vllm:estimated_flops_per_gpu_total":       "no arithmetic is done",
 	"vllm:estimated_read_bytes_per_gpu_total":  "no memory is read",
@@ -37,7 +38,7 @@ var familiesLeftOut = map[string]string{
 	"process_max_fds":                          "the same",
 }
 
-// prefixesLeftOut leave out whole groups.
+// prefixesLeftOut has name prefixes of families that the simulated engine lacks, with the reasons.
 var prefixesLeftOut = map[string]string{
 	"python_": "no Python",
 	"http_":   "of the web framework, not of vLLM; sim:requests_total says the same",
@@ -53,8 +54,8 @@ func parseMetrics(t *testing.T, text string) map[string]*dto.MetricFamily {
 	return families
 }
 
-// described has the properties of a metric family that must match: type, help, label sets of its
-// series, and histogram buckets.
+// described has the properties of a metric family that must match the recording: type, help, label
+// sets of its series, and histogram buckets.
 type described struct {
 	Kind, Help string
 	Labels     []string
@@ -146,8 +147,8 @@ func leftOut(name string) bool {
 	return false
 }
 
-// Times and tokens on the metrics page equal the counts of the step model, so both teach a learner
-// the same.
+// Times and tokens on the metrics page equal the counts of the step model. So a profile that is
+// learned from either is the same.
 func TestTotalsAreTheStepModels(t *testing.T) {
 	inWorld(t, recordedServer(makeModels(t)), func(w *world) {
 		for n := range 5 {
@@ -183,9 +184,8 @@ func TestTotalsAreTheStepModels(t *testing.T) {
 	})
 }
 
-// The same load on an engine of the same size gives the gauges that the recorded vLLM showed: 8
-// run, 4 wait for a place in the batch and 6 for a slot, and each that runs holds one of 16383
-// blocks.
+// Under the recorded load, an engine of the same size has the recorded gauges: 8 requests run, 4
+// wait for a place in the batch and 6 for a slot. Each running request uses one of 16383 blocks.
 func TestRecordedLoadGivesRecordedGauges(t *testing.T) {
 	text, err := os.ReadFile(recordings + "metrics-loaded.txt")
 	if err != nil {

@@ -20,18 +20,20 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// Requests without generated text are prefills: each prompt passes the engine with one output
-// token, which is not counted. Their answers are random numbers from the prompt and the seed.
+// Requests that generate no text are prefills: the engine computes each prompt and one output
+// token, which is not counted. Their answers are random numbers that depend on the prompt and the
+// seed.
 
 const (
 	// dimensions is the default length of an embedding.
 	dimensions = 16
-	// audioBytes is the audio bytes per prompt token: Whisper has 50 tokens per second, and a
-	// second of 16 kHz 16-bit mono has 32,000 bytes.
+	// audioBytes is the number of audio bytes for one prompt token. Whisper has 50 tokens per
+	// second, and a second of 16 kHz 16-bit mono audio has 32,000 bytes.
 	audioBytes = 640
 )
 
-// pool sends prompts through the engine and returns the random source of each answer.
+// pool computes prompts in the engine. It returns the name of the model for the answer, and a
+// random source for each prompt.
 func (c *call) pool(model string, prompts []prompt) (name string, sources []*rand.PCG, f *failure) {
 	name, adapter, f := c.s.resolve(model)
 	if f != nil {
@@ -73,10 +75,10 @@ func (c *call) embeddings() *failure {
 	})
 }
 
-// encodes reports whether vectors can have an encoding.
+// encodes returns true if vectors can be sent in an encoding.
 func encodes(encoding string) bool { return encoding == "float" || encoding == "base64" }
 
-// pooling serves POST /pooling: the pooler output of each input, here a vector.
+// pooling serves POST /pooling. It returns the output of the pooler for each input: here a vector.
 func (c *call) pooling() *failure {
 	a, inputs, f := c.askInputs()
 	switch {
@@ -93,7 +95,7 @@ func (c *call) pooling() *failure {
 	})
 }
 
-// classify serves POST /classify: which of two classes each input belongs to.
+// classify serves POST /classify. It assigns each input to one of two classes.
 func (c *call) classify() *failure {
 	a, inputs, f := c.askInputs()
 	if f == nil && len(inputs) == 0 {
@@ -111,7 +113,8 @@ func (c *call) classify() *failure {
 	})
 }
 
-// askInputs parses a request without generated text. Its prompts are a conversation, or the inputs.
+// askInputs parses a request that generates no text. Its body has either a conversation, which is
+// the only prompt, or a list of inputs.
 func (c *call) askInputs() (a ask, inputs []prompt, f *failure) {
 	if a, f = c.ask(); f != nil {
 		return a, nil, f
@@ -127,8 +130,8 @@ func (c *call) askInputs() (a ask, inputs []prompt, f *failure) {
 	return a, inputs, f
 }
 
-// each sends prompts through the engine and answers with one item for each, which item appends to
-// b.
+// each computes prompts in the engine and answers with a list that has one item for each prompt.
+// The function item appends an item to b.
 func (c *call) each(kind, model string, all []prompt, item func(b []byte, i int, source *rand.PCG) []byte) *failure {
 	name, sources, f := c.pool(model, all)
 	if f != nil {
@@ -146,7 +149,7 @@ func (c *call) each(kind, model string, all []prompt, item func(b []byte, i int,
 		`],"usage":{"prompt_tokens":%d,"total_tokens":%[1]d,"completion_tokens":0,"prompt_tokens_details":null}}`, length(all)))
 }
 
-// rerank serves POST /rerank: documents by relevance to a query.
+// rerank serves POST /rerank. It orders documents by their relevance to a query.
 func (c *call) rerank() *failure {
 	a, f := c.ask("query", "documents")
 	if f != nil {
@@ -184,7 +187,7 @@ func (c *call) rerank() *failure {
 	return c.json(http.StatusOK, append(b, "]}"...))
 }
 
-// score serves POST /score: the similarity of texts.
+// score serves POST /score. It returns the similarity of pairs of texts.
 func (c *call) score() *failure {
 	a, f := c.ask("text_1", "text_2")
 	if f != nil {
@@ -199,7 +202,8 @@ func (c *call) score() *failure {
 	})
 }
 
-// pair joins a text with each of a list of texts, or two lists of equal length element by element.
+// pair returns a prompt for each pair of texts. left has either one text, which is paired with
+// every text of right, or as many texts as right.
 func pair(left, right gjson.Result) ([]prompt, *failure) {
 	lefts, rights := texts(left), texts(right)
 	if len(lefts) == 1 {
@@ -217,7 +221,7 @@ func pair(left, right gjson.Result) ([]prompt, *failure) {
 	return pairs, nil
 }
 
-// texts parses a text, an object with one, or a list of these.
+// texts parses a text, an object that contains a text, or a list of either.
 func texts(v gjson.Result) []string {
 	if !v.IsArray() {
 		if v.IsObject() {
@@ -233,7 +237,7 @@ func texts(v gjson.Result) []string {
 	return all
 }
 
-// length returns the number of tokens of all prompts.
+// length returns the total number of tokens of prompts.
 func length(prompts []prompt) (n int) {
 	for _, p := range prompts {
 		n += len(p.tokens)
@@ -255,7 +259,7 @@ func vector(source *rand.PCG, n int) []float64 {
 	return v
 }
 
-// appendVector writes a vector as numbers, or as base64 of little-endian 32-bit floats.
+// appendVector appends a vector as JSON numbers, or as base64 of little-endian 32-bit floats.
 func appendVector(b []byte, v []float64, encoding string) []byte {
 	if encoding == "base64" {
 		var raw []byte
@@ -274,7 +278,8 @@ func appendVector(b []byte, v []float64, encoding string) []byte {
 	return append(b, ']')
 }
 
-// audio serves POST /v1/audio/transcriptions and translations: a form with a file and a model.
+// audio serves POST /v1/audio/transcriptions and /v1/audio/translations. The form has a file and a
+// model.
 func (c *call) audio() *failure {
 	if media, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); media != "multipart/form-data" {
 		return malformed("missing", "body.file", "Field required", "None")

@@ -44,10 +44,11 @@ func PreStop(ctx context.Context, args []string) error {
 	return WaitForControl(ctx, strings.TrimSuffix(f.Arg(0), "/")+"/"+pod, *within, os.Stdout)
 }
 
-// askAgain is the time between two attempts.
+// askAgain is the time between two requests to control.
 const askAgain = time.Second
 
-// WaitForControl asks until there is an answer, or within has passed, and writes the answer.
+// WaitForControl sends requests to url until control answers, and writes the answer to out. It
+// gives up after the duration within.
 func WaitForControl(ctx context.Context, url string, within time.Duration, out io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, within)
 	defer stop()

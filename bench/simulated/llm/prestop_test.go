@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A hook retries while control is unavailable, and ends with any other answer of control.
+// A hook retries while control is unavailable. Any other answer of control ends it.
 func TestHookRetriesUntilControlAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		codes []int

@@ -19,15 +19,15 @@ import (
 
 const recordings = "../../testdata/vllm-0.32/"
 
-// difference is a point in which the engine answers a recorded request in another way than vLLM
-// 0.32.0 did.
+// difference is an aspect in which the simulated answer to a recorded request differs from that of
+// vLLM 0.32.0.
 type difference struct{ file, name, aspect, why string }
 
-// differences lists all differences from the recordings. The test fails if one is missing here, and
-// if one of them no longer exists.
+// differences lists all differences from the recordings. The test fails if a difference is not
+// listed, or if a listed one no longer exists.
 //
-// It does not compare the headers date, server, vary and content-length, generated texts, ids and
-// times.
+// The test does not compare generated texts, ids, times, or the headers date, server, vary and
+// content-length.
 var differences = []difference{
 	{"err", "prompt too long", "body", tokensAreShort},
 	{"err", "prompt too long, stream", "body", tokensAreShort},
@@ -65,7 +65,7 @@ var differences = []difference{
 	{"flags", "resume", "status", noDevelopment},
 }
 
-// The reasons that several rows have.
+// Reasons that several differences share.
 const (
 	tokensAreShort = "a token has at most 4 bytes here, so other lengths are too long; the template has no text"
 	everyTask      = "embeddings, rerank, score, pooling, classify and audio are served beside chat; the recorded model could only chat"
@@ -82,10 +82,10 @@ type recorded struct {
 	status             int
 	header             map[string]string // nil if it was not recorded
 	answer             string
-	cut                bool // the recording shows the beginning of the answer only
+	cut                bool // true if the recording has only the beginning of the answer
 }
 
-// longPrompt is a prompt that a recording leaves out, since it is long.
+// longPrompt is a request body that the recording omits because of its length.
 var longPrompt = `{"model": "tiny", "messages": [{"role": "user", "content": "` + strings.Repeat("the quick brown fox ", 1200) + `"}]`
 
 var requestsLeftOut = map[string]string{
@@ -120,7 +120,7 @@ func readRecording(t *testing.T, file string) []recorded {
 			}
 			r.header[key] = value
 		}
-		// A body is one line or a stream of events. Other lines are remarks of the person who
+		// A body is one line or a stream of events. Other lines are remarks by the person who
 		// recorded it.
 		if len(lines) > 0 && strings.HasPrefix(lines[0], "data: ") {
 			r.answer = strings.Join(lines, "\n")
@@ -133,7 +133,8 @@ func readRecording(t *testing.T, file string) []recorded {
 	return all
 }
 
-// request parses the line of a request: method, path, optional headers as H:{...}, and body.
+// request parses the line of a request: method, path, optional headers in the form H:{...}, and
+// body.
 func (r *recorded) request(t *testing.T, line string) {
 	t.Helper()
 	r.method, line, _ = strings.Cut(line, " ")
@@ -153,8 +154,8 @@ func (r *recorded) request(t *testing.T, line string) {
 	}
 }
 
-// recordedServer is configured as the server of the recordings was; real-vllm's serve has the
-// flags.
+// recordedServer returns the configuration of the recorded server. The script real-vllm has the
+// flags with which it served.
 func recordedServer(models string) Config {
 	p := slow()
 	p.Limits.BlockSize = 128
@@ -166,8 +167,8 @@ func recordedServer(models string) Config {
 	return c
 }
 
-// makeModels creates the directories that the recordings use: five adapters, one of which has too
-// high a rank, and the base model.
+// makeModels creates the directories that the recordings name: the base model and five adapters.
+// The rank of one adapter is too high.
 func makeModels(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "models")
@@ -205,7 +206,7 @@ func TestRecordedVLLMAnswersTheSame(t *testing.T) {
 				for _, r := range readRecording(t, file) {
 					switch r.name {
 					case "/load with --enable-server-load-tracking and 20 in flight":
-						w.queueRequests(queueRequests, 20) // asleep as the recorded one was
+						w.queueRequests(queueRequests, 20) // the recorded engine slept, so requests wait
 					case "/load after":
 						leave()
 						synctest.Wait()
@@ -233,7 +234,7 @@ func TestRecordedVLLMAnswersTheSame(t *testing.T) {
 	}
 }
 
-// queueRequests sends n requests, which wait.
+// queueRequests sends n requests, which all wait in the queue.
 func (w *world) queueRequests(ctx context.Context, n int) {
 	for range n {
 		go func() {
@@ -245,7 +246,8 @@ func (w *world) queueRequests(ctx context.Context, n int) {
 	synctest.Wait()
 }
 
-// compare replays a recorded request and returns the differences, with both values as the reason.
+// compare replays a recorded request and returns the differences. The reason of each contains the
+// recorded and the simulated value.
 func (w *world) compare(r recorded, models string) (found []difference) {
 	differs := func(aspect, was, is string) {
 		if was != is {
@@ -291,8 +293,9 @@ var (
 func anyNumber(text string) string { return numbers.ReplaceAllString(text, "N") }
 func anyID(text string) string     { return ids.ReplaceAllString(text, "ID") }
 
-// bodyShape returns the part of a body that must match: errors and plain text completely, otherwise
-// the shape of the JSON. In a stream, consecutive chunks of the same shape count once.
+// bodyShape returns the part of a body that must match the recording: all of an error or plain
+// text, otherwise the shape of the JSON. In a stream it merges consecutive chunks of the same
+// shape.
 func bodyShape(body string) string {
 	body = strings.TrimSpace(body)
 	if strings.HasPrefix(body, "data: ") {
@@ -314,7 +317,7 @@ func bodyShape(body string) string {
 	return shape(v)
 }
 
-// shape returns the keys and types of JSON; an array has the types of its elements.
+// shape returns the keys and types of a JSON value. For an array it returns the types of elements.
 func shape(v any) string {
 	switch v := v.(type) {
 	case map[string]any:

@@ -8,7 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// responses serves POST /v1/responses. It stores responses if the Config says so.
+// responses serves POST /v1/responses. It stores responses if Config.StoreResponses is set.
 func (c *call) responses() *failure {
 	a, f := c.ask("input")
 	if f == nil && c.s.config.StoreResponses && a.previous != "" {
@@ -35,7 +35,8 @@ func (c *call) responses() *failure {
 	return c.json(http.StatusOK, r.whole(nil, r.status()))
 }
 
-// kept returns the failure of a response that is not stored here, in vLLM's words, or nil.
+// kept returns nil if the response with an id is stored here. Otherwise it returns the failure in
+// vLLM's words.
 func (s *Server) kept(id string) *failure {
 	if _, ok := s.stored.Load(id); !ok {
 		return &failure{http.StatusNotFound, "invalid_request_error", "Response with id '" + id + "' not found.", ""}
@@ -43,7 +44,8 @@ func (s *Server) kept(id string) *failure {
 	return nil
 }
 
-// storedResponse serves a stored response: get, its input items, cancel and delete.
+// storedResponse serves requests about a stored response: get the response, get its input items,
+// cancel it, or delete it.
 func (c *call) storedResponse() *failure {
 	id, _, _ := strings.Cut(strings.TrimPrefix(c.r.URL.Path, responsesPath), "/")
 	if f := c.s.kept(id); f != nil {
@@ -61,7 +63,8 @@ func (c *call) storedResponse() *failure {
 
 const responsesPath = "/v1/responses/"
 
-// responsePrompt renders instructions and input: text, or a list of turns.
+// responsePrompt returns the prompt for instructions and input. The input is text, or a list of
+// messages.
 func responsePrompt(instructions, input gjson.Result) (prompt, *failure) {
 	if input.Type != gjson.String {
 		return chatPrompt(instructions, input)
@@ -90,7 +93,7 @@ func (r *response) status() string {
 	return "incomplete"
 }
 
-// whole writes the response object with a status.
+// whole writes the complete response object with a status.
 func (r *response) whole(b []byte, status string) []byte {
 	g := r.g
 	ended := status != "in_progress"
@@ -119,7 +122,7 @@ func (r *response) whole(b []byte, status string) []byte {
 		`,"user":null,"presence_penalty":0.0,"frequency_penalty":0.0,"kv_transfer_params":null,"ec_transfer_params":null,"input_messages":null,"output_messages":null}`...)
 }
 
-// message writes the only output item, with its text once it is completed.
+// message writes the only output item. It contains the text if the status is completed.
 func (r *response) message(b []byte, status string) []byte {
 	b = fmt.Appendf(b, `{"id":"msg_%s","content":[`, r.item)
 	if status == "completed" {
@@ -128,7 +131,7 @@ func (r *response) message(b []byte, status string) []byte {
 	return fmt.Appendf(b, `],"role":"assistant","status":"%s","type":"message","phase":null}`, status)
 }
 
-// part writes the only part of the message.
+// part writes the only part of the message. It contains the text if full is true.
 func (r *response) part(b []byte, full bool) []byte {
 	b = append(b, `{"annotations":[],"text":"`...)
 	if full {
@@ -143,8 +146,8 @@ type responseStream struct {
 	number int
 }
 
-// event begins an event; the caller appends its members, each after a comma, and closes it with
-// done.
+// event writes the beginning of an event. The caller then appends members, each after a comma, and
+// calls done.
 func (s *responseStream) event(b []byte, kind string) []byte {
 	b = fmt.Appendf(b, "event: %[1]s\ndata: "+`{"type":"%[1]s","sequence_number":%[2]d`, kind, s.number)
 	s.number++
@@ -153,7 +156,7 @@ func (s *responseStream) event(b []byte, kind string) []byte {
 
 func done(b []byte) []byte { return append(b, "}\n\n"...) }
 
-// place writes the position of an event.
+// place writes the members of an event that locate it in the response.
 func (s *responseStream) place(b []byte) []byte {
 	return fmt.Appendf(b, `,"item_id":"msg_%s","output_index":0,"content_index":0`, s.item)
 }

@@ -25,7 +25,8 @@ func (c *call) loadSGLang() *failure {
 	}))
 }
 
-// unloadSGLang serves POST /unload_lora_adapter of SGLang. An unknown name is an error.
+// unloadSGLang serves POST /unload_lora_adapter of SGLang. Unloading an unknown adapter is an
+// error.
 func (c *call) unloadSGLang() *failure {
 	root, f := c.read()
 	if f != nil {
@@ -37,7 +38,8 @@ func (c *call) unloadSGLang() *failure {
 	}))
 }
 
-// listLoaded answers a load or an unload as SGLang does: with 200 or 400 and the loaded adapters.
+// listLoaded answers a load or an unload as SGLang does: with the loaded adapters, and with 200, or
+// with 400 after a failure.
 func (c *call) listLoaded(f *failure) *failure {
 	if f == abandoned {
 		return f
@@ -56,7 +58,7 @@ func (c *call) listLoaded(f *failure) *failure {
 	}
 	body, err := json.Marshal(answer)
 	if err != nil {
-		panic(err) // texts always encode
+		panic(err) // cannot happen: texts always encode
 	}
 	return c.json(status, body)
 }

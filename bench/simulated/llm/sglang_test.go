@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// This tests SGLang's documentation: no real SGLang was recorded.
+// The expected answers come from SGLang's documentation: no real SGLang was recorded.
 func TestSGLangLoadsUnloadsAndListsAdapters(t *testing.T) {
 	inWorld(t, Config{Profile: slow(), Kind: engine.SGLang}, func(w *world) {
 		for _, step := range []struct {
@@ -41,7 +41,7 @@ func TestSGLangLoadsUnloadsAndListsAdapters(t *testing.T) {
 		if want := (engine.Models{Base: []string{"base"}, Adapters: []string{"x"}, MaxLength: 4096}); err != nil || !cmp.Equal(list, want) {
 			t.Errorf("the list is %+v, %v, want %+v", list, err, want)
 		}
-		for model, want := range map[string]int{"base:x": 200, "x": 200, "base": 200, "base:y": 404} { // x is the base model's answer
+		for model, want := range map[string]int{"base:x": 200, "x": 200, "base": 200, "base:y": 404} { // the base model answers for x
 			if a := w.post("/v1/completions", ask4(model, 1)); a.status != want {
 				t.Errorf("a request for %s: %d %s", model, a.status, a.body)
 			}

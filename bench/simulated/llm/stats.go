@@ -12,22 +12,23 @@ import (
 // stats has vLLM's request counters. Only the driver uses it.
 type stats struct {
 	promptTokens, cachedTokens, generationTokens uint64
-	finished                                     map[string]uint64 // by reason
+	finished                                     map[string]uint64 // number of finished requests by reason
 	rejections                                   uint64
-	// loraInfo is the value of vllm:lora_requests_info by its set of adapters, joined with commas:
-	// the Unix time when it last applied. As in vLLM, sets are never removed.
+	// loraInfo has, for each set of adapters joined with commas, the value of
+	// vllm:lora_requests_info: the Unix time of the last step in which exactly these adapters had
+	// requests. As in vLLM, sets are never removed.
 	loraInfo map[string]float64
 
-	stepPrompt, stepOutput int // tokens of the step that is being delivered
+	stepPrompt, stepOutput int // tokens of the step whose results are being delivered
 
 	iterationTokens, promptLength, outputLength, maxTokens, choices, preemptions, computed histogram
 	firstToken, interToken, perToken, e2e, queue, inference, prefill, decode               histogram
 }
 
-// finishReasons are the reasons that vLLM counts, in its order.
+// finishReasons are the finish reasons in vLLM's counters, in vLLM's order.
 var finishReasons = []string{"stop", "length", "abort", "error", "repetition"}
 
-// Buckets of vLLM's histograms, from the recording.
+// Buckets of vLLM's histograms, as recorded.
 var (
 	firstTokenBounds = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
 	perTokenBounds   = []float64{.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}
@@ -56,7 +57,7 @@ func newStats(c Config) *stats {
 	return s
 }
 
-// lengthBounds returns 1, 2, 5, 10, 20, 50 and so on up to the longest request.
+// lengthBounds returns the bucket bounds 1, 2, 5, 10, 20, 50 and so on, up to the longest request.
 func lengthBounds(longest int) []float64 {
 	var bounds []float64
 	for decade := 1; ; decade *= 10 {
@@ -109,7 +110,7 @@ func (s *stats) finish(t *ticket, r sim.Record) {
 	s.perToken.observe(decode / float64(max(1, output-1)))
 }
 
-// step ends a step with tokens; active are the adapters of running requests.
+// step counts the end of a step. active are the adapters of running requests.
 func (s *stats) step(active []string) {
 	s.iterationTokens.observe(float64(s.stepPrompt + s.stepOutput))
 	s.stepPrompt, s.stepOutput = 0, 0
@@ -120,10 +121,10 @@ func (s *stats) step(active []string) {
 	s.loraInfo[set] = float64(time.Now().UnixNano()) / 1e9
 }
 
-// histogram counts values by upper bound.
+// histogram counts values by bucket.
 type histogram struct {
 	bounds []float64
-	counts []uint64 // per bound, not cumulative; the last is beyond all bounds
+	counts []uint64 // for each bucket, not cumulative; the last bucket is above all bounds
 	sum    float64
 }
 
@@ -143,8 +144,8 @@ type traffic struct {
 }
 
 type exchange struct {
-	path   string // a path that is served, or "other"
-	status int    // 0 without an answer
+	path   string // a path that the engine serves, or "other"
+	status int    // 0 if the request had no answer
 }
 
 func newTraffic() *traffic { return &traffic{counts: map[exchange]uint64{}} }
@@ -155,7 +156,7 @@ func (t *traffic) count(e exchange) {
 	t.counts[e]++
 }
 
-// each calls f for every count in order.
+// each calls f for every path and status with its count, in sorted order.
 func (t *traffic) each(f func(exchange, uint64)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

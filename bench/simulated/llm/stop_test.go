@@ -11,8 +11,7 @@ import (
 	"github.com/headgate/headgate/test/pipenet"
 )
 
-// Without a shutdown timeout a stopped vLLM is silent: requests in flight make no progress and do
-// not end.
+// Without a shutdown timeout, requests in flight in a stopped vLLM make no progress and do not end.
 func TestStoppedWithoutTimeoutRequestsHangUntilTheirClientsLeave(t *testing.T) {
 	inWorld(t, Config{Profile: slow()}, func(w *world) {
 		ctx, leave := context.WithCancel(context.Background())
@@ -86,9 +85,8 @@ func TestStoppedWithTimeoutRequestsFinishAndNewOnesAreRefused(t *testing.T) {
 	})
 }
 
-// A vLLM that has nothing more to do answers on while it ends its processes. It loads nothing then,
-// and a load that comes keeps it from ending for good; to unload is to forget a name, which it
-// still does.
+// A vLLM without requests still answers while it ends its processes. It still unloads adapters,
+// which only removes a name. A load that arrives then hangs, and the engine never ends.
 func TestStoppedWithTimeoutALoadHangsForGood(t *testing.T) {
 	c := Config{Profile: slow(), ShutdownTimeout: 15 * time.Second, ShutdownDelay: 5 * time.Second, Adapters: []Adapter{{"a", "sim:"}}}
 	inWorld(t, c, func(w *world) {
@@ -158,7 +156,7 @@ func TestStoppedWithTimeoutRemainingRequestsAreCutOff(t *testing.T) {
 	})
 }
 
-// A Handler in the caller's own HTTP server stops in the same way.
+// An engine whose Handler is served by the caller's own HTTP server stops in the same way.
 func TestRunWithAnotherServersHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := New(Config{Profile: slow()})
@@ -180,7 +178,7 @@ func TestRunWithAnotherServersHandler(t *testing.T) {
 		if err := <-over; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		// The engine has stopped: an error is better than a request that hangs.
+		// The engine has stopped. The request must fail, not hang.
 		if resp, err := w.send(context.Background(), "POST /v1/completions", ask4("", 1)); err == nil {
 			w.close(resp)
 			t.Error("an engine that has ended answers")

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// dialect writes the stream events of one API. Each method appends to b: open at once, begin with
-// the first token, end after the last.
+// dialect writes the stream events of one API. Each method appends events to b: open those before
+// the first token, begin those with the first token, and end those after the last token.
 type dialect interface {
 	open(b []byte) []byte
 	begin(b []byte) []byte
@@ -14,8 +14,8 @@ type dialect interface {
 	end(b []byte) []byte
 }
 
-// stream sends an event stream and returns nil or abandoned: status, headers and opening events at
-// once, and further events with the tokens.
+// stream sends an event stream. It sends status, headers and opening events immediately, and other
+// events with their tokens. It returns nil, or abandoned if the stream was cut off.
 func (g *generation) stream(d dialect) *failure {
 	c, driver := g.c, g.c.s.driver
 	c.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -61,7 +61,7 @@ func (g *generation) stream(d dialect) *failure {
 	return nil
 }
 
-// send writes and flushes a part of a stream. It returns false if the client has left.
+// send writes and flushes a part of a stream. It returns false if the client has disconnected.
 func (c *call) send(b []byte) bool {
 	if _, err := c.w.Write(b); err != nil {
 		return false
@@ -69,9 +69,9 @@ func (c *call) send(b []byte) bool {
 	return http.NewResponseController(c.w).Flush() == nil
 }
 
-// silence fires when nothing was sent for a while.
+// silence is a timer that fires when nothing was sent for the keep-alive interval.
 type silence struct {
-	over  <-chan time.Time // nil, which never fires, without keep-alives
+	over  <-chan time.Time // nil if there are no keep-alives; then it never fires
 	after time.Duration
 	timer *time.Timer
 }

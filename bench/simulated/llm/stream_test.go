@@ -13,13 +13,13 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// line is one line of a stream and when it came, in seconds since the start.
+// line is one line of a stream, and the time in seconds at which it arrived.
 type line struct {
 	at   float64
 	text string
 }
 
-// lines reads a stream to its end, without the empty lines.
+// lines reads a stream to its end and returns the lines that are not empty.
 func (w *world) lines(resp *http.Response) (all []line) {
 	w.Helper()
 	defer w.close(resp)
@@ -35,7 +35,7 @@ func (w *world) lines(resp *http.Response) (all []line) {
 	return all
 }
 
-// wantTimes checks when lines came.
+// wantTimes checks at which times lines arrived.
 func (w *world) wantTimes(lines []line, want ...float64) {
 	w.Helper()
 	if len(lines) != len(want) {
@@ -48,13 +48,14 @@ func (w *world) wantTimes(lines []line, want ...float64) {
 	}
 }
 
-const stream4 = `{"prompt":"abcdefgh","max_tokens":4,"stream":true}` // two tokens, then four
+const stream4 = `{"prompt":"abcdefgh","max_tokens":4,"stream":true}` // two prompt tokens and four output tokens
 
 func TestTokensArriveAtTheProfilesRate(t *testing.T) {
 	inWorld(t, Config{Profile: slow()}, func(w *world) {
 		resp := w.open(context.Background(), "/v1/completions", stream4)
 		w.at(0, "headers")
-		// 0.1 s and 0.001 s for each of two tokens; then 0.05 s a token; [DONE] with the last.
+		// The first token takes 0.1 s plus 0.001 s for each of two prompt tokens, each other token
+		// 0.05 s. [DONE] arrives with the last token.
 		w.wantTimes(w.lines(resp), 0.102, 0.152, 0.202, 0.252, 0.252)
 
 		w.start = time.Now()
@@ -123,8 +124,8 @@ func TestKeepAliveCommentsComeBeforeTheRequestIsScheduled(t *testing.T) {
 	inWorld(t, Config{Profile: p, KeepAlive: 100 * time.Millisecond}, func(w *world) {
 		first := w.open(context.Background(), "/v1/completions", stream4)
 		second := w.open(context.Background(), "/v1/completions", strings.Replace(stream4, "abcdefgh", "hgfedcba", 1))
-		// Somebody must read it: there are no buffers here, and a keep-alive would wait for it to
-		// end.
+		// A goroutine must read the first stream. Connections have no buffers here, so a stream
+		// without a reader would block the engine.
 		read := make(chan struct{})
 		go func() { w.lines(first); close(read) }()
 		lines := w.lines(second)
@@ -147,7 +148,7 @@ func TestClientThatLeavesEndsItsRequestWithinAStep(t *testing.T) {
 		p.Limits.MaxSequences = 1
 		inWorld(t, Config{Profile: p}, func(w *world) {
 			ctx, leave := context.WithCancel(context.Background())
-			for range 2 { // one runs, one waits
+			for range 2 { // one request runs, the other waits
 				go func() {
 					if resp, err := w.send(ctx, "POST /v1/completions", body); err == nil {
 						_, _ = bufio.NewReader(resp.Body).ReadString(0)
@@ -155,7 +156,7 @@ func TestClientThatLeavesEndsItsRequestWithinAStep(t *testing.T) {
 					}
 				}()
 			}
-			time.Sleep(500 * time.Millisecond) // of the bubble's clock
+			time.Sleep(500 * time.Millisecond) // on the clock of synctest
 			w.wantMetrics(`vllm:num_requests_running{`, "1.0", `vllm:num_requests_waiting{`, "1.0")
 			leave()
 			synctest.Wait()

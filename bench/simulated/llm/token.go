@@ -7,12 +7,14 @@ import (
 	"github.com/headgate/headgate/internal/hash"
 )
 
-// tokenBytes is the longest token. A token is a text of at most four bytes, packed into its id,
-// first byte lowest. A space always starts a token. So text needs no vocabulary, and a prompt that
-// repeats an answer has the same tokens: a continued conversation hits the prefix cache.
+// tokenBytes is the maximum length of a token. A token is a text of at most four bytes, packed into
+// its id with the first byte lowest. A space always starts a token. So no vocabulary is needed, and
+// a prompt that repeats an answer has the same tokens: the continuation of a conversation hits the
+// prefix cache.
 const tokenBytes = 4
 
-// Ids that no text has, since 0xff is no byte of UTF-8: they mark the roles of a chat.
+// Ids of role tokens in a chat and of other parts. No text has these tokens, because UTF-8 has no
+// byte 0xff.
 const (
 	roleSystem uint32 = 0xff00 + iota
 	roleUser
@@ -47,7 +49,7 @@ func appendText(text []byte, token uint32) []byte {
 	return text
 }
 
-// roleToken returns the mark of a role.
+// roleToken returns the token that marks a message of a role.
 func roleToken(role string) uint32 {
 	switch role {
 	case "system", "developer":
@@ -60,7 +62,7 @@ func roleToken(role string) uint32 {
 	return roleOther
 }
 
-// speech generates the output of a request: equal seeds, models and prompts give equal words.
+// speech generates the output of a request. Equal seeds, models and prompts give equal outputs.
 type speech struct{ words *rand.PCG }
 
 func newSpeech(seed uint64, model string, prompt []uint32) speech {
@@ -71,10 +73,10 @@ func newSpeech(seed uint64, model string, prompt []uint32) speech {
 	return speech{rand.NewPCG(seed, h)}
 }
 
-// length returns the output length without a limit: 32 to 256 tokens.
+// length returns the output length of a request without a limit: 32 to 256 tokens.
 func (s speech) length() int { return 32 + int(s.words.Uint64()%225) }
 
-// tokens returns n words, each a space and three letters, which is one token.
+// tokens returns n output tokens. Each is a word: a space and three letters.
 func (s speech) tokens(n int) []uint32 {
 	tokens := make([]uint32, n)
 	for i := range tokens {

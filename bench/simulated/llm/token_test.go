@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// An answer that a client sends back has the tokens that the engine generated, for any prompt
-// before it.
+// If a client sends an answer back in a prompt, the answer has the same tokens that the engine
+// generated, whatever precedes it.
 func FuzzTokensOfAnAnswerAreTheSameInAPrompt(f *testing.F) {
 	for _, s := range []string{"", "hello world", "  two  spaces ", "ünïcödé 世界", "\x00\xff", "abcd efgh"} {
 		f.Add(s, uint64(1))
@@ -42,7 +42,7 @@ func FuzzTokensOfAnAnswerAreTheSameInAPrompt(f *testing.F) {
 	})
 }
 
-// The engine accepts each body or explains what is wrong with it. It accepts only JSON.
+// The engine accepts a body or reports what is wrong with it. It accepts only JSON.
 func FuzzABodyIsReadOrRefused(f *testing.F) {
 	for _, s := range []string{
 		``, `{`, `null`, `[]`, `"x"`, `{"model":5}`, `{"messages":[{"role":"user","content":"x"}]}`,

@@ -2,16 +2,16 @@ package llm
 
 import "sync"
 
-// turns serializes the calls for one name, like vLLM 0.32.0, which has a lock for each adapter
-// name. Clients that leave do not disturb waiting calls. The zero turns is ready; it is safe for
-// concurrent use.
+// turns serializes the calls for each name, like vLLM 0.32.0, which has a lock for each adapter
+// name. Disconnected clients do not disturb waiting calls. The zero value is ready to use. It is
+// safe for concurrent use.
 type turns struct {
 	mu    sync.Mutex // guards waits
 	waits map[string][]func(next func())
 }
 
-// do calls f after the earlier calls for the name have ended: at once if there are none, else on
-// its own goroutine. f calls next once when it ends.
+// do calls f after all earlier calls for the name have ended: immediately if there are none,
+// otherwise on a new goroutine. f must call next once, when it ends.
 func (t *turns) do(name string, f func(next func())) {
 	t.mu.Lock()
 	waiting, busy := t.waits[name]

@@ -16,19 +16,19 @@ import (
 	"github.com/headgate/headgate/test/pipenet"
 )
 
-// world is an engine that serves in memory on a clock that stands still while anything can happen,
-// so that a test sees exact times and waits for nothing.
+// world is an engine that serves in memory, on a clock that advances only when all goroutines wait.
+// So a test sees exact times and does not really wait.
 type world struct {
 	*testing.T
 	server *Server
 	client *http.Client
 	stop   context.CancelFunc
-	over   chan error // the result of Run
+	over   chan error // receives the result of Run
 	start  time.Time
 }
 
-// inWorld runs a test against an engine. Every goroutine of the engine must have ended when the
-// test has: synctest fails the test otherwise.
+// inWorld runs a test against an engine. All goroutines of the engine must end with the test;
+// otherwise synctest fails it.
 func inWorld(t *testing.T, c Config, test func(*world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,10 +62,11 @@ func inWorld(t *testing.T, c Config, test func(*world)) {
 	})
 }
 
-// elapsed is the time since the start, in seconds.
+// elapsed returns the seconds since the start of the world.
 func (w *world) elapsed() float64 { return time.Since(w.start).Seconds() }
 
-// at checks the time since the start. The driver rounds the ends of steps up to nanoseconds.
+// at checks the seconds since the start. It tolerates that the driver rounds the ends of steps up
+// to nanoseconds.
 func (w *world) at(want float64, what string) {
 	w.Helper()
 	if got := w.elapsed(); got < want-1e-6 || got > want+1e-6 {
@@ -73,17 +74,17 @@ func (w *world) at(want float64, what string) {
 	}
 }
 
-// answer is a whole response.
+// answer is a complete response.
 type answer struct {
 	status int
 	header http.Header
 	body   string
-	chunks []string // transfer-encoding
+	chunks []string // the transfer-encoding header
 }
 
 func (a answer) get(path string) gjson.Result { return gjson.Get(a.body, path) }
 
-// send makes a request, such as "GET /health"; headers come in pairs.
+// send sends a request such as "GET /health". headers are pairs of name and value.
 func (w *world) send(ctx context.Context, request, body string, headers ...string) (*http.Response, error) {
 	method, path, _ := strings.Cut(request, " ")
 	r, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, strings.NewReader(body))
@@ -99,7 +100,7 @@ func (w *world) send(ctx context.Context, request, body string, headers ...strin
 	return w.client.Do(r)
 }
 
-// do makes a request and reads the whole answer.
+// do sends a request and reads the complete answer.
 func (w *world) do(request, body string, headers ...string) answer {
 	w.Helper()
 	resp, err := w.send(context.Background(), request, body, headers...)
@@ -131,7 +132,7 @@ func (w *world) post(path, body string, headers ...string) answer {
 	return w.do("POST "+path, body, headers...)
 }
 
-// open sends a request and returns the response unread.
+// open sends a request and returns the response. The caller reads its body.
 func (w *world) open(ctx context.Context, path, body string, headers ...string) *http.Response {
 	w.Helper()
 	resp, err := w.send(ctx, "POST "+path, body, headers...)
@@ -141,7 +142,7 @@ func (w *world) open(ctx context.Context, path, body string, headers ...string) 
 	return resp
 }
 
-// metric returns the sample of /metrics whose name and labels begin with series.
+// metric returns the value of the series in /metrics whose name and labels begin with series.
 func (w *world) metric(series string) string {
 	w.Helper()
 	for line := range strings.SplitSeq(w.do("GET /metrics", "").body, "\n") {
@@ -152,10 +153,10 @@ func (w *world) metric(series string) string {
 	return "absent"
 }
 
-// wantMetrics checks samples, given as series and value in pairs.
+// wantMetrics checks the values of series in /metrics. pairs are pairs of series and value.
 func (w *world) wantMetrics(pairs ...string) {
 	w.Helper()
-	synctest.Wait() // until handlers of requests that broke off have counted them
+	synctest.Wait() // until handlers have counted their disconnected requests
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if got := w.metric(pairs[i]); got != pairs[i+1] {
 			w.Errorf("%s is %s, want %s", pairs[i], got, pairs[i+1])
@@ -163,8 +164,9 @@ func (w *world) wantMetrics(pairs ...string) {
 	}
 }
 
-// slow is a profile with times that are easy to add up: 0.1 s for a prompt, and 0.001 s for each of
-// its tokens; 0.05 s for a step of decoding; 2 s to load an adapter, 0.5 s to bring it into a slot.
+// slow is a profile with times that are easy to add up. A prompt takes 0.1 s plus 0.001 s for each
+// token, and a decode step 0.05 s. Loading an adapter into host memory takes 2 s, and into a slot
+// 0.5 s.
 func slow() profile.Profile {
 	return profile.Profile{
 		Name:              "slow",

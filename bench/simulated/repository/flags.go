@@ -45,7 +45,7 @@ Flags:
 
 `
 
-// setup has the flags.
+// setup has the values of the flags.
 type setup struct {
 	Config
 	llm.Serving
@@ -80,7 +80,7 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	return s, nil
 }
 
-// parseModel parses the behaviour of a model.
+// parseModel parses a flag that describes how a model behaves.
 func parseModel(text string) (m Model, err error) {
 	values, err := url.ParseQuery(text)
 	if err != nil {
@@ -106,8 +106,8 @@ func parseModel(text string) (m Model, err error) {
 	return m, nil
 }
 
-// Command runs "bench engine --kind mlserver", "triton", "torchserve" and "tfserving": it serves
-// until ctx ends and then stops at once.
+// Command runs "bench engine" with --kind mlserver, triton, torchserve or tfserving. It serves
+// until ctx ends, and then stops immediately.
 func Command(ctx context.Context, args []string) error { return runCommand(ctx, args, os.Stdout) }
 
 func runCommand(ctx context.Context, args []string, out io.Writer) error {
@@ -123,8 +123,8 @@ func runCommand(ctx context.Context, args []string, out io.Writer) error {
 	return Serve(ctx, New(s.Config), listener)
 }
 
-// Serve serves an engine until ctx ends. Then it closes the listener and all connections and aborts
-// loads.
+// Serve serves an engine until ctx ends. Then it closes the listener and all connections, and
+// aborts running loads.
 func Serve(ctx context.Context, s *Server, listener net.Listener) error {
 	defer close(s.over)
 	if s.config.Kind == engine.TFServing {

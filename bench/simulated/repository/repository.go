@@ -1,11 +1,12 @@
 // Package repository is a simulated engine with a model repository: MLServer 1.7.1 or Triton 2.51.0
 // (KServe's model repository extension), TorchServe 0.12.0, or TensorFlow Serving. It simulates
-// loads, unloads and requests, and computes nothing. The repository says how long each model takes
-// and whether it fails.
+// loads, unloads and requests, and computes nothing. The repository defines how long each model
+// takes to load and unload, and whether its load fails.
 //
-// Its behaviour is checked against real servers with one table of tests (control/place/loader),
-// except for TensorFlow Serving, which follows the source. It shares their weaknesses: a Triton
-// that is asked twice loads twice, and a load continues after its caller has left.
+// One table of tests checks the simulated and the real servers (control/place/loader). TensorFlow
+// Serving was not recorded; its simulation follows the source. The simulated servers share the
+// weaknesses of the real ones: a Triton that gets two calls for a model loads it twice, and a load
+// continues after its caller has disconnected.
 package repository
 
 import (
@@ -22,59 +23,59 @@ import (
 
 // Model is a model in a repository.
 type Model struct {
-	Load, Unload time.Duration // durations; TorchServe does not wait for unloads
-	Fail         string        // error message of a load that fails at its end; empty for success
-	// Fileless means that the directory exists without its files.
+	Load, Unload time.Duration // TorchServe answers before an unload ends
+	Fail         string        // error message with which a load fails at its end; empty for success
+	// Fileless means that the model has a directory but no files in it.
 	Fileless bool
 }
 
 // Config configures an engine.
 type Config struct {
-	Kind   engine.Kind      // a kind with a repository
-	Models map[string]Model // the repository
+	Kind   engine.Kind      // an engine kind with a model repository
+	Models map[string]Model // models in the repository by name
 	// Fixed forbids loads and unloads: a Triton without explicit model control, or a TorchServe
 	// without its model API.
 	Fixed  bool
-	Events *llm.Events // may be nil
+	Events *llm.Events // event log; nil for none
 }
 
 // Server is a simulated engine. Create it with New. Its methods are safe for concurrent use.
 type Server struct {
 	config Config
 	loader turn              // MLServer loads one model at a time; TensorFlow Serving handles one list at a time
-	over   chan struct{}     // closed when it ends
-	list   map[string]string // TensorFlow Serving: base paths of its list; guarded by loader
+	over   chan struct{}     // closed when the server ends
+	list   map[string]string // TensorFlow Serving: base path of each listed model, by name; guarded by loader
 
 	mu         sync.Mutex // guards the fields below, and the fields of slots and registrations
 	stored     map[string]Model
-	slots      map[string]*slot         // of models that were loaded once
-	registered map[string]*registration // TorchServe
-	pids       int                      // TorchServe: processes and workers so far
-	asked      map[string]int           // requests by method and path
+	slots      map[string]*slot         // by model; missing for a model that was never loaded
+	registered map[string]*registration // TorchServe: its registered models by name
+	pids       int                      // TorchServe: number of processes and workers that were started
+	asked      map[string]int           // number of requests by method and path
 }
 
-// slot is the state of a model in the engine.
+// slot is the state of one model in the engine.
 type slot struct {
-	turn    turn // one load or unload at a time
+	turn    turn // locked during a load or unload of the model
 	stage   engine.Stage
 	reason  string
-	present bool          // MLServer: in its registry, which includes failed loads
-	going   bool          // MLServer: being unloaded
+	present bool          // MLServer: the model is in the registry, even if its load failed
+	going   bool          // MLServer: the model is being unloaded
 	unload  time.Duration // TensorFlow Serving: duration of the unload
 }
 
-// turn is a mutex as a channel of capacity 1.
+// turn is a mutex, implemented as a channel of capacity 1.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
 
-// take locks the turn and returns the function to unlock it.
+// take locks the turn and returns a function that unlocks it.
 func (t turn) take() (end func()) {
 	t <- struct{}{}
 	return func() { <-t }
 }
 
-// New returns an engine that starts now. With Fixed every model is loaded.
+// New returns a running engine. If Config.Fixed is set, it has loaded every model.
 func New(c Config) *Server {
 	s := &Server{
 		config: c, loader: newTurn(), over: make(chan struct{}), list: make(map[string]string),
@@ -90,21 +91,22 @@ func New(c Config) *Server {
 	return s
 }
 
-// Put adds a model to the repository or changes it from its next load on.
+// Put adds a model to the repository, or replaces it: the next load uses the new one.
 func (s *Server) Put(name string, m Model) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stored[name] = m
 }
 
-// Asked returns how often a path was requested, such as "POST /v2/repository/index".
+// Asked returns how many requests the engine got for a method and path, such as "POST
+// /v2/repository/index".
 func (s *Server) Asked(call string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked[call]
 }
 
-// Models returns the serving models in order.
+// Models returns the names of the models that serve requests, sorted.
 func (s *Server) Models() (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +124,8 @@ func (s *Server) Models() (names []string) {
 	return names
 }
 
-// slot returns the slot of a model, and the model; nil if the repository does not have it.
+// slot returns the slot of a model and the model. The slot is nil if the repository does not have
+// the model.
 func (s *Server) slot(name string) (*slot, Model) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,24 +139,24 @@ func (s *Server) slot(name string) (*slot, Model) {
 	return s.slots[name], m
 }
 
-// set changes a slot.
+// set calls change, which may change slots, with mu locked.
 func (s *Server) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// reply is an answer.
+// reply is an HTTP answer.
 type reply struct {
 	status int
-	body   any // JSON, or text if it is a string; nil for none
+	body   any // a string is sent as text, other values as JSON; nil for an empty body
 }
 
 func failure(status int, format string, args ...any) reply {
 	return reply{status, map[string]string{"error": fmt.Sprintf(format, args...)}}
 }
 
-// load loads a model, even if the caller leaves.
+// load loads a model. The load continues if the caller disconnects.
 func (s *Server) load(name string) (r reply) {
 	ended := s.config.Events.Begin("load", "loaded", name)
 	defer func() {
@@ -206,8 +209,8 @@ func (s *Server) load(name string) (r reply) {
 	return failure(http.StatusInternalServerError, "builtins.ValueError: %s", m.Fail)
 }
 
-// unload unloads a model, even if the caller leaves. MLServer has finished when it answers, Triton
-// some time later.
+// unload unloads a model. The unload continues if the caller disconnects. MLServer answers when the
+// unload has ended, Triton before that.
 func (s *Server) unload(name string) (r reply) {
 	ended := s.config.Events.Begin("unload", "unloaded", name)
 	triton := s.config.Kind == engine.Triton
@@ -258,7 +261,7 @@ func (s *Server) unload(name string) (r reply) {
 	return reply{http.StatusOK, nil}
 }
 
-// entry is a model of an index.
+// entry is a model in the answer to an index request.
 type entry struct {
 	Name    string  `json:"name"`
 	Version string  `json:"version,omitempty"`
@@ -266,7 +269,7 @@ type entry struct {
 	Reason  *string `json:"reason,omitempty"`
 }
 
-// states has the words of each kind for stages.
+// states has the names that each kind of engine uses for the stages of a model.
 var states = map[engine.Kind][4]string{
 	engine.Triton:   {engine.Stored: "UNAVAILABLE", engine.Leaving: "UNLOADING", engine.Coming: "LOADING", engine.Serving: "READY"},
 	engine.MLServer: {engine.Stored: "UNAVAILABLE", engine.Leaving: "READY", engine.Coming: "UNKNOWN", engine.Serving: "READY"},

@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// The answers equal those of real servers, except for details of the model itself.
+// The answers equal those of real servers, except for details that depend on the model.
 func TestAnswersMatchRecordings(t *testing.T) {
 	models := map[string]Model{"m1": {}, "bad": {Fail: "no weights"}, "gone": {Fileless: true}}
 	for kind, calls := range map[engine.Kind][]struct {
@@ -98,7 +98,7 @@ func TestAnswersMatchRecordings(t *testing.T) {
 	}
 }
 
-// All flags take effect, and unknown behaviours of models are errors.
+// All flags take effect. A flag that describes an unknown behaviour of a model is an error.
 func TestFlags(t *testing.T) {
 	s, err := parseFlags(strings.Fields("--kind mlserver --host 127.0.0.2 --port 0 --fixed --event-log - --model a --model b=load=2s&unload=1s&fail=no%20weights --model c=fileless"),
 		io.Discard)
@@ -122,7 +122,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// The program prints its address and ends with its context.
+// The program prints its address and ends when its context ends.
 func TestProgramServesUntilItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

@@ -18,8 +18,8 @@ const (
 	modelsPath = "/v2/models/"
 )
 
-// Handler serves the HTTP API of the engine's kind. Triton uses names as they are in the path,
-// MLServer decodes them.
+// Handler serves the HTTP API of the engine's kind. MLServer decodes model names in paths; Triton
+// does not.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if local, ok := q.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
@@ -33,7 +33,7 @@ func (s *Server) Handler() http.Handler {
 			return
 		}
 		answer := make(chan reply, 1)
-		go func() { // continues when the client leaves
+		go func() { // the call continues if the client disconnects
 			if s.config.Kind == engine.TorchServe {
 				answer <- s.serveTorch(q.Method, q.RequestURI)
 				return
@@ -116,8 +116,8 @@ func (s *Server) ready(name string) reply {
 	return failure(http.StatusNotFound, "Model %s not found", name)
 }
 
-// infer returns an answer without outputs. version is empty if none is requested: models have
-// version 1 in Triton, and none in MLServer.
+// infer returns an answer without outputs. version is empty if the request names none. Models have
+// version 1 in Triton, and no version in MLServer.
 func (s *Server) infer(name, version string) reply {
 	switch stage, known := s.stage(name); {
 	case stage == engine.Serving && (version == "" || version == "1" && s.config.Kind == engine.Triton):
@@ -134,7 +134,7 @@ func (s *Server) infer(name, version string) reply {
 	return failure(http.StatusNotFound, "Request for unknown model: '%s' is not found", name)
 }
 
-// say writes an answer and ignores clients that have left.
+// say writes an answer. It ignores errors, because they mean that the client has disconnected.
 func say(w http.ResponseWriter, r reply) {
 	var body []byte
 	switch of := r.body.(type) {

@@ -19,14 +19,14 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// serving is TensorFlow Serving's model management API, from its protocol and source: no real one
-// was recorded. It starts with an empty list and --max_num_load_retries=0.
+// serving is TensorFlow Serving's model management API, from its protocol and source: no real
+// server was recorded. It starts with an empty model list and with --max_num_load_retries=0.
 type serving struct {
 	tensorflow.UnimplementedModelServiceServer
 	*Server
 }
 
-// serveCalls serves the API until ctx ends.
+// serveCalls serves TensorFlow Serving's gRPC API until ctx ends.
 func serveCalls(ctx context.Context, s *Server, listener net.Listener) error {
 	calls := grpc.NewServer()
 	tensorflow.RegisterModelServiceServer(calls, serving{Server: s})
@@ -62,11 +62,11 @@ func (s serving) GetModelStatus(_ context.Context, q *tensorflow.GetModelStatusR
 	return &tensorflow.GetModelStatusResponse{ModelVersionStatus: []*tensorflow.ModelVersionStatus{v}}, nil
 }
 
-// filesPause is the interval for checking whether the files of a model exist.
+// filesPause is the interval at which the engine checks whether the files of a model exist.
 const filesPause = time.Second
 
-// HandleReloadConfigRequest loads the models of a list and unloads all others. It continues after
-// its caller has left, one call at a time, and waits for missing files without limit.
+// HandleReloadConfigRequest loads the models of a list and unloads all others. Calls run one after
+// another, and continue if the caller disconnects. A call waits for missing files without limit.
 func (s serving) HandleReloadConfigRequest(_ context.Context, q *tensorflow.ReloadConfigRequest) (*tensorflow.ReloadConfigResponse, error) {
 	if _, is := q.GetConfig().GetConfig().(*tensorflow.ModelServerConfig_ModelConfigList); !is {
 		return nil, status.Error(codes.InvalidArgument,
@@ -97,7 +97,7 @@ func (s serving) HandleReloadConfigRequest(_ context.Context, q *tensorflow.Relo
 	return &tensorflow.ReloadConfigResponse{Status: &tensorflow.StatusProto{}}, s.bring(coming)
 }
 
-// bring loads models in parallel and returns when each serves or has failed.
+// bring loads models in parallel. It returns when each model serves or its load has failed.
 func (s serving) bring(coming []string) error {
 	var over sync.WaitGroup
 	failed := make([]string, len(coming))
@@ -115,7 +115,7 @@ func (s serving) bring(coming []string) error {
 	return nil
 }
 
-// come loads a model from its files and reports whether it serves.
+// come loads a model from its files and reports whether it serves then.
 func (s serving) come(name, stored string) bool {
 	var m Model
 	for there := false; !there; {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// exception returns an error of TorchServe.
+// exception returns an error in TorchServe's format.
 func exception(status int, of, format string, args ...any) reply {
 	return reply{status, map[string]any{"code": status, "type": of, "message": fmt.Sprintf(format, args...)}}
 }
@@ -25,14 +25,15 @@ func done(status int, format string, args ...any) reply {
 	return reply{status, map[string]string{"status": fmt.Sprintf(format, args...)}}
 }
 
-// serveTorch answers as TorchServe 0.12.0. The management port and the inference port are one here.
+// serveTorch answers a request as TorchServe 0.12.0 does. Here one port is both the management port
+// and the inference port.
 func (s *Server) serveTorch(method, target string) reply {
 	u, err := url.ParseRequestURI(target)
 	nowhere := exception(http.StatusNotFound, "ResourceNotFoundException", "Requested resource is not found, please refer to API document.")
 	if err != nil {
 		return nowhere
 	}
-	parts := strings.Split(strings.TrimPrefix(u.Path, "/"), "/") // of the decoded path
+	parts := strings.Split(strings.TrimPrefix(u.Path, "/"), "/") // u.Path is already decoded
 	of, query := parts[0], u.Query()
 	name := ""
 	if len(parts) > 1 {
@@ -65,7 +66,7 @@ func (s *Server) serveTorch(method, target string) reply {
 		"Requested method is not allowed, please refer to API document.")
 }
 
-// worker is the process that serves a model; it is restarted when it ends.
+// worker is the process that serves a model. TorchServe restarts it when it ends.
 type worker struct {
 	id, pid int
 	ready   bool
@@ -73,14 +74,14 @@ type worker struct {
 }
 
 func (w *worker) describe() map[string]any {
-	status := "UNLOADING" // TorchServe's word until it is ready
+	status := "UNLOADING" // TorchServe's status until the worker is ready
 	if w.ready {
 		status = "READY"
 	}
 	return map[string]any{"id": strconv.Itoa(w.id), "status": status, "pid": w.pid}
 }
 
-// register registers a model; with workers, the load starts.
+// register registers a model. If the request asks for workers, the load starts.
 func (s *Server) register(query url.Values) reply {
 	archive := query.Get("url")
 	name := cmp.Or(query.Get("model_name"), strings.TrimSuffix(archive, ".mar"))
@@ -113,7 +114,7 @@ func (s *Server) register(query url.Values) reply {
 type registration struct {
 	model   Model
 	archive string
-	worker  *worker // nil for none
+	worker  *worker // nil if the model has no worker
 }
 
 func (s *Server) scale(name string) reply {
@@ -137,13 +138,14 @@ func (s *Server) startWorker(name string, r *registration) {
 	go s.work(name, r.model, w)
 }
 
-// firstBackoff and maxBackoff bound the growing pause before TorchServe restarts a process.
+// firstBackoff and maxBackoff limit the growing pause before TorchServe restarts a worker process.
 const firstBackoff, maxBackoff = time.Second, 5 * time.Second
 
-// startup is how long a process takes to start.
+// startup is the time that a worker process takes to start.
 const startup = 10 * time.Millisecond
 
-// work loads a model repeatedly until it succeeds, the model is unregistered or the engine ends.
+// work loads a model repeatedly until a load succeeds, the model is unregistered, or the engine
+// ends.
 func (s *Server) work(name string, m Model, w *worker) {
 	for backoff := firstBackoff; ; backoff = min(backoff+time.Second, maxBackoff) {
 		ended := s.config.Events.Begin("load", "loaded", name)
@@ -161,14 +163,14 @@ func (s *Server) work(name string, m Model, w *worker) {
 			ended("")
 			return
 		}
-		ended(cmp.Or(m.Fail, "no files")) // the status stays the same until the next process
+		ended(cmp.Or(m.Fail, "no files")) // the worker keeps its status until the next process starts
 		if !s.pass(backoff, w.over) {
 			return
 		}
 	}
 }
 
-// pass waits and returns false if over or the engine ends.
+// pass waits for a duration. It returns false if over is closed or the engine ends before that.
 func (s *Server) pass(d time.Duration, over <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -181,7 +183,7 @@ func (s *Server) pass(d time.Duration, over <-chan struct{}) bool {
 	return false
 }
 
-// unregister removes a model at once and ends its process.
+// unregister removes a model immediately and ends its worker.
 func (s *Server) unregister(name string) reply {
 	ended := s.config.Events.Begin("unload", "unloaded", name)
 	defer ended("")
@@ -215,7 +217,7 @@ func (s *Server) describe(name string) reply {
 	}}}
 }
 
-// page returns a page of the list, in order of names.
+// page returns a page of the list of models, sorted by name.
 func (s *Server) page(query url.Values) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,7 +240,7 @@ func (s *Server) page(query url.Values) reply {
 	return reply{http.StatusOK, body}
 }
 
-// predict returns a fixed answer. A request for a loading model waits.
+// predict returns a fixed answer. If the model is loading, it waits until the load ends.
 func (s *Server) predict(name string) reply {
 	for {
 		s.mu.Lock()

@@ -44,7 +44,7 @@ Flags:
 
 `
 
-// setup has the flags.
+// setup has the values of the flags.
 type setup struct {
 	Config
 	llm.Serving
@@ -93,7 +93,8 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	return s, nil
 }
 
-// Command runs "bench engine --kind modelruntime": it serves until ctx ends and then stops at once.
+// Command runs "bench engine --kind modelruntime". It serves until ctx ends, and then stops
+// immediately.
 func Command(ctx context.Context, args []string) error { return runCommand(ctx, args, os.Stdout) }
 
 func runCommand(ctx context.Context, args []string, out io.Writer) error {
@@ -109,7 +110,7 @@ func runCommand(ctx context.Context, args []string, out io.Writer) error {
 	network, address := "tcp", s.management
 	if path, ok := strings.CutPrefix(s.management, "unix:"); ok {
 		network, address = "unix", path
-		// Remove the socket of a killed process.
+		// Remove the socket that a killed process left behind.
 		if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
 			if err := os.Remove(path); err != nil {
 				return fmt.Errorf("--management: %w", err)
@@ -125,7 +126,7 @@ func runCommand(ctx context.Context, args []string, out io.Writer) error {
 	return Serve(ctx, New(s.Config), data, management)
 }
 
-// Serve serves a runtime until ctx ends and then closes it and both listeners.
+// Serve serves a runtime until ctx ends. Then it closes the runtime and both listeners.
 func Serve(ctx context.Context, r *Runtime, data, management net.Listener) error {
 	manager := grpc.NewServer()
 	mmesh.RegisterModelRuntimeServer(manager, r)
@@ -134,7 +135,7 @@ func Serve(ctx context.Context, r *Runtime, data, management net.Listener) error
 	requests, http2 := part(data)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := manager.Serve(management); !errors.Is(err, grpc.ErrServerStopped) { // stopped before it started
+		if err := manager.Serve(management); !errors.Is(err, grpc.ErrServerStopped) { // ErrServerStopped: ctx ended before it started
 			return err
 		}
 		return nil

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// part splits the connections of a listener into HTTP/1 and gRPC, which has its own server as in
-// real engines: calls through an HTTP server cannot end with a status alone. Closing either
-// listener closes both.
+// part splits the connections of a listener into those with HTTP/1 (requests) and those with gRPC
+// (calls). As in real engines, gRPC has its own server, because a call through an HTTP server
+// cannot end with only a status. Closing either listener closes both.
 func part(l net.Listener) (requests, calls net.Listener) {
 	p := &parting{Listener: l, done: make(chan struct{})}
 	a, b := &parted{p, make(chan net.Conn)}, &parted{p, make(chan net.Conn)}
@@ -20,7 +20,7 @@ func part(l net.Listener) (requests, calls net.Listener) {
 type parting struct {
 	net.Listener
 	once sync.Once
-	done chan struct{} // closed with the listener
+	done chan struct{} // closed when the listener is closed
 }
 
 func (p *parting) close() (err error) {
@@ -44,7 +44,7 @@ func (p *parting) run(requests, calls chan net.Conn) {
 			first, err := c.reader.Peek(3)
 			_ = conn.SetReadDeadline(time.Time{})
 			to := requests
-			if string(first) == "PRI" { // the preface of HTTP/2 (RFC 9113, 3.4)
+			if string(first) == "PRI" { // start of the preface of HTTP/2 (RFC 9113, 3.4)
 				to = calls
 			}
 			if err == nil {
@@ -59,7 +59,7 @@ func (p *parting) run(requests, calls chan net.Conn) {
 	}
 }
 
-// parted is one of the two listeners.
+// parted is one of the two listeners that part returns.
 type parted struct {
 	*parting
 	conns chan net.Conn
@@ -76,7 +76,7 @@ func (l *parted) Accept() (net.Conn, error) {
 
 func (l *parted) Close() error { return l.close() }
 
-// begun is a connection whose first bytes were read.
+// begun is a connection whose first bytes were already read.
 type begun struct {
 	net.Conn
 	reader *bufio.Reader

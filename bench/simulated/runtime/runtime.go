@@ -1,12 +1,12 @@
-// Package runtime is a simulated model runtime: it serves ModelMesh's interface for runtimes
+// Package runtime is a simulated model runtime. It serves ModelMesh's interface for runtimes
 // (mmesh.ModelRuntime) over gRPC, and requests for loaded models over HTTP. It computes nothing.
-// The path of a model says its size, its times and its failures, so objects can describe any
+// The path of a model defines its size, its times and its failures, so objects can describe any
 // scenario.
 //
 // It is stricter than real runtimes, to expose errors in tests: a load beyond its memory or loading
-// threads fails with RESOURCE_EXHAUSTED, and so does a request beyond the concurrency of its model.
-// Like real runtimes, it unloads all models when it is asked for its status, and answers OK to the
-// unload of an unknown model.
+// threads fails with RESOURCE_EXHAUSTED, and so does a request beyond the concurrency limit of its
+// model. Like real runtimes, it unloads all models when its status is requested, and answers OK if
+// an unknown model is unloaded.
 package runtime
 
 import (
@@ -26,19 +26,19 @@ import (
 // Config configures a runtime.
 type Config struct {
 	Capacity       int64 // memory for models in bytes
-	DefaultSize    int64 // size of a model whose path has none
-	LoadingThreads int   // parallel loads
+	DefaultSize    int64 // bytes of a model whose path defines no size
+	LoadingThreads int   // maximum number of parallel loads
 	LoadTimeout    time.Duration
-	Startup        time.Duration // time until it is ready
-	// Unpredicting leaves predictModelSize unimplemented.
+	Startup        time.Duration // time until the runtime is ready
+	// Unpredicting means that predictModelSize is not implemented.
 	Unpredicting bool
-	// Concurrency is the default limit of concurrent requests per model; 0 for no limit, which is
-	// not reported.
+	// Concurrency is the default limit of concurrent requests per model. 0 means no limit; then
+	// answers contain none.
 	Concurrency int
-	// Unknown is the gRPC status for an unknown model; %s in its message stands for the id. Nil is
-	// Triton's.
+	// Unknown is the gRPC status for an unknown model; %s in its message stands for the id. Nil
+	// means the status that Triton returns.
 	Unknown *status.Status
-	Events  *llm.Events // may be nil
+	Events  *llm.Events // event log; nil for none
 }
 
 // Runtime is a simulated runtime. Create it with New. Its methods are safe for concurrent use.
@@ -50,34 +50,35 @@ type Runtime struct {
 
 	mu      sync.Mutex // guards the fields below, and the fields of models
 	models  map[string]*model
-	used    int64          // bytes of models that load, are loaded or unload
-	loading int            // running loads
-	failed  map[string]int // failed loads by model id
+	used    int64          // bytes of models that are loading, loaded or unloading
+	loading int            // number of running loads
+	failed  map[string]int // number of failed loads by model id
 	purges  int
 }
 
-// model is a model from the start of its load to the end of its unload.
+// model is a model on the runtime, from the start of its load to the end of its unload.
 type model struct {
 	id string
 	spec
-	loaded  chan struct{} // closed when the load has ended with err
+	loaded  chan struct{} // closed when the load has ended; err is its result
 	err     error
 	ready   bool
-	running int           // running inferences
+	running int           // number of running inferences
 	abort   chan struct{} // closed to abort the load
-	aborted bool          // unwant is closed
-	leaving chan struct{} // closed at the end of the unload; nil before its start
-	gone    bool          // removed from models, and its memory is free
-	// Functions that log the end of the load and of the unload, one for each call.
+	aborted bool          // abort is closed
+	leaving chan struct{} // closed at the end of the unload; nil before the unload starts
+	gone    bool          // the model was removed from models and its memory freed
+	// loads and unloads are functions that log the end of the load and of the unload. Each call of
+	// LoadModel or UnloadModel adds one.
 	loads, unloads []func(failure string)
 }
 
-// New returns a runtime that starts now.
+// New returns a runtime that begins to start now.
 func New(c Config) *Runtime {
 	return &Runtime{config: c, born: time.Now(), over: make(chan struct{}), models: map[string]*model{}, failed: map[string]int{}}
 }
 
-// RuntimeStatus reports whether the runtime is ready. It unloads all models at once.
+// RuntimeStatus reports whether the runtime is ready. It also unloads all models immediately.
 func (r *Runtime) RuntimeStatus(context.Context, *mmesh.RuntimeStatusRequest) (*mmesh.RuntimeStatusResponse, error) {
 	r.purge()
 	if time.Since(r.born) < r.config.Startup {
@@ -106,7 +107,8 @@ func (r *Runtime) purge() {
 	}
 }
 
-// LoadModel returns when the model is loaded. A second call waits for the first.
+// LoadModel loads a model and returns when it is loaded. A second call for the model waits for the
+// first.
 func (r *Runtime) LoadModel(ctx context.Context, q *mmesh.LoadModelRequest) (*mmesh.LoadModelResponse, error) {
 	ended := r.config.Events.Begin("load", "loaded", q.GetModelId())
 	m, err := r.begin(q, ended)
@@ -124,7 +126,7 @@ func (r *Runtime) LoadModel(ctx context.Context, q *mmesh.LoadModelRequest) (*mm
 		}
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	if m.err != nil { // set before loaded was closed
+	if m.err != nil { // safe to read: err was set before loaded was closed
 		return nil, m.err
 	}
 	answer := &mmesh.LoadModelResponse{MaxConcurrency: uint32(m.concurrency)}
@@ -134,7 +136,8 @@ func (r *Runtime) LoadModel(ctx context.Context, q *mmesh.LoadModelRequest) (*mm
 	return answer, nil
 }
 
-// begin allocates the memory of a model and starts its load; it logs the end with ended.
+// begin allocates the memory of a model and starts its load. ended is called at the end of the load
+// to log it.
 func (r *Runtime) begin(q *mmesh.LoadModelRequest, ended func(string)) (*model, error) {
 	id := q.GetModelId()
 	s, err := parseSpec(q.GetModelPath(), r.config.DefaultSize)
@@ -208,7 +211,7 @@ func (r *Runtime) run(m *model) {
 		r.drop(m)
 	}
 	for _, ended := range m.loads {
-		ended(status.Convert(m.err).Message()) // empty for a nil error
+		ended(status.Convert(m.err).Message()) // an empty message if err is nil
 	}
 	close(m.loaded)
 }
@@ -231,8 +234,8 @@ func (r *Runtime) drop(m *model) {
 	}
 }
 
-// UnloadModel returns when the memory of the model is free. It aborts a load, or waits for one that
-// ignores that.
+// UnloadModel unloads a model and returns when its memory is free. If the model is loading,
+// UnloadModel aborts the load. If the load ignores that, it waits for its end.
 func (r *Runtime) UnloadModel(ctx context.Context, q *mmesh.UnloadModelRequest) (*mmesh.UnloadModelResponse, error) {
 	ended := r.config.Events.Begin("unload", "unloaded", q.GetModelId())
 	left := r.beginUnload(q.GetModelId(), ended)
@@ -248,8 +251,8 @@ func (r *Runtime) UnloadModel(ctx context.Context, q *mmesh.UnloadModelRequest) 
 	}
 }
 
-// beginUnload starts the unload of a model, whose end it logs, and returns a channel that is closed
-// then; nil if there is no such model.
+// beginUnload starts the unload of a model and calls ended to log its end. It returns a channel
+// that is closed when the unload has ended; nil if there is no such model.
 func (r *Runtime) beginUnload(id string, ended func(string)) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -268,7 +271,7 @@ func (r *Runtime) beginUnload(id string, ended func(string)) <-chan struct{} {
 	return m.leaving
 }
 
-// leave runs an unload, even if its caller has left.
+// leave runs the unload of a model, which continues if the caller disconnects.
 func (r *Runtime) leave(m *model) {
 	<-m.loaded
 	r.mu.Lock()
@@ -305,8 +308,8 @@ func (r *Runtime) PredictModelSize(_ context.Context, q *mmesh.PredictModelSizeR
 	return &mmesh.PredictModelSizeResponse{SizeInBytes: uint64(s.predict)}, nil
 }
 
-// ModelSize returns the size of a model. Like common runtimes, it returns the default for unknown
-// models.
+// ModelSize returns the size of a model. Like common runtimes, it returns the default size for an
+// unknown model.
 func (r *Runtime) ModelSize(ctx context.Context, q *mmesh.ModelSizeRequest) (*mmesh.ModelSizeResponse, error) {
 	r.mu.Lock()
 	m := r.models[q.GetModelId()]
@@ -324,7 +327,7 @@ func (r *Runtime) ModelSize(ctx context.Context, q *mmesh.ModelSizeRequest) (*mm
 	}
 }
 
-// Loaded reports whether a model serves requests.
+// Loaded reports whether a model is loaded and serves requests.
 func (r *Runtime) Loaded(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -332,14 +335,14 @@ func (r *Runtime) Loaded(id string) bool {
 	return m != nil && m.ready
 }
 
-// Purges returns how often the status was requested.
+// Purges returns how often the status was requested, which unloads all models.
 func (r *Runtime) Purges() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.purges
 }
 
-// Models returns the serving models in order.
+// Models returns the ids of the models that serve requests, sorted.
 func (r *Runtime) Models() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -360,7 +363,7 @@ func (r *Runtime) Used() int64 {
 	return r.used
 }
 
-// Close ends all loads and unloads. It may be called once.
+// Close aborts all loads and unloads. It may be called once.
 func (r *Runtime) Close() {
 	close(r.over)
 	r.mu.Lock()

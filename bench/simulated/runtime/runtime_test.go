@@ -21,7 +21,7 @@ import (
 	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
-// inMemory runs a test with a runtime on a clock that stands still while anything can happen.
+// inMemory runs a test with a runtime, on a clock that advances only when all goroutines wait.
 func inMemory(t *testing.T, c Config, test func(t *testing.T, r *Runtime)) {
 	t.Helper()
 	if c.Capacity == 0 {
@@ -116,7 +116,7 @@ func TestMemoryIsUsedUntilTheUnloadEnds(t *testing.T) {
 			t.Error(err)
 		}
 		at("unloaded", 5*time.Second, 0)
-		unload(t, r, "x") // a model that is not loaded
+		unload(t, r, "x") // x is not loaded
 		at("unloaded again", 5*time.Second, 0)
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
-// Handler serves requests for loaded models: OpenAI chat and completions, streamed or not, with a
-// fixed text, and KServe V2 over REST. It has no model list and no metrics.
+// Handler serves requests for loaded models: OpenAI chat and completions with a fixed text,
+// streamed or not, and KServe V2 over REST. It serves no model list and no metrics.
 func (r *Runtime) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, q *http.Request) { r.answer(w, q, true) })
@@ -77,13 +77,13 @@ func (r *Runtime) answer(w http.ResponseWriter, q *http.Request, chat bool) {
 	}
 	text, err := json.Marshal(whole)
 	if err != nil {
-		panic(err) // texts and numbers always encode
+		panic(err) // cannot happen: texts and numbers always encode
 	}
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	fmt.Fprintf(w, "data: %s\n\ndata: [DONE]\n\n", text)
 }
 
-// say writes a JSON answer and ignores clients that have left.
+// say writes a JSON answer. It ignores errors, because they mean that the client has disconnected.
 func say(w http.ResponseWriter, status int, answer any) {
 	body, err := json.Marshal(answer)
 	if err != nil {

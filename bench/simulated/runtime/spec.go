@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// specScheme is the prefix of a path that describes the behaviour of a model. Models at other paths
-// have the defaults of the runtime.
+// specScheme is the prefix of a path that describes the behaviour of a model. A model with another
+// path has the defaults of the runtime.
 const specScheme = "sim:"
 
-// specHelp explains paths in --help.
+// specHelp explains the paths of models in --help.
 const specHelp = `The path of a model may describe its behaviour, as sim:?KEY=VALUE&..., with %20 for a space. Other paths have the
 defaults:
 
@@ -40,22 +40,22 @@ defaults:
   sim:?fail=INTERNAL:disk%20broken&failures=2&load=1s
 `
 
-// spec is the behaviour of a model.
+// spec describes the behaviour of a model.
 type spec struct {
 	size, predict  int64
 	load, unload   time.Duration
 	sizing, infer  time.Duration
-	sizes          bool // sizing is set
-	concurrency    int  // 0 for the default of the runtime
+	sizes          bool // the path sets sizing
+	concurrency    int  // limit of concurrent inferences; 0 for the runtime's default
 	code           codes.Code
 	words          string
-	refusal        codes.Code // status of inferences; OK for none
-	refusing       string     // message of the status
-	failures       int        // -1 for no limit
+	refusal        codes.Code // gRPC status of every inference; OK if inferences succeed
+	refusing       string     // message of that status
+	failures       int        // number of loads that fail before one succeeds; -1 if all fail
 	hang, stubborn bool
 }
 
-// parseSpec parses a path.
+// parseSpec parses the path of a model.
 func parseSpec(path string, defaultSize int64) (spec, error) {
 	s := spec{size: defaultSize, predict: -1, failures: -1}
 	text, ok := strings.CutPrefix(path, specScheme)
@@ -118,7 +118,7 @@ func (s *spec) set(key, value string) (err error) {
 	return err
 }
 
-// parseSize parses bytes, such as 50Mi.
+// parseSize parses a number of bytes, such as 50Mi.
 func parseSize(text string) (int64, error) {
 	q, err := resource.ParseQuantity(text)
 	if err != nil {

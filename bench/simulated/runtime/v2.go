@@ -21,11 +21,11 @@ import (
 	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
-// EchoMethod belongs to no API: it answers each message, google.protobuf.BytesValue, with itself.
-// Only headers name its model.
+// EchoMethod is a method that belongs to no API. It answers each message
+// (google.protobuf.BytesValue) with the same message. Only headers name the model of a call.
 const EchoMethod = "simulated.Echo/Run"
 
-// methods are the permitted methods, with the path of the model id in their messages.
+// methods are the permitted gRPC methods. Each has the field path of the model id in its messages.
 var methods = map[string]*mmesh.RuntimeStatusResponse_MethodInfo{
 	EchoMethod: {},
 	"inference.GRPCInferenceService/ModelInfer":       {IdInjectionPath: []uint32{1}},
@@ -33,14 +33,14 @@ var methods = map[string]*mmesh.RuntimeStatusResponse_MethodInfo{
 	"inference.GRPCInferenceService/ModelMetadata":    {IdInjectionPath: []uint32{1}},
 }
 
-// v2 is KServe's inference service for loaded models: the outputs are the inputs. It requires that
-// the message names the same model as both forms of the headers.
+// v2 is KServe's inference service for loaded models. It returns the inputs as outputs. It requires
+// that the message and both forms of the header name the same model.
 type v2 struct {
 	inference.UnimplementedGRPCInferenceServiceServer
 	runtime *Runtime
 }
 
-// calls returns the gRPC server for V2.
+// calls returns the gRPC server for KServe V2.
 func (r *Runtime) calls() *grpc.Server {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<20), grpc.MaxConcurrentStreams(1<<20))
 	inference.RegisterGRPCInferenceServiceServer(server, v2{runtime: r})
@@ -54,7 +54,7 @@ func (r *Runtime) calls() *grpc.Server {
 // echo serves [EchoMethod].
 func (r *Runtime) echo(stream grpc.ServerStream) error {
 	md, _ := metadata.FromIncomingContext(stream.Context())
-	model := strings.Join(md.Get("mm-model-id-bin"), " ") // decoded already
+	model := strings.Join(md.Get("mm-model-id-bin"), " ") // gRPC has already decoded the value
 	if err := (v2{runtime: r}).of(stream.Context(), model); err != nil {
 		return err
 	}
@@ -76,7 +76,8 @@ func (r *Runtime) echo(stream grpc.ServerStream) error {
 	}
 }
 
-// of checks that a call is for a loaded model, by its message.
+// of checks that the headers of a call name the same model as its message, and that this model is
+// loaded.
 func (v v2) of(ctx context.Context, model string) error {
 	if err := named(ctx, model); err != nil {
 		return err
@@ -85,15 +86,15 @@ func (v v2) of(ctx context.Context, model string) error {
 		if is := v.runtime.config.Unknown; is != nil {
 			return status.Error(is.Code(), strings.ReplaceAll(is.Message(), "%s", model))
 		}
-		return status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", model) // Triton's message
+		return status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", model) // the message of Triton
 	}
 	return nil
 }
 
-// named checks the headers that name a model.
+// named checks that the headers of a call name the model.
 func named(ctx context.Context, model string) error {
 	md, _ := metadata.FromIncomingContext(ctx)
-	binary := md.Get("mm-model-id-bin") // decoded already
+	binary := md.Get("mm-model-id-bin") // gRPC has already decoded the values
 	if len(binary) != 1 || binary[0] != model {
 		return status.Errorf(codes.Internal, "the message is for %q and mm-model-id-bin for %q", model, binary)
 	}
@@ -153,7 +154,8 @@ func (v v2) ModelMetadata(ctx context.Context, q *inference.ModelMetadataRequest
 	}, nil
 }
 
-// compute waits for the inference time of a model. It fails above the concurrency limit.
+// compute waits for the inference time of a model. It fails if the model has reached its
+// concurrency limit.
 func (r *Runtime) compute(ctx context.Context, model string) error {
 	r.mu.Lock()
 	m := r.models[model]
@@ -206,7 +208,7 @@ func echo(q *inference.ModelInferRequest) *inference.ModelInferResponse {
 	return a
 }
 
-// infer serves V2 inference over REST, and describe the metadata of a model.
+// infer serves V2 inference over REST. describe serves the metadata of a model.
 func (r *Runtime) infer(w http.ResponseWriter, q *http.Request) {
 	model := q.PathValue("model")
 	if !r.restNamed(w, q, model) {
@@ -225,7 +227,7 @@ func (r *Runtime) infer(w http.ResponseWriter, q *http.Request) {
 		say(w, http.StatusTooManyRequests, fields{"error": status.Convert(err).Message()})
 		return
 	case err != nil:
-		return // its client has left
+		return // the client has disconnected
 	}
 	say(w, http.StatusOK, fields{"model_name": model, "model_version": "1", "id": request.ID, "outputs": request.Inputs})
 }
@@ -240,7 +242,8 @@ func (r *Runtime) describe(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// restNamed checks that a request is for the model of its path, and answers if not.
+// restNamed reports whether the headers of a request name the model of its path. If they do not, it
+// answers with an error.
 func (r *Runtime) restNamed(w http.ResponseWriter, q *http.Request, model string) bool {
 	id, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(q.Header.Get("Mm-Model-Id-Bin"), "="))
 	switch {
