@@ -8,15 +8,15 @@ import (
 	"github.com/headgate/headgate/control/profile/survey"
 )
 
-// bar shows progress: on a terminal as a line that is overwritten, elsewhere as one line per
+// bar shows progress. On a terminal it overwrites one line; elsewhere it prints one line per
 // finished point.
 type bar struct {
 	out      io.Writer
 	terminal bool
-	shown    bool // the line on the terminal has not ended
+	shown    bool // the line on the terminal still lacks a newline
 }
 
-// width limits the line on a terminal: a wrapped line cannot be overwritten.
+// width limits the length of the progress line, because a terminal cannot overwrite a wrapped line.
 const width = 79
 
 func newBar(out io.Writer) *bar {
@@ -40,7 +40,7 @@ func (b *bar) tell(p survey.Progress, ended bool) {
 	}
 }
 
-// end ends the line.
+// end ends the line that the terminal shows.
 func (b *bar) end() {
 	if b.shown {
 		fmt.Fprintln(b.out)

@@ -58,7 +58,8 @@ Flags:
 
 `
 
-// Command runs "control profile". It prints to out and reports progress on standard error.
+// Command runs "control profile" with the arguments. It prints the profile to out and reports
+// progress on standard error.
 func Command(ctx context.Context, args []string, out io.Writer) error {
 	return command(ctx, args, out, os.Stderr, nil)
 }

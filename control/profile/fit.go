@@ -59,10 +59,11 @@ Flags:
 
 `
 
-// assumed has the default limits of vLLM on GPUs; the size of its KV cache depends on memory.
+// assumed contains vLLM's default limits on GPUs, and a typical KV cache size: the real size
+// depends on GPU memory.
 var assumed = profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16}
 
-// fitFile runs "control profile fit" and prints to out.
+// fitFile runs "control profile fit" with the arguments and prints the result to out.
 func fitFile(args []string, out io.Writer) error {
 	fs := pflag.NewFlagSet("profile fit", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, fitUsage+fs.FlagUsagesWrapped(100)) }
@@ -119,7 +120,7 @@ func read(file string) ([]fit.Row, error) {
 	return fit.Read(file, f)
 }
 
-// of returns the rows of a set.
+// of returns the rows that belong to one set.
 func of(all []fit.Row, s fit.Set) (rows []fit.Row) {
 	for _, r := range all {
 		if r.Set == s {
@@ -137,7 +138,7 @@ func list(sets []fit.Set) string {
 	return strings.Join(names, ", ")
 }
 
-// table prints the sets of a file.
+// table prints a table of the sets in a measurement file.
 func table(out io.Writer, file string, all []fit.Row, sets []fit.Set) error {
 	fmt.Fprintf(out, "%s has %d sets. Choose one with --model, --hardware and --tensor-parallel.\n", file, len(sets))
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)

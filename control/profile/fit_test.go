@@ -15,14 +15,15 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// The input of a block is a command line, its output what that prints, or its error.
+// TestScenarios runs the command line of each block in a scenario file. The expected output is what
+// the command prints, or its error.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string { return run(t, strings.Fields(input)[1:]...) }
 	})
 }
 
-// run returns the output of a command line, or its error.
+// run runs a command line and returns its output or its error.
 func run(t *testing.T, args ...string) string {
 	var out bytes.Buffer
 	if err := command.Command(t.Context(), args, &out); err != nil {
@@ -31,7 +32,7 @@ func run(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// A profile in a file equals the printed one and can be parsed.
+// A profile written to a file equals the printed profile and can be parsed.
 func TestProfileIsRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "profile.yaml")
 	args := []string{"fit", "testdata/measured.csv", "--model", "large"}

@@ -21,14 +21,14 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// measurement has the flags.
+// measurement contains the flags of "control profile".
 type measurement struct {
 	url, model, api, path, body string
 	llm                         bool
 	batches                     []int
 	maxBatch                    int
 	prompts, concurrency        []int
-	longest                     bool // the longest prompt nearly fills a step
+	longest                     bool // also measure a prompt that nearly fills a step's token budget
 	outputs                     int
 	warmUp                      int
 	rule                        survey.Rule
@@ -124,7 +124,7 @@ func (m *measurement) check(fs *pflag.FlagSet) error {
 	return m.checkOutput()
 }
 
-// checkOutput returns an error if the output file cannot be used.
+// checkOutput returns an error if the command cannot write to the output file.
 func (m *measurement) checkOutput() error {
 	if m.output != "" && strings.EqualFold(survey.RecordName(m.output), m.output) {
 		return fmt.Errorf("-o %s: want another name, such as profile.yaml: measurements are written to the .csv file of that name",
@@ -133,7 +133,7 @@ func (m *measurement) checkOutput() error {
 	return nil
 }
 
-// run takes the missing measurements and writes the profile.
+// run takes the measurements that the record lacks, and writes the profile.
 func (m *measurement) run(ctx context.Context, out, progress io.Writer) error {
 	token := ""
 	if m.tokenFile != "" {
@@ -196,15 +196,15 @@ func (m *measurement) measureBatches(ctx context.Context, s survey.Subject, by *
 	return m.write(out, profile.FormatBatches(made))
 }
 
-// smallBudget is the smallest common token budget of a step: vLLM's default on all but the largest
-// GPUs. It is assumed if the budget is unknown, because a prompt that takes several steps would
-// count as one long step.
+// smallBudget is assumed if the token budget of a step is unknown. It is vLLM's default on all but
+// the largest GPUs. A prompt above the real budget would take several steps, but would be recorded
+// as one long step.
 const smallBudget = 2048
 
 func (m *measurement) measureLLM(ctx context.Context, s survey.Subject, by *probe.LLM, out, progress io.Writer) error {
 	limits, words := survey.Limits(m.limits, by.Server.Metrics(ctx), assumed)
 	planned := limits
-	if m.limits.MaxBatchedTokens == 0 { // no engine reports it
+	if m.limits.MaxBatchedTokens == 0 { // the engine does not report its budget
 		planned.MaxBatchedTokens = min(limits.MaxBatchedTokens, smallBudget)
 	}
 	most := 0
@@ -227,7 +227,7 @@ func (m *measurement) measureLLM(ctx context.Context, s survey.Subject, by *prob
 	return m.write(out, profile.Format(made))
 }
 
-// survey takes the measurements of a plan that the record lacks and appends them to the record. It
+// survey takes the planned measurements that are not in the record, and appends them to it. It
 // returns all rows, and messages about points that were left out.
 func (m *measurement) survey(ctx context.Context, r probe.Run, s survey.Subject, progress io.Writer) ([]survey.Row, []string, error) {
 	kept, rows, err := openRecord(m.output, s)
@@ -257,7 +257,7 @@ func (m *measurement) survey(ctx context.Context, r probe.Run, s survey.Subject,
 	return nil, nil, err
 }
 
-// write writes a profile to its file or prints it.
+// write writes the text of a profile to the output file, or prints it to out without such a file.
 func (m *measurement) write(out io.Writer, text []byte) error {
 	if m.output != "" {
 		return os.WriteFile(m.output, text, 0o644) //nolint:gosec // people read it

@@ -27,17 +27,17 @@ import (
 	"github.com/headgate/headgate/test/pipenet"
 )
 
-// sleeper is a V2 server with the model resnet. A request takes base plus each per item, for at
-// most 8 items. Of eight requests one takes spread longer, another twice spread, and so on up to
-// seven times.
+// sleeper is a V2 server with the model resnet. A request has at most 8 items. It takes the
+// duration base, plus the duration each for every item. Seven of every eight requests take longer,
+// by 1, 2, … 7 times the duration spread.
 type sleeper struct {
 	*httptest.Server
 	base, each, spread time.Duration
-	answer             func(w http.ResponseWriter, request int) bool // answers instead of the model if it returns true
+	answer             func(w http.ResponseWriter, request int) bool // if not nil, may answer a request itself and then returns true
 
 	mu       sync.Mutex
 	requests int
-	took     map[int][]float64 // by items, in seconds, measured by the server: on a busy machine sleeps take longer
+	took     map[int][]float64 // by number of items: seconds measured by the server, because sleeps take longer on a busy machine
 }
 
 func newSleeper(t *testing.T, base, each time.Duration) *sleeper {
@@ -125,7 +125,7 @@ func readBatches(t *testing.T, file string) *profile.Batches {
 	return b
 }
 
-// The profile matches the latencies of the server within 5 %.
+// The latencies in the profile are within 5 % of those that the server measured.
 func TestServerIsMeasured(t *testing.T) {
 	t.Parallel()
 	s := &sleeper{base: 15 * time.Millisecond, each: 5 * time.Millisecond, spread: time.Millisecond, took: map[int][]float64{}}
@@ -160,11 +160,11 @@ func TestServerIsMeasured(t *testing.T) {
 	}
 }
 
-// A size that the server rejects after some requests is not in the profile.
+// If the server rejects a batch size after some requests of that size, the profile leaves it out.
 func TestSizeRejectedLaterIsLeftOut(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
-	const first = 24 // requests 21 to 30 have four items: they are rejected from this one on
+	const first = 24 // requests 21 to 30 have four items: the server rejects the 24th and all later requests
 	s.answer = func(w http.ResponseWriter, request int) bool {
 		if request < first {
 			return false
@@ -209,7 +209,7 @@ func TestInterruptedSurveyResumes(t *testing.T) {
 		t.Error("an interrupted survey has a profile")
 	}
 	text, err := os.ReadFile(record)
-	if err != nil || bytes.Count(text, []byte("\n")) != until { // the header, and all but the last one
+	if err != nil || bytes.Count(text, []byte("\n")) != until { // the header and one line per request, except the interrupted one
 		t.Fatalf("%v: the file is\n%s", err, text)
 	}
 	if err := os.WriteFile(record, text[:len(text)-4], 0o600); err != nil {
@@ -232,8 +232,8 @@ func TestInterruptedSurveyResumes(t *testing.T) {
 		t.Errorf("%v: the file is\n%s", err, text)
 	}
 
-	// Another run sends nothing, and a larger --max-batch sends only the new sizes, also to another
-	// URL.
+	// The same command again sends nothing. With a larger --max-batch, only the new sizes are
+	// measured, even if the URL differs.
 	if _, _, err := control(t.Context(), args...); err != nil || s.count() != 0 {
 		t.Errorf("%v: what was measured is measured again", err)
 	}
@@ -333,7 +333,7 @@ func TestFaultsOfServers(t *testing.T) {
 	}
 }
 
-// known is the profile of the simulated engine.
+// known is the true profile of the simulated engine.
 var known = profile.Profile{
 	Name: "known", FrontendOverhead: 0.003,
 	Prefill: profile.Prefill{Base: 0.012, PerToken: 4e-5},
@@ -341,13 +341,14 @@ var known = profile.Profile{
 	Limits:  profile.Limits{MaxSequences: 4, MaxBatchedTokens: 8192, KVBlocks: 4000, BlockSize: 32},
 }
 
-// near reports whether a value is within 5 % of another, and the difference as text.
+// near reports whether got is within 5 % of want, and describes the difference.
 func near(got, want float64) (bool, string) {
 	return math.Abs(got/want-1) < 0.05, fmt.Sprintf("%.5f s, want %.5f (%+.1f %%)", got, want, 100*(got/want-1))
 }
 
-// The measured profile equals that of the simulated engine at all measured points. Prefill comes
-// from the engine's metrics, steps from token times, which the engine keeps on schedule.
+// The measured profile equals that of the simulated engine at all measured points. Prefill times
+// come from the engine's metrics. Step times come from token arrivals, which the engine keeps on
+// schedule.
 func TestSimulatedEngineIsMeasured(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "llama.yaml")
@@ -374,7 +375,7 @@ func TestSimulatedEngineIsMeasured(t *testing.T) {
 			}
 		}
 	}
-	// The frontend overhead of a client also includes HTTP and other load on the machine.
+	// The client also measures HTTP and the load of this machine as frontend overhead.
 	if p.FrontendOverhead < known.FrontendOverhead || p.FrontendOverhead > known.FrontendOverhead+0.01 {
 		t.Errorf("the frontend overhead is %v s, want %v", p.FrontendOverhead, known.FrontendOverhead)
 	}
@@ -398,8 +399,8 @@ func TestSimulatedEngineIsMeasured(t *testing.T) {
 	}
 }
 
-// launching is an engine with asynchronous scheduling and a high launch overhead of steps with
-// prompts.
+// launching is the profile of an engine with asynchronous scheduling, in which steps with prompts
+// have a high launch overhead.
 var launching = profile.Profile{
 	Name: "launching", FrontendOverhead: 0.003, LaunchOverhead: 0.03, AsyncScheduling: true,
 	Prefill: profile.Prefill{Floor: 0.03, Base: 0.006, PerToken: 2e-5},
@@ -407,7 +408,7 @@ var launching = profile.Profile{
 	Limits:  profile.Limits{MaxSequences: 64, MaxBatchedTokens: 4096, KVBlocks: 4000, BlockSize: 32},
 }
 
-// controlInMemory runs the command against a simulated engine, as inMemory does.
+// controlInMemory runs the command against a simulated engine with a given profile. See inMemory.
 func controlInMemory(t *testing.T, of profile.Profile, args ...string) (printed, said string) {
 	t.Helper()
 	return inMemory(t, func(listener net.Listener) (run func() error, stop func()) {
@@ -420,8 +421,8 @@ func controlInMemory(t *testing.T, of profile.Profile, args ...string) (printed,
 	}, args...)
 }
 
-// inMemory runs the command against the server http://engine:8000 that start returns. Both run in
-// memory on a fake clock. It returns the output and the progress.
+// inMemory runs the command against an in-memory server at http://engine:8000, on a fake clock.
+// start returns the server. The results are the output and the progress of the command.
 func inMemory(t *testing.T, start func(net.Listener) (run func() error, stop func()), args ...string) (printed, said string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -441,9 +442,10 @@ func inMemory(t *testing.T, start func(net.Listener) (run func() error, stop fun
 	return printed, said
 }
 
-// Estimates with the measured profile equal those with the true one, also if a prompt delays others
-// only a little, or for more than a step. Prompts alone do not show launch overhead and
-// asynchronous scheduling: estimates would be off by 17 to 40 %.
+// Estimates with the measured profile equal those with the true profile, even if a prompt hardly
+// delays the other requests, or delays them by more than a step. If the command measured prompts
+// only one at a time, it would miss launch overhead and asynchronous scheduling, and estimates
+// would be off by 17 to 40 %.
 func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 	t.Parallel()
 	eager, ahead, plain := launching, launching, launching
@@ -481,8 +483,9 @@ func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 	}
 }
 
-// Asynchronous scheduling is detected for any frontend overhead: prompts are sent at random times
-// of a step, so they wait half a step in the median, or one and a half.
+// The command detects asynchronous scheduling for any frontend overhead. It sends prompts at random
+// times within a step. Their median wait is half a step, or one and a half with asynchronous
+// scheduling.
 func TestAsynchronousSchedulingIsDetected(t *testing.T) {
 	t.Parallel()
 	for _, share := range []float64{0.1, 0.9} {
@@ -509,7 +512,8 @@ func TestAsynchronousSchedulingIsDetected(t *testing.T) {
 	}
 }
 
-// If the token budget is unknown, prompts fit into one step of an engine with a small budget.
+// If the token budget is unknown, the command sends only prompts that fit into one step of an
+// engine with a small budget.
 func TestPromptsTakeOneStepOfASmallBudget(t *testing.T) {
 	t.Parallel()
 	small := known
@@ -530,8 +534,8 @@ func TestPromptsTakeOneStepOfASmallBudget(t *testing.T) {
 	}
 }
 
-// foreseen returns the estimated means of latency, time to first token and time per token at a
-// load, where 1 is one query per launch time.
+// foreseen returns the estimated means of latency, time to first token and time per token. A load
+// of 1 is one query per launch time.
 func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test's
@@ -554,7 +558,8 @@ func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) 
 	return means
 }
 
-// All texts differ, so that none is cached. Of several, the first one has its own step.
+// All embedded texts differ, so that the engine cannot use its cache. If a request has several
+// texts, the engine computes the first in a step of its own.
 func TestEmbeddingsAreMeasured(t *testing.T) {
 	t.Parallel()
 	printed, _ := controlInMemory(t, known, "--url", "http://engine:8000/v1", "--api", "embeddings", "--max-batch", "8", "--min-samples",
@@ -572,7 +577,7 @@ func TestEmbeddingsAreMeasured(t *testing.T) {
 	}
 }
 
-// Warm-up requests of each size do not count.
+// Warm-up requests are sent for each size, and the profile ignores their times.
 func TestWarmUpDoesNotCount(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
@@ -590,7 +595,8 @@ func TestWarmUpDoesNotCount(t *testing.T) {
 	}
 }
 
-// A terminal shows a line that is overwritten; other outputs get a line per finished point.
+// On a terminal, progress is one line that is overwritten. Other outputs get a line per finished
+// point.
 func TestOutputWithoutATerminal(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)

@@ -33,7 +33,8 @@ func put(t *testing.T, text string, path ...string) {
 	}
 }
 
-// serve serves the models of a directory with the script of an engine, and loads one.
+// serve runs the script of an engine, which serves the models of a directory. It loads one model
+// and returns the engine's URL.
 func serve(t *testing.T, script, installed, folder, host string, port int, model string) (url string) {
 	t.Helper()
 	command := exec.Command("../../bench/real/"+script, "serve", installed, folder, host, strconv.Itoa(port)) //nolint:gosec // of this file
@@ -55,7 +56,7 @@ func serve(t *testing.T, script, installed, folder, host string, port int, model
 	return url
 }
 
-// load asks a server to load a model and reports success.
+// load asks a server to load a model, and reports success.
 func load(ctx context.Context, url, model string) bool {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v2/repository/models/"+model+"/load", http.NoBody)
 	if err != nil {
@@ -70,7 +71,8 @@ func load(ctx context.Context, url, model string) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// The inputs of a scikit-learn classifier come from its metadata, or from a file.
+// A scikit-learn classifier is measured with inputs that are made from its metadata, or read from a
+// file.
 func TestRealMLServersAreMeasured(t *testing.T) {
 	folder := t.TempDir()
 	out, err := exec.CommandContext(t.Context(), "../../bench/real/mlserver", "model", *mlserver, folder, "plain", "told").CombinedOutput()
@@ -130,7 +132,7 @@ class TritonPythonModel:
         return out
 `
 
-// A Python model sleeps 10 ms plus 2 ms per item, and accepts batches of 8.
+// The measured model is Python code that sleeps 10 ms plus 2 ms per item. Its largest batch is 8.
 func TestRealTritonsAreMeasured(t *testing.T) {
 	folder := t.TempDir()
 	put(t, `name: "sleeper"

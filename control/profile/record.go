@@ -8,16 +8,16 @@ import (
 	"github.com/headgate/headgate/control/profile/survey"
 )
 
-// record is the file with all measurements, which is appended to as they come. Without a name
-// nothing is written.
+// record is a file to which each measurement is appended at once. Without a name nothing is
+// written.
 type record struct {
 	name    string
 	file    *os.File
 	subject survey.Subject
 }
 
-// openRecord opens the record beside a profile and returns its rows; output "" means no record. It
-// removes an incomplete last line.
+// openRecord opens the record file of a profile and returns the rows in it. It removes an
+// incomplete last line. If output is "", no file is opened.
 func openRecord(output string, s survey.Subject) (*record, []survey.Row, error) {
 	r := &record{subject: s}
 	if output == "" {
@@ -55,6 +55,6 @@ func (r *record) keep(row survey.Row) error {
 
 func (r *record) close() {
 	if r.file != nil {
-		_ = r.file.Close() // each row was written at once
+		_ = r.file.Close() // no data can be lost: each row was written at once
 	}
 }

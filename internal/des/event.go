@@ -1,30 +1,30 @@
-// Package des is the discrete-event loop of every simulation: it runs events in order of time, as
-// fast as it can. It is pure: time is float64 seconds since an origin that the caller chooses, and
-// the same calls give the same order.
+// Package des is the discrete-event loop of all simulations. It runs events in order of time,
+// without waiting between them. It is pure: times are float64 seconds since an origin that the
+// caller chooses, and the same calls run the same events in the same order.
 package des
 
-// Loop is a queue of events. The zero Loop is at time 0 without events. It is not safe for
-// concurrent use.
+// Loop is a queue of events with the current simulation time. The zero Loop is at time 0 and has no
+// events. It is not safe for concurrent use.
 type Loop struct {
 	now   float64
 	asked uint64
 	queue queue
 }
 
-// Now returns the time of the current or last event.
+// Now returns the current simulation time: that of the running event, or of the last event.
 func (l *Loop) Now() float64 { return l.now }
 
 // Len returns the number of pending events.
 func (l *Loop) Len() int { return len(l.queue) }
 
-// At schedules do at a time, or as the next event if that time has passed. Events at the same time
-// run in the order in which they were scheduled.
+// At schedules the function do to run at a given time. If that time has passed, do runs as the next
+// event. Events at the same time run in the order in which they were scheduled.
 func (l *Loop) At(at float64, do func()) {
 	l.asked++
 	l.queue.push(entry{max(at, l.now), l.asked, do})
 }
 
-// Every calls do at a time, and again after each interval, until it returns false.
+// Every runs the function do at a given time, and again after each interval until do returns false.
 func (l *Loop) Every(at, interval float64, do func() (again bool)) {
 	l.At(at, func() {
 		if do() {
@@ -33,8 +33,8 @@ func (l *Loop) Every(at, interval float64, do func() (again bool)) {
 	})
 }
 
-// Run runs events until a time, or until there are none, and sets the time to until. Events may
-// schedule more.
+// Run advances the simulation to a given time. It runs all events up to then, including those that
+// events schedule, and then sets the current time.
 func (l *Loop) Run(until float64) {
 	for len(l.queue) > 0 && l.queue[0].at <= until {
 		l.Step()
@@ -42,7 +42,7 @@ func (l *Loop) Run(until float64) {
 	l.now = max(l.now, until)
 }
 
-// Step runs the next event, and returns false if there is none.
+// Step runs the next event. It returns false if there is none.
 func (l *Loop) Step() bool {
 	if len(l.queue) == 0 {
 		return false
@@ -53,8 +53,8 @@ func (l *Loop) Step() bool {
 	return true
 }
 
-// queue is a binary heap by time. container/heap would make each entry an interface; with four
-// events a step here takes a fourth of the time.
+// queue is a binary heap of events, ordered by time. It does not use container/heap, which would
+// convert each entry to an interface and take four times as long with four pending events.
 type queue []entry
 
 type entry struct {
@@ -83,7 +83,7 @@ func (q *queue) push(e entry) {
 func (q *queue) pop() entry {
 	all := *q
 	first, last := all[0], all[len(all)-1]
-	all[len(all)-1] = entry{} // release the closure
+	all[len(all)-1] = entry{} // let the garbage collector free the event's closure
 	all = all[:len(all)-1]
 	*q = all
 	if len(all) == 0 {

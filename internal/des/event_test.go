@@ -10,7 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/des"
 )
 
-// Events run in order of time, ties in order of scheduling; past times run next.
+// Events run in order of time. Events at the same time run in the order of scheduling. An event
+// scheduled for a past time runs next.
 func TestLoop(t *testing.T) {
 	var l des.Loop
 	var done []string
@@ -39,7 +40,7 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// A repeated event ends when it returns false.
+// A repeated event is not scheduled again after its function returns false.
 func TestEvery(t *testing.T) {
 	var l des.Loop
 	var at []float64
@@ -53,7 +54,7 @@ func TestEvery(t *testing.T) {
 	}
 }
 
-// Any number of events run in sorted order.
+// Events run in order of time, however many there are.
 func TestOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's
 	var l des.Loop

@@ -10,44 +10,45 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Batches is the latency profile of one model on one kind of hardware by batch size, for models
-// that make no tokens. All times are in seconds. Values are immutable once made and safe for
-// concurrent use.
+// Batches is the latency profile of one model on one kind of hardware, by batch size. It is for
+// models that generate no tokens. All times are in seconds. A Batches is immutable after its
+// creation, and safe for concurrent use.
 type Batches struct {
-	// Name is the model and the hardware, for people.
+	// Name describes the model and the hardware in messages.
 	Name string `json:"name"`
-	// Source is where the figures come from: a measurement, a paper, a fit and its error.
+	// Source says where the figures come from, such as a measurement, a paper, or a fit with its
+	// error.
 	Source string `json:"source,omitempty"`
-	// Model is the model, as a plan names it; empty if unknown.
+	// Model is the model's name in capacity plans; "" if unknown.
 	Model string `json:"model,omitempty"`
-	// Hardware is the hardware, such as a100.
+	// Hardware is the kind of hardware, such as a100.
 	Hardware string `json:"hardware,omitempty"`
 	// Price is the price of one replica per hour, in any currency; 0 if unknown.
 	Price float64 `json:"price,omitempty"`
-	// Batches are sorted by size; the first has size 1.
+	// Batches has the times of some batch sizes, in ascending order of size. The first size is 1.
 	Batches []Batch `json:"batches"`
 
-	curves []curve // of Batches
+	curves []curve // one for each entry of Batches
 }
 
-// Batch is the time of batches of one size.
+// Batch is the service time of batches of one size.
 type Batch struct {
-	Size int `json:"size"` // requests
-	// Mean is the mean time in seconds.
+	Size int `json:"size"` // number of requests in the batch
+	// Mean is the mean service time in seconds.
 	Mean float64 `json:"mean"`
-	// Quantiles are sorted by share; none means a constant time. Between two quantiles, seconds are
-	// interpolated linearly; below the first and above the last they are constant.
+	// Quantiles are quantiles of the service time, sorted by share. Without quantiles the time is
+	// constant. Times between two quantiles are interpolated linearly. Below the first and above
+	// the last quantile, the time is that of the nearest quantile.
 	Quantiles []Quantile `json:"quantiles,omitempty"`
 }
 
-// Quantile is the time within which a share of batches is done.
+// Quantile is a quantile of the service time: the given share of batches takes at most Seconds.
 type Quantile struct {
-	Share   float64 `json:"share"` // 0 to 1
+	Share   float64 `json:"share"` // from 0 to 1
 	Seconds float64 `json:"seconds"`
 }
 
-// ParseBatches parses a profile by batch size from YAML. An impossible value is an error that names
-// the field.
+// ParseBatches parses a batch profile from YAML. If a value is invalid, the error names its field.
 func ParseBatches(text []byte) (*Batches, error) {
 	b := new(Batches)
 	if err := yaml.UnmarshalStrict(text, b); err != nil {
@@ -63,12 +64,13 @@ func ParseBatches(text []byte) (*Batches, error) {
 	return b.Ready(), nil
 }
 
-// NewBatches returns a valid profile, ready for use.
+// NewBatches returns a profile of valid batches that is ready for use.
 func NewBatches(name string, batches ...Batch) *Batches {
 	return (&Batches{Name: name, Batches: batches}).Ready()
 }
 
-// Times returns the profile with all times multiplied by factor, ready for use.
+// Times returns a copy of the profile in which all times are multiplied by factor. The copy is
+// ready for use.
 func (b *Batches) Times(factor float64) *Batches {
 	slower := *b
 	slower.Batches = slices.Clone(b.Batches)
@@ -83,7 +85,7 @@ func (b *Batches) Times(factor float64) *Batches {
 	return slower.Ready()
 }
 
-// Faults returns everything that is invalid in b.
+// Faults returns all invalid fields of the profile.
 func (b *Batches) Faults() (faults []Fault) {
 	wrong := func(value any, words, field string, args ...any) {
 		faults = append(faults, Fault{fmt.Sprintf(field, args...), value, words})
@@ -117,13 +119,14 @@ func (b *Batches) Faults() (faults []Fault) {
 	return faults
 }
 
-// curve is the quantile function of a batch's time, scaled to the batch's mean.
+// curve is the quantile function of a batch's service time, scaled so that its mean is the batch's
+// mean.
 type curve struct {
 	mean      float64
 	quantiles []Quantile
 }
 
-// Ready prepares a valid profile for use and returns it.
+// Ready prepares a valid profile for use, and returns that profile.
 func (b *Batches) Ready() *Batches {
 	b.curves = nil
 	for _, is := range b.Batches {
@@ -139,7 +142,7 @@ func (b *Batches) Ready() *Batches {
 	return b
 }
 
-// meanOf is the mean of the distribution with these quantiles.
+// meanOf returns the mean of a distribution that has these quantiles.
 func meanOf(all []Quantile) float64 {
 	last := all[len(all)-1]
 	mean := all[0].Share*all[0].Seconds + (1-last.Share)*last.Seconds
@@ -149,7 +152,7 @@ func meanOf(all []Quantile) float64 {
 	return mean
 }
 
-// at is the time within which a share of batches is done.
+// at returns the quantile for a share: that share of batches takes at most this time.
 func (c *curve) at(share float64) float64 {
 	all := c.quantiles
 	if len(all) == 0 {
@@ -165,20 +168,21 @@ func (c *curve) at(share float64) float64 {
 	return between(share, all[i-1].Share, all[i].Share, all[i-1].Seconds, all[i].Seconds)
 }
 
-// between interpolates linearly between (x0, y0) and (x1, y1).
+// between returns y at x on the line through (x0, y0) and (x1, y1).
 func between(x, x0, x1, y0, y1 float64) float64 { return y0 + (y1-y0)*(x-x0)/(x1-x0) }
 
-// MaxBatch is the largest batch size in the profile.
+// MaxBatch returns the largest batch size in the profile.
 func (b *Batches) MaxBatch() int { return b.Batches[len(b.Batches)-1].Size }
 
-// MeanTime is the mean time of batches of a size from 1 to [Batches.MaxBatch], interpolated
-// linearly.
+// MeanTime returns the mean service time of batches of a size from 1 to [Batches.MaxBatch]. It
+// interpolates linearly between measured sizes.
 func (b *Batches) MeanTime(size int) float64 {
 	return b.by(size, func(c *curve) float64 { return c.mean })
 }
 
-// Time is the time within which a share of the batches of a size is done; uniformly random shares
-// give random times. It allocates nothing.
+// Time returns a quantile of the service time of batches of a size: the given share of batches
+// takes at most this time. With a uniformly random share, it draws a random service time. It does
+// not allocate.
 func (b *Batches) Time(size int, share float64) float64 {
 	return b.by(size, func(c *curve) float64 { return c.at(share) })
 }
@@ -194,11 +198,11 @@ func (b *Batches) by(size int, of func(*curve) float64) float64 {
 	return between(float64(size), float64(b.Batches[i-1].Size), float64(b.Batches[i].Size), of(&b.curves[i-1]), of(&b.curves[i]))
 }
 
-// Throughput is the number of requests per second that one replica serves in batches of a size (μ
-// in InferLine).
+// Throughput returns how many requests per second one replica serves in batches of a size (μ in
+// InferLine).
 func (b *Batches) Throughput(size int) float64 { return float64(size) / b.MeanTime(size) }
 
-// Fixed reports whether all batches of one size take the same time.
+// Fixed reports whether batches of the same size always take the same time.
 func (b *Batches) Fixed() bool {
 	return !slices.ContainsFunc(b.Batches, func(is Batch) bool { return len(is.Quantiles) > 0 })
 }

@@ -33,7 +33,8 @@ func TestTimesByBatch(t *testing.T) {
 	if got := b.Throughput(4); math.Abs(got-250) > 1e-9 || b.MaxBatch() != 8 || b.Fixed() || b.Price != 0.5 || b.Hardware != "t4" {
 		t.Errorf("the throughput is %v; %+v", got, b)
 	}
-	// Times drawn with uniform shares have the profile's mean, and quantiles in its proportions.
+	// Times drawn with uniform shares have the profile's mean, and their quantiles have the
+	// profile's ratios.
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's
 	for _, size := range []int{1, 2, 4, 6} {
 		sum := 0.0
@@ -67,15 +68,15 @@ func TestTimesByBatch(t *testing.T) {
 	}
 }
 
-// The quantiles of a batch keep their ratios and have its mean, also if the last share is below 1:
-// larger shares take as long as the last one.
+// The quantiles of a batch are scaled: they keep their ratios, and their mean becomes that of the
+// batch. If the last share is below 1, all larger shares take as long as the last one.
 func TestMeanIncludesTheLastShare(t *testing.T) {
 	b := profile.NewBatches("x", profile.Batch{
 		Size: 1, Mean: 0.13,
 		Quantiles: []profile.Quantile{{Share: 0.5, Seconds: 1}, {Share: 0.9, Seconds: 2}},
 	})
-	// The quantiles have the mean 0.5 * 1 + 0.4 * 1.5 + 0.1 * 2 = 1.3, so they are scaled by a
-	// tenth.
+	// The unscaled quantiles have the mean 0.5 * 1 + 0.4 * 1.5 + 0.1 * 2 = 1.3. The batch has a
+	// tenth of that, so all quantiles are divided by ten.
 	for share, want := range map[float64]float64{0.1: 0.1, 0.5: 0.1, 0.7: 0.15, 0.9: 0.2, 0.95: 0.2, 1: 0.2} {
 		if got := b.Time(1, share); math.Abs(got-want) > 1e-12 {
 			t.Errorf("share %v takes %v s, want %v", share, got, want)

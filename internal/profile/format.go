@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// lineLength is about the length of lines of prose.
+// lineLength is the approximate maximum length of a line of text.
 const lineLength = 120
 
-// Format writes a profile in YAML, as people do, for [Parse]. Zero values are left out if they are
-// the default.
+// Format formats a profile as readable YAML, which [Parse] reads. It leaves out fields that have
+// their default value.
 func Format(p Profile) []byte {
 	var out strings.Builder
 	fmt.Fprintf(&out, "name: %q\n", p.Name)
@@ -37,7 +37,7 @@ func Format(p Profile) []byte {
 	return []byte(out.String())
 }
 
-// FormatBatches writes a profile by batch size in YAML, as people do, for [ParseBatches].
+// FormatBatches formats a batch profile as readable YAML, which [ParseBatches] reads.
 func FormatBatches(b *Batches) []byte {
 	var out strings.Builder
 	fmt.Fprintf(&out, "name: %q\n", b.Name)
@@ -62,13 +62,13 @@ func FormatBatches(b *Batches) []byte {
 	return []byte(out.String())
 }
 
-// Rounded rounds a figure to four digits: no measurement is more precise.
+// Rounded rounds a number to four significant digits, since no measurement is more precise.
 func Rounded(figure float64) float64 {
-	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(figure, 'g', 4, 64), 64) // its own output parses
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(figure, 'g', 4, 64), 64) // cannot fail: the text is a formatted number
 	return rounded
 }
 
-// optional formats a field, or nothing if it is 0.
+// optional formats a field. It returns "" if the value is 0.
 func optional(format string, value float64) string {
 	if value == 0 {
 		return ""
@@ -76,7 +76,7 @@ func optional(format string, value float64) string {
 	return fmt.Sprintf(format, value)
 }
 
-// prose formats text as a folded block, or quoted if a block would change it.
+// prose formats text as a folded YAML block, or in quotes if a block would change the text.
 func prose(text string) string {
 	words := strings.Fields(text)
 	if strings.Join(words, " ") != text || strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {

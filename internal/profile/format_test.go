@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// A written profile parses to the same profile, for every name, source and time.
+// For any name, source and times, a formatted profile parses to the same profile.
 func TestFormat(t *testing.T) {
 	of := parseFile(t, "llama-2-70b-a100x4.yaml")
 	full := of
@@ -53,7 +53,7 @@ limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 16384, blockSize: 
 	}
 }
 
-// The same for a profile by batch size.
+// A formatted batch profile parses to the same profile.
 func TestFormatBatches(t *testing.T) {
 	b, err := profile.ParseBatches([]byte(byBatch))
 	if err != nil {

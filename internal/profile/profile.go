@@ -1,12 +1,13 @@
-// Package profile is the latency model: how long one engine on one kind of hardware takes to
-// prefill a prompt, to make one decode step and to load a model, and how much fits into it.
+// Package profile is the latency model of an engine on one kind of hardware. It predicts how long
+// the engine takes to prefill a prompt, to run a decode step, and to load an adapter. It also
+// contains the engine's limits.
 //
-// All of Headgate's decisions use it: pick predicts the time to first token, place weighs a load,
-// provision simulates a fleet. The simulated engine runs on it, too, so that plans and tests
-// describe the same machine.
+// All of Headgate's decisions use it: package pick predicts the time to first token, package place
+// weighs the cost of a load, and control plan simulates a fleet. The simulated engine uses it, too,
+// so that plans and tests describe the same machine.
 //
-// A profile is YAML, parsed by [Parse]. All times are in seconds. Values are immutable once made
-// and safe for concurrent use.
+// A profile is written in YAML, which [Parse] reads. All times are in seconds. Profiles are
+// immutable after their creation, and safe for concurrent use.
 package profile
 
 import (
@@ -17,89 +18,90 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Profile is the latency of one engine on one kind of hardware.
+// Profile is the latency model of one engine on one kind of hardware.
 type Profile struct {
-	// Name is the model and the hardware, for people.
+	// Name describes the model and the hardware in messages.
 	Name string `json:"name"`
-	// Source is where the figures come from: a measurement, a paper, a fit and its error.
+	// Source says where the figures come from, such as a measurement, a paper, or a fit with its
+	// error.
 	Source string `json:"source,omitempty"`
 
-	// FrontendOverhead is the time before a request is in its engine's queue, in seconds: an API
-	// server reads it and makes tokens of it, of many at once.
+	// FrontendOverhead is the time in seconds before a request is in the engine's queue. The API
+	// server needs it to read and tokenize the request.
 	FrontendOverhead float64 `json:"frontendOverhead,omitempty"`
 	Prefill          Prefill `json:"prefill"`
 	Decode           Decode  `json:"decode"`
-	// LaunchOverhead is the time in seconds to start the kernels of a step with prompts, one by
-	// one. The accelerator computes started kernels meanwhile. So such a step takes at least
-	// LaunchOverhead, and decoding sequences cost nothing extra below that. 0 is none.
+	// LaunchOverhead is the time in seconds to launch the kernels of a step with prompts; 0 if
+	// none. The accelerator computes launched kernels meanwhile. So such a step takes at least
+	// LaunchOverhead, and decoding sequences in it are free up to that time.
 	LaunchOverhead float64 `json:"launchOverhead,omitempty"`
-	// AsyncScheduling reports whether the engine schedules a step while the one before it is
-	// computed, as vLLM does by default on GPUs (async_scheduling). LaunchOverhead is hidden behind
-	// that step then, and a request that arrives waits for one step more.
+	// AsyncScheduling is true if the engine schedules a step while it computes the previous one, as
+	// vLLM does by default on GPUs (async_scheduling). The previous step then hides LaunchOverhead,
+	// and a new request waits for one more step.
 	AsyncScheduling bool `json:"asyncScheduling,omitempty"`
-	// MixedBatchOverhead is by how much longer a step takes that has both prompts and sequences
-	// than their terms say, in seconds; 0 is none.
+	// MixedBatchOverhead is the extra time in seconds of a step that has both prompts and decoding
+	// sequences, beyond the sum of its terms; 0 if none.
 	MixedBatchOverhead float64 `json:"mixedBatchOverhead,omitempty"`
-	// AdapterLoad is the time to bring a model from storage into host memory.
+	// AdapterLoad is the time to load an adapter from storage into host memory.
 	AdapterLoad Spread `json:"adapterLoad"`
-	// AdapterActivation is the time to bring an adapter from host memory into a GPU slot.
+	// AdapterActivation is the time to load an adapter from host memory into a GPU slot.
 	AdapterActivation Spread `json:"adapterActivation"`
 
 	Limits Limits `json:"limits"`
 }
 
-// Prefill is the time to compute n tokens of a prompt after c tokens whose KV is already computed:
+// Prefill describes the time to compute n tokens of a prompt, after c tokens that are already in
+// the KV cache:
 //
 //	max(Floor, Base + PerToken*n + PerTokenSquared*((c+n)² - c²))
 //
-// Floor is the time of the shortest prompts, which does not grow with their length. The squared
-// term is attention: each token attends to all earlier tokens, so later parts of a long prompt cost
-// more.
+// Floor is the time of short prompts, which does not depend on their length. The squared term is
+// attention: each token attends to all earlier tokens, so later parts of a long prompt cost more.
 type Prefill struct {
-	Floor           float64 `json:"floor,omitempty"`           // seconds; 0 is none
-	Base            float64 `json:"base"`                      // seconds
+	Floor           float64 `json:"floor,omitempty"`           // seconds; 0 if there is no floor
+	Base            float64 `json:"base"`                      // seconds per step
 	PerToken        float64 `json:"perToken"`                  // seconds per uncached token
-	PerTokenSquared float64 `json:"perTokenSquared,omitempty"` // seconds per uncached token, squared; 0 is none
-	// MaxMeasuredTokens is how many tokens the longest prompt had that the terms were measured
-	// with: times of longer prompts are extrapolated. 0 where that is not known.
+	PerTokenSquared float64 `json:"perTokenSquared,omitempty"` // factor of the squared term in seconds; 0 if there is none
+	// MaxMeasuredTokens is the length of the longest prompt that was measured; 0 if unknown. Times
+	// of longer prompts are extrapolated.
 	MaxMeasuredTokens int `json:"maxMeasuredTokens,omitempty"`
 }
 
-// Beyond reports whether a prompt with this number of tokens is longer than all measured prompts.
+// Beyond reports whether a prompt with this number of tokens is longer than any measured prompt.
 func (p Prefill) Beyond(tokens int) bool {
 	return p.MaxMeasuredTokens > 0 && tokens > p.MaxMeasuredTokens
 }
 
-// Decode is the time of one decode step: Base + PerSequence * sequences in the batch + PerKVToken *
-// tokens that they keep in the KV cache. The three terms are reading the weights, the work per
-// sequence, and reading the cache.
+// Decode describes the time of one decode step: Base + PerSequence * (number of sequences in the
+// batch) + PerKVToken * (number of their tokens in the KV cache). The three terms are for reading
+// the weights, the work for each sequence, and reading the KV cache.
 type Decode struct {
-	Base        float64 `json:"base"`        // seconds
+	Base        float64 `json:"base"`        // seconds per step
 	PerSequence float64 `json:"perSequence"` // seconds per sequence in the batch
-	PerKVToken  float64 `json:"perKVToken"`  // seconds per token in the KV cache of the batch
-	// AdapterSlowdown is how many times as long all of that takes where an adapter runs in the
-	// step, at least 1; 0 means 1.
+	PerKVToken  float64 `json:"perKVToken"`  // seconds per token of the batch in the KV cache
+	// AdapterSlowdown multiplies the time of a step in which an adapter runs. It is at least 1; 0
+	// means 1.
 	AdapterSlowdown float64 `json:"adapterSlowdown,omitempty"`
 }
 
-// Spread is a time with its variation. The zero value takes no time.
+// Spread is a random time, with its mean and standard deviation. The zero Spread takes no time.
 type Spread struct {
 	Mean   float64 `json:"mean"`             // seconds
 	StdDev float64 `json:"stddev,omitempty"` // seconds
 }
 
-// Limits is what one engine holds at once.
+// Limits are the limits of what one engine can run or store at a time.
 type Limits struct {
-	MaxSequences     int `json:"maxSequences"`     // requests in the batch; vLLM's max_num_seqs
-	MaxBatchedTokens int `json:"maxBatchedTokens"` // tokens that one step computes; vLLM's max_num_batched_tokens
-	KVBlocks         int `json:"kvBlocks"`         // blocks of KV cache; vLLM's num_gpu_blocks
-	BlockSize        int `json:"blockSize"`        // tokens in a block
-	GPUAdapters      int `json:"gpuAdapters"`      // adapter slots on the GPU; vLLM's max_loras; 0 means none
-	HostAdapters     int `json:"hostAdapters"`     // adapters kept in host memory, those on the GPU among them; vLLM's max_cpu_loras
+	MaxSequences     int `json:"maxSequences"`     // maximum number of requests in the batch; vLLM's max_num_seqs
+	MaxBatchedTokens int `json:"maxBatchedTokens"` // maximum number of tokens in a step; vLLM's max_num_batched_tokens
+	KVBlocks         int `json:"kvBlocks"`         // number of KV cache blocks; vLLM's num_gpu_blocks
+	BlockSize        int `json:"blockSize"`        // number of tokens in a KV cache block
+	GPUAdapters      int `json:"gpuAdapters"`      // number of adapter slots on the GPU, 0 if none; vLLM's max_loras
+	HostAdapters     int `json:"hostAdapters"`     // maximum number of adapters in host memory and on the GPU; vLLM's max_cpu_loras
 }
 
-// Parse reads a profile from YAML. A field that no profile has, a negative time, or a limit that no
-// engine could work with is an error that names the field.
+// Parse reads a profile from YAML. It returns an error that names the field if a field is unknown,
+// a time is negative, or a limit is impossible.
 func Parse(text []byte) (Profile, error) {
 	var p Profile
 	if err := yaml.UnmarshalStrict(text, &p); err != nil {
@@ -118,10 +120,10 @@ type Fault struct {
 	Words string // what the field must contain
 }
 
-// Error is "field is value: words".
+// Error has the form "field is value: words".
 func (f Fault) Error() string { return fmt.Sprintf("%s is %v: %s", f.Field, f.Value, f.Words) }
 
-// Validate returns every fault of p, joined, or nil.
+// Validate returns an error with all faults of the profile; nil if it is valid.
 func (p Profile) Validate() error {
 	var faults []error
 	for _, f := range p.Faults() {
@@ -130,7 +132,7 @@ func (p Profile) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Faults returns all invalid fields of p.
+// Faults returns all invalid fields of the profile.
 func (p Profile) Faults() (faults []Fault) {
 	for _, t := range []struct {
 		field   string
@@ -190,43 +192,45 @@ func (p Profile) Times(factor float64) Profile {
 	return p
 }
 
-// Work is what one engine step computes. The zero value is nothing.
+// Work is the work of one engine step. The zero Work is an empty step.
 type Work struct {
-	// PromptTokens are the tokens of all parts of prompts in the step. Squares is the sum of (c+n)²
-	// - c² over these parts, each with n tokens after c tokens whose KV is already computed.
+	// PromptTokens is the number of prompt tokens that the step computes. Squares is the sum of
+	// (c+n)² - c² over all parts of prompts in the step; a part has n tokens, after c tokens that
+	// are already in the KV cache.
 	PromptTokens int
 	Squares      float64
-	// Sequences get one more token each; their KV caches hold KVTokens together.
+	// Sequences is the number of decoding sequences, which get one token each. KVTokens is the
+	// total number of their tokens in the KV cache.
 	Sequences, KVTokens int
 	// Adapters reports whether an adapter runs in the step.
 	Adapters bool
 }
 
-// AddPrompt adds a part of a prompt to the step: tokens after a context whose KV is already
-// computed.
+// AddPrompt adds a part of a prompt to the step: tokens is its length, and context is the number of
+// earlier tokens, which are already in the KV cache.
 func (w *Work) AddPrompt(context, tokens int) {
 	w.PromptTokens += tokens
 	w.Squares += float64(tokens) * float64(2*context+tokens)
 }
 
-// PrefillTime predicts the seconds to compute a part of a prompt in one step, alone on the engine:
-// tokens after a context whose KV is already computed. No tokens take no time. It allocates
-// nothing.
+// PrefillTime predicts the time in seconds of a step that computes only a part of a prompt: tokens
+// is its length, and context is the number of earlier tokens, which are already in the KV cache. It
+// returns 0 for no tokens. It does not allocate.
 func (p *Profile) PrefillTime(context, tokens int) float64 {
 	var w Work
 	w.AddPrompt(context, tokens)
 	return p.StepTime(w)
 }
 
-// StepTime predicts the seconds of one engine step. A step reads the weights once, so a mixed step
-// pays the larger of the two bases and not both; below the floor of prefill, prompt tokens are
-// free, and sequences are not. A step with nothing to do takes no time. It allocates nothing.
+// StepTime predicts the time of one engine step in seconds. A step reads the weights once, so a
+// mixed step has only the larger of the two bases. Below the floor of prefill, prompt tokens take
+// no extra time, but sequences do. An empty step takes no time. It does not allocate.
 func (p *Profile) StepTime(w Work) float64 {
 	return max(p.LaunchTime(w), p.ComputeTime(w))
 }
 
-// LaunchTime predicts the seconds in which the engine starts the kernels of a step, and can do
-// nothing else.
+// LaunchTime predicts the time in seconds in which the engine launches the kernels of a step and
+// can do nothing else.
 func (p *Profile) LaunchTime(w Work) float64 {
 	if w.PromptTokens == 0 {
 		return 0
@@ -234,8 +238,8 @@ func (p *Profile) LaunchTime(w Work) float64 {
 	return p.LaunchOverhead
 }
 
-// ComputeTime predicts the seconds in which the accelerator computes a step. Where the engine takes
-// time to launch it, the floor of prefill is that time, and nothing that the accelerator does.
+// ComputeTime predicts the time in seconds in which the accelerator computes a step. If the profile
+// has a launch overhead, the floor of prefill is launch time and not part of ComputeTime.
 func (p *Profile) ComputeTime(w Work) float64 {
 	var base, floor float64
 	if w.PromptTokens > 0 {

@@ -22,8 +22,8 @@ func parseFile(t *testing.T, name string) profile.Profile {
 	return p
 }
 
-// The published profile reproduces the measurements that it was fitted to: median times of single
-// prompts of all lengths, which grow faster than linearly.
+// The published profile predicts the measurements from which it was fitted. These are median times
+// of single prompts of all lengths, and grow faster than linearly.
 func TestProfileAgreesWithItsSource(t *testing.T) {
 	p := parseFile(t, "llama-2-70b-a100x4.yaml")
 	for tokens, want := range map[int]float64{
@@ -59,8 +59,8 @@ func TestMixedStepPaysTheLargerBaseOnce(t *testing.T) {
 	}
 }
 
-// Each term is added where the documentation says so, computed by hand: all values are sums of
-// powers of two.
+// The test adds each term as the documentation describes, computed by hand. All values are sums of
+// powers of two, so that they are exact.
 func TestStepTime(t *testing.T) {
 	full := profile.Profile{
 		Prefill: profile.Prefill{Floor: 8, Base: 1, PerToken: 0.5, PerTokenSquared: 0.125},
@@ -96,11 +96,11 @@ func TestStepTime(t *testing.T) {
 	}{
 		{0, 0, 0},
 		{100, 0, 0},
-		{0, 1, 8},                        // the floor; 1 + 0.5 + 0.125 alone
-		{0, 8, 1 + 4 + 8},                // 8²
-		{8, 8, 1 + 4 + 24},               // 16² - 8²
-		{1 << 20, 2, 1 + 1 + 524288.5},   // ((2^20 + 2)² - 2^40)/8
-		{0, 1 << 20, 1 + 524288 + 1<<37}, // 2^40/8
+		{0, 1, 8},                        // the floor applies, because the terms are only 1 + 0.5 + 0.125
+		{0, 8, 1 + 4 + 8},                // the square term is 8² / 8
+		{8, 8, 1 + 4 + 24},               // the square term is (16² - 8²) / 8
+		{1 << 20, 2, 1 + 1 + 524288.5},   // the square term is ((2^20 + 2)² - 2^40) / 8
+		{0, 1 << 20, 1 + 524288 + 1<<37}, // the square term is 2^40 / 8
 	} {
 		if got := full.PrefillTime(c.context, c.tokens); got != c.want {
 			t.Errorf("PrefillTime(%d, %d) = %v, want %v", c.context, c.tokens, got, c.want)
@@ -108,7 +108,7 @@ func TestStepTime(t *testing.T) {
 	}
 }
 
-// However a prompt is cut into parts, its squares add up to those of the whole.
+// If a prompt is cut into parts, the Squares of the parts add up to those of the whole prompt.
 func TestAddPrompt(t *testing.T) {
 	var whole, parts profile.Work
 	whole.AddPrompt(0, 1000)

@@ -6,10 +6,10 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// collection is an LRU set of at most capacity adapters.
+// collection is an LRU cache of at most capacity adapters.
 type collection struct {
 	capacity int
-	used     map[string]uint64 // adapter -> tick of its last use, unique
+	used     map[string]uint64 // adapter -> number of its last use; all numbers differ
 	tick     uint64
 }
 
@@ -17,7 +17,7 @@ func newCollection(capacity int) collection {
 	return collection{capacity: capacity, used: map[string]uint64{}}
 }
 
-// touch marks an adapter as just used and reports whether it is there.
+// touch marks an adapter as the most recently used. It reports whether the adapter is in the cache.
 func (h *collection) touch(adapter string) bool {
 	if _, ok := h.used[adapter]; !ok {
 		return false
@@ -27,12 +27,12 @@ func (h *collection) touch(adapter string) bool {
 	return true
 }
 
-// put adds an adapter as just used. If the set is full, it evicts the least recently used adapter
-// for which keep is false and returns its name. If keep is true for all, it adds nothing and
-// returns false.
+// put adds an adapter and marks it as the most recently used. If the cache is full, put evicts the
+// least recently used adapter for which keep returns false, and returns the evicted name. If keep
+// returns true for all adapters, put adds nothing, and ok is false.
 //
-// It scans all adapters: there are tens of them, and a put causes a load, which is millions of
-// times slower.
+// It scans all adapters: there are only tens, and each put causes an adapter load, which takes
+// millions of times longer.
 func (h *collection) put(adapter string, keep func(string) bool) (evicted string, ok bool) {
 	if _, there := h.used[adapter]; !there && len(h.used) >= h.capacity {
 		oldest := uint64(0)
@@ -51,10 +51,10 @@ func (h *collection) put(adapter string, keep func(string) bool) (evicted string
 	return evicted, true
 }
 
-// drop removes an adapter, if it is there.
+// drop removes an adapter if it is in the cache.
 func (h *collection) drop(adapter string) { delete(h.used, adapter) }
 
-// names returns the adapters, the most recently used first.
+// names returns the names of the adapters, the most recently used first.
 func (h *collection) names() []string {
 	names := make([]string, 0, len(h.used))
 	for name := range h.used {
@@ -69,8 +69,8 @@ func (h *collection) names() []string {
 	return names
 }
 
-// useAdapter makes sure that a scheduled sequence's adapter is in a slot and returns the seconds
-// that this takes. The sequence is already counted in inUse, so that its adapter is not evicted.
+// useAdapter ensures that the adapter of a scheduled sequence is in a slot. It returns the load
+// time in seconds. inUse must already include the sequence, so that its adapter is not evicted.
 func (e *Engine) useAdapter(adapter string) (seconds float64) {
 	if adapter == "" {
 		return 0
@@ -79,7 +79,7 @@ func (e *Engine) useAdapter(adapter string) (seconds float64) {
 		seconds += e.loadHost(0, adapter)
 	}
 	if !e.slots.touch(adapter) {
-		// There is room: there are at most as many adapters in use, including this one, as slots.
+		// This succeeds: the adapters in use, including this one, are at most as many as the slots.
 		e.slots.put(adapter, e.isUsed)
 		e.counted.SlotLoads++
 		e.loaded = append(e.loaded, Event{Kind: SlotLoaded, Adapter: adapter})
@@ -88,9 +88,9 @@ func (e *Engine) useAdapter(adapter string) (seconds float64) {
 	return seconds
 }
 
-// loadHost loads an adapter into host memory, for the Load with the id or for a step, and returns
-// the seconds that this takes. An adapter evicted from host memory also leaves its slot. If all
-// places have adapters in use, the load has no effect.
+// loadHost loads an adapter into host memory and returns the load time in seconds. id is the ID of
+// a requested load, or 0 if a step needs the adapter. If an adapter is evicted from host memory,
+// its slot is freed, too. If all adapters in host memory are in use, the load has no effect.
 func (e *Engine) loadHost(id ID, adapter string) (seconds float64) {
 	if evicted, ok := e.host.put(adapter, e.isUsed); ok {
 		e.slots.drop(evicted)
@@ -103,7 +103,7 @@ func (e *Engine) loadHost(id ID, adapter string) (seconds float64) {
 // isUsed reports whether a running sequence uses the adapter.
 func (e *Engine) isUsed(adapter string) bool { return e.inUse[adapter] > 0 }
 
-// draw returns a load time in seconds.
+// draw returns a random load time in seconds.
 func (e *Engine) draw(s profile.Spread) float64 {
 	if s.StdDev == 0 {
 		return s.Mean

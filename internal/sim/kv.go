@@ -7,50 +7,53 @@ import (
 	"github.com/headgate/headgate/internal/hash"
 )
 
-// reservedBlocks is the number of blocks of num_gpu_blocks that vLLM reserves: the null block.
+// reservedBlocks is the number of KV blocks that vLLM reserves: one, the null block.
 const reservedBlocks = 1
 
-// none ends a list of blocks.
+// none is the index that ends a linked list of blocks.
 const none = int32(-1)
 
-// blockCache is the KV cache: blocks of size tokens with reference counts. A free block keeps its
-// contents and can be found by its hash until it is reused. Free blocks are reused in the order in
-// which they became free, after those never used, as in vLLM's block pool.
+// blockCache is the KV cache. It has blocks of size tokens, with reference counts. A free block
+// keeps its contents, and can be found by its hash, until the block is reused. As in vLLM's block
+// pool, blocks that were never used are taken first, and then free blocks in the order in which
+// they became free.
 type blockCache struct {
 	size, capacity int
-	// blocks are those used at least once; the others need no memory.
+	// blocks contains the blocks that were used at least once. The other blocks need no memory.
 	blocks []block
-	// The free ones among blocks: a list linked by prev and next, oldest first.
+	// oldest and newest are the ends of a list of the free blocks in blocks. The links are prev and
+	// next.
 	oldest, newest int32
 	listed         int
-	// buckets is a hash table of chains of blocks, the newest first; nil until a block has a hash.
+	// buckets is a hash table. Each bucket is a chain of blocks, the newest first. It is nil until
+	// a block has a hash.
 	buckets []int32
 }
 
 // block is one block of KV cache.
 type block struct {
 	uses       int32
-	prev, next int32 // in the free list, while uses is 0
-	chain      int32 // next in its bucket, if hashed
+	prev, next int32 // links in the list of free blocks, if uses is 0
+	chain      int32 // next block in the chain of its bucket, if hashed
 	hashed     bool
-	hash       uint64 // of all tokens up to the block's end, if hashed
+	hash       uint64 // hash of all tokens up to the end of this block, if hashed
 }
 
 func newBlockCache(capacity, size int) blockCache {
 	return blockCache{size: size, capacity: capacity, oldest: none, newest: none}
 }
 
-// free is the number of free blocks.
+// free returns the number of free blocks.
 func (c *blockCache) free() int { return c.capacity - len(c.blocks) + c.listed }
 
-// usage is the share of blocks in use, 0..1.
+// usage returns the share of blocks in use, from 0 to 1.
 func (c *blockCache) usage() float64 { return 1 - float64(c.free())/float64(c.capacity) }
 
-// admit allocates the blocks for the first part, at most budget tokens, of a sequence without
-// blocks. Leading blocks that are cached are shared and count as computed; at least one token is
-// left to compute. It returns the size of the part, or false if the blocks of the whole sequence
-// are not available: admitting a prompt of which only the first part fits would preempt others
-// later (vLLM's scheduler_reserve_full_isl, on by default).
+// admit allocates the blocks for the first part of a sequence that has none. The part has at most
+// budget tokens. Leading blocks that are in the cache are shared, and their tokens need not be
+// computed; at least one token remains to be computed. admit returns the size of the part. ok is
+// false if there are not enough blocks for the whole sequence: its later parts would then preempt
+// other sequences (vLLM's scheduler_reserve_full_isl, on by default).
 func (c *blockCache) admit(s *sequence, budget int) (n int, ok bool) {
 	total := s.tokens()
 	s.blocks = c.find(s, (total-1)/c.size)
@@ -76,8 +79,8 @@ func (c *blockCache) admit(s *sequence, budget int) (n int, ok bool) {
 	return n, true
 }
 
-// find returns the sequence's leading cached blocks, at most limit, using the array of its block
-// list.
+// find returns the leading blocks of the sequence that are in the cache, at most limit. It reuses
+// the array of the sequence's block list.
 func (c *blockCache) find(s *sequence, limit int) []int32 {
 	found := s.blocks[:0]
 	if s.counted() {
@@ -93,7 +96,7 @@ func (c *blockCache) find(s *sequence, limit int) []int32 {
 	return found
 }
 
-// oldestOf returns the oldest block with a hash, or none.
+// oldestOf returns the oldest block with this hash; none if there is no such block.
 func (c *blockCache) oldestOf(hash uint64) int32 {
 	is := none
 	if c.buckets == nil {
@@ -107,8 +110,8 @@ func (c *blockCache) oldestOf(hash uint64) int32 {
 	return is
 }
 
-// grow allocates blocks for the sequence's first tokens. If there are not enough, it allocates none
-// and returns false.
+// grow allocates the missing blocks for the first tokens of a sequence. If there are not enough
+// free blocks, it allocates none and returns false.
 func (c *blockCache) grow(s *sequence, tokens int) bool {
 	missing := c.blocksFor(tokens) - len(s.blocks)
 	if missing > c.free() {
@@ -120,7 +123,7 @@ func (c *blockCache) grow(s *sequence, tokens int) bool {
 	return true
 }
 
-// computed records that the KV of the sequence's first tokens will be computed when the step ends.
+// computed records that the current step computes the KV of a sequence up to this number of tokens.
 // Full blocks can be found at once, as in vLLM: a later request in the same step already shares
 // them.
 func (c *blockCache) computed(s *sequence, tokens int) {
@@ -136,8 +139,8 @@ func (c *blockCache) computed(s *sequence, tokens int) {
 	s.computed = tokens
 }
 
-// release frees blocks in reverse order, so that the end of a prefix is evicted before its
-// beginning.
+// release removes a reference from each block. It does so in reverse order, so that the end of a
+// prefix is evicted before its beginning.
 func (c *blockCache) release(blocks []int32) {
 	for _, b := range slices.Backward(blocks) {
 		c.blocks[b].uses--
@@ -155,7 +158,7 @@ func (c *blockCache) release(blocks []int32) {
 	}
 }
 
-// use adds a reference to a cached block.
+// use adds a reference to a block that was found in the cache.
 func (c *blockCache) use(b int32) {
 	if c.blocks[b].uses == 0 {
 		c.unlist(b)
@@ -163,7 +166,7 @@ func (c *blockCache) use(b int32) {
 	c.blocks[b].uses++
 }
 
-// take returns an empty block with one reference. The caller has checked that there is a free one.
+// take returns an empty block with one reference. The caller has checked that a block is free.
 func (c *blockCache) take() int32 {
 	if len(c.blocks) < c.capacity {
 		c.blocks = append(c.blocks, block{uses: 1})
@@ -194,14 +197,15 @@ func (c *blockCache) unlist(b int32) {
 	c.listed--
 }
 
-// bucket is the start of the chain of blocks with a hash.
+// bucket returns the start of the chain that contains blocks with this hash.
 func (c *blockCache) bucket(hash uint64) *int32 {
 	i, _ := bits.Mul64(hash, uint64(len(c.buckets)))
 	return &c.buckets[i]
 }
 
-// label sets a block's hash. Two blocks have the same hash if a prompt is cached to its end: its
-// last block is computed again, since at least one token must be. The older block is found first.
+// label sets the hash of a block. Two blocks get the same hash if all blocks of a prompt are in the
+// cache: at least one token must be computed, so the last block is computed again. find then
+// returns the older block.
 func (c *blockCache) label(b int32, hash uint64) {
 	if c.buckets == nil {
 		c.buckets = slices.Repeat([]int32{none}, 2*c.capacity)
@@ -221,12 +225,12 @@ func (c *blockCache) unlabel(b int32) {
 	*at, is.hashed = is.chain, false
 }
 
-// blocksFor is the number of blocks for tokens.
+// blocksFor returns how many blocks this number of tokens needs.
 func (c *blockCache) blocksFor(tokens int) int { return (tokens + c.size - 1) / c.size }
 
-// hashOf returns the hash of everything up to the end of full block i: the adapter, whose weights
-// change the KV, and all tokens. 64-bit hashes are assumed to be unique: a million blocks collide
-// in one of 37 million runs.
+// hashOf returns the hash of a sequence up to the end of the full block i. It includes all tokens,
+// and the adapter, because its weights change the KV. Hashes have 64 bits and are assumed to be
+// unique: with a million blocks, one in 37 million runs has a collision.
 func (s *sequence) hashOf(i, size int) uint64 {
 	for len(s.hashes) <= i {
 		block := len(s.hashes)

@@ -7,12 +7,13 @@ import (
 	"testing"
 )
 
-// naiveCache is the oracle for blockCache, block by block: it stores a block's contents as text,
-// finds blocks by scanning in the order of labelling, and keeps free blocks in a slice.
+// naiveCache is a simple implementation that blockCache must agree with. It stores a block's
+// contents as text, finds blocks by scanning in the order of labelling, and has a slice of free
+// blocks.
 type naiveCache struct {
 	size   int
 	uses   []int
-	free   []int32 // oldest first
+	free   []int32 // the longest free block first
 	labels []label
 }
 
@@ -29,7 +30,7 @@ func newNaiveCache(capacity, size int) *naiveCache {
 	return c
 }
 
-// text is everything up to the end of full block i.
+// text returns the contents of the sequence up to the end of the full block i.
 func (c *naiveCache) text(s *sequence, i int) string {
 	return fmt.Sprint(s.Adapter, "|", s.Prompt[:(i+1)*c.size])
 }
@@ -55,7 +56,7 @@ func (c *naiveCache) admit(s *sequence, budget int) (blocks []int32, computed in
 	return c.compute(s, blocks, computed, upTo), upTo, true
 }
 
-// compute allocates blocks for the next tokens and labels the full ones.
+// compute allocates blocks for the tokens between from and to, and labels the full blocks.
 func (c *naiveCache) compute(s *sequence, blocks []int32, from, to int) []int32 {
 	for len(blocks)*c.size < to {
 		b := c.free[0]
@@ -80,7 +81,7 @@ func (c *naiveCache) release(blocks []int32) {
 	}
 }
 
-// duplicates is both caches with the same sequences.
+// duplicates contains both caches, which get the same sequences.
 type duplicates struct {
 	*testing.T
 	fast            blockCache
@@ -91,7 +92,7 @@ type duplicates struct {
 
 type duplicate struct {
 	s      *sequence
-	blocks []int32 // of the naive cache
+	blocks []int32 // blocks of the sequence in the naive cache
 }
 
 func TestBlockCacheMatchesTheNaiveOne(t *testing.T) {
@@ -127,7 +128,7 @@ func TestBlockCacheMatchesTheNaiveOne(t *testing.T) {
 	}
 }
 
-// randomPrompt joins one of a few beginnings and one of a few ends.
+// randomPrompt returns a prompt that joins one of a few beginnings with one of a few ends.
 func randomPrompt(r *rand.Rand, size int) *sequence {
 	s := &sequence{Request: Request{Adapter: []string{"", "a"}[r.IntN(2)]}}
 	for i := range 1 + r.IntN(5*size) {
@@ -179,7 +180,8 @@ func (c *duplicates) compare() {
 	}
 }
 
-// Equal text at the same position has the same hash only if everything before it is equal.
+// Two blocks with equal text at the same position have the same hash only if all text before them
+// is equal, too.
 func TestBlockHashCoversItsPrefix(t *testing.T) {
 	hash := func(adapter string, tokens ...uint32) uint64 {
 		s := &sequence{Request: Request{Adapter: adapter, Prompt: tokens}, prompt: len(tokens)}

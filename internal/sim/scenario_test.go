@@ -10,17 +10,19 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// Each file in testdata is a sequence of commands with the engine's responses.
+// Each file in testdata contains commands to a simulated engine, with the engine's responses.
 //
-//	new KEY=VALUE...     an engine; keys: seqs tokens blocks size gpu host (limits), prefill floor
-//	                     square decode sequence kv load slot launch (seconds), slower (factor with
-//	                     adapters), async=yes
-//	submit NAME KEY=...  a request; keys: at, adapter, output, and prompt=[SHARED:N+]N, where the
-//	                     shared part is the same in every request that names it
-//	load NAME at=T       an adapter into host memory
-//	cancel NAME
-//	run [N]              N steps, or until the engine is idle
-//	counts, slots        the engine's counters and slots
+//	new KEY=VALUE...     creates an engine. Keys for limits: seqs tokens blocks size gpu host.
+//	                     Keys for seconds: prefill floor square decode sequence kv load slot
+//	                     launch. slower=FACTOR applies to steps with adapters, and async=yes
+//	                     sets asynchronous scheduling.
+//	submit NAME KEY=...  submits a request. Keys: at, adapter, output, and
+//	                     prompt=[SHARED:N+]N, where all requests that name SHARED have the
+//	                     same first N tokens
+//	load NAME at=T       loads an adapter into host memory
+//	cancel NAME          cancels a request
+//	run [N]              runs N steps, or until the engine is idle
+//	counts, slots        prints the engine's counters, or the adapters in its slots
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		p := player{t: t, names: map[ID]string{}, ids: map[string]ID{}, words: map[string]uint32{}}
@@ -41,7 +43,7 @@ type player struct {
 	now   float64
 	ids   map[string]ID
 	names map[ID]string
-	words map[string]uint32 // name of a part of a prompt -> a number that makes its tokens unique
+	words map[string]uint32 // name of a part of a prompt -> number that makes its tokens unique
 }
 
 func (p *player) do(words []string) (answers []string) {
@@ -85,7 +87,8 @@ func (p *player) do(words []string) (answers []string) {
 	return nil
 }
 
-// start makes an engine with simple step times: 1 s, plus 0.01 s per prompt token.
+// start creates an engine with simple times: by default a step takes 1 s, plus 0.01 s per prompt
+// token.
 func (p *player) start(options map[string]string) {
 	limit := func(key string, otherwise float64) int { return int(p.number(options[key], otherwise)) }
 	e, err := New(profile.Profile{
@@ -137,7 +140,7 @@ func (p *player) submit(name string, options map[string]string) error {
 	return err
 }
 
-// text appends n tokens that belong to name.
+// text appends n tokens of the prompt part with this name.
 func (p *player) text(tokens []uint32, name, n string) []uint32 {
 	if _, ok := p.words[name]; !ok {
 		p.words[name] = uint32(len(p.words)+1) * 1000

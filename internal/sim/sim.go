@@ -1,23 +1,24 @@
-// Package sim is the step model of one LLM engine: given a profile and the arriving requests, it
-// computes when every token comes out.
+// Package sim simulates one LLM engine step by step. From a profile and the arriving requests, it
+// computes the time of every output token.
 //
-// It follows the scheduler of vLLM V1. The engine works in steps. A step first gives one token to
-// every running sequence (or computes the next part of a prompt that did not fit into one step),
-// then admits waiting requests in order of arrival while there is room in the batch, in the token
-// budget and in the KV cache. Prompts share cached KV blocks, a sequence that finds no free block
-// preempts the one admitted last, and a request for an adapter runs only if an adapter slot is
-// available. A step takes profile.StepTime plus the loads of adapters in it, which delay every
-// sequence of the step.
+// It follows the scheduler of vLLM V1. The engine works in steps. A step first gives every running
+// sequence one token, or computes the next part of a prompt that did not fit into one step. It then
+// admits waiting requests in order of arrival, as long as the batch, the token budget and the KV
+// cache have room. Prompts share cached KV blocks. If a sequence finds no free block, it preempts
+// the sequence that was admitted last. A request for an adapter runs only if an adapter slot is
+// available. A step takes profile.StepTime, plus the time to load its adapters, which delays all
+// sequences of the step.
 //
-// An asynchronous engine (profile.Asynchronous) schedules and launches a step while the previous
-// one is computed, and takes the output of the previous one afterwards. So an arriving request
-// waits for the step being computed and for the one already launched, the output of a step comes
-// out when the next one is launched, and launch time is hidden as long as the accelerator has work.
+// An engine with asynchronous scheduling (profile.AsyncScheduling) schedules and launches a step
+// while the previous one is computed, and handles the output of the previous step afterwards. So a
+// new request waits for the step that is being computed and for the step that is already launched.
+// The output of a step appears when the next step has been launched. Launch time is hidden as long
+// as the accelerator has work.
 //
-// The package is pure: no clock, no goroutine, no lock, no randomness of its own. Time is float64
-// seconds since an origin that the caller chooses, randomness is an argument of [New], and the same
-// calls give the same results. The simulated engine runs it in real time; the fleet simulator and
-// the estimator run it as fast as they can.
+// The package is pure: it has no clock, goroutines, locks or randomness of its own. Times are
+// float64 seconds since an origin that the caller chooses. Random numbers come from an argument of
+// [New]. The same calls give the same results. The simulated engine runs in real time; the fleet
+// simulator and the estimator run without waiting.
 package sim
 
 import (
@@ -30,111 +31,118 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Errors of Submit and Load, for errors.Is.
+// The errors of Submit and Load, for use with errors.Is.
 var (
-	// ErrEmpty refuses a request without a prompt token or without an output token.
+	// ErrEmpty is the error for a request without prompt tokens or without output tokens.
 	ErrEmpty = errors.New("sim: a request has at least one prompt token and one output token")
-	// ErrTooLong refuses a request whose prompt and output exceed the KV cache: it could never
-	// finish.
+	// ErrTooLong is the error for a request whose prompt and output together do not fit into the KV
+	// cache, so that it could never finish.
 	ErrTooLong = errors.New("sim: the request never fits the KV cache")
-	// ErrNoSlots refuses an adapter on an engine whose profile has no adapter slots.
+	// ErrNoSlots is the error for an adapter on an engine that has no adapter slots.
 	ErrNoSlots = errors.New("sim: the engine has no adapter slots")
 )
 
-// ID identifies a request or a load of one Engine. IDs start at 1 and are never reused.
+// ID identifies a request or an adapter load of one Engine. IDs start at 1 and are never reused.
 type ID uint64
 
-// Request is a request together with its output, which a simulation knows beforehand.
+// Request is a request to the engine. It includes the output, because a simulation must know the
+// output in advance.
 type Request struct {
-	// Adapter is the adapter's name; "" is the base model, which needs no slot.
+	// Adapter is the name of an adapter. For the base model it is "", and the request needs no
+	// slot.
 	Adapter string
-	// Prompt and Output are token ids. The engine keeps but never changes them; requests may share
-	// an array.
+	// Prompt and Output are token IDs. The engine stores the slices but never changes them, so
+	// several requests may use the same slices.
 	Prompt, Output []uint32
-	// PromptTokens and OutputTokens are the numbers of tokens if the tokens themselves are not
-	// given: Prompt and Output are nil then, and the request shares nothing with others.
+	// PromptTokens and OutputTokens are numbers of tokens. If they are set, Prompt and Output are
+	// nil, and the request shares no cached blocks with others.
 	PromptTokens, OutputTokens int
 }
 
-// counted reports whether only the numbers of tokens are given.
+// counted reports whether the request has only numbers of tokens instead of token IDs.
 func (r *Request) counted() bool { return r.PromptTokens > 0 }
 
-// EventKind is what an Event reports.
+// EventKind says what happened in an Event.
 type EventKind uint8
 
-// The kinds, each with the fields of Event that it sets besides Kind and At.
+// The kinds of events. Each sets Kind, At and the fields in parentheses.
 const (
-	// Scheduled (ID, Record so far): the request is in a batch for the first time; its step starts.
+	// Scheduled (ID, Record so far): a step that starts now includes the request for the first
+	// time.
 	Scheduled EventKind = iota + 1
-	// Token (ID, Index): one output token is out.
+	// Token (ID, Index): the engine has produced an output token.
 	Token
-	// Finished (ID, Record): the last output token is out; a Token came just before.
+	// Finished (ID, Record): the engine has produced the last output token. A Token event comes
+	// before.
 	Finished
-	// Preempted (ID): the request lost its KV blocks and waits at the head of the queue, to be
-	// computed again.
+	// Preempted (ID): the request lost its KV blocks. It waits at the head of the queue, and its KV
+	// will be computed again.
 	Preempted
-	// HostLoaded (Adapter, and the ID of a Load): the adapter's weights were loaded from storage
-	// into host memory.
+	// HostLoaded (Adapter, and ID if Load requested it): the engine has loaded the adapter's
+	// weights from storage into host memory.
 	HostLoaded
-	// SlotLoaded (Adapter): the adapter's weights were loaded from host memory into a slot.
+	// SlotLoaded (Adapter): the engine has loaded the adapter's weights from host memory into a
+	// slot.
 	SlotLoaded
 )
 
 // Event is something that happened in the engine.
 type Event struct {
 	Kind    EventKind
-	At      float64 // seconds
+	At      float64 // time in seconds
 	ID      ID
-	Index   int // of the token in Request.Output
+	Index   int // index of the token in Request.Output
 	Adapter string
 	Record  Record
 }
 
-// Record is the timing of one request in seconds: it was queued from Arrived to Scheduled, in
-// prefill until FirstToken, and decoded until LastToken. Preemption adds queue and prefill time to
-// its decode time, as vLLM counts it.
+// Record contains the times of one request in seconds. The request was in the queue from Arrived to
+// Scheduled, in prefill until FirstToken, and in decode until LastToken. After a preemption, the
+// time in the queue and in prefill is part of the decode time, as in vLLM.
 type Record struct {
 	Arrived, Scheduled, FirstToken, LastToken float64
 
-	Cached      int // prompt tokens found in the prefix cache when the request was first scheduled
+	Cached      int // number of cached prompt tokens when the request was first scheduled
 	Preemptions int
 }
 
-// Counts is an engine's own report. The first group is its current state, the second are counters.
+// Counts contains what an engine reports. The first group is its current state; the others are
+// counters.
 type Counts struct {
-	Running  int     // requests in the batch
-	Waiting  int     // requests not in the batch, Deferred among them
-	Deferred int     // waiting requests that were skipped because no slot is available for their adapter
-	KVUsage  float64 // share of the KV blocks that running requests use, 0..1
-	Slots    int     // occupied adapter slots
+	Running  int     // number of requests in the batch
+	Waiting  int     // number of requests that are not in the batch, including Deferred
+	Deferred int     // number of waiting requests that were skipped because their adapter got no slot
+	KVUsage  float64 // share of KV blocks that running requests use, from 0 to 1
+	Slots    int     // number of occupied adapter slots
 
-	PrefixQueries uint64 // prompt tokens looked up in the prefix cache
-	PrefixHits    uint64 // prompt tokens found there
+	PrefixQueries uint64 // number of prompt tokens that were looked up in the prefix cache
+	PrefixHits    uint64 // number of prompt tokens that were found in the prefix cache
 	Preemptions   uint64
 	SlotLoads     uint64
 	HostLoads     uint64
 
-	// Times of ended requests in the queue, in prefill and in decode, from their Records.
+	// Queue, Prefill and Decode contain the times of ended requests, from their Records.
 	Queue, Prefill, Decode Timed
-	// FirstToken is the time from arrival to the first token; InterToken is the time between
-	// further tokens.
+	// FirstToken contains times from arrival to the first token. InterToken contains times between
+	// tokens.
 	FirstToken, InterToken Timed
-	PromptTokens           uint64 // of requests with a first token
-	CachedTokens           uint64 // those of them cached when the request was first scheduled
-	GeneratedTokens        uint64 // output tokens that are out
-	PrefillTokens          uint64 // computed prompt tokens of the requests in Prefill
+	PromptTokens           uint64 // prompt tokens of requests that have had a first token
+	CachedTokens           uint64 // part of PromptTokens that was cached when the request was first scheduled
+	GeneratedTokens        uint64 // output tokens that the engine has produced
+	PrefillTokens          uint64 // prompt tokens of ended requests that were not cached
 	Steps                  Steps
 }
 
-// Steps is a histogram of the steps that produced a token, by their tokens as vLLM counts them:
-// output tokens, and prompt tokens computed in the step that gives their first token.
+// Steps is a histogram of the steps that produced a token, by number of tokens. As in vLLM, these
+// are the output tokens of the step, plus the computed prompt tokens of requests whose first token
+// the step produced.
 type Steps struct {
 	Count uint64
-	// UpTo[i] is the number of steps with at most 2^i tokens.
+	// UpTo[i] is the number of steps that had at most 2^i tokens.
 	UpTo [15]uint64
 }
 
-// add counts n steps with tokens each.
+// add adds n steps that each had this number of tokens.
 func (s *Steps) add(n uint64, tokens int) {
 	s.Count += n
 	for i := max(0, bits.Len(uint(max(1, tokens)-1))); i < len(s.UpTo); i++ {
@@ -153,53 +161,54 @@ func (t *Timed) add(seconds float64) {
 	t.Seconds += seconds
 }
 
-// Engine is one simulated engine. It is not safe for concurrent use. Make it with New.
+// Engine is one simulated engine. Use [New] to create it. It is not safe for concurrent use.
 type Engine struct {
-	// Immutable after New.
+	// These fields do not change after New.
 	profile profile.Profile
 	normal  func() float64
 
-	// The requests.
+	// The requests of the engine.
 	last     ID
 	live     map[ID]*sequence
-	waiting  []*sequence // in order of arrival, preempted ones first
-	running  []*sequence // in order of admission
-	deferred int         // among waiting
+	waiting  []*sequence // queue in order of arrival, with preempted requests first
+	running  []*sequence // batch in order of admission
+	deferred int         // number of deferred requests in waiting
 
-	// Resources.
+	// The KV cache and the adapters.
 	kv     blockCache
 	host   collection
 	slots  collection
-	inUse  map[string]int // adapter -> running sequences
-	active map[string]int // adapter -> unfinished requests that were scheduled at least once
+	inUse  map[string]int // adapter -> number of running sequences
+	active map[string]int // adapter -> number of unfinished requests that were scheduled at least once
 
-	// The running step, if busy. An asynchronous engine has launched it and takes the previous
-	// step's output at until.
+	// If busy is true, a step is running, which ends at the time in until. If the engine schedules
+	// asynchronously, that step was launched, and until is when the engine handles the output of
+	// the previous step.
 	busy    bool
 	until   float64
 	batch   []scheduled
-	ends    float64     // when batch has been computed
-	before  []scheduled // asynchronous: the previous step, whose output is not out
-	loaded  []Event     // loads that end with the step
-	loads   []load      // loads requested with Load, in order; each is a step of its own
-	events  []Event     // returned by Advance
-	counted Counts      // the counters
+	ends    float64     // when the accelerator has computed batch
+	before  []scheduled // with asynchronous scheduling: the previous step, whose output was not handled
+	loaded  []Event     // events of the adapter loads that end with the step
+	loads   []load      // loads requested with Load, in order; each has a step of its own
+	events  []Event     // the result of Advance
+	counted Counts      // only the fields that count events; the others are 0
 }
 
-// sequence is a request in the engine.
+// sequence is an unfinished request in the engine.
 type sequence struct {
 	Request
 	id       ID
-	prompt   int // tokens
+	prompt   int // number of tokens
 	output   int
 	record   Record
-	produced int      // output tokens that are out
-	flying   int      // output tokens of scheduled steps that are not out
-	latest   float64  // when the last of them came out
-	computed int      // leading tokens whose KV is computed, including the running step's
-	blocks   []int32  // its KV blocks
-	hashes   []uint64 // chained hashes of its leading full blocks, computed as needed
-	started  bool     // scheduled at least once
+	produced int      // number of output tokens that the engine has produced
+	flying   int      // number of output tokens in scheduled steps whose output was not handled
+	latest   float64  // when its latest output token was produced
+	computed int      // number of leading tokens whose KV is computed, including the running step
+	blocks   []int32  // indexes of its KV blocks
+	hashes   []uint64 // hashes of its leading full blocks; computed as needed
+	started  bool     // was scheduled at least once
 	deferred bool
 	gone     bool // finished or cancelled
 }
@@ -211,8 +220,9 @@ type load struct {
 	at      float64
 }
 
-// New returns an idle engine. Normal is a source of standard normal numbers for the variation of
-// load times; nil means that every load takes the mean. An unusable profile is an error.
+// New returns an idle engine. normal returns standard normal random numbers, from which load times
+// are drawn; if it is nil, every load takes the mean. New returns an error if the profile is
+// invalid.
 func New(p profile.Profile, normal func() float64) (*Engine, error) {
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("sim: profile %q: %w", p.Name, err)
@@ -235,8 +245,8 @@ func New(p profile.Profile, normal func() float64) (*Engine, error) {
 	}, nil
 }
 
-// Copy returns an independent copy of the engine, to simulate what would happen. Normal is as for
-// [New]. Both share the requests, which are never changed.
+// Copy returns an independent copy of the engine, with which a caller can simulate what would
+// happen. normal is as for [New]. The copy shares the requests, which never change.
 func (e *Engine) Copy(normal func() float64) *Engine {
 	c := *e
 	if c.normal = normal; normal == nil {
@@ -262,7 +272,7 @@ func (e *Engine) Copy(normal func() float64) *Engine {
 	parts := func(all []scheduled) []scheduled {
 		all = slices.Clone(all)
 		for i, b := range all {
-			if all[i].s = c.live[b.s.id]; all[i].s == nil { // cancelled meanwhile
+			if all[i].s = c.live[b.s.id]; all[i].s == nil { // the request was cancelled during the step
 				all[i].s = &sequence{gone: true}
 			}
 		}
@@ -273,13 +283,13 @@ func (e *Engine) Copy(normal func() float64) *Engine {
 	return &c
 }
 
-// MaxTokens is the maximum of prompt and output tokens of a request.
+// MaxTokens returns the maximum number of tokens of a request, prompt and output together.
 func (e *Engine) MaxTokens() int {
-	// The last token ends the request; its KV is never computed.
+	// The last output token needs no room: its KV is never computed.
 	return e.kv.capacity*e.kv.size + 1
 }
 
-// Submit queues a request that arrives at the given time. Times must not decrease between calls.
+// Submit adds a request to the queue at the time at. Times must not decrease from call to call.
 // Steps that start at that time or later can schedule the request.
 func (e *Engine) Submit(at float64, r Request) (ID, error) {
 	prompt, output := len(r.Prompt), len(r.Output)
@@ -301,17 +311,18 @@ func (e *Engine) Submit(at float64, r Request) (ID, error) {
 	return s.id, nil
 }
 
-// Prefix is a prompt to look up in the prefix caches of several engines with the same block size.
-// It is hashed once, as far as needed. It is not safe for concurrent use.
+// Prefix is a prompt that can be looked up in the prefix caches of several engines, which must have
+// the same block size. Each block is hashed only once, when needed. It is not safe for concurrent
+// use.
 type Prefix struct{ of sequence }
 
-// PrefixOf returns the Prefix of a prompt, which it keeps but does not change.
+// PrefixOf returns the Prefix of a prompt. It stores the slice prompt but does not change it.
 func PrefixOf(adapter string, prompt []uint32) Prefix {
 	return Prefix{sequence{Request: Request{Adapter: adapter, Prompt: prompt}}}
 }
 
-// Cached is the number of leading prompt tokens in the prefix cache, which a request would not
-// compute.
+// Cached returns how many leading tokens of a prompt are in the engine's prefix cache. A request
+// would not compute these tokens.
 func (e *Engine) Cached(p *Prefix) int {
 	if len(p.of.Prompt) == 0 {
 		return 0
@@ -320,9 +331,10 @@ func (e *Engine) Cached(p *Prefix) int {
 	return len(p.of.blocks) * e.kv.size
 }
 
-// Load loads an adapter from storage into host memory, even if it is there already, since its
-// weights may have changed. The engine does this between two steps; nothing else runs meanwhile. A
-// HostLoaded event with the returned ID reports its end. Times are as for Submit.
+// Load loads an adapter from storage into host memory, even if the adapter is already there,
+// because its weights may have changed. The load is a step in which no request runs. When the load
+// ends, there is a HostLoaded event with the returned ID. Times must not decrease from call to
+// call.
 func (e *Engine) Load(at float64, adapter string) (ID, error) {
 	if e.slots.capacity == 0 {
 		return 0, fmt.Errorf("%w: adapter %q", ErrNoSlots, adapter)
@@ -332,8 +344,8 @@ func (e *Engine) Load(at float64, adapter string) (ID, error) {
 	return e.last, nil
 }
 
-// Cancel ends a request at once and reports whether it was there. Its blocks are free for the next
-// step; the running step is not shortened. No event follows.
+// Cancel ends a request immediately, without an event. It reports whether the engine had the
+// request. The next step can use the request's blocks. The running step does not become shorter.
 func (e *Engine) Cancel(id ID) bool {
 	s, ok := e.live[id]
 	if !ok {
@@ -351,8 +363,8 @@ func (e *Engine) Cancel(id ID) bool {
 	return true
 }
 
-// Next returns when Advance has something to do: when the running step ends, or when an idle engine
-// may start one. It returns false if the engine is idle and nothing waits.
+// Next returns the time of the next call of Advance: when the running step ends, or when an idle
+// engine may start a step. ok is false if the engine is idle and has nothing to do.
 func (e *Engine) Next() (at float64, ok bool) {
 	if e.busy {
 		return e.until, true
@@ -366,9 +378,9 @@ func (e *Engine) Next() (at float64, ok bool) {
 	return at, ok
 }
 
-// Advance ends the running step, if it is due by now, and starts the next one at now. It returns
-// the events in order; the slice is valid until the next call. A late call lengthens the step, an
-// early one does nothing.
+// Advance ends the running step if it is due at the time now, and then starts the next step. It
+// returns the events in order; the slice is valid until the next call. If the call is late, the
+// step takes longer. If it is early, nothing happens.
 func (e *Engine) Advance(now float64) []Event {
 	if at, ok := e.Next(); !ok || at > now {
 		return nil
@@ -386,7 +398,7 @@ func (e *Engine) Advance(now float64) []Event {
 	return e.events
 }
 
-// Counts returns the engine's counts, including the running step's.
+// Counts returns the engine's current state and counters.
 func (e *Engine) Counts() Counts {
 	c := e.counted
 	c.Running = len(e.running)
@@ -397,8 +409,8 @@ func (e *Engine) Counts() Counts {
 	return c
 }
 
-// Active appends to dst, sorted, the adapters of unfinished requests that were scheduled at least
-// once.
+// Active appends to dst the adapters of unfinished requests that were scheduled at least once,
+// sorted by name.
 func (e *Engine) Active(dst []string) []string {
 	start := len(dst)
 	for name := range e.active {
@@ -414,7 +426,8 @@ func (e *Engine) Slots() []string { return e.slots.names() }
 // Host returns the adapters in host memory, including those in slots, the most recently used first.
 func (e *Engine) Host() []string { return e.host.names() }
 
-// leave frees a running sequence's resources. The caller has removed it from running.
+// leave frees the resources of a running sequence. The caller has removed the sequence from
+// running.
 func (e *Engine) leave(s *sequence) {
 	e.kv.release(s.blocks)
 	s.blocks = s.blocks[:0]
@@ -422,7 +435,7 @@ func (e *Engine) leave(s *sequence) {
 	decrement(e.inUse, s.Adapter)
 }
 
-// forget ends a request that neither waits nor runs.
+// forget removes a request that is neither in waiting nor in running.
 func (e *Engine) forget(s *sequence) {
 	delete(e.live, s.id)
 	s.gone = true
@@ -431,7 +444,7 @@ func (e *Engine) forget(s *sequence) {
 	}
 }
 
-// setDeferred sets a sequence's mark and updates the count of deferred requests.
+// setDeferred marks a sequence as deferred or not, and updates the number of deferred requests.
 func (e *Engine) setDeferred(s *sequence, deferred bool) {
 	if s.deferred == deferred {
 		return
@@ -444,8 +457,8 @@ func (e *Engine) setDeferred(s *sequence, deferred bool) {
 	}
 }
 
-// increment and decrement count by adapter. The base model is not counted, and names with a count
-// of 0 are removed.
+// increment adds 1 to the count of an adapter, and decrement subtracts 1. They ignore the base
+// model. decrement removes adapters whose count becomes 0.
 func increment(counts map[string]int, adapter string) {
 	if adapter != "" {
 		counts[adapter]++

@@ -25,7 +25,8 @@ func tight() profile.Profile {
 	}
 }
 
-// either is the profile of an asynchronous engine or of a synchronous one.
+// either returns a profile whose engine schedules asynchronously for some seeds, synchronously for
+// others.
 func either(seed uint64) profile.Profile {
 	p := tight()
 	if p.AsyncScheduling = seed%2 == 1; p.AsyncScheduling {
@@ -34,8 +35,8 @@ func either(seed uint64) profile.Profile {
 	return p
 }
 
-// randomLoad draws requests that share prefixes and adapters, some of them cancelled, and some
-// adapter loads.
+// randomLoad returns random actions for an engine: requests that share prefixes and adapters, some
+// of which are cancelled, and some adapter loads.
 func randomLoad(seed uint64, n int) []step {
 	r := rand.New(rand.NewPCG(seed, 1))
 	var steps []step
@@ -67,15 +68,16 @@ func randomLoad(seed uint64, n int) []step {
 	return steps
 }
 
-// step is one action of the load at a time.
+// step is one action of a test load, with its time.
 type step struct {
 	at          float64
 	load        string
 	request     Request
-	cancelAfter int // engine steps until the request is cancelled, or -1
+	cancelAfter int // number of engine steps after which the request is cancelled; -1 for never
 }
 
-// drive runs a load to its end, calls check after every step and returns all events.
+// drive runs a load to its end on an engine. It calls check after every step, and returns all
+// events.
 func drive(t *testing.T, e *Engine, load []step, check func([]Event)) []Event {
 	t.Helper()
 	var all []Event
@@ -111,13 +113,14 @@ func drive(t *testing.T, e *Engine, load []step, check func([]Event)) []Event {
 		all = append(all, events...)
 		for _, id := range cancels[n] {
 			if e.Cancel(id) {
-				all = append(all, Event{At: at, ID: id}) // without a kind: marks a cancellation
+				all = append(all, Event{At: at, ID: id}) // an event without a kind marks a cancellation
 			}
 		}
 	}
 }
 
-// Under any load, every request ends once, with all its tokens in order, and no limit is exceeded.
+// Under any load, every request ends exactly once, after all its tokens in order, and the engine
+// never exceeds a limit.
 func TestNoRequestIsLostAndNoLimitIsExceeded(t *testing.T) {
 	for seed := range uint64(40) {
 		e, err := New(either(seed), rand.New(rand.NewPCG(seed, 2)).NormFloat64)
@@ -175,7 +178,7 @@ func TestNoRequestIsLostAndNoLimitIsExceeded(t *testing.T) {
 	}
 }
 
-// checkAdmission checks that a step with a preemption admitted no request.
+// checkAdmission fails the test if a step with a preemption admitted a request.
 func checkAdmission(t *testing.T, events []Event) {
 	t.Helper()
 	preempted := false
@@ -187,7 +190,7 @@ func checkAdmission(t *testing.T, events []Event) {
 	}
 }
 
-// checkInvariants checks the engine's state between two steps.
+// checkInvariants checks the engine's state between steps.
 func checkInvariants(t *testing.T, e *Engine) {
 	t.Helper()
 	if limit := e.profile.Limits.MaxSequences; len(e.running) > limit {
@@ -209,7 +212,7 @@ func checkInvariants(t *testing.T, e *Engine) {
 	checkAdapters(t, e)
 }
 
-// checkBlocks checks that every block is either free or held by its users.
+// checkBlocks checks that every block is either free or referenced by exactly its users.
 func checkBlocks(t *testing.T, e *Engine) {
 	t.Helper()
 	uses := make([]int32, len(e.kv.blocks))
@@ -241,8 +244,8 @@ func checkBlocks(t *testing.T, e *Engine) {
 	}
 }
 
-// checkAdapters checks the limits of slots and host memory, and that the adapters of a step have
-// slots.
+// checkAdapters checks the limits of slots and host memory, and that all adapters of the current
+// step are in slots.
 func checkAdapters(t *testing.T, e *Engine) {
 	t.Helper()
 	running := map[string]bool{}
@@ -261,18 +264,18 @@ func checkAdapters(t *testing.T, e *Engine) {
 		}
 	}
 	for _, b := range e.batch {
-		// A running sequence may have no part in the step, for lack of budget. Only those in the
-		// step need their slots now.
+		// Only the sequences in this step need their adapters in slots. For lack of token budget, a
+		// running sequence may be in no step.
 		if a := b.s.Adapter; a != "" && e.live[b.s.id] != nil && !slices.Contains(slots, a) {
 			t.Fatalf("%s is in the step and not in a slot", a)
 		}
 	}
 }
 
-// A step computes at most MaxBatchedTokens tokens, prompts and decodes together.
+// A step computes at most MaxBatchedTokens tokens of prompts and outputs together.
 func TestStepsKeepToTheTokenBudget(t *testing.T) {
 	p := tight()
-	// With these times a step takes one second per token.
+	// With this profile, a step takes one second per token, so its time shows the number of tokens.
 	p.Prefill, p.Decode = profile.Prefill{PerToken: 1}, profile.Decode{PerSequence: 1}
 	p.AdapterLoad, p.AdapterActivation = profile.Spread{}, profile.Spread{}
 	e, err := New(p, nil)
@@ -344,7 +347,7 @@ func TestRequestThatNeverFitsIsRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkDecode is one step of a full batch that only decodes.
+// BenchmarkDecode measures one step of a full batch that only decodes.
 func BenchmarkDecode(b *testing.B) {
 	p := tight()
 	p.Limits = profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16, GPUAdapters: 4, HostAdapters: 16}
@@ -376,7 +379,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// Cached predicts what a request finds that is scheduled at once.
+// Cached returns the number of tokens that a request finds in the cache if it is scheduled
+// immediately.
 func TestCachedPredictsHits(t *testing.T) {
 	e, err := New(tight(), nil)
 	if err != nil {
@@ -438,7 +442,8 @@ func TestCachedPredictsHits(t *testing.T) {
 	}
 }
 
-// A copy behaves like its original, and neither affects the other, at any point of a history.
+// At any time, a copy of an engine behaves like the original. After that, the copy and the original
+// do not affect each other.
 func TestCopy(t *testing.T) {
 	for seed := range uint64(40) {
 		p := either(seed)
@@ -449,7 +454,7 @@ func TestCopy(t *testing.T) {
 		}
 		now := 0.0
 		ids := []ID{}
-		// act does the same to each engine and returns the events of each.
+		// act performs the same action on each engine, and returns the events of each engine.
 		act := func(engines ...*Engine) [][]Event {
 			all := make([][]Event, len(engines))
 			adapter := []string{"", "a", "b", "c"}[random.IntN(4)]
@@ -487,7 +492,7 @@ func TestCopy(t *testing.T) {
 		aside := e.Copy(nil)
 		for range 100 {
 			was, active := e.Counts(), e.Active(nil)
-			aside.Cancel(ID(1 + random.IntN(20))) // does not affect the others
+			aside.Cancel(ID(1 + random.IntN(20))) // must not affect the other engines
 			if at, ok := aside.Next(); ok {
 				aside.Advance(at)
 			}
@@ -508,7 +513,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// The timing counters agree with the events and Records, also for preempted requests.
+// The timing counters agree with the events and Records, even if requests were preempted.
 func TestTotals(t *testing.T) {
 	for seed := range uint64(10) {
 		e, err := New(either(seed), nil)
@@ -519,7 +524,7 @@ func TestTotals(t *testing.T) {
 		latest, cached := map[ID]float64{}, map[ID]int{}
 		arrived, prompt := map[ID]float64{}, map[ID]int{}
 		drive(t, e, randomLoad(seed, 300), func(events []Event) {
-			tokens := 0 // of the step that ended
+			tokens := 0 // number of tokens in the step that has just ended
 			for _, ev := range events {
 				switch ev.Kind {
 				case Scheduled:

@@ -2,13 +2,13 @@ package sim
 
 import "github.com/headgate/headgate/internal/profile"
 
-// In most steps each running sequence gets one more token and nothing else happens: no request
-// arrives or ends, and a caller that does not count tokens sees no change. NextEvent looks past
-// such steps, and Skip does them all at once. The result is bit-identical to calling Advance for
-// each, but without Token events.
+// In most steps, each running sequence gets one more token and nothing else happens: no request
+// arrives or ends. NextEvent returns the time after such steps, and Skip runs them all at once. The
+// results are bit-identical to calling Advance for each step, except that there are no Token
+// events.
 
-// NextEvent is Next, but past the steps in which running sequences only get further tokens. Before
-// a Submit, Load or Cancel at an earlier time, the caller must call Skip.
+// NextEvent is like Next, but ignores steps in which running sequences only get one more token. If
+// the caller calls Submit, Load or Cancel at an earlier time, it must call Skip before.
 func (e *Engine) NextEvent() (at float64, ok bool) {
 	if at, ok = e.Next(); !ok {
 		return at, ok
@@ -21,9 +21,9 @@ func (e *Engine) NextEvent() (at float64, ok bool) {
 	return at, ok
 }
 
-// after returns when the output of the next step comes out and when the one after it has been
-// computed, given that a step's output comes out at at, the one after it has been computed at ends,
-// and the next one only does work.
+// after computes the times of the next step. at is when the output of a step appears, and ends is
+// when the accelerator has computed the step after it. w is the work of the next step, which loads
+// no adapter. after returns when the next output appears, and when the next step has been computed.
 func (e *Engine) after(at, ends float64, w profile.Work) (next, computed float64) {
 	if e.profile.AsyncScheduling {
 		return max(at, ends), max(at, ends) + e.profile.ComputeTime(w)
@@ -31,7 +31,8 @@ func (e *Engine) after(at, ends float64, w profile.Work) (next, computed float64
 	return at + e.profile.StepTime(w), ends
 }
 
-// Skip does the steps that end before until and only bring further tokens of running sequences.
+// Skip runs the steps that end before the given time, if running sequences only get one more token
+// in them.
 func (e *Engine) Skip(until float64) {
 	quiet := e.quiet()
 	if quiet == 0 || e.until >= until {
@@ -54,19 +55,19 @@ func (e *Engine) Skip(until float64) {
 		w.KVTokens += w.Sequences
 	}
 	e.counted.Steps.add(uint64(left-quiet), len(e.running)) //nolint:gosec // it only falls
-	for _, s := range e.running {                           // in the order of use in the last step
+	for _, s := range e.running {                           // in the order in which the last step used them
 		e.useAdapter(s.Adapter)
 	}
 }
 
-// quiet is the number of steps, from the running one on, that only bring each running sequence a
-// further token and are followed by another step.
+// quiet returns how many steps, including the running one, only give each running sequence one more
+// token and are followed by another step.
 func (e *Engine) quiet() int {
 	full := len(e.running) >= e.profile.Limits.MaxSequences
 	if !e.busy || len(e.running) == 0 || len(e.batch) != len(e.running) || len(e.loads)+len(e.loaded) > 0 || len(e.waiting) > 0 && !full {
 		return 0
 	}
-	out := e.batch // whose output is next
+	out := e.batch // the step whose output appears next
 	if e.profile.AsyncScheduling {
 		if out = e.before; len(out) != len(e.running) {
 			return 0
@@ -89,8 +90,8 @@ func (e *Engine) quiet() int {
 	return quiet
 }
 
-// decodes is the work of the step after the running one if that gives each running sequence a
-// further token.
+// decodes returns the work of the step after the running one, assuming that it gives each running
+// sequence one more token.
 func (e *Engine) decodes() (w profile.Work) {
 	for _, s := range e.running {
 		w.Sequences++

@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// happening formats events with their times.
+// happening appends the events to all as text with their times, except tokens after the first.
 func happening(all []string, events []Event) []string {
 	for _, ev := range events {
 		if ev.Kind != Token || ev.Index == 0 {
@@ -20,15 +20,15 @@ func happening(all []string, events []Event) []string {
 	return all
 }
 
-// An engine that skips steps has bit-identical events, times and counters. Requests have token ids,
-// some with a common prefix, or only numbers of tokens; some are cancelled.
+// An engine that skips steps has bit-identical events, times and counters. Requests have token IDs,
+// some with a common prefix, or only numbers of tokens. Some requests are cancelled.
 func TestSkippedStepsAreAsIfTheyWereDone(t *testing.T) {
 	skipped := 0
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
 		p := tight()
 		p.Decode.AdapterSlowdown = 1.5
-		if seed%2 == 1 { // asynchronous
+		if seed%2 == 1 { // with asynchronous scheduling
 			p.AsyncScheduling, p.LaunchOverhead = true, float64(random.IntN(3))*0.05
 		}
 		p.Limits = profile.Limits{
@@ -115,8 +115,8 @@ func TestSkippedStepsAreAsIfTheyWereDone(t *testing.T) {
 	}
 }
 
-// BenchmarkSkip is a request of 200 tokens alone on an engine, as in a fleet with little load; it
-// reports tokens per second.
+// BenchmarkSkip simulates a request of 200 tokens that is alone on an engine, as in a fleet with
+// little load. It reports tokens per second.
 func BenchmarkSkip(b *testing.B) {
 	p := tight()
 	p.Limits = profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16}

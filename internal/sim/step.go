@@ -6,15 +6,16 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// scheduled is one sequence's part of a step.
+// scheduled is the part of a step that belongs to one sequence.
 type scheduled struct {
 	s *sequence
-	// yields reports whether the part ends with an output token: then all tokens so far are
-	// computed.
+	// yields reports whether the part produces an output token. If it does, the KV of all earlier
+	// tokens has been computed.
 	yields bool
 }
 
-// startStep starts what is due at now, if anything is: a requested load, alone, otherwise a batch.
+// startStep starts the next step at the time now, if there is work: a requested adapter load alone,
+// or otherwise a batch.
 func (e *Engine) startStep(now float64) {
 	e.busy, e.batch, e.loaded = false, e.batch[:0], e.loaded[:0]
 	if seconds, ok := e.startLoad(now); ok {
@@ -29,7 +30,7 @@ func (e *Engine) startStep(now float64) {
 	e.until = now + w.loading + e.profile.StepTime(w.Work)
 }
 
-// advanceAsync takes the output of the step before the launched one, and launches the next.
+// advanceAsync handles the output of the step before the launched one, and launches the next step.
 func (e *Engine) advanceAsync(now float64) {
 	if e.busy {
 		e.finishLoads(now)
@@ -37,7 +38,7 @@ func (e *Engine) advanceAsync(now float64) {
 	}
 	e.busy, e.loaded = true, e.loaded[:0]
 	e.before, e.batch = e.batch, e.before[:0]
-	computed := max(now, e.ends) // when the accelerator becomes idle
+	computed := max(now, e.ends) // when the accelerator has computed all launched steps
 	launched := now
 	if seconds, ok := e.startLoad(now); ok {
 		launched += seconds
@@ -49,14 +50,15 @@ func (e *Engine) advanceAsync(now float64) {
 	switch {
 	case len(e.before) > 0:
 		e.until = max(launched, computed)
-	case len(e.batch) > 0 || len(e.loaded) > 0: // no output to wait for: the next step is scheduled right after this launch
+	case len(e.batch) > 0 || len(e.loaded) > 0: // no output is expected: the next step is scheduled when this launch ends
 		e.until = launched
 	default:
 		e.busy = false
 	}
 }
 
-// startLoad does a requested load, if one is due, and returns its duration in seconds.
+// startLoad starts a requested adapter load if one is due. It returns the duration of the load in
+// seconds.
 func (e *Engine) startLoad(now float64) (seconds float64, ok bool) {
 	if len(e.loads) == 0 || e.loads[0].at > now {
 		return 0, false
@@ -64,36 +66,36 @@ func (e *Engine) startLoad(now float64) (seconds float64, ok bool) {
 	asked := e.loads[0]
 	e.loads = slices.Delete(e.loads, 0, 1)
 	seconds = e.loadHost(asked.id, asked.adapter)
-	// A slot may have the old weights.
+	// The slot of this adapter may contain the old weights.
 	e.slots.drop(asked.adapter)
 	return seconds, true
 }
 
-// fillStep schedules the next step.
+// fillStep schedules the sequences of the next step.
 func (e *Engine) fillStep(now float64) work {
 	w := work{budget: e.profile.Limits.MaxBatchedTokens}
 	e.scheduleRunning(&w, now)
-	// vLLM admits no request in a step with a preemption. This needs no rule here: the preempted
-	// sequence is at the head of the queue, and at least one of its former blocks is in use, so it
-	// does not fit and those behind it wait.
+	// vLLM admits no request in a step with a preemption. No code is needed for that: the preempted
+	// sequence is at the head of the queue, and at least one of its former blocks is in use. So it
+	// does not fit, and the requests behind it wait.
 	e.scheduleWaiting(&w, now)
 	return w
 }
 
-// work is the content of a step so far.
+// work is the work that is scheduled for a step so far.
 type work struct {
 	profile.Work
 	budget  int     // remaining token budget
-	loading float64 // seconds
+	loading float64 // seconds of adapter loads
 }
 
-// scheduleRunning gives every running sequence its next tokens, in order of admission, and preempts
-// the last ones if there is no room.
+// scheduleRunning schedules the next tokens of the running sequences, in order of admission. If the
+// KV cache is full, it preempts the sequences that were admitted last.
 func (e *Engine) scheduleRunning(w *work, now float64) {
 	for i := 0; i < len(e.running) && w.budget > 0; i++ {
 		s := e.running[i]
 		if s.produced+s.flying == s.output {
-			continue // its last token is in a scheduled step
+			continue // the sequence's last output token is already in a scheduled step
 		}
 		n := min(s.tokens()-s.computed, w.budget)
 		for !e.kv.grow(s, s.computed+n) {
@@ -108,8 +110,9 @@ func (e *Engine) scheduleRunning(w *work, now float64) {
 	}
 }
 
-// scheduleWaiting admits waiting requests in order of arrival while there is room. It skips a
-// request whose adapter gets no slot, and stops at one that does not fit into the KV cache.
+// scheduleWaiting admits waiting requests in order of arrival as long as there is room. It skips
+// requests whose adapter gets no slot. It stops at the first request that does not fit into the KV
+// cache.
 func (e *Engine) scheduleWaiting(w *work, now float64) {
 	kept, next := 0, 0
 	for ; next < len(e.waiting) && w.budget > 0 && len(e.running) < e.profile.Limits.MaxSequences; next++ {
@@ -136,13 +139,14 @@ func (e *Engine) scheduleWaiting(w *work, now float64) {
 	}
 }
 
-// slotServes reports whether one more sequence of the adapter can run: either the adapter is
-// running, or there is a slot that no running sequence uses.
+// slotServes reports whether one more sequence with this adapter can run. It can if a running
+// sequence uses the adapter, or if there is a slot that no running sequence uses.
 func (e *Engine) slotServes(adapter string) bool {
 	return adapter == "" || e.inUse[adapter] > 0 || len(e.inUse) < e.profile.Limits.GPUAdapters
 }
 
-// enter makes a waiting sequence with allocated blocks a running one.
+// enter adds a waiting sequence to the running ones. The blocks of the sequence are already
+// allocated.
 func (e *Engine) enter(s *sequence, now float64) {
 	e.running = append(e.running, s)
 	increment(e.inUse, s.Adapter)
@@ -158,7 +162,8 @@ func (e *Engine) enter(s *sequence, now float64) {
 	e.events = append(e.events, Event{Kind: Scheduled, At: now, ID: s.id, Record: s.record})
 }
 
-// schedule adds n more tokens of a running sequence, whose blocks are allocated, to the step.
+// schedule adds the next n tokens of a running sequence to the step. The blocks for these tokens
+// are already allocated.
 func (e *Engine) schedule(w *work, s *sequence, n int) {
 	if decodes := s.produced+s.flying > 0 && n == 1 && s.computed+1 == s.tokens(); decodes {
 		w.Sequences++
@@ -177,11 +182,11 @@ func (e *Engine) schedule(w *work, s *sequence, n int) {
 	e.batch = append(e.batch, scheduled{s, yields})
 }
 
-// preempt sends a sequence back to the head of the queue. It keeps its output tokens and computes
-// their KV again.
+// preempt moves a running sequence to the head of the queue. The sequence keeps its output tokens,
+// but their KV must be computed again.
 func (e *Engine) preempt(s *sequence, now float64) {
 	e.leave(s)
-	for i, b := range e.before { // its token in that step is dropped
+	for i, b := range e.before { // the previous step's token for this sequence is dropped
 		if b.s == s {
 			e.before[i].yields = false
 		}
@@ -193,7 +198,7 @@ func (e *Engine) preempt(s *sequence, now float64) {
 	e.events = append(e.events, Event{Kind: Preempted, At: now, ID: s.id})
 }
 
-// finishLoads reports the loads that end at now.
+// finishLoads adds the events of the adapter loads that end at the time now.
 func (e *Engine) finishLoads(now float64) {
 	for _, l := range e.loaded {
 		l.At = now
@@ -201,13 +206,13 @@ func (e *Engine) finishLoads(now float64) {
 	}
 }
 
-// finishStep reports the output of a step at now.
+// finishStep handles the output of a step that appears at the time now.
 func (e *Engine) finishStep(batch []scheduled, now float64) {
 	finished, gave, tokens := false, false, 0
 	for _, b := range batch {
 		s := b.s
 		if !b.yields || s.gone {
-			continue // part of a prompt, or cancelled meanwhile
+			continue // only a part of a prompt, or cancelled during the step
 		}
 		e.events = append(e.events, Event{Kind: Token, At: now, ID: s.id, Index: s.produced})
 		e.counted.GeneratedTokens++
@@ -245,7 +250,7 @@ func (e *Engine) finishStep(batch []scheduled, now float64) {
 	}
 }
 
-// tokens is the number of prompt and output tokens, including output of scheduled steps.
+// tokens returns the number of prompt and output tokens, including output of scheduled steps.
 func (s *sequence) tokens() int { return s.prompt + s.produced + s.flying }
 
 // token returns the token at position i.

@@ -11,17 +11,17 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// Window is a time with a constant request rate.
+// Window is a time interval with a constant request rate.
 type Window struct {
 	Seconds float64
 	Rate    float64 // requests per second
-	// Shape is the shape parameter of the gaps between requests, which are Weibull- or else
-	// Gamma-distributed. It may be 0 if the rate is.
+	// Shape is the shape parameter of the distribution of gaps between requests. The distribution
+	// is Weibull or Gamma. Shape may be 0 if Rate is 0.
 	Shape   float64
 	Weibull bool
 }
 
-// Gap draws a gap between requests, in units of its mean.
+// Gap returns a random gap between requests, in units of the mean gap.
 func (w Window) Gap(source rand.Source) float64 { return w.gaps(source).Rand() }
 
 func (w Window) gaps(source rand.Source) distuv.Rander {
@@ -31,10 +31,10 @@ func (w Window) gaps(source rand.Source) distuv.Rander {
 	return distuv.Gamma{Alpha: w.Shape, Beta: w.Shape, Src: source}
 }
 
-// rest draws the time from an arbitrary moment to the next request, in units of the mean gap. A
-// moment falls into a gap with a probability proportional to the gap's length. The length-biased
-// gap of a Gamma distribution is Gamma with a shape larger by one; that of a Weibull distribution,
-// raised to the power of its shape, is Gamma.
+// rest returns a random time from an arbitrary moment to the next request, in units of the mean
+// gap. The probability that the moment is in a gap is proportional to the gap's length. If gaps
+// have a Gamma distribution, the gap around the moment also has one, whose shape is larger by one.
+// If gaps have a Weibull distribution, the gap to the power of Shape has a Gamma distribution.
 func (w Window) rest(source rand.Source) float64 {
 	around := 0.0
 	if w.Weibull {
@@ -46,7 +46,7 @@ func (w Window) rest(source rand.Source) float64 {
 	return around * rand.New(source).Float64() //nolint:gosec // no secret
 }
 
-// flaw returns what is invalid in a window, nil if nothing is.
+// flaw returns an error that says what is invalid in the window; nil if it is valid.
 func (w Window) flaw() error {
 	switch {
 	case !(w.Rate >= 0) || math.IsInf(w.Rate, 0):
@@ -60,20 +60,21 @@ func (w Window) flaw() error {
 	return nil
 }
 
-// With leastGamma, bursts have some million requests; with leastWeibull, the mean is still finite.
+// leastGamma and leastWeibull are the smallest shapes. At leastGamma, a burst has some million
+// requests. Below leastWeibull, the mean would not be finite.
 const (
 	leastGamma   = 1e-6
 	leastWeibull = 0.01
 )
 
-// leastCV and mostCV limit coefficients of variation: from nearly regular requests to a single
-// burst.
+// leastCV and mostCV limit coefficients of variation. At leastCV requests are nearly regular, and
+// at mostCV nearly all are in a single burst.
 const (
 	leastCV = 0.01
 	mostCV  = 100
 )
 
-// shapeOf is the shape of Gamma gaps with a coefficient of variation.
+// shapeOf returns the shape of the Gamma distribution with this coefficient of variation.
 func shapeOf(cv float64) (float64, error) {
 	if !(cv >= leastCV && cv <= mostCV) {
 		return 0, fmt.Errorf("a coefficient of variation (cv) of %g: write one from %g to %d, where 1 is Poisson's", cv, leastCV, mostCV)
@@ -81,21 +82,21 @@ func shapeOf(cv float64) (float64, error) {
 	return 1 / cv / cv, nil
 }
 
-// process is the arrival process of one model, window by window.
+// process is the arrival process of one model, as a list of windows.
 type process struct {
 	model          string
 	windows        []Window
 	prompt, output int32
-	most           int // requests; 0 means no limit
+	most           int // maximum number of requests; 0 means no limit
 }
 
-// draw draws the requests of a process. While the shape stays the same, they are a stationary
-// renewal process whose time runs as fast as the windows' rates. When the shape changes, the
-// process restarts at an arbitrary moment. So the mean number of requests in each window follows
-// its rate, whatever the shapes.
+// draw returns random requests of the process. As long as the shape stays the same, they are a
+// stationary renewal process, whose time is scaled by the rate of each window. When the shape
+// changes, the process restarts at an arbitrary moment. So the mean number of requests in each
+// window matches the window's rate, for any shapes.
 func (p process) draw(source rand.Source) (all []Query) {
-	at, left := 0.0, 0.0 // left is the time until the next request, in units of the mean gap
-	var before Window    // the last one with requests
+	at, left := 0.0, 0.0 // left: time until the next request, in units of the mean gap
+	var before Window    // the last window with requests
 	for _, w := range p.windows {
 		end := at + w.Seconds
 		if w.Rate > 0 {
@@ -117,7 +118,8 @@ func (p process) draw(source rand.Source) (all []Query) {
 	return all
 }
 
-// mean is a process's expected number of requests, and its length in seconds.
+// mean returns the expected number of requests in the process, and the length of the process in
+// seconds.
 func (p process) mean() (requests, seconds float64) {
 	for _, w := range p.windows {
 		seconds += w.Seconds
@@ -134,7 +136,7 @@ func (p process) mean() (requests, seconds float64) {
 	return requests, seconds
 }
 
-// part is a part of a process, from a time on and for some seconds.
+// part returns a part of the process: it begins at the time from, and is at most seconds long.
 func (p process) part(from, seconds float64) process {
 	var windows []Window
 	at := 0.0
@@ -154,10 +156,10 @@ func (p process) part(from, seconds float64) process {
 	return p
 }
 
-// mostQueries is the maximum expected number of requests in a generated trace: some 2 GB.
+// mostQueries is the maximum expected number of requests in a generated trace. They need some 2 GB.
 const mostQueries = 50_000_000
 
-// generated is a source of requests from a part of the processes' time.
+// generated returns a Source that generates requests for a part of the trace.
 func (t trace) generated(from, seconds float64) (*Source, error) {
 	var processes []process
 	requests, longest := 0.0, 0.0
@@ -186,10 +188,10 @@ func (t trace) generated(from, seconds float64) (*Source, error) {
 	return s, nil
 }
 
-// gammaUsage describes the text of [Gamma].
+// gammaUsage describes what to write for a [Gamma] trace.
 const gammaUsage = "write such as gamma:rate=100,cv=4,seconds=600 (or queries=20000 in place of seconds; prompt= and output= are tokens)"
 
-// parseGamma parses what follows "gamma:".
+// parseGamma parses the text after "gamma:".
 func parseGamma(text string) (trace, error) {
 	is := map[string]float64{"cv": 1}
 	given := map[string]bool{}

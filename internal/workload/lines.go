@@ -12,21 +12,23 @@ import (
 	"time"
 )
 
-// MooncakeBlock is the number of prompt tokens per hash in a Mooncake trace. A hash covers its
-// block and everything before it.
+// MooncakeBlock is the number of prompt tokens per hash in a Mooncake trace. A hash covers its own
+// block and all blocks before it.
 const MooncakeBlock = 512
 
-// Hashed is a query whose trace says what its prompt shares with others.
+// Hashed is a query with hashes of its prompt, which show the prefix that it shares with other
+// prompts.
 type Hashed struct {
 	Query
-	// Blocks are the hashes of the prompt, each of [MooncakeBlock] tokens; there may be too few.
+	// Blocks has a hash for each block of [MooncakeBlock] prompt tokens. Hashes at the end may be
+	// missing.
 	Blocks []uint32
 }
 
 // mostLine is the maximum length of a line in bytes.
 const mostLine = 16 << 20
 
-// eachLine calls read for each line that is not empty. Errors name the line.
+// eachLine calls read for each line that is not empty. Errors contain the line number.
 func eachLine(r io.Reader, read func(line []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, mostLine)
@@ -44,13 +46,13 @@ func eachLine(r io.Reader, read func(line []byte) error) error {
 	return nil
 }
 
-// ReadMooncake reads a Mooncake trace, whose lines must be sorted by time. Token counts of 0 are
-// kept.
+// ReadMooncake reads a Mooncake trace, whose lines must be sorted by time. Queries with a token
+// count of 0 are included.
 func ReadMooncake(r io.Reader) (all []Hashed, err error) {
 	var c clock
 	err = eachLine(r, func(line []byte) error {
 		var row struct {
-			Timestamp *float64 `json:"timestamp"` // ms
+			Timestamp *float64 `json:"timestamp"` // in milliseconds
 			Input     int32    `json:"input_length"`
 			Output    int32    `json:"output_length"`
 			Hashes    []uint32 `json:"hash_ids"`
@@ -70,7 +72,7 @@ func ReadMooncake(r io.Reader) (all []Hashed, err error) {
 	return all, err
 }
 
-// readUnhashed reads a Mooncake trace without its hashes.
+// readUnhashed reads a Mooncake trace and drops its hashes.
 func readUnhashed(r io.Reader) ([]Query, error) {
 	hashed, err := ReadMooncake(r)
 	all := make([]Query, len(hashed))
@@ -80,15 +82,15 @@ func readUnhashed(r io.Reader) ([]Query, error) {
 	return all, err
 }
 
-// readAccessLog reads an [AccessLog]. Envoy writes a line when a request ends, so lines are not
-// sorted by arrival.
+// readAccessLog reads a trace in the format [AccessLog]. Envoy writes a line when a request ends,
+// so the lines are not sorted by arrival.
 func readAccessLog(r io.Reader, _ Options) (trace, error) {
 	var t trace
 	var first time.Time
 	names := map[string]string{}
 	passed := 0
 	err := eachLine(r, func(line []byte) error {
-		if line[0] != '{' { // Envoy's own log, if both go to one file
+		if line[0] != '{' { // a line of Envoy's own log, which may be in the same file
 			passed++
 			return nil
 		}
@@ -96,7 +98,7 @@ func readAccessLog(r io.Reader, _ Options) (trace, error) {
 			Time time.Time
 			Pick struct {
 				Model string
-				Inner bool // sent by the relay, again or in part: the log also has the client's request
+				Inner bool // sent by the relay, for a client's request that has its own line
 			}
 			Usage struct{ Prompt, Completion float64 }
 		}
@@ -133,12 +135,12 @@ func readAccessLog(r io.Reader, _ Options) (trace, error) {
 	return t, err
 }
 
-// fill sets missing prompt and answer tokens, for instance of failed requests, to the mean of the
-// same model, and returns how many queries it filled. Without any known tokens of a model its
-// queries stay as they are.
+// fill sets missing numbers of prompt and output tokens, such as those of failed requests. It uses
+// the mean of the same model, and returns how many queries it changed. If a model has no known
+// numbers, its queries stay as they are.
 func fill(all []Query) (filled int) {
 	type sum struct{ tokens, queries float64 }
-	var known [2]map[string]sum // prompts and answers, by model
+	var known [2]map[string]sum // sums of prompt tokens and of output tokens, by model
 	tokens := func(q *Query) [2]*int32 { return [2]*int32{&q.Prompt, &q.Output} }
 	for kind := range known {
 		known[kind] = make(map[string]sum)

@@ -16,43 +16,48 @@ import (
 	"strings"
 )
 
-// Format is a file format of a trace.
+// Format is a format of traces.
 type Format string
 
-// The formats. [Detect] recognizes most of them.
+// The formats of traces. [Detect] recognizes most of them.
 const (
-	Detect Format = "" // by the contents of the file
-	// Azure is CSV with the columns TIMESTAMP,ContextTokens,GeneratedTokens, as Azure publishes it.
+	Detect Format = "" // detects the format from the contents of the file
+	// Azure is CSV with the columns TIMESTAMP, ContextTokens and GeneratedTokens, as published by
+	// Azure.
 	Azure Format = "azure"
-	// Mooncake is lines of JSON with timestamp (ms), input_length, output_length and hash_ids.
+	// Mooncake has lines of JSON with the fields timestamp (in ms), input_length, output_length and
+	// hash_ids.
 	Mooncake Format = "mooncake"
-	// ServeGen is CSV without a header: client, start of a window of [ServeGenWindow], requests per
-	// second, coefficient of variation of the gaps between them, their distribution, and its two
-	// parameters. Each client is a model.
+	// ServeGen is CSV without a header. The columns are: client, start of a window of
+	// [ServeGenWindow], requests per second, coefficient of variation of the gaps between requests,
+	// their distribution, and its two parameters. Each client is a model.
 	ServeGen Format = "servegen"
-	// Rates is CSV with the column rate, in requests per second, and one of minute, seconds
-	// (numbers) and time (RFC 3339), which is when a window with that rate begins. A window ends
-	// when the next one of the same model begins; the last one is as long as the one before it.
-	// Optional columns are cv, the coefficient of variation of the gaps, model, prompt_tokens and
-	// output_tokens.
+	// Rates is CSV with a column rate (requests per second) and a column for the start of the
+	// window with that rate: minute or seconds (numbers), or time (RFC 3339). A window ends when
+	// the next window of the same model begins. The last window is as long as the one before it.
+	// Optional columns are cv (the coefficient of variation of the gaps between requests), model,
+	// prompt_tokens and output_tokens.
 	Rates Format = "rates"
 	// Prometheus is the response to a range query (/api/v1/query_range) for requests per second,
-	// such as sum by (model) (rate(...)). Series are summed by the label of the model, one of
-	// model, model_name, model_id and modelId, if all have it, otherwise all together.
+	// such as sum by (model) (rate(...)). If all series have a label that names the model (model,
+	// model_name, model_id or modelId), series of the same model are added. Otherwise all series
+	// are added.
 	Prometheus Format = "prometheus"
-	// AccessLog is the log of Headgate's Envoys: lines of JSON. Lines of requests for no model and
-	// unrelated lines are skipped. Missing token counts are the mean of the same model.
+	// AccessLog is the access log of Headgate's Envoys, which has lines of JSON. Requests for no
+	// model and other lines are skipped. Missing token counts are set to the mean of the same
+	// model.
 	AccessLog Format = "access-log"
-	// CSV has the column at (seconds) or timestamp (RFC 3339), and optionally model, prompt_tokens
-	// and output_tokens.
+	// CSV has a column at (seconds) or timestamp (RFC 3339). Optional columns are model,
+	// prompt_tokens and output_tokens.
 	CSV Format = "csv"
-	// Gamma is not a file but a text such as gamma:rate=100,cv=4,seconds=600: requests per second,
-	// the coefficient of variation of the gaps (by default 1, a Poisson process), and the length in
-	// seconds or the number of requests (queries=20000). Optional are prompt and output, in tokens.
+	// Gamma is not a file but a text such as gamma:rate=100,cv=4,seconds=600. rate is requests per
+	// second. cv is the coefficient of variation of the gaps between requests; the default is 1, a
+	// Poisson process. The length is in seconds, or a number of requests (queries=20000). Optional
+	// are the tokens per request, prompt and output.
 	Gamma Format = "gamma"
 )
 
-// formats are the readers of files.
+// formats has the function that reads each file format.
 var formats = map[Format]func(io.Reader, Options) (trace, error){
 	Azure:      recordedBy(ReadAzure),
 	Mooncake:   recordedBy(readUnhashed),
@@ -63,22 +68,23 @@ var formats = map[Format]func(io.Reader, Options) (trace, error){
 	Prometheus: readPrometheus,
 }
 
-// Options configure how a trace is read. The zero value reads all of it.
+// Options control how a trace is read. The zero Options read the whole trace.
 type Options struct {
-	Format Format // of a file
-	// CV is the coefficient of variation of the gaps for Prometheus and for a Rates file without
-	// that column; 0 means 1.
+	Format Format // format of the file
+	// CV is the coefficient of variation of the gaps between requests. It is used for Prometheus,
+	// and for Rates files without a column cv. 0 means 1.
 	CV float64
-	// From and Seconds select a part of the trace: Seconds long, starting From seconds after the
-	// beginning. Times start at 0 again. Seconds of 0 selects the whole rest.
+	// From and Seconds select a part of the trace: it begins From seconds after the start, and is
+	// Seconds long. If Seconds is 0, the part is the whole rest. Its times start at 0.
 	From, Seconds float64
 }
 
-// example is part of the error for a file of no known format.
+// example is the part of an error that says what to write, if a file has an unknown format.
 const example = "write columns such as at,model,prompt_tokens,output_tokens (at in seconds) or minute,rate (requests a second)"
 
-// Open opens a trace: a file, opened by open, such as [os.Open], or a text of [Gamma]. Errors name
-// the file and the line, and say what to write.
+// Open reads a trace. text is the name of a file, which it opens with the function open, such as
+// [os.Open], or a text of the format [Gamma]. Errors contain the file and the line, and say what to
+// write.
 func Open[F io.ReadCloser](open func(name string) (F, error), text string, o Options) (*Source, error) {
 	if spec, ok := strings.CutPrefix(text, string(Gamma)+":"); ok && (o.Format == Detect || o.Format == Gamma) {
 		t, err := parseGamma(spec)
@@ -99,7 +105,7 @@ func Open[F io.ReadCloser](open func(name string) (F, error), text string, o Opt
 	return s, err
 }
 
-// Read reads a trace, which may be compressed with gzip. Errors call the file name.
+// Read reads a trace, which may be compressed with gzip. name is the name of the file in errors.
 func Read(name string, r io.Reader, o Options) (*Source, error) {
 	text := bufio.NewReaderSize(r, headSize)
 	if head, _ := text.Peek(2); bytes.Equal(head, []byte{0x1f, 0x8b}) {
@@ -110,7 +116,7 @@ func Read(name string, r io.Reader, o Options) (*Source, error) {
 		text = bufio.NewReaderSize(unzipped, headSize)
 	}
 	if bom, _ := text.Peek(3); string(bom) == "\ufeff" {
-		_, _ = text.Discard(3) // already peeked
+		_, _ = text.Discard(3) // skip the byte order mark
 	}
 	head, err := text.Peek(headSize)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -145,10 +151,10 @@ func known() string {
 	return strings.Join(all, ", ")
 }
 
-// headSize is how many bytes of a file are used to detect its format.
+// headSize is how many bytes at the start of a file are used to detect its format.
 const headSize = 64 << 10
 
-// detect returns the format of a file with this beginning.
+// detect returns the format of a file that starts with head.
 func detect(head string) (Format, error) {
 	lines := strings.Split(head, "\n")
 	switch {
@@ -162,7 +168,7 @@ func detect(head string) (Format, error) {
 			return AccessLog, nil
 		}
 	}
-	row, _ := csv.NewReader(strings.NewReader(lines[0])).Read() // nil is no header
+	row, _ := csv.NewReader(strings.NewReader(lines[0])).Read() // nil if the line is not CSV
 	for i := range row {
 		row[i] = column(row[i])
 	}
@@ -185,14 +191,14 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// trace is the contents of a file or text: queries, or processes that generate them.
+// trace is the content of a file or text: recorded queries, or processes that generate queries.
 type trace struct {
 	recorded  []Query
 	processes []process
-	about     string // further information for people, may be empty
+	about     string // additional information for Source.About; may be ""
 }
 
-// source makes a Source of a trace, or of the selected part.
+// source returns a Source for the trace, or for the part that the options select.
 func (t trace) source(name string, f Format, o Options) (*Source, error) {
 	if !(o.From >= 0) || !(o.Seconds >= 0) || math.IsInf(o.From, 0) || math.IsInf(o.Seconds, 0) {
 		return nil, fmt.Errorf("%s: a part of a trace begins after its beginning and has a length: %g s for %g s is none", name, o.From,

@@ -10,19 +10,19 @@ import (
 	"strconv"
 )
 
-// modelLabels are metric labels that name a model.
+// modelLabels are the metric labels that may name a model.
 var modelLabels = []string{"model", "model_name", "model_id", "modelId"}
 
-// series is one series of a range query.
+// series is one series in the response to a range query.
 type series struct {
 	Metric map[string]string `json:"metric"`
 	Values []sample          `json:"values"`
 }
 
-// sample is the rate at a time.
+// sample is the request rate at a time.
 type sample struct{ at, rate float64 }
 
-// UnmarshalJSON parses [time, "value"].
+// UnmarshalJSON parses a sample in the form [time, "value"].
 func (s *sample) UnmarshalJSON(text []byte) error {
 	var value string
 	pair := []any{&s.at, &value}
@@ -38,10 +38,11 @@ func (s *sample) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// rangeQuery says how to make a range query.
+// rangeQuery is the part of an error that says how to make a range query.
 const rangeQuery = "ask /api/v1/query_range, such as with query=sum by (model) (rate(...[1m])), start, end and step"
 
-// readPrometheus reads a [Prometheus] file. A missing value of a series is a rate of 0.
+// readPrometheus reads a trace in the format [Prometheus]. If a series lacks a value, its rate is 0
+// at that time.
 func readPrometheus(r io.Reader, o Options) (trace, error) {
 	var is struct {
 		Status, ErrorType, Error string
@@ -101,18 +102,18 @@ func readPrometheus(r io.Reader, o Options) (trace, error) {
 	return t, nil
 }
 
-// grid is the time steps of a range query.
+// grid contains the time steps of a range query.
 type grid struct {
-	first, step float64 // seconds
+	first, step float64 // in seconds
 	n           int
 }
 
 func (g grid) place(at float64) int { return int(math.Round((at - g.first) / g.step)) }
 
-// mostSteps is the maximum number of steps; Prometheus returns at most 11,000.
+// mostSteps is the maximum number of time steps. Prometheus itself returns at most 11,000.
 const mostSteps = 1_000_000
 
-// gridOf finds the time steps of series.
+// gridOf returns the common time steps of all series.
 func gridOf(all []series) (grid, error) {
 	first, last, step := math.Inf(1), math.Inf(-1), math.Inf(1)
 	for _, s := range all {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// readRates reads a [Rates] file.
+// readRates reads a trace in the format [Rates].
 func readRates(r io.Reader, o Options) (trace, error) {
 	t, err := newTable(r, minuteColumn, secondsColumn, timeColumn, rateColumn, cvColumn, modelColumn, promptColumn, outputColumn)
 	if err != nil {
@@ -23,7 +23,7 @@ func readRates(r io.Reader, o Options) (trace, error) {
 	}
 	var models []*steps
 	byName := map[string]*steps{}
-	var c clock // for the column time
+	var c clock // converts values of the column time
 	err = t.each(func() error {
 		at, errAt := 0.0, error(nil)
 		if begins[0] == timeColumn {
@@ -66,7 +66,7 @@ func readRates(r io.Reader, o Options) (trace, error) {
 	return processesOf(models, begins[0] == minuteColumn)
 }
 
-// cv is the coefficient of variation used if a file states none.
+// cv returns the coefficient of variation for traces that have none.
 func (o Options) cv() float64 {
 	if o.CV == 0 {
 		return 1
@@ -74,14 +74,14 @@ func (o Options) cv() float64 {
 	return o.CV
 }
 
-// step is a window with its start time and the tokens of its requests.
+// step is a window with its start time, and with the numbers of tokens of each request.
 type step struct {
 	at float64
 	Window
 	prompt, output int32
 }
 
-// steps are the windows of a model. Each ends when the next begins.
+// steps contains the windows of one model. Each window ends when the next one begins.
 type steps struct {
 	model string
 	all   []step
@@ -102,8 +102,9 @@ func (s *steps) add(next step) error {
 	return next.flaw()
 }
 
-// processesOf starts the windows of all models at the earliest one. A model's last window is as
-// long as the one before it, or a minute.
+// processesOf converts the windows of models to processes. All processes begin at the start of the
+// earliest window. A model's last window is as long as the window before it. If a model has a
+// single window and byMinute is true, the window is a minute long.
 func processesOf(models []*steps, byMinute bool) (t trace, err error) {
 	first := math.Inf(1)
 	for _, s := range models {
@@ -136,7 +137,7 @@ func processesOf(models []*steps, byMinute bool) (t trace, err error) {
 	return t, nil
 }
 
-// count describes the number of models.
+// count describes how many models the processes have.
 func count(processes []process) string {
 	if len(processes) == 1 {
 		return "one model"

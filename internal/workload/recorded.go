@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// recordedBy makes a trace reader from a query reader. Queries must be sorted by time.
+// recordedBy returns a function that reads a trace, given a function that reads its queries.
+// Queries must be sorted by time.
 func recordedBy(read func(io.Reader) ([]Query, error)) func(io.Reader, Options) (trace, error) {
 	return func(r io.Reader, _ Options) (trace, error) {
 		all, err := read(r)
@@ -19,11 +20,11 @@ func recordedBy(read func(io.Reader) ([]Query, error)) func(io.Reader, Options) 
 	}
 }
 
-// errFew is the error for a trace without a gap between requests.
+// errFew is the error for a trace without two requests at different times.
 var errFew = errors.New("a trace has at least two requests, at two times")
 
-// kept is a source of the recorded queries in a part of the trace. If times are rounded, each seed
-// draws each query's time within its rounding interval.
+// kept returns a Source of the recorded queries in a part of the trace. If the recorded times are
+// rounded, the Source moves each query to a random time within the rounding interval.
 func (t trace) kept(from, seconds float64) (*Source, error) {
 	all := t.recorded
 	if len(all) == 0 {
@@ -48,7 +49,7 @@ func (t trace) kept(from, seconds float64) (*Source, error) {
 	return s, nil
 }
 
-// jittered moves queries randomly within the quantum to which their times are rounded.
+// jittered moves each query to a random time within its rounding interval, which is quantum long.
 func jittered(all []Query, quantum float64, seed uint64) []Query {
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // no secret
 	all = slices.Clone(all)
@@ -63,15 +64,17 @@ func sortByTime(all []Query) {
 	slices.SortStableFunc(all, func(a, b Query) int { return cmp.Compare(a.At, b.At) })
 }
 
-// quanta are possible rounding intervals in seconds, from the longest down.
+// quanta are the possible rounding intervals in seconds, the longest first.
 var quanta = []float64{3600, 1800, 900, 600, 300, 120, 60, 30, 20, 15, 12, 10, 6, 5, 4, 3, 2, 1, 0.5, 0.25, 0.2, 0.1, 0.05, 0.02, 0.01}
 
-// leastMoments is how many different times must be multiples of a quantum to rule out chance.
+// leastMoments is how many different times must be multiples of a quantum. Fewer may be multiples
+// by chance.
 const leastMoments = 8
 
-// quantumOf is the rounding interval of a trace's times in seconds, 0 if they are not rounded.
-// Deviations of up to 1/500 of the quantum are ignored, since traces known to be rounded have them.
-// Requests that never coincide are not rounded: a clock sends them.
+// quantumOf returns the interval in seconds to which the times of a trace are rounded; 0 if they
+// are not rounded. It ignores deviations of up to 1/500 of the interval, because some rounded
+// traces have them. It treats times as not rounded if they all differ: the requests were then sent
+// at regular times.
 func quantumOf(all []Query) float64 {
 	for _, quantum := range quanta {
 		moments, together := 1, false
@@ -96,7 +99,7 @@ func quantumOf(all []Query) float64 {
 	return 0
 }
 
-// span formats a duration for people.
+// span formats a duration in seconds.
 func span(seconds float64) string {
 	if seconds > 1e6*3600 {
 		return fmt.Sprintf("%g h", math.Round(seconds/3600))

@@ -9,18 +9,18 @@ import (
 	"strconv"
 )
 
-// Client is a client's load, window by window.
+// Client is the load from one client, as a list of windows.
 type Client struct {
 	Name    string
 	Windows []Window
 }
 
-// ServeGenWindow is the length of ServeGen's windows in seconds.
+// ServeGenWindow is the length of a window in seconds.
 const ServeGenWindow = 600
 
-// ReadServeGen reads ServeGen's rows: client, start of the window in seconds, rate, coefficient of
-// variation, distribution, and its two parameters, the second of which only sets the rate. Clients
-// are in the order of the file, and all have the same number of windows.
+// ReadServeGen reads a trace in the format [ServeGen]. It ignores the second parameter of the
+// distribution, which only sets the rate. Clients are in the order of the file. All must have the
+// same number of windows.
 func ReadServeGen(r io.Reader) (all []Client, err error) {
 	rows := csv.NewReader(r)
 	rows.FieldsPerRecord = 7
@@ -59,7 +59,7 @@ func ReadServeGen(r io.Reader) (all []Client, err error) {
 	return all, nil
 }
 
-// windowOf parses a row for the window that begins at a time.
+// windowOf parses a row. It returns an error if the window does not begin at the time begins.
 func windowOf(row []string, begins int) (Window, error) {
 	start, startErr := strconv.ParseFloat(row[1], 64)
 	rate, rateErr := strconv.ParseFloat(row[2], 64)
@@ -77,7 +77,7 @@ func windowOf(row []string, begins int) (Window, error) {
 	return w, w.flaw()
 }
 
-// readClients makes each client of a [ServeGen] file a model.
+// readClients reads a trace in the format [ServeGen], and makes each client a model.
 func readClients(r io.Reader, _ Options) (trace, error) {
 	clients, err := ReadServeGen(r)
 	t := trace{about: fmt.Sprintf("%d clients, each a model", len(clients))}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Columns of CSV in lower case; case does not matter.
+// Names of CSV columns. In files, upper and lower case are equivalent.
 const (
 	atColumn        = "at"
 	timestampColumn = "timestamp"
@@ -28,19 +28,19 @@ const (
 	generatedColumn = "generatedtokens"
 )
 
-// column normalizes a name in a header.
+// column returns the normalized form of a name in a header.
 func column(name string) string {
 	return strings.ToLower(strings.TrimSpace(name))
 }
 
-// table is a CSV file with a header that is being read.
+// table reads a CSV file that has a header.
 type table struct {
 	rows  *csv.Reader
-	at    map[string]int // column -> its index
-	cells []string       // of the current row
+	at    map[string]int // column name -> index
+	cells []string       // cells of the current row
 }
 
-// newTable reads a header, which may only have known columns.
+// newTable reads the header of a CSV file. All of its columns must be in known.
 func newTable(r io.Reader, known ...string) (*table, error) {
 	t := &table{rows: csv.NewReader(r), at: map[string]int{}}
 	header, err := t.rows.Read()
@@ -79,7 +79,8 @@ func (t *table) has(column string) bool {
 	return ok
 }
 
-// each reads all rows; a row has as many cells as the header. Errors name the line.
+// each calls row for every row of the file. All rows must have as many cells as the header. Errors
+// contain the line number.
 func (t *table) each(row func() error) error {
 	for {
 		var err error
@@ -87,7 +88,7 @@ func (t *table) each(row func() error) error {
 			return nil
 		}
 		if err != nil {
-			return err // it names the line
+			return err // the error already contains the line number
 		}
 		if err := row(); err != nil {
 			line, _ := t.rows.FieldPos(0)
@@ -96,7 +97,8 @@ func (t *table) each(row func() error) error {
 	}
 }
 
-// cell is the row's value in a column, "" if there is no such column. The caller may keep it.
+// cell returns the current row's value in a column; "" if the file has no such column. The string
+// stays valid after the next row.
 func (t *table) cell(column string) string {
 	if i, ok := t.at[column]; ok {
 		return strings.TrimSpace(t.cells[i])
@@ -104,7 +106,7 @@ func (t *table) cell(column string) string {
 	return ""
 }
 
-// number parses a finite number.
+// number parses the finite number in a column.
 func (t *table) number(column string) (float64, error) {
 	x, err := strconv.ParseFloat(t.cell(column), 64)
 	if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
@@ -113,7 +115,7 @@ func (t *table) number(column string) (float64, error) {
 	return x, nil
 }
 
-// tokens parses a number of tokens; an empty cell is 0.
+// tokens parses the number of tokens in a column. It returns 0 if the cell is empty.
 func (t *table) tokens(column string) (int32, error) {
 	text := t.cell(column)
 	if text == "" {
@@ -129,7 +131,7 @@ func (t *table) tokens(column string) (int32, error) {
 // layouts are the accepted time formats.
 var layouts = []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05", "2006-01-02T15:04:05"}
 
-// moment parses a time.
+// moment parses the time in a column.
 func (t *table) moment(column string) (time.Time, error) {
 	for _, layout := range layouts {
 		if at, err := time.Parse(layout, t.cell(column)); err == nil {
@@ -139,11 +141,11 @@ func (t *table) moment(column string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%s is %q: write such as 2006-01-02T15:04:05.123Z", column, t.cell(column))
 }
 
-// latest is the largest time accepted as seconds. As Unix time it is in the year 5138; Unix times
-// in milliseconds exceed it since 1973.
+// latest is the largest number that is accepted as a time in seconds. As a Unix time, it is
+// thousands of years in the future. All Unix times in milliseconds since 1973 are larger.
 const latest = 1e11
 
-// inSeconds returns an error for a time that cannot be in seconds.
+// inSeconds returns an error if the number is too large for a time in seconds.
 func inSeconds(at float64) error {
 	if math.Abs(at) > latest {
 		return fmt.Errorf("the time is %.14g s, which is thousands of years: divide by 1,000 if it is in milliseconds", at)
@@ -151,14 +153,14 @@ func inSeconds(at float64) error {
 	return nil
 }
 
-// clock makes times relative to the first one and checks their order.
+// clock converts times to seconds since the first time, and checks that they do not decrease.
 type clock struct {
 	first time.Time
 	last  float64
 	begun bool
 }
 
-// at returns the seconds from the first time to this one.
+// at returns the seconds from the first time to the given time.
 func (c *clock) at(moment time.Time) (float64, error) {
 	if !c.begun {
 		c.first = moment
@@ -166,7 +168,8 @@ func (c *clock) at(moment time.Time) (float64, error) {
 	return c.since(moment.Sub(c.first).Seconds())
 }
 
-// since checks that a time in seconds does not decrease.
+// since returns a time in seconds unchanged. It returns an error if that time is before the
+// previous one.
 func (c *clock) since(at float64) (float64, error) {
 	if err := inSeconds(at); err != nil {
 		return 0, err
@@ -178,8 +181,8 @@ func (c *clock) since(at float64) (float64, error) {
 	return at, nil
 }
 
-// ReadAzure reads an Azure trace, whose rows must be sorted by time. Times are relative to the
-// first. Token counts of 0 are kept.
+// ReadAzure reads a trace in the format [Azure], whose rows must be sorted by time. The first query
+// arrives at time 0. Queries with a token count of 0 are included.
 func ReadAzure(r io.Reader) (all []Query, err error) {
 	columns := []string{timestampColumn, contextColumn, generatedColumn}
 	t, err := newTable(r, columns...)
@@ -204,7 +207,7 @@ func ReadAzure(r io.Reader) (all []Query, err error) {
 	return all, err
 }
 
-// readPlain reads the requests of a [CSV] file.
+// readPlain reads the queries of a trace in the format [CSV].
 func readPlain(r io.Reader) (all []Query, err error) {
 	t, err := newTable(r, atColumn, timestampColumn, modelColumn, promptColumn, outputColumn)
 	if err != nil {
@@ -236,7 +239,7 @@ func readPlain(r io.Reader) (all []Query, err error) {
 	return all, err
 }
 
-// same interns a name, so that it is stored once, however many requests have it.
+// same returns a stored copy of a name, so that the name of a model is in memory only once.
 func same(names map[string]string, name string) string {
 	kept, ok := names[name]
 	if !ok {

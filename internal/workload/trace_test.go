@@ -29,7 +29,8 @@ const logged = `[2026-01-02 15:04:05.000][1][info] starting
 {"time":"2026-01-02T15:04:06.000Z","path":"/x","pick":{"model":"lora","pool":"a/b","inner":true}}
 `
 
-// The format is detected, and compression or a stated format changes nothing.
+// The format of a file is detected. The result is the same if the file is compressed, or if the
+// format is given.
 func TestRecorded(t *testing.T) {
 	for name, c := range map[string]struct {
 		text   string
@@ -104,13 +105,13 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// Rates are sampled for each model and window.
+// Requests are generated separately for each model and window, at the given rates.
 func TestGenerated(t *testing.T) {
 	const result = `{"status":"success","data":{"resultType":"matrix","result":[%s]}}`
 	for name, c := range map[string]struct {
 		text, about string
 		o           Options
-		want        map[string][]float64 // requests per second in each 100 s
+		want        map[string][]float64 // by model: requests per second in each period of 100 s
 	}{
 		"minutes": {
 			"minute,rate\n10,20\n15,0\n20,5\n", "rates: some 7500 requests in 15m0s, drawn by their rates; one model",
@@ -178,7 +179,7 @@ func TestGenerated(t *testing.T) {
 			}
 			for model, rates := range c.want {
 				for n, rate := range rates {
-					// The variance of such counts is at most CV² = 2 times the mean.
+					// The variance of the number of requests is at most CV² = 2 times their mean.
 					want := rate * 100 * seeds
 					if got := is[model][n]; math.Abs(got-want) > 4*2*math.Sqrt(want) {
 						t.Errorf("model %q has %.0f queries in its window %d, want about %.0f", model, got, n, want)
@@ -196,7 +197,8 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// Gaps have the right mean and coefficient of variation from the beginning on.
+// Gaps between requests have the right mean and coefficient of variation, also at the start of a
+// trace.
 func TestGamma(t *testing.T) {
 	for _, cv := range []float64{0.2, 1, 4} {
 		s, err := Open(os.Open, fmt.Sprintf("gamma:rate=50,cv=%g,queries=400000,prompt=9", cv), Options{})
@@ -217,8 +219,8 @@ func TestGamma(t *testing.T) {
 		if is := math.Sqrt(squares/n-mean*mean) / mean; math.Abs(mean*50-1) > 0.01*(1+cv) || math.Abs(is/cv-1) > 0.03 {
 			t.Errorf("gaps have a mean of %g s and a coefficient of variation of %.3f, want 0.02 and %g", mean, is, cv)
 		}
-		// A trace begins at an arbitrary moment of the process, not at a request: otherwise bursts
-		// would exceed the rate.
+		// A trace must begin at an arbitrary moment, not with a request. Otherwise the rate would
+		// be too high in a short trace with bursts.
 		short, err := Open(os.Open, fmt.Sprintf("gamma:rate=50,cv=%g,seconds=2", cv), Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -234,8 +236,8 @@ func TestGamma(t *testing.T) {
 	}
 }
 
-// The mean time from an arbitrary moment to the next request is (1+cv²)/2 gaps for both
-// distributions.
+// For both distributions, the mean time from an arbitrary moment to the next request is (1+cv²)/2
+// mean gaps.
 func TestRest(t *testing.T) {
 	source := rand.NewPCG(1, 1) //nolint:gosec // no secret
 	for w, squared := range map[Window]float64{
@@ -253,9 +255,9 @@ func TestRest(t *testing.T) {
 	}
 }
 
-// The mean number of requests in each window follows its rate, even if many windows pass between
-// two requests or the shape changes, and gaps have their shape in a time that runs as fast as the
-// rates.
+// The mean number of requests in each window matches the window's rate. That holds even if many
+// windows pass between two requests, or if the shape changes. Gaps have the right shape if time is
+// scaled by the rates.
 func TestWindows(t *testing.T) {
 	short := process{}
 	for range 20_000 {
@@ -264,7 +266,7 @@ func TestWindows(t *testing.T) {
 	}
 	source := rand.NewPCG(1, 2) //nolint:gosec // no secret
 	all := short.draw(source)
-	passed := func(at float64) float64 { // in units of the mean gap
+	passed := func(at float64) float64 { // expected number of requests up to a time
 		whole, rest := math.Floor(at/3), math.Mod(at, 3)
 		return 0.4*whole + 0.3*min(rest, 1) + 0.1*min(max(0, rest-1), 1)
 	}
@@ -289,13 +291,15 @@ func TestWindows(t *testing.T) {
 			is[int(q.At/10)] += 1.0 / draws
 		}
 	}
-	// In the second window the variance of the count is about 100 times 100.
+	// In the second window, the number of requests has a variance of about 100 times its mean of
+	// 100.
 	if math.Abs(is[0]-100) > 0.1 || math.Abs(is[1]-100) > 4 || math.Abs(is[2]-100) > 0.1 {
 		t.Errorf("windows have %v queries in the mean, want 100 each", is)
 	}
 }
 
-// Rounded times are spread over the rounding interval; regular and unrounded times stay.
+// Rounded times are spread at random over the rounding interval. Times that are regular or not
+// rounded do not change.
 func TestQuantum(t *testing.T) {
 	lines := func(n int, at func(i int) int) string {
 		var text strings.Builder
@@ -343,7 +347,7 @@ func TestQuantum(t *testing.T) {
 	}
 }
 
-// A part of a recorded trace starts at 0 again.
+// The times in a part of a recorded trace start at 0.
 func TestPart(t *testing.T) {
 	s := opened(t, "at\n5\n6\n7\n9\n12\n", Options{From: 1, Seconds: 4})
 	if got, want := s.Queries(1), []Query{{At: 0}, {At: 1}, {At: 3}}; !slices.Equal(got, want) {
@@ -360,7 +364,7 @@ func TestPart(t *testing.T) {
 	}
 }
 
-// Models are sampled independently.
+// The requests of different models are generated independently.
 func TestModelsAreIndependent(t *testing.T) {
 	all := opened(t, "seconds,rate,model\n0,10,a\n0,10,b\n60,10,a\n60,10,b\n", Options{}).Queries(1)
 	for i := range all[1:] {
@@ -387,7 +391,7 @@ func TestSplitAndScaled(t *testing.T) {
 	}
 }
 
-// Errors name the file and the line, and say what to write.
+// Errors contain the file and the line, and say what to write.
 func TestMalformed(t *testing.T) {
 	const (
 		azure    = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,374,44\n"
@@ -519,7 +523,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// Open reads files, also of a format that their beginning does not reveal.
+// Open reads files and texts of generated traces.
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "own.csv")

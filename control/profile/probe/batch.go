@@ -8,21 +8,22 @@ import (
 	"github.com/headgate/headgate/control/profile/survey"
 )
 
-// Batch measures batched requests. It is not safe for concurrent use.
+// Batch sends requests with several items and measures their latency. It is not safe for concurrent
+// use.
 type Batch struct {
 	Server *Server
 	API    survey.API
 	Model  string
 	Path   string
-	// Body is a request with one item; nil for embeddings, whose texts are random.
+	// Body is a request with one item. It is nil for embeddings: their texts are random.
 	Body   []byte
 	Random *rand.Rand
 
 	size  int
-	ready []byte // the request of the current batch size
+	ready []byte // request body for the current batch size
 }
 
-// Measure sends one request.
+// Measure sends one request for the point and returns its latency as a row.
 func (b *Batch) Measure(ctx context.Context, at survey.Point) (survey.Row, error) {
 	body := b.ready
 	switch {

@@ -1,5 +1,6 @@
-// Package probe sends requests to servers (V2 and OpenAI APIs, streamed or not) and takes one
-// measurement of a point at a time. Package survey decides what to measure and evaluates it.
+// Package probe sends requests to model servers and measures them, one measurement of a point at a
+// time. It supports V2 and OpenAI APIs, with streaming and without. Package survey decides what to
+// measure and evaluates the results.
 package probe
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/headgate/headgate/control/profile/survey"
 )
 
-// mostAnswer limits the size of an answer in memory.
+// mostAnswer limits the size of a response body in memory.
 const mostAnswer = 64 << 20
 
 // Server is a model server. Its methods are safe for concurrent use.
@@ -30,11 +31,11 @@ type Server struct {
 	client  *http.Client
 }
 
-// Dial connects to an address; nil uses the network.
+// Dial connects to an address. If it is nil, connections use the network.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// NewServer returns the server at a URL such as http://HOST:PORT/PREFIX. Each request carries the
-// bearer token, if there is one, and is limited by the timeout.
+// NewServer returns the server at a URL such as http://HOST:PORT/PREFIX. The timeout applies to
+// each request. If token is not "", each request carries it as a bearer token.
 func NewServer(at, token string, timeout time.Duration, dial Dial) (*Server, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -44,8 +45,8 @@ func NewServer(at, token string, timeout time.Duration, dial Dial) (*Server, err
 	return &Server{
 		base: u.Scheme + "://" + u.Host + u.Path, token: token, timeout: timeout,
 		client: &http.Client{
-			// Keep as many connections as there are concurrent requests: opening one must not
-			// count.
+			// Keep as many connections as there are concurrent requests, because opening a
+			// connection must not add to a measured latency.
 			Transport:     &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true, DialContext: dial},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
@@ -55,14 +56,14 @@ func NewServer(at, token string, timeout time.Duration, dial Dial) (*Server, err
 // Close closes idle connections.
 func (s *Server) Close() { s.client.CloseIdleConnections() }
 
-// Refusal is an answer with a status other than 200.
+// Refusal is the error for a response with a status other than 200.
 type Refusal struct {
 	Path   string
 	Status int
-	Words  string // the beginning of the answer
+	Words  string // beginning of the response body
 }
 
-// Error formats the answer.
+// Error describes the response.
 func (r *Refusal) Error() string {
 	text := fmt.Sprintf("%s answers %d", r.Path, r.Status)
 	if r.Words != "" {
@@ -74,24 +75,25 @@ func (r *Refusal) Error() string {
 	return text
 }
 
-// tooMuch reports whether the server rejected the request itself, so that a smaller one may work.
+// tooMuch reports whether the server rejected the request because of its content: a smaller request
+// may succeed.
 func tooMuch(err error) bool {
 	r, ok := errors.AsType[*Refusal](err)
 	return ok && (r.Status == http.StatusBadRequest || r.Status == http.StatusRequestEntityTooLarge ||
 		r.Status == http.StatusUnprocessableEntity)
 }
 
-// missing reports whether the server has nothing at the path.
+// missing reports whether the server has no resource at the path of the request.
 func missing(err error) bool {
 	r, ok := errors.AsType[*Refusal](err)
 	return ok && (r.Status == http.StatusNotFound || r.Status == http.StatusMethodNotAllowed)
 }
 
-// words limits how much of an error answer is shown.
+// words limits the length of an error response in messages.
 const words = 200
 
-// send sends a request and returns an answer with status 200. The caller closes its body and then
-// calls done.
+// send sends a request and returns a response with status 200; other statuses are errors. The
+// caller closes the body and then calls done.
 func (s *Server) send(ctx context.Context, method, path string, body []byte) (response *http.Response, done context.CancelFunc, err error) {
 	ctx, done = context.WithTimeoutCause(ctx, s.timeout,
 		fmt.Errorf("%s has not answered within %v: use a longer --timeout", path, s.timeout))
@@ -126,7 +128,7 @@ func (s *Server) send(ctx context.Context, method, path string, body []byte) (re
 	return response, done, nil
 }
 
-// fault explains why there is no answer, and what to do.
+// fault returns an error that explains why no response arrived, and what to do.
 func (s *Server) fault(ctx context.Context, path string, err error) error {
 	if named, ok := errors.AsType[*url.Error](err); ok {
 		err = named.Err
@@ -140,7 +142,7 @@ func (s *Server) fault(ctx context.Context, path string, err error) error {
 	return fmt.Errorf("%s%s: %w", s.base, path, err)
 }
 
-// ask returns a whole answer and the time from sending the request.
+// ask sends a request and returns the whole response body, and the time since the request was sent.
 func (s *Server) ask(ctx context.Context, method, path string, body []byte) (answer []byte, took time.Duration, err error) {
 	begun := time.Now()
 	response, done, err := s.send(ctx, method, path, body)
@@ -157,8 +159,8 @@ func (s *Server) ask(ctx context.Context, method, path string, body []byte) (ans
 	return answer, took, nil
 }
 
-// stream reads an answer as it arrives. Times count from begun. It calls each, if not nil, for each
-// line.
+// stream sends a request and reads a streamed response as it arrives. Times are measured from
+// begun. The callback each, if not nil, is called after every line.
 func (s *Server) stream(ctx context.Context, path string, body []byte, begun time.Time, each func(*survey.Stream)) (survey.Stream, error) {
 	var is survey.Stream
 	response, done, err := s.send(ctx, http.MethodPost, path, body)
@@ -183,6 +185,6 @@ func (s *Server) stream(ctx context.Context, path string, body []byte, begun tim
 	if !is.Whole() {
 		return is, fmt.Errorf("%s does not stream tokens, or no prompt token count (stream_options.include_usage): use an OpenAI server that generates text", path)
 	}
-	_, _ = io.Copy(io.Discard, lines) // read to the end, to keep the connection
+	_, _ = io.Copy(io.Discard, lines) // read to the end, so that the connection can be reused
 	return is, nil
 }

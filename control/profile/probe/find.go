@@ -12,11 +12,11 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// modelsPath lists the models of an OpenAI server.
+// modelsPath is where an OpenAI server lists its models.
 const modelsPath = "/v1/models"
 
-// Find detects the API if api is "", and the model if model is "": V2 if the server knows the model
-// there, else completions, else embeddings.
+// Find returns the API and the model, and detects each that is "". The API is V2 if the server has
+// V2 metadata of the model; otherwise it is completions, or else embeddings.
 func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey.API, string, error) {
 	if api == survey.V2 && model == "" {
 		return "", "", errors.New("set --model: a V2 server has no model list")
@@ -50,7 +50,7 @@ func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey
 		if api != "" {
 			break
 		}
-		// An existing path rejects an empty body for its missing members.
+		// If the path exists, the server rejects an empty body because its members are missing.
 		if _, _, err := s.ask(ctx, http.MethodPost, is.Path(model), []byte("{}")); err == nil || !missing(err) {
 			api = is
 		}
@@ -61,7 +61,7 @@ func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey
 	return api, model, nil
 }
 
-// nothing returns an error for a server that has the model at no API.
+// nothing creates the error for a model that no API of the server has.
 func (s *Server) nothing(ctx context.Context, model string) error {
 	if _, _, err := s.ask(ctx, http.MethodGet, "/v2", nil); err == nil {
 		return fmt.Errorf("the V2 server has not loaded the model %q: load it, or change --model", model)
@@ -69,7 +69,8 @@ func (s *Server) nothing(ctx context.Context, model string) error {
 	return fmt.Errorf("the server has neither %s nor %s: if it is a V2 or an OpenAI server, set --api", survey.ModelPath(model), modelsPath)
 }
 
-// chosen returns the named model, or the only base model in the list.
+// chosen returns the listed model with this name. For name "" it returns the only base model in the
+// list.
 func chosen(listed []byte, name string) (string, error) {
 	models, err := engine.ReadModels(listed)
 	if err != nil {

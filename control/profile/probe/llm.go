@@ -15,7 +15,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// LLM measures prompts and decode steps. It is not safe for concurrent use.
+// LLM measures prompts and decode steps of an LLM. It is not safe for concurrent use.
 type LLM struct {
 	Server *Server
 	API    survey.API
@@ -24,12 +24,12 @@ type LLM struct {
 	Random *rand.Rand
 
 	tokens survey.Tokenizer
-	known  bool          // tokens per word have been measured
-	reader engine.Reader // of metrics pages
+	known  bool          // whether tokens per word have been measured
+	reader engine.Reader // parses metrics pages
 }
 
-// Measure sends prompts according to the point: one alone, one beside decoding requests, or several
-// at once.
+// Measure sends the requests of a point: one prompt alone, one prompt beside decoding requests, or
+// several requests at once.
 func (l *LLM) Measure(ctx context.Context, at survey.Point) (survey.Row, error) {
 	if err := l.learn(ctx); err != nil {
 		return survey.Row{}, err
@@ -70,7 +70,8 @@ func (l *LLM) Measure(ctx context.Context, at survey.Point) (survey.Row, error) 
 	return row, nil
 }
 
-// apart is the error if an engine does not run the requests of a point together.
+// apart is the error if the engine ran the requests of a point one after another instead of
+// together.
 type apart struct{ at survey.Point }
 
 func (a *apart) Error() string {
@@ -78,15 +79,15 @@ func (a *apart) Error() string {
 		a.at.Batch+a.at.Beside, a.at.Outputs)
 }
 
-// begunShare is the inverse share of the output after which a prompt is sent: the step time is
-// known by then, and most of the output is still to come.
+// begunShare sets when a prompt is sent beside decoding requests: after 1/begunShare of their
+// output. By then the step time is known, and most of their output is still to come.
 const begunShare = 4
 
-// mixedTries is the number of attempts to send a prompt beside others before giving up: on a busy
-// machine tokens may arrive late.
+// mixedTries is how often a prompt is sent beside decoding requests before giving up. An attempt
+// can fail because tokens arrive late on a busy machine.
 const mixedTries = 4
 
-// mixed measures a prompt beside decoding requests.
+// mixed measures one prompt that is sent beside decoding requests.
 func (l *LLM) mixed(ctx context.Context, at survey.Point) (survey.Row, error) {
 	streams := make([]survey.Stream, at.Beside)
 	bodies := make([][]byte, at.Beside)
@@ -98,11 +99,11 @@ func (l *LLM) mixed(ctx context.Context, at survey.Point) (survey.Row, error) {
 	begun := time.Now()
 	var running sync.WaitGroup
 	running.Add(at.Beside)
-	var step atomic.Int64 // approximate step time of the others
+	var step atomic.Int64 // approximate step time of the decoding requests, in nanoseconds
 	for i := range streams {
 		group.Go(func() (err error) {
 			var once sync.Once
-			defer once.Do(running.Done) // an output may end early
+			defer once.Do(running.Done) // in case the output ends early
 			streams[i], err = l.Server.stream(ctx, l.Path, bodies[i], begun, func(is *survey.Stream) {
 				if n := len(is.Tokens); n > 1 && is.Tokens[n-1] >= at.Outputs/begunShare {
 					step.Store(int64((is.At[n-1] - is.At[0]) / float64(is.Tokens[n-1]-is.Tokens[0]) * float64(time.Second)))
@@ -116,7 +117,7 @@ func (l *LLM) mixed(ctx context.Context, at survey.Point) (survey.Row, error) {
 	var sent float64
 	group.Go(func() (err error) {
 		running.Wait()
-		time.Sleep(time.Duration(phase * float64(step.Load()))) // a random phase of a step: the token that just arrived marks its start
+		time.Sleep(time.Duration(phase * float64(step.Load()))) // wait for a random part of the step that has just begun
 		sent = time.Since(begun).Seconds()
 		is, err = l.Server.stream(ctx, l.Path, prompt, begun, nil)
 		return err
@@ -143,7 +144,7 @@ func (l *LLM) prompt(ctx context.Context, at survey.Point) (survey.Row, error) {
 	return row, nil
 }
 
-// counted returns the engine's own counters.
+// counted returns the counters on the engine's metrics page.
 func (l *LLM) counted(ctx context.Context) engine.Totals {
 	load, err := l.reader.Load(l.Server.Metrics(ctx), "")
 	if err != nil {
@@ -152,7 +153,7 @@ func (l *LLM) counted(ctx context.Context) engine.Totals {
 	return load.Totals
 }
 
-// learn measures the tokens per word, once.
+// learn measures the tokens per word at its first call.
 func (l *LLM) learn(ctx context.Context) error {
 	if l.known {
 		return nil

@@ -10,26 +10,28 @@ import (
 	"github.com/headgate/headgate/control/profile/survey"
 )
 
-// tells limits how often progress is reported: computing it takes as long as a short request.
+// tells is the minimum time between two progress reports: computing a report takes as long as a
+// short request.
 const tells = 200 * time.Millisecond
 
-// Probe takes one measurement of a point.
+// Probe measures a point. Each call of Measure takes one measurement.
 type Probe interface {
 	Measure(ctx context.Context, at survey.Point) (survey.Row, error)
 }
 
-// Run executes the plan of a survey.
+// Run carries out the plan of a survey.
 type Run struct {
 	Plan   survey.Plan
 	Probe  Probe
-	WarmUp int // warm-up requests of each point
-	// Keep is called with each row. Tell is called with the progress and whether a point has ended.
+	WarmUp int // number of warm-up requests of each point
+	// Keep is called with each new row. Tell is called with the progress; its argument ended is
+	// true if the current point is finished.
 	Keep func(survey.Row) error
 	Tell func(p survey.Progress, ended bool)
 }
 
-// Measure takes the measurements that the rows lack. It returns all rows, and messages about points
-// that were left out because the server rejects them. It returns an error when ctx ends.
+// Measure takes the measurements that are not in rows. It returns all rows, and messages about the
+// points that the server rejects, which are left out. It returns an error when ctx ends.
 func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, left []string, err error) {
 	var refused []survey.Point
 	var told time.Time
@@ -65,7 +67,7 @@ func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, 
 				return rows, left, ctx.Err()
 			case (tooMuch(err) || apart) && at != r.Plan.Points[0]:
 				refused, left = append(refused, at), append(left, fmt.Sprintf("Left out are %s and more: %v.", at, err))
-				if !apart { // warm-up requests do not count
+				if !apart { // delete rows only if the server rejected the point
 					rows = slices.DeleteFunc(slices.Clone(rows), func(r survey.Row) bool { return beyond(r.Point, refused) })
 				}
 			case err != nil:
@@ -85,8 +87,8 @@ func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, 
 	return rows, left, nil
 }
 
-// beyond reports whether a point is at least as large as a rejected one. A step is also beyond if
-// its prompt was rejected.
+// beyond reports whether a point is at least as large as a rejected point. A point of decode steps
+// is also beyond if its prompt alone was rejected.
 func beyond(at survey.Point, refused []survey.Point) bool {
 	for _, r := range refused {
 		alike := at.Outputs == r.Outputs && at.Mixed() == r.Mixed() || r.Outputs == 1

@@ -15,7 +15,7 @@ import (
 // ModelPath returns the path of the V2 metadata of a model.
 func ModelPath(model string) string { return "/v2/models/" + url.PathEscape(model) }
 
-// Tensor is an input in the metadata of a model. A negative dimension is variable.
+// Tensor is an input tensor in the metadata of a model. A negative dimension is variable.
 type Tensor struct {
 	Name     string  `json:"name"`
 	Datatype string  `json:"datatype"`
@@ -29,11 +29,12 @@ var fillings = map[string]string{
 	"FP16": "0.5", "FP32": "0.5", "FP64": "0.5",
 }
 
-// mostElements limits the elements of one item: beyond it JSON takes longer than any model.
+// mostElements limits the elements of one item: encoding a larger JSON body takes longer than any
+// model's inference.
 const mostElements = 1 << 24
 
-// OneRow returns a V2 request with one item, made from the metadata of a model. The first dimension
-// is the batch, and other variable dimensions are 1. Errors say what to do.
+// OneRow returns a V2 request with one item, made from the metadata of a model. It sets the first
+// dimension (the batch) and all variable dimensions to 1. Errors say what to do.
 func OneRow(metadata []byte) ([]byte, error) {
 	var model struct {
 		Inputs []Tensor `json:"inputs"`
@@ -81,8 +82,9 @@ func OneRow(metadata []byte) ([]byte, error) {
 	return []byte(out.String()), nil
 }
 
-// Repeat returns the request with one item repeated: in V2 the first dimension of all inputs, in
-// embeddings the input. Errors say why a request cannot be repeated.
+// Repeat returns a request that contains the only item of body several times. In V2 it repeats
+// along the first dimension of all inputs, and in embeddings it repeats the input. Errors say why a
+// request cannot be repeated.
 func Repeat(api API, body []byte, rows int) ([]byte, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(body, &all); err != nil {
@@ -118,8 +120,8 @@ func repeatTensors(inputs json.RawMessage, rows int) (json.RawMessage, error) {
 		if json.Unmarshal(t["data"], &data) != nil || len(data) == 0 {
 			return nil, fmt.Errorf("input %s of the body has no list as data, so it cannot be repeated", t["name"])
 		}
-		// Item by item, so that the items of a tensor stay in order whether or not they are nested
-		// lists.
+		// Append whole items, so that their elements stay in order whether the data is flat or
+		// nested.
 		shape[0] = int64(rows)
 		t["shape"], _ = json.Marshal(shape)
 		t["data"], _ = json.Marshal(slices.Repeat(data, rows))
@@ -134,7 +136,7 @@ func repeatInput(input json.RawMessage, rows int) (json.RawMessage, error) {
 		list = []json.RawMessage{input}
 	case json.Unmarshal(input, &list) != nil || len(list) == 0:
 		return nil, errors.New(`"input" of the body is no text and no list`)
-	case list[0][0] != '"' && list[0][0] != '[': // tokens of one text
+	case list[0][0] != '"' && list[0][0] != '[': // the list contains the token numbers of one text
 		list = []json.RawMessage{input}
 	case len(list) > 1:
 		return nil, fmt.Errorf(`"input" of the body has %d texts: write one, which is repeated`, len(list))

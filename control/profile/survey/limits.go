@@ -7,8 +7,9 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Limits returns the limits of an engine and says where each is from: said if it is not 0, else the
-// metrics page, else assumed. An invalid page is ignored.
+// Limits returns the limits of an engine, and a text with the source of each. A limit is the value
+// in said if that is not 0, else the value on the metrics page, else the assumed value. An invalid
+// page is ignored.
 func Limits(said profile.Limits, page []byte, assumed profile.Limits) (l profile.Limits, words string) {
 	l = assumed
 	told, assumes := []string{}, []string{}

@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/profile/fit"
 )
 
-// Batches returns the batch profile of the rows. head has the name and price, beside has notes for
-// its source.
+// Batches returns the batch profile that results from the rows. head has the name and price of the
+// profile. beside has notes to append to its source.
 func (p Plan) Batches(head profile.Batches, s Subject, rows []Row, beside []string) *profile.Batches {
 	points := p.Measured(rows)
 	all := make([]profile.Batch, len(points))
@@ -30,8 +30,8 @@ func (p Plan) Batches(head profile.Batches, s Subject, rows []Row, beside []stri
 	return made
 }
 
-// LLM fits the LLM profile of the rows. beside has notes for its source. Errors are those of
-// [fit.Of].
+// LLM fits an LLM profile to the rows. beside has notes to append to the profile's source. Errors
+// are those of [fit.Of].
 func (p Plan) LLM(name string, s Subject, rows []Row, limits profile.Limits, beside []string) (profile.Profile, error) {
 	var points []fit.Row
 	for _, at := range p.Points {
@@ -60,12 +60,12 @@ func (p Plan) LLM(name string, s Subject, rows []Row, limits profile.Limits, bes
 	return made, nil
 }
 
-// set converts the subject for package fit.
+// set converts the subject to a fit.Set.
 func (s Subject) set() fit.Set {
 	return fit.Set{Model: s.Model, Hardware: s.Hardware, TensorParallel: s.TensorParallel}
 }
 
-// fitted converts a row for package fit.
+// fitted converts a row to a fit.Row.
 func (s Subject) fitted(r Row) fit.Row {
 	row := fit.Row{Set: s.set()}
 	switch {

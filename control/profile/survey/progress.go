@@ -9,12 +9,12 @@ import (
 // bar is the width of the progress bar in characters.
 const bar = 10
 
-// Progress is the progress of a survey.
+// Progress describes how far a survey is.
 type Progress struct {
 	Done, Points int
 	At           Point
-	Summary      Summary // of the current point
-	Left         float64 // seconds; 0 if unknown
+	Summary      Summary // measurements of the current point
+	Left         float64 // estimated seconds until the end; 0 if unknown
 }
 
 // Line formats the progress as one line.
@@ -30,7 +30,7 @@ func (p Progress) Line() string {
 	return text
 }
 
-// Said formats the result of the point.
+// Said formats the result of the current point.
 func (p Progress) Said() string {
 	s := p.Summary
 	if s.N == 0 {

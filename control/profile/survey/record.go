@@ -12,22 +12,22 @@ import (
 	"strings"
 )
 
-// Subject is what is measured: all rows of a file have the same subject.
+// Subject identifies what is measured. All rows of a file have the same subject.
 type Subject struct {
 	Model, Hardware string
 	TensorParallel  int // 0 if unknown
 	API             API
-	// Request is a digest of the request; "" for an LLM, whose prompts are generated.
+	// Request is a digest of the request body. It is "" for an LLM: its prompts are generated.
 	Request string
 }
 
-// RecordName returns the name of the measurement file beside a profile.
+// RecordName returns the name of the measurement file that belongs to the profile at output.
 func RecordName(output string) string {
 	return strings.TrimSuffix(output, path.Ext(output)) + ".csv"
 }
 
-// Columns of an LLM file are those that package fit reads, plus the requested values. A batch file
-// has its own columns.
+// llmColumns are the columns that package fit reads, and those of the requested values. Files of
+// batch profiles have batchColumns instead.
 var (
 	batchColumns = []string{"model", "hardware", "api", "request", "batch", "seconds"}
 	llmColumns   = []string{
@@ -47,7 +47,7 @@ func (s Subject) columns() []string {
 // Header returns the first line of a file.
 func (s Subject) Header() []byte { return line(s.columns()) }
 
-// Line formats a row. A line is complete if it ends with a newline.
+// Line formats a row as a line of a file, with the newline at its end.
 func (s Subject) Line(r Row) []byte {
 	if !s.API.Generates() {
 		return line([]string{s.Model, s.Hardware, string(s.API), s.Request, strconv.Itoa(r.Batch), number(r.Seconds)})
@@ -67,7 +67,7 @@ func (s Subject) Line(r Row) []byte {
 	return line(append(cells, number(r.Seconds), number(r.FrontendOverhead), "", "", "", several, "", ""))
 }
 
-// head returns the cells that identify the subject.
+// head returns the first cells of each row, which identify the subject.
 func (s Subject) head() []string {
 	if s.API.Generates() {
 		return []string{s.Model, s.Hardware, count(s.TensorParallel), string(s.API)}
@@ -79,12 +79,12 @@ func (s Subject) head() []string {
 func line(cells []string) []byte {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	_ = w.Write(cells) // a buffer never fails
+	_ = w.Write(cells) // writing to a buffer never fails
 	w.Flush()
 	return b.Bytes()
 }
 
-// number formats seconds to the nanosecond; 0 is empty.
+// number formats seconds with nanosecond precision. It formats 0 as "".
 func number(seconds float64) string {
 	if seconds == 0 {
 		return ""
@@ -92,7 +92,7 @@ func number(seconds float64) string {
 	return strconv.FormatFloat(math.Round(seconds*1e9)/1e9, 'g', -1, 64)
 }
 
-// count formats a number; 0 is empty.
+// count formats a number. It formats 0 as "".
 func count(n int) string {
 	if n == 0 {
 		return ""
@@ -100,9 +100,9 @@ func count(n int) string {
 	return strconv.Itoa(n)
 }
 
-// Read parses the rows of a file. whole is the number of bytes without an incomplete last line,
-// which a killed program may leave. It rejects a file of another subject or format with an error
-// that says what to do.
+// Read parses the rows of a file. A killed program may leave an incomplete last line; whole is the
+// number of bytes before that line. Read rejects a file that has another subject or another format,
+// with an error that says what to do.
 func (s Subject) Read(name string, text []byte) (rows []Row, whole int, err error) {
 	whole = bytes.LastIndexByte(text, '\n') + 1
 	if whole == 0 {
@@ -146,7 +146,7 @@ func notOurs(name string) error {
 	return fmt.Errorf("%s is not a measurement file of this kind: use another file with -o, or remove it", name)
 }
 
-// named formats the identifying cells for people.
+// named formats the cells that identify the subject, for messages.
 func (s Subject) named(cells []string) string {
 	var words []string
 	for i, column := range s.columns()[:len(s.head())] {
@@ -157,7 +157,7 @@ func (s Subject) named(cells []string) string {
 	return strings.Join(words, ", ")
 }
 
-// row parses the cells after the identifying ones.
+// row parses the cells that follow those of the subject.
 func (s Subject) row(cells []string) (r Row, err error) {
 	read := func(into *int, text string) {
 		if text == "" || err != nil {

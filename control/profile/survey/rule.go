@@ -9,21 +9,22 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// leastValues is the fewest values for a confidence interval.
+// leastValues is the minimum number of values for a confidence interval.
 const leastValues = 3
 
-// Rule decides how often a point is measured.
+// Rule decides how many measurements a point needs.
 type Rule struct {
-	// Precision is the target for half of the 95 % confidence interval, relative to the mean.
+	// Precision is the target for half of the width of the 95 % confidence interval, relative to
+	// the mean.
 	Precision float64
 	// Least and Most bound the number of measurements.
 	Least, Most int
-	// Limit is the time for a point in seconds, approximately.
+	// Limit is the approximate maximum time in seconds for measuring a point.
 	Limit float64
 }
 
-// enough reports whether no further values are needed after a time in seconds. Fewer than three are
-// never enough.
+// enough reports whether a point needs no more values, after measuring it for took seconds. Fewer
+// than three values are never enough.
 func (r Rule) enough(s Summary, took float64) bool {
 	switch {
 	case s.N < leastValues:
@@ -34,8 +35,8 @@ func (r Rule) enough(s Summary, took float64) bool {
 	return s.N >= r.Least && s.Share() < r.Precision
 }
 
-// needs estimates how many values the target needs: the interval shrinks with the square root of
-// their number.
+// needs estimates how many values are needed for the target precision: the confidence interval
+// shrinks with the square root of their number.
 func (r Rule) needs(s Summary) int {
 	wider := s.Share() / r.Precision
 	if s.N < leastValues || !(wider > 1) {
@@ -44,12 +45,12 @@ func (r Rule) needs(s Summary) int {
 	return int(min(float64(r.Most), max(float64(r.Least), float64(s.N)*wider*wider)))
 }
 
-// Summary summarizes values.
+// Summary contains the number, the mean and the precision of measured values.
 type Summary struct {
 	N    int
 	Mean float64
-	// Half is half of the 95 % confidence interval of the mean, by Student's t; +Inf for fewer than
-	// two values.
+	// Half is half of the width of the mean's 95 % confidence interval, by Student's
+	// t-distribution. It is +Inf for fewer than two values.
 	Half float64
 }
 
@@ -70,15 +71,15 @@ func Summarize(values []float64) Summary {
 	return s
 }
 
-// Share returns half of the interval relative to the mean.
+// Share returns half of the width of the confidence interval, relative to the mean.
 func (s Summary) Share() float64 { return s.Half / s.Mean }
 
-// Within formats the share, such as "±2.9 %".
+// Within formats half of the confidence interval relative to the mean, such as "±2.9 %".
 func (s Summary) Within() string { return fmt.Sprintf("±%.1f %%", 100*s.Share()) }
 
-// student returns the 97.5th percentile of Student's t: exact for one and two degrees of freedom,
-// else by the expansion around the normal distribution (Abramowitz and Stegun, 26.7.5), which is
-// 0.8 % too small for three and better for more.
+// student computes the 97.5th percentile of Student's t-distribution. It is exact for one and two
+// degrees of freedom. For more it uses the expansion around the normal distribution (Abramowitz and
+// Stegun, 26.7.5), which is 0.8 % too small for three degrees and more accurate above that.
 func student(freedom int) float64 {
 	switch freedom {
 	case 1:
@@ -96,12 +97,12 @@ func student(freedom int) float64 {
 	return z + (z3+z)/(4*n) + (5*z5+16*z3+3*z)/(96*n*n) + (3*z7+19*z5+17*z3-15*z)/(384*n*n*n)
 }
 
-// shares are the quantiles that a profile has, as far as there are enough values.
+// shares are the quantiles in a profile. With few values some are left out.
 var shares = []float64{0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1}
 
-// Quantiles returns the quantiles that the number of values supports: except for the extremes, each
-// has at least one value on either side. It interpolates linearly. For one value or equal values
-// there are none.
+// Quantiles returns the quantiles in shares for which there are enough values. Except for the
+// minimum and the maximum, a quantile needs at least one value below it and one above. Quantiles
+// interpolates linearly. It returns nil for one value or equal values.
 func Quantiles(values []float64) (all []profile.Quantile) {
 	sorted := slices.Sorted(slices.Values(values))
 	if len(sorted) < 2 || sorted[0] == sorted[len(sorted)-1] {
@@ -122,7 +123,7 @@ func Quantiles(values []float64) (all []profile.Quantile) {
 	return all
 }
 
-// join joins words for people.
+// join joins words with commas and "and".
 func join(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

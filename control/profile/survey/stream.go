@@ -11,21 +11,24 @@ import (
 
 // Stream is a streamed answer.
 type Stream struct {
-	// At has the arrival times of tokens in seconds since the request was sent, or since a common
-	// start for several streams. Tokens has the number of tokens at each time.
+	// At has the arrival times of chunks with tokens, in seconds since the request was sent; for
+	// several streams, since a common start. Tokens has the total number of tokens at each of these
+	// times.
 	At     []float64
 	Tokens []int
-	// Prompt and Answer are the token counts of the engine; 0 until it reports them.
+	// Prompt and Answer are the engine's counts of prompt and output tokens; 0 until it reports
+	// them.
 	Prompt, Answer int
 }
 
 // FirstToken returns the time of the first token.
 func (s *Stream) FirstToken() float64 { return s.At[0] }
 
-// event is the prefix of a line with data.
+// event is the prefix of lines that carry data.
 var event = []byte("data:")
 
-// Take handles a line that arrived at a time. It reports whether it was the last one.
+// Take parses a line of the stream; at is the line's arrival time. It reports whether it was the
+// last line.
 func (s *Stream) Take(line []byte, at float64) (last bool) {
 	data, ok := bytes.CutPrefix(line, event)
 	if !ok {
@@ -60,7 +63,7 @@ func (s *Stream) Take(line []byte, at float64) (last bool) {
 	return false
 }
 
-// said reports whether a choice has text.
+// said reports whether a choice of a chunk contains text.
 func said(choice gjson.Result) bool {
 	for _, path := range []string{"text", "delta.content", "delta.reasoning_content", "delta.reasoning"} {
 		if choice.Get(path).Str != "" {
@@ -70,16 +73,17 @@ func said(choice gjson.Result) bool {
 	return false
 }
 
-// Whole reports whether the stream has tokens and the prompt token count.
+// Whole reports whether the stream has at least one token and the prompt's token count.
 func (s *Stream) Whole() bool { return len(s.At) > 0 && s.Prompt > 0 }
 
-// Together returns the row of a point whose requests were these streams: the mean step time between
-// the first token of the last stream and the last token of the first one. In that time all of them
-// are in each step, and no prompt. It returns false if that is less than a quarter of their steps:
-// the engine did not run them together.
+// Together returns the row of decode steps whose requests had these streams. Its Seconds are the
+// mean step time between the first token of the last stream and the last token of the first stream
+// to end. In that time, each step computes all of the requests and no prompt. Together returns
+// false if less than a quarter of the steps were in that time: the engine did not run the requests
+// together.
 //
-// The KV cache is taken from the middle of the outputs: the first stream is ahead by about as much
-// as the last one is behind.
+// KV is the number of cached tokens in the middle of the outputs. Requests that began earlier are
+// ahead by about as much as later ones are behind.
 func Together(p Point, streams []Stream) (Row, bool) {
 	from, to := 0.0, math.Inf(1)
 	for _, s := range streams {
@@ -98,7 +102,7 @@ func Together(p Point, streams []Stream) (Row, bool) {
 			}
 		}
 		answer := s.Tokens[len(s.Tokens)-1]
-		scale := 1.0 // chunks were counted, and the engine puts several tokens into one
+		scale := 1.0 // number of output tokens per chunk: an engine may send several in one
 		if s.Answer > 0 {
 			scale, answer = float64(s.Answer)/float64(answer), s.Answer
 		}
@@ -117,8 +121,8 @@ func Together(p Point, streams []Stream) (Row, bool) {
 	return row, true
 }
 
-// AtOnce returns the row of a point whose prompts were sent at once: the time until all had their
-// first tokens.
+// AtOnce returns the row of several prompts that were sent at once. Its Seconds are the time until
+// all of them had their first tokens.
 func AtOnce(p Point, streams []Stream) Row {
 	row := Row{Point: p}
 	for _, s := range streams {
@@ -129,12 +133,13 @@ func AtOnce(p Point, streams []Stream) Row {
 	return row
 }
 
-// Mixed returns the row of a prompt that was sent beside these streams, with its first token at a
-// time: how long the step with the prompt took, from the delay of the other tokens. It returns
-// false if the streams are too short before or after.
+// Mixed returns the row of a prompt that was sent beside these streams. sent is when the prompt was
+// sent, and first is when its first token arrived. The time of the step with the prompt is computed
+// from how late the tokens of the streams arrived. Mixed returns false if the streams have too few
+// tokens before or after the prompt.
 func Mixed(p Point, streams []Stream, prompt int, sent, first float64) (Row, bool) {
 	row := Row{Point: p, Prompt: prompt, FirstToken: first - sent}
-	var around, without, tokens, steps float64 // seconds and tokens, with the prompt's step and without
+	var around, without, tokens, steps float64 // around, tokens: seconds and count while the prompt ran; without, steps: before and after
 	for _, s := range streams {
 		from, to := -1, -1
 		for i, at := range s.At {
@@ -160,13 +165,14 @@ func Mixed(p Point, streams []Stream, prompt int, sent, first float64) (Row, boo
 	return row, row.Seconds > 0
 }
 
-// afterwards is the number of tokens after the first token of a prompt until its step has ended for
-// others too: an asynchronous engine has launched further steps.
+// afterwards is how many tokens of other streams, after the prompt's first token, may still be
+// delayed by the prompt: an asynchronous engine has already launched further steps.
 const afterwards = 2
 
-// FrontendOverhead returns the frontend overhead of the only request between two scrapes of an
-// engine, in seconds: the time to first token minus the times that the engine reports. It is 0 if
-// the engine does not report them or other requests ended.
+// FrontendOverhead returns the frontend overhead in seconds of the only request that ended between
+// two scrapes of an engine: the time to first token minus the queue and prefill times that the
+// engine reports. It returns 0 if the engine does not report these times, or if other requests
+// ended.
 func FrontendOverhead(firstToken float64, before, after engine.Totals) float64 {
 	left := firstToken
 	for _, t := range [][2]engine.Timed{{before.Queue, after.Queue}, {before.Prefill, after.Prefill}} {

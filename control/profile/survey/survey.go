@@ -1,9 +1,9 @@
-// Package survey decides which measurements a profile needs, and evaluates them. It measures
-// nothing itself.
+// Package survey decides which measurements a profile needs, and evaluates them. Package probe
+// takes the measurements.
 //
-// A plan is a list of points. Each point is measured until its mean is known well enough. Each
-// measurement is a row of a file, and the rows alone decide whether a point needs more: so a survey
-// can resume from its file.
+// A plan is a list of points, such as batch sizes. A point is measured until its mean is precise
+// enough. Each measurement is a row of a file. The rows alone decide whether a point needs more
+// measurements, so a survey can resume from its file.
 //
 // The package is pure: equal rows give equal results.
 package survey
@@ -16,10 +16,10 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// API is the API of a server.
+// API is the protocol for inference requests to a server.
 type API string
 
-// The APIs: V2 inference over REST, and those of OpenAI.
+// The APIs are V2 inference over REST, and three APIs of OpenAI.
 const (
 	V2          API = "v2"
 	Embeddings  API = "embeddings"
@@ -27,13 +27,13 @@ const (
 	Chat        API = "chat"
 )
 
-// APIs are all APIs, as in flags.
+// APIs lists all APIs, with the names that flags use.
 var APIs = []API{V2, Embeddings, Completions, Chat}
 
 // Generates reports whether the API generates text token by token, which gives an LLM profile.
 func (a API) Generates() bool { return a == Completions || a == Chat }
 
-// Path returns the path for requests for a model.
+// Path returns the URL path for inference requests to a model.
 func (a API) Path(model string) string {
 	switch a {
 	case V2:
@@ -47,24 +47,24 @@ func (a API) Path(model string) string {
 	}
 }
 
-// Point is one thing to measure. For a batch profile it is a request with some items, and Asked and
-// Outputs are 0. For an LLM it is a single prompt (Outputs is 1), several prompts at once, decode
-// steps at some concurrency, or a prompt beside decoding requests.
+// Point is one thing to measure. For a batch profile it is a request with Batch items, and Asked
+// and Outputs are 0. For an LLM it is a single prompt (Outputs is 1), several prompts at once,
+// decode steps of several concurrent requests, or a prompt beside decoding requests.
 type Point struct {
-	Batch   int // items of a request, or concurrent requests
-	Asked   int // requested tokens of each prompt; the engine may count others
-	Outputs int // tokens of each output
-	Beside  int // number of requests that decode beside the prompt, with Outputs tokens each
+	Batch   int // number of items in a request, or number of concurrent requests
+	Asked   int // requested tokens of each prompt; the engine may count more or fewer
+	Outputs int // output tokens of each request
+	Beside  int // number of requests that decode while the prompt runs, with Outputs tokens each
 }
 
-// steps reports whether the point measures decode steps: one measurement has many requests with
-// many tokens.
+// steps reports whether the point measures decode steps. One measurement then consists of Batch
+// requests with many tokens each.
 func (p Point) steps() bool { return p.Outputs > 1 && p.Beside == 0 }
 
 // Mixed reports whether the point is a prompt beside decoding requests.
 func (p Point) Mixed() bool { return p.Beside > 0 }
 
-// String describes the point for people.
+// String describes the point in messages.
 func (p Point) String() string {
 	switch {
 	case p.steps():
@@ -79,41 +79,43 @@ func (p Point) String() string {
 	return fmt.Sprintf("batches of %d", p.Batch)
 }
 
-// cost estimates how long measurements took, from the sum of their results in seconds.
+// cost estimates the time that measurements of the point took, from the sum of their Seconds.
 func (p Point) cost(seconds float64) float64 {
-	if p.Mixed() { // most steps have no prompt and take a fraction of the one that has
+	if p.Mixed() { // seconds counts only steps with a prompt, but most steps have none and take less
 		return seconds * max(1, float64(p.Outputs)/mixedShare)
 	}
 	return seconds * float64(max(1, p.Outputs))
 }
 
-// mixedShare is the approximate ratio of the time of a step with a prompt to one without.
+// mixedShare is how many times longer a step with a prompt takes than a step without,
+// approximately.
 const mixedShare = 2
 
 // Row is one measurement of a point.
 type Row struct {
 	Point
-	// Seconds of a request, to the first token, to the last first token of several prompts, between
-	// tokens (the step time), or of the step with a prompt beside decoding requests.
+	// Seconds is what the point measures: the time of a batch request; the time to the first token
+	// of a prompt, or to the last first token of several; the mean time of a decode step; or the
+	// time of the step with a prompt beside decoding requests.
 	Seconds float64
-	// FrontendOverhead is the frontend overhead in seconds: the time before the request was in the
-	// queue of the engine; 0 if the engine does not report it.
+	// FrontendOverhead is the time in seconds until the request is in the engine's queue; 0 if the
+	// engine does not report its queue times.
 	FrontendOverhead float64
-	// Prompt is the number of prompt tokens. KV is the number of tokens in the KV cache of all
-	// requests of a step. Both are counted by the engine.
+	// Prompt is the number of tokens of a prompt. KV is the number of tokens in the KV cache, of
+	// all requests of a step. The engine counts both.
 	Prompt, KV int
-	// FirstToken and Step are of a prompt beside decoding requests, in seconds: its time to first
-	// token, and the time of steps without it.
+	// FirstToken and Step are set for a prompt beside decoding requests, in seconds: FirstToken is
+	// the prompt's time to first token, and Step is the time of steps without a prompt.
 	FirstToken, Step float64
 }
 
-// Plan is all points in order.
+// Plan lists all points in the order in which they are measured.
 type Plan struct {
 	Points []Point
 	Rule   Rule
 }
 
-// OfBatches returns a plan of batches of these sizes.
+// OfBatches returns a plan that measures requests with these numbers of items.
 func OfBatches(sizes []int, rule Rule) Plan {
 	p := Plan{Rule: rule}
 	for _, size := range sizes {
@@ -122,9 +124,10 @@ func OfBatches(sizes []int, rule Rule) Plan {
 	return p
 }
 
-// OfLLM returns a plan of prompts of these lengths, alone, beside decoding requests and several at
-// once, as far as the engine computes them in one step, and of decode steps at these concurrencies.
-// The prompts of steps have at most mostOfSteps tokens if that is above 0.
+// OfLLM returns a plan that measures prompts of the lengths in inputs: alone, beside decoding
+// requests, and several at once. It omits combinations that exceed the token budget of a step. The
+// plan also measures decode steps at each concurrency. Their prompts have at most mostOfSteps
+// tokens, or any of the lengths if that is 0.
 func OfLLM(inputs []int, mostOfSteps, outputs int, concurrency []int, limits profile.Limits, rule Rule) Plan {
 	p := Plan{Rule: rule}
 	for _, n := range inputs {
@@ -154,8 +157,9 @@ func OfLLM(inputs []int, mostOfSteps, outputs int, concurrency []int, limits pro
 	return p
 }
 
-// Inputs returns the lengths up to the token budget of a step, and one that nearly fills it:
-// prompts may have slightly more tokens than requested.
+// Inputs returns the lengths below 15/16 of a step's token budget, and also 15/16 of the budget
+// itself. It does not use the whole budget, because a prompt may have slightly more tokens than
+// requested.
 func Inputs(lengths []int, budget int) (all []int) {
 	most := budget - budget/16
 	for _, n := range lengths {
@@ -166,11 +170,11 @@ func Inputs(lengths []int, budget int) (all []int) {
 	return append(all, max(1, most))
 }
 
-// atOnce is the number of prompts that are sent at once: the first one has its own step, during
-// which the others arrive.
+// atOnce is the number of prompts that are sent at once. The engine computes the first prompt in
+// its own step, and the other prompts arrive during that step.
 const atOnce = 4
 
-// besides returns the smallest and the largest number up to most.
+// besides returns the smallest and the largest of the numbers that do not exceed most.
 func besides(numbers []int, most int) (all []int) {
 	for _, n := range numbers {
 		if n <= most {
@@ -183,7 +187,7 @@ func besides(numbers []int, most int) (all []int) {
 	return all
 }
 
-// Sizes returns 1, 2, 4 and so on up to most, and most itself.
+// Sizes returns the powers of two below most, and most itself.
 func Sizes(most int) (sizes []int) {
 	for size := 1; size < most; size *= 2 {
 		sizes = append(sizes, size)
@@ -191,7 +195,8 @@ func Sizes(most int) (sizes []int) {
 	return append(sizes, most)
 }
 
-// Ascending reports whether numbers are positive and strictly ascending.
+// Ascending reports whether the numbers are positive and strictly ascending. It returns false for
+// an empty list.
 func Ascending(numbers []int) bool {
 	for i, n := range numbers {
 		if n < 1 || i > 0 && n <= numbers[i-1] {
@@ -201,7 +206,7 @@ func Ascending(numbers []int) bool {
 	return len(numbers) > 0
 }
 
-// Of returns the seconds of the rows of a point.
+// Of returns the Seconds of all rows that measured the point p.
 func Of(rows []Row, p Point) (seconds []float64) {
 	for _, r := range rows {
 		if r.Point == p {
@@ -216,8 +221,8 @@ func (p Plan) Enough(at Point, s Summary) bool {
 	return p.ruleOf(at).enough(s, at.cost(s.Mean*float64(s.N)))
 }
 
-// ruleOf returns the rule for a point. One measurement of steps has many tokens of several
-// requests, so fewer are needed.
+// ruleOf returns the rule for a point. Decode steps need fewer measurements than other points: one
+// measurement contains many tokens of several requests.
 func (p Plan) ruleOf(at Point) Rule {
 	r := p.Rule
 	if at.steps() || at.Mixed() {
@@ -229,11 +234,11 @@ func (p Plan) ruleOf(at Point) Rule {
 	return r
 }
 
-// mixedPrecision widens the target interval of a prompt beside others: it is a small difference of
-// the times of several steps.
+// mixedPrecision widens the target interval for a prompt beside decoding requests: the result is a
+// small difference between the times of several steps, so it varies more.
 const mixedPrecision = 3
 
-// stepsAtOnce is how many measurements of other points one of steps replaces.
+// stepsAtOnce is how many measurements of other points are worth one measurement of decode steps.
 const stepsAtOnce = 4
 
 // Done returns the number of points that need no more measurements.
@@ -246,8 +251,8 @@ func (p Plan) Done(rows []Row) (n int) {
 	return n
 }
 
-// Left estimates the seconds of measuring from a point on; 0 if unknown. It assumes that a new
-// point takes as long as the last measured one.
+// Left estimates how many seconds the points with index from and higher still need; 0 if unknown.
+// It assumes that an unmeasured point takes as long as the last measured point.
 func (p Plan) Left(rows []Row, from int) (seconds float64) {
 	var last float64
 	for i, at := range p.Points {
@@ -270,12 +275,12 @@ func (p Plan) Left(rows []Row, from int) (seconds float64) {
 	return seconds
 }
 
-// Measured returns the points that have rows, in order of the plan.
+// Measured returns the points that have at least one row, in the order of the plan.
 func (p Plan) Measured(rows []Row) []Point {
 	return slices.DeleteFunc(slices.Clone(p.Points), func(at Point) bool { return len(Of(rows, at)) == 0 })
 }
 
-// precision describes the number of measurements and the precision of the means.
+// precision describes how many measurements each point has and how precise the means are.
 func (p Plan) precision(rows []Row) string {
 	least, most, worst := math.MaxInt, 0, 0.0
 	var wide []string

@@ -21,7 +21,7 @@ import (
 
 var rule = survey.Rule{Precision: 0.03, Least: 5, Most: 50, Limit: 60}
 
-// swinging are n values about 1 that are off by so much, in turn.
+// swinging returns n values that alternate between 1+by and 1-by.
 func swinging(n int, by float64) (all []float64) {
 	for i := range n {
 		all = append(all, 1+by*float64(1-2*(i%2)))
@@ -63,7 +63,7 @@ func TestWhenAPointIsMeasuredEnough(t *testing.T) {
 	}
 }
 
-// The interval is Student's.
+// The confidence interval follows Student's t-distribution.
 func TestIntervalIsStudents(t *testing.T) {
 	for n := 2; n <= 1000; n++ {
 		values := swinging(n, 0.5)
@@ -82,7 +82,8 @@ func TestIntervalIsStudents(t *testing.T) {
 	}
 }
 
-// Who measures until the rule says so has the mean within its precision about 95 times in 100.
+// If a point is measured until the rule is satisfied, the mean is within the rule's precision in
+// about 95 of 100 cases.
 func TestMeanIsWithinThePrecision(t *testing.T) {
 	const runs = 1000
 	plan := survey.Plan{Rule: survey.Rule{Precision: 0.05, Least: 20, Most: 10000, Limit: 1e9}}
@@ -91,7 +92,7 @@ func TestMeanIsWithinThePrecision(t *testing.T) {
 	for range runs {
 		var values []float64
 		for !plan.Enough(survey.Point{Batch: 1}, survey.Summarize(values)) {
-			values = append(values, 0.7+0.3*random.ExpFloat64()) // mean 1
+			values = append(values, 0.7+0.3*random.ExpFloat64()) // random values with mean 1
 		}
 		if math.Abs(survey.Summarize(values).Mean-1) <= 0.05 {
 			within++
@@ -166,8 +167,9 @@ func written(s survey.Subject, rows []survey.Row) []byte {
 	return text
 }
 
-// However much of a file was written before its program was killed: all whole lines are read, the
-// rest is measured anew, and what is appended then is as if nothing had happened.
+// A file may be cut at any byte because its program was killed. All complete lines are read, and
+// the missing measurements are repeated. After that, the file equals one that was written without a
+// break.
 func TestTruncatedFileIsReadUpToItsEnd(t *testing.T) {
 	for _, c := range []struct {
 		of   survey.Subject
@@ -226,7 +228,8 @@ func TestFileOfAnotherSurveyIsRejected(t *testing.T) {
 	}
 }
 
-// What control profile --llm writes, control profile fit reads, and both come to the same.
+// "control profile fit" reads the file that "control profile" writes for an LLM, and both commands
+// fit the same profile.
 func TestFitReadsTheFile(t *testing.T) {
 	var plan survey.Plan
 	var rows []survey.Row
@@ -330,7 +333,7 @@ func TestBodiesAreRepeated(t *testing.T) {
 	}
 }
 
-// Chunks that carry no token are none, whether the engine counts tokens or not.
+// Chunks without a token are ignored, whether or not the engine counts tokens.
 func TestTokensOfStreams(t *testing.T) {
 	for name, c := range map[string]struct {
 		lines []string
@@ -370,7 +373,8 @@ func TestTokensOfStreams(t *testing.T) {
 	}
 }
 
-// even is a stream of tokens that come every so many seconds, the first of them at from.
+// even creates a stream with a constant number of seconds (each) between tokens. The first token
+// arrives at the time from.
 func even(from, each float64, tokens, prompt int) (s survey.Stream) {
 	for i := range tokens {
 		s.At, s.Tokens = append(s.At, from+each*float64(i)), append(s.Tokens, i+1)
@@ -382,15 +386,15 @@ func even(from, each float64, tokens, prompt int) (s survey.Stream) {
 func TestStepsTogether(t *testing.T) {
 	at := survey.Point{Batch: 2, Asked: 10, Outputs: 16}
 	late := even(5, 1, 16, 12)
-	early := even(0, 1, 16, 10) // alone until the other begins, when its steps begin to take longer
+	early := even(0, 1, 16, 10) // the early stream has short steps until the late one begins
 	for i := range 5 {
 		early.At[i] = 5 - 0.25*float64(5-i)
 	}
-	pairs := even(5, 2, 8, 12) // two tokens in each chunk, and the engine says 16
+	pairs := even(5, 2, 8, 12) // two tokens in each of 8 chunks; the engine reports 16 tokens
 	pairs.Answer = 16
 	for name, c := range map[string]struct {
 		streams []survey.Stream
-		want    float64 // 0: not together
+		want    float64 // step time in seconds; 0 if the streams did not run together
 		kv      int
 	}{
 		"what is not together does not count": {[]survey.Stream{early, late}, 1, 10 + 8 + 12 + 8},
@@ -405,11 +409,12 @@ func TestStepsTogether(t *testing.T) {
 	}
 }
 
-// What a prompt costs others is by how much later their tokens come, whether all of that is before
-// its first token or not.
+// The cost of a prompt is the delay of the other requests' tokens, even if some of the delayed
+// tokens arrive after the prompt's first token.
 func TestPromptCostsToOthers(t *testing.T) {
 	at := survey.Point{Batch: 1, Asked: 10, Outputs: 16, Beside: 2}
-	// delayed has a token every second, and one of them later by so much.
+	// delayed creates a stream with a token every second. The tokens at position index and later
+	// arrive late, by the seconds in by.
 	delayed := func(from float64, index int, by float64) survey.Stream {
 		s := even(from, 1, 16, 10)
 		for i := index; i < len(s.At); i++ {
@@ -421,7 +426,7 @@ func TestPromptCostsToOthers(t *testing.T) {
 		streams []survey.Stream
 		sent    float64
 		first   float64
-		want    float64 // 0: not for long enough
+		want    float64 // seconds of the step with the prompt; 0 if the streams are too short
 	}{
 		"in the step with the first token": {[]survey.Stream{delayed(0, 6, 3), delayed(0.1, 6, 3)}, 4.5, 9.05, 4},
 		"in the step before":               {[]survey.Stream{delayed(0, 6, 3), delayed(0.1, 6, 3)}, 4.5, 10.05, 4},
@@ -440,8 +445,9 @@ func TestPromptCostsToOthers(t *testing.T) {
 	}
 }
 
-// Prompts are measured alone, beside the fewest and the most that leave room for one, and several
-// at once, as far as one step computes them.
+// Prompts are measured alone, several at once, and beside the smallest and the largest concurrency
+// that leaves room for the prompt. Combinations that exceed the token budget of one step are left
+// out.
 func TestPointsOfAnLLM(t *testing.T) {
 	inputs := survey.Inputs([]int{16, 512, 2048}, 2048)
 	plan := survey.OfLLM(inputs, 512, 64, []int{1, 4, 16}, profile.Limits{MaxSequences: 16, MaxBatchedTokens: 2048}, rule)
@@ -475,7 +481,7 @@ func TestIntake(t *testing.T) {
 		want          float64
 	}{
 		{counted(3, 1, 2), counted(4, 1.25, 2.5), 0.25},
-		{counted(3, 1, 2), counted(5, 1.25, 2.5), 0}, // somebody else's ended too
+		{counted(3, 1, 2), counted(5, 1.25, 2.5), 0}, // a second request ended between the scrapes
 		{counted(3, 1, 2), counted(3, 1, 2), 0},
 		{counted(3, 1, 2), counted(4, 2, 4), 0},
 		{engine.Totals{}, engine.Totals{}, 0},
@@ -516,7 +522,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// As many tokens come as are asked for, whatever the tokenizer makes of a word.
+// A prompt has as many tokens as requested, for any ratio of tokens per word.
 func TestWords(t *testing.T) {
 	for _, is := range []survey.Tokenizer{
 		{Fixed: 0, PerWord: 1},

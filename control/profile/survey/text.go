@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// words are words that most tokenizers encode as one token with the space before them.
+// words are English words that most tokenizers encode, with the preceding space, as one token.
 var words = strings.Fields(`the and for are but not you all any can had her was one our out day get has him his how man new now old see
 two way who boy did its let put say she too use dad mom big red car dog cat sun sea sky job law map pen box cup key bed arm leg eye ear air`)
 
-// Text returns random words.
+// Text returns n random words, separated by spaces.
 func Text(random *rand.Rand, n int) string {
 	all := make([]string, n)
 	for i := range all {
@@ -19,10 +19,10 @@ func Text(random *rand.Rand, n int) string {
 	return strings.Join(all, " ")
 }
 
-// textWords is the number of words of a generated embeddings input.
+// textWords is the number of words in each text of an embeddings request.
 const textWords = 16
 
-// EmbeddingsBody returns a request for the embeddings of random texts.
+// EmbeddingsBody returns a request for the embeddings of random texts, one per row.
 func EmbeddingsBody(random *rand.Rand, model string, rows int) []byte {
 	texts := make([]string, rows)
 	for i := range texts {
@@ -31,8 +31,8 @@ func EmbeddingsBody(random *rand.Rand, model string, rows int) []byte {
 	return marshal(map[string]any{"model": model, "input": texts})
 }
 
-// PromptBody returns a streamed request for exactly outputs tokens, after a prompt of random words.
-// No two prompts have a common prefix, so that none is cached.
+// PromptBody returns a streaming request with a prompt of random words, for exactly outputs output
+// tokens. No two prompts have a common prefix, so that the engine cannot use its prefix cache.
 func PromptBody(random *rand.Rand, api API, model string, promptWords, outputs int) []byte {
 	prompt := Text(random, promptWords)
 	body := map[string]any{
@@ -50,30 +50,30 @@ func PromptBody(random *rand.Rand, api API, model string, promptWords, outputs i
 func marshal(body any) []byte {
 	text, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // text and numbers always encode
+		panic(err) // encoding text and numbers cannot fail
 	}
 	return text
 }
 
-// Tokenizer estimates how many tokens a prompt of words has.
+// Tokenizer estimates the number of tokens in a prompt from its number of words.
 type Tokenizer struct {
-	Fixed   float64 // of the template around the prompt
+	Fixed   float64 // number of tokens that the chat template adds to a prompt
 	PerWord float64
 }
 
-// Lengths of the two prompts that measure a tokenizer.
+// ShortWords and LongWords are the lengths, in words, of the two prompts that measure a tokenizer.
 const (
 	ShortWords = 8
 	LongWords  = 40
 )
 
-// TokenizerOf returns the tokenizer for which a short and a long prompt have these tokens.
+// TokenizerOf returns a tokenizer from the token counts of a short and a long prompt.
 func TokenizerOf(short, long int) Tokenizer {
 	each := max(0.1, float64(long-short)/(LongWords-ShortWords))
 	return Tokenizer{Fixed: max(0, float64(short)-each*ShortWords), PerWord: each}
 }
 
-// Words returns the number of words for some tokens, at least one.
+// Words returns how many words a prompt of this many tokens has; at least one.
 func (t Tokenizer) Words(tokens int) int {
 	return max(1, int((float64(tokens)-t.Fixed)/t.PerWord+0.5))
 }

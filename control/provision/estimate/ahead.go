@@ -1,19 +1,19 @@
 package estimate
 
-// ahead has the batches of a queue that fill whether or not a replica is idle.
+// ahead contains the batches of a queue whose batches fill even if no replica is idle.
 type ahead struct {
-	full  []closedBatch // closed batches in order; they hold the first queries of the queue
-	open  int           // number of queries in the open batch, which follow those of the closed ones
-	since float64       // arrival of the first query of the open batch
+	full  []closedBatch // closed batches in order; their queries are the first in the lane's queue
+	open  int           // number of queries in the open batch; in the queue they follow the closed batches
+	since float64       // arrival time of the first query in the open batch
 }
 
-// closedBatch is a full batch that waits for a replica.
+// closedBatch is a batch that accepts no more queries and waits for a replica.
 type closedBatch struct {
 	size int
 	at   float64
 }
 
-// gather adds the latest query to the open batch.
+// gather adds the query that has just arrived to the open batch.
 func (l *lane) gather() {
 	a, s, now := &l.ahead, l.stage, l.stage.run.loop.Now()
 	if a.open++; a.open == 1 {

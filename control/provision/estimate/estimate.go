@@ -1,6 +1,6 @@
-// Package estimate simulates a pipeline of models on a trace of queries and reports the latency of
-// each query: the estimator of InferLine (Crankshaw et al., SoCC 2020, §4.2). It is pure: equal
-// arguments give equal results.
+// Package estimate simulates a pipeline of models on a trace of queries, and reports the latency of
+// each query. It implements the estimator of InferLine (Crankshaw et al., SoCC 2020, §4.2). It is
+// pure: equal arguments give equal results.
 package estimate
 
 import (
@@ -13,14 +13,15 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// Query is a query of a trace.
+// Query is one request to the pipeline in a trace.
 type Query struct {
-	At float64 // arrival in seconds
-	// Prompt and Output are tokens, at least 1 each for an LLM; other stages ignore them.
+	At float64 // arrival time in seconds
+	// Prompt and Output are numbers of tokens. For an LLM they are at least 1; other stages ignore
+	// them.
 	Prompt, Output int32
 }
 
-// Arrivals returns queries without tokens that arrive at the given times.
+// Arrivals returns queries that arrive at the given times in seconds and have no tokens.
 func Arrivals(times []float64) []Query {
 	all := make([]Query, len(times))
 	for i, at := range times {
@@ -29,14 +30,15 @@ func Arrivals(times []float64) []Query {
 	return all
 }
 
-// Rate returns the mean arrival rate per second between the first and the last of at least two
-// queries.
+// Rate returns the mean arrival rate per second from the first to the last query. There must be at
+// least two queries.
 func Rate(all []Query) float64 {
 	last := len(all) - 1
 	return float64(last) / (all[last].At - all[0].At)
 }
 
-// MaxArrivals returns the most arrivals in any half-open window of a length in seconds, above 0.
+// MaxArrivals returns the largest number of arrivals in any half-open window of the given length in
+// seconds, which must be above 0.
 func MaxArrivals(all []Query, seconds float64) int {
 	most, from := 0, 0
 	for i, q := range all {
@@ -48,55 +50,59 @@ func MaxArrivals(all []Query, seconds float64) int {
 	return most
 }
 
-// QueryTimes are the times of a query, in seconds.
+// QueryTimes contains the latencies of a query in seconds.
 type QueryTimes struct {
-	// Latency is the time from the arrival until all stages on the path have ended.
+	// Latency is the time from the query's arrival until all stages on its path have ended.
 	Latency float64
-	// FirstToken is the time from the arrival to the first token, and PerToken the mean time
-	// between tokens, both of the LLM that ended last. FirstToken is 0 without an LLM, and
-	// PerToken also for one token.
+	// FirstToken is the time from the query's arrival to the first token, and PerToken is the mean
+	// time between tokens. If the query passes several LLMs, both are of the LLM that ended last.
+	// Both are 0 if the query passes no LLM. PerToken is also 0 if the output is a single token.
 	FirstToken, PerToken float64
 }
 
-// Times has the service times of batches.
+// Times provides the service times of batches.
 type Times interface {
-	// Time returns a quantile of the seconds that a batch of a size takes.
+	// Time returns a quantile of the seconds that a batch of size queries takes. share selects the
+	// quantile: 0.5 is the median.
 	Time(size int, share float64) float64
 }
 
-// Unbounded stands for as many replicas as there are queries.
+// Unbounded is the number of replicas of a stage that always has a free replica for each query.
 const Unbounded = math.MaxInt32
 
-// Setting configures a stage.
+// Setting is the configuration of a stage.
 type Setting struct {
-	// Times of the model, or Engine, the profile of an LLM engine: exactly one of them.
+	// Times has the service times of batches. Engine is the profile of an LLM engine. Exactly one
+	// of them is set.
 	Times  Times
 	Engine *profile.Profile
-	// Batch is the largest batch, at least 1. For an engine it replaces limits.maxSequences.
+	// Batch is the maximum batch size, at least 1. For an LLM engine it replaces
+	// limits.maxSequences of the profile.
 	Batch int
-	// Replicas at the start, at least 1, or [Unbounded].
+	// Replicas is the initial number of replicas, at least 1, or [Unbounded].
 	Replicas int
-	// Changes set later numbers of replicas, in order of time. A removed replica finishes its
-	// queries and accepts no others.
+	// Changes change the number of replicas later, in order of time. A removed replica finishes its
+	// queries and accepts no new ones.
 	Changes []Change
-	// Startup is the time in seconds from the request for a replica until it accepts queries.
+	// Startup is the time in seconds from requesting a new replica until it accepts queries.
 	Startup float64
-	// Wait is the batching delay in seconds: how long the oldest query waits for its batch to
-	// fill. With 0 a replica takes what is queued.
+	// Wait is the batching delay in seconds: the maximum time that the oldest query waits for its
+	// batch to fill. If it is 0, an idle replica starts with the queries in the queue.
 	Wait float64
-	// Ahead lets batches fill whether or not a replica is idle: a batch closes Wait after its
-	// first query and then waits for a replica. MLServer does that (mlserver/batching/adaptive.py
-	// of 1.7.1).
+	// Ahead fills batches even if no replica is idle: a batch closes when it is full, or Wait after
+	// its first query, and then waits for a replica. MLServer 1.7.1 does so
+	// (mlserver/batching/adaptive.py).
 	Ahead bool
-	// GatewayOverhead is the time in seconds that a query takes through the gateway to the stage.
+	// GatewayOverhead is the time in seconds that the gateway adds before a query reaches the
+	// stage.
 	GatewayOverhead float64
-	// Central gives the stage a single queue in order of arrival, as in InferLine. Otherwise each
-	// replica has its own queue, and the rule of extproc assigns queries. Engines always have
-	// their own queues.
+	// Central gives all replicas of the stage one queue in order of arrival, as in InferLine.
+	// Otherwise each replica has its own queue, and queries are assigned to replicas as extproc
+	// would. LLM engines always have their own queues.
 	Central bool
 }
 
-// Check returns what is wrong with a setting, nil if nothing is.
+// Check returns an error that says what is wrong with a setting; nil if it is valid.
 func (s *Setting) Check() error {
 	switch {
 	case (s.Times == nil) == (s.Engine == nil):
@@ -111,7 +117,8 @@ func (s *Setting) Check() error {
 	return errors.Join(CheckTimes(s.Wait, s.GatewayOverhead, s.Startup), CheckChanges(s.Changes))
 }
 
-// CheckTimes returns an error if a time of a stage is invalid; see [Setting].
+// CheckTimes returns an error if the batching delay, gateway overhead or startup time of a stage is
+// invalid. See [Setting].
 func CheckTimes(wait, overhead, startup float64) error {
 	var faults []error
 	for _, is := range []struct {
@@ -127,7 +134,7 @@ func CheckTimes(wait, overhead, startup float64) error {
 	return errors.Join(faults...)
 }
 
-// CheckQueries returns an error if the queries are invalid.
+// CheckQueries returns an error if the arrival times of the queries are invalid.
 func CheckQueries(all []Query) error {
 	if len(all) == 0 {
 		return errors.New("there are no queries")
@@ -140,7 +147,7 @@ func CheckQueries(all []Query) error {
 	return nil
 }
 
-// CheckTokens returns an error if an engine cannot serve the queries.
+// CheckTokens returns an error if an engine with this profile cannot serve all queries.
 func CheckTokens(all []Query, p *profile.Profile) error {
 	e, err := sim.New(*p, nil)
 	if err != nil {
@@ -157,9 +164,9 @@ func CheckTokens(all []Query, p *profile.Profile) error {
 	return nil
 }
 
-// Run simulates a pipeline, with a setting for each stage, on queries in order of arrival. It
-// calls done for each query that ends and stops when done returns false; done may be nil. Memory
-// does not grow with the number of ended queries.
+// Run simulates a pipeline on queries, which are in order of arrival. settings has one entry for
+// each stage. Run calls done when a query ends, and stops if done returns false; done may be nil.
+// Memory use depends only on the number of queries in flight.
 func Run(p *Pipeline, settings []Setting, queries []Query, seed uint64, done func(query int, times QueryTimes) bool) (*Result, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
@@ -192,62 +199,62 @@ type run struct {
 	arrivals []Query
 	seed     uint64
 	done     func(query int, times QueryTimes) bool
-	stopped  bool // done has returned false
+	stopped  bool // the callback done has returned false
 
 	loop   des.Loop
 	way    *path
 	stages []stage
-	after  [][]int // by stage: the numbers of its edges
-	come   func()  // handles the next arrival
+	after  [][]int // for each stage, the indexes of the edges that leave it
+	come   func()  // the method arrive, as a callback for the event loop
 
-	next    int // number of the next query
-	ended   int // number of ended queries
+	next    int // number of the next query that arrives
+	ended   int // number of queries that have ended
 	queries []query
-	free    []int32 // indexes of ended queries, to be reused
+	free    []int32 // indexes of ended queries in the slice queries, to be reused
 }
 
-// query is a query in flight.
+// query is the state of a query in flight.
 type query struct {
 	number int
 	Query
-	times QueryTimes // token times, once known
-	left  int32      // number of stages that have not ended
-	waits []int32    // by stage: for how many edges it waits
-	taken []bool     // by edge
+	times QueryTimes // FirstToken and PerToken are set when an LLM ends
+	left  int32      // number of stages on the query's path that have not ended
+	waits []int32    // for each stage, how many incoming edges the query still waits for
+	taken []bool     // for each edge, whether the query takes it
 }
 
-// stage is the state of a stage.
+// stage is the state of a stage in a simulation.
 type stage struct {
 	Setting
 	run        *run
 	number     int
 	lanes      []*lane
-	llms       []*llm // idle has those without a query if replicas are unbounded
+	llms       []*llm // all engines; the next field, idle, has those without a query if replicas are unbounded
 	idle       []*llm
-	picker     *picker // nil with one lane or unbounded replicas
+	picker     *picker // nil if the stage has one lane or unbounded replicas
 	outputMean outputMean
 	pods       pods
 
 	result StageResult
 }
 
-// lane is a queue and the replicas that serve it.
+// lane is a queue with the replicas that serve its queries.
 type lane struct {
 	stage *stage
 	queue fifo
 	idle  []*replica
-	made  int // replicas created so far
-	most  int // replicas allowed, without those that are leaving
-	// leaving is the number of replicas that are removed when their batch ends.
+	made  int // number of existing replicas, idle or busy
+	most  int // number of replicas that may exist, without the leaving ones
+	// leaving is the number of replicas that will be removed when their current batch ends.
 	leaving int
-	free    float64 // since when a replica has been idle or could be created
-	timed   bool    // a timer is set for the oldest query
+	free    float64 // when a replica last became available after all were busy
+	timed   bool    // a timer for the batching delay is pending
 	onTimer func()
 	ahead   ahead
-	onEnd   func() // called when a query has ended; may be nil
+	onEnd   func() // called whenever a query has ended; may be nil
 }
 
-// waiting is a query in a queue.
+// waiting is a query in a queue. since is when it entered the queue.
 type waiting struct {
 	query int32
 	since float64
@@ -274,7 +281,8 @@ func newRun(p *Pipeline, settings []Setting, arrivals []Query, seed uint64, done
 			continue
 		}
 		if s.Replicas == Unbounded && !s.Central {
-			// Each query has its own replica, which waits in vain for a batch to fill.
+			// Each query has its own replica. For a batch size above 1, the replica waits the whole
+			// batching delay, because no other query arrives.
 			if s.Batch > 1 {
 				s.GatewayOverhead += s.Wait
 			}
@@ -312,7 +320,7 @@ func (r *run) arrive() {
 	}
 }
 
-// begin stores a query and computes its path.
+// begin stores a query that arrives, computes its path, and returns its index in queries.
 func (r *run) begin(number int) int32 {
 	if !r.way.certain || number == 0 {
 		r.way.of(r.seed, uint64(number))
@@ -343,7 +351,7 @@ func (s *stage) newLane(replicas int) *lane {
 	return l
 }
 
-// addLane adds the queue of one replica.
+// addLane adds a replica that has its own queue.
 func (s *stage) addLane(replica int) {
 	l := s.newLane(1)
 	l.onEnd = func() {
@@ -354,7 +362,7 @@ func (s *stage) addLane(replica int) {
 	s.lanes = append(s.lanes, l)
 }
 
-// enter sends a query to a stage; it arrives after the gateway overhead.
+// enter sends a query to a stage. The query arrives there after the gateway overhead.
 func (s *stage) enter(q int32) {
 	if s.GatewayOverhead > 0 {
 		s.run.loop.At(s.run.loop.Now()+s.GatewayOverhead, func() { s.arrive(q) })
@@ -363,7 +371,7 @@ func (s *stage) enter(q int32) {
 	s.arrive(q)
 }
 
-// arrive puts a query into a queue of the stage.
+// arrive adds a query to a queue of the stage.
 func (s *stage) arrive(q int32) {
 	if s.Engine != nil {
 		s.enterEngine(q)
@@ -380,12 +388,13 @@ func (s *stage) arrive(q int32) {
 	l.dispatch()
 }
 
-// random returns the tie-break of a query among equally good replicas.
+// random returns a random number for the query, which breaks ties between equally good replicas.
 func (s *stage) random(q int32) uint64 {
 	return splitmix(s.run.seed ^ uint64(s.run.queries[q].number)<<8 ^ uint64(s.number)) //nolint:gosec // a number from 0 on
 }
 
-// dispatch starts batches on idle replicas.
+// dispatch starts batches that are full, or whose batching delay has passed, as long as a replica
+// is available.
 func (l *lane) dispatch() {
 	s, now := l.stage, l.stage.run.loop.Now()
 	if s.Ahead {
@@ -401,7 +410,7 @@ func (l *lane) dispatch() {
 	}
 }
 
-// setTimer sets a timer for the queue unless there is an earlier one.
+// setTimer sets a timer for the batching delay, unless a timer is already pending.
 func (l *lane) setTimer(due float64) {
 	if !l.timed {
 		l.timed = true
@@ -409,11 +418,11 @@ func (l *lane) setTimer(due float64) {
 	}
 }
 
-// hasRoom reports whether a replica is idle or can be created.
+// hasRoom reports whether the lane has an idle replica or may create a replica.
 func (l *lane) hasRoom() bool { return len(l.idle) > 0 || l.made-l.leaving < l.most }
 
-// start starts a batch of the first size queries on an idle replica. from and to are the times at
-// which the batch began to fill and was full.
+// start starts a batch on an idle or new replica. It takes the first size queries of the queue. The
+// batch began to fill at the time from, and was full or due at the time to.
 func (l *lane) start(size int, from, to float64) {
 	var r *replica
 	if n := len(l.idle); n > 0 {
@@ -442,7 +451,7 @@ func (l *lane) start(size int, from, to float64) {
 	s.run.loop.At(now+takes, r.ends)
 }
 
-// end passes on the queries of a batch and frees the replica.
+// end sends the queries of a batch to their next stages and frees the replica.
 func (l *lane) end(r *replica) {
 	if l.leaving == 0 && !l.hasRoom() {
 		l.free = l.stage.run.loop.Now()
@@ -465,7 +474,7 @@ func (l *lane) end(r *replica) {
 	l.dispatch()
 }
 
-// goOn passes a query that has ended a stage on to the next ones.
+// goOn sends a query to its next stages, after the query has ended at the stage from.
 func (r *run) goOn(q int32, from int) {
 	is := &r.queries[q]
 	is.left--

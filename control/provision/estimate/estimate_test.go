@@ -12,22 +12,23 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// timesFunc implements [estimate.Times].
+// timesFunc is a function that implements [estimate.Times].
 type timesFunc func(size int, share float64) float64
 
 func (f timesFunc) Time(size int, share float64) float64 { return f(size, share) }
 
-// fixed returns the service time of batches with a base time and a time per query.
+// fixed returns deterministic service times: base seconds per batch plus each seconds per query.
 func fixed(base, each float64) timesFunc {
 	return func(size int, _ float64) float64 { return base + each*float64(size) }
 }
 
-// exponential returns exponential service times; the share 0 is the shortest.
+// exponential returns exponentially distributed service times with the given mean. The quantile 0
+// is the shortest time.
 func exponential(mean float64) timesFunc {
 	return func(_ int, share float64) float64 { return -mean * math.Log1p(-share) }
 }
 
-// poisson returns n Poisson arrivals at a rate per second.
+// poisson returns n arrival times of a Poisson process with a rate per second.
 func poisson(seed uint64, n int, rate float64) []float64 {
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
 	all, at := make([]float64, n), 0.0
@@ -38,7 +39,7 @@ func poisson(seed uint64, n int, rate float64) []float64 {
 	return all
 }
 
-// chain returns a pipeline whose stages follow each other.
+// chain returns a pipeline in which each stage follows the one before it.
 func chain(stages int) *estimate.Pipeline {
 	p := &estimate.Pipeline{Stages: stages}
 	for s := 1; s < stages; s++ {
@@ -81,13 +82,13 @@ func near(t *testing.T, what string, got, want, share float64) {
 	}
 }
 
-// Mean waiting times agree with queueing theory, where there is a closed form.
+// Mean queue times agree with queueing theory for queues that have a closed-form solution.
 func TestQueuesAreAsInTheory(t *testing.T) {
 	race.Skip(t)
 	const n, mean = 500_000, 0.02
 	for _, load := range []float64{0.3, 0.7} {
 		rate := load / mean
-		varying := func(_ int, share float64) float64 { // two values: 4 of 5 take half the mean, one takes three times the mean
+		varying := func(_ int, share float64) float64 { // 4 of 5 service times are half of the mean, and the fifth is three times the mean
 			if share < 0.8 {
 				return mean / 2
 			}
@@ -96,7 +97,7 @@ func TestQueuesAreAsInTheory(t *testing.T) {
 		for _, c := range []struct {
 			name  string
 			times estimate.Times
-			want  float64 // the mean wait: Pollaczek and Khinchine, λ E[S²] / 2(1−ρ)
+			want  float64 // mean queue time by the Pollaczek-Khinchine formula λ E[S²] / 2(1−ρ)
 		}{
 			{"M/M/1", exponential(mean), load * mean / (1 - load)},
 			{"M/D/1", fixed(mean, 0), load * mean / 2 / (1 - load)},
@@ -112,9 +113,9 @@ func TestQueuesAreAsInTheory(t *testing.T) {
 	}
 }
 
-// M/D/c: the mean wait for c servers is that of Crommelin's distribution, computed by Tijms' sum (A
-// First Course in Stochastic Models, §9.6.2): queue lengths one service time apart are a Markov
-// chain.
+// The mean queue time of M/D/c follows Crommelin's distribution, which Tijms (A First Course in
+// Stochastic Models, §9.6.2) computes as a sum. Queue lengths that are one service time apart form
+// a Markov chain.
 func TestManyServersMatchTheory(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {
@@ -128,8 +129,8 @@ func TestManyServersMatchTheory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// In one service time all queries in service end, and Poisson arrivals come: n' = max(n-c,
-		// 0) + arrivals.
+		// Within one service time, all queries in service end, and Poisson arrivals join the queue:
+		// n' = max(n-c, 0) + arrivals.
 		const states = 400
 		arrive := poissonShares(rate*mean, states)
 		at := stationary(states, func(n int, to []float64) {
@@ -146,8 +147,9 @@ func TestManyServersMatchTheory(t *testing.T) {
 	}
 }
 
-// M/D[1,b]/1: a server takes up to b queued queries, for a time that depends on their number. The
-// queue at the end of a batch is a Markov chain, which gives the mean queue.
+// In an M/D[1,b]/1 queue, the server takes up to b queued queries as a batch. Its service time
+// depends on the batch size. The queue lengths at the ends of batches form a Markov chain, which
+// gives the mean queue length.
 func TestBulkServerIsAsInTheory(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {
@@ -162,7 +164,7 @@ func TestBulkServerIsAsInTheory(t *testing.T) {
 			t.Fatal(err)
 		}
 		const states = 400
-		size := func(left int) int { return min(max(left, 1), c.batch) } // an empty queue waits for one query
+		size := func(left int) int { return min(max(left, 1), c.batch) } // if the queue is empty, the server waits for one query
 		at := stationary(states, func(left int, to []float64) {
 			for k, share := range poissonShares(c.rate*times(size(left), 0), states) {
 				to[min(max(left-c.batch, 0)+k, states-1)] += share
@@ -181,7 +183,7 @@ func TestBulkServerIsAsInTheory(t *testing.T) {
 	}
 }
 
-// poissonShares returns the probabilities of 0, 1, 2, … for a mean.
+// poissonShares returns the first n probabilities of a Poisson distribution: those of 0, 1, 2, …
 func poissonShares(mean float64, n int) []float64 {
 	all := make([]float64, n)
 	log := -mean
@@ -192,7 +194,7 @@ func poissonShares(mean float64, n int) []float64 {
 	return all
 }
 
-// stationary returns the stationary distribution of a Markov chain.
+// stationary returns the stationary distribution of the Markov chain with the given transitions.
 func stationary(states int, step func(from int, to []float64)) []float64 {
 	at := make([]float64, states)
 	at[0] = 1
@@ -216,12 +218,13 @@ func stationary(states int, step func(from int, to []float64)) []float64 {
 	return at
 }
 
-// A query waits for its batch to fill, up to the batching delay, and not at all if it is full.
+// A query waits until its batch is full or the batching delay has passed. In a full batch it does
+// not wait.
 func TestQueriesWaitForTheirBatch(t *testing.T) {
 	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 3, Replicas: 2, Wait: 0.5, Central: true}}
 	got, r := latencies(t, chain(1), setting, []float64{0, 0.2, 0.4, 0.5, 3, 9, 9.25}, 1)
-	// The first three form a batch when the third arrives. The fourth and fifth are alone after the
-	// delay, and the last two are together.
+	// The first three queries form a batch when the third arrives. The fourth and the fifth query
+	// are each alone in a batch after the delay. The last two share a batch.
 	for i, want := range []float64{1.4, 1.2, 1, 1.5, 1.5, 1.5, 1.25} {
 		if math.Abs(got[i]-want) > 1e-9 {
 			t.Errorf("query %d takes %v, want %v", i, got[i], want)
@@ -233,8 +236,7 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 		t.Errorf("seven queries in four batches have %+v", is)
 	}
 
-	// With one replica the second batch first waits for it, and then for the last query, which
-	// fills the batch.
+	// With one replica, the last batch waits first for the replica and then for its last query.
 	setting[0].Replicas = 1
 	_, r = latencies(t, chain(1), setting, []float64{0, 0, 0, 0.9, 0.9, 1.3}, 1)
 	r.Stages[0].Latency = estimate.Latencies{}
@@ -243,8 +245,8 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 	}
 }
 
-// With Ahead, batches close while the replica computes and do not grow by waiting. Simultaneous
-// queries share a batch, however short the delay.
+// With Ahead, batches close while the replica is busy, and then do not grow. Queries that arrive
+// simultaneously share a batch, however short the batching delay.
 func TestBatchesFillAhead(t *testing.T) {
 	for name, c := range map[string]struct {
 		wait           float64
@@ -285,8 +287,7 @@ func TestGatewayOverheadDelaysQueries(t *testing.T) {
 	}
 }
 
-// With unbounded replicas, a query waits for a batch only if there can be one: batches of 1 add no
-// delay.
+// With unbounded replicas, the batching delay applies only if the batch size is above 1.
 func TestBatchingDelayWithUnboundedReplicas(t *testing.T) {
 	for batch, want := range map[int]float64{1: 2, 4: 2.5} {
 		s := estimate.Setting{Times: fixed(2, 0), Batch: batch, Replicas: estimate.Unbounded, Wait: 0.5}
@@ -297,7 +298,8 @@ func TestBatchingDelayWithUnboundedReplicas(t *testing.T) {
 	}
 }
 
-// A stage with two incoming edges waits for the later one. A query that takes neither ends there.
+// A stage with two incoming edges waits for both if a query takes both. A query that takes no edge
+// ends at the fork.
 func TestForksAndJoins(t *testing.T) {
 	race.Skip(t)
 	p := &estimate.Pipeline{Stages: 4, Edges: []estimate.Edge{
@@ -338,8 +340,8 @@ func TestForksAndJoins(t *testing.T) {
 	}
 }
 
-// In chains with batches of 1, fixed times and one queue per stage, another replica or one query
-// less makes no query slower. With batches it may.
+// In chains with batches of 1, fixed service times and one queue per stage, no query becomes slower
+// if a replica is added or a query is removed. With larger batches, queries may become slower.
 func TestMonotonicity(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(300) {
@@ -373,8 +375,8 @@ func TestMonotonicity(t *testing.T) {
 	}
 }
 
-// Each query ends once at each stage on its path. Equal arguments give equal results, other seeds
-// give others.
+// Each query ends exactly once at each stage on its path. Equal arguments give equal results, and
+// another seed gives other results.
 func TestQueriesAreConserved(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(200) {
@@ -406,7 +408,7 @@ func TestQueriesAreConserved(t *testing.T) {
 	if slices.Equal(one, two) {
 		t.Error("two seeds have the same latencies")
 	}
-	// Queries take the same edges for any number of replicas.
+	// A query takes the same edges for any number of replicas.
 	settings[0].Replicas, settings[1].Replicas = estimate.Unbounded, estimate.Unbounded
 	free, r := latencies(t, p, settings, make([]float64, 100), 1)
 	_, narrow := latencies(t, p, []estimate.Setting{
@@ -560,7 +562,7 @@ func TestBadInputIsRejected(t *testing.T) {
 	}
 }
 
-// BenchmarkRun reports events per second: arrivals at stages and ended batches.
+// BenchmarkRun reports simulated events per second: arrivals at stages and ends of batches.
 func BenchmarkRun(b *testing.B) {
 	for _, c := range []struct {
 		name  string

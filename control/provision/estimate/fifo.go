@@ -1,8 +1,9 @@
 package estimate
 
-// fifo is a queue in a ring buffer that grows on demand. The zero fifo is empty.
+// fifo is a first-in, first-out queue in a ring buffer that grows on demand. The zero fifo is
+// empty.
 type fifo struct {
-	ring  []waiting // the length is a power of two
+	ring  []waiting // its length is a power of two
 	from  int
 	count int
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// h200 was measured by control profile at vLLM 0.26 on an H200, for an 8B model without
-// compilation. A single prompt takes 53 ms at any length up to 2,048 tokens, and a decode step 5
-// ms. Both steps read the same weights, so the 53 ms beyond decode.base are kernel launches. This
-// version of vLLM schedules asynchronously.
+// h200 was measured by "control profile" for an 8B model on vLLM 0.26 on an H200, without
+// compilation. A single prompt of up to 2,048 tokens takes 53 ms, and a decode step 5 ms. Both read
+// the same weights from memory, so the 53 ms of a prompt are mostly kernel launches. This version
+// of vLLM schedules asynchronously.
 const h200 = `
 name: "8B on H200"
 frontendOverhead: 0.005802
@@ -30,7 +30,7 @@ limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 7168, blockSize: 1
 //go:embed testdata/h200.csv
 var h200Arrivals string
 
-// h200Queries returns the requests that the driver sent at a rate, for 8.8 s.
+// h200Queries returns the queries that the load test sent at the given rate, for 8.8 s.
 func h200Queries(t *testing.T, rate string) (all []estimate.Query) {
 	t.Helper()
 	for line := range strings.Lines(h200Arrivals) {
@@ -45,9 +45,9 @@ func h200Queries(t *testing.T, rate string) (all []estimate.Query) {
 	return all
 }
 
-// Estimates agree with a real engine that schedules asynchronously and has a high launch overhead.
-// The profile does not use the load test. Without Launch and Asynchronous, mean errors are 26, 40
-// and 32 %.
+// Estimates agree with measurements of a real engine that schedules asynchronously and has a high
+// launch overhead. The profile was not fitted to the load test. Without LaunchOverhead and
+// AsyncScheduling, the mean errors would be 26, 40 and 32 %.
 func TestEstimatesAreAsMeasuredOnAnH200(t *testing.T) {
 	p, err := profile.Parse([]byte(h200))
 	if err != nil {
@@ -57,7 +57,7 @@ func TestEstimatesAreAsMeasuredOnAnH200(t *testing.T) {
 	var errors [3]float64
 	loads := []struct {
 		rate     string
-		measured [3]float64 // means, in seconds
+		measured [3]float64 // means in seconds: latency, time to first token, time per token
 	}{
 		{"28", [3]float64{1.440, 0.128, 0.0208}},
 		{"40", [3]float64{2.119, 0.167, 0.0310}},

@@ -7,25 +7,26 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// llm is an LLM engine of a stage.
+// llm is an LLM engine, which is one replica of a stage.
 type llm struct {
 	*sim.Engine
 	stage    *stage
 	number   int
 	inFlight map[sim.ID]flight
-	began    float64 // start of the busy period
-	due      float64 // time of the next timer
+	began    float64 // when the engine became busy
+	due      float64 // when its next timer fires
 	onTimer  func()
 }
 
-// flight is a query at an engine.
+// flight is a query that an LLM engine has not finished yet.
 type flight struct {
 	query   int32
-	arrived float64 // at the stage
+	arrived float64 // arrival time at the stage
 	claim   pick.Claim
 }
 
-// addEngines creates the engines of a stage. With unbounded replicas they are created on demand.
+// addEngines creates the initial engines of a stage. With unbounded replicas, engines are created
+// on demand instead.
 func (s *stage) addEngines() {
 	engine := *s.Engine
 	engine.Limits.MaxSequences = s.Batch
@@ -42,7 +43,7 @@ func (s *stage) addEngines() {
 func (s *stage) newEngine() *llm {
 	e, err := sim.New(*s.Engine, nil)
 	if err != nil {
-		panic(fmt.Sprintf("stage %d: %v", s.number, err)) // Run has checked it
+		panic(fmt.Sprintf("stage %d: %v", s.number, err)) // impossible: Run has checked the setting
 	}
 	l := &llm{Engine: e, stage: s, number: len(s.llms), inFlight: make(map[sim.ID]flight), due: -1}
 	l.onTimer = l.advance
@@ -50,8 +51,8 @@ func (s *stage) newEngine() *llm {
 	return l
 }
 
-// enterEngine sends a query to an engine. It reaches the queue of the engine after the frontend
-// overhead.
+// enterEngine chooses an engine for a query. The query reaches the queue of the engine after the
+// frontend overhead.
 func (s *stage) enterEngine(q int32) {
 	is, now := &s.run.queries[q], s.run.loop.Now()
 	f := flight{query: q, arrived: now}
@@ -73,7 +74,7 @@ func (s *stage) enterEngine(q int32) {
 	l.submit(f)
 }
 
-// submit puts a query into the queue of the engine.
+// submit adds a query to the queue of the engine.
 func (l *llm) submit(f flight) {
 	now, q := l.stage.run.loop.Now(), &l.stage.run.queries[f.query]
 	if len(l.inFlight) == 0 {
@@ -82,7 +83,7 @@ func (l *llm) submit(f flight) {
 	l.Skip(now)
 	id, err := l.Submit(now, sim.Request{PromptTokens: int(q.Prompt), OutputTokens: int(q.Output)})
 	if err != nil {
-		panic(fmt.Sprintf("stage %d: %v", l.stage.number, err)) // Run has checked it
+		panic(fmt.Sprintf("stage %d: %v", l.stage.number, err)) // impossible: Run has checked the query
 	}
 	l.inFlight[id] = f
 	l.wake()
@@ -98,8 +99,8 @@ func (l *llm) wake() {
 	l.stage.run.loop.At(at, l.onTimer)
 }
 
-// advance processes the due events of the engine. It ignores timers that were replaced by an
-// earlier one.
+// advance processes the events of the engine that are due. It does nothing if it was called by a
+// timer that an earlier timer has replaced.
 func (l *llm) advance() {
 	now := l.stage.run.loop.Now()
 	if now != l.due {
@@ -117,7 +118,8 @@ func (l *llm) advance() {
 	l.wake()
 }
 
-// ended moves a query on after its last token.
+// ended is called after the last token of a query. It records the query's times and sends it to the
+// next stages.
 func (l *llm) ended(f flight, is *sim.Record, now float64) {
 	s := l.stage
 	q := &s.run.queries[f.query]
@@ -143,10 +145,11 @@ func (l *llm) ended(f flight, is *sim.Record, now float64) {
 	s.run.goOn(f.query, s.number)
 }
 
-// outputMean is the running mean of output tokens: what extproc expects of the next request.
+// outputMean is the running mean of output tokens per query: extproc expects as many for the next
+// query.
 type outputMean struct{ sum, count float64 }
 
-// defaultOutput is the assumed number of output tokens before the first query ends.
+// defaultOutput is the expected number of output tokens while no query has ended.
 const defaultOutput = 100
 
 func (h *outputMean) add(tokens float64) {

@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// conversations returns Poisson arrivals with several prompt and output lengths.
+// conversations returns n queries with Poisson arrivals and with varying prompt and output lengths.
 func conversations(seed uint64, n int, rate float64) []estimate.Query {
 	random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a test's
 	all := estimate.Arrivals(poisson(seed, n, rate))
@@ -27,13 +27,14 @@ func conversations(seed uint64, n int, rate float64) []estimate.Query {
 	return all
 }
 
-// engine returns a stage of simulated engines.
+// engine returns the profile of an LLM engine, and the setting of a stage with replicas of that
+// engine.
 func engine(replicas int) (*profile.Profile, estimate.Setting) {
 	p := llm.DefaultProfile()
 	return &p, estimate.Setting{Engine: &p, Batch: p.Limits.MaxSequences, Replicas: replicas}
 }
 
-// One engine behaves as sim for each query, with the configured batch.
+// A stage with one engine gives each query the same times as package sim, for the same batch size.
 func TestEngineMatchesSim(t *testing.T) {
 	p, setting := engine(1)
 	setting.Batch = 8
@@ -88,8 +89,8 @@ func TestEngineMatchesSim(t *testing.T) {
 	}
 }
 
-// Engines behind extproc's rule behave as in bench fleet, where extproc has its own state and
-// scrapes engines.
+// Latencies of several engines agree with those of bench fleet, where extproc picks by its own
+// endpoint states and scrapes the engines.
 func TestEnginesAreAsInAFleet(t *testing.T) {
 	race.Skip(t)
 	p, setting := engine(8)
@@ -129,7 +130,7 @@ func TestEnginesAreAsInAFleet(t *testing.T) {
 	}
 }
 
-// For two LLMs in a chain, token times are those of the later one.
+// If a query passes two LLMs in a chain, its token times are those of the second LLM.
 func TestTokenTimesOfTheLastLLM(t *testing.T) {
 	_, setting := engine(estimate.Unbounded)
 	query := []estimate.Query{{At: 1, Prompt: 100, Output: 20}}
@@ -185,8 +186,8 @@ func TestBadLLMsAreRejected(t *testing.T) {
 	}
 }
 
-// BenchmarkHour simulates an hour of conversations on 100 engines, with the rate and mean lengths
-// of Azure's trace of 2023.
+// BenchmarkHour simulates an hour of conversations on 100 engines. The rate and the mean token
+// counts are those of Azure's trace of 2023.
 func BenchmarkHour(b *testing.B) {
 	_, setting := engine(100)
 	queries := conversations(1, 19_366, 5.53)

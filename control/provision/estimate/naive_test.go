@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// small returns a random pipeline with settings and queries.
+// small returns a small random pipeline, the settings of its stages, and arrival times of queries.
 func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 	random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a test's
 	p := &estimate.Pipeline{Stages: 1 + random.IntN(5)}
@@ -39,8 +39,8 @@ func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 			Central: random.IntN(2) == 0,
 		})
 		last := &settings[s]
-		// Without a delay, simultaneous queries are one batch, which the naive simulator does not
-		// support.
+		// The naive simulator cannot put simultaneous queries into one batch, so Ahead needs a
+		// batching delay here.
 		last.Ahead = last.Wait > 0 && random.IntN(3) == 0
 		at := 0.0
 		for range random.IntN(6) - 1 {
@@ -53,7 +53,7 @@ func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 	return p, settings, poisson(seed, 300, 10+100*random.Float64())
 }
 
-// A naive simulator with lists of events gives the same result for a thousand small pipelines.
+// For a thousand small pipelines, a naive simulator with lists of events gives the same results.
 func TestNaiveSimulatorAgrees(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(1000) {
@@ -67,7 +67,7 @@ func TestNaiveSimulatorAgrees(t *testing.T) {
 	}
 }
 
-// members returns the size of the first batch of a queue with Ahead.
+// members returns the number of queries in the first batch of the queue, for a stage with Ahead.
 func members(queue []int, s estimate.Setting, since func(query int) float64) (n int) {
 	for n < len(queue) && n < s.Batch && since(queue[n]) <= since(queue[0])+s.Wait {
 		n++
@@ -75,7 +75,7 @@ func members(queue []int, s estimate.Setting, since func(query int) float64) (n 
 	return n
 }
 
-// naive follows the description of InferLine's estimator: queues, lists of events, no optimization.
+// naive is a direct implementation of InferLine's estimator, with plain lists of events and queues.
 func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64, seed uint64) []float64 {
 	type occurrence struct {
 		at    float64
@@ -93,13 +93,13 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	}
 	type at struct{ query, stage int }
 	type lane struct {
-		closed   bool // it accepts no further query
+		closed   bool // accepts no more queries
 		queue    []int
-		has      int // queries, including those in service
-		busy     int // replicas
-		going    int // leaving when their batch ends
+		has      int // number of queries in the queue or in service
+		busy     int // number of busy replicas
+		going    int // number of busy replicas that will be removed when their batch ends
 		replicas int
-		last     int // sequence number of the latest query sent there
+		last     int // sequence number of the latest query that was sent to this lane
 	}
 	lanes := make([][]lane, p.Stages)
 	for s, is := range settings {
@@ -117,7 +117,7 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 				size := members(l.queue, settings[s], func(q int) float64 { return since[at{q, s}] })
 				first := since[at{l.queue[0], s}]
 				if size < settings[s].Batch && now < first+settings[s].Wait {
-					return // it is still filling
+					return // the first batch is still filling
 				}
 				batch := slices.Clone(l.queue[:size])
 				l.queue = l.queue[size:]
@@ -149,7 +149,7 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 		l := &lanes[s][best]
 		sent++
 		l.queue, l.has, l.last = append(l.queue, q), l.has+1, sent
-		if settings[s].Ahead { // it may start a batch
+		if settings[s].Ahead { // check again after the batching delay, when the batch closes
 			post(now+settings[s].Wait, "look", s, best)
 		}
 		dispatch(s, best)
@@ -157,7 +157,7 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	root := func(s int) bool {
 		return !slices.ContainsFunc(p.Edges, func(e estimate.Edge) bool { return e.To == s })
 	}
-	// needs returns the number of edges that a query takes into a stage.
+	// needs returns how many incoming edges of stage s the query q takes.
 	var needs func(q, s int) int
 	needs = func(q, s int) (n int) {
 		for i, e := range p.Edges {
@@ -243,10 +243,10 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	return ended
 }
 
-// comeAndGo returns the changes of replicas that accept queries by time.
+// comeAndGo returns by how much the number of replicas that accept queries changes at each time.
 func comeAndGo(s estimate.Setting) map[float64]int {
 	all := make(map[float64]int)
-	var come []float64 // when each replica starts to accept queries
+	var come []float64 // times at which added replicas start to accept queries
 	for range s.Replicas {
 		come = append(come, 0)
 	}

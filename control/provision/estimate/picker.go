@@ -8,20 +8,20 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// picker chooses the replica of a query as extproc does: by the rule for requests without tokens
-// or, with an engine profile, by predicted latency.
+// picker chooses a replica for each query as extproc does. With an engine profile it uses predicted
+// latency; otherwise it uses the rule for requests without tokens.
 type picker struct {
 	snapshot *pick.Snapshot
 	pool     *pick.Pool
-	copies   []pick.Copy // by replica; the pool has those that accept queries
-	leaving  []bool      // by replica: it is removed when its last query has ended
+	copies   []pick.Copy // one for each replica, including removed ones
+	leaving  []bool      // for each replica, whether it will be removed after its last query
 	picks    []pick.Decision
 	sent     int64
 }
 
 const poolName = "stage"
 
-// noClaim is the claim of a query without a prediction.
+// noClaim is the claim of a query whose latency was not predicted.
 var noClaim pick.Claim
 
 func newPicker(replicas int, engine *profile.Profile) *picker {
@@ -44,14 +44,14 @@ func (p *picker) grow(engine *profile.Profile) (replica int) {
 		e.KVTokens = int64(engine.Limits.KVBlocks) * int64(engine.Limits.BlockSize)
 	}
 	c := pick.Copy{Endpoint: replica, Base: true, InFlight: new(pick.Count)}
-	c.InFlight.Last.Store(int64(replica) - math.MaxInt32) // replicas without a query yet get one in order
+	c.InFlight.Last.Store(int64(replica) - math.MaxInt32) // replicas that have had no query are chosen first, in order
 	p.pool.Endpoints, p.pool.Any, p.copies = append(p.pool.Endpoints, e), append(p.pool.Any, c), append(p.copies, c)
 	p.leaving = append(p.leaving, false)
 	return replica
 }
 
-// shrink stops sending queries to the latest replica. It returns whether the replica still has
-// queries.
+// shrink removes the latest replica from the pool, so that it gets no new queries. It reports
+// whether the replica still has queries.
 func (p *picker) shrink() (busy bool) {
 	last := len(p.pool.Any) - 1
 	replica := p.pool.Any[last].Endpoint
@@ -61,15 +61,16 @@ func (p *picker) shrink() (busy bool) {
 	return busy
 }
 
-// pick chooses the replica of a query without tokens and counts the query there.
+// pick chooses the replica of a query without tokens, and increases the replica's number of
+// queries.
 func (p *picker) pick(random uint64) (replica int) {
 	c := p.choose(pick.Request{Random: random, Tokenless: true}).Copy
-	c.InFlight.Last.Store(p.sent) // a sequence number serves as a time: only the order matters
+	c.InFlight.Last.Store(p.sent) // a sequence number is used in place of a time, since only the order matters
 	return c.Endpoint
 }
 
-// pickEngine chooses the engine of an LLM query and counts the query there. It returns the claim
-// to give to [picker.ended].
+// pickEngine chooses the engine of an LLM query and adds the query to the engine's backlog. The
+// caller passes the returned claim to [picker.ended].
 func (p *picker) pickEngine(random uint64, prompt, output int, now float64) (replica int, claim pick.Claim) {
 	at := nanoseconds(now)
 	d := p.choose(pick.Request{
@@ -84,7 +85,7 @@ func (p *picker) choose(r pick.Request) *pick.Decision {
 	r.Pool = poolName
 	all, err := pick.Pick(pick.Policy{Rule: pick.Latency}, p.snapshot, r, p.picks)
 	if err != nil {
-		panic(err) // every replica is healthy
+		panic(err) // impossible: every replica is healthy
 	}
 	p.pool.Endpoints[all[0].Copy.Endpoint].InFlight.Add(1)
 	all[0].Copy.InFlight.Add(1)
@@ -92,11 +93,11 @@ func (p *picker) choose(r pick.Request) *pick.Decision {
 	return &all[0]
 }
 
-// nanoseconds converts a simulation time to the clock of pick, which is always above 0.
+// nanoseconds converts a simulation time in seconds to a time of package pick, which is above 0.
 func nanoseconds(now float64) int64 { return int64(1e18) + int64(now*1e9) }
 
-// ended removes a query with its claim from a replica. It returns whether the replica is removed
-// with it.
+// ended removes a query from the counts of its replica; claim is the result of pickEngine. It
+// reports whether this was the last query of a replica that is to be removed.
 func (p *picker) ended(replica int, claim pick.Claim) (left bool) {
 	e := &p.pool.Endpoints[replica]
 	last := e.InFlight.Add(-1) == 0

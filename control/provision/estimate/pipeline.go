@@ -7,22 +7,22 @@ import (
 	"github.com/headgate/headgate/internal/hash"
 )
 
-// Pipeline is an acyclic graph of stages. Stages are numbered in topological order: an edge leads
-// to a stage with a higher number. A query starts at all stages without incoming edges and ends
-// when all stages on its path have ended. A stage with several incoming edges waits for those that
-// the query takes.
+// Pipeline is an acyclic graph of stages. Stages are numbered in topological order: each edge leads
+// to a stage with a higher number. A query starts at all stages that have no incoming edge, and
+// ends when all stages on its path have ended. A stage waits for all incoming edges that the query
+// takes.
 type Pipeline struct {
 	Stages int
 	Edges  []Edge
 }
 
-// Edge is taken by a query when the stage From has ended.
+// Edge leads from the stage From to the stage To. A query may take it when From has ended.
 type Edge struct {
 	From, To int
-	// Share is the probability that a query at From takes the edge.
+	// Share is the probability that a query that passes From takes the edge.
 	Share float64
-	// Choice is 0 for an independent edge. Of the edges of one stage with the same nonzero Choice
-	// a query takes at most one, so their shares add up to at most 1.
+	// Choice is 0 for an independent edge. A query takes at most one of the edges that leave the
+	// same stage with the same nonzero Choice, so the shares of these edges add up to at most 1.
 	Choice int
 }
 
@@ -51,11 +51,11 @@ func (p *Pipeline) Check() error {
 // Certain reports whether every query passes every stage.
 func (p *Pipeline) Certain() bool { return newPath(p).certain }
 
-// Shares returns for each stage the share of all queries that pass it: the scale factors (s_m) of
-// InferLine.
+// Shares returns, for each stage, the share of queries that pass the stage. InferLine calls these
+// scale factors s_m.
 func (p *Pipeline) Shares() []float64 {
-	// Whether two edges are taken may be correlated, by a choice or an earlier stage. So shares
-	// are counted over a fixed set of queries instead of computed.
+	// Edges may be correlated by a choice or by an earlier stage, so shares are not simply products
+	// of edge shares. They are counted over a fixed set of random queries.
 	const queries = 1 << 16
 	passed := make([]int, p.Stages)
 	w := newPath(p)
@@ -74,13 +74,13 @@ func (p *Pipeline) Shares() []float64 {
 	return shares
 }
 
-// path is the set of stages and edges that a query takes.
+// path contains the stages and edges that a query takes.
 type path struct {
 	pipeline *Pipeline
-	certain  bool   // every query takes every edge
-	passes   []bool // by stage
+	certain  bool   // whether every query takes every edge
+	passes   []bool // for each stage, whether the query passes it
 	waits    []int32
-	taken    []bool // by edge
+	taken    []bool // for each edge, whether the query takes it
 }
 
 func newPath(p *Pipeline) *path {
@@ -94,8 +94,8 @@ func newPath(p *Pipeline) *path {
 	return w
 }
 
-// of computes the path of a query, which does not depend on replicas or batches, and for how many
-// edges each stage waits.
+// of computes the path of a query, and the number of incoming edges that the query takes at each
+// stage. The path does not depend on replicas or batches.
 func (w *path) of(seed, query uint64) {
 	for s := range w.waits {
 		w.waits[s] = 0
@@ -104,7 +104,7 @@ func (w *path) of(seed, query uint64) {
 	for _, e := range w.pipeline.Edges {
 		w.passes[e.To] = false
 	}
-	// Edges need not be in topological order: they count when their stage is reached.
+	// The list of edges need not be in topological order, so handle them stage by stage.
 	for s := range w.passes {
 		for i, e := range w.pipeline.Edges {
 			if e.From != s {
@@ -135,21 +135,23 @@ func (w *path) takes(seed, query uint64, number int, e *Edge) bool {
 	return at >= before && at < before+e.Share
 }
 
-// choiceHash and timeHash are offsets that keep the hash inputs of edges, choices and service times
-// apart.
+// choiceHash and timeHash are added to hash inputs, so that edges, choices and service times get
+// different random numbers.
 const choiceHash, timeHash = 1 << 32, 1 << 48
 
-// chance returns a number in [0, 1) that depends only on seed, query and purpose. Two
-// configurations of a pipeline see the same random numbers, so they differ only by their settings.
-// It chains splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+// chance returns a random number in [0, 1) that depends only on its arguments: the seed, the number
+// of the query, and the purpose (of). All configurations of a pipeline therefore see the same
+// random numbers, and their results differ only because of their settings. It chains splitmix64
+// (Steele, Lea and Flood, OOPSLA 2014).
 func chance(seed, query, of uint64) float64 {
 	return float64(splitmix(splitmix(splitmix(seed)^query)^of)>>11) / (1 << 53)
 }
 
 func splitmix(x uint64) uint64 { return hash.Mix(x + hash.Gamma) }
 
-// ServiceTime returns the latency of a query that never waits: the longest path through all edges,
-// with a mean time for each stage.
+// ServiceTime returns the latency of a query that takes all edges and never waits. This is the
+// length of the longest path through the pipeline. The function mean returns the service time of
+// each stage.
 func (p *Pipeline) ServiceTime(mean func(stage int) float64) float64 {
 	ends := make([]float64, p.Stages)
 	longest := 0.0

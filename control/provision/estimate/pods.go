@@ -5,22 +5,22 @@ import (
 	"math"
 )
 
-// Change sets the number of replicas of a stage from a time on.
+// Change sets the number of replicas of a stage at a time.
 type Change struct {
-	At       float64 // seconds; below 0 for replicas that were requested before the first query
-	Replicas int     // at least 1
+	At       float64 // seconds; may be negative: the replicas were requested before time 0
+	Replicas int     // new number of replicas, at least 1
 }
 
-// pods counts the replicas of a stage while their number changes.
+// pods tracks the replicas of a stage while their number changes.
 type pods struct {
 	stage    *stage
-	wanted   int    // requested replicas
-	leaving  int    // removed replicas that still compute
-	starting []*pod // requested replicas that do not accept queries yet, in order
+	wanted   int    // number of replicas that are requested
+	leaving  int    // number of removed replicas that still compute queries
+	starting []*pod // replicas that do not accept queries yet, in order of request
 	since    float64
 }
 
-// pod is a starting replica.
+// pod is a replica that is starting.
 type pod struct{ removed bool }
 
 // CheckChanges returns an error if the changes of a stage are invalid.
@@ -36,7 +36,7 @@ func CheckChanges(all []Change) error {
 	return nil
 }
 
-// schedule schedules the changes of replicas of a stage.
+// schedule sets timers for the changes in the number of a stage's replicas.
 func (s *stage) schedule() {
 	s.pods = pods{stage: s, wanted: s.Replicas}
 	for _, c := range s.Changes {
@@ -44,7 +44,8 @@ func (s *stage) schedule() {
 	}
 }
 
-// have sets the number of replicas. New ones start until a time; the latest are removed first.
+// have sets the number of replicas. New replicas accept queries only after the time until. If the
+// number falls, the latest replicas are removed first.
 func (p *pods) have(replicas int, until float64) {
 	s := p.stage
 	p.pay()
@@ -52,7 +53,7 @@ func (p *pods) have(replicas int, until float64) {
 		is := new(pod)
 		p.starting = append(p.starting, is)
 		s.run.loop.At(max(s.run.loop.Now(), until), func() {
-			if !is.removed { // all take equally long to start, so it is the first
+			if !is.removed { // this pod is the first in starting, since all take equally long to start
 				p.starting = p.starting[1:]
 				s.grow()
 			}
@@ -71,20 +72,20 @@ func (p *pods) have(replicas int, until float64) {
 	}
 }
 
-// pay adds the replica time up to now.
+// pay adds the replica time since the last call of pay to the result.
 func (p *pods) pay() {
 	now := p.stage.run.loop.Now()
 	p.stage.result.Paid += float64(p.wanted+p.leaving) * (now - p.since)
 	p.since = now
 }
 
-// left records that a removed replica has ended its last query.
+// left records that a removed replica has finished its last query.
 func (p *pods) left() {
 	p.pay()
 	p.leaving--
 }
 
-// grow adds a replica that accepts queries.
+// grow adds a replica, which accepts queries immediately.
 func (s *stage) grow() {
 	if s.picker == nil {
 		l := s.lanes[0]
@@ -103,13 +104,13 @@ func (s *stage) grow() {
 	s.addLane(n)
 }
 
-// shrink removes a replica. It reports whether the replica still has queries.
+// shrink removes a replica. It reports whether that replica still has queries to finish.
 func (s *stage) shrink() (busy bool) {
 	if s.picker == nil {
 		l := s.lanes[0]
 		l.most--
 		switch {
-		case l.made-l.leaving <= l.most: // it was never created
+		case l.made-l.leaving <= l.most: // the removed replica had not been created yet
 		case len(l.idle) > 0:
 			l.idle = l.idle[1:]
 			l.made--

@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// One replica, and a second one that is requested at 0.5 s and starts for a second: waiting times
-// are computed by hand.
+// A second replica is requested at 0.5 s and accepts queries 1 s later. The expected queue times
+// were computed by hand.
 func TestReplicasStart(t *testing.T) {
 	second := estimate.Setting{Times: fixed(1, 0), Batch: 1, Replicas: 1, Startup: 1}
 	for name, c := range map[string]struct {
@@ -55,7 +55,8 @@ func TestReplicasStart(t *testing.T) {
 	}
 }
 
-// One of two replicas is removed: it ends and pays for its query, and gets no other.
+// One of two replicas is removed while it serves a query. It gets no other query. Its time is paid
+// until that query ends.
 func TestReplicasGo(t *testing.T) {
 	less := []estimate.Change{{At: 0.5, Replicas: 1}}
 	for name, c := range map[string]struct {
@@ -84,8 +85,8 @@ func TestReplicasGo(t *testing.T) {
 	}
 }
 
-// Another replica starts while a batch is computed: until then queries wait for a replica, and then
-// for their batch.
+// A second replica starts while the first computes a batch. Queries wait for the replica until it
+// has started, and then for their batch to fill.
 func TestWaitsWhileAReplicaStarts(t *testing.T) {
 	s := estimate.Setting{
 		Times: fixed(2, 0), Batch: 4, Replicas: 1, Wait: 1, Central: true,
@@ -97,8 +98,8 @@ func TestWaitsWhileAReplicaStarts(t *testing.T) {
 	}
 }
 
-// Replicas that are requested before the first query and start at once equal initial ones, also for
-// engines.
+// Replicas that are requested at time 0 and need no time to start give the same latencies as
+// initial replicas. This includes LLM engines.
 func TestEarlyReplicasEqualInitialOnes(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(200) {
@@ -117,8 +118,7 @@ func TestEarlyReplicasEqualInitialOnes(t *testing.T) {
 	}
 }
 
-// Engines start and stop like replicas: another one shortens token times, but not before it has
-// started.
+// Changes also apply to LLM engines: added engines lower latency, but only after they have started.
 func TestEnginesStart(t *testing.T) {
 	queries := conversations(1, 400, 2)
 	run := func(s estimate.Setting) (all []float64) {
@@ -155,9 +155,10 @@ func TestEnginesStart(t *testing.T) {
 	}
 }
 
-// A replica that was requested before the first query accepts queries from its start on.
+// A replica that was requested before time 0 accepts queries as soon as its startup time has
+// passed.
 func TestReplicasThatStartWhenQueriesBegin(t *testing.T) {
-	for _, c := range []struct{ asked, second float64 }{{-0.5, 2}, {-0.3, 3.4}, {-9, 2}} { // ready after 0.5 s, after 0.7 s and at once
+	for _, c := range []struct{ asked, second float64 }{{-0.5, 2}, {-0.3, 3.4}, {-9, 2}} { // ready at 0.5 s, 0.7 s and 0 s
 		setting := estimate.Setting{
 			Times: fixed(2, 0), Batch: 1, Replicas: 1, Startup: 1,
 			Changes: []estimate.Change{{At: c.asked, Replicas: 2}},

@@ -2,29 +2,31 @@ package estimate
 
 import "math"
 
-// Result has the figures of a simulation.
+// Result contains the results of a simulation.
 type Result struct {
-	// Stages in order of their numbers.
+	// Stages has the result of each stage, in order of stage numbers.
 	Stages []StageResult
-	// Seconds from time 0 to the end of the last query.
+	// Seconds is the time from 0 to the end of the last query.
 	Seconds float64
-	// Events counts arrivals at stages, ended batches and generated tokens.
+	// Events is the number of simulated events: arrivals at stages, ends of batches, and tokens.
 	Events int
 }
 
-// StageResult has the figures of a stage. Times are in seconds, summed over queries or replicas.
+// StageResult contains the results of a stage. Times are in seconds, summed over queries or
+// replicas.
 type StageResult struct {
-	// Queries that passed the stage. Batches is 0 for an LLM, Tokens are the output tokens of an
-	// LLM.
+	// Queries is the number of queries that ended at the stage. Batches is the number of batches; 0
+	// for an LLM. Tokens is the number of output tokens of an LLM.
 	Queries, Batches, Tokens int
-	// QueueTime is the time that they waited for a replica. BatchingDelay is the time that they
-	// waited for their batch to fill, while a replica was idle or before one was free. ServiceTime
-	// is the time that they were computed.
+	// The following times are summed over all queries. QueueTime is the time spent waiting for a
+	// replica. BatchingDelay is the time spent waiting for a batch to fill. ServiceTime is the time
+	// in service.
 	QueueTime, BatchingDelay, ServiceTime float64
-	// Busy is the time that replicas computed. Paid is the time that they existed, from the
-	// request for a replica until it ended its last query; 0 without a bound on replicas.
+	// Busy is the time in which replicas computed. Paid is the time in which replicas existed: from
+	// a replica's request until its removal. Paid is 0 if replicas are unbounded.
 	Busy, Paid float64
-	// Latency and FirstToken (LLMs only) count from the arrival at the stage.
+	// Latency and FirstToken are measured from a query's arrival at the stage. FirstToken is set
+	// for LLMs only.
 	Latency, FirstToken Latencies
 }
 
@@ -40,8 +42,8 @@ func (r *run) result() *Result {
 	return is
 }
 
-// Latencies is a histogram of times with buckets 0.8 % apart, so a quantile is exact to 0.4 %. Its
-// size is fixed. The zero Latencies is empty.
+// Latencies is a histogram of times. Its size is fixed. Adjacent buckets differ by 0.8 %, so the
+// error of a quantile is at most 0.4 %. The zero Latencies is empty.
 type Latencies struct {
 	Count   int
 	Sum     float64
@@ -49,14 +51,15 @@ type Latencies struct {
 }
 
 const (
-	// bucketBits of the mantissa select a bucket within a power of two.
+	// bucketBits is the number of mantissa bits that select a bucket within a power of two.
 	bucketBits = 7
-	// leastPower and powers bound the buckets, which cover 2^-24 s (60 ns) to 2^24 s (194 days).
-	// Times beyond are in the first or last bucket.
+	// leastPower is the binary exponent of the first bucket, and powers is the number of exponents:
+	// the buckets cover 2^-24 s (60 ns) to 2^24 s (194 days). Smaller times are added to the first
+	// bucket, larger times to the last.
 	leastPower, powers = -24, 48
 )
 
-// Add counts a time in seconds, at least 0.
+// Add adds a time in seconds, which must not be negative.
 func (l *Latencies) Add(seconds float64) {
 	if l.buckets == nil {
 		l.buckets = make([]int32, powers<<bucketBits)
@@ -79,7 +82,7 @@ func middle(bucket int) float64 {
 	return (at(bucket) + at(bucket+1)) / 2
 }
 
-// Mean returns the mean of all times; 0 without any.
+// Mean returns the mean of all added times; 0 if there are none.
 func (l *Latencies) Mean() float64 {
 	if l.Count == 0 {
 		return 0
@@ -87,7 +90,8 @@ func (l *Latencies) Mean() float64 {
 	return l.Sum / float64(l.Count)
 }
 
-// Quantile returns the time that a share of all times does not exceed; 0 without any.
+// Quantile returns the time that the given share of all added times does not exceed; 0 if there are
+// none.
 func (l *Latencies) Quantile(share float64) float64 {
 	least := max(1, int(math.Ceil(share*float64(l.Count)-1e-9)))
 	for b, n := range l.buckets {

@@ -10,15 +10,16 @@ import (
 )
 
 // S-LoRA (S-LoRA/S-LoRA, benchmarks/paper, synthetic_req_rate_a10g_S1_slora, Apache-2.0) measured
-// Llama 7B on one A10G with 200 adapters, for five minutes at each rate, with prompts and outputs
-// of 8 to 512 tokens. The estimate uses an approximate profile without adapters, so only the shape
-// is compared: how latency grows with the utilization.
+// Llama 7B with 200 adapters on one A10G, for five minutes at each rate. Prompts and outputs had 8
+// to 512 tokens. The profile of this test is approximate and has no adapters. So the test compares
+// only how latency grows with utilization.
 func TestLatencyMatchesSLoRA(t *testing.T) {
 	p, err := table.Of("1 x A10G", "7B", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Decode.PerKVToken, p.Limits.KVBlocks = 4*p.Decode.PerKVToken, p.Limits.KVBlocks/4 // Llama 7B has 32 KV heads instead of 8
+	// Llama 7B has 32 KV heads; the model of this profile has 8.
+	p.Decode.PerKVToken, p.Limits.KVBlocks = 4*p.Decode.PerKVToken, p.Limits.KVBlocks/4
 	run := func(rate float64) (latency, throughput float64) {
 		queries := estimate.Arrivals(poisson(1, int(300*rate), rate))
 		random := rand.New(rand.NewPCG(1, 3)) //nolint:gosec // a test's
@@ -31,7 +32,7 @@ func TestLatencyMatchesSLoRA(t *testing.T) {
 		}
 		return r.Stages[0].Latency.Mean(), float64(len(queries)) / r.Seconds
 	}
-	const most = 1.80 // queries per second, at an arrival rate of 2.5
+	const most = 1.80 // measured throughput in queries per second, when 2.5 per second arrived
 	measured := []struct{ rate, latency float64 }{{1, 11.49}, {1.5, 13.50}, {2, 20.89}, {2.5, 67.56}}
 	_, ours := run(4)
 	least, _ := run(measured[0].rate / most * ours)

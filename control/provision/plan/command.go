@@ -1,5 +1,5 @@
-// Package plan is the command control plan: it reads a CapacityPlan with its profiles and a trace,
-// plans, and prints the result.
+// Package plan is the command "control plan". It reads a CapacityPlan with its profiles and a
+// trace, searches for the cheapest configuration, and prints the result.
 package plan
 
 import (
@@ -68,7 +68,7 @@ Flags:
 
 `
 
-// config has the flags.
+// config contains the flags of "control plan".
 type config struct {
 	file, name string
 	source     source.Source
@@ -76,7 +76,7 @@ type config struct {
 	format     string
 	split      float64
 	seed       int64
-	seeded     bool // --seed is set
+	seeded     bool // whether --seed is set
 	planner    string
 	proofLimit int
 	current    string
@@ -86,15 +86,16 @@ type config struct {
 	output     string
 }
 
-// planners by name.
+// planners maps the values of --planner to planners.
 var planners = map[string]func(*planner.Problem) *planner.Plan{"search": planner.Search, "inferline": planner.InferLine}
 
-// ErrNoPlan is returned by [Command] if there is no plan. Command has printed the reason.
+// ErrNoPlan is returned by [Command] if no plan was found. Command has then printed the reason.
 var ErrNoPlan = errors.New("there is no plan")
 
-// Command runs "control plan" and prints to out.
+// Command runs "control plan" with the arguments and prints the result to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {
-	if len(args) > 0 && args[0] == "compare" && !slices.Contains(args, "--help") && !slices.Contains(args, "-h") { // help covers both
+	// The help of "control plan" also describes "control plan compare".
+	if len(args) > 0 && args[0] == "compare" && !slices.Contains(args, "--help") && !slices.Contains(args, "-h") {
 		return compare(args[1:], out)
 	}
 	var c config
@@ -164,7 +165,7 @@ func (c *config) check(args int) error {
 	return nil
 }
 
-// request is a CapacityPlan with the files and traces that it needs.
+// request is a CapacityPlan with the contents of the files and traces that the plan needs.
 type request struct {
 	*v1alpha1.CapacityPlan
 	files    problem.Files
@@ -174,15 +175,15 @@ type request struct {
 	fault    func(field, words string) error
 }
 
-// queries are the queries of a trace, with its name.
+// queries is a trace, or a part of it, with the name of the trace.
 type queries struct {
 	name string
 	all  []workload.Query
 	seed uint64
-	from float64 // start within the whole trace, in seconds
+	from float64 // start of this part within the whole trace, in seconds
 }
 
-// end returns the time of the last query in the whole trace.
+// end returns the time of the last query, in seconds since the start of the whole trace.
 func (q *queries) end() float64 {
 	if len(q.all) == 0 {
 		return 0
@@ -195,7 +196,7 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	current, changed, err := c.readAlternatives(a) // before a search that may take minutes
+	current, changed, err := c.readAlternatives(a) // report invalid flags now, not after a search that takes minutes
 	if err != nil {
 		return err
 	}
@@ -214,7 +215,7 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 		}
 	}
 	for i, other := range changed {
-		if ctx.Err() != nil { // print what there is
+		if ctx.Err() != nil { // interrupted: print the results that are ready
 			all.skipped = c.whatIf[i:]
 			break
 		}
@@ -233,7 +234,7 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-// writePlot writes the plot of a plan if --plot is set.
+// writePlot writes the plot of a plan to the file of --plot. It does nothing if --plot is not set.
 func (c *config) writePlot(r *report.Report) error {
 	switch {
 	case c.plot == "":
@@ -245,10 +246,12 @@ func (c *config) writePlot(r *report.Report) error {
 	return os.WriteFile(c.plot, []byte(r.Plot()), 0o644)
 }
 
-// addWhatIf plans again with changes and evaluates the base configuration with them.
+// addWhatIf plans the changed request of a --what-if, and also simulates the base configuration
+// with these changes. It appends both results to all.
 func (c *config) addWhatIf(ctx context.Context, all *reports, changed *request, text string) error {
 	base := cmp.Or(all.current, all.plan)
-	then, p, _, err := c.report(ctx, changed, text, c.explain && (c.output == "json" || !base.Found)) // a text comparison does not explain
+	// Text output compares plans and does not explain them, unless there is no base plan.
+	then, p, _, err := c.report(ctx, changed, text, c.explain && (c.output == "json" || !base.Found))
 	if err != nil {
 		return err
 	}
@@ -263,7 +266,8 @@ func (c *config) addWhatIf(ctx context.Context, all *reports, changed *request, 
 	return nil
 }
 
-// report plans a request, and explains why nothing is cheaper if asked to.
+// report plans a request and returns the report. If explain is true, the report lists cheaper
+// configurations and their results.
 func (c *config) report(ctx context.Context, a *request, name string, explain bool) (*report.Report, *planner.Problem, *planner.Plan,
 	error,
 ) {
@@ -287,8 +291,9 @@ func (q queries) trace() report.Trace {
 	return report.Trace{Name: q.name, Queries: problem.Queries(q.all), Seed: q.seed, From: q.from}
 }
 
-// progress reports the progress of a search on standard error: on a terminal every 0.1 s in the
-// same line, otherwise every 10 s in a new line. The search stops when the context ends.
+// progress returns two functions. report prints the progress of a search to standard error: on a
+// terminal every 0.1 s in the same line, otherwise every 10 s in a new line. When ctx ends, report
+// returns false, which stops the search. done clears the line on a terminal.
 func progress(ctx context.Context, name string) (report func(int, planner.Candidate) bool, done func()) {
 	terminal := term.IsTerminal(int(os.Stderr.Fd()))
 	every, begin, end := 10*time.Second, "", "\n"
@@ -316,8 +321,8 @@ func progress(ctx context.Context, name string) (report func(int, planner.Candid
 	}
 }
 
-// readAlternatives reads the current configuration, nil if there is none, and the request with the
-// changes of each --what-if.
+// readAlternatives returns the configuration of --current, nil if it is not set, and one changed
+// request for each --what-if.
 func (c *config) readAlternatives(a *request) (current *planner.Timetable, changed []*request, err error) {
 	if current, err = c.readCurrent(a); err != nil {
 		return nil, nil, err
@@ -325,7 +330,7 @@ func (c *config) readAlternatives(a *request) (current *planner.Timetable, chang
 	for _, text := range c.whatIf {
 		other, err := a.changed(text)
 		if err == nil {
-			_, err = c.readCurrent(other) // a change may make it invalid
+			_, err = c.readCurrent(other) // a what-if change may make the current configuration invalid
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("--what-if %s: %w", text, err)
@@ -335,7 +340,8 @@ func (c *config) readAlternatives(a *request) (current *planner.Timetable, chang
 	return current, changed, nil
 }
 
-// readCurrent reads and checks --current for a request; nil if it is not set.
+// readCurrent parses --current and checks it against a request. It returns nil if --current is not
+// set.
 func (c *config) readCurrent(a *request) (*planner.Timetable, error) {
 	p, err := a.problem()
 	if err != nil || c.current == "" {
@@ -351,13 +357,13 @@ func (c *config) readCurrent(a *request) (*planner.Timetable, error) {
 	return current, nil
 }
 
-// problem converts the request for planners.
+// problem converts the request to the input of planners.
 func (a *request) problem() (*planner.Problem, error) {
 	p, err := problem.New(a.CapacityPlan, a.files, a.slowdown, a.planned.all, a.tested.all)
 	return p, a.located(err)
 }
 
-// located adds the position in the file to a Fault.
+// located adds the position in the file to an error that is a Fault.
 func (a *request) located(err error) error {
 	if wrong, ok := errors.AsType[*problem.Fault](err); ok {
 		return a.fault(wrong.Field, wrong.Words)
@@ -365,7 +371,7 @@ func (a *request) located(err error) error {
 	return err
 }
 
-// compare runs "control plan compare".
+// compare runs "control plan compare" with the arguments.
 func compare(args []string, out io.Writer) error {
 	if len(args) != 1 && len(args) != 2 {
 		return errors.New("plan compare needs two files that control plan -o json wrote, or one with several plans")
@@ -392,8 +398,8 @@ func compare(args []string, out io.Writer) error {
 	return nil
 }
 
-// readReports reads a file that control plan -o json wrote: a single report, which gets the name
-// of the file, or a list.
+// readReports reads a file that "control plan -o json" wrote. The file has either a single report,
+// to which readReports gives the name of the file, or a list.
 func readReports(file string) (all []*report.Report, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -22,18 +22,20 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// The input of a block is a command line, its output what that prints, or its error.
+// TestScenarios runs the command line of each block in a scenario file. The expected output is what
+// the command prints, or its error.
 func TestScenarios(t *testing.T) {
 	race.Skip(t)
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
-			// A block ends at an empty line.
+			// Scenario blocks end at an empty line, so put a dot into each empty line of the
+			// output.
 			return strings.ReplaceAll(strings.ReplaceAll(run(t, strings.Fields(input)[2:]...), "\n\n", "\n.\n"), "\n\n", "\n.\n")
 		}
 	})
 }
 
-// run returns the output of a command line, or its error.
+// run runs a command line and returns its output or its error.
 func run(t *testing.T, args ...string) string {
 	var out bytes.Buffer
 	if err := plan.Command(t.Context(), args, &out); err != nil {
@@ -42,7 +44,8 @@ func run(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// The JSON output has the figures for a tuner and can be compared with another.
+// The JSON output has the fields that an autoscaling tuner needs, and "control plan compare"
+// accepts it.
 func TestPlansAreCompared(t *testing.T) {
 	at := t.TempDir()
 	var files []string
@@ -98,7 +101,7 @@ func TestPlansAreCompared(t *testing.T) {
 		}
 		files = append(files, file)
 	}
-	slices.Sort(files) // large, small
+	slices.Sort(files) // the order is: large, small
 	got := run(t, "compare", files[1], files[0])
 	for _, want := range []string{"/small costs 2.2 per hour", "CHANGE", "detect", "add 1"} {
 		if !strings.Contains(got, want) {
@@ -126,7 +129,8 @@ func TestPlansAreCompared(t *testing.T) {
 	}
 }
 
-// A timetable applies to the whole trace: the test uses its rest, also if the rate changes.
+// Times in --current refer to the whole trace. The test uses the part after the planned part, even
+// if a what-if changes the rate.
 func TestTimetableCoversTheTrace(t *testing.T) {
 	race.Skip(t)
 	tested := func(given, rate string) float64 {
@@ -137,8 +141,9 @@ func TestTimetableCoversTheTrace(t *testing.T) {
 		}
 		return all[2].Tested.Latency.Mean
 	}
-	// The first 25 of 101 s are the planned trace. With another replica from 20 s on, the rest has
-	// four from its start, unless queries arrive twice as fast.
+	// The first 25 s of 101 s are planned, and the rest is for the test. A fourth replica is added
+	// at 20 s, so in the test there are always four. At twice the rate, the test begins before 20
+	// s.
 	if changes, four := tested("chat=l4:3x64+1@20s", "1x"), tested("chat=l4:4x64", "1x"); changes != four {
 		t.Errorf("the remaining queries take %v, and %v with four replicas from the start", changes, four)
 	}
@@ -147,7 +152,8 @@ func TestTimetableCoversTheTrace(t *testing.T) {
 	}
 }
 
-// A cancelled search returns what it has, and no other search starts.
+// If the context is cancelled, the current search returns its best result, and no other search
+// starts.
 func TestNoSearchStartsAfterACancel(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
@@ -159,13 +165,13 @@ func TestNoSearchStartsAfterACancel(t *testing.T) {
 	}
 }
 
-// Text and JSON report that a search was stopped.
+// Text and JSON output report that the search was stopped.
 func TestStoppedSearchIsReported(t *testing.T) {
 	for _, output := range []string{"text", "json"} {
 		ctx, stop := context.WithCancel(t.Context())
 		var out bytes.Buffer
 		done := make(chan error)
-		// a minute
+		// Without a stop this would take about a minute.
 		args := []string{"-f", "testdata/video.yaml", "--trace", "gamma:rate=100,cv=2,queries=20000", "-o", output, "--what-if", "rate=2x"}
 		go func() { done <- plan.Command(ctx, args, &out) }()
 		time.Sleep(100 * time.Millisecond)
@@ -174,7 +180,7 @@ func TestStoppedSearchIsReported(t *testing.T) {
 		err := <-done
 		if errors.Is(err, plan.ErrNoPlan) &&
 			regexp.MustCompile(`the search was stopped before a plan was found|"found": false`).MatchString(out.String()) {
-			err = nil // on a busy machine no plan is found in time
+			err = nil // allowed: on a busy machine, no plan may be found before the stop
 		}
 		if err != nil || !strings.Contains(out.String(), want) || output == "json" && !strings.HasPrefix(out.String(), "[") ||
 			!regexp.MustCompile("The search was stopped: a cheaper plan may exist|the search was stopped before a plan was found|\"stopped\": true").MatchString(out.String()) {
@@ -183,7 +189,8 @@ func TestStoppedSearchIsReported(t *testing.T) {
 	}
 }
 
-// The cost of a timetable is its mean over the whole trace: the first 25 of 101 s are planned on.
+// The cost of a configuration with changes is its mean cost over the whole trace (101 s), not only
+// over the planned part (25 s).
 func TestTimetableCost(t *testing.T) {
 	race.Skip(t)
 	cost := func(given string) float64 {
@@ -202,7 +209,8 @@ func TestTimetableCost(t *testing.T) {
 	}
 }
 
-// The plot is XML with the name of each stage and the share of each edge below 1.
+// The plot is valid XML. It contains the name of each stage, and the share of each edge if that is
+// below 1.
 func TestPlot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "p.svg")
 	run(t, "-f", "testdata/video.yaml", "--prove", "0", "--plot", file)
@@ -228,7 +236,7 @@ func TestPlot(t *testing.T) {
 			t.Errorf("the plot lacks %q", want)
 		}
 	}
-	if boxes != 1+2 { // the arrowhead, and the edges
+	if boxes != 1+2 { // one path for the arrowhead and two for the edges
 		t.Errorf("the plot has %d paths", boxes)
 	}
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/headgate/headgate/control/provision/report"
 )
 
-// reports are the results to print.
+// reports contains the reports that one run of "control plan" prints.
 type reports struct {
 	plan    *report.Report
-	current *report.Report     // of --current, else nil
-	config  *planner.Timetable // the current configuration, or else the plan
-	// whatIf has a pair for each --what-if: the base configuration with the changes, nil if there
-	// is none, and the new plan.
+	current *report.Report     // report of --current; nil if not set
+	config  *planner.Timetable // base of what-ifs: the current configuration, or else the plan
+	// whatIf has two reports for each --what-if: first the base configuration with the changes (nil
+	// if there is none), then the new plan.
 	whatIf [][2]*report.Report
-	// skipped are the --what-if that were not evaluated because the search was stopped.
+	// skipped lists the --what-if arguments that were not evaluated because the search was stopped.
 	skipped []string
 }
 
-// text formats the reports for people.
+// text formats the reports as text.
 func (a *reports) text() string {
 	var out strings.Builder
 	if a.current != nil {
@@ -46,7 +46,7 @@ func (a *reports) text() string {
 	return out.String()
 }
 
-// writeJSON writes the plan, or a list if there are other reports.
+// writeJSON writes the report of the plan as JSON, or a list if there are several reports.
 func (a *reports) writeJSON(out io.Writer) error {
 	var all []*report.Report
 	for _, pair := range append([][2]*report.Report{{a.current, a.plan}}, a.whatIf...) {

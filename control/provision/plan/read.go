@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// read finds the CapacityPlan and reads all files that it names.
+// read reads the CapacityPlan, and all files that the plan names.
 func (c *config) read(ctx context.Context) (*request, error) {
 	file := c.file
 	a := new(request)
@@ -31,11 +31,11 @@ func (c *config) read(ctx context.Context) (*request, error) {
 			return nil, err
 		}
 		if at := set.At[idOf(one)]; at != "" {
-			file = at[:strings.LastIndexByte(at, ':')] // file:line
+			file = at[:strings.LastIndexByte(at, ':')] // at has the form file:line
 		}
 		all = []v1alpha1.CapacityPlan{*one}
 	}
-	if file != "" { // read the file alone, to report line numbers
+	if file != "" { // read this file alone: the error then has the line number
 		f, err := dir.ReadFile(file, kinds.Plans())
 		if err != nil {
 			return nil, err
@@ -64,7 +64,7 @@ func idOf(o *v1alpha1.CapacityPlan) objects.Object {
 	return objects.Object{Kind: v1alpha1.CapacityPlanKind, Name: objects.Name{Namespace: o.Namespace, Name: o.Name}}
 }
 
-// choose returns the plan with the given name, or the only one.
+// choose returns the CapacityPlan with the requested name, or the only one if no name is requested.
 func (c *config) choose(all []v1alpha1.CapacityPlan) (*v1alpha1.CapacityPlan, error) {
 	var names []string
 	for i := range all {
@@ -82,7 +82,7 @@ func (c *config) choose(all []v1alpha1.CapacityPlan) (*v1alpha1.CapacityPlan, er
 	return nil, fmt.Errorf("there is no CapacityPlan %s: there are %s", c.name, strings.Join(names, ", "))
 }
 
-// readFiles reads the files that the plan names.
+// readFiles reads the profiles and the hardware file that the CapacityPlan in file names.
 func (a *request) readFiles(file string) (err error) {
 	a.files, err = problem.ReadFiles(a.CapacityPlan, func(field, name string) (objects.Set, error) {
 		switch hardware := field == "spec.hardwareFile"; {
@@ -104,7 +104,7 @@ func (a *request) readFiles(file string) (err error) {
 	return a.located(err)
 }
 
-// beside resolves a file name relative to another file.
+// beside resolves a file name relative to the directory of another file.
 func beside(file, name string) string {
 	if filepath.IsAbs(name) {
 		return name
@@ -112,7 +112,7 @@ func beside(file, name string) string {
 	return filepath.Join(filepath.Dir(file), name)
 }
 
-// readTrace opens the trace and splits it into the queries for planning and for the test.
+// readTrace reads the trace and splits it: the first part is for planning, the second for the test.
 func (c *config) readTrace(a *request, file string) error {
 	name := c.trace
 	if name == "" {
@@ -130,7 +130,7 @@ func (c *config) readTrace(a *request, file string) error {
 	if err != nil {
 		return err
 	}
-	if !strings.HasPrefix(name, string(workload.Gamma)+":") { // describe the content of a file
+	if !strings.HasPrefix(name, string(workload.Gamma)+":") { // the trace is a file: add a description of its content to the name
 		fmt.Fprintf(os.Stderr, "%s is %s\n", t.Name, t.About)
 	}
 	seed := uint64(a.Spec.Seed) //nolint:gosec // it is not negative

@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// changed returns the request with changes such as slo=200ms,rate=2x.
+// changed returns a copy of the request with changes, such as slo=200ms,rate=2x.
 func (a *request) changed(text string) (*request, error) {
 	other := *a
 	other.CapacityPlan, other.slowdown = a.DeepCopy(), make(problem.Slowdown)
@@ -40,7 +40,8 @@ func (a *request) changed(text string) (*request, error) {
 	return &other, nil
 }
 
-// changes has the function for each key. of is the kind or the stage.
+// changes has a function for each key of --what-if. of is the part after the dot: a kind of
+// hardware or a stage.
 var changes = map[string]func(a *request, of, value string) error{
 	"slo": func(a *request, of, value string) error {
 		d, err := time.ParseDuration(value)
@@ -104,7 +105,7 @@ var changes = map[string]func(a *request, of, value string) error{
 		for i := range a.Spec.Stages {
 			for j := range a.Spec.Stages[i].Hardware {
 				if h := &a.Spec.Stages[i].Hardware[j]; h.Name == of {
-					h.Price = nil // the price of its units applies
+					h.Price = nil // the price that applies is now that of the hardware kind
 				}
 			}
 		}
@@ -131,14 +132,14 @@ var changes = map[string]func(a *request, of, value string) error{
 	},
 }
 
-// runsOn reports whether a stage may use a kind of hardware.
+// runsOn reports whether any stage may run on this kind of hardware.
 func (a *request) runsOn(kind string) bool {
 	return slices.ContainsFunc(a.Spec.Stages, func(s v1alpha1.PlanStage) bool {
 		return slices.ContainsFunc(s.Hardware, func(h v1alpha1.StageHardware) bool { return h.Name == kind })
 	})
 }
 
-// stage returns the stage with a name.
+// stage returns the stage with this name, or an error.
 func (a *request) stage(name string) (*v1alpha1.PlanStage, error) {
 	i := slices.IndexFunc(a.Spec.Stages, func(s v1alpha1.PlanStage) bool { return s.Name == name })
 	if i < 0 {
@@ -147,8 +148,8 @@ func (a *request) stage(name string) (*v1alpha1.PlanStage, error) {
 	return &a.Spec.Stages[i], nil
 }
 
-// kind returns the entry of a kind of hardware, and adds it if the plan has none. Empty fields are
-// as in the hardware file.
+// kind returns the plan's entry for a kind of hardware, and adds an empty entry if there is none.
+// Empty fields get their values from the hardware file.
 func (a *request) kind(name string) *v1alpha1.PlanHardware {
 	i := slices.IndexFunc(a.Spec.Hardware, func(h v1alpha1.PlanHardware) bool { return h.Name == name })
 	if i < 0 {
@@ -157,7 +158,7 @@ func (a *request) kind(name string) *v1alpha1.PlanHardware {
 	return &a.Spec.Hardware[i]
 }
 
-// bound sets a bound on the replicas of a stage.
+// bound changes a bound on the replicas of a stage: set stores the parsed value.
 func (a *request) bound(stage, value string, set func(*v1alpha1.PlanReplicas, *int32)) error {
 	n, err := strconv.ParseInt(value, 10, 32)
 	if err != nil {

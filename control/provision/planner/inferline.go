@@ -9,10 +9,10 @@ import (
 	"github.com/headgate/headgate/control/provision/estimate"
 )
 
-// InferLine is the planner of InferLine. It starts with the fastest hardware and batches of 1 and
-// adds replicas at the bottleneck until the objectives are met (Algorithm 1). Then it repeats the
-// step that saves most while they stay met (Algorithm 2). With bounded replicas it may miss an
-// existing plan. The problem must be valid ([Problem.Check]).
+// InferLine is the planner of the InferLine paper. It starts with the fastest hardware and batches
+// of 1. Algorithm 1 adds replicas at the bottleneck until all objectives are met. Algorithm 2 then
+// repeats the step that saves most while all objectives stay met. If replicas are bounded,
+// InferLine may not find a plan although one exists. The problem must be valid ([Problem.Check]).
 func InferLine(p *Problem) *Plan {
 	s := newSearch(p)
 	s.untilStopped(func() {
@@ -27,8 +27,8 @@ func InferLine(p *Problem) *Plan {
 // unloaded returns the mean latency of a single query.
 func (h *Hardware) unloaded() float64 { return h.timing.MeanTime(1) }
 
-// MinTime returns the least service time over all batch sizes; 0 for an engine, where it depends
-// on the query.
+// MinTime returns the shortest service time over all batch sizes. It returns 0 for an LLM engine,
+// whose service time depends on the query.
 func (h *Hardware) MinTime() float64 {
 	if h.Times == nil {
 		return 0
@@ -40,7 +40,8 @@ func (h *Hardware) MinTime() float64 {
 	return least
 }
 
-// initialize is Algorithm 1. It first checks whether any number of replicas suffices.
+// initialize is Algorithm 1 of InferLine. It first checks whether unbounded replicas would meet the
+// objectives. If it finds no configuration, why is the reason.
 func (s *search) initialize() (is Candidate, why string) {
 	c := s.start(least((*Hardware).unloaded))
 	least := s.Pipeline.ServiceTime(func(stage int) float64 { return s.Stages[stage].GatewayOverhead + s.at(c, stage).MinTime() })
@@ -67,8 +68,8 @@ func (s *search) initialize() (is Candidate, why string) {
 	return is, ""
 }
 
-// overloaded describes a stage that cannot keep up with the trace in its largest configuration;
-// empty if there is none.
+// overloaded describes a stage that cannot keep up with the arrival rate, even with its best
+// hardware and the maximum number of replicas. It returns "" if there is no such stage.
 func (s *search) overloaded() string {
 	for i := range s.Stages {
 		most, room := Config(nil), 0.0
@@ -102,7 +103,7 @@ func (s *search) missed(is Candidate) string {
 	return strings.Join(all, "; ")
 }
 
-// whyFull says why a stage cannot get another replica.
+// whyFull describes why a stage cannot get another replica.
 func (s *search) whyFull(c Config, stage int) string {
 	why := fmt.Sprintf("stage %s is the bottleneck and has all of its %d replicas", s.name(stage), c[stage].Replicas)
 	if kind := s.lacking(s.addReplica(c, stage)); kind != "" {
@@ -111,8 +112,8 @@ func (s *search) whyFull(c Config, stage int) string {
 	return why
 }
 
-// unbounded returns the configuration with unbounded replicas at one stage, or at all if stage is
-// -1.
+// unbounded returns a copy of the configuration with unbounded replicas at the given stage, or at
+// all stages if stage is -1.
 func (s *search) unbounded(c Config, stage int) Config {
 	free := slices.Clone(c)
 	for i := range free {
@@ -123,8 +124,8 @@ func (s *search) unbounded(c Config, stage int) Config {
 	return free
 }
 
-// bottleneck returns the first stage with the least throughput among those that may grow; -1 if
-// there is none.
+// bottleneck returns the stage with the lowest throughput among the stages for which the function
+// may returns true. Ties go to the first stage. It returns -1 if there is no such stage.
 func (s *search) bottleneck(c Config, may func(stage int) bool) int {
 	stage := -1
 	for i := range c {
@@ -141,18 +142,19 @@ func (s *search) addReplica(c Config, stage int) Config {
 	return with(c, stage, is)
 }
 
-// action is a step of Algorithm 2 for one stage; ok is false if it is impossible.
+// action is a step of Algorithm 2 that changes one stage. ok is false if the step is impossible.
 type action func(s *search, from Candidate, stage int) (to Candidate, ok bool)
 
-// withinStage returns the actions that keep the hardware. The first one, a larger batch, wins
-// ties.
+// withinStage returns the actions that keep the stage's hardware. The larger batch is listed first,
+// so that it wins ties.
 func withinStage() []action { return []action{(*search).increaseBatch, (*search).removeReplica} }
 
-// allActions returns the actions of Algorithm 2.
+// allActions returns all actions of Algorithm 2.
 func allActions() []action { return append(withinStage(), (*search).downgradeHardware) }
 
-// minimize is Algorithm 2: it repeatedly takes the feasible step with the least cost, or a larger
-// batch at the same cost. It terminates because the cost falls, or batches grow up to a limit.
+// minimize is Algorithm 2 of InferLine. In each round, it takes the feasible step that leads to the
+// lowest cost. If no step lowers the cost, it increases a batch size at the same cost. It
+// terminates because the cost falls, or a batch size grows up to a limit.
 func (s *search) minimize(from Candidate) Candidate {
 	stages := make([]int, len(s.Stages))
 	for i := range stages {
@@ -170,7 +172,7 @@ func (s *search) minimizeAt(from Candidate, stages []int, actions []action) Cand
 				if !ok || !to.Feasible {
 					continue
 				}
-				// A larger batch costs the same, so it is taken only if nothing is cheaper.
+				// A larger batch keeps the cost, so it is taken only if no step lowers the cost.
 				if to.Cost < best.Cost || i == 0 && !better && to.Cost == from.Cost {
 					best, better = to, true
 				}
@@ -183,7 +185,7 @@ func (s *search) minimizeAt(from Candidate, stages []int, actions []action) Cand
 	}
 }
 
-// increaseBatch takes the next larger batch if it raises the throughput.
+// increaseBatch selects the next larger batch size if that has a higher throughput.
 func (s *search) increaseBatch(from Candidate, stage int) (to Candidate, ok bool) {
 	is, h := from.Config[stage], s.at(from.Config, stage)
 	for _, size := range h.Batches {
@@ -206,8 +208,8 @@ func (s *search) removeReplica(from Candidate, stage int) (to Candidate, ok bool
 	return s.try(with(from.Config, stage, is), fmt.Sprintf("stage %s: remove a replica", s.name(stage))), true
 }
 
-// downgradeHardware moves a stage to the next cheaper hardware and plans its batch and replicas
-// again.
+// downgradeHardware moves a stage to the next cheaper hardware, and chooses its batch size and
+// replicas again.
 func (s *search) downgradeHardware(from Candidate, stage int) (to Candidate, ok bool) {
 	all, price := s.Stages[stage].Hardware, s.at(from.Config, stage).Price
 	cheaper := -1
@@ -222,7 +224,7 @@ func (s *search) downgradeHardware(from Candidate, stage int) (to Candidate, ok 
 	return s.replan(from.Config, stage, cheaper)
 }
 
-// replan runs Algorithms 1 and 2 for one stage on other hardware.
+// replan moves a stage to other hardware, and runs Algorithms 1 and 2 for this stage only.
 func (s *search) replan(c Config, stage, hardware int) (is Candidate, ok bool) {
 	h := &s.Stages[stage].Hardware[hardware]
 	c = with(c, stage, Setting{hardware, h.Batches[0], s.Stages[stage].MinReplicas})

@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// llm returns a problem with one LLM stage on two kinds of hardware, the more expensive one twice
-// as fast, with conversations at 8 per second.
+// llm returns a problem with one LLM stage and 8 conversations per second. The stage can run on two
+// kinds of hardware; the more expensive kind is twice as fast.
 func llm() *planner.Problem {
 	fast := profile.Profile{
 		Name: "fast", Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-4},
@@ -38,7 +38,8 @@ func llm() *planner.Problem {
 	return p
 }
 
-// The plan of an LLM meets each objective, and no cheaper configuration does: the test tries all.
+// The plan of an LLM meets every objective. The test tries all cheaper configurations: none of them
+// meets every objective.
 func TestAnLLMIsPlanned(t *testing.T) {
 	for name, change := range map[string]func(*planner.Problem){
 		"both objectives":           func(*planner.Problem) {},
@@ -72,7 +73,7 @@ func TestAnLLMIsPlanned(t *testing.T) {
 	}
 }
 
-// keepsAll reports whether all objectives are met.
+// keepsAll reports whether a configuration meets all objectives.
 func keepsAll(p *planner.Problem, c planner.Config) bool {
 	missed := make([]int, len(p.Objectives))
 	if _, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.QueryTimes) bool {
@@ -96,14 +97,14 @@ func keepsAll(p *planner.Problem, c planner.Config) bool {
 	return true
 }
 
-// thereIs reports whether there is enough hardware for a configuration of one stage.
+// thereIs reports whether enough units of hardware exist for a configuration with one stage.
 func thereIs(p *planner.Problem, c planner.Config) bool {
 	h := p.Stages[0].Hardware[c[0].Hardware]
 	most, bounded := p.AtMost[h.Name]
 	return !bounded || c[0].Replicas*max(1, h.Units) <= most
 }
 
-// Stages share the units of a kind of hardware.
+// Two stages on the same kind of hardware share its units.
 func TestStagesShareHardware(t *testing.T) {
 	p := two()
 	p.Objectives[0].Seconds = 0.23
@@ -125,7 +126,7 @@ func TestStagesShareHardware(t *testing.T) {
 	}
 }
 
-// Progress gets the number of simulations and the best candidate.
+// The callback Progress gets the number of simulations and the best candidate so far.
 func TestProgress(t *testing.T) {
 	p, told, last := two(), 0, planner.Candidate{}
 	p.Progress = func(simulations int, best planner.Candidate) bool {
@@ -140,7 +141,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// A stopped search returns the best plan so far, which meets the objectives.
+// If Progress stops the search, the result is the best plan so far, and it meets the objectives.
 func TestSearchIsStopped(t *testing.T) {
 	for after := 0; after < 200; after += 11 {
 		for name, find := range map[string]func(*planner.Problem) *planner.Plan{"inferline": planner.InferLine, "search": planner.Search} {
@@ -172,14 +173,14 @@ func TestProblemsWithBadLLMs(t *testing.T) {
 	}
 }
 
-// TrafficIntensity 1 is the load that an engine can sustain: at 0.9 of it latency stays constant,
-// at 1.1 it keeps growing.
+// A TrafficIntensity of 1 is the highest load that an engine can sustain: at 0.9 the latency stays
+// constant, and at 1.1 it keeps growing.
 func TestTrafficIntensity(t *testing.T) {
 	p := llm()
 	c := planner.Config{{Hardware: 0, Batch: 8, Replicas: 1}}
 	rate := estimate.Rate(p.Queries)
 	for load, grows := range map[float64]bool{0.9: false, 1.1: true} {
-		by := load / p.TrafficIntensity(c)[0] // factor of the arrival rate
+		by := load / p.TrafficIntensity(c)[0] // factor by which to multiply the arrival rate
 		var all []estimate.Query
 		for _, q := range slices.Concat(p.Queries, p.Queries, p.Queries, p.Queries) {
 			q.At = float64(len(all)) / (rate * by)

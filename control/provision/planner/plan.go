@@ -1,9 +1,10 @@
-// Package planner chooses the hardware, batch size and replicas of each stage of a pipeline so
-// that its queries meet their objectives at the least cost. It simulates a trace with each
-// candidate (package estimate). It is pure: equal arguments give equal plans.
+// Package planner chooses hardware, batch size and replicas for each stage of a pipeline. The
+// chosen configuration meets the latency objectives of the queries at the lowest cost. The planner
+// simulates a trace with each candidate configuration (package estimate). It is pure: equal
+// arguments give equal plans.
 //
-// [InferLine] is the planner of InferLine (Crankshaw et al., SoCC 2020, Algorithms 1 and 2), as
-// far as it is published. [Search] continues where that one stops.
+// [InferLine] is the planner of InferLine (Crankshaw et al., SoCC 2020, Algorithms 1 and 2), as far
+// as it is published. [Search] uses the same algorithms and then searches further.
 package planner
 
 import (
@@ -23,26 +24,26 @@ type Problem struct {
 	Pipeline *estimate.Pipeline
 	// Stages has one entry for each stage of the pipeline.
 	Stages []Stage
-	// Queries of the sample trace, and the random seed of its simulation.
+	// Queries is the sample trace. Seed is the random seed of its simulation.
 	Queries []estimate.Query
 	Seed    uint64
-	// Objectives must all be met.
+	// Objectives are the latency objectives. A plan must meet all of them.
 	Objectives []Objective
-	// AtMost bounds the units of a kind of hardware, such as GPUs (see [Hardware.Units]). Kinds
-	// that are missing here are unbounded.
+	// AtMost has the maximum number of units of each kind of hardware, such as GPUs (see
+	// [Hardware.Units]). A kind without an entry is unbounded.
 	AtMost map[string]int
-	// ProofLimit bounds the number of cheaper configurations that are tried to prove a plan
-	// optimal; 0 for no proof.
+	// ProofLimit is the maximum number of cheaper configurations that Search tries in order to
+	// prove that a plan is optimal; 0 disables the proof.
 	ProofLimit int
-	// Progress is called after each simulation and returns whether to continue; it may be nil. A
-	// search that is stopped returns the best plan so far.
+	// Progress is called after each simulation; it may be nil. If it returns false, the search
+	// stops and returns the best plan so far.
 	Progress func(simulations int, best Candidate) (goOn bool)
 }
 
-// Metric is the time of a query that an objective limits.
+// Metric selects which time of a query an objective limits.
 type Metric uint8
 
-// Metrics, as in [estimate.QueryTimes].
+// The metrics are the fields of [estimate.QueryTimes].
 const (
 	Latency Metric = iota
 	FirstToken
@@ -53,74 +54,81 @@ func (o Metric) String() string {
 	return [...]string{"latency", "time to first token", "time per token"}[o]
 }
 
-// Of returns the value of the metric for a query. ok is false for token metrics of a query that
-// passes no LLM, and for PerToken of a single token.
+// Of returns the value of the metric for a query. ok is false if the query has no such value: token
+// metrics need an LLM on its path, and PerToken needs at least two output tokens.
 func (o Metric) Of(t estimate.QueryTimes) (seconds float64, ok bool) {
 	seconds = [...]float64{t.Latency, t.FirstToken, t.PerToken}[o]
 	return seconds, o == Latency || seconds > 0
 }
 
-// Objective limits the quantile Share, such as 0.99, of a metric to a time in seconds.
+// Objective requires that a quantile of a metric is at most Seconds. Share selects the quantile:
+// 0.99 is P99.
 type Objective struct {
 	Metric  Metric
 	Seconds float64
 	Share   float64
 }
 
-// Misses returns how many of n queries may exceed the objective.
+// Misses returns how many of n queries may take longer than Seconds if the objective is still met.
 func (o Objective) Misses(n int) int { return max(0, min(n-1, int(float64(n)*(1-o.Share)+1e-9))) }
 
-// Stage describes the choices for a stage.
+// Stage describes a stage of the pipeline and the settings that a planner may choose for it.
 type Stage struct {
-	// Name for people.
+	// Name is the name of the stage in messages.
 	Name     string
 	Hardware []Hardware
-	// Bounds of replicas; MaxReplicas 0 is no bound.
+	// MinReplicas and MaxReplicas bound the number of replicas. If MaxReplicas is 0, there is no
+	// upper bound.
 	MinReplicas, MaxReplicas int
-	// Wait is the batching delay in seconds. Ahead fills batches even if no replica is idle.
-	// Central uses one queue for all replicas. See [estimate.Setting].
+	// Wait is the batching delay in seconds. If Ahead is true, batches fill even if no replica is
+	// idle. If Central is true, all replicas share one queue. See [estimate.Setting].
 	Wait           float64
 	Ahead, Central bool
-	// GatewayOverhead is the time in seconds that a query takes through the gateway to the stage.
+	// GatewayOverhead is the time in seconds that the gateway adds before a query reaches the
+	// stage.
 	GatewayOverhead float64
-	// Startup is the time in seconds that a new replica takes until it accepts queries.
+	// Startup is the time in seconds from requesting a new replica until it accepts queries.
 	Startup float64
 }
 
-// Hardware is one choice of hardware for a stage.
+// Hardware is a kind of hardware on which a stage may run.
 type Hardware struct {
-	// Name is the kind of hardware. Stages on the same kind share its units.
+	// Name is the kind of hardware. All stages on hardware of the same name share its units.
 	Name string
-	// Units per replica, such as GPUs; 0 means 1.
+	// Units is the number of units per replica, such as GPUs; 0 means 1.
 	Units int
-	// Price of a replica per hour, above 0.
+	// Price is the price of a replica per hour. It is above 0.
 	Price float64
-	// Times of batches, or Engine, the profile of an LLM engine.
+	// Times has the service times of batches. Engine is the profile of an LLM engine. Exactly one
+	// of them is set.
 	Times  *profile.Batches
 	Engine *profile.Profile
-	// Batches are the permitted batch sizes in ascending order; for an engine, the concurrency.
+	// Batches lists the permitted batch sizes in ascending order. For an LLM engine, a batch size
+	// is the maximum number of concurrent requests.
 	Batches []int
 
 	timing timing
 }
 
-// timing gives the service time of a batch and the throughput of a replica in queries per second.
+// timing provides the mean service time of a batch, and the throughput of a replica in queries per
+// second.
 type timing interface {
 	MeanTime(size int) float64
 	Throughput(size int) float64
 }
 
-// units returns the units per replica.
+// units returns the number of units per replica.
 func (h *Hardware) units() int { return max(1, h.Units) }
 
-// Setting is the choice for one stage: the index of its hardware, its batch size and its replicas.
+// Setting is the setting of one stage: the index of its hardware in [Stage], its batch size and its
+// number of replicas.
 type Setting struct{ Hardware, Batch, Replicas int }
 
-// Config has the setting of each stage.
+// Config is a configuration of the pipeline: the setting of each stage.
 type Config []Setting
 
-// Unbounded reports whether a stage has unbounded replicas. Such a configuration is only a bound
-// for the search.
+// Unbounded reports whether any stage has unbounded replicas. Such a configuration cannot be a
+// plan; the search uses it to get bounds.
 func (c Config) Unbounded() bool {
 	return slices.ContainsFunc(c, func(is Setting) bool { return is.Replicas == estimate.Unbounded })
 }
@@ -134,12 +142,13 @@ func (p *Problem) Cost(c Config) float64 {
 	return cost
 }
 
-// TrafficIntensity returns the arrival rate of each stage divided by its throughput (InferLine's
-// rho). At 1 or more the queue keeps growing. It is 0 with as many replicas as queries.
+// TrafficIntensity returns, for each stage, the arrival rate divided by the stage's throughput
+// (InferLine's rho). If it is 1 or more, the queue keeps growing. It is 0 if there are as many
+// replicas as queries.
 func (p *Problem) TrafficIntensity(c Config) []float64 { return p.TrafficIntensities()(c) }
 
-// TrafficIntensities returns [Problem.TrafficIntensity] for many configurations: it computes the
-// throughput of LLM engines only once.
+// TrafficIntensities returns a function like [Problem.TrafficIntensity]. The function is faster for
+// many configurations, because it computes the throughput of each LLM engine only once.
 func (p *Problem) TrafficIntensities() func(c Config) []float64 {
 	s := newSearch(p)
 	return func(c Config) []float64 {
@@ -151,8 +160,9 @@ func (p *Problem) TrafficIntensities() func(c Config) []float64 {
 	}
 }
 
-// ServiceTimes returns for each stage the throughput of a replica in queries per second
-// (InferLine's mu) and the latency of a single query, for an LLM with mean token counts.
+// ServiceTimes returns two values for each stage: the throughput of one replica in queries per
+// second (InferLine's mu), and the latency of a single query. For an LLM it uses the mean token
+// counts.
 func (p *Problem) ServiceTimes(c Config) (throughput, alone []float64) {
 	timed := p.timed()
 	for i, is := range c {
@@ -163,9 +173,9 @@ func (p *Problem) ServiceTimes(c Config) (throughput, alone []float64) {
 	return throughput, alone
 }
 
-// timed returns the stages with the timing of their hardware filled in.
+// timed returns a copy of the stages. In the copy, the field timing is set for all hardware.
 func (p *Problem) timed() []Stage {
-	prompt, output := 0.0, 0.0 // mean tokens of a query
+	prompt, output := 0.0, 0.0 // mean numbers of prompt and output tokens per query
 	for _, q := range p.Queries {
 		prompt += float64(q.Prompt) / float64(len(p.Queries))
 		output += float64(q.Output) / float64(len(p.Queries))
@@ -183,13 +193,13 @@ func (p *Problem) timed() []Stage {
 	return stages
 }
 
-// Tokens reports whether a stage is an LLM.
+// Tokens reports whether any stage is an LLM.
 func (p *Problem) Tokens() bool {
 	return slices.ContainsFunc(p.Stages, func(s Stage) bool { return s.Hardware[0].Engine != nil })
 }
 
-// WorstRatio returns the largest ratio of a value to its objective, for values as in
-// [Candidate.Values]. Above 1 an objective is missed.
+// WorstRatio returns the largest ratio of a value to its objective. The values are those of
+// [Candidate.Values]. A ratio above 1 means that an objective is missed.
 func (p *Problem) WorstRatio(kept []float64) (most float64) {
 	for i, o := range p.Objectives {
 		most = max(most, kept[i]/o.Seconds)
@@ -197,8 +207,8 @@ func (p *Problem) WorstRatio(kept []float64) (most float64) {
 	return most
 }
 
-// UnitsUsed returns the units of each kind of hardware that a configuration uses. Unbounded
-// replicas use none.
+// UnitsUsed returns how many units of each kind of hardware a configuration uses. Stages with
+// unbounded replicas are not included.
 func (p *Problem) UnitsUsed(c Config) map[string]int {
 	units := make(map[string]int)
 	for i, is := range c {
@@ -209,13 +219,13 @@ func (p *Problem) UnitsUsed(c Config) map[string]int {
 	return units
 }
 
-// InBounds reports whether a configuration is within the bounds of replicas and hardware.
+// InBounds reports whether a configuration respects the bounds on replicas and on hardware units.
 func (p *Problem) InBounds(c Config) bool {
 	s := search{Problem: p}
 	return s.inBounds(c)
 }
 
-// Settings converts a configuration for [estimate.Run].
+// Settings converts a configuration to the settings for [estimate.Run].
 func (p *Problem) Settings(c Config) []estimate.Setting {
 	all := make([]estimate.Setting, len(c))
 	for s, is := range c {
@@ -303,28 +313,29 @@ func (s *Stage) check(queries []estimate.Query) error {
 type Candidate struct {
 	Config Config
 	Cost   float64
-	// Values are the quantiles of the objectives, in order.
+	// Values has, for each objective, the quantile that was reached, in seconds.
 	Values []float64
-	// Feasible is true if all objectives are met within the bounds.
+	// Feasible is true if the candidate meets all objectives and respects all bounds.
 	Feasible bool
-	// Step describes how the search got here, such as "stage 1: remove a replica".
+	// Step is the search step that led to this candidate, such as "stage 1: remove a replica".
 	Step string
 }
 
 // Plan is the result of a planner.
 type Plan struct {
-	// Found is true if Candidate is feasible.
+	// Found is true if there is a plan: Candidate is then feasible.
 	Found bool
 	Candidate
-	// Optimal is true if every cheaper configuration was tried, or, if nothing was found, every
-	// configuration.
+	// Optimal is true if every cheaper configuration was tried. If no plan was found, it is true if
+	// every configuration was tried.
 	Optimal bool
-	// Reason says why nothing was found.
+	// Reason says why no plan was found.
 	Reason string
-	// Stopped is true if Progress stopped the search.
+	// Stopped is true if the callback Progress stopped the search.
 	Stopped bool
-	// Tried are the candidates that were simulated to the end, in order. Simulations also counts
-	// those that were abandoned as soon as too many queries had missed an objective.
+	// Tried lists the candidates that were simulated to the end, in order. Simulations is the
+	// number of all simulations, including those that stopped early because too many queries missed
+	// an objective.
 	Tried       []Candidate
 	Simulations int
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Compared with exhaustive search, Search always finds a plan if there is one and makes no wrong
-// claims. Every plan meets the objective, and no action of InferLine makes it cheaper.
+// The test compares Search with exhaustive search. Search finds a plan whenever one exists, and its
+// claims about optimality are correct. Every plan meets the objective, and no single step of
+// InferLine makes a plan cheaper.
 func TestPlansBesideTheOptimum(t *testing.T) {
 	for _, c := range []struct {
 		stages, instances, queries int
@@ -57,8 +58,8 @@ func TestPlansBesideTheOptimum(t *testing.T) {
 	}
 }
 
-// noCheaper fails if one replica less, or cheaper hardware with any batch and replicas that cost
-// less, still meets the objective.
+// noCheaper fails the test if a cheaper configuration still meets the objective. It tries one
+// replica less, and cheaper hardware with every batch size and number of replicas that cost less.
 func noCheaper(t *testing.T, p *planner.Problem, name string, is *planner.Plan) {
 	t.Helper()
 	if !provision.Keeps(p, is.Config) || math.Abs(is.Cost-p.Cost(is.Config)) > 1e-9 || is.Values[0] > p.Objectives[0].Seconds {
@@ -72,8 +73,9 @@ func noCheaper(t *testing.T, p *planner.Problem, name string, is *planner.Plan) 
 	}
 }
 
-// two returns a pipeline for calculations by hand: queries arrive every 100 ms, and its two stages
-// take 50 ms and 120 ms on fast hardware for 3 per hour, and twice as long on slow hardware for 1.
+// two creates a pipeline with two stages for calculations by hand. A query arrives every 100 ms.
+// The stages take 50 ms and 120 ms on fast hardware, which costs 3 per hour. They take twice as
+// long on slow hardware, which costs 1 per hour.
 func two() *planner.Problem {
 	stage := func(seconds float64) planner.Stage {
 		of := func(name string, price, seconds float64) planner.Hardware {
@@ -101,7 +103,7 @@ func text(is *planner.Plan) string {
 	return fmt.Sprintf("%v at %v, %.3gs", is.Config, is.Cost, is.Values[0])
 }
 
-// The plans of both planners, computed by hand.
+// The plans of both planners are as computed by hand.
 func TestPlans(t *testing.T) {
 	for _, c := range []struct {
 		name              string
@@ -109,15 +111,17 @@ func TestPlans(t *testing.T) {
 		inferline, search string
 	}{
 		{
-			// Fast hardware takes 170 ms. The second stage needs 120 of every 100 ms, so it has two
-			// replicas. With slow hardware it would be 220 or 290 ms. Larger batches cost nothing,
-			// although they never fill.
+			// On fast hardware a query takes 170 ms. The second stage needs two replicas, because
+			// it computes 120 ms for each query and a query arrives every 100 ms. With one stage on
+			// slow hardware a query would take 220 or 290 ms. Larger batches have no cost, although
+			// they never fill.
 			"fast hardware alone keeps it", func(*planner.Problem) {},
 			"[{0 2 1} {0 2 2}] at 9, 0.17s", "[{0 2 1} {0 2 2}] at 9, 0.17s",
 		},
 		{
-			// With 230 ms the first stage can use slow hardware. One replica with batches of 1
-			// would have a traffic intensity of 1.
+			// An objective of 230 ms lets the first stage use slow hardware. The first stage then
+			// needs two replicas: one replica with batches of 1 would have a traffic intensity of
+			// 1.
 			"one stage may be slow", func(p *planner.Problem) { p.Objectives[0].Seconds = 0.23 },
 			"[{1 2 1} {0 2 2}] at 7, 0.22s", "[{1 2 1} {0 2 2}] at 7, 0.22s",
 		},
@@ -141,7 +145,8 @@ func TestPlans(t *testing.T) {
 			"stage 1 is the bottleneck and has all of its 1 replicas", "no configuration meets the objectives: all were tried",
 		},
 		{
-			// One replica with batches of two takes 144 ms for the arrivals of 200 ms.
+			// One replica takes 144 ms for a batch of two queries, and two queries arrive in 200
+			// ms.
 			"batches in the place of replicas", func(p *planner.Problem) { p.Stages[1].MaxReplicas, p.Objectives[0].Seconds = 1, 0.35 },
 			"stage 1 is the bottleneck and has all of its 1 replicas", "[{0 2 1} {0 2 1}] at 6, 0.314s",
 		},
@@ -175,8 +180,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// Of three kinds of hardware, the next cheaper one is tried and not the cheapest. A batch without
-// benefit is not taken.
+// Of three kinds of hardware, the planner tries the next cheaper kind, not the cheapest. It does
+// not choose a larger batch that has no benefit.
 func TestNextCheaperHardware(t *testing.T) {
 	of := func(name string, price, seconds float64) planner.Hardware {
 		return planner.Hardware{
@@ -197,8 +202,8 @@ func TestNextCheaperHardware(t *testing.T) {
 	}
 }
 
-// A plan is proven if there are at most ProofLimit cheaper configurations: here 8 times 4, for two
-// stages with three replicas and two batch sizes.
+// Search proves a plan optimal only if there are at most ProofLimit cheaper configurations. Here
+// there are 8 times 4, for two stages with three replicas and two batch sizes.
 func TestProofLimit(t *testing.T) {
 	for most, optimal := range map[int]bool{32: true, 31: false} {
 		p := two()
@@ -208,7 +213,7 @@ func TestProofLimit(t *testing.T) {
 			p.Stages[s].MaxReplicas = 3
 		}
 		p.Queries = nil
-		for i := range 300 { // three queries at a time
+		for i := range 300 { // three queries arrive at the same time
 			p.Queries = append(p.Queries, estimate.Query{At: float64(i / 3)})
 		}
 		p.Objectives[0].Seconds, p.ProofLimit = 0.2001, most
@@ -218,8 +223,8 @@ func TestProofLimit(t *testing.T) {
 	}
 }
 
-// The bottleneck is the stage with the least throughput relative to its share: here the first one,
-// since few queries pass the second.
+// The bottleneck is the stage with the lowest throughput relative to its share of queries. Here it
+// is the first stage, because few queries pass the second.
 func TestBottleneckIsByShare(t *testing.T) {
 	p := two()
 	p.Pipeline.Edges[0].Share = 0.3
@@ -238,7 +243,7 @@ func TestBottleneckIsByShare(t *testing.T) {
 	t.Error("no replica was added")
 }
 
-// Misses is the number of queries that may miss a quantile.
+// Misses returns how many of n queries may be above a quantile.
 func TestMisses(t *testing.T) {
 	for _, c := range []struct {
 		share   float64
@@ -300,7 +305,8 @@ func TestErrorsOfProblems(t *testing.T) {
 	}
 }
 
-// Hardware whose service time exceeds the objective is not tried with thousands of replicas.
+// If the service time on some hardware exceeds the objective, the search does not try this hardware
+// with thousands of replicas.
 func TestHopelessHardwareIsNotTried(t *testing.T) {
 	for share, optimal := range map[float64]bool{1: true, 0.005: false} {
 		p := two()
@@ -312,13 +318,13 @@ func TestHopelessHardwareIsNotTried(t *testing.T) {
 		if !is.Found || is.Optimal != optimal && share == 1 || share == 1 && is.Config[1].Hardware == 2 {
 			t.Errorf("with a share of %v: %s, optimal: %v", share, text(is), is.Optimal)
 		}
-		if share < 1 && is.Config[1].Hardware != 2 { // few enough queries pass the stage that all of them may miss
+		if share < 1 && is.Config[1].Hardware != 2 { // so few queries pass the stage that all of them may exceed the objective
 			t.Errorf("with a share of %v: %s, but the slow hardware is cheapest", share, text(is))
 		}
 	}
 }
 
-// on returns hardware whose batches have a base time and a time per query.
+// on creates hardware with a service time of base seconds per batch plus each seconds per query.
 func on(name string, price, base, each float64, sizes ...int) planner.Hardware {
 	var all []profile.Batch
 	for size := 1; size <= sizes[len(sizes)-1]; size *= 2 {
@@ -327,7 +333,8 @@ func on(name string, price, base, each float64, sizes ...int) planner.Hardware {
 	return planner.Hardware{Name: name, Price: price, Batches: sizes, Times: profile.NewBatches(name, all...)}
 }
 
-// A plan respects the bound on replicas, even if more of cheaper hardware would cost less.
+// A plan respects the maximum number of replicas, even if more replicas on cheaper hardware would
+// cost less.
 func TestReplicasAreBounded(t *testing.T) {
 	p := two()
 	p.Pipeline, p.Objectives[0].Seconds, p.ProofLimit = &estimate.Pipeline{Stages: 1}, 0.3, 1000
@@ -345,13 +352,14 @@ func TestReplicasAreBounded(t *testing.T) {
 		}
 	}
 	p.Stages[0].MaxReplicas = 0
-	if is := planner.Search(p); text(is) != "[{1 1 6}] at 0.6000000000000001, 0.05s" { // five serve 100 per second, the arrival rate
+	// Five replicas serve exactly the arrival rate, so that six are needed.
+	if is := planner.Search(p); text(is) != "[{1 1 6}] at 0.6000000000000001, 0.05s" {
 		t.Error(text(is))
 	}
 }
 
-// With a batching delay, more replicas may be slower, so that no number suffices: the search still
-// ends.
+// With a batching delay, more replicas may make queries slower, so perhaps no number of replicas
+// meets the objective. The search still ends.
 func TestSearchTerminates(t *testing.T) {
 	for name, find := range map[string]func(*planner.Problem) *planner.Plan{"inferline": planner.InferLine, "search": planner.Search} {
 		for _, sizes := range [][]int{{1, 2, 4, 8}, {8}} {
@@ -374,7 +382,7 @@ func TestSearchTerminates(t *testing.T) {
 	}
 }
 
-// A token objective applies to the queries that pass an LLM, however few they are.
+// An objective on token times applies only to queries that pass an LLM, even if these are few.
 func TestTokenObjectives(t *testing.T) {
 	engine := profile.Profile{
 		Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02, PerSequence: 0.002},
@@ -417,10 +425,10 @@ func TestTokenObjectives(t *testing.T) {
 	}
 }
 
-// If the objective is longer than the trace, no query misses it. A plan must still keep up with the
-// queries; otherwise the planner names the overloaded stage.
+// If the objective is longer than the trace, no query misses it. The plan must still have enough
+// throughput for the arrival rate. If that is impossible, the planner names the overloaded stage.
 func TestPlanKeepsUpWithTheLoad(t *testing.T) {
-	p := two() // 10 queries a second for 20 s
+	p := two() // 10 queries per second arrive, for 20 s
 	p.Objectives[0].Seconds, p.ProofLimit = 3600, 1000
 	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
 		if !is.Found || slices.Max(p.TrafficIntensity(is.Config)) >= 1 {
@@ -428,7 +436,7 @@ func TestPlanKeepsUpWithTheLoad(t *testing.T) {
 		}
 	}
 	p.Stages[1].MaxReplicas = 1
-	p.Stages[1].Hardware = p.Stages[1].Hardware[1:] // one replica of it computes 2 queries in 288 ms
+	p.Stages[1].Hardware = p.Stages[1].Hardware[1:] // on this hardware one replica computes 2 queries in 288 ms
 	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
 		if is.Found || !strings.Contains(is.Reason, "stage 1 can serve at most 6.944 queries/s, with 1 replicas on slow, and 10 arrive") {
 			t.Errorf("%s: %s", name, text(is))
@@ -436,8 +444,8 @@ func TestPlanKeepsUpWithTheLoad(t *testing.T) {
 	}
 }
 
-// If the trace ends before a query has been computed, a plan has at most as many replicas as
-// queries.
+// The trace may end before the first query has been computed. A plan then has at most as many
+// replicas as there are queries.
 func TestShortTrace(t *testing.T) {
 	p := two()
 	p.Queries, p.ProofLimit = estimate.Arrivals([]float64{0, 0.001, 0.002}), 1000

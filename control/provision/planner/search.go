@@ -10,9 +10,10 @@ import (
 	"github.com/headgate/headgate/control/provision/estimate"
 )
 
-// Search is a local search followed by a proof. It starts at several configurations, considers all
-// batch sizes, and then tries all settings of each pair of stages by rising cost. At last it tries
-// every cheaper configuration, if there are no more than ProofLimit: the plan is then optimal.
+// Search is a planner that does a local search, followed by a proof. It improves several initial
+// configurations in small steps. It then tries all settings of each pair of stages, by rising cost.
+// At last, if there are at most ProofLimit cheaper configurations, it tries all of them: the
+// resulting plan is optimal.
 func Search(p *Problem) *Plan {
 	s := newSearch(p)
 	s.untilStopped(s.search)
@@ -28,7 +29,7 @@ func (s *search) search() {
 			best = is
 		}
 	}
-	var all []Candidate // feasible ones, cheapest first, so that an early stop has a good plan
+	var all []Candidate // feasible candidates, cheapest first, so that an early stop returns a good plan
 	for _, start := range s.starts() {
 		if is, ok := s.addCapacity(start); ok {
 			all = append(all, s.minimize(is))
@@ -36,7 +37,7 @@ func (s *search) search() {
 	}
 	slices.SortStableFunc(all, func(a, b Candidate) int { return cmp.Compare(a.Cost, b.Cost) })
 	for _, is := range all {
-		take(s.pairs(is)) // results are cached
+		take(s.pairs(is)) // simulation results are cached
 	}
 	if s.ProofLimit > 0 {
 		is, done := s.exhaustive(best)
@@ -49,7 +50,7 @@ func (s *search) search() {
 	}
 }
 
-// reason says why nothing was found.
+// reason returns why no plan was found.
 func (s *search) reason() string {
 	free := s.try(s.unbounded(s.start(least((*Hardware).unloaded)), -1), "one replica per query")
 	overloaded := s.overloaded()
@@ -64,9 +65,10 @@ func (s *search) reason() string {
 	return "no plan was found, and not every configuration was tried"
 }
 
-// starts returns the initial configurations. Each stage runs on the fastest hardware, on the
-// cheapest, or on that with the most throughput for its price, with its smallest batch or its
-// best. In others one stage leaves the fastest hardware.
+// starts returns the initial configurations of the search. In some of them, all stages use the
+// fastest hardware, the cheapest hardware, or the hardware with the highest throughput per price.
+// Their batches are either the smallest or those with the highest throughput. In the other
+// configurations, one stage uses other hardware than the fastest.
 func (s *search) starts() (all []Config) {
 	add := func(c Config) {
 		if !slices.ContainsFunc(all, func(other Config) bool { return slices.Equal(c, other) }) {
@@ -92,15 +94,15 @@ func (s *search) starts() (all []Config) {
 	return all
 }
 
-// bestBatch returns the smallest batch size with the highest throughput.
+// bestBatch returns the batch size with the highest throughput. Ties go to the smallest.
 func (h *Hardware) bestBatch() int {
 	return slices.MaxFunc(h.Batches, func(a, b int) int {
 		return cmp.Or(cmp.Compare(h.timing.Throughput(a), h.timing.Throughput(b)), cmp.Compare(b, a))
 	})
 }
 
-// start returns a configuration with chosen hardware, the smallest batches and the fewest
-// replicas.
+// start returns a configuration with the smallest batch sizes and the fewest replicas. The function
+// on chooses the hardware of each stage.
 func (s *search) start(on func(*Stage) (hardware int)) Config {
 	c := make(Config, len(s.Stages))
 	for i := range s.Stages {
@@ -111,7 +113,8 @@ func (s *search) start(on func(*Stage) (hardware int)) Config {
 	return c
 }
 
-// least chooses the hardware with the least value; ties go to the cheapest, then to the first.
+// least returns a function that chooses the hardware of a stage with the lowest value. The function
+// of returns the value of each hardware. Ties go to the cheapest hardware, then to the first.
 func least(of func(*Hardware) float64) func(*Stage) int {
 	return func(s *Stage) int {
 		best := 0
@@ -125,8 +128,8 @@ func least(of func(*Hardware) float64) func(*Stage) int {
 	}
 }
 
-// addCapacity adds replicas at the bottleneck until the objectives are met. If no number of
-// replicas suffices, it increases the batch size at the bottleneck instead.
+// addCapacity adds replicas at the bottleneck until all objectives are met. If no number of
+// replicas would be enough, it increases the batch size of the bottleneck instead.
 func (s *search) addCapacity(c Config) (is Candidate, ok bool) {
 	c = slices.Clone(c)
 	for i := range c {
@@ -160,7 +163,7 @@ func (s *search) addCapacity(c Config) (is Candidate, ok bool) {
 	return is, true
 }
 
-// replicas returns the replicas of each stage.
+// replicas returns the number of replicas of each stage.
 func replicas(c Config) (all []int) {
 	for _, is := range c {
 		all = append(all, is.Replicas)
@@ -168,8 +171,9 @@ func replicas(c Config) (all []int) {
 	return all
 }
 
-// maxConfig returns a configuration with as many replicas as the bounds permit. A stage that is
-// full stays as it is: other stages may use its hardware.
+// maxConfig returns the configuration with as many replicas at each stage as the bounds permit. If
+// a stage cannot get another replica, its number of replicas does not change, because other stages
+// may use its hardware.
 func (s *search) maxConfig(c Config) Config {
 	all := s.unbounded(c, -1)
 	for i := range all {
@@ -184,7 +188,8 @@ func (s *search) maxConfig(c Config) Config {
 	return all
 }
 
-// maxReplicas returns the bound on replicas of a stage on some hardware; 0 is no bound.
+// maxReplicas returns the maximum number of replicas of a stage on the given hardware; 0 if there
+// is no bound.
 func (s *search) maxReplicas(stage, hardware int) int {
 	is := &s.Stages[stage]
 	most, h := is.MaxReplicas, &is.Hardware[hardware]
@@ -196,14 +201,14 @@ func (s *search) maxReplicas(stage, hardware int) int {
 	return most
 }
 
-// option is a setting of a stage with its cost.
+// option is a possible setting of a stage, with its cost per hour.
 type option struct {
 	Setting
 	cost float64
 }
 
-// options returns the settings of a stage up to a cost, by rising cost, without those that cannot
-// keep up with the queries.
+// options returns all settings of a stage whose cost does not exceed most, by rising cost. It omits
+// settings that cannot keep up with the arrival rate.
 func (s *search) options(stage int, most float64) (all []option) {
 	is := &s.Stages[stage]
 	for h := range is.Hardware {
@@ -215,7 +220,7 @@ func (s *search) options(stage int, most float64) (all []option) {
 			c[stage] = Setting{h, size, 1}
 			first, bound := s.minKeepUp(c, stage), s.maxReplicas(stage, h)
 			if bound == 0 {
-				bound = max(first, len(s.Queries)) // more gain nothing
+				bound = max(first, len(s.Queries)) // more replicas than queries have no benefit
 			}
 			for n := first; n <= bound; n++ {
 				cost := is.Hardware[h].Price * float64(n)
@@ -230,18 +235,20 @@ func (s *search) options(stage int, most float64) (all []option) {
 	return all
 }
 
-// tooSlow reports whether the service time on some hardware exceeds an objective for any batch
-// size, and too many queries pass the stage to miss it.
+// tooSlow reports whether a stage on the given hardware makes an objective impossible: even the
+// shortest service time exceeds the objective, and more queries pass the stage than may miss the
+// objective.
 func (s *search) tooSlow(stage, hardware int) bool {
 	least := s.Stages[stage].Hardware[hardware].MinTime()
 	return slices.ContainsFunc(s.Objectives, func(o Objective) bool {
-		// The trace may send slightly fewer queries to the stage than its share.
+		// A stage may get slightly fewer queries of the trace than its expected share.
 		return o.Metric == Latency && least > o.Seconds && s.shares[stage] > 2*(1-o.Share)+0.01
 	})
 }
 
-// pairs tries all settings of two stages at a time, by rising cost, until no pair improves. With a
-// single stage it tries that stage.
+// pairs tries all settings of every two stages, by rising cost. It repeats this until no two stages
+// have cheaper feasible settings. If the pipeline has a single stage, it tries the settings of that
+// stage.
 func (s *search) pairs(best Candidate) Candidate {
 	for again := true; again; {
 		again = false
@@ -289,13 +296,13 @@ func (s *search) pair(best Candidate, a, b int) (is Candidate, found bool) {
 	return is, found
 }
 
-// manySettings is the number of settings of two stages from which on the search first finds the
-// fewest replicas that each stage needs. With fewer settings it just tries them.
+// manySettings limits how many combined settings of two stages are all simulated. If there are
+// more, the search first finds the fewest replicas that each stage needs.
 const manySettings = 4096
 
-// enoughReplicas reports whether each of the stages has the replicas that it needs even if the
-// other ones had unbounded replicas. It caches the bounds in least. It assumes that more replicas
-// are never worse, which is nearly always true.
+// enoughReplicas reports whether each of the stages has at least the replicas that it needs if the
+// other given stages have unbounded replicas. It caches these minimums in least. It assumes that
+// more replicas never make a configuration infeasible, which is nearly always true.
 func (s *search) enoughReplicas(c Config, stages []int, least map[string][]int) bool {
 	free := slices.Clone(c)
 	for _, stage := range stages {
@@ -324,8 +331,9 @@ func (s *search) enoughReplicas(c Config, stages []int, least map[string][]int) 
 	return true
 }
 
-// minReplicas returns the fewest replicas of a stage with which a configuration is feasible, given
-// that it is with unbounded replicas.
+// minReplicas returns the smallest number of replicas of a stage for which the configuration is
+// feasible. The configuration must be feasible with unbounded replicas of the stage. ok is false if
+// the bounds permit too few replicas.
 func (s *search) minReplicas(c Config, stage int) (n int, ok bool) {
 	keeps := func(n int) bool {
 		is := c[stage]
@@ -351,11 +359,11 @@ func (s *search) minReplicas(c Config, stage int) (n int, ok bool) {
 	return low, low <= most
 }
 
-// cheaper ignores differences within floating-point error.
+// cheaper reports whether the cost a is below b by more than a floating-point error.
 func cheaper(a, b float64) bool { return a < b*(1-1e-9) }
 
-// minKeepUp returns the fewest replicas with which a stage keeps up with its queries, at least
-// MinReplicas. More replicas than queries gain nothing.
+// minKeepUp returns the smallest number of replicas with which a stage keeps up with its arrival
+// rate. The result is at most the number of queries, but at least MinReplicas.
 func (s *search) minKeepUp(c Config, stage int) int {
 	is := c[stage]
 	is.Replicas = 1
@@ -363,9 +371,9 @@ func (s *search) minKeepUp(c Config, stage int) int {
 	return max(s.Stages[stage].MinReplicas, int(min(n, float64(len(s.Queries)))))
 }
 
-// exhaustive tries every configuration that is cheaper than the best one, by rising cost, if there
-// are no more than ProofLimit. done reports whether it did. Without a best one it tries all, if
-// replicas are bounded.
+// exhaustive tries every configuration that is cheaper than best, by rising cost. It does nothing
+// if there are more than ProofLimit of them. If best is not feasible, it tries all configurations,
+// provided that replicas are bounded. done reports whether all were tried.
 func (s *search) exhaustive(best Candidate) (is Candidate, done bool) {
 	most := best.Cost
 	if !best.Feasible {
@@ -414,7 +422,8 @@ func (s *search) exhaustive(best Candidate) (is Candidate, done bool) {
 	return is, true
 }
 
-// byRisingCost calls the function of the same name and reports progress.
+// byRisingCost is like the function byRisingCost, but also reports progress every 4096
+// combinations.
 func (s *search) byRisingCost(lists [][]option, show func(at []int, cost float64) bool) {
 	n := 0
 	byRisingCost(lists, func(at []int, cost float64) bool {
@@ -426,7 +435,8 @@ func (s *search) byRisingCost(lists [][]option, show func(at []int, cost float64
 }
 
 // byRisingCost calls show for each combination of one option per list, by rising total cost, until
-// show returns false. Ties are in order of the lists.
+// show returns false. at has the index of the option in each list. Combinations of equal cost are
+// ordered by these indexes.
 func byRisingCost(lists [][]option, show func(at []int, cost float64) bool) {
 	if slices.ContainsFunc(lists, func(l []option) bool { return len(l) == 0 }) {
 		return
@@ -440,8 +450,8 @@ func byRisingCost(lists [][]option, show func(at []int, cost float64) bool) {
 		if !show(is.at, is.cost) {
 			return
 		}
-		// Successors advance one list, no earlier one than the last advance: so each combination
-		// is visited once.
+		// A successor advances one list by one option. It never advances a list before the one that
+		// was advanced last, so each combination is visited once.
 		for i := is.moved; i < len(lists); i++ {
 			if is.at[i]+1 < len(lists[i]) {
 				next := combination{at: slices.Clone(is.at), moved: i}
@@ -455,14 +465,14 @@ func byRisingCost(lists [][]option, show func(at []int, cost float64) bool) {
 	}
 }
 
-// combination selects one option of each list.
+// combination selects one option from each list of options.
 type combination struct {
 	at    []int
 	cost  float64
 	moved int
 }
 
-// queue is a heap of combinations by cost, then by options.
+// queue is a heap of combinations, ordered by cost and then by indexes of options.
 type queue []combination
 
 func (w queue) Len() int { return len(w) }

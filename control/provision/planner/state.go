@@ -8,19 +8,20 @@ import (
 	"github.com/headgate/headgate/control/provision/estimate"
 )
 
-// search is the state of a search.
+// search is the state of a planner's search.
 type search struct {
 	*Problem
-	rate   float64   // arrivals per second
-	shares []float64 // of the queries, by stage
+	rate   float64   // arrival rate in queries per second
+	shares []float64 // for each stage, the share of queries that pass it
 	known  map[string]Candidate
-	broken map[string]bool // configurations that were abandoned
-	// counts is the number of queries that have the metric of each objective. It is the same for
-	// all configurations and known after the first one.
+	broken map[string]bool // configurations whose simulation was abandoned: they miss an objective
+	// counts has, for each objective, the number of queries that have its metric. It is the same
+	// for all configurations, and is set by the first simulation.
 	counts []int
-	// bisects makes replan find the fewest replicas by bisection instead of one by one.
+	// If bisects is true, replan finds the smallest number of replicas by bisection instead of one
+	// by one.
 	bisects bool
-	best    Candidate // the cheapest feasible one so far
+	best    Candidate // cheapest feasible candidate so far
 	plan    Plan
 }
 
@@ -33,7 +34,8 @@ func newSearch(p *Problem) *search {
 	}
 }
 
-// try simulates a configuration to the end, or returns the cached result.
+// try simulates a configuration to the end, or returns the cached result. step describes what led
+// to the configuration.
 func (s *search) try(c Config, step string) Candidate {
 	key := fmt.Sprint(c)
 	if is, known := s.known[key]; known {
@@ -71,7 +73,7 @@ func (s *search) try(c Config, step string) Candidate {
 	return is
 }
 
-// meets reports whether the objectives are met, regardless of bounds.
+// meets reports whether the candidate meets all objectives. It ignores the bounds.
 func (s *search) meets(is Candidate) bool {
 	for i, o := range s.Objectives {
 		if is.Values[i] > o.Seconds {
@@ -81,8 +83,9 @@ func (s *search) meets(is Candidate) bool {
 	return true
 }
 
-// keepsUp reports whether the throughput of each stage exceeds its arrival rate. Otherwise its
-// queue keeps growing, which a trace that is short relative to the objective does not show.
+// keepsUp reports whether the throughput of each stage exceeds its arrival rate. Otherwise the
+// queue of a stage would keep growing. If the trace is short relative to the objective, the
+// simulated latencies do not show that.
 func (s *search) keepsUp(c Config) bool {
 	for i := range c {
 		if s.capacity(c, i) <= s.rate {
@@ -92,8 +95,8 @@ func (s *search) keepsUp(c Config) bool {
 	return true
 }
 
-// feasible reports whether a configuration is feasible. It abandons the simulation as soon as it
-// is not. try must have been called once before.
+// feasible reports whether a configuration is feasible. It stops the simulation when too many
+// queries have missed an objective. try must have been called at least once before.
 func (s *search) feasible(c Config) bool {
 	key := fmt.Sprint(c)
 	if is, known := s.known[key]; known || s.broken[key] {
@@ -102,7 +105,7 @@ func (s *search) feasible(c Config) bool {
 	if !s.inBounds(c) || !s.keepsUp(c) {
 		return false
 	}
-	left := make([]int, len(s.Objectives)) // how many queries may still miss
+	left := make([]int, len(s.Objectives)) // for each objective, how many more queries may miss it
 	for i, o := range s.Objectives {
 		left[i] = o.Misses(s.counts[i])
 	}
@@ -125,22 +128,24 @@ func (s *search) feasible(c Config) bool {
 func (s *search) run(c Config, done func(int, estimate.QueryTimes) bool) {
 	s.plan.Simulations++
 	if _, err := estimate.Run(s.Pipeline, s.Settings(c), s.Queries, s.Seed, done); err != nil {
-		panic(err) // Check has ruled this out
+		panic(err) // impossible: Check has accepted the problem
 	}
 	s.report()
 }
 
-// report reports the progress and stops the search if the caller wants.
+// report reports the progress of the search. It stops the search with a panic if Progress returns
+// false.
 func (s *search) report() {
 	if s.Progress != nil && !s.Progress(s.plan.Simulations, s.best) {
 		panic(stopped{})
 	}
 }
 
-// stopped is the panic value that ends a search.
+// stopped is the value of the panic that stops a search.
 type stopped struct{}
 
-// untilStopped runs a search. If it is stopped, the plan is the best one so far.
+// untilStopped calls do, which runs a search. If the search is stopped, the plan is the best
+// candidate so far.
 func (s *search) untilStopped(do func()) {
 	defer func() {
 		switch is := recover().(type) {
@@ -157,18 +162,18 @@ func (s *search) untilStopped(do func()) {
 	do()
 }
 
-// at returns the hardware of a stage.
+// at returns the hardware that a stage uses.
 func (s *search) at(c Config, stage int) *Hardware {
 	return &s.Stages[stage].Hardware[c[stage].Hardware]
 }
 
-// throughput returns the queries of the pipeline per second that a stage can serve: InferLine's
-// k·mu/s.
+// throughput returns how many queries per second may enter the pipeline until this stage is
+// saturated: k·mu/s in InferLine.
 func (s *search) throughput(c Config, stage int) float64 {
 	return float64(c[stage].Replicas) * s.at(c, stage).timing.Throughput(c[stage].Batch) / s.shares[stage]
 }
 
-// capacity is the throughput, or infinite if there are as many replicas as queries.
+// capacity returns the throughput of a stage; infinity if there are as many replicas as queries.
 func (s *search) capacity(c Config, stage int) float64 {
 	if c[stage].Replicas >= len(s.Queries) {
 		return math.Inf(1)
@@ -176,14 +181,14 @@ func (s *search) capacity(c Config, stage int) float64 {
 	return s.throughput(c, stage)
 }
 
-// full reports whether a stage cannot get another replica.
+// full reports whether the bounds permit no other replica of a stage.
 func (s *search) full(c Config, stage int) bool {
 	most := s.Stages[stage].MaxReplicas
 	return most != 0 && c[stage].Replicas >= most || s.lacking(s.addReplica(c, stage)) != ""
 }
 
-// inBounds reports whether a configuration is within the bounds of replicas and hardware.
-// Unbounded replicas are permitted: they only serve as a bound.
+// inBounds reports whether a configuration respects the bounds on replicas and hardware units. It
+// accepts unbounded replicas, which the search uses to get bounds.
 func (s *search) inBounds(c Config) bool {
 	for i, is := range c {
 		stage := &s.Stages[i]
@@ -195,8 +200,8 @@ func (s *search) inBounds(c Config) bool {
 	return s.lacking(c) == ""
 }
 
-// lacking returns the first kind of hardware that a configuration exceeds; empty if there is none.
-// Unbounded replicas use none.
+// lacking returns the first kind of hardware of which a configuration uses more units than there
+// are; "" if there is none. Stages with unbounded replicas are ignored.
 func (s *search) lacking(c Config) string {
 	if len(s.AtMost) == 0 {
 		return ""
@@ -211,7 +216,7 @@ func (s *search) lacking(c Config) string {
 	return ""
 }
 
-// with returns the configuration with another setting of a stage.
+// with copies a configuration, and changes the setting of one stage in the copy.
 func with(c Config, stage int, is Setting) Config {
 	other := slices.Clone(c)
 	other[stage] = is

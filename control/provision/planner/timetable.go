@@ -7,17 +7,18 @@ import (
 	"github.com/headgate/headgate/control/provision/estimate"
 )
 
-// Timetable is a configuration whose replicas change over time.
+// Timetable is an initial configuration, and the later changes in the number of replicas.
 type Timetable struct {
 	Config  Config
 	Changes [][]estimate.Change
 }
 
-// Steady returns a timetable without changes.
+// Steady returns a timetable in which the number of replicas never changes.
 func Steady(c Config) *Timetable { return &Timetable{c, make([][]estimate.Change, len(c))} }
 
-// From returns the part of a timetable from a time in seconds on, which becomes time 0. Changes
-// whose replicas still start then have a negative time.
+// From returns the part of a timetable that begins at a given time in seconds. That time becomes 0.
+// Earlier changes are applied, except if their replicas are still starting: they then have a
+// negative time.
 func (p *Problem) From(t *Timetable, at float64) *Timetable {
 	is := Steady(slices.Clone(t.Config))
 	for s, all := range t.Changes {
@@ -33,7 +34,7 @@ func (p *Problem) From(t *Timetable, at float64) *Timetable {
 	return is
 }
 
-// Scheduled converts a timetable for [estimate.Run].
+// Scheduled converts a timetable to the settings for [estimate.Run].
 func (p *Problem) Scheduled(t *Timetable) []estimate.Setting {
 	all := p.Settings(t.Config)
 	for s, changes := range t.Changes {
@@ -42,8 +43,8 @@ func (p *Problem) Scheduled(t *Timetable) []estimate.Setting {
 	return all
 }
 
-// Within returns an error if replicas change after the last query, whose arrival is given in
-// seconds.
+// Within returns an error if the number of replicas changes after last, the arrival time of the
+// last query in seconds.
 func (p *Problem) Within(t *Timetable, last float64) error {
 	for s, all := range t.Changes {
 		if n := len(all); n > 0 && all[n-1].At > last {

@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/control/provision/planner"
 )
 
-// From returns the replicas at a time, including starting ones, and does not change the timetable.
+// From includes replicas that are starting, and does not modify the timetable.
 func TestTimetableFrom(t *testing.T) {
 	whole := &planner.Timetable{
 		Config:  planner.Config{{Replicas: 1}, {Replicas: 7}},

@@ -5,16 +5,16 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// tokens is the timing of an LLM engine for the queries of a trace.
+// tokens computes service times and throughput of an LLM engine for the queries of a trace.
 type tokens struct {
 	engine         *profile.Profile
 	queries        []estimate.Query
-	prompt, output float64         // mean tokens of a query
-	rates          map[int]float64 // queries per second by concurrency; computed on demand
+	prompt, output float64         // mean numbers of prompt and output tokens per query
+	rates          map[int]float64 // cache of Throughput: queries per second by concurrency
 }
 
-// MeanTime returns the time of an engine for size mean queries that run together: their prefills
-// one after the other, and a decode step for each output token.
+// MeanTime returns the time in which an engine serves size average queries together: it computes
+// their prompts one after another, and then a decode step for each output token.
 func (t *tokens) MeanTime(size int) float64 {
 	running := t.fits(size)
 	step := t.engine.StepTime(profile.Work{Sequences: running, KVTokens: int(float64(running) * (t.prompt + t.output/2))})
@@ -22,10 +22,10 @@ func (t *tokens) MeanTime(size int) float64 {
 	return prompts + t.output*step*float64(size)/float64(running)
 }
 
-// Throughput returns the queries per second of a saturated engine. It simulates queries of the
-// trace that arrive all at once and measures the middle half, because the first find the engine
-// idle and the last leave it idle. Their number is a multiple of four times the concurrency, so
-// that they have about the mean tokens of the trace: equally long outputs end in waves.
+// Throughput returns how many queries per second a saturated engine completes. It simulates queries
+// of the trace that all arrive at once. It measures only the middle half of them, because the
+// engine is not saturated at the start and at the end. Outputs of equal length end in waves, so the
+// number of queries is a multiple of four times the concurrency.
 func (t *tokens) Throughput(size int) float64 {
 	if rate, known := t.rates[size]; known {
 		return rate
@@ -34,7 +34,7 @@ func (t *tokens) Throughput(size int) float64 {
 	quarter *= (500 + quarter - 1) / quarter
 	queries := make([]estimate.Query, 4*quarter)
 	for i := range queries {
-		queries[i] = t.queries[i*max(len(t.queries), len(queries))/len(queries)%len(t.queries)] // from the whole trace
+		queries[i] = t.queries[i*max(len(t.queries), len(queries))/len(queries)%len(t.queries)] // chosen evenly from the trace
 		queries[i].At = 0
 	}
 	ended, first, last := 0, 0.0, 0.0
@@ -50,13 +50,13 @@ func (t *tokens) Throughput(size int) float64 {
 			return ended < 3*quarter
 		})
 	if err != nil {
-		panic(err) // Check has ruled this out
+		panic(err) // impossible: Check has accepted the problem
 	}
 	t.rates[size] = float64(2*quarter) / (last - first)
 	return t.rates[size]
 }
 
-// fits returns how many of size queries run at once: those that the KV cache has room for.
+// fits returns how many of size queries can run at once: the KV cache must have room for them.
 func (t *tokens) fits(size int) int {
 	room := float64(t.engine.Limits.KVBlocks) * float64(t.engine.Limits.BlockSize) / (t.prompt + t.output)
 	return max(1, min(size, int(room)))

@@ -1,5 +1,6 @@
-// Package problem converts a CapacityPlan, its profiles and a trace into the input of a planner. It
-// is pure: errors name the field, and the caller adds the position in the file.
+// Package problem converts a CapacityPlan, its profiles and a trace to the input of a planner. It
+// is pure. Its errors name the field of the CapacityPlan, and the caller adds the position in the
+// file.
 package problem
 
 import (
@@ -20,16 +21,17 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// Files are the files that a plan names.
+// Files contains the contents of the files that a CapacityPlan names.
 type Files struct {
-	// Engines and Batches are profiles, by the file name in the plan.
+	// Engines and Batches contain the profiles. The keys are the file names in the CapacityPlan.
 	Engines map[string]profile.Profile
 	Batches map[string]*profile.Batches
-	// Hardware is the content of hardwareFile.
+	// Hardware is the content of the plan's hardwareFile.
 	Hardware []v1alpha1.PlanHardware
 }
 
-// Slowdown is a factor on service times by stage; "" applies to the other stages. Nil means 1.
+// Slowdown has a factor for the service times of each stage, by stage name. The key "" applies to
+// all stages that are not named. Nil means a factor of 1.
 type Slowdown map[string]float64
 
 func (s Slowdown) of(stage string) float64 {
@@ -41,7 +43,7 @@ func (s Slowdown) of(stage string) float64 {
 	return 1
 }
 
-// Fault is an error in a field.
+// Fault is an error in a field of a CapacityPlan.
 type Fault struct {
 	Field, Words string
 }
@@ -50,8 +52,8 @@ func (f *Fault) Error() string { return f.Field + ": " + f.Words }
 
 func fault(field, words string, args ...any) error { return &Fault{field, fmt.Sprintf(words, args...)} }
 
-// New returns the problem of a valid CapacityPlan and a trace; rest are the queries of the test.
-// Errors are Faults.
+// New returns the planner's input for a valid CapacityPlan and a trace. queries are the part of the
+// trace for planning, rest is the part for the test. All errors are Faults.
 func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest []workload.Query) (*planner.Problem, error) {
 	spec := &o.Spec
 	p := &planner.Problem{
@@ -63,7 +65,7 @@ func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest [
 			"the planned part of the trace needs two queries at different times: use a longer trace or a larger --split")
 	}
 	kinds := make(map[string]v1alpha1.PlanHardware)
-	for _, h := range slices.Concat(files.Hardware, spec.Hardware) { // the plan overrides the file
+	for _, h := range slices.Concat(files.Hardware, spec.Hardware) { // the CapacityPlan's hardware overrides that of the file
 		is := kinds[h.Name]
 		is.Price, is.MaxUnits = cmp.Or(h.Price, is.Price), cmp.Or(h.MaxUnits, is.MaxUnits)
 		kinds[h.Name] = is
@@ -76,7 +78,7 @@ func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest [
 			p.AtMost[name] = int(*h.MaxUnits)
 		}
 	}
-	number := make(map[string]int) // number of each stage in topological order
+	number := make(map[string]int) // stage name -> its number in topological order
 	order := objects.InOrder(spec.Stages)
 	for n, i := range order {
 		number[spec.Stages[i].Name] = n
@@ -131,7 +133,7 @@ func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest [
 	return p, nil
 }
 
-// Queries converts the queries of a trace for package estimate.
+// Queries converts the queries of a trace to those of package estimate.
 func Queries(all []workload.Query) []estimate.Query {
 	is := make([]estimate.Query, len(all))
 	for i, q := range all {
@@ -140,10 +142,10 @@ func Queries(all []workload.Query) []estimate.Query {
 	return is
 }
 
-// unbind removes bounds that no plan can reach: more replicas than queries gain nothing. Planners
-// simulate as many replicas as the bounds permit, and a million is too many to simulate.
+// unbind removes bounds that no useful plan reaches: more replicas than queries have no benefit.
+// Otherwise planners would simulate as many replicas as a bound permits, such as a million.
 func unbind(p *planner.Problem) {
-	units := make(map[string]int) // the most units of each kind that a plan can use
+	units := make(map[string]int) // for each kind of hardware, the most units that a useful plan can have
 	for i := range p.Stages {
 		s := &p.Stages[i]
 		most := max(len(p.Queries), s.MinReplicas)
@@ -157,7 +159,7 @@ func unbind(p *planner.Problem) {
 	maps.DeleteFunc(p.AtMost, func(kind string, there int) bool { return there >= units[kind] })
 }
 
-// stage returns the choices for a stage.
+// stage converts a stage of the CapacityPlan for planners.
 func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (planner.Stage, error) {
 	s := planner.Stage{Name: o.Name, MinReplicas: 1, Central: o.Queue == "Central", Ahead: o.Batching == "Always"}
 	if r := o.Replicas; r != nil {
@@ -197,10 +199,10 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 	return s, nil
 }
 
-// maxReplicas is the most replicas of a stage that are simulated.
+// maxReplicas is the largest number of replicas of a stage that can be simulated.
 const maxReplicas = 100_000
 
-// hardware returns one choice of hardware for a stage.
+// hardware converts one kind of hardware of a stage for planners.
 func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds map[string]v1alpha1.PlanHardware,
 	files Files,
 ) (planner.Hardware, error) {
@@ -259,7 +261,7 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 	return is, nil
 }
 
-// slow multiplies the service times of a stage by a factor.
+// slow multiplies all service times of a stage by a factor.
 func slow(s *planner.Stage, by float64) {
 	for i := range s.Hardware {
 		if h := &s.Hardware[i]; h.Engine != nil {
@@ -271,7 +273,8 @@ func slow(s *planner.Stage, by float64) {
 	}
 }
 
-// same returns an error if a profile is for another model or other hardware.
+// same checks that a profile is for the model and the hardware of a stage. It returns an error
+// otherwise.
 func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *planner.Hardware, at string) error {
 	if is.Times == nil {
 		return nil
@@ -285,7 +288,8 @@ func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *planner.Hardware
 	return nil
 }
 
-// objective returns an objective, or an error if no configuration can meet it.
+// objective converts an objective for planners. It returns an error if no configuration can meet
+// the objective.
 func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planner.Objective, error) {
 	is := planner.Objective{Metric: map[string]planner.Metric{
 		"": planner.Latency, "Latency": planner.Latency,
@@ -296,7 +300,7 @@ func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planne
 		return is, fault(at+".metric", "no stage is an LLM, so there are no tokens")
 	}
 	if is.Metric != planner.Latency || p.Tokens() {
-		return is, nil // latency depends on the tokens of a query
+		return is, nil // no minimum is known, because latency depends on the tokens of each query
 	}
 	alone := p.Pipeline.ServiceTime(func(stage int) float64 {
 		fastest := math.Inf(1)
@@ -311,7 +315,7 @@ func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planne
 	return is, nil
 }
 
-// least returns the fewest replicas that have enough memory.
+// least returns the smallest number of replicas whose memory is enough for the stage's models.
 func least(s *planner.Stage, m *v1alpha1.PlanMemory, at string, queries []workload.Query) (int, error) {
 	if m == nil {
 		return s.MinReplicas, nil
@@ -336,9 +340,9 @@ func least(s *planner.Stage, m *v1alpha1.PlanMemory, at string, queries []worklo
 	return replicas, nil
 }
 
-// ParseCurrent parses the current configuration, such as detect=a100:3x8+2@10m-1@50m: hardware,
-// replicas and batch size of each stage, and changes of replicas at times of the trace. The default
-// batch size is the smallest.
+// ParseCurrent parses the current configuration, such as detect=a100:3x8+2@10m-1@50m. For each
+// stage it has the hardware, the number of replicas, the batch size, and changes in the number of
+// replicas at times of the trace. If no batch size is given, the smallest is used.
 func ParseCurrent(p *planner.Problem, text string) (*planner.Timetable, error) {
 	today := planner.Steady(make(planner.Config, len(p.Stages)))
 	there := make(map[int]bool)
@@ -383,8 +387,9 @@ func ParseCurrent(p *planner.Problem, text string) (*planner.Timetable, error) {
 	return today, nil
 }
 
-// hardwareIn returns the index of the hardware at the start of a text such as a100:3x8, and the
-// text after the colon; -1 if there is none. Names of hardware may contain colons.
+// hardwareIn finds the name of hardware at the start of a text such as a100:3x8. It returns the
+// index of that hardware in all, and the text after the colon. The index is -1 if no name matches.
+// Names may contain colons.
 func hardwareIn(text string, all []planner.Hardware) (number int, rest string) {
 	number = -1
 	for i, h := range all {
@@ -396,7 +401,8 @@ func hardwareIn(text string, all []planner.Hardware) (number int, rest string) {
 	return number, rest
 }
 
-// changesOf parses changes of replicas, such as +2@10m-1@50m.
+// changesOf parses changes in the number of replicas, such as +2@10m-1@50m. replicas is the initial
+// number.
 func changesOf(text string, replicas int) (all []estimate.Change, err error) {
 	for text != "" {
 		next := 1 + strings.IndexAny(text[1:]+"+", "+-")
@@ -415,7 +421,8 @@ func changesOf(text string, replicas int) (all []estimate.Change, err error) {
 	return all, nil
 }
 
-// counted parses replicas and batch size, such as 3x8 or 3. Missing parts keep their value.
+// counted parses a number of replicas with a batch size (3x8) or without one (3). Missing parts do
+// not change in s.
 func counted(text string, s *planner.Setting) error {
 	if text == "" {
 		return nil
@@ -437,7 +444,7 @@ func counted(text string, s *planner.Setting) error {
 	return nil
 }
 
-// names joins the names of stages or hardware.
+// names joins the names of stages or hardware with commas.
 func names[T any](all []T, name func(T) string) string {
 	var words []string
 	for _, is := range all {
@@ -450,11 +457,12 @@ func stageName(s planner.Stage) string { return s.Name }
 
 func hardwareName(h planner.Hardware) string { return h.Name }
 
-// ReadFiles reads the files that a plan names, in order of their names, and then the hardware file.
-// read reads the file that a field names. Other errors are Faults.
+// ReadFiles reads the files that a CapacityPlan names: first the profiles in order of their names,
+// then the hardware file. It calls the function read for each file; field is the field that names
+// the file. Errors are Faults, except those of read.
 func ReadFiles(o *v1alpha1.CapacityPlan, read func(field, name string) (objects.Set, error)) (Files, error) {
 	files := Files{Engines: make(map[string]profile.Profile), Batches: make(map[string]*profile.Batches)}
-	fields := make(map[string]string) // the first field that names each file
+	fields := make(map[string]string) // file name -> the first field that names the file
 	for i := range o.Spec.Stages {
 		for j, h := range o.Spec.Stages[i].Hardware {
 			if _, named := fields[h.File]; h.File != "" && !named {
@@ -491,5 +499,5 @@ func ReadFiles(o *v1alpha1.CapacityPlan, read func(field, name string) (objects.
 	return files, nil
 }
 
-// hardwareFile is the field with the name of the hardware file.
+// hardwareFile is the field of a CapacityPlan that names the hardware file.
 const hardwareFile = "spec.hardwareFile"

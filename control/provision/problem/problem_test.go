@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// good is a valid plan. Its stages are not in topological order.
+// good is a valid CapacityPlan. Its stages are not in topological order.
 const good = `
 metadata: {name: video}
 spec:
@@ -33,7 +33,8 @@ spec:
     next: [{stage: person, share: 0.5, choice: what}]
 `
 
-// of returns the problem of the plan with a text replaced.
+// of converts the test plan, after replacing the text old by is, and returns the result as text or
+// the error.
 func of(t *testing.T, old, is string, queries []workload.Query) (string, error) {
 	t.Helper()
 	o := new(v1alpha1.CapacityPlan)
@@ -71,7 +72,7 @@ func of(t *testing.T, old, is string, queries []workload.Query) (string, error) 
 	return p.Stages[0].Name, nil
 }
 
-// priced returns the files of the plan, with a price and without a bound on hardware.
+// priced returns the files that the test plan names. The hardware has a price and no bound.
 func priced() problem.Files {
 	price := 1.0
 	yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
@@ -81,7 +82,7 @@ func priced() problem.Files {
 	}
 }
 
-// every returns queries at an interval for three models in turn.
+// every creates n queries with a constant interval, which use three models in turn.
 func every(n int, interval float64) (all []workload.Query) {
 	for i := range n {
 		all = append(all, workload.Query{At: float64(i) * interval, Model: string(rune('a' + i%3))})
@@ -89,7 +90,7 @@ func every(n int, interval float64) (all []workload.Query) {
 	return all
 }
 
-// The plan is merged with the hardware file, and errors name the field.
+// The plan is merged with the hardware file. Errors name the invalid field.
 func TestErrorsOfPlans(t *testing.T) {
 	for _, c := range []struct{ old, new, field, words string }{
 		{"", "", "", ""},
@@ -109,7 +110,7 @@ func TestErrorsOfPlans(t *testing.T) {
 			"min: 2, max: 9}", "max: 2}\n    memory: {perReplica: 1Gi, models: 5Gi}", "spec.stages[1].memory",
 			"5 replicas are needed for it, and replicas.max is 2",
 		},
-		{"within: 300ms", "within: 30ms", "", ""}, // half of the queries pass one stage only
+		{"within: 300ms", "within: 30ms", "", ""}, // half of the queries pass only one stage
 		{"within: 300ms", "metric: TimeToFirstToken, within: 1s", "spec.objectives[0].metric", "no stage is an LLM"},
 		{
 			"latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]",
@@ -129,7 +130,7 @@ func TestErrorsOfPlans(t *testing.T) {
 	}
 }
 
-// The slowdown of a stage overrides the general one. Profiles are not changed.
+// The slowdown of a named stage replaces the general slowdown. The profiles in Files do not change.
 func TestModelsThatAreSlower(t *testing.T) {
 	o := new(v1alpha1.CapacityPlan)
 	if err := yaml.UnmarshalStrict([]byte(strings.Replace(good, "share: 0.5, choice: what", "share: 1", 1)), o); err != nil {
@@ -149,7 +150,7 @@ func TestModelsThatAreSlower(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, want := range []float64{c.detect, c.person} { // in topological order
+		for i, want := range []float64{c.detect, c.person} { // stages in topological order
 			if got := p.Stages[i].Hardware[0].Times.MeanTime(1); math.Abs(got-want) > 1e-12 {
 				t.Errorf("%v: %s takes %v, want %v", c.slower, p.Stages[i].Name, got, want)
 			}
@@ -164,7 +165,8 @@ func TestModelsThatAreSlower(t *testing.T) {
 	}
 }
 
-// Bounds that no plan reaches are removed, so that planners do not simulate as many replicas.
+// Bounds that no useful plan reaches are removed. Otherwise planners would simulate very many
+// replicas.
 func TestBoundsThatAreNeverReached(t *testing.T) {
 	for _, c := range []struct {
 		max, maxUnits string
@@ -173,7 +175,7 @@ func TestBoundsThatAreNeverReached(t *testing.T) {
 		bounded       bool
 	}{
 		{"9", "4", 9, 4, true},
-		{"99", "299", 99, 299, true}, // 100 queries, on one and two GPUs per replica
+		{"99", "299", 99, 299, true}, // 100 queries; replicas have one or two GPUs
 		{"100", "300", 0, 0, false},
 		{"2000000000", "2000000000", 0, 0, false},
 	} {
@@ -192,12 +194,12 @@ func TestBoundsThatAreNeverReached(t *testing.T) {
 	}
 }
 
-// Names of hardware may contain colons.
+// Names of hardware in --current may contain colons.
 func TestGivenHardware(t *testing.T) {
 	p := &planner.Problem{Stages: []planner.Stage{{Name: "s", Hardware: []planner.Hardware{
 		{Name: "a100", Batches: []int{1}}, {Name: "a100:80gb", Batches: []int{2}}, {Name: "a100:80", Batches: []int{3}},
 	}}}}
-	for text, want := range map[string][3]int{ // hardware, batch, replicas
+	for text, want := range map[string][3]int{ // index of the hardware, batch size, replicas
 		"s=a100": {0, 1, 1}, "s=a100:3": {0, 1, 3}, "s=a100:80gb": {1, 2, 1}, "s=a100:80gb:3x2": {1, 2, 3}, "s=a100:80": {2, 3, 1},
 		"s=a100:80x1": {0, 1, 80},
 	} {
@@ -216,7 +218,7 @@ func TestGivenHardware(t *testing.T) {
 	}
 }
 
-// The queries of the test are checked before a search.
+// The token counts of the test queries are checked before the search starts.
 func TestTokensOfTheTestQueries(t *testing.T) {
 	o := new(v1alpha1.CapacityPlan)
 	text := strings.Replace(good, "latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]",
@@ -235,8 +237,8 @@ func TestTokensOfTheTestQueries(t *testing.T) {
 	}
 }
 
-// An objective below the least service time is rejected if all queries pass all stages, whatever
-// the batch sizes.
+// If all queries pass all stages, an objective below the shortest service time is rejected. The
+// shortest service time is taken over all batch sizes.
 func TestObjectivesBelowTheServiceTime(t *testing.T) {
 	for within, refused := range map[string]bool{"49ms": true, "51ms": false} {
 		text := strings.Replace(strings.Replace(good, "300ms", within, 1), "share: 0.5, choice: what", "share: 1", 1)
@@ -254,7 +256,8 @@ func TestObjectivesBelowTheServiceTime(t *testing.T) {
 	}
 }
 
-// With room for two of three models that are used in turn, each is evicted after two intervals.
+// Three models are used in turn, and there is room for two. So each model is evicted two intervals
+// after its last use.
 func TestAge(t *testing.T) {
 	for holds, want := range map[int]float64{1: 1, 2: 2, 3: math.Inf(1)} {
 		if got := problem.MeanAge(every(300, 1), holds); got != want {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Sizes in pixels.
+// Sizes in the plot, in pixels.
 const (
 	boxWide, boxHigh = 260, 96
 	gapWide, gapHigh = 90, 28
@@ -17,13 +17,13 @@ const (
 	barHigh          = 10
 )
 
-// Colours of the parts of a latency.
+// Colours of the parts of a latency in the plot.
 const (
 	queueColour, batchingColour, serviceColour = "#c0392b", "#e0a030", "#3a7ca5"
 )
 
-// Plot draws the pipeline as SVG: the setting of each stage, its latency, and a bar with the mean
-// queue time, batching delay and service time.
+// Plot draws the pipeline as SVG. For each stage it shows the setting, the latency, and a bar with
+// the mean queue time, batching delay and service time.
 func (r *Report) Plot() string {
 	at, wide, high := r.layout()
 	paths, labels, lowest := r.paths(at)
@@ -85,10 +85,10 @@ func (r *Report) Plot() string {
 	return out.String()
 }
 
-// paths returns the SVG path of each edge, the position of its label, and the lowest y coordinate.
-// An edge that skips columns passes below their boxes.
+// paths returns the SVG path of each edge, the position of each edge's label, and the lowest y
+// coordinate. An edge that skips columns passes below the boxes of these columns.
 func (r *Report) paths(at map[string]point) (paths []string, labels []point, lowest int) {
-	bottom := make(map[int]int) // y of the lowest box, by the x of its column
+	bottom := make(map[int]int) // x of a column -> y of the bottom of its lowest box
 	for _, is := range at {
 		bottom[is.x] = max(bottom[is.x], is.y+boxHigh)
 	}
@@ -120,11 +120,11 @@ func (r *Report) paths(at map[string]point) (paths []string, labels []point, low
 // point is the top left corner of a box.
 type point struct{ x, y int }
 
-// layout puts each stage into the column after its last predecessor, and the stages of a column
-// below each other.
+// layout returns the position of each stage's box, and the size of the plot. Each stage is in the
+// column after its last predecessor. The stages of a column are below each other.
 func (r *Report) layout() (at map[string]point, wide, high int) {
 	column := make(map[string]int)
-	for _, s := range r.Stages { // in the order in which queries pass them
+	for _, s := range r.Stages { // stages are in topological order
 		for _, e := range r.Edges {
 			if e.To == s.Name {
 				column[s.Name] = max(column[s.Name], column[e.From]+1)

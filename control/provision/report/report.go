@@ -1,5 +1,5 @@
-// Package report says what a plan costs, which latencies it reaches, where the time goes, why no
-// cheaper plan works, and, if there is no plan, what would make one possible. It is pure.
+// Package report describes a plan: its cost, its latencies, where the time is spent, and why no
+// cheaper plan works. If there is no plan, it says what would make a plan possible. It is pure.
 package report
 
 import (
@@ -12,83 +12,87 @@ import (
 	"github.com/headgate/headgate/control/provision/planner"
 )
 
-// Report describes a plan, or why there is none. Its JSON form is what a tuner reads. Times are in
-// seconds, costs per hour.
+// Report describes a plan, or why there is no plan. Autoscaling tuners read it as JSON. Times are
+// in seconds, costs per hour.
 type Report struct {
 	Name    string `json:"name"`
 	Planner string `json:"planner"`
-	// Found is true if there is a plan. Optimal is true if every cheaper configuration was tried,
-	// or, without a plan, if every configuration was.
+	// Found is true if there is a plan. Optimal is true if every cheaper configuration was tried.
+	// If there is no plan, Optimal is true if every configuration was tried.
 	Found   bool `json:"found"`
 	Optimal bool `json:"optimal"`
 	// Stopped is true if the search was interrupted: a better plan may exist.
 	Stopped bool `json:"stopped,omitempty"`
-	// Reasons say why there is no plan, and what would make one possible.
+	// Reasons describe why there is no plan, and what would make a plan possible.
 	Reasons []string `json:"reasons,omitempty"`
 	Cost    float64  `json:"cost,omitempty"`
-	// OutOfBounds describes the bounds that the current configuration exceeds; empty if none.
+	// OutOfBounds describes the bounds that the current configuration exceeds; "" if it exceeds
+	// none.
 	OutOfBounds string `json:"outOfBounds,omitempty"`
-	// Overloaded describes the stages of the current configuration whose throughput is below their
+	// Overloaded lists the stages of the current configuration whose throughput is below their
 	// arrival rate.
 	Overloaded []string `json:"overloaded,omitempty"`
-	// Extrapolated describes the stages whose prompts are longer than those of their profiles.
+	// Extrapolated lists the stages that get longer prompts than their profiles were measured with.
 	Extrapolated []string `json:"extrapolated,omitempty"`
-	// Stages are in the order in which queries pass them. Edges connect them.
+	// Stages lists the stages in topological order. Edges connect the stages.
 	Stages []Stage `json:"stages,omitempty"`
 	Edges  []Edge  `json:"edges,omitempty"`
-	// Planned has the latencies on the trace that the plan was made for, Tested on another trace.
+	// Planned has the latencies on the trace for which the plan was made. Tested has those on the
+	// test trace.
 	Planned *Times `json:"planned,omitempty"`
 	Tested  *Times `json:"tested,omitempty"`
-	// Simulations counts the simulations of the search. Tried are the configurations that were
-	// simulated to the end.
+	// Simulations is the number of simulations in the search. Tried lists the configurations that
+	// were simulated to the end.
 	Simulations int         `json:"simulations"`
 	Tried       []Candidate `json:"tried,omitempty"`
-	// Cheaper has the result of each single step that lowers the cost. Partial is true if not all
-	// steps were tried.
+	// Cheaper lists the single steps that would lower the cost, with their results. Partial is true
+	// if not all steps were tried.
 	Cheaper []Candidate `json:"cheaper,omitempty"`
 	Partial bool        `json:"partial,omitempty"`
 }
 
-// Stage is the configuration of one stage and its figures on the trace that was planned on.
+// Stage is the setting of one stage, with its results on the planned trace.
 type Stage struct {
 	Name     string `json:"name"`
 	Hardware string `json:"hardware"`
-	Units    int    `json:"units"` // per replica
+	Units    int    `json:"units"` // hardware units per replica, such as GPUs
 	Replicas int    `json:"replicas"`
-	// Changes of the number of replicas at times of the trace, such as +2@10m0s. TrafficIntensity
-	// and Utilization then use the mean number of replicas in the planned trace, Cost that of both
-	// traces.
+	// Changes are the changes in the number of replicas at times of the trace, such as +2@10m0s.
+	// With changes, TrafficIntensity and Utilization use the mean number of replicas in the planned
+	// trace, and Cost is the mean over both traces.
 	Changes string  `json:"changes,omitempty"`
 	Batch   int     `json:"batch"`
 	Cost    float64 `json:"cost"`
 	LLM     bool    `json:"llm,omitempty"`
-	// Share of the queries that pass the stage (InferLine's s), Throughput of one replica in
-	// queries per second (mu), and UnloadedLatency of a query that has a replica to itself.
+	// Share is the share of queries that pass the stage (InferLine's s). Throughput is that of one
+	// replica in queries per second (InferLine's mu). UnloadedLatency is the latency of a query
+	// that has a replica to itself.
 	Share           float64 `json:"share"`
 	Throughput      float64 `json:"throughput"`
 	UnloadedLatency float64 `json:"unloadedLatency"`
-	// TrafficIntensity is the arrival rate divided by the throughput of all replicas (rho).
-	// Utilization is the share of the time in which replicas compute.
+	// TrafficIntensity is the arrival rate divided by the throughput of all replicas (InferLine's
+	// rho). Utilization is the share of time in which replicas compute.
 	TrafficIntensity float64 `json:"trafficIntensity"`
 	Utilization      float64 `json:"utilization"`
-	// QueueTime, BatchingDelay and ServiceTime are means per query: waiting for a replica, waiting
-	// for the batch to fill, and being computed.
+	// The following times are means per query. QueueTime is spent waiting for a replica.
+	// BatchingDelay is spent waiting for the batch to fill. ServiceTime is spent in service.
 	QueueTime     float64 `json:"queueTime"`
 	BatchingDelay float64 `json:"batchingDelay"`
 	ServiceTime   float64 `json:"serviceTime"`
-	// Latency counts from the arrival at the stage, and so does TimeToFirstToken of an LLM.
+	// Latency and TimeToFirstToken are measured from a query's arrival at the stage.
+	// TimeToFirstToken is set for an LLM only.
 	Latency          Percentiles  `json:"latency"`
 	TimeToFirstToken *Percentiles `json:"timeToFirstToken,omitempty"`
 }
 
-// Edge connects two stages by name.
+// Edge connects two stages, which it identifies by their names.
 type Edge struct {
 	From  string  `json:"from"`
 	To    string  `json:"to"`
 	Share float64 `json:"share"`
 }
 
-// Percentiles of a time, exact to 0.4 %.
+// Percentiles contains the mean and the percentiles of a time in seconds, exact to 0.4 %.
 type Percentiles struct {
 	Mean float64 `json:"mean"`
 	P50  float64 `json:"p50"`
@@ -96,66 +100,68 @@ type Percentiles struct {
 	P99  float64 `json:"p99"`
 }
 
-// Times are the latencies of the queries of a trace.
+// Times describes a trace and the latencies of its queries.
 type Times struct {
 	Trace   string  `json:"trace"`
 	Queries int     `json:"queries"`
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"rate"`
-	// CV is the coefficient of variation of interarrival times. Envelope is InferLine's traffic
-	// envelope: the most arrivals in any window, with windows doubled from the unloaded latency of
-	// the pipeline to 60 s.
+	// CV is the coefficient of variation of the times between arrivals. Envelope is InferLine's
+	// traffic envelope: the largest number of arrivals in any window of a given length. The lengths
+	// start at the unloaded latency of the pipeline and double up to 60 s.
 	CV       float64  `json:"cv"`
 	Envelope []Window `json:"envelope"`
-	// Latency of all queries; the others are of the queries that pass an LLM.
+	// Latency is that of all queries. The token times are those of the queries that pass an LLM.
 	Latency            Percentiles  `json:"latency"`
 	TimeToFirstToken   *Percentiles `json:"timeToFirstToken,omitempty"`
 	TimePerOutputToken *Percentiles `json:"timePerOutputToken,omitempty"`
 	Objectives         []Objective  `json:"objectives"`
 }
 
-// Window is the most arrivals in any window of its length.
+// Window is the largest number of arrivals in any window of its length.
 type Window struct {
 	Seconds float64 `json:"seconds"`
 	Queries int     `json:"queries"`
 }
 
-// Objective is an objective and the latency that was reached.
+// Objective is an objective, and the latency that the plan reaches.
 type Objective struct {
 	Metric   string  `json:"metric"`
 	Within   float64 `json:"within"`
 	Quantile float64 `json:"quantile"`
-	// Queries counts those that have such a time: queries that pass no LLM have no token times.
+	// Queries is the number of queries that have the metric. Queries that pass no LLM have no token
+	// times.
 	Queries int `json:"queries"`
-	// Value is the quantile of the time. Missed is the share of these queries that exceeded Within;
-	// it is exact.
+	// Value is the quantile that was reached. Missed is the share of these queries whose time
+	// exceeds Within. Missed is exact.
 	Value  float64 `json:"value"`
 	Missed float64 `json:"missed"`
 }
 
-// Candidate is a configuration that was tried.
+// Candidate is a configuration that was simulated.
 type Candidate struct {
 	Step     string  `json:"step"`
 	Config   string  `json:"config"`
 	Cost     float64 `json:"cost"`
 	Feasible bool    `json:"feasible"`
-	// Overloaded is set in Cheaper if the throughput of a stage is below its arrival rate.
+	// Overloaded is true if the throughput of a stage is below its arrival rate. It is set only in
+	// the list Cheaper.
 	Overloaded bool      `json:"overloaded,omitempty"`
-	Values     []float64 `json:"values"` // one per objective
+	Values     []float64 `json:"values"` // one value per objective, in the same order
 }
 
-// Trace is a list of queries with a name for people.
+// Trace is a list of queries, with a name for messages.
 type Trace struct {
 	Name    string
 	Queries []estimate.Query
 	Seed    uint64
-	// From is where the trace begins in the whole trace, in seconds: a timetable uses times of the
-	// whole.
+	// From is where these queries begin in the whole trace, in seconds. A timetable refers to times
+	// of the whole trace.
 	From float64
 }
 
-// New returns the report of a plan. It simulates the plan on the trace that it was made for and on
-// another trace, which may be empty.
+// New returns the report of a plan; by is the name of the planner. It simulates the plan on the
+// planned trace and on the tested trace, which may be empty.
 func New(name, by string, p *planner.Problem, plan *planner.Plan, planned, tested Trace) (*Report, error) {
 	r := &Report{Name: name, Planner: by, Found: plan.Found, Optimal: plan.Optimal, Stopped: plan.Stopped, Simulations: plan.Simulations}
 	for _, t := range plan.Tried {
@@ -176,14 +182,15 @@ func New(name, by string, p *planner.Problem, plan *planner.Plan, planned, teste
 	return r, err
 }
 
-// OfConfig returns the report of the current configuration, whose replicas may change over time.
+// OfConfig returns the report of the current configuration. Its number of replicas may change over
+// time.
 func OfConfig(name string, p *planner.Problem, current *planner.Timetable, planned, tested Trace) (*Report, error) {
 	r := &Report{Name: name, Planner: "current", Found: true, OutOfBounds: outOfBounds(p, current.Config)}
 	err := r.simulate(p, current, planned, tested)
 	return r, err
 }
 
-// simulate simulates a configuration and fills in its figures.
+// simulate simulates a configuration on both traces and adds the results to the report.
 func (r *Report) simulate(p *planner.Problem, t *planner.Timetable, planned, tested Trace) error {
 	c := t.Config
 	result, times, err := measure(p, t, planned)
@@ -249,7 +256,7 @@ func longestPrompt(all []estimate.Query) (tokens int) {
 	return tokens
 }
 
-// changes formats changes of replicas as [problem.ParseCurrent] reads them.
+// changes formats changes in the number of replicas in the format of [problem.ParseCurrent].
 func changes(replicas int, all []estimate.Change) string {
 	var text strings.Builder
 	for _, c := range all {
@@ -263,9 +270,9 @@ func percentiles(l *estimate.Latencies) Percentiles {
 	return Percentiles{l.Mean(), l.Quantile(0.5), l.Quantile(0.9), l.Quantile(0.99)}
 }
 
-// measure simulates a trace.
+// measure simulates a configuration on a trace.
 func measure(p *planner.Problem, config *planner.Timetable, t Trace) (*estimate.Result, *Times, error) {
-	var all [planner.PerToken + 1]estimate.Latencies // by [planner.Metric]
+	var all [planner.PerToken + 1]estimate.Latencies // for each [planner.Metric], all times of queries
 	missed := make([]int, len(p.Objectives))
 	result, err := estimate.Run(p.Pipeline, p.Scheduled(p.From(config, t.From)), t.Queries, t.Seed,
 		func(_ int, took estimate.QueryTimes) bool {
@@ -304,7 +311,7 @@ func measure(p *planner.Problem, config *planner.Timetable, t Trace) (*estimate.
 	return result, times, nil
 }
 
-// variation returns the coefficient of variation of interarrival times.
+// variation returns the coefficient of variation of the times between arrivals.
 func variation(all []estimate.Query) float64 {
 	n := float64(len(all) - 1)
 	mean, squares := (all[len(all)-1].At-all[0].At)/n, 0.0
@@ -315,13 +322,14 @@ func variation(all []estimate.Query) float64 {
 	return math.Sqrt(squares/n) / mean
 }
 
-// Lengths of the windows of an envelope, in seconds.
+// Shortest and longest window of a traffic envelope, in seconds.
 const (
 	shortestWindow = 1e-3
 	longestWindow  = 60
 )
 
-// envelope returns the most arrivals in windows of doubling length.
+// envelope returns the traffic envelope of the queries: the largest number of arrivals in windows
+// of several lengths. The lengths double from shortest up to longestWindow.
 func envelope(all []estimate.Query, shortest float64) (windows []Window) {
 	for length := max(shortest, shortestWindow); ; length = min(2*length, longestWindow) {
 		windows = append(windows, Window{length, estimate.MaxArrivals(all, length)})
@@ -331,7 +339,7 @@ func envelope(all []estimate.Query, shortest float64) (windows []Window) {
 	}
 }
 
-// Config formats a configuration as [problem.ParseCurrent] reads it, such as detect=a100:3x8.
+// Config formats a configuration in the format of [problem.ParseCurrent], such as detect=a100:3x8.
 func Config(p *planner.Problem, c planner.Config) string {
 	all := make([]string, len(c))
 	for i, is := range c {

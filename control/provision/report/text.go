@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Seconds formats a time with about three digits.
+// Seconds formats a duration, given in seconds, with about three digits and a unit.
 func Seconds(s float64) string {
 	d := time.Duration(s * 1e9)
 	switch {
@@ -22,7 +22,7 @@ func Seconds(s float64) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// Text formats the report for people.
+// Text formats the report as text.
 func (r *Report) Text() string {
 	var out bytes.Buffer
 	if !r.Found {
@@ -70,7 +70,7 @@ func (r *Report) Text() string {
 	return out.String()
 }
 
-// optimality says whether a cheaper plan may exist.
+// optimality returns a sentence about whether a cheaper plan may exist.
 func (r *Report) optimality() string {
 	switch {
 	case r.Optimal:
@@ -81,7 +81,7 @@ func (r *Report) optimality() string {
 	return ""
 }
 
-// noPlan says why there is no plan and what would make one possible.
+// noPlan writes why there is no plan, and what would make a plan possible.
 func (r *Report) noPlan(out *bytes.Buffer) {
 	if r.Stopped {
 		fmt.Fprintf(out, "%s: %s.\n", r.Name, r.Reasons[0])
@@ -93,7 +93,7 @@ func (r *Report) noPlan(out *bytes.Buffer) {
 	}
 }
 
-// tightest describes the objective that is closest to being missed.
+// tightest describes the objective that is closest to being missed, or is missed most.
 func (t *Times) tightest() string {
 	ratio, text := 0.0, ""
 	for _, o := range t.Objectives {
@@ -157,8 +157,8 @@ func (r *Report) times(out *bytes.Buffer) {
 	_ = w.Flush()
 }
 
-// missed formats the share of queries that missed the objective, and of how many unless all have
-// such a time.
+// missed formats the share of queries that missed the objective. If only some queries have the
+// metric, it adds their number.
 func (o *Objective) missed(queries int) string {
 	if o.Queries == 0 {
 		return "no such query"
@@ -193,8 +193,8 @@ func (r *Report) cheaper(out *bytes.Buffer) {
 	_ = w.Flush()
 }
 
-// Compare describes how b differs from a in cost, stages and latencies. If one of them has no plan,
-// it returns both reports.
+// Compare describes how b differs from a in cost, stages and latencies. If a or b has no plan,
+// Compare returns both reports.
 func Compare(a, b *Report) string {
 	var out bytes.Buffer
 	if !a.Found || !b.Found {
@@ -242,8 +242,8 @@ func Compare(a, b *Report) string {
 	return out.String()
 }
 
-// paired matches the stages of two reports by name; one that only one report has is paired with
-// nil.
+// paired matches the stages of two reports by name. If only one report has a stage, the other
+// element of the pair is nil.
 func paired(a, b []Stage) (all [][2]*Stage) {
 	at := make(map[string]int)
 	for i := range a {
@@ -260,7 +260,7 @@ func paired(a, b []Stage) (all [][2]*Stage) {
 	return all
 }
 
-// change describes how to get from one setting to the other.
+// change describes how the setting of a stage changes from a to b.
 func change(a, b *Stage) string {
 	switch {
 	case a == nil:

@@ -7,7 +7,7 @@ import (
 	"github.com/headgate/headgate/control/provision/report"
 )
 
-// Compare lists the objectives that both plans have, by metric.
+// Compare matches objectives by metric, and lists those that both plans have.
 func TestObjectivesAreComparedByMetric(t *testing.T) {
 	plan := func(cost float64, kept ...report.Objective) *report.Report {
 		return &report.Report{Name: "plan", Found: true, Cost: cost, Planned: &report.Times{Objectives: kept}}
@@ -23,7 +23,8 @@ func TestObjectivesAreComparedByMetric(t *testing.T) {
 	}
 }
 
-// The share of misses refers to the queries that have the metric, and says how many unless all do.
+// The share of misses refers to the queries that have the metric. The text states their number,
+// unless all queries have the metric.
 func TestShareOfMisses(t *testing.T) {
 	times := &report.Times{Queries: 100, Objectives: []report.Objective{
 		{Metric: "latency", Within: 1, Quantile: 0.9, Queries: 100, Missed: 0.2},

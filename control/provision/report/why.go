@@ -8,10 +8,11 @@ import (
 	"github.com/headgate/headgate/control/provision/planner"
 )
 
-// maxSuggestionSimulations bounds the search for a suggestion, which need not be the cheapest.
+// maxSuggestionSimulations limits the simulations that search for a suggestion. The suggestion need
+// not be the cheapest possible.
 const maxSuggestionSimulations = 1000
 
-// suggestions says what would have to change for there to be a plan.
+// suggestions describes which changes would make a plan possible.
 func suggestions(p *planner.Problem, plan *planner.Plan) (all []string) {
 	var free, bounded []planner.Candidate
 	for _, t := range plan.Tried {
@@ -64,7 +65,7 @@ func suggestions(p *planner.Problem, plan *planner.Plan) (all []string) {
 	return all
 }
 
-// nearest returns the candidate that is closest to its objectives.
+// nearest returns the candidate that comes closest to meeting its objectives.
 func nearest(p *planner.Problem, all []planner.Candidate) (near planner.Candidate, ok bool) {
 	for i, t := range all {
 		if i == 0 || p.WorstRatio(t.Values) < p.WorstRatio(near.Values) {
@@ -74,7 +75,7 @@ func nearest(p *planner.Problem, all []planner.Candidate) (near planner.Candidat
 	return near, ok
 }
 
-// reached says which latencies a candidate reaches.
+// reached describes the latencies that a candidate reaches.
 func reached(p *planner.Problem, is planner.Candidate) string {
 	var all []string
 	for i, o := range p.Objectives {
@@ -99,14 +100,15 @@ func outOfBounds(p *planner.Problem, c planner.Config) string {
 		kind := p.Stages[i].Hardware[is.Hardware].Name
 		if most, bounded := p.AtMost[kind]; bounded && used[kind] > most {
 			all = append(all, fmt.Sprintf("it uses %d %s and there are %d", used[kind], kind, most))
-			delete(used, kind) // reported once
+			delete(used, kind) // report each kind of hardware only once
 		}
 	}
 	return strings.Join(all, ", and ")
 }
 
-// Explain adds the result of each single step that lowers the cost: one replica less, or cheaper
-// hardware with the best batch size. It stops early if goOn returns false.
+// Explain simulates every single step that would lower the cost, and adds the results to the
+// report. A step is one replica less, or cheaper hardware with the best batch size. Explain stops
+// early if goOn returns false.
 func (r *Report) Explain(p *planner.Problem, c planner.Config, goOn func() bool) error {
 	cost, used, intensity := p.Cost(c), p.UnitsUsed(c), p.TrafficIntensities()
 	for i, is := range c {
@@ -154,7 +156,7 @@ func (r *Report) Explain(p *planner.Problem, c planner.Config, goOn func() bool)
 			if h == is.Hardware {
 				continue
 			}
-			// The most replicas that still cost less.
+			// n is the largest number of replicas on this hardware that still costs less.
 			n := int(min((stage.Hardware[is.Hardware].Price*float64(is.Replicas)-1e-9*cost)/kind.Price, float64(len(p.Queries))))
 			if stage.MaxReplicas != 0 {
 				n = min(n, stage.MaxReplicas)

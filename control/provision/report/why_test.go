@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Explain stops when goOn returns false and keeps the steps so far.
+// When goOn returns false, Explain stops and keeps the results so far.
 func TestExplainStopsWhenTold(t *testing.T) {
 	slow := profile.NewBatches("m", profile.Batch{Size: 1, Mean: 0.1})
 	p := &planner.Problem{

@@ -1,12 +1,14 @@
-// Package fit computes a profile's terms from measured times, with an estimate of the prediction
-// error.
+// Package fit computes the terms of a profile from measured times, and estimates how far
+// predictions with the profile are off.
 //
-// A fit is least squares of relative errors, so that short times count as much as long ones, with
-// less weight for outliers. No term is negative. Rows with the same work are merged into one point
-// with their median time, so that work that was measured often, or once with a hiccup, counts once.
+// It uses least squares of relative errors, so that short times are as important as long ones.
+// Outliers get less weight. No term is negative. All rows with the same work are merged into one
+// point with their median time, so a point has the same weight however often it was measured, and
+// one slow measurement has little influence.
 //
-// The error is cross-validated: each point in turn (with many points, a tenth of them) is left out,
-// everything is fitted and chosen again without it, and its rows are predicted.
+// The error comes from cross-validation: one point is left out (or a tenth of the points if there
+// are many), the whole fit is repeated without it, and the fit predicts the rows that were left
+// out. This is repeated for all points.
 //
 // The package is pure: the same rows give the same fit.
 package fit
@@ -21,63 +23,67 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Row is one measurement: of a prompt, of a decode step, of both, or of a prompt beside decoding
-// requests.
+// Row is one measurement. It contains a prompt, a decode step, a prompt and a decode step, or a
+// prompt that was sent beside decoding requests.
 type Row struct {
 	Set Set
-	// Prefill took PrefillSeconds and contains only a prompt; 0 if no prompt was measured. If
-	// Prompts is above 1, that many equal prompts were sent at once, and PrefillSeconds is when the
-	// last one had its first token: the first prompt has a step of its own, during which the others
-	// arrive.
+	// Prefill is the work of one prompt, and PrefillSeconds is its time to first token; 0 if no
+	// prompt was measured. If Prompts is above 1, that many equal prompts were sent at once, and
+	// PrefillSeconds is the time until all had their first tokens. The first prompt then has a step
+	// of its own, and the others arrive during that step.
 	Prompts        int
 	Prefill        profile.Work
 	PrefillSeconds float64
-	// FrontendOverhead is the frontend overhead: the part of PrefillSeconds before the prompt was
-	// in the engine's queue. It is not part of the prefill; 0 if unknown.
+	// FrontendOverhead is the part of PrefillSeconds before the prompt was in the engine's queue; 0
+	// if unknown. The fit subtracts it from PrefillSeconds.
 	FrontendOverhead float64
-	// Step took StepSeconds and contains only sequences; 0 if no step was measured.
+	// Step is the work of a decode step without prompts, and StepSeconds is its time; 0 if no step
+	// was measured.
 	Step        profile.Work
 	StepSeconds float64
-	// Mixed is a prompt and the decoding sequences in the same step. Steps without the prompt take
-	// Without seconds. The step with the prompt took MixedSeconds, and the prompt had its first
-	// token after FirstToken; 0 if not measured.
+	// Mixed is the work of a step with a prompt and decoding sequences. MixedSeconds is its time; 0
+	// if not measured. Without is the time of the steps without the prompt. FirstToken is the
+	// prompt's time to first token.
 	Mixed                             profile.Work
 	MixedSeconds, Without, FirstToken float64
 }
 
-// Set identifies what was measured: the rows of one set make one profile. Unknown fields are zero.
+// Set identifies the model and hardware of a measurement. One profile is fitted to all rows of a
+// set. Unknown fields are zero.
 type Set struct {
 	Model, Hardware string
 	TensorParallel  int
 }
 
-// Fit is the result of fitting rows.
+// Fit contains the terms that were fitted to rows, and their prediction errors.
 type Fit struct {
-	// FrontendOverhead is the median frontend overhead in seconds; 0 if no row states it.
+	// FrontendOverhead is the median frontend overhead in seconds; 0 if no row has one.
 	FrontendOverhead float64
 	Prefill          profile.Prefill
 	Decode           profile.Decode
-	// Launch and Asynchronous are known only from prompts beside decoding requests.
+	// These terms can be fitted only from prompts that were sent beside decoding requests.
 	Launch       float64
-	More         float64 // profile.Profile's Mixed
+	More         float64 // becomes MixedBatchOverhead of profile.Profile
 	Asynchronous bool
-	// Mixed is the prediction error for measured mixed steps. The terms of prompts and steps do not
-	// depend on them.
+	// Mixed is the prediction error for measured mixed steps. The terms of prompts and decode steps
+	// do not depend on mixed steps.
 	Mixed Mixed
-	// PrefillError and StepError are cross-validated.
+	// PrefillError and StepError are the cross-validated prediction errors of prompts and decode
+	// steps.
 	PrefillError, StepError Error
 }
 
-// Error is the error of predictions relative to the measured time.
+// Error describes prediction errors, as shares of the measured times.
 type Error struct {
-	// Rows were predicted; they belong to this many Points, which differ in their work. Every point
-	// has the same weight in the quantiles, however often it was measured.
+	// Rows is the number of rows that were predicted. Points is the number of different kinds of
+	// work in these rows. Every point has the same weight in the quantiles, however often it was
+	// measured.
 	Rows, Points int
 	Median, P90  float64
 }
 
-// Profile returns the fit as a profile with the given limits. Its source names the rows and the
-// error. Loads were not measured and take no time.
+// Profile returns a profile with the fitted terms and the given limits. Its source states the
+// number of rows and the error. Adapter loads were not measured, so they take no time.
 func (f Fit) Profile(file string, s Set, limits profile.Limits) profile.Profile {
 	return profile.Profile{
 		Name: s.String(),
@@ -94,12 +100,12 @@ func (f Fit) Profile(file string, s Set, limits profile.Limits) profile.Profile 
 	}
 }
 
-// String describes the error for people.
+// String describes the error in messages.
 func (e Error) String() string {
 	return fmt.Sprintf("median error %.1f %%, 90th percentile %.1f %%", 100*e.Median, 100*e.P90)
 }
 
-// String describes a set for people.
+// String describes the set in messages.
 func (s Set) String() string {
 	name := cmp.Or(s.Model, "a model")
 	if s.Hardware != "" {
@@ -111,18 +117,18 @@ func (s Set) String() string {
 	return name
 }
 
-// leastPoints is the minimum number of different points for prompts and for steps: a line through
-// two points leaves no error to estimate.
+// leastPoints is the minimum number of different points, both for prompts and for decode steps. A
+// line fits any two points exactly, so two would leave no error to estimate.
 const leastPoints = 3
 
-// Errors of [Of], for errors.Is.
+// The errors of [Of], for use with errors.Is.
 var (
 	ErrFewPrompts = fmt.Errorf("prompts of at least %d different lengths are needed, with the time that each took", leastPoints)
 	ErrFewSteps   = fmt.Errorf("decode steps of at least %d different batches or lengths are needed, with the time that each took",
 		leastPoints)
 )
 
-// Of fits the rows of one set.
+// Of fits the terms of a profile to the rows of one set.
 func Of(rows []Row) (Fit, error) {
 	frontendOverhead := frontendOverheadOf(rows)
 	var prompts, steps []sample
@@ -173,14 +179,15 @@ func Of(rows []Row) (Fit, error) {
 	}, nil
 }
 
-// frontendOverheads is how many times the frontend overhead a prompt must take for the assumption
-// that the first of several prompts has a step of its own, during which all others arrive. In
-// shorter steps, each prompt may have its own.
+// frontendOverheads is the minimum time of a prompt, in frontend overheads, for which rows of
+// several prompts are used. The first prompt's step must be long enough for all others to arrive
+// during it; otherwise each prompt may have a step of its own.
 const frontendOverheads = 2
 
-// atOnce returns steps with several prompts. Either the first prompt had a step of its own, and the
-// rest of the time belongs to the others, or all were in one step. For each prompt size, the times
-// of single prompts decide by majority which is the case.
+// atOnce returns samples of steps that computed several prompts. In a row of several prompts,
+// either the first prompt had a step of its own and the next step computed the others, or one step
+// computed all. The times of single prompts show which case fits a row better. For each prompt
+// size, the more frequent case is used for all rows.
 func atOnce(rows []Row, frontendOverhead float64, alone profile.Profile) (steps []sample) {
 	type kind struct{ prompts, size int }
 	var kinds []kind
@@ -218,18 +225,18 @@ func atOnce(rows []Row, frontendOverhead float64, alone profile.Profile) (steps 
 	return steps
 }
 
-// longest is the longest context after a prompt, in tokens.
+// longest returns the number of tokens of the longest prompt, including the context before it.
 func longest(prompts []sample) (tokens int) {
 	for _, s := range prompts {
-		// A prompt of n tokens after c has n*(2c+n) squares.
+		// The Squares of a prompt of n tokens after c tokens are n*(2c+n).
 		n := float64(s.work.PromptTokens)
 		tokens = max(tokens, int((s.work.Squares/n+n)/2))
 	}
 	return tokens
 }
 
-// frontendOverheadOf is the median frontend overhead of the rows that state it, 0 if none does; the
-// others are assumed to have had the same.
+// frontendOverheadOf returns the median frontend overhead of the rows that have one; 0 if none has.
+// Rows without one are assumed to have had the median.
 func frontendOverheadOf(rows []Row) float64 {
 	var told []float64
 	for _, r := range rows {
@@ -244,20 +251,20 @@ func frontendOverheadOf(rows []Row) float64 {
 	return Quantile(told, 0.5)
 }
 
-// sample is work and its time in seconds.
+// sample is the work of a step or prompt, and its measured time in seconds.
 type sample struct {
 	work    profile.Work
 	seconds float64
 }
 
-// point is all samples of the same work.
+// point contains all samples with the same work.
 type point struct {
 	work    profile.Work
-	times   []float64 // in seconds, sorted
-	seconds float64   // the median
+	times   []float64 // measured times in seconds, sorted
+	seconds float64   // median of times
 }
 
-// pointsOf merges samples, sorted by their work.
+// pointsOf merges samples with the same work into points, and sorts the points by work.
 func pointsOf(samples []sample) (points []point) {
 	index := map[profile.Work]int{}
 	for _, s := range samples {
@@ -283,7 +290,7 @@ func pointsOf(samples []sample) (points []point) {
 	return points
 }
 
-// sign sorts points without adapters first.
+// sign is a sort key that puts points without adapters first.
 func sign(adapters bool) int {
 	if adapters {
 		return 1
@@ -291,7 +298,7 @@ func sign(adapters bool) int {
 	return 0
 }
 
-// rounded rounds the terms to four digits.
+// rounded rounds the terms of a profile to four digits.
 func rounded(p profile.Profile) profile.Profile {
 	for _, term := range []*float64{
 		&p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
@@ -302,11 +309,12 @@ func rounded(p profile.Profile) profile.Profile {
 	return p
 }
 
-// clearly is the ratio by which an additional term must reduce the error to be kept.
+// clearly is a ratio of errors: a fit keeps an additional term only if the error with the term is
+// below clearly times the error without it.
 const clearly = 0.9
 
-// fitPrefill fits a line, and adds a floor, a term for the square of the context, or both if that
-// clearly reduces the cross-validated error.
+// fitPrefill fits a line through the times of prompts. It adds a floor, a term for the square of
+// the context, or both, if that clearly reduces the cross-validated error.
 func fitPrefill(points []point) profile.Prefill {
 	forms := []func([]point) profile.Prefill{
 		func(of []point) profile.Prefill { return line(of, false) },
@@ -316,7 +324,7 @@ func fitPrefill(points []point) profile.Prefill {
 	}
 	best, least := forms[0], math.Inf(1)
 	for _, form := range forms {
-		if len(points) <= leastPoints { // nothing could be left out
+		if len(points) <= leastPoints { // too few points to leave one out
 			break
 		}
 		missed := square(heldOut(points, func(of []point) profile.Profile { return profile.Profile{Prefill: form(of)} }))
@@ -327,7 +335,8 @@ func fitPrefill(points []point) profile.Prefill {
 	return best(points)
 }
 
-// line fits prefill without a floor.
+// line fits the terms of prefill without a floor. squared adds the term for the square of the
+// context.
 func line(points []point, squared bool) profile.Prefill {
 	columns := []column{ones, promptTokens}
 	if squared {
@@ -341,12 +350,12 @@ func line(points []point, squared bool) profile.Prefill {
 	return p
 }
 
-// floors is about how many floors are tried.
+// floors is the approximate number of floors that floored tries.
 const floors = 20
 
-// floored tries floors at the time of the fastest point, of the fastest two, and so on, each with a
-// line through the other points, and keeps the best fit. At most half of the points may lie on the
-// floor.
+// floored fits prefill with a floor. It tries several floors: the time of the fastest point, of the
+// fastest two, and so on up to half of the points. For each floor it fits a line through the other
+// points. It returns the best fit.
 func floored(points []point, squared bool) profile.Prefill {
 	best := line(points, squared)
 	least := square(missesOf(points, profile.Profile{Prefill: best}))
@@ -361,13 +370,13 @@ func floored(points []point, squared bool) profile.Prefill {
 	return best
 }
 
-// level is the constant time with the least squared relative error.
+// level returns the constant time with the least squared relative error for the points.
 func level(points []point) float64 {
 	return solve(points, []column{ones})[0]
 }
 
-// fitDecode fits the terms of a step. If only some points have adapters, it alternates with fitting
-// the adapter factor.
+// fitDecode fits the terms of a decode step. If only some points have adapters, it alternately fits
+// these terms and the factor for adapters.
 func fitDecode(points []point) profile.Decode {
 	var with, without int
 	for _, p := range points {
@@ -406,7 +415,7 @@ func fitDecode(points []point) profile.Decode {
 	return d
 }
 
-// steps fits the terms of a step, given the factor for points with adapters.
+// steps fits the terms of a decode step. factor is how much longer steps with adapters take.
 func steps(points []point, factor float64) profile.Decode {
 	times := slices.Clone(points)
 	for i := range times {
@@ -418,14 +427,15 @@ func steps(points []point, factor float64) profile.Decode {
 	return profile.Decode{Base: x[0], PerSequence: x[1], PerKVToken: x[2]}
 }
 
-// folds is the number of parts of cross-validation. With up to wholly points, each is left out in
-// turn.
+// folds is the number of parts of the points for cross-validation. If there are at most wholly
+// points, each point is a part.
 const folds, wholly = 10, 20
 
-// miss is the relative error of the prediction for one row; weight is the row's share of its point.
+// miss is the relative error of one row's prediction. weight is 1 divided by the number of rows of
+// its point.
 type miss struct{ share, weight float64 }
 
-// heldOut predicts each point with a fit to the others.
+// heldOut predicts each point with a fit to other points, and returns the errors.
 func heldOut(points []point, fit func([]point) profile.Profile) (misses []miss) {
 	parts := len(points)
 	if parts > wholly {
@@ -445,7 +455,7 @@ func heldOut(points []point, fit func([]point) profile.Profile) (misses []miss) 
 	return misses
 }
 
-// missesOf compares each row of the points with a profile's prediction.
+// missesOf returns the errors of a profile's predictions for all rows of the points.
 func missesOf(points []point, p profile.Profile) (misses []miss) {
 	for _, at := range points {
 		predicted := p.StepTime(at.work)
@@ -456,7 +466,7 @@ func missesOf(points []point, p profile.Profile) (misses []miss) {
 	return misses
 }
 
-// square is the sum of squares, with the same weight for every point.
+// square returns the sum of squared errors, in which every point has the same weight.
 func square(misses []miss) (sum float64) {
 	for _, m := range misses {
 		sum += m.weight * m.share * m.share
@@ -464,7 +474,7 @@ func square(misses []miss) (sum float64) {
 	return sum
 }
 
-// errorOf summarizes misses, with the same weight for every point, however often it was measured.
+// errorOf summarizes errors. Every point has the same weight, however often it was measured.
 func errorOf(misses []miss, points int) Error {
 	sorted := slices.SortedFunc(slices.Values(misses), func(a, b miss) int { return cmp.Compare(math.Abs(a.share), math.Abs(b.share)) })
 	at := func(share float64) float64 {
@@ -479,8 +489,8 @@ func errorOf(misses []miss, points int) Error {
 	return Error{len(misses), points, at(0.5), at(0.9)}
 }
 
-// Quantile is the smallest of the sorted values that is at least the given quantile; NaN without
-// values.
+// Quantile returns a quantile of sorted values: the smallest value that is at least as large as the
+// given share of all values. It returns NaN if there are no values.
 func Quantile(sorted []float64, share float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()

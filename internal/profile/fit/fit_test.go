@@ -13,14 +13,15 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// truth is the profile behind the synthetic rows.
+// truth is the profile from which the test rows are generated.
 var truth = profile.Profile{
 	Prefill: profile.Prefill{Floor: 0.025, Base: 0.005, PerToken: 6e-5, PerTokenSquared: 4e-9},
 	Decode:  profile.Decode{Base: 0.008, PerSequence: 2e-4, PerKVToken: 1.2e-7, AdapterSlowdown: 1.8},
 }
 
-// measured makes rows from a profile: prompts of 64 to 16,384 tokens, some after a context, and
-// steps of 1 to 64 sequences, each measured three times with noise.
+// measured generates rows from a profile, with noise. They contain prompts of 64 to 16,384 tokens,
+// some of them after a context, and decode steps of 1 to 64 sequences. Each is measured three
+// times.
 func measured(p profile.Profile, noise float64, adapters bool) (rows []Row) {
 	random := rand.New(rand.NewPCG(1, 2))
 	shaken := func(t float64) float64 { return t * (1 + noise*random.NormFloat64()) }
@@ -54,7 +55,7 @@ func fitted(t *testing.T, rows []Row) Fit {
 	return f
 }
 
-// near compares terms; a term of 0 must be exactly 0.
+// near checks that got differs from want by at most share*want, so a want of 0 must be met exactly.
 func near(t *testing.T, of string, got, want, share float64) {
 	t.Helper()
 	if math.Abs(got-want) > share*want {
@@ -65,7 +66,7 @@ func near(t *testing.T, of string, got, want, share float64) {
 func compare(t *testing.T, got Fit, want profile.Profile, share float64) {
 	t.Helper()
 	near(t, "prefill.floor", got.Prefill.Floor, want.Prefill.Floor, share)
-	near(t, "prefill.base", got.Prefill.Base, want.Prefill.Base, 5*share) // small compared with the floor
+	near(t, "prefill.base", got.Prefill.Base, want.Prefill.Base, 5*share) // less accurate: small beside the floor
 	near(t, "prefill.perToken", got.Prefill.PerToken, want.Prefill.PerToken, share)
 	near(t, "prefill.perTokenSquared", got.Prefill.PerTokenSquared, want.Prefill.PerTokenSquared, share)
 	if got.Prefill.MaxMeasuredTokens == 0 {
@@ -77,7 +78,8 @@ func compare(t *testing.T, got Fit, want profile.Profile, share float64) {
 	near(t, "decode.adapterSlowdown", got.Decode.AdapterSlowdown, want.Decode.AdapterSlowdown, share)
 }
 
-// The fit recovers the terms behind the rows, to four digits without noise.
+// The fit finds the terms from which the rows were generated. Without noise it finds all four
+// digits.
 func TestFitRecoversTheTerms(t *testing.T) {
 	exact := fitted(t, measured(truth, 0, true))
 	compare(t, exact, truth, 1e-3)
@@ -87,7 +89,8 @@ func TestFitRecoversTheTerms(t *testing.T) {
 	noisy := fitted(t, measured(truth, 0.02, true))
 	compare(t, noisy, truth, 0.1)
 	for _, e := range []Error{noisy.PrefillError, noisy.StepError} {
-		// Half of a normal distribution is within 0.67 standard deviations, 90 % within 1.64.
+		// In a normal distribution, 50 % of errors are within 0.67 standard deviations, and 90 %
+		// within 1.64.
 		if e.Median < 0.005 || e.Median > 0.03 || e.P90 < 0.02 || e.P90 > 0.06 {
 			t.Errorf("rows that are shaken by 2 %% are missed by %+v", e)
 		}
@@ -97,7 +100,7 @@ func TestFitRecoversTheTerms(t *testing.T) {
 	}
 }
 
-// Terms that are 0 stay 0, even with noise.
+// If a term of the true profile is 0, the fitted term is 0 even with noise.
 func TestNeedlessTermsStayOut(t *testing.T) {
 	plain := truth
 	plain.Prefill = profile.Prefill{Base: 0.02, PerToken: 6e-5}
@@ -116,7 +119,7 @@ func TestNeedlessTermsStayOut(t *testing.T) {
 	}
 }
 
-// Points that scatter by 5 % about a line seldom produce a square term.
+// If points scatter by 5 % around a line, the fit rarely adds a square term.
 func TestSquareIsClear(t *testing.T) {
 	var seen int
 	for seed := range uint64(40) {
@@ -136,7 +139,7 @@ func TestSquareIsClear(t *testing.T) {
 	}
 }
 
-// Every point is predicted once, by a fit to most of the other points.
+// Cross-validation predicts every point exactly once, with a fit to most of the other points.
 func TestCrossValidation(t *testing.T) {
 	for _, c := range []struct{ points, least int }{{3, 2}, {wholly, wholly - 1}, {wholly + 1, wholly - 2}, {200, 180}} {
 		points := make([]point, c.points)
@@ -153,7 +156,7 @@ func TestCrossValidation(t *testing.T) {
 			if len(of) < c.least {
 				t.Errorf("of %d points a fit saw %d, want at least %d", c.points, len(of), c.least)
 			}
-			for range c.points - len(of) { // the number of points predicted by it
+			for range c.points - len(of) { // once for each point that was left out
 				seconds := math.Round(1 / (1 + misses[0].share))
 				misses, predicted[seconds] = misses[1:], true
 				if slices.ContainsFunc(of, func(p point) bool { return p.seconds == seconds }) {
@@ -167,7 +170,7 @@ func TestCrossValidation(t *testing.T) {
 	}
 }
 
-// A term that plain least squares would make negative is 0.
+// If plain least squares would make a term negative, the fitted term is 0.
 func TestNoTermIsNegative(t *testing.T) {
 	var rows []Row
 	for i, seconds := range []float64{0.0100, 0.0099, 0.0098, 0.0097} {
@@ -183,8 +186,8 @@ func TestNoTermIsNegative(t *testing.T) {
 	}
 }
 
-// Outliers barely change the terms: work that always took a third of the right time, and work that
-// took a fifth of it in one of three measurements.
+// Outliers hardly change the terms. One point always took a third of the right time. Another took a
+// fifth of it in one of three measurements.
 func TestHiccup(t *testing.T) {
 	rows := measured(truth, 0.01, false)
 	for i, r := range rows {
@@ -201,8 +204,8 @@ func TestHiccup(t *testing.T) {
 	}, 0.15)
 }
 
-// Errors are relative: with long prompts off by 5 %, which is seconds, the base is still accurate
-// to a millisecond.
+// Errors are relative. Long prompts are off by 5 %, which is seconds, and yet the fitted base is
+// accurate to a millisecond.
 func TestErrorsAreRelative(t *testing.T) {
 	var rows []Row
 	for _, r := range measured(truth, 0, false) {
@@ -218,7 +221,7 @@ func TestErrorsAreRelative(t *testing.T) {
 	near(t, "prefill.base", fitted(t, rows).Prefill.Base, 0.010, 0.1)
 }
 
-// Too few different points are an error.
+// Rows with too few different points are rejected.
 func TestFewPoints(t *testing.T) {
 	all := measured(truth, 0, false)
 	var prompts, steps []Row
@@ -243,10 +246,10 @@ func TestFewPoints(t *testing.T) {
 	}
 }
 
-// The published sets, cross-validated: the median error is at most 5 % for steps and 12 % for
-// prompts on at least 8 of the 10 sets that are neither tensor-parallel pairs of 70B nor
-// power-capped machines. The log has the figures. The test runs if TRACE_DIR names the folder of
-// published files.
+// The test fits the published sets, with cross-validation. There are 10 sets apart from
+// tensor-parallel pairs of 70B and power-capped machines. In at least 8 of them, the median error
+// must be at most 5 % for steps and 12 % for prompts. The test logs all figures. It runs only if
+// TRACE_DIR is the folder of the published files.
 func TestPublishedSets(t *testing.T) {
 	dir := os.Getenv("TRACE_DIR") //nolint:forbidigo // a test is a main
 	if dir == "" {
@@ -292,8 +295,8 @@ func TestPublishedSets(t *testing.T) {
 	}
 }
 
-// Frontend overhead is not part of a prefill, row by row; a row that does not state it is assumed
-// to have the typical one.
+// The fit subtracts each row's frontend overhead from its prefill time. Rows without a frontend
+// overhead are assumed to have the median.
 func TestFrontendOverheadIsSeparate(t *testing.T) {
 	plain := truth
 	plain.Prefill = profile.Prefill{Base: 0.02, PerToken: 6e-5}
@@ -304,7 +307,7 @@ func TestFrontendOverheadIsSeparate(t *testing.T) {
 		}
 		frontendOverhead := 0.003 + 0.001*float64(i%3)
 		if i%5 == 0 {
-			frontendOverhead = 0.004 // not stated
+			frontendOverhead = 0.004 // the row does not state its overhead
 		} else {
 			rows[i].FrontendOverhead = frontendOverhead
 		}

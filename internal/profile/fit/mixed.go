@@ -10,16 +10,16 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Mixed is the error of predictions for steps with a prompt and sequences.
+// Mixed is the prediction error for steps that compute a prompt and decoding sequences.
 type Mixed struct {
 	Error
-	// Waited is the median number of other steps that a prompt waits before its own begins; NaN if
-	// unknown.
+	// Waited is the median number of steps for which a prompt waits before its own step begins; NaN
+	// if unknown.
 	Waited float64
 }
 
-// String summarizes prompts beside others for people, as a sentence and a space; empty if there
-// were none.
+// String returns a sentence about prompts beside decoding requests, with a space at its end. It
+// returns "" if none were measured.
 func (m Mixed) String() string {
 	if m.Rows == 0 {
 		return ""
@@ -31,16 +31,17 @@ func (m Mixed) String() string {
 	return text + ". "
 }
 
-// mixedRow is a prompt beside others. Waited is the number of steps before its own, NaN if unknown.
+// mixedRow is the measurement of a prompt beside decoding requests. waited is the number of steps
+// before the prompt's own step; NaN if unknown.
 type mixedRow struct {
 	work            profile.Work
 	seconds, waited float64
 }
 
-// mixedOf returns the rows of prompts beside others. A prompt's frontend overhead is that of single
-// prompts of about the same size.
+// mixedOf returns the measurements of prompts beside decoding requests. To compute how long a
+// prompt waited, it subtracts the frontend overhead of single prompts of about the same size.
 func mixedOf(rows []Row, frontendOverhead float64) (mixed []mixedRow) {
-	alone := map[int][]float64{} // by size
+	alone := map[int][]float64{} // frontend overheads of single prompts, by size
 	for _, r := range rows {
 		if r.FrontendOverhead > 0 {
 			alone[size(r.Prefill)] = append(alone[size(r.Prefill)], r.FrontendOverhead)
@@ -63,20 +64,21 @@ func mixedOf(rows []Row, frontendOverhead float64) (mixed []mixedRow) {
 	return mixed
 }
 
-// size groups prompts by approximate size, so that prompts with the same requested length nearly
-// always have the same size.
+// size returns a number that is equal for prompts of about the same length. Prompts with the same
+// requested length nearly always have the same size.
 func size(w profile.Work) int { return int(math.Round(2 * math.Log2(float64(w.PromptTokens)))) }
 
-// mix determines how an engine computes prompts beside sequences: whether it schedules a step while
-// the previous one is computed, and whether the constant time of a prompt is launch time, during
-// which the accelerator still computes the previous step.
+// mix determines two properties of an engine from prompts beside decoding requests. The first is
+// whether the engine schedules a step while it computes the previous one. The second is whether the
+// constant time of a prompt is launch time, during which the accelerator still computes the
+// previous step.
 func mix(p profile.Profile, prompts []point, mixed []mixedRow) (profile.Profile, Mixed) {
 	said := Mixed{Waited: waited(mixed)}
 	if len(mixed) == 0 {
 		return p, said
 	}
-	// A prompt that arrives during a step waits half a step in the median, and one step more if the
-	// next one is already scheduled.
+	// A prompt that arrives at a random time of a step waits half a step in the median. If the next
+	// step is already scheduled, the prompt waits for that step, too.
 	p.AsyncScheduling = said.Waited > 1
 	typical := typicalOf(mixed)
 	missed := func(p profile.Profile) float64 {
@@ -88,7 +90,7 @@ func mix(p profile.Profile, prompts []point, mixed []mixedRow) (profile.Profile,
 			p, least = launched, m
 		}
 	}
-	if p.LaunchOverhead == 0 { // otherwise every step takes at least its launch time
+	if p.LaunchOverhead == 0 { // a launch overhead already explains longer mixed steps
 		more := p
 		more.MixedBatchOverhead = moreTogether(p, typical)
 		if clearly*clearly*square(mixedMisses(typical, p)) > square(mixedMisses(typical, more)) {
@@ -99,10 +101,11 @@ func mix(p profile.Profile, prompts []point, mixed []mixedRow) (profile.Profile,
 	return p, said
 }
 
-// launches returns profiles of an engine whose launch time for a step with prompts is the time of
-// its fastest prompt, of the fastest two, and so on. A step reads the weights once, so its base is
-// at most that of a step without prompts; the rest is launch time. Candidates whose launch time is
-// not clearly above such a step are left out.
+// launches proposes profiles with a launch overhead. In the first profile, launching a step with
+// prompts takes as long as the fastest prompt; in the next, as long as the fastest two, and so on.
+// Each step reads the weights once, so the base of a prompt is that of a decode step, and the rest
+// of its constant time is launch time. Profiles whose launch time is not clearly above a decode
+// step are left out.
 func launches(p profile.Profile, prompts []point) (all []profile.Profile) {
 	byTime := slices.SortedFunc(slices.Values(prompts), func(a, b point) int { return cmp.Compare(a.seconds, b.seconds) })
 	for n := 1; n <= len(byTime); n++ {
@@ -129,10 +132,12 @@ func launches(p profile.Profile, prompts []point) (all []profile.Profile) {
 	return all
 }
 
-// worthAdding is the relative extra time of mixed steps that is more than noise.
+// worthAdding is the smallest extra time of mixed steps, relative to their time, that is not
+// treated as noise.
 const worthAdding = 0.05
 
-// moreTogether is the median extra time of mixed steps over a profile's predictions; 0 if small.
+// moreTogether returns by how much mixed steps take longer than predicted, in the median; 0 if that
+// is below worthAdding.
 func moreTogether(p profile.Profile, mixed []mixedRow) float64 {
 	var more, all []float64
 	for _, is := range mixed {
@@ -146,7 +151,8 @@ func moreTogether(p profile.Profile, mixed []mixedRow) float64 {
 	return 0
 }
 
-// typicalOf returns the row with the median time of each kind, so that single delays count little.
+// typicalOf returns the row with the median time for each prompt size and number of sequences, so
+// that single delays have little influence.
 func typicalOf(mixed []mixedRow) (typical []mixedRow) {
 	type kind struct{ size, sequences int }
 	kinds := map[kind][]mixedRow{}
@@ -166,8 +172,8 @@ func typicalOf(mixed []mixedRow) (typical []mixedRow) {
 	return typical
 }
 
-// waited is the median number of steps that prompts wait beside the smallest number of others: with
-// many others, the engine's frontend is busy, too.
+// waited returns the median number of steps that prompts wait. It uses only the prompts beside the
+// smallest number of sequences, because with many sequences the engine's frontend is busy, too.
 func waited(mixed []mixedRow) float64 {
 	fewest := math.MaxInt
 	for _, is := range mixed {
@@ -183,9 +189,9 @@ func waited(mixed []mixedRow) float64 {
 	return Quantile(all, 0.5)
 }
 
-// typicalMisses returns the median errors for each prompt size. An engine counts slightly different
-// tokens for nearly every prompt, so prompts are many noisy points, while prompts beside others are
-// few.
+// typicalMisses returns the median error for each prompt size. Engines count slightly different
+// numbers of tokens for nearly every prompt, so single prompts are many noisy points. Without
+// medians they would outweigh the few prompts beside decoding requests.
 func typicalMisses(prompts []point, p profile.Profile) (misses []miss) {
 	shares := map[int][]float64{}
 	for _, at := range prompts {
@@ -194,14 +200,14 @@ func typicalMisses(prompts []point, p profile.Profile) (misses []miss) {
 			shares[s] = append(shares[s], m.share)
 		}
 	}
-	for _, s := range slices.Sorted(maps.Keys(shares)) { // in order, for a reproducible sum
+	for _, s := range slices.Sorted(maps.Keys(shares)) { // in a fixed order, so that rounding errors of sums are reproducible
 		slices.Sort(shares[s])
 		misses = append(misses, miss{Quantile(shares[s], 0.5), 1})
 	}
 	return misses
 }
 
-// mixedMisses compares the times of mixed steps with a profile's predictions.
+// mixedMisses returns the errors of a profile's predictions for mixed steps.
 func mixedMisses(mixed []mixedRow, p profile.Profile) (misses []miss) {
 	for _, is := range mixed {
 		misses = append(misses, miss{mixedTime(p, is.work)/is.seconds - 1, 1})
@@ -209,9 +215,9 @@ func mixedMisses(mixed []mixedRow, p profile.Profile) (misses []miss) {
 	return misses
 }
 
-// mixedTime is how long decoding sequences take for a step with a prompt, beyond a step without
-// one, plus one step of their own. The part of the launch that overlaps with the previous step does
-// not count.
+// mixedTime returns by how much a prompt delays decoding sequences, plus the time of a step without
+// the prompt. If the engine schedules asynchronously, the part of the launch that overlaps with the
+// previous step is not included.
 func mixedTime(p profile.Profile, w profile.Work) float64 {
 	if !p.AsyncScheduling {
 		return p.StepTime(w)

@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// besideOthers makes rows of an engine: single prompts with frontend overhead, steps, and prompts
-// beside 1 and 8 sequences.
+// besideOthers generates rows of an engine: single prompts with frontend overhead, decode steps,
+// and prompts beside 1 and 8 decoding sequences.
 func besideOthers(p profile.Profile) (rows []Row) {
 	for _, n := range []int{16, 128, 512, 2048, 7680} {
 		var alone profile.Work
@@ -19,7 +19,7 @@ func besideOthers(p profile.Profile) (rows []Row) {
 			Prefill: alone, PrefillSeconds: p.FrontendOverhead + p.StepTime(alone),
 			FrontendOverhead: p.FrontendOverhead,
 		})
-		if n <= 2048 { // four at once; the first is computed before the others
+		if n <= 2048 { // four prompts at once: the first is computed alone, then the other three
 			three := profile.Work{PromptTokens: 3 * n, Squares: 3 * alone.Squares}
 			rows = append(rows, Row{Prompts: 4, Prefill: alone, PrefillSeconds: p.FrontendOverhead + p.StepTime(alone) + p.StepTime(three)})
 		}
@@ -32,13 +32,13 @@ func besideOthers(p profile.Profile) (rows []Row) {
 	return rows
 }
 
-// beside is the row of a prompt of n tokens beside sequences of a simulated engine. It arrives in
-// the middle of a step.
+// beside simulates an engine and returns the row of a prompt of n tokens that is sent beside
+// decoding sequences. The prompt arrives in the middle of a step.
 func beside(p profile.Profile, sequences, n int) Row {
 	const context, outputs, before, after = 40, 64, 10, 40
 	p.Limits = profile.Limits{MaxSequences: 16, MaxBatchedTokens: 8192, KVBlocks: 4000, BlockSize: 16}
-	// run returns the token times of one of the sequences and the time of the prompt's first token;
-	// the prompt arrives at a time above 0.
+	// run returns the token times of one decoding sequence, and the time of the prompt's first
+	// token. If at is above 0, the prompt arrives at that time.
 	run := func(at float64) (tokens []float64, first float64) {
 		e, err := sim.New(p, nil)
 		if err != nil {
@@ -87,8 +87,8 @@ func beside(p profile.Profile, sequences, n int) Row {
 	return row
 }
 
-// The fit determines whether an engine schedules a step while the previous one is computed, and
-// whether launching a step with a prompt takes its time.
+// The fit detects whether an engine schedules a step while it computes the previous one, and
+// whether launching a step with a prompt takes most of the step's time.
 func TestPromptsBesideOthers(t *testing.T) {
 	launching := profile.Profile{
 		FrontendOverhead: 0.006, LaunchOverhead: 0.053,
@@ -105,7 +105,7 @@ func TestPromptsBesideOthers(t *testing.T) {
 	plainAhead.AsyncScheduling = true
 	for name, c := range map[string]struct {
 		p     profile.Profile
-		waits float64 // mean steps before its own
+		waits float64 // mean number of steps that a prompt waits before its own step
 	}{
 		"launches, and waits for each step": {launching, 0.5},
 		"launches ahead":                    {ahead, 1.5},
@@ -129,8 +129,8 @@ func TestPromptsBesideOthers(t *testing.T) {
 	}
 }
 
-// Without a known frontend overhead it is unknown how long prompts wait, and an engine is assumed
-// to be synchronous.
+// If the frontend overhead is unknown, so is the time that prompts wait. The fit then assumes that
+// the engine schedules synchronously.
 func TestPromptsBesideOthersWithoutFrontendOverhead(t *testing.T) {
 	p := truth
 	p.AsyncScheduling = true
@@ -140,9 +140,11 @@ func TestPromptsBesideOthersWithoutFrontendOverhead(t *testing.T) {
 	}
 }
 
-// Noise in many prompts neither hides what few prompts beside others show nor creates anything.
+// Noise in many single prompts neither hides effects that a few prompts beside decoding requests
+// show, nor creates effects.
 func TestPromptsBesideOthersWithNoise(t *testing.T) {
-	// All prompts take as long as the launch, so only prompts beside others reveal the launch time.
+	// All single prompts take as long as the launch. So only prompts beside decoding requests show
+	// that this time is launch time.
 	launching := profile.Profile{
 		FrontendOverhead: 0.006, LaunchOverhead: 0.053, AsyncScheduling: true,
 		Prefill: profile.Prefill{Floor: 0.053, Base: 0.005, PerToken: 1e-6},
@@ -179,8 +181,8 @@ func TestPromptsBesideOthersWithNoise(t *testing.T) {
 	}
 }
 
-// Concurrent prompts that take less than about twice the frontend overhead may each have a step of
-// their own, so they are not used as steps with several prompts.
+// If several short prompts take less than about twice the frontend overhead, each may have had a
+// step of its own. The fit therefore ignores such rows.
 func TestShortConcurrentPromptsDoNotCount(t *testing.T) {
 	p := profile.Profile{
 		FrontendOverhead: 0.006, Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-5},
@@ -188,7 +190,7 @@ func TestShortConcurrentPromptsDoNotCount(t *testing.T) {
 	}
 	rows := besideOthers(p)
 	for i, r := range rows {
-		if r.Prompts > 1 && r.Prefill.PromptTokens <= 512 { // each in a step of its own
+		if r.Prompts > 1 && r.Prefill.PromptTokens <= 512 { // each of these prompts has a step of its own
 			rows[i].PrefillSeconds = p.FrontendOverhead + 4*p.StepTime(r.Prefill)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Columns of Headgate's layout. The first three identify the set. They may be left out, and so may
-// columns of values that were not measured.
+// Columns of Headgate's format. The first three identify the set and are optional. Columns of
+// values that were not measured are optional, too.
 const (
 	model          = "model"
 	hardware       = "hardware"
@@ -33,8 +33,8 @@ const (
 	firstSeconds            = "first_seconds"
 )
 
-// Columns of the published layout. Splitwise states milliseconds per token, SageServe seconds for
-// all tokens.
+// Columns of the published formats. token_time is in milliseconds per token in Splitwise, and in
+// seconds for all tokens in SageServe.
 const (
 	publishedPrompt = "prompt_size"
 	publishedBatch  = "batch_size"
@@ -50,13 +50,13 @@ var (
 		frontendOverheadSeconds,
 		stepSeconds, severalPrompts, mixedSeconds, firstSeconds,
 	}
-	// besides are columns in which control profile records how it measured; they are ignored here.
+	// besides are columns in which "control profile" records how it measured. Read ignores them.
 	besides   = []string{"api", "asked_tokens", "outputs"}
 	published = []string{publishedPrompt, publishedBatch, publishedTokens, publishedFirst, publishedOthers, publishedAll}
 )
 
-// Read reads measured rows from a CSV file with a header: Headgate's columns, or those published by
-// Splitwise and SageServe. Errors start with name and the line.
+// Read reads measured rows from a CSV file with a header. The columns are those of Headgate, or
+// those published by Splitwise and SageServe. Errors start with the given name and the line number.
 func Read(name string, from io.Reader) ([]Row, error) {
 	reader := csv.NewReader(from)
 	header, err := reader.Read()
@@ -96,7 +96,7 @@ func Read(name string, from io.Reader) ([]Row, error) {
 		}
 	}
 	for {
-		cells, err := reader.Read() // as many as in the header, or an error with the line
+		cells, err := reader.Read() // returns an error if the row has not as many cells as the header
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -112,10 +112,10 @@ func Read(name string, from io.Reader) ([]Row, error) {
 	return read()
 }
 
-// table is a CSV file being read.
+// table is the content of a CSV file.
 type table struct {
 	name  string
-	at    map[string]int // column -> its index
+	at    map[string]int // column name -> index
 	lines []record
 }
 
@@ -129,7 +129,7 @@ func (t *table) has(column string) bool {
 	return ok
 }
 
-// cell is a line's value in a column, "" if there is no such column.
+// cell returns the value of a line in a column; "" if the file has no such column.
 func (t *table) cell(r record, column string) string {
 	if i, ok := t.at[column]; ok {
 		return strings.TrimSpace(r.cells[i])
@@ -137,7 +137,8 @@ func (t *table) cell(r record, column string) string {
 	return ""
 }
 
-// count parses a non-negative integer; if empty, it is otherwise.
+// count parses a non-negative integer. For an empty cell it returns the default, which is the
+// argument otherwise.
 func (t *table) count(r record, column string, otherwise int) (int, error) {
 	text := t.cell(r, column)
 	if text == "" {
@@ -150,7 +151,7 @@ func (t *table) count(r record, column string, otherwise int) (int, error) {
 	return int(n), nil
 }
 
-// time parses a time; if empty, it is 0.
+// time parses a time. It returns 0 if the cell is empty.
 func (t *table) time(r record, column string) (float64, error) {
 	text := t.cell(r, column)
 	if text == "" {
@@ -172,7 +173,7 @@ func (t *table) set(r record) (Set, error) {
 	return Set{t.cell(r, model), t.cell(r, hardware), parallel}, err
 }
 
-// own reads Headgate's layout.
+// own returns the rows of a file in Headgate's format.
 func (t *table) own() (rows []Row, err error) {
 	for _, r := range t.lines {
 		set, errSet := t.set(r)
@@ -234,7 +235,7 @@ func (t *table) own() (rows []Row, err error) {
 	return rows, nil
 }
 
-// yes parses a boolean; if empty, it is false.
+// yes parses a boolean. It returns false if the cell is empty.
 func (t *table) yes(r record, column string) (bool, error) {
 	text := t.cell(r, column)
 	if text == "" {
@@ -247,12 +248,14 @@ func (t *table) yes(r record, column string) (bool, error) {
 	return is, nil
 }
 
-// published reads the layout of Splitwise and SageServe. Both have the same columns. If the total
-// time is about the sum of first token and token_time, token_time is in seconds for all tokens
-// (SageServe), otherwise in milliseconds per token.
+// published returns the rows of a file in the format of Splitwise or SageServe, which have the same
+// columns. The unit of token_time is detected from the total time. If the total is about
+// prompt_time plus token_time, token_time is in seconds for all tokens (SageServe). Otherwise it is
+// in milliseconds per token (Splitwise).
 //
-// The prompt_time of several prompts is not used. SageServe's is of one of them, and Splitwise's is
-// not of one step: with two GPUs, 64 prompts take half as long as 8.
+// If a row has several prompts, its prompt_time is not used. In SageServe it is the time of only
+// one of the prompts. In Splitwise it is not the time of one step: with two GPUs, 64 prompts take
+// half as long as 8.
 func (t *table) published() (rows []Row, err error) {
 	type measured struct {
 		record
@@ -294,7 +297,7 @@ func (t *table) published() (rows []Row, err error) {
 			row.PrefillSeconds, row.StepSeconds = m.first, m.others/decoded
 		} else {
 			row.PrefillSeconds, row.StepSeconds = m.first/1000, m.others/1000
-			decoded = min(decoded, math.Round((m.all-m.first)/m.others)) // an answer that ended sooner kept less in the cache
+			decoded = min(decoded, math.Round((m.all-m.first)/m.others)) // an output that ended early has fewer tokens in the KV cache
 		}
 		if m.batch > 1 {
 			row.PrefillSeconds = 0
@@ -307,7 +310,7 @@ func (t *table) published() (rows []Row, err error) {
 	return rows, nil
 }
 
-// Sets returns the sets of rows, in order of appearance.
+// Sets returns the different sets of the rows, in order of first appearance.
 func Sets(rows []Row) (sets []Set) {
 	for _, r := range rows {
 		if !slices.Contains(sets, r.Set) {

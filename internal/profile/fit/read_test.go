@@ -39,8 +39,8 @@ func TestReadOwnColumns(t *testing.T) {
 	}
 }
 
-// The two published layouts have the same header and different units: the total time distinguishes
-// them.
+// The two published formats have the same header but different units. The total time shows which
+// format a file has.
 func TestReadPublishedColumns(t *testing.T) {
 	header := "model,hardware,prompt_size,batch_size,token_size,peak_power,average_power,prompt_time,token_time,e2e_time,tensor_parallel\n"
 	for _, c := range []struct {
@@ -79,7 +79,7 @@ func TestReadPublishedColumns(t *testing.T) {
 	}
 }
 
-// Errors contain the file, the line and what to write.
+// Errors name the file and the line, and say what to write.
 func TestErrorsOfFiles(t *testing.T) {
 	published := "prompt_size,batch_size,token_size,prompt_time,token_time,e2e_time\n"
 	for _, c := range []struct{ text, want string }{

@@ -7,7 +7,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// column returns the factor of a term.
+// column returns, for a piece of work, the number by which a term is multiplied.
 type column func(w profile.Work) float64
 
 func ones(profile.Work) float64           { return 1 }
@@ -16,20 +16,21 @@ func squares(w profile.Work) float64      { return w.Squares }
 func sequences(w profile.Work) float64    { return float64(w.Sequences) }
 func kvTokens(w profile.Work) float64     { return float64(w.KVTokens) }
 
-// Huber's weights: a point counts less if its error is more than bend times the usual. For a normal
-// distribution, deviation times the median error is the standard deviation, and bend keeps 95 % of
-// the efficiency of least squares. An error below usualLeast is never unusual.
+// Parameters of Huber's weights: a point has less weight if its error is more than bend times the
+// usual error. In a normal distribution, deviation times the median error is the standard
+// deviation, and this bend keeps 95 % of the efficiency of least squares. The usual error is at
+// least usualLeast.
 const (
 	bend       = 1.345
 	deviation  = 1.4826
 	usualLeast = 0.005
-	rounds     = 20 // at most, until weights hardly change
+	rounds     = 20 // maximum number of iterations until the weights hardly change
 )
 
-// solve finds the non-negative terms that minimize the weighted sum of squared relative errors.
+// solve returns the non-negative terms with the smallest weighted sum of squared relative errors.
 func solve(points []point, columns []column) []float64 {
 	n := len(columns)
-	scale := make([]float64, n) // so that all columns are of similar size
+	scale := make([]float64, n) // by column: divisor that gives all columns similar values
 	rows := make([][]float64, len(points))
 	for i, p := range points {
 		rows[i] = make([]float64, n)
@@ -75,8 +76,9 @@ func solve(points []point, columns []column) []float64 {
 	return best
 }
 
-// weighted finds the best terms for given weights: plain least squares over the columns whose terms
-// are not 0. There are at most three columns, so all choices are tried.
+// weighted returns the best non-negative terms for the given weights. For each choice of columns it
+// solves plain least squares, and sets the other terms to 0. It tries all choices, because there
+// are at most three columns.
 func weighted(rows [][]float64, weights []float64) []float64 {
 	n := len(rows[0])
 	best, least := make([]float64, n), math.Inf(1)
@@ -104,9 +106,9 @@ func dot(r, x []float64) (sum float64) {
 	return sum
 }
 
-// plain solves weighted least squares of rows*x = 1 over the chosen columns by the normal
-// equations; other terms are 0. It returns false if the columns are linearly dependent or a term
-// would be negative.
+// plain solves weighted least squares of rows*x = 1 by the normal equations. It uses only the
+// chosen columns, and sets the other terms to 0. It returns false if the columns are linearly
+// dependent or a term would be negative.
 func plain(rows [][]float64, weights []float64, chosen int) ([]float64, bool) {
 	n := len(rows[0])
 	var at []int
@@ -116,7 +118,7 @@ func plain(rows [][]float64, weights []float64, chosen int) ([]float64, bool) {
 		}
 	}
 	k := len(at)
-	m := make([][]float64, k) // the matrix, with the right side as its last column
+	m := make([][]float64, k) // matrix of the normal equations, with the right side as its last column
 	for a := range m {
 		m[a] = make([]float64, k+1)
 		for i, r := range rows {

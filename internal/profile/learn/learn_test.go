@@ -13,7 +13,7 @@ var simple = profile.Profile{
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16},
 }
 
-// drawnRow is a random row whose time follows truth, with noise.
+// drawnRow returns a random row. Its time is that of the terms in truth, with noise.
 func drawnRow(r *rand.Rand, truth [terms]float64) row {
 	b := 1 + 30*r.Float64()
 	is := row{terms: [terms]float64{
@@ -27,8 +27,8 @@ func drawnRow(r *rand.Rand, truth [terms]float64) row {
 	return is
 }
 
-// batch is weighted least squares over all rows at once. It tries every choice of terms at the ends
-// of their ranges.
+// batch solves the weighted least squares for all rows at once. For terms that may be at an end of
+// their range, it tries every combination.
 func batch(rows []row, weights []float64, scale float64, toward [terms]float64) (best [terms]float64) {
 	pull := func(j int) float64 {
 		if j == with {
@@ -51,7 +51,7 @@ func batch(rows []row, weights []float64, scale float64, toward [terms]float64) 
 	}
 	fewest := math.Inf(1)
 	for choice := range 243 {
-		var fixed [terms]float64 // negative means free
+		var fixed [terms]float64 // a negative value means that the term is free
 		for j, rest := 0, choice; j < terms; j, rest = j+1, rest/3 {
 			fixed[j] = [3]float64{-1, least(j), farthest}[rest%3]
 		}
@@ -75,7 +75,7 @@ func batch(rows []row, weights []float64, scale float64, toward [terms]float64) 
 				x[j] += weights[i] * rest * r.terms[j] / r.seconds
 			}
 		}
-		// Gauss-Jordan elimination.
+		// Solve by Gauss-Jordan elimination.
 		for j := range terms {
 			for i := range terms {
 				if i == j {
@@ -100,8 +100,8 @@ func batch(rows []row, weights []float64, scale float64, toward [terms]float64) 
 	return best
 }
 
-// Learning row by row gives the same result as all rows at once, also with terms at the ends of
-// their ranges.
+// Learning row by row gives the same terms as a fit to all rows at once, even if terms are at the
+// ends of their ranges.
 func TestRowByRowEqualsAllAtOnce(t *testing.T) {
 	for _, truth := range [][terms]float64{
 		{1, 1, 1, 1, 0},
@@ -120,7 +120,7 @@ func TestRowByRowEqualsAllAtOnce(t *testing.T) {
 			at += r.ExpFloat64() * []float64{0.2, 20}[n%2]
 			is := drawnRow(r, truth)
 			if r.IntN(20) == 0 {
-				is.seconds *= 3 // as during a load
+				is.seconds *= 3 // an outlier, as during an adapter load
 			}
 			was, predicted := l.matrix[base][base], 0.0
 			for j, x := range is.terms {
@@ -138,7 +138,7 @@ func TestRowByRowEqualsAllAtOnce(t *testing.T) {
 				weights[i] *= keep
 			}
 			latest = at
-			// This is the row's weight, computed from what the row added.
+			// Compute the weight that the Learner gave to the row from the change of its sums.
 			weight := (l.matrix[base][base] - keep*was) * is.seconds * is.seconds / (is.terms[base] * is.terms[base])
 			if weight > is.weight*(1+1e-6) || !(weight > 0) {
 				t.Fatalf("row %d of weight %g counts %g", n, is.weight, weight)
@@ -157,11 +157,11 @@ func TestRowByRowEqualsAllAtOnce(t *testing.T) {
 	}
 }
 
-// Outliers have little weight.
+// Outliers have little influence on the learned terms.
 func TestOutliers(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 1))
 	l, truth := New(simple, false), [terms]float64{2, 2, 2, 2, 2}
-	l.took(1) // engines report prefill times
+	l.took(1) // the engines report prefill times
 	var e Engine
 	for n := range 2000 {
 		is := drawnRow(r, truth)
@@ -179,7 +179,7 @@ func TestOutliers(t *testing.T) {
 	}
 }
 
-// A term that no row shows keeps its ratio to the others for any length of time, and nothing grows
+// A term that no row shows keeps its ratio to the other terms for any length of time. No sum grows
 // without limit.
 func TestUnobservedTermsKeepTheirRatio(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
@@ -201,8 +201,8 @@ func TestUnobservedTermsKeepTheirRatio(t *testing.T) {
 	}
 }
 
-// Well predicted rows bring trust, badly predicted ones end it, and errors in between change
-// nothing.
+// Well-predicted rows make the profile trusted, and badly predicted rows end the trust. Errors in
+// between do not change trust.
 func TestTrust(t *testing.T) {
 	l := New(simple, false)
 	l.watched = noneSeconds
@@ -234,14 +234,14 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// A profile that was not configured is trusted once predicted times to first token are right too,
-// or if hardly any are measured.
+// A profile that was not configured is trusted only when its predicted times to first token are
+// right, too, or if few or none are reported for a while.
 func TestTrustOfFirstTokens(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		ratios  []float64 // of times to first token, repeated
-		each    int       // rows per first token; 0: none; negative: also ten rows per second instead of one
-		trusted int       // rows until it is trusted
+		ratios  []float64 // actual divided by predicted times to first token; used one after another
+		each    int       // rows per first token (0: no first tokens); if negative, with ten rows per second instead of one
+		trusted int       // expected number of rows until the profile is trusted
 	}{
 		{"none", nil, 0, leastTrust},
 		{"none, and many rows at once", nil, -1, 10 * noneSeconds},
@@ -279,7 +279,8 @@ func TestTrustOfFirstTokens(t *testing.T) {
 	}
 }
 
-// Old first tokens do not prevent trust if rows are predicted well and no other stream reports.
+// Wrong predictions of old first tokens no longer prevent trust if rows are predicted well and no
+// newer first tokens are reported.
 func TestOldFirstTokensDoNotCount(t *testing.T) {
 	l := New(simple, false)
 	for range firstTokens {
@@ -298,8 +299,9 @@ func TestOldFirstTokensDoNotCount(t *testing.T) {
 	}
 }
 
-// A Learner that takes over an untrusted profile needs its own observations before it trusts it:
-// the other may have seen first tokens that this one has not.
+// A Learner may take over an untrusted profile from another Learner. It trusts the profile only
+// after observations of its own, because the other Learner may have seen wrong predictions of first
+// tokens.
 func TestUntrustedProfileIsNotTrusted(t *testing.T) {
 	l := New(simple, false)
 	is := Lesson{Prior: l.number, Rows: leastRows, Unchanged: leastTrust, Off: 0.05, Usual: [kinds]float64{0.05, 0.05}, Scale: 1}
@@ -319,8 +321,8 @@ func TestUntrustedProfileIsNotTrusted(t *testing.T) {
 	}
 }
 
-// Engines that differ only by chance share one profile. A slower one has its own, and if several
-// differ, each has its own.
+// Engines that differ only by chance share one profile. If one engine is slower, it gets its own
+// profile. If several engines differ, each gets its own.
 func TestSimilarEngines(t *testing.T) {
 	learned := func(factors ...float64) (base []float64) {
 		l := New(simple, true)
@@ -355,7 +357,7 @@ func TestSimilarEngines(t *testing.T) {
 	}
 }
 
-// An engine that is gone no longer counts in the comparison.
+// An engine that was removed is not included in the comparison of engines.
 func TestRemovedEngine(t *testing.T) {
 	l := New(simple, true)
 	engines := []Engine{{factor: 1, counted: true}, {factor: 0.15, counted: true}, {counted: true}, {counted: true}}
@@ -366,7 +368,7 @@ func TestRemovedEngine(t *testing.T) {
 		t.Error("beside one that is slower, each has its own")
 	}
 	l.Forget(&engines[0])
-	l.Forget(&engines[0]) // no longer counted
+	l.Forget(&engines[0]) // engine 0 is no longer compared
 	if p := l.Of(&engines[1]); p.Decode.Base != simple.Decode.Base {
 		t.Errorf("once that has gone, all are alike: a step takes %g s", p.Decode.Base)
 	}
@@ -378,7 +380,7 @@ func TestRemovedEngine(t *testing.T) {
 	}
 }
 
-// The factor of a very slow engine is limited.
+// The factor of a very slow engine is limited to 8.
 func TestFactorIsLimited(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 1))
 	l := New(simple, true)
@@ -394,8 +396,8 @@ func TestFactorIsLimited(t *testing.T) {
 	}
 }
 
-// The median of the first rows rescales all times. Each of these rows has full weight, however
-// large its error.
+// The median of the first rows rescales all times. The first rows have full weight, even with large
+// errors.
 func TestFirstRows(t *testing.T) {
 	l := New(simple, false)
 	for i, c := range []struct{ ratio, want float64 }{{3, 3}, {0.1, 0.1}, {3, 3}, {4, 3}, {3, 3}, {1e9, 3}} {

@@ -7,43 +7,44 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Lesson is the state of a Learner, from which a new Learner of the same engines can continue.
+// Lesson is the state of a Learner. Another Learner of the same engines can continue from it.
 type Lesson struct {
-	// Prior identifies the initial profile, see [Prior].
+	// Prior identifies the initial profile. See the function [Prior].
 	Prior uint64
-	// Rows is the number of rows, the last of them at At, in seconds; 0 if there are too few to
-	// share. The other fields are the upper half of the matrix, row by row, the right side of the
-	// least squares, and the state of trust.
+	// Rows is the number of rows, 0 if there are too few to share. At is the time of the last row
+	// in seconds. Matrix is the upper half of the Learner's matrix, row by row, and Right is its
+	// right side. The other fields are the state of trust and the scale.
 	Rows, Unchanged int
 	At              float64
 	Trusted         bool
 	Off, Scale      float64
-	Usual           [kinds]float64 // of steps and of prompts
-	Shortest        float64        // 0 if no prompt was seen
+	Usual           [kinds]float64 // median errors of steps and of prompts
+	Shortest        float64        // about the shortest mean prefill time in seconds; 0 if none
 	Matrix          [terms * (terms + 1) / 2]float64
 	Right           [terms]float64
-	// Late is how late first tokens were, in seconds, by where the adapters were, the newest last;
-	// see [Learner.Began].
+	// Late contains, for each Place of a request's adapter, how many seconds first tokens were
+	// late, the newest last. See [Learner.Began].
 	Late [places][]float64
 }
 
-// form is the version of a Lesson's sums. It changes when rows are computed differently, so that
-// sums of different versions are not mixed.
+// form is the version of the sums in a Lesson. It must change whenever rows are computed
+// differently, so that sums of different versions are not mixed.
 const form = "4"
 
-// Prior returns a hash of an initial profile's numbers; names do not matter.
+// Prior returns a hash of the numbers in an initial profile. Names are not included.
 func Prior(p profile.Profile) uint64 {
 	p.Name, p.Source = form, ""
 	return hash.Of(profile.Format(p))
 }
 
-// Limits of a plausible Lesson.
+// Limits of plausible values in a Lesson.
 const (
 	mostRows = 1 << 53
 	mostSum  = 1e15
 )
 
-// Founded returns the number of measurements in a Lesson, as far as they count.
+// Founded returns how many measurements support a Lesson. Measurements beyond the number that a
+// Learner remembers are not included.
 func (is *Lesson) Founded() int {
 	n := min(max(is.Rows, 0), leastRows)
 	for _, late := range is.Late {
@@ -52,7 +53,8 @@ func (is *Lesson) Founded() int {
 	return n
 }
 
-// Teach returns the current state, and whether there is any. A pinned profile has none.
+// Teach returns the Learner's state as a Lesson. any is false if there is nothing to share, or if
+// the profile is pinned.
 func (l *Learner) Teach() (is Lesson, any bool) {
 	if l.pinned {
 		return Lesson{}, false
@@ -75,9 +77,10 @@ func (l *Learner) Teach() (is Lesson, any bool) {
 	return is, is.Founded() > 0
 }
 
-// Take continues from a Lesson if it contains more than l has learned itself. It reports whether it
-// took rows, after which the caller must [Learner.Meet] the engines, and whether it took first
-// tokens. It takes nothing from a Lesson with another initial profile or with impossible values.
+// Take continues from a Lesson, if the Lesson contains more than this Learner has learned itself.
+// rows reports whether it took over the rows; the caller must then call [Learner.Meet] for the
+// engines. late reports whether it took over first tokens. Take ignores a Lesson that has another
+// initial profile or impossible values.
 func (l *Learner) Take(is *Lesson) (rows, late bool) {
 	if l.pinned || is.Prior != l.number || !is.possible() {
 		return false, false
@@ -86,7 +89,8 @@ func (l *Learner) Take(is *Lesson) (rows, late bool) {
 		next := *l
 		next.watched = 0
 		next.rows, next.unchanged, next.at, next.trusts = is.Rows, is.Unchanged, is.At, is.Trusted
-		// it saw first tokens that contradicted the predictions
+		// If the other Learner was not trusted despite a small error, its predictions of first
+		// tokens were wrong.
 		if next.taken = is.Rows; !is.Trusted && is.Unchanged >= leastTrust && is.Off < trusted {
 			next.unchanged = 0
 		}
@@ -119,9 +123,9 @@ func (l *Learner) Take(is *Lesson) (rows, late bool) {
 	return rows, late
 }
 
-// possible reports whether each number is one that a Learner could have.
+// possible reports whether all values of the Lesson are values that a Learner could have.
 func (is *Lesson) possible() bool {
-	within := func(value, least, most float64) bool { return value >= least && value <= most } // false for NaN
+	within := func(value, least, most float64) bool { return value >= least && value <= most } // within is false for NaN
 	ok := is.Rows == 0 || is.Rows > first && is.Rows <= mostRows && is.Unchanged >= 0 && is.Unchanged <= leastTrust &&
 		within(is.At, -math.MaxFloat64, math.MaxFloat64) && within(is.Off, leastOff, mostOff) && within(is.Usual[ofSteps], leastOff, 1) &&
 		within(is.Usual[ofPrompts], leastOff, 1) && within(is.Shortest, 0, mostSum) && within(is.Scale, 1./farthest, farthest)
@@ -140,8 +144,8 @@ func (is *Lesson) possible() bool {
 	return ok
 }
 
-// solvable reports whether the regularized matrix is positive definite, as it is for sums over
-// rows.
+// solvable reports whether the matrix with regularization is positive definite. This is so for all
+// sums over rows.
 func (l *Learner) solvable() bool {
 	matrix, right := l.matrix, l.right
 	l.draw(&matrix, &right)
@@ -149,10 +153,12 @@ func (l *Learner) solvable() bool {
 	return ok
 }
 
-// Known returns the engine's log factor, and whether anything is known of the engine.
+// Known returns the engine's log factor. known is false if nothing has been learned about the
+// engine.
 func (e *Engine) Known() (factor float64, known bool) { return e.factor, e.counted }
 
-// Meet sets an engine's log factor as another Learner knew it. An impossible value is ignored.
+// Meet sets an engine's log factor to the value that another Learner has learned. It ignores an
+// impossible value.
 func (l *Learner) Meet(e *Engine, factor float64) {
 	if l.pinned || !(math.Abs(factor) <= furthest) {
 		return
@@ -163,7 +169,7 @@ func (l *Learner) Meet(e *Engine, factor float64) {
 	l.move(e, factor)
 }
 
-// inOrder returns the values, the newest last.
+// inOrder returns the values in the ring, the newest last.
 func (r *ring) inOrder() (all []float64) {
 	kept := min(r.n, recent)
 	for i := r.n - kept; i < r.n; i++ {

@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// taught is a Learner that has seen rows of two engines, the second of them slower, and a source of
-// further rows.
+// taught returns a Learner that has learned rows of two engines, the second of which is slower.
+// next returns more rows of these engines.
 func taught(t *testing.T, rows int, truth [terms]float64) (l *Learner, engines []Engine, next func(at float64) (int, row)) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(4, 1))
@@ -30,7 +30,8 @@ func taught(t *testing.T, rows int, truth [terms]float64) (l *Learner, engines [
 	return l, engines, next
 }
 
-// hand returns a Learner that continues from another one, and its engines.
+// hand creates a Learner that continues from the Lesson of another Learner. It also returns the new
+// Learner's engines.
 func hand(t *testing.T, from *Learner, of []Engine) (*Learner, []Engine) {
 	t.Helper()
 	l, engines := New(simple, false), make([]Engine, len(of))
@@ -45,7 +46,7 @@ func hand(t *testing.T, from *Learner, of []Engine) (*Learner, []Engine) {
 		}
 		l.Meet(&engines[i], factor)
 	}
-	l.watched = noneSeconds // a Learner that takes a Lesson waits for streams of its own
+	l.watched = noneSeconds // skip the wait for first tokens after taking a Lesson
 	return l, engines
 }
 
@@ -67,8 +68,8 @@ func near(p, q profile.Profile) bool {
 	return true
 }
 
-// A Learner that takes a Lesson predicts and continues exactly as the original, also with terms at
-// the ends of their ranges.
+// A Learner that takes a Lesson predicts and learns exactly as the original Learner does, even if
+// terms are at the ends of their ranges.
 func TestLearnedProfileIsComplete(t *testing.T) {
 	for _, truth := range [][terms]float64{{2, 0.5, 3, 1.5, 1}, {1, 0, 1, 0, 0}, {5, 100, 0, 100, 100}} {
 		for _, rows := range []int{first + 1, 60, 800} {
@@ -96,8 +97,8 @@ func TestLearnedProfileIsComplete(t *testing.T) {
 	}
 }
 
-// A Learner that has at least as much data ignores a Lesson, and one with less data adopts what it
-// lacks.
+// A Learner ignores a Lesson that has less data, or the same amount. If the Lesson has more data of
+// some kind, the Learner takes over that kind.
 func TestMergingLearnedProfiles(t *testing.T) {
 	l, _, _ := taught(t, 300, [terms]float64{2, 2, 2, 2})
 	is, _ := l.Teach()
@@ -131,7 +132,7 @@ func TestMergingLearnedProfiles(t *testing.T) {
 	if _, any := New(simple, true).Teach(); any {
 		t.Error("one that knows nothing teaches")
 	}
-	// Loads alone can be shared; too few rows cannot.
+	// A Learner with too few rows can share only its adapter loads.
 	young, _, _ := taught(t, first, [terms]float64{2, 2, 2, 2})
 	some, any := young.Teach()
 	next := New(simple, false)
@@ -141,7 +142,7 @@ func TestMergingLearnedProfiles(t *testing.T) {
 	}
 }
 
-// An impossible Lesson is refused and changes nothing.
+// A Learner rejects an impossible Lesson, and does not change.
 func TestImpossibleLearnedProfiles(t *testing.T) {
 	l, _, _ := taught(t, 300, [terms]float64{2, 2, 2, 2})
 	for name, spoil := range map[string]func(is *Lesson){
@@ -186,7 +187,7 @@ func TestImpossibleLearnedProfiles(t *testing.T) {
 	}
 }
 
-// After a Learner has adopted any Lesson, its profile is usable.
+// After a Learner has taken any Lesson, its profile is still valid.
 func FuzzLearnedProfile(f *testing.F) {
 	f.Add(uint64(1), 3, 1e9)
 	f.Fuzz(func(t *testing.T, seed uint64, field int, value float64) {

@@ -7,56 +7,56 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Adapter load times and frontend overhead are learned from times to first token: by how much the
-// first token is later than everything else predicts. Requests that need no load show the frontend
-// overhead; the others take a load longer.
+// A Learner learns adapter load times and frontend overhead from times to first token: from how
+// much later a first token is than everything else predicts. For requests that need no load, this
+// delay is the frontend overhead. For other requests, the delay also includes the load.
 
 // Place is where a request's adapter was when the request was sent.
 type Place uint8
 
 const (
-	// InSlot needs no load.
+	// InSlot means that the adapter was in a GPU slot, or that the request needed none.
 	InSlot Place = iota
-	// InHost means that it is loaded from host memory into a slot.
+	// InHost means that the engine had to load the adapter from host memory into a slot.
 	InHost
-	// InStorage means that it is first loaded into host memory.
+	// InStorage means that the engine had to load the adapter from storage into host memory first.
 	InStorage
 	places
 )
 
 const (
-	// recent is how many requests of each place are kept. The error of their median is a tenth of
-	// their spread.
+	// recent is how many requests are kept for each place. The error of their median is about a
+	// tenth of their spread.
 	recent = 63
-	// said is the weight of the initial value, in requests.
+	// said is the weight of the initial value in a median, as a number of requests.
 	said = 3
-	// latest limits how late or early a first token may be, in seconds.
+	// latest is the largest delay of a first token in seconds, in both directions.
 	latest = 300
 )
 
-// loads has what was learned about load times and frontend overhead.
+// loads contains what was learned about adapter loads and frontend overhead.
 type loads struct {
 	late [places]ring
-	// The learned values in seconds; made says that there are any.
+	// The learned values in seconds. made is true if they are up to date.
 	frontendOverhead, slot, load float64
 	made                         bool
 }
 
-// ring keeps the last values.
+// ring keeps the latest values.
 type ring struct {
 	values [recent]float64
-	n      int // number of values so far
+	n      int // total number of values added
 }
 
-// Began reports that a first token came late seconds after its prediction, which excluded the
-// frontend overhead and the load, for a request whose adapter was at a place. A request for the
-// base model needs no load, like one whose adapter is in a slot. NaN is ignored.
+// Began records that the first token of a request came late seconds after its prediction, where the
+// prediction includes neither frontend overhead nor adapter load. at is where the request's adapter
+// was; for a request to the base model it is InSlot. NaN is ignored.
 func (l *Learner) Began(e *Engine, at Place, late float64) {
 	if l.pinned || at >= places || math.IsNaN(late) {
 		return
 	}
 	if at != InSlot {
-		e.prompts = interval{} // the engine counts the load as prefill
+		e.prompts = interval{} // the engine's prefill times would include the load
 	}
 	r := &l.loads.late[at]
 	r.values[r.n%recent] = min(max(late/l.Slower(e), -latest), latest)
@@ -64,7 +64,8 @@ func (l *Learner) Began(e *Engine, at Place, late float64) {
 	l.loads.made = false
 }
 
-// tell sets the learned values in a profile; before any are learned, the initial ones stay.
+// tell sets the learned values in a profile. Values that have not been learned keep their initial
+// value.
 func (l *loads) tell(p *profile.Profile) {
 	if !l.made {
 		l.make(p.FrontendOverhead, p.AdapterActivation.Mean, p.AdapterLoad.Mean)
@@ -72,7 +73,7 @@ func (l *loads) tell(p *profile.Profile) {
 	p.FrontendOverhead, p.AdapterActivation.Mean, p.AdapterLoad.Mean = l.frontendOverhead, l.slot, l.load
 }
 
-// make computes the values from all first tokens and the initial values.
+// make computes the learned values from all recorded delays. Its arguments are the initial values.
 func (l *loads) make(frontendOverhead, slot, load float64) {
 	usually := l.late[InSlot].median(0, 0)
 	l.frontendOverhead, l.slot, l.load, l.made = frontendOverhead, slot, load, true
@@ -87,7 +88,7 @@ func (l *loads) make(frontendOverhead, slot, load float64) {
 	}
 }
 
-// median is the median of the values and of one value with a weight.
+// median returns the median of the values in the ring, with the given value added weight times.
 func (r *ring) median(value float64, weight int) float64 {
 	var all [recent + said]float64
 	n := copy(all[:], r.values[:min(r.n, recent)])

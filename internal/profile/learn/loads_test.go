@@ -9,14 +9,15 @@ import (
 	"github.com/headgate/headgate/internal/profile/learn"
 )
 
-// saying is a profile with configured load times.
+// saying returns a profile with these configured load times.
 func saying(slot, load float64) profile.Profile {
 	p := large
 	p.AdapterActivation.Mean, p.AdapterLoad.Mean = slot, load
 	return p
 }
 
-// begin reports first tokens, each late by its load and some seconds more.
+// begin records n first tokens for each place. Each is late by its adapter load, plus the seconds
+// that the function more returns.
 func begin(l *learn.Learner, n int, slot, load float64, more func() float64) {
 	var e learn.Engine
 	for range n {
@@ -26,8 +27,8 @@ func begin(l *learn.Learner, n int, slot, load float64, more func() float64) {
 	}
 }
 
-// Load times are learned for every configured profile, even if all first tokens are later than
-// predicted, and some much later.
+// Load times are learned whatever load times were configured. All first tokens are later than
+// predicted, and some are much later.
 func TestLoadsAreLearned(t *testing.T) {
 	for _, prior := range []profile.Profile{saying(0, 0), saying(0.02, 0.25), saying(0.2, 2.5), saying(30, 0)} {
 		for name, usually := range map[string]float64{"as predicted": 0, "late": 0.08, "early": -0.3} {
@@ -50,8 +51,8 @@ func TestLoadsAreLearned(t *testing.T) {
 	}
 }
 
-// The frontend overhead is the delay of requests without a load, for every configured profile.
-// Before there are such requests, the configured value applies. It is never negative.
+// The frontend overhead is learned from the delay of requests that need no load, whatever was
+// configured. Until there are such requests, the configured value remains. It is never negative.
 func TestIntakeIsLearned(t *testing.T) {
 	for _, said := range []float64{0, 0.01, 3} {
 		p := large
@@ -73,7 +74,7 @@ func TestIntakeIsLearned(t *testing.T) {
 		if is := late(20, 0.03); math.Abs(is-0.03) > 0.0011 {
 			t.Errorf("said to be %g s, it is %g, want 0.03", said, is)
 		}
-		for range 10 { // the profile of a slow engine has a longer one
+		for range 10 { // the profile of a slow engine has a longer frontend overhead
 			slower := l.Slower(&slow)
 			if of := l.Of(&slow).FrontendOverhead; math.Abs(of-slower*l.Profile().FrontendOverhead) > 1e-9 {
 				t.Errorf("that of an engine %g times as slow is %g s, beside %g", slower, of, l.Profile().FrontendOverhead)
@@ -89,7 +90,7 @@ func TestIntakeIsLearned(t *testing.T) {
 	}
 }
 
-// A few loads change little; later ones replace earlier ones.
+// A few loads hardly change the learned load time. Later loads replace earlier ones.
 func TestLoadsThatChange(t *testing.T) {
 	exact := func() float64 { return 0 }
 	l := learn.New(saying(0.02, 0.25), true)
@@ -101,7 +102,8 @@ func TestLoadsThatChange(t *testing.T) {
 			t.Errorf("after %d loads of %g s one takes %g s, want %g", step.loads, step.takes, l.Profile().AdapterLoad.Mean, step.want)
 		}
 	}
-	// Without loads from host memory, the configured value stays; likewise for storage.
+	// Until there are loads from host memory, the configured time of these loads remains. The same
+	// applies to loads from storage.
 	var e learn.Engine
 	for at, want := range map[learn.Place][2]float64{learn.InStorage: {0.02, 0.98}, learn.InHost: {1, 0.25}} {
 		l := learn.New(saying(0.02, 0.25), true)
@@ -114,7 +116,7 @@ func TestLoadsThatChange(t *testing.T) {
 	}
 }
 
-// No input makes an unusable profile.
+// Impossible delays do not make the profile invalid.
 func TestImpossibleLoadTimes(t *testing.T) {
 	l := learn.New(saying(0.02, 0.25), true)
 	var e learn.Engine
@@ -136,7 +138,8 @@ func TestImpossibleLoadTimes(t *testing.T) {
 	}
 }
 
-// A slow engine's load times are scaled to its kind and predicted with its factor.
+// Load times of a slow engine are learned after division by its factor, and predicted by
+// multiplying with this factor.
 func TestLoadTimesOfASlowEngine(t *testing.T) {
 	o := newObserver(large, true, 4)
 	o.scrape(newWorld(t, 1, 1, large, large, large, large.Times(2)), large, 300, nil)

@@ -7,85 +7,87 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Conditions for a row.
+// Conditions and weights of rows.
 const (
-	// shortest, leastSteps and leastTokens are limits of an interval. It lasts at least shortest
-	// seconds, and has at least leastSteps decode steps and leastTokens tokens.
+	// shortest, leastSteps and leastTokens are the minimum size of an interval: its length in
+	// seconds, its number of decode steps, and its number of tokens.
 	shortest, leastSteps, leastTokens = 1, 10, 32
-	// edges is a limit of an interval. It is at least edges times as long as a prompt, which may be
-	// counted in the interval after the one in which it delayed others.
+	// edges is how many times longer than a prompt an interval must be. In shorter intervals, a
+	// prompt would often be counted in a later interval than the one in which it delayed other
+	// requests.
 	edges = 8
-	// longest limits an interval in seconds, and farApart the seconds between two scrapes; beyond
-	// them it starts again.
+	// longest is the maximum length of an interval in seconds. farApart is the maximum time between
+	// two scrapes in seconds. If either is exceeded, a new interval begins.
 	longest, farApart = 60, 10
-	// concurrency is the number of sequences at which a row of steps has half its weight: with few
-	// sequences it is random which of them prompts delay.
+	// concurrency is the number of sequences at which a row of steps has half of its full weight.
+	// With few sequences, it depends on chance whether a prompt delays a sequence.
 	concurrency = 2
-	// leastEnded and ended weigh rows of prompts. A row needs leastEnded ended requests. With ended
-	// of them it has half its weight.
+	// leastEnded is the minimum number of ended requests for a row of prompts. The constant ended
+	// is the number of ended requests with which a row has half of its full weight.
 	leastEnded, ended = 4, 16
-	// lately sets how fast requests are forgotten. The weight of requests in the estimate of
-	// prompts per step falls to 1/e after lately requests.
+	// lately is the number of further requests after which the weight of a request has fallen to
+	// 1/e, in the estimate of prompts per step.
 	lately = 64
 	// mostBusy is the largest share of an interval that steps with prompts can take.
 	mostBusy = 0.9
-	// mostly is a limit of the share of steps with prompts. Above it, they cannot be separated from
-	// others.
+	// mostly is the largest share of steps with prompts. Above it, the time of steps with prompts
+	// cannot be separated from that of other steps.
 	mostly = 0.5
-	// plain is the most tokens per sequence and step at which steps with prompts are recognized by
-	// their tokens: speculative decoding makes more.
+	// plain limits the tokens per sequence and step. Above it, as with speculative decoding, steps
+	// with prompts cannot be recognized by their number of tokens.
 	plain = 1.2
-	// whole is the smallest share of the decoding sequences in a step at which steps are counted
-	// per engine and not per rank.
+	// whole is the minimum ratio of tokens per counted step to decoding sequences. Below it, the
+	// steps were counted per rank and not per engine.
 	whole = 0.7
-	// apart is how many times as many tokens as sequences a mean prompt needs for steps with
-	// prompts to be recognized by their tokens.
+	// apart is the minimum ratio of the tokens of a mean prompt to the number of sequences. Below
+	// it, steps with prompts cannot be recognized by their number of tokens.
 	apart = 2
-	// astray is the factor by which the computed number of sequences may differ from the scraped
-	// one; beyond it a clock has jumped.
+	// astray and few limit the difference between the computed and the scraped number of sequences:
+	// one may be at most astray times the other, plus few. A larger difference means that a clock
+	// jumped.
 	astray, few = 4, 4
 )
 
-// Engine is the state of one engine. The zero Engine has not been scraped.
+// Engine is what a Learner stores about one engine. The zero Engine has not been scraped.
 type Engine struct {
-	factor  float64 // log factor relative to its kind
-	counted bool    // among a Learner's engines
+	factor  float64 // logarithm of how much slower it is than its kind
+	counted bool    // included in the Learner's sums over engines
 
 	at     float64 // time of the last scrape, in seconds
 	latest scrape
-	known  bool // it has been scraped
+	known  bool // at and latest are valid
 
 	steps, prompts interval
-	// shared is the number of requests in the latest rows of prompts, and of steps that computed
-	// their prompts; see lately.
+	// shared contains the number of requests in recent rows of prompts, and the number of steps
+	// that computed their prompts. Older ones have less weight; see lately.
 	shared struct{ requests, steps float64 }
-	prompt float64 // mean prefill time in the last interval with prompts, in seconds
+	prompt float64 // mean prefill time in seconds, in the last interval with prompts
 }
 
-// Factor returns how much slower the engine is than its kind: 1/8 to 8.
+// Factor returns how many times slower the engine is than its kind, from 1/8 to 8.
 func (e *Engine) Factor() float64 { return math.Exp(e.factor) }
 
-// scrape is the result of a scrape.
+// scrape contains the values of one scrape of an engine.
 type scrape struct {
-	tokens, between   float64     // tokens after the first ones, and seconds between them
-	prompt, cached    float64     // tokens
-	requests          float64     // requests with a first token
-	ended, prefilled  float64     // requests, and seconds
-	queued, computed  float64     // seconds of the same, and tokens
-	steps, generated  float64     // generated includes first tokens
-	upTo              [15]float64 // as engine.Steps
-	held              float64     // tokens in the KV cache; shared ones count once
-	sent, context     float64     // requests in flight as counted by senders, and their tokens
+	tokens, between   float64     // number of tokens after first tokens; sum of the times between tokens, in seconds
+	prompt, cached    float64     // prompt tokens; those of them that were cached
+	requests          float64     // number of requests with a first token
+	ended, prefilled  float64     // number of ended requests; their prefill time in seconds
+	queued, computed  float64     // queue time of ended requests in seconds; their computed prompt tokens
+	steps, generated  float64     // number of steps; generated tokens, including first tokens
+	upTo              [15]float64 // histogram of steps by their tokens, see engine.Steps
+	held              float64     // tokens in the KV cache; shared blocks are counted once
+	sent, context     float64     // number of requests in flight as counted by their senders; their tokens
 	running, waiting  float64
-	adapters, prompts bool // whether an adapter is active, and whether prefill times are known
-	counts, sizes     bool // whether computed prompt tokens are known, and the number of steps
+	adapters, prompts bool // whether an adapter is active; whether prefill times are known
+	counts, sizes     bool // whether computed prompt tokens are known; whether the number of steps is known
 }
 
-// Sent is the number of requests at an engine, as counted by their senders, and their tokens: each
-// request's whole prompt and half of its answer.
+// Sent contains the number of requests in flight at an engine, as counted by their senders, and
+// their tokens. The tokens are those of the whole prompts and of half of the outputs.
 type Sent struct{ Requests, Tokens float64 }
 
-// scrapeOf converts a scrape, and returns false if it lacks required values.
+// scrapeOf converts a scrape. It returns false if a required value is missing.
 func scrapeOf(load *engine.Load, sent Sent, limits *profile.Limits) (l scrape, ok bool) {
 	ok = true
 	l.sent, l.context = sent.Requests, sent.Tokens
@@ -111,7 +113,7 @@ func scrapeOf(load *engine.Load, sent Sent, limits *profile.Limits) (l scrape, o
 	return l, ok
 }
 
-// interval is what happened between scrapes.
+// interval contains the increases of an engine's counters between two or more scrapes.
 type interval struct {
 	seconds          float64
 	tokens, between  float64
@@ -121,14 +123,15 @@ type interval struct {
 	queued, computed float64
 	steps, generated float64
 	upTo             [15]float64
-	most             float64 // most running requests in a scrape
-	held, running    float64 // integrated over time
-	sent, context    float64 // integrated over time
+	most             float64 // maximum number of running requests in a scrape
+	held, running    float64 // integrals over time
+	sent, context    float64 // integrals over time
 	adapters         bool
-	counts, sizes    bool // as in scrape
+	counts, sizes    bool // whether these are known in all scrapes of the interval
 }
 
-// add adds what happened between two scrapes, and returns false if it is impossible.
+// add adds the increases between two scrapes to the interval. It returns false if they are
+// impossible.
 func (i *interval) add(from, to *scrape, seconds float64) bool {
 	if i.seconds == 0 {
 		i.most, i.counts, i.sizes = from.running, true, true
@@ -169,8 +172,8 @@ func (i *interval) add(from, to *scrape, seconds float64) bool {
 	return true
 }
 
-// Saw learns from a scrape of an engine at a time, in seconds, and from the requests in flight
-// there. It reports whether anything was learned.
+// Saw learns from a scrape of an engine. at is the time of the scrape in seconds, and sent are the
+// requests in flight there. Saw reports whether it learned a row.
 func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool {
 	if l.pinned {
 		return false
@@ -181,7 +184,7 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 		return false
 	}
 	was, since, follows := e.latest, at-e.at, e.known
-	if follows && since == 0 { // no time has passed
+	if follows && since == 0 { // no time has passed since the last scrape
 		return false
 	}
 	e.latest, e.at, e.known = now, at, true
@@ -192,7 +195,8 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 	rows := l.rows
 	i := &e.steps
 	if i.requests > 0 {
-		e.prompt = min(l.prompts(i)*l.now[prefill]/i.requests+l.unit*l.now[with], longest/2/edges) // so that intervals can end
+		// Limit the prefill time, so that an interval can become long enough.
+		e.prompt = min(l.prompts(i)*l.now[prefill]/i.requests+l.unit*l.now[with], longest/2/edges)
 	}
 	if i.tokens >= leastTokens && i.seconds >= max(shortest, leastSteps*i.between/i.tokens, edges*e.prompt) {
 		if r, ok := l.step(i); ok {
@@ -214,7 +218,8 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 	return l.rows > rows
 }
 
-// step returns the row of an interval's decode steps.
+// step returns a row with the mean time of decode steps in an interval. ok is false if the interval
+// cannot be used.
 func (l *Learner) step(i *interval) (r row, ok bool) {
 	s := l.stepsOf(i)
 	if seen := i.running / i.seconds; s.sequences > astray*seen+few || seen > astray*s.sequences+few {
@@ -223,13 +228,13 @@ func (l *Learner) step(i *interval) (r row, ok bool) {
 	r.seconds = i.between / i.tokens
 	r.weight = s.sequences / (s.sequences + concurrency)
 	l.decode(&r, 1, s.batch, i)
-	// A prompt delays all sequences that decode in the same step: on average, all but the requests
-	// whose prompts are in it.
+	// A prompt delays all sequences that decode in the same step. On average these are all running
+	// requests, except those whose prompts are computed in the step.
 	held := min(1, max(0, min(s.sequences, i.most-s.each))/s.batch)
 	r.terms[prefill] = l.prompts(i) / s.all * held
 	r.terms[with] = s.prompts / s.all * held * l.unit
-	// Without steps free of prompts, the extra time of a step with a prompt cannot be observed. But
-	// most of a step is never subtracted: then the configured value is wrong.
+	// If most steps have prompts, the extra time of a step with prompts cannot be learned. So
+	// subtract its current value, unless that is most of a step and therefore wrong.
 	if longer := r.terms[with] * l.now[with]; s.prompts > mostly*s.all && longer < r.seconds/2 {
 		r.seconds -= longer
 		r.terms[with] = 0
@@ -237,23 +242,25 @@ func (l *Learner) step(i *interval) (r row, ok bool) {
 	return r, r.seconds > 0
 }
 
-// steps has what is known about the steps of an interval.
+// steps contains estimates about the steps of an interval.
 type steps struct {
-	sequences float64 // decoding sequences, averaged over time
-	batch     float64 // and averaged over steps
+	sequences float64 // mean number of decoding sequences over time
+	batch     float64 // mean number of decoding sequences per step
 	all       float64 // number of decode steps
 	prompts   float64 // number of steps with prompts
-	each      float64 // mean prompts in these
+	each      float64 // mean number of prompts in a step with prompts
 }
 
-// stepsOf estimates the number of steps in an interval and how many of them computed prompts. If
-// the engine has a histogram of tokens per step, and prompts are longer than a step of sequences
-// alone, these follow from it. Otherwise they follow from the requests: requests that arrive at
-// random during a step are computed in the next one, after waiting for half a step on average.
+// stepsOf estimates how many steps an interval has, and how many of them computed prompts.
+//
+// If the engine reports a histogram of tokens per step, and prompts have more tokens than a step
+// without prompts, both numbers follow from the histogram. Otherwise they follow from the requests:
+// requests that arrive at random during a step wait half a step on average, and the next step
+// computes them.
 func (l *Learner) stepsOf(i *interval) (s steps) {
 	s.sequences = i.between / i.seconds
 	s.batch = max(1, s.sequences)
-	s.all = i.tokens / s.sequences // if some sequence always decoded; if not, prompts beside sequences are rarer by as much
+	s.all = i.tokens / s.sequences // assumes that at least one sequence decodes at any time
 	sizes := i.sizes && i.steps > 0 && i.tokens >= whole*s.sequences*i.steps && i.generated <= plain*(i.tokens+i.requests)
 	if sizes {
 		s.all = i.steps
@@ -263,7 +270,7 @@ func (l *Learner) stepsOf(i *interval) (s steps) {
 	if !(i.requests > 0) {
 		return s
 	}
-	took := 0.0 // by each prompt
+	took := 0.0 // mean prefill time of a request
 	if i.ended > 0 {
 		took = i.prefilled / i.ended
 	}
@@ -276,7 +283,7 @@ func (l *Learner) stepsOf(i *interval) (s steps) {
 	if many := i.steps - i.upTo[bin]; sizes && many > 0 && computed/i.requests >= apart*float64(int(1)<<bin) {
 		s.prompts = many
 	} else {
-		come := 0.0 // arrivals during a step
+		come := 0.0 // mean number of arrivals during a step
 		if i.ended > 0 {
 			come = i.requests / i.seconds * min(2*i.queued/i.ended, took)
 		}
@@ -295,7 +302,7 @@ func (l *Learner) stepsOf(i *interval) (s steps) {
 	return s
 }
 
-// prompt returns the row of the mean time of the steps that computed requests' prompts.
+// prompt returns a row with the mean time of the steps that computed the prompts of ended requests.
 func (l *Learner) prompt(e *Engine, i *interval) (r row, ok bool) {
 	if !(i.requests > 0) || !(i.seconds > 0) {
 		return row{}, false
@@ -306,20 +313,20 @@ func (l *Learner) prompt(e *Engine, i *interval) (r row, ok bool) {
 	}
 	r.kind, r.only, r.seconds = ofPrompts, i.tokens == 0, i.prefilled/i.ended
 	r.weight = i.ended / (i.ended + ended)
-	each := l.prompts(i) / i.requests // initial seconds of each
-	own := each                       // of those that ended
+	each := l.prompts(i) / i.requests // mean time of a prompt by the initial profile
+	own := each                       // like each, but for the requests that ended
 	tokens := i.uncached() / i.requests
 	if i.counts && tokens > 0 {
 		own *= i.computed / i.ended / tokens
 	}
-	// The few requests of one interval do not determine the prompts per step.
+	// One interval has too few requests to estimate the prompts per step, so include earlier ones.
 	keep := math.Exp(-i.requests / lately)
 	e.shared.requests, e.shared.steps = keep*e.shared.requests+i.requests, keep*e.shared.steps+s.prompts
 	among := max(1, e.shared.requests/e.shared.steps)
 	parts := max(1, tokens*among/float64(l.prior.Limits.MaxBatchedTokens))
-	beside := 0.0 // probability that some sequence decodes in the same step
+	beside := 0.0 // probability that a sequence decodes in the same step as the prompt
 	if i.most > 1 {
-		beside = 1 - math.Exp(-s.sequences) // if requests are independent
+		beside = 1 - math.Exp(-s.sequences) // assuming that requests are independent
 	}
 	l.decode(&r, parts, min(s.sequences, max(0, i.most-s.each)), i)
 	r.terms[base] *= beside + (1-beside)*l.alone()
@@ -332,7 +339,7 @@ func (l *Learner) prompt(e *Engine, i *interval) (r row, ok bool) {
 	return r, ok
 }
 
-// decode adds the terms of decode steps with sequences to a row.
+// decode adds the terms of decode steps with the given number of sequences to a row.
 func (l *Learner) decode(r *row, steps, sequences float64, i *interval) {
 	d := &l.prior.Decode
 	if i.adapters && d.AdapterSlowdown > 1 {
@@ -343,9 +350,10 @@ func (l *Learner) decode(r *row, steps, sequences float64, i *interval) {
 	r.terms[perKVToken] = steps * d.PerKVToken * i.contexts(sequences)
 }
 
-// contexts is the number of tokens that sequences attend to in a step, estimated from the requests
-// sent there. An engine counts a shared KV block once, but a step reads it for each sequence. So
-// the engine's count is used only if others sent most of the requests.
+// contexts returns how many tokens the sequences attend to in a step. If the senders know at least
+// half of the running requests, it uses the tokens of these requests. Otherwise it uses the
+// engine's number of cached tokens. That number is less exact: it counts a shared KV block once,
+// but a step reads the block for each sequence.
 func (i *interval) contexts(sequences float64) float64 {
 	if i.sent > 0 && i.sent >= i.running/2 {
 		return sequences * i.context / i.sent
@@ -353,10 +361,12 @@ func (i *interval) contexts(sequences float64) float64 {
 	return i.held / i.seconds
 }
 
-// uncached is the number of computed prompt tokens; the count of cached ones may be ahead.
+// uncached returns the number of computed prompt tokens. It is at least 0, because an engine may
+// report cached tokens early.
 func (i *interval) uncached() float64 { return max(0, i.prompt-i.cached) }
 
-// prompts is the initial profile's time of an interval's prompts, without the rest of the steps.
+// prompts returns the time of an interval's prompt tokens by the initial profile, without the base
+// of steps.
 func (l *Learner) prompts(i *interval) float64 {
 	computed, p := i.uncached(), &l.prior.Prefill
 	seconds := computed * p.PerToken

@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Two scrapes one second apart make a row, unless their difference is impossible.
+// Two scrapes that are one second apart give a row, unless their difference is impossible.
 func TestRows(t *testing.T) {
 	known := engine.Known
 	for _, c := range []struct {
@@ -55,8 +55,9 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// The terms of a row, by hand: 200 tokens in one second, 0.05 s apart, are 20 steps of 10
-// sequences; one request's 1,000 prompt tokens, 400 of them cached, delay the 10 others.
+// The expected terms of a row are computed by hand. In one second, 200 tokens with 0.05 s between
+// tokens are 20 steps of 10 sequences. One request has 1,000 prompt tokens, 400 of them cached, and
+// delays the 10 sequences.
 func TestRowByHand(t *testing.T) {
 	p := simple
 	p.Prefill.PerTokenSquared = 1e-8
@@ -72,8 +73,8 @@ func TestRowByHand(t *testing.T) {
 	if !ok || r.kind != ofSteps || r.seconds != 0.05 || math.Abs(r.weight-10./12) > 1e-9 {
 		t.Errorf("a step took %g s", r.seconds)
 	}
-	// 40 requests of 1,000 tokens each, of which 32 ended, with 1,100 tokens, after a mean prefill
-	// of 0.25 s, while one sequence decoded half of the time.
+	// 40 requests have 1,000 tokens each. 32 of them have ended; these have 1,100 tokens each, and
+	// a mean prefill time of 0.25 s. One sequence decodes half of the time.
 	p.Prefill.Base = 0.01
 	l = New(p, true)
 	r, ok = l.prompt(new(Engine), &interval{
@@ -90,7 +91,7 @@ func TestRowByHand(t *testing.T) {
 	}
 }
 
-// alike compares terms.
+// alike reports whether two rows have the same terms, apart from rounding.
 func alike(a, b [terms]float64) bool {
 	for j := range a {
 		if math.Abs(a[j]-b[j]) > 1e-9 {
@@ -100,7 +101,7 @@ func alike(a, b [terms]float64) bool {
 	return true
 }
 
-// Other profiles and other counters give other terms of the same row.
+// Other profiles and other counters change the terms of the same row.
 func TestOtherRows(t *testing.T) {
 	steps := interval{seconds: 1, most: 11, tokens: 200, between: 10, prompt: 1000, requests: 1, running: 10}
 	with := func(change func(i *interval)) interval {
@@ -114,7 +115,7 @@ func TestOtherRows(t *testing.T) {
 		of       func(*profile.Profile)
 		i        interval
 		isPrompt bool
-		want     [terms]float64 // the last one in units
+		want     [terms]float64 // terms of the row; the last one in units of Learner.unit
 	}{
 		"as it is": {nil, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20}},
 		"slow with adapters": {
@@ -129,8 +130,8 @@ func TestOtherRows(t *testing.T) {
 			nil, with(func(i *interval) { i.most = 1; i.running = 1; i.between = 1 }), false,
 			[terms]float64{0.04, 0.0002, 0, 0, 0},
 		},
-		// Of 25 counted steps of 8 sequences, two had more than 16 tokens; they computed four
-		// prompts.
+		// The engine counts 25 steps of 8 sequences. Two steps have more than 16 tokens; they
+		// computed four prompts.
 		"engines count steps": {
 			nil, with(func(i *interval) {
 				i.sizes, i.steps, i.requests, i.prompt = true, 25, 4, 4000
@@ -139,8 +140,8 @@ func TestOtherRows(t *testing.T) {
 				}
 			}), false, [terms]float64{0.04, 0.0016, 0, 0.8 / 25, 2. / 25},
 		},
-		// Steps with short prompts may have no more tokens than steps of sequences alone. Requests
-		// that waited 0.05 s each, in steps twice as long, arrive at random.
+		// Steps with short prompts have no more tokens than steps without prompts. So it is assumed
+		// that requests arrive at random. They waited 0.05 s each, which is half of a step.
 		"prompts are too short to be counted": {
 			nil, with(func(i *interval) {
 				i.sizes, i.steps, i.requests, i.prompt, i.ended, i.queued, i.prefilled = true, 25, 4, 40, 4, 0.2, 0.4
@@ -171,7 +172,7 @@ func TestOtherRows(t *testing.T) {
 	}
 }
 
-// Prefill times are known from ended requests.
+// Rows of prompts use the prefill times of ended requests.
 func TestRowsOfPrompts(t *testing.T) {
 	known := engine.Known
 	for _, c := range []struct {
@@ -204,8 +205,8 @@ func TestRowsOfPrompts(t *testing.T) {
 	}
 }
 
-// The requests sent determine what a step attends to if they are at least half of the running ones,
-// otherwise the engine's count does.
+// If the senders know at least half of the running requests, the tokens of these requests determine
+// what a step attends to. Otherwise the engine's number of cached tokens does.
 func TestAttendedTokensOfAStep(t *testing.T) {
 	for _, c := range []struct{ sent, context, want float64 }{
 		{0, 0, 8000}, {4, 4000, 8000}, {5, 5000, 10_000}, {10, 20_000, 20_000},

@@ -12,23 +12,23 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// large is a model of 70 billion parameters on four GPUs.
+// large is the profile of a model with 70 billion parameters on four GPUs.
 var large = profile.Profile{
 	Prefill: profile.Prefill{Base: 0.0131, PerToken: 0.000242},
 	Decode:  profile.Decode{Base: 0.0433, PerSequence: 0.000183, PerKVToken: 3.72e-07},
 	Limits:  profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16, GPUAdapters: 4, HostAdapters: 16},
 }
 
-// world is engines that get random requests.
+// world contains simulated engines that get random requests.
 type world struct {
 	engines []*sim.Engine
 	random  *rand.Rand
 	now     float64
-	rate    float64 // requests per second and engine
-	longer  int     // factor on the prompt lengths of conversations
+	rate    float64 // requests per second at each engine
+	longer  int     // factor by which prompts are longer than in conversations
 	adapter func() string
-	shared  int          // tokens of the prefix that all prompts share
-	sent    []learn.Sent // requests in flight, by engine
+	shared  int          // number of tokens in a prefix that all prompts share
+	sent    []learn.Sent // requests in flight at each engine
 	tokens  []map[sim.ID]float64
 }
 
@@ -49,7 +49,7 @@ func newWorld(t testing.TB, seed uint64, rate float64, of ...profile.Profile) *w
 	return w
 }
 
-// until simulates all engines until a time.
+// until simulates all engines up to the time then.
 func (w *world) until(then float64) {
 	length := func(median, sigma float64, most int) int {
 		return min(max(1, int(median*math.Exp(sigma*w.random.NormFloat64()))), most)
@@ -78,10 +78,10 @@ func (w *world) until(then float64) {
 	w.now = then
 }
 
-// meanOutput is the approximate mean number of tokens in an answer.
+// meanOutput is the approximate mean number of output tokens.
 const meanOutput = 200
 
-// roll advances an engine to a time.
+// roll runs the engine with index n up to a time.
 func (w *world) roll(n int, until float64) {
 	e := w.engines[n]
 	for {
@@ -98,7 +98,7 @@ func (w *world) roll(n int, until float64) {
 	}
 }
 
-// load is what a scrape of an engine returns.
+// load returns what a scrape of a simulated engine would return.
 func load(e *sim.Engine, of profile.Profile) engine.Load {
 	c := e.Counts()
 	return engine.Load{
@@ -126,19 +126,19 @@ func timed(t sim.Timed) engine.Timed {
 	return engine.Timed{Count: engine.Known(float64(t.Count)), Seconds: engine.Known(t.Seconds)}
 }
 
-// observer is a Learner that scrapes engines.
+// observer is a Learner with the engines that it scrapes.
 type observer struct {
 	*learn.Learner
 	engines []learn.Engine
-	trusts  []float64 // when trust changed
+	trusts  []float64 // times at which trust changed
 }
 
 func newObserver(prior profile.Profile, trusts bool, engines int) *observer {
 	return &observer{Learner: learn.New(prior, trusts), engines: make([]learn.Engine, engines)}
 }
 
-// scrape scrapes all engines of a world five times per second until a time; spoil changes the
-// results.
+// scrape scrapes all engines of a world five times per second, up to a time. spoil may change the
+// result of each scrape.
 func (o *observer) scrape(w *world, of profile.Profile, until float64, spoil func(engine int, at *float64, found *engine.Load)) {
 	trusted := o.Trusted()
 	for w.now < until {
@@ -156,7 +156,8 @@ func (o *observer) scrape(w *world, of profile.Profile, until float64, spoil fun
 	}
 }
 
-// wrong is a profile's largest log error on work like the observed.
+// wrong returns the largest absolute log error of predicted step times, for typical work. The
+// profile is predicts the times, and the profile of has the true times.
 func wrong(is, of profile.Profile, sequences int) (most float64) {
 	works := []profile.Work{{Sequences: sequences, KVTokens: 1500 * sequences}, {}, {Sequences: sequences, KVTokens: 1500 * sequences}}
 	works[1].AddPrompt(0, 1500)
@@ -167,8 +168,9 @@ func wrong(is, of profile.Profile, sequences int) (most float64) {
 	return most
 }
 
-// Prompts that take most of a second are counted when they are computed, often in a later interval
-// than the one in which they delayed others, so intervals must be long compared with them.
+// Prompts may take most of a second. They are counted when they have been computed, often in a
+// later interval than the one in which they delayed others. So intervals must be much longer than
+// prompts.
 func TestLongPrompts(t *testing.T) {
 	quick := profile.Profile{
 		Prefill: profile.Prefill{Base: 0.0085, PerToken: 5.9e-05},
@@ -188,8 +190,8 @@ func TestLongPrompts(t *testing.T) {
 	}
 }
 
-// The learned profile matches the engines and becomes trusted, for every configured profile and
-// under light and heavy load. An engine slower than its kind is recognized.
+// The learned profile matches the engines and becomes trusted, whatever profile was configured,
+// under light and heavy load. An engine that is slower than its kind is recognized.
 func TestLearnedProfileMatchesTheEngines(t *testing.T) {
 	for _, prior := range []struct {
 		name    string
@@ -226,9 +228,9 @@ func TestLearnedProfileMatchesTheEngines(t *testing.T) {
 	}
 }
 
-// Scrapes with missing or impossible values do not damage what is learned.
+// Scrapes with missing or impossible values do not harm the learned profile.
 func TestBrokenScrapes(t *testing.T) {
-	var random *rand.Rand // one per case, so that results do not depend on the order of cases
+	var random *rand.Rand // each case has its own source, so that its result does not depend on other cases
 	unknown, huge := engine.Value{}, engine.Known(1e300)
 	var counted [4]engine.Totals
 	jumped := 0.0
@@ -295,8 +297,8 @@ func TestBrokenScrapes(t *testing.T) {
 	}
 }
 
-// An engine counts a shared prefix once, but each sequence attends to it: learned steps take as
-// long as those of sequences with whole prompts.
+// An engine counts a shared prefix once, but each sequence attends to it. The learned step times
+// are still those of sequences with whole prompts.
 func TestSharedPrefixes(t *testing.T) {
 	w := newWorld(t, 1, 2, large, large)
 	w.shared, w.longer = 8000, 0
@@ -309,7 +311,7 @@ func TestSharedPrefixes(t *testing.T) {
 	}
 }
 
-// When engines change, the learned profile follows, and is not trusted while its error is large.
+// If the engines change, the learned profile follows. It is not trusted while its error is large.
 func TestWorldChanges(t *testing.T) {
 	o := newObserver(large, true, 2)
 	o.scrape(newWorld(t, 3, 1, large, large), large, 300, nil)
@@ -324,7 +326,7 @@ func TestWorldChanges(t *testing.T) {
 	}
 }
 
-// Adapter loads sometimes delay steps, which must not change the learned steps.
+// Adapter loads delay some steps. They must not change the learned step times.
 func TestAdapterLoadsDelaySteps(t *testing.T) {
 	of := large
 	of.AdapterLoad, of.AdapterActivation = profile.Spread{Mean: 0.25}, profile.Spread{Mean: 0.02}
@@ -337,7 +339,7 @@ func TestAdapterLoadsDelaySteps(t *testing.T) {
 	}
 }
 
-// A pinned profile learns nothing.
+// A pinned profile does not change.
 func TestPin(t *testing.T) {
 	o := newObserver(table.Generic(), false, 1)
 	o.Pin()
@@ -381,15 +383,15 @@ func BenchmarkLook(b *testing.B) {
 	}
 }
 
-// launched is an engine on which each step with a prompt takes long.
+// launched is the profile of an engine on which every step with a prompt takes long.
 var launched = profile.Profile{
 	Prefill: profile.Prefill{Base: 0.053, PerToken: 1e-6},
 	Decode:  profile.Decode{Base: 0.008, PerSequence: 0.00005, PerKVToken: 3e-8},
 	Limits:  profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 100000, BlockSize: 16},
 }
 
-// The configured extra time of a step with a prompt is far too long, and nearly all steps have a
-// prompt. It is not subtracted from the measurements until nothing is left to learn from.
+// Nearly all steps have a prompt, and the configured extra time of such steps is far too long. The
+// Learner does not subtract it, because most of the measured time would be gone.
 func TestConfiguredBaseThatIsTooLong(t *testing.T) {
 	said, is := launched, launched
 	said.Prefill.Base, is.Prefill.Base = 4*launched.Prefill.Base, is.Decode.Base
@@ -401,8 +403,8 @@ func TestConfiguredBaseThatIsTooLong(t *testing.T) {
 	}
 }
 
-// An engine that reports neither prefill times nor step sizes, and computes several prompts in some
-// steps, is learned from the times between tokens.
+// An engine computes several prompts in some steps, and reports neither prefill times nor step
+// sizes. Its profile is learned from the times between tokens.
 func TestUnreportedStepsWithSeveralPrompts(t *testing.T) {
 	o := newObserver(launched, true, 1)
 	o.scrape(newWorld(t, 6, 30, launched), launched, 120, func(_ int, _ *float64, found *engine.Load) {
@@ -414,8 +416,8 @@ func TestUnreportedStepsWithSeveralPrompts(t *testing.T) {
 	}
 }
 
-// The extra time of mixed steps, beyond what their terms predict, is learned once and not added
-// again.
+// Mixed steps take longer than the sum of their terms. The extra time is learned as one term, and
+// not added a second time.
 func TestMixedStepsCountOnce(t *testing.T) {
 	is := large
 	is.MixedBatchOverhead = 0.03

@@ -1,13 +1,13 @@
-// Package table provides a profile where nothing was measured: for a model's number of parameters
-// on a number of GPUs of a kind.
+// Package table provides an estimated profile for hardware that was not measured. The inputs are a
+// model's number of parameters, the kind of GPU and the number of GPUs.
 //
-// If measurements of that combination were published, the profile is their fit. Otherwise it is a
-// roofline: a step reads all weights from GPU memory, a prompt computes with all of them, and the
-// data sheets' figures are scaled by the efficiency in published measurements. The model is assumed
-// to be dense, in BF16, with grouped-query attention of 8 heads of 128. The profile's source states
-// the error.
+// If measurements of that combination were published, the profile is a fit to these. Otherwise it
+// is a roofline model: a decode step reads all weights from GPU memory, and a prompt computes with
+// all of them. The figures of data sheets are multiplied by the efficiency that published
+// measurements show. The model is assumed to be dense, in BF16, with grouped-query attention of 8
+// heads of size 128. The profile's source states the error.
 //
-// The package is pure: it reads its own embedded table.
+// The package is pure: it reads only its own embedded table.
 package table
 
 import (
@@ -27,10 +27,10 @@ import (
 //go:embed table.yaml
 var embedded []byte
 
-// known is the contents of table.yaml.
+// known is the content of table.yaml.
 var known = func() (t content) {
 	if err := yaml.UnmarshalStrict(embedded, &t); err != nil {
-		panic(fmt.Sprintf("table.yaml: %v", err)) // the file is embedded
+		panic(fmt.Sprintf("table.yaml: %v", err)) // cannot happen: the file is embedded and tested
 	}
 	return t
 }()
@@ -45,8 +45,8 @@ type content struct {
 
 type gpu struct {
 	Name      string   `json:"name"`
-	Memory    float64  `json:"memory"`    // GB
-	Bandwidth float64  `json:"bandwidth"` // GB/s
+	Memory    float64  `json:"memory"`    // GB per GPU
+	Bandwidth float64  `json:"bandwidth"` // GB/s of GPU memory
 	TFLOPS    float64  `json:"tflops"`
 	Also      []string `json:"also"`
 }
@@ -56,12 +56,12 @@ type depth struct {
 	Layers   float64 `json:"layers"`
 }
 
-// factors are explained in table.yaml.
+// factors are the efficiency factors in table.yaml, which explains them.
 type factors struct {
 	Bandwidth      float64 `json:"bandwidth"`
 	CacheBandwidth float64 `json:"cacheBandwidth"`
 	FLOPS          float64 `json:"flops"`
-	Link           float64 `json:"link"` // GB/s
+	Link           float64 `json:"link"` // GB/s between GPUs
 	Layer          float64 `json:"layer"`
 	LayerDoubled   float64 `json:"layerDoubled"`
 	LayerPrompt    float64 `json:"layerPrompt"`
@@ -74,8 +74,8 @@ type errorsOf struct {
 	Prompts errorOf `json:"prompts"`
 }
 
-// errorOf is the relative error of predictions; LeftOut is the median for a set that was excluded
-// from the factors.
+// errorOf contains relative errors of predictions. LeftOut is the median error for a set of
+// measurements when the factors were computed without that set.
 type errorOf struct {
 	Median  float64 `json:"median"`
 	P90     float64 `json:"p90"`
@@ -91,42 +91,42 @@ type measured struct {
 	Decode   profile.Decode  `json:"decode"`
 }
 
-// The assumed model, and vLLM's defaults on GPUs.
+// Properties of the assumed model, and vLLM's defaults on GPUs.
 const (
-	bytesPerWeight = 2               // BF16
-	kvBytes        = 2 * 2 * 8 * 128 // per token and layer: keys and values in BF16, 8 heads of 128
-	usedMemory     = 0.9             // gpu_memory_utilization
-	blockSize      = 16              // block_size
-	maxSequences   = 256             // max_num_seqs
-	batchedTokens  = 8192            // max_num_batched_tokens
-	maxGPUs        = 64              // sharing one model
-	leastBillions  = 0.01            // parameters of a model
+	bytesPerWeight = 2               // weights in BF16
+	kvBytes        = 2 * 2 * 8 * 128 // bytes per token and layer: keys and values in BF16, 8 heads of size 128
+	usedMemory     = 0.9             // vLLM's gpu_memory_utilization
+	blockSize      = 16              // vLLM's block_size
+	maxSequences   = 256             // vLLM's max_num_seqs
+	batchedTokens  = 8192            // vLLM's max_num_batched_tokens
+	maxGPUs        = 64              // maximum number of GPUs that share one model
+	leastBillions  = 0.01            // minimum number of parameters of a model, in billions
 	mostBillions   = 10000
 )
 
-// near is the largest ratio of parameters at which models count as equally large.
+// near is the largest ratio between the parameters of two models that are treated as equally large.
 const near = 1.1
 
-// Hardware is GPUs that share one model.
+// Hardware is a number of GPUs of one kind that share a model.
 type Hardware struct {
 	GPUs int
 	// Accelerator is the GPU's name in the table, such as A100-80GB.
 	Accelerator string
 }
 
-// String formats Hardware, as in 4 x A100-80GB.
+// String formats the hardware, such as 4 x A100-80GB.
 func (h Hardware) String() string { return fmt.Sprintf("%d x %s", h.GPUs, h.Accelerator) }
 
 var (
 	hardwareForm  = regexp.MustCompile(`^(?:(\d+)\s*[xX×*]?\s*)?(\pL.*)$`)
 	parameterForm = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([bBmM])$`)
-	// needless matches words in Node labels besides the GPU's name.
+	// needless matches words in Node labels that are not part of the GPU's name.
 	needless = regexp.MustCompile(`^(NVIDIA|TESLA|GEFORCE|GPU|SXM\d?|PCIE|HBM\d?E?|NVL)$`)
 )
 
-// ParseHardware parses hardware as people and Node labels write it: "4 x A100-80GB", "4xH100",
-// "l4", "NVIDIA-A100-SXM4-80GB". Without a number it is one GPU. The error for an unknown GPU lists
-// the known ones.
+// ParseHardware parses hardware as people and Node labels write it, such as "4 x A100-80GB",
+// "4xH100", "l4" or "NVIDIA-A100-SXM4-80GB". Without a number it returns one GPU. If the GPU is
+// unknown, the error lists the known ones.
 func ParseHardware(text string) (Hardware, error) {
 	parts := hardwareForm.FindStringSubmatch(strings.TrimSpace(text))
 	if parts == nil {
@@ -152,14 +152,14 @@ func ParseHardware(text string) (Hardware, error) {
 		accelerators())
 }
 
-// plainName normalizes a GPU's name.
+// plainName normalizes the name of a GPU.
 func plainName(text string) string {
 	words := strings.FieldsFunc(strings.ToUpper(text), func(r rune) bool { return r == '-' || r == '_' || r == ' ' })
 	words = slices.DeleteFunc(words, needless.MatchString)
 	return strings.Join(words, "")
 }
 
-// accelerators lists the names of all GPUs.
+// accelerators returns the names of all known GPUs, for messages.
 func accelerators() string {
 	var names []string
 	for _, g := range known.GPUs {
@@ -168,8 +168,8 @@ func accelerators() string {
 	return strings.Join(names, ", ")
 }
 
-// ParseParameters parses a number of parameters, such as "70B" or "500M", and returns it in
-// billions.
+// ParseParameters parses the size of a model, such as "70B" or "500M", and returns the number of
+// parameters in billions.
 func ParseParameters(text string) (billions float64, err error) {
 	if parts := parameterForm.FindStringSubmatch(strings.TrimSpace(text)); parts != nil {
 		billions, err = strconv.ParseFloat(parts[1], 64)
@@ -183,9 +183,9 @@ func ParseParameters(text string) (billions float64, err error) {
 	return 0, fmt.Errorf("parameters %q: write how many the model has, such as 8B, 70B or 500M", text)
 }
 
-// Of returns the profile of a model with a number of parameters, such as "70B", on hardware, such
-// as "4 x A100-80GB", with adapter slots; 0 means none. Invalid text, and a model that does not fit
-// into the GPUs' memory, are errors that say what to write.
+// Of returns the estimated profile of a model. parameters is its size, such as "70B", hardware is
+// such as "4 x A100-80GB", and adapters is the number of adapter slots. Errors say what to write. A
+// model that does not fit into GPU memory is an error.
 func Of(hardware, parameters string, adapters int) (profile.Profile, error) {
 	h, err := ParseHardware(hardware)
 	if err != nil {
@@ -196,7 +196,7 @@ func Of(hardware, parameters string, adapters int) (profile.Profile, error) {
 		return profile.Profile{}, err
 	}
 	on := known.GPUs[slices.IndexFunc(known.GPUs, func(g gpu) bool { return g.Name == h.Accelerator })]
-	left := usedMemory*on.Memory*float64(h.GPUs) - bytesPerWeight*billions // GB
+	left := usedMemory*on.Memory*float64(h.GPUs) - bytesPerWeight*billions // GB of GPU memory for the KV cache
 	blocks := int(left * 1e9 / (kvBytes * layersOf(billions) * blockSize))
 	if blocks < 2 {
 		return profile.Profile{},
@@ -230,17 +230,17 @@ func Of(hardware, parameters string, adapters int) (profile.Profile, error) {
 	return p, nil
 }
 
-// Generic is the default profile: 8 billion parameters on one A100 of 80 GB.
+// Generic returns the default profile: a model with 8 billion parameters on one A100 with 80 GB.
 func Generic() profile.Profile {
 	p, err := Of("A100-80GB", "8B", 0)
 	if err != nil {
-		panic(err) // it is in the table; a test checks it
+		panic(err) // cannot happen: a test checks that the table has this GPU
 	}
 	p.Name = "Nobody said which hardware: " + p.Name
 	return p
 }
 
-// layersOf estimates the number of layers from the parameters.
+// layersOf estimates a model's number of layers from its number of parameters.
 func layersOf(billions float64) float64 {
 	at, all := 1, known.Layers
 	for at < len(all)-1 && billions > all[at].Billions {
@@ -251,19 +251,19 @@ func layersOf(billions float64) float64 {
 	return math.Round(max(1, a.Layers+share*(b.Layers-a.Layers)))
 }
 
-// roofline computes the terms from data sheets and factors.
+// roofline computes the terms of a profile from data sheets and efficiency factors.
 func roofline(on gpu, gpus int, billions float64) (profile.Prefill, profile.Decode) {
 	f, n := known.Factors, float64(gpus)
 	parameters, layers := billions*1e9, layersOf(billions)
-	width := math.Sqrt(parameters / (12 * layers)) // a layer has about 12 matrices of this width
+	width := math.Sqrt(parameters / (12 * layers)) // hidden size: a layer has about 12 square matrices of this size
 	bandwidth, flops := n*on.Bandwidth*1e9, n*on.TFLOPS*1e12*f.FLOPS
-	// Each layer transfers the shares of all GPUs but one twice, in BF16.
+	// Two times in each layer, every GPU gets the results of all other GPUs, in BF16.
 	sent := 2 * 2 * layers * width * (1 - 1/n)
 	prefill := profile.Prefill{
 		Floor:           digits(f.LayerFloor * layers),
 		Base:            digits(f.LayerPrompt * layers),
 		PerToken:        digits(2*parameters/flops + sent/(f.Link*1e9)),
-		PerTokenSquared: digits(2 * layers * width / flops), // scores and weighted sums of values, for half of all pairs of tokens
+		PerTokenSquared: digits(2 * layers * width / flops), // attention scores and values, for half of all token pairs
 	}
 	decode := profile.Decode{
 		Base:        digits(bytesPerWeight*parameters/(bandwidth*f.Bandwidth) + layers*(f.Layer+f.LayerDoubled*math.Log2(n))),
@@ -273,8 +273,8 @@ func roofline(on gpu, gpus int, billions float64) (profile.Prefill, profile.Deco
 	return prefill, decode
 }
 
-// digits rounds to four digits.
+// digits rounds to four significant digits.
 func digits(t float64) float64 {
-	t, _ = strconv.ParseFloat(strconv.FormatFloat(t, 'g', 4, 64), 64) // its own output parses
+	t, _ = strconv.ParseFloat(strconv.FormatFloat(t, 'g', 4, 64), 64) // cannot fail: the text is a formatted number
 	return t
 }

@@ -35,7 +35,7 @@ func TestParseHardware(t *testing.T) {
 		"0 x L4":                    `hardware "0 x L4": 0 GPUs share no model: write 1 to 64`,
 		"65 x L4":                   "65 GPUs share no model",
 		"2 x B300":                  `hardware "2 x B300": no GPU in the table is called "B300"; known are T4, V100-16GB, V100-32GB, A10, A10G, L4, L40S, A100-40GB, A100-80GB, H100-80GB, H200-141GB`,
-		"A100":                      `no GPU in the table is called "A100"; known are`, // with which memory?
+		"A100":                      `no GPU in the table is called "A100"; known are`, // ambiguous: there are A100s with 40 and 80 GB
 		"-1 x L4":                   `hardware "-1 x L4": write how many`,
 		"4 x 4 x L4":                `hardware "4 x 4 x L4": no GPU in the table is called "x 4 x L4"`,
 		"99999999999999999999 x L4": "GPUs share no model",
@@ -60,11 +60,11 @@ func TestParseParameters(t *testing.T) {
 	}
 }
 
-// Measurements apply to models of about the same size; other profiles are computed.
+// Published measurements are used for models of about the same size. Other profiles are computed.
 func TestMeasurementsTakePrecedence(t *testing.T) {
 	for _, c := range []struct {
 		hardware, parameters string
-		want                 int // index of the measurement; -1 is none
+		want                 int // index of the expected measurement; -1 if none
 	}{
 		{"4 x A100-80GB", "70B", 5},
 		{"4 x A100-80GB", "72B", 5},
@@ -88,7 +88,8 @@ func TestMeasurementsTakePrecedence(t *testing.T) {
 	}
 }
 
-// A roofline by hand: 8 billion parameters are 32 layers of width 4,564, and 16 GB.
+// The expected roofline is computed by hand. A model with 8 billion parameters has 32 layers with a
+// hidden size of 4,564, and 16 GB of weights.
 func TestRoofline(t *testing.T) {
 	one, err := Of("A100-80GB", "8B", 0)
 	if err != nil {
@@ -129,8 +130,8 @@ func TestRoofline(t *testing.T) {
 	}
 }
 
-// Every entry of the table makes a profile, or an error that it does not fit; more GPUs never read
-// weights more slowly.
+// Every GPU in the table gives a profile, or an error that the model does not fit. More GPUs never
+// increase the time to read the weights.
 func TestEveryTableEntry(t *testing.T) {
 	for _, g := range known.GPUs {
 		for _, parameters := range []string{"10M", "0.5B", "1B", "8B", "13B", "70B", "405B", "671B"} {
@@ -171,9 +172,9 @@ func TestGeneric(t *testing.T) {
 	}
 }
 
-// The stated errors are those of predicting the published rows, each kind of work once. The test
-// runs if TRACE_DIR names the folder of published files; otherwise the fits of these rows replace
-// them, at half and at all of their limits.
+// The errors stated in the table are those of predictions for the published rows, with each kind of
+// work counted once. The published files are in the folder TRACE_DIR. Without that folder, the test
+// uses the fits to these rows instead, at half and at all of their limits.
 func TestStatedErrors(t *testing.T) {
 	dir := os.Getenv("TRACE_DIR") //nolint:forbidigo // a test is a main
 	var steps, prompts []float64
@@ -204,7 +205,7 @@ func TestStatedErrors(t *testing.T) {
 		for w, seconds := range medians(rows) {
 			miss(&p, w, seconds)
 		}
-		// The measurement is the fit of its rows.
+		// The measurement in the table is the fit to its rows.
 		f, err := fit.Of(rows)
 		says := fmt.Sprintf("missed by %.1f %% for prompts and %.1f %% for steps", 100*f.PrefillError.Median, 100*f.StepError.Median)
 		if err != nil || f.Prefill != m.Prefill || f.Decode != m.Decode || !strings.Contains(m.Source, says) {
@@ -229,7 +230,7 @@ func TestStatedErrors(t *testing.T) {
 	}
 }
 
-// published returns the rows that a measurement was fitted to.
+// published returns the published rows from which a measurement in the table was fitted.
 func published(t *testing.T, dir string, m measured) (rows []fit.Row) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "sageserve", "*.csv"))
@@ -256,7 +257,7 @@ func published(t *testing.T, dir string, m measured) (rows []fit.Row) {
 	return rows
 }
 
-// medians returns the median time of each kind of work.
+// medians returns the median measured time for each kind of work.
 func medians(rows []fit.Row) map[profile.Work]float64 {
 	times := map[profile.Work][]float64{}
 	for _, r := range rows {
