@@ -62,7 +62,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	from := c.source()
 	var deployment lifecycle.Deployment = lifecycle.Alone{StateFile: c.stateFile, Log: log}
 	if c.kube.On {
-		kube.UseLog(log) // before anything that watches objects, or the Lease, begins
+		kube.UseLog(log) // before anything begins to watch objects or the Lease
 		cluster, err := lifecycle.NewCluster(lifecycle.ClusterConfig{
 			Kubeconfig: c.kube.Config, ObjectsNamespace: c.kube.Namespace, Pod: objectName(c.pod), PodIP: c.podIP,
 			CredentialsDir: c.credentials,

@@ -146,8 +146,8 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 // host is a loopback address that no other test process has.
 var host = fmt.Sprintf("127.61.%d.%d", os.Getpid()/20%250, os.Getpid()%20+1)
 
-// The program serves extprocs, ModelMesh's clients and operators, locks its file, and stops in time
-// although a stream is open.
+// The program serves extprocs, ModelMesh's clients and operators. It locks its state file. It stops
+// in time although a stream is open.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	folder := filepath.Join(dir, "objects")
@@ -240,7 +240,7 @@ func dial(t *testing.T, target string) *grpc.ClientConn {
 	return conn
 }
 
-// awaitLeader waits until a control leads, by its health.
+// awaitLeader waits until the health service reports that a control leads.
 func awaitLeader(t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	watch, err := healthv1.NewHealthClient(conn).Watch(limited(t), &healthv1.HealthCheckRequest{Service: "headgate.placement.v1.Placement"},

@@ -26,7 +26,7 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// config has the values of the flags.
+// config contains the values of the flags.
 type config struct {
 	objects           string
 	kube              source.Kube

@@ -22,7 +22,7 @@ import (
 // program is a running control or extproc.
 type program struct {
 	name    string
-	metrics string // base URL
+	metrics string // base URL of its metrics server
 	stop    context.CancelFunc
 	done    chan error
 }
@@ -39,7 +39,7 @@ func runProgram(t *testing.T, name string, run func(context.Context, []string, i
 	return p
 }
 
-// await waits until the page of metrics has all of some texts, and returns it.
+// await waits until the metrics page contains all texts, and returns the page.
 func (p program) await(t *testing.T, texts ...string) string {
 	t.Helper()
 	page := ""
@@ -83,7 +83,7 @@ func (p program) end(t *testing.T) {
 }
 
 // One process can run several controls and extprocs with different arguments, end one of each, and
-// run it again. They share no flags, metrics or log.
+// run both again. They share no flags, metrics or log.
 func TestProgramsRunTogether(t *testing.T) {
 	logger := slog.Default()
 	pairs := make([]struct {
@@ -113,7 +113,7 @@ func TestProgramsRunTogether(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_ = conn.Close() // or control waits for its streams when it stops
+		_ = conn.Close() // otherwise control waits for the streams when it stops
 		control.await(t, fmt.Sprintf("headgate_models{which=\"all\"} %d\n", pairs[n].models+n))
 		picker = runProgram(t, "extproc", extproc.Run, 9111+n, "--objects", folder, "--listen", "unix:"+dir+"/extproc",
 			"--control", socket, "--drain-timeout", "100ms")

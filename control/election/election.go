@@ -19,8 +19,9 @@ import (
 // LeaseName is the name of the leader's Lease, in the namespace of the controls.
 const LeaseName = "headgate-control"
 
-// Times of the Lease, as in Kubernetes' own controllers. The holder renews it every retryPeriod. If
-// it fails for renewDeadline, it stops leading, before another can start after leaseDuration.
+// Times of the Lease, as in Kubernetes' own controllers. The holder renews the Lease every
+// retryPeriod. If renewals fail for renewDeadline, the holder stops leading. Another control can
+// start only later, after leaseDuration.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
@@ -30,19 +31,19 @@ const (
 )
 
 // Election runs a control's leadership terms. A term starts when this control gets the Lease, and
-// ends when another control has it. An expired Lease does not end the term, because this control
-// cannot tell an outage of the API server, in which no other control leads, from losing its own
-// connection. It pauses the term instead, and resumes it if no other control got the Lease.
+// ends when another control has it. An expired Lease only pauses the term, because this control
+// cannot distinguish the loss of its own connection from an outage of the API server, in which no
+// other control leads. The term resumes if no other control got the Lease.
 type Election struct {
 	Lock resourcelock.Interface
 	Log  *slog.Logger
-	// LeaderChanged gets the pod of each new leader, this one included, and "" if there is none; it
-	// may be nil. Several goroutines call it, and it must be quick.
+	// LeaderChanged is called with the pod of each new leader, including this one, and with "" if
+	// there is none. It may be nil. It is called from several goroutines, and must return quickly.
 	LeaderChanged func(pod string)
 }
 
-// New returns the election in a namespace, with a pod as a candidate. It needs the verbs create of
-// leases, and get and update of [LeaseName].
+// New returns the election in a namespace; pod is this control, a candidate. It needs the verbs
+// create of leases, and get and update of [LeaseName].
 func New(client kubernetes.Interface, namespace, pod string, log *slog.Logger) Election {
 	return Election{
 		Lock: &resourcelock.LeaseLock{
@@ -54,21 +55,21 @@ func New(client kubernetes.Interface, namespace, pod string, log *slog.Logger) E
 }
 
 // Term runs a leadership term until ctx ends. Pauses sends true when this control may have lost the
-// lead, and false when the term resumes. The term must always receive from it.
+// lead, and false when the term resumes. The term must always receive from pauses.
 type Term func(ctx context.Context, pauses <-chan bool) error
 
 // event is an event of the Lease.
 type event struct {
-	// won ends when the Lease is lost; nil for other events.
+	// won is not nil if this control has got the Lease; it ends when the Lease is lost.
 	won context.Context
-	// transitions is how often the Lease had changed its holder.
+	// transitions is how often the Lease had changed its holder when it was won.
 	transitions int
 	gone        bool
-	// other is the holder.
+	// other is the name of the new holder if that is another control.
 	other string
 }
 
-// Run runs terms until ctx or a term ends. Then, after the term, it releases the Lease.
+// Run runs terms until ctx ends or a term ends by itself. Then it releases the Lease.
 func (e Election) Run(ctx context.Context, term Term) error {
 	campaign, retire := context.WithCancel(context.WithoutCancel(ctx))
 	happened := make(chan event)
@@ -86,8 +87,8 @@ func (e Election) Run(ctx context.Context, term Term) error {
 		for campaign.Err() == nil {
 			elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 				Lock: lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-				// The callback would wait for the release of the Lease, which takes long during an
-				// outage.
+				// If true, OnStoppedLeading would wait for the release of the Lease, which takes a
+				// long time during an outage.
 				ReleaseOnCancel: false,
 				Callbacks: leaderelection.LeaderCallbacks{
 					OnStartedLeading: func(won context.Context) { tell(event{won: won, transitions: int(lock.transitions.Load())}) },
@@ -106,7 +107,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				fault <- err
 				return
 			}
-			elector.Run(klog.NewContext(campaign, logr.Discard())) // it would log every attempt
+			elector.Run(klog.NewContext(campaign, logr.Discard())) // without log: it would log every attempt
 		}
 	}()
 	defer func() {
@@ -125,8 +126,8 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				held = func() bool { return n.won.Err() == nil }
 			}
 			switch {
-			case n.won != nil && n.won.Err() != nil: // lost again
-			case n.other != "" && held(): // lost again: the events come in any order
+			case n.won != nil && n.won.Err() != nil: // the Lease was lost again
+			case n.other != "" && held(): // the other has lost the Lease again: events arrive in any order
 			case n.won != nil && on != nil && on.transitions == n.transitions:
 				e.Log.Info("this control still leads: no other held the Lease meanwhile")
 				on.pause(false)
@@ -134,7 +135,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				if err := on.end(); err != nil {
 					return err
 				}
-				if on = nil; n.won.Err() != nil { // it was lost while the last term ended
+				if on = nil; n.won.Err() != nil { // the Lease was lost while the last term ended
 					continue
 				}
 				e.Log.Info("this control leads")
@@ -145,7 +146,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 			case n.other != "":
 				e.Log.Info("another control leads", "control", n.other)
 				if on != nil {
-					on.pause(true) // its state must not be written any more
+					on.pause(true) // the term must not write its state any more
 				}
 				if err := on.end(); err != nil {
 					return err
@@ -176,13 +177,13 @@ func (e Election) release(ctx context.Context) {
 	}
 }
 
-// running is the current term; nil for none.
+// running is the current term; nil if there is none.
 type running struct {
 	transitions int
 	stop        context.CancelFunc
 	pauses      chan bool
-	done        chan struct{} // closed at its end
-	err         error         // set at its end
+	done        chan struct{} // closed at the end of the term
+	err         error         // set at the end of the term
 }
 
 func begin(ctx context.Context, transitions int, term Term) *running {
@@ -210,7 +211,7 @@ func (r *running) over() <-chan struct{} {
 	return r.done
 }
 
-// end ends a term, and returns its error if it had ended before.
+// end cancels a term, waits until it has ended, and returns its error.
 func (r *running) end() error {
 	if r == nil {
 		return nil

@@ -20,17 +20,17 @@ import (
 	"github.com/headgate/headgate/control/election"
 )
 
-// The times of the Lease.
+// Times of the Lease, as in the tested package.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
 )
 
-// lease is a Lease. Controls without connection cannot reach it. It rejects writes that are not
-// based on the last version.
+// lease simulates a Lease. Controls without connection cannot reach it. It rejects writes that are
+// not based on its latest version.
 type lease struct {
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	record  *resourcelock.LeaderElectionRecord
 	version int
 	cut     map[string]bool
@@ -41,8 +41,8 @@ type lease struct {
 type holder struct {
 	*lease
 	name string
-	seen int // version
-	// slow delays the notification of the holder that lost the Lease.
+	seen int // version that this control last read or wrote
+	// slow delays the notification that this control has lost the Lease.
 	slow time.Duration
 }
 
@@ -52,7 +52,7 @@ func (h *holder) reach(ctx context.Context) error {
 	h.mu.Lock()
 	silent := h.silent && h.cut[h.name]
 	h.mu.Unlock()
-	if silent { // a lost packet is not resent soon
+	if silent { // as if a packet was lost: wait until the call's timeout
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -118,15 +118,15 @@ func (l *lease) cutOff(names ...string) {
 	}
 }
 
-// terms has the terms of several controls, in a synctest bubble.
+// terms contains the terms of several controls, in a synctest bubble.
 type terms struct {
 	t *testing.T
 	*lease
-	log     *slog.Logger // of those that start
-	mu      sync.Mutex   // guards the following
+	log     *slog.Logger // log of controls started from now on
+	mu      sync.Mutex   // guards the fields below
 	begun   map[string]int
-	leading []string          // the terms that are not paused, for example a1
-	on      map[string]string // the current term of a control, paused or not
+	leading []string          // terms that are not paused; for example a1, the first term of control a
+	on      map[string]string // current term of each control, paused or not
 	ends    map[string]context.CancelFunc
 	done    map[string]chan error
 	ending  time.Duration // how long a term takes to end
@@ -177,7 +177,7 @@ func (s *terms) start(name string) {
 					s.mu.Lock()
 					ending := s.ending
 					s.mu.Unlock()
-					time.Sleep(ending) // streams end
+					time.Sleep(ending) // as if the term ended its streams
 					return nil
 				}
 			}
@@ -192,7 +192,8 @@ func (s *terms) stop(name string) {
 	}
 }
 
-// after waits, and checks which control leads and which terms run.
+// after waits, and checks two things: only the term named leads is not paused, and the terms named
+// in on are running.
 func (s *terms) after(d time.Duration, leads string, on ...string) {
 	s.t.Helper()
 	time.Sleep(d)
@@ -228,7 +229,7 @@ func twoControls(t *testing.T, script func(s *terms)) {
 }
 
 // An outage does not end a term. The old leader resumes, even if other controls reconnect first. If
-// it has ended meanwhile, another control leads.
+// the old leader has ended meanwhile, another control leads.
 func TestOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTerms(t)
@@ -259,14 +260,14 @@ func TestOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 		s.cutOff("a", "b")
 		s.after(time.Minute, "", "a1")
 		s.cutOff("a")
-		// b sees a's last renewal at its next retry, waits until the Lease expires, and takes it
-		// at a further retry. Retries are up to 2.2 periods apart.
+		// b sees a's last renewal at its next retry, waits until the Lease expires, and takes the
+		// Lease at a later retry. Retries are up to 2.2 periods apart.
 		s.after(leaseDuration+5*retryPeriod, "b1", "a1", "b1")
 	})
 }
 
-// A control without connection pauses before another may start, and ends its term when it sees the
-// other.
+// A control without connection pauses before another control may start. It ends its term when it
+// sees that another control leads.
 func TestDisconnectedLeaderIsReplaced(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.cutOff("a")
@@ -278,7 +279,7 @@ func TestDisconnectedLeaderIsReplaced(t *testing.T) {
 }
 
 // A control that sees another leader stops leading at once, not only when its term has ended.
-// Events come in any order: here the new leader is seen before the loss of the Lease.
+// Events arrive in any order: here the control sees the new leader before the loss of its Lease.
 func TestTermPausesWhenAnotherLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lease{}
@@ -302,15 +303,15 @@ func TestTermPausesWhenAnotherLeads(t *testing.T) {
 		}()
 		time.Sleep(time.Second)
 		l.cutOff("a")
-		time.Sleep(retryPeriod + renewDeadline + 2*time.Second) // it is paused, and receives nothing
+		time.Sleep(retryPeriod + renewDeadline + 2*time.Second) // the term is paused, and does not receive from pauses
 		l.cutOff()
-		time.Sleep(5 * retryPeriod) // it has the Lease again
+		time.Sleep(5 * retryPeriod) // control a has the Lease again
 		l.mu.Lock()
 		b := *l.record
 		b.HolderIdentity, b.LeaderTransitions = "b", b.LeaderTransitions+1
 		l.record, l.version = &b, l.version+1
 		l.mu.Unlock()
-		time.Sleep(renewDeadline + retryPeriod + 2*time.Second) // the change of the leader is not seen
+		time.Sleep(renewDeadline + retryPeriod + 2*time.Second) // the blocked term keeps Run from reading the change of the leader
 		close(hears)
 		<-ended
 		if want := []bool{true, false, true}; !slices.Equal(heard, want) {
@@ -323,7 +324,7 @@ func TestTermPausesWhenAnotherLeads(t *testing.T) {
 	})
 }
 
-// A control notices that another has led meanwhile, even if that no longer leads.
+// A control notices that another control has led meanwhile, even if that one no longer leads.
 func TestTermDoesNotResumeAfterAnothers(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.cutOff("a")
@@ -335,7 +336,7 @@ func TestTermDoesNotResumeAfterAnothers(t *testing.T) {
 	})
 }
 
-// While a term ends, the Lease for the next one may be lost again.
+// While one term ends, the Lease for the next term may be lost again.
 func TestTermDoesNotBeginWithALostLease(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.cutOff("a")
@@ -345,7 +346,7 @@ func TestTermDoesNotBeginWithALostLease(t *testing.T) {
 		s.ending = 40 * time.Second
 		s.mu.Unlock()
 		s.cutOff()
-		s.after(20*time.Second, "", "a1") // it has the Lease, and ends the earlier term
+		s.after(20*time.Second, "", "a1") // control a has the Lease, and ends its earlier term
 		s.cutOff("a")
 		s.after(30*time.Second, "")
 		s.cutOff()
@@ -378,7 +379,8 @@ func TestFollowerDoesNotReleaseTheLease(t *testing.T) {
 	})
 }
 
-// A term that does not receive is not resumed by a Lease that was won and lost meanwhile.
+// If the Lease is won and lost while the term does not receive from pauses, the term is not
+// resumed.
 func TestTermDoesNotResumeWithALostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lease{}
@@ -459,7 +461,8 @@ func TestTermThatFailsEndsTheProcess(t *testing.T) {
 	})
 }
 
-// An outage is logged once, and its end. Competition for the Lease is not logged.
+// The beginning and the end of an outage are logged once each. Competition for the Lease is not
+// logged.
 func TestOutageDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTerms(t)

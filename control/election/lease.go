@@ -12,17 +12,18 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// watched is a lock that counts changes of the holder. After an outage it gives the last holder
-// precedence: other controls treat their old observation as new, and wait for a whole lease
-// duration. The last leader has the most recent state, and extprocs are connected to it.
+// watched is a lock that counts changes of the holder. After an outage of the API server, it gives
+// the last holder precedence: other controls treat the Lease that they read as just renewed, and
+// wait for a whole lease duration. The last leader has the most recent state, and extprocs are
+// connected to it.
 //
-// It limits the time of every call; otherwise a lost request would block long after the API server
-// is back. It logs an outage once. It is for one elector at a time.
+// watched also limits the time of every call; otherwise a lost request would block for a long time
+// after the API server is back. It logs an outage once. Only one elector may use it at a time.
 type watched struct {
 	resourcelock.Interface
-	limit       time.Duration // of a call; a renewal needs two
+	limit       time.Duration // timeout of a call; a renewal needs two calls
 	log         *slog.Logger
-	failing     bool // logged
+	failing     bool // calls are failing, which was logged
 	transitions atomic.Int64
 	blind       bool // the last read failed
 	outages     int64
@@ -41,7 +42,7 @@ func (w *watched) Get(ctx context.Context) (record *resourcelock.LeaderElectionR
 		w.blind = false
 		w.outages++
 	}
-	return record, strconv.AppendInt(slices.Clip(raw), w.outages, 10), nil // electors compare it with the last one
+	return record, strconv.AppendInt(slices.Clip(raw), w.outages, 10), nil // electors compare these bytes with those of the last read
 }
 
 func (w *watched) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
@@ -68,7 +69,7 @@ func (w *watched) call(ctx context.Context, call func(context.Context) error) er
 	err := call(limited)
 	failed := err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err)
 	switch {
-	case ctx.Err() != nil || failed == w.failing: // cancelled, or no change
+	case ctx.Err() != nil || failed == w.failing: // cancelled, or nothing new to log
 	case failed:
 		w.log.Warn("cannot read or write Lease "+LeaseName+", which the leader holds; retrying", "err", err)
 		w.failing = true

@@ -15,13 +15,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Alone is a control beside a folder of objects. It leads for as long as it lives.
+// Alone is a control that reads objects from a folder. There is no other control, so it always
+// leads.
 type Alone struct {
 	StateFile string
 	Log       *slog.Logger
 }
 
-// Credentials adds nothing: the flags name the files.
+// Credentials adds nothing, since flags name the files of credentials.
 func (Alone) Credentials(context.Context, *serve.Config) error { return nil }
 
 // Lead runs one term, until ctx ends.
@@ -30,7 +31,8 @@ func (Alone) Lead(ctx context.Context, term election.Term) error { return term(c
 // Leader returns nil: there is no other control.
 func (Alone) Leader() func(context.Context) (netip.Addr, error) { return nil }
 
-// Open opens the state file. Objects in files have no status.
+// Open opens the state file. The StatusWriter writes nothing, since objects in files have no
+// status.
 func (a Alone) Open(context.Context, func() bool) (store.Memory, StatusWriter, error) {
 	file, err := store.Open(a.StateFile, a.Log)
 	if err != nil {
@@ -53,7 +55,7 @@ func (Alone) Announce(context.Context, func() bool) {}
 // ServeEnvoys serves Envoys at a socket until ctx ends.
 func (Alone) ServeEnvoys(ctx context.Context, s controller.Service) error { return s.Run(ctx) }
 
-// noStatus writes no status.
+// noStatus is a StatusWriter that writes nothing.
 type noStatus struct{}
 
 func (noStatus) SetWorld(*objects.World)      {}

@@ -28,23 +28,25 @@ import (
 
 // ClusterConfig configures a [Cluster].
 type ClusterConfig struct {
-	// Kubeconfig is a file; empty: $KUBECONFIG, else the service account of the pod.
+	// Kubeconfig is a kubeconfig file. If it is empty, control uses $KUBECONFIG, or the service
+	// account of the pod if that is not set.
 	Kubeconfig string
-	// ObjectsNamespace is the only namespace whose objects count; empty: all.
+	// ObjectsNamespace is the only namespace whose objects control uses; empty means all.
 	ObjectsNamespace string
-	// Pod is the pod of this control. The Lease is in its namespace.
+	// Pod is the pod of this control. The Lease is in the pod's namespace.
 	Pod objects.Name
 	// PodIP is the address at which extprocs reach the pod. If it is empty, control does not
 	// announce one.
 	PodIP string
-	// CredentialsDir is the folder into which control copies the Secret with certificate and
-	// tokens; empty: no folder.
+	// CredentialsDir is the folder into which control copies the certificate and the tokens of the
+	// Secret. If it is empty, control copies nothing.
 	CredentialsDir string
 	// Listen is where control serves extprocs.
 	Listen []string
 	// XDSAddress is where control serves Envoys; empty: nowhere.
 	XDSAddress string
-	// EnvoyImage and ExtprocImage are the images of Gateways' pods; empty: others run them.
+	// EnvoyImage and ExtprocImage are the images of Gateways' pods. If they are empty, control
+	// makes no such pods.
 	EnvoyImage, ExtprocImage string
 	Meter                    *metrics.Meter
 	Log                      *slog.Logger
@@ -77,7 +79,8 @@ func NewCluster(c ClusterConfig) (*Cluster, error) {
 	return &Cluster{ClusterConfig: c, pod: pod, status: status, named: make(chan kube.Named, 1)}, nil
 }
 
-// SetNamed sets how objects are read by name. It is called once, when the API server can be read.
+// SetNamed sets how objects are read by name. It is called once, as soon as the API server can be
+// read.
 func (c *Cluster) SetNamed(n kube.Named) { c.named <- n }
 
 // Credentials sets the certificate and the tokens that all controls share.
@@ -99,10 +102,11 @@ func (c *Cluster) Lead(ctx context.Context, term election.Term) error {
 	return e.Run(ctx, term)
 }
 
-// Leader returns how to find the address that the leader announced.
+// Leader returns a function that reads the address that the leader has announced.
 func (c *Cluster) Leader() func(context.Context) (netip.Addr, error) { return c.pod.Leader }
 
-// Open opens what the status of objects stores. It may wait for the API server until ctx ends.
+// Open opens a store that keeps its state in the status of objects, and the writer of that status.
+// It may wait for the API server until ctx ends.
 func (c *Cluster) Open(ctx context.Context, leads func() bool) (store.Memory, StatusWriter, error) {
 	r, err := statuswriter.Open(ctx, c.status, c.ObjectsNamespace, c.Log, leads)
 	if err != nil {
@@ -111,8 +115,8 @@ func (c *Cluster) Open(ctx context.Context, leads func() bool) (store.Memory, St
 	return r, r, nil
 }
 
-// KeepGateways makes the pods of Gateways if there are images, and reports the state of Gateways,
-// until ctx ends.
+// KeepGateways reports the state of Gateways until ctx ends. If images are configured, it also
+// makes the pods of Gateways.
 func (c *Cluster) KeepGateways(ctx context.Context, leads func() bool, gateways *broadcast.Value[conditions.Input],
 	report func(conditions.Input),
 ) error {
@@ -128,15 +132,15 @@ func (c *Cluster) Announce(ctx context.Context, leads func() bool) {
 	for _, address := range c.Listen {
 		if port := Port(address); port != 0 && c.PodIP != "" {
 			pod := c.pod
-			pod.Address = netip.MustParseAddr(c.PodIP) // the flag was checked
+			pod.Address = netip.MustParseAddr(c.PodIP) // the flag was validated
 			pod.Announce(ctx, port, leads)
 			return
 		}
 	}
 }
 
-// ServeEnvoys serves Envoys until ctx ends. At HOST:PORT they have certificates, and other controls
-// serve Envoys too.
+// ServeEnvoys serves Envoys until ctx ends. At HOST:PORT, Envoys authenticate with certificates,
+// and this control shares their answers with the other controls.
 func (c *Cluster) ServeEnvoys(ctx context.Context, s controller.Service) error {
 	s.ByName, s.Authority, s.Pods = c.named, c.pod.Authority, c.EnvoyImage != ""
 	group, ctx := errgroup.WithContext(ctx)
@@ -155,6 +159,6 @@ func Port(address string) uint16 {
 	if err != nil || strings.HasPrefix(address, "unix:") {
 		return 0
 	}
-	port, _ := strconv.ParseUint(text, 10, 16) // 0 if it is none
+	port, _ := strconv.ParseUint(text, 10, 16) // 0 if the text is no port
 	return uint16(port)
 }

@@ -1,6 +1,6 @@
 // Package lifecycle runs a control: it serves all the time, and makes decisions during its
-// leadership terms. Beside a folder of objects there is one control, which always leads. In a
-// cluster the holder of a Lease leads. A [Deployment] is one of these two.
+// leadership terms. With a folder of objects there is one control, which always leads. In a
+// cluster, the control that holds a Lease leads. A [Deployment] is one of these two.
 package lifecycle
 
 import (
@@ -29,28 +29,32 @@ type Config struct {
 	Prestop string
 	// XDSAddress is where control serves the Envoys of Gateways; empty: nowhere.
 	XDSAddress string
-	// Place configures the placer of a term. The Runtime sets Memory, Board, Meter and Log.
+	// Place configures the placer of a term. The Runtime sets its fields Memory, Board, Meter and
+	// Log.
 	Place place.Config
 	Meter *metrics.Meter
 	Log   *slog.Logger
-	// Ready is called when a term has the objects, maybe more than once.
+	// Ready is called when a term has read the objects, possibly several times.
 	Ready func()
 }
 
-// Deployment is how a control is deployed: [Alone] or in a [Cluster]. Leads reports whether the
-// term is not paused: while it is false, the Deployment writes nothing.
+// Deployment is how a control is deployed: [Alone] or in a [Cluster]. The functions leads report
+// whether this control leads and its term is not paused. While they return false, the Deployment
+// writes nothing.
 type Deployment interface {
-	// Credentials completes the credentials in the configuration of the gRPC server. It may wait
-	// for the API server until ctx ends.
+	// Credentials adds credentials to the configuration of the gRPC server. It may wait for the API
+	// server until ctx ends.
 	Credentials(ctx context.Context, c *serve.Config) error
 	// Lead calls term for each leadership term of this control, until ctx ends.
 	Lead(ctx context.Context, term election.Term) error
-	// Leader returns the address of the leader. Nil: there is no other control.
+	// Leader returns a function that returns the leader's address; nil if there is no other
+	// control.
 	Leader() func(ctx context.Context) (netip.Addr, error)
 	// Open opens the store with the state of earlier leaders, and returns the writer of objects'
 	// status.
 	Open(ctx context.Context, leads func() bool) (store.Memory, StatusWriter, error)
-	// KeepGateways reports the state of Gateways, and makes their pods if asked to, until ctx ends.
+	// KeepGateways reports the state of Gateways until ctx ends. It also makes their pods if this
+	// is configured.
 	KeepGateways(ctx context.Context, leads func() bool, gateways *broadcast.Value[conditions.Input], report func(conditions.Input)) error
 	// Announce directs extprocs to this control until ctx ends.
 	Announce(ctx context.Context, leads func() bool)
@@ -66,12 +70,12 @@ type StatusWriter interface {
 
 // Runtime is the part of a control that lives as long as the process. Make one with [New].
 type Runtime struct {
-	// Worlds has the latest objects. The caller sets them.
+	// Worlds provides the latest objects, which the caller sets.
 	Worlds *broadcast.Value[objects.World]
 
 	config     Config
 	deployment Deployment
-	gateways   *broadcast.Value[conditions.Input] // the plans of Gateways
+	gateways   *broadcast.Value[conditions.Input] // latest plans of Gateways
 	server     *serve.Server
 	prestop    *prestop.Server
 }
@@ -84,7 +88,7 @@ func New(c Config, d Deployment) *Runtime {
 	}
 }
 
-// Run serves until ctx ends, and leads in the terms of the Deployment.
+// Run serves until ctx ends, and runs the leadership terms of the Deployment.
 func (r *Runtime) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if r.config.XDSAddress != "" {

@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// opening is a control alone whose memory is opened by a function.
+// opening is an [Alone] whose Open calls a function of the test.
 type opening struct {
 	Alone
 	open func(ctx context.Context, leads func() bool) (store.Memory, StatusWriter, error)
@@ -32,8 +32,8 @@ func config() Config {
 	return Config{Meter: metrics.New(), Log: slog.New(slog.DiscardHandler), Ready: func() {}}
 }
 
-// A term that waits for the API server still follows the Lease. The Lease may be lost, and another
-// control may get it: that ends the term but not the process.
+// A term that still waits for the API server follows the Lease. If the Lease is lost and another
+// control gets it, the term ends, but not the process.
 func TestTermFollowsItsLeaseWhileItStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var leads func() bool
@@ -62,7 +62,7 @@ func TestTermFollowsItsLeaseWhileItStarts(t *testing.T) {
 	})
 }
 
-// channels is a StatusWriter that sends what it gets.
+// channels is a StatusWriter that sends everything it receives to channels.
 type channels struct {
 	worlds   chan *objects.World
 	gateways chan conditions.Input
@@ -71,7 +71,8 @@ type channels struct {
 func (c channels) SetWorld(w *objects.World)       { c.worlds <- w }
 func (c channels) SetGateways(in conditions.Input) { c.gateways <- in }
 
-// A term reports each World and each plan to the status writer, also those from before the term.
+// A term reports each World and each plan to the status writer, including those from before the
+// term.
 func TestTermWritesStatus(t *testing.T) {
 	dir := t.TempDir()
 	status := channels{make(chan *objects.World), make(chan conditions.Input)}

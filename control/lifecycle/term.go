@@ -15,8 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// term is a leadership term: this control makes decisions until ctx ends. All of its state ends
-// with it.
+// term runs a leadership term: this control makes decisions until ctx ends. Then all state of the
+// term is dropped.
 //
 // Pauses sends true when this control may have lost the lead, and false when it leads again. During
 // a pause control serves extprocs with the state that it has, and calls no engine.
@@ -76,7 +76,7 @@ func (r *Runtime) term(ctx context.Context, pauses <-chan bool) (err error) {
 		}
 	})
 	group.Go(func() error {
-		select { // without objects every model would be unknown
+		select { // wait for objects: without them, every model is unknown
 		case <-loaded:
 		case <-ctx.Done():
 			return nil
@@ -92,8 +92,8 @@ func (r *Runtime) term(ctx context.Context, pauses <-chan bool) (err error) {
 	return group.Wait()
 }
 
-// open opens the store with the state of earlier terms. This may last as long as an outage of the
-// API server, so open follows pauses meanwhile.
+// open opens the store with the state of earlier terms. This may take as long as an outage of the
+// API server, so open receives from pauses meanwhile.
 func (r *Runtime) open(ctx context.Context, pauses <-chan bool, paused *atomic.Bool) (m store.Memory, s StatusWriter, err error) {
 	opened := make(chan struct{})
 	go func() {

@@ -9,13 +9,13 @@ import (
 
 // envoys counts events of Gateways' Envoys. It is a [controller.Meter].
 type envoys struct {
-	connected *prometheus.GaugeVec   // gateway
-	sent      *prometheus.CounterVec // kind
-	refusals  *prometheus.CounterVec // kind
+	connected *prometheus.GaugeVec   // label: gateway
+	sent      *prometheus.CounterVec // label: kind
+	refusals  *prometheus.CounterVec // label: kind
 	took      prometheus.Histogram
 	plan      prometheus.Histogram
 
-	mu    *sync.Mutex // guards the following
+	mu    *sync.Mutex // guards the fields below
 	count map[string]int
 }
 
@@ -40,16 +40,16 @@ func newEnvoys(
 	}
 }
 
-// EnvoyCame counts one more connected Envoy of a Gateway.
+// EnvoyCame increments the number of connected Envoys of a Gateway.
 func (e *envoys) EnvoyCame(gateway string) { e.add(gateway, 1) }
 
-// EnvoyLeft counts one less.
+// EnvoyLeft decrements the number of connected Envoys of a Gateway.
 func (e *envoys) EnvoyLeft(gateway string) { e.add(gateway, -1) }
 
 func (e *envoys) add(gateway string, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.count[gateway] += n; e.count[gateway] == 0 { // the Gateway may be gone
+	if e.count[gateway] += n; e.count[gateway] == 0 { // remove the series, since the Gateway may be gone
 		delete(e.count, gateway)
 		e.connected.DeleteLabelValues(gateway)
 		return
@@ -57,16 +57,16 @@ func (e *envoys) add(gateway string, n int) {
 	e.connected.WithLabelValues(gateway).Set(float64(e.count[gateway]))
 }
 
-// EnvoySent counts resources of a kind.
+// EnvoySent counts resources of a kind that control sent to an Envoy.
 func (e *envoys) EnvoySent(kind string, resources int) {
 	e.sent.WithLabelValues(kind).Add(float64(resources))
 }
 
-// EnvoyRefused counts a NACK.
+// EnvoyRefused counts a NACK of resources of a kind.
 func (e *envoys) EnvoyRefused(kind string) { e.refusals.WithLabelValues(kind).Inc() }
 
-// EnvoyTook records the time until an ACK.
+// EnvoyTook records how long an Envoy took to send an ACK.
 func (e *envoys) EnvoyTook(after time.Duration) { e.took.Observe(after.Seconds()) }
 
-// Replanned records the duration of planning.
+// Replanned records how long control took to plan.
 func (e *envoys) Replanned(took time.Duration) { e.plan.Observe(took.Seconds()) }

@@ -18,22 +18,22 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// Meter counts. It is a [place.Meter], and the meter of the objects' source. It is safe for
-// concurrent use. Make one with [New].
+// Meter counts events for control's metrics. It is a [place.Meter], and the meter of the objects'
+// source. It is safe for concurrent use. Make one with [New].
 type Meter struct {
 	registry   *prometheus.Registry
 	loadQueue  prometheus.Histogram
 	stalled    prometheus.Histogram
-	loads      *prometheus.HistogramVec // result
-	unloads    *prometheus.HistogramVec // result
+	loads      *prometheus.HistogramVec // label: result
+	unloads    *prometheus.HistogramVec // label: result
 	evicted    prometheus.Counter
-	decided    *prometheus.CounterVec // decision, for
-	rejections *prometheus.CounterVec // reason
+	decided    *prometheus.CounterVec // labels: "decision" and "for"
+	rejections *prometheus.CounterVec // label: reason
 	files      prometheus.Gauge
 	readable   prometheus.Gauge
 	leading    prometheus.Gauge
 	term       atomic.Pointer[term]
-	leader     atomic.Value // string: the leader's pod as far as known; empty for none
+	leader     atomic.Value // string: name of the leader's pod; empty if there is none or it is unknown
 	envoys
 }
 
@@ -43,7 +43,8 @@ type term struct {
 	placer *place.Placer
 }
 
-// Buckets in seconds: of control itself, and of engines.
+// Buckets of histograms in seconds: ownBuckets for what control does itself, loadBuckets for calls
+// to engines.
 var (
 	ownBuckets  = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}
 	loadBuckets = []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
@@ -118,7 +119,8 @@ func New() *Meter {
 	return m
 }
 
-// Follow sets the term; a nil placer means none.
+// Follow sets the placement server and the placer of the current term. A nil placer means that this
+// control does not lead.
 func (m *Meter) Follow(board *placementserver.Server, placer *place.Placer) {
 	if placer == nil {
 		m.term.Store(nil)
@@ -130,10 +132,10 @@ func (m *Meter) Follow(board *placementserver.Server, placer *place.Placer) {
 // Leads sets whether this control leads.
 func (m *Meter) Leads(is bool) { m.leading.Set(bit(is)) }
 
-// Leader sets the leader's pod; empty for none.
+// Leader sets the name of the leader's pod; empty if there is none.
 func (m *Meter) Leader(pod string) { m.leader.Store(pod) }
 
-// LoadCalled implements [place.Meter], like the following methods.
+// LoadCalled implements [place.Meter], like the methods below.
 func (m *Meter) LoadCalled(waited, stalled time.Duration) {
 	m.loadQueue.Observe(max(0, waited-stalled).Seconds())
 	m.stalled.Observe(stalled.Seconds())
@@ -165,13 +167,13 @@ func (m *Meter) Decided(what decide.ActionKind, purpose decide.Purpose) {
 // CannotLoad counts a model whose requests are rejected.
 func (m *Meter) CannotLoad(why decide.Reason) { m.rejections.WithLabelValues(string(why)).Inc() }
 
-// Refused sets the number of invalid object files, or objects of an API server.
+// Refused sets the number of invalid object files, or of invalid objects of an API server.
 func (m *Meter) Refused(n int) { m.files.Set(float64(n)) }
 
 // Readable sets whether the source of objects can be read.
 func (m *Meter) Readable(ok bool) { m.readable.Set(bit(ok)) }
 
-// bit is 1 for true.
+// bit returns 1 for true and 0 for false.
 func bit(ok bool) float64 {
 	if ok {
 		return 1
@@ -186,7 +188,7 @@ func result(failed bool) string {
 	return "done"
 }
 
-// termCollector collects the metrics of the term; none if another control leads.
+// termCollector collects the metrics of the term. There are none if another control leads.
 type termCollector struct{ meter *Meter }
 
 // Describe implements prometheus.Collector.

@@ -31,7 +31,7 @@ var (
 	podIP    = &net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: 9091}
 )
 
-// get calls a handler that was reached at an address of this machine.
+// get calls a handler as if the request had arrived at the address at of this machine.
 func get(t *testing.T, h http.Handler, at net.Addr, path string) (int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -162,7 +162,7 @@ func TestReadyWithObjects(t *testing.T) {
 	}
 }
 
-// Sources of models are shown to this machine only, whatever the metrics address is.
+// The sources of models are served to this machine only, whatever the metrics address is.
 func TestModelsAreServedOnLoopbackOnly(t *testing.T) {
 	m := metrics.New()
 	h := m.Handler(nil)

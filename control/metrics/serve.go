@@ -22,13 +22,13 @@ func (m *Meter) Serve(ctx context.Context, host string, port int, loaded <-chan 
 	return serve(ctx, net.JoinHostPort(host, strconv.Itoa(port)), loopbackBeside, m.Handler(loaded), log)
 }
 
-// serve serves at an address, and at another one if loopbackBeside returns one.
+// serve serves at an address. If besides returns another address, it serves there too.
 func serve(ctx context.Context, address string, besides func(net.Addr) string, handler http.Handler, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for address != "" {
 		l, err := listen.On("metrics-port", address)
 		if err != nil {
-			group.Go(func() error { return err }) // ends the other
+			group.Go(func() error { return err }) // stops the other server
 			break
 		}
 		log.Info("serving metrics", "address", l.Addr().String())
@@ -38,7 +38,8 @@ func serve(ctx context.Context, address string, besides func(net.Addr) string, h
 	return group.Wait()
 }
 
-// loopbackBeside returns the loopback address to serve in addition; empty if loopback is included.
+// loopbackBeside returns the loopback address at which to serve in addition to a; empty if a
+// includes loopback.
 func loopbackBeside(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok || tcp.IP.IsLoopback() || tcp.IP.IsUnspecified() {
@@ -47,8 +48,8 @@ func loopbackBeside(a net.Addr) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
 }
 
-// Handler serves /metrics, /healthz (the process lives), /readyz (it has read its objects: loaded
-// is closed), and for loopback /models and /placement.
+// Handler serves /metrics, /healthz (the process runs) and /readyz (loaded is closed, since control
+// has read its objects). On loopback it also serves /models and /placement.
 func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
@@ -102,14 +103,14 @@ func (m *Meter) models(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	_ = e.Encode(all) // the client may have left
+	_ = e.Encode(all) // the client may have disconnected
 }
 
 // placement serves a [decide.View]. Its size grows with models and copies.
 func (m *Meter) placement(w http.ResponseWriter, _ *http.Request) {
 	if t := m.deciding(w); t != nil {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(t.placer.View()) // a client that leaves is no fault
+		_ = json.NewEncoder(w).Encode(t.placer.View()) // the client may have disconnected
 	}
 }
 

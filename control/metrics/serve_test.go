@@ -16,8 +16,8 @@ import (
 
 func TestLoopbackIsServedToo(t *testing.T) {
 	for address, want := range map[string]string{
-		"127.0.0.1:9091": "", "127.66.1.1:9091": "", "[::1]:9091": "", // loopback
-		"0.0.0.0:9091": "", "[::]:9091": "", // all addresses
+		"127.0.0.1:9091": "", "127.66.1.1:9091": "", "[::1]:9091": "", // these are loopback
+		"0.0.0.0:9091": "", "[::]:9091": "", // these include loopback
 		"10.0.0.7:9091": "127.0.0.1:9091", "[fd00::7]:80": "127.0.0.1:80",
 	} {
 		at, err := net.ResolveTCPAddr("tcp", address)
@@ -48,7 +48,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// ports returns the ports in a log, once it has so many.
+// ports waits until a log contains n ports, and returns them.
 func (l *lines) ports(t *testing.T, n int) (ports []string) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -84,7 +84,8 @@ func says(t *testing.T, url, want string) {
 	}
 }
 
-// If loopback is not included, both addresses are served, and both end.
+// If the address does not include loopback, Serve serves at that address and on loopback. Both end
+// with its context.
 func TestLoopbackIsServedBesides(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var log lines
@@ -112,7 +113,7 @@ func TestLoopbackIsServedBesides(t *testing.T) {
 	}
 }
 
-// All addresses include loopback. An address in use is an error.
+// Serving at all addresses includes loopback. An address that is in use is an error.
 func TestServe(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", ""} {
 		ctx, stop := context.WithCancel(t.Context())

@@ -17,11 +17,11 @@ import (
 	"github.com/headgate/headgate/control/pods/gateway"
 )
 
-// fieldManager owns the fields that control writes (server-side apply).
+// fieldManager is the name under which control owns the fields that it writes by server-side apply.
 const fieldManager = "headgate-control"
 
-// The kinds that a Gateway consists of, in the order of deletion: the Deployment last, so that pods
-// end after their clients can no longer reach them.
+// Kinds of the objects of a Gateway, in the order of deletion. The Deployment is last, so that its
+// pods end only after clients can no longer reach them.
 const (
 	services = iota
 	budgets
@@ -35,12 +35,12 @@ type kind struct {
 	informer cache.SharedIndexInformer
 	patch    func(ctx context.Context, name string, how types.PatchType, text []byte, o metav1.PatchOptions) (metav1.Object, error)
 	delete   func(ctx context.Context, name string, o metav1.DeleteOptions) error
-	// version changes when something writes the wanted content of an object, and for some kinds at
-	// other times too.
+	// version returns a text that changes whenever the wanted content of an object is written, and
+	// for some kinds at other changes too.
 	version func(metav1.Object) string
 }
 
-// kindsOf returns the kinds by their numbers.
+// kindsOf returns the kinds, indexed by the constants above.
 func (k *reconciler) kindsOf(f informers.SharedInformerFactory) []kind {
 	byGeneration := func(o metav1.Object) string { return fmt.Sprint(o.GetUID(), " ", o.GetGeneration()) }
 	byResource := func(o metav1.Object) string { return o.GetResourceVersion() }
@@ -54,7 +54,7 @@ func (k *reconciler) kindsOf(f informers.SharedInformerFactory) []kind {
 	}
 }
 
-// patchOf returns a typed client's Patch for any object.
+// patchOf adapts the Patch method of a typed client to return any kind of object.
 func patchOf[T metav1.Object](patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T,
 	error),
 ) func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions) (metav1.Object, error) {
@@ -63,7 +63,7 @@ func patchOf[T metav1.Object](patch func(context.Context, string, types.PatchTyp
 	}
 }
 
-// there returns the last seen version of an object, nil for none.
+// there returns the last seen version of an object of a kind; nil if there is none.
 func (k *reconciler) there(of int, name string) metav1.Object {
 	o, there, err := k.kinds[of].informer.GetStore().GetByKey(k.Namespace + "/" + name)
 	if err != nil || !there {
@@ -72,13 +72,15 @@ func (k *reconciler) there(of int, name string) metav1.Object {
 	return o.(metav1.Object)
 }
 
-// applied is the content that was applied to an object, and its version then.
+// applied is a hash of the content that control applied to an object, and the version that the
+// object had after that.
 type applied struct {
 	text    [sha256.Size]byte
 	version string
 }
 
-// apply applies an object. Fields that control does not set stay.
+// apply writes an object by server-side apply, unless nothing has changed. Fields that control does
+// not set keep their values.
 func (k *reconciler) apply(ctx context.Context, of int, o metav1.Object) error {
 	text, err := written(o)
 	if err != nil {
@@ -105,9 +107,9 @@ func (k *reconciler) apply(ctx context.Context, of int, o metav1.Object) error {
 	return nil
 }
 
-// scale copies the current number of replicas into a Deployment, since others may scale it;
-// [gateway.DefaultReplicas] if there is none. It is applied to this version only, so that scaling
-// meanwhile is not undone.
+// scale sets the replicas of d to the present number, since others may have scaled the Deployment,
+// or to [gateway.DefaultReplicas] if there is no Deployment yet. It also sets the resource version,
+// so that the apply fails if the Deployment is scaled meanwhile, instead of undoing that.
 func (k *reconciler) scale(ctx context.Context, d *appsv1.Deployment) error {
 	is, err := k.Client.AppsV1().Deployments(k.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
 	switch {
@@ -135,8 +137,9 @@ func written(o metav1.Object) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// move deletes a Service whose ClusterIP differs, since it is immutable. It first tries the new
-// address with another Service; if that fails, it returns the error, and the Service stays.
+// move deletes a Service that needs another ClusterIP, since the field is immutable. It first tests
+// the new address with a temporary Service. If that fails, it returns the error, and the old
+// Service stays.
 func (k *reconciler) move(ctx context.Context, want *corev1.Service) error {
 	is, there := k.there(services, want.Name).(*corev1.Service)
 	if !there || want.Spec.ClusterIP == "" || want.Spec.ClusterIP == is.Spec.ClusterIP {
@@ -144,7 +147,7 @@ func (k *reconciler) move(ctx context.Context, want *corev1.Service) error {
 	}
 	all := k.Client.CoreV1().Services(k.Namespace)
 	try := want.DeepCopy()
-	// it belongs to no Gateway, so it is deleted at the latest later
+	// the temporary Service belongs to no Gateway, so it is deleted later if the delete below fails
 	try.Name, try.GenerateName, try.Spec.Selector = "", "gateway-tries-an-address-", nil
 	tried, err := all.Create(ctx, try, metav1.CreateOptions{})
 	if err != nil {
@@ -157,7 +160,7 @@ func (k *reconciler) move(ctx context.Context, want *corev1.Service) error {
 	return all.Delete(ctx, want.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 }
 
-// remove deletes everything of a Gateway.
+// remove deletes all objects of a Gateway.
 func (k *reconciler) remove(ctx context.Context, name string) error {
 	for of, is := range k.kinds {
 		delete(k.applied, is.name+"/"+name)

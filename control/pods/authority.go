@@ -12,12 +12,13 @@ import (
 	"github.com/headgate/headgate/control/attach/pki"
 )
 
-// GatewaysName is the name of the Secret with the controls' authority, by which Envoys of Gateways
-// and controls authenticate each other.
+// GatewaysName is the name of the Secret with the certificate authority of the controls, by which
+// Envoys of Gateways and controls authenticate each other.
 const GatewaysName = "headgate-gateways"
 
-// Authority returns the authority of Gateways, and creates it if there is none. It waits while the
-// API server does not answer. It needs the verb create of secrets, and get of [GatewaysName].
+// Authority returns the certificate authority of Gateways, and creates it if there is none. It
+// waits while the API server does not answer. It needs the verb create of secrets, and get of
+// [GatewaysName].
 func (p Pod) Authority(ctx context.Context) (*pki.Authority, error) {
 	return retry(ctx, p.authority, func(err error) {
 		p.Log.Warn("cannot read or write the Secret with the authority for Gateways' Envoys; retrying", "secret", p.Namespace+"/"+

@@ -18,8 +18,8 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// Keys of the Secret beside a certificate and its key: the authority for callers, the token of
-// extprocs, and that of ModelMesh's clients.
+// Keys of the Secret, in addition to its certificate and private key: the authority with which
+// callers verify the certificate, the token of extprocs, and the token of ModelMesh's clients.
 const (
 	AuthorityKey = "ca.crt"
 	TokenKey     = "token"
@@ -30,10 +30,10 @@ const (
 // and restart the Deployments.
 const credentialsAge = 10 * 366 * 24 * time.Hour
 
-// Credentials writes the Secret of placement into a folder. It returns the token files of extprocs
-// and of ModelMesh's clients; the latter may be empty. It creates a missing Secret, and adds a
-// missing token for ModelMesh's clients if it has the right. It waits while the API server does not
-// answer.
+// Credentials writes the content of placement's Secret into a folder. It returns the token files of
+// extprocs and of ModelMesh's clients; mesh may be empty. It creates the Secret if it is missing.
+// If only the token for ModelMesh's clients is missing, it adds one if RBAC allows that. It waits
+// while the API server does not answer.
 func (p Pod) Credentials(ctx context.Context, dir string) (extprocs, mesh string, err error) {
 	secret, err := retry(ctx, p.secret, func(err error) {
 		p.Log.Warn("cannot read or write the Secret that extprocs need to call this control; retrying", "secret", p.name(), "err", err)
@@ -47,8 +47,8 @@ func (p Pod) Credentials(ctx context.Context, dir string) (extprocs, mesh string
 	return filepath.Join(dir, TokenKey), mesh, p.keep(secret, dir)
 }
 
-// retry repeats a call until it succeeds or ctx ends, which is the only error. Tell gets the first
-// failure.
+// retry repeats a call until it succeeds or ctx ends. The only error is that of ctx. It calls tell
+// with the first failure.
 func retry[T any](ctx context.Context, call func(context.Context) (T, error), tell func(error)) (none T, _ error) {
 	for failing := false; ; failing = true {
 		got, err := call(ctx)
@@ -70,7 +70,7 @@ func retry[T any](ctx context.Context, call func(context.Context) (T, error), te
 
 func (p Pod) name() string { return p.Namespace + "/" + PlacementName }
 
-// secret returns the complete Secret of placement.
+// secret returns the Secret of placement. It first creates the Secret or adds a token if necessary.
 func (p Pod) secret(ctx context.Context) (*corev1.Secret, error) {
 	ctx, cancel := context.WithTimeout(ctx, announceInterval)
 	defer cancel()
@@ -105,7 +105,7 @@ func (p Pod) secret(ctx context.Context) (*corev1.Secret, error) {
 	return secrets.Get(ctx, PlacementName, metav1.GetOptions{}) // another control has written it meanwhile
 }
 
-// keep writes what a control serves with into a folder.
+// keep writes the certificate, private key and tokens of a Secret as files into a folder.
 func (p Pod) keep(secret *corev1.Secret, dir string) error {
 	for _, key := range []string{AuthorityKey, corev1.TLSCertKey, corev1.TLSPrivateKeyKey, TokenKey, MeshTokenKey} {
 		if len(secret.Data[key]) == 0 && key != MeshTokenKey {
@@ -118,7 +118,7 @@ func (p Pod) keep(secret *corev1.Secret, dir string) error {
 	return nil
 }
 
-// newSecret makes a self-signed certificate, and tokens.
+// newSecret returns a Secret with a new self-signed certificate and new tokens.
 func (p Pod) newSecret(now time.Time) (*corev1.Secret, error) {
 	service := PlacementName + "." + p.Namespace
 	made, err := listen.Certify(now, credentialsAge, true, PlacementName, service, service+".svc", service+".svc.cluster.local")

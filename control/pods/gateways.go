@@ -27,12 +27,12 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ControlName is the name of the Service by which Envoys of Gateways reach any control.
+// ControlName is the name of the Service by which Envoys of Gateways reach one of the controls.
 const ControlName = "headgate-control"
 
 const (
-	// renewInterval is how often the certificates of Gateways are checked. They are renewed a month
-	// before they expire.
+	// renewInterval is how often the certificates of Gateways are checked. A certificate is renewed
+	// a month before it expires.
 	renewInterval = time.Hour
 	// firstRetry and lastRetry bound the delay between retries.
 	firstRetry, lastRetry = time.Second, time.Minute
@@ -50,9 +50,9 @@ type Gateways struct {
 }
 
 // Run keeps the objects of Gateways up to date while leads is true, until ctx ends. It deletes
-// objects of Gateways that are gone, whichever control made them. Next returns the Gateways (nil
-// before they are known), and a channel that is closed at the next change. Tell receives them with
-// addresses and faults added.
+// objects of Gateways that are gone, whichever control made them. It calls next to get the Gateways
+// (nil before they are known) and a channel that is closed when they change. It calls tell with the
+// Gateways after it has added their addresses and faults.
 func (g Gateways) Run(ctx context.Context, leads func() bool, next func() (*conditions.Input, <-chan struct{}),
 	tell func(conditions.Input),
 ) error {
@@ -92,7 +92,7 @@ func (g Gateways) Run(ctx context.Context, leads func() bool, next func() (*cond
 	return group.Wait()
 }
 
-// reconciler is a run of [Gateways.Run].
+// reconciler is the state of one call of [Gateways.Run].
 type reconciler struct {
 	Gateways
 	template  *gateway.Template
@@ -100,18 +100,18 @@ type reconciler struct {
 	authority *pki.Authority
 	leads     func() bool
 	kinds     []kind
-	queue     workqueue.TypedRateLimitingInterface[string] // names of Gateways' objects
-	changed   chan struct{}                                // capacity 1: an address or fault has changed
+	queue     workqueue.TypedRateLimitingInterface[string] // names of the objects of Gateways to reconcile
+	changed   chan struct{}                                // capacity 1: full if an address or fault has changed
 
-	mu     sync.Mutex // guards the following
+	mu     sync.Mutex // guards the fields below
 	known  *conditions.Input
-	wanted map[string]*attach.Gateway // by the name of their objects
-	faults map[string]attach.Verdict  // by the same name
+	wanted map[string]*attach.Gateway // Gateways, by the name of their objects
+	faults map[string]attach.Verdict  // faults of Gateways, by the name of their objects
 
-	applied map[string]applied // by kind and name; used by work only
+	applied map[string]applied // last applied state, by kind and name; only work uses it
 }
 
-// follow queues the objects that change.
+// follow queues the names of objects of a kind when they change.
 func (k *reconciler) follow(of kind) error {
 	changed := func(o any) {
 		if gone, is := o.(cache.DeletedFinalStateUnknown); is {
@@ -132,7 +132,7 @@ func (k *reconciler) follow(of kind) error {
 	return err
 }
 
-// notify triggers a report.
+// notify makes watch report the Gateways again.
 func (k *reconciler) notify() {
 	select {
 	case k.changed <- struct{}{}:
@@ -140,7 +140,7 @@ func (k *reconciler) notify() {
 	}
 }
 
-// watch follows the Gateways, and reports them with addresses and faults.
+// watch follows the Gateways, and calls tell with the Gateways, their addresses and faults.
 func (k *reconciler) watch(ctx context.Context, next func() (*conditions.Input, <-chan struct{}), tell func(conditions.Input)) error {
 	renew := time.NewTicker(renewInterval)
 	defer renew.Stop()
@@ -196,7 +196,7 @@ func (k *reconciler) setWanted(known *conditions.Input) {
 	}
 }
 
-// with adds the addresses and faults of Gateways.
+// with adds the addresses and faults of Gateways to known, and returns the result.
 func (k *reconciler) with(known conditions.Input) conditions.Input {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -218,7 +218,7 @@ func (k *reconciler) with(known conditions.Input) conditions.Input {
 	return known
 }
 
-// statusAddresses returns the addresses that a Gateway requests, as for its status.
+// statusAddresses returns the addresses that a Gateway requests, in the form of a Gateway's status.
 func statusAddresses(g *attach.Gateway) []gatewayv1.GatewayStatusAddress {
 	var all []gatewayv1.GatewayStatusAddress
 	for _, a := range g.Spec.Addresses[:min(len(g.Spec.Addresses), 16)] {
@@ -265,7 +265,7 @@ func (k *reconciler) reconcile(ctx context.Context, name string) {
 	case !known || !k.leads():
 		k.queue.AddAfter(name, retryInterval)
 		return
-	case g != nil && g.Refused != (attach.Verdict{}): // its objects stay as they are
+	case g != nil && g.Refused != (attach.Verdict{}): // a refused Gateway keeps its objects
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, announceInterval)
@@ -309,7 +309,8 @@ func gatewayOf(g *attach.Gateway) string {
 	return g.Name.String()
 }
 
-// make applies the objects of a Gateway. Fault is why the Gateway's request cannot be met.
+// make applies the objects of a Gateway. The fault is the reason if something that the Gateway
+// requests is impossible; otherwise it is zero.
 func (k *reconciler) make(ctx context.Context, g *attach.Gateway) (fault attach.Verdict, err error) {
 	bootstrap, err := k.start.Bootstrap(envoy.Place{
 		Gateway: g.Name, Admin: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), gateway.Admin), Probe: gateway.Probe,
@@ -340,7 +341,7 @@ func (k *reconciler) make(ctx context.Context, g *attach.Gateway) (fault attach.
 	return fault, nil
 }
 
-// unusable is the verdict if the API server rejects the address that a Gateway requests.
+// unusable returns the verdict on a Gateway whose requested address the API server rejects.
 func unusable(g *attach.Gateway, err error) attach.Verdict {
 	if asked := g.Asked(); asked != "" && apierrors.IsInvalid(err) {
 		return attach.Verdict{

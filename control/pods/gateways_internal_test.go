@@ -39,8 +39,8 @@ func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// newReconciler returns a reconciler of the leader. Its informers are empty, and its API server
-// never answers.
+// newReconciler returns a reconciler of a control that leads. Its informers are empty, and its API
+// server never answers.
 func newReconciler(t *testing.T) *reconciler {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: silent{}})
 	if err != nil {
@@ -65,7 +65,7 @@ func newReconciler(t *testing.T) *reconciler {
 	return k
 }
 
-// known returns the Gateways in some YAML.
+// known parses the Gateways in a YAML text.
 func known(t *testing.T, yaml string) *conditions.Input {
 	n := network.Read(t,
 		"kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+yaml)
@@ -93,7 +93,7 @@ metadata: {namespace: ns, name: b}
 spec: {gatewayClassName: headgate, listeners: [{name: a, port: 80, protocol: HTTP}]}
 `
 
-// Each check reads a Secret, so a new route somewhere must not queue every Gateway.
+// A reconciliation reads a Secret, so a new route must not queue Gateways that it does not change.
 func TestOnlyChangedGatewaysAreReconciled(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -115,8 +115,8 @@ func TestOnlyChangedGatewaysAreReconciled(t *testing.T) {
 	}
 }
 
-// Objects of a deleted Gateway may be seen before the Gateways are known. They wait: they are
-// neither deleted nor dropped from the queue.
+// Objects of a deleted Gateway may be seen before the Gateways are known. Their names stay queued
+// until then, and the objects are not deleted.
 func TestLeftoversWaitUntilGatewaysAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
@@ -126,7 +126,7 @@ func TestLeftoversWaitUntilGatewaysAreKnown(t *testing.T) {
 		if got := k.queued(); len(got) > 0 {
 			t.Errorf("queued before Gateways are known: %v", got)
 		}
-		if took := time.Since(begin); took > 0 { // a call to this API server blocks
+		if took := time.Since(begin); took > 0 { // a call to this API server would block
 			t.Errorf("the API server is called, for %v", took)
 		}
 		time.Sleep(retryInterval)
@@ -152,7 +152,7 @@ func TestGatewayReportsAnAPIServerOutage(t *testing.T) {
 	})
 }
 
-// A new Gateway does not inherit the fault of a deleted one of its name.
+// A new Gateway does not inherit the fault of a deleted Gateway with the same name.
 func TestFaultOfADeletedGatewayIsRemoved(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -191,8 +191,8 @@ func (a answers) client(t *testing.T) kubernetes.Interface {
 	return client
 }
 
-// Scaling a Deployment during a reconciliation is not undone: the apply is for the version that was
-// read.
+// Scaling a Deployment during a reconciliation is not undone: the apply succeeds only for the
+// version of the Deployment that was read.
 func TestDeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -206,7 +206,8 @@ func TestDeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
 	}
 }
 
-// Nothing of a deleted Gateway is kept: Gateways come and go while a control runs.
+// The reconciler keeps nothing of a deleted Gateway, since a control runs for a long time, and many
+// Gateways are created and deleted meanwhile.
 func TestResourcesOfADeletedGatewayAreDropped(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -226,7 +227,7 @@ func TestResourcesOfADeletedGatewayAreDropped(t *testing.T) {
 	}
 }
 
-// A conflict is not an error of the Gateway; it is retried.
+// A conflict is not reported as a fault of the Gateway; the write is retried.
 func TestConflictIsNoFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
@@ -250,8 +251,7 @@ func TestConflictIsNoFault(t *testing.T) {
 	})
 }
 
-// After a success, the next failure is retried as soon as a first one: the delay of earlier
-// failures is reset.
+// A success resets the retry delay: the next failure is retried as soon as the first one was.
 func TestSuccessResetsTheRetryDelay(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -277,7 +277,7 @@ func TestSuccessResetsTheRetryDelay(t *testing.T) {
 	}
 }
 
-// An address is unusable only if the API server calls it invalid. Other errors do not count.
+// An address is unusable only if the API server calls it invalid, and not after other errors.
 func TestOnlyInvalidAddressesAreUnusable(t *testing.T) {
 	in := known(t, strings.Replace(twoGateways, "spec: {", "spec: {addresses: [{value: 10.0.0.1}], ", 1))
 	asks, asksNot := in.Attachments.Gateways[0], in.Attachments.Gateways[1]
@@ -319,8 +319,8 @@ func TestGatewaysAreReconciledForCertificates(t *testing.T) {
 	})
 }
 
-// If the settings of a Gateway are gone, it is unknown whether control made pods for it. So its
-// objects stay.
+// If the settings of a Gateway are gone, it is unknown whether control made pods for the Gateway.
+// So the objects stay.
 func TestNothingIsDeletedWithoutSettings(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -346,7 +346,7 @@ spec:
 	}
 }
 
-// A control that does not lead, or leads no more, changes nothing, and retries.
+// A control that does not lead, or no longer leads, changes nothing, and retries.
 func TestOnlyTheLeaderWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
@@ -358,7 +358,7 @@ func TestOnlyTheLeaderWrites(t *testing.T) {
 		for _, name := range all {
 			k.reconcile(t.Context(), name)
 		}
-		if took := time.Since(begin); took > 0 || len(k.faults) > 0 { // a call of this API server would wait
+		if took := time.Since(begin); took > 0 || len(k.faults) > 0 { // a call to this API server would block
 			t.Errorf("it took %v, with the faults %v", took, k.faults)
 		}
 		time.Sleep(retryInterval)
@@ -369,7 +369,7 @@ func TestOnlyTheLeaderWrites(t *testing.T) {
 	})
 }
 
-// store is an API server with one Secret. It counts the writes.
+// store is an API server with one Secret. It counts writes.
 type store struct {
 	secret []byte
 	writes int

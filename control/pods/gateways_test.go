@@ -29,7 +29,7 @@ import (
 
 const system = "headgate-system"
 
-// keeping is a control that makes the pods of Gateways.
+// keeping is a running control that makes the pods of Gateways.
 type keeping struct {
 	*testing.T
 	client kubernetes.Interface
@@ -38,7 +38,7 @@ type keeping struct {
 	end    func()
 }
 
-// keep runs a control with the objects of some YAML until the test ends, or until end is called.
+// keep runs a control with the objects of a YAML text until the test ends, or until end is called.
 func keep(t *testing.T, client kubernetes.Interface, yaml string) *keeping {
 	ctx, cancel := context.WithCancel(t.Context())
 	k := &keeping{T: t, client: client, known: broadcast.New[conditions.Input](), told: broadcast.New[conditions.Input]()}
@@ -78,7 +78,7 @@ func (k *keeping) await(what string, holds func() bool) {
 	}
 }
 
-// gateway returns what is reported of a Gateway.
+// gateway returns what control reports about a Gateway.
 func (k *keeping) gateway(name string) conditions.Gateway {
 	in, _ := k.told.Get()
 	if in == nil {
@@ -94,7 +94,7 @@ func (k *keeping) address(name string) string {
 	return ""
 }
 
-// made describes the objects of a Gateway.
+// made formats the objects that control has made for a Gateway.
 func (k *keeping) made(name string) string {
 	ctx, of := k.Context(), gateway.Name(objects.Name{Namespace: "ns", Name: name})
 	var all []string
@@ -149,8 +149,8 @@ func systemOf(t *testing.T) kubernetes.Interface {
 	return client
 }
 
-// The objects of a Gateway are created with it, updated, corrected, and deleted with it, even if no
-// control ran when the Gateway was deleted.
+// Control creates the objects of a Gateway, updates them, reverts other changes to them, and
+// deletes them with the Gateway, even if no control ran when the Gateway was deleted.
 func TestObjectsOfAGatewayFollowIt(t *testing.T) {
 	client := systemOf(t)
 	ctx := t.Context()
@@ -184,7 +184,7 @@ func TestObjectsOfAGatewayFollowIt(t *testing.T) {
 		t.Errorf("Envoys start with the arguments %s", starts)
 	}
 
-	// There are two at first, and then as many as the last scaling set.
+	// The Deployment has two replicas at first, and later as many as it was last scaled to.
 	replicas := func() int32 {
 		scale, err := client.AppsV1().Deployments(system).GetScale(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -239,7 +239,7 @@ func TestObjectsOfAGatewayFollowIt(t *testing.T) {
 		t.Errorf("a new listener changes the Deployment: %v", err)
 	}
 
-	// While no control runs, a Gateway is deleted and another created.
+	// While no control runs, a Gateway is deleted and another is created.
 	k.end()
 	left := gateway.Name(objects.Name{Namespace: "ns", Name: "long-gone"})
 	if secret, err = client.CoreV1().Secrets(system).Get(ctx, gateway.Secret, metav1.GetOptions{}); err != nil {
@@ -261,7 +261,7 @@ func TestObjectsOfAGatewayFollowIt(t *testing.T) {
 	}
 	for e := range seen.ResultChan() {
 		is := e.Object.(*corev1.Secret)
-		if is.Data["ca.crt"] == nil { // kubelets start no pod without it
+		if is.Data["ca.crt"] == nil { // without this key, kubelet starts no pod
 			t.Errorf("for a while the Secret had only %v", slices.Sorted(maps.Keys(is.Data)))
 		}
 		if is.ResourceVersion == secret.ResourceVersion {
@@ -270,7 +270,7 @@ func TestObjectsOfAGatewayFollowIt(t *testing.T) {
 		}
 	}
 
-	// Unmanaged Envoys need none of these objects.
+	// A Gateway with unmanaged Envoys needs none of these objects.
 	k.set(strings.Replace(oneGateway("h", "  addresses: [{value: 192.0.2.1}]"), "spec: {service", "spec: {managed: false, service", 1))
 	k.await("all is gone, and the address is the one that the Gateway says", func() bool {
 		return k.made("h") == "" && k.address("h") == "192.0.2.1"
@@ -296,8 +296,8 @@ func TestGatewayKeepsRunningWithoutItsSettings(t *testing.T) {
 	k.end()
 }
 
-// A Gateway without an accepted listener keeps its Service and address, but nothing can reach it.
-// If it never had one, it has no Service.
+// A Gateway whose listeners are no longer accepted keeps its Service and address, but nothing can
+// reach it. A Gateway that never had an accepted listener has no Service.
 func TestGatewayWithoutValidListenersKeepsItsAddress(t *testing.T) {
 	client := systemOf(t)
 	refused := func(name string) string {
@@ -342,8 +342,8 @@ func TestGatewayWithoutValidListenersKeepsItsAddress(t *testing.T) {
 	k.end()
 }
 
-// A Gateway gets the address that it requests. If that is impossible, it keeps its address and
-// reports why.
+// A Gateway gets the address that it requests. If that is impossible, it keeps the address that it
+// has, and reports the reason.
 func TestRequestedAddress(t *testing.T) {
 	client := systemOf(t)
 	first, err := client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})

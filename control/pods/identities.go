@@ -16,11 +16,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// The certificates of all Gateways are in one Secret, of which each pod mounts only its Gateway's.
-// So control may read one Secret by name instead of all. A Secret of at most 1 MiB has room for
-// some 800 Gateways.
+// The certificates of all Gateways are in one Secret. Each pod mounts only the certificate of its
+// own Gateway. So control needs the right to read only one Secret, by name, instead of all Secrets.
+// A Secret of at most 1 MiB has room for about 800 Gateways.
 
-// identities returns the object names of the Gateways with certificates.
+// identities returns the object names of the Gateways that have a certificate in the Secret.
 func (k *reconciler) identities(ctx context.Context) (names []string, err error) {
 	is, err := k.Client.CoreV1().Secrets(k.Namespace).Get(ctx, gateway.Secret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -28,7 +28,7 @@ func (k *reconciler) identities(ctx context.Context) (names []string, err error)
 	} else if err != nil {
 		return nil, err
 	}
-	for key := range is.Data { // the authority is a certificate without a key
+	for key := range is.Data { // the authority has a certificate, but no key here
 		if name, of := strings.CutSuffix(key, gateway.KeySuffix); of {
 			names = append(names, name)
 		}
@@ -57,7 +57,7 @@ func (k *reconciler) forget(ctx context.Context, name string) error {
 	})
 }
 
-// keepSecret writes the Secret if it has changed.
+// keepSecret applies change to the data of the Secret, and writes the Secret if it has changed.
 func (k *reconciler) keepSecret(ctx context.Context, change func(data map[string][]byte) error) error {
 	names, err := envoy.Identity(gateway.Folder)
 	if err != nil {

@@ -23,27 +23,27 @@ import (
 const EnvoysName = "headgate-envoys"
 
 const (
-	// beatInterval is the interval of heartbeats. After beatsMissed missed ones, a control's report
-	// no longer counts.
+	// beatInterval is the interval of heartbeats. A control's report expires after beatsMissed
+	// missing heartbeats.
 	beatInterval = 10 * time.Second
 	beatsMissed  = 3
 	// shareInterval is the minimum time between two writes of changes.
 	shareInterval = 200 * time.Millisecond
 )
 
-// Peers are the other controls, a [controller.Peers]. Make them with [Pod.Peers], and run them with
-// [Peers.Run]. They need, in their namespace, the verbs create of configmaps, and list, watch and
-// patch of [EnvoysName].
+// Peers exchanges the answers of Envoys with the other controls. It is a [controller.Peers]. Make
+// one with [Pod.Peers], and run it with [Peers.Run]. It needs, in its namespace, the verbs create
+// of configmaps, and list, watch and patch of [EnvoysName].
 type Peers struct {
 	pod  Pod
-	name string // of this pod
+	name string // name of this pod
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	own     controller.Seen
-	speaks  bool          // own was non-empty before, so it is written even if it is empty
-	due     chan struct{} // capacity 1: own has changed
+	speaks  bool          // own was non-empty once, so it is written even if it is empty now
+	due     chan struct{} // capacity 1: full if own has changed
 	others  map[string]*peer
-	changed chan struct{} // closed when others changes
+	changed chan struct{} // closed when the map others changes
 }
 
 var _ controller.Peers = (*Peers)(nil)
@@ -52,16 +52,16 @@ var _ controller.Peers = (*Peers)(nil)
 type peer struct {
 	text  string
 	seen  controller.Seen
-	since time.Time // time of the report by this pod's clock
+	since time.Time // when this pod received the report, by its own clock
 }
 
-// report is a control's report. Beat increases with each write.
+// report is what a control writes about its Envoys. Beat increases with each write.
 type report struct {
 	Beat int64           `json:"beat"`
 	Seen controller.Seen `json:"seen"`
 }
 
-// Peers returns the controls other than the one in a pod.
+// Peers returns the Peers of the control in the pod with this name.
 func (p Pod) Peers(name string) *Peers {
 	return &Peers{pod: p, name: name, due: make(chan struct{}, 1), others: make(map[string]*peer), changed: make(chan struct{})}
 }
@@ -88,8 +88,8 @@ func (p *Peers) Seen() (map[string]controller.Seen, <-chan struct{}) {
 	return all, p.changed
 }
 
-// Run writes the report of this control, and reads those of the others, until ctx ends. The report
-// of this control expires soon after.
+// Run writes this control's report, and reads those of the others, until ctx ends. Soon after that,
+// this control's report expires.
 func (p *Peers) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(p.pod.Client, 0, informers.WithNamespace(p.pod.Namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -146,7 +146,7 @@ func (p *Peers) watch(data map[string]string, now time.Time) {
 			continue
 		}
 		var is report
-		if json.Unmarshal([]byte(text), &is) != nil { // of another version of control
+		if json.Unmarshal([]byte(text), &is) != nil { // written by another version of control
 			is = report{}
 		}
 		was := p.others[name]

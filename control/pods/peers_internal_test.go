@@ -19,7 +19,8 @@ import (
 	"github.com/headgate/headgate/control/attach/controller"
 )
 
-// A report counts while its control sends heartbeats. A heartbeat alone is no change.
+// A control's report is valid while the control sends heartbeats. A heartbeat without another
+// report is no change.
 func TestReportsOfOtherControlsExpire(t *testing.T) {
 	p := Pod{}.Peers("own")
 	now := time.Unix(1000, 0)
@@ -72,7 +73,7 @@ func (w *recorder) RoundTrip(r *http.Request) (*http.Response, error) {
 	return is.Result(), nil
 }
 
-// The report of a dead control is removed; that of a living control stays.
+// The report of a control that has ended is removed; that of a running control stays.
 func TestReportsOfDeletedControlsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := new(recorder)
@@ -103,7 +104,7 @@ func TestReportsOfDeletedControlsAreRemoved(t *testing.T) {
 		}
 		time.Sleep(beatsMissed*beatInterval + time.Second)
 		p.watch(map[string]string{"gone": `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, "idle": `{"beat":2,"seen":{}}`}, time.Now())
-		if got := write(2); len(got) > 0 { // it still counts
+		if got := write(2); len(got) > 0 { // the report has not expired yet
 			t.Errorf("removed before the report expired: %v", got)
 		}
 		p.forget(time.Now())
@@ -113,7 +114,8 @@ func TestReportsOfDeletedControlsAreRemoved(t *testing.T) {
 	})
 }
 
-// oneMap is an API server with the ConfigMap. One control has written a report and is silent since.
+// oneMap is an API server with the ConfigMap of reports. One control wrote a report there and then
+// ended.
 type oneMap struct{}
 
 func (oneMap) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -121,10 +123,10 @@ func (oneMap) RoundTrip(r *http.Request) (*http.Response, error) {
 	is.Header().Set("Content-Type", "application/json")
 	const one = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"namespace":"headgate-system","name":"headgate-envoys","resourceVersion":"1"},"data":{"other":"{\"beat\":1,\"seen\":{\"ns/g\":{\"has\":\"x\"}}}"}}`
 	switch q := r.URL.Query(); {
-	case q.Get("sendInitialEvents") != "": // unsupported
+	case q.Get("sendInitialEvents") != "": // not supported by this server
 		is.WriteHeader(http.StatusUnprocessableEntity)
 		is.Body.WriteString(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`)
-	case q.Get("watch") != "": // nothing changes
+	case q.Get("watch") != "": // a watch without events
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	case r.Method == http.MethodGet:
@@ -135,7 +137,7 @@ func (oneMap) RoundTrip(r *http.Request) (*http.Response, error) {
 	return is.Result(), nil
 }
 
-// The report of a dead control expires without any event.
+// The report of a control that has ended expires even if no event arrives.
 func TestReportsOfADeadControlExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := kubernetes.NewForConfig(&rest.Config{

@@ -64,9 +64,9 @@ func (p Pod) Announce(ctx context.Context, port uint16, leads func() bool) {
 	}
 }
 
-// announce writes the EndpointSlice if it differs.
+// announce writes the EndpointSlice if it differs from the wanted one.
 func (p Pod) announce(ctx context.Context, port uint16) error {
-	ctx, cancel := context.WithTimeout(ctx, announceInterval) // a lost request is not answered
+	ctx, cancel := context.WithTimeout(ctx, announceInterval) // a lost request would never be answered
 	defer cancel()
 	want := p.slice(port)
 	all := p.Client.DiscoveryV1().EndpointSlices(p.Namespace)
@@ -99,7 +99,7 @@ func (p Pod) Leader(ctx context.Context) (netip.Addr, error) {
 	return netip.Addr{}, errors.New("EndpointSlice " + PlacementName + " has no address: no control has led yet, or none has --pod-ip")
 }
 
-// slice is the EndpointSlice for a port of this pod.
+// slice returns the EndpointSlice that points to a port of this pod.
 func (p Pod) slice(port uint16) *discoveryv1.EndpointSlice {
 	family := discoveryv1.AddressTypeIPv4
 	if p.Address.Is6() {
@@ -126,7 +126,7 @@ func addresses(s *discoveryv1.EndpointSlice) (all []netip.AddrPort) {
 			for _, port := range s.Ports {
 				ip, err := netip.ParseAddr(address)
 				if err != nil || port.Port == nil {
-					return nil // not ours
+					return nil // not written by control
 				}
 				all = append(all, netip.AddrPortFrom(ip, uint16(*port.Port)))
 			}

@@ -28,8 +28,8 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// Several controls share one Secret and one EndpointSlice. The Secret of the first stays, and the
-// last announcement counts.
+// Several controls share one Secret and one EndpointSlice. The first control's Secret stays, and
+// the EndpointSlice has the address that was announced last.
 func TestControlsShareTheSecretAndTheEndpointSlice(t *testing.T) {
 	server := apiserver.RunCluster(t)
 	client, err := kubernetes.NewForConfig(server.Admin())
@@ -84,7 +84,7 @@ func TestControlsShareTheSecretAndTheEndpointSlice(t *testing.T) {
 		t.Errorf("extprocs do not trust the certificate: %v", err)
 	}
 
-	// They share one authority for Envoys.
+	// The controls share one authority for Envoys.
 	authorities := make(chan *pki.Authority, 2)
 	for _, c := range []pods.Pod{a, b} {
 		go func() {
@@ -139,7 +139,7 @@ func TestControlsShareTheSecretAndTheEndpointSlice(t *testing.T) {
 	leads(a, 8034)
 }
 
-// lineWriter gets each log line.
+// lineWriter is called with each log line.
 type lineWriter func(line string)
 
 func (w lineWriter) Write(line []byte) (int, error) {
@@ -147,8 +147,8 @@ func (w lineWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// A Secret without a token for ModelMesh's clients gets one, and keeps the rest. If control may not
-// write it, as with an older Role, it still serves extprocs.
+// Control adds a missing token for ModelMesh's clients to a Secret, and keeps the rest. If control
+// may not write the Secret, as with an older Role, it still serves extprocs.
 func TestOldSecretGetsAToken(t *testing.T) {
 	c := apiserver.RunCluster(t)
 	admin, err := kubernetes.NewForConfig(c.Admin())
@@ -217,7 +217,7 @@ func TestOldSecretGetsAToken(t *testing.T) {
 	}
 }
 
-// A control may start before its API server; it waits for its credentials.
+// If a control starts before its API server, it waits for its credentials.
 func TestControlWaitsForTheAPIServer(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -1,7 +1,7 @@
 // Package prestop answers the preStop hooks of pods with the annotation that lets their models
-// migrate (v1alpha1.PreStop). The hook calls /prestop/NAMESPACE/POD. The answer comes when the
-// pod's models have copies elsewhere, as far as possible, and every extproc has stopped sending
-// requests to it. Then Kubernetes stops the container.
+// migrate (v1alpha1.PreStop). The hook calls /prestop/NAMESPACE/POD. Control answers when the pod's
+// models have copies elsewhere, as far as possible, and every extproc has stopped sending requests
+// to the pod. Then Kubernetes stops the container.
 //
 // Calls change nothing: pods migrate because the API server marks them as deleted. So everybody may
 // call, repeatedly.
@@ -32,29 +32,29 @@ const (
 	// pollInterval is how often a waiting hook checks the pod.
 	pollInterval = 200 * time.Millisecond
 	// lag is how long control may take to see that a pod is being deleted: kubelet may call the
-	// hook earlier.
+	// hook before that.
 	lag = 3 * time.Second
 	// defaultTimeout is how long a follower waits for the leader's answer. Then the caller must
 	// retry, since another control may lead by now.
 	defaultTimeout = 10 * time.Second
-	// forwarded marks a call of another control that does not lead, so that it is not forwarded
-	// again.
+	// forwarded is a header of calls that a control forwards to the leader. Such a call is not
+	// forwarded again.
 	forwarded = "Headgate-Forwarded"
 )
 
-// Placer reports the progress of pods; [place.Placer] is one.
+// Placer reports the progress of pods that migrate; [place.Placer] is one.
 type Placer interface {
 	Migration(pod objects.Name) place.Migration
 }
 
 // Server answers hooks. Make one with [New].
 type Server struct {
-	// Leader returns the address of the leader; nil if there is only this control. Set it before
-	// Serve.
+	// Leader returns the address of the leader. It is nil if this is the only control. Set it
+	// before Serve.
 	Leader func(ctx context.Context) (netip.Addr, error)
 
 	log     *slog.Logger
-	port    uint16 // of every control
+	port    uint16 // port of every control
 	client  *http.Client
 	timeout time.Duration
 	waiting chan struct{} // one entry per waiting hook
@@ -70,8 +70,8 @@ func New(log *slog.Logger) *Server {
 	}
 }
 
-// Lead answers hooks with the state of a Placer until end is called, which tells waiting callers to
-// retry.
+// Lead answers hooks with the state of a Placer until end is called. Callers that still wait then
+// get the answer to retry.
 func (s *Server) Lead(p Placer) (end func()) {
 	s.set(p)
 	return func() { s.set(nil) }
@@ -89,8 +89,8 @@ func (s *Server) current() Placer {
 	return s.placer
 }
 
-// Serve serves on HOST:PORT until ctx ends, which cuts waiting calls. With an empty address it does
-// nothing. All controls must use the same port.
+// Serve serves on HOST:PORT until ctx ends. Then it interrupts waiting calls. With an empty address
+// it does nothing. All controls must use the same port.
 func (s *Server) Serve(ctx context.Context, address string) error {
 	if address == "" {
 		return nil
@@ -137,7 +137,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(is.code)
-	_, _ = io.WriteString(w, strings.TrimRight(is.message, "\n")+"\n") // the client may have left
+	_, _ = io.WriteString(w, strings.TrimRight(is.message, "\n")+"\n") // the client may have disconnected
 }
 
 // wait waits until a pod is ready to end.
@@ -169,7 +169,8 @@ func (s *Server) wait(r *http.Request, pod objects.Name) answer {
 	}
 }
 
-// judge returns the answer at a time; zero: keep waiting.
+// judge returns the answer to a hook at a time, according to the pod's state. The zero answer means
+// that the hook must wait.
 func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 	words := strings.Join(is.Words, "\n")
 	switch {
@@ -202,7 +203,7 @@ func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 	return answer{}
 }
 
-// forward calls the leader.
+// forward sends a call to the leader, and returns its answer.
 func (s *Server) forward(r *http.Request) answer {
 	none := func(err error) answer {
 		return answer{

@@ -21,7 +21,7 @@ import (
 
 var pod = objects.Name{Namespace: "llm", Name: "qwen-0"}
 
-// placer knows one pod.
+// placer is a Placer with the state of one pod.
 type placer struct {
 	mu sync.Mutex // guards is
 	is place.Migration
@@ -49,7 +49,7 @@ func migrating() *placer {
 	}}
 }
 
-// call calls a hook, and returns the answer and its duration.
+// call calls the server as a hook does, and returns the answer and its duration.
 func call(s *Server, method, path string, ctx context.Context) (code int, words string, took time.Duration) {
 	began := time.Now()
 	w := httptest.NewRecorder()
@@ -59,8 +59,8 @@ func call(s *Server, method, path string, ctx context.Context) (code int, words 
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// A hook is answered when all models are moved and every extproc has confirmed it, or after its
-// timeout.
+// A hook is answered when all models are moved and every extproc has confirmed that, or after the
+// hook's timeout.
 func TestHookWaitsUntilModelsAreMovedAndConfirmed(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(p *placer)
@@ -96,8 +96,8 @@ func TestHookWaitsUntilModelsAreMovedAndConfirmed(t *testing.T) {
 	}
 }
 
-// If there is nothing to wait for, the answer gives the reason: at once, or after the time by which
-// objects may be late.
+// If there is nothing to wait for, the answer gives the reason. It is sent at once, or only after
+// lag if control may not have received the objects yet.
 func TestAnswersToHooks(t *testing.T) {
 	for name, c := range map[string]struct {
 		path    string
@@ -135,7 +135,7 @@ func TestAnswersToHooks(t *testing.T) {
 	}
 }
 
-// Objects may be slightly late.
+// A hook may be called shortly before control sees that the pod is being deleted.
 func TestHookBeforeItsObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := New(quiet()), migrating()
@@ -153,8 +153,8 @@ func TestHookBeforeItsObjects(t *testing.T) {
 	})
 }
 
-// A waiting caller gets an answer when another control becomes the leader. It may cancel. If too
-// many callers wait, a further one is rejected.
+// A waiting caller gets an answer when another control becomes the leader, and may cancel. If too
+// many callers wait, the next one is rejected.
 func TestHookDoesNotWaitNeedlessly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(quiet())
@@ -189,7 +189,7 @@ func TestHookDoesNotWaitNeedlessly(t *testing.T) {
 	})
 }
 
-// A follower asks the leader, which does not ask back.
+// A follower forwards a call to the leader, which does not forward it again.
 func TestFollowerAsksTheLeader(t *testing.T) {
 	leader, follower := New(quiet()), New(quiet())
 	served := httptest.NewServer(leader)
@@ -232,7 +232,7 @@ func TestFollowerAsksTheLeader(t *testing.T) {
 	}
 }
 
-// It serves until the process ends.
+// Serve answers hooks on its port until the process ends.
 func TestItServesHooksOnAPort(t *testing.T) {
 	s, p := New(quiet()), migrating()
 	defer s.Lead(p)()

@@ -25,28 +25,29 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// Callers says who may call a service from another machine: clients that send the token in a file,
-// which may be replaced at any time, and that have a certificate signed by an authority in a PEM
-// file. An empty name means no such check. If both are empty, other machines may not call.
+// Callers configures who may call a service from another machine. Clients must send the token in
+// TokenFile, which may be replaced at any time, and must have a certificate signed by an authority
+// in the PEM file ClientCAFile. If a name is empty, that check is omitted. If both are empty, no
+// other machine may call.
 type Callers struct{ TokenFile, ClientCAFile string }
 
-// restricted reports whether there is any check.
+// restricted reports whether any check is configured.
 func (c Callers) restricted() bool { return c != Callers{} }
 
-// authenticators are the services for other machines, each with its checks.
+// authenticators check the callers of each service from other machines.
 type authenticators struct {
 	placement, mesh authenticator
 }
 
 // authenticator checks the callers of one service. The zero value rejects everybody.
 type authenticator struct {
-	flags       string        // prefix of its flags in messages
-	token       func() string // nil: no token
+	flags       string        // prefix of the service's flags, for messages
+	token       func() string // nil: no token is required
 	roots       *x509.CertPool
-	authorities []*x509.Certificate // those of roots
+	authorities []*x509.Certificate // the certificates in roots
 }
 
-// authenticators reads the files.
+// authenticators reads the files with tokens and authorities.
 func (c Config) authenticators(log *slog.Logger) (d authenticators, err error) {
 	if d.placement, err = c.Placement.authenticator("--", log); err != nil {
 		return d, err
@@ -85,7 +86,7 @@ func (c Callers) authenticator(flags string, log *slog.Logger) (d authenticator,
 	return d, nil
 }
 
-// certificates parses a PEM file, and skips other blocks.
+// certificates parses a PEM file, and skips blocks that are no certificates.
 func certificates(text []byte) (all []*x509.Certificate) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
@@ -95,20 +96,20 @@ func certificates(text []byte) (all []*x509.Certificate) {
 	return all
 }
 
-// opensTo reports whether the credentials for another service may be accepted for this one.
+// opensTo reports whether this service might accept credentials for another service.
 func (d authenticator) opensTo(other authenticator) bool {
 	return (d.token == nil || other.token != nil && d.token() == other.token()) &&
 		(d.roots == nil || slices.ContainsFunc(other.authorities, d.trusts))
 }
 
-// trusts reports whether an authority is one of this service's, or below one.
+// trusts reports whether an authority is one of this service's authorities, or is signed by one.
 func (d authenticator) trusts(authority *x509.Certificate) bool {
 	_, err := authority.Verify(x509.VerifyOptions{Roots: d.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	return err == nil
 }
 
-// requestCertificates makes TLS request a client certificate if a service needs one. The service
-// checks its authority.
+// requestCertificates makes TLS request a client certificate if a service needs one. TLS does not
+// verify the certificate; the service does.
 func (d authenticators) requestCertificates(config *tls.Config) {
 	if d.placement.roots != nil || d.mesh.roots != nil {
 		config.ClientAuth = tls.RequestClientCert
@@ -129,8 +130,8 @@ func (d authenticators) stream(server any, stream grpc.ServerStream, info *grpc.
 	return handle(server, stream)
 }
 
-// authorize returns an error if the caller may not call a method. Health is open; reflection needs
-// the rights for any service.
+// authorize returns an error if the caller may not call a method. Everybody may call health.
+// Whoever may call one of the services may call reflection.
 func (d authenticators) authorize(ctx context.Context, method string) error {
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch service {

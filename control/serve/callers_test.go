@@ -21,7 +21,7 @@ import (
 	"github.com/headgate/headgate/control/serve"
 )
 
-// files are arguments of flags.
+// files are paths for control's flags.
 type files struct{ certs, token, meshToken, ca, meshCA, empty string }
 
 func write(t *testing.T, text string) string {
@@ -38,7 +38,7 @@ func TestUnauthenticatedCallsAreRejectedAtTheStart(t *testing.T) {
 	other, _ := pair(t)
 	f := files{certs, write(t, "one\n"), write(t, "two"), filepath.Join(certs, "tls.crt"), filepath.Join(other, "tls.crt"), write(t, "")}
 	same := write(t, "one")
-	var bundle strings.Builder // of the authority of extprocs, and of another one
+	var bundle strings.Builder // certificates of the extprocs' authority and of another one
 	bundle.WriteString("# ours\n")
 	for _, dir := range []string{other, certs} {
 		text, err := os.ReadFile(filepath.Join(dir, "tls.crt"))
@@ -54,7 +54,7 @@ func TestUnauthenticatedCallsAreRejectedAtTheStart(t *testing.T) {
 	const pose = "would be accepted for extprocs, or the other way round"
 	for name, c := range map[string]struct {
 		config serve.Config
-		want   string // empty if it may serve
+		want   string // expected error; empty for none
 	}{
 		"nothing":               {serve.Config{}, open},
 		"TLS alone":             {serve.Config{CertPath: f.certs}, open},
@@ -137,8 +137,8 @@ func TestUnauthenticatedCallsAreRejectedAtTheStart(t *testing.T) {
 	}
 }
 
-// Other machines need a token or a certificate for each service, and callers on this machine need
-// none. Health is open, and reflection is open to the callers of any service.
+// Callers on other machines need a token or a certificate for each service; callers on this machine
+// need none. Everybody may call health. Whoever may call one of the services may call reflection.
 func TestAuthentication(t *testing.T) {
 	certs, extproc := pair(t)
 	meshCerts, client := pair(t)
@@ -165,7 +165,7 @@ func TestAuthentication(t *testing.T) {
 		roots.AddCert(parsed)
 		return credentials.NewTLS(&tls.Config{
 			RootCAs: roots, ServerName: "localhost", MinVersion: tls.VersionTLS12,
-			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // whatever authorities are requested
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // send it, whatever authorities are requested
 				if len(own) == 0 {
 					return new(tls.Certificate), nil
 				}

@@ -13,18 +13,19 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// term has the services of a leadership term.
+// term contains the services of a leadership term.
 type term struct {
 	placement placement.PlacementServer
 	mesh      mmesh.ModelMeshServer
-	ctx       context.Context // until its end
-	calls     sync.WaitGroup  // Add only under Server.mu while it is Server.term
+	ctx       context.Context // ends with the term
+	calls     sync.WaitGroup  // running calls; Add is called only under Server.mu, while this is Server.term
 }
 
 var errNotLeading = status.Error(codes.Unavailable, "this control is not the leader, or has not read its objects yet; try again")
 
-// Lead serves placement and ModelMesh's API until end is called. End makes new calls Unavailable,
-// cancels unary calls, and returns after the last call. The placement server must end its streams.
+// Lead serves placement and ModelMesh's API until end is called. Then the Server rejects new calls
+// as Unavailable and cancels unary calls; end returns when the last call has ended. The placement
+// server itself must end its streams.
 func (s *Server) Lead(p placement.PlacementServer, m mmesh.ModelMeshServer) (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	t := &term{placement: p, mesh: m, ctx: ctx}
@@ -42,8 +43,8 @@ func (s *Server) Lead(p placement.PlacementServer, m mmesh.ModelMeshServer) (end
 	})
 }
 
-// enter returns the current term for a call, which must call calls.Done; nil if another control
-// leads.
+// enter returns the current term for a call, which must call calls.Done at its end. It returns nil
+// if another control leads.
 func (s *Server) enter() *term {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +54,7 @@ func (s *Server) enter() *term {
 	return s.term
 }
 
-// whileLeading wraps a service: calls go to the implementation of the current term.
+// whileLeading wraps a service, so that calls go to the implementation of the current term.
 func (s *Server) whileLeading(desc *grpc.ServiceDesc, of func(*term) any) *grpc.ServiceDesc {
 	led := &grpc.ServiceDesc{ServiceName: desc.ServiceName, HandlerType: (*any)(nil), Metadata: desc.Metadata}
 	for _, m := range desc.Methods {

@@ -25,12 +25,12 @@ import (
 
 // Config configures a Server.
 type Config struct {
-	// Listen has addresses, unix:PATH or HOST:PORT.
+	// Listen are the addresses to serve at, each unix:PATH or HOST:PORT.
 	Listen []string
 	// CertPath is a folder with tls.crt and tls.key, for addresses that other machines can reach.
 	CertPath string
-	// Placement and Mesh say who may call from other machines. On loopback and sockets everybody
-	// may.
+	// Placement and Mesh configure who may call each service from other machines. Everybody on this
+	// machine may call, over loopback or a Unix socket.
 	Placement, Mesh Callers
 }
 
@@ -44,7 +44,7 @@ type Server struct {
 	health         *health.Server
 	log            *slog.Logger
 
-	mu   sync.Mutex // guards term; a call enters a term under it
+	mu   sync.Mutex // guards term and the beginning of its calls
 	term *term      // nil if another control leads
 }
 
@@ -59,8 +59,8 @@ func New(c Config, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// setHealth sets the health of the leader's services. The process itself is healthy while it
-// serves.
+// setHealth sets the health of the leader's services. The health of the process itself is always
+// serving.
 func (s *Server) setHealth(status healthv1.HealthCheckResponse_ServingStatus) {
 	s.health.SetServingStatus(placement.Placement_ServiceDesc.ServiceName, status)
 	s.health.SetServingStatus(mmesh.ModelMesh_ServiceDesc.ServiceName, status)
@@ -73,7 +73,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, address := range s.config.Listen {
 		l, err := listen.On("listen", address)
 		if err != nil {
-			group.Go(func() error { return err }) // ends the others
+			group.Go(func() error { return err }) // stops the other servers
 			break
 		}
 		server, err := s.server(address, listen.IsLocal(l.Addr()))
@@ -84,7 +84,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		servers = append(servers, server)
 		group.Go(func() error {
-			if err := server.Serve(l); !errors.Is(err, grpc.ErrServerStopped) { // ctx ended before this started
+			if err := server.Serve(l); !errors.Is(err, grpc.ErrServerStopped) { // ErrServerStopped: ctx ended before the server started
 				return err
 			}
 			return nil

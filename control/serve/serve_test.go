@@ -23,8 +23,8 @@ import (
 
 const placementService, meshService = "headgate.placement.v1.Placement", "mmesh.ModelMesh"
 
-// Every control serves health and reflection, and the leader everything. Connections survive
-// changes of the leader.
+// Every control serves health and reflection. Only the leader serves everything. Connections
+// survive a change of the leader.
 func TestOnlyTheLeaderPlaces(t *testing.T) {
 	s := newServer(t, serve.Config{})
 	conn := dial(t, serveAt(t, s, true), insecure.NewCredentials())
@@ -197,7 +197,7 @@ func TestRunServesEveryAddressUntilItsEnd(t *testing.T) {
 	}
 }
 
-// A process that stops before it serves exits without error.
+// A process that is stopped before it serves exits without error.
 func TestEndAtTheStartIsNoFault(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -27,11 +27,11 @@ import (
 	"github.com/headgate/headgate/control/serve"
 )
 
-// board serves streams until it is closed.
+// board is a placement server whose streams last until it is closed.
 type board struct {
 	placement.UnimplementedPlacementServer
 	closed chan struct{}
-	ended  chan struct{} // receives for each ended stream
+	ended  chan struct{} // receives a value for each stream that ended
 }
 
 func newBoard() *board {
@@ -47,10 +47,10 @@ func (b *board) Connect(stream placement.Placement_ConnectServer) error {
 	return nil
 }
 
-// mesh blocks in EnsureLoaded until its caller leaves.
+// mesh blocks in EnsureLoaded until the caller cancels.
 type mesh struct {
 	mmesh.UnimplementedModelMeshServer
-	waits chan struct{} // receives for each waiting call
+	waits chan struct{} // receives a value for each call that waits
 }
 
 func (mesh) GetModelStatus(context.Context, *mmesh.GetStatusRequest) (*mmesh.ModelStatusInfo, error) {
@@ -78,7 +78,8 @@ func (m lateMesh) UnregisterModel(ctx context.Context, _ *mmesh.UnregisterModelR
 // host is a loopback address that no other test process uses.
 var host = fmt.Sprintf("127.62.%d.%d", os.Getpid()/20%250, os.Getpid()%20+1)
 
-// serveAt serves at a free port, like an address that other machines can reach unless it is local.
+// serveAt serves at a free port. Unless local, callers must authenticate as if they were on other
+// machines.
 func serveAt(t *testing.T, s *serve.Server, local bool) (address string) {
 	t.Helper()
 	server, err := s.At("10.0.0.1:8034", local)
@@ -131,7 +132,7 @@ func limited(t *testing.T) context.Context {
 func connect(ctx context.Context, conn *grpc.ClientConn) error {
 	stream, err := placement.NewPlacementClient(conn).Connect(ctx)
 	if err == nil {
-		_ = stream.Send(&placement.Report{Process: "x"}) // the error shows in Recv
+		_ = stream.Send(&placement.Report{Process: "x"}) // an error shows in Recv
 		_, err = stream.Recv()
 	}
 	return err
@@ -165,8 +166,8 @@ func pair(t *testing.T) (dir string, made tls.Certificate) {
 	return dir, made
 }
 
-// signed returns a certificate signed by an authority, or self-signed if that is nil, for some
-// uses.
+// signed returns a certificate for some uses. It is signed by an authority, or self-signed if by is
+// nil.
 func signed(t *testing.T, by *tls.Certificate, authority bool, uses ...x509.ExtKeyUsage) tls.Certificate {
 	t.Helper()
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,5 +1,5 @@
 // Package status implements the command "control status": it asks a running control where models
-// are loaded and prints that.
+// are loaded, and prints the answer.
 package status
 
 import (
@@ -116,7 +116,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	return err
 }
 
-// ask asks the control at a URL.
+// ask requests the decide.View of the control at a URL.
 func ask(ctx context.Context, at string) (v decide.View, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -146,7 +146,7 @@ func ask(ctx context.Context, at string) (v decide.View, err error) {
 	return v, nil
 }
 
-// refusal is the error for an answer with an HTTP status other than 200.
+// refusal returns the error for an answer with an HTTP status other than 200.
 func refusal(at string, code int, words string) error {
 	switch code {
 	case http.StatusNotFound:
@@ -159,8 +159,8 @@ func refusal(at string, code int, words string) error {
 
 // choice selects what to print.
 type choice struct {
-	pool, endpoint string   // empty: all
-	models         []string // ids; none: the models with too few copies
+	pool, endpoint string   // empty: all pools or endpoints
+	models         []string // ids of models; none: those with too few copies
 }
 
 // of returns the selected part of a view. It is an error to select something that does not exist.
@@ -224,7 +224,7 @@ func (c choice) of(v decide.View) (decide.View, error) {
 	return v, nil
 }
 
-// where names the selected endpoint or pool for an error.
+// where formats the selected endpoint or pool for an error message.
 func (c choice) where() string {
 	switch {
 	case c.endpoint != "":
@@ -241,7 +241,7 @@ func isAt(m decide.ModelView, e decide.EndpointView) bool {
 		slices.ContainsFunc(m.Failures, func(f decide.FailureView) bool { return f.Endpoint == e.Address })
 }
 
-// names reports whether a VModel sends requests to a model of its pool, or will.
+// names is true if a VModel sends requests to a model of its pool, or will do so later.
 func names(v decide.VModelView, model string) bool {
 	return model == v.Target || model == v.Active || model == v.Canary
 }
@@ -253,7 +253,7 @@ func namesOf[T any](all []T, name func(T) string) (named []string) {
 	return named
 }
 
-// absent is the error for a selected thing that does not exist. It lists some that do.
+// absent returns the error for a selected name that does not exist. It lists some names that do.
 func absent(what, which string, there []string) error {
 	const some = 5
 	if len(there) == 0 {

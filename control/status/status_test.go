@@ -34,7 +34,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// answers is a control that answers with a file.
+// answers is a control that answers every request with the content of a file.
 func answers(t *testing.T, file string) http.Handler {
 	t.Helper()
 	page, err := os.ReadFile("testdata/" + file + ".json")
@@ -50,7 +50,7 @@ func answers(t *testing.T, file string) http.Handler {
 	})
 }
 
-// run returns the output of a command line, and its error.
+// run runs a command line, and returns its output or its error.
 func run(t *testing.T, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -98,7 +98,8 @@ func TestServersThatDoNotAnswer(t *testing.T) {
 	}
 }
 
-// In a large fleet, endpoints that are not ready come first, and the rest is counted.
+// In a large fleet, endpoints that are not ready are printed first. Of the endpoints that do not
+// fit, only the number is printed.
 func TestLargeFleetIsReadable(t *testing.T) {
 	const endpoints, models = 1000, 20000
 	at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)

@@ -18,7 +18,7 @@ import (
 const (
 	// maxRows is the number of endpoints and of models to print without --all.
 	maxRows = 50
-	// maxCopies is the number of copies to print per endpoint and state.
+	// maxCopies is the number of copies to print for each endpoint and state.
 	maxCopies = 12
 	// maxMessage is the number of characters to print of an engine's message.
 	maxMessage = 300
@@ -38,10 +38,10 @@ type page struct {
 	decide.View
 	choice
 	all    bool
-	copies map[key][]at // of models, also at endpoints that were not selected
+	copies map[key][]at // copies of each model, also at endpoints that were not selected
 }
 
-// copiesOf returns the copies of models, in order of endpoint.
+// copiesOf returns the copies of each model, sorted by endpoint.
 func copiesOf(v decide.View) map[key][]at {
 	copies := make(map[key][]at)
 	for _, e := range v.Endpoints {
@@ -132,7 +132,8 @@ func (p page) writeEndpoints(out *strings.Builder) {
 	if !p.all && len(all) > maxRows {
 		shown = all[:maxRows]
 	}
-	// Two passes, so that all lines share the columns although there are other lines between them.
+	// Format the columns of all endpoints first, so that they align although other lines are
+	// printed between them.
 	var columns strings.Builder
 	t := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ENDPOINT\tPOD\tSTATE\tENGINE\tUSED\tLOADS\tIN FLIGHT")
@@ -154,7 +155,7 @@ func (p page) writeEndpoints(out *strings.Builder) {
 	}
 }
 
-// readiness sorts endpoints that are not ready first.
+// readiness returns a sort key that puts endpoints first that are not ready.
 func readiness(e decide.EndpointView) int {
 	if e.State == decide.Ready {
 		return 1
@@ -192,7 +193,7 @@ var stateReasons = map[decide.EndpointState]string{
 	decide.OnTrial:     "its pod becomes ready when models that are loaded elsewhere are loaded there too; kubectl describe pod shows the progress",
 }
 
-// why explains what limits an endpoint; empty for nothing.
+// why explains what limits an endpoint; empty if nothing does.
 func why(e decide.EndpointView) string {
 	var all []string
 	if words := stateReasons[e.State]; words != "" {
@@ -278,8 +279,8 @@ func (p page) copy(e decide.EndpointView, c decide.CopyView) string {
 	return text + " (" + strings.Join(about, ", ") + ")"
 }
 
-// about describes a copy: for one that is not loaded, since when and for what; and its running
-// requests.
+// about describes a copy. For a copy that is not loaded, it says since when, and for what the copy
+// is loaded. It also gives the number of requests in flight.
 func (p page) about(c decide.CopyView) (about []string) {
 	if c.State != decide.Loaded {
 		about = append(about, p.ago(c.Since))
@@ -310,7 +311,8 @@ func (p page) writeModels(out *strings.Builder) {
 		out.WriteString("\nNo model is short of copies.\n")
 		return
 	}
-	// The longest waiting model comes first, then those with a reason.
+	// The model whose requests have waited longest is first. Models without queued requests are
+	// last; of these, those with a reason are first.
 	slices.SortStableFunc(all, func(a, b decide.ModelView) int {
 		return cmp.Or(queuedSince(a).Compare(queuedSince(b)), -cmp.Compare(a.Reason, b.Reason))
 	})
@@ -331,7 +333,7 @@ func (p page) writeModels(out *strings.Builder) {
 	}
 }
 
-// writeVModels prints the VModels that do not serve their target; of selected ones, all.
+// writeVModels prints the VModels that do not serve their target, or all if models were selected.
 func (p page) writeVModels(out *strings.Builder) {
 	var lines []string
 	for _, v := range p.VModels {
@@ -357,7 +359,7 @@ func (p page) writeVModels(out *strings.Builder) {
 	}
 }
 
-// queuedSince returns since when requests are queued for a model; far in the future for none.
+// queuedSince returns since when requests are queued for a model; far in the future if none is.
 func queuedSince(m decide.ModelView) time.Time {
 	if !m.Since.IsZero() {
 		return m.Since
@@ -417,7 +419,7 @@ func (p page) writeModel(out *strings.Builder, m decide.ModelView) {
 	}
 }
 
-// isFailure reports whether an answer is among the failures of its model.
+// isFailure reports whether the result of a call is among the failures of its model.
 func isFailure(m decide.ModelView, a decide.CallResult) bool {
 	return slices.ContainsFunc(m.Failures, func(f decide.FailureView) bool { return f.Endpoint == a.Endpoint && f.Message == a.Error })
 }

@@ -24,53 +24,55 @@ const (
 	// milliseconds, unless the engine is very busy.
 	askTimeout = time.Second
 	// minPoll and maxPoll are the shortest and longest interval between polls of the model list
-	// after a call. An engine may list a model only a moment after its answer: it has several front
-	// ends, or still loads the model for an earlier call. The interval doubles each time.
+	// after a call. An engine may list a model only a moment after it has answered, because it has
+	// several frontend processes or is still loading the model for an earlier call. The interval
+	// doubles after each poll.
 	minPoll, maxPoll = 50 * time.Millisecond, time.Second
-	// unlisted is the number of lists in a row, maxPoll apart, that may lack a model although the
-	// engine answered that it loaded it. Then the load has failed.
+	// unlisted is how many lists in a row, read maxPoll apart, may lack a model that the engine
+	// reported as loaded. After that, the load has failed.
 	unlisted = 3
-	// adapterTimeout limits the load of an adapter until some loads were measured: an adapter takes
-	// less than a second from local files, and half a minute per gigabyte from object storage.
+	// adapterTimeout is the time limit for loading an adapter until control has measured some
+	// loads. An adapter takes less than a second from local files, and half a minute per gigabyte
+	// from object storage.
 	adapterTimeout = time.Minute
 )
 
-// api is the HTTP API of a kind of engine for LoRA adapters. Both calls have the adapter's name in
-// lora_name, and a load has the source in lora_path.
+// api is the HTTP API of a kind of engine for LoRA adapters. Both calls send the adapter's name in
+// the field lora_name; a load also sends the source in lora_path.
 type api struct {
-	load, unload string // paths
-	absent       string // advice for an engine without these paths
-	// tokenize is a path for counting the tokens of an empty text, which an engine that is stopping
-	// refuses; empty if there is none.
+	load, unload string // HTTP paths of the calls
+	absent       string // advice in the error if the engine lacks these paths
+	// tokenize is the path of a call that counts the tokens of a text. An engine that is stopping
+	// refuses this call even for an empty text. It is empty if the engine has no such path.
 	tokenize string
-	// overlap is the number of concurrent loads if some are slow; 0 means one after the other.
+	// overlap is how many loads may run at once if some are slow; 0 means only one.
 	overlap int
 }
 
-// apis are the kinds of engines that can load adapters. vLLM's is recorded from 0.32.0; SGLang's
-// follows its documentation and was not tried with a real engine.
+// apis are the APIs of the kinds of engines that can load adapters. vLLM's was recorded from
+// version 0.32.0; SGLang's follows its documentation and was not tested with a real engine.
 var apis = map[engine.Kind]api{
 	engine.VLLM: {
 		"/v1/load_lora_adapter", "/v1/unload_lora_adapter",
-		// it has a lock per adapter
+		// 4 loads can overlap, since vLLM has one lock per adapter
 		"start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment", "/tokenize", 4,
 	},
-	engine.SGLang: {"/load_lora_adapter", "/unload_lora_adapter", "start SGLang with --enable-lora", "", 0}, // it has one lock for all
+	engine.SGLang: {"/load_lora_adapter", "/unload_lora_adapter", "start SGLang with --enable-lora", "", 0}, // one lock for all adapters
 }
 
-// adapters is the driver of an engine with an HTTP API for LoRA adapters, or without any. It has no
-// state about models, since the engine lists them.
+// adapters is the driver for engines with an HTTP API for LoRA adapters, and for engines that
+// cannot load models. It keeps no state about models, since the engine lists them.
 type adapters struct {
 	unsized
 	caller
-	told atomic.Value // engine.Kind found on a metrics page, if none is configured
+	told atomic.Value // engine.Kind that a metrics page shows, if none is configured
 }
 
 func openAdapters(e Endpoint, a engineclient.Access) *adapters {
 	return &adapters{caller: newCaller(e, a)}
 }
 
-// kind returns the engine's kind, if known.
+// kind returns the engine's kind; empty if it is unknown.
 func (d *adapters) kind() engine.Kind {
 	if told, ok := d.told.Load().(engine.Kind); ok && d.Kind == "" {
 		return told
@@ -78,7 +80,8 @@ func (d *adapters) kind() engine.Kind {
 	return d.Kind
 }
 
-// Scrape reads the list of models and the metrics page. These engines need not be made ready.
+// Scrape reads the list of models and the metrics page. These engines need no preparation before
+// they load models.
 func (d *adapters) Scrape(ctx context.Context, _ Record) (ScrapeResult, error) {
 	models, err := d.list(ctx)
 	if err != nil {
@@ -95,8 +98,8 @@ func (d *adapters) Scrape(ctx context.Context, _ Record) (ScrapeResult, error) {
 	}
 	if takes {
 		s.Stopping = d.stopping(ctx, a)
-		// An engine that loads an adapter pauses its steps, so two loads at once end no sooner
-		// (vLLM 0.32.0).
+		// While an engine loads an adapter, it runs no inference steps, so two concurrent loads
+		// finish no sooner than two successive ones (vLLM 0.32.0).
 		s.Limits = Limits{Adapters: int(load.MaxAdapters.Or(0)), Loads: 1, Overlap: a.overlap, FirstTimeout: adapterTimeout}
 	}
 	for _, id := range models.Base {
@@ -108,8 +111,8 @@ func (d *adapters) Scrape(ctx context.Context, _ Record) (ScrapeResult, error) {
 	return s, nil
 }
 
-// Load calls the engine, and then waits until it lists the model: the answers of engines differ,
-// but their lists do not.
+// Load calls the engine, and then waits until the engine lists the model. It relies on the list,
+// because engines answer load calls differently.
 func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckName(m.ID); err != nil {
 		return Loaded{}, fault(Refused, fmt.Sprintf("cannot load a model called %q: %v", m.ID, err))
@@ -129,7 +132,7 @@ func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	case said.done():
 		return Loaded{}, d.await(ctx, m.ID, true, unlisted, said)
 	case said.status == http.StatusBadRequest && strings.Contains(said.words, "already"):
-		// It is loaded, or still loading for an earlier call.
+		// The model is loaded already, or is still being loaded for an earlier call.
 		return Loaded{}, d.await(ctx, m.ID, true, 0, said)
 	case said.status == http.StatusBadRequest:
 		if models, err := d.list(ctx); err == nil && slices.Contains(models.Adapters, m.ID) {
@@ -139,8 +142,8 @@ func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	return Loaded{}, d.refusal(said, a)
 }
 
-// Unload calls the engine. A model that the engine does not list counts as unloaded, whatever the
-// answer.
+// Unload calls the engine. If the engine then does not list the model, the unload has succeeded,
+// whatever the engine answered.
 func (d *adapters) Unload(ctx context.Context, id string) error {
 	a, err := d.api(ctx)
 	if err != nil {
@@ -163,8 +166,8 @@ func (d *adapters) Unload(ctx context.Context, id string) error {
 	return d.refusal(said, a)
 }
 
-// await waits until the engine lists the model, or no longer lists it. With most above 0, it gives
-// up after that many lists that were read maxPoll after the one before.
+// await waits until the engine lists the model, or no longer lists it if listed is false. If most
+// is above 0, it gives up after that many lists, read maxPoll apart, that are still wrong.
 func (d *adapters) await(ctx context.Context, id string, listed bool, most int, said answer) error {
 	late := 0
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
@@ -186,11 +189,11 @@ func (d *adapters) await(ctx context.Context, id string, listed bool, most int, 
 	}
 }
 
-// stopping asks the engine whether it is stopping, which neither its list nor its pages show. From
-// some 10 ms after SIGTERM, vLLM refuses any request with text to tokenize. It may never answer a
-// load sent after SIGTERM or just before it, and then its process does not end, whether its client
-// disconnects or not (vLLM 0.32.0 with --shutdown-timeout 15). The result is false for an engine
-// without such a path, or one that is too busy to answer.
+// stopping asks the engine whether it is stopping, since neither its model list nor its metrics
+// show that. About 10 ms after SIGTERM, vLLM starts to refuse any request with text to tokenize. If
+// a load is sent after SIGTERM or just before it, vLLM may never answer it, and then its process
+// does not end, whether the client disconnects or not (vLLM 0.32.0 with --shutdown-timeout 15). The
+// result is false if the engine has no path to tokenize, or is too busy to answer.
 func (d *adapters) stopping(ctx context.Context, a api) bool {
 	if a.tokenize == "" {
 		return false
@@ -268,9 +271,9 @@ func (a answer) String() string {
 	return fmt.Sprintf("%d: %s", a.status, a.words)
 }
 
-// readAnswer finds the message in a response. vLLM has it in an object error, older versions at the
-// top level, and in a text error if the request is not authorized. SGLang has error_message and
-// success. Paths that the engine does not have answer with detail.
+// readAnswer finds the message in a response. vLLM puts it into the object "error"; older versions
+// put it at the top level; if the request is not authorized, "error" is a string. SGLang uses the
+// fields error_message and success. For an unknown path, engines answer with the field detail.
 func readAnswer(status int, body []byte) answer {
 	var said struct {
 		Error        json.RawMessage `json:"error"`
@@ -302,8 +305,8 @@ func readAnswer(status int, body []byte) answer {
 	return a
 }
 
-// reading has reusable buffers for reading pages: with a thousand engines, hundreds of pages of 50
-// to 100 kB are read per second.
+// reading contains reusable buffers, because with a thousand engines control reads hundreds of
+// pages of 50 to 100 kB per second.
 type reading struct {
 	body bytes.Buffer
 	engine.Reader
@@ -311,7 +314,7 @@ type reading struct {
 
 var readings = sync.Pool{New: func() any { return new(reading) }}
 
-// list reads the list of models. An engine without a list has unknown models.
+// list reads the list of models. If the engine has no list, the result is marked as unlisted.
 func (d *adapters) list(ctx context.Context) (engine.Models, error) {
 	r := readings.Get().(*reading)
 	defer readings.Put(r)
@@ -329,8 +332,8 @@ func (d *adapters) list(ctx context.Context) (engine.Models, error) {
 	return models, nil
 }
 
-// metrics reads the first metrics page with load metrics, and finds the engine's kind by it if none
-// is configured. An engine without such a page has no metrics.
+// metrics reads the first metrics page that contains load metrics. If no kind is configured, it
+// detects the engine's kind from that page. The result is empty if there is no such page.
 func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
 	r := readings.Get().(*reading)
 	defer readings.Put(r)
@@ -339,7 +342,7 @@ func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
 		if err != nil && page.Port == 0 {
 			return engine.Load{}, err
 		}
-		if !found || media == "application/json" { // trtllm-serve's /metrics
+		if !found || media == "application/json" { // trtllm-serve's /metrics is JSON
 			continue
 		}
 		load, err := r.Load(r.body.Bytes(), d.kind())
@@ -351,7 +354,8 @@ func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
 	return engine.Load{}, nil
 }
 
-// get reads the body of a page, and returns its media type, and whether the engine has the page.
+// get reads a page of the engine into body. It returns whether the engine has the page, and the
+// page's media type.
 func (d *adapters) get(ctx context.Context, page engine.Page, body *bytes.Buffer) (found bool, media string, err error) {
 	is, err := d.ask(ctx, call{method: http.MethodGet, address: objects.AtPort(d.managedAt(), page.Port), path: page.Path}, body)
 	if err != nil {

@@ -25,11 +25,11 @@ import (
 
 // fake is an engine with a fixed answer and a fixed list.
 type fake struct {
-	mu     sync.Mutex // guards the following
+	mu     sync.Mutex // guards the fields below
 	status int
 	body   string
-	list   []string // of adapters; nil: no list
-	calls  []string // without questions whether it is stopping
+	list   []string // listed adapters; nil: the engine has no list
+	calls  []string // received calls, except questions whether it is stopping
 	stops  bool
 }
 
@@ -92,13 +92,13 @@ func recorded(t *testing.T, name string) (status int, body string) {
 	return status, lines[len(lines)-1]
 }
 
-// Answers of a real vLLM are understood, and their messages are kept.
+// The driver understands the answers of a real vLLM, and keeps their messages.
 func TestRealVLLMsAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		unload bool
 		listed bool   // the model is listed after the call
-		want   string // of the error; empty for none
+		want   string // expected error; empty for none
 	}{
 		{"load a1", false, true, ""},
 		{"load a1 twice", false, true, ""},
@@ -141,14 +141,15 @@ func TestRealVLLMsAnswers(t *testing.T) {
 	}
 }
 
-// Answers of older versions, of a proxy in between, and of an engine that refuses the token.
+// The driver also understands answers of older versions, of a proxy in between, and of an engine
+// that refuses the token.
 func TestAnswersInOtherForms(t *testing.T) {
 	const vllm, sglang = engine.VLLM, engine.SGLang
 	for _, c := range []struct {
 		kind   engine.Kind
 		status int
 		body   string
-		want   string // the error of a load of an unlisted model, and of an unload of a listed one
+		want   string // error of a load if the model is not listed, and of an unload if it is
 	}{
 		{
 			vllm, 404, `{"detail":"Not Found"}`,
@@ -177,8 +178,8 @@ func TestAnswersInOtherForms(t *testing.T) {
 		if err := l.driver.Unload(t.Context(), "other"); said(err, "") != c.want {
 			t.Errorf("%s, %d %s: an unload: %q, want %q", c.kind, c.status, c.body, said(err, ""), c.want)
 		}
-		// An unlisted model counts as unloaded, and a listed one counts as loaded, even after a
-		// 400.
+		// The list decides, even after a 400: an unlisted model is unloaded, and a listed model is
+		// loaded.
 		if err := l.driver.Unload(t.Context(), "m"); err != nil {
 			t.Errorf("%s, %d %s: an unload of what is not there: %v", c.kind, c.status, c.body, err)
 		}
@@ -188,8 +189,8 @@ func TestAnswersInOtherForms(t *testing.T) {
 	}
 }
 
-// An engine may list a model, or stop listing it, later than it answers: the list is polled until
-// it agrees, or time is up.
+// An engine may change its list only after it has answered. So the driver polls the list until the
+// list agrees with the answer, or time is up.
 func TestListIsPolledUntilItAgrees(t *testing.T) {
 	status, already := recorded(t, "load a1 twice")
 	for _, c := range []struct {
@@ -258,7 +259,8 @@ func TestStoppingEngineGetsNoLoad(t *testing.T) {
 	if err := load(); err == nil || err.Outcome != Refused || !err.Stopping || len(f.calls) > 0 {
 		t.Errorf("a load: %+v, and the engine was told %q", err, f.calls)
 	}
-	// It begins to stop between the question and the load, while it has requests (vLLM 0.32.0).
+	// The engine begins to stop between the question and the load, while it still has requests
+	// (vLLM 0.32.0).
 	f.stops, f.status = false, http.StatusInternalServerError
 	f.body = `{"error":{"message":"Server shutting down","type":"InternalServerError","param":null,"code":500}}`
 	if err := load(); err == nil || err.Outcome != Refused || !err.Stopping || len(f.calls) != 1 {
@@ -283,15 +285,15 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// If no kind is configured, it is found by the engine's pages. An engine that cannot load models
-// reports so.
+// If no kind is configured, the driver detects it from the engine's pages. If the engine cannot
+// load models, its scrape reports that.
 func TestKindOfAnEngine(t *testing.T) {
 	for _, c := range []struct {
 		kind engine.Kind
-		page string // in the testdata of package engine
+		page string // file in the testdata of package engine
 		path string
 		seen ScrapeResult
-		load string // the error of a load
+		load string // expected error of a load
 	}{
 		{"", "vllm-0.32-idle.txt", "/metrics", ScrapeResult{
 			Kind: engine.VLLM, Takes: true,
@@ -391,7 +393,7 @@ func TestLoadsGoOverTLSWithTheToken(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	trusted := x509.NewCertPool()
-	trusted.AddCert(server.Certificate()) // for example.com
+	trusted.AddCert(server.Certificate()) // the certificate is for example.com
 	a := engineclient.Access{
 		TLS:    &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12},
 		Tokens: engineclient.NewTokens(func() string { return "secret" }),

@@ -20,8 +20,8 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// connect returns the gRPC connection for managing an engine, opened by dial, over TLS if own is
-// not nil. Calls carry the token of a.
+// connect returns the gRPC connection for managing an engine. It is opened by dial, and uses TLS if
+// own is not nil. Every call carries the token of a.
 func connect(a engineclient.Access, own *tls.Config, authority string, dial func(context.Context) (net.Conn, error)) (*grpc.ClientConn,
 	error,
 ) {
@@ -32,7 +32,7 @@ func connect(a engineclient.Access, own *tls.Config, authority string, dial func
 	return grpc.NewClient(
 		"passthrough:///engine",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
-		grpc.WithIdleTimeout(0), // a broken connection may be the only sign of a restart
+		grpc.WithIdleTimeout(0), // stay connected: a broken connection may be the only sign of a restart
 		grpc.WithTransportCredentials(transport), grpc.WithAuthority(authority), grpc.WithUnaryInterceptor(authorize(a)),
 		// Reconnect soon after the engine is back.
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -59,13 +59,13 @@ func authorize(a engineclient.Access) grpc.UnaryClientInterceptor {
 	}
 }
 
-// unconnected reports whether a call failed before it had a connection: then it has no peer.
+// unconnected reports whether a call failed before it had a connection. Such a call has no peer.
 func unconnected(err error, to peer.Peer) bool {
 	return status.Code(err) == codes.Unavailable && to.Addr == nil
 }
 
-// formatStatus formats a status as "CODE: message". If the call ended with its context, the message
-// would be gRPC's own, which varies.
+// formatStatus formats the status of a failed call as "CODE: message". For a call that its context
+// ended, it returns a fixed text, since gRPC's message varies.
 func formatStatus(err error) string {
 	s := status.Convert(err)
 	switch s.Code() {

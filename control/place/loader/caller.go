@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// idle is how long an unused connection to an engine stays open: vLLM closes one after 5 s, and
-	// a load that is sent into a closing connection ends without an answer.
+	// idle is how long an unused connection to an engine stays open. vLLM closes an unused
+	// connection after 5 s, and a load that arrives while the connection closes gets no answer.
 	idle = 2 * time.Second
 	// maxPage limits the size of a page in a scrape. A page of vLLM has 50 to 80 kB.
 	maxPage = 16 << 20
-	// maxAnswer limits what is read of the response to a call: only a short message is kept, but it
-	// may be anywhere in a JSON body.
+	// maxAnswer is how many bytes are read of the response to a call. Only a short message is kept,
+	// but it may be anywhere in the JSON body.
 	maxAnswer = 64 << 10
 )
 
@@ -100,7 +100,7 @@ func (c *caller) ask(ctx context.Context, of call, body *bytes.Buffer) (response
 	return response{r, resp.StatusCode, resp.Header}, nil
 }
 
-// post makes a call and reads the answer.
+// post sends a POST request with JSON fields, and reads the engine's answer.
 func (c *caller) post(ctx context.Context, path string, fields map[string]string) (answer, error) {
 	body, err := json.Marshal(fields)
 	if err != nil {
@@ -114,7 +114,7 @@ func (c *caller) post(ctx context.Context, path string, fields map[string]string
 	return answerTo(is, text.Bytes()[:min(text.Len(), maxAnswer)]), nil
 }
 
-// answerTo returns an engine's answer, without the token of the call.
+// answerTo parses an engine's answer, and removes the call's token from it.
 func answerTo(is response, body []byte) answer {
 	a := readAnswer(is.status, body)
 	a.words = engineclient.Conceal(a.words, engineclient.Sent(is.to))
@@ -124,7 +124,7 @@ func answerTo(is response, body []byte) answer {
 // broken returns the Error of a call that failed in the network.
 func broken(r *http.Request, err error, connected bool) *Error {
 	if of := (*url.Error)(nil); errors.As(err, &of) {
-		err = of.Err // the reader knows the address
+		err = of.Err // drop the address, which the reader knows
 	}
 	outcome := Unreached
 	if connected {

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 )
 
-// limiting is a model runtime that reports limits as a test sets them.
+// limiting is a model runtime that reports the limits that a test sets.
 type limiting struct {
 	mmesh.UnimplementedModelRuntimeServer
 	limits bool
@@ -26,8 +26,8 @@ func (r *limiting) LoadModel(context.Context, *mmesh.LoadModelRequest) (*mmesh.L
 	return &mmesh.LoadModelResponse{MaxConcurrency: r.most}, nil
 }
 
-// A copy has the concurrency limit that the runtime reports after the load; 1 if it reports none;
-// and no limit if the runtime does not announce limits in its status.
+// A copy gets the concurrency limit that the runtime reports after the load, or 1 if it reports
+// none. It gets no limit if the runtime's status does not announce limits.
 func TestCopyHasItsRuntimesLimit(t *testing.T) {
 	for i, c := range []struct {
 		limits bool

@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// An engine that counts as restarted gets all its models again. If a restart goes unnoticed,
-// requests go to models that it lacks.
+// When a restart is detected, the engine gets all its models again. If a restart goes unnoticed,
+// requests go to models that the engine lacks.
 func TestRestartIsDetected(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -59,8 +59,8 @@ func TestRestartIsDetected(t *testing.T) {
 	}
 }
 
-// A scrape during an unload does not count as a sign of a restart, whether its list still has the
-// model or not.
+// A scrape during an unload is no sign of a restart, whether its list still contains the model or
+// not.
 func TestTorchServeScrapeDuringAnUnload(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestTorchServeScrapeDuringAnUnload(t *testing.T) {
 	}
 }
 
-// The same holds for a scrape that ends after the unload.
+// A scrape that began before an unload and ends after it is no sign of a restart either.
 func TestTorchServeScrapeEndsAfterAnUnload(t *testing.T) {
 	d := &torchServe{had: loadedModels{}, calls: 1}
 	if d.note(0, loadedModels{}, map[string]bool{"gone": true}, []string{"gone"}); len(d.had) > 0 || d.restarted {

@@ -14,62 +14,64 @@ import (
 )
 
 const (
-	// settlePause is how long after a load without a clear answer the model is unloaded, so that a
-	// call still in the network arrives before the unload. ModelMesh waits as long.
+	// settlePause is the time between a load with an unclear answer and the unload that follows it,
+	// so that a load call that is still in the network arrives first. ModelMesh waits as long.
 	settlePause = time.Second
-	// minPause and maxPause are the first and the longest pause between tries to unload; the pause
-	// doubles each time, as in ModelMesh.
+	// minPause and maxPause are the first and the longest pause between attempts to unload; the
+	// pause doubles each time, as in ModelMesh.
 	minPause, maxPause = time.Second, 10 * time.Second
-	// unloadPatience is the time after which tries to unload end: ModelMesh's 90 tries of 10 s.
+	// unloadPatience is how long control retries an unload: as long as ModelMesh's 90 attempts,
+	// each 10 s after the last.
 	unloadPatience = 15 * time.Minute
-	// unloadTimeout limits one try. An engine may delay an unload until a load of the same model
-	// has ended.
+	// unloadTimeout limits one attempt to unload. An engine may delay an unload until a load of the
+	// same model has ended.
 	unloadTimeout = 30 * time.Second
-	// maxUnreached is the number of tries in a row without a connection after which the engine
-	// counts as gone.
+	// maxUnreached is the number of consecutive attempts without a connection after which control
+	// assumes that the engine is gone.
 	maxUnreached = 2
 )
 
 // Endpoint is the address of an engine, as objects declare it (objects.Endpoint has fields with the
 // same names). A changed Endpoint needs a new Loader.
 type Endpoint struct {
-	Address     string             // "ip:port", where it serves requests
-	Host        string             // its DNS name, if one was configured
-	Kind        engine.Kind        // an unknown kind is found by the engine's pages
-	Management  string             // "ip:port", or "unix:PATH" of a model runtime, if it is managed at another address
-	Incarnation string             // empty if unknown
-	Token       string             // reference to its bearer token, for [engineclient.Tokens]
-	TLS         v1alpha1.EngineTLS // TLS settings of its pool; may be zero
-	H2C         bool               // it serves HTTP/2 without TLS
-	HTTP        string             // where it serves HTTP requests, "ip:port"; empty means Address
-	GRPC        string             // where it serves gRPC calls, "ip:port"; empty means Address
+	Address     string             // where the engine serves requests, "ip:port"
+	Host        string             // the engine's DNS name, if configured
+	Kind        engine.Kind        // if unknown, detected from the engine's pages
+	Management  string             // other address for management: "ip:port", or "unix:PATH" of a model runtime
+	Incarnation string             // identifies one life of the engine; empty if unknown
+	Token       string             // reference to the engine's bearer token, for [engineclient.Tokens]
+	TLS         v1alpha1.EngineTLS // TLS settings of the engine's pool; may be zero
+	H2C         bool               // the engine serves HTTP/2 without TLS
+	HTTP        string             // where the engine serves HTTP requests, "ip:port"; empty means Address
+	GRPC        string             // where the engine serves gRPC calls, "ip:port"; empty means Address
 }
 
-// managedAt returns where an engine that is managed over HTTP receives management calls, "ip:port":
-// where it serves HTTP requests.
+// managedAt returns the "ip:port" to which management calls over HTTP are sent: where the engine
+// serves HTTP requests.
 func (e *Endpoint) managedAt() string { return cmp.Or(e.HTTP, e.Address) }
 
 // Answer is the outcome of one call to an engine.
 type Answer struct {
 	Model  string
-	Unload bool // false: it was a load
+	Unload bool // the call was an unload; false: a load
 	At     time.Time
 	Took   time.Duration
-	Err    *Error // nil if it succeeded
+	Err    *Error // nil if the call succeeded
 }
 
 // Loader loads and unloads models at one endpoint, and resolves unclear answers: after a failed
-// load, its caller knows whether the engine may have kept anything. Calls for one model run one
-// after the other. The caller limits the number of concurrent loads. It is safe for concurrent use.
+// load, its caller learns whether a part of the model may be left in the engine. Calls for one
+// model run one at a time. The caller limits the number of concurrent loads. A Loader is safe for
+// concurrent use.
 type Loader struct {
 	driver Driver
 	heard  func(Answer)
-	over   context.Context // ended by Close
+	over   context.Context // ended by Close, never renewed
 	end    context.CancelCauseFunc
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	turns   map[string]*turn
-	resumed chan struct{}   // closed while calls may begin
+	resumed chan struct{}   // closed while new calls are allowed
 	calls   context.Context // context of loads and unloads; ended by Close, and by Quit, which makes a new one
 	quit    context.CancelCauseFunc
 }
@@ -80,8 +82,8 @@ type turn struct {
 	users int           // running and waiting calls; guarded by Loader.mu
 }
 
-// Open returns the Loader of an endpoint. It calls heard at the end of each call to the engine,
-// from several goroutines; heard may be nil.
+// Open returns the Loader of an endpoint. The Loader calls heard at the end of each call to the
+// engine, from several goroutines; heard may be nil.
 func Open(e Endpoint, a engineclient.Access, heard func(Answer)) (*Loader, error) {
 	a = a.With(e.Token).Over(e.TLS, e.H2C)
 	var d Driver
@@ -115,15 +117,16 @@ func newLoader(d Driver, heard func(Answer)) *Loader {
 	return l
 }
 
-// Close ends every call without unloading after interrupted loads: the caller has recorded them, or
-// the endpoint is gone.
+// Close ends every call. It does not unload the models of interrupted loads: either the caller has
+// recorded them, or the endpoint is gone.
 func (l *Loader) Close() error {
 	l.end(errClosed)
 	return l.driver.Close()
 }
 
-// Quit abandons all running and waiting loads and unloads, without unloading afterwards: the engine
-// is about to end, and may not answer any more. Later calls are made as usual.
+// Quit abandons all running and waiting loads and unloads, because the engine is about to end and
+// may not answer any more. It does not unload the models of abandoned loads. Later calls work as
+// usual.
 func (l *Loader) Quit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,8 +141,8 @@ func (l *Loader) current() context.Context {
 	return l.calls
 }
 
-// Pause delays all new calls that load or unload, including unloads after a failed load, until it
-// is called with false. Their callers wait.
+// Pause with true delays all new loads and unloads, including unloads after a failed load. Their
+// callers wait until Pause is called with false.
 func (l *Loader) Pause(paused bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,7 +158,7 @@ func (l *Loader) Pause(paused bool) {
 	}
 }
 
-// allowed waits until calls may begin, and returns false if ctx ends before.
+// allowed waits until calls may begin, and returns false if ctx ends first.
 func (l *Loader) allowed(ctx context.Context) bool {
 	l.mu.Lock()
 	resumed := l.resumed
@@ -168,8 +171,8 @@ func (l *Loader) allowed(ctx context.Context) bool {
 	}
 }
 
-// Recall sets the models that an engine without a list was told to load, as recorded. Call it
-// before the first successful Look; it has no effect for other engines.
+// Recall sets the models that an engine without a list should have, according to the store. Call it
+// before the first successful Scrape. It has no effect for other engines.
 func (l *Loader) Recall(told []Model) {
 	if d, is := l.driver.(*tfServing); is {
 		d.recall(told)
@@ -197,7 +200,7 @@ func (l *Loader) Size(ctx context.Context, id string) (int64, error) {
 	return l.driver.Size(ctx, id)
 }
 
-// within returns a context that ends with either of two contexts.
+// within returns a context that ends when either of two contexts ends.
 func within(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
@@ -205,12 +208,12 @@ func within(ctx, other context.Context) (context.Context, context.CancelFunc) {
 }
 
 // Load loads a model. It gives up after timeout, or when ctx ends. If the outcome is unclear then,
-// Load unloads the model until it is gone, which may take longer than both, and returns when
-// nothing is left.
+// Load also unloads the model, which may continue after timeout and after the end of ctx. It
+// returns when nothing is left of the model.
 //
 // The error is an *[Error]. Refused: nothing is left of the load. Unreached: the call did not reach
-// the engine. Unclear: the engine is gone, or could not be told to unload, or Close or Quit was
-// called; a part of the model may be left, and [Loader.Unload] is needed before the model is loaded
+// the engine. Unclear: the engine is gone, the unload failed, or Close or Quit was called. Then a
+// part of the model may be left, and the caller must call [Loader.Unload] before it loads the model
 // here again.
 func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Loaded, error) {
 	calls := l.current()
@@ -242,8 +245,9 @@ func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Load
 	return Loaded{}, &Error{Outcome: Refused, Message: failure.Message, Fault: failure.Fault, Transient: failure.Transient}
 }
 
-// Unload unloads a model, with retries, until it is gone, ctx ends, or the engine is gone. The
-// error is an *[Error]: Unreached if the engine is gone, otherwise the engine's last one.
+// Unload unloads a model, with retries, until the model is gone, ctx ends, or the engine is gone.
+// The error is an *[Error]: Unreached if the engine is gone, otherwise the error of the last
+// attempt.
 func (l *Loader) Unload(ctx context.Context, id string) error {
 	calls := l.current()
 	leave, err := l.enter(ctx, calls, id)
@@ -259,7 +263,7 @@ func (l *Loader) Unload(ctx context.Context, id string) error {
 	return nil
 }
 
-// clear unloads a model after pause, with retries, until the engine answers that it is gone.
+// clear unloads a model after pause, with retries, until the engine answers that the model is gone.
 func (l *Loader) clear(ctx context.Context, id string, pause time.Duration) *Error {
 	ctx, cancel := context.WithTimeout(ctx, unloadPatience)
 	defer cancel()
@@ -288,7 +292,7 @@ func (l *Loader) clear(ctx context.Context, id string, pause time.Duration) *Err
 	}
 }
 
-// wait waits for pause, and returns false if ctx ends before.
+// wait waits for pause, and returns false if ctx ends first.
 func wait(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -305,8 +309,8 @@ var (
 	errQuit   = errors.New("the endpoint is leaving")
 )
 
-// enter waits for the turn of a call for a model, while both contexts last. The caller must call
-// leave at its end.
+// enter waits until no other call for the model is running, and fails if either context ends first.
+// The caller must call leave at the end of its call.
 func (l *Loader) enter(ctx, calls context.Context, id string) (leave func(), err error) {
 	l.mu.Lock()
 	t := l.turns[id]

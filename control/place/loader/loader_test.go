@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// script is a driver whose calls do what a test sets.
+// script is a driver whose calls run functions that a test sets.
 type script struct {
 	Driver
 	load, unload func(context.Context) error
@@ -20,8 +20,8 @@ func (s *script) Load(ctx context.Context, _ Model) (Loaded, error) { return Loa
 func (s *script) Unload(ctx context.Context, _ string) error        { return s.unload(ctx) }
 func (s *script) Close() error                                      { return nil }
 
-// If an engine never confirms that the model is gone, the unload is repeated for a quarter of an
-// hour: first after a second, then with pauses of 1, 2, 4, 8 and then 10 s.
+// If an engine never confirms that the model is gone, control repeats the unload for 15 minutes:
+// first after a second, then with pauses of 1, 2, 4, 8 and then 10 s.
 func TestUnloadRetriesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -48,12 +48,12 @@ func TestUnloadRetriesEnd(t *testing.T) {
 	})
 }
 
-// TestUnloadEndsWithConsecutiveUnreachedTries: an engine that is sometimes not reached, but answers
-// in between, is not gone.
+// TestUnloadEndsWithConsecutiveUnreachedTries: an engine that is sometimes unreachable, but answers
+// in between, is not treated as gone.
 func TestUnloadEndsWithConsecutiveUnreachedTries(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		outcomes []Outcome // of the tries before the successful one
+		outcomes []Outcome // outcomes of the attempts before the successful one
 		tries    int
 		gone     bool
 	}{
@@ -77,8 +77,8 @@ func TestUnloadEndsWithConsecutiveUnreachedTries(t *testing.T) {
 	}
 }
 
-// A paused Loader makes no calls, not even unloads after a failed load: another control may be the
-// leader, and have loaded the model there.
+// A paused Loader makes no calls, not even unloads after a failed load: another control may lead by
+// now, and may have loaded the model there.
 func TestPausedLoaderMakesNoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -152,7 +152,7 @@ func TestCallsForOneModelAreSequential(t *testing.T) {
 		if err := l.Unload(t.Context(), "x"); err != nil || time.Since(start) != 7*time.Second {
 			t.Errorf("seven calls took %v", time.Since(start))
 		}
-		if most.Load() != 2 || len(l.turns) != 0 { // one of x and one of y
+		if most.Load() != 2 || len(l.turns) != 0 { // one call for x and one for y
 			t.Errorf("%d calls were on at once, %d turns are left", most.Load(), len(l.turns))
 		}
 		if err := l.Close(); err != nil {
@@ -166,8 +166,8 @@ func TestCallsForOneModelAreSequential(t *testing.T) {
 }
 
 // Calls to an engine that is about to end are abandoned at once, and nothing is unloaded after
-// them: the engine may never answer, and further calls may keep it from ending. Later calls are
-// made again.
+// them: the engine may never answer, and further calls may keep it from ending. Calls after Quit
+// work again.
 func TestQuitAbandonsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told atomic.Int32
@@ -191,7 +191,7 @@ func TestQuitAbandonsCalls(t *testing.T) {
 			return func() error { _, err := l.Load(t.Context(), Model{ID: id}, time.Minute); return err }
 		}
 		call("unclear: it hangs; control cannot unload it: control did not ask the engine to unload", load("x"))
-		call("unreached: control did not ask the engine: the endpoint is leaving", load("x")) // waits for its turn
+		call("unreached: control did not ask the engine: the endpoint is leaving", load("x")) // waits for the running call
 		call("unclear: it hangs", func() error { return l.Unload(t.Context(), "y") })
 		start := time.Now()
 		l.Quit()

@@ -32,7 +32,7 @@ func TestOutcomesAtTorchServe(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		answers      map[string]string
-		load, unload string // the errors; empty for none
+		load, unload string // expected errors; empty for none
 	}{
 		{"one that is registered meanwhile", map[string]string{
 			get:  none + "\n--\n" + serving + "\n--\n" + none,
@@ -113,8 +113,8 @@ func TestOutcomesAtTorchServe(t *testing.T) {
 	}
 }
 
-// A token that TorchServe repeats is removed from the message. Whether TorchServe allows loads is
-// asked once per incarnation.
+// If TorchServe repeats the token in a message, the driver removes it. The driver asks once per
+// incarnation whether TorchServe allows loads.
 func TestTorchServeIsAskedOncePerIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulatedEngine(t, engine.TorchServe).(*simulatedEngine)
@@ -197,7 +197,7 @@ func TestTorchServeScrape(t *testing.T) {
 type coded struct {
 	tensorflow.UnimplementedModelServiceServer
 
-	mu    sync.Mutex // guards the following
+	mu    sync.Mutex // guards the fields below
 	codes []codes.Code
 	has   map[string]bool
 	lists [][]string

@@ -29,18 +29,20 @@ var installed = map[engine.Kind]*string{
 	engine.TorchServe: flag.String("torchserve", "../../../.cache/torchserve", "where bench/real/torchserve installed"),
 }
 
-// realPorts and realHosts are the addresses of real engines. Each also uses the following ports.
+// realPorts and realHosts are the addresses of real engines. Each engine also uses the ports after
+// its own.
 var (
 	realPorts = map[engine.Kind]string{engine.MLServer: "8080", engine.Triton: "8000", engine.TorchServe: "8080"}
 	realHosts = map[engine.Kind]string{engine.MLServer: "127.93.0.1", engine.Triton: "127.93.0.2", engine.TorchServe: "127.93.0.3"}
 	alive     = map[engine.Kind]string{engine.MLServer: engine.LivePath, engine.Triton: engine.LivePath, engine.TorchServe: "/ping"}
 )
 
-// The scenarios of the simulated engines, with real ones: models of scikit-learn at MLServer, and
-// of Python at Triton.
+// TestRealRepositories runs the scenarios of the simulated engines with real ones: MLServer with
+// models of scikit-learn, and Triton with models in Python.
 func TestRealRepositories(t *testing.T) { playReal(t, v2Kinds...) }
 
-// The same with Python handlers at TorchServe.
+// TestRealTorchServe runs the scenarios of the simulated engines with a real TorchServe and Python
+// handlers.
 func TestRealTorchServe(t *testing.T) { playReal(t, engine.TorchServe) }
 
 func playReal(t *testing.T, kinds ...engine.Kind) {
@@ -54,8 +56,8 @@ func playReal(t *testing.T, kinds ...engine.Kind) {
 	}, kinds, func(t *testing.T, run func(t *testing.T)) { run(t) })
 }
 
-// A Triton without explicit model control reports that it cannot load models, and has those of its
-// repository.
+// A Triton without explicit model control reports that it cannot load models. It has all models of
+// its repository.
 func TestRealTritonWithoutExplicitControl(t *testing.T) {
 	s := newRealEngine(t, engine.Triton, "--model-control-mode=none")
 	s.kill()
@@ -269,7 +271,7 @@ func (s *realEngine) start() {
 
 func (s *realEngine) kill() {
 	s.process.KillGroup()
-	for { // a TorchServe is two processes
+	for { // TorchServe runs as two processes
 		conn, err := net.DialTimeout("tcp", cmp.Or(s.endpoint().Management, s.endpoint().Address), time.Second)
 		if err != nil {
 			return

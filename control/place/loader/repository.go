@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// indexShare limits the share of time spent on reading the index in a loop: the pause is this
-	// many times as long as the last read.
+	// indexShare limits the share of time that a polling loop spends on reading the index: the
+	// pause after a read is this many times as long as the read.
 	indexShare = 10
 )
 
-// reread is the largest age of an index, for engines whose index is not read at each scrape. To
-// answer, MLServer reads its whole repository and serves no requests meanwhile: 62 ms for 50
-// folders, 350 ms for 300, 560 ms for 500. Triton takes 1 to 22 ms.
+// reread is the age at which an index is read again, for engines whose index is too expensive to
+// read at each scrape. To answer, MLServer reads its whole repository and serves no requests
+// meanwhile: 62 ms for 50 folders, 350 ms for 300, 560 ms for 500. Triton takes 1 to 22 ms.
 var reread = map[engine.Kind]time.Duration{engine.MLServer: 5 * time.Minute}
 
-// repositoryLoads is the number of concurrent loads: MLServer loads one model after the other.
-// Triton loads in its eight threads that also answer requests, so it gets as many as in ModelMesh.
+// repositoryLoads is the number of concurrent loads. MLServer loads one model at a time. Triton
+// loads in its eight threads that also answer requests, so it gets only 2 loads, as in ModelMesh.
 var repositoryLoads = map[engine.Kind]int{engine.MLServer: 1, engine.Triton: 2}
 
-// closedAdvice are the advice for an engine that does not allow loads.
+// closedAdvice is the advice in the error of an engine that does not allow loads.
 var closedAdvice = map[engine.Kind]string{
 	engine.MLServer: "it has no V2 model repository there", engine.Triton: "start Triton with --model-control-mode=explicit",
 }
@@ -49,28 +49,29 @@ type modelRepository struct {
 	unsized
 	caller
 
-	mu  sync.Mutex // guards the following
+	mu  sync.Mutex // guards the fields below
 	had loadedModels
-	// calls is the number of ended loads and unloads.
+	// calls is the number of loads and unloads that have ended.
 	calls int
-	// last is the last index, updated by the known outcomes of later loads and unloads; nil before
-	// the first. It was requested at lastAt. It is valid while lastCalls equals calls; otherwise a
-	// call with an unknown outcome has ended since.
+	// last is the last index, updated after each later load or unload with a known outcome; nil
+	// before the first read. It was requested at lastAt. It is valid while lastCalls equals calls;
+	// otherwise a call with an unknown outcome has ended since.
 	last      []engine.StoredModel
 	lastAt    time.Time
 	lastCalls int
-	witness   int  // index of the next loaded model to query
-	restarted bool // the engine has restarted, and no scrape has reported it
-	asked     bool // whether it allows loads was asked
-	closed    bool // it does not allow loads
+	witness   int  // position of the loaded model to query next
+	restarted bool // the engine has restarted, and no scrape has reported that yet
+	asked     bool // the engine was asked whether it allows loads
+	closed    bool // the engine does not allow loads
 }
 
 func openRepository(e Endpoint, a engineclient.Access) *modelRepository {
 	return &modelRepository{caller: newCaller(e, a), had: make(loadedModels)}
 }
 
-// Scrape reads the index. If that is expensive and the last index may still be valid, it queries
-// one of the loaded models instead, in rotation: an engine that has restarted has none of them.
+// Scrape reads the index. If that is expensive and the last index may still be valid, Scrape
+// instead queries one of the loaded models, another one each time. An engine that has restarted has
+// none of them.
 func (d *modelRepository) Scrape(ctx context.Context, r Record) (ScrapeResult, error) {
 	s := ScrapeResult{Incarnation: d.Incarnation}
 	models, err := d.kept(ctx, r.Stale)
@@ -97,9 +98,10 @@ func (d *modelRepository) Scrape(ctx context.Context, r Record) (ScrapeResult, e
 
 var listedStates = map[engine.Stage]ListedState{engine.Serving: Ready, engine.Coming: Loading, engine.Leaving: Unloading}
 
-// kept returns the last index if it is still valid, else nil: the outcomes of all loads and unloads
-// since are known, none was in progress when it was read, and the engine still has one of its
-// models.
+// kept returns the last index if it is still valid, otherwise nil. It is valid if it is not too
+// old, all later loads and unloads have known outcomes, none was in progress when the index was
+// read, and a query shows that the engine still has one of its loaded models. With afresh, the
+// result is nil.
 func (d *modelRepository) kept(ctx context.Context, afresh bool) ([]engine.StoredModel, error) {
 	d.mu.Lock()
 	models, path := d.last, engine.LivePath
@@ -131,7 +133,8 @@ func (d *modelRepository) kept(ctx context.Context, afresh bool) ([]engine.Store
 	return models, nil
 }
 
-// index reads the index, nil if the engine has none, and compares it with the known models.
+// index reads the index, and compares it with the models that the engine is known to have. It
+// returns nil if the engine has no index.
 func (d *modelRepository) index(ctx context.Context) ([]engine.StoredModel, error) {
 	d.mu.Lock()
 	calls, had := d.calls, maps.Clone(d.had)
@@ -174,7 +177,7 @@ func (d *modelRepository) index(ctx context.Context) ([]engine.StoredModel, erro
 	return models, nil
 }
 
-// open reports whether the engine allows loads. It asks once per incarnation.
+// open reports whether the engine allows loads. It asks the engine once per incarnation.
 func (d *modelRepository) open(ctx context.Context) (bool, error) {
 	d.mu.Lock()
 	asked, closed := d.asked, d.closed
@@ -196,13 +199,13 @@ func (d *modelRepository) open(ctx context.Context) (bool, error) {
 	return !d.closed, nil
 }
 
-// Load loads a model that the engine lacks. If the engine is still loading it for an abandoned
-// call, Load waits for that: a second call would load it twice.
+// Load loads a model that the engine lacks. If the engine is still loading the model for an
+// abandoned call, Load waits for that, since a second call would load the model twice.
 func (d *modelRepository) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckStored(d.Kind, m.ID); err != nil {
 		return Loaded{}, fault(Refused, fmt.Sprintf("no model in a repository is called %q: %v", m.ID, err))
 	}
-	at, sure := engine.Stored, false // what remains of the model
+	at, sure := engine.Stored, false // stage of the model at the end, and whether it is certain
 	defer func() { d.ended(m.ID, at, sure) }()
 	found, err := d.await(ctx, m.ID, func(s engine.Stage) bool { return s == engine.Serving || s == engine.Stored })
 	switch {
@@ -243,16 +246,16 @@ func (d *modelRepository) Load(ctx context.Context, m Model) (Loaded, error) {
 	return Loaded{}, failed
 }
 
-// Unload first waits until no load of the model is in progress, since the engine would wait for it
-// in one of the threads that answer requests. It unloads the model, and then waits until the memory
-// is free, which Triton's answer does not show.
+// Unload first waits until no load of the model is in progress, since the engine would wait for the
+// load in one of the threads that answer requests. Then it unloads the model, and waits until the
+// memory is free, since Triton's answer does not show that.
 func (d *modelRepository) Unload(ctx context.Context, id string) (err error) {
 	if err := engine.CheckStored(d.Kind, id); err != nil {
-		return nil // it was never loaded
+		return nil // a model with an invalid name was never loaded
 	}
 	d.forget(id)
 	defer func() {
-		d.forget(id) // an index may have listed it meanwhile
+		d.forget(id) // an index read meanwhile may have added it again
 		d.ended(id, engine.Stored, err == nil)
 	}()
 	if _, err := d.await(ctx, id, func(s engine.Stage) bool { return s != engine.Coming }); err != nil {
@@ -298,11 +301,11 @@ func (d *modelRepository) ended(id string, at engine.Stage, sure bool) {
 	d.lastCalls = d.calls
 }
 
-// finding is the stage of a model at the engine, found at once or after a while.
+// finding is the stage of a model at the engine, and how it was found.
 type finding struct {
 	engine.StoredModel
-	came bool // it was loading before
-	// took is the time that the engine took for its index; 0 if it was not read.
+	came bool // an earlier poll found the model loading
+	// took is how long the engine took to return its index; 0 if the index was not read.
 	took time.Duration
 }
 
@@ -362,7 +365,7 @@ type answerText struct {
 	body []byte
 }
 
-// call makes a call.
+// call sends a management request to the engine, and reads the answer.
 func (d *modelRepository) call(ctx context.Context, method, path string) (answerText, error) {
 	of := call{method: method, address: d.managedAt(), path: path, raw: d.Kind == engine.Triton}
 	if method == http.MethodPost {

@@ -19,8 +19,8 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// repositoryEngine is an engine with a model repository, simulated or real, and what a test can do
-// to it without the driver.
+// repositoryEngine is an engine with a model repository, simulated or real. Its methods are what a
+// test does to the engine without the driver.
 type repositoryEngine interface {
 	endpoint() Endpoint
 	access() engineclient.Access
@@ -48,10 +48,10 @@ func (p *scene) within(d time.Duration) context.Context {
 	return ctx
 }
 
-// archive is the source of a model at TorchServe; at other engines it is a folder.
+// archive returns the source of a model at TorchServe. At other engines, the source is a folder.
 func archive(name string) string { return name + ".mar" }
 
-// model returns a model as the loader gets it.
+// model returns a model in the form that the Loader receives.
 func (p *scene) model(name string) Model {
 	m := Model{ID: name, Source: "/models/" + name}
 	if p.kind == engine.TorchServe {
@@ -70,7 +70,7 @@ func (p *scene) unloadIn(name string, d time.Duration) *Error {
 	return faultOf(p.loader.driver.Unload(p.within(d), name))
 }
 
-// must loads a model, which must succeed.
+// must loads a model, and ends the test if the load fails.
 func (p *scene) must(name string) {
 	p.Helper()
 	if err := p.loadIn(name, time.Minute); err != nil {
@@ -93,7 +93,8 @@ func (p *scene) done(what string, err *Error) {
 	}
 }
 
-// look scrapes the engine, and checks that some models are listed as ready, and others not at all.
+// look scrapes the engine. It checks that the first list of models is listed as ready, and that the
+// other models are not listed.
 func (p *scene) look(r Record, listed []string, not ...string) ScrapeResult {
 	p.Helper()
 	seen, err := p.loader.Scrape(p.within(time.Minute), r)
@@ -154,14 +155,14 @@ func (p *scene) behind(c engine.RepositoryCall, name string) {
 }
 
 const (
-	slowly = 3 * time.Second // a load that outlives its caller
+	slowly = 3 * time.Second // duration of a load that outlives its caller
 	late   = time.Second
 )
 
 var afresh = Record{Stale: true}
 
-// repositoryScenarios are scenarios between the driver and an engine with a model repository. With
-// the build tag real, they run with real engines, so that the simulated ones stay true to them.
+// repositoryScenarios test the driver together with an engine that has a model repository. With the
+// build tag real, they run with real engines, to check that the simulated ones behave like them.
 //
 // They fail if a model is loaded twice, a restart goes unnoticed, an unload ends before the memory
 // is free, or an answer is misread.
@@ -236,7 +237,7 @@ var repositoryScenarios = []struct {
 			p.look(Record{}, nil, "stays")
 		},
 	},
-	{"a load waits for the end of an unload", only(engine.Triton, engine.TFServing), func(p *scene) { // MLServer answers no sooner
+	{"a load waits for the end of an unload", only(engine.Triton, engine.TFServing), func(p *scene) { // MLServer answers after the unload
 		p.put("returns", repository.Model{Unload: slowly})
 		p.must("returns")
 		p.want("an unload", p.unloadIn("returns", late), Unclear, "")
@@ -255,7 +256,7 @@ var repositoryScenarios = []struct {
 		p.loaded("outlives", 1)
 		p.look(Record{}, []string{"outlives"})
 	}},
-	// MLServer's index gives no reason
+	// MLServer's index does not report why a load failed.
 	{"a load that outlives its caller, and fails", only(engine.Triton, engine.TFServing), func(p *scene) {
 		p.put("fails", repository.Model{Load: slowly, Fail: "no weights"})
 		p.want("a load", p.loadIn("fails", late), Unclear, "")
@@ -432,7 +433,8 @@ func (p *scene) register(name string) {
 
 func second(_ Loaded, err error) error { return err }
 
-// perform runs all scenarios for each kind, or those whose names begin with a given prefix.
+// perform runs all scenarios for each kind. The function shelf makes the engine of a scenario. The
+// function in runs the scenario, for example in a synctest bubble.
 func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) repositoryEngine, kinds []engine.Kind,
 	in func(t *testing.T, run func(t *testing.T)),
 ) {
@@ -450,7 +452,7 @@ func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) repository
 					}
 					defer l.Close()
 					p := &scene{T: t, repositoryEngine: s, kind: kind, loader: l}
-					if kind.Recalled() { // no loads before
+					if kind.Recalled() { // the first load needs an earlier scrape
 						p.look(Record{}, nil)
 					}
 					c.run(p)
@@ -516,7 +518,7 @@ func (s *simulatedEngine) start() {
 	over.Go(func() { _ = repository.Serve(ctx, server, listener) })
 	s.end = func() { cancel(); over.Wait() }
 	if s.kind == engine.TFServing {
-		time.Sleep(2 * time.Second) // clients with a connection to it open another one
+		time.Sleep(2 * time.Second) // connected clients reconnect meanwhile
 	}
 }
 
@@ -525,7 +527,7 @@ func (s *simulatedEngine) kill() {
 	s.end()
 }
 
-// Write takes the engine's event log.
+// Write receives the engine's event log.
 func (s *simulatedEngine) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -547,9 +549,9 @@ func (s *simulatedEngine) loads(name string) (n int) {
 	return n
 }
 
-// Scrapes of an MLServer read the index only when necessary, and those of a Triton each time. The
-// test fails if the driver reads it at each scrape, misses the outcome of a load or an unload, or
-// never reads it again.
+// Scrapes of an MLServer read the index only when necessary; scrapes of a Triton read it each time.
+// The test fails if the driver reads MLServer's index at each scrape, misses the outcome of a load
+// or an unload, or never reads the index again.
 func TestIndexIsReadWhenNecessary(t *testing.T) {
 	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
@@ -606,8 +608,8 @@ func TestIndexIsReadWhenNecessary(t *testing.T) {
 	}
 }
 
-// Loaded models are queried in rotation: a missing model is noticed before the index is read
-// because of its age.
+// Scrapes query another loaded model each time. So a missing model is noticed before the index is
+// too old and is read again.
 func TestModelsAreQueriedInRotation(t *testing.T) {
 	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
@@ -635,7 +637,7 @@ func TestModelsAreQueriedInRotation(t *testing.T) {
 	}
 }
 
-// A Triton that does not allow loads is reported as such, with advice. Its models are listed.
+// If a Triton does not allow loads, the scrape reports that, with advice. Its models are listed.
 func TestTritonWithoutExplicitControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulatedEngine{t: t, kind: engine.Triton, models: map[string]repository.Model{"m": {}}, fixed: true}
@@ -659,8 +661,8 @@ func TestTritonWithoutExplicitControl(t *testing.T) {
 	})
 }
 
-// answering is an engine with fixed answers for some paths. Answers separated by a line "--" are
-// given in turn, the last one forever. Other paths do not exist.
+// answering returns the Loader of an engine with fixed answers for some paths. Answers separated by
+// a line "--" are given one after the other; the last one is repeated. Other paths do not exist.
 func answering(t *testing.T, kind engine.Kind, answers map[string]string) *Loader {
 	t.Helper()
 	at := &site{}
@@ -709,7 +711,7 @@ func TestOutcomesAtRepositories(t *testing.T) {
 		name         string
 		kind         engine.Kind
 		answers      map[string]string
-		load, unload string // the errors; empty for none
+		load, unload string // expected errors; empty for none
 	}{
 		{
 			"a proxy that lost the engine", engine.Triton,
@@ -788,18 +790,18 @@ func TestOutcomesAtRepositories(t *testing.T) {
 				t.Errorf("%s: an unload: %q, want %q", c.name, got, c.unload)
 			}
 			_ = p.loader.Close()
-			time.Sleep(time.Minute) // idle connections end
+			time.Sleep(time.Minute) // idle connections close meanwhile
 		})
 	}
 }
 
-// An engine without an index gives no list and cannot load models. If the index fails, so does the
-// scrape.
+// An engine without an index gives no list and cannot load models. If the index cannot be read, the
+// scrape fails.
 func TestScrapeWithoutAnIndex(t *testing.T) {
 	for _, c := range []struct {
 		index string
 		seen  bool
-		want  string // the error of a scrape
+		want  string // expected error of a scrape
 	}{
 		{"404 nothing", true, ""},
 		{"405 ", true, ""},

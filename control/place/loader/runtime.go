@@ -23,7 +23,7 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// ModelMesh's limits.
+// Time limits and intervals, as in ModelMesh.
 const (
 	statusPause    = 2 * time.Second        // interval between queries whether a runtime is ready
 	predictTimeout = 500 * time.Millisecond // a prediction that takes longer is useless
@@ -32,38 +32,38 @@ const (
 
 const unixScheme = "unix:"
 
-// modelRuntime is the driver of a program that serves mmesh.ModelRuntime. It cannot list its
-// models. It unloads them when it is asked whether it is ready, so it is asked once per
-// incarnation.
+// modelRuntime is the driver of a program that serves mmesh.ModelRuntime. Such a program cannot
+// list its models. When it is asked whether it is ready, it unloads all of them, so the driver asks
+// only once per incarnation.
 type modelRuntime struct {
 	Endpoint
 	access  engineclient.Access
-	network string // of Management
+	network string // network of address: "tcp" or "unix"
 	address string
 	conn    *grpc.ClientConn
 	calls   mmesh.ModelRuntimeClient
 	peer    func(net.Conn) string // identifies the process at the other end of a connection; empty if unknown
 
-	dialled atomic.Int64       // number of connections so far
-	ended   atomic.Bool        // a dial was refused since the runtime was last made ready: its process has ended
-	stop    context.CancelFunc // ends redial
+	dialled atomic.Int64       // number of connections opened so far
+	ended   atomic.Bool        // a dial was refused since the runtime was last made ready, so its process has ended
+	stop    context.CancelFunc // stops redial
 
 	looking chan struct{}     // capacity 1: full during a scrape; never closed
 	mu      sync.Mutex        // guards life
 	life    *incarnationState // incarnation at the last scrape; nil before the first
 }
 
-// incarnationState is one incarnation of a runtime.
+// incarnationState is what is known about one incarnation of a runtime.
 type incarnationState struct {
 	incarnation string
 	limits      Limits
 
-	// connection is the number of the connection by which the runtime was made ready.
+	// connection is the number of the connection over which the runtime was made ready.
 	connection int64
 
-	mu           sync.Mutex // guards the following
-	doubtful     bool       // see [ScrapeResult]
-	unpredicting bool       // it does not implement predictions
+	mu           sync.Mutex // guards the fields below
+	doubtful     bool       // see [ScrapeResult.Doubtful]
+	unpredicting bool       // the runtime does not implement predictions
 }
 
 func openRuntime(e Endpoint, a engineclient.Access) (*modelRuntime, error) {
@@ -104,16 +104,16 @@ func (r *modelRuntime) Close() error {
 func (r *modelRuntime) dial(ctx context.Context) (net.Conn, error) {
 	conn, err := r.access.DialContext(ctx, r.network, r.address)
 	// One refusal is enough. The kernel refuses a connection only if no process listens, and a
-	// runtime listens until it ends. If a firewall refuses it, control makes the runtime ready
-	// needlessly and loads its models again.
+	// runtime listens until it ends. If it was a firewall that refused, control needlessly makes
+	// the runtime ready and loads its models again.
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		r.ended.Store(true)
 	}
 	return conn, err
 }
 
-// redial dials again as soon as a connection breaks, until ctx ends. If the process has ended, that
-// dial is refused, unless the next process already listens.
+// redial dials again as soon as a connection breaks, until ctx ends. If the process has ended, the
+// new dial is refused, unless the next process already listens.
 func (r *modelRuntime) redial(ctx context.Context) {
 	for state := r.conn.GetState(); r.conn.WaitForStateChange(ctx, state); {
 		was := state
@@ -161,7 +161,7 @@ func (r *modelRuntime) Scrape(ctx context.Context, record Record) (ScrapeResult,
 		return known.seen(), nil
 	}
 	now := &incarnationState{incarnation: incarnation, limits: record.Limits}
-	// If this incarnation cannot be told from the recorded one, the record counts: a readiness
+	// If it is unknown whether this is the recorded incarnation, trust the record: a readiness
 	// query would unload models that the runtime serves.
 	purged := !record.Known || anew || record.Incarnation != incarnation && record.Incarnation != "" && incarnation != ""
 	if purged {
@@ -177,7 +177,7 @@ func (r *modelRuntime) Scrape(ctx context.Context, record Record) (ScrapeResult,
 		}
 		r.awaitState(ctx)
 		now.connection = r.dialled.Load()
-	} else if incarnation == "" { // there was no connection to it
+	} else if incarnation == "" { // without a connection, a restart may have gone unnoticed
 		now.doubt()
 	}
 	if incarnation == "" {
@@ -191,15 +191,15 @@ func (r *modelRuntime) Scrape(ctx context.Context, record Record) (ScrapeResult,
 	return seen, nil
 }
 
-// awaitState waits until gRPC reports the state of a new connection. Calls get through a moment
-// before it reports it as ready.
+// awaitState waits until gRPC has reported the state of a new connection. Calls already succeed a
+// moment before gRPC reports the connection as ready.
 func (r *modelRuntime) awaitState(ctx context.Context) {
 	for r.conn.GetState() == connectivity.Connecting && r.conn.WaitForStateChange(ctx, connectivity.Connecting) {
 	}
 }
 
-// watch checks whether the connection by which the runtime was made ready still exists, if nothing
-// else shows a restart, and otherwise makes another.
+// watch marks the incarnation as doubtful if the connection over which the runtime was made ready
+// no longer exists, and reconnects. It is for runtimes whose restarts nothing else shows.
 func (r *modelRuntime) watch(l *incarnationState) {
 	if r.conn.GetState() != connectivity.Ready || r.dialled.Load() != l.connection {
 		l.doubt()
@@ -284,7 +284,7 @@ func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 	}
 	loaded := Loaded{Bytes: int64(answer.GetSizeInBytes())}
 	if known.limits.LimitsConcurrency {
-		// A runtime that reports no limit takes one request at a time, as in ModelMesh. A limit
+		// A runtime that reports no limit gets one request at a time, as in ModelMesh. A limit
 		// above any real concurrency means no limit.
 		loaded.Concurrency = min(max(1, int(answer.GetMaxConcurrency())), maxConcurrency)
 	}
@@ -294,7 +294,8 @@ func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 // maxConcurrency is the largest limit of a copy.
 const maxConcurrency = 1 << 20
 
-// Unload unloads a model. A runtime answers OK for an unknown one; NOT_FOUND means the same.
+// Unload unloads a model. If the runtime does not have the model, it answers OK or NOT_FOUND; both
+// are success.
 func (r *modelRuntime) Unload(ctx context.Context, id string) error {
 	var to peer.Peer
 	_, err := r.calls.UnloadModel(ctx, &mmesh.UnloadModelRequest{ModelId: id}, grpc.Peer(&to))
@@ -307,8 +308,8 @@ func (r *modelRuntime) Unload(ctx context.Context, id string) error {
 	return fault(Unclear, "unloadModel: "+formatStatus(err))
 }
 
-// Predict asks for an estimate. A runtime that does not implement it is not asked again in this
-// incarnation.
+// Predict asks for an estimate. A runtime that does not implement predictions is not asked again in
+// this incarnation.
 func (r *modelRuntime) Predict(ctx context.Context, m Model) (int64, error) {
 	known := r.current()
 	if known == nil || known.silent() {
@@ -342,7 +343,7 @@ func (l *incarnationState) silence() {
 	l.unpredicting = true
 }
 
-// Size asks for the size of a loaded model.
+// Size asks for the size of a loaded model in bytes.
 func (r *modelRuntime) Size(ctx context.Context, id string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
 	defer cancel()
@@ -357,8 +358,9 @@ func (r *modelRuntime) Size(ctx context.Context, id string) (int64, error) {
 	return int64(answer.GetSizeInBytes()), nil
 }
 
-// failed converts a failed call to an Error. By the interface's rules, two codes mean that nothing
-// was tried; all others are unclear. A call that had no connection has no peer.
+// failed converts a failed call to an Error. By the rules of the interface, two codes mean that the
+// runtime did not try. With any other code, the outcome is unclear. A call that had no connection
+// has no peer.
 func failed(method string, err error, to peer.Peer) *Error {
 	words := method + ": " + formatStatus(err)
 	switch code := status.Code(err); {

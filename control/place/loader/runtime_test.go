@@ -92,12 +92,12 @@ func look(t *testing.T, l *Loader, r Record) (ScrapeResult, Record) {
 	return seen, Record{Known: true, Incarnation: seen.Incarnation, Limits: seen.Limits}
 }
 
-// Over a real socket and real TCP, one Loader follows another: the record counts within one
-// incarnation, and if incarnations cannot be told apart.
+// One Loader replaces another, over a Unix socket and over TCP. The new one trusts the record
+// within one incarnation, and also if incarnations cannot be distinguished.
 func TestRuntimeIsMadeReadyOncePerIncarnation(t *testing.T) {
 	for _, c := range []struct {
 		network, address string
-		told             bool // whether the incarnation is known
+		told             bool // the incarnation is known
 	}{
 		{"unix", filepath.Join(t.TempDir(), "runtime.sock"), true},
 		{"tcp", "127.0.0.1:0", false},
@@ -166,7 +166,7 @@ func TestProcessIdentifiesAnIncarnation(t *testing.T) {
 		if err := process.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := out.Read(make([]byte, 100)); err != nil { // it prints its address
+		if _, err := out.Read(make([]byte, 100)); err != nil { // the process prints its address
 			t.Fatal(err)
 		}
 		before := record.Incarnation
@@ -219,7 +219,7 @@ func TestSlowPredictionsAreDropped(t *testing.T) {
 		pause        time.Duration
 		want         int64
 		failure      string
-		calls        int64 // of two predictions
+		calls        int64 // number of calls for two predictions
 	}{
 		{"quick", false, 100 * time.Millisecond, 40, "", 2},
 		{"slow", false, time.Minute, 0, "unclear: predictModelSize: no answer in time", 2},
@@ -308,8 +308,8 @@ func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
 	}
 }
 
-// When a runtime without an incarnation ends, the next dial is refused at once. It is then made
-// ready before it gets any load.
+// When a runtime without a known incarnation ends, the next dial is refused at once. The restarted
+// runtime is then made ready before it gets any load.
 func TestRuntimeIsMadeReadyAfterARefusedDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{}
@@ -328,7 +328,7 @@ func TestRuntimeIsMadeReadyAfterARefusedDial(t *testing.T) {
 		defer l.Close()
 		_, record := look(t, l, Record{})
 		x := Model{ID: "x", Source: "sim:?size=20"}
-		for _, scraped := range []bool{false, true} { // while no process listens
+		for _, scraped := range []bool{false, true} { // whether a scrape runs while no process listens
 			end()
 			if scraped {
 				if _, err := l.Scrape(t.Context(), record); err == nil {
@@ -355,8 +355,8 @@ func TestRuntimeIsMadeReadyAfterARefusedDial(t *testing.T) {
 	})
 }
 
-// A connection may break although the runtime lives. Its models still count, with Doubtful, until
-// one is found missing.
+// A connection may break although the runtime still runs. Its models are still used, with Doubtful
+// set, until one is found missing.
 func TestRuntimeIsDoubtfulAfterABrokenConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{}
@@ -372,7 +372,7 @@ func TestRuntimeIsDoubtfulAfterABrokenConnection(t *testing.T) {
 		defer l.Close()
 		seen, record := look(t, l, Record{})
 		for range 2 {
-			time.Sleep(time.Hour) // without a call
+			time.Sleep(time.Hour) // no call is made meanwhile
 			if seen, record = look(t, l, record); seen.Doubtful {
 				t.Error("it is doubtful for no reason")
 			}

@@ -45,7 +45,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// scenario is the state of a scenario.
+// scenario is the state of a running scenario.
 type scenario struct {
 	*testing.T
 	start   time.Time
@@ -59,14 +59,14 @@ type scenario struct {
 	end     func()
 	held    func() []string
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	cancels map[string]context.CancelFunc
 	lines   []line
 	events  bytes.Buffer
 }
 
-// line is an event. Simultaneous events are sorted by rank, then by model id, since events of
-// different models have no order.
+// line is one line of the output, an event. Simultaneous events are sorted by rank, then by model
+// id, since the order of events of different models is random.
 type line struct {
 	at   time.Duration
 	rank int
@@ -91,7 +91,7 @@ func play(t *testing.T, script []string) string {
 	s.startEngine()
 	s.open()
 	if s.kind == engine.ModelRuntime {
-		s.look() // nothing may be loaded before
+		s.look() // the first load needs an earlier scrape
 	}
 	for _, text := range script[1:] {
 		words := strings.Fields(text)
@@ -241,7 +241,7 @@ func (s *scenario) open() {
 	s.loader = l
 }
 
-// startEngine starts a simulated engine at the story's address.
+// startEngine starts a simulated engine at the scenario's address.
 func (s *scenario) startEngine() {
 	s.life++
 	listener := s.site.listen()
@@ -284,7 +284,7 @@ func (s *scenario) kill() {
 	s.end()
 }
 
-// Write takes the engine's event log.
+// Write receives the engine's event log.
 func (s *scenario) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

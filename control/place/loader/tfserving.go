@@ -24,20 +24,20 @@ import (
 // it was not tried with a real one.
 
 const (
-	// tfLoads is the number of lists of models that it accepts at once: it locks them until all new
-	// models are loaded.
+	// tfLoads is the number of concurrent loads: TensorFlow Serving accepts no other list of models
+	// until all new models of the last one are loaded.
 	tfLoads = 1
-	// tfPlatform is the platform of models, for a server built without others.
+	// tfPlatform is the platform of every model. A server may be built without support for others.
 	tfPlatform = "tensorflow"
 	// tfAbsent is the advice for an address that accepts no lists.
 	tfAbsent = "it takes no lists of models there: name its gRPC port in ports"
 )
 
-// tfServing is the driver of a TensorFlow Serving over gRPC. Each call sends it the list of all
-// models; it unloads models that the list lacks, and cannot be asked for the list. So the driver
-// keeps the list, and makes one change after the other. The list has the models that were recalled
-// or loaded, as long as the engine has them. Models that were configured otherwise are unloaded
-// with the first change.
+// tfServing is the driver of a TensorFlow Serving over gRPC. Each call sends the list of all
+// models. The server unloads models that the list lacks, and cannot report the list. So the driver
+// keeps the list, and makes one change at a time. The list contains the models that were recalled
+// or loaded, as long as the engine has them. Models that the server was configured with in another
+// way are unloaded by the first change.
 type tfServing struct {
 	unsized
 	Endpoint
@@ -46,16 +46,16 @@ type tfServing struct {
 
 	changing chan struct{} // capacity 1: full during a change of the list; never closed
 
-	mu       sync.Mutex // guards the following
+	mu       sync.Mutex // guards the fields below
 	looked   bool       // the list is known
 	recalled map[string]string
-	list     map[string]string // base paths, by name
-	// unsure are models that the engine's list may or may not have: a list was sent, and no answer
-	// came.
+	list     map[string]string // base path of each model on the list, by name
+	// unsure are models that the engine's list may or may not contain: a list was sent, and no
+	// answer arrived.
 	unsure    map[string]bool
 	had       loadedModels
-	ends      int  // number of ended loads and unloads
-	restarted bool // the engine has restarted, and no scrape has reported it
+	ends      int  // number of loads and unloads that have ended
+	restarted bool // the engine has restarted, and no scrape has reported that yet
 }
 
 func openTFServing(e Endpoint, a engineclient.Access) (*tfServing, error) {
@@ -94,7 +94,7 @@ func (d *tfServing) recall(told []Model) {
 	}
 }
 
-// Scrape queries each model of the list; the first time, the recalled ones.
+// Scrape queries each model on the list. The first Scrape queries the recalled models.
 func (d *tfServing) Scrape(ctx context.Context, _ Record) (ScrapeResult, error) {
 	d.mu.Lock()
 	ends, had, asked := d.ends, maps.Clone(d.had), maps.Clone(d.list)
@@ -113,7 +113,7 @@ func (d *tfServing) Scrape(ctx context.Context, _ Record) (ScrapeResult, error) 
 			s.Models = append(s.Models, Listed{ID: id, State: listedStates[now.Stage]})
 		}
 	}
-	if len(asked) == 0 { // whether it is there, and accepts the token
+	if len(asked) == 0 { // check that the engine answers and accepts the token
 		if _, err := d.stage(ctx, noSuchModel); err != nil {
 			return ScrapeResult{}, err
 		}
@@ -125,8 +125,8 @@ func (d *tfServing) Scrape(ctx context.Context, _ Record) (ScrapeResult, error) 
 	return s, nil
 }
 
-// note records the result of a scrape. ends and had are the number of ended calls and the engine's
-// models when the scrape began, and asked the models that it queried.
+// note records the result of a scrape: the stages that it found. The other arguments are from the
+// beginning of the scrape: the number of ended calls, the engine's models, and the queried models.
 func (d *tfServing) note(ends int, had loadedModels, asked map[string]string, found map[string]engine.Stage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,7 +136,7 @@ func (d *tfServing) note(ends int, had loadedModels, asked map[string]string, fo
 	}
 	d.restarted = d.had.compare(there, had) || d.restarted
 	if ends != d.ends || len(d.changing) > 0 {
-		return // the change in progress will know more
+		return // a load or unload meanwhile knows the list better
 	}
 	if !d.looked {
 		d.looked, d.list, d.recalled = true, asked, nil
@@ -149,7 +149,7 @@ func (d *tfServing) note(ends int, had loadedModels, asked map[string]string, fo
 		case engine.Serving:
 			d.had[id] = true
 		case engine.Stored:
-			delete(d.list, id) // otherwise the next change would load it
+			delete(d.list, id) // otherwise the next change would load it again
 		}
 	}
 }
@@ -177,9 +177,9 @@ func (d *tfServing) change(ctx context.Context) (end func(), err error) {
 	}, nil
 }
 
-// send sends the list with one model added, or removed if its path is empty, and without models
-// that the engine turns out to lack. If the call fails, taken reports whether the engine accepted
-// the list nevertheless.
+// send sends the list with the model id added, or removed if path is empty, and without models that
+// the engine turns out to lack. If the call fails, taken reports whether the engine accepted the
+// list nevertheless.
 func (d *tfServing) send(ctx context.Context, id, path string) (failed *Error, taken bool) {
 	d.mu.Lock()
 	list, was := maps.Clone(d.list), d.unsure[id]
@@ -191,7 +191,7 @@ func (d *tfServing) send(ctx context.Context, id, path string) (failed *Error, t
 			return faultOf(err), false
 		}
 		if now.Stage == engine.Stored {
-			delete(list, name) // otherwise it would be loaded
+			delete(list, name) // otherwise this call would load it again
 		}
 	}
 	if path != "" {
@@ -224,8 +224,8 @@ func (d *tfServing) send(ctx context.Context, id, path string) (failed *Error, t
 	return failed, taken
 }
 
-// untaken are the codes with which it rejects a list. With any other code, it has accepted the
-// list, and a model of it has failed.
+// untaken are the codes with which the engine rejects a list. Any other error code means that the
+// engine has accepted the list, and one of its models has failed.
 var untaken = map[codes.Code]bool{
 	codes.InvalidArgument: true, codes.FailedPrecondition: true, codes.Unauthenticated: true, codes.PermissionDenied: true,
 	codes.Unimplemented: true,
@@ -254,8 +254,8 @@ func refusedCall(method string, err error, to peer.Peer) *Error {
 	return fault(Refused, words)
 }
 
-// Load sends the list with the model. The engine answers once the model serves or has failed. If it
-// is still loading the model for an abandoned call, Load waits for that.
+// Load sends the list with the model. The engine answers once the model serves or has failed. If
+// the engine is still loading the model for an abandoned call, Load first waits for that.
 func (d *tfServing) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckStored(d.Kind, m.ID); err != nil {
 		return Loaded{}, fault(Refused, fmt.Sprintf("no model of TensorFlow Serving is called %q: %v", m.ID, err))
@@ -273,9 +273,9 @@ func (d *tfServing) Load(ctx context.Context, m Model) (Loaded, error) {
 	case came.Stage == engine.Serving && listed:
 		d.loaded(m.ID)
 		return Loaded{}, nil
-	case came.came: // it failed
+	case came.came: // the load of the abandoned call has failed
 		return Loaded{}, d.leave(ctx, m.ID, "the engine did not load it: "+came.Reason)
-	case listed: // a model on the list is not loaded again
+	case listed: // the engine would not load a listed model again
 		if failed, _ := d.send(ctx, m.ID, ""); failed != nil {
 			return Loaded{}, unsettled(failed)
 		}
@@ -283,7 +283,7 @@ func (d *tfServing) Load(ctx context.Context, m Model) (Loaded, error) {
 	failed, taken := d.send(ctx, m.ID, m.Source)
 	switch {
 	case failed == nil:
-	case taken: // a failed model is also on the list
+	case taken: // the list contains the model although it failed
 		words := failed.Message
 		if now, err := d.stage(ctx, m.ID); err == nil && now.Reason != "" {
 			words += ": " + now.Reason
@@ -306,7 +306,7 @@ func (d *tfServing) Load(ctx context.Context, m Model) (Loaded, error) {
 	return Loaded{}, nil
 }
 
-// pending returns further information about a list that was not answered in time; it may be empty.
+// pending returns a likely reason why the engine did not answer a list in time, or an empty text.
 func (d *tfServing) pending(ctx context.Context, m Model) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
@@ -325,7 +325,7 @@ func (d *tfServing) leave(ctx context.Context, id, words string) error {
 	return fault(Refused, words)
 }
 
-// unsettled returns the Error of a list that may have left something.
+// unsettled returns the Error of a call after which a part of the model may be left.
 func unsettled(failed *Error) error {
 	if failed.Outcome == Refused {
 		failed.Outcome = Unclear
@@ -333,19 +333,19 @@ func unsettled(failed *Error) error {
 	return failed
 }
 
-// Unload sends the list without the model, and waits until the memory is free, which the answer
-// does not show.
+// Unload sends the list without the model. Then it waits until the memory is free, since the answer
+// does not show that.
 func (d *tfServing) Unload(ctx context.Context, id string) error {
 	if engine.CheckStored(d.Kind, id) != nil {
-		return nil // it was never loaded
+		return nil // a model with an invalid name was never loaded
 	}
 	d.forget(id)
 	end, err := d.change(ctx)
 	if err != nil {
-		return fault(Unclear, err.Error()) // the engine was reached
+		return fault(Unclear, err.Error()) // not Unreached: the engine was reached
 	}
 	defer end()
-	defer d.forget(id) // a scrape may have found it meanwhile
+	defer d.forget(id) // a scrape may have added it again meanwhile
 	now, err := d.await(ctx, id, func(s engine.Stage) bool { return s != engine.Coming })
 	if err != nil {
 		return err
@@ -359,7 +359,7 @@ func (d *tfServing) Unload(ctx context.Context, id string) error {
 	return err
 }
 
-// lists reports whether the engine's list has a model, or may have it.
+// lists reports whether the engine's list contains a model, or may contain it.
 func (d *tfServing) lists(id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -412,7 +412,7 @@ func (d *tfServing) stage(ctx context.Context, id string) (engine.StoredModel, e
 	return stageOf(id, answer.GetModelVersionStatus()), nil
 }
 
-// tfStages are the stages of version states. A version in an unknown state counts as not loaded
+// tfStages are the stages of version states. A version in an unknown state is treated as not loaded
 // yet.
 var tfStages = map[tensorflow.ModelVersionStatus_State]engine.Stage{
 	tensorflow.ModelVersionStatus_AVAILABLE: engine.Serving, tensorflow.ModelVersionStatus_UNLOADING: engine.Leaving,

@@ -205,7 +205,7 @@ var listScenarios = []struct {
 
 func (p *scene) serving() *tfServing { return p.loader.driver.(*tfServing) }
 
-// anew replaces the Loader by one that recalls some models.
+// anew replaces the Loader by a new one that recalls some models.
 func (p *scene) anew(recalled ...Model) {
 	p.Helper()
 	_ = p.loader.Close()
@@ -286,7 +286,7 @@ func TestTFServingStages(t *testing.T) {
 }
 
 // A scrape that began before a call and ends after it must not override the call: a model that was
-// unloaded meanwhile is not there, and one that is being changed stays on the list.
+// unloaded meanwhile stays unloaded, and a model that is being changed stays on the list.
 func TestTFServingScrapeDuringACall(t *testing.T) {
 	for _, changing := range []bool{false, true} {
 		d := &tfServing{looked: true, changing: make(chan struct{}, 1), list: map[string]string{"kept": "/kept"}, had: loadedModels{}}

@@ -26,20 +26,20 @@ type torchServe struct {
 	unsized
 	caller
 
-	mu        sync.Mutex // guards the following
+	mu        sync.Mutex // guards the fields below
 	had       loadedModels
-	calls     int  // number of ended loads, and of begun and ended unloads
-	restarted bool // the engine has restarted, and no scrape has reported it
-	asked     bool // whether it allows loads was asked
-	closed    bool // it does not allow loads
+	calls     int  // number of ended loads, begun unloads and ended unloads
+	restarted bool // the engine has restarted, and no scrape has reported that yet
+	asked     bool // the engine was asked whether it allows loads
+	closed    bool // the engine does not allow loads
 }
 
 func openTorchServe(e Endpoint, a engineclient.Access) *torchServe {
 	return &torchServe{caller: newCaller(e, a), had: make(loadedModels)}
 }
 
-// Scrape reads the list, which has only names, and the descriptions of models that were not known
-// to serve.
+// Scrape reads the list, which contains only names, and the description of each model that is not
+// yet known to serve.
 func (d *torchServe) Scrape(ctx context.Context, _ Record) (ScrapeResult, error) {
 	d.mu.Lock()
 	calls, had := d.calls, maps.Clone(d.had)
@@ -64,7 +64,7 @@ func (d *torchServe) Scrape(ctx context.Context, _ Record) (ScrapeResult, error)
 			stage = now.Stage
 		}
 		if stage == engine.Stored {
-			continue // no process serves it, or it was removed meanwhile
+			continue // no process serves the model, or it was removed meanwhile
 		}
 		there[id] = true
 		s.Models = append(s.Models, Listed{ID: id, State: listedStates[stage]})
@@ -83,8 +83,8 @@ func (d *torchServe) Scrape(ctx context.Context, _ Record) (ScrapeResult, error)
 	return s, nil
 }
 
-// note records a list. calls and had are the number of calls and the engine's models when it was
-// requested.
+// note records a list. calls and had are the number of calls and the engine's models when the list
+// was requested.
 func (d *torchServe) note(calls int, had loadedModels, there map[string]bool, serving []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,7 +120,7 @@ func (d *torchServe) list(ctx context.Context) (all []string, err error) {
 	}
 }
 
-// open reports whether the engine allows loads. It asks once per incarnation.
+// open reports whether the engine allows loads. It asks the engine once per incarnation.
 func (d *torchServe) open(ctx context.Context) (bool, error) {
 	d.mu.Lock()
 	asked, closed := d.asked, d.closed
@@ -214,10 +214,10 @@ func (d *torchServe) await(ctx context.Context, id string) error {
 // Unload unregisters a model, which also ends a load of it.
 func (d *torchServe) Unload(ctx context.Context, id string) error {
 	if engine.CheckStored(d.Kind, id) != nil {
-		return nil // it was never loaded
+		return nil // a model with an invalid name was never loaded
 	}
 	forget := func() { d.had.note(id, false) }
-	d.change(forget) // before the call, so that its absence is no sign of a restart
+	d.change(forget) // before the call, so that the model's absence is no sign of a restart
 	defer d.change(forget)
 	return d.unregister(ctx, id)
 }
@@ -241,7 +241,8 @@ func (d *torchServe) unregister(ctx context.Context, id string) error {
 	return err
 }
 
-// change records the end of a load, or the beginning or end of an unload, and its outcome.
+// change counts the end of a load, or the beginning or the end of an unload, and records its
+// outcome by calling note.
 func (d *torchServe) change(note func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -262,7 +263,7 @@ func (d *torchServe) describe(ctx context.Context, id string) (engine.TorchState
 	return state, nil
 }
 
-// call makes a call.
+// call sends a management request to the engine, and reads the answer.
 func (d *torchServe) call(ctx context.Context, method, path string) (answerText, error) {
 	var text bytes.Buffer
 	is, err := d.ask(ctx, call{method: method, address: d.Management, path: path}, &text)

@@ -10,7 +10,7 @@ import (
 
 // site is an address in memory at which engines start and end.
 type site struct {
-	mu    sync.Mutex // guards the following
+	mu    sync.Mutex // guards the fields below
 	door  *door      // nil: connections are refused
 	conns []net.Conn
 }

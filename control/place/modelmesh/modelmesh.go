@@ -24,8 +24,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Default times of last use (kserve/modelmesh 0.12, LASTUSED_AGE_ON_ADD): a model that is loaded at
-// once counts as more recently used.
+// Default ages of the last use of a registered model, as in kserve/modelmesh 0.12
+// (LASTUSED_AGE_ON_ADD). A model that is loaded at once gets the smaller age.
 const (
 	ageIfLoaded = time.Hour
 	ageIfNot    = 6 * time.Hour
@@ -42,8 +42,8 @@ type Placer interface {
 	Ensure(key decide.Key, used time.Time)
 	Status(key decide.Key) (decide.Status, bool)
 	Await(ctx context.Context, key decide.Key, done func(decide.Status) bool) (st decide.Status, there bool, err error)
-	// SetVModel may return package decide's errors about VModels, and [decide.ErrExists];
-	// DeleteVModel [decide.ErrDeclared].
+	// SetVModel may return [decide.ErrExists] and package decide's errors about VModels.
+	// DeleteVModel may return [decide.ErrDeclared].
 	SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Conditions) error
 	DeleteVModel(key decide.Key, owner string) error
 	VModel(key decide.Key) (st decide.VModelStatus, owner string, there bool)
@@ -62,7 +62,7 @@ type Server struct {
 // New returns a Server.
 func New(p Placer) *Server { return &Server{placer: p, now: time.Now} }
 
-// RegisterModel registers a model, and loads it with loadNow.
+// RegisterModel registers a model, and loads it if the request has loadNow.
 func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelRequest) (*mmesh.ModelStatusInfo, error) {
 	key, err := s.key(r.GetModelId())
 	if err != nil {
@@ -147,7 +147,7 @@ func (s *Server) GetModelStatus(_ context.Context, r *mmesh.GetStatusRequest) (*
 	return s.status(key), nil
 }
 
-// EnsureLoaded loads a model without a copy, and sets its time of last use.
+// EnsureLoaded loads a model if it has no copy, and sets the model's time of last use.
 func (s *Server) EnsureLoaded(ctx context.Context, r *mmesh.EnsureLoadedRequest) (*mmesh.ModelStatusInfo, error) {
 	key, err := s.key(r.GetModelId())
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *Server) EnsureLoaded(ctx context.Context, r *mmesh.EnsureLoadedRequest)
 	return s.ensure(ctx, key, used, r.GetSync())
 }
 
-// ensure loads a model; with wait, it answers when that has ended.
+// ensure loads a model. With wait, it returns when the load has ended; without wait, at once.
 func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wait bool) (*mmesh.ModelStatusInfo, error) {
 	s.placer.Ensure(key, used)
 	if !wait {
@@ -178,16 +178,16 @@ func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wai
 		case mmesh.ModelStatusInfo_LOADING:
 			return false
 		case mmesh.ModelStatusInfo_LOADING_FAILED:
-			if slices.ContainsFunc(st.Copies, decide.Copy.Failed) { // cleanup goes on, and no other load
+			if slices.ContainsFunc(st.Copies, decide.Copy.Failed) { // only the cleanup after a failed load is still running
 				return true
 			}
 		}
-		return !st.Asked // it failed, has no room, or was loaded and is gone again
+		return !st.Asked // the load failed, no engine has room, or the model was evicted again
 	})
 	switch {
 	case ctx.Err() != nil:
-		return nil, status.FromContextError(ctx.Err()).Err() // the load goes on
-	case err != nil: // our own timeout
+		return nil, status.FromContextError(ctx.Err()).Err() // the load continues
+	case err != nil: // syncTimeout has passed
 		return nil, status.Errorf(codes.Internal, "the model was not loaded within %v", syncTimeout)
 	case !there:
 		return nil, status.Error(codes.NotFound, "model not found")
@@ -211,7 +211,7 @@ func info(st decide.Status) *mmesh.ModelStatusInfo {
 		is := copyStatuses[c.State]
 		if c.Failed() {
 			if slices.ContainsFunc(st.Failures, func(f decide.Failure) bool { return f.Endpoint == c.Endpoint }) {
-				continue // the failure says more
+				continue // the copy's failure, reported below, says more
 			}
 			is = mmesh.ModelStatusInfo_NOT_LOADED
 		}
@@ -245,8 +245,9 @@ var copyStatuses = map[decide.CopyState]mmesh.ModelStatusInfo_ModelStatus{
 	decide.Draining: mmesh.ModelStatusInfo_NOT_LOADED, decide.Unloading: mmesh.ModelStatusInfo_NOT_LOADED,
 }
 
-// summary is the status of a model with some copies and failures: loaded if a copy is; loading if
-// one will be, or a load will be retried; failed if loads failed and none is left.
+// summary returns the status of a model. It is loaded if a copy is loaded. Otherwise it is loading
+// if a copy is queued or loading, or if a load will be retried. Otherwise it is failed if a load
+// has failed, and not loaded if none has.
 func summary(st decide.Status) mmesh.ModelStatusInfo_ModelStatus {
 	best := mmesh.ModelStatusInfo_NOT_LOADED
 	for _, c := range st.Copies {
@@ -271,7 +272,7 @@ func summary(st decide.Status) mmesh.ModelStatusInfo_ModelStatus {
 // key returns the key of a model id.
 func (s *Server) key(id string) (decide.Key, error) { return s.keyOf("modelId", id) }
 
-// keyOf is key for an id in a named field.
+// keyOf returns the key of an id. Errors name the field of the request that contains the id.
 func (s *Server) keyOf(field, id string) (decide.Key, error) {
 	if id == "" {
 		return decide.Key{}, status.Errorf(codes.InvalidArgument, "%s must not be empty", field)

@@ -27,14 +27,14 @@ type placer struct {
 	pool     error
 	register error
 
-	mu     sync.Mutex // guards the following
+	mu     sync.Mutex // guards the fields below
 	there  bool
 	model  *v1alpha1.Model
 	used   time.Time
 	asked  int
 	status decide.Status
 	vmodel decide.VModelStatus
-	news   chan struct{} // the status has changed
+	news   chan struct{} // receives a value when the status has changed
 }
 
 func newPlacer() *placer { return &placer{news: make(chan struct{}, 1)} }
@@ -126,7 +126,7 @@ func say(st *mmesh.ModelStatusInfo) string {
 	return strings.Join(all, " ")
 }
 
-// A status follows from the copies, and from the failures, newest first.
+// The status of a model follows from its copies and from its failures, newest first.
 func TestStatuses(t *testing.T) {
 	for want, st := range map[string]decide.Status{
 		"NOT_LOADED":                           {},
@@ -171,7 +171,7 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// Invalid calls, and errors of placement, have ModelMesh's codes.
+// Invalid calls and errors of placement are answered with the same codes as in ModelMesh.
 func TestErrors(t *testing.T) {
 	info := &mmesh.ModelInfo{Type: "t"}
 	register := func(id string, info *mmesh.ModelInfo) func(*modelmesh.Server) error {
@@ -355,8 +355,8 @@ func TestRegisteredModelIsAnObject(t *testing.T) {
 	}
 }
 
-// Without a time of last use, a model counts as used an hour ago if it is loaded now, else six
-// hours ago. A future time becomes now.
+// A model that is registered without a time of last use gets one: an hour ago if it is loaded at
+// once, otherwise six hours ago. A future time becomes now.
 func TestWhenAModelCountsAsUsed(t *testing.T) {
 	info := &mmesh.ModelInfo{Type: "t"}
 	ago := func(d time.Duration) uint64 { return uint64(time.Now().Add(-d).UnixMilli()) }
@@ -392,14 +392,14 @@ func TestWhenAModelCountsAsUsed(t *testing.T) {
 	}
 }
 
-// With sync a call answers when the load has ended; without it at once.
+// With sync, a call returns when the load has ended; without sync, at once.
 func TestSyncCallWaitsForTheLoad(t *testing.T) {
 	loading := decide.Status{Copies: []decide.Copy{copyAt("e1", decide.Loading, 1)}, Asked: true}
 	for want, end := range map[string]decide.Status{
 		"LOADED e1=LOADED@2":                          {Copies: []decide.Copy{copyAt("e1", decide.Loaded, 2)}},
 		"LOADING_FAILED e1=LOADING_FAILED@2 'disk'":   {Failures: []decide.Failure{failure("e1", "disk", 2)}, Why: decide.LoadFailed},
 		"NOT_LOADED 'it is larger than any endpoint'": {Why: decide.TooLarge},
-		"NOT_LOADED": {}, // it was loaded, and is gone again
+		"NOT_LOADED": {}, // the model was loaded and evicted again
 	} {
 		p := newPlacer()
 		p.set(decide.Status{})
@@ -446,8 +446,8 @@ func TestDeadlineEndsOnlyTheWait(t *testing.T) {
 	}
 }
 
-// A VModel is in transition until its requests go to the target. A failed target is reported only
-// if no load is left.
+// A VModel is in transition until its requests go to the target. The target is reported as failed
+// only if no other load of it is in progress.
 func TestStatusesOfVModels(t *testing.T) {
 	failed := decide.Status{Failures: []decide.Failure{failure("e1", "disk", 1)}, Why: decide.LoadFailed}
 	loaded := decide.Status{Copies: []decide.Copy{copyAt("e1", decide.Loaded, 1)}}

@@ -16,8 +16,8 @@ import (
 // moveTimeout limits how long a call waits for a VModel to move, as in ModelMesh.
 const moveTimeout = 4 * time.Minute
 
-// SetVModel sets a VModel or its target, which it may register. The errors are ModelMesh's
-// (VModelManager.java).
+// SetVModel creates a VModel or changes its target. It also registers the target model if the
+// request asks for that. The errors are ModelMesh's (VModelManager.java).
 func (s *Server) SetVModel(ctx context.Context, r *mmesh.SetVModelRequest) (*mmesh.VModelStatusInfo, error) {
 	key, err := s.keyOf("vModelId", r.GetVModelId())
 	if err != nil {
@@ -69,13 +69,13 @@ func (s *Server) SetVModel(ctx context.Context, r *mmesh.SetVModelRequest) (*mme
 		defer cancel()
 		err := s.placer.AwaitVModel(limited, key, func(st decide.VModelStatus) bool { return st.Active == st.Target || st.Failed != "" })
 		if err != nil && ctx.Err() != nil {
-			return nil, status.FromContextError(ctx.Err()).Err() // the move goes on
+			return nil, status.FromContextError(ctx.Err()).Err() // the move continues
 		}
 	}
 	return s.vmodel(key, r.GetOwner()), nil
 }
 
-// DeleteVModel deletes a VModel. A missing one, or another owner's, is not changed.
+// DeleteVModel deletes a VModel. It does nothing if the VModel is missing or has another owner.
 func (s *Server) DeleteVModel(_ context.Context, r *mmesh.DeleteVModelRequest) (*mmesh.DeleteVModelResponse, error) {
 	key, err := s.keyOf("vModelId", r.GetVModelId())
 	if err != nil {
@@ -90,8 +90,8 @@ func (s *Server) DeleteVModel(_ context.Context, r *mmesh.DeleteVModelRequest) (
 	return &mmesh.DeleteVModelResponse{}, nil
 }
 
-// GetVModelStatus returns the status of a VModel. For a missing one, or another owner's, it is
-// NOT_FOUND.
+// GetVModelStatus returns the status of a VModel, which is NOT_FOUND if the VModel is missing or
+// has another owner.
 func (s *Server) GetVModelStatus(_ context.Context, r *mmesh.GetVModelStatusRequest) (*mmesh.VModelStatusInfo, error) {
 	key, err := s.keyOf("vModelId", r.GetVModelId())
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *Server) vmodel(key decide.Key, owner string) *mmesh.VModelStatusInfo {
 	if st.Failed != "" {
 		out.Status = mmesh.VModelStatusInfo_TRANSITION_FAILED
 	} else if out.TargetModelStatus.Status == mmesh.ModelStatusInfo_LOADING_FAILED {
-		out.TargetModelStatus.Status = mmesh.ModelStatusInfo_LOADING // the load is tried elsewhere
+		out.TargetModelStatus.Status = mmesh.ModelStatusInfo_LOADING // the load is retried at another endpoint
 	}
 	return out
 }

@@ -11,30 +11,30 @@ import (
 const (
 	// backlogsInterval is the shortest time between two Updates with backlogs to one extproc.
 	backlogsInterval = 20 * time.Millisecond
-	// backlogsTolerance is how much the end of the other extprocs' prompts may change before an
-	// extproc gets a new Backlog. A step of an engine takes some 20 ms.
+	// backlogsTolerance is by how much the end of the other extprocs' prompts may move without a
+	// new Backlog for an extproc. A step of an engine takes about 20 ms.
 	backlogsTolerance = 5 * time.Millisecond
 )
 
-// backlogs has the backlog of each extproc at each endpoint, as last reported, and the sums that
+// backlogs contains the last reported backlog of each extproc at each endpoint, and the sums that
 // were sent to each extproc. It is safe for concurrent use.
 type backlogs struct {
-	mu     sync.Mutex         // guards the following, and all pages
-	shares map[string][]share // by endpoint, without empty ones
+	mu     sync.Mutex         // guards the fields below and the contents of all pages
+	shares map[string][]share // non-empty backlogs, by endpoint
 	pages  map[*sentBacklogs]bool
 }
 
-// sentBacklogs has the sums that were sent to one extproc.
+// sentBacklogs contains the sums that were sent to one extproc.
 type sentBacklogs struct {
-	news  chan struct{}    // capacity 1; never closed: there are sums to send
-	lines map[string]*line // by endpoint, if sums were sent or must be
+	news  chan struct{}    // capacity 1: full if there may be sums to send; never closed
+	lines map[string]*line // by endpoint, for all sums that were sent or must be sent
 	todo  []*line
-	out   []*placement.Backlog // result of the last take
+	out   []*placement.Backlog // result of the last call of take
 }
 
 // line is what was sent about one endpoint. The engine computes the prompts of all extprocs one
-// after the other, so a single time, through, says when the prompts of all other extprocs will have
-// been computed.
+// after the other, so one time is enough: through is when the prompts of all other extprocs will
+// have been computed.
 type line struct {
 	endpoint string
 	sentAll  sums
@@ -51,11 +51,11 @@ type share struct {
 // sums is a Backlog with absolute times, so that passing time does not change it.
 type sums struct {
 	requests                uint32
-	through                 time.Time // end of all prompts, if the engine computes no others
+	through                 time.Time // when all these prompts are computed, if the engine computes no others
 	beside, urgency, tokens uint64
 }
 
-// left returns the remaining time of prompts.
+// left returns how long the engine still needs for the prompts.
 func (s *sums) left(now time.Time) time.Duration { return max(0, s.through.Sub(now)) }
 
 // isEmpty reports whether there are no requests at the endpoint, and so no prompts.
@@ -63,7 +63,7 @@ func (s *sums) isEmpty() bool {
 	return s.requests == 0 && s.beside == 0 && s.urgency == 0 && s.tokens == 0
 }
 
-// equals reports whether o is the same within the tolerance.
+// equals reports whether s and o are the same within backlogsTolerance.
 func (s *sums) equals(o *sums, now time.Time) bool {
 	return s.requests == o.requests && s.beside == o.beside && s.urgency == o.urgency && s.tokens == o.tokens &&
 		(s.left(now)-o.left(now)).Abs() <= backlogsTolerance
@@ -73,7 +73,7 @@ func newBacklogs() *backlogs {
 	return &backlogs{shares: make(map[string][]share), pages: make(map[*sentBacklogs]bool)}
 }
 
-// join begins the page of a new extproc, to which all sums must be sent.
+// join adds an extproc, and marks all sums to be sent to it.
 func (l *backlogs) join(now time.Time) *sentBacklogs {
 	p := &sentBacklogs{news: make(chan struct{}, 1), lines: make(map[string]*line)}
 	l.mu.Lock()
@@ -144,8 +144,8 @@ func (l *backlogs) set(p *sentBacklogs, endpoint string, is sums, now time.Time)
 	}
 }
 
-// mark records that the sums of an endpoint have changed: the prompts of others take more time, or
-// less if more is negative.
+// mark records that the sums of an endpoint have changed: the engine needs the additional time more
+// for the prompts of the other extprocs. A negative time means that it needs less.
 func (p *sentBacklogs) mark(endpoint string, more time.Duration, now time.Time) {
 	l := p.lines[endpoint]
 	if l == nil {
@@ -194,8 +194,8 @@ func (l *backlogs) take(p *sentBacklogs, now time.Time) []*placement.Backlog {
 	return p.out[:n]
 }
 
-// others returns the sum of the backlogs of all other extprocs at the endpoint of a line; if they
-// have none, no prompts remain either. The caller holds mu.
+// others returns the sum of the backlogs of all other extprocs at the endpoint of a line. If they
+// have no requests there, it resets the time until which their prompts last. The caller holds mu.
 func (l *backlogs) others(p *sentBacklogs, of *line) (all sums) {
 	for i := range l.shares[of.endpoint] {
 		if s := &l.shares[of.endpoint][i]; s.of != p {

@@ -10,18 +10,18 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// asks is the backlog of n requests whose prompts take ms in all.
+// asks returns the backlog of n requests whose prompts together take ms milliseconds.
 func asks(endpoint string, n, ms uint64) *placement.Backlog {
 	return &placement.Backlog{Endpoint: endpoint, Requests: uint32(n), PrefillUs: 1000 * ms, BesidePs: 2 * n, Urgency: 3 * n, Tokens: 4 * n}
 }
 
-// has reports the backlogs of an extproc.
+// has sends control the backlogs of this extproc.
 func (x *extproc) has(all ...*placement.Backlog) {
 	x.t.Helper()
 	x.send(&placement.Report{Backlogs: all})
 }
 
-// expectBacklogs fails the test unless these backlogs of the others were last sent to an extproc.
+// expectBacklogs fails the test unless this extproc last received these backlogs of the others.
 func (x *extproc) expectBacklogs(when string, want ...*placement.Backlog) {
 	x.t.Helper()
 	x.mu.Lock()
@@ -35,8 +35,8 @@ func (x *extproc) expectBacklogs(when string, want ...*placement.Backlog) {
 	}
 }
 
-// Each extproc gets the sum of the backlogs of all others, whose prompts wait for each other, and
-// nothing of its own. An extproc's backlog ends with its connection.
+// Each extproc gets the sum of the backlogs of all other extprocs, without its own. The times of
+// prompts add up, since prompts wait for each other. An extproc's backlog ends with its connection.
 func TestBacklogsOfOthersAreSent(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -46,10 +46,10 @@ func TestBacklogsOfOthersAreSent(t *testing.T) {
 		w.after(50 * time.Millisecond)
 		x.expectBacklogs("x", asks("e1", 2, 200))
 		y.expectBacklogs("y", asks("e1", 3, 300), asks("e2", 1, 0))
-		z.expectBacklogs("z", asks("e1", 5, 480), asks("e2", 1, 0)) // sent 20 ms after both reports: their prompts wait for each other
+		z.expectBacklogs("z", asks("e1", 5, 480), asks("e2", 1, 0)) // 20 ms after both reports; the times of prompts add up
 		late := w.connect("late")
 		w.after(50 * time.Millisecond)
-		late.expectBacklogs("who comes late", asks("e1", 5, 400), asks("e2", 1, 0)) // each reports the time that its prompts take alone
+		late.expectBacklogs("who comes late", asks("e1", 5, 400), asks("e2", 1, 0)) // each reports only the time of its own prompts
 		x.leave()
 		w.after(50 * time.Millisecond)
 		z.expectBacklogs("x has left", asks("e1", 2, 200), asks("e2", 0, 0))
@@ -62,8 +62,8 @@ func TestBacklogsOfOthersAreSent(t *testing.T) {
 	})
 }
 
-// However often backlogs change, they are sent at most every 20 ms, and always the latest; nothing
-// is sent if nothing changes.
+// However often backlogs change, an extproc receives them at most every 20 ms. It always receives
+// the latest ones, and nothing if nothing has changed.
 func TestBacklogsAreSentEvery20Milliseconds(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -91,7 +91,7 @@ func TestBacklogsAreSentEvery20Milliseconds(t *testing.T) {
 	})
 }
 
-// Nothing is sent because prompts are computed as time passes, or about a change that was undone
+// Nothing is sent when the engine computes prompts as time passes, or when a change was undone
 // before it was sent.
 func TestPassingTimeIsNotSent(t *testing.T) {
 	inMemory(t, func(w *world) {
@@ -104,7 +104,7 @@ func TestPassingTimeIsNotSent(t *testing.T) {
 		}{
 			{0, asks("e1", 1, 1000), 1},
 			{500 * time.Millisecond, asks("e1", 1, 500), 1},
-			{100 * time.Millisecond, asks("e1", 1, 404), 1}, // within 5 ms
+			{100 * time.Millisecond, asks("e1", 1, 404), 1}, // within 5 ms of 400
 			{100 * time.Millisecond, asks("e1", 1, 310), 2},
 			{time.Second, asks("e1", 1, 0), 2},
 			{time.Second, asks("e1", 2, 0), 3},

@@ -35,7 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The load of the benchmark: 1,000 requests per second in all, of 2 s each.
+// The load of the benchmark: all extprocs together send 1,000 requests per second, and each request
+// lasts 2 s.
 const (
 	driven    = 8
 	endpoints = 64
@@ -44,8 +45,8 @@ const (
 	driving   = 5 * time.Second
 )
 
-// BenchmarkBacklogs measures the CPU time of control, in a process of its own, for sending extprocs
-// the backlogs of the others. Run it once: -benchtime 1x.
+// BenchmarkBacklogs measures the CPU time that control needs to send extprocs the backlogs of the
+// others. The extprocs run in another process. Run it once: -benchtime 1x.
 func BenchmarkBacklogs(b *testing.B) {
 	l, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -90,8 +91,8 @@ func BenchmarkBacklogs(b *testing.B) {
 	b.ReportMetric(entries/took.Seconds(), "endpoints/s")
 }
 
-// drive simulates the extprocs. It prints the numbers of Reports sent, of Updates received, and of
-// endpoints in them.
+// drive simulates the extprocs. It prints the number of Reports sent, the number of Updates
+// received, and the number of endpoints in these Updates.
 func drive(address string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), driving)
 	defer cancel()
@@ -143,7 +144,7 @@ func load(ctx context.Context, n int, send func(*placement.Report) error) error 
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	var has [endpoints]placement.Backlog
-	const each = perSecond / driven * 20 // of its requests begin in 1,000 ticks
+	const each = perSecond / driven * 20 // requests of one extproc that begin in 1,000 ticks
 	next := uint64(n)
 	for ticks := 1; ; ticks++ {
 		select {

@@ -7,29 +7,31 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// absence is how long an extproc whose stream broke may still send requests by its last state,
-// before it has reconnected or counts as gone. It tries to reconnect at least every 2 s.
+// absence is how long control waits for an extproc whose stream broke. Until it has reconnected,
+// the extproc may still send requests by the last state that it received. It tries to reconnect at
+// least every 2 s.
 const absence = 3 * time.Second
 
-// drain is the drain of a copy. It waits for the extprocs that may still send requests to the copy,
-// or have some in flight there.
+// drain is the state of a copy's drain: the extprocs that may still send requests to the copy, or
+// have some in flight there.
 type drain struct {
-	peers  map[*peer]uint64 // version of the Update that reported the drain; 0: not sent yet
+	peers  map[*peer]uint64 // version of the Update that reported the drain to each extproc; 0: not sent yet
 	absent map[string]bool
 }
 
-// startName stands for the extprocs of an earlier process until they have had time to reconnect.
-// They cannot know a copy that this process has loaded, so its drain does not wait for them.
+// startName stands for the extprocs that an earlier control process served, until they have had
+// time to reconnect. They cannot know a copy that this process has loaded, so the drain of that
+// copy does not wait for them.
 const startName = "\x00start"
 
-// drain begins to wait for all extprocs. The caller holds mu.
+// drain begins the drain of a copy, which waits for all extprocs. The caller holds mu.
 func (s *Server) drain(key decide.CopyKey) {
 	if s.drains[key] != nil {
 		return
 	}
 	d := &drain{peers: make(map[*peer]uint64), absent: make(map[string]bool)}
 	for p := range s.peers {
-		d.peers[p], p.copies[key] = 0, true // send the drain, even if an earlier copy was sent
+		d.peers[p], p.copies[key] = 0, true // mark the copy to be sent, so that p learns of the drain
 	}
 	for name := range s.absent {
 		if name != startName || s.inherited[key] {
@@ -37,14 +39,15 @@ func (s *Server) drain(key decide.CopyKey) {
 		}
 	}
 	s.drains[key] = d
-	if d.over() { // no extproc is connected; not within Publish, which must not call back
+	if d.over() { // no extproc is connected; report that later, since Publish must not call the placer
 		time.AfterFunc(0, func() { s.placer.Drained(key) })
 	}
 }
 
 func (d *drain) over() bool { return len(d.peers)+len(d.absent) == 0 }
 
-// leave waits a while for a process that may reconnect. The caller holds mu.
+// leave gives a disconnected process time to reconnect, and then removes it from all drains. The
+// caller holds mu.
 func (s *Server) leave(name string) {
 	if old := s.absent[name]; old != nil {
 		old.Stop()
@@ -68,8 +71,8 @@ func (s *Server) leave(name string) {
 	s.absent[name] = timer
 }
 
-// release removes an extproc from every drain, and returns the drains that have ended. The caller
-// holds mu.
+// release calls who to remove an extproc from every drain, and returns the copies whose drains have
+// ended. The caller holds mu.
 func (s *Server) release(who func(*drain)) (over []decide.CopyKey) {
 	for key, d := range s.drains {
 		was := d.over()

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// started runs a test in a world whose start is over: drains no longer wait for extprocs of an
-// earlier process.
+// started runs a test after the time in which extprocs of an earlier control process may reconnect,
+// so that drains do not wait for them.
 func started(t *testing.T, test func(w *world)) {
 	t.Helper()
 	inMemory(t, func(w *world) {
@@ -32,7 +32,7 @@ func (w *world) drained(when string, want ...string) {
 }
 
 // A copy is drained when each extproc has acknowledged the Update that reported the drain, and has
-// no request in flight there.
+// no request in flight at the copy.
 func TestCopyIsDrainedWhenAllAcknowledge(t *testing.T) {
 	started(t, func(w *world) {
 		x, y := w.connect("x"), w.connect("y")
@@ -57,8 +57,8 @@ func TestCopyIsDrainedWhenAllAcknowledge(t *testing.T) {
 	})
 }
 
-// An extproc without requests in flight there is not enough: before it acknowledges the Update, it
-// may have sent some.
+// It is not enough that an extproc has no requests in flight at the copy: before it acknowledges
+// the Update that reports the drain, it may send some.
 func TestDrainNeedsAnAcknowledgement(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
@@ -67,7 +67,7 @@ func TestDrainNeedsAnAcknowledgement(t *testing.T) {
 		synctest.Wait()
 		x.send(&placement.Report{Applied: uint64(len(x.heard()) - 1), InFlight: flying(map[string]uint32{"a": 0})})
 		w.drained("an earlier Update is in force")
-		x.acknowledge(map[string]uint32{"a": 1}) // it was being sent
+		x.acknowledge(map[string]uint32{"a": 1}) // the request was being sent
 		w.drained("a request has come")
 		x.reportInFlight(map[string]uint32{"a": 0})
 		w.drained("it has ended", "a")
@@ -90,8 +90,8 @@ func TestDrainWaitsForNewExtprocs(t *testing.T) {
 	})
 }
 
-// An extproc whose stream breaks may still send requests by its last state: the drain waits until
-// it has reconnected and acknowledged, or until a time limit.
+// An extproc whose stream breaks may still send requests by the last state that it received. The
+// drain waits until the extproc has reconnected and acknowledged, or until a time limit.
 func TestDrainWaitsForADisconnectedExtproc(t *testing.T) {
 	started(t, func(w *world) {
 		x, y := w.connect("x"), w.connect("y")
@@ -114,7 +114,7 @@ func TestDrainWaitsForADisconnectedExtproc(t *testing.T) {
 	})
 }
 
-// The same holds if the stream broke before the drain began.
+// A drain also waits for an extproc whose stream broke shortly before the drain began.
 func TestDrainWaitsForAnExtprocThatJustDisconnected(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
@@ -135,7 +135,8 @@ func TestDrainWithoutExtprocsEndsAtOnce(t *testing.T) {
 	})
 }
 
-// After a start, drains wait until the extprocs of an earlier process have had time to reconnect.
+// After control has started, drains wait until the extprocs of an earlier process have had time to
+// reconnect.
 func TestDrainWaitsForReconnectionsAfterAStart(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Draining, "a"))
@@ -150,12 +151,12 @@ func TestDrainWaitsForReconnectionsAfterAStart(t *testing.T) {
 	})
 }
 
-// A copy that this process has loaded drains without waiting for extprocs of an earlier process:
-// they cannot know it.
+// A copy that this process has loaded drains without waiting for extprocs of an earlier process,
+// since they cannot know the copy.
 func TestOwnCopyDrainsAtOnceAfterAStart(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loading, "a"))
-		w.Publish(copies(decide.Loaded, "b")) // another process has loaded it
+		w.Publish(copies(decide.Loaded, "b")) // loaded by an earlier process
 		w.Publish(copies(decide.Loaded, "a"))
 		x := w.connect("x")
 		x.acknowledge(nil)
@@ -168,15 +169,15 @@ func TestOwnCopyDrainsAtOnceAfterAStart(t *testing.T) {
 	})
 }
 
-// An earlier process began to load a copy, and may have published it as loaded before it recorded
-// that.
+// If an earlier process began to load a copy, it may have published the copy as loaded before it
+// recorded that. So the drain of the copy waits for extprocs of the earlier process.
 func TestRecordedLoadDrainsLaterAfterAStart(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf("a", "e1"): {
 			State:   decide.Queued,
 			Earlier: true,
 		}}})
-		w.Publish(copies(decide.Loaded, "a")) // the engine lists it
+		w.Publish(copies(decide.Loaded, "a")) // the engine lists the copy
 		x := w.connect("x")
 		x.acknowledge(nil)
 		w.Publish(copies(decide.Draining, "a"))
@@ -188,19 +189,19 @@ func TestRecordedLoadDrainsLaterAfterAStart(t *testing.T) {
 	})
 }
 
-// If a drain ends by its limit or with the engine, late acknowledgements are ignored, and a copy
-// that is loaded again can drain again.
+// After a drain has ended by its time limit or because the engine is gone, late acknowledgements
+// are ignored, and a copy that is loaded again can drain again.
 func TestEndedDrainIsForgotten(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
 		x.acknowledge(map[string]uint32{"a": 1})
 		w.Publish(copies(decide.Draining, "a"))
 		synctest.Wait()
-		w.Publish(copies(decide.Unloading, "a")) // the limit has passed
+		w.Publish(copies(decide.Unloading, "a")) // the drain's time limit has passed
 		synctest.Wait()
 		x.acknowledge(map[string]uint32{"a": 0})
 		w.drained("late")
-		// It is loaded again, and drains before any extproc learned that it was gone.
+		// The copy is loaded again, and drains again before any extproc learned that it was gone.
 		w.Publish(copies(decide.Draining, "a"))
 		synctest.Wait()
 		x.acknowledge(nil)

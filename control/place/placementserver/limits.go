@@ -7,18 +7,19 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// portion is an extproc's index among the processes that share the concurrency limits of copies.
+// portion is an extproc's part of the concurrency limits of copies: the extproc's index among the
+// processes that share the limits, and the number of these processes.
 type portion struct{ index, processes int }
 
-// maxSharing limits the number of sharing processes that an extproc may report.
+// maxSharing is the largest number of sharing processes that control accepts from an extproc.
 const maxSharing = 1 << 16
 
-// apportion divides the concurrency limits of copies among the extprocs, and marks those whose
-// portion changed. A disconnected extproc may still send requests for a while, and keeps its
-// portion. Until the extprocs of an earlier process have had time to reconnect, the number of
-// portions is the earlier one, as reconnected extprocs report it, so that no two use the same part.
-// When an extproc joins, the others exceed their new portion until they have received it and enough
-// of their requests have ended. The caller holds mu.
+// apportion divides the concurrency limits of copies among the extproc processes, and marks the
+// extprocs whose portion changed. A disconnected extproc keeps its portion for a while, since it
+// may still send requests. When control has started, it keeps the number of portions that
+// reconnected extprocs report from before the start, until all extprocs have had time to reconnect;
+// so no two use the same portion. When an extproc joins, the others exceed their new portion until
+// they have received it and enough of their requests have ended. The caller holds mu.
 func (s *Server) apportion() {
 	names := make(map[string]bool, len(s.peers)+len(s.absent))
 	for p := range s.peers {

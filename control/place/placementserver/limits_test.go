@@ -72,13 +72,13 @@ func TestLimitsAreSentWithCopies(t *testing.T) {
 	})
 }
 
-// Each extproc has its own portion. The portion of one that left goes to the others if it does not
-// reconnect. The copies are not sent again for that.
+// Each extproc has its own portion. If an extproc disconnects and does not reconnect, its portion
+// goes to the others. Control does not send the copies again for that.
 func TestExtprocsShareLimits(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(limited("a", 3))
 		w.Ready()
-		w.after(time.Minute) // none reconnects
+		w.after(time.Minute) // no extproc reconnects
 		b := w.connect("b")
 		b.expectPart("alone", "0 of 1")
 		if u := b.updates[0]; u.GetShare() == nil || len(u.GetCopies()) != 1 {
@@ -103,8 +103,8 @@ func TestExtprocsShareLimits(t *testing.T) {
 	})
 }
 
-// After a start, limits are divided by the earlier number of extprocs, as reconnected ones report
-// it, until the others have had time to reconnect.
+// When control has started, it divides limits by the number of extprocs that reconnected extprocs
+// report from before the start, until the others have had time to reconnect.
 func TestLimitsAreSharedAsBeforeAfterAStart(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -123,7 +123,7 @@ func TestLimitsAreSharedAsBeforeAfterAStart(t *testing.T) {
 	})
 }
 
-// A reported number of sharing processes is limited.
+// Control limits the number of sharing processes that an extproc may report.
 func TestReportedSharingIsLimited(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -131,7 +131,7 @@ func TestReportedSharingIsLimited(t *testing.T) {
 	})
 }
 
-// shares connects an extproc that reports the number of processes that shared limits.
+// shares connects an extproc that reports n as the number of processes that share limits.
 func (w *world) shares(process string, n uint32) *extproc {
 	w.t.Helper()
 	return w.connectWith(&placement.Report{Process: process, Sharing: n})

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// methods returns the gRPC methods of runtimes that an extproc has received.
+// methods returns the gRPC methods of each runtime, by endpoint, from the Updates in heard.
 func methods(heard []*placement.Update) map[string]engine.Methods {
 	all := make(map[string]engine.Methods)
 	for _, u := range heard {
@@ -35,7 +35,7 @@ func TestRuntimeMethodsAreSent(t *testing.T) {
 			t.Errorf("in the beginning it knows %q", got)
 		}
 		before := len(x.heard())
-		w.SetMethods(one, "a.S/One 1") // unchanged
+		w.SetMethods(one, "a.S/One 1") // no change
 		w.SetMethods(one, "a.S/One 2")
 		w.SetMethods(two, "")
 		w.SetMethods(two, "")

@@ -9,22 +9,22 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// Limits of the learned profiles that are kept: for this many combinations of pool and accelerator,
-// each no larger than what extproc sends.
+// Limits of the learned profiles that control keeps: how many, and how large each may be. No
+// extproc sends a larger one.
 const (
 	maxLessons = 4096
-	maxName    = 600 // bytes of a pool's name with its namespace, or of an accelerator
-	maxTerms   = 64  // numbers in a list
+	maxName    = 600 // bytes of a pool's name with its namespace, or of an accelerator's name
+	maxTerms   = 64  // numbers in each list of a profile
 	maxFactors = 512
 	// remembers is the time in seconds in which the weight of a measurement falls to 1/e. enough is
-	// the number of measurements beyond which more do not count, as in extproc.
+	// the number of measurements above which further ones add no evidence. Both are as in extproc.
 	remembers, enough = 300, 500
 	// maxProfilesPerUpdate limits the profiles in one Update.
 	maxProfilesPerUpdate = 64
 )
 
-// profiles are the learned profiles with the most evidence that extprocs reported. The Server's mu
-// guards them.
+// profiles contains, for each key, the learned profile with the most evidence that any extproc
+// reported. The Server's mu guards it.
 type profiles map[profileKey]profile
 
 type profileKey struct {
@@ -34,17 +34,17 @@ type profileKey struct {
 
 type profile struct {
 	*placement.Lesson
-	from string // the process
+	from string // extproc process that learned the profile
 	at   time.Time
 }
 
-// evidence returns its number of measurements, weighted by their age.
+// evidence returns the profile's number of measurements, weighted by age.
 func (l profile) evidence(now time.Time) float64 {
 	n := min(l.GetRows(), enough) + uint64(len(l.GetInSlot())+len(l.GetInHost())+len(l.GetInStorage()))
 	return float64(n) * math.Exp(-max(0, now.Sub(l.at).Seconds())/remembers)
 }
 
-// small reports whether it is within the limits of what extproc sends.
+// small reports whether a profile is no larger than what an extproc sends.
 func small(l *placement.Lesson) bool {
 	for _, n := range []int{len(l.GetMatrix()), len(l.GetRight()), len(l.GetInSlot()), len(l.GetInHost()), len(l.GetInStorage())} {
 		if n > maxTerms {
@@ -99,8 +99,8 @@ func (all profiles) forget(now time.Time) {
 	delete(all, worst)
 }
 
-// lacks reports whether a profile must be sent to an extproc: it was not sent yet, another extproc
-// learned it, and it has more evidence than the extproc's own.
+// lacks reports whether a profile must be sent to this extproc. That is so if the profile was not
+// sent to it yet, was learned by another extproc, and has more evidence than the extproc's own.
 func (p *peer) lacks(key profileKey, is profile, now time.Time) bool {
 	return !p.sentProfiles[key] && is.from != p.process && is.evidence(now) > p.ownEvidence[key]
 }

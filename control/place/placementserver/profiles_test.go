@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// aLesson is a profile of an accelerator of the pool, learned from a number of rows.
+// aLesson returns a profile of an accelerator of the pool, learned from a number of batch items.
 func aLesson(class string, rows uint64) *placement.Lesson {
 	return &placement.Lesson{
 		Pool: pool.String(), Class: class, Prior: 7, Rows: rows, Matrix: make([]float64, 10),
@@ -18,14 +18,14 @@ func aLesson(class string, rows uint64) *placement.Lesson {
 	}
 }
 
-// teaches reports learned profiles.
+// teaches sends control the learned profiles of this extproc.
 func (x *extproc) teaches(all ...*placement.Lesson) {
 	x.t.Helper()
 	x.send(&placement.Report{Lessons: all})
 }
 
-// lessons returns the learned profiles that an extproc received: rows and age in seconds, by
-// accelerator.
+// lessons returns the learned profiles that this extproc received: for each accelerator, the number
+// of batch items and the age in seconds.
 func (x *extproc) lessons() string {
 	var all []string
 	for _, u := range x.heard() {
@@ -43,8 +43,9 @@ func (x *extproc) expectLessons(when, want string) {
 	}
 }
 
-// A new extproc receives each learned profile once, even if the extproc that learned it has left.
-// Of several, it receives the one with the most weighted evidence.
+// A new extproc receives each learned profile once, even if the extproc that learned the profile
+// has disconnected. If several extprocs learned the same one, it receives that with the most
+// weighted evidence.
 func TestNewExtprocGetsLearnedProfiles(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -69,8 +70,8 @@ func TestNewExtprocGetsLearnedProfiles(t *testing.T) {
 	})
 }
 
-// An extproc that connected before a profile existed receives it once it exists, unless its own has
-// as much evidence.
+// An extproc that connected before a profile existed receives the profile once it exists, unless
+// the extproc's own has as much evidence.
 func TestEarlierExtprocGetsLaterProfiles(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -102,7 +103,7 @@ func TestLimitsOfLearnedProfiles(t *testing.T) {
 		if got := y.lessons(); got != "a: 500, 0 s; a: 20, 0 s" && got != "a: 20, 0 s; a: 500, 0 s" {
 			t.Errorf("it was told %q", got)
 		}
-		for _, x := range []*extproc{x, y} { // each reports fewer than the limit
+		for _, x := range []*extproc{x, y} { // each reports fewer than the limit, but both together more
 			for n := range 3000 {
 				x.teaches(aLesson(fmt.Sprintf("%p %d", x, n), 500))
 			}

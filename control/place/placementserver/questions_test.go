@@ -31,7 +31,7 @@ func TestAnswerFollowsEarlierChanges(t *testing.T) {
 			t.Errorf("the answers are %v", got)
 		}
 		many := make(map[decide.Key]bool)
-		for i := range 4000 { // two Updates, the second of which is full
+		for i := range 4000 { // these changes fill two Updates
 			many[model(string(rune('一'+i)))] = true
 		}
 		w.Publish(decide.Change{Registered: many})

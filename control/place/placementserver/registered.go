@@ -6,13 +6,13 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// announceLimit bounds how long a registration waits for extprocs. A slower extproc receives the
-// model later, and the next registrations do not wait for it.
+// announceLimit limits how long a registration waits for extprocs. A slower extproc receives the
+// model later, and the next registrations do not wait for that extproc.
 const announceLimit = time.Second
 
-// AwaitRegistered returns when every connected extproc has acknowledged whether a model is
-// registered, so that the client may request it at once, or after announceLimit. It skips extprocs
-// that were too slow before and have acknowledged nothing since.
+// AwaitRegistered waits until every connected extproc has acknowledged whether a model is
+// registered, so that the client can request the model at once. It waits at most announceLimit, and
+// not for extprocs that were too slow before and have acknowledged nothing since.
 func (s *Server) AwaitRegistered(key decide.Key) {
 	limit := time.NewTimer(announceLimit)
 	defer limit.Stop()
@@ -45,8 +45,8 @@ func (s *Server) unaware(key decide.Key) (all []*peer) {
 	return all
 }
 
-// passOver marks extprocs that have not acknowledged a model in time as late: no registration waits
-// for them until they answer.
+// passOver marks as late the extprocs that have not acknowledged a model in time: no registration
+// waits for them until they answer.
 func (s *Server) passOver(key decide.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *Server) passOver(key decide.Key) {
 	}
 }
 
-// acknowledged wakes those who wait in AwaitRegistered. The caller holds mu.
+// acknowledged wakes the callers of AwaitRegistered. The caller holds mu.
 func (s *Server) acknowledged() {
 	close(s.known)
 	s.known = make(chan struct{})

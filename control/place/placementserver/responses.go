@@ -13,7 +13,8 @@ const (
 	maxResponseID = 256
 )
 
-// responses are the endpoints of stored responses, by response id. The Server's mu guards them.
+// responses contains the endpoint of each stored response, by response id. The Server's mu guards
+// it.
 type responses = simplelru.LRU[string, responseEndpoint]
 
 // responseEndpoint is an endpoint and its pool, as extprocs report them.
@@ -22,7 +23,7 @@ type responseEndpoint struct{ pool, endpoint string }
 func newResponses() *responses {
 	r, err := simplelru.NewLRU[string, responseEndpoint](maxResponses, nil)
 	if err != nil {
-		panic(err) // the size is above 0
+		panic(err) // happens only for a size of 0 or less
 	}
 	return r
 }
@@ -67,7 +68,7 @@ func (s *Server) responsesFor(p *peer) (out []*placement.Responses) {
 	for _, id := range take(p.responses, &room) {
 		m, known := s.responses.Peek(id)
 		if !known {
-			continue // evicted by newer ones meanwhile
+			continue // newer responses evicted it meanwhile
 		}
 		r := by[m]
 		if r == nil {

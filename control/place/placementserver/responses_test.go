@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// recordResponses reports stored responses.
+// recordResponses reports to control that an endpoint has stored these responses.
 func (x *extproc) recordResponses(endpoint string, ids ...string) {
 	x.t.Helper()
 	if err := x.stream.Send(&placement.Report{Responses: []*placement.Responses{{
@@ -38,7 +38,7 @@ func (x *extproc) responses() (all []string) {
 }
 
 // The endpoint of a stored response is sent once to all other extprocs, and to those that join
-// later, even if the extproc that reported it has left.
+// later, even if the extproc that reported it has disconnected.
 func TestStoredResponsesAreSent(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()

@@ -4,7 +4,7 @@
 // extproc needs no special case.
 //
 // It also finds out when a draining copy is drained: when every extproc has reported that it sends
-// no more requests there and has none in flight there.
+// no more requests to the copy and has none in flight there.
 package placementserver
 
 import (
@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	// othersInterval is how often extprocs get each other's numbers of requests in flight.
+	// othersInterval is how often each extproc gets the numbers of requests that the other extprocs
+	// have in flight.
 	othersInterval = time.Second
 	// maxSent limits the entries of one Update: the first state of 20,000 models takes several.
 	maxSent = 2000
@@ -53,29 +54,30 @@ type Server struct {
 	closed chan struct{}
 	ledger *backlogs
 
-	mu         sync.Mutex // guards the following
+	mu         sync.Mutex // guards the fields below
 	ready      bool
 	endpoints  []string
-	copies     map[decide.CopyKey]published // without GONE ones
-	failures   map[decide.Key]decide.Reason // without empty ones
+	copies     map[decide.CopyKey]published // state of each copy that is not GONE
+	failures   map[decide.Key]decide.Reason // why a model cannot be loaded; only non-empty reasons
 	registered map[decide.Key]bool
-	vmodels    map[decide.Key]decide.Switch // without zero ones
-	leaving    map[string]decide.Leaving    // without zero ones
-	methods    map[string]engine.Methods    // by endpoint, without empty ones
+	vmodels    map[decide.Key]decide.Switch // active model and canary of each VModel; no zero values
+	leaving    map[string]decide.Leaving    // endpoints that are about to end; no zero values
+	methods    map[string]engine.Methods    // non-empty sets of gRPC methods, by endpoint
 	peers      map[*peer]bool
-	joined     int // number of streams so far
+	joined     int // number of streams opened so far
 	drains     map[decide.CopyKey]*drain
 	absent     map[string]*time.Timer // disconnected processes that may still send requests, by name
-	// inherited are copies that this process found loaded, or that an earlier process began to
-	// load, while extprocs of that process may still reconnect. Those know no other copies.
+	// inherited are the copies that extprocs of an earlier control process may know: copies that
+	// this process found loaded, and copies that the earlier process began to load. It is cleared
+	// when these extprocs have had time to reconnect.
 	inherited map[decide.CopyKey]bool
-	sharing   int // processes among which an earlier process divided limits, as extprocs report
+	sharing   int // number of processes among which an earlier control divided limits, as extprocs report it
 	lessons   profiles
 	responses *responses
 	known     chan struct{} // closed and replaced when an extproc acknowledges a registration
 }
 
-// published is the state of a copy that extprocs know.
+// published is the state of a copy as published to extprocs.
 type published struct {
 	state placement.Copy_State
 	limit int
@@ -85,16 +87,16 @@ type published struct {
 type peer struct {
 	process string
 	name    string        // distinguishes the streams of one process
-	news    chan struct{} // capacity 1; never closed
+	news    chan struct{} // capacity 1: full if there may be an Update to send; never closed
 	page    *sentBacklogs
 
 	reporting sync.Mutex // held while a Report is recorded, so that none is recorded after the end of the stream; locked before Server.mu
 	ended     bool
 
-	// Guarded by Server.mu.
-	version      uint64 // of the last Update
+	// Server.mu guards the fields below.
+	version      uint64 // version of the last Update
 	applied      uint64
-	sentAll      bool // it has the complete state
+	sentAll      bool // the complete state was sent
 	endpoints    bool // endpoints must be sent
 	portion      portion
 	apportioned  bool // portion must be sent
@@ -102,18 +104,18 @@ type peer struct {
 	failures     map[decide.Key]bool
 	registered   map[decide.Key]bool
 	vmodels      map[decide.Key]bool
-	announced    map[decide.Key]uint64 // registered models, by the version that sent them, until it is acknowledged
-	late         bool                  // it exceeded announceLimit; no registration waits for it until it acknowledges
-	moving       map[decide.Key]uint64 // VModels, by the version that sent them, until it is acknowledged
+	announced    map[decide.Key]uint64 // registered models, with the version that sent each, until it is acknowledged
+	late         bool                  // the extproc exceeded announceLimit; registrations ignore it until it acknowledges
+	moving       map[decide.Key]uint64 // VModels, with the version that sent each, until it is acknowledged
 	leaving      map[string]bool
 	methods      map[string]bool
-	parting      map[string]uint64 // leaving endpoints, by the version that sent them, until it is acknowledged
+	parting      map[string]uint64 // leaving endpoints, with the version that sent each, until it is acknowledged
 	inFlight     map[decide.CopyKey]int
-	others       map[decide.CopyKey]int // requests in flight of others, as sent
-	moved        map[decide.CopyKey]int // requests in flight of others, to be sent
-	lessons      map[profileKey]bool    // may have to be sent
-	sentProfiles map[profileKey]bool    // were sent
-	ownEvidence  map[profileKey]float64 // evidence of what it reported itself
+	others       map[decide.CopyKey]int // requests in flight of other extprocs, as sent
+	moved        map[decide.CopyKey]int // requests in flight of other extprocs, still to be sent
+	lessons      map[profileKey]bool    // learned profiles that may have to be sent
+	sentProfiles map[profileKey]bool    // learned profiles that were sent
+	ownEvidence  map[profileKey]float64 // evidence of the profiles that this extproc reported
 	responses    map[string]bool        // stored responses whose endpoints must be sent
 	question     uint64                 // number of the last question
 	answered     uint64                 // number of the last answered question
@@ -135,7 +137,8 @@ func New(log *slog.Logger) *Server {
 	return s
 }
 
-// SetPlacer sets the receiver of what extprocs report. Call it once, before the Server serves.
+// SetPlacer sets the Placer, which receives what extprocs report. Call it once, before the Server
+// serves.
 func (s *Server) SetPlacer(p Placer) { s.placer = p }
 
 // Close ends all streams. Extprocs continue with the state that they have.
@@ -219,28 +222,29 @@ func keep[K, V comparable](all map[K]V, key K, is V) (fresh bool) {
 	return fresh
 }
 
-// Behind returns the processes that may still send requests for a VModel to its earlier target,
-// sorted: they have not acknowledged the latest change, or were disconnected before.
+// Behind returns, sorted, the processes that may still send requests for a VModel to its earlier
+// target: those that have not acknowledged the VModel's latest change, and those that disconnected
+// recently.
 func (s *Server) Behind(key decide.Key) []string {
 	behind := s.behind(func(p *peer) bool { return p.vmodels[key] || p.moving[key] > 0 })
 	return slices.DeleteFunc(behind, func(process string) bool { return process == startName })
 }
 
-// StillSending returns the processes that may not know yet why endpoints are leaving, sorted: they
-// have not acknowledged it, or were disconnected before. Extprocs of an earlier control that have
-// not reconnected yet are one entry without a name.
+// StillSending returns, sorted, the processes that may not know yet that endpoints are leaving, and
+// why: those that have not acknowledged it, and those that disconnected recently. One empty name
+// stands for all extprocs of an earlier control that have not reconnected yet.
 func (s *Server) StillSending(endpoints []string) []string {
 	behind := s.behind(func(p *peer) bool {
 		return slices.ContainsFunc(endpoints, func(e string) bool { return p.leaving[e] || p.parting[e] > 0 })
 	})
-	if i := slices.Index(behind, startName); i >= 0 { // it sorts first
+	if i := slices.Index(behind, startName); i >= 0 { // startName sorts first, like ""
 		behind[i] = ""
 	}
 	return behind
 }
 
-// behind returns the processes of the peers for which is reports true and those that were
-// disconnected, sorted, startName included.
+// behind returns, sorted, the processes with a peer for which is returns true, and the processes
+// that disconnected recently, including startName.
 func (s *Server) behind(is func(*peer) bool) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,7 +258,7 @@ func (s *Server) behind(is func(*peer) bool) []string {
 	return slices.Compact(behind)
 }
 
-// Ready reports that what has been published is the complete state.
+// Ready declares that everything published so far is the complete state.
 func (s *Server) Ready() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,9 +288,9 @@ func (s *Server) setCopy(key decide.CopyKey, c decide.CopyChange) {
 	if c.State == decide.Draining {
 		s.drain(key)
 	} else {
-		delete(s.drains, key) // it is gone, or the limit has passed
+		delete(s.drains, key) // the copy is gone, or the drain's time limit has passed
 	}
-	if !keep(s.copies, key, is) { // the zero State is GONE
+	if !keep(s.copies, key, is) { // zero means GONE: delete the entry
 		return
 	}
 	for p := range s.peers {
@@ -310,7 +314,7 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 		s.log.Info("an extproc disconnected", "process", p.process)
 	}()
 	ended := make(chan error, 1)
-	go func() { // ends with the stream, at the latest when this returns
+	go func() { // ends with the stream, at the latest when Connect returns
 		for report := first; ; {
 			s.report(p, report)
 			if report, err = stream.Recv(); err != nil {
@@ -357,8 +361,8 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	}
 }
 
-// join begins a stream, to which the whole state must be sent. sharing is the number of processes
-// that share limits, as the extproc was last told.
+// join adds a stream, and marks the complete state to be sent to it. sharing is the number of
+// processes that share limits, as control last sent it to the extproc.
 func (s *Server) join(process string, sharing int) *peer {
 	page := s.ledger.join(time.Now())
 	s.mu.Lock()
@@ -383,7 +387,7 @@ func (s *Server) join(process string, sharing int) *peer {
 	if timer := s.absent[process]; timer != nil {
 		timer.Stop()
 		delete(s.absent, process)
-		s.release(func(d *drain) { delete(d.absent, process) }) // no drain ends by this, since p has joined
+		s.release(func(d *drain) { delete(d.absent, process) }) // this ends no drain, since p has joined
 	}
 	s.sharing = max(s.sharing, min(sharing, maxSharing))
 	s.apportion()
@@ -399,7 +403,7 @@ func keysOf[K comparable, V any](all map[K]V) map[K]bool {
 	return keys
 }
 
-// part ends a stream: its reports are removed, and late ones are ignored.
+// part removes a stream and everything that it reported. Reports that arrive later are ignored.
 func (s *Server) part(p *peer) {
 	p.reporting.Lock()
 	p.ended = true
@@ -422,7 +426,8 @@ func (s *Server) part(p *peer) {
 	s.tell(over)
 }
 
-// totals returns the numbers of requests in flight at copies, of all extprocs. The caller holds mu.
+// totals returns the number of requests in flight of all extprocs at each of these copies. The
+// caller holds mu.
 func (s *Server) totals(of map[decide.CopyKey]int) map[decide.CopyKey]int {
 	all := make(map[decide.CopyKey]int, len(of))
 	for key := range of {
@@ -444,7 +449,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	}
 	now := time.Now()
 	s.ledger.report(p.page, r.GetBacklogs(), now)
-	if leaving := r.GetLeaving(); len(leaving) > 0 { // before wanted models, which must not be loaded there
+	if leaving := r.GetLeaving(); len(leaving) > 0 { // before wanted models, which must not be loaded at leaving endpoints
 		all := make(map[string]decide.Leaving, len(leaving))
 		for _, l := range leaving {
 			all[l.GetEndpoint()] = placementproto.LeavingOf(l, now)
@@ -543,11 +548,11 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 		u.Endpoints = &placement.Endpoints{Addresses: s.endpoints}
 		p.endpoints = false
 	}
-	for _, endpoint := range take(p.methods, &room) { // before the copies there
+	for _, endpoint := range take(p.methods, &room) { // before the copies at these endpoints
 		u.Runtimes = append(u.Runtimes, &placement.Runtime{Endpoint: endpoint, Methods: s.methods[endpoint].Lines()})
 	}
 	for _, key := range take(p.copies, &room) {
-		is := s.copies[key] // the zero State is GONE
+		is := s.copies[key] // zero if missing, which means GONE
 		u.Copies = append(u.Copies, &placement.Copy{
 			Copy: placementproto.Copy(key), State: is.state, Limit: uint32(is.limit), //nolint:gosec // control bounds it
 		})
@@ -574,7 +579,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	}
 	now := time.Now()
 	for _, address := range take(p.leaving, &room) {
-		u.Leaving = append(u.Leaving, placementproto.Leaving(address, s.leaving[address], now)) // zero: it stays
+		u.Leaving = append(u.Leaving, placementproto.Leaving(address, s.leaving[address], now)) // zero: the endpoint stays
 		p.parting[address] = u.Version
 	}
 	u.Lessons, u.Responses = s.profilesFor(p, now), s.responsesFor(p)
@@ -596,7 +601,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	return u
 }
 
-// take removes keys from a set, up to room, and returns them.
+// take removes at most room keys from a set, returns them, and subtracts their number from room.
 func take[K comparable](set map[K]bool, room *int) (keys []K) {
 	for key := range maps.Keys(set) {
 		if *room == 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/control/place/placementserver"
 )
 
-// A stream begins with the complete state, in Updates of limited size, the last of which is marked.
-// None is marked before the first scrapes have ended.
+// A stream begins with the complete state, in Updates of limited size. The last of these Updates is
+// marked complete. No Update is marked before the first scrapes have ended.
 func TestStreamBeginsWithTheCompleteState(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, numbered(5000)...))
@@ -36,7 +36,7 @@ func TestStreamBeginsWithTheCompleteState(t *testing.T) {
 		if early.complete != len(early.updates) {
 			t.Errorf("Update %d of %d is complete", early.complete, len(early.updates))
 		}
-		late := w.connect("late") // early shares limits with it from now on
+		late := w.connect("late") // early shares limits with late now
 		for _, x := range []*extproc{early, late} {
 			if len(x.copies) != 5000 || x.failures["bad"] != "load_failed" || len(x.models) != 1 || len(x.endpoints) != 1 {
 				t.Errorf("%d copies, %v, %v, %v", len(x.copies), x.failures, x.models, x.endpoints)
@@ -59,8 +59,8 @@ func TestStreamBeginsWithTheCompleteState(t *testing.T) {
 	})
 }
 
-// A first Update that is just full is not marked complete if there is more; the next one is if
-// there is no more.
+// A first Update that is full is not marked complete, since more may follow. The next Update is
+// marked, if nothing more follows.
 func TestLastUpdateIsMarkedComplete(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, numbered(2000)...))
@@ -69,7 +69,7 @@ func TestLastUpdateIsMarkedComplete(t *testing.T) {
 		if len(x.copies) != 2000 || x.complete != len(x.updates) {
 			t.Errorf("%d copies, Update %d of %d is complete", len(x.copies), x.complete, len(x.updates))
 		}
-		w.Ready() // again
+		w.Ready() // a second call has no effect
 		synctest.Wait()
 		if x.complete != len(x.updates) {
 			t.Error("it is said twice")
@@ -85,10 +85,10 @@ func TestOnlyChangesAreSent(t *testing.T) {
 		before := len(x.heard())
 		for _, c := range []decide.Change{
 			copies(decide.Loading, "c"),
-			copies(decide.Queued, "c"),   // extprocs see no difference
-			copies(decide.Loaded, "a"),   // unchanged
-			{Copies: gone("z").Copies},   // never existed
-			copies(decide.Draining, "b"), // both forbid requests
+			copies(decide.Queued, "c"),   // for extprocs, queued is the same as loading
+			copies(decide.Loaded, "a"),   // no change
+			{Copies: gone("z").Copies},   // copy z never existed
+			copies(decide.Draining, "b"), // draining and unloading both forbid requests
 			copies(decide.Unloading, "b"),
 			gone("b"),
 			{Failures: map[decide.Key]decide.Reason{model("d"): decide.NoRoom}},
@@ -108,7 +108,7 @@ func TestOnlyChangesAreSent(t *testing.T) {
 				t.Error("complete is said again")
 			}
 		}
-		if things != 5 { // c; b twice; d; d
+		if things != 5 { // c once, b twice, d twice
 			t.Errorf("%d things were said of 5 that changed:\n%v", things, x.heard()[before:])
 		}
 		w.Publish(decide.Change{
@@ -122,7 +122,8 @@ func TestOnlyChangesAreSent(t *testing.T) {
 	})
 }
 
-// The beginning of a new stream includes what changed between streams. Its versions start again.
+// A new stream begins with the complete state, including what changed since the last stream. Its
+// versions start at 1 again.
 func TestReconnectedExtprocGetsTheCompleteState(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, "a", "b"))
@@ -154,8 +155,8 @@ func TestSlowReaderDelaysNoOther(t *testing.T) {
 		if got, want := x.state(), "map[a:LOADED] map[] [] []"; got != want {
 			t.Errorf("the other knows %s, want %s", got, want)
 		}
-		// The slow one reaches the same state once it reads, without changes that were undone
-		// meanwhile.
+		// The slow extproc reaches the same state once it reads, and does not receive changes that
+		// were undone meanwhile.
 		for i := 0; slow.copies["a"] != placement.Copy_LOADED; i++ {
 			u, err := slow.stream.Recv()
 			if err != nil || i > 60 {
@@ -247,7 +248,7 @@ func (p *slow) Wanted(string, decide.Key, decide.Want) {
 func (p *slow) Unwanted(string)                 { p.said <- "unwanted" }
 func (p *slow) InFlight(map[decide.CopyKey]int) {}
 
-// ended is a stream with one Report that ends when control stops.
+// ended is a stream that sends one Report, and ends when control stops.
 type ended struct {
 	placement.Placement_ConnectServer
 	first chan *placement.Report
@@ -274,7 +275,7 @@ func TestLateReportLeavesNothing(t *testing.T) {
 	s.Close()
 	select {
 	case <-over:
-	case <-time.After(50 * time.Millisecond): // it waits, as it should
+	case <-time.After(50 * time.Millisecond): // Connect waits for the Report, as it should
 	}
 	close(p.proceed)
 	if a, b := <-p.said, <-p.said; a != "wanted" || b != "unwanted" {
@@ -305,8 +306,8 @@ func TestUnnamedProcessIsRejected(t *testing.T) {
 	})
 }
 
-// A pre-stop hook returns when every extproc has acknowledged the latest state of the endpoint, or
-// has been disconnected for long.
+// A preStop hook returns when every extproc has acknowledged the latest state of the endpoint, or
+// has been disconnected for a long time.
 func TestStillSending(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -342,7 +343,7 @@ func TestStillSending(t *testing.T) {
 		for i := range many {
 			many[i] = "m" + strconv.Itoa(i)
 		}
-		w.Publish(copies(decide.Loaded, many...)) // more than can be sent while it does not read
+		w.Publish(copies(decide.Loaded, many...)) // more than the buffers hold while it does not read
 		w.Publish(decide.Change{Leaving: map[string]decide.Leaving{"e1": {Terminating: true}}})
 		synctest.Wait()
 		if got := w.StillSending([]string{"e1"}); !slices.Equal(got, []string{"slow"}) {
@@ -356,9 +357,9 @@ func TestStillSending(t *testing.T) {
 	})
 }
 
-// If one extproc learns from an engine or a pod that an endpoint is about to end, it reports this
-// to placement. What placement then publishes goes to every extproc, including later ones. Times
-// are sent as durations, since clocks differ.
+// If an extproc learns from an engine or a pod that an endpoint is about to end, it reports this to
+// placement. What placement then publishes goes to every extproc, including those that join later.
+// Times are sent as durations, since clocks differ.
 func TestLeavingEndpointsAreExchanged(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()

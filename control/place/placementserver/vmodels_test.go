@@ -11,12 +11,12 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// goes is a change of a VModel's active model.
+// goes returns a change of a VModel's active model.
 func goes(id, active string) decide.Change {
 	return decide.Change{VModels: map[decide.Key]decide.Switch{model(id): {Active: active}}}
 }
 
-// expectVModels fails the test unless an extproc last received these active models of VModels.
+// expectVModels fails the test unless this extproc last received these active models of VModels.
 func (x *extproc) expectVModels(when string, want map[string]string) {
 	x.t.Helper()
 	x.mu.Lock()
@@ -35,14 +35,14 @@ func (w *world) expectBehind(when, id string, want ...string) {
 	}
 }
 
-// inForce acknowledges everything received, up to a version.
+// inForce acknowledges all Updates up to a version.
 func (x *extproc) inForce(version int) {
 	x.t.Helper()
 	x.send(&placement.Report{Applied: uint64(version)})
 }
 
-// An extproc that joins receives every VModel in the complete state, and every extproc each change
-// once.
+// An extproc that joins receives every VModel in the complete state. Every extproc receives each
+// change once.
 func TestVModelsAreSent(t *testing.T) {
 	started(t, func(w *world) {
 		w.Publish(decide.Change{VModels: map[decide.Key]decide.Switch{
@@ -56,8 +56,8 @@ func TestVModelsAreSent(t *testing.T) {
 		y := w.connect("y")
 		before := len(x.heard())
 		for _, c := range []decide.Change{
-			goes("chat", "chat-v1"), // unchanged
-			goes("never", ""),       // never existed
+			goes("chat", "chat-v1"), // no change
+			goes("never", ""),       // this VModel never existed
 			goes("sql", "sql-v2"),
 			goes("sql", "sql-v2"),
 			goes("chat", ""),
@@ -84,7 +84,7 @@ func TestVModelsAreSent(t *testing.T) {
 	})
 }
 
-// Many VModels are sent in Updates of limited size, the last of which is marked.
+// Many VModels are sent in Updates of limited size. The last Update is marked complete.
 func TestManyVModelsNeedSeveralUpdates(t *testing.T) {
 	started(t, func(w *world) {
 		c := decide.Change{VModels: make(map[decide.Key]decide.Switch)}
@@ -104,14 +104,14 @@ func TestManyVModelsNeedSeveralUpdates(t *testing.T) {
 	})
 }
 
-// Behind a change are the processes that received it and have not acknowledged it, those that have
-// yet to receive it, and for a while those that disconnected before; no others.
+// Behind returns the processes that received a change and have not acknowledged it, the processes
+// that have yet to receive the change, and for a while those that disconnected before; no others.
 func TestBehindAChange(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		w.expectBehind("in the beginning, though those may come back whom an earlier process served", "sql")
 		x, y := w.connect("x"), w.connect("y")
-		again := w.connect("x") // another stream of the process
+		again := w.connect("x") // a second stream of the process
 		w.Publish(goes("chat", "chat-v1"))
 		synctest.Wait()
 		w.expectBehind("another VModel was switched", "sql")
@@ -143,7 +143,7 @@ func TestBehindAChange(t *testing.T) {
 	})
 }
 
-// A process that acknowledges a change that was followed by another is still behind.
+// A process that has acknowledged a change, but not a later one, is still behind.
 func TestBehindTheLatestChange(t *testing.T) {
 	started(t, func(w *world) {
 		w.Publish(goes("sql", "sql-v1"))
@@ -169,8 +169,8 @@ func TestBehindTheLatestChange(t *testing.T) {
 	})
 }
 
-// A slow reader receives only the latest model of a VModel, without those in between, and is behind
-// until then.
+// A slow reader receives only the latest active model of a VModel, without those in between. Until
+// then, Behind returns the reader.
 func TestSlowReaderIsBehind(t *testing.T) {
 	started(t, func(w *world) {
 		slow := w.connectWithoutReading("slow")

@@ -30,7 +30,7 @@ func copyOf(id, endpoint string) decide.CopyKey {
 	return decide.CopyKey{ModelKey: model(id), Endpoint: endpoint}
 }
 
-// copies is a change of copies at the endpoint e1 to one state.
+// copies returns a change that sets the state of copies at the endpoint e1.
 func copies(state decide.CopyState, ids ...string) decide.Change {
 	c := decide.Change{Copies: make(map[decide.CopyKey]decide.CopyChange)}
 	for _, id := range ids {
@@ -49,9 +49,9 @@ func gone(ids ...string) decide.Change {
 
 // placer records what it receives.
 type placer struct {
-	mu       sync.Mutex // guards the following
+	mu       sync.Mutex // guards the fields below
 	wants    map[string]map[string]decide.Want
-	used     map[string]time.Duration // time since the last use
+	used     map[string]time.Duration // reported time since the last use of each model
 	waited   time.Duration
 	requests map[string]int
 	inFlight map[string]int
@@ -158,13 +158,13 @@ func inMemory(t *testing.T, test func(w *world)) {
 		test(w)
 		server.Stop()
 		serving.Wait()
-		w.after(time.Minute) // remaining timers
+		w.after(time.Minute) // let the remaining timers end
 	})
 }
 
 // after lets time pass.
 func (w *world) after(d time.Duration) {
-	time.Sleep(d) // of the fake clock
+	time.Sleep(d) // passes on the fake clock
 	synctest.Wait()
 }
 
@@ -174,18 +174,18 @@ type extproc struct {
 	stream placement.Placement_ConnectClient
 	leave  func()
 
-	mu        sync.Mutex // guards the following
+	mu        sync.Mutex // guards the fields below
 	updates   []*placement.Update
 	copies    map[string]placement.Copy_State
 	failures  map[string]string
-	models    []string // registered, in order
+	models    []string // registered models, sorted
 	endpoints []string
 	others    map[string]uint32
 	leaving   map[string]*placement.Leaving
 	vmodels   map[string]string             // active models, by VModel id
-	backlogs  map[string]*placement.Backlog // by endpoint
-	sentAll   []time.Time                   // times of receipt
-	complete  int                           // version that was marked complete
+	backlogs  map[string]*placement.Backlog // backlogs of the others, by endpoint
+	sentAll   []time.Time                   // when Updates with backlogs arrived
+	complete  int                           // version of the last Update that was marked complete
 	err       error
 }
 
@@ -195,7 +195,7 @@ func (w *world) connect(process string) *extproc {
 	return w.connectWith(&placement.Report{Process: process})
 }
 
-// connectWith is connect with another first Report.
+// connectWith opens a stream with this first Report.
 func (w *world) connectWith(first *placement.Report) *extproc {
 	w.t.Helper()
 	x := w.deafWith(first)
@@ -302,7 +302,8 @@ func (x *extproc) send(r *placement.Report) {
 	synctest.Wait()
 }
 
-// acknowledge acknowledges everything received, with the numbers of requests in flight at copies.
+// acknowledge acknowledges all Updates received, and reports the numbers of requests in flight at
+// copies.
 func (x *extproc) acknowledge(inFlight map[string]uint32) {
 	x.t.Helper()
 	x.send(&placement.Report{Applied: uint64(len(x.heard())), InFlight: flying(inFlight)})

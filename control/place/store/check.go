@@ -11,15 +11,15 @@ import (
 	"github.com/headgate/headgate/internal/hash"
 )
 
-// bbolt follows offsets in its file, and a corrupt file crashes the process. So the file is first
-// checked here, in the format of bbolt 1.4 (internal/common: meta.go, page.go, bucket.go): pages of
-// one size, and a larger page also uses the ones after it. The first two are meta pages. The valid
-// one with the higher transaction counts; it names the root page of the tree of buckets, and the
-// page with the list of free pages.
+// bbolt follows offsets in its file, so a corrupt file crashes the process. Therefore check first
+// validates the file, in the format of bbolt 1.4 (internal/common: meta.go, page.go, bucket.go).
+// The file consists of pages of one size; a larger page also uses the pages after it. The first two
+// are meta pages. The valid meta page with the higher transaction number is the current one. It
+// names the root page of the tree of buckets, and the page with the list of free pages.
 const (
-	pageHeader    = 16 // id uint64, kind uint16, elements uint16, overflow pages uint32
+	pageHeader    = 16 // fields: id uint64, kind uint16, elements uint16, overflow pages uint32
 	metaSize      = 64 // after the header: magic, version, page size, flags uint32; root, sequence, free list, end, transaction, sum uint64
-	elementSize   = 16 // of a branch: offset, key uint32; page uint64. Of a leaf: kind, offset, key, value uint32
+	elementSize   = 16 // branch element: offset, key uint32, page uint64; leaf element: kind, offset, key, value uint32
 	bucketHeader  = 16 // root, sequence uint64; a bucket without a root has its page after this
 	magic         = 0xED0CDAED
 	layout        = 2
@@ -30,19 +30,19 @@ const (
 	noFreeList    = ^uint64(0)
 )
 
-// pages has the state of a check.
+// pages is the state of a check.
 type pages struct {
 	file []byte
-	size uint64 // of a page
-	end  uint64 // the first unused page
+	size uint64 // bytes of a page
+	end  uint64 // id of the first page after all used ones
 	seen map[uint64]bool
 }
 
 // meta is a meta page.
 type meta struct{ size, root, free, end, transaction uint64 }
 
-// check returns the error of a file. Without one, bbolt can read and write it without access beyond
-// its end, and each value is valid for its bucket.
+// check returns an error if a file is corrupt. Otherwise bbolt can read and write the file without
+// access beyond its end, and each value is valid for its bucket.
 func check(file []byte) error {
 	m, err := newest(file)
 	if err != nil {
@@ -87,10 +87,10 @@ func decode(bucket, value []byte) error {
 	case string(moves):
 		return json.Unmarshal(value, new(VModelStatus))
 	}
-	return nil // of a later version
+	return nil // a bucket of a later version
 }
 
-// newest returns the meta page that counts.
+// newest returns the current meta page: the valid one with the higher transaction number.
 func newest(file []byte) (best meta, err error) {
 	err = errors.New("it is not a state file of control")
 	for _, offset := range []int{0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10} { // possible page sizes
@@ -140,7 +140,7 @@ func (p *pages) freeList(id uint64) error {
 		return err
 	}
 	n, list := uint64(u16(b[10:])), b[pageHeader:]
-	if n == 0xFFFF { // the number follows
+	if n == 0xFFFF { // the real number follows
 		n, list = u64(list), list[8:]
 	}
 	if u16(b[8:]) != freePage || n > uint64(len(list))/8 {
@@ -169,7 +169,8 @@ func (p *pages) bucket(value []byte, visit func(kind uint32, key, value []byte) 
 	return p.elements(value[bucketHeader:], new([]byte), visit)
 }
 
-// tree calls visit for all leaves below a page, in order. Last is the key before them.
+// tree calls visit for all leaf elements below a page, in the order of keys. *last is the key
+// before them, or nil.
 func (p *pages) tree(id uint64, last *[]byte, visit func(kind uint32, key, value []byte) error) error {
 	b, err := p.page(id)
 	if err != nil {
@@ -181,9 +182,9 @@ func (p *pages) tree(id uint64, last *[]byte, visit func(kind uint32, key, value
 	return nil
 }
 
-// elements calls visit for all leaves on or below a page, in order. Last is the key before them.
-// Keys must increase. The first key of a page must equal the branch's key for it, since bbolt finds
-// the branch by that.
+// elements calls visit for all leaf elements on or below a page, in the order of keys. *last is the
+// key before them, or nil. Keys must increase. The first key of a page must equal the key that its
+// branch has for the page, since bbolt finds the page by that key.
 func (p *pages) elements(b []byte, last *[]byte, visit func(kind uint32, key, value []byte) error) error {
 	kind, n := u16(b[8:]), int(u16(b[10:]))
 	if kind != leafPage && kind != branchPage || kind == branchPage && n == 0 || pageHeader+n*elementSize > len(b) {

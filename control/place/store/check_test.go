@@ -13,7 +13,8 @@ import (
 	"github.com/headgate/headgate/control/place/store"
 )
 
-// folder is a folder in memory if the system has one, since the tests wait for a thousand writes.
+// folder returns a folder in memory if the system has such a file system, since the tests wait for
+// a thousand writes.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "headgate")
@@ -24,8 +25,8 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// used returns the bytes of a used file: with branches, free pages, a value of several pages, and a
-// bucket that is empty again.
+// used returns the bytes of a file that was used: it contains branches, free pages, a value of
+// several pages, and a bucket that has become empty.
 func used(t *testing.T) []byte {
 	t.Helper()
 	path := filepath.Join(folder(t), "control.db")
@@ -58,8 +59,8 @@ func used(t *testing.T) []byte {
 	return all
 }
 
-// try opens a file with some bytes, reads everything and writes to it. Opened reports success;
-// without it, the file must not have changed.
+// try opens a file with these bytes, reads everything and writes to it. opened reports success. If
+// it is false, the file must not have changed.
 func try(t *testing.T, all []byte) (opened bool, words string) {
 	t.Helper()
 	path := filepath.Join(folder(t), "control.db")
@@ -125,7 +126,7 @@ func TestGarbledFileDoesNotCrash(t *testing.T) {
 	for range tries {
 		garbled := bytes.Clone(all)
 		at := random.IntN(len(all))
-		if random.IntN(2) == 0 { // in bbolt's own structures
+		if random.IntN(2) == 0 { // change a byte of bbolt's own structures
 			at = at&^4095 + random.IntN(200)
 		}
 		garbled[at] ^= byte(1 + random.IntN(255))
@@ -152,7 +153,7 @@ func TestForeignFileIsLeftAlone(t *testing.T) {
 	}
 }
 
-// A page that is used twice would be overwritten.
+// A file in which a page is used twice is rejected, since bbolt would overwrite the page.
 func TestGarbledStructureIsLeftAlone(t *testing.T) {
 	const page = 4096
 	all := used(t)

@@ -18,16 +18,16 @@ import (
 
 // Buckets of the file. Values are JSON.
 var (
-	models   = []byte("models")   // registered, by object name
-	copies   = []byte("copies")   // by endpoint, pool and id
-	runtimes = []byte("runtimes") // by endpoint
-	statuses = []byte("statuses") // by pool and id
-	vmodels  = []byte("vmodels")  // registered, by object name
-	moves    = []byte("moves")    // status of VModels, by pool and id
+	models   = []byte("models")   // registered models, by object name
+	copies   = []byte("copies")   // copies, by endpoint, pool and model id
+	runtimes = []byte("runtimes") // model runtimes, by endpoint
+	statuses = []byte("statuses") // statuses of models, by pool and model id
+	vmodels  = []byte("vmodels")  // registered VModels, by object name
+	moves    = []byte("moves")    // statuses of VModels, by pool and VModel id
 )
 
-// File is a Memory in a bbolt file, which survives crashes, and which one process can open at a
-// time. Open one with [Open].
+// File is a Memory that keeps its state in a bbolt file. The file survives crashes, and only one
+// process can open it at a time. Open one with [Open].
 type File struct {
 	db     *bbolt.DB
 	log    *slog.Logger
@@ -35,10 +35,10 @@ type File struct {
 	done   chan struct{} // closed after the last write
 }
 
-// write has the changes of one caller; several share a transaction.
+// write contains the changes of one caller. Several writes may share a transaction.
 type write struct {
 	changes []change
-	written chan error // nil: the caller does not wait
+	written chan error // receives the result; nil: the caller does not wait
 }
 
 type change struct {
@@ -53,8 +53,8 @@ const maxTogether = 1024
 // lockTimeout is how long another process, such as a control that stops, may still hold the file.
 const lockTimeout = 2 * time.Second
 
-// Open opens or creates the file. It fails if another process has it open, after a short wait, or
-// if the file is corrupt; then the file is not changed.
+// Open opens or creates the file. It fails if another process still has the file open after
+// lockTimeout, or if the file is corrupt. If Open fails, it does not change the file.
 func Open(path string, log *slog.Logger) (*File, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{OpenFile: openChecked})
 	if err != nil {
@@ -123,7 +123,8 @@ func checkFile(f *os.File) error {
 	return nil
 }
 
-// Close writes what is queued and closes the file. No other method may be called then or later.
+// Close writes what is queued and closes the file. No other method may be called during or after
+// it.
 func (f *File) Close() error {
 	close(f.writes)
 	<-f.done
@@ -197,7 +198,7 @@ func (f *File) later(changes ...change) { f.writes <- write{changes: changes} }
 // key joins parts, none of which contains a byte 0.
 func key(parts ...string) string { return strings.Join(parts, "\x00") }
 
-// PutModel writes a registered model. Wait returns when it is on disk.
+// PutModel writes a registered model. The function wait returns when the model is on disk.
 func (f *File) PutModel(m *v1alpha1.Model) (wait func() error) {
 	return f.begin(change{models, key(m.Namespace, m.Name), m})
 }
@@ -218,7 +219,7 @@ func (f *File) DeleteVModel(v *v1alpha1.VModel) (wait func() error) {
 	return f.begin(change{vmodels, key(v.Namespace, v.Name), nil}, change{moves, key(v.Namespace+"/"+v.Spec.PoolRef.Name, v.Spec.ID), nil})
 }
 
-// PutCopy writes a copy. With wait, it returns when that is on disk.
+// PutCopy writes a copy. With wait, it returns when the copy is on disk.
 func (f *File) PutCopy(c Copy, wait bool) error {
 	return f.put(change{copies, key(c.Endpoint, c.Pool, c.ID), c}, wait)
 }
@@ -228,7 +229,7 @@ func (f *File) DeleteCopy(endpoint, pool, id string) {
 	f.later(change{copies, key(endpoint, pool, id), nil})
 }
 
-// PutRuntime writes a runtime, and returns when it is on disk.
+// PutRuntime writes the record of a runtime, and returns when the record is on disk.
 func (f *File) PutRuntime(r Runtime) error {
 	return f.now(change{runtimes, r.Endpoint, r})
 }
@@ -250,7 +251,7 @@ func (f *File) PutStatuses(all []Status) {
 	f.later(changes...)
 }
 
-// PutGate does nothing: pods in a folder have no conditions of ours.
+// PutGate does nothing: with a folder of objects, control sets no conditions of pods.
 func (f *File) PutGate(Gate) {}
 
 // PutVModelStatuses queues statuses of VModels.

@@ -30,7 +30,8 @@ func model(name string) *v1alpha1.Model {
 	}
 }
 
-// Concurrent writes are there after the file is reopened, and deleted entries are not.
+// What concurrent writes stored is still there after the file is reopened, and deleted entries are
+// not.
 func TestWritesAreDurable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	s := open(t, path)

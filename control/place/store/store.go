@@ -1,6 +1,6 @@
 // Package store stores state for the next leader, or for control's next process: registered models,
-// copies at engines, and statuses of models. [Open] uses a file beside a folder of objects; package
-// statuswriter uses the objects of an API server.
+// copies at engines, and statuses of models. If objects are in a folder, [Open] opens a file for
+// the state. If they are in an API server, package statuswriter stores the state in them.
 package store
 
 import (
@@ -13,21 +13,23 @@ import (
 )
 
 // Memory is the storage of one control. Its methods are safe for concurrent use, and write in the
-// order of the calls. Wait returns when the write will survive the process.
+// order of the calls. A returned function wait returns when the write will survive the end of the
+// process.
 type Memory interface {
-	// PutModel stores a registered model. DeleteModel deletes it and its status.
+	// PutModel stores a registered model. DeleteModel deletes the model and its status.
 	PutModel(m *v1alpha1.Model) (wait func() error)
 	DeleteModel(m *v1alpha1.Model) (wait func() error)
-	// PutVModel stores a registered VModel, which is new (fresh) or has a new target. DeleteVModel
-	// deletes it and its status.
+	// PutVModel stores a registered VModel. If fresh, the VModel is new; otherwise its target has
+	// changed. DeleteVModel deletes the VModel and its status.
 	PutVModel(v *v1alpha1.VModel, fresh bool) (wait func() error)
 	DeleteVModel(v *v1alpha1.VModel) (wait func() error)
-	// PutCopy stores a copy. With wait it returns when the write will survive the process. It may
-	// be retried after [ErrNotNow].
+	// PutCopy stores a copy. With wait, it returns when the write will survive the end of the
+	// process. The call may be repeated after [ErrNotNow].
 	PutCopy(c Copy, wait bool) error
 	// DeleteCopy queues the deletion of a copy. Pool is "namespace/name".
 	DeleteCopy(endpoint, pool, id string)
-	// PutRuntime stores the state of a model runtime, and returns when it will survive the process.
+	// PutRuntime stores the state of a model runtime, and returns when the write will survive the
+	// end of the process.
 	PutRuntime(r Runtime) error
 	// DeleteRuntime queues the deletion of a runtime.
 	DeleteRuntime(endpoint string)
@@ -35,11 +37,12 @@ type Memory interface {
 	PutStatuses(all []Status)
 	// PutVModelStatuses queues statuses of VModels.
 	PutVModelStatuses(all []VModelStatus)
-	// PutGate queues the condition of a pod that says whether models load there. It is not stored.
+	// PutGate queues a write of the pod's condition that reports whether models load there. No
+	// method of Memory reads the condition.
 	PutGate(g Gate)
 
-	// Models, Copies, Runtimes, Statuses, VModels and VModelStatuses return what was stored before
-	// this process.
+	// Models, Copies, Runtimes, Statuses, VModels and VModelStatuses return what earlier processes
+	// stored.
 	Models() ([]v1alpha1.Model, error)
 	Copies() ([]Copy, error)
 	Runtimes() ([]Runtime, error)
@@ -47,7 +50,7 @@ type Memory interface {
 	VModels() ([]v1alpha1.VModel, error)
 	VModelStatuses() ([]VModelStatus, error)
 
-	// Close writes what is queued, and ends. No other method may be called then or later.
+	// Close writes what is queued, and ends. No other method may be called during or after it.
 	Close() error
 }
 
@@ -62,21 +65,21 @@ type Copy struct {
 	// State is loading, loaded or unloading.
 	State string `json:"state"`
 	Bytes int64  `json:"bytes,omitempty"`
-	// Size is the source of Bytes.
+	// Size is the source of the value in Bytes, such as "measured".
 	Size string `json:"size,omitempty"`
-	// Concurrency is the number of concurrent requests that it accepts; 0 for no limit.
+	// Concurrency is the number of concurrent requests that the copy accepts; 0 for no limit.
 	Concurrency int `json:"concurrency,omitempty"`
-	// Incarnation of the engine, empty if unknown.
+	// Incarnation is that of the engine; empty if unknown.
 	Incarnation string    `json:"incarnation,omitempty"`
 	Since       time.Time `json:"since"`
-	// Object is the Model, and UID its UID; empty if unknown.
+	// Object is the name of the Model object, and UID is its UID; both are empty if unknown.
 	Object objects.Name `json:"-"`
 	UID    string       `json:"-"`
-	// Listed reports that the engine lists its models, so that the record is only a hint.
+	// Listed reports that the engine lists its models, so that this record is only a hint.
 	Listed bool `json:"-"`
 }
 
-// Runtime is what a model runtime reported when it became ready. It reports this only once.
+// Runtime is what a model runtime reported when it became ready. A runtime reports this only then.
 type Runtime struct {
 	Endpoint     string        `json:"endpoint"`
 	Incarnation  string        `json:"incarnation,omitempty"`
@@ -84,10 +87,10 @@ type Runtime struct {
 	DefaultBytes int64         `json:"defaultBytes"`
 	Loads        int           `json:"loads"`
 	LoadTimeout  time.Duration `json:"loadTimeout"`
-	// Methods are the gRPC methods that it serves.
+	// Methods are the gRPC methods that the runtime serves.
 	Methods engine.Methods `json:"methods,omitempty"`
-	// LimitsConcurrency reports that each copy accepts as many concurrent requests as the runtime
-	// reported after the load.
+	// LimitsConcurrency is true if the runtime reports, after each load, a concurrency limit of the
+	// copy.
 	LimitsConcurrency bool `json:"limitsConcurrency,omitempty"`
 }
 
@@ -95,11 +98,11 @@ type Runtime struct {
 type Status struct {
 	Pool   string               `json:"pool"` // "namespace/name"
 	ID     string               `json:"id"`
-	Object objects.Name         `json:"-"` // zero for an adapter without a Model
-	UID    string               `json:"-"` // of the Model
+	Object objects.Name         `json:"-"` // name of the Model object; zero for an adapter without one
+	UID    string               `json:"-"` // UID of the Model object
 	Status v1alpha1.ModelStatus `json:"status"`
-	// Digest is that of what failed to load, since files have no generation; empty if nothing
-	// failed, or unknown.
+	// Digest identifies the content of the model that failed to load, since objects in files have
+	// no generation. It is empty if no load failed, or if the content is unknown.
 	Digest string `json:"digest,omitempty"`
 	// Gone reports that the model was deleted.
 	Gone bool `json:"-"`
@@ -110,7 +113,7 @@ type VModelStatus struct {
 	Pool   string                `json:"pool"` // "namespace/name"
 	ID     string                `json:"id"`
 	Object objects.Name          `json:"-"`
-	UID    string                `json:"-"` // of the VModel
+	UID    string                `json:"-"` // UID of the VModel object
 	Status v1alpha1.VModelStatus `json:"status"`
 	// Gone reports that the VModel was deleted.
 	Gone bool `json:"-"`
@@ -120,7 +123,7 @@ type VModelStatus struct {
 type Gate struct {
 	Pod objects.Name
 	UID string
-	// Open reports that models load there. Reason and Message say why, or why not.
+	// Open reports that models load on the pod. Reason and Message explain why they do or do not.
 	Open            bool
 	Reason, Message string
 }

@@ -26,8 +26,8 @@ func moved(name, active string) store.VModelStatus {
 	return store.VModelStatus{Pool: "default/p", ID: name, Status: v1alpha1.VModelStatus{Active: active}}
 }
 
-// expectVModels fails the test unless a file has these VModels, as ID to TARGET, and statuses, as
-// ID at ACTIVE.
+// expectVModels fails the test unless a file contains these VModels and statuses. A VModel is
+// written as ID to TARGET, a status as ID at ACTIVE.
 func expectVModels(t *testing.T, when string, f *store.File, want ...string) {
 	t.Helper()
 	all, err := f.VModels()
@@ -50,8 +50,8 @@ func expectVModels(t *testing.T, when string, f *store.File, want ...string) {
 	}
 }
 
-// VModels and their statuses are there after the file is reopened; statuses without a VModel are
-// not.
+// VModels and their statuses are still there after the file is reopened; statuses without a VModel
+// are not.
 func TestVModelsAreDurable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	f := open(t, path)
@@ -65,7 +65,7 @@ func TestVModelsAreDurable(t *testing.T) {
 	went := moved("a", "m2")
 	went.Status.Previous, went.Status.PreviousUntil = "m1", &until
 	f.PutVModelStatuses([]store.VModelStatus{moved("a", "m1"), moved("b", "m1"), moved("c", "m1"), moved("of an object", "m9"), went})
-	f.PutStatuses([]store.Status{{Pool: "default/p", ID: "b"}}) // of a model with the same name
+	f.PutStatuses([]store.Status{{Pool: "default/p", ID: "b"}}) // status of a model with the same name
 	for _, wait := range waits {
 		if err := wait(); err != nil {
 			t.Error(err)

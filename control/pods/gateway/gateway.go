@@ -1,6 +1,6 @@
 // Package gateway builds the objects that run the Envoys of a Gateway: a Deployment, a Service, a
-// disruption budget and a network policy. It is pure. It starts from the static data plane,
-// manifests/static/gateway.yaml, and adds what a Gateway and its settings request.
+// disruption budget and a network policy. It has no side effects. It starts from the static data
+// plane, manifests/static/gateway.yaml, and adds what a Gateway and its settings request.
 package gateway
 
 import (
@@ -29,11 +29,12 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Labels of all objects of a Gateway. Of selects its pods; the value is the name of the objects.
+// Labels of all objects of a Gateway. The label Of selects the Gateway's pods; its value is the
+// name of the objects.
 const (
 	Of             = "headgate.dev/gateway"
 	ofNamespace    = "headgate.dev/gateway-namespace"
-	ofName         = "gateway.networking.k8s.io/gateway-name" // from Gateway API (GEP-1762)
+	ofName         = "gateway.networking.k8s.io/gateway-name" // label of Gateway API (GEP-1762)
 	component      = "app.kubernetes.io/component"
 	managedBy      = "app.kubernetes.io/managed-by"
 	manager        = "headgate-control"
@@ -44,7 +45,8 @@ const (
 const Selector = managedBy + "=" + manager + "," + Of
 
 // Secret is the name of the Secret with the certificates of all Gateways. The keys of a Gateway are
-// the name of its objects with suffixes. It also has the authority, and the SDS file for Envoy.
+// the name of its objects with suffixes. The Secret also contains the authority's certificate, and
+// the SDS file for Envoy.
 const (
 	Secret            = "headgate-identities"
 	CertificateSuffix = ".crt"
@@ -59,7 +61,7 @@ const (
 	// Probe and Admin are ports of Envoy, among [attach.Reserved].
 	Probe = 9902
 	Admin = 9901
-	// metrics is extproc's port.
+	// metrics is the port of extproc's metrics.
 	metrics = 9090
 )
 
@@ -97,22 +99,22 @@ func Read(text []byte) (*Template, error) {
 	return t, nil
 }
 
-// Options have what neither the static data plane nor a Gateway contains.
+// Options are the inputs that neither the static data plane nor a Gateway contains.
 type Options struct {
-	// Namespace is that of control, and of all objects.
+	// Namespace is the namespace of control and of all objects.
 	Namespace string
-	// EnvoyImage and ExtprocImage replace the images; empty keeps them.
+	// EnvoyImage and ExtprocImage replace the images of the static data plane; empty keeps them.
 	EnvoyImage, ExtprocImage string
 	// Bootstrap is the configuration with which each Envoy starts.
 	Bootstrap []byte
 }
 
-// Objects run the Envoys of a Gateway. All have the name [Name].
+// Objects are the objects that run the Envoys of a Gateway. All have the name [Name].
 type Objects struct {
 	Deployment *appsv1.Deployment
 	// Service is nil if the Gateway has no port to serve, since API servers reject a Service
-	// without ports. An existing one stays, so that an error in listeners does not lose its
-	// address. Nothing reaches it: neither Policy nor Envoy has its ports.
+	// without ports. An existing Service then stays, so that an error in listeners does not lose
+	// its address. It is unreachable, since neither the network policy nor Envoy opens its ports.
 	Service *corev1.Service
 	Budget  *policyv1.PodDisruptionBudget
 	Policy  *networkingv1.NetworkPolicy
@@ -157,7 +159,7 @@ func (t *Template) deploymentOf(g *attach.Gateway, o Options) *appsv1.Deployment
 	for i := range pod.Spec.TopologySpreadConstraints {
 		pod.Spec.TopologySpreadConstraints[i].LabelSelector = selector(g)
 	}
-	// Envoy listens at the listeners' own ports, whatever they are.
+	// Envoy listens at the listeners' own ports, also those below 1024.
 	pod.Spec.SecurityContext.Sysctls = append(pod.Spec.SecurityContext.Sysctls,
 		corev1.Sysctl{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"})
 
@@ -167,8 +169,8 @@ func (t *Template) deploymentOf(g *attach.Gateway, o Options) *appsv1.Deployment
 		e.Args[i], e.Args[i+1] = "--config-yaml", strings.ReplaceAll(string(o.Bootstrap), "$", "$$")
 	}
 	e.Ports = nil
-	// Envoy does not answer before control has configured it, which may take long if control is
-	// away.
+	// Envoy does not answer before control has configured it, which may take a long time if no
+	// control runs.
 	e.StartupProbe = probe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3600})
 	e.ReadinessProbe = probe(corev1.Probe{PeriodSeconds: 2})
 	e.LivenessProbe = probe(corev1.Probe{PeriodSeconds: 10, FailureThreshold: 6})
@@ -224,7 +226,7 @@ func container(all []corev1.Container, name string) *corev1.Container {
 	return nil
 }
 
-// mount returns the volume mount at a path.
+// mount returns the volume mount at a path; nil if there is none.
 func mount(all []corev1.VolumeMount, path string) *corev1.VolumeMount {
 	for i := range all {
 		if all[i].MountPath == path {
@@ -264,9 +266,9 @@ func labels(g *attach.Gateway) map[string]string {
 	return all
 }
 
-// asked returns the labels that a Gateway requests. Pods get neither these nor the annotations: the
-// owner of a Gateway must not choose what others inject into pods in Headgate's namespace, nor what
-// selects them.
+// asked returns the labels that a Gateway requests. Pods get neither these labels nor the Gateway's
+// annotations: the owner of a Gateway must not decide what webhooks inject into pods in Headgate's
+// namespace, nor which selectors match these pods.
 func asked(g *attach.Gateway) map[string]string {
 	if i := g.Spec.Infrastructure; i != nil {
 		return plain(i.Labels)
@@ -290,7 +292,7 @@ func plain[K, V ~string](words map[K]V) map[string]string {
 	return all
 }
 
-// joined merges maps; later ones win.
+// joined merges maps. If several maps have a key, the last one wins.
 func joined(all ...map[string]string) map[string]string {
 	is := make(map[string]string)
 	for _, m := range all {
@@ -299,7 +301,7 @@ func joined(all ...map[string]string) map[string]string {
 	return is
 }
 
-// servicePorts returns the ports of accepted listeners, in order.
+// servicePorts returns the ports of accepted listeners, sorted.
 func servicePorts(g *attach.Gateway) []int32 {
 	var all []int32
 	for _, l := range g.Listeners {
@@ -339,7 +341,7 @@ func serviceType(g *attach.Gateway) corev1.ServiceType {
 	return corev1.ServiceTypeLoadBalancer
 }
 
-// policyOf admits everybody to some ports, and to extproc's metrics.
+// policyOf returns a network policy that lets everybody reach some ports and extproc's metrics.
 func policyOf(ports []int32) *networkingv1.NetworkPolicy {
 	p := &networkingv1.NetworkPolicy{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},

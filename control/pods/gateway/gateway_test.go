@@ -17,7 +17,8 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// The input of a block is objects in YAML; the output is the objects of their Gateways.
+// The input of a block is objects in YAML; the output is the objects that control makes for their
+// Gateways.
 func TestScenarios(t *testing.T) {
 	template, err := gateway.Read(headgate.GatewayYAML)
 	if err != nil {
@@ -48,7 +49,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// Names are unique, and valid for Services and labels.
+// Names of objects are unique, and valid for Services and labels.
 func TestNamesDiffer(t *testing.T) {
 	long := strings.Repeat("long.", 50) + "x"
 	seen := make(map[string]objects.Name)
@@ -104,7 +105,7 @@ func TestAddressesForClients(t *testing.T) {
 	}
 }
 
-// A manifest without what a Gateway needs is an error.
+// A manifest without a part that a Gateway needs is rejected.
 func TestManifestWithoutEnvoyIsRejected(t *testing.T) {
 	withoutBudget, _, cut := strings.Cut(string(headgate.GatewayYAML), "\n---\napiVersion: policy/v1\n")
 	if !cut {
