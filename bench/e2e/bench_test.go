@@ -59,7 +59,8 @@ func BenchmarkDataPlanes(b *testing.B) {
 }
 
 // compare reports the cost of a request in the second of two stacks relative to the first: the CPU
-// time of some processes, and the median latency. The stacks alternate; one op is a round in both.
+// time of some processes, and the median latency. The stacks take turns; one op of the benchmark is
+// one round on each stack.
 func compare(b *testing.B, stacks [2]*stack, model string, processes func(*stack) []int) {
 	const requests, clients = 2000, 8
 	spent := func(s *stack) (all time.Duration) {

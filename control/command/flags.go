@@ -126,7 +126,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.placement.TokenFile, "token-file", "",
 		"on other machines, serve only extprocs that send the bearer token in this `FILE`; control reads it again when it changes")
 	fs.StringVar(&c.mesh.ClientCAFile, "mesh-client-ca-file", "",
-		"serve ModelMesh's API to clients on other machines with a certificate of an authority in this PEM `FILE`")
+		"serve ModelMesh's API also to clients on other machines whose certificate is signed by an authority in this PEM `FILE`")
 	fs.StringVar(&c.mesh.TokenFile, "mesh-token-file", "",
 		"serve ModelMesh's API to clients on other machines that send the bearer token in this `FILE`, which must differ from that of --token-file. Without this flag and --mesh-client-ca-file, control rejects clients on other machines")
 	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1",

@@ -105,8 +105,9 @@ type news struct {
 	removed []string              // resources that have been removed
 }
 
-// set replaces the endpoints of every resource; each list is sorted. A resource that the new map
-// lacks loses its endpoints, and is removed when its last endpoint is no longer listed.
+// set replaces the endpoints of every resource; each list is sorted. If the new map lacks a
+// resource, all of its endpoints are former ones. Former endpoints stay listed for a while; when
+// the last one is no longer listed, the resource is removed.
 func (l lists) set(has map[string][]Endpoint, now time.Time) news {
 	for name, of := range l {
 		if _, named := has[name]; !named {

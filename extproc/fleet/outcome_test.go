@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// A stream yields the ratio of actual to predicted time to first token, whichever policy decided. A
-// request that was not served as it was sent yields none.
+// A streamed response yields the ratio of actual to predicted time to first token, whichever policy
+// picked the endpoint. A request yields none if another endpoint than the picked one served it.
 func TestOutcomesComparePredictions(t *testing.T) {
 	o := outcome.Outcome{
 		Pool: "ns/pool", Endpoint: a, Status: 200, Stream: true, Attempts: 1, FirstBody: 500 * time.Millisecond,

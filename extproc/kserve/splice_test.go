@@ -306,7 +306,7 @@ func TestReasonsQuoteNothing(t *testing.T) {
 	}
 }
 
-// A container of 2 MiB has a four-byte length.
+// A submessage of 2 MiB has a length prefix of four bytes.
 func TestLargeMessages(t *testing.T) {
 	rest := bytes.Repeat([]byte("x"), 1<<21-10)
 	message := []byte(str(1, str(2, "m"), str(3, string(rest))))

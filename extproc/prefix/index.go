@@ -193,7 +193,7 @@ func (x *Index) giveUp(endpoint int) {
 	x.places.remove(at)
 }
 
-// link adds a place to a part's list as its newest.
+// link adds the entry at index at to the newest end of a part's list.
 func (x *Index) link(p *part, at uint32) {
 	is := &x.places.at[at]
 	is.newer, is.older = 0, p.newest

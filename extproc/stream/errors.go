@@ -57,7 +57,7 @@ func invalid(status int, code, param, message string) *apiError {
 	return &apiError{status: status, Type: invalidRequest, Code: code, Param: param, Message: message}
 }
 
-// invalidCall returns an error with the gRPC code for a call that ends with it.
+// invalidCall is like invalid, and also sets the status code with which a gRPC call ends.
 func invalidCall(status int, code, message string, call kserve.Code) *apiError {
 	return &apiError{status: status, Type: invalidRequest, Code: code, Message: message, call: call}
 }

@@ -75,7 +75,7 @@ type Load struct {
 	// restarted.
 	Started Value
 
-	// Totals are its counters since then.
+	// Totals are the engine's counters since its process started.
 	Totals Totals
 }
 

@@ -53,8 +53,8 @@ type Entry struct {
 	Info string
 	// Size is a hint in bytes, 0 if there is none. Complete may derive it from Info.
 	Size int64
-	// ServiceTime is how long an engine takes for one request without tokens that runs alone, 0 if
-	// unknown.
+	// ServiceTime is how long an otherwise idle engine takes for one request of a model without
+	// tokens; 0 if unknown.
 	ServiceTime time.Duration
 	// Min and Max limit the number of copies; Max 0 means no limit.
 	Min, Max int

@@ -133,7 +133,7 @@ type Server struct {
 	traffic  *traffic
 	born     time.Time
 
-	requests atomic.Uint64 // number of requests, for their ids and faults
+	requests atomic.Uint64 // number of requests so far; numbers them and selects those with a fault
 	inFlight atomic.Int64  // number of requests that the engine has now
 	turns    turns         // serializes loads and unloads of each adapter
 	door     door

@@ -166,7 +166,7 @@ var several = []string{"--served-model-name", "--lora-modules"}
 // permits one value after a flag.
 func spread(args []string) []string {
 	var out []string
-	repeats := "" // the current flag with several values, after its first value
+	repeats := "" // the flag that takes several values and whose first value was read; else empty
 	for i, a := range args {
 		switch {
 		case strings.HasPrefix(a, "-"):

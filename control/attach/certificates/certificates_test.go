@@ -36,7 +36,7 @@ type secrets struct {
 	user kube.User
 	data map[objects.Name]map[string][]byte
 	err  error
-	read []objects.Name // names that Watch.Name read at once
+	read []objects.Name // names whose Secrets Watch.Name read immediately
 }
 
 func (s *secrets) Add(u kube.User) { s.user = u }

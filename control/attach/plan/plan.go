@@ -1,10 +1,10 @@
-// Package plan decides what the Envoys of each Gateway do: on which ports they listen, and where a
-// request goes by its host, path, method and headers. Its input is objects, and its output is plans
-// and verdicts on the objects. It does no I/O. It uses the terms of Gateway API and none of
-// Envoy's, so that people can read a plan.
+// Package plan decides what the Envoys of each Gateway do: on which ports they listen, and how they
+// route a request based on its host, path, method and headers. Its input is objects, and its output
+// is plans and verdicts on the objects. It does no I/O. It uses the terms of Gateway API and none
+// of Envoy's, so that people can read a plan.
 //
-// If a rule is invalid according to Gateway API, requests that match it get 500, and gRPC calls
-// UNAVAILABLE: they must not match another rule instead.
+// If a rule is invalid according to Gateway API, HTTP requests that match it get status 500, and
+// gRPC calls get UNAVAILABLE: they must not fall through to another rule.
 package plan
 
 import (
@@ -158,8 +158,8 @@ type Forward struct {
 	// Calls is true if Models is true and the requests are gRPC calls, which go to the pool's gRPC
 	// port.
 	Calls bool
-	// Open is used only if Models is true. It is the cluster of requests for which extproc chose no
-	// pool. If it is empty, they get 503.
+	// Open is the cluster that receives requests for which extproc chose no pool. If Open is empty,
+	// such requests get 503. It is used only if Models is true.
 	Open string
 	// Backends all have weights above 0.
 	Backends []Backend

@@ -44,8 +44,8 @@ func sum(a, b int64) int64 {
 	return a + b
 }
 
-// tally returns the sums of the endpoint. They are recomputed if copies have changed since the last
-// call.
+// tally returns the memory and slots that the endpoint's copies use together. It recomputes these
+// sums if copies have changed since the last call.
 func (e *endpoint) tally() *tally {
 	if e.counted {
 		return &e.sums

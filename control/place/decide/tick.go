@@ -153,8 +153,8 @@ func (l *load) tick(passed float64) {
 	}
 }
 
-// update updates aim, passed seconds after its last call. copies is the number of copies that the
-// load needs, not rounded. most is the largest allowed number of copies.
+// update recomputes aim. passed is the time since the last call, in seconds. copies is the number
+// of copies that the load needs, not rounded. most is the largest allowed number of copies.
 func (l *load) update(copies float64, most int, passed float64) {
 	now := max(1, l.aim)
 	switch {

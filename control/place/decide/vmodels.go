@@ -313,5 +313,5 @@ func moveVModel(s *State, v *vmodel, now time.Time) {
 	to.load = from.load
 	to.requests, to.inFlightSeconds, to.waited = 0, 0, 0
 	to.updateValue(s.pool(to.Pool))
-	s.noteModel(modelNeeds, to) // a higher value may give it copies and earlier turns
+	s.noteModel(modelNeeds, to) // a model of higher value may get copies, and be loaded earlier
 }

@@ -214,7 +214,7 @@ func (f *File) PutVModel(v *v1alpha1.VModel, _ bool) (wait func() error) {
 	return f.begin(change{vmodels, key(v.Namespace, v.Name), v})
 }
 
-// DeleteVModel deletes a registered VModel and its status, like PutModel.
+// DeleteVModel deletes a registered VModel and its status. wait returns as for PutModel.
 func (f *File) DeleteVModel(v *v1alpha1.VModel) (wait func() error) {
 	return f.begin(change{vmodels, key(v.Namespace, v.Name), nil}, change{moves, key(v.Namespace+"/"+v.Spec.PoolRef.Name, v.Spec.ID), nil})
 }

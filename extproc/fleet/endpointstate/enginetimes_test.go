@@ -353,8 +353,8 @@ func TestLoadOfOthers(t *testing.T) {
 	}
 }
 
-// If another endpoint serves a request than the one it was sent to, the request's claim moves to
-// the endpoint that serves it.
+// If a request is served by a different endpoint from the one it was sent to, its claim moves to
+// that endpoint.
 func TestClaimMoves(t *testing.T) {
 	s := predicted()
 	room := make([]pick.Decision, 1)

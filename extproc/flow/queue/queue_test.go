@@ -130,7 +130,7 @@ func TestWantedSince(t *testing.T) {
 // plain is a simple queue for one model, the oracle of Queue.
 type plain struct {
 	names  []string
-	called bool // the first request has been called
+	called bool // the turn of the first request has come
 	open   bool
 }
 

@@ -62,7 +62,8 @@ const (
 	bend, deviation = 1.345, 1.4826
 	// leastUsual is the lower limit of the usual error of rows.
 	leastUsual = 0.02
-	// leastOff and mostOff are the limits of a median error. mostOff is a logarithm.
+	// leastOff and mostOff limit a learned median error: leastOff is a ratio, mostOff the natural
+	// logarithm of one.
 	leastOff, mostOff = 1e-3, 10
 	// follows is the share by which a row can change the running median error.
 	follows = 0.05

@@ -39,8 +39,8 @@ const (
 	// whole is the minimum ratio of tokens per counted step to decoding sequences. Below it, the
 	// steps were counted per rank and not per engine.
 	whole = 0.7
-	// apart is the minimum ratio of the tokens of a mean prompt to the number of sequences. Below
-	// it, steps with prompts cannot be recognized by their number of tokens.
+	// apart is the minimum ratio of the mean prompt length, in tokens, to the number of sequences.
+	// Below it, the number of tokens of a step does not show whether the step contains a prompt.
 	apart = 2
 	// astray and few limit the difference between the computed and the scraped number of sequences:
 	// one may be at most astray times the other, plus few. A larger difference means that a clock
