@@ -28,10 +28,10 @@ var scale = flag.Bool("scale", false,
 // The size of TestControlAtScale.
 const (
 	scaleRoutes, scaleGateways, scaleListeners, scaleServices = 1000, 2, 50, 200
-	// There are scalePools pools with scalePods pods each. scaleChanges objects change per second.
+	// scalePools pools have scalePods pods each. scaleChanges objects change per second.
 	scalePools, scalePods, scaleChanges = 50, 20, 20
 	scaleSlices, scaleEdits             = 100, 100                            // changes of EndpointSlices; later changes of routes
-	scaleTime, scaleLimit               = time.Minute, 500 * time.Millisecond // how long objects change; limit of the P99 latency of a change
+	scaleTime, scaleLimit               = time.Minute, 500 * time.Millisecond // how long objects change; limit of a change's P99 latency
 )
 
 // TestControlAtScale prints what control consumes while 20 pods change per second. The API server

@@ -103,7 +103,8 @@ func (i Image) layer() (v1.Layer, error) {
 		return nil, err
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil }
-	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching) // cached, because it is read twice: for its digest and for its content
+	// The layer is cached, because it is read twice: for its digest and for its content.
+	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching)
 }
 
 // Static returns the image of a statically linked binary, which runs with args.

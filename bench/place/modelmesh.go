@@ -103,8 +103,9 @@ func (m *modelmesh) Start(f *Fleet) {
 }
 
 // room returns the bytes for models: the capacity minus a reserve, which lets loads start before
-// unloads end. The reserve is half of the models that load in parallel (a quarter if more than two
-// do), between one and ten percent of the capacity (ModelCacheUnloadBufManager.java).
+// unloads end. The reserve is half of the mean size of the models that load in parallel (a quarter
+// if more than two do), but at least 1 % and at most 10 % of the capacity
+// (ModelCacheUnloadBufManager.java).
 func (m *modelmesh) room() int64 {
 	reserve := int64(m.AtOnce) * meanSize / 2
 	if m.AtOnce > 2 {

@@ -213,8 +213,8 @@ func (p *Placer) stop() {
 	p.save(true)
 }
 
-// Pause(true) stops new loads and unloads until Pause(false). Scrapes continue, and changes are
-// still published.
+// Pause stops new loads and unloads, or with false starts them again. Scrapes continue, and changes
+// are still published.
 func (p *Placer) Pause(paused bool) {
 	p.update(func(time.Time) []decide.Action {
 		p.paused = paused

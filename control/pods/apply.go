@@ -35,8 +35,8 @@ type kind struct {
 	informer cache.SharedIndexInformer
 	patch    func(ctx context.Context, name string, how types.PatchType, text []byte, o metav1.PatchOptions) (metav1.Object, error)
 	delete   func(ctx context.Context, name string, o metav1.DeleteOptions) error
-	// version returns a text that changes whenever the wanted content of an object is written, and
-	// for some kinds at other changes too.
+	// version returns a string that changes whenever the specification of an object is written. For
+	// some kinds it also changes with other writes.
 	version func(metav1.Object) string
 }
 

@@ -31,9 +31,9 @@ const (
 	shareInterval = 200 * time.Millisecond
 )
 
-// Peers exchanges the answers of Envoys with the other controls. It is a [controller.Peers]. Make
-// one with [Pod.Peers], and run it with [Peers.Run]. It needs, in its namespace, the verbs create
-// of configmaps, and list, watch and patch of [EnvoysName].
+// Peers shares what Envoys have answered between the controls of a cluster. It is a
+// [controller.Peers]. Make one with [Pod.Peers], and run it with [Peers.Run]. In its namespace it
+// needs permission to create ConfigMaps, and to list, watch and patch the ConfigMap [EnvoysName].
 type Peers struct {
 	pod  Pod
 	name string // name of this pod

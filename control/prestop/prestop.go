@@ -1,7 +1,7 @@
-// Package prestop answers the preStop hooks of pods with the annotation that lets their models
-// migrate (v1alpha1.PreStop). The hook calls /prestop/NAMESPACE/POD. Control answers when the pod's
-// models have copies elsewhere, as far as possible, and every extproc has stopped sending requests
-// to the pod. Then Kubernetes stops the container.
+// Package prestop answers preStop hooks. It is for pods that have the annotation v1alpha1.PreStop,
+// which makes their models migrate. The hook calls /prestop/NAMESPACE/POD. Control answers when the
+// pod's models have copies elsewhere, as far as possible, and every extproc has stopped sending
+// requests to the pod. Then Kubernetes stops the container.
 //
 // Calls change nothing: pods migrate because the API server marks them as deleted. So everybody may
 // call, repeatedly.

@@ -165,7 +165,7 @@ func TestAuthentication(t *testing.T) {
 		roots.AddCert(parsed)
 		return credentials.NewTLS(&tls.Config{
 			RootCAs: roots, ServerName: "localhost", MinVersion: tls.VersionTLS12,
-			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // send it, whatever authorities are requested
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // send it to any authority
 				if len(own) == 0 {
 					return new(tls.Certificate), nil
 				}

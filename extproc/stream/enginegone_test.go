@@ -122,7 +122,7 @@ func TestRequestAtARemovedEndpointIsEnded(t *testing.T) {
 		dials <- err
 		await(t, "no dial goes on", func() bool { return server.Dialing() == 0 })
 	}
-	server.Progressed(records[0]) // the endpoint is still in the objects, so it is not dialed
+	server.Progressed(records[0]) // an endpoint that still exists is not dialed
 	f.SetWorld(objects.Build(objects.Set{}))
 	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	for _, err := range []error{nil, refused, context.DeadlineExceeded, refused} {

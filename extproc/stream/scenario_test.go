@@ -30,8 +30,8 @@ import (
 // the data plane or one of these commands:
 //
 //	calls WHOM [conformance] [override] [default=POOL]
-//	        another gateway calls WHOM, an authority or a port; without this line the data plane is
-//	        Headgate's own Envoy
+//	        another gateway calls WHOM, an authority or a port; without this line the data plane
+//	        is Headgate's own Envoy
 //	at LISTENER
 //	        Headgate's own Envoy got the request at a listener of ns/g, through an LLMRoute
 //	for POOL [PREFIX [WITH]]

@@ -55,7 +55,7 @@ func (e *Engine) Skip(until float64) {
 		w.KVTokens += w.Sequences
 	}
 	e.counted.Steps.add(uint64(left-quiet), len(e.running)) //nolint:gosec // it only falls
-	for _, s := range e.running {                           // in the order in which the last step used them
+	for _, s := range e.running {                           // in the order in which the last step used the adapters
 		e.useAdapter(s.Adapter)
 	}
 }

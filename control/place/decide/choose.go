@@ -18,8 +18,8 @@ type claim struct {
 	// settled: queued copies are not evicted, except copies that the engine may already have.
 	settled bool
 	// idle: the endpoint must be able to start the load at once, and must have free GPU slots.
-	// fills: it must also keep the share keepFree free. leastLoaded: the copy goes to the least
-	// loaded endpoint with free GPU slots.
+	// fills: with the copy, the share keepFree of its capacity must still be free. leastLoaded: the
+	// copy goes to the least loaded endpoint with free GPU slots.
 	idle, fills, leastLoaded bool
 	// from is the endpoint whose copy is unloaded once the new copy is loaded; it may be empty.
 	from string

@@ -82,8 +82,8 @@ func New(c Config) *State {
 	}
 }
 
-// Pause(true) stops all new actions until Pause(false): a control that may have lost leadership
-// must not give instructions to engines. Facts are still recorded meanwhile.
+// Pause stops all new actions, or with false starts them again: a control that may have lost
+// leadership must not give instructions to engines. Facts are still recorded meanwhile.
 func (s *State) Pause(paused bool) { s.paused = paused }
 
 // Decide returns the actions for now, and the time of the next call of Decide if no fact arrives

@@ -87,8 +87,8 @@ const (
 	endpointChanged
 	// endpointSeen: an endpoint was scraped for the first time, or removed.
 	endpointSeen
-	// leavingChanged: the reason why an endpoint is about to end changed. leavingBegan: an endpoint
-	// is now about to end.
+	// leavingChanged: the reason for which an endpoint is about to end has changed. leavingBegan:
+	// an endpoint is now about to end.
 	leavingChanged
 	leavingBegan
 	// roomChanged: the leaks of an endpoint changed, or the reserve that it keeps free.

@@ -107,7 +107,8 @@ func placeDue(s *State, now time.Time) (todo []Action) {
 	})
 	for _, d := range due {
 		if d.e != nil {
-			if reorder(s, s.now); !d.stuck || !hasPlace(s, d.e, d.model, claimOf(d.model)) { // models placed before in this loop may use the room
+			// Models placed before in this loop may use the room.
+			if reorder(s, s.now); !d.stuck || !hasPlace(s, d.e, d.model, claimOf(d.model)) {
 				continue
 			}
 		}

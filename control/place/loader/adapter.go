@@ -167,7 +167,7 @@ func (d *adapters) Unload(ctx context.Context, id string) error {
 }
 
 // await waits until the engine lists the model, or no longer lists it if listed is false. If most
-// is above 0, it gives up after that many lists, read maxPoll apart, that are still wrong.
+// is above 0, await gives up once it has polled at the longest interval, maxPoll, that many times.
 func (d *adapters) await(ctx context.Context, id string, listed bool, most int, said answer) error {
 	late := 0
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {

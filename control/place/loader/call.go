@@ -42,7 +42,7 @@ func connect(a engineclient.Access, own *tls.Config, authority string, dial func
 	)
 }
 
-// authorize adds the token to a call, and removes it from the engine's messages.
+// authorize adds the token to a call, and redacts it from the engine's error messages.
 func authorize(a engineclient.Access) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		options ...grpc.CallOption,

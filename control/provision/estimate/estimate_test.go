@@ -183,7 +183,8 @@ func TestBulkServerIsAsInTheory(t *testing.T) {
 	}
 }
 
-// poissonShares returns the first n probabilities of a Poisson distribution: those of 0, 1, 2, …
+// poissonShares returns the first n probabilities of a Poisson distribution, beginning with that of
+// 0.
 func poissonShares(mean float64, n int) []float64 {
 	all := make([]float64, n)
 	log := -mean

@@ -20,8 +20,8 @@ import (
 // Inputs of predictions: times that engines report, load from sources other than the known
 // extprocs, and adapters in slots.
 
-// freshly is the least time for which an endpoint keeps its profile. After that it gets a new one
-// only if the relative change is larger than slightly.
+// freshly is the minimum time for which an endpoint keeps its profile. After that, a new profile
+// replaces it only if one of its terms differs by more than the share slightly.
 const (
 	freshly  = time.Second
 	slightly = 0.001

@@ -35,7 +35,7 @@ type link struct {
 	mu       sync.Mutex      // guards the fields below
 	failing  map[string]int  // status of the last failure by path, 0 without a response
 	absent   map[string]bool // CRDs that the API server lacks
-	synced   bool            // all objects have been known once
+	synced   bool            // all objects have been listed at least once
 	reported bool            // last argument of readable
 }
 

@@ -262,7 +262,8 @@ func TestGatewayAPIDoesNotReplaceOurCRDs(t *testing.T) {
 	}
 }
 
-// Kinds that only folders have are not requested: a right to list Secrets would cover everybody's.
+// Kinds that are read only from folders are not requested from the API server: a permission to list
+// Secrets would expose all of them.
 func TestSecretsAreNotListed(t *testing.T) {
 	c := cluster{apiserver.RunGateways(t)}
 	c.Apply(attached["Gateway"])

@@ -63,8 +63,8 @@ func (k *Kube) Register(fs *pflag.FlagSet) {
 		"with --kube: read the objects of this `NAMESPACE` only, and no Gateways; empty means all namespaces")
 }
 
-// Check returns what is wrong with these flags if the command line also names a folder; empty if
-// nothing is.
+// Check returns an error if these flags conflict with each other or with the folder. folder is
+// empty if the command line names none.
 func (k Kube) Check(folder string) error {
 	switch {
 	case k.On && folder != "":

@@ -101,7 +101,7 @@ func alike(a, b [terms]float64) bool {
 	return true
 }
 
-// Other profiles and other counters change the terms of the same row.
+// For the same interval, a different profile or different counters give a row with different terms.
 func TestOtherRows(t *testing.T) {
 	steps := interval{seconds: 1, most: 11, tokens: 200, between: 10, prompt: 1000, requests: 1, running: 10}
 	with := func(change func(i *interval)) interval {
