@@ -327,8 +327,8 @@ func TestServiceBehindAGateway(t *testing.T) {
 
 	// Each request opens its own connection, so that the test sees each certificate.
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "shop.test"},
-		//nolint:gosec // the certificate is looked at
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, ServerName: "shop.test"}, //nolint:gosec // the test checks the certificate
 	}}
 	ask := func(url string) (name, serial string, err error) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)

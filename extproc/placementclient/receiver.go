@@ -112,11 +112,12 @@ func onlyOfOthers(u *placement.Update) bool {
 func backlogsOf(told []*placement.Backlog, now time.Time, dst []endpointstate.Backlog) []endpointstate.Backlog {
 	for _, b := range told {
 		dst = append(dst, endpointstate.Backlog{
-			Endpoint: b.GetEndpoint(), Requests: int64(b.GetRequests()),
-			Through: now.Add(time.Duration(b.GetPrefillUs()) * time.Microsecond).UnixNano(),
-			//nolint:gosec // control bounds it
-			Beside: int64(b.GetBesidePs()), Urgency: int64(b.GetUrgency()), Tokens: int64(b.GetTokens()),
-			//nolint:gosec // sums of what extprocs have
+			Endpoint: b.GetEndpoint(),
+			Requests: int64(b.GetRequests()),                                                 //nolint:gosec // a sum over extprocs
+			Through:  now.Add(time.Duration(b.GetPrefillUs()) * time.Microsecond).UnixNano(), //nolint:gosec // control bounds it
+			Beside:   int64(b.GetBesidePs()),                                                 //nolint:gosec // a sum over extprocs
+			Urgency:  int64(b.GetUrgency()),                                                  //nolint:gosec // a sum over extprocs
+			Tokens:   int64(b.GetTokens()),                                                   //nolint:gosec // a sum over extprocs
 		})
 	}
 	return dst
