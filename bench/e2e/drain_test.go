@@ -11,9 +11,9 @@ import (
 
 // An Envoy is drained before it stops. Responses in flight finish, connections that arrive during
 // the drain are served and closed, and when Envoy then stops, no request is lost.
-func TestDrainedEnvoyCutsNoStream(t *testing.T) { onBothPlanes(t, aDrainedEnvoyCutsNoStream) }
+func TestDrainedEnvoyCutsNoStream(t *testing.T) { onBothPlanes(t, drainedEnvoyCutsNoStream) }
 
-func aDrainedEnvoyCutsNoStream(t *testing.T) {
+func drainedEnvoyCutsNoStream(t *testing.T) {
 	s := start(t)
 	bin := t.TempDir()
 	if out, err := exec.Command(s.Programs.Extproc, "install", bin).CombinedOutput(); err != nil {
@@ -54,9 +54,9 @@ func aDrainedEnvoyCutsNoStream(t *testing.T) {
 }
 
 // A drain ends after its time limit and reports how many requests remain.
-func TestDrainHasALimit(t *testing.T) { onBothPlanes(t, aDrainHasALimit) }
+func TestDrainHasALimit(t *testing.T) { onBothPlanes(t, drainHasALimit) }
 
-func aDrainHasALimit(t *testing.T) {
+func drainHasALimit(t *testing.T) {
 	s := start(t)
 	end := s.flow("a01", 1500)
 	out, err := exec.Command(s.Programs.Extproc, "drain", "--admin", s.Admin, "--delay", "0s", "--limit", "1s").CombinedOutput()

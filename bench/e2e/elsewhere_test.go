@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -88,10 +87,10 @@ func (s *stack) asked(n int, status string) float64 {
 // If an engine's queue is full, the request goes to the next pick, in order. The engine becomes
 // suspect: it gets few requests, and the other engines get the rest.
 func TestFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
-	onBothPlanes(t, aFullQueueSendsTheRequestToTheNextPick)
+	onBothPlanes(t, fullQueueSendsTheRequestToTheNextPick)
 }
 
-func aFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
+func fullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"), engineFlags("--max-num-queued-reqs", "1"))
 	for n := 1; n <= 3; n++ {
 		s.occupy(s.endpoint(n))
@@ -132,10 +131,10 @@ func aFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 
 // A vLLM that is stopping answers 500, although the request is valid. It gets no more requests.
 func TestStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
-	onBothPlanes(t, aStoppingEngineSendsTheRequestToTheNextPick)
+	onBothPlanes(t, stoppingEngineSendsTheRequestToTheNextPick)
 }
 
-func aStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
+func stoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"), engineFlags("--shutdown-timeout", "60"))
 	for i, q := range []request{
 		{path: "/v1/completions", body: `{"model":"a01","max_tokens":2,"prompt":"x"}`},
@@ -184,10 +183,10 @@ func (s *stack) refuses(address string) bool {
 
 // A request that crashes an engine must not be retried at every engine.
 func TestPoisonousRequestReachesOneEngine(t *testing.T) {
-	onBothPlanes(t, aPoisonousRequestReachesOneEngine)
+	onBothPlanes(t, poisonousRequestReachesOneEngine)
 }
 
-func aPoisonousRequestReachesOneEngine(t *testing.T) {
+func poisonousRequestReachesOneEngine(t *testing.T) {
 	s := start(t)
 	for _, fault := range []string{"status=500", "status=500,latency=10ms", "status=502", "status=429", "reset", "reset-after=0"} {
 		counted := func() float64 { return s.engineSum("sim:requests_total", "path", "/v1/completions") }
@@ -211,10 +210,10 @@ func aPoisonousRequestReachesOneEngine(t *testing.T) {
 // An engine that refuses connections costs a request only one more connection attempt. extproc then
 // treats the engine as out.
 func TestEngineThatRefusesConnectionsIsSkipped(t *testing.T) {
-	onBothPlanes(t, anEngineThatTakesNoConnectionIsPassedOver)
+	onBothPlanes(t, engineThatRefusesConnectionsIsSkipped)
 }
 
-func anEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
+func engineThatRefusesConnectionsIsSkipped(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no scrapes during the test
 	s.Engines[s.endpoint(2)].Kill()
 	s.Engines[s.endpoint(3)].Kill()
@@ -238,10 +237,10 @@ func anEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 // Envoy counts a retried request as an active retry until its response begins. A buffered response
 // begins only when it is complete. A limit on active retries must not fail a burst of retries.
 func TestManyRequestsMoveToTheirNextPick(t *testing.T) {
-	onBothPlanes(t, manyRequestsAtOnceGoOnToTheirNextPick)
+	onBothPlanes(t, manyRequestsMoveToTheirNextPick)
 }
 
-func manyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
+func manyRequestsMoveToTheirNextPick(t *testing.T) {
 	const burst = 600
 	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no scrapes during the test
 	s.Engines[s.endpoint(2)].Kill()
@@ -269,23 +268,14 @@ func manyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 // The requests on a killed engine are lost. No later request fails, even under the policy that
 // prefers a dead engine because it has the fewest pending requests.
 func TestKilledEngineFailsNoLaterRequest(t *testing.T) {
-	onBothPlanes(t, anEngineThatIsKilledCostsNoLaterRequestAnError)
+	onBothPlanes(t, killedEngineFailsNoLaterRequest)
 }
 
-func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
+func killedEngineFailsNoLaterRequest(t *testing.T) {
 	const interval = 200 * time.Millisecond // the default scrape interval
 	s := start(t, extprocFlags("--policy", "leastRequest"))
-	var dead atomic.Pointer[time.Time] // when the last engine was killed
-	var lost atomic.Int64
-	l := s.pour(32, func(client, n int) request { return completion(adapters[(client*5+n)%12], 20, n%2 == 0) },
-		func(a answer, err error) string {
-			fault := isOK(a, err)
-			if at := dead.Load(); fault != "" && at != nil && a.begun.Before(*at) {
-				lost.Add(1)
-				return ""
-			}
-			return fault
-		})
+	var o outage
+	l := s.pour(32, func(client, n int) request { return completion(adapters[(client*5+n)%12], 20, n%2 == 0) }, o.good)
 	type life struct {
 		victim            string
 		killed, restarted time.Time
@@ -294,11 +284,7 @@ func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		victim := s.endpoint(n)
 		s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 0 })
-		soon := time.Now().Add(time.Second) // failures up to this time are attributed to the kill
-		dead.Store(&soon)
-		s.Engines[victim].Kill()
-		killed := time.Now()
-		dead.Store(&killed)
+		killed := o.kill(s, victim)
 		sent := l.sent.Load()
 		s.await("many more requests were answered", func() bool { return l.sent.Load() > sent+400 })
 		lives = append(lives, life{victim, killed, time.Now()})
@@ -325,8 +311,8 @@ func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 		}
 	}
 	t.Logf("of %d requests %d were lost with 4 engines; %d that came after were sent there first, and served by others", l.sent.Load(),
-		lost.Load(), saved)
-	if lost.Load() == 0 {
+		o.lost.Load(), saved)
+	if o.lost.Load() == 0 {
 		t.Error("no request was lost: the engines were killed idle")
 	}
 	if late > 0 {
@@ -390,10 +376,10 @@ func TestPickUnknownToEnvoyIsSkipped(t *testing.T) {
 // An endpoint whose pod is gone gets no new requests. Its streams continue to their end, even after
 // Envoy has removed the endpoint.
 func TestRemovedEndpointKeepsItsStreams(t *testing.T) {
-	onBothPlanes(t, anEndpointThatLeavesKeepsItsStreams)
+	onBothPlanes(t, removedEndpointKeepsItsStreams)
 }
 
-func anEndpointThatLeavesKeepsItsStreams(t *testing.T) {
+func removedEndpointKeepsItsStreams(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"))
 	l := s.pour(4, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)
 	stream, err := s.open(t.Context(), completion("a01", 8000, true)) // a stream that outlives the endpoint in Envoy

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -288,26 +287,13 @@ func TestEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 	s.must(completion("once", 1, false)) // this request waits for its model's load
 	waited := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount()
 
-	var dead atomic.Pointer[time.Time] // when the engine was killed
-	var lost atomic.Int64
-	l := s.pour(12, func(client, n int) request { return completion(names[(client+n)%len(names)], 40, n%2 == 0) },
-		func(a answer, err error) string {
-			fault := isOK(a, err)
-			if at := dead.Load(); fault != "" && at != nil && a.begun.Before(*at) {
-				lost.Add(1)
-				return ""
-			}
-			return fault
-		})
+	var o outage
+	l := s.pour(12, func(client, n int) request { return completion(names[(client+n)%len(names)], 40, n%2 == 0) }, o.good)
 	l.goesOn(s, 3)
 	victim := s.endpoint(1)
 	s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 0 })
 	began := time.Now()
-	soon := began.Add(time.Second) // failures up to this time are attributed to the kill
-	dead.Store(&soon)
-	s.Engines[victim].Kill()
-	killed := time.Now()
-	dead.Store(&killed)
+	o.kill(s, victim)
 	s.promised(5*time.Second, "each model is there twice again", func() bool { return twice(victim) })
 	l.goesOn(s, 5)
 	l.stop()
@@ -327,10 +313,10 @@ func TestEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 	if loads := count(again, "load"); loads != had || had == 0 {
 		t.Errorf("%d loads for the %d copies that were lost", loads, had)
 	}
-	if lost.Load() == 0 {
+	if o.lost.Load() == 0 {
 		t.Error("no request was lost: the engine was killed idle")
 	}
-	t.Logf("of %d requests %d were lost with the engine, which had %d copies", l.sent.Load(), lost.Load(), had)
+	t.Logf("of %d requests %d were lost with the engine, which had %d copies", l.sent.Load(), o.lost.Load(), had)
 }
 
 // Each model of an engine that dies is served by another engine after one load. Only the requests

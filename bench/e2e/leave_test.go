@@ -225,10 +225,10 @@ func TestAdapterIsUnloadedAfterItsStreamsEnd(t *testing.T) {
 // A drain waits for streams only until its time limit. vLLM still finishes the streams, because
 // unloading removes only the adapter's name.
 func TestAdapterIsUnloadedAtTheDrainTimeout(t *testing.T) {
-	onBothPlanes(t, anAdapterLeavesAtTheDrainLimit, raced)
+	onBothPlanes(t, adapterIsUnloadedAtTheDrainTimeout, raced)
 }
 
-func anAdapterLeavesAtTheDrainLimit(t *testing.T) {
+func adapterIsUnloadedAtTheDrainTimeout(t *testing.T) {
 	s := start(t, pods(t, 1), placed(t, 1, "a01", "a02"), controlFlags("--drain-timeout", "1s"))
 	end := s.flow("a01", 800)
 	leaving := time.Now()

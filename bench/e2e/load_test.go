@@ -102,10 +102,10 @@ func TestAdapterRequestsPackAndReleaseEverything(t *testing.T) {
 }
 
 func TestCancelledRequestsAreReleased(t *testing.T) {
-	onBothPlanes(t, requestsThatClientsLeaveAreCountedAsGone)
+	onBothPlanes(t, cancelledRequestsAreReleased)
 }
 
-func requestsThatClientsLeaveAreCountedAsGone(t *testing.T) {
+func cancelledRequestsAreReleased(t *testing.T) {
 	s := start(t)
 	s.thousand(func(n int) error {
 		if n%(requests/cancelled) != 0 {
@@ -311,10 +311,10 @@ func extprocDiesAndNoStreamDoes(t *testing.T) {
 
 // A request does not wait forever for extproc, whether extproc hangs or has been killed.
 func TestRequestsWithoutExtprocGet503(t *testing.T) {
-	onBothPlanes(t, requestsThatWaitForExtprocGet503)
+	onBothPlanes(t, requestsWithoutExtprocGet503)
 }
 
-func requestsThatWaitForExtprocGet503(t *testing.T) {
+func requestsWithoutExtprocGet503(t *testing.T) {
 	s := start(t)
 	s.Extproc.Signal(syscall.SIGSTOP)
 	type result struct {

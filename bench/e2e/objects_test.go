@@ -86,6 +86,33 @@ func isOK(a answer, err error) string {
 	return ""
 }
 
+// outage counts the requests that are lost because an engine was killed.
+type outage struct {
+	dead atomic.Pointer[time.Time] // when an engine was last killed
+	lost atomic.Int64
+}
+
+// good returns what is wrong with a response, empty if nothing is. It counts the failure of a
+// request that was sent before the kill as lost, and returns nothing for it.
+func (o *outage) good(a answer, err error) string {
+	fault := isOK(a, err)
+	if at := o.dead.Load(); fault != "" && at != nil && a.begun.Before(*at) {
+		o.lost.Add(1)
+		return ""
+	}
+	return fault
+}
+
+// kill kills an engine, and returns when it was dead.
+func (o *outage) kill(s *stack, victim string) time.Time {
+	soon := time.Now().Add(time.Second) // failures up to this time are attributed to the kill
+	o.dead.Store(&soon)
+	s.Engines[victim].Kill()
+	killed := time.Now()
+	o.dead.Store(&killed)
+	return killed
+}
+
 func TestEditTakesEffectWithinASecondAndDropsNothing(t *testing.T) {
 	runs(t)
 	s := start(t)

@@ -40,10 +40,10 @@ func TestPoolRequestTimeout(t *testing.T) {
 // A request for a stored response goes to the engine that created the response, and so do requests
 // that continue from it.
 func TestStoredResponseIsReadWhereItWasCreated(t *testing.T) {
-	onBothPlanes(t, aStoredAnswerIsAskedForWhereItWasMade)
+	onBothPlanes(t, storedResponseIsReadWhereItWasCreated)
 }
 
-func aStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
+func storedResponseIsReadWhereItWasCreated(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"))
 	for n, stream := range []bool{false, true, false, true} {
 		made := s.must(request{

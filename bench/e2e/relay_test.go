@@ -27,10 +27,10 @@ func engined(picks string) string {
 // The only copy of a request's model is at an engine that has just died. Another engine answers
 // when it has loaded the model. This is tested with a whole response and with a stream.
 func TestRequestsForADeadEngineAreServedElsewhere(t *testing.T) {
-	onBothPlanes(t, requestsThatComeForADeadEngineAreAnsweredElsewhere)
+	onBothPlanes(t, requestsForADeadEngineAreServedElsewhere)
 }
 
-func requestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
+func requestsForADeadEngineAreServedElsewhere(t *testing.T) {
 	s := start(t, pods(t, 3), placed(t, 4, "a01", "a02"), loading(t, 0.3), extprocFlags("--scrape-interval", "6s", "--stale-after", "1h"),
 		controlFlags("--scrape-interval", "6s"))
 	for _, c := range []struct {
@@ -191,10 +191,10 @@ func TestModelMeshClientsUseOnePort(t *testing.T) {
 // If a model has one copy, that copy's error reaches the client after one attempt. If a model has
 // two copies, each is tried once.
 func TestRejectedRequestsAreNotRepeated(t *testing.T) {
-	onBothPlanes(t, requestsThatAreRefusedAreNotSentTwice)
+	onBothPlanes(t, rejectedRequestsAreNotRepeated)
 }
 
-func requestsThatAreRefusedAreNotSentTwice(t *testing.T) {
+func rejectedRequestsAreNotRepeated(t *testing.T) {
 	s := start(t, runtimes(t, 2, map[string]string{
 		"busy": "sim:?refuse=UNAVAILABLE:busy", "full": "sim:?refuse=RESOURCE_EXHAUSTED:full",
 		// The errors of MLServer, Triton and TensorFlow Serving for an unknown version of a model

@@ -15,10 +15,10 @@ import (
 // An extproc that is told to stop releases its socket at once and ends its ext_proc streams. Envoy
 // completes the responses without extproc, so extproc does not wait for them.
 func TestStoppingExtprocWaitsForNoResponse(t *testing.T) {
-	onBothPlanes(t, anExtprocThatStopsWaitsForNoAnswer)
+	onBothPlanes(t, stoppingExtprocWaitsForNoResponse)
 }
 
-func anExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
+func stoppingExtprocWaitsForNoResponse(t *testing.T) {
 	const open = 150
 	// The engines are as slow as with a large model: 45 ms per token.
 	s := start(t, extprocFlags("--drain-timeout", "1m"), func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} })
@@ -50,10 +50,10 @@ func anExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
 // When an extproc takes over from another, no request fails and no stream is cut, however many
 // there are.
 func TestTakeOverFailsNoRequest(t *testing.T) {
-	onBothPlanes(t, anExtprocThatTakesOverCostsNothing)
+	onBothPlanes(t, takeOverFailsNoRequest)
 }
 
-func anExtprocThatTakesOverCostsNothing(t *testing.T) {
+func takeOverFailsNoRequest(t *testing.T) {
 	s := start(t)
 	ends := s.streams(32, 2000)
 	l := s.pour(32, func(client, n int) request { return completion(adapters[(client+n)%len(adapters)], 10, n%2 == 0) }, isOK)
@@ -82,10 +82,10 @@ func anExtprocThatTakesOverCostsNothing(t *testing.T) {
 // Requests that wait for their model when extproc is told to stop continue when the model is
 // loaded. Requests that wait longer than the drain timeout get 503 with Retry-After.
 func TestWaitingRequestsSurviveAnExtprocStop(t *testing.T) {
-	onBothPlanes(t, requestsThatWaitOutliveTheirExtproc)
+	onBothPlanes(t, waitingRequestsSurviveAnExtprocStop)
 }
 
-func requestsThatWaitOutliveTheirExtproc(t *testing.T) {
+func waitingRequestsSurviveAnExtprocStop(t *testing.T) {
 	slow := filepath.Join(t.TempDir(), "slow.yaml")
 	if err := os.WriteFile(slow, []byte(strings.Replace(profile, "adapterLoad: {mean: 0.02}", "adapterLoad: {mean: 2}", 1)),
 		0o644); err != nil {

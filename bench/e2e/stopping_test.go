@@ -17,10 +17,10 @@ import (
 // stop. The models that requests wait for are loaded elsewhere, nothing more is loaded at the
 // stopping engine, and it ends when its own requests have ended.
 func TestStoppingEngineDelaysNoOtherRequest(t *testing.T) {
-	onBothPlanes(t, anEngineThatStopsStallsNobody)
+	onBothPlanes(t, stoppingEngineDelaysNoOtherRequest)
 }
 
-func anEngineThatStopsStallsNobody(t *testing.T) {
+func stoppingEngineDelaysNoOtherRequest(t *testing.T) {
 	s := start(t, pods(t, 2), engineFlags("--shutdown-timeout", "15", "--shutdown-delay", "3"), placed(t, 2, numbered(5)...))
 	engine := s.Engines[s.endpoint(1)]
 	s.stopsUnderLoad(numbered(5), s.endpoint(1), func() { engine.Signal(syscall.SIGTERM) }, engine.Done(), 20*time.Second)
