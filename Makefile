@@ -74,6 +74,7 @@ check: ## Lint code and prose, and check commit subjects, that modules are tidy 
 	@.ci/subjects 6f98a610890e9055f00ad79779e3e42b7fe7f95c
 	$(TOOL) golangci-lint run
 	go test ./test/walls
+	go test -run '^(TestFields|TestNames|TestCompare)$$' ./test/surface ./extproc/metrics ./control/metrics # docs/versions.md
 	tools/vale/check
 	go mod tidy -diff
 	go -C tools mod tidy -diff

@@ -262,7 +262,7 @@ var houses = [][]floor{
 	{
 		{[]string{"test/apiserver", "test/network"}, "an API server is two processes"},
 		{[]string{
-			"test/ci", "test/docs", "test/process", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race",
+			"test/ci", "test/docs", "test/surface", "test/process", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race",
 			"test/times", "test/walls",
 		}, "each depends on no other"},
 	},
