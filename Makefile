@@ -5,6 +5,8 @@ SHELL := /bin/bash
 
 # Tools have a module of their own, so that those who build Headgate do not build its linter.
 TOOL := go tool -modfile=tools/go.mod
+# The tests of the golden lists of flags, fields and metrics (docs/versions.md).
+NAMES := -run '^(TestFields|TestNames|TestCompare)$$' ./test/surface ./extproc/metrics ./control/metrics
 # Fuzzing is bounded by runs and not by time: up to Go 1.26 a bound in time may itself be reported as a failure
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
@@ -12,7 +14,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
 export GORACE := atexit_sleep_ms=50
 
-.PHONY: help run build test e2e ci-full cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects protocols clean
+.PHONY: help run build test e2e ci-full cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects names protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +29,7 @@ build: ## Build the programs into bin/
 	go build -o bin/bench ./bench
 
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
-	@go run ./bench cluster build etcd kube-apiserver kubectl # minutes once; not beside tests that measure time
+	@go run ./bench cluster build etcd kube-apiserver kubectl helm # minutes once; not beside tests that measure time
 	@go -C tools/gateways mod download # 24 MB once: schemas of other gateways' objects
 	# Tests wait for more than they compute, so that more of them run than there are cores. The first list has all packages in
 	# which goroutines can meet, the second those that test/walls proves pure, and simulations.
@@ -74,12 +76,13 @@ check: ## Lint code and prose, and check commit subjects, that modules are tidy 
 	@.ci/subjects 6f98a610890e9055f00ad79779e3e42b7fe7f95c
 	$(TOOL) golangci-lint run
 	go test ./test/walls
-	go test -run '^(TestFields|TestNames|TestCompare)$$' ./test/surface ./extproc/metrics ./control/metrics # docs/versions.md
+	go test $(NAMES)
 	tools/vale/check
 	go mod tidy -diff
 	go -C tools mod tidy -diff
 	go -C tools/vale mod tidy -diff
 	go -C tools/kubernetes mod tidy -diff
+	go -C tools/helm mod tidy -diff
 	go -C tools/coredns mod tidy -diff
 	go -C tools/conformance mod tidy -diff
 	@$(MAKE) --no-print-directory generate objects
@@ -170,6 +173,9 @@ objects: ## Write the CRDs, deepcopy, docs/reference.md and the cluster's envoy.
 	cp envoy.yaml manifests/static/envoy.yaml
 	$(TOOL) controller-gen object crd:allowDangerousTypes=true paths=./api/v1alpha1 paths=./api/pool output:crd:dir=manifests/crds
 	$(TOOL) crd-ref-docs --source-path=api --config=tools/reference.yaml --renderer=markdown --output-path=docs/reference.md --log-level=ERROR
+
+names: ## Add new flags, fields and metrics to the golden lists
+	go test $(NAMES) -update
 
 protocols: ## Compile the protocols in api/ anew
 	go tool -modfile=tools/go.mod buf generate

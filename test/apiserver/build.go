@@ -27,7 +27,7 @@ type program struct {
 	static bool   // link statically, for images without libraries
 }
 
-// programs are the programs of a Kubernetes cluster, by name.
+// programs are the programs of a Kubernetes cluster, and Helm, by name.
 var programs = map[string]program{
 	"coredns":                 {"coredns", "github.com/coredns/coredns", true},
 	"etcd":                    {"kubernetes", "go.etcd.io/etcd/server/v3", false},
@@ -36,6 +36,7 @@ var programs = map[string]program{
 	"kube-proxy":              {"kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", false},
 	"kube-scheduler":          {"kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", false},
 	"kubectl":                 {"kubernetes", "k8s.io/kubernetes/cmd/kubectl", false},
+	"helm":                    {"helm", "helm.sh/helm/v4/cmd/helm", false},
 	"kubelet":                 {"kubernetes", "k8s.io/kubernetes/cmd/kubelet", false},
 }
 

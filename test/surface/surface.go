@@ -1,6 +1,6 @@
 // Package surface keeps golden lists of the names that users of Headgate depend on: flags, fields
-// of objects, and metrics. A name may go only with a line in CHANGELOG.md under a heading that
-// begins with "Breaking".
+// of objects, and metrics. A name may go only with a line in the first section of CHANGELOG.md,
+// under a heading that begins with "Breaking".
 package surface
 
 import (
@@ -88,13 +88,20 @@ func compare(known, names []string, breaking string) (added, gone []string) {
 	return added, gone
 }
 
-// breaking returns the text under the headings of a changelog that begin with "Breaking".
+// breaking returns the text under the headings that begin with "Breaking" in the first section of a
+// changelog, which is that of the next version.
 func breaking(changelog string) string {
 	var text strings.Builder
-	within := false
+	within, sections := false, 0
 	for line := range strings.Lines(changelog) {
 		if title := strings.TrimLeft(line, "#"); title != line {
 			within = strings.HasPrefix(strings.TrimSpace(title), "Breaking")
+			if len(line)-len(title) == len("##") {
+				sections++
+			}
+		}
+		if sections > 1 {
+			break
 		}
 		if within {
 			text.WriteString(line)

@@ -78,6 +78,12 @@ func TestCompare(t *testing.T) {
 ### Features
 
 - ` + "`--new`" + `
+
+## 0.1.0
+
+### Breaking
+
+- flag ` + "`--kept`" + ` of extproc was gone before
 `
 	known := []string{"extproc --old", "extproc --kept", "control --new", "PoolSettings/v1alpha1 spec.timeouts.queue"}
 	tests := map[string]struct {
