@@ -77,7 +77,7 @@ func (x Copy_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Copy_State.Descriptor instead.
 func (Copy_State) EnumDescriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{13, 0}
+	return file_placement_placement_proto_rawDescGZIP(), []int{16, 0}
 }
 
 // ModelKey identifies a model by its pool and the name that engines use.
@@ -165,7 +165,11 @@ type Report struct {
 	Responses []*Responses `protobuf:"bytes,11,rep,name=responses,proto3" json:"responses,omitempty"`
 	// The number of the last question, which asks whether this process has everything that control has published. It is 1 at
 	// the beginning of a stream, and grows by one each time that a request names an unknown model.
-	Question      uint64 `protobuf:"varint,12,opt,name=question,proto3" json:"question,omitempty"`
+	Question uint64 `protobuf:"varint,12,opt,name=question,proto3" json:"question,omitempty"`
+	// The process that reports; only in the first Report of a stream. Older extprocs do not send it, and answer no queries.
+	Program *Program `protobuf:"bytes,13,opt,name=program,proto3" json:"program,omitempty"`
+	// Answers to queries. A Report with only this field acknowledges nothing new.
+	Answers       []*Answer `protobuf:"bytes,14,rep,name=answers,proto3" json:"answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -284,6 +288,143 @@ func (x *Report) GetQuestion() uint64 {
 	return 0
 }
 
+func (x *Report) GetProgram() *Program {
+	if x != nil {
+		return x.Program
+	}
+	return nil
+}
+
+func (x *Report) GetAnswers() []*Answer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+// Program describes an extproc.
+type Program struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // for people: "host/process id"; in a cluster, the host is the pod's name
+	Version string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// The kinds of queries that it answers. Control sends no others.
+	Queries       []string `protobuf:"bytes,3,rep,name=queries,proto3" json:"queries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Program) Reset() {
+	*x = Program{}
+	mi := &file_placement_placement_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Program) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Program) ProtoMessage() {}
+
+func (x *Program) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Program.ProtoReflect.Descriptor instead.
+func (*Program) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Program) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Program) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Program) GetQueries() []string {
+	if x != nil {
+		return x.Queries
+	}
+	return nil
+}
+
+// Answer is the answer to the Query with the same number.
+type Answer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Query         uint64                 `protobuf:"varint,1,opt,name=query,proto3" json:"query,omitempty"`
+	Result        []byte                 `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"` // JSON, at most 3 MiB; see package api/admin
+	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`   // one sentence for users; empty if there is a result
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answer) Reset() {
+	*x = Answer{}
+	mi := &file_placement_placement_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answer) ProtoMessage() {}
+
+func (x *Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
+func (*Answer) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Answer) GetQuery() uint64 {
+	if x != nil {
+		return x.Query
+	}
+	return 0
+}
+
+func (x *Answer) GetResult() []byte {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *Answer) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // Responses are stored responses (OpenAI's responses API). Only the engine that made a response has it.
 type Responses struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -296,7 +437,7 @@ type Responses struct {
 
 func (x *Responses) Reset() {
 	*x = Responses{}
-	mi := &file_placement_placement_proto_msgTypes[2]
+	mi := &file_placement_placement_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -308,7 +449,7 @@ func (x *Responses) String() string {
 func (*Responses) ProtoMessage() {}
 
 func (x *Responses) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[2]
+	mi := &file_placement_placement_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -321,7 +462,7 @@ func (x *Responses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Responses.ProtoReflect.Descriptor instead.
 func (*Responses) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{2}
+	return file_placement_placement_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Responses) GetPool() string {
@@ -360,7 +501,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_placement_placement_proto_msgTypes[3]
+	mi := &file_placement_placement_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -372,7 +513,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[3]
+	mi := &file_placement_placement_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -385,7 +526,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{3}
+	return file_placement_placement_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Wanted) GetKey() *ModelKey {
@@ -433,7 +574,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_placement_placement_proto_msgTypes[4]
+	mi := &file_placement_placement_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -445,7 +586,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[4]
+	mi := &file_placement_placement_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -458,7 +599,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{4}
+	return file_placement_placement_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Usage) GetKey() *ModelKey {
@@ -500,7 +641,7 @@ type CopyKey struct {
 
 func (x *CopyKey) Reset() {
 	*x = CopyKey{}
-	mi := &file_placement_placement_proto_msgTypes[5]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -512,7 +653,7 @@ func (x *CopyKey) String() string {
 func (*CopyKey) ProtoMessage() {}
 
 func (x *CopyKey) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[5]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -525,7 +666,7 @@ func (x *CopyKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyKey.ProtoReflect.Descriptor instead.
 func (*CopyKey) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{5}
+	return file_placement_placement_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CopyKey) GetKey() *ModelKey {
@@ -553,7 +694,7 @@ type InFlight struct {
 
 func (x *InFlight) Reset() {
 	*x = InFlight{}
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +706,7 @@ func (x *InFlight) String() string {
 func (*InFlight) ProtoMessage() {}
 
 func (x *InFlight) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +719,7 @@ func (x *InFlight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InFlight.ProtoReflect.Descriptor instead.
 func (*InFlight) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{6}
+	return file_placement_placement_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InFlight) GetCopy() *CopyKey {
@@ -615,7 +756,7 @@ type Backlog struct {
 
 func (x *Backlog) Reset() {
 	*x = Backlog{}
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +768,7 @@ func (x *Backlog) String() string {
 func (*Backlog) ProtoMessage() {}
 
 func (x *Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +781,7 @@ func (x *Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backlog.ProtoReflect.Descriptor instead.
 func (*Backlog) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{7}
+	return file_placement_placement_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Backlog) GetEndpoint() string {
@@ -723,6 +864,8 @@ type Update struct {
 	// The question that this Update answers: everything that control had published when it received the question is in this
 	// Update or earlier ones. 0 means none. An Update with only this field is acknowledged like one with only backlogs.
 	Answer uint64 `protobuf:"varint,15,opt,name=answer,proto3" json:"answer,omitempty"`
+	// Queries of users, to be answered within 5 s. An Update with only this field is acknowledged like one with only backlogs.
+	Queries []*Query `protobuf:"bytes,16,rep,name=queries,proto3" json:"queries,omitempty"`
 	// This extproc's share of the limits of copies; sent before any limit, and absent if unchanged.
 	Share         *Share `protobuf:"bytes,13,opt,name=share,proto3" json:"share,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -731,7 +874,7 @@ type Update struct {
 
 func (x *Update) Reset() {
 	*x = Update{}
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +886,7 @@ func (x *Update) String() string {
 func (*Update) ProtoMessage() {}
 
 func (x *Update) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +899,7 @@ func (x *Update) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Update.ProtoReflect.Descriptor instead.
 func (*Update) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+	return file_placement_placement_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Update) GetVersion() uint64 {
@@ -857,9 +1000,77 @@ func (x *Update) GetAnswer() uint64 {
 	return 0
 }
 
+func (x *Update) GetQueries() []*Query {
+	if x != nil {
+		return x.Queries
+	}
+	return nil
+}
+
 func (x *Update) GetShare() *Share {
 	if x != nil {
 		return x.Share
+	}
+	return nil
+}
+
+// Query asks an extproc for something that only it knows, such as its latest decisions. It changes nothing there.
+type Query struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // unique within the stream
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`      // one of Program.queries
+	Body          []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`      // JSON, at most 8 MiB; see package api/admin
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Query) Reset() {
+	*x = Query{}
+	mi := &file_placement_placement_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Query) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Query) ProtoMessage() {}
+
+func (x *Query) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Query.ProtoReflect.Descriptor instead.
+func (*Query) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Query) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Query) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Query) GetBody() []byte {
+	if x != nil {
+		return x.Body
 	}
 	return nil
 }
@@ -877,7 +1088,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -889,7 +1100,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -902,7 +1113,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{9}
+	return file_placement_placement_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Share) GetIndex() uint32 {
@@ -959,7 +1170,7 @@ type Lesson struct {
 
 func (x *Lesson) Reset() {
 	*x = Lesson{}
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1182,7 @@ func (x *Lesson) String() string {
 func (*Lesson) ProtoMessage() {}
 
 func (x *Lesson) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1195,7 @@ func (x *Lesson) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lesson.ProtoReflect.Descriptor instead.
 func (*Lesson) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{10}
+	return file_placement_placement_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Lesson) GetPool() string {
@@ -1123,7 +1334,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1346,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1359,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{11}
+	return file_placement_placement_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Endpoints) GetAddresses() []string {
@@ -1176,7 +1387,7 @@ type Leaving struct {
 
 func (x *Leaving) Reset() {
 	*x = Leaving{}
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1399,7 @@ func (x *Leaving) String() string {
 func (*Leaving) ProtoMessage() {}
 
 func (x *Leaving) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1412,7 @@ func (x *Leaving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leaving.ProtoReflect.Descriptor instead.
 func (*Leaving) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{12}
+	return file_placement_placement_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Leaving) GetEndpoint() string {
@@ -1245,7 +1456,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1468,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1481,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{13}
+	return file_placement_placement_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Copy) GetCopy() *CopyKey {
@@ -1306,7 +1517,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1529,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1331,7 +1542,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{14}
+	return file_placement_placement_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Failure) GetKey() *ModelKey {
@@ -1363,7 +1574,7 @@ type VModel struct {
 
 func (x *VModel) Reset() {
 	*x = VModel{}
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1586,7 @@ func (x *VModel) String() string {
 func (*VModel) ProtoMessage() {}
 
 func (x *VModel) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1599,7 @@ func (x *VModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VModel.ProtoReflect.Descriptor instead.
 func (*VModel) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{15}
+	return file_placement_placement_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *VModel) GetKey() *ModelKey {
@@ -1432,7 +1643,7 @@ type Runtime struct {
 
 func (x *Runtime) Reset() {
 	*x = Runtime{}
-	mi := &file_placement_placement_proto_msgTypes[16]
+	mi := &file_placement_placement_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1655,7 @@ func (x *Runtime) String() string {
 func (*Runtime) ProtoMessage() {}
 
 func (x *Runtime) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[16]
+	mi := &file_placement_placement_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1668,7 @@ func (x *Runtime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
 func (*Runtime) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{16}
+	return file_placement_placement_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Runtime) GetEndpoint() string {
@@ -1485,7 +1696,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_placement_placement_proto_msgTypes[17]
+	mi := &file_placement_placement_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1708,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[17]
+	mi := &file_placement_placement_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1721,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{17}
+	return file_placement_placement_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Registered) GetKey() *ModelKey {
@@ -1534,7 +1745,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x19placement/placement.proto\x12\x15headgate.placement.v1\"4\n" +
 	"\bModelKey\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\"\xc4\x04\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\"\xb7\x05\n" +
 	"\x06Report\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x125\n" +
@@ -1548,7 +1759,17 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\asharing\x18\n" +
 	" \x01(\rR\asharing\x12>\n" +
 	"\tresponses\x18\v \x03(\v2 .headgate.placement.v1.ResponsesR\tresponses\x12\x1a\n" +
-	"\bquestion\x18\f \x01(\x04R\bquestion\"M\n" +
+	"\bquestion\x18\f \x01(\x04R\bquestion\x128\n" +
+	"\aprogram\x18\r \x01(\v2\x1e.headgate.placement.v1.ProgramR\aprogram\x127\n" +
+	"\aanswers\x18\x0e \x03(\v2\x1d.headgate.placement.v1.AnswerR\aanswers\"Q\n" +
+	"\aProgram\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x18\n" +
+	"\aqueries\x18\x03 \x03(\tR\aqueries\"L\n" +
+	"\x06Answer\x12\x14\n" +
+	"\x05query\x18\x01 \x01(\x04R\x05query\x12\x16\n" +
+	"\x06result\x18\x02 \x01(\fR\x06result\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"M\n" +
 	"\tResponses\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x12\x10\n" +
@@ -1576,7 +1797,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"prefill_us\x18\x03 \x01(\x04R\tprefillUs\x12\x1b\n" +
 	"\tbeside_ps\x18\x04 \x01(\x04R\bbesidePs\x12\x18\n" +
 	"\aurgency\x18\x05 \x01(\x04R\aurgency\x12\x16\n" +
-	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\xa0\x06\n" +
+	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\xd8\x06\n" +
 	"\x06Update\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12>\n" +
@@ -1594,8 +1815,13 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\alessons\x18\n" +
 	" \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\x12>\n" +
 	"\tresponses\x18\x0e \x03(\v2 .headgate.placement.v1.ResponsesR\tresponses\x12\x16\n" +
-	"\x06answer\x18\x0f \x01(\x04R\x06answer\x122\n" +
-	"\x05share\x18\r \x01(\v2\x1c.headgate.placement.v1.ShareR\x05share\";\n" +
+	"\x06answer\x18\x0f \x01(\x04R\x06answer\x126\n" +
+	"\aqueries\x18\x10 \x03(\v2\x1c.headgate.placement.v1.QueryR\aqueries\x122\n" +
+	"\x05share\x18\r \x01(\v2\x1c.headgate.placement.v1.ShareR\x05share\"G\n" +
+	"\x05Query\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04body\x18\x03 \x01(\fR\x04body\";\n" +
 	"\x05Share\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x1c\n" +
 	"\tprocesses\x18\x02 \x01(\rR\tprocesses\"\xab\x04\n" +
@@ -1675,67 +1901,73 @@ func file_placement_placement_proto_rawDescGZIP() []byte {
 }
 
 var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_placement_placement_proto_goTypes = []any{
 	(Copy_State)(0),    // 0: headgate.placement.v1.Copy.State
 	(*ModelKey)(nil),   // 1: headgate.placement.v1.ModelKey
 	(*Report)(nil),     // 2: headgate.placement.v1.Report
-	(*Responses)(nil),  // 3: headgate.placement.v1.Responses
-	(*Wanted)(nil),     // 4: headgate.placement.v1.Wanted
-	(*Usage)(nil),      // 5: headgate.placement.v1.Usage
-	(*CopyKey)(nil),    // 6: headgate.placement.v1.CopyKey
-	(*InFlight)(nil),   // 7: headgate.placement.v1.InFlight
-	(*Backlog)(nil),    // 8: headgate.placement.v1.Backlog
-	(*Update)(nil),     // 9: headgate.placement.v1.Update
-	(*Share)(nil),      // 10: headgate.placement.v1.Share
-	(*Lesson)(nil),     // 11: headgate.placement.v1.Lesson
-	(*Endpoints)(nil),  // 12: headgate.placement.v1.Endpoints
-	(*Leaving)(nil),    // 13: headgate.placement.v1.Leaving
-	(*Copy)(nil),       // 14: headgate.placement.v1.Copy
-	(*Failure)(nil),    // 15: headgate.placement.v1.Failure
-	(*VModel)(nil),     // 16: headgate.placement.v1.VModel
-	(*Runtime)(nil),    // 17: headgate.placement.v1.Runtime
-	(*Registered)(nil), // 18: headgate.placement.v1.Registered
-	nil,                // 19: headgate.placement.v1.Lesson.FactorsEntry
+	(*Program)(nil),    // 3: headgate.placement.v1.Program
+	(*Answer)(nil),     // 4: headgate.placement.v1.Answer
+	(*Responses)(nil),  // 5: headgate.placement.v1.Responses
+	(*Wanted)(nil),     // 6: headgate.placement.v1.Wanted
+	(*Usage)(nil),      // 7: headgate.placement.v1.Usage
+	(*CopyKey)(nil),    // 8: headgate.placement.v1.CopyKey
+	(*InFlight)(nil),   // 9: headgate.placement.v1.InFlight
+	(*Backlog)(nil),    // 10: headgate.placement.v1.Backlog
+	(*Update)(nil),     // 11: headgate.placement.v1.Update
+	(*Query)(nil),      // 12: headgate.placement.v1.Query
+	(*Share)(nil),      // 13: headgate.placement.v1.Share
+	(*Lesson)(nil),     // 14: headgate.placement.v1.Lesson
+	(*Endpoints)(nil),  // 15: headgate.placement.v1.Endpoints
+	(*Leaving)(nil),    // 16: headgate.placement.v1.Leaving
+	(*Copy)(nil),       // 17: headgate.placement.v1.Copy
+	(*Failure)(nil),    // 18: headgate.placement.v1.Failure
+	(*VModel)(nil),     // 19: headgate.placement.v1.VModel
+	(*Runtime)(nil),    // 20: headgate.placement.v1.Runtime
+	(*Registered)(nil), // 21: headgate.placement.v1.Registered
+	nil,                // 22: headgate.placement.v1.Lesson.FactorsEntry
 }
 var file_placement_placement_proto_depIdxs = []int32{
-	4,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
-	5,  // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
-	7,  // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
-	6,  // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
-	13, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
-	8,  // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
-	11, // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
-	3,  // 7: headgate.placement.v1.Report.responses:type_name -> headgate.placement.v1.Responses
-	1,  // 8: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 9: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 10: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
-	6,  // 11: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
-	12, // 12: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
-	14, // 13: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
-	15, // 14: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
-	7,  // 15: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
-	18, // 16: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
-	13, // 17: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
-	16, // 18: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
-	17, // 19: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
-	8,  // 20: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
-	11, // 21: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
-	3,  // 22: headgate.placement.v1.Update.responses:type_name -> headgate.placement.v1.Responses
-	10, // 23: headgate.placement.v1.Update.share:type_name -> headgate.placement.v1.Share
-	19, // 24: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
-	6,  // 25: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
-	0,  // 26: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
-	1,  // 27: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 28: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 29: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 30: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
-	9,  // 31: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
-	31, // [31:32] is the sub-list for method output_type
-	30, // [30:31] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	6,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
+	7,  // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
+	9,  // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
+	8,  // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
+	16, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
+	10, // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
+	14, // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
+	5,  // 7: headgate.placement.v1.Report.responses:type_name -> headgate.placement.v1.Responses
+	3,  // 8: headgate.placement.v1.Report.program:type_name -> headgate.placement.v1.Program
+	4,  // 9: headgate.placement.v1.Report.answers:type_name -> headgate.placement.v1.Answer
+	1,  // 10: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 11: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 12: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
+	8,  // 13: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
+	15, // 14: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
+	17, // 15: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
+	18, // 16: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
+	9,  // 17: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
+	21, // 18: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
+	16, // 19: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
+	19, // 20: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
+	20, // 21: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
+	10, // 22: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
+	14, // 23: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
+	5,  // 24: headgate.placement.v1.Update.responses:type_name -> headgate.placement.v1.Responses
+	12, // 25: headgate.placement.v1.Update.queries:type_name -> headgate.placement.v1.Query
+	13, // 26: headgate.placement.v1.Update.share:type_name -> headgate.placement.v1.Share
+	22, // 27: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
+	8,  // 28: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
+	0,  // 29: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
+	1,  // 30: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 31: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 32: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 33: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
+	11, // 34: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
+	34, // [34:35] is the sub-list for method output_type
+	33, // [33:34] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_placement_placement_proto_init() }
@@ -1743,14 +1975,14 @@ func file_placement_placement_proto_init() {
 	if File_placement_placement_proto != nil {
 		return
 	}
-	file_placement_placement_proto_msgTypes[12].OneofWrappers = []any{}
+	file_placement_placement_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_placement_placement_proto_rawDesc), len(file_placement_placement_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

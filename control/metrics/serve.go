@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,7 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/internal/listen"
+	"github.com/headgate/headgate/internal/query"
 )
 
 // Serve serves [Meter.Handler] until ctx ends. An empty host means all addresses, and port 0 a free
@@ -49,7 +52,8 @@ func loopbackBeside(a net.Addr) string {
 }
 
 // Handler serves /metrics, /healthz (the process runs) and /readyz (loaded is closed, since control
-// has read its objects). On loopback it also serves /models and /placement.
+// has read its objects). On loopback it also serves /models and /placement, and the queries of
+// package api/admin.
 func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
@@ -62,26 +66,19 @@ func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
 			http.Error(w, "control has not read its objects yet", http.StatusServiceUnavailable)
 		}
 	})
-	mux.Handle("GET /models", onLoopback(m.models))
-	mux.Handle("GET /placement", onLoopback(m.placement))
+	mux.Handle("GET /models", query.OnLoopback("control", m.models))
+	mux.Handle("GET /placement", query.OnLoopback("control", m.placement))
+	query.Mount(mux, "control", m.ask)
 	return mux
 }
 
-// onLoopback serves only callers that reached a loopback address, as kubectl port-forward does.
-func onLoopback(serve http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-		if ok && listen.IsLocal(at) {
-			serve(w, r)
-			return
-		}
-		port := "PORT"
-		if tcp, ok := at.(*net.TCPAddr); ok {
-			port = strconv.Itoa(tcp.Port)
-		}
-		http.Error(w, fmt.Sprintf("control serves %s only on loopback, because it lists models and their endpoints: "+
-			"run `kubectl port-forward POD %[2]s` and ask http://localhost:%[2]s%[1]s", r.URL.Path, port), http.StatusForbidden)
+// ask asks all extprocs, which are connected to the leader.
+func (m *Meter) ask(ctx context.Context, kind string, body []byte) (admin.Answers, error) {
+	t := m.term.Load()
+	if t == nil {
+		return admin.Answers{}, m.elsewhere()
 	}
+	return t.board.Ask(ctx, kind, body), nil
 }
 
 // models serves the state of all models, or of those with one id.
@@ -119,11 +116,15 @@ func (m *Meter) placement(w http.ResponseWriter, _ *http.Request) {
 func (m *Meter) deciding(w http.ResponseWriter) *term {
 	t := m.term.Load()
 	if t == nil {
-		words := "another control leads: ask that one"
-		if leader, _ := m.leader.Load().(string); leader != "" {
-			words = fmt.Sprintf("the leader is in the pod %s: ask that one", leader)
-		}
-		http.Error(w, words, http.StatusServiceUnavailable)
+		http.Error(w, m.elsewhere().Error(), http.StatusServiceUnavailable)
 	}
 	return t
+}
+
+// elsewhere returns the error of a control that does not lead, with the leader's name, if known.
+func (m *Meter) elsewhere() error {
+	if leader, _ := m.leader.Load().(string); leader != "" {
+		return fmt.Errorf("the leader is in the pod %s: ask that one", leader)
+	}
+	return errors.New("another control leads: ask that one")
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/query"
 )
 
 // commands are extproc's subcommands, which run in the pod of an Envoy that has extproc as a
@@ -89,6 +90,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		ModeOverride: c.ModeOverride, Conformance: c.Conformance, ExplainPicks: c.ExplainPicks, Random: c.Random(),
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)
+	about := newAbout()
 	// After ctx has ended, the fleet is still kept current until the last request has its answer.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -115,13 +117,15 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	group.Go(func() error { return c.Source().Follow(work, log, engines.Tokens, m, publish) })
 	group.Go(func() error { return f.Run(work) })
 	if placement != nil {
-		group.Go(func() error { return placement(work, m) })
+		group.Go(func() error { return placement(work, m, about) })
 	}
 	group.Go(func() error { return c.Serve.Endpoints.Run(work) })
 	group.Go(func() error { return c.Serve.Payloads.Run(work) })
 	group.Go(func() error { return scraper.Run(work) })
 	if c.MetricsPort >= 0 {
-		group.Go(func() error { return serveMetrics(work, c, m.Handler(), log) })
+		mux := m.Handler()
+		query.Mount(mux, "extproc", about.ask)
+		group.Go(func() error { return serveMetrics(work, c, mux, log) })
 	}
 	group.Go(func() error {
 		defer stop()

@@ -21,7 +21,7 @@ import (
 // newFleet returns the fleet. If the command line names a control, it also returns the queue of
 // requests that wait for models, and a function that exchanges messages with control until its
 // context ends.
-func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context.Context, *metrics.Meter) error, error) {
+func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context.Context, *metrics.Meter, about) error, error) {
 	if c.Control.Address == "" {
 		return fleet.New(fleet.Config{Settings: c.Settings, Log: log, PrefixCacheBytes: c.PrefixBytes}), nil, nil, nil
 	}
@@ -37,10 +37,10 @@ func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, fu
 	f = fleet.New(fleet.Config{
 		Settings: c.Settings, Log: log, Published: held.Published, Freed: held.Freed, PrefixCacheBytes: c.PrefixBytes, Placed: true,
 	})
-	return f, held, func(ctx context.Context, m *metrics.Meter) error {
+	return f, held, func(ctx context.Context, m *metrics.Meter, is about) error {
 		return placementclient.New(placementclient.Config{
 			Target: target, Dial: dial, News: news, Fleet: f, Flow: held, Meter: m,
-			Log: log,
+			Log: log, Name: is.name, Version: is.version, Queries: is.queries,
 		}).Run(ctx)
 	}, nil
 }

@@ -104,7 +104,7 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = speak(ctx, metrics.New(f))
+		_ = speak(ctx, metrics.New(f), newAbout())
 	}()
 	select {
 	case got := <-d.tokens:

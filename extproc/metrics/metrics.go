@@ -359,7 +359,7 @@ func labels(w *objects.World) map[label]bool {
 
 // Handler serves /metrics, /profiles (the learned latency of engines), /healthz (the process is
 // alive) and /readyz (extproc has objects and serves requests).
-func (m *Meter) Handler() http.Handler {
+func (m *Meter) Handler() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /profiles", profiles(m.fleet))

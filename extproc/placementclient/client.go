@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/metrics"
+	"github.com/headgate/headgate/internal/query"
 )
 
 const (
@@ -77,6 +78,10 @@ type Config struct {
 	// Interval is the minimum time between two reports of the work at endpoints; zero means
 	// DefaultInterval.
 	Interval time.Duration
+	// Name and Version describe this process to users of control. Queries answers what control asks
+	// for them.
+	Name, Version string
+	Queries       query.Handlers
 }
 
 // Client exchanges messages with control. Create it with [New], and run it with [Client.Run].
@@ -152,7 +157,10 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 		}
 	}()
 
-	s := &connection{Client: c, stream: stream, receiver: newReceiver(), reporter: newReporter(), usedAt: time.Now()}
+	s := &connection{
+		Client: c, stream: stream, receiver: newReceiver(), reporter: newReporter(), usedAt: time.Now(),
+		answers: make(chan *placement.Answer), // received until the stream ends, and with it ctx
+	}
 	c.Fleet.ReportMakers()
 	defer c.Fleet.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { // scrapes find the requests of other processes
 		s.ForgetPeers(fleet.Steady(now))
@@ -183,9 +191,16 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 		case <-ctx.Done():
 			return s.receiver.complete, ctx.Err()
 		case u := <-updates:
+			s.query(ctx, u.GetQueries())
 			if s.apply(u) {
 				what = flying
 			}
+		case a := <-s.answers:
+			s.querying--
+			if err := s.answer(a); err != nil {
+				return s.receiver.complete, err
+			}
+			continue
 		case <-c.News.models:
 			what, counts = wantedNow, nil
 		case <-c.News.counts:
@@ -231,6 +246,8 @@ type connection struct {
 	peers        []endpointstate.Backlog
 	// question is the number of the last question to control.
 	question uint64
+	answers  chan *placement.Answer // from goroutines that answer control's queries
+	querying int                    // number of these goroutines
 }
 
 // apply applies an Update. It returns whether the Update must be acknowledged.
@@ -325,6 +342,7 @@ func (t *connection) report(what topics) error {
 	}
 	if !t.began {
 		r.Sharing = uint32(fleet.Read(t.Fleet, (*endpointstate.State).Sharing)) //nolint:gosec // a number of processes
+		r.Program = &placement.Program{Name: t.Name, Version: t.Version, Queries: t.Queries.Kinds()}
 	}
 	t.began, t.acknowledged = true, t.applied
 	return t.stream.Send(r)

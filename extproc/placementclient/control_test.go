@@ -24,6 +24,7 @@ import (
 	"github.com/headgate/headgate/extproc/placementclient"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/query"
 )
 
 const (
@@ -64,10 +65,14 @@ type rig struct {
 	flow    *flow.Flow
 	control *fakeControl
 	socket  string
+	queries query.Handlers
 }
 
-func newRig(t *testing.T) *rig {
-	r := &rig{T: t, socket: filepath.Join(t.TempDir(), "control.sock")}
+func newRig(t *testing.T) *rig { return newRigWith(t, nil) }
+
+// newRigWith returns a rig whose extproc answers these queries.
+func newRigWith(t *testing.T, queries query.Handlers) *rig {
+	r := &rig{T: t, socket: filepath.Join(t.TempDir(), "control.sock"), queries: queries}
 	news := placementclient.NewNews()
 	r.flow = flow.New(flow.Config{
 		View: func() *endpointstate.View { return r.fleet.View() }, MaxQueued: 2000, MaxBytes: 1 << 30, Changed: news.Changed,
@@ -84,6 +89,7 @@ func (r *rig) connections(target string, news *placementclient.News) (leave func
 	client := placementclient.New(placementclient.Config{
 		Target: target, Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, News: news,
 		Fleet: r.fleet, Flow: r.flow, Meter: metrics.New(r.fleet), Log: slog.New(slog.DiscardHandler),
+		Name: "host/1", Version: "v1", Queries: r.queries,
 	})
 	ctx, cancel := context.WithCancel(r.Context())
 	done := make(chan struct{})
@@ -151,6 +157,8 @@ type stream struct {
 	question uint64
 	// responses are the reported stored responses with their endpoints.
 	responses []string
+	program   *placement.Program
+	answers   map[uint64]string // result, space and error, by the number of the query
 }
 
 func (c *fakeControl) Connect(wire placement.Placement_ConnectServer) error {
@@ -158,6 +166,7 @@ func (c *fakeControl) Connect(wire placement.Placement_ConnectServer) error {
 		rig: c.rig, wire: wire, end: make(chan struct{}), news: make(chan struct{}),
 		wanted: map[string]*placement.Wanted{}, inFlight: map[string]uint32{}, used: map[string]uint32{}, waited: map[string]uint64{},
 		leaving: map[string]*placement.Leaving{}, backlogs: map[string]uint32{},
+		answers: map[uint64]string{},
 	}
 	c.streams <- s
 	go func() {
@@ -202,6 +211,12 @@ func (s *stream) read(r *placement.Report) {
 	}
 	for _, b := range r.GetBacklogs() {
 		s.backlogs[b.GetEndpoint()] = b.GetRequests()
+	}
+	if r.Program != nil {
+		s.program = r.GetProgram()
+	}
+	for _, a := range r.GetAnswers() {
+		s.answers[a.GetQuery()] += string(a.GetResult()) + " " + a.GetError()
 	}
 	for _, m := range r.GetResponses() {
 		for _, id := range m.GetIds() {

@@ -243,6 +243,7 @@ var houses = [][]floor{
 			[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/resolve", "internal/placementproto"},
 			"each reads objects from one place, or converts them to messages",
 		},
+		{[]string{"internal/query"}, "queries about the state of extprocs, at listeners on loopback"},
 		{[]string{"internal/attach"}, "which routes attach to which listeners"},
 		{[]string{"internal/objects/kinds"}, "the kinds, for folders and API servers"},
 		{[]string{"internal/objects", "internal/sim"}, "the World, the model of an engine"},
@@ -268,7 +269,7 @@ var houses = [][]floor{
 	},
 	{
 		{
-			[]string{"api/wire", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh", "api/inference", "api/relayed", "api/tensorflow"},
+			[]string{"api/wire", "api/admin", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh", "api/inference", "api/relayed", "api/tensorflow"},
 			"each is one protocol, or one group of objects",
 		},
 	},

@@ -119,6 +119,7 @@ type peer struct {
 	responses    map[string]bool        // stored responses whose endpoints must be sent
 	question     uint64                 // number of the last question
 	answered     uint64                 // number of the last answered question
+	queries      queries
 }
 
 // New returns an empty Server. Call SetPlacer before it serves.
@@ -307,7 +308,7 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	if first.GetProcess() == "" {
 		return status.Error(codes.InvalidArgument, "the first Report names no process")
 	}
-	p := s.join(first.GetProcess(), int(first.GetSharing()))
+	p := s.join(first)
 	s.log.Info("an extproc connected", "process", p.process)
 	defer func() {
 		s.part(p)
@@ -361,10 +362,9 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	}
 }
 
-// join adds a stream, and marks the complete state to be sent to it. sharing is the number of
-// processes that share limits, as control last sent it to the extproc.
-func (s *Server) join(process string, sharing int) *peer {
-	page := s.ledger.join(time.Now())
+// join adds a stream with this first Report, and marks the complete state to be sent to it.
+func (s *Server) join(first *placement.Report) *peer {
+	process, page := first.GetProcess(), s.ledger.join(time.Now())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.joined++
@@ -376,6 +376,7 @@ func (s *Server) join(process string, sharing int) *peer {
 		parting:  make(map[string]uint64),
 		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
 		responses: make(map[string]bool), sentProfiles: make(map[profileKey]bool), ownEvidence: make(map[profileKey]float64),
+		queries: queries{program: first.GetProgram(), open: make(map[uint64]chan<- *placement.Answer)},
 	}
 	for _, id := range s.responses.Keys() {
 		p.responses[id] = true
@@ -389,7 +390,7 @@ func (s *Server) join(process string, sharing int) *peer {
 		delete(s.absent, process)
 		s.release(func(d *drain) { delete(d.absent, process) }) // this ends no drain, since p has joined
 	}
-	s.sharing = max(s.sharing, min(sharing, maxSharing))
+	s.sharing = max(s.sharing, min(int(first.GetSharing()), maxSharing))
 	s.apportion()
 	p.wake()
 	return p
@@ -412,6 +413,7 @@ func (s *Server) part(p *peer) {
 	s.placer.Unwanted(p.name)
 	s.mu.Lock()
 	delete(s.peers, p)
+	p.queries.end()
 	s.acknowledged()
 	s.leave(p.process)
 	over := s.release(func(d *drain) {
@@ -484,6 +486,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	}
 	s.learned(p, r.GetLessons(), now)
 	s.recordResponses(p, r.GetResponses())
+	p.queries.answered(r.GetAnswers())
 	p.applied = max(p.applied, r.GetApplied())
 	if p.question = max(p.question, r.GetQuestion()); p.question != p.answered {
 		p.wake()
@@ -587,6 +590,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 		u.InFlight = append(u.InFlight, &placement.InFlight{Copy: placementproto.Copy(key), Requests: uint32(n)})
 	}
 	clear(p.moved)
+	u.Queries = p.queries.take()
 	if s.ready && !p.sentAll && room > 0 {
 		u.Complete, p.sentAll = true, true
 	}
@@ -594,7 +598,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 		u.Answer, p.answered = p.question, p.question
 	}
 	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+
-		len(u.Lessons)+len(u.Responses) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete && u.Answer == 0 {
+		len(u.Lessons)+len(u.Responses)+len(u.Queries) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete && u.Answer == 0 {
 		return nil
 	}
 	p.version = u.Version

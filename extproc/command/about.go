@@ -1,0 +1,35 @@
+package command
+
+import (
+	"context"
+	"os"
+	"strconv"
+
+	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/internal/query"
+	"github.com/headgate/headgate/internal/version"
+)
+
+// about describes this process, and answers queries about its state.
+type about struct {
+	name, version string
+	queries       query.Handlers
+}
+
+func newAbout() about {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return about{host + "/" + strconv.Itoa(os.Getpid()), version.Read().Program, query.Handlers{}}
+}
+
+// ask answers a query over HTTP.
+func (a about) ask(ctx context.Context, kind string, body []byte) (admin.Answers, error) {
+	result, err := a.queries.Answer(ctx, kind, body)
+	is := admin.Answer{Extproc: a.name, Version: a.version, Result: result}
+	if err != nil {
+		is.Error = err.Error()
+	}
+	return admin.Answers{Extprocs: []admin.Answer{is}}, nil
+}

@@ -1,0 +1,129 @@
+package query
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/api/admin"
+)
+
+// askTimeout is how long control or extproc may take to answer a command. It is longer than control
+// waits for extprocs.
+const askTimeout = 15 * time.Second
+
+// Addresses are the URLs at which a command asks control and extproc.
+type Addresses struct{ Control, Extproc string }
+
+// Register adds the flags of the addresses.
+func (a *Addresses) Register(fs *pflag.FlagSet) {
+	fs.StringVar(&a.Control, "control-url", "http://127.0.0.1:9091",
+		"ask the control that serves metrics at this `URL`, which asks all its extprocs; empty means no control")
+	fs.StringVar(&a.Extproc, "extproc-url", "http://127.0.0.1:9090",
+		"ask the extproc that serves metrics at this `URL` if control does not answer; empty means no extproc")
+}
+
+// Check returns an error if an address is no URL.
+func (a *Addresses) Check() error {
+	for _, f := range []struct {
+		flag string
+		url  *string
+	}{{"control-url", &a.Control}, {"extproc-url", &a.Extproc}} {
+		if *f.url == "" {
+			continue
+		}
+		u, err := url.Parse(*f.url)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return fmt.Errorf("--%s %q: want http://HOST:PORT", f.flag, *f.url)
+		}
+		*f.url = strings.TrimSuffix(u.String(), "/")
+	}
+	if a.Control == "" && a.Extproc == "" {
+		return errors.New("set --control-url or --extproc-url: there is nobody to ask")
+	}
+	return nil
+}
+
+// Ask asks control and, if that has no answer of any extproc, extproc. By is the URL of the one
+// that answered. An error is one line that says what to do.
+func (a *Addresses) Ask(ctx context.Context, kind string, body []byte) (answers admin.Answers, by string, err error) {
+	var why []string
+	for _, at := range []string{a.Control, a.Extproc} {
+		if at == "" {
+			continue
+		}
+		answers, err := From(ctx, at, kind, body)
+		if err == nil && len(answers.Extprocs) > 0 {
+			return answers, at, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("no extproc is connected to the control at %s: the log of extproc says why (its flag --control, its token or certificate)", at)
+		}
+		why = append(why, err.Error())
+	}
+	if len(why) > 1 && strings.HasPrefix(why[0], nobody) && strings.HasPrefix(why[1], nobody) {
+		return admin.Answers{}, "", fmt.Errorf("neither control nor extproc listens at %s and %s: start them, set --control-url or --extproc-url to the URL of their metrics, "+
+			"or run kubectl port-forward to a pod of control first", a.Control, a.Extproc)
+	}
+	return admin.Answers{}, "", errors.New(strings.Join(why, "; "))
+}
+
+// nobody begins the error about an address at which no process listens.
+const nobody = "no process listens at "
+
+// From asks the control or extproc at a URL, http://HOST:PORT. The body is that of the query.
+func From(ctx context.Context, at, kind string, body []byte) (answers admin.Answers, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	method, path := http.MethodGet, at+"/"+kind
+	switch kind {
+	case admin.Decisions:
+		var q admin.DecisionsQuery
+		if err := json.Unmarshal(body, &q); err != nil {
+			return answers, err
+		}
+		path, body = path+"?id="+url.QueryEscape(q.ID), nil
+	case admin.Explain:
+		method = http.MethodPost
+	}
+	request, err := http.NewRequestWithContext(ctx, method, path, bytes.NewReader(body))
+	if err != nil {
+		return answers, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return answers, fmt.Errorf(nobody+"%s: start control or extproc, or set the URL of its metrics", at)
+	case errors.Is(err, context.DeadlineExceeded):
+		return answers, fmt.Errorf("%s has not answered within %v", at, askTimeout)
+	case err != nil:
+		return answers, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 2048))
+		words := strings.Join(strings.Fields(string(text)), " ")
+		switch response.StatusCode {
+		case http.StatusNotFound, http.StatusMethodNotAllowed:
+			return answers, fmt.Errorf("%s has no /%s: it is an older version, which must be upgraded, or another program", at, kind)
+		case http.StatusServiceUnavailable:
+			return answers, fmt.Errorf("%s: %s", at, words)
+		}
+		return answers, fmt.Errorf("%s answers %d: %s", at, response.StatusCode, words)
+	}
+	if err := json.NewDecoder(response.Body).Decode(&answers); err != nil {
+		return answers, fmt.Errorf("%s is another version of Headgate, or another program: its answer to /%s cannot be read (%w)", at, kind, err)
+	}
+	return answers, nil
+}
