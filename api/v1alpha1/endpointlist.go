@@ -11,6 +11,7 @@ const EndpointListKind = "EndpointList"
 // port.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=headgate
+// +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name=Addresses,type=string,JSONPath=.spec.addresses
 // +kubebuilder:printcolumn:name=Engine,type=string,JSONPath=.spec.engine
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp
@@ -19,6 +20,24 @@ type EndpointList struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	Spec EndpointListSpec `json:"spec"`
+	// Status is written by control.
+	Status EndpointListStatus `json:"status,omitempty"`
+}
+
+// EndpointListStatus is the state of an EndpointList's endpoints as control observes them.
+type EndpointListStatus struct {
+	// ObservedGeneration is the generation of the object that this status describes.
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Endpoints is how many of the endpoints answer, as in "3/4". It is empty if no InferencePool
+	// selects the EndpointList.
+	Endpoints string `json:"endpoints,omitempty"`
+	// Conditions are Accepted, Ready and Endpoints. Accepted is true if an InferencePool selects
+	// the EndpointList. Ready is true if an endpoint answers, and Endpoints if all do.
+	//
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // EndpointListList is a list of EndpointLists.

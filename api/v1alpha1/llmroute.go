@@ -176,7 +176,8 @@ type LLMRouteStatus struct {
 	// Pools are the names of the route's pools, in the order of backendRefs.
 	// +listType=atomic
 	Pools []string `json:"pools,omitempty"`
-	// Conditions are Accepted and ResolvedRefs.
+	// Conditions are Accepted, ResolvedRefs and Ready. Ready is true if a request would be served
+	// now.
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -206,10 +207,10 @@ type ParentStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// The condition types of a route, and their reasons.
+// The condition types of a route, and their reasons. Other reasons are those of Gateway API.
 const (
-	// ConditionAccepted is true if a route is valid and serves all of its model names, or if no
-	// other model has a model's id.
+	// ConditionAccepted is true if a data plane serves a route with all of its model names, or if
+	// no other model has a model's id, or if an object is in force.
 	ConditionAccepted = "Accepted"
 	// ConditionResolvedRefs is true if all pools of a route exist.
 	ConditionResolvedRefs = "ResolvedRefs"
@@ -224,4 +225,7 @@ const (
 	// ReasonBackendNotFound means that a pool of the route does not exist. Requests for that pool
 	// get 503.
 	ReasonBackendNotFound = "BackendNotFound"
+	// ReasonNotProgrammed means that no Envoy of the route's Gateways has accepted its
+	// configuration yet.
+	ReasonNotProgrammed = "NotProgrammed"
 )

@@ -12,6 +12,7 @@ const PoolSettingsKind = "PoolSettings"
 // not set has the value of the flag.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=poolsettings,singular=poolsettings,categories=headgate
+// +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name=Pool,type=string,JSONPath=.spec.poolRef.name
 // +kubebuilder:printcolumn:name=Policy,type=string,JSONPath=.spec.policy
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp
@@ -20,6 +21,25 @@ type PoolSettings struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	Spec PoolSettingsSpec `json:"spec"`
+	// Status is written by control.
+	Status PoolSettingsStatus `json:"status,omitempty"`
+}
+
+// PoolSettingsStatus is the state of a PoolSettings and of its pool as control observes them.
+type PoolSettingsStatus struct {
+	// ObservedGeneration is the generation of the object that this status describes.
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Endpoints is how many endpoints of the pool answer, as in "3/4". It is empty if the
+	// PoolSettings is not accepted.
+	Endpoints string `json:"endpoints,omitempty"`
+	// Conditions are Accepted, Ready and Endpoints. Of several PoolSettings of a pool, the oldest
+	// is accepted, or the first by name. Ready is true if an endpoint of the pool answers, and
+	// Endpoints if all do.
+	//
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // PoolSettingsList is a list of PoolSettings.

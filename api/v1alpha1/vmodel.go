@@ -109,4 +109,6 @@ const (
 	// ReasonTransitionFailed means that the target or the canary cannot be loaded for now. The
 	// message says why.
 	ReasonTransitionFailed = "TransitionFailed"
+	// ReasonTargetNotFound means that no Model, LLMRoute or engine of the pool has the target.
+	ReasonTargetNotFound = "TargetNotFound"
 )

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/pool"
-	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"

@@ -6,9 +6,9 @@ import (
 	"log/slog"
 	"net/netip"
 
-	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/controller"
 	"github.com/headgate/headgate/control/broadcast"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/election"
 	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/control/serve"

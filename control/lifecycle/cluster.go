@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/controller"
 	"github.com/headgate/headgate/control/broadcast"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/election"
 	"github.com/headgate/headgate/control/metrics"
 	"github.com/headgate/headgate/control/place/store"

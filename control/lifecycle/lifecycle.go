@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/controller"
 	"github.com/headgate/headgate/control/broadcast"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/election"
 	"github.com/headgate/headgate/control/metrics"
 	"github.com/headgate/headgate/control/place"

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/metrics"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/store"

@@ -19,9 +19,9 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate"
-	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/control/attach/pki"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/pods/gateway"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"

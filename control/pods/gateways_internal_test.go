@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/headgate/headgate"
-	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/control/attach/pki"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/pods/gateway"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"

@@ -15,10 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/controller"
 	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/control/broadcast"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/pods"
 	"github.com/headgate/headgate/control/pods/gateway"
 	"github.com/headgate/headgate/internal/attach"

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/internal/objects"
 )
 

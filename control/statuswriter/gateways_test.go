@@ -21,8 +21,8 @@ import (
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/control/statuswriter"
 	"github.com/headgate/headgate/internal/attach"

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/internal/objects"
 )
 

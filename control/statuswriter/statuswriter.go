@@ -22,7 +22,7 @@ import (
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"

@@ -20,8 +20,8 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/control/statuswriter"
 	"github.com/headgate/headgate/internal/attach"

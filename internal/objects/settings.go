@@ -395,13 +395,25 @@ func inOrder(all []v1alpha1.PoolSettings) []v1alpha1.PoolSettings {
 	return ordered
 }
 
+// SettingsUse is a PoolSettings, and whether its pool uses it.
+type SettingsUse struct {
+	Name       Name
+	UID        string // empty if objects have none
+	Generation int64
+	Pool       Name
+	// InForce is the PoolSettings that the pool uses: this one, or an older one that names the same
+	// pool. It is zero if the pool does not exist.
+	InForce Name
+}
+
 // addSettings gives each pool the first of its settings, and applies them to its engines.
 func (w *World) addSettings(all []v1alpha1.PoolSettings, profiles map[string]profile.Profile) {
 	ordered := inOrder(all)
 	for i := range ordered {
 		s := &ordered[i]
 		own, of := Name{s.Namespace, s.Name}, Name{s.Namespace, s.Spec.PoolRef.Name}
-		switch p := w.Pools[of]; {
+		p := w.Pools[of]
+		switch {
 		case p == nil:
 			w.problem("PoolSettings %s: spec.poolRef names InferencePool %s, which does not exist", own, of)
 		case p.Settings != nil:
@@ -410,5 +422,10 @@ func (w *World) addSettings(all []v1alpha1.PoolSettings, profiles map[string]pro
 			p.Settings, p.SettingsName = &s.Spec, own
 			w.addProfile(p, profiles)
 		}
+		use := SettingsUse{Name: own, UID: string(s.UID), Generation: s.Generation, Pool: of}
+		if p != nil {
+			use.InForce = p.SettingsName
+		}
+		w.Settings = append(w.Settings, use)
 	}
 }

@@ -253,6 +253,9 @@ type World struct {
 	VModels []VModel
 	// Problems describe conflicts between objects that are each valid, for people.
 	Problems []string
+	// Settings are the PoolSettings in order of precedence, and Lists the EndpointLists.
+	Settings []SettingsUse
+	Lists    []ListUse
 	// Doubles are the Models whose id belongs to another object. They are not in the catalogue.
 	Doubles []Entry
 	// Faults are the Problems that concern one route or model, for its status.
@@ -381,6 +384,8 @@ type Route struct {
 	Objectives []v1alpha1.Objective
 	// Backends are its pools. The sum of the weights is above 0.
 	Backends []Backend
+	// Parents are the Gateways that an LLMRoute names.
+	Parents []v1alpha1.ParentReference
 
 	wants   []string // the names that it would admit if it were the only route
 	created time.Time
@@ -421,7 +426,7 @@ func Build(s Set) *World {
 	for i := range s.Pools {
 		w.addPool(&s.Pools[i], &s, selected)
 	}
-	w.noteUnusedLists(&s)
+	w.addLists(&s)
 	claims := w.claims()
 	w.noteShared(claims)
 
@@ -581,15 +586,25 @@ func (w *World) noteUnknownKinds(p *Pool) {
 	}
 }
 
-// noteUnusedLists records a problem for each EndpointList that no pool selects. A pod without a
-// pool is no mistake, but a list has no other use.
-func (w *World) noteUnusedLists(s *Set) {
+// ListUse is an EndpointList, and whether a pool uses it.
+type ListUse struct {
+	Name       Name
+	UID        string // empty if objects have none
+	Generation int64
+	// Selected says that a pool of its namespace selects it.
+	Selected bool
+}
+
+// addLists adds every EndpointList. It records a problem for each that no pool selects. A pod
+// without a pool is no mistake, but a list has no other use.
+func (w *World) addLists(s *Set) {
 	for _, list := range s.Lists {
-		if !slices.ContainsFunc(s.Pools, func(p pool.InferencePool) bool {
+		use := ListUse{Name: Name{list.Namespace, list.Name}, UID: string(list.UID), Generation: list.Generation}
+		use.Selected = slices.ContainsFunc(s.Pools, func(p pool.InferencePool) bool {
 			return p.Namespace == list.Namespace && Selects(p.Spec.Selector.MatchLabels, list.Labels)
-		}) {
-			w.problem("EndpointList %s: no InferencePool of its namespace selects its labels: nothing uses it",
-				Name{list.Namespace, list.Name})
+		})
+		if w.Lists = append(w.Lists, use); !use.Selected {
+			w.problem("EndpointList %s: no InferencePool of its namespace selects its labels: nothing uses it", use.Name)
 		}
 	}
 }
@@ -618,7 +633,7 @@ func ModelNames(r *v1alpha1.LLMRoute) []string {
 func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
 	r := &Route{
 		Name: routeName(lr), Kind: v1alpha1.LLMRouteKind, UID: string(lr.UID), Generation: lr.Generation, Priority: lr.Spec.Priority,
-		Objectives: lr.Spec.Objectives, wants: ModelNames(lr), created: lr.CreationTimestamp.Time,
+		Objectives: lr.Spec.Objectives, Parents: lr.Spec.ParentRefs, wants: ModelNames(lr), created: lr.CreationTimestamp.Time,
 		written: w.written[Object{v1alpha1.LLMRouteKind, routeName(lr)}],
 	}
 	if lr.Spec.Adapter != nil {

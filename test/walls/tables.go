@@ -28,7 +28,7 @@ var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue",
 	"extproc/fleet/endpointstate", "extproc/outcome",
 	"extproc/decode", "extproc/relay/relaytoken", "extproc/transcode", "extproc/payload/sink",
-	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/conditions", "control/attach/envoy",
+	"control/place/decide", "control/attach/plan", "control/attach/services", "control/conditions", "control/attach/envoy",
 	"control/attach/order",
 	"control/attach/bisect", "control/attach/cache", "control/pods/gateway", "control/provision/estimate", "control/provision/planner",
 	"control/provision/problem",
@@ -198,7 +198,7 @@ var houses = [][]floor{
 		{[]string{"control/attach/routes"}, "a command that reads plans, as explain does"},
 		{
 			[]string{
-				"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/conditions",
+				"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/conditions",
 				"control/attach/bisect",
 			},
 			"each uses plans: as Envoy's configuration, for endpoints, certificates, conditions, or rejected routes",

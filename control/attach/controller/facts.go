@@ -3,7 +3,7 @@ package controller
 import (
 	"strings"
 
-	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/internal/objects"
 )
 

@@ -66,8 +66,11 @@ func All() []Kind {
 			Server: func(l *v1alpha1.EndpointList) (objects.List, field.ErrorList) {
 				return objects.List{EndpointList: *l}, objects.CheckClusterList(l)
 			},
-			Trim: func(l *v1alpha1.EndpointList) { TrimMeta(&l.ObjectMeta) },
-			In:   func(s *objects.Set) *[]objects.List { return &s.Lists },
+			Trim: func(l *v1alpha1.EndpointList) {
+				TrimMeta(&l.ObjectMeta)
+				l.Status = v1alpha1.EndpointListStatus{}
+			},
+			In: func(s *objects.Set) *[]objects.List { return &s.Lists },
 		}),
 		Of(Row[v1alpha1.PoolSettings, v1alpha1.PoolSettings]{
 			Resource: v1alpha1.SchemeGroupVersion.WithResource("poolsettings"), Kind: v1alpha1.PoolSettingsKind,
@@ -75,9 +78,12 @@ func All() []Kind {
 			Strict: true,
 			Folder: checked(objects.CheckFolderSettings),
 			Server: checked(objects.CheckServerSettings),
-			Trim:   func(s *v1alpha1.PoolSettings) { TrimMeta(&s.ObjectMeta) },
-			In:     func(s *objects.Set) *[]v1alpha1.PoolSettings { return &s.Settings },
-			Net:    func(n *objects.Network) *[]v1alpha1.PoolSettings { return &n.Settings },
+			Trim: func(s *v1alpha1.PoolSettings) {
+				TrimMeta(&s.ObjectMeta)
+				s.Status = v1alpha1.PoolSettingsStatus{}
+			},
+			In:  func(s *objects.Set) *[]v1alpha1.PoolSettings { return &s.Settings },
+			Net: func(n *objects.Network) *[]v1alpha1.PoolSettings { return &n.Settings },
 		}),
 		Of(Row[pool.InferencePool, pool.InferencePool]{
 			Resource: pool.SchemeGroupVersion.WithResource("inferencepools"), Kind: pool.Kind, List: new(pool.InferencePoolList),

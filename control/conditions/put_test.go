@@ -14,7 +14,7 @@ import (
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -207,7 +207,9 @@ func TestParentsOfOurOwnKinds(t *testing.T) {
 	plain := ref("g")
 	plain.Namespace = ptr.To[gatewayv1.Namespace]("ns")
 	accepted := []metav1.Condition{say("Accepted", "True")}
-	s := &conditions.Status{Generation: 2, Parents: []conditions.Parent{{Ref: r, Conditions: accepted}, {Ref: plain, Conditions: accepted}}}
+	s := &conditions.Status{
+		Generation: 2, Attached: true, Parents: []conditions.Parent{{Ref: r, Conditions: accepted}, {Ref: plain, Conditions: accepted}},
+	}
 
 	var llm v1alpha1.LLMRoute
 	foreign := v1alpha1.ParentStatus{ControllerName: "example.com/other", ParentRef: v1alpha1.ParentReference{Name: "g"}}
@@ -336,4 +338,48 @@ func TestObjectSharesNoMemoryWithItsStatus(t *testing.T) {
 	}) {
 		t.Errorf("the Status changed to %+v", s)
 	}
+}
+
+// An LLMRoute keeps the parts of its status that a Status does not know. The time of a condition
+// moves only with its status.
+func TestOwnConditions(t *testing.T) {
+	later := metav1.NewTime(now.Add(time.Hour))
+	parents := []v1alpha1.ParentStatus{{ControllerName: string(attach.Controller), ParentRef: v1alpha1.ParentReference{Name: "g"}}}
+	var r v1alpha1.LLMRoute
+	r.Status.Parents = parents
+	s := &conditions.Status{
+		Generation: 2, Own: true, Models: []string{"sql"}, Pools: []string{"p"},
+		Conditions: []metav1.Condition{say("Accepted", "True"), say("Ready", "False")},
+	}
+	s.Put(&r, now)
+	s.Generation, s.Conditions = 3, []metav1.Condition{say("Accepted", "True"), say("Ready", "True")}
+	s.Put(&r, later)
+	equal(t, r.Status, v1alpha1.LLMRouteStatus{
+		Models: []string{"sql"}, Pools: []string{"p"}, Parents: parents,
+		Conditions: []metav1.Condition{at("Accepted", "True", 3, now), at("Ready", "True", 3, later)},
+	})
+	(&conditions.Status{Attached: true}).Put(&r, later)
+	if len(r.Status.Models) != 1 || len(r.Status.Conditions) != 2 || len(r.Status.Parents) != 0 {
+		t.Errorf("a status of parents alone leaves %+v", r.Status)
+	}
+
+	// A PoolSettings that is no longer in force has no condition Endpoints.
+	var p v1alpha1.PoolSettings
+	s = &conditions.Status{
+		Generation: 2, Own: true, Endpoints: "3/4",
+		Conditions: []metav1.Condition{say("Accepted", "True"), say("Endpoints", "False")},
+	}
+	s.Put(&p, now)
+	var l v1alpha1.EndpointList
+	s.Put(&l, now)
+	equal(t, p.Status, v1alpha1.PoolSettingsStatus{
+		ObservedGeneration: 2, Endpoints: "3/4",
+		Conditions: []metav1.Condition{at("Accepted", "True", 2, now), at("Endpoints", "False", 2, now)},
+	})
+	equal(t, l.Status, v1alpha1.EndpointListStatus(p.Status))
+	s.Endpoints, s.Conditions = "", []metav1.Condition{say("Accepted", "False")}
+	s.Put(&p, later)
+	equal(t, p.Status, v1alpha1.PoolSettingsStatus{
+		ObservedGeneration: 2, Conditions: []metav1.Condition{at("Accepted", "False", 2, later)},
+	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// routes adds the status of every route.
+// routes adds the status of every HTTPRoute and GRPCRoute.
 func (w *writer) routes() {
 	for i := range w.Network.HTTPRoutes {
 		w.route(w.add(objects.HTTPRouteKind, &w.Network.HTTPRoutes[i]), nil)
@@ -25,19 +25,10 @@ func (w *writer) routes() {
 	for i := range w.Network.GRPCRoutes {
 		w.route(w.add(objects.GRPCRouteKind, &w.Network.GRPCRoutes[i]), nil)
 	}
-	wants := make(map[objects.Name][]string)
-	for i := range w.Network.Routes {
-		r := &w.Network.Routes[i]
-		wants[objects.Name{Namespace: r.Namespace, Name: r.Name}] = objects.ModelNames(r)
-	}
-	others := w.taken(wants)
-	for i := range w.Network.Routes {
-		w.route(w.add(v1alpha1.LLMRouteKind, &w.Network.Routes[i]), others)
-	}
 }
 
 // route fills the status of a route. others is the result of [writer.taken].
-func (w *writer) route(s *Status, others map[at]string) {
+func (w *writer) route(s *Status, others map[at]taken) {
 	for _, p := range w.Attachments.Parents[s.Object] {
 		ref := p.Ref
 		ref.Group = new(ptr.Deref(ref.Group, gatewayv1.GroupName))
@@ -50,7 +41,7 @@ func (w *writer) route(s *Status, others map[at]string) {
 }
 
 // conditions returns the conditions of a route at a parent.
-func (w *writer) conditions(of objects.Object, p attach.Parent, others map[at]string) []metav1.Condition {
+func (w *writer) conditions(of objects.Object, p attach.Parent, others map[at]taken) []metav1.Condition {
 	verdict := w.Plans.Routes[of]
 	refused := p.Refused
 	if refused == (attach.Verdict{}) {
@@ -75,7 +66,7 @@ func (w *writer) conditions(of objects.Object, p attach.Parent, others map[at]st
 	}
 	var words []string
 	for _, l := range p.Listeners {
-		if w := others[at{of.Name, l}]; w != "" {
+		if w := others[at{of.Name, l}].words; w != "" {
 			words = append(words, w)
 		}
 	}
@@ -91,11 +82,17 @@ type at struct {
 	listener *attach.Listener
 }
 
-// taken returns, for each LLMRoute at a listener, a message with its model names that an older
-// route at that listener already has. The argument contains the model names of each route. The
-// rules are those of [objects.Offer].
-func (w *writer) taken(wants map[objects.Name][]string) map[at]string {
-	all := make(map[at]string)
+// taken is model names of an LLMRoute that older routes of a listener already have, and a message.
+type taken struct {
+	names []string
+	words string
+}
+
+// taken returns, for each LLMRoute at a listener, its model names that an older route at that
+// listener already has. The argument contains the model names of each route. The rules are those of
+// [objects.Offer].
+func (w *writer) taken(wants map[objects.Name][]string) map[at]taken {
+	all := make(map[at]taken)
 	for _, g := range w.Attachments.Gateways {
 		for _, l := range g.Listeners {
 			first := make(map[string]objects.Name)
@@ -103,17 +100,20 @@ func (w *writer) taken(wants map[objects.Name][]string) map[at]string {
 				if attached.Route.Kind != v1alpha1.LLMRouteKind {
 					continue
 				}
-				var words []string
+				var names, words []string
 				for _, name := range wants[attached.Route.Name] {
-					switch by, taken := first[name]; {
-					case !taken:
+					switch by, has := first[name]; {
+					case !has:
 						first[name] = attached.Route.Name
 					case by != attached.Route.Name:
+						names = append(names, name)
 						words = append(words, fmt.Sprintf("%q (LLMRoute %s)", name, by))
 					}
 				}
 				if len(words) > 0 {
-					all[at{attached.Route.Name, l}] = fmt.Sprintf("at %s older routes keep the models %s", l, strings.Join(words, ", "))
+					all[at{attached.Route.Name, l}] = taken{
+						names, fmt.Sprintf("at %s older routes keep the models %s", l, strings.Join(words, ", ")),
+					}
 				}
 			}
 		}
@@ -128,7 +128,12 @@ func (w *writer) pools() {
 	for i := range w.Network.Pools {
 		s := w.add(pool.Kind, &w.Network.Pools[i])
 		v := w.Plans.Pools[s.Object.Name]
-		s.messageOf(users[s.Object.Name], judged(v.Refused, v.Refs)...)
+		all := judged(v.Refused, v.Refs)
+		if w.World != nil {
+			_, conditions := w.pool(s.Object.Name)
+			all = append(all, conditions...)
+		}
+		s.messageOf(users[s.Object.Name], all...)
 	}
 }
 

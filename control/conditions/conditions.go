@@ -1,6 +1,7 @@
-// Package conditions computes the status of Gateway API objects, LLMRoutes and InferencePools. A
-// status reports which Gateways an object attaches to, its errors, and whether Envoys use it. The
-// package also merges a status into an object to which other controllers write. It does no I/O.
+// Package conditions computes all conditions in the status of objects. They say which data planes
+// serve an object, its errors, and whether requests for it would be served now. The status that
+// control writes, headgate status and headgate doctor use the same function [Of]. The package also
+// merges a status into an object to which other controllers write. It does no I/O.
 package conditions
 
 import (
@@ -14,12 +15,18 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Input is the input of [Of]. Plans and Attachments were computed from Network.
+// Input is the input of [Of].
 type Input struct {
+	// Attachments and Plans were computed from Network. All three are nil if no Gateways are
+	// served.
 	Attachments *attach.Attachments
 	Plans       *plan.Plans
 	Network     *objects.Network
 	Facts
+	// World is the objects of the statuses that do not depend on Gateways alone: LLMRoutes,
+	// PoolSettings and EndpointLists. If it is nil, [Of] returns only statuses of Gateway API.
+	World *objects.World
+	Observed
 }
 
 // Facts is what control knows in addition to the objects: the state of Envoys and of Gateways'
@@ -69,6 +76,16 @@ type Status struct {
 	Listeners []Listener
 	// Parents has one entry for each of our Gateways that a route, pool or policy refers to.
 	Parents []Parent
+	// Attached says that Parents is known. Otherwise an LLMRoute keeps its parents.
+	Attached bool
+	// Own says that Conditions, Models and Pools are those of an LLMRoute, or Conditions and
+	// Endpoints those of a PoolSettings or an EndpointList. Otherwise such an object keeps its own.
+	Own bool
+	// Models are the model names that an LLMRoute serves, and Pools the names of its pools.
+	Models, Pools []string
+	// Endpoints is how many of the object's endpoints answer, as in "3/4". It is empty for other
+	// objects, and for a PoolSettings that is not in force.
+	Endpoints string
 }
 
 // Listener is the status of a listener.
@@ -86,11 +103,54 @@ type Parent struct {
 	Conditions []metav1.Condition
 }
 
-// Of returns the status of our GatewayClasses, their Gateways and ListenerSets, and of all routes,
-// pools and policies. A route that refers to none of our Gateways gets an empty status, which
-// removes an earlier one.
-func Of(in Input) []*Status {
-	w := &writer{Input: in, served: make(map[*attach.Listener]bool)}
+// Of returns the status of every object: of our GatewayClasses, their Gateways and ListenerSets, of
+// all routes, pools and policies, and of PoolSettings and EndpointLists. A route that refers to
+// none of our Gateways gets no parents, which removes earlier ones.
+func Of(in Input) []*Status { return append(OfGateways(in), OfEndpoints(in)...) }
+
+// OfGateways returns the part of [Of] that does not depend on endpoints.
+func OfGateways(in Input) []*Status {
+	w := newWriter(in)
+	if in.Attachments == nil {
+		return nil
+	}
+	w.classes()
+	for _, g := range in.Attachments.Gateways {
+		w.gateway(g)
+	}
+	w.routes()
+	w.policies()
+	return w.all
+}
+
+// OfEndpoints returns the part of [Of] that depends on endpoints: the statuses of LLMRoutes,
+// InferencePools, PoolSettings and EndpointLists.
+func OfEndpoints(in Input) []*Status {
+	w := newWriter(in)
+	w.llmRoutes()
+	if in.Attachments != nil {
+		w.pools()
+	}
+	if in.World != nil {
+		w.settings()
+		w.lists()
+	}
+	return w.all
+}
+
+// writer is the state of one call of [Of].
+type writer struct {
+	Input
+	served  map[*attach.Listener]bool
+	tallies map[objects.Name]*Tally // of pools
+	all     []*Status
+}
+
+func newWriter(in Input) *writer {
+	w := &writer{Input: in, served: make(map[*attach.Listener]bool), tallies: make(map[objects.Name]*Tally)}
+	if in.Plans == nil {
+		return w
+	}
 	for _, p := range in.Plans.Gateways {
 		for _, port := range p.Ports {
 			for _, l := range port.Listeners {
@@ -98,28 +158,14 @@ func Of(in Input) []*Status {
 			}
 		}
 	}
-	w.classes()
-	for _, g := range in.Attachments.Gateways {
-		w.gateway(g)
-	}
-	w.routes()
-	w.pools()
-	w.policies()
-	return w.all
-}
-
-// writer is the state of one call of [Of].
-type writer struct {
-	Input
-	served map[*attach.Listener]bool
-	all    []*Status
+	return w
 }
 
 // add adds the status of an object.
 func (w *writer) add(kind string, o metav1.Object) *Status {
 	s := &Status{
 		Object: objects.Object{Kind: kind, Name: objects.Name{Namespace: o.GetNamespace(), Name: o.GetName()}},
-		UID:    string(o.GetUID()), Generation: o.GetGeneration(),
+		UID:    string(o.GetUID()), Generation: o.GetGeneration(), Attached: true,
 	}
 	w.all = append(w.all, s)
 	return s

@@ -20,7 +20,7 @@ const (
 )
 
 // Empty reports whether the object needs no status from Headgate.
-func (s *Status) Empty() bool { return len(s.Conditions) == 0 && len(s.Parents) == 0 }
+func (s *Status) Empty() bool { return len(s.Conditions) == 0 && len(s.Parents) == 0 && !s.Own }
 
 // Put writes the status into an object of the matching Go type at the time now. It keeps the
 // conditions of other types and the parents of other controllers. The transition time of a
@@ -48,7 +48,19 @@ func (s *Status) Put(o any, now metav1.Time) {
 	case *gatewayv1.GRPCRoute:
 		o.Status.Parents = parents(s, o.Status.Parents, now, ofRoute)
 	case *v1alpha1.LLMRoute:
-		o.Status.Parents = parents(s, o.Status.Parents, now, ofLLMRoute)
+		if s.Own {
+			o.Status.Models, o.Status.Pools = slices.Clone(s.Models), slices.Clone(s.Pools)
+			o.Status.Conditions = s.conditions(o.Status.Conditions, s.Conditions, now)
+		}
+		if s.Attached {
+			o.Status.Parents = parents(s, o.Status.Parents, now, ofLLMRoute)
+		}
+	case *v1alpha1.PoolSettings:
+		o.Status.ObservedGeneration, o.Status.Endpoints = s.Generation, s.Endpoints
+		o.Status.Conditions = s.conditions(o.Status.Conditions, s.Conditions, now)
+	case *v1alpha1.EndpointList:
+		o.Status.ObservedGeneration, o.Status.Endpoints = s.Generation, s.Endpoints
+		o.Status.Conditions = s.conditions(o.Status.Conditions, s.Conditions, now)
 	case *pool.InferencePool:
 		o.Status.Parents = parents(s, o.Status.Parents, now, ofPool)
 	case *gatewayv1.BackendTLSPolicy:
@@ -87,6 +99,7 @@ func kindsOf(l Listener) []gatewayv1.RouteGroupKind {
 var fleeting = []string{
 	string(gatewayv1.GatewayClassConditionStatusSupportedVersion), string(gatewayv1.ListenerConditionOverlappingTLSConfig),
 	string(gatewayv1.RouteConditionPartiallyInvalid), string(gatewayv1.GatewayConditionInsecureFrontendValidationMode),
+	v1alpha1.ConditionEndpoints,
 	string(gatewayv1.GatewayConditionResolvedRefs), // optional only for a Gateway; other objects always have it
 }
 

@@ -12,8 +12,8 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/golden"
@@ -26,6 +26,28 @@ func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string { return show(conditions.Of(read(t, input))) }
 	})
+}
+
+// The input of a block is as in [TestScenarios], with the observed state of endpoints. The output
+// is the statuses that depend on endpoints.
+func TestEndpointScenarios(t *testing.T) {
+	golden.Run(t, "testdata/endpoints/*.txt", func(t *testing.T) func(string) string {
+		return func(input string) string {
+			in := read(t, input)
+			in.World = objects.Build(network.Set(t, objectsOf(input)))
+			if strings.Contains(input, "alone: true") {
+				in.Attachments, in.Plans, in.Network = nil, nil, nil
+			}
+			return show(conditions.OfEndpoints(in))
+		}
+	})
+}
+
+// objectsOf returns the objects of a block without its facts.
+func objectsOf(input string) string {
+	return network.Standard(strings.Join(slices.DeleteFunc(strings.Split(input, "\n---\n"), func(doc string) bool {
+		return strings.HasPrefix(doc, "kind: Known\n")
+	}), "\n---\n"))
 }
 
 // certificates are the results of reading Secrets.
@@ -48,12 +70,44 @@ type known struct {
 		Ports     map[int32]string
 		Fault     string
 	}
+	// Reports and Scrapes are states of endpoints: STATE, or STATE REASON.
+	Reports, Scrapes map[string]string
+	Extprocs         []conditions.Extproc
+	Failures         map[string]string // by NAMESPACE/POOL/MODEL
+	Alone            bool              // no Gateways are served
+}
+
+// observed returns the state of endpoints.
+func (k known) observed(t *testing.T) conditions.Observed {
+	t.Helper()
+	states := func(all map[string]string) map[string]conditions.Endpoint {
+		out := make(map[string]conditions.Endpoint)
+		for address, text := range all {
+			state, reason, _ := strings.Cut(text, " ")
+			is := conditions.Endpoint{Reason: reason}
+			for is.State.String() != state {
+				is.State++ // an unknown state panics
+			}
+			out[address] = is
+		}
+		return out
+	}
+	o := conditions.Observed{
+		Reports: states(k.Reports), Scrapes: states(k.Scrapes), Extprocs: k.Extprocs,
+		Failures: make(map[objects.ModelKey]string),
+	}
+	for text, why := range k.Failures {
+		parts := strings.Split(text, "/")
+		o.Failures[objects.ModelKey{Pool: objects.Name{Namespace: parts[0], Name: parts[1]}, ID: parts[2]}] = why
+	}
+	return o
 }
 
 // read reads the input of statuses.
 func read(t *testing.T, input string) conditions.Input {
 	t.Helper()
 	var facts conditions.Facts
+	var observed conditions.Observed
 	var docs []string
 	for doc := range strings.SplitSeq(input, "\n---\n") {
 		rest, is := strings.CutPrefix(doc, "kind: Known\n")
@@ -68,6 +122,7 @@ func read(t *testing.T, input string) conditions.Input {
 		if err := yaml.UnmarshalStrict([]byte(rest), &k); err != nil {
 			t.Fatalf("%v in\n%s", err, doc)
 		}
+		observed = k.observed(t)
 		facts.Versions, facts.Gateways = k.Versions, make(map[objects.Name]conditions.Gateway)
 		for name, g := range k.Gateways {
 			is := conditions.Gateway{Ports: make(map[int32]conditions.Port)}
@@ -90,7 +145,7 @@ func read(t *testing.T, input string) conditions.Input {
 	a := attach.Of(n)
 	return conditions.Input{
 		Attachments: a, Plans: plan.Of(a, n, plan.Known{Certificates: certificates, Authorities: authorities}),
-		Network: n, Facts: facts,
+		Network: n, Facts: facts, Observed: observed,
 	}
 }
 
@@ -111,6 +166,9 @@ func show(all []*conditions.Status) string {
 				addresses = append(addresses, a.Value)
 			}
 			fmt.Fprintf(&out, "  addresses %v, ListenerSets %d\n", addresses, s.Sets)
+		}
+		if s.Endpoints != "" || len(s.Models) > 0 {
+			fmt.Fprintf(&out, "  endpoints %q, models %v, pools %v\n", s.Endpoints, s.Models, s.Pools)
 		}
 		write(&out, "  ", s.Conditions)
 		for _, l := range s.Listeners {

@@ -1,0 +1,28 @@
+package v1alpha1
+
+// The condition types of objects with endpoints, besides [ConditionAccepted], and their reasons.
+// PoolSettings and EndpointLists have them, InferencePools at each Gateway, and LLMRoutes and
+// Models have the reasons of Ready.
+const (
+	// ConditionEndpoints is true if all endpoints answer. Its message is the number of endpoints
+	// that answer and of all endpoints, as in "3/4".
+	ConditionEndpoints = "Endpoints"
+
+	// ReasonEndpointsAnswer means that at least one endpoint answers.
+	ReasonEndpointsAnswer = "EndpointsAnswer"
+	// ReasonNoEndpoints means that no endpoint answers.
+	ReasonNoEndpoints = "NoEndpoints"
+	// ReasonNotObserved means that it is unknown whether endpoints answer.
+	ReasonNotObserved = "NotObserved"
+	// ReasonAllServing means that all endpoints serve.
+	ReasonAllServing = "AllServing"
+	// ReasonSomeSuspect means that all endpoints answer, and that some are suspect: extproc prefers
+	// others, because they have failed a request, are full or answer slowly.
+	ReasonSomeSuspect = "SomeSuspect"
+	// ReasonSomeOut means that some endpoints answer, and others do not.
+	ReasonSomeOut = "SomeOut"
+	// ReasonConflicted means that an older PoolSettings names the same pool, and is in force.
+	ReasonConflicted = "Conflicted"
+	// ReasonNotSelected means that no InferencePool selects an EndpointList.
+	ReasonNotSelected = "NotSelected"
+)

@@ -1,0 +1,288 @@
+package conditions
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// State is whether an endpoint answers.
+type State uint8
+
+// The states, from unknown to the best.
+const (
+	Unknown State = iota
+	// Out endpoints get no requests: they do not answer, are not ready or are stopping.
+	Out
+	// Suspect endpoints answer, but get requests only if no endpoint that serves can take them:
+	// they have just failed a request, are full, or have not answered scrapes for a second.
+	Suspect
+	Serving
+)
+
+// String returns the state in lower case.
+func (s State) String() string { return [...]string{"unknown", "out", "suspect", "serving"}[s] }
+
+// Endpoint is the observed state of an endpoint.
+type Endpoint struct {
+	State State
+	// Since is when the endpoint entered the state; zero if unknown.
+	Since time.Time
+	// Reason is why the endpoint does not serve, for people: "it refuses connections". It is empty
+	// if the endpoint serves, or if nothing is known.
+	Reason string
+}
+
+// Observed is what is known of endpoints and data planes at a moment. The zero Observed knows
+// nothing.
+type Observed struct {
+	// Reports are the states that extprocs report, by endpoint ("ip:port").
+	Reports map[string]Endpoint
+	// Scrapes are the states that control, or another reader of conditions, found itself. They
+	// count for endpoints without a report.
+	Scrapes map[string]Endpoint
+	// Extprocs are the connected extprocs.
+	Extprocs []Extproc
+	// Failures are the models that cannot be loaded for now, with the reasons for people.
+	Failures map[objects.ModelKey]string
+}
+
+// Extproc is a connected extproc: which requests reach it apart from those of Headgate's Gateways.
+type Extproc struct {
+	Process string
+	// Standalone says that an Envoy with envoy.yaml uses it, which serves all objects.
+	Standalone bool
+	// Picker says that it is the endpoint picker of other gateways. Pool is its --pool-name, if
+	// any: the pool of requests that name no other.
+	Picker bool
+	Pool   objects.Name
+}
+
+// Best returns the better of two states of an endpoint: a request is served if one extproc reaches
+// the endpoint. Of two equal ones it returns the older, so that it does not change with the order.
+func Best(a, b Endpoint) Endpoint {
+	switch {
+	case a.State > b.State, a.State == b.State && a.Since.Before(b.Since):
+		return a
+	}
+	return b
+}
+
+// Of returns the state of a declared endpoint: what extprocs report, else what control scraped,
+// else what the pod's readiness says. A listed endpoint has no readiness.
+func (o *Observed) Of(e *objects.Endpoint) Endpoint {
+	if is := o.Reports[e.Address]; is.State != Unknown {
+		return is
+	}
+	if !e.Ready {
+		return Endpoint{State: Out, Reason: "its pod is not ready"}
+	}
+	if is := o.Scrapes[e.Address]; is.State != Unknown {
+		return is
+	}
+	if e.Listed || e.Pod == (objects.Name{}) {
+		return Endpoint{}
+	}
+	return Endpoint{State: Serving}
+}
+
+// Tally counts the endpoints of an object by state. Answering endpoints serve or are suspect.
+type Tally struct {
+	Total, Answering, Suspect, Unknown int
+	faults                             []string // why endpoints do not serve
+}
+
+// maxFaults is the number of endpoints that a message names.
+const maxFaults = 3
+
+func (t *Tally) add(address string, is Endpoint) {
+	t.Total++
+	switch is.State {
+	case Unknown:
+		t.Unknown++
+	case Suspect:
+		t.Suspect++
+		t.Answering++
+	case Serving:
+		t.Answering++
+	case Out:
+	}
+	if is.Reason != "" && len(t.faults) <= maxFaults {
+		t.faults = append(t.faults, address+": "+is.Reason)
+	}
+}
+
+// String returns how many endpoints answer, as in "3/4".
+func (t *Tally) String() string { return fmt.Sprintf("%d/%d", t.Answering, t.Total) }
+
+// answers reports whether an endpoint answers: Unknown if none is known to answer and the state of
+// some is unknown.
+func (t *Tally) answers() metav1.ConditionStatus {
+	switch {
+	case t.Answering > 0:
+		return metav1.ConditionTrue
+	case t.Unknown > 0:
+		return metav1.ConditionUnknown
+	}
+	return metav1.ConditionFalse
+}
+
+// words describes the endpoints.
+func (t *Tally) words() string {
+	var words string
+	switch {
+	case t.Total == 0:
+		return "it has no endpoints"
+	case t.answers() == metav1.ConditionUnknown:
+		return "neither an extproc nor control has reported on " + count(t.Unknown, "endpoint", "endpoints")
+	default:
+		words = fmt.Sprintf("%d of %s", t.Answering, count(t.Total, "endpoint answers", "endpoints answer"))
+	}
+	if len(t.faults) > 0 {
+		words += ": " + strings.Join(t.faults[:min(len(t.faults), maxFaults)], "; ")
+		if len(t.faults) > maxFaults {
+			words += "; and others"
+		}
+	}
+	return words
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// conditions returns the conditions Ready and Endpoints of an object with endpoints.
+func (t *Tally) conditions() []metav1.Condition {
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: t.answers(), Message: Message(t.words())}
+	ready.Reason = reasonOf(ready.Status)
+	all := metav1.Condition{Type: v1alpha1.ConditionEndpoints, Status: metav1.ConditionTrue, Message: t.String()}
+	switch {
+	case ready.Status != metav1.ConditionTrue:
+		all.Status, all.Reason = ready.Status, ready.Reason
+	case t.Answering < t.Total:
+		all.Status, all.Reason = metav1.ConditionFalse, v1alpha1.ReasonSomeOut
+	case t.Suspect > 0:
+		all.Reason = v1alpha1.ReasonSomeSuspect
+	default:
+		all.Reason = v1alpha1.ReasonAllServing
+	}
+	return []metav1.Condition{ready, all}
+}
+
+// reasonOf returns the reason of a Ready condition with this status.
+func reasonOf(s metav1.ConditionStatus) string {
+	switch s {
+	case metav1.ConditionTrue:
+		return v1alpha1.ReasonEndpointsAnswer
+	case metav1.ConditionUnknown:
+		return v1alpha1.ReasonNotObserved
+	case metav1.ConditionFalse:
+	}
+	return v1alpha1.ReasonNoEndpoints
+}
+
+// TallyOf counts the endpoints of a pool; a pool that does not exist has none.
+func (o *Observed) TallyOf(p *objects.Pool) Tally {
+	var t Tally
+	if p != nil {
+		for i := range p.Endpoints {
+			t.add(p.Endpoints[i].Address, o.Of(&p.Endpoints[i]))
+		}
+	}
+	return t
+}
+
+// tally counts the endpoints of a pool once.
+func (w *writer) tally(pool objects.Name) *Tally {
+	t := w.tallies[pool]
+	if t == nil {
+		is := w.TallyOf(w.World.Pools[pool])
+		t = &is
+		w.tallies[pool] = t
+	}
+	return t
+}
+
+// pool returns how many endpoints of a pool answer, and its conditions Ready and Endpoints.
+func (w *writer) pool(name objects.Name) (string, []metav1.Condition) {
+	t := w.tally(name)
+	return t.String(), t.conditions()
+}
+
+// own adds a status with conditions of an object's own.
+func (w *writer) own(kind string, name objects.Name, uid string, generation int64) *Status {
+	s := &Status{Object: objects.Object{Kind: kind, Name: name}, UID: uid, Generation: generation, Own: true}
+	w.all = append(w.all, s)
+	return s
+}
+
+// settings adds the status of every PoolSettings.
+func (w *writer) settings() {
+	for _, use := range w.World.Settings {
+		s := w.own(v1alpha1.PoolSettingsKind, use.Name, use.UID, use.Generation)
+		switch use.InForce {
+		case objects.Name{}:
+			s.Conditions = unaccepted(v1alpha1.ReasonPoolNotFound,
+				fmt.Sprintf("spec.poolRef names InferencePool %s, which does not exist", use.Pool))
+		case use.Name:
+			s.Conditions = []metav1.Condition{is(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "")}
+			var more []metav1.Condition
+			s.Endpoints, more = w.pool(use.Pool)
+			s.Conditions = append(s.Conditions, more...)
+		default:
+			s.Conditions = unaccepted(v1alpha1.ReasonConflicted, fmt.Sprintf(
+				"InferencePool %s uses PoolSettings %s, which is older or first by name: delete one of the two", use.Pool, use.InForce))
+		}
+	}
+}
+
+// lists adds the status of every EndpointList.
+func (w *writer) lists() {
+	endpoints := make(map[objects.Name]map[string]*objects.Endpoint)
+	for _, p := range w.World.Pools {
+		for i := range p.Endpoints {
+			e := &p.Endpoints[i]
+			if !e.Listed {
+				continue
+			}
+			if endpoints[e.Pod] == nil {
+				endpoints[e.Pod] = make(map[string]*objects.Endpoint)
+			}
+			endpoints[e.Pod][e.Address] = e
+		}
+	}
+	for _, use := range w.World.Lists {
+		s := w.own(v1alpha1.EndpointListKind, use.Name, use.UID, use.Generation)
+		if !use.Selected {
+			s.Conditions = unaccepted(v1alpha1.ReasonNotSelected,
+				"no InferencePool of its namespace selects its labels: nothing uses it")
+			continue
+		}
+		var t Tally
+		for _, e := range slices.SortedFunc(maps.Values(endpoints[use.Name]), func(a, b *objects.Endpoint) int {
+			return cmp.Compare(a.Address, b.Address)
+		}) {
+			t.add(e.Address, w.Of(e))
+		}
+		s.Endpoints = t.String()
+		s.Conditions = append([]metav1.Condition{is(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "")}, t.conditions()...)
+	}
+}
+
+// unaccepted returns the conditions of an object that is not accepted.
+func unaccepted(reason, words string) []metav1.Condition {
+	return []metav1.Condition{
+		not(v1alpha1.ConditionAccepted, reason, words), not(v1alpha1.ConditionReady, reason, "it is not accepted: "+words),
+	}
+}
