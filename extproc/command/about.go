@@ -6,6 +6,9 @@ import (
 	"strconv"
 
 	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/extproc/endpoints"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/query"
 	"github.com/headgate/headgate/internal/version"
 )
@@ -32,4 +35,14 @@ func (a about) ask(ctx context.Context, kind string, body []byte) (admin.Answers
 		is.Error = err.Error()
 	}
 	return admin.Answers{Extprocs: []admin.Answer{is}}, nil
+}
+
+// endpointsOf returns the state of all endpoints.
+func endpointsOf(f *fleet.Fleet) admin.EndpointsResult {
+	now := f.Now()
+	in := fleet.Read(f, func(s *endpointstate.State) endpoints.Fleet {
+		return endpoints.Fleet{Endpoints: s.Endpoints(now), Known: s.Times.Known(), FailOpen: s.FailOpen(), Settings: s.Settings}
+	})
+	in.View = f.View()
+	return endpoints.Of(in, now)
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/drain"
 	"github.com/headgate/headgate/extproc/eds"
@@ -91,6 +92,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)
 	about := newAbout()
+	about.queries[admin.Endpoints] = func(context.Context, []byte) (any, error) { return endpointsOf(f), nil }
 	// After ctx has ended, the fleet is still kept current until the last request has its answer.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -69,6 +69,9 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 		f.began(pool, o.Endpoint, o.Adapter, late)
 	}
 	f.Update(Soon, func(s *endpointstate.State, now time.Time) {
+		if fault, is := faultOf(o, now); is {
+			s.Faulted(o.Endpoint, fault)
+		}
 		switch {
 		case o.Failure == outcome.Refused:
 			s.RequestRefused(o.Endpoint, now)
@@ -94,6 +97,21 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	}
 }
 
+// faultOf returns the error of a request that failed because of its endpoint.
+func faultOf(o outcome.Outcome, now time.Time) (fault endpointstate.Fault, is bool) {
+	fault = endpointstate.Fault{At: now, Kind: string(o.Failure), Status: o.Status, Type: o.ErrorType, Code: o.ErrorCode}
+	switch {
+	case o.Failure == outcome.Refused, o.Failure == outcome.Reset, o.Failure == outcome.TimedOut, o.Failure == outcome.EngineGone:
+		return fault, true
+	case o.Faulty():
+		if fault.Kind == "" {
+			fault.Kind = "error"
+		}
+		return fault, true
+	}
+	return endpointstate.Fault{}, false
+}
+
 // observeAttempts updates the endpoints that were tried and did not serve the request.
 func (f *Fleet) observeAttempts(o outcome.Outcome, pool objects.Name) {
 	if len(o.Unreached)+len(o.Elsewhere)+len(o.Stopping)+len(o.Missing) == 0 {
@@ -102,12 +120,15 @@ func (f *Fleet) observeAttempts(o outcome.Outcome, pool objects.Name) {
 	f.Update(Soon, func(s *endpointstate.State, now time.Time) {
 		for _, endpoint := range o.Unreached {
 			s.ConnectionBroken(endpoint, now)
+			s.Faulted(endpoint, endpointstate.Fault{At: now, Kind: string(outcome.Refused)})
 		}
 		for _, endpoint := range o.Elsewhere {
 			s.Full(endpoint, now)
+			s.Faulted(endpoint, endpointstate.Fault{At: now, Kind: "full"})
 		}
 		for _, endpoint := range o.Stopping {
 			s.Stopping(endpoint, o.Began)
+			s.Faulted(endpoint, endpointstate.Fault{At: now, Kind: "stopping"})
 		}
 		for _, endpoint := range o.Missing {
 			k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: pool, ID: o.Model}, Endpoint: endpoint}

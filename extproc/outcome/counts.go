@@ -62,6 +62,7 @@ func larger(a, b engine.Value) engine.Value {
 // are empty if there is none. The error is a failure of the endpoint, unless it blames the request.
 // In either case the outcome gets no time to first token. Errors with other statuses are ignored.
 func (o *Outcome) Carries(kind, code string) {
+	o.ErrorType, o.ErrorCode = identifier(kind), identifier(code)
 	status, err := strconv.Atoi(code)
 	if kind == "" && (code == "" || err == nil && status < 400) || o.Status != 200 {
 		return
@@ -74,6 +75,21 @@ func (o *Outcome) Carries(kind, code string) {
 	if !blamed && (o.Failure == None || o.Failure == ClientGone) {
 		o.Failure = Erred
 	}
+}
+
+// maxIdentifier is the maximum length of an error's type or code.
+const maxIdentifier = 64
+
+// identifier returns s if it is an identifier, as error types and codes are, and otherwise "other".
+// Free text may quote a prompt.
+func identifier(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.'
+	}
+	if len(s) > maxIdentifier || strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return "other"
+	}
+	return s
 }
 
 // clientErrors are parts of error types and codes that blame the request, in lower case and without

@@ -62,10 +62,13 @@ type Outcome struct {
 	// Again means that the relay sent the request again, because no endpoint had served it before.
 	Again bool
 
-	Status   int  // 0 if there was no response
-	Call     Call // final status of a gRPC call
-	Failure  Failure
-	Attempts int
+	Status int // 0 if there was no response
+	// ErrorType and ErrorCode are those of an error in the response, as the engine states them;
+	// empty if there is none.
+	ErrorType, ErrorCode string
+	Call                 Call // final status of a gRPC call
+	Failure              Failure
+	Attempts             int
 	// ByExtproc means that extproc itself answered the request, and ByEnvoy that Envoy itself did.
 	ByExtproc, ByEnvoy bool
 

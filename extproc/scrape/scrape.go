@@ -252,6 +252,7 @@ func (l *loop) knock(ctx context.Context, look fleet.Scrape) error {
 // there. After any other error, the engine may be busy.
 func (l *loop) failed(look fleet.Scrape, err error) error {
 	l.modelsAt = time.Time{}
+	l.Fleet.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { s.Faulted(l.Address, faultOf(err, now)) })
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
 		l.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) {
 			s.Refused(l.Address, now)
@@ -264,6 +265,22 @@ func (l *loop) failed(look fleet.Scrape, err error) error {
 		look.Failed()
 	}
 	return err
+}
+
+// faultOf returns the error of a failed scrape.
+func faultOf(err error, now time.Time) endpointstate.Fault {
+	f := endpointstate.Fault{At: now, Kind: "scrape_error"}
+	status, answered := errors.AsType[errStatus](err)
+	var slow interface{ Timeout() bool }
+	switch {
+	case answered:
+		f.Status = int(status)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		f.Kind = "scrape_refused"
+	case errors.As(err, &slow) && slow.Timeout():
+		f.Kind = "scrape_timeout"
+	}
+	return f
 }
 
 // errStatus is an HTTP status other than 200, as an error.

@@ -27,7 +27,7 @@ const maxMethods = 60
 var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue",
 	"extproc/fleet/endpointstate", "extproc/outcome",
-	"extproc/decode", "extproc/relay/relaytoken", "extproc/transcode", "extproc/payload/sink",
+	"extproc/decode", "extproc/relay/relaytoken", "extproc/endpoints", "extproc/transcode", "extproc/payload/sink",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/conditions", "control/attach/envoy",
 	"control/attach/order",
 	"control/attach/bisect", "control/attach/cache", "control/pods/gateway", "control/provision/estimate", "control/provision/planner",
@@ -164,6 +164,7 @@ var houses = [][]floor{
 		},
 		{[]string{"extproc/flow", "extproc/metrics"}, "queues and metrics use the fleet"},
 		{[]string{"extproc/fleet"}, "it publishes snapshots for pick"},
+		{[]string{"extproc/endpoints"}, "the state of endpoints for operators"},
 		{[]string{"extproc/fleet/endpointstate"}, "the state of endpoints in pick's types"},
 		{
 			[]string{"extproc/settings", "extproc/relay/relaytoken", "extproc/transcode"},

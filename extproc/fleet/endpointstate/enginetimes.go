@@ -88,6 +88,8 @@ type timed struct {
 	accelerator *accelerator
 	profile     *profile.Profile // nil until the first prediction
 	made        time.Time        // time of the last check whether a new profile is needed
+	standing    Standing         // state in the latest view
+	reason      Reason           // reason for the state that the next view will have
 }
 
 // TrustChange reports that predictions for a pool became trusted, or are no longer trusted.
@@ -137,6 +139,9 @@ func (s *EngineTimes) setWorld(w *objects.World, pools map[string][]objects.Name
 			if is := e.times[name]; is == nil || is.accelerator != c {
 				e.forget(name)
 				e.times[name] = &timed{accelerator: c}
+				if is != nil {
+					e.times[name].standing = is.standing
+				}
 				e.backlog.Idle() // its queue was predicted with another profile
 			}
 		}

@@ -50,27 +50,42 @@ func (h *health) stops(here, elsewhere, now time.Time) bool {
 	return said.After(h.refused) && said.After(h.born) && now.Sub(said) < stoppingFor
 }
 
-// stateOf returns the state of an endpoint, from its health, the objects and control's reports. An
-// endpoint on a silent node is only stale, because only the node's connection to its monitor may
-// have failed.
-func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.State {
+// stateOf returns the state of an endpoint, from its health, the objects and control's reports, and
+// the reason for the state. An endpoint on a silent node is only stale, because only the node's
+// connection to its monitor may have failed.
+func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) (pick.State, Reason) {
 	h, told := &e.health, s.control.leaving[declared.Address]
 	silence := now.Sub(h.answeredAt)
 	terminating := declared.Terminating || told.Terminating
 	switch {
-	case !declared.Ready, terminating && !s.migrates(declared, told, now), h.stops(h.stopping, told.Stopping, now), e.load.Asleep,
-		h.answeredAt.IsZero(), h.refuses():
-		return pick.Out
+	case !declared.Ready:
+		return pick.Out, NotReady
+	case terminating && !s.migrates(declared, told, now):
+		return pick.Out, Terminating
+	case h.stops(h.stopping, told.Stopping, now):
+		return pick.Out, EngineStopping
+	case e.load.Asleep:
+		return pick.Out, EngineAsleep
+	case h.refuses() && !h.refused.IsZero():
+		return pick.Out, ConnectionRefused
+	case h.answeredAt.IsZero():
+		return pick.Out, NeverAnswered
 	case silence >= limits.LostAfter:
-		return pick.Lost
+		return pick.Lost, ScrapesUnanswered
 	case terminating:
-		return pick.Migrating
-	case silence >= limits.StaleAfter, declared.NodeSilent, h.drops():
-		return pick.Stale
-	case h.faulty(now), !h.full.IsZero() && now.Sub(h.full) < fullness:
-		return pick.Suspect
+		return pick.Migrating, Terminating
+	case silence >= limits.StaleAfter:
+		return pick.Stale, ScrapesUnanswered
+	case declared.NodeSilent:
+		return pick.Stale, NodeSilent
+	case h.drops():
+		return pick.Stale, ConnectionReset
+	case h.faulty(now):
+		return pick.Suspect, RequestsFail
+	case !h.full.IsZero() && now.Sub(h.full) < fullness:
+		return pick.Suspect, QueueFull
 	}
-	return pick.Healthy
+	return pick.Healthy, ""
 }
 
 // unscraped reports whether the only problem of an endpoint is that it has not yet answered a

@@ -76,6 +76,8 @@ type endpoint struct {
 	seen   Seen
 	health health
 	times  map[objects.Name]*timed // the endpoint as a member of each pool
+
+	fault Fault // latest error
 }
 
 // New returns an empty State.
@@ -185,14 +187,19 @@ func (s *State) View(now time.Time) (*View, []FailOpenChange) {
 		}
 		limits, predictable := s.Settings.For(p), s.Times.predictable(name)
 		slots := s.Times.fewestSlots(p)
-		endpoints := make([]pick.Endpoint, len(p.Endpoints))
+		endpoints, members := make([]pick.Endpoint, len(p.Endpoints)), make([]*timed, len(p.Endpoints))
 		for i, declared := range p.Endpoints {
 			e := s.endpoints[declared.Address]
-			endpoints[i] = s.snapshot(e, declared, now, limits)
-			e.predict(&endpoints[i], e.times[name].fresh(now, slots), predictable)
+			t := e.times[name]
+			members[i] = t
+			endpoints[i], t.reason = s.snapshot(e, declared, now, limits)
+			e.predict(&endpoints[i], t.fresh(now, slots), predictable)
 		}
 		if t, news := s.trust(p, endpoints, now); news {
 			told = append(told, t)
+		}
+		for i, t := range members {
+			t.stand(endpoints[i].State, now)
 		}
 		pools[name.String()] = &pick.Pool{Endpoints: endpoints, Predictable: predictable, Index: *s.indexes[name]}
 	}
@@ -256,11 +263,12 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 	return index
 }
 
-// snapshot returns the input of decisions for an endpoint.
-func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.Endpoint {
+// snapshot returns the input of decisions for an endpoint, and the reason for its state.
+func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) (pick.Endpoint, Reason) {
 	slots, _ := e.slots()
+	state, why := s.stateOf(e, declared, now, limits)
 	p := pick.Endpoint{
-		Address: declared.Address, Number: e.number, Hash: e.hash, State: s.stateOf(e, declared, now, limits), Doubted: e.health.doubted,
+		Address: declared.Address, Number: e.number, Hash: e.hash, State: state, Doubted: e.health.doubted,
 		Others: e.others.requests,
 		Slots:  int64(slots), InFlight: &e.inFlight, Adapters: &e.adapters,
 		Backlog: &e.backlog, Peers: &e.peers, Resident: &e.resident, OthersTokens: e.others.tokens,
@@ -270,7 +278,7 @@ func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, 
 	for _, name := range e.load.Active {
 		p.Listed = append(p.Listed, e.count(name))
 	}
-	return p
+	return p, why
 }
 
 // count returns the count of this process's requests in flight for a model.
@@ -339,6 +347,16 @@ type Status struct {
 	// Models maps the engine's name of each model to this process's requests in flight, without
 	// zeros.
 	Models map[string]int64
+	// Kind is the configured kind of the engine, or else the one that its metrics page reveals.
+	Kind engine.Kind
+	// Standing is the endpoint's state in the latest view. It differs from State if the pool fails
+	// open, and it may be older.
+	Standing Standing
+	// Fault is the endpoint's latest error, in any pool; zero if there was none.
+	Fault Fault
+	// Base are the names of the engine's base model, and Adapters are the adapters that it serves.
+	// Both are sorted.
+	Base, Adapters []string
 }
 
 // Endpoints returns the status of every endpoint, sorted by address. An endpoint in several pools
@@ -350,9 +368,11 @@ func (s *State) Endpoints(now time.Time) []Status {
 		limits := s.Settings.For(p)
 		for _, declared := range p.Endpoints {
 			e := s.endpoints[declared.Address]
+			state, _ := s.stateOf(e, declared, now, limits)
 			status := Status{
-				Address: declared.Address, Pool: p.Name, State: s.stateOf(e, declared, now, limits), Load: e.load,
-				InFlight: e.inFlight.Load(), Models: make(map[string]int64),
+				Address: declared.Address, Pool: p.Name, State: state, Load: e.load,
+				InFlight: e.inFlight.Load(), Models: make(map[string]int64), Kind: cmp.Or(declared.Kind, e.load.Kind),
+				Standing: e.times[p.Name].standing, Fault: e.fault, Base: slices.Clone(e.lists.Base), Adapters: slices.Clone(e.there),
 			}
 			for model, c := range e.models {
 				if n := c.Load(); n != 0 {

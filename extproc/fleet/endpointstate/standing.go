@@ -1,0 +1,74 @@
+package endpointstate
+
+import (
+	"time"
+
+	"github.com/headgate/headgate/extproc/pick"
+)
+
+// Reason is why an endpoint is in its state.
+type Reason string
+
+// The reasons. A healthy endpoint has none.
+const (
+	// NotReady: the endpoint's pod is not ready.
+	NotReady Reason = "not_ready"
+	// Terminating: the endpoint's pod is being deleted, or an operator drains the endpoint.
+	Terminating Reason = "terminating"
+	// EngineStopping: the engine answered that it is stopping.
+	EngineStopping Reason = "engine_stopping"
+	// EngineAsleep: the engine's weights are not in the GPU (vLLM's sleep mode).
+	EngineAsleep Reason = "engine_asleep"
+	// ConnectionRefused: the endpoint refused a connection, and has not answered a scrape since.
+	ConnectionRefused Reason = "connection_refused"
+	// NeverAnswered: the endpoint has not answered a scrape yet.
+	NeverAnswered Reason = "never_answered"
+	// ScrapesUnanswered: the endpoint has not answered the latest scrapes.
+	ScrapesUnanswered Reason = "scrapes_unanswered"
+	// NodeSilent: the endpoint's node does not report to the API server.
+	NodeSilent Reason = "node_silent"
+	// ConnectionReset: the connection of a request broke, and no scrape has succeeded since.
+	ConnectionReset Reason = "connection_reset"
+	// RequestsFail: a request failed because of the endpoint.
+	RequestsFail Reason = "requests_fail"
+	// QueueFull: the endpoint rejected a request for lack of room.
+	QueueFull Reason = "queue_full"
+)
+
+// Standing is the state of an endpoint as a member of one pool.
+type Standing struct {
+	State pick.State
+	// Since is when the endpoint got this state.
+	Since time.Time
+	// Reason is the current reason, which may be newer than the state.
+	Reason Reason
+}
+
+// Fault is an error of an endpoint. It lacks the message, which may quote a prompt.
+type Fault struct {
+	At time.Time
+	// Kind is the kind of the error: of a request, a kind of outcome.Failure, "error" (5xx), "full"
+	// or "stopping"; of a scrape, "scrape_refused", "scrape_timeout" or "scrape_error".
+	Kind string
+	// Status is the HTTP status of the answer; 0 if there was none. Type and Code are those of the
+	// error in the answer.
+	Status     int
+	Type, Code string
+}
+
+// Faulted records the latest error of an endpoint.
+func (s *State) Faulted(address string, f Fault) {
+	if e := s.endpoints[address]; e != nil {
+		e.fault = f
+	}
+}
+
+// stand records the state of the endpoint in a new view.
+func (t *timed) stand(state pick.State, now time.Time) {
+	if is := &t.standing; is.Since.IsZero() || is.State != state {
+		is.State, is.Since = state, now
+	}
+	if t.standing.Reason = t.reason; state == pick.Healthy {
+		t.standing.Reason = ""
+	}
+}
