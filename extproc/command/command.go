@@ -91,7 +91,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		ModeOverride: c.ModeOverride, Conformance: c.Conformance, ExplainPicks: c.ExplainPicks, Random: c.Random(),
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)
-	about := newAbout()
+	about := newAbout(c)
 	about.queries[admin.Endpoints] = func(context.Context, []byte) (any, error) { return endpointsOf(f), nil }
 	// After ctx has ended, the fleet is still kept current until the last request has its answer.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))

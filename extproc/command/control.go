@@ -40,7 +40,7 @@ func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, fu
 	return f, held, func(ctx context.Context, m *metrics.Meter, is about) error {
 		return placementclient.New(placementclient.Config{
 			Target: target, Dial: dial, News: news, Fleet: f, Flow: held, Meter: m,
-			Log: log, Name: is.name, Version: is.version, Queries: is.queries,
+			Log: log, Name: is.name, Version: is.version, Queries: is.queries, DataPlane: is.plane,
 		}).Run(ctx)
 	}, nil
 }

@@ -73,8 +73,10 @@ type Config struct {
 	News  *News
 	Fleet *fleet.Fleet
 	Flow  *flow.Flow
-	Meter *metrics.Meter
-	Log   *slog.Logger
+	// DataPlane returns which requests reach this process; nil if none but those of Gateways do.
+	DataPlane func() *placement.DataPlane
+	Meter     *metrics.Meter
+	Log       *slog.Logger
 	// Interval is the minimum time between two reports of the work at endpoints; zero means
 	// DefaultInterval.
 	Interval time.Duration
@@ -167,7 +169,7 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	})
 	c.Fleet.ForgetQuestions()
 	defer c.Fleet.ForgetQuestions()
-	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons | question); err != nil {
+	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons | question | states); err != nil {
 		return false, err
 	}
 	tick := time.NewTicker(often)
@@ -223,7 +225,7 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 		case <-c.Fleet.Urgent():
 			what = flying
 		case <-tick.C:
-			what = wantedNow | flying | allFlying | used | made
+			what = wantedNow | flying | allFlying | used | made | states
 		case <-teach.C:
 			what = lessons
 		}
@@ -285,7 +287,7 @@ func (t *connection) apply(u *placement.Update) bool {
 }
 
 // topics are the subjects of a report.
-type topics uint8
+type topics uint16
 
 const (
 	wantedNow topics = 1 << iota
@@ -296,6 +298,7 @@ const (
 	lessons
 	made
 	question
+	states
 )
 
 // report sends the changes of some topics, if there are any. It reads the requests in flight after
@@ -335,9 +338,17 @@ func (t *connection) report(what topics) error {
 	if what&question != 0 {
 		t.question = t.Fleet.Question()
 	}
+	if what&states != 0 {
+		r.States = fleet.Read(t.Fleet, func(s *endpointstate.State) []*placement.EndpointState {
+			return t.reporter.observes(func(visit func(endpointstate.Condition)) { endpointstate.Conditions(s, t.Fleet.Now(), visit) }, now)
+		})
+		if t.DataPlane != nil {
+			r.DataPlane = t.reporter.serves(t.DataPlane())
+		}
+	}
 	r.Question = t.question
 	if t.began && t.applied == t.acknowledged && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+
-		len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
+		len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving)+len(r.States) == 0 && r.DataPlane == nil {
 		return nil
 	}
 	if !t.began {

@@ -90,6 +90,7 @@ func (r *rig) connections(target string, news *placementclient.News) (leave func
 		Target: target, Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, News: news,
 		Fleet: r.fleet, Flow: r.flow, Meter: metrics.New(r.fleet), Log: slog.New(slog.DiscardHandler),
 		Name: "host/1", Version: "v1", Queries: r.queries,
+		DataPlane: func() *placement.DataPlane { return &placement.DataPlane{Picker: true, Pool: "ns/p"} },
 	})
 	ctx, cancel := context.WithCancel(r.Context())
 	done := make(chan struct{})
@@ -158,6 +159,8 @@ type stream struct {
 	// responses are the reported stored responses with their endpoints.
 	responses []string
 	program   *placement.Program
+	plane     *placement.DataPlane
+	states    map[string]placement.EndpointState_State
 	answers   map[uint64]string // result, space and error, by the number of the query
 }
 
@@ -166,7 +169,7 @@ func (c *fakeControl) Connect(wire placement.Placement_ConnectServer) error {
 		rig: c.rig, wire: wire, end: make(chan struct{}), news: make(chan struct{}),
 		wanted: map[string]*placement.Wanted{}, inFlight: map[string]uint32{}, used: map[string]uint32{}, waited: map[string]uint64{},
 		leaving: map[string]*placement.Leaving{}, backlogs: map[string]uint32{},
-		answers: map[uint64]string{},
+		answers: map[uint64]string{}, states: map[string]placement.EndpointState_State{},
 	}
 	c.streams <- s
 	go func() {
@@ -211,6 +214,14 @@ func (s *stream) read(r *placement.Report) {
 	}
 	for _, b := range r.GetBacklogs() {
 		s.backlogs[b.GetEndpoint()] = b.GetRequests()
+	}
+	for _, e := range r.GetStates() {
+		if s.states[e.GetEndpoint()] = e.GetState(); e.GetState() == placement.EndpointState_UNKNOWN {
+			delete(s.states, e.GetEndpoint())
+		}
+	}
+	if r.DataPlane != nil {
+		s.plane = r.GetDataPlane()
 	}
 	if r.Program != nil {
 		s.program = r.GetProgram()
