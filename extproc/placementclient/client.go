@@ -77,6 +77,9 @@ type Config struct {
 	DataPlane func() *placement.DataPlane
 	Meter     *metrics.Meter
 	Log       *slog.Logger
+	// Lost is how long control may be silent before requests that need a load fail; zero means
+	// DefaultLost.
+	Lost time.Duration
 	// Interval is the minimum time between two reports of the work at endpoints; zero means
 	// DefaultInterval.
 	Interval time.Duration
@@ -90,12 +93,16 @@ type Config struct {
 type Client struct {
 	Config
 	process string
+	silence silence
 }
 
 // New returns a Client without a connection.
 func New(c Config) *Client {
 	if c.Interval == 0 {
 		c.Interval = DefaultInterval
+	}
+	if c.Lost == 0 {
+		c.Lost = DefaultLost
 	}
 	return &Client{Config: c, process: strconv.FormatUint(rand.Uint64(), 36)}
 }
@@ -104,8 +111,11 @@ func New(c Config) *Client {
 func (c *Client) Run(ctx context.Context) error {
 	pause := shortest
 	silent := false // whether it was logged that control does not answer
+	c.Meter.Connected(false)
+	defer c.watch()()
 	for ctx.Err() == nil {
 		complete, err := c.connect(ctx)
+		c.silence.synced.Store(false)
 		c.Meter.Connected(false)
 		if ctx.Err() != nil {
 			return nil
@@ -194,7 +204,8 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 			return s.receiver.complete, ctx.Err()
 		case u := <-updates:
 			s.query(ctx, u.GetQueries())
-			if s.apply(u) {
+			applied := s.apply(u)
+			if c.heard(); applied {
 				what = flying
 			}
 		case a := <-s.answers:
@@ -226,6 +237,7 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 			what = flying
 		case <-tick.C:
 			what = wantedNow | flying | allFlying | used | made | states
+			c.probe(s.receiver.complete)
 		case <-teach.C:
 			what = lessons
 		}
@@ -279,6 +291,7 @@ func (t *connection) apply(u *placement.Update) bool {
 	t.applied = u.GetVersion()
 	t.Meter.UpdateApplied(t.applied, now)
 	if news.All {
+		t.silence.synced.Store(true)
 		t.Meter.Connected(true)
 		t.Log.Info("placement state synced", "control", t.Target, "endpoints", len(news.Endpoints), "copies",
 			len(news.Copies))
