@@ -36,8 +36,9 @@ var SchemeGroupVersion = schema.GroupVersion{Group: "inference.networking.k8s.io
 // +kubebuilder:storageversion
 // +kubebuilder:metadata:annotations="api-approved.kubernetes.io=https://github.com/kubernetes-sigs/gateway-api-inference-extension/pull/1173"
 // +kubebuilder:metadata:annotations="inference.networking.k8s.io/bundle-version=v1.6.0"
-// +kubebuilder:printcolumn:name=Selector,type=string,JSONPath=.spec.selector.matchLabels
-// +kubebuilder:printcolumn:name=Ports,type=string,JSONPath=.spec.targetPorts
+// +kubebuilder:printcolumn:name=Port,type=integer,JSONPath=.spec.targetPorts[0].number
+// +kubebuilder:printcolumn:name=Endpoints,type=string,JSONPath=`.status.parents[*].conditions[?(@.type=="Endpoints")].message`
+// +kubebuilder:printcolumn:name=Ready,type=string,JSONPath=`.status.parents[*].conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name=Picker,type=string,JSONPath=.spec.endpointPickerRef.name
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp
 type InferencePool struct {

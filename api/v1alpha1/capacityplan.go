@@ -12,7 +12,7 @@ const CapacityPlanKind = "CapacityPlan"
 // `control plan` computes the cheapest hardware, replica counts and batch sizes that meet the
 // objectives.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:categories=headgate
+// +kubebuilder:resource:shortName=cplan,categories=headgate
 // +kubebuilder:printcolumn:name=Trace,type=string,JSONPath=.spec.trace
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp
 type CapacityPlan struct {

@@ -10,10 +10,12 @@ const EndpointListKind = "EndpointList"
 // labels, as they select pods. A pool's targetPorts do not apply, since each address has its own
 // port.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:categories=headgate
+// +kubebuilder:resource:shortName=epl,categories=headgate
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name=Addresses,type=string,JSONPath=.spec.addresses
 // +kubebuilder:printcolumn:name=Engine,type=string,JSONPath=.spec.engine
+// +kubebuilder:printcolumn:name=Endpoints,type=string,JSONPath=.status.endpoints
+// +kubebuilder:printcolumn:name=Ready,type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name=Message,type=string,JSONPath=`.status.conditions[?(@.status=="False")].message`,priority=1
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp
 type EndpointList struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -13,7 +13,7 @@ const GatewaySettingsKind = "GatewaySettings"
 // spec.parametersRef. The Gateway's settings override those of its class, field by field. Fields
 // that neither sets have the defaults below.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=gatewaysettings,singular=gatewaysettings,categories=headgate
+// +kubebuilder:resource:path=gatewaysettings,singular=gatewaysettings,shortName=gwset,categories=headgate
 // +kubebuilder:printcolumn:name=Replicas,type=integer,JSONPath=.spec.replicas
 // +kubebuilder:printcolumn:name=Service,type=string,JSONPath=.spec.service.type
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp

@@ -9,11 +9,11 @@ const LLMRouteKind = "LLMRoute"
 // adapter and the pools that serve it, and its latency objectives. The kind comes from the LLM
 // Instance Gateway proposal of Kubernetes' wg-serving.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:categories=headgate
+// +kubebuilder:resource:shortName=llmr,categories=headgate
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name=Models,type=string,JSONPath=.status.models
+// +kubebuilder:printcolumn:name=Models,type=string,JSONPath=.status.columns.models
 // +kubebuilder:printcolumn:name=Adapter,type=string,JSONPath=.spec.adapter.name
-// +kubebuilder:printcolumn:name=Pools,type=string,JSONPath=.status.pools
+// +kubebuilder:printcolumn:name=Pools,type=string,JSONPath=.status.columns.pools
 // +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name=Ready,type=string,JSONPath=`.status.conditions[?(@.type=="ResolvedRefs")].status`
 // +kubebuilder:printcolumn:name=Priority,type=integer,JSONPath=.spec.priority,priority=1
@@ -176,6 +176,8 @@ type LLMRouteStatus struct {
 	// Pools are the names of the route's pools, in the order of backendRefs.
 	// +listType=atomic
 	Pools []string `json:"pools,omitempty"`
+	// Columns are the lists of this status as text, for kubectl get.
+	Columns LLMRouteColumns `json:"columns,omitempty,omitzero"`
 	// Conditions are Accepted, ResolvedRefs and Ready. Ready is true if a request would be served
 	// now.
 	//
@@ -188,6 +190,14 @@ type LLMRouteStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Parents []ParentStatus `json:"parents,omitempty"`
+}
+
+// LLMRouteColumns are columns of kubectl get, which prints lists as JSON.
+type LLMRouteColumns struct {
+	// Models are the model names, such as "chat,code" or "chat,code,+7".
+	Models string `json:"models,omitempty"`
+	// Pools are the names of the pools.
+	Pools string `json:"pools,omitempty"`
 }
 
 // ParentStatus is the state of a route at one parentRef, as one controller reports it:

@@ -12,7 +12,7 @@ const ModelKind = "Model"
 // model repository, or any model of a model runtime. Requests name it by its id, and LLMRoutes may
 // name it as their adapter. control loads it when and where requests need it.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:categories=headgate
+// +kubebuilder:resource:shortName=mdl,categories=headgate
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name=ID,type=string,JSONPath=.spec.id
 // +kubebuilder:printcolumn:name=Pool,type=string,JSONPath=.spec.poolRef.name

@@ -11,10 +11,14 @@ const PoolSettingsKind = "PoolSettings"
 // PoolSettings overrides the flags of extproc and control for one InferencePool. A field that is
 // not set has the value of the flag.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=poolsettings,singular=poolsettings,categories=headgate
+// +kubebuilder:resource:path=poolsettings,singular=poolsettings,shortName=poolset,categories=headgate
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name=Pool,type=string,JSONPath=.spec.poolRef.name
 // +kubebuilder:printcolumn:name=Policy,type=string,JSONPath=.spec.policy
+// +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name=Endpoints,type=string,JSONPath=.status.endpoints
+// +kubebuilder:printcolumn:name=Ready,type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name=Message,type=string,JSONPath=`.status.conditions[?(@.status=="False")].message`,priority=1
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp
 type PoolSettings struct {
 	metav1.TypeMeta   `json:",inline"`

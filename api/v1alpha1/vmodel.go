@@ -10,7 +10,7 @@ const VModelKind = "VModel"
 // If the target cannot be loaded, requests stay with the old model. Without control, requests go to
 // the target at once.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:categories=headgate
+// +kubebuilder:resource:shortName=vmdl,categories=headgate
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name=ID,type=string,JSONPath=.spec.id
 // +kubebuilder:printcolumn:name=Pool,type=string,JSONPath=.spec.poolRef.name

@@ -1,7 +1,9 @@
 package conditions
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -50,6 +52,7 @@ func (s *Status) Put(o any, now metav1.Time) {
 	case *v1alpha1.LLMRoute:
 		if s.Own {
 			o.Status.Models, o.Status.Pools = slices.Clone(s.Models), slices.Clone(s.Pools)
+			o.Status.Columns = v1alpha1.LLMRouteColumns{Models: Column(s.Models), Pools: Column(s.Pools)}
 			o.Status.Conditions = s.conditions(o.Status.Conditions, s.Conditions, now)
 		}
 		if s.Attached {
@@ -226,4 +229,24 @@ var ofPool = view[pool.ParentStatus]{
 			ControllerName: string(attach.Controller),
 		}
 	},
+}
+
+// maxColumn is the length up to which a column of kubectl get lists names.
+const maxColumn = 40
+
+// Column formats names for a column of kubectl get, such as "chat,code,+7". It lists as many names
+// as fit, but at least one.
+func Column(names []string) string {
+	var words strings.Builder
+	for i, name := range names {
+		if i > 0 && words.Len()+len(name) > maxColumn {
+			fmt.Fprintf(&words, ",+%d", len(names)-i)
+			break
+		}
+		if i > 0 {
+			words.WriteString(",")
+		}
+		words.WriteString(name)
+	}
+	return words.String()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -355,7 +356,7 @@ func TestOwnConditions(t *testing.T) {
 	s.Generation, s.Conditions = 3, []metav1.Condition{say("Accepted", "True"), say("Ready", "True")}
 	s.Put(&r, later)
 	equal(t, r.Status, v1alpha1.LLMRouteStatus{
-		Models: []string{"sql"}, Pools: []string{"p"}, Parents: parents,
+		Models: []string{"sql"}, Pools: []string{"p"}, Columns: v1alpha1.LLMRouteColumns{Models: "sql", Pools: "p"}, Parents: parents,
 		Conditions: []metav1.Condition{at("Accepted", "True", 3, now), at("Ready", "True", 3, later)},
 	})
 	(&conditions.Status{Attached: true}).Put(&r, later)
@@ -382,4 +383,21 @@ func TestOwnConditions(t *testing.T) {
 	equal(t, p.Status, v1alpha1.PoolSettingsStatus{
 		ObservedGeneration: 2, Conditions: []metav1.Condition{at("Accepted", "False", 2, later)},
 	})
+}
+
+func TestColumnIsText(t *testing.T) {
+	for _, c := range []struct {
+		names []string
+		want  string
+	}{
+		{nil, ""},
+		{[]string{"chat"}, "chat"},
+		{[]string{"chat", "code"}, "chat,code"},
+		{[]string{strings.Repeat("x", 60), "code", "sql"}, strings.Repeat("x", 60) + ",+2"},
+		{[]string{"a", strings.Repeat("y", 35), "sql", "code"}, "a," + strings.Repeat("y", 35) + ",sql,+1"},
+	} {
+		if got := conditions.Column(c.names); got != c.want {
+			t.Errorf("of %q it is %q, want %q", c.names, got, c.want)
+		}
+	}
 }

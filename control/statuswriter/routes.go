@@ -148,6 +148,8 @@ func (r *Writer) writeRoute(ctx context.Context, name objects.Name) error {
 		meant := want != nil && (want.uid == "" || want.uid == string(o.UID))
 		if meant {
 			o.Status.Models, o.Status.Pools = want.status.Models, want.status.Pools
+			o.Status.Columns.Models = conditions.Column(want.status.Models)
+			o.Status.Columns.Pools = conditions.Column(want.status.Pools)
 			for _, c := range want.status.Conditions {
 				meta.SetStatusCondition(&o.Status.Conditions, c)
 			}

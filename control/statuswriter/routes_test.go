@@ -37,14 +37,14 @@ func TestKubectlGetColumns(t *testing.T) {
 	}
 	for kind, want := range map[string]string{
 		"llmroutes": `Name | Models | Adapter | Pools | Accepted | Ready
-a | ["sql","text-to-sql"] | sql-v2 | ["p"] | True | True
-b | ["chat"] | <nil> | ["p","missing"] | True | False
+a | sql,text-to-sql | sql-v2 | p | True | True
+b | chat | <nil> | p,missing | True | False
 `,
 		"models": `Name | ID | Pool | Copies | Ready | State | Message
 m | <nil> | p | 1 | True | Loaded | <nil>
 `,
-		"inferencepools": `Name | Selector | Ports | Picker
-p | {"app":"llama"} | [{"number":8000}] | headgate
+		"inferencepools": `Name | Port | Endpoints | Ready | Picker
+p | 8000 | <nil> | <nil> | headgate
 `,
 	} {
 		if got := c.columns(kind); got != want {
