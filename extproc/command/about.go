@@ -6,11 +6,9 @@ import (
 	"strconv"
 
 	"github.com/headgate/headgate/api/admin"
-	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/endpoints"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
-	"github.com/headgate/headgate/extproc/options"
 	"github.com/headgate/headgate/internal/query"
 	"github.com/headgate/headgate/internal/version"
 )
@@ -19,22 +17,14 @@ import (
 type about struct {
 	name, version string
 	queries       query.Handlers
-	// plane returns which requests reach this process.
-	plane func() *placement.DataPlane
 }
 
-func newAbout(c options.Options) about {
+func newAbout() about {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return about{host + "/" + strconv.Itoa(os.Getpid()), version.Read().Program, query.Handlers{}, func() *placement.DataPlane {
-		is := &placement.DataPlane{Standalone: c.Serve.Endpoints.Standalone(), Picker: c.Serve.Port >= 0}
-		if c.Pool.Name != "" {
-			is.Pool = c.Pool.String()
-		}
-		return is
-	}}
+	return about{host + "/" + strconv.Itoa(os.Getpid()), version.Read().Program, query.Handlers{}}
 }
 
 // ask answers a query over HTTP.

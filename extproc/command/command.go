@@ -15,6 +15,7 @@ import (
 
 	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/extproc/accesslog"
+	"github.com/headgate/headgate/extproc/decisions"
 	"github.com/headgate/headgate/extproc/drain"
 	"github.com/headgate/headgate/extproc/eds"
 	"github.com/headgate/headgate/extproc/install"
@@ -63,9 +64,11 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		Fleet: f, Interval: c.ScrapeInterval, ModelsInterval: c.ModelsInterval, Log: log, Scraped: m.Scraped,
 		Access: engines,
 	})
+	record := decisions.New()
 	observe := func(o outcome.Outcome) {
 		o = f.Attribute(o)
 		f.Observe(o)
+		record.Observe(&o)
 		m.Observe(o) // last, so that the fleet already has every outcome that metrics show
 		for _, endpoint := range o.Suspicious() {
 			scraper.Due(endpoint)
@@ -89,10 +92,12 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		Relay: socket, RelayTokens: tokens, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.Settings,
 		Default: c.Pool, Observe: observe, Tokens: engines.Tokens,
 		ModeOverride: c.ModeOverride, Conformance: c.Conformance, ExplainPicks: c.ExplainPicks, Random: c.Random(),
+		Decisions: record,
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)
-	about := newAbout(c)
+	about := newAbout()
 	about.queries[admin.Endpoints] = func(context.Context, []byte) (any, error) { return endpointsOf(f), nil }
+	about.queries[admin.Decisions] = record.Query
 	// After ctx has ended, the fleet is still kept current until the last request has its answer.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -19,9 +19,6 @@ import (
 // ErrUnknown means that the objects that defined the model were deleted.
 var ErrUnknown = errors.New("the model is gone")
 
-// ErrControlLost means that control, which would load the model, has been silent for too long.
-var ErrControlLost = errors.New("the model is not loaded, and control does not answer")
-
 // Failed means that the model cannot be loaded at present. Reason is one of control's reasons in
 // api/wire.
 type Failed struct{ Reason string }
@@ -56,9 +53,8 @@ type Flow struct {
 	Config
 	queued atomic.Int64 // number of waiting requests; usually 0, which is read without locking mu
 
-	mu    sync.Mutex // guards the fields below; locked after all mutexes of the fleet, and before the mutexes that Changed locks
+	mu    sync.Mutex // guards queue; locked after all mutexes of the fleet, and before the mutexes that Changed locks
 	queue *queue.Queue[*Ticket]
-	lost  bool // whether control has been silent for too long
 }
 
 // New returns an empty Flow.
@@ -80,7 +76,7 @@ type Ticket struct {
 }
 
 // Enqueue adds a request to the end of its model's queue. Bytes is the size of its body. The error
-// is [queue.ErrFull], [Failed], [ErrUnknown] or [ErrControlLost].
+// is [queue.ErrFull], [Failed] or [ErrUnknown].
 func (f *Flow) Enqueue(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, error) {
 	// Increment the count before reading the view. Published reads the count after the view is
 	// stored, so Enqueue sees the new view or Published sees this request.
@@ -88,9 +84,10 @@ func (f *Flow) Enqueue(key objects.ModelKey, bytes int64, now time.Time) (*Ticke
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	view := f.View()
-	if f.verdict(view, key) == queue.Failed {
+	v := verdict(view, key)
+	if v == queue.Failed {
 		f.queued.Add(-1)
-		return nil, f.failure(view, key)
+		return nil, failure(view, key)
 	}
 	// A request that only waits for another request to end is not urgent: such waits are short and
 	// frequent.
@@ -112,7 +109,7 @@ func (f *Flow) Enqueue(key objects.ModelKey, bytes int64, now time.Time) (*Ticke
 func (t *Ticket) Key() objects.ModelKey { return t.key }
 
 // Turn returns a channel that receives nil when the request may choose its endpoint. It receives
-// [Failed], [ErrUnknown] or [ErrControlLost] when the model cannot be loaded.
+// [Failed] or [ErrUnknown] when the model cannot be loaded.
 func (t *Ticket) Turn() <-chan error { return t.turn }
 
 // Back puts a request at the head of its queue again. The caller received nil from Turn, but then
@@ -160,21 +157,6 @@ func (f *Flow) Published(v *endpointstate.View) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.showAll(v)
-}
-
-// ControlLost records whether control has been silent for too long. While it has, requests whose
-// model has no copy fail with [ErrControlLost], including those that wait now.
-func (f *Flow) ControlLost(lost bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.lost = lost; lost {
-		f.showAll(f.View())
-	}
-}
-
-// showAll applies a view to all requests that wait. The caller holds mu.
-func (f *Flow) showAll(v *endpointstate.View) {
 	for _, w := range f.queue.WaitingModels() {
 		f.show(v, w.Key)
 	}
@@ -196,10 +178,10 @@ func (f *Flow) Freed(model string) {
 
 // show applies the model's state in a view to the requests that wait for it. The caller holds mu.
 func (f *Flow) show(v *endpointstate.View, key objects.ModelKey) {
-	is := f.verdict(v, key)
+	is := verdict(v, key)
 	var news error
 	if is == queue.Failed {
-		news = f.failure(v, key)
+		news = failure(v, key)
 	}
 	for _, p := range f.queue.Show(key, is) {
 		p.Waiter.turn <- news
@@ -233,25 +215,12 @@ func (f *Flow) Queued() (requests, bytes int64) {
 	return f.queued.Load(), f.queue.Bytes()
 }
 
-// Failure returns why a model without copies cannot be loaded now; nil if it can be.
-func (f *Flow) Failure(key objects.ModelKey) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.failure(f.View(), key)
-}
-
-// failure is Failure for a view. While control is lost, its other reasons may be obsolete, so they
-// do not count. The caller holds mu.
-func (f *Flow) failure(v *endpointstate.View, key objects.ModelKey) error {
-	switch reason := v.Failures[key]; {
-	case reason == wire.UnknownModel:
+// failure returns why the model cannot be loaded, according to a view.
+func failure(v *endpointstate.View, key objects.ModelKey) error {
+	if v.Failures[key] == wire.UnknownModel {
 		return ErrUnknown
-	case f.lost:
-		return ErrControlLost
-	case reason != "":
-		return Failed{reason}
 	}
-	return nil
+	return Failed{v.Failures[key]}
 }
 
 // has reports whether the model has a usable copy in a view, and whether such a copy has room for
@@ -262,13 +231,13 @@ func has(v *endpointstate.View, key objects.ModelKey) (has, room bool) {
 
 // verdict returns the model's state in a view. It is Ready without a pool, so that the request
 // continues and gets the error of a missing pool. A failed load does not matter while the model has
-// another copy. The caller holds mu.
-func (f *Flow) verdict(v *endpointstate.View, key objects.ModelKey) queue.Verdict {
+// another copy.
+func verdict(v *endpointstate.View, key objects.ModelKey) queue.Verdict {
 	has, room := has(v, key)
 	switch {
 	case v.Snapshot.Pools[key.Pool.String()] == nil, room:
 		return queue.Ready
-	case !has && f.failure(v, key) != nil:
+	case !has && v.Failures[key] != "":
 		return queue.Failed
 	}
 	return queue.Waits

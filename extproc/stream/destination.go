@@ -87,14 +87,14 @@ func (d *dispatcher) reached(endpoint string) string {
 // cluster and the decision for the access log. Then it releases the decision.
 func (d *dispatcher) addMetadata(m *extprocv3.ProcessingResponse) {
 	pick := map[string]*structpb.Value{
-		wire.PickPool:   structpb.NewStringValue(d.target.Pool.String()),
+		wire.PickPool:   structpb.NewStringValue(d.pool),
 		wire.PickModel:  structpb.NewStringValue(d.model),
 		wire.PickReason: structpb.NewStringValue(d.reason()),
 		wire.PickStream: structpb.NewBoolValue(d.stream),
 		wire.PickID:     structpb.NewStringValue(d.id),
 	}
-	if d.target.Route != (objects.Name{}) {
-		pick[wire.PickRoute] = structpb.NewStringValue(d.target.Route.String())
+	if d.route != "" {
+		pick[wire.PickRoute] = structpb.NewStringValue(d.route)
 	}
 	if d.found.Adapter != "" && d.found.Adapter != d.target.Adapter {
 		pick[wire.PickVModel] = structpb.NewStringValue(d.found.Adapter)

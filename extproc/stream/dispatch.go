@@ -3,7 +3,6 @@ package stream
 import (
 	"cmp"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
@@ -33,37 +32,49 @@ type dispatcher struct {
 
 // picked is the decision about a request, and its entry in the counts of requests in flight.
 type picked struct {
-	began     time.Time // when the request's headers arrived
-	sentAt    time.Time // when all of the request had arrived
-	begunAt   time.Time // when the request was sent to its endpoint
-	settings  settings.Settings
-	session   uint64          // hash of the session key; 0 if there is none
-	found     route.Target    // target that the client's name refers to; may be a VModel
-	target    route.Target    // found, with a VModel resolved to its model
-	ranked    []pick.Decision // candidates in the policy's order; nil after they are reported
-	picks     []pick.Decision // the endpoints that the data plane may try, in order
-	world     *objects.World  // the objects that the decision used
-	room      [3]pick.Decision
-	to        string // value of the destination header, made from picks
-	sealed    string // the encrypted relay token; may be empty
-	address   string // address of the first pick
-	model     string // engine's name of the model
-	stream    bool
-	inject    kserve.Path // where to write the model into the call's messages; nil: nowhere
-	replaced  bool        // the client's Authorization header must be removed
-	token     string      // token that replaces the client's; may be empty
-	turn      uint64      // sequence number of the request in this process
-	id        string
-	prompt    *prompt       // nil if the policy reads no prompts
-	bytes     int           // size of the prompt in bytes
-	expected  time.Duration // predicted time from the complete request to the first token
-	adapter   string        // where the adapter was, as predicted; empty if the first token does not show load times
-	loading   time.Duration // part of expected: adapter load and frontend overhead
-	among     int64         // see [pick.Decision.Among]; 0 if the request runs no inference
-	inFlight  *fleet.InFlight
-	announced bool // the data plane has received the decision
-	search    search
-	searches  []objects.Name // other pools that may have the stored response
+	began       time.Time // when the request's headers arrived
+	sentAt      time.Time // when all of the request had arrived
+	begunAt     time.Time // when the request was sent to its endpoint
+	settings    settings.Settings
+	session     uint64          // hash of the session key; 0 if there is none
+	found       route.Target    // target that the client's name refers to; may be a VModel
+	target      route.Target    // found, with a VModel resolved to its model
+	pool, route string          // names of the target's pool and route; the latter may be empty
+	ranked      []pick.Decision // candidates in the policy's order; nil after they are reported
+	picks       []pick.Decision // the endpoints that the data plane may try, in order
+	world       *objects.World  // the objects that the decision used
+	room        [3]pick.Decision
+	to          string // value of the destination header, made from picks
+	sealed      string // the encrypted relay token; may be empty
+	address     string // address of the first pick
+	model       string // engine's name of the model
+	stream      bool
+	inject      kserve.Path // where to write the model into the call's messages; nil: nowhere
+	replaced    bool        // the client's Authorization header must be removed
+	token       string      // token that replaces the client's; may be empty
+	turn        uint64      // sequence number of the request in this process
+	id          string
+	number      uint64        // number of the recorded decision; 0 if none is recorded
+	demanded    pick.Demand   // without Cached
+	unpredicted bool          // policy latency has no trusted predictions, so that policy proposal decided
+	prompt      *prompt       // nil if the policy reads no prompts
+	bytes       int           // size of the prompt in bytes
+	expected    time.Duration // predicted time from the complete request to the first token
+	adapter     string        // where the adapter was, as predicted; empty if the first token does not show load times
+	loading     time.Duration // part of expected: adapter load and frontend overhead
+	among       int64         // see [pick.Decision.Among]; 0 if the request runs no inference
+	inFlight    *fleet.InFlight
+	announced   bool // the data plane has received the decision
+	search      search
+	searches    []objects.Name // other pools that may have the stored response
+}
+
+// aim sets the target of the request.
+func (d *dispatcher) aim(target route.Target) {
+	d.target, d.pool, d.route = target, target.Pool.String(), ""
+	if target.Route != (objects.Name{}) {
+		d.route = target.Route.String()
+	}
 }
 
 // first returns the decision for the endpoint that the data plane tries first.
@@ -112,7 +123,7 @@ func (d *dispatcher) resolve(a *ask) (view *endpointstate.View, near string, err
 			view = s.Fleet.View() // the first view may be older than the VModel's new target
 		}
 	}
-	d.target = target
+	d.aim(target)
 	if d.converts(view.World.Pools[target.Pool]) {
 		return nil, "", errTranscode
 	}
@@ -124,7 +135,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	s, target := d.server, &d.target
 	d.turn = s.turn.Add(1)
 	request := pick.Request{
-		Pool: target.Pool.String(), Model: cmp.Or(target.Adapter, a.model), Base: !target.Open && target.Adapter == "",
+		Pool: d.pool, Model: cmp.Or(target.Adapter, a.model), Base: !target.Open && target.Adapter == "",
 		Open: target.Open, Only: d.scope.hints.only, Near: near, Session: d.session,
 		Turn: d.turn, Random: s.Random(),
 	}
@@ -152,6 +163,13 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 			most = max(most, 2)
 		}
 	}
+	pool := view.Snapshot.Pools[request.Pool]
+	d.unpredicted = d.settings.Policy.Rule == pick.Latency && !request.Tokenless && pool != nil && !pool.Predictable
+	if pool != nil && len(pool.Endpoints) <= maxRunnerUp {
+		most = max(most, 2)
+	}
+	d.demanded = request.Demand
+	d.demanded.Cached = nil // belongs to the prompt
 	room := d.room[:]
 	if most > len(room) {
 		room = make([]pick.Decision, most)
@@ -174,6 +192,11 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	}
 	return d.scope.unknown(err)
 }
+
+// maxRunnerUp is the maximum number of a pool's endpoints among which the policy's second choice is
+// found for the record of decisions, although the data plane gets only one. In larger pools it
+// would cost more than a hundredth of a request.
+const maxRunnerUp = 256
 
 // unlimited removes the first retry at a copy with a concurrency limit and all picks after it.
 // extproc counts a retry only when it arrives, so a retry could exceed the limit.
@@ -251,12 +274,15 @@ func (d *dispatcher) known() string {
 // accept the request any more.
 func (d *dispatcher) count(a ask, now time.Time) bool {
 	s := d.server
+	d.stream, d.address, d.model = a.stream, d.first().Endpoint.Address, d.known()
+	d.to = destination(d.picks, d.reached)
+	var room [recordBytes]byte
+	record := d.record(room[:0], a.model, now) // before the request is among those that it shows
 	if d.inFlight = s.Fleet.Begin(*d.first()); d.inFlight == nil {
 		return false
 	}
-	d.stream, d.address, d.model = a.stream, d.first().Endpoint.Address, d.known()
-	d.id = s.started + "-" + strconv.FormatUint(d.turn, 36)
-	d.to = destination(d.picks, d.reached)
+	d.number = s.Decisions.Add(d.in.id, record)
+	d.id = s.Decisions.ID(d.number)
 	d.addRelay(a.model, now)
 	d.promptSent()
 	if is := &d.first().Estimate; *is != (pick.Estimate{}) {
@@ -277,7 +303,7 @@ func (d *dispatcher) count(a ask, now time.Time) bool {
 	case d.sealed != "":
 		s.Fleet.Keep(d.id, d.inFlight) // so that the relay can release it
 	}
-	s.Meter.Decided(d.target.Pool.String(), d.first().Reason, time.Since(now))
+	s.Meter.Decided(d.pool, d.first().Reason, time.Since(now))
 	return true
 }
 

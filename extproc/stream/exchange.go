@@ -13,7 +13,6 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/outcome"
-	"github.com/headgate/headgate/internal/objects"
 )
 
 // exchange is one HTTP request that passes through a data plane. It receives the data plane's
@@ -297,9 +296,10 @@ func (x *exchange) fail(err error, model string) responses {
 	if errors.Is(err, errExpired) && x.in.deadline() > 0 {
 		e.call = kserve.DeadlineExceeded // the client set the deadline
 	}
-	if pool := x.dispatcher.target.Pool; e.Code == string(outcome.NoEndpoint) && pool != (objects.Name{}) {
-		x.server.Meter.NoEndpoint(x.dispatcher.target.Route.String(), pool.String())
+	if d := &x.dispatcher; e.Code == string(outcome.NoEndpoint) && d.pool != "" {
+		x.server.Meter.NoEndpoint(d.route, d.pool)
 	}
+	x.dispatcher.recordRefusal(model, &e)
 	return x.reply(e.status, e.Code, e.response(x.api()))
 }
 

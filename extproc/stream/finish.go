@@ -9,7 +9,6 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/outcome"
-	"github.com/headgate/headgate/internal/objects"
 )
 
 // answered is the part of the engine's response that the data plane sends to extproc.
@@ -98,12 +97,9 @@ func (d *dispatcher) observe(f outcome.Failure, took time.Duration) {
 		return
 	}
 	o := outcome.Outcome{
-		Pool: d.target.Pool.String(), Model: d.model, Stream: d.stream,
+		Pool: d.pool, Route: d.route, Model: d.model, Stream: d.stream,
 		Endpoint: d.address, Failure: f, Attempts: 1, Duration: took, Began: d.began, Bytes: d.bytes, Expected: d.expected,
 		QueueTime: d.spent,
-	}
-	if d.target.Route != (objects.Name{}) {
-		o.Route = d.target.Route.String()
 	}
 	if d.scope.hints.served != "" {
 		o.Endpoint = d.scope.hints.served
@@ -115,12 +111,17 @@ func (d *dispatcher) observe(f outcome.Failure, took time.Duration) {
 		}
 	}
 	d.answer.Fill(&o, d.sentAt)
+	d.recordOutcome(&o)
 	d.server.Observe(o)
 }
 
 // end handles the end of the ext_proc stream. It may be called in any phase and more than once.
 func (d *dispatcher) end(now time.Time) {
 	d.takeBack()
+	if d.waits != nil {
+		d.recordLeft(now)
+		d.waits = nil
+	}
 	if d.inFlight == nil || d.finished {
 		return
 	}

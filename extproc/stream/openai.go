@@ -233,7 +233,7 @@ func (o *openAIRequest) searchEach(pools []objects.Name) responses {
 	for _, name := range pools {
 		models = append(models, relaytoken.Model{Target: route.Target{Pool: name}})
 	}
-	o.dispatcher.target = models[0].Target
+	o.dispatcher.aim(models[0].Target)
 	return o.sendToRelay(relaytoken.Search, models...)
 }
 

@@ -8,6 +8,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/headgate/headgate/extproc/decisions/ring"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/openai"
@@ -34,6 +35,8 @@ type queued struct {
 	// overridden means that the data plane was asked to extend its timeout, which is possible once
 	// per message.
 	overridden bool
+	// why is what the request waits or waited for.
+	why ring.Wait
 	// asked means that control was already asked whether the request's model exists.
 	asked bool
 }
@@ -105,9 +108,9 @@ func (d *dispatcher) join(err error, model string, w waiting, now time.Time) boo
 	var m *notReady
 	switch {
 	case errors.As(err, &m):
-		w.key, w.most = m.key, d.patience()
+		w.key, w.most, d.why = m.key, d.patience(), ring.WaitForModel
 	case d.mayBeNew(err, model):
-		w.asks, d.asked = true, true
+		w.asks, d.asked, d.why = true, true, ring.WaitToAsk
 	default:
 		return false
 	}
@@ -215,6 +218,9 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 	began := time.Now()
 	result := metrics.QueueReleased
 	wait := s.Meter.Enqueued(d.full(), began)
+	if d.full() {
+		d.why = ring.WaitAtLimit
+	}
 	defer func() { wait.Ended(result, time.Now()) }()
 	ticket, err := s.Flow.Enqueue(w.key, w.bytes, began)
 	switch {

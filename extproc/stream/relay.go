@@ -44,13 +44,17 @@ func (s *scope) relayServes(pool objects.Name) bool {
 	return p != nil && !p.Picker.Open && (p.Settings == nil || p.Settings.EngineTLS == nil)
 }
 
-// addRelay makes the relay the last pick if control can load the model elsewhere and the pool
-// allows another attempt. Name is the client's name of the model. The argument now is when the
-// request is sent.
+// needsRelay reports whether control can load the request's model elsewhere and the pool allows
+// another attempt.
+func (d *dispatcher) needsRelay() bool {
+	return d.placed() && d.scope.relayServes(d.target.Pool) &&
+		(d.search.id != "" || 1+strings.Count(d.to, ",") < d.settings.EndpointsPerRequest)
+}
+
+// addRelay makes the relay the last pick if needsRelay. Name is the client's name of the model. The
+// argument now is when the request is sent.
 func (d *dispatcher) addRelay(name string, now time.Time) {
-	d.sealed = ""
-	if !d.placed() || !d.scope.relayServes(d.target.Pool) || d.search.id == "" && 1+
-		strings.Count(d.to, ",") >= d.settings.EndpointsPerRequest {
+	if d.sealed = ""; !d.needsRelay() {
 		return
 	}
 	e := d.scope.relayRequest(relaytoken.Again, relaytoken.Model{Name: name, Target: d.found})
@@ -91,7 +95,7 @@ func (c *call) sendToEach() responses {
 	if len(models) == 0 {
 		return c.fail(errNoneFound, "")
 	}
-	if c.dispatcher.target = models[0].Target; !c.scope.relayServes(c.dispatcher.target.Pool) {
+	if c.dispatcher.aim(models[0].Target); !c.scope.relayServes(models[0].Target.Pool) {
 		return c.fail(errSeveral, "")
 	}
 	return c.sendToRelay(relaytoken.Several, models...)

@@ -31,6 +31,8 @@ type request struct {
 	// control are the names of Headgate's own headers in the request. Engines must not get them.
 	control []string
 	all     *corev3.HeaderMap
+	// id is the request's id (x-request-id), chosen by the data plane or the client; may be empty.
+	id []byte
 }
 
 func readRequest(m *corev3.HeaderMap) request {
@@ -50,6 +52,10 @@ func readRequest(m *corev3.HeaderMap) request {
 			r.encoding += value(h)
 		case "content-length":
 			r.length = value(h)
+		case "x-request-id":
+			if r.id = h.GetRawValue(); len(r.id) == 0 {
+				r.id = []byte(h.GetValue())
+			}
 		default:
 			if key == wire.RelayTokenHeader {
 				r.relayToken = value(h)

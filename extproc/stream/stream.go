@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime/debug"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
+	"github.com/headgate/headgate/extproc/decisions"
 	"github.com/headgate/headgate/extproc/decode"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
@@ -60,6 +60,8 @@ type Config struct {
 	// Observe is called with the outcome of each request whose response the data plane sends to
 	// extproc. It may be nil.
 	Observe func(outcome.Outcome)
+	// Decisions records decisions; nil means a Log of the Server's own.
+	Decisions *decisions.Log
 	// Relay is the socket of the relay; empty means that there is no relay. RelayTokens encrypts
 	// and decrypts the relay's tokens; nil without a relay.
 	Relay       string
@@ -84,11 +86,10 @@ type Config struct {
 // Server handles the requests of the data planes that call it. Make one with [New].
 type Server struct {
 	Config
-	started string // random; makes request IDs unique across processes
-	turn    atomic.Uint64
-	open    open
-	left    left
-	kept    atomic.Int64 // bytes buffered for all requests; see maxKept
+	turn atomic.Uint64
+	open open
+	left left
+	kept atomic.Int64 // bytes buffered for all requests; see maxKept
 	// decoders contains the free decoders. Their number limits how many bodies are decoded at the
 	// same time.
 	decoders chan *decode.Decoder
@@ -115,8 +116,11 @@ func New(c Config) *Server {
 	if c.Random == nil {
 		c.Random = rand.Uint64
 	}
+	if c.Decisions == nil {
+		c.Decisions = decisions.New()
+	}
 	s := &Server{
-		Config: c, started: strconv.FormatUint(rand.Uint64(), 36), open: open{all: make(map[string]*exchange)},
+		Config: c, open: open{all: make(map[string]*exchange)},
 		refusing: make(chan struct{}), predicts: pick.Policy.Predicts,
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())

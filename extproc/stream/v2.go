@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 )
@@ -115,5 +117,12 @@ func (d *dispatcher) wouldAnswer(a ask, now time.Time) error {
 	if !missed {
 		return err
 	}
-	return d.server.Flow.Failure(m.key)
+	switch reason := d.server.Fleet.View().Failures[m.key]; reason {
+	case "":
+		return nil
+	case wire.UnknownModel:
+		return flow.ErrUnknown
+	default:
+		return flow.Failed{Reason: reason}
+	}
 }

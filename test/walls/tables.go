@@ -26,10 +26,10 @@ const maxMethods = 60
 // and have no state of their own. The same holds for all packages of this module that they import.
 var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue",
-	"extproc/fleet/endpointstate", "extproc/outcome",
+	"extproc/fleet/endpointstate", "extproc/outcome", "extproc/decisions/ring",
 	"extproc/decode", "extproc/relay/relaytoken", "extproc/endpoints", "extproc/transcode", "extproc/payload/sink",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/conditions", "control/attach/envoy",
-	"control/events", "control/attach/order",
+	"control/attach/order",
 	"control/attach/bisect", "control/attach/cache", "control/pods/gateway", "control/provision/estimate", "control/provision/planner",
 	"control/provision/problem",
 	"control/provision/report", "control/profile/survey",
@@ -125,7 +125,7 @@ var confined = []struct {
 	{
 		"k8s.io/api/", "other packages use objects.Pod; control creates its objects in control/pods; api uses Kubernetes' resource lists",
 		[]string{
-			"internal/objects/kinds", "internal/objects/kube", "control/pods", "control/pods/gateway", "control/statuswriter", "api/v1alpha1",
+			"internal/objects/kinds", "internal/objects/kube", "control/pods", "control/pods/gateway", "api/v1alpha1",
 			"test/apiserver",
 		},
 	},
@@ -162,13 +162,16 @@ var houses = [][]floor{
 			},
 			"each talks to one neighbour: Envoy, control, engines or sinks",
 		},
-		{[]string{"extproc/flow", "extproc/metrics"}, "queues and metrics use the fleet"},
+		{
+			[]string{"extproc/flow", "extproc/metrics", "extproc/decisions"},
+			"queues and metrics use the fleet; the record of decisions answers queries",
+		},
 		{[]string{"extproc/fleet"}, "it publishes snapshots for pick"},
 		{[]string{"extproc/endpoints"}, "the state of endpoints for operators"},
 		{[]string{"extproc/fleet/endpointstate"}, "the state of endpoints in pick's types"},
 		{
-			[]string{"extproc/settings", "extproc/relay/relaytoken", "extproc/transcode"},
-			"pool settings, relay tokens, and the conversion of V2 requests",
+			[]string{"extproc/settings", "extproc/relay/relaytoken", "extproc/transcode", "extproc/decisions/ring"},
+			"pool settings, relay tokens, the conversion of V2 requests, and the last decisions in memory",
 		},
 		{[]string{"extproc/payload/sink"}, "payloads are copies of parsed requests"},
 		{
@@ -215,9 +218,9 @@ var houses = [][]floor{
 		{
 			[]string{
 				"control/place/loader", "control/place/decide", "control/place/store", "control/broadcast", "control/attach/cache",
-				"control/provision/planner", "control/profile/survey", "control/events",
+				"control/provision/planner", "control/profile/survey",
 			},
-			"drivers of engines, placement decisions and their records; broadcast and cache; the planner; the plan of a survey; which Events are due",
+			"drivers of engines, placement decisions and their records; broadcast and cache; the planner; the plan of a survey",
 		},
 		{[]string{"control/provision/estimate"}, "it simulates how long queries take"},
 	},
