@@ -24,8 +24,9 @@ run: build ## Run the whole on this machine, on :8080: simulated engines, or END
 
 build: ## Build the programs into bin/
 	@mkdir -p bin
-	go build -o bin/extproc ./extproc
-	go build -o bin/control ./control
+	go build -o bin/headgate ./headgate
+	@ln -sfn headgate bin/extproc
+	@ln -sfn headgate bin/control
 	go build -o bin/bench ./bench
 
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
@@ -120,7 +121,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench 'Miss|Stuck|Tick' -benchtime 300x ./control/place/decide
 	go test -run '^$$' -bench Replan -count 10 -benchtime 20x ./control/attach/controller > bin/bench-replan.txt
 	@$(TOOL) benchstat -col '/change@(whole route)' bin/bench-replan.txt
-	go test -run '^$$' -bench KubeChurn -benchtime 1200x ./extproc
+	go test -run '^$$' -bench KubeChurn -benchtime 1200x ./extproc/command
 	go test -run '^TestScale$$' -count 1 -v ./internal/objects/kube -scale
 	go test -run '^TestControlAtScale$$' -count 1 -v ./bench/e2e -scale
 	go test -run '^TestChangesAtAGatewayLoseNoRequest$$' -count 1 -v ./bench/e2e -changes 100

@@ -9,7 +9,7 @@ import (
 const CapacityPlanKind = "CapacityPlan"
 
 // CapacityPlan describes a pipeline of models, its traffic and its latency objectives. The command
-// `control plan` computes the cheapest hardware, replica counts and batch sizes that meet the
+// `headgate plan` computes the cheapest hardware, replica counts and batch sizes that meet the
 // objectives.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=cplan,categories=headgate
@@ -106,11 +106,10 @@ type PlanStage struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// Model is the model that the stage serves. It is a note for readers: control plan does not use
-	// it.
-	// +kubebuilder:validation:MaxLength=512
+	// Model is the model that the stage serves. It is a note for readers: headgate plan does not
+	// use it. +kubebuilder:validation:MaxLength=512
 	Model string `json:"model,omitempty"`
-	// PoolRef is the InferencePool that serves the stage. It is a note for readers: control plan
+	// PoolRef is the InferencePool that serves the stage. It is a note for readers: headgate plan
 	// does not use it.
 	PoolRef *PoolReference `json:"poolRef,omitempty"`
 	// Hardware lists the kinds of hardware that the stage may use, with the model's latency on
@@ -212,7 +211,7 @@ type StageHardware struct {
 	// else the price in its profile.
 	// +kubebuilder:validation:XValidation:rule="self > 0.0",message="it must be above 0"
 	Price *float64 `json:"price,omitempty"`
-	// File is the YAML file with the model's profile on this hardware, as control profile writes
+	// File is the YAML file with the model's profile on this hardware, as headgate profile writes
 	// it: latency by batch size, or the profile of an LLM engine. Its path is relative to the
 	// plan's file.
 	// +kubebuilder:validation:MaxLength=4096

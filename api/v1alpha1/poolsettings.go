@@ -142,7 +142,7 @@ type RPCConfig struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.pinned) || !self.pinned || has(self.inline) || has(self.file) && size(self.file) > 0 || has(self.hardware) && size(self.hardware) > 0",message="pinned needs a profile: set inline, file, or hardware with parameters"
 // +kubebuilder:validation:XValidation:rule="!has(self.accelerators) || size(self.accelerators) == 0 || has(self.acceleratorLabel) && size(self.acceleratorLabel) > 0",message="name the label that says which accelerator an endpoint has",reason=FieldValueRequired,fieldPath=".acceleratorLabel"
 type PoolProfile struct {
-	// Inline is the profile itself, as `control profile fit` prints it and extproc serves it at
+	// Inline is the profile itself, as `headgate profile fit` prints it and extproc serves it at
 	// /profiles.
 	Inline *EngineProfile `json:"inline,omitempty"`
 	// File is the name of a YAML file that contains only the profile, in the folder of this object.
@@ -185,7 +185,7 @@ type AcceleratorProfile struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Accelerator string `json:"accelerator"`
-	// Inline is the profile itself, as `control profile fit` prints it and extproc serves it at
+	// Inline is the profile itself, as `headgate profile fit` prints it and extproc serves it at
 	// /profiles.
 	Inline *EngineProfile `json:"inline,omitempty"`
 	// File is the name of a YAML file that contains only the profile, in the folder of this object.
@@ -261,7 +261,7 @@ type PrefillTimes struct {
 	// seconds.
 	// +kubebuilder:validation:Minimum=0
 	PerTokenSquared float64 `json:"perTokenSquared,omitempty"`
-	// MaxMeasuredTokens is the number of tokens in the longest measured prompt. control plan warns
+	// MaxMeasuredTokens is the number of tokens in the longest measured prompt. headgate plan warns
 	// if prompts are longer. 0 is unknown.
 	// +kubebuilder:validation:Minimum=0
 	MaxMeasuredTokens int `json:"maxMeasuredTokens,omitempty"`

@@ -25,8 +25,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/headgate/headgate/bench/cli"
 	"github.com/headgate/headgate/bench/image"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -60,7 +60,6 @@ commands:
   build [NAME]   build all programs of Kubernetes, or only the named ones, such as etcd, without starting them
   api down|up    stop kube-apiserver, as in an outage, or start it again
 
-flags:
 `
 
 // options contains the values of the flags.
@@ -71,9 +70,9 @@ type options struct {
 }
 
 // Command runs "bench cluster".
-func Command(ctx context.Context, args []string) error {
+func Command(ctx context.Context, args []string, out io.Writer) error {
 	var o options
-	flags := cli.Flags("cluster", usage, os.Stdout)
+	flags := cli.Flags("bench cluster", usage, out)
 	flags.StringVar(&o.dir, "dir", "", "write logs, data and the kubeconfig into this `DIR` (default .run/cluster of the repository)")
 	flags.StringVar(&o.api, "api", "127.0.0.1:6443", "serve the API server to kubectl at this `HOST:PORT`; port 0 picks a free one")
 	if err := flags.Parse(args); err != nil {
@@ -101,20 +100,20 @@ func Command(ctx context.Context, args []string) error {
 	}
 	switch name {
 	case "up":
-		return up(ctx, o, os.Stdout)
+		return up(ctx, o, out)
 	case "down":
-		return down(o.dir, os.Stdout)
+		return down(o.dir, out)
 	case "build":
 		names := rest[1:]
 		if len(names) == 0 {
 			names = programs
 		}
-		_, err := apiserver.Build(ctx, o.root, os.Stdout, names...)
+		_, err := apiserver.Build(ctx, o.root, out, names...)
 		return err
 	}
 	c, err := Open(o.dir)
 	if name == "images" && errors.Is(err, errNotUp) {
-		_, err := image.Headgate(ctx, o.root, imagesDir(o.root), os.Stdout)
+		_, err := image.Headgate(ctx, o.root, imagesDir(o.root), out)
 		return err
 	}
 	if err != nil {
@@ -122,9 +121,9 @@ func Command(ctx context.Context, args []string) error {
 	}
 	switch name {
 	case "status":
-		return c.status(ctx, os.Stdout)
+		return c.status(ctx, out)
 	case "images":
-		return c.Images(ctx, o.root, os.Stdout)
+		return c.Images(ctx, o.root, out)
 	case "exec":
 		if len(rest) < 2 {
 			return errors.New("exec needs a command, such as bench cluster exec -- curl http://NAME.NAMESPACE.svc.cluster.local")

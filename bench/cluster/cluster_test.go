@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,7 @@ func TestUsageErrorsAreHelpful(t *testing.T) {
 		"exec --dir " + dir:   "bench cluster up starts it",
 		"up --no-such-flag":   "no-such-flag",
 	} {
-		err := Command(t.Context(), strings.Fields(args))
+		err := Command(t.Context(), strings.Fields(args), io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("bench cluster %s: %v, want it to say %q", args, err, want)
 		}

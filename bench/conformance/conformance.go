@@ -76,16 +76,16 @@ const suiteTimeout = 30 * time.Minute
 var inCluster string
 
 // Command runs "bench conformance".
-func Command(ctx context.Context, args []string) error {
+func Command(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) > 0 && slices.Contains([]string{"help", "-h", "-help", "--help"}, args[0]) {
-		fmt.Fprint(os.Stdout, usage)
+		fmt.Fprint(out, usage)
 		return nil
 	}
 	root, err := apiserver.Root(".")
 	if err != nil {
 		return err
 	}
-	r := run{root: root, dir: filepath.Join(root, filepath.FromSlash(runDir)), progress: os.Stdout}
+	r := run{root: root, dir: filepath.Join(root, filepath.FromSlash(runDir)), progress: out}
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	if r.cluster, err = cluster.Open(dir); err == nil {
 		return r.cluster.Images(ctx, r.root, r.progress)
 	}
-	if err := cluster.Command(ctx, []string{"up", "--dir", dir}); err != nil {
+	if err := cluster.Command(ctx, []string{"up", "--dir", dir}, r.progress); err != nil {
 		return err
 	}
 	r.cluster, err = cluster.Open(dir)

@@ -8,6 +8,6 @@ import (
 )
 
 // Command returns an error: clusters need Linux.
-func Command(context.Context, []string) error {
+func Command(context.Context, []string, io.Writer) error {
 	return errors.New("the suite needs the cluster of bench cluster, which runs only on Linux: run this in a virtual machine")
 }

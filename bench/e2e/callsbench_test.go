@@ -23,7 +23,7 @@ import (
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/bench/simulated/runtime"
+	"github.com/headgate/headgate/headgate/simulated/runtime"
 )
 
 // idle is an ext_proc server that always names the same endpoint and does nothing else. It responds

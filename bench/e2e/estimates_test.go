@@ -256,14 +256,14 @@ func pools(t *testing.T, c *rig.Config, hosts map[string][]string) {
 	}
 }
 
-// measured returns the profile that "control profile" measures at a host.
+// measured returns the profile that "headgate profile" measures at a host.
 func measured(t *testing.T, host, model, row, batches string) *profiles.Batches {
 	t.Helper()
 	body := filepath.Join(t.TempDir(), "row.json")
 	if err := os.WriteFile(body, []byte(row), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, text := controlProfile(t, "--url", "http://"+host+":8000", "--model", model, "--api", "v2", "--body", body, "--batches", batches,
+	_, text := headgateProfile(t, "--url", "http://"+host+":8000", "--model", model, "--api", "v2", "--body", body, "--batches", batches,
 		"--min-samples", "60", "--precision", "0.01", "--max-samples", "200", "--time-limit", "10s")
 	p, err := profiles.ParseBatches(text)
 	if err != nil {
@@ -275,11 +275,11 @@ func measured(t *testing.T, host, model, row, batches string) *profiles.Batches 
 	return p
 }
 
-// controlProfile runs "control profile" and returns its output and the profile.
-func controlProfile(t *testing.T, args ...string) (said, text []byte) {
+// headgateProfile runs "headgate profile" and returns its output and the profile.
+func headgateProfile(t *testing.T, args ...string) (said, text []byte) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "profile.yaml")
-	said, err := exec.CommandContext(t.Context(), programs(t).Control,
+	said, err := exec.CommandContext(t.Context(), programs(t).Headgate,
 		append([]string{"profile", "-o", file}, args...)...).CombinedOutput() //nolint:gosec // of tests
 	if err != nil {
 		t.Fatalf("%v: %s", err, said)
@@ -388,7 +388,7 @@ func (c *chained) compared(t *testing.T, rounds []round, load, cv float64) *cell
 }
 
 // The estimates agree with the latencies of queries through a real Envoy and extproc, in chains of
-// two models that sleep. "control profile" measures the profile of each model at a single server.
+// two models that sleep. "headgate profile" measures the profile of each model at a single server.
 // No measurement under load is used for the estimate.
 func TestEstimatesAreAsMeasured(t *testing.T) {
 	runs(t, alone)

@@ -291,7 +291,7 @@ func (c *conversation) slowness(t *testing.T, itself string, p profiles.Profile)
 	return seconds / want
 }
 
-// "control plan" accepts the profile that "control profile" measures at a real vLLM.
+// "headgate plan" accepts the profile that "headgate profile" measures at a real vLLM.
 func TestRealVLLMIsMeasuredAndPlanned(t *testing.T) {
 	runs(t, alone)
 	_, engine := startTiny(t)
@@ -333,7 +333,7 @@ func foreseen(t *testing.T, p profiles.Profile, queries []estimate.Query, of fun
 }
 
 // keptProfileOf returns the profile in the file that a flag names. Without that flag it measures
-// the engine with "control profile".
+// the engine with "headgate profile".
 func keptProfileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	t.Helper()
 	if *estimatesProfile == "" {
@@ -354,14 +354,14 @@ func keptProfileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profil
 	return p
 }
 
-// profileOf returns the profile that "control profile" measures at an engine.
+// profileOf returns the profile that "headgate profile" measures at an engine.
 func profileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	t.Helper()
 	args := []string{
 		"--url", "http://" + e.address(), "--llm", "--model", tiny, "--max-sequences", fmt.Sprint(sequences),
 		"--hardware", "cpu",
 	}
-	out, text := controlProfile(t, append(args, flags...)...)
+	out, text := headgateProfile(t, append(args, flags...)...)
 	t.Logf("%s\n%s", out, text)
 	p, err := profiles.Parse(text)
 	if err != nil {
@@ -370,7 +370,7 @@ func profileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	return p
 }
 
-// planned runs "control plan" with a profile.
+// planned runs "headgate plan" with a profile.
 func planned(t *testing.T, p profiles.Profile) {
 	t.Helper()
 	dir := t.TempDir()
@@ -392,7 +392,7 @@ spec:
 			t.Fatal(err)
 		}
 	}
-	out, err := exec.CommandContext(t.Context(), programs(t).Control, "plan", "-f",
+	out, err := exec.CommandContext(t.Context(), programs(t).Headgate, "plan", "-f",
 		filepath.Join(dir, "plan.yaml")).CombinedOutput() //nolint:gosec // of this test
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/bench/simulated/runtime"
+	"github.com/headgate/headgate/headgate/simulated/runtime"
 )
 
 // ghost is an engine that can close its port and keep its requests, as vLLM does at SIGTERM and

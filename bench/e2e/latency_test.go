@@ -21,7 +21,7 @@ import (
 // profiled gives the pool the profile by which the simulated engines behave.
 func profiled(t testing.TB) setting {
 	return func(c *rig.Config) {
-		const file = root + "/bench/simulated/llm/default.yaml"
+		const file = root + "/headgate/simulated/llm/default.yaml"
 		c.EngineFlags = append(c.EngineFlags, "--profile", file)
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/bench/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/llm"
 )
 
 // hooked makes control answer the requests of preStop hooks.

@@ -113,10 +113,18 @@ func newBuilds() (b builds, err error) {
 
 func build(dir string, flags ...string) (p rig.Programs, err error) {
 	args := append([]string{"build", "-o", dir + "/"}, flags...)
-	if out, err := exec.Command("go", append(args, "../../extproc", "../../control", "../../bench")...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", append(args, "../../headgate", "../../bench")...).CombinedOutput(); err != nil {
 		return p, fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
-	p = rig.Programs{Extproc: filepath.Join(dir, "extproc"), Control: filepath.Join(dir, "control"), Bench: filepath.Join(dir, "bench")}
+	p = rig.Programs{
+		Headgate: filepath.Join(dir, "headgate"), Extproc: filepath.Join(dir, "extproc"), Control: filepath.Join(dir, "control"),
+		Bench: filepath.Join(dir, "bench"),
+	}
+	for _, link := range []string{p.Extproc, p.Control} {
+		if err := os.Symlink("headgate", link); err != nil {
+			return p, err
+		}
+	}
 	p.Envoy, err = envoy.Find(context.Background(), cache, os.Stderr)
 	return p, err
 }

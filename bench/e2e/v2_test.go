@@ -24,7 +24,7 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/bench/simulated/runtime"
+	"github.com/headgate/headgate/headgate/simulated/runtime"
 )
 
 // calls returns a V2 gRPC client of the gateway.

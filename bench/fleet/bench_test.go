@@ -3,8 +3,8 @@ package fleet
 import (
 	"testing"
 
-	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/headgate/simulated/llm"
 )
 
 // BenchmarkFleet measures simulated tokens per second with 16 endpoints near their capacity.

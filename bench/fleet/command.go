@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/headgate/headgate/bench/cli"
-	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/headgate/simulated/llm"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/profile"
 )
 
@@ -46,8 +46,6 @@ Examples:
   bench fleet --workload adapters --rate 12 --pickers 3
   bench fleet --workload prefixes --policy proposal,leastRequest --goodput --seeds 5
   bench fleet --workload plain --policy latency,proposal --assumed-profile none --fault reset
-
-Flags:
 
 `
 
@@ -114,8 +112,8 @@ func names() (all []string) {
 }
 
 // Command runs "bench fleet". traces is the default directory of traces; empty if there are none.
-func Command(ctx context.Context, args []string, traces string) error {
-	return runCommand(ctx, args, traces, os.Stdout, os.Stderr)
+func Command(ctx context.Context, args []string, traces string, out io.Writer) error {
+	return runCommand(ctx, args, traces, out, os.Stderr)
 }
 
 // config has the values of the flags.
@@ -279,7 +277,7 @@ func (c config) under(name string) (Fleet, Policy) {
 
 // parseFlags reads the command line. Help goes to out.
 func parseFlags(args []string, traces string, out io.Writer) (c config, err error) {
-	f := cli.Flags("fleet", usage, out)
+	f := cli.Flags("bench fleet", usage, out)
 	var known []string
 	for _, p := range policies {
 		known = append(known, p.name)

@@ -10,8 +10,8 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
-	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/headgate/simulated/llm"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/sim"

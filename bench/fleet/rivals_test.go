@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/headgate/simulated/llm"
 	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/test/race"
 )

@@ -31,12 +31,17 @@ func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]stri
 	}
 	begun := time.Now()
 	var images []Image
-	for program, imageName := range map[string]string{"extproc": Extproc, "control": Control, "bench": Bench} {
-		binary := filepath.Join(dir, program)
-		if err := Compile(ctx, root, "./"+program, binary); err != nil {
+	for _, program := range []string{"headgate", "bench"} {
+		if err := Compile(ctx, root, "./"+program, filepath.Join(dir, program)); err != nil {
 			return nil, err
 		}
-		images = append(images, Static(imageName, binary))
+	}
+	images = append(images, Static(Bench, filepath.Join(dir, "bench")))
+	for name, imageName := range map[string]string{"extproc": Extproc, "control": Control} {
+		i := Static(imageName, filepath.Join(dir, "headgate"))
+		i.Entrypoint = []string{"/" + name}
+		i.Files = map[string]string{"/" + name: filepath.Join(dir, "headgate")}
+		images = append(images, i)
 	}
 	found, err := envoy.Find(ctx, filepath.Join(root, ".cache"), progress)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// The age at eviction agrees with "control plan" for 1,000 models with Zipf exponent 1, both with a
-// global LRU cache and with control's LRU eviction. (If loads cannot keep up with misses, models
+// The age at eviction agrees with "headgate plan" for 1,000 models with Zipf exponent 1, both with
+// a global LRU cache and with control's LRU eviction. (If loads cannot keep up with misses, models
 // are evicted later; here they can.)
 func TestAgeIsAsPlanned(t *testing.T) {
 	race.Skip(t)

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/headgate/headgate/bench/cli"
-	"github.com/headgate/headgate/bench/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/llm"
+	"github.com/headgate/headgate/internal/cli"
 )
 
 const usage = `Simulates endpoints that load and unload models, and compares placement policies. It serves nothing: headgate is
@@ -64,8 +64,6 @@ Examples:
   bench place --workload flash --zipf 1.2 --policy headgate,lru,optimum
   bench place --join 2m --measure 15m
   bench place --cache 0.1,0.2,0.4,0.6 --plots .
-
-Flags:
 
 `
 
@@ -117,8 +115,8 @@ func setHot(w *World) {
 }
 
 // Command runs "bench place". traces is the default directory of traces; empty if there are none.
-func Command(ctx context.Context, args []string, traces string) error {
-	return runCommand(ctx, args, traces, os.Stdout, os.Stderr)
+func Command(ctx context.Context, args []string, traces string, out io.Writer) error {
+	return runCommand(ctx, args, traces, out, os.Stderr)
 }
 
 // config has the values of the flags.
@@ -272,7 +270,7 @@ func median(values []float64) float64 {
 
 // parseFlags reads the command line. Help goes to out.
 func parseFlags(args []string, traces string, out io.Writer) (c config, err error) {
-	f := cli.Flags("place", usage, out)
+	f := cli.Flags("bench place", usage, out)
 	var known, kinds []string
 	for _, p := range policies {
 		known = append(known, p.name)

@@ -9,8 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/headgate/headgate/bench/cli"
 	"github.com/headgate/headgate/control/provision/planner"
+	"github.com/headgate/headgate/internal/cli"
 )
 
 const usage = `Plans random pipelines and compares the plans with the cheapest feasible configuration, which exhaustive search
@@ -37,8 +37,6 @@ Examples:
 
   bench provision
   bench provision --stages 3 --instances 100
-
-Flags:
 
 `
 
@@ -152,11 +150,11 @@ func (g *Gaps) sum(o Gaps) {
 
 // Command runs "bench provision". It prints results to standard output, and progress to standard
 // error.
-func Command(ctx context.Context, args []string) error {
+func Command(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) > 0 && args[0] == "pipelines" {
-		return pipelines(ctx, args[1:], os.Stdout)
+		return pipelines(ctx, args[1:], out)
 	}
-	fs := cli.Flags("provision", usage, os.Stdout)
+	fs := cli.Flags("bench provision", usage, out)
 	stages := fs.IntSlice("stages", []int{2, 3}, "numbers of `STAGES` of the pipelines")
 	instances := fs.IntSlice("instances", []int{400, 100}, "number of `PIPELINES` for each number of stages")
 	queries := fs.Int("queries", 2000, "length of the sample trace in `QUERIES`")
@@ -181,7 +179,7 @@ func Command(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		report(os.Stdout, n, all)
+		report(out, n, all)
 		fmt.Fprintf(os.Stderr, "%.0f s\n", time.Since(began).Seconds())
 	}
 	return nil

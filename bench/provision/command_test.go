@@ -2,6 +2,7 @@ package provision
 
 import (
 	"context"
+	"io"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -49,13 +50,13 @@ func TestMeasure(t *testing.T) {
 
 func TestCommandRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"x":                          `unexpected argument "x": see bench provision --help`,
+		"x":                          `unexpected argument "x"; see bench provision --help`,
 		"--stages 2":                 "--stages [2], --instances [400 100]: give a number of instances for each number of stages",
 		"--stages 4 --instances 1":   "want 1 to 3 stages",
 		"--stages 2 --instances 0":   "at least 1 instance",
 		"--stages 1,2,3 --queries 1": "give a number of instances",
 	} {
-		if err := Command(context.Background(), strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {
+		if err := Command(context.Background(), strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", args, err, want)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/headgate/headgate/bench/cli"
+	"github.com/headgate/headgate/internal/cli"
 )
 
 const pipelinesUsage = `Plans the pipelines in docs/plans for several loads, and compares the plans with coarse-grained plans (CG). The
@@ -21,7 +21,7 @@ simulator, so the result does not show the accuracy of the simulator.
 
 For each plan it prints the cost per hour and the share of queries that miss the objective in the test, which
 may be up to 1 %. none means that no plan was found. The planners are
-  search, inferline   those of control plan; * means that the limit of simulations was reached, so the plan is the best
+  search, inferline   those of headgate plan; * means that the limit of simulations was reached, so the plan is the best
                       one until then
   CG-Mean, CG-Peak    copies for the mean rate, or for the peak rate in a window as long as the objective, on the
                       fastest hardware or on the cheapest. Copies get queries in turn; in brackets: with shared queues.
@@ -37,14 +37,12 @@ Examples:
   bench provision pipelines
   bench provision pipelines --rates 100 --cvs 1,4 --trends social-media --plots .
 
-Flags:
-
 `
 
 // pipelines runs "bench provision pipelines". It prints results to out, and progress to standard
 // error.
 func pipelines(ctx context.Context, args []string, out io.Writer) error {
-	fs := cli.Flags("provision pipelines", pipelinesUsage, out)
+	fs := cli.Flags("bench provision pipelines", pipelinesUsage, out)
 	dir := fs.String("plans", "docs/plans", "plan the YAML files of this `DIR` except hardware.yaml")
 	rates := fs.Float64Slice("rates", []float64{50, 100, 200, 400}, "arrival `RATES` in queries per second")
 	cvs := fs.Float64Slice("cvs", []float64{1, 4}, "coefficients of variation, `CVS`, of interarrival times")

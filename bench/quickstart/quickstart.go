@@ -16,9 +16,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/bench/cli"
 	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/test/process"
 )
 
@@ -46,8 +46,6 @@ bench/quickstart/gateway. Edits there take effect at once.
 
 To add adapters or model names for your servers, edit bench/quickstart/objects.
 
-Flags:
-
 `
 
 // gatewayObjects is the default folder of objects with the flag --gateway.
@@ -61,8 +59,8 @@ const baseModel = "meta-llama/Llama-2-70b-chat-hf"
 const patience = 3 * time.Second
 
 // Command runs the quickstart until ctx ends.
-func Command(ctx context.Context, args []string) error {
-	c, cache, err := parseFlags(args, os.Stdout)
+func Command(ctx context.Context, args []string, out io.Writer) error {
+	c, cache, err := parseFlags(args, out)
 	if err != nil {
 		return err
 	}
@@ -80,14 +78,14 @@ func Command(ctx context.Context, args []string) error {
 	} else if err != nil {
 		return err
 	}
-	return run(ctx, c, os.Stdout)
+	return run(ctx, c, out)
 }
 
 // parseFlags returns the configuration from the command line, and the directory for a downloaded
 // Envoy. It prints help to out.
 func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err error) {
 	c = rig.Config{Model: baseModel}
-	flags := cli.Flags("quickstart", usage, out)
+	flags := cli.Flags("bench quickstart", usage, out)
 	endpoints := flags.String("endpoints", "",
 		"run Envoy and extproc in front of your servers at these `HOST:PORT`s, separated by commas, without objects, simulated engines and control")
 	flags.StringVar(&c.Listen, "listen", "0.0.0.0:8080", "serve clients at this `ADDRESS`")

@@ -66,8 +66,8 @@ type Config struct {
 	EngineFlags    []string
 }
 
-// Programs contains the paths of the binaries.
-type Programs struct{ Extproc, Control, Bench, Envoy string }
+// Programs contains the paths of the binaries. Extproc and Control are links to Headgate.
+type Programs struct{ Headgate, Extproc, Control, Bench, Envoy string }
 
 // Rig runs the processes of one run. Its methods are not safe for concurrent use. The methods of
 // its processes are.

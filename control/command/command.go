@@ -15,13 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/control/attach/bootstrap"
-	"github.com/headgate/headgate/control/attach/explain"
-	"github.com/headgate/headgate/control/attach/routes"
 	"github.com/headgate/headgate/control/lifecycle"
 	"github.com/headgate/headgate/control/metrics"
 	"github.com/headgate/headgate/control/place"
-	"github.com/headgate/headgate/control/profile"
-	"github.com/headgate/headgate/control/provision/plan"
 	"github.com/headgate/headgate/control/serve"
 	"github.com/headgate/headgate/control/status"
 	"github.com/headgate/headgate/internal/objects"
@@ -30,11 +26,7 @@ import (
 
 // commands are the subcommands; without one, control serves.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
-	"plan":      plan.Command,
-	"routes":    routes.Command,
-	"explain":   explain.Command,
 	"bootstrap": bootstrap.Command,
-	"profile":   profile.Command,
 	"status":    status.Command,
 }
 

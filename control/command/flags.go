@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/serve"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/configdump"
 	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
@@ -60,12 +61,8 @@ Usage:
 
   control --objects DIR --listen unix:PATH [flags]
   control --kube --listen HOST:PORT [flags]
-  control routes --objects DIR                    print the routes of each Gateway
-  control explain --objects DIR HOST PATH         print which route takes a request, and why
   control bootstrap NAMESPACE/NAME                print the configuration with which an Envoy of a Gateway starts
-  control plan -f FILE                            find the cheapest hardware, replicas and batch sizes that meet objectives
   control status [MODEL...]                       print where models are loaded, and why some are not
-  control profile --url URL, or fit FILE.csv      measure the latency of a model, or fit a profile to measurements
 
 DIR contains the YAML files that extproc also reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, Model and VModel. A
 Model names the source of a model and its minimum number of copies. An adapter in an LLMRoute needs no Model: control loads it
@@ -94,19 +91,15 @@ Examples:
     --cert-path /etc/headgate/tls --token-file /etc/headgate/token --mesh-token-file /etc/headgate/mesh-token
   control --kube --kubeconfig ~/.kube/config --listen unix:.run/control.sock
 
-Flags:
-
 `
 
 // parseFlags parses the command line. It returns pflag.ErrHelp after it printed help or the version
 // to out.
 func parseFlags(args []string, out io.Writer) (config, error) {
 	var c config
-	fs := pflag.NewFlagSet("control", pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
-	fs.SortFlags = false
+	fs := cli.Flags("control", usage, out)
 	fs.StringVar(&c.objects, "objects", "", "read the objects from the YAML files in this `DIR` (required without --kube or --endpoints)")
-	c.kube.Register(fs)
+	c.kube.Register(fs.FlagSet)
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil,
 		"use the engines at these comma-separated `HOST:PORT`s as the pool default/endpoints, without objects")
 	fs.StringVar(&c.stateFile, "state-file", "", "store registered models and the loads of engines in this `FILE` (default DIR.db, beside DIR)")
@@ -147,9 +140,9 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 		"with --kube: while this control leads, point the Service headgate-placement to this `IP` and the port of --listen")
 	fs.StringVar(&c.credentials, "credentials-dir", "",
 		"with --kube: use the certificate and tokens of the Secret headgate-placement instead of --cert-path, --token-file and --mesh-token-file. Control adds missing entries to the Secret, and copies it into this `DIR`")
-	c.engines.Register(fs)
+	c.engines.Register(fs.FlagSet)
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
-	c.explain.Register(fs)
+	c.explain.Register(fs.FlagSet)
 	versions := fs.Bool("version", false, "print the version, then exit")
 
 	err := fs.Parse(args)
@@ -166,12 +159,12 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	if c.stateFile == "" && c.objects != "" {
 		c.stateFile = filepath.Clean(c.objects) + ".db"
 	}
-	c.explain.Note(fs, nil, os.Getenv("KUBECONFIG")) //nolint:forbidigo // main
+	c.explain.Note(fs.FlagSet, nil, os.Getenv("KUBECONFIG")) //nolint:forbidigo // main
 	if err == nil {
 		err = c.check(fs.Args())
 	}
 	if err != nil {
-		return c, fmt.Errorf("%w; see control --help", err)
+		return c, fs.Wrong(err)
 	}
 	return c, nil
 }

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/simulated/runtime"
 	"github.com/headgate/headgate/control/place/modelmesh"
+	"github.com/headgate/headgate/headgate/simulated/runtime"
 )
 
 // api is ModelMesh's API, served by a Placer with one simulated runtime.

@@ -22,9 +22,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/bench/simulated/runtime"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/store"
+	"github.com/headgate/headgate/headgate/simulated/runtime"
 	"github.com/headgate/headgate/internal/objects"
 )
 

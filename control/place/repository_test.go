@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/simulated/llm"
-	"github.com/headgate/headgate/bench/simulated/repository"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/modelmesh"
+	"github.com/headgate/headgate/headgate/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/repository"
 	"github.com/headgate/headgate/internal/engine"
 )
 

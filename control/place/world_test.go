@@ -23,11 +23,11 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/bench/simulated/llm"
-	"github.com/headgate/headgate/bench/simulated/runtime"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/store"
+	"github.com/headgate/headgate/headgate/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/runtime"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"

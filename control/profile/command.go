@@ -1,19 +1,17 @@
-// Package profile is the command control profile: it measures latencies and fits profiles.
+// Package profile is the command headgate profile: it measures latencies and fits profiles.
 package profile
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 
-	"github.com/spf13/pflag"
-
 	"github.com/headgate/headgate/control/profile/probe"
+	"github.com/headgate/headgate/internal/cli"
 )
 
-const usage = `control profile measures the latency of a model on the server at a URL and writes it as a profile.
+const usage = `headgate profile measures the latency of a model on the server at a URL and writes it as a profile.
 
 Without --api it detects the API: first V2 (KServe's Open Inference Protocol over REST), if the server has
 --model there. Otherwise OpenAI completions, then OpenAI embeddings.
@@ -38,27 +36,25 @@ With -o profile.yaml, control writes each measurement to profile.csv at once. Af
 command resumes there and measures nothing twice, also with a larger --max-batch, a smaller --precision or another
 URL. It rejects a file of another model, API, hardware or request.
 
-control profile fit makes a profile from other measurements: see control profile fit --help.
+headgate profile fit makes a profile from other measurements: see headgate profile fit --help.
 
 Usage:
 
-  control profile --url URL [flags]
-  control profile fit FILE.csv [flags]
+  headgate profile --url URL [flags]
+  headgate profile fit FILE.csv [flags]
 
 Examples:
 
-  control profile --url http://10.0.0.7:8080 --model resnet --hardware t4 --price 0.35 -o resnet-t4.yaml
-  control profile --url http://10.0.0.7:8080 --model iris --body row.json --batches 1,2,4,8,16 -o iris.yaml
-  control profile --url http://10.0.0.8:8000 --api embeddings --max-batch 32 -o embed.yaml
-  control profile --url http://10.0.0.9:8000 --llm --prompt-tokens 16,128,512,2048 --concurrency 1,4,16,64 --max-sequences 128 -o llama.yaml
+  headgate profile --url http://10.0.0.7:8080 --model resnet --hardware t4 --price 0.35 -o resnet-t4.yaml
+  headgate profile --url http://10.0.0.7:8080 --model iris --body row.json --batches 1,2,4,8,16 -o iris.yaml
+  headgate profile --url http://10.0.0.8:8000 --api embeddings --max-batch 32 -o embed.yaml
+  headgate profile --url http://10.0.0.9:8000 --llm --prompt-tokens 16,128,512,2048 --concurrency 1,4,16,64 --max-sequences 128 -o llama.yaml
 
 row.json, for V2: {"inputs": [{"name": "x", "datatype": "FP64", "shape": [1, 4], "data": [5.1, 3.5, 1.4, 0.2]}]}
 
-Flags:
-
 `
 
-// Command runs "control profile" with the arguments. It prints the profile to out and reports
+// Command runs "headgate profile" with the arguments. It prints the profile to out and reports
 // progress on standard error.
 func Command(ctx context.Context, args []string, out io.Writer) error {
 	return command(ctx, args, out, os.Stderr, nil)
@@ -68,20 +64,17 @@ func command(ctx context.Context, args []string, out, progress io.Writer, dial p
 	if len(args) > 0 && args[0] == "fit" {
 		return fitFile(args[1:], out)
 	}
-	fs := pflag.NewFlagSet("profile", pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
-	fs.SortFlags = false
+	fs := cli.Flags("headgate profile", usage, out)
 	m := measurement{dial: dial}
-	m.register(fs)
-	if err := fs.Parse(args); err != nil {
+	m.register(fs.FlagSet)
+	if err := cli.Parse(fs, args, 1); err != nil {
 		return err
 	}
 	if fs.NArg() > 0 || m.url == "" {
-		return errors.New("profile needs --url with the URL of a server, or fit with a file of measurements, such as profile fit measured.csv; " +
-			"see control profile --help")
+		return fs.Wrong(errors.New("profile needs --url with the URL of a server, or fit with a file of measurements, such as profile fit measured.csv"))
 	}
-	if err := m.check(fs); err != nil {
-		return err
+	if err := m.check(fs.FlagSet); err != nil {
+		return fs.Wrong(err)
 	}
 	return m.run(ctx, out, progress)
 }

@@ -9,13 +9,12 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/spf13/pflag"
-
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/profile/fit"
 )
 
-const fitUsage = `control profile fit makes a profile of measured times: how long an engine takes to compute a prompt, and for a step in which each
+const fitUsage = `headgate profile fit makes a profile of measured times: how long an engine takes to compute a prompt, and for a step in which each
 request gets one token. It prints the profile as YAML.
 
 FILE is CSV, and its first line names the columns. Leave out what you did not measure, or leave the cell empty:
@@ -38,7 +37,7 @@ FILE is CSV, and its first line names the columns. Leave out what you did not me
 A row has prefill_seconds, step_seconds or both. Prompts of at least three lengths are needed, and steps of at least three
 kinds; the longest and the shortest that you expect, and some between, are best. Columns model, hardware and tensor_parallel
 tell several sets in one file apart. Files of Splitwise (perf_model.csv) and SageServe are read as they are,
-and so are those that control profile --llm writes.
+and so are those that headgate profile --llm writes.
 
 The source in the profile says how far it is from measurements: each point is left out once, and predicted by all others.
 A median error of prompts up to 12 %, and of steps up to 5 %, is what published measurements come to. Where it is much more,
@@ -47,15 +46,13 @@ load, is not measured: write that of your engine into limits, load and slot. Poo
 
 Usage:
 
-  control profile fit FILE.csv [flags]
+  headgate profile fit FILE.csv [flags]
 
 Examples:
 
-  control profile fit measured.csv -o profile.yaml
-  control profile fit perf_model.csv                     print which sets there are, and how well each is fitted
-  control profile fit perf_model.csv --model llama2-70b --hardware a100-80gb --tensor-parallel 4
-
-Flags:
+  headgate profile fit measured.csv -o profile.yaml
+  headgate profile fit perf_model.csv                     print which sets there are, and how well each is fitted
+  headgate profile fit perf_model.csv --model llama2-70b --hardware a100-80gb --tensor-parallel 4
 
 `
 
@@ -63,20 +60,18 @@ Flags:
 // depends on GPU memory.
 var assumed = profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16}
 
-// fitFile runs "control profile fit" with the arguments and prints the result to out.
+// fitFile runs "headgate profile fit" with the arguments and prints the result to out.
 func fitFile(args []string, out io.Writer) error {
-	fs := pflag.NewFlagSet("profile fit", pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(out, fitUsage+fs.FlagUsagesWrapped(100)) }
-	fs.SortFlags = false
+	fs := cli.Flags("headgate profile fit", fitUsage, out)
 	model := fs.String("model", "", "fit the rows of this `MODEL` alone")
 	hardware := fs.String("hardware", "", "fit the rows of this `HARDWARE` alone")
 	parallel := fs.Int("tensor-parallel", 0, "fit the rows of an engine on this many `GPUS` alone")
 	to := fs.StringP("output", "o", "", "write the profile to this `FILE` (default print it)")
-	if err := fs.Parse(args); err != nil {
+	if err := cli.Parse(fs, args, 1); err != nil {
 		return err
 	}
 	if fs.NArg() != 1 {
-		return errors.New("profile fit needs a file of measurements, such as profile fit measured.csv; see control profile fit --help")
+		return fs.Wrong(errors.New("profile fit needs a file of measurements, such as profile fit measured.csv"))
 	}
 	file := fs.Arg(0)
 	all, err := read(file)

@@ -53,7 +53,7 @@ func TestProfileIsRead(t *testing.T) {
 func TestHelp(t *testing.T) {
 	for _, c := range []struct{ args, wants []string }{
 		{[]string{"--help"}, []string{
-			"control profile fit", "row.json", "--concurrency", "--max-batch", "--engine-token-file",
+			"headgate profile fit", "row.json", "--concurrency", "--max-batch", "--engine-token-file",
 			"-o, --output",
 		}},
 		{[]string{"fit", "--help"}, []string{

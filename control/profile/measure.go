@@ -21,7 +21,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// measurement contains the flags of "control profile".
+// measurement contains the flags of "headgate profile".
 type measurement struct {
 	url, model, api, path, body string
 	llm                         bool

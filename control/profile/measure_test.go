@@ -20,9 +20,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/control/profile/survey"
 	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/headgate/simulated/llm"
 	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/test/pipenet"
 )
@@ -327,7 +327,8 @@ func TestFaultsOfServers(t *testing.T) {
 			"batches of 1: /v2/models/resnet/infer has not answered within 100ms: use a longer --timeout",
 		},
 	} {
-		if _, _, err := control(t.Context(), strings.Fields(c.args)...); err == nil || err.Error() != c.want {
+		if _, _, err := control(t.Context(), strings.Fields(c.args)...); err == nil ||
+			strings.TrimSuffix(err.Error(), "; see headgate profile --help") != c.want {
 			t.Errorf("%s: it says\n%v, want\n%s", c.args, err, c.want)
 		}
 	}
@@ -395,7 +396,7 @@ func TestSimulatedEngineIsMeasured(t *testing.T) {
 	printed, _, err := control(t.Context(), "fit", strings.TrimSuffix(file, "yaml")+"csv")
 	if q, errRead := profile.Parse([]byte(printed)); err != nil || errRead != nil || q.Prefill != p.Prefill || q.Decode != p.Decode ||
 		q.FrontendOverhead != p.FrontendOverhead {
-		t.Errorf("%v, %v: of its file, control profile fit makes\n%s", err, errRead, printed)
+		t.Errorf("%v, %v: of its file, headgate profile fit makes\n%s", err, errRead, printed)
 	}
 }
 

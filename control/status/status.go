@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,9 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/cli"
 )
 
 const usage = `control status asks a running control where models are loaded, and prints tables. Without arguments it prints all pools,
@@ -68,8 +68,6 @@ Examples:
   control status a01 a02                       print where two models are loaded, and why not elsewhere
   control status -o json a01
 
-Flags:
-
 `
 
 // askTimeout is how long control may take to answer.
@@ -78,9 +76,7 @@ const askTimeout = 30 * time.Second
 // Command is the command "status". It prints to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {
 	var c choice
-	fs := pflag.NewFlagSet("status", pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
-	fs.SortFlags = false
+	fs := cli.Flags("control status", usage, out)
 	at := fs.String("url", "http://127.0.0.1:9091", "ask the control that serves metrics at this `URL`, http://HOST:PORT")
 	fs.StringVar(&c.pool, "pool", "", "print only this InferencePool, `NAMESPACE/NAME`")
 	fs.StringVar(&c.endpoint, "endpoint", "", "print only the endpoint `HOST:PORT`, and the models that are loaded or failed there")
@@ -88,7 +84,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 		fmt.Sprintf("print all endpoints and models instead of the first %d of each, and all copies of an endpoint instead of %d in each state", maxRows,
 			maxCopies))
 	format := fs.StringP("output", "o", "table", "output `FORMAT`: table, or json, which always prints everything selected")
-	if err := fs.Parse(args); err != nil {
+	if err := cli.Parse(fs, args, math.MaxInt); err != nil {
 		return err
 	}
 	c.models = fs.Args()

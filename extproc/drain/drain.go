@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/headgate/headgate/internal/cli"
 )
 
 const usage = `extproc drain drains the Envoy beside it, so that Envoy can stop without cutting an answer.
@@ -20,8 +20,6 @@ const usage = `extproc drain drains the Envoy beside it, so that Envoy can stop 
 At SIGTERM, Envoy stops at once and cuts answers. Run extproc drain before, as the preStop hook of Envoy's container.
 First it waits for --delay, until no client opens new connections. Then it drains Envoy's listeners, and returns once no
 request is in flight, or after --limit. The pod's terminationGracePeriodSeconds must exceed the sum of both flags.
-
-Flags:
 
 `
 
@@ -38,14 +36,12 @@ const adminTimeout = 5 * time.Second
 // Run implements the command "drain". It returns after Envoy has had no request in flight for a
 // while. It prints help to out.
 func Run(ctx context.Context, args []string, out io.Writer) error {
-	fs := pflag.NewFlagSet("drain", pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
-	fs.SortFlags = false
+	fs := cli.Flags("extproc drain", usage, out)
 	admin := fs.String("admin", "127.0.0.1:9901", "call Envoy's admin interface at this `HOST:PORT`")
 	delay := fs.Duration("delay", 5*time.Second,
 		"first keep serving for this long, because load balancers keep sending requests for a while")
 	limit := fs.Duration("limit", 5*time.Minute, "then wait at most this long until no request is in flight")
-	if err := fs.Parse(args); err != nil {
+	if err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
 	if !wait(ctx, *delay) {

@@ -26,6 +26,7 @@ import (
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/configdump"
 	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
@@ -104,19 +105,15 @@ Examples:
   extproc --objects /etc/headgate --pool-name llama --pool-namespace serving
   extproc --objects /etc/headgate --explain-config
 
-Flags:
-
 `
 
 // Parse reads the command line. It returns pflag.ErrHelp after it has printed help, or the version,
 // to out.
 func Parse(args []string, out io.Writer) (Options, error) {
 	c := Options{Settings: settings.Default()}
-	fs := pflag.NewFlagSet("extproc", pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
-	fs.SortFlags = false
+	fs := cli.Flags("extproc", usage, out)
 	fs.StringVar(&c.Objects, "objects", "", "read the objects from the YAML files in this `DIR` (required without --kube or --endpoints)")
-	c.Kube.Register(fs)
+	c.Kube.Register(fs.FlagSet)
 	fs.StringArrayVar(&c.Serve.Own, "listen", nil, "serve Headgate's own Envoy at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
 	fs.StringVar(&c.Serve.Host, "grpc-host", "", "serve other gateways on this `HOST`; empty means all addresses")
 	fs.IntVar(&c.Serve.Port, "grpc-port", 9002,
@@ -179,14 +176,14 @@ func Parse(args []string, out io.Writer) (Options, error) {
 	fs.BoolVar(&c.Serve.TakeOver, "take-over", false,
 		"take over the sockets of --listen from a running extproc: once this one has scraped all endpoints, it accepts all new connections. Then stop the other one")
 	fs.Uint64Var(&c.Seed, "seed", 0, "seed random choices with this `NUMBER`, to repeat them in each run; 0 means a random seed")
-	c.Explain.Register(fs)
+	c.Explain.Register(fs.FlagSet)
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
 	versions := fs.Bool("version", false, "print the version, then exit")
 	fs.StringSliceVar(&c.Endpoints, "endpoints", nil,
 		"serve the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed. extproc resolves each name every 5s, and each of its addresses is an endpoint")
-	c.Engines.Register(fs)
-	c.Payloads.Register(fs)
-	eppflags.Register(fs)
+	c.Engines.Register(fs.FlagSet)
+	c.Payloads.Register(fs.FlagSet)
+	eppflags.Register(fs.FlagSet)
 
 	err := fs.Parse(eppflags.Args(args))
 	if errors.Is(err, pflag.ErrHelp) {
@@ -197,7 +194,7 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		return c, pflag.ErrHelp
 	}
 	if err == nil {
-		c.Theirs, err = eppflags.Apply(fs)
+		c.Theirs, err = eppflags.Apply(fs.FlagSet)
 	}
 	if err == nil {
 		c.Settings.Policy.Rule, err = pick.ParseRule(*policy)
@@ -225,12 +222,12 @@ func Parse(args []string, out io.Writer) (Options, error) {
 	default:
 		c.Pool = objects.Name{}
 	}
-	c.noteFlags(fs)
+	c.noteFlags(fs.FlagSet)
 	if err == nil {
 		err = c.check(fs.Args())
 	}
 	if err != nil {
-		return c, fmt.Errorf("%w; see extproc --help", err)
+		return c, fs.Wrong(err)
 	}
 	return c, nil
 }

@@ -200,7 +200,7 @@ func checkStageHardware(at *field.Path, h *v1alpha1.StageHardware) field.ErrorLi
 	}
 	if forms != 1 {
 		errs = append(errs, field.Invalid(at, "",
-			"set one of file, latencies and engine: they state the model's service times, which control profile measures"))
+			"set one of file, latencies and engine: they state the model's service times, which headgate profile measures"))
 	}
 	errs = append(errs, checkLength(at.Child("file"), h.File, maxPath)...)
 	errs = append(errs, checkCount(at.Child("latencies"), len(h.Latencies), maxPlanBatches)...)

@@ -63,7 +63,7 @@ type Set struct {
 	// Models may be tens of thousands. Sets share them, so they must not be changed.
 	Models  []*v1alpha1.Model
 	VModels []v1alpha1.VModel
-	// Plans are used only by control plan.
+	// Plans are used only by headgate plan.
 	Plans []v1alpha1.CapacityPlan
 	// Slices are read together with a Network but are not part of it, so that changes of pods build
 	// no new Network.

@@ -3,8 +3,8 @@
 // contains the engine's limits.
 //
 // All of Headgate's decisions use it: package pick predicts the time to first token, package place
-// weighs the cost of a load, and control plan simulates a fleet. The simulated engine uses it, too,
-// so that plans and tests describe the same machine.
+// weighs the cost of a load, and headgate plan simulates a fleet. The simulated engine uses it,
+// too, so that plans and tests describe the same machine.
 //
 // A profile is written in YAML, which [Parse] reads. All times are in seconds. Profiles are
 // immutable after their creation, and safe for concurrent use.

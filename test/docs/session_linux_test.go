@@ -142,10 +142,16 @@ func copied(t *testing.T, root string) (dir string) {
 			t.Fatal(err)
 		}
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "bin")+"/", "./extproc", "./control", "./bench")
+	bin := filepath.Join(dir, "bin")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin+"/", "./headgate", "./bench")
 	build.Dir = root // lets go use the build cache of the repository
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the programs: %v\n%s", err, out)
+	}
+	for _, link := range []string{"extproc", "control"} {
+		if err := os.Symlink("headgate", filepath.Join(bin, link)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return dir
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"go/ast"
-	"go/token"
 	"path"
 	"slices"
 	"strconv"
@@ -55,7 +54,7 @@ func users(t tree) map[string][]string {
 	for _, p := range programs {
 		var own []string
 		for _, r := range t.rooms {
-			if program(r.path) == p.folder {
+			if program(r.path) == p.folder && r.path != wiring {
 				own = append(own, r.path)
 			}
 		}
@@ -101,27 +100,49 @@ func areNamesakes(name string, rooms ...string) bool {
 	return false
 }
 
-// misnamedCommands returns the subcommands of control that do not have the name of their package.
+// misnamedCommands returns the commands of headgate that do not have the name of the package with
+// their function Command.
 func misnamedCommands(t tree) (breaches []string) {
-	r, _ := t.room("control/command")
+	r, _ := t.room(wiring)
 	for _, f := range r.code {
 		ast.Inspect(f.File, func(node ast.Node) bool {
-			pair, ok := node.(*ast.KeyValueExpr)
-			if !ok {
-				return true
-			}
-			key, _ := pair.Key.(*ast.BasicLit)
-			value, _ := pair.Value.(*ast.SelectorExpr)
-			if key != nil && value != nil && key.Kind == token.STRING {
-				if from, ok := value.X.(*ast.Ident); ok && strconv.Quote(from.Name) != key.Value {
-					breaches = append(breaches, fmt.Sprintf("%s: the subcommand %s is in package %s: give the package its name",
-						t.at(pair.Pos()), key.Value, from.Name))
+			if row, ok := node.(*ast.CompositeLit); ok {
+				command, from := namesOf(row)
+				if command != "" && from != "" && from != command && otherNames[command] != from {
+					breaches = append(breaches, fmt.Sprintf("%s: the command %s is in package %s: give the package its name",
+						t.at(row.Pos()), command, from))
 				}
 			}
 			return true
 		})
 	}
 	return breaches
+}
+
+// namesOf returns the name of a command in a row of a table, and of the package whose function
+// Command it runs. Both are empty if it is no such row.
+func namesOf(row *ast.CompositeLit) (command, from string) {
+	for _, e := range row.Elts {
+		pair, _ := e.(*ast.KeyValueExpr)
+		if pair == nil {
+			return "", ""
+		}
+		key, _ := pair.Key.(*ast.Ident)
+		if key == nil {
+			return "", ""
+		}
+		switch value := pair.Value.(type) {
+		case *ast.BasicLit:
+			if key.Name == "Name" {
+				command, _ = strconv.Unquote(value.Value) // cannot fail: it is a literal
+			}
+		case *ast.SelectorExpr:
+			if of, ok := value.X.(*ast.Ident); ok && key.Name == "Run" && value.Sel.Name == "Command" {
+				from = of.Name
+			}
+		}
+	}
+	return command, from
 }
 
 // largePrograms returns the programs whose package main has too many lines. It should only connect

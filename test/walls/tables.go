@@ -4,15 +4,20 @@ package main
 const module = "github.com/headgate/headgate/"
 
 // programs has the folder of each program, and the maximum number of lines of its package main
-// without tests.
+// without tests. The programs extproc and control have none: they are commands of headgate.
 var programs = []struct {
 	folder string
 	lines  int
 }{
-	{"extproc", 350},
-	{"control", 350},
-	{"bench", 650},
+	{"headgate", 350},
+	{"extproc", 0},
+	{"control", 0},
+	{"bench", 350},
 }
+
+// wiring is the package that makes one program of headgate, extproc and control: it may import
+// packages of each.
+const wiring = "headgate"
 
 // mainLines is the maximum number of lines of a program's main.go.
 const mainLines = 150
@@ -101,7 +106,7 @@ var confined = []struct {
 		[]string{
 			"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/payload",
 			"control/serve", "control/attach/ads", "control/place/loader", "control/place/placementserver", "control/place/modelmesh",
-			"api/", "bench/",
+			"api/", "bench/", "headgate/simulated/",
 		},
 	},
 	{
@@ -151,7 +156,6 @@ var reserved = []struct{ room, why string }{
 // on exactly one floor.
 var houses = [][]floor{
 	{
-		{[]string{"extproc"}, "main calls the command"},
 		{[]string{"extproc/command"}, "the command connects the packages"},
 		{[]string{"extproc/options"}, "flags set what every package below needs"},
 		{[]string{"extproc/serve"}, "it connects the listeners"},
@@ -184,7 +188,6 @@ var houses = [][]floor{
 		{[]string{"extproc/prefix"}, "openai hashes prompts with it"},
 	},
 	{
-		{[]string{"control"}, "main calls the command"},
 		{[]string{"control/command"}, "the command connects the packages"},
 		{[]string{"control/lifecycle"}, "a control runs from its start to its end, alone or in a cluster"},
 		{
@@ -196,10 +199,9 @@ var houses = [][]floor{
 		},
 		{[]string{"control/attach/controller"}, "it turns objects into Envoy's configuration"},
 		{
-			[]string{"control/attach/ads", "control/attach/explain", "control/attach/bootstrap", "control/profile", "control/pods/gateway"},
+			[]string{"control/attach/ads", "control/attach/routes", "control/attach/bootstrap", "control/profile", "control/pods/gateway"},
 			"the first serves Envoys, the next three are commands, and the last is what Envoys run in",
 		},
-		{[]string{"control/attach/routes"}, "a command that reads plans, as explain does"},
 		{
 			[]string{
 				"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/conditions",
@@ -229,14 +231,19 @@ var houses = [][]floor{
 		{[]string{"bench/conformance"}, "Gateway API's conformance suite, on the cluster"},
 		{
 			[]string{
-				"bench/quickstart", "bench/cluster", "bench/simulated/runtime", "bench/simulated/repository", "bench/fleet",
-				"bench/place", "bench/provision",
+				"bench/quickstart", "bench/cluster", "bench/fleet", "bench/place", "bench/provision",
 			},
-			"what users start; simulated runtimes and repositories wrap the simulated engine",
+			"what users start",
 		},
 		{[]string{"bench/rig", "bench/image"}, "it runs programs as processes, or puts them into images"},
-		{[]string{"bench/simulated/llm", "bench/envoy"}, "what runs beside extproc and control"},
-		{[]string{"bench/traffic", "bench/chart", "bench/cli"}, "requests of simulated fleets, charts, and command lines"},
+		{[]string{"bench/envoy"}, "what runs beside extproc and control"},
+		{[]string{"bench/traffic", "bench/chart"}, "requests of simulated fleets, and charts"},
+	},
+	{
+		{[]string{"headgate"}, "main is the table of commands"},
+		{[]string{"headgate/simulated"}, "commands"},
+		{[]string{"headgate/simulated/runtime", "headgate/simulated/repository"}, "they wrap the simulated engine"},
+		{[]string{"headgate/simulated/llm"}, "the simulated engine"},
 	},
 	{
 		{
@@ -256,10 +263,11 @@ var houses = [][]floor{
 			[]string{"internal/profile/fit", "internal/profile/learn"},
 			"profiles are fitted to measurements and corrected by engines' metrics",
 		},
+		{[]string{"internal/cli"}, "command lines print versions"},
 		{
 			[]string{
-				"internal/engine", "internal/hash", "internal/des", "internal/profile", "internal/listen", "internal/engineclient",
-				"internal/workload", "internal/version",
+				"internal/version", "internal/engine", "internal/hash", "internal/des", "internal/profile", "internal/listen", "internal/engineclient",
+				"internal/workload",
 			},
 			"each depends on no other",
 		},
@@ -294,22 +302,22 @@ var guests = []struct {
 	{"control/command", []string{"extproc/command"}, "a test runs both programs in one process"},
 	{
 		"control/place",
-		[]string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"},
+		[]string{"headgate/simulated/llm", "headgate/simulated/runtime", "headgate/simulated/repository"},
 		"placement is tested with simulated engines",
 	},
 	{
 		"control/place/loader",
-		[]string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"},
+		[]string{"headgate/simulated/llm", "headgate/simulated/runtime", "headgate/simulated/repository"},
 		"drivers are tested with simulated engines",
 	},
-	{"control/profile", []string{"bench/simulated/llm"}, "measurements are tested with a simulated engine, whose times are known"},
+	{"control/profile", []string{"headgate/simulated/llm"}, "measurements are tested with a simulated engine, whose times are known"},
 	{"control/attach/envoy", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
 	{"control/attach/ads", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
 	{"control/attach/controller", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
 	{"control/attach/certificates", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
 	{
 		"control/provision/estimate",
-		[]string{"bench/fleet", "bench/simulated/llm"},
+		[]string{"bench/fleet", "headgate/simulated/llm"},
 		"simulated engines are compared with those of bench fleet",
 	},
 	{"control/provision/planner", []string{"bench/provision"}, "plans are tested with the pipelines of bench provision"},
@@ -341,6 +349,9 @@ var namesakes = []struct {
 	{"envoy", []string{"bench/envoy", "control/attach/envoy"}, "one runs Envoys, the other makes their configuration"},
 	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "they have only tests"},
 }
+
+// otherNames are commands of headgate whose package has another name: internal/engine has theirs.
+var otherNames = map[string]string{"engine": "simulated"}
 
 // emptyNames are package names that do not say what a package contains.
 var emptyNames = []string{"util", "utils", "common", "base", "types", "helpers", "manager", "misc", "pkg", "cmd"}

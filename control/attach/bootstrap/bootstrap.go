@@ -13,10 +13,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"github.com/headgate/headgate"
 	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -32,25 +31,21 @@ Example:
   control bootstrap default/headgate > .run/envoy.json
   envoy --config-path .run/envoy.json
 
-Flags:
-
 `
 
 // Command is the command "bootstrap". It prints to out.
 func Command(_ context.Context, args []string, out io.Writer) error {
-	fs := pflag.NewFlagSet("bootstrap", pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
-	fs.SortFlags = false
+	fs := cli.Flags("control bootstrap", usage, out)
 	control := fs.String("control", ".run/envoys.sock", "the `SOCKET` of control's --xds-address")
 	extproc := fs.String("extproc", ".run/extproc.sock", "the `SOCKET` of extproc's --listen")
 	admin := fs.String("admin", "127.0.0.1:9901", "serve Envoy's admin interface at this `ADDRESS`")
 	node := fs.String("node", "", "the `ID` of this Envoy among those of the Gateway (default: host name)")
-	if err := fs.Parse(args); err != nil {
+	if err := cli.Parse(fs, args, 1); err != nil {
 		return err
 	}
 	gateway, ok := objects.ParseName(fs.Arg(0))
 	if fs.NArg() != 1 || !ok {
-		return errors.New("bootstrap needs a Gateway as NAMESPACE/NAME; see control bootstrap --help")
+		return fs.Wrong(errors.New("bootstrap needs a Gateway as NAMESPACE/NAME"))
 	}
 	at, err := netip.ParseAddrPort(*admin)
 	if err != nil {

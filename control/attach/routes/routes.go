@@ -1,5 +1,5 @@
-// Package routes is the command "control routes". It prints the plan of each Gateway. Package
-// explain also uses [Flags] and [Read].
+// Package routes is the command "headgate routes". It prints the plan of each Gateway, or which
+// rule takes a request, and why.
 package routes
 
 import (
@@ -8,45 +8,40 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
-
-	"github.com/spf13/pflag"
 
 	"github.com/headgate/headgate/control/attach/certificates"
 	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/source"
 )
 
-const usage = `control routes prints the plan of each Gateway of Headgate's classes: on which ports its Envoys listen, which rule takes which
-requests, and where these go. The first rule that matches takes a request. It also prints what is wrong with listeners and
-routes. With --objects it checks the certificates in the folder's Secrets. With --kube it reads no Secret, and takes the
-certificates for valid.
+const usage = `Prints the plan of each Gateway of Headgate's classes: on which ports its Envoys listen, which rule takes which requests, and
+where these go. The first rule that matches takes a request. It also prints what is wrong with listeners and routes.
+
+With HOST and PATH it prints which rule takes such a request, and why the rules before it do not.
+
+With --objects it checks the certificates in the folder's Secrets. A TLS listener without a valid certificate takes no
+request. With --kube it reads no Secret, and takes the certificates for valid.
 
 Usage:
 
-  control routes --objects DIR
-  control routes --kube
+  headgate routes --objects DIR [flags] [HOST PATH]
+  headgate routes --kube [flags] [HOST PATH]
 
-Flags:
+Examples:
+
+  headgate routes --objects DIR
+  headgate routes --objects DIR --header 'x-team: ml' chat.example.com '/v1/models?limit=3'
 
 `
 
-// Flags returns the flags of a command that reads plans. The flags set the source of the objects.
-// The command's help is printed to out.
-func Flags(name, usage string, out io.Writer, s *source.Source) *pflag.FlagSet {
-	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
-	fs.SortFlags = false
-	fs.StringVar(&s.Dir, "objects", "", "read the objects from the YAML files in this `DIR`")
-	s.Kube.Register(fs)
-	return fs
-}
-
-// Read reads the objects and returns their plans.
-func Read(ctx context.Context, s source.Source) (*plan.Plans, error) {
+// read reads the objects and returns their plans.
+func read(ctx context.Context, s source.Source) (*plan.Plans, error) {
 	if err := s.Kube.Check(s.Dir); err != nil {
 		return nil, err
 	}
@@ -80,16 +75,31 @@ func granted(names []objects.Name) map[objects.Name]plan.Certificate {
 // Command is the command "routes". It prints to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {
 	var from source.Source
-	fs := Flags("routes", usage, out, &from)
-	if err := fs.Parse(args); err != nil {
+	fs := cli.Flags("headgate routes", usage, out)
+	fs.Group("Objects")
+	fs.StringVar(&from.Dir, "objects", "", "read the objects from the YAML files in this `DIR`")
+	from.Kube.Register(fs.FlagSet)
+	fs.Group("The request at HOST and PATH")
+	var q question
+	fs.StringVar(&q.gateway, "gateway", "", "ask only the Gateway `NAMESPACE/NAME`")
+	fs.Int32Var(&q.port, "port", 0, "ask only this `PORT`")
+	fs.StringVar(&q.request.Method, "method", "GET", "the request's `METHOD`")
+	lines := fs.StringArrayP("header", "H", nil, "a `HEADER` of the request, written NAME: VALUE; repeatable")
+	if err := cli.Parse(fs, args, 2); err != nil {
+		return err
+	}
+	if n := fs.NArg(); n == 1 || n == 2 && !strings.HasPrefix(fs.Arg(1), "/") {
+		return fs.Wrong(errors.New("a request has a host and a path, such as chat.example.com /v1/models"))
+	}
+	if err := q.read(fs.Arg(0), fs.Arg(1), *lines); err != nil {
+		return fs.Wrong(err)
+	}
+	plans, err := read(ctx, from)
+	if err != nil {
 		return err
 	}
 	if fs.NArg() > 0 {
-		return fmt.Errorf("routes takes no argument, but got %q", fs.Arg(0))
-	}
-	plans, err := Read(ctx, from)
-	if err != nil {
-		return err
+		return q.answer(plans, out)
 	}
 	text := plans.Text()
 	if text == "" {

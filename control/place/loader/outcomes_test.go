@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/tensorflow"
-	"github.com/headgate/headgate/bench/simulated/repository"
+	"github.com/headgate/headgate/headgate/simulated/repository"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 )

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/simulated/repository"
+	"github.com/headgate/headgate/headgate/simulated/repository"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/test/process"

@@ -13,8 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/bench/simulated/llm"
-	"github.com/headgate/headgate/bench/simulated/repository"
+	"github.com/headgate/headgate/headgate/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/repository"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 )

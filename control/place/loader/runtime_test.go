@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -21,7 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/simulated/runtime"
+	"github.com/headgate/headgate/headgate/simulated/runtime"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 )
@@ -37,7 +38,7 @@ func TestRuntimeProcess(t *testing.T) {
 	if *serveAt == "" {
 		t.Skip("another test starts it")
 	}
-	if err := runtime.Command(t.Context(), []string{"--port", "0", "--management", "unix:" + *serveAt}); err != nil {
+	if err := runtime.Command(t.Context(), []string{"--port", "0", "--management", "unix:" + *serveAt}, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 }

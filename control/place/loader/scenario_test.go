@@ -15,8 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/bench/simulated/llm"
-	"github.com/headgate/headgate/bench/simulated/runtime"
+	"github.com/headgate/headgate/headgate/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/runtime"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/profile"

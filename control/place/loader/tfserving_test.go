@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/headgate/headgate/api/tensorflow"
-	"github.com/headgate/headgate/bench/simulated/repository"
+	"github.com/headgate/headgate/headgate/simulated/repository"
 	"github.com/headgate/headgate/internal/engine"
 )
 

@@ -23,7 +23,7 @@ func (p Plan) Batches(head profile.Batches, s Subject, rows []Row, beside []stri
 	if last := points[len(points)-1].Batch; last > 1 {
 		sizes = fmt.Sprintf("1 to %d rows", last)
 	}
-	made.Source = fmt.Sprintf("Measured by control profile: %s, one request of %s at a time, %s.", s.API, sizes, p.precision(rows))
+	made.Source = fmt.Sprintf("Measured by headgate profile: %s, one request of %s at a time, %s.", s.API, sizes, p.precision(rows))
 	for _, words := range beside {
 		made.Source += " " + words
 	}
@@ -51,7 +51,7 @@ func (p Plan) LLM(name string, s Subject, rows []Row, limits profile.Limits, bes
 	if f.FrontendOverhead > 0 {
 		frontendOverhead = "The frontend overhead is the time to first token minus the engine's own times."
 	}
-	made.Source = fmt.Sprintf("Measured by control profile: %s, prompts alone, at once and beside others, and steps, %s. Points that the fit had not seen: %s for prompts; %s for steps. %s%s",
+	made.Source = fmt.Sprintf("Measured by headgate profile: %s, prompts alone, at once and beside others, and steps, %s. Points that the fit had not seen: %s for prompts; %s for steps. %s%s",
 		s.API, p.precision(rows), f.PrefillError, f.StepError, f.Mixed, frontendOverhead)
 	for _, words := range beside {
 		made.Source += " " + words

@@ -228,8 +228,8 @@ func TestFileOfAnotherSurveyIsRejected(t *testing.T) {
 	}
 }
 
-// "control profile fit" reads the file that "control profile" writes for an LLM, and both commands
-// fit the same profile.
+// "headgate profile fit" reads the file that "headgate profile" writes for an LLM, and both
+// commands fit the same profile.
 func TestFitReadsTheFile(t *testing.T) {
 	var plan survey.Plan
 	var rows []survey.Row

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// h200 was measured by "control profile" for an 8B model on vLLM 0.26 on an H200, without
+// h200 was measured by "headgate profile" for an 8B model on vLLM 0.26 on an H200, without
 // compilation. A single prompt of up to 2,048 tokens takes 53 ms, and a decode step 5 ms. Both read
 // the same weights from memory, so the 53 ms of a prompt are mostly kernel launches. This version
 // of vLLM schedules asynchronously.

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/bench/fleet"
-	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/headgate/simulated/llm"
 	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/sim"
 	"github.com/headgate/headgate/test/race"

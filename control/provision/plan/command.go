@@ -1,4 +1,4 @@
-// Package plan is the command "control plan". It reads a CapacityPlan with its profiles and a
+// Package plan is the command "headgate plan". It reads a CapacityPlan with its profiles and a
 // trace, searches for the cheapest configuration, and prints the result.
 package plan
 
@@ -15,23 +15,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/provision/planner"
 	"github.com/headgate/headgate/control/provision/problem"
 	"github.com/headgate/headgate/control/provision/report"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/workload"
 )
 
-const usage = `control plan finds the hardware, the number of replicas and the batch size for each model of a pipeline, so that queries
+const usage = `headgate plan finds the hardware, the number of replicas and the batch size for each model of a pipeline, so that queries
 meet their latency objectives at the least cost. It simulates a trace of queries with one configuration after another, and
 balances load as extproc does. It needs no cluster and no traffic.
 
 FILE is YAML with a CapacityPlan: the stages, the hardware choices of each with a latency profile, and the
-objectives. Files that it names are relative to it. control profile measures profiles; docs/provision.md has
+objectives. Files that it names are relative to it. headgate profile measures profiles; docs/provision.md has
 an example.
 
 A trace is one of these:
@@ -49,26 +49,24 @@ Costs are in the currency of the prices. Exit status: 0 with a plan, 3 without o
 
 Usage:
 
-  control plan -f FILE [flags]
-  control plan --objects DIR [flags] [NAME]       plan a CapacityPlan of a directory
-  control plan --kube [flags] [NAME]              plan a CapacityPlan of an API server
-  control plan compare A.json B.json              compare two plans that -o json wrote
-  control plan compare LIST.json                  compare each plan of a list, as --what-if writes it, with the first
+  headgate plan -f FILE [flags]
+  headgate plan --objects DIR [flags] [NAME]       plan a CapacityPlan of a directory
+  headgate plan --kube [flags] [NAME]              plan a CapacityPlan of an API server
+  headgate plan compare A.json B.json              compare two plans that -o json wrote
+  headgate plan compare LIST.json                  compare each plan of a list, as --what-if writes it, with the first
 
 Examples:
 
-  control plan -f plan.yaml --trace trace.csv
-  control plan -f plan.yaml --explain --plot plan.svg
-  control plan -f plan.yaml --current detect=a100:4x8,classify=cpu:6x1
-  control plan -f plan.yaml --what-if slo=200ms --what-if rate=2x,max.detect=12
-  control plan -f plan.yaml --current detect=a100:4x8,classify=cpu:6x1 --what-if rate=2x --what-if service-time=1.3x
-  control plan -f plan.yaml -o json > plan.json
-
-Flags:
+  headgate plan -f plan.yaml --trace trace.csv
+  headgate plan -f plan.yaml --explain --plot plan.svg
+  headgate plan -f plan.yaml --current detect=a100:4x8,classify=cpu:6x1
+  headgate plan -f plan.yaml --what-if slo=200ms --what-if rate=2x,max.detect=12
+  headgate plan -f plan.yaml --current detect=a100:4x8,classify=cpu:6x1 --what-if rate=2x --what-if service-time=1.3x
+  headgate plan -f plan.yaml -o json > plan.json
 
 `
 
-// config contains the flags of "control plan".
+// config contains the flags of "headgate plan".
 type config struct {
 	file, name string
 	source     source.Source
@@ -90,21 +88,19 @@ type config struct {
 var planners = map[string]func(*planner.Problem) *planner.Plan{"search": planner.Search, "inferline": planner.InferLine}
 
 // ErrNoPlan is returned by [Command] if no plan was found. Command has then printed the reason.
-var ErrNoPlan = errors.New("there is no plan")
+var ErrNoPlan error = cli.Status{Code: 3, Why: "there is no plan"}
 
-// Command runs "control plan" with the arguments and prints the result to out.
+// Command runs "headgate plan" with the arguments and prints the result to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {
-	// The help of "control plan" also describes "control plan compare".
+	// The help of "headgate plan" also describes "headgate plan compare".
 	if len(args) > 0 && args[0] == "compare" && !slices.Contains(args, "--help") && !slices.Contains(args, "-h") {
 		return compare(args[1:], out)
 	}
 	var c config
-	fs := pflag.NewFlagSet("plan", pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
-	fs.SortFlags = false
+	fs := cli.Flags("headgate plan", usage, out)
 	fs.StringVarP(&c.file, "file", "f", "", "read the CapacityPlan in this YAML `FILE`")
 	fs.StringVar(&c.source.Dir, "objects", "", "read the CapacityPlans in the YAML files of this `DIR`")
-	c.source.Kube.Register(fs)
+	c.source.Kube.Register(fs.FlagSet)
 	fs.StringVar(&c.trace, "trace", "",
 		"plan on this `TRACE`, a file or a generator such as gamma:rate=100,cv=4,seconds=600, instead of the trace in the plan")
 	fs.StringVar(&c.format, "trace-format", "",
@@ -122,21 +118,21 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVar(&c.plot, "plot", "", "draw the pipeline with its settings and latencies into this SVG `FILE`")
 	fs.StringVarP(&c.output, "output", "o", "text",
 		"print `text` or json. JSON has all candidates and figures, for programs; with --current or --what-if it is a list of plans")
-	if err := fs.Parse(args); err != nil {
+	if err := cli.Parse(fs, args, 1); err != nil {
 		return err
 	}
 	c.name, c.seeded = fs.Arg(0), fs.Changed("seed")
-	err := c.check(fs.NArg())
+	err := c.check()
 	if err == nil && fs.Changed("prove") && c.planner != "search" {
 		err = fmt.Errorf("--prove needs the planner search: --planner %s has no proof", c.planner)
 	}
 	if err != nil {
-		return fmt.Errorf("%w; see control plan --help", err)
+		return fs.Wrong(err)
 	}
 	return c.run(ctx, out)
 }
 
-func (c *config) check(args int) error {
+func (c *config) check() error {
 	sources := 0
 	for _, set := range []bool{c.file != "", c.source.Dir != "", c.source.Kube.On} {
 		if set {
@@ -149,8 +145,6 @@ func (c *config) check(args int) error {
 	switch {
 	case sources != 1:
 		return errors.New("give exactly one of -f FILE, --objects DIR and --kube")
-	case args > 1:
-		return fmt.Errorf("unexpected argument %q", c.name)
 	case planners[c.planner] == nil:
 		return fmt.Errorf("--planner %q: want search or inferline", c.planner)
 	case c.output != "text" && c.output != "json":
@@ -371,10 +365,10 @@ func (a *request) located(err error) error {
 	return err
 }
 
-// compare runs "control plan compare" with the arguments.
+// compare runs "headgate plan compare" with the arguments.
 func compare(args []string, out io.Writer) error {
 	if len(args) != 1 && len(args) != 2 {
-		return errors.New("plan compare needs two files that control plan -o json wrote, or one with several plans")
+		return errors.New("plan compare needs two files that headgate plan -o json wrote, or one with several plans")
 	}
 	var all []*report.Report
 	for _, file := range args {
@@ -398,7 +392,7 @@ func compare(args []string, out io.Writer) error {
 	return nil
 }
 
-// readReports reads a file that "control plan -o json" wrote. The file has either a single report,
+// readReports reads a file that "headgate plan -o json" wrote. The file has either a single report,
 // to which readReports gives the name of the file, or a list.
 func readReports(file string) (all []*report.Report, err error) {
 	text, err := os.ReadFile(file)
@@ -414,11 +408,11 @@ func readReports(file string) (all []*report.Report, err error) {
 		all = []*report.Report{one}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: want the output of control plan -o json", file, err)
+		return nil, fmt.Errorf("%s: %w: want the output of headgate plan -o json", file, err)
 	}
 	for _, r := range all {
 		if r == nil || r.Found && r.Planned == nil || !r.Found && len(r.Reasons) == 0 {
-			return nil, fmt.Errorf("%s has no plan: want the output of control plan -o json", file)
+			return nil, fmt.Errorf("%s has no plan: want the output of headgate plan -o json", file)
 		}
 	}
 	return all, nil

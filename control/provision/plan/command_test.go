@@ -44,7 +44,7 @@ func run(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// The JSON output has the fields that an autoscaling tuner needs, and "control plan compare"
+// The JSON output has the fields that an autoscaling tuner needs, and "headgate plan compare"
 // accepts it.
 func TestPlansAreCompared(t *testing.T) {
 	at := t.TempDir()
@@ -112,16 +112,16 @@ func TestPlansAreCompared(t *testing.T) {
 	if err := os.WriteFile(empty, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "has no plan: want the output of control plan -o json") {
+	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "has no plan: want the output of headgate plan -o json") {
 		t.Error(got)
 	}
 	if err := os.WriteFile(empty, []byte(`{"planned": {}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "has no plan: want the output of control plan -o json") {
+	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "has no plan: want the output of headgate plan -o json") {
 		t.Error(got)
 	}
-	if got := run(t, "compare", "--help"); !strings.Contains(got, "control plan compare A.json B.json") {
+	if got := run(t, "compare", "--help"); !strings.Contains(got, "headgate plan compare A.json B.json") {
 		t.Error(got)
 	}
 	if got := run(t, "compare", files[0], "testdata/video.yaml"); !strings.Contains(got, "testdata/video.yaml: invalid character") {

@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/control/provision/report"
 )
 
-// reports contains the reports that one run of "control plan" prints.
+// reports contains the reports that one run of "headgate plan" prints.
 type reports struct {
 	plan    *report.Report
 	current *report.Report     // report of --current; nil if not set

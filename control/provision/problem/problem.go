@@ -223,7 +223,7 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 			is.Engine = &engine
 		}
 		if is.Times == nil && is.Engine == nil {
-			return is, fault(at+".file", "%s has no profile: measure one with control profile --url", h.File)
+			return is, fault(at+".file", "%s has no profile: measure one with headgate profile --url", h.File)
 		}
 		if err := same(o, h, &is, at); err != nil {
 			return is, err

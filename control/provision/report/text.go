@@ -46,7 +46,7 @@ func (r *Report) Text() string {
 			strings.Join(r.Overloaded, ", and "))
 	}
 	if len(r.Extrapolated) > 0 {
-		fmt.Fprintf(&out, "Times are extrapolated: %s. Measure longer prompts: control profile --prompt-tokens.\n\n",
+		fmt.Fprintf(&out, "Times are extrapolated: %s. Measure longer prompts: headgate profile --prompt-tokens.\n\n",
 			strings.Join(r.Extrapolated, ", and "))
 	}
 	r.stages(&out)

@@ -50,7 +50,7 @@ var (
 		frontendOverheadSeconds,
 		stepSeconds, severalPrompts, mixedSeconds, firstSeconds,
 	}
-	// besides are columns in which "control profile" records how it measured. Read ignores them.
+	// besides are columns in which "headgate profile" records how it measured. Read ignores them.
 	besides   = []string{"api", "asked_tokens", "outputs"}
 	published = []string{publishedPrompt, publishedBatch, publishedTokens, publishedFirst, publishedOthers, publishedAll}
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/bench/cli"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/profile"
 )
@@ -24,36 +24,32 @@ set. Flags have the names of vLLM's. The engine prints its address when it is re
 
 With --kind sglang it has SGLang's adapter API and metrics, based on SGLang's documentation only.
 With --kind modelruntime it is an engine that ModelMesh manages. With --kind mlserver, triton, torchserve
-or tfserving it has a model repository. These kinds have their own flags: bench engine --kind triton --help.
+or tfserving it has a model repository. These kinds have their own flags: headgate engine --kind triton --help.
 
 ` + EventsHelp + `
 
 Usage:
 
-  bench engine [MODEL] [flags]
+  headgate engine [MODEL] [flags]
 
 Examples:
 
-  bench engine --port 0
-  bench engine meta-llama/Llama-2-70b --served-model-name llama --max-loras 2 --lora-modules sql=sim: chat=sim:rank=16
-  bench engine --profile l40s.yaml --shutdown-timeout 15 --fault latency=50ms@0.1 --fault reset-after=20@0.01
+  headgate engine --port 0
+  headgate engine meta-llama/Llama-2-70b --served-model-name llama --max-loras 2 --lora-modules sql=sim: chat=sim:rank=16
+  headgate engine --profile l40s.yaml --shutdown-timeout 15 --fault latency=50ms@0.1 --fault reset-after=20@0.01
 
   curl localhost:8000/v1/chat/completions -H 'content-type: application/json' \
     -d '{"messages": [{"role": "user", "content": "hello"}], "stream": true}'
-  bench engine --kind sglang --event-log events.jsonl
+  headgate engine --kind sglang --event-log events.jsonl
 
   curl localhost:8000/v1/load_lora_adapter -H 'content-type: application/json' \
     -d '{"lora_name": "sql", "lora_path": "sim:rank=16"}'
 
-Flags:
-
 `
 
-// Command runs "bench engine". It serves until ctx ends, and then stops as described at
+// Command runs "headgate engine". It serves until ctx ends, and then stops as described at
 // Config.ShutdownTimeout.
-func Command(ctx context.Context, args []string) error { return runCommand(ctx, args, os.Stdout) }
-
-func runCommand(ctx context.Context, args []string, out io.Writer) error {
+func Command(ctx context.Context, args []string, out io.Writer) error {
 	c, serving, err := parseFlags(args, out)
 	if err != nil {
 		return err
@@ -72,8 +68,8 @@ func runCommand(ctx context.Context, args []string, out io.Writer) error {
 // parseFlags parses the command line. It returns the configuration and where to serve. Help goes to
 // out.
 func parseFlags(args []string, out io.Writer) (c Config, serving Serving, err error) {
-	f := cli.Flags("engine", usage, out)
-	serving.AddFlags(f)
+	f := cli.Flags("headgate engine", usage, out)
+	serving.AddFlags(f.FlagSet)
 	kind := f.String("kind", string(engine.VLLM),
 		"simulate this `KIND` of engine: vllm, sglang, modelruntime, mlserver, triton, torchserve or tfserving")
 	file := f.String("profile", "", "profile of the engine, a YAML `FILE` (default: a 70B model on four A100 GPUs)")
@@ -105,17 +101,17 @@ func parseFlags(args []string, out io.Writer) (c Config, serving Serving, err er
 	}
 	c.Model = f.Arg(0)
 	if *keepAlive < 0 || *shutdown < 0 || *delay < 0 {
-		return c, serving, errors.New("times must not be negative")
+		return c, serving, f.Wrong(errors.New("times must not be negative"))
 	}
 	c.Kind = engine.Kind(*kind)
 	c.KeepAlive = time.Duration(*keepAlive * float64(time.Second))
 	c.ShutdownTimeout = time.Duration(*shutdown * float64(time.Second))
 	c.ShutdownDelay = time.Duration(*delay * float64(time.Second))
 	if c.Adapters, err = parseAdapters(*adapters); err != nil {
-		return c, serving, fmt.Errorf("--lora-modules: %w", err)
+		return c, serving, f.Wrong(fmt.Errorf("--lora-modules: %w", err))
 	}
 	if c.Faults, err = parseFaults(*faults); err != nil {
-		return c, serving, fmt.Errorf("--fault: %w", err)
+		return c, serving, f.Wrong(fmt.Errorf("--fault: %w", err))
 	}
 	c.Profile, err = readProfile(*file, profile.Limits{GPUAdapters: *maxLoras, HostAdapters: *maxCPULoras, MaxSequences: *maxSequences})
 	return c, serving, err

@@ -7,12 +7,11 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/bench/cli"
-	"github.com/headgate/headgate/bench/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/llm"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/listen"
 )
@@ -33,15 +32,13 @@ A model name may be followed by its behaviour, as KEY=VALUE&..., with %20 for a 
 ` + llm.EventsHelp + `
 Usage:
 
-  bench engine --kind mlserver|triton|torchserve|tfserving [flags]
+  headgate engine --kind mlserver|triton|torchserve|tfserving [flags]
 
 Examples:
 
-  bench engine --kind mlserver --port 8080 --model iris --model 'wine=load=2s&unload=1s' --model 'bad=fail=no%20weights'
-  bench engine --kind triton --model resnet=load=3s --event-log events.jsonl
+  headgate engine --kind mlserver --port 8080 --model iris --model 'wine=load=2s&unload=1s' --model 'bad=fail=no%20weights'
+  headgate engine --kind triton --model resnet=load=3s --event-log events.jsonl
   curl -d '{}' localhost:8000/v2/repository/models/iris/load
-
-Flags:
 
 `
 
@@ -53,10 +50,10 @@ type setup struct {
 
 func parseFlags(args []string, out io.Writer) (setup, error) {
 	s := setup{Config: Config{Models: make(map[string]Model)}}
-	f := cli.Flags("engine", usage, out)
+	f := cli.Flags("headgate engine", usage, out)
 	kind := f.String("kind", string(engine.Triton),
 		"simulate this `KIND` of engine: mlserver, triton, torchserve or tfserving; other kinds have their own flags")
-	s.AddFlags(f)
+	s.AddFlags(f.FlagSet)
 	models := f.StringArray("model", nil, "add the model `NAME[=BEHAVIOUR]` to the repository; may be repeated")
 	f.BoolVar(&s.Fixed, "fixed", false,
 		"reject loads and unloads, like a Triton without explicit model control, which has all models loaded, or a TorchServe without its model API")
@@ -64,16 +61,16 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 		return s, err
 	}
 	if s.Kind = engine.Kind(*kind); !s.Kind.Repository() {
-		return s, fmt.Errorf("--kind %s: it has no model repository", *kind)
+		return s, f.Wrong(fmt.Errorf("--kind %s: it has no model repository", *kind))
 	}
 	for _, text := range *models {
 		name, how, _ := strings.Cut(text, "=")
 		m, err := parseModel(how)
 		if err != nil {
-			return s, fmt.Errorf("--model %s: %w", text, err)
+			return s, f.Wrong(fmt.Errorf("--model %s: %w", text, err))
 		}
 		if err := engine.CheckStored(s.Kind, name); err != nil {
-			return s, fmt.Errorf("--model %s: %q is not a valid name: %w", text, name, err)
+			return s, f.Wrong(fmt.Errorf("--model %s: %q is not a valid name: %w", text, name, err))
 		}
 		s.Models[name] = m
 	}
@@ -97,7 +94,7 @@ func parseModel(text string) (m Model, err error) {
 		case "fileless":
 			m.Fileless = true
 		default:
-			err = errors.New("there is no such key; bench engine --kind triton --help has them all")
+			err = errors.New("there is no such key; headgate engine --kind triton --help has them all")
 		}
 		if err != nil {
 			return m, fmt.Errorf("%s: %w", key, err)
@@ -106,11 +103,9 @@ func parseModel(text string) (m Model, err error) {
 	return m, nil
 }
 
-// Command runs "bench engine" with --kind mlserver, triton, torchserve or tfserving. It serves
+// Command runs "headgate engine" with --kind mlserver, triton, torchserve or tfserving. It serves
 // until ctx ends, and then stops immediately.
-func Command(ctx context.Context, args []string) error { return runCommand(ctx, args, os.Stdout) }
-
-func runCommand(ctx context.Context, args []string, out io.Writer) error {
+func Command(ctx context.Context, args []string, out io.Writer) error {
 	s, err := parseFlags(args, out)
 	if err != nil {
 		return err

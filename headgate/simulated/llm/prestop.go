@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/bench/cli"
+	"github.com/headgate/headgate/internal/cli"
 )
 
 const preStopUsage = `Waits, in the preStop hook of a simulated engine, until control has moved the models of the pod to other endpoints.
@@ -25,23 +25,21 @@ Example:
 
   bench prestop --within 25s http://headgate-control.headgate-system:8036/prestop
 
-Flags:
-
 `
 
 // PreStop is the preStop hook of an engine: it waits until control permits the pod to end.
-func PreStop(ctx context.Context, args []string) error {
-	f := cli.Flags("prestop", preStopUsage, os.Stdout)
+func PreStop(ctx context.Context, args []string, out io.Writer) error {
+	f := cli.Flags("bench prestop", preStopUsage, out)
 	within := f.Duration("within", 25*time.Second,
 		"give up after this `DURATION`: that of the annotation of the pod, or some seconds more")
 	if err := cli.Parse(f, args, 1); err != nil {
 		return err
 	}
 	if f.NArg() == 0 {
-		return errors.New("the URL of control is missing: see bench prestop --help")
+		return f.Wrong(errors.New("the URL of control is missing"))
 	}
 	pod := os.Getenv("POD_NAMESPACE") + "/" + os.Getenv("POD_NAME") //nolint:forbidigo // a command
-	return WaitForControl(ctx, strings.TrimSuffix(f.Arg(0), "/")+"/"+pod, *within, os.Stdout)
+	return WaitForControl(ctx, strings.TrimSuffix(f.Arg(0), "/")+"/"+pod, *within, out)
 }
 
 // askAgain is the time between two requests to control.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/llm"
 )
 
 // EchoMethod is a method that belongs to no API. It answers each message

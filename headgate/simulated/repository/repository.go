@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/headgate/headgate/bench/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/llm"
 	"github.com/headgate/headgate/internal/engine"
 )
 

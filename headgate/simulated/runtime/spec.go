@@ -113,7 +113,7 @@ func (s *spec) set(key, value string) (err error) {
 	case "stubborn":
 		s.stubborn = true
 	default:
-		err = errors.New("there is no such key; bench engine --kind modelruntime --help has them all")
+		err = errors.New("there is no such key; headgate engine --kind modelruntime --help has them all")
 	}
 	return err
 }

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/cli"
-	"github.com/headgate/headgate/bench/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/llm"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/engine"
 )
 
@@ -32,15 +32,13 @@ their model, fail with RESOURCE_EXHAUSTED. It prints its addresses when it is re
 ` + llm.EventsHelp + `
 Usage:
 
-  bench engine --kind modelruntime --management HOST:PORT|unix:PATH [flags]
+  headgate engine --kind modelruntime --management HOST:PORT|unix:PATH [flags]
 
 Examples:
 
-  bench engine --kind modelruntime --port 0 --management 127.0.0.1:8085
-  bench engine --kind modelruntime --management unix:.run/runtime.sock --capacity 1Gi --default-size 50Mi \
+  headgate engine --kind modelruntime --port 0 --management 127.0.0.1:8085
+  headgate engine --kind modelruntime --management unix:.run/runtime.sock --capacity 1Gi --default-size 50Mi \
     --loading-threads 6 --startup 3s --event-log events.jsonl
-
-Flags:
 
 `
 
@@ -53,9 +51,9 @@ type setup struct {
 
 func parseFlags(args []string, out io.Writer) (setup, error) {
 	var s setup
-	f := cli.Flags("engine", usage, out)
+	f := cli.Flags("headgate engine", usage, out)
 	f.String("kind", string(engine.ModelRuntime), "simulate this `KIND` of engine; other kinds have their own flags")
-	s.AddFlags(f)
+	s.AddFlags(f.FlagSet)
 	f.StringVar(&s.management, "management", "127.0.0.1:8085", "serve mmesh.ModelRuntime at this `ADDRESS`, HOST:PORT or unix:PATH")
 	capacity := f.String("capacity", "1Gi", "`MEMORY` for models")
 	size := f.String("default-size", "50Mi", "`MEMORY` of a model whose path has no size")
@@ -72,32 +70,30 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	case err != nil:
 		return s, err
 	case s.Concurrency < 0:
-		return s, fmt.Errorf("--concurrency %d: it must not be below 0", s.Concurrency)
+		return s, f.Wrong(fmt.Errorf("--concurrency %d: it must not be below 0", s.Concurrency))
 	case s.LoadingThreads < 1:
-		return s, fmt.Errorf("--loading-threads %d: it must be at least 1", s.LoadingThreads)
+		return s, f.Wrong(fmt.Errorf("--loading-threads %d: it must be at least 1", s.LoadingThreads))
 	}
 	if s.Capacity, err = parseSize(*capacity); err != nil {
-		return s, fmt.Errorf("--capacity: %w", err)
+		return s, f.Wrong(fmt.Errorf("--capacity: %w", err))
 	}
 	if s.DefaultSize, err = parseSize(*size); err != nil {
-		return s, fmt.Errorf("--default-size: %w", err)
+		return s, f.Wrong(fmt.Errorf("--default-size: %w", err))
 	}
 	if *unknown != "" {
 		code, words, _ := strings.Cut(*unknown, ":")
 		var is codes.Code
 		if err := is.UnmarshalJSON([]byte(strconv.Quote(code))); err != nil || is == codes.OK {
-			return s, fmt.Errorf("--unknown-model %s: %q is not a gRPC code such as NOT_FOUND", *unknown, code)
+			return s, f.Wrong(fmt.Errorf("--unknown-model %s: %q is not a gRPC code such as NOT_FOUND", *unknown, code))
 		}
 		s.Unknown = status.New(is, words)
 	}
 	return s, nil
 }
 
-// Command runs "bench engine --kind modelruntime". It serves until ctx ends, and then stops
+// Command runs "headgate engine --kind modelruntime". It serves until ctx ends, and then stops
 // immediately.
-func Command(ctx context.Context, args []string) error { return runCommand(ctx, args, os.Stdout) }
-
-func runCommand(ctx context.Context, args []string, out io.Writer) error {
+func Command(ctx context.Context, args []string, out io.Writer) error {
 	s, err := parseFlags(args, out)
 	if err != nil {
 		return err

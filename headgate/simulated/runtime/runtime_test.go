@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/llm"
 )
 
 // inMemory runs a test with a runtime, on a clock that advances only when all goroutines wait.
@@ -356,7 +356,7 @@ func TestSocketOfADeadProcessIsReused(t *testing.T) {
 	read, write := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- runCommand(ctx, []string{"--port", "0", "--management", "unix:" + socket}, write)
+		done <- Command(ctx, []string{"--port", "0", "--management", "unix:" + socket}, write)
 		_ = write.Close()
 	}()
 	go func() {

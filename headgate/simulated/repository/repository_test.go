@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/headgate/headgate/bench/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/llm"
 	"github.com/headgate/headgate/internal/engine"
 )
 
@@ -127,12 +127,12 @@ func TestProgramServesUntilItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	var out bytes.Buffer
-	if err := runCommand(ctx, []string{"--kind", "triton", "--port", "0"}, &out); err != nil ||
+	if err := Command(ctx, []string{"--kind", "triton", "--port", "0"}, &out); err != nil ||
 		!strings.Contains(out.String(), "serving on http://127.0.0.1:") {
 		t.Errorf("%v, and it says %q", err, out.String())
 	}
 	out.Reset()
-	if err := runCommand(t.Context(), []string{"--help"}, &out); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(out.String(), "--fixed") {
+	if err := Command(t.Context(), []string{"--help"}, &out); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(out.String(), "--fixed") {
 		t.Errorf("help: %v, %q", err, out.String())
 	}
 }

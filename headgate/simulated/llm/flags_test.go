@@ -83,7 +83,7 @@ func TestCommandPrintsItsAddress(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	out, in := io.Pipe()
 	over := make(chan error, 1)
-	go func() { over <- runCommand(ctx, []string{"tiny", "--port", "0"}, in) }()
+	go func() { over <- Command(ctx, []string{"tiny", "--port", "0"}, in) }()
 	said, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestCommandPrintsItsAddress(t *testing.T) {
 	}
 	// The port of the engine is in use now.
 	port := url[strings.LastIndexByte(url, ':')+1:]
-	if err := runCommand(ctx, []string{"--port", port}, io.Discard); err == nil {
+	if err := Command(ctx, []string{"--port", port}, io.Discard); err == nil {
 		t.Error("a second engine serves at the same port")
 	}
 	stop()

@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/headgate/headgate/bench/simulated/llm"
+	"github.com/headgate/headgate/headgate/simulated/llm"
 	"github.com/headgate/headgate/internal/engine"
 )
 

@@ -15,7 +15,7 @@ import (
 // BenchmarkRequests measures the overhead of the server with whole requests over TCP. Engine steps
 // take no time. Clients and engine share the CPU cores.
 //
-//	go test ./bench/simulated/llm -run xxx -bench Requests -benchtime 3s
+//	go test ./headgate/simulated/llm -run xxx -bench Requests -benchtime 3s
 func BenchmarkRequests(b *testing.B) {
 	for _, c := range []struct {
 		name, body string

@@ -1,4 +1,4 @@
-package explain_test
+package routes_test
 
 import (
 	"bytes"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/headgate/headgate/control/attach/explain"
 	"github.com/headgate/headgate/control/attach/routes"
 	"github.com/headgate/headgate/internal/listen"
 	"github.com/headgate/headgate/test/apiserver"
@@ -41,12 +40,7 @@ func TestScenarios(t *testing.T) {
 // run returns the output of a command line, or its error.
 func run(t *testing.T, line string) string {
 	var out bytes.Buffer
-	command := routes.Command
-	name, args := words(line)
-	if name == "explain" {
-		command = explain.Command
-	}
-	if err := command(t.Context(), args, &out); err != nil {
+	if err := routes.Command(t.Context(), words(line)[1:], &out); err != nil {
 		return "error: " + err.Error() + "\n"
 	}
 	return out.String()
@@ -134,7 +128,7 @@ func TestCertificatesOfAnAPIServerCountAsValid(t *testing.T) {
 }
 
 // words splits a command line at spaces that are not in quotes.
-func words(line string) (name string, args []string) {
+func words(line string) (args []string) {
 	for i, part := range strings.Split(strings.TrimSpace(line), "'") {
 		if i%2 == 1 {
 			args = append(args, part)
@@ -142,5 +136,5 @@ func words(line string) (name string, args []string) {
 		}
 		args = append(args, strings.Fields(part)...)
 	}
-	return args[0], args[1:]
+	return args
 }

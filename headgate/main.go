@@ -1,0 +1,57 @@
+// Headgate is the one program of Headgate. Its commands run Envoy, extproc and control, print what
+// they do, and plan capacity. A link to it with the name extproc or control is that command.
+//
+//	headgate --help            lists the commands
+//	headgate COMMAND --help    explains a command
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/headgate/headgate/control/attach/routes"
+	control "github.com/headgate/headgate/control/command"
+	"github.com/headgate/headgate/control/profile"
+	"github.com/headgate/headgate/control/provision/plan"
+	extproc "github.com/headgate/headgate/extproc/command"
+	"github.com/headgate/headgate/headgate/simulated"
+	"github.com/headgate/headgate/internal/cli"
+)
+
+// program is the table of commands.
+var program = cli.Program{
+	Name:  "headgate",
+	About: "Headgate is an inference gateway: it runs Envoy in front of servers of models, picks the server of each request, and loads models.",
+	Groups: []cli.Group{
+		{Title: "Run", Commands: []cli.Command{
+			{Name: "extproc", Summary: "pick the endpoint of each request, for Envoy or another gateway", Run: runExtproc, Linked: true},
+			{Name: "control", Summary: "load models, and configure the Envoys of Gateways", Run: runControl, Linked: true},
+			{Name: "engine", Summary: "run a simulated engine: vLLM, SGLang, or a model runtime", Run: simulated.Command},
+		}},
+		{Title: "Explain", Commands: []cli.Command{
+			{Name: "routes", Summary: "print the routes of each Gateway, or which of them takes a request", Run: routes.Command},
+		}},
+		{Title: "Plan", Commands: []cli.Command{
+			{Name: "plan", Summary: "find the cheapest hardware, replicas and batch sizes that meet objectives", Run: plan.Command},
+			{Name: "profile", Summary: "measure the latency of a model, or fit a profile to measurements", Run: profile.Command},
+		}},
+	},
+}
+
+func runExtproc(ctx context.Context, args []string, out io.Writer) error {
+	return extproc.Run(ctx, args, out, os.Stderr)
+}
+
+func runControl(ctx context.Context, args []string, out io.Writer) error {
+	return control.Run(ctx, args, out, os.Stderr)
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	status := program.Run(ctx, os.Args, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
+}
