@@ -26,6 +26,61 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type EndpointState_State int32
+
+const (
+	// The endpoint has not been scraped yet, or does not exist any more.
+	EndpointState_UNKNOWN EndpointState_State = 0
+	// It gets no requests.
+	EndpointState_OUT EndpointState_State = 1
+	// It gets requests only if no serving endpoint can take them.
+	EndpointState_SUSPECT EndpointState_State = 2
+	EndpointState_SERVING EndpointState_State = 3
+)
+
+// Enum value maps for EndpointState_State.
+var (
+	EndpointState_State_name = map[int32]string{
+		0: "UNKNOWN",
+		1: "OUT",
+		2: "SUSPECT",
+		3: "SERVING",
+	}
+	EndpointState_State_value = map[string]int32{
+		"UNKNOWN": 0,
+		"OUT":     1,
+		"SUSPECT": 2,
+		"SERVING": 3,
+	}
+)
+
+func (x EndpointState_State) Enum() *EndpointState_State {
+	p := new(EndpointState_State)
+	*p = x
+	return p
+}
+
+func (x EndpointState_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (EndpointState_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_placement_placement_proto_enumTypes[0].Descriptor()
+}
+
+func (EndpointState_State) Type() protoreflect.EnumType {
+	return &file_placement_placement_proto_enumTypes[0]
+}
+
+func (x EndpointState_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use EndpointState_State.Descriptor instead.
+func (EndpointState_State) EnumDescriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{2, 0}
+}
+
 type Copy_State int32
 
 const (
@@ -64,11 +119,11 @@ func (x Copy_State) String() string {
 }
 
 func (Copy_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_placement_placement_proto_enumTypes[0].Descriptor()
+	return file_placement_placement_proto_enumTypes[1].Descriptor()
 }
 
 func (Copy_State) Type() protoreflect.EnumType {
-	return &file_placement_placement_proto_enumTypes[0]
+	return &file_placement_placement_proto_enumTypes[1]
 }
 
 func (x Copy_State) Number() protoreflect.EnumNumber {
@@ -77,7 +132,7 @@ func (x Copy_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Copy_State.Descriptor instead.
 func (Copy_State) EnumDescriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{16, 0}
+	return file_placement_placement_proto_rawDescGZIP(), []int{18, 0}
 }
 
 // ModelKey identifies a model by its pool and the name that engines use.
@@ -169,7 +224,11 @@ type Report struct {
 	// The process that reports; only in the first Report of a stream. Older extprocs do not send it, and answer no queries.
 	Program *Program `protobuf:"bytes,13,opt,name=program,proto3" json:"program,omitempty"`
 	// Answers to queries. A Report with only this field acknowledges nothing new.
-	Answers       []*Answer `protobuf:"bytes,14,rep,name=answers,proto3" json:"answers,omitempty"`
+	Answers []*Answer `protobuf:"bytes,14,rep,name=answers,proto3" json:"answers,omitempty"`
+	// Endpoints whose state has changed, about once a second, at most 2,000 at once. A stream begins with all known states.
+	States []*EndpointState `protobuf:"bytes,15,rep,name=states,proto3" json:"states,omitempty"`
+	// Which requests reach this process; absent if unchanged.
+	DataPlane     *DataPlane `protobuf:"bytes,16,opt,name=data_plane,json=dataPlane,proto3" json:"data_plane,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -302,6 +361,155 @@ func (x *Report) GetAnswers() []*Answer {
 	return nil
 }
 
+func (x *Report) GetStates() []*EndpointState {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *Report) GetDataPlane() *DataPlane {
+	if x != nil {
+		return x.DataPlane
+	}
+	return nil
+}
+
+// EndpointState is whether an endpoint answers, as one extproc observes it.
+type EndpointState struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Endpoint string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // "ip:port"
+	State    EndpointState_State    `protobuf:"varint,2,opt,name=state,proto3,enum=headgate.placement.v1.EndpointState_State" json:"state,omitempty"`
+	// How long it has been in this state, in ms.
+	ForMs uint64 `protobuf:"varint,3,opt,name=for_ms,json=forMs,proto3" json:"for_ms,omitempty"`
+	// Why it does not serve, as one word, such as "connection_refused".
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndpointState) Reset() {
+	*x = EndpointState{}
+	mi := &file_placement_placement_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndpointState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndpointState) ProtoMessage() {}
+
+func (x *EndpointState) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndpointState.ProtoReflect.Descriptor instead.
+func (*EndpointState) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *EndpointState) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *EndpointState) GetState() EndpointState_State {
+	if x != nil {
+		return x.State
+	}
+	return EndpointState_UNKNOWN
+}
+
+func (x *EndpointState) GetForMs() uint64 {
+	if x != nil {
+		return x.ForMs
+	}
+	return 0
+}
+
+func (x *EndpointState) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// DataPlane says which requests reach an extproc, apart from those at listeners of Headgate's Gateways.
+type DataPlane struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An Envoy with envoy.yaml uses it: requests for all objects.
+	Standalone bool `protobuf:"varint,1,opt,name=standalone,proto3" json:"standalone,omitempty"`
+	// It serves other gateways as their endpoint picker: requests for the pools whose endpointPickerRef names it.
+	Picker bool `protobuf:"varint,2,opt,name=picker,proto3" json:"picker,omitempty"`
+	// The pool of requests from other gateways that name none, "namespace/name"; may be empty.
+	Pool          string `protobuf:"bytes,3,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataPlane) Reset() {
+	*x = DataPlane{}
+	mi := &file_placement_placement_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataPlane) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataPlane) ProtoMessage() {}
+
+func (x *DataPlane) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataPlane.ProtoReflect.Descriptor instead.
+func (*DataPlane) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *DataPlane) GetStandalone() bool {
+	if x != nil {
+		return x.Standalone
+	}
+	return false
+}
+
+func (x *DataPlane) GetPicker() bool {
+	if x != nil {
+		return x.Picker
+	}
+	return false
+}
+
+func (x *DataPlane) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
 // Program describes an extproc.
 type Program struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -315,7 +523,7 @@ type Program struct {
 
 func (x *Program) Reset() {
 	*x = Program{}
-	mi := &file_placement_placement_proto_msgTypes[2]
+	mi := &file_placement_placement_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -327,7 +535,7 @@ func (x *Program) String() string {
 func (*Program) ProtoMessage() {}
 
 func (x *Program) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[2]
+	mi := &file_placement_placement_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -340,7 +548,7 @@ func (x *Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Program.ProtoReflect.Descriptor instead.
 func (*Program) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{2}
+	return file_placement_placement_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Program) GetName() string {
@@ -376,7 +584,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_placement_placement_proto_msgTypes[3]
+	mi := &file_placement_placement_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -388,7 +596,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[3]
+	mi := &file_placement_placement_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -401,7 +609,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{3}
+	return file_placement_placement_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Answer) GetQuery() uint64 {
@@ -437,7 +645,7 @@ type Responses struct {
 
 func (x *Responses) Reset() {
 	*x = Responses{}
-	mi := &file_placement_placement_proto_msgTypes[4]
+	mi := &file_placement_placement_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +657,7 @@ func (x *Responses) String() string {
 func (*Responses) ProtoMessage() {}
 
 func (x *Responses) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[4]
+	mi := &file_placement_placement_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +670,7 @@ func (x *Responses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Responses.ProtoReflect.Descriptor instead.
 func (*Responses) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{4}
+	return file_placement_placement_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Responses) GetPool() string {
@@ -501,7 +709,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_placement_placement_proto_msgTypes[5]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -513,7 +721,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[5]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -526,7 +734,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{5}
+	return file_placement_placement_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Wanted) GetKey() *ModelKey {
@@ -574,7 +782,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +794,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +807,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{6}
+	return file_placement_placement_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Usage) GetKey() *ModelKey {
@@ -641,7 +849,7 @@ type CopyKey struct {
 
 func (x *CopyKey) Reset() {
 	*x = CopyKey{}
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +861,7 @@ func (x *CopyKey) String() string {
 func (*CopyKey) ProtoMessage() {}
 
 func (x *CopyKey) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +874,7 @@ func (x *CopyKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyKey.ProtoReflect.Descriptor instead.
 func (*CopyKey) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{7}
+	return file_placement_placement_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CopyKey) GetKey() *ModelKey {
@@ -694,7 +902,7 @@ type InFlight struct {
 
 func (x *InFlight) Reset() {
 	*x = InFlight{}
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +914,7 @@ func (x *InFlight) String() string {
 func (*InFlight) ProtoMessage() {}
 
 func (x *InFlight) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +927,7 @@ func (x *InFlight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InFlight.ProtoReflect.Descriptor instead.
 func (*InFlight) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+	return file_placement_placement_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InFlight) GetCopy() *CopyKey {
@@ -756,7 +964,7 @@ type Backlog struct {
 
 func (x *Backlog) Reset() {
 	*x = Backlog{}
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -768,7 +976,7 @@ func (x *Backlog) String() string {
 func (*Backlog) ProtoMessage() {}
 
 func (x *Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -781,7 +989,7 @@ func (x *Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backlog.ProtoReflect.Descriptor instead.
 func (*Backlog) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{9}
+	return file_placement_placement_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Backlog) GetEndpoint() string {
@@ -874,7 +1082,7 @@ type Update struct {
 
 func (x *Update) Reset() {
 	*x = Update{}
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -886,7 +1094,7 @@ func (x *Update) String() string {
 func (*Update) ProtoMessage() {}
 
 func (x *Update) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -899,7 +1107,7 @@ func (x *Update) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Update.ProtoReflect.Descriptor instead.
 func (*Update) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{10}
+	return file_placement_placement_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Update) GetVersion() uint64 {
@@ -1026,7 +1234,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1246,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1259,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{11}
+	return file_placement_placement_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Query) GetNumber() uint64 {
@@ -1088,7 +1296,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1100,7 +1308,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1113,7 +1321,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{12}
+	return file_placement_placement_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Share) GetIndex() uint32 {
@@ -1170,7 +1378,7 @@ type Lesson struct {
 
 func (x *Lesson) Reset() {
 	*x = Lesson{}
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1390,7 @@ func (x *Lesson) String() string {
 func (*Lesson) ProtoMessage() {}
 
 func (x *Lesson) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1403,7 @@ func (x *Lesson) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lesson.ProtoReflect.Descriptor instead.
 func (*Lesson) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{13}
+	return file_placement_placement_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Lesson) GetPool() string {
@@ -1334,7 +1542,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1346,7 +1554,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1359,7 +1567,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{14}
+	return file_placement_placement_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Endpoints) GetAddresses() []string {
@@ -1387,7 +1595,7 @@ type Leaving struct {
 
 func (x *Leaving) Reset() {
 	*x = Leaving{}
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +1607,7 @@ func (x *Leaving) String() string {
 func (*Leaving) ProtoMessage() {}
 
 func (x *Leaving) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +1620,7 @@ func (x *Leaving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leaving.ProtoReflect.Descriptor instead.
 func (*Leaving) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{15}
+	return file_placement_placement_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Leaving) GetEndpoint() string {
@@ -1456,7 +1664,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_placement_placement_proto_msgTypes[16]
+	mi := &file_placement_placement_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1676,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[16]
+	mi := &file_placement_placement_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1689,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{16}
+	return file_placement_placement_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Copy) GetCopy() *CopyKey {
@@ -1517,7 +1725,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_placement_placement_proto_msgTypes[17]
+	mi := &file_placement_placement_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1529,7 +1737,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[17]
+	mi := &file_placement_placement_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1542,7 +1750,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{17}
+	return file_placement_placement_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Failure) GetKey() *ModelKey {
@@ -1574,7 +1782,7 @@ type VModel struct {
 
 func (x *VModel) Reset() {
 	*x = VModel{}
-	mi := &file_placement_placement_proto_msgTypes[18]
+	mi := &file_placement_placement_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1794,7 @@ func (x *VModel) String() string {
 func (*VModel) ProtoMessage() {}
 
 func (x *VModel) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[18]
+	mi := &file_placement_placement_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1807,7 @@ func (x *VModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VModel.ProtoReflect.Descriptor instead.
 func (*VModel) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{18}
+	return file_placement_placement_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VModel) GetKey() *ModelKey {
@@ -1643,7 +1851,7 @@ type Runtime struct {
 
 func (x *Runtime) Reset() {
 	*x = Runtime{}
-	mi := &file_placement_placement_proto_msgTypes[19]
+	mi := &file_placement_placement_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1863,7 @@ func (x *Runtime) String() string {
 func (*Runtime) ProtoMessage() {}
 
 func (x *Runtime) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[19]
+	mi := &file_placement_placement_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1876,7 @@ func (x *Runtime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
 func (*Runtime) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{19}
+	return file_placement_placement_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Runtime) GetEndpoint() string {
@@ -1696,7 +1904,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_placement_placement_proto_msgTypes[20]
+	mi := &file_placement_placement_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1708,7 +1916,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[20]
+	mi := &file_placement_placement_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1721,7 +1929,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{20}
+	return file_placement_placement_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Registered) GetKey() *ModelKey {
@@ -1745,7 +1953,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x19placement/placement.proto\x12\x15headgate.placement.v1\"4\n" +
 	"\bModelKey\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\"\xb7\x05\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\"\xb6\x06\n" +
 	"\x06Report\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x125\n" +
@@ -1761,7 +1969,26 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\tresponses\x18\v \x03(\v2 .headgate.placement.v1.ResponsesR\tresponses\x12\x1a\n" +
 	"\bquestion\x18\f \x01(\x04R\bquestion\x128\n" +
 	"\aprogram\x18\r \x01(\v2\x1e.headgate.placement.v1.ProgramR\aprogram\x127\n" +
-	"\aanswers\x18\x0e \x03(\v2\x1d.headgate.placement.v1.AnswerR\aanswers\"Q\n" +
+	"\aanswers\x18\x0e \x03(\v2\x1d.headgate.placement.v1.AnswerR\aanswers\x12<\n" +
+	"\x06states\x18\x0f \x03(\v2$.headgate.placement.v1.EndpointStateR\x06states\x12?\n" +
+	"\n" +
+	"data_plane\x18\x10 \x01(\v2 .headgate.placement.v1.DataPlaneR\tdataPlane\"\xd5\x01\n" +
+	"\rEndpointState\x12\x1a\n" +
+	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12@\n" +
+	"\x05state\x18\x02 \x01(\x0e2*.headgate.placement.v1.EndpointState.StateR\x05state\x12\x15\n" +
+	"\x06for_ms\x18\x03 \x01(\x04R\x05forMs\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"7\n" +
+	"\x05State\x12\v\n" +
+	"\aUNKNOWN\x10\x00\x12\a\n" +
+	"\x03OUT\x10\x01\x12\v\n" +
+	"\aSUSPECT\x10\x02\x12\v\n" +
+	"\aSERVING\x10\x03\"W\n" +
+	"\tDataPlane\x12\x1e\n" +
+	"\n" +
+	"standalone\x18\x01 \x01(\bR\n" +
+	"standalone\x12\x16\n" +
+	"\x06picker\x18\x02 \x01(\bR\x06picker\x12\x12\n" +
+	"\x04pool\x18\x03 \x01(\tR\x04pool\"Q\n" +
 	"\aProgram\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x18\n" +
@@ -1900,74 +2127,80 @@ func file_placement_placement_proto_rawDescGZIP() []byte {
 	return file_placement_placement_proto_rawDescData
 }
 
-var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_placement_placement_proto_goTypes = []any{
-	(Copy_State)(0),    // 0: headgate.placement.v1.Copy.State
-	(*ModelKey)(nil),   // 1: headgate.placement.v1.ModelKey
-	(*Report)(nil),     // 2: headgate.placement.v1.Report
-	(*Program)(nil),    // 3: headgate.placement.v1.Program
-	(*Answer)(nil),     // 4: headgate.placement.v1.Answer
-	(*Responses)(nil),  // 5: headgate.placement.v1.Responses
-	(*Wanted)(nil),     // 6: headgate.placement.v1.Wanted
-	(*Usage)(nil),      // 7: headgate.placement.v1.Usage
-	(*CopyKey)(nil),    // 8: headgate.placement.v1.CopyKey
-	(*InFlight)(nil),   // 9: headgate.placement.v1.InFlight
-	(*Backlog)(nil),    // 10: headgate.placement.v1.Backlog
-	(*Update)(nil),     // 11: headgate.placement.v1.Update
-	(*Query)(nil),      // 12: headgate.placement.v1.Query
-	(*Share)(nil),      // 13: headgate.placement.v1.Share
-	(*Lesson)(nil),     // 14: headgate.placement.v1.Lesson
-	(*Endpoints)(nil),  // 15: headgate.placement.v1.Endpoints
-	(*Leaving)(nil),    // 16: headgate.placement.v1.Leaving
-	(*Copy)(nil),       // 17: headgate.placement.v1.Copy
-	(*Failure)(nil),    // 18: headgate.placement.v1.Failure
-	(*VModel)(nil),     // 19: headgate.placement.v1.VModel
-	(*Runtime)(nil),    // 20: headgate.placement.v1.Runtime
-	(*Registered)(nil), // 21: headgate.placement.v1.Registered
-	nil,                // 22: headgate.placement.v1.Lesson.FactorsEntry
+	(EndpointState_State)(0), // 0: headgate.placement.v1.EndpointState.State
+	(Copy_State)(0),          // 1: headgate.placement.v1.Copy.State
+	(*ModelKey)(nil),         // 2: headgate.placement.v1.ModelKey
+	(*Report)(nil),           // 3: headgate.placement.v1.Report
+	(*EndpointState)(nil),    // 4: headgate.placement.v1.EndpointState
+	(*DataPlane)(nil),        // 5: headgate.placement.v1.DataPlane
+	(*Program)(nil),          // 6: headgate.placement.v1.Program
+	(*Answer)(nil),           // 7: headgate.placement.v1.Answer
+	(*Responses)(nil),        // 8: headgate.placement.v1.Responses
+	(*Wanted)(nil),           // 9: headgate.placement.v1.Wanted
+	(*Usage)(nil),            // 10: headgate.placement.v1.Usage
+	(*CopyKey)(nil),          // 11: headgate.placement.v1.CopyKey
+	(*InFlight)(nil),         // 12: headgate.placement.v1.InFlight
+	(*Backlog)(nil),          // 13: headgate.placement.v1.Backlog
+	(*Update)(nil),           // 14: headgate.placement.v1.Update
+	(*Query)(nil),            // 15: headgate.placement.v1.Query
+	(*Share)(nil),            // 16: headgate.placement.v1.Share
+	(*Lesson)(nil),           // 17: headgate.placement.v1.Lesson
+	(*Endpoints)(nil),        // 18: headgate.placement.v1.Endpoints
+	(*Leaving)(nil),          // 19: headgate.placement.v1.Leaving
+	(*Copy)(nil),             // 20: headgate.placement.v1.Copy
+	(*Failure)(nil),          // 21: headgate.placement.v1.Failure
+	(*VModel)(nil),           // 22: headgate.placement.v1.VModel
+	(*Runtime)(nil),          // 23: headgate.placement.v1.Runtime
+	(*Registered)(nil),       // 24: headgate.placement.v1.Registered
+	nil,                      // 25: headgate.placement.v1.Lesson.FactorsEntry
 }
 var file_placement_placement_proto_depIdxs = []int32{
-	6,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
-	7,  // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
-	9,  // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
-	8,  // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
-	16, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
-	10, // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
-	14, // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
-	5,  // 7: headgate.placement.v1.Report.responses:type_name -> headgate.placement.v1.Responses
-	3,  // 8: headgate.placement.v1.Report.program:type_name -> headgate.placement.v1.Program
-	4,  // 9: headgate.placement.v1.Report.answers:type_name -> headgate.placement.v1.Answer
-	1,  // 10: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 11: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 12: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
-	8,  // 13: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
-	15, // 14: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
-	17, // 15: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
-	18, // 16: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
-	9,  // 17: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
-	21, // 18: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
-	16, // 19: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
-	19, // 20: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
-	20, // 21: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
-	10, // 22: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
-	14, // 23: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
-	5,  // 24: headgate.placement.v1.Update.responses:type_name -> headgate.placement.v1.Responses
-	12, // 25: headgate.placement.v1.Update.queries:type_name -> headgate.placement.v1.Query
-	13, // 26: headgate.placement.v1.Update.share:type_name -> headgate.placement.v1.Share
-	22, // 27: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
-	8,  // 28: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
-	0,  // 29: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
-	1,  // 30: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 31: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 32: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 33: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
-	11, // 34: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
-	34, // [34:35] is the sub-list for method output_type
-	33, // [33:34] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	9,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
+	10, // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
+	12, // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
+	11, // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
+	19, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
+	13, // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
+	17, // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
+	8,  // 7: headgate.placement.v1.Report.responses:type_name -> headgate.placement.v1.Responses
+	6,  // 8: headgate.placement.v1.Report.program:type_name -> headgate.placement.v1.Program
+	7,  // 9: headgate.placement.v1.Report.answers:type_name -> headgate.placement.v1.Answer
+	4,  // 10: headgate.placement.v1.Report.states:type_name -> headgate.placement.v1.EndpointState
+	5,  // 11: headgate.placement.v1.Report.data_plane:type_name -> headgate.placement.v1.DataPlane
+	0,  // 12: headgate.placement.v1.EndpointState.state:type_name -> headgate.placement.v1.EndpointState.State
+	2,  // 13: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 14: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 15: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
+	11, // 16: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
+	18, // 17: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
+	20, // 18: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
+	21, // 19: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
+	12, // 20: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
+	24, // 21: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
+	19, // 22: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
+	22, // 23: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
+	23, // 24: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
+	13, // 25: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
+	17, // 26: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
+	8,  // 27: headgate.placement.v1.Update.responses:type_name -> headgate.placement.v1.Responses
+	15, // 28: headgate.placement.v1.Update.queries:type_name -> headgate.placement.v1.Query
+	16, // 29: headgate.placement.v1.Update.share:type_name -> headgate.placement.v1.Share
+	25, // 30: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
+	11, // 31: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
+	1,  // 32: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
+	2,  // 33: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 34: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 35: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
+	3,  // 36: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
+	14, // 37: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
+	37, // [37:38] is the sub-list for method output_type
+	36, // [36:37] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_placement_placement_proto_init() }
@@ -1975,14 +2208,14 @@ func file_placement_placement_proto_init() {
 	if File_placement_placement_proto != nil {
 		return
 	}
-	file_placement_placement_proto_msgTypes[15].OneofWrappers = []any{}
+	file_placement_placement_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_placement_placement_proto_rawDesc), len(file_placement_placement_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   22,
+			NumEnums:      2,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

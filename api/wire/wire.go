@@ -177,6 +177,10 @@ const ControlName = "control.headgate.dev"
 // the next pick because of it, and removes it.
 const ElsewhereHeader = "x-gateway-elsewhere"
 
+// ErrorHeader carries the error code of a local reply to Envoy's access log. Envoy's configuration
+// sets and removes it.
+const ErrorHeader = "x-gateway-error"
+
 // AuthorizationHeader is the header in which engines may expect a token. Clients may use it for
 // other purposes.
 const AuthorizationHeader = "authorization"

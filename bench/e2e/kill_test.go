@@ -418,7 +418,7 @@ func TestExtprocDiesWhileRequestsWait(t *testing.T) {
 	s.await("control knows that they wait", waiting(10))
 	s.Extproc.Kill()
 	for range 10 {
-		refused(t, "with extproc killed", <-answers, http.StatusServiceUnavailable, "no_endpoint")
+		refused(t, "with extproc killed", <-answers, http.StatusServiceUnavailable, "picker_unavailable")
 	}
 	s.await("control has forgotten them", waiting(0))
 	if err := s.StartExtproc(t.Context()); err != nil {

@@ -151,6 +151,7 @@ type logged struct {
 	Flags    string
 	Usage    struct{ Elsewhere, Stopping, Missing string }
 	Details  string
+	Error    string  // who is at fault, if Envoy answered itself
 	MS       float64 `json:"ms_total"`
 	Before   float64 `json:"ms_to_endpoint"`
 	// FirstBody is the time from the last byte of the request to the first byte of the response

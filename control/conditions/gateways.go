@@ -113,7 +113,7 @@ func (w *writer) accepted(g *attach.Gateway, own []*attach.Listener) metav1.Cond
 func (w *writer) programmed(g *attach.Gateway, own []*attach.Listener, accepted metav1.Condition) metav1.Condition {
 	const of = gatewayv1.GatewayConditionProgrammed
 	if !good(accepted) {
-		return not(of, gatewayv1.GatewayReasonInvalid, "it is not accepted")
+		return not(of, gatewayv1.GatewayReasonInvalid, w.unprogrammable(g, accepted))
 	}
 	if v := w.Gateways[g.Name].Fault; v != (attach.Verdict{}) {
 		return not(of, v.Reason, v.Message)
@@ -125,6 +125,19 @@ func (w *writer) programmed(g *attach.Gateway, own []*attach.Listener, accepted 
 		return done
 	}
 	return w.reached(g)
+}
+
+// unprogrammable says what becomes of a Gateway that is not accepted.
+func (w *writer) unprogrammable(g *attach.Gateway, accepted metav1.Condition) string {
+	switch {
+	case accepted.Reason != string(gatewayv1.GatewayReasonListenersNotValid):
+		return "it is not accepted"
+	case !g.Managed():
+		return "it has no valid listener"
+	case len(w.Gateways[g.Name].Addresses) > 0:
+		return "it has no valid listener; its pods and its address stay until it is deleted"
+	}
+	return "it has no valid listener; it gets pods with the first valid one"
 }
 
 // reached reports whether clients can reach a Gateway at the addresses that it requests.

@@ -112,6 +112,7 @@ func (c *Cluster) Open(ctx context.Context, leads func() bool) (store.Memory, St
 	if err != nil {
 		return nil, nil, err
 	}
+	r.ReportChanges(c.Pod.Name)
 	return r, r, nil
 }
 

@@ -49,7 +49,9 @@ type Gateways struct {
 	Port uint16
 }
 
-// Run keeps the objects of Gateways up to date while leads is true, until ctx ends. It deletes
+// Run keeps the objects of Gateways up to date while leads is true, until ctx ends. A Gateway gets
+// its objects with its first valid listener. It keeps them until it is deleted, since an error in a
+// listener should not cut its other clients or lose its address. Run deletes
 // objects of Gateways that are gone, whichever control made them. It calls next to get the Gateways
 // (nil before they are known) and a channel that is closed when they change. It calls tell with the
 // Gateways after it has added their addresses and faults.
@@ -106,6 +108,7 @@ type reconciler struct {
 	mu     sync.Mutex // guards the fields below
 	known  *conditions.Input
 	wanted map[string]*attach.Gateway // Gateways, by the name of their objects
+	valid  map[string]bool            // Gateways with a valid listener, by the name of their objects
 	faults map[string]attach.Verdict  // faults of Gateways, by the name of their objects
 
 	applied map[string]applied // last applied state, by kind and name; only work uses it
@@ -173,17 +176,13 @@ func (k *reconciler) setWanted(known *conditions.Input) {
 	if known == k.known {
 		return
 	}
-	another := k.known == nil || known.Network != k.known.Network
 	k.known = known
-	if !another {
-		return
-	}
-	was := k.wanted
-	k.wanted = make(map[string]*attach.Gateway)
+	was, valid := k.wanted, k.valid
+	k.wanted, k.valid = make(map[string]*attach.Gateway), make(map[string]bool)
 	for _, g := range known.Attachments.Gateways {
 		if name := gateway.Name(g.Name); g.Managed() {
-			k.wanted[name] = g
-			if !reflect.DeepEqual(g, was[name]) {
+			k.wanted[name], k.valid[name] = g, known.Plans.Valid(g)
+			if g != was[name] && !reflect.DeepEqual(g, was[name]) || k.valid[name] != valid[name] {
 				k.queue.Add(name)
 			}
 		}
@@ -259,7 +258,7 @@ func (k *reconciler) work(ctx context.Context) error {
 // reconcile makes the objects of a Gateway, or deletes them.
 func (k *reconciler) reconcile(ctx context.Context, name string) {
 	k.mu.Lock()
-	known, g := k.known != nil, k.wanted[name]
+	known, g, valid := k.known != nil, k.wanted[name], k.valid[name]
 	k.mu.Unlock()
 	switch {
 	case !known || !k.leads():
@@ -267,6 +266,8 @@ func (k *reconciler) reconcile(ctx context.Context, name string) {
 		return
 	case g != nil && g.Refused != (attach.Verdict{}): // a refused Gateway keeps its objects
 		return
+	case g != nil && !valid && k.there(deployments, name) == nil && k.there(services, name) == nil:
+		return // it gets its objects with its first valid listener, and keeps them
 	}
 	bounded, cancel := context.WithTimeout(ctx, announceInterval)
 	defer cancel()

@@ -66,6 +66,7 @@ func (r *Writer) setGateways() {
 		if !there[o] {
 			delete(r.attached, o)
 			delete(r.logged, attachedSubject(o))
+			r.forgetEvents(o)
 		}
 	}
 }
@@ -89,10 +90,14 @@ func (r *Writer) writeAttached(ctx context.Context, of objects.Object) error {
 		if err := r.client.Get(ctx, client.ObjectKey(of.Name), o); err != nil {
 			return err
 		}
+		before := o.DeepCopyObject()
 		if put(o, want) {
 			if err := r.client.Status().Update(ctx, o); err != nil {
 				return err
 			}
+			r.mu.Lock()
+			r.observe(of, o.GetUID(), before, o)
+			r.mu.Unlock()
 		}
 		was := o.DeepCopyObject().(client.Object)
 		if putFinalizer(o, want) { // fails if the object has changed, since a patch replaces all finalizers

@@ -482,7 +482,7 @@ func TestGatewaysAreWrittenFirstWithoutDelayingOthers(t *testing.T) {
 			return n
 		}
 		restless := count(s.noted(), "update r000")
-		for i := range 300 { // 20 Worlds per second; each changes the class and one HTTPRoute
+		for i := range 600 { // 20 Worlds per second; each changes the class and one HTTPRoute
 			in := busy(101 + i%2)
 			in.Network.Classes[0].Generation, in.Network.HTTPRoutes[0].Generation = int64(i+1), int64(i+1)
 			r.SetGateways(in)
@@ -490,7 +490,7 @@ func TestGatewaysAreWrittenFirstWithoutDelayingOthers(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := written(); n < 100 {
-			t.Errorf("in 15 s %d of 102 HTTPRoutes were written", n)
+			t.Errorf("in 30 s %d of 102 HTTPRoutes were written", n)
 		}
 		if count(s.noted(), "update r000") == restless {
 			t.Error("the HTTPRoute that changes all the time was not written")

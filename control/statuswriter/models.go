@@ -130,6 +130,7 @@ func (r *Writer) writeModel(ctx context.Context, key modelKey) error {
 	case m.object != object || m.uid != uid: // replaced during the write; the status of the new object is queued
 		return nil
 	}
+	r.observe(objectOf(v1alpha1.ModelKind, o), o.UID, m.written, status)
 	m.written, m.at, m.uid = status, time.Now(), string(o.UID)
 	if m.generation != o.Generation { // the spec has changed, and the status also applies to the new spec
 		m.generation = o.Generation
@@ -168,6 +169,7 @@ func misfits(err error) bool {
 func (r *Writer) forget(key modelKey) {
 	if m := r.models[key]; m != nil && len(m.asked) == 0 {
 		delete(r.models, key)
+		r.forgetEvents(objects.Object{Kind: v1alpha1.ModelKind, Name: m.object})
 		delete(r.dirty, modelSubject(key))
 		delete(r.logged, modelSubject(key))
 	}

@@ -57,6 +57,7 @@ func (r *Writer) SetWorld(w *objects.World) {
 		if !there[name] {
 			delete(r.routes, name)
 			delete(r.logged, subject{kind: v1alpha1.LLMRouteKind, name: name})
+			r.forgetEvents(objects.Object{Kind: v1alpha1.LLMRouteKind, Name: name})
 		}
 	}
 	duplicates := duplicatesOf(w)
@@ -104,7 +105,13 @@ func (r *Writer) writeDouble(ctx context.Context, object objects.Object) error {
 	if object.Kind == v1alpha1.VModelKind {
 		o, status = &v1alpha1.VModel{}, v1alpha1.VModelStatus{ObservedGeneration: d.generation, Conditions: taken}
 	}
-	return client.IgnoreNotFound(putStatus(ctx, r.client, named(o, object.Name), d.uid, status))
+	if err := putStatus(ctx, r.client, named(o, object.Name), d.uid, status); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.observe(object, o.GetUID(), nil, status)
+	return nil
 }
 
 // writeRoute writes the status of an LLMRoute, and retries after a conflict. It is no error if the
@@ -157,6 +164,7 @@ func (r *Writer) writeRoute(ctx context.Context, name objects.Name) error {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		r.observe(of, o.UID, before, o.Status)
 		if parents != nil {
 			at.said = parents
 		}

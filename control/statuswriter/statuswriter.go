@@ -1,8 +1,8 @@
 // Package statuswriter writes the status of objects to an API server. People and the next leader
 // read it. It writes the status of LLMRoutes, Models and VModels, of Gateways and of the objects
 // that attach to them. It also writes the finalizer of GatewayClasses. Only the [Writer] of the
-// leader writes. It writes only statuses that differ from the written ones, about 20 per second,
-// and those of Models last.
+// leader writes. It writes only statuses that differ from the written ones, 9 per second together
+// with Events, and those of Models last.
 package statuswriter
 
 import (
@@ -23,6 +23,7 @@ import (
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/conditions"
+	"github.com/headgate/headgate/control/events"
 	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"
@@ -30,8 +31,9 @@ import (
 )
 
 const (
-	// writeInterval is the minimum time between two queued writes.
-	writeInterval = 50 * time.Millisecond
+	// writeInterval is the minimum time between two queued writes of statuses or Events. So there
+	// are at most 10 per second.
+	writeInterval = 110 * time.Millisecond
 	// usedInterval is the minimum time between two writes of a model's status if only its time of
 	// last use changes.
 	usedInterval = time.Minute
@@ -107,6 +109,8 @@ type Writer struct {
 	gates      map[objects.Name]store.Gate      // queued pod conditions, by pod
 	uids       map[objects.Object]types.UID     // UIDs of known registered Models and VModels
 	turns      map[objects.Object]chan struct{} // closed when the last call that changes the object has ended
+	events     *events.Aggregator               // changes of conditions; nil: they are not reported
+	instance   string                           // name of this control's pod
 }
 
 var _ store.Memory = (*Writer)(nil)
@@ -212,11 +216,7 @@ func (r *Writer) run() {
 			last = true
 		}
 		r.readRelease()
-		for s, due := r.next(); due; s, due = r.next() {
-			ctx, cancel := context.WithTimeout(r.writes, statusTimeout)
-			err := r.write(ctx, s)
-			cancel()
-			r.note(s, err)
+		for event := false; r.writeNext(event); event = !event {
 			timer.Reset(writeInterval)
 			select {
 			case <-timer.C:
@@ -224,6 +224,22 @@ func (r *Writer) run() {
 			}
 		}
 	}
+}
+
+// writeNext writes an Event or a status; false if none may be written now. If both are due, event
+// decides.
+func (r *Writer) writeNext(event bool) bool {
+	if event && r.writeEvent() {
+		return true
+	}
+	s, due := r.next()
+	if !due {
+		return !event && r.writeEvent()
+	}
+	ctx, cancel := context.WithTimeout(r.writes, statusTimeout)
+	defer cancel()
+	r.note(s, r.write(ctx, s))
+	return true
 }
 
 // next removes and returns the queued status with the earliest time; false if none may be written

@@ -79,6 +79,9 @@ func (r *Writer) PutVModelStatuses(all []store.VModelStatus) {
 		key := modelKey{st.Pool, st.ID}
 		s := subject{kind: v1alpha1.VModelKind, key: key}
 		if st.Gone {
+			if v := r.vmodels[key]; v != nil {
+				r.forgetEvents(objects.Object{Kind: v1alpha1.VModelKind, Name: v.object})
+			}
 			delete(r.vmodels, key)
 			delete(r.dirty, s)
 			delete(r.logged, s)
@@ -113,11 +116,13 @@ func (r *Writer) writeVModel(ctx context.Context, key modelKey) error {
 	if !changed {
 		return nil
 	}
-	if err := putStatus(ctx, r.client, named(&v1alpha1.VModel{}, object), uid, status); err != nil {
+	o := named(&v1alpha1.VModel{}, object)
+	if err := putStatus(ctx, r.client, o, uid, status); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.observe(objectOf(v1alpha1.VModelKind, o), o.UID, v.written, status)
 	v.written = status
 	return nil
 }

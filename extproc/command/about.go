@@ -6,9 +6,11 @@ import (
 	"strconv"
 
 	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/endpoints"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/options"
 	"github.com/headgate/headgate/internal/query"
 	"github.com/headgate/headgate/internal/version"
 )
@@ -17,14 +19,22 @@ import (
 type about struct {
 	name, version string
 	queries       query.Handlers
+	// plane returns which requests reach this process.
+	plane func() *placement.DataPlane
 }
 
-func newAbout() about {
+func newAbout(c options.Options) about {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return about{host + "/" + strconv.Itoa(os.Getpid()), version.Read().Program, query.Handlers{}}
+	return about{host + "/" + strconv.Itoa(os.Getpid()), version.Read().Program, query.Handlers{}, func() *placement.DataPlane {
+		is := &placement.DataPlane{Standalone: c.Serve.Endpoints.Standalone(), Picker: c.Serve.Port >= 0}
+		if c.Pool.Name != "" {
+			is.Pool = c.Pool.String()
+		}
+		return is
+	}}
 }
 
 // ask answers a query over HTTP.

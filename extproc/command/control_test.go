@@ -19,10 +19,12 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/extproc/eds"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/options"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/placementclient"
+	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/listen"
 )
@@ -90,6 +92,7 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := options.Options{
+		Serve:    serve.Config{Endpoints: eds.New(slog.New(slog.DiscardHandler))},
 		Settings: settings.Default(), MaxQueued: 1, MaxQueuedMiB: 1,
 		Control: placementclient.Control{
 			Address: "localhost:" + port, CAFile: filepath.Join(dir, "tls.crt"), CertPath: dir,
@@ -104,7 +107,7 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = speak(ctx, metrics.New(f), newAbout())
+		_ = speak(ctx, metrics.New(f), newAbout(c))
 	}()
 	select {
 	case got := <-d.tokens:

@@ -85,3 +85,25 @@ func TestPoolsOfGateways(t *testing.T) {
 		t.Errorf("needed are %s, want %s", got, want)
 	}
 }
+
+// An Envoy with envoy.yaml follows the endpoints of all pools, and Envoys of Gateways those of
+// single ones.
+func TestStandaloneEnvoyFollowsAllPools(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.set(map[string][]string{"pool/ns/a": {"10.0.0.1:80"}, "endpoints": {"10.0.0.1:80"}})
+		w.follow(0, nil, "pool/ns/a")
+		if w.Standalone() {
+			t.Error("the Envoy of a Gateway counts as standalone")
+		}
+		alone := w.follow(0, nil, "endpoints")
+		w.after(time.Millisecond)
+		if !w.Standalone() {
+			t.Error("no standalone Envoy is found")
+		}
+		_ = alone.conn.Close()
+		w.after(time.Millisecond)
+		if w.Standalone() {
+			t.Error("the Envoy has gone, and still counts")
+		}
+	})
+}

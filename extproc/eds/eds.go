@@ -26,6 +26,8 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
+
+	"github.com/headgate/headgate/api/wire"
 )
 
 const (
@@ -81,6 +83,19 @@ func New(log *slog.Logger) *Server {
 	}
 	s.delta = delta.NewServer(ctx, s.cache, callbacks{s})
 	return s
+}
+
+// Standalone reports whether an Envoy follows the endpoints of all pools, as one with envoy.yaml
+// does. Envoys of Gateways follow single pools.
+func (s *Server) Standalone() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.streams {
+		if e.names[wire.EndpointsCluster] {
+			return true
+		}
+	}
+	return false
 }
 
 // DeltaEndpoints implements EndpointDiscoveryServiceServer.

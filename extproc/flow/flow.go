@@ -19,6 +19,9 @@ import (
 // ErrUnknown means that the objects that defined the model were deleted.
 var ErrUnknown = errors.New("the model is gone")
 
+// ErrControlLost means that control, which would load the model, has been silent for too long.
+var ErrControlLost = errors.New("the model is not loaded, and control does not answer")
+
 // Failed means that the model cannot be loaded at present. Reason is one of control's reasons in
 // api/wire.
 type Failed struct{ Reason string }
@@ -53,8 +56,9 @@ type Flow struct {
 	Config
 	queued atomic.Int64 // number of waiting requests; usually 0, which is read without locking mu
 
-	mu    sync.Mutex // guards queue; locked after all mutexes of the fleet, and before the mutexes that Changed locks
+	mu    sync.Mutex // guards the fields below; locked after all mutexes of the fleet, and before the mutexes that Changed locks
 	queue *queue.Queue[*Ticket]
+	lost  bool // whether control has been silent for too long
 }
 
 // New returns an empty Flow.
@@ -76,7 +80,7 @@ type Ticket struct {
 }
 
 // Enqueue adds a request to the end of its model's queue. Bytes is the size of its body. The error
-// is [queue.ErrFull], [Failed] or [ErrUnknown].
+// is [queue.ErrFull], [Failed], [ErrUnknown] or [ErrControlLost].
 func (f *Flow) Enqueue(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, error) {
 	// Increment the count before reading the view. Published reads the count after the view is
 	// stored, so Enqueue sees the new view or Published sees this request.
@@ -84,10 +88,9 @@ func (f *Flow) Enqueue(key objects.ModelKey, bytes int64, now time.Time) (*Ticke
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	view := f.View()
-	v := verdict(view, key)
-	if v == queue.Failed {
+	if f.verdict(view, key) == queue.Failed {
 		f.queued.Add(-1)
-		return nil, failure(view, key)
+		return nil, f.failure(view, key)
 	}
 	// A request that only waits for another request to end is not urgent: such waits are short and
 	// frequent.
@@ -109,7 +112,7 @@ func (f *Flow) Enqueue(key objects.ModelKey, bytes int64, now time.Time) (*Ticke
 func (t *Ticket) Key() objects.ModelKey { return t.key }
 
 // Turn returns a channel that receives nil when the request may choose its endpoint. It receives
-// [Failed] or [ErrUnknown] when the model cannot be loaded.
+// [Failed], [ErrUnknown] or [ErrControlLost] when the model cannot be loaded.
 func (t *Ticket) Turn() <-chan error { return t.turn }
 
 // Back puts a request at the head of its queue again. The caller received nil from Turn, but then
@@ -157,6 +160,21 @@ func (f *Flow) Published(v *endpointstate.View) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.showAll(v)
+}
+
+// ControlLost records whether control has been silent for too long. While it has, requests whose
+// model has no copy fail with [ErrControlLost], including those that wait now.
+func (f *Flow) ControlLost(lost bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lost = lost; lost {
+		f.showAll(f.View())
+	}
+}
+
+// showAll applies a view to all requests that wait. The caller holds mu.
+func (f *Flow) showAll(v *endpointstate.View) {
 	for _, w := range f.queue.WaitingModels() {
 		f.show(v, w.Key)
 	}
@@ -178,10 +196,10 @@ func (f *Flow) Freed(model string) {
 
 // show applies the model's state in a view to the requests that wait for it. The caller holds mu.
 func (f *Flow) show(v *endpointstate.View, key objects.ModelKey) {
-	is := verdict(v, key)
+	is := f.verdict(v, key)
 	var news error
 	if is == queue.Failed {
-		news = failure(v, key)
+		news = f.failure(v, key)
 	}
 	for _, p := range f.queue.Show(key, is) {
 		p.Waiter.turn <- news
@@ -215,12 +233,25 @@ func (f *Flow) Queued() (requests, bytes int64) {
 	return f.queued.Load(), f.queue.Bytes()
 }
 
-// failure returns why the model cannot be loaded, according to a view.
-func failure(v *endpointstate.View, key objects.ModelKey) error {
-	if v.Failures[key] == wire.UnknownModel {
+// Failure returns why a model without copies cannot be loaded now; nil if it can be.
+func (f *Flow) Failure(key objects.ModelKey) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failure(f.View(), key)
+}
+
+// failure is Failure for a view. While control is lost, its other reasons may be obsolete, so they
+// do not count. The caller holds mu.
+func (f *Flow) failure(v *endpointstate.View, key objects.ModelKey) error {
+	switch reason := v.Failures[key]; {
+	case reason == wire.UnknownModel:
 		return ErrUnknown
+	case f.lost:
+		return ErrControlLost
+	case reason != "":
+		return Failed{reason}
 	}
-	return Failed{v.Failures[key]}
+	return nil
 }
 
 // has reports whether the model has a usable copy in a view, and whether such a copy has room for
@@ -231,13 +262,13 @@ func has(v *endpointstate.View, key objects.ModelKey) (has, room bool) {
 
 // verdict returns the model's state in a view. It is Ready without a pool, so that the request
 // continues and gets the error of a missing pool. A failed load does not matter while the model has
-// another copy.
-func verdict(v *endpointstate.View, key objects.ModelKey) queue.Verdict {
+// another copy. The caller holds mu.
+func (f *Flow) verdict(v *endpointstate.View, key objects.ModelKey) queue.Verdict {
 	has, room := has(v, key)
 	switch {
 	case v.Snapshot.Pools[key.Pool.String()] == nil, room:
 		return queue.Ready
-	case !has && v.Failures[key] != "":
+	case !has && f.failure(v, key) != nil:
 		return queue.Failed
 	}
 	return queue.Waits

@@ -55,7 +55,9 @@ func TestEndedFlowIsEmpty(t *testing.T) {
 		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxQueued: 5, MaxBytes: 100})
 		var waiting, called []*flow.Ticket
 		for range 300 {
-			switch random.IntN(8) {
+			switch random.IntN(9) {
+			case 8:
+				f.ControlLost(random.IntN(2) == 0)
 			case 0, 1, 2:
 				key := objects.ModelKey{Pool: pools[random.IntN(2)], ID: fmt.Sprint("m", random.IntN(3))}
 				if ticket, err := f.Enqueue(key, int64(random.IntN(30)), time.Unix(1e9, 0)); err == nil {

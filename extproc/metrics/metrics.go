@@ -83,7 +83,7 @@ type Meter struct {
 	queueTime        *prometheus.HistogramVec // label outcome
 	queuedAtLimit    prometheus.Gauge
 	queueTimeAtLimit *prometheus.HistogramVec // label outcome
-	connected        prometheus.Gauge
+	connected        *prometheus.GaugeVec     // without a series until Connected is called
 	version          prometheus.Gauge
 	updatedAt        prometheus.Gauge
 	refused          prometheus.Gauge
@@ -183,7 +183,7 @@ func New(f *fleet.Fleet) *Meter {
 		queueTimeBuckets,
 		"outcome")
 	m.connected = gauge("headgate_control_connected",
-		"Is 1 while control is connected and the placement state is synced, else 0.").WithLabelValues()
+		"Is 1 while control answers and the placement state is synced, else 0; only with --control.")
 	m.version = gauge("headgate_control_version",
 		"Version of the latest update that extproc applied, on the current connection to control.").WithLabelValues()
 	m.updatedAt = gauge("headgate_control_last_message_timestamp_seconds",
@@ -272,8 +272,9 @@ func (h *QueuedRequest) Ended(outcome string, at time.Time) {
 	ended.WithLabelValues(outcome).Observe(at.Sub(h.since).Seconds())
 }
 
-// Connected records whether control is connected and has sent its complete state.
-func (m *Meter) Connected(is bool) { m.connected.Set(bit(is)) }
+// Connected records whether control answers and has sent its complete state. Without control it is
+// never called, and the metric has no series.
+func (m *Meter) Connected(is bool) { m.connected.WithLabelValues().Set(bit(is)) }
 
 // UpdateApplied records when an update of control took effect.
 func (m *Meter) UpdateApplied(version uint64, at time.Time) {

@@ -105,6 +105,9 @@ func TestOutcomeBecomesMetrics(t *testing.T) {
 	wait.Goes(true, began.Add(3*time.Second)) // the model is loaded, but its copies are at their limit
 	wait.Goes(true, began.Add(4*time.Second))
 	wait.Ended(metrics.QueueExpired, began.Add(8*time.Second))
+	if _, page := get(t, m, "/metrics"); strings.Contains(page, "\nheadgate_control_connected") {
+		t.Error("headgate_control_connected has a value without control")
+	}
 	m.Connected(true)
 	m.UpdateApplied(7, time.Unix(1e9, 0))
 	m.Scraped(nil)

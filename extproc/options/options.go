@@ -56,6 +56,7 @@ type Options struct {
 
 	Control       placementclient.Control
 	MeshTokenFile string
+	ControlLost   time.Duration
 	MaxQueued     int
 	MaxQueuedMiB  int64
 
@@ -158,6 +159,8 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		"call control with the bearer token in this `FILE`, which may be replaced at any time")
 	fs.StringVar(&c.Control.CertPath, "control-cert-path", "",
 		"call control with the client certificate in this `DIR`, tls.crt and tls.key, reloaded when they change")
+	fs.DurationVar(&c.ControlLost, "control-lost", placementclient.DefaultLost,
+		"once control has been silent for this long, answer requests that need a load with 503 control_unavailable")
 	fs.StringVar(&c.MeshTokenFile, "mesh-token-file", "",
 		"forward calls of ModelMesh's API to control if they send the bearer token in this `FILE`, which may be replaced at any time. control's flag --mesh-token-file must have the same token. Without this flag, such calls end with UNIMPLEMENTED")
 	fs.DurationVar(&c.Settings.QueueTimeout, "max-queue-time", c.Settings.QueueTimeout,
@@ -294,6 +297,8 @@ func (c Options) check(rest []string) error {
 		return fmt.Errorf("--max-queued-per-model %d, --max-queued-mib %d: both must be at least 1", c.MaxQueued, c.MaxQueuedMiB)
 	case c.Control.Address == "" && c.Control.CAFile+c.Control.TokenFile+c.Control.CertPath+c.MeshTokenFile != "":
 		return errors.New("--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file need --control")
+	case c.ControlLost < placementclient.MinLost:
+		return fmt.Errorf("--control-lost %v: it must be at least %v", c.ControlLost, placementclient.MinLost)
 	case c.ScrapeInterval < 10*time.Millisecond || c.ModelsInterval < 10*time.Millisecond:
 		return errors.New("--scrape-interval and --models-scrape-interval must be at least 10ms, so as not to overload the engines")
 	case c.ScrapeInterval >= c.Settings.StaleAfter:

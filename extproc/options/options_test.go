@@ -80,6 +80,7 @@ func TestCommandLine(t *testing.T) {
 			"--objects x --listen y --control-ca-file z",
 			"--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file need --control; see extproc --help",
 		},
+		{"--objects x --listen y --control-lost 1s", "--control-lost 1s: it must be at least 3s; see extproc --help"},
 		{"--nonsense", "unknown flag: --nonsense; see extproc --help"},
 		{
 			"--objects x --stale-after 0s",

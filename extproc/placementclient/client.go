@@ -73,8 +73,13 @@ type Config struct {
 	News  *News
 	Fleet *fleet.Fleet
 	Flow  *flow.Flow
-	Meter *metrics.Meter
-	Log   *slog.Logger
+	// DataPlane returns which requests reach this process; nil if none but those of Gateways do.
+	DataPlane func() *placement.DataPlane
+	Meter     *metrics.Meter
+	Log       *slog.Logger
+	// Lost is how long control may be silent before requests that need a load fail; zero means
+	// DefaultLost.
+	Lost time.Duration
 	// Interval is the minimum time between two reports of the work at endpoints; zero means
 	// DefaultInterval.
 	Interval time.Duration
@@ -88,12 +93,16 @@ type Config struct {
 type Client struct {
 	Config
 	process string
+	silence silence
 }
 
 // New returns a Client without a connection.
 func New(c Config) *Client {
 	if c.Interval == 0 {
 		c.Interval = DefaultInterval
+	}
+	if c.Lost == 0 {
+		c.Lost = DefaultLost
 	}
 	return &Client{Config: c, process: strconv.FormatUint(rand.Uint64(), 36)}
 }
@@ -102,8 +111,11 @@ func New(c Config) *Client {
 func (c *Client) Run(ctx context.Context) error {
 	pause := shortest
 	silent := false // whether it was logged that control does not answer
+	c.Meter.Connected(false)
+	defer c.watch()()
 	for ctx.Err() == nil {
 		complete, err := c.connect(ctx)
+		c.silence.synced.Store(false)
 		c.Meter.Connected(false)
 		if ctx.Err() != nil {
 			return nil
@@ -167,7 +179,7 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	})
 	c.Fleet.ForgetQuestions()
 	defer c.Fleet.ForgetQuestions()
-	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons | question); err != nil {
+	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons | question | states); err != nil {
 		return false, err
 	}
 	tick := time.NewTicker(often)
@@ -192,7 +204,8 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 			return s.receiver.complete, ctx.Err()
 		case u := <-updates:
 			s.query(ctx, u.GetQueries())
-			if s.apply(u) {
+			applied := s.apply(u)
+			if c.heard(); applied {
 				what = flying
 			}
 		case a := <-s.answers:
@@ -223,7 +236,8 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 		case <-c.Fleet.Urgent():
 			what = flying
 		case <-tick.C:
-			what = wantedNow | flying | allFlying | used | made
+			what = wantedNow | flying | allFlying | used | made | states
+			c.probe(s.receiver.complete)
 		case <-teach.C:
 			what = lessons
 		}
@@ -277,6 +291,7 @@ func (t *connection) apply(u *placement.Update) bool {
 	t.applied = u.GetVersion()
 	t.Meter.UpdateApplied(t.applied, now)
 	if news.All {
+		t.silence.synced.Store(true)
 		t.Meter.Connected(true)
 		t.Log.Info("placement state synced", "control", t.Target, "endpoints", len(news.Endpoints), "copies",
 			len(news.Copies))
@@ -285,7 +300,7 @@ func (t *connection) apply(u *placement.Update) bool {
 }
 
 // topics are the subjects of a report.
-type topics uint8
+type topics uint16
 
 const (
 	wantedNow topics = 1 << iota
@@ -296,6 +311,7 @@ const (
 	lessons
 	made
 	question
+	states
 )
 
 // report sends the changes of some topics, if there are any. It reads the requests in flight after
@@ -335,9 +351,17 @@ func (t *connection) report(what topics) error {
 	if what&question != 0 {
 		t.question = t.Fleet.Question()
 	}
+	if what&states != 0 {
+		r.States = fleet.Read(t.Fleet, func(s *endpointstate.State) []*placement.EndpointState {
+			return t.reporter.observes(func(visit func(endpointstate.Condition)) { endpointstate.Conditions(s, t.Fleet.Now(), visit) }, now)
+		})
+		if t.DataPlane != nil {
+			r.DataPlane = t.reporter.serves(t.DataPlane())
+		}
+	}
 	r.Question = t.question
 	if t.began && t.applied == t.acknowledged && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+
-		len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
+		len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving)+len(r.States) == 0 && r.DataPlane == nil {
 		return nil
 	}
 	if !t.began {

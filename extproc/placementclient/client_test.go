@@ -18,6 +18,24 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
+// A stream begins with the states of all endpoints and with the requests that reach the process. A
+// changed state follows within about a second.
+func TestStatesOfEndpointsAreReported(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	serving := func(e string) bool { return s.states[e] == placement.EndpointState_SERVING }
+	s.until("both serve", func() bool { return serving(a) && serving(b) })
+	s.mu.Lock()
+	if !s.plane.GetPicker() || s.plane.GetPool() != "ns/p" {
+		t.Errorf("the data plane is %v", s.plane)
+	}
+	s.mu.Unlock()
+	r.fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) })
+	s.until("one is out", func() bool { return s.states[a] == placement.EndpointState_OUT })
+	r.fleet.SetWorld(objects.Build(objects.Set{}))
+	s.until("both are gone", func() bool { return len(s.states) == 0 })
+}
+
 func TestWantedModelsAreReportedAtOnce(t *testing.T) {
 	r := newRig(t)
 	s := r.next()

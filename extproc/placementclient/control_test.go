@@ -66,30 +66,39 @@ type rig struct {
 	control *fakeControl
 	socket  string
 	queries query.Handlers
+	lost    time.Duration
+	meter   *metrics.Meter
 }
 
-func newRig(t *testing.T) *rig { return newRigWith(t, nil) }
+func newRig(t *testing.T) *rig { return (&rig{T: t}).start() }
 
 // newRigWith returns a rig whose extproc answers these queries.
 func newRigWith(t *testing.T, queries query.Handlers) *rig {
-	r := &rig{T: t, socket: filepath.Join(t.TempDir(), "control.sock"), queries: queries}
+	return (&rig{T: t, queries: queries}).start()
+}
+
+// start starts the extproc and control.
+func (r *rig) start() *rig {
+	r.socket = filepath.Join(r.TempDir(), "control.sock")
 	news := placementclient.NewNews()
 	r.flow = flow.New(flow.Config{
 		View: func() *endpointstate.View { return r.fleet.View() }, MaxQueued: 2000, MaxBytes: 1 << 30, Changed: news.Changed,
 	})
 	r.fleet = aFleet(r.flow.Published)
 	r.control = r.serve()
-	t.Cleanup(func() { r.control.stop() })
+	r.Cleanup(func() { r.control.stop() })
 	r.connections("unix:"+r.socket, news)
 	return r
 }
 
 // connections connects the rig to control until the test ends or leave is called.
 func (r *rig) connections(target string, news *placementclient.News) (leave func()) {
+	r.meter = metrics.New(r.fleet)
 	client := placementclient.New(placementclient.Config{
 		Target: target, Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, News: news,
-		Fleet: r.fleet, Flow: r.flow, Meter: metrics.New(r.fleet), Log: slog.New(slog.DiscardHandler),
+		Fleet: r.fleet, Flow: r.flow, Meter: r.meter, Log: slog.New(slog.DiscardHandler), Lost: r.lost,
 		Name: "host/1", Version: "v1", Queries: r.queries,
+		DataPlane: func() *placement.DataPlane { return &placement.DataPlane{Picker: true, Pool: "ns/p"} },
 	})
 	ctx, cancel := context.WithCancel(r.Context())
 	done := make(chan struct{})
@@ -158,6 +167,8 @@ type stream struct {
 	// responses are the reported stored responses with their endpoints.
 	responses []string
 	program   *placement.Program
+	plane     *placement.DataPlane
+	states    map[string]placement.EndpointState_State
 	answers   map[uint64]string // result, space and error, by the number of the query
 }
 
@@ -166,7 +177,7 @@ func (c *fakeControl) Connect(wire placement.Placement_ConnectServer) error {
 		rig: c.rig, wire: wire, end: make(chan struct{}), news: make(chan struct{}),
 		wanted: map[string]*placement.Wanted{}, inFlight: map[string]uint32{}, used: map[string]uint32{}, waited: map[string]uint64{},
 		leaving: map[string]*placement.Leaving{}, backlogs: map[string]uint32{},
-		answers: map[uint64]string{},
+		answers: map[uint64]string{}, states: map[string]placement.EndpointState_State{},
 	}
 	c.streams <- s
 	go func() {
@@ -211,6 +222,14 @@ func (s *stream) read(r *placement.Report) {
 	}
 	for _, b := range r.GetBacklogs() {
 		s.backlogs[b.GetEndpoint()] = b.GetRequests()
+	}
+	for _, e := range r.GetStates() {
+		if s.states[e.GetEndpoint()] = e.GetState(); e.GetState() == placement.EndpointState_UNKNOWN {
+			delete(s.states, e.GetEndpoint())
+		}
+	}
+	if r.DataPlane != nil {
+		s.plane = r.GetDataPlane()
 	}
 	if r.Program != nil {
 		s.program = r.GetProgram()

@@ -19,6 +19,8 @@ type reporter struct {
 	leaving  map[string]endpointstate.Leaving
 	asked    map[string]asked // last reports by endpoint, without empty ones
 	taught   map[endpointstate.AcceleratorKey]endpointstate.LearnedProfile
+	states   map[string]observed // last reports by endpoint, without unknown ones
+	plane    *placement.DataPlane
 	round    uint64 // number of calls of backlogs
 	out      []*placement.Backlog
 }
@@ -40,6 +42,7 @@ func newReporter() *reporter {
 		waiting: make(map[objects.ModelKey]wants), inFlight: make(map[endpointstate.CopyKey]int64),
 		leaving: make(map[string]endpointstate.Leaving),
 		asked:   make(map[string]asked), taught: make(map[endpointstate.AcceleratorKey]endpointstate.LearnedProfile),
+		states: make(map[string]observed),
 	}
 }
 

@@ -142,6 +142,9 @@ var (
 	// errSubset is for a request whose data plane allows only some endpoints, of which none can
 	// serve.
 	errSubset = unavailable("no_endpoint", "No endpoint that the gateway allows can serve the request right now. Try again.", retrySoon)
+	// errControlLost is for a request whose model would have to be loaded, while control is silent.
+	errControlLost = unavailable("control_unavailable",
+		"The model %s is not loaded, and the gateway's controller (control) does not answer. Try again later.", retryLater)
 	// errExpired is for a request whose model was not loaded in time.
 	errExpired = timedOut("load_timeout", "The model %s could not be loaded in time. Try again.")
 	// errBusy is for a request whose model had no copy with room in time.
@@ -216,6 +219,8 @@ func replyTo(err error, named bool) *apiError {
 		return own
 	case errors.As(err, &load):
 		return describeLoad(load.Reason)
+	case errors.Is(err, flow.ErrControlLost):
+		return errControlLost
 	case errors.Is(err, decode.ErrTooLarge):
 		return errDecodedTooLarge
 	case errors.Is(err, route.ErrUnknownPool):

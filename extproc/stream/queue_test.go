@@ -101,6 +101,26 @@ func awaitQueued(t *testing.T, held *flow.Flow, want int64) {
 	}
 }
 
+// While control is silent, requests that need a load are refused at once, and so are those that
+// wait.
+func TestRequestsDoNotWaitForALostControl(t *testing.T) {
+	_, held, client := queueing(t, time.Minute, 100)
+	s, _ := ask(t.Context(), t, client)
+	awaitQueued(t, held, 1)
+	held.ControlLost(true)
+	want := []string{"503", "retry-after=10", "control_unavailable"}
+	for what, got := range map[string]string{"waiting": decided(t, s), "new": render(t, second(ask(t.Context(), t, client)))} {
+		for _, part := range want {
+			if !strings.Contains(got, part) {
+				t.Errorf("the %s request gets %s, want %q", what, got, part)
+			}
+		}
+	}
+	awaitQueued(t, held, 0)
+}
+
+func second[A, B any](_ A, b B) B { return b }
+
 // One client disconnects while it waits, and another when its request is called. The other requests
 // are served.
 func TestRequestsWaitForTheirModel(t *testing.T) {

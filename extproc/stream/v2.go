@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 )
@@ -117,12 +115,5 @@ func (d *dispatcher) wouldAnswer(a ask, now time.Time) error {
 	if !missed {
 		return err
 	}
-	switch reason := d.server.Fleet.View().Failures[m.key]; reason {
-	case "":
-		return nil
-	case wire.UnknownModel:
-		return flow.ErrUnknown
-	default:
-		return flow.Failed{Reason: reason}
-	}
+	return d.server.Flow.Failure(m.key)
 }

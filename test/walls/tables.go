@@ -34,7 +34,7 @@ var pure = []string{
 	"extproc/fleet/endpointstate", "extproc/outcome", "extproc/decisions/ring",
 	"extproc/decode", "extproc/relay/relaytoken", "extproc/endpoints", "extproc/transcode", "extproc/payload/sink",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/conditions", "control/attach/envoy",
-	"control/attach/order",
+	"control/events", "control/attach/order",
 	"control/attach/bisect", "control/attach/cache", "control/pods/gateway", "control/provision/estimate", "control/provision/planner",
 	"control/provision/problem",
 	"control/provision/report", "control/profile/survey",
@@ -130,7 +130,7 @@ var confined = []struct {
 	{
 		"k8s.io/api/", "other packages use objects.Pod; control creates its objects in control/pods; api uses Kubernetes' resource lists",
 		[]string{
-			"internal/objects/kinds", "internal/objects/kube", "control/pods", "control/pods/gateway", "api/v1alpha1",
+			"internal/objects/kinds", "internal/objects/kube", "control/pods", "control/pods/gateway", "control/statuswriter", "api/v1alpha1",
 			"test/apiserver",
 		},
 	},
@@ -220,9 +220,9 @@ var houses = [][]floor{
 		{
 			[]string{
 				"control/place/loader", "control/place/decide", "control/place/store", "control/broadcast", "control/attach/cache",
-				"control/provision/planner", "control/profile/survey",
+				"control/provision/planner", "control/profile/survey", "control/events",
 			},
-			"drivers of engines, placement decisions and their records; broadcast and cache; the planner; the plan of a survey",
+			"drivers of engines, placement decisions and their records; broadcast and cache; the planner; the plan of a survey; which Events are due",
 		},
 		{[]string{"control/provision/estimate"}, "it simulates how long queries take"},
 	},

@@ -242,11 +242,12 @@ func (t *Template) managerOf(routes string, o Options) (*anypb.Any, error) {
 	if err := t.gatewayFilters(m); err != nil {
 		return nil, err
 	}
-	before, err := untouched()
+	kept, err := untouched()
 	if err != nil {
 		return nil, err
 	}
-	m.LocalReplyConfig.Mappers = slices.Concat(before, m.GetLocalReplyConfig().GetMappers())
+	mappers := m.GetLocalReplyConfig().GetMappers()
+	m.LocalReplyConfig.Mappers = slices.Insert(mappers, afterPickerErrors(mappers), kept...)
 	for _, log := range m.GetAccessLog() {
 		if log.GetName() == outcomeLog {
 			if log.Filter, err = celFilter(fmt.Sprintf("%q in xds.route_metadata.filter_metadata", inference)); err != nil {
@@ -284,6 +285,9 @@ const (
 	outcomeLog = "envoy.access_loggers.http_grpc" // access log that sends outcomes to extproc
 	// inference is the metadata key that marks routes whose requests go through extproc.
 	inference = "gateway.inference"
+	// byModels is a key under inference. It marks routes whose pool extproc names: without extproc
+	// they have no cluster. The local replies of envoy.yaml read both keys.
+	byModels = "models"
 
 	corsFilter    = "envoy.filters.http.cors"
 	extProcFilter = "envoy.filters.http.ext_proc"
@@ -306,7 +310,7 @@ const calls = "request.headers['content-type'].startsWith('application/grpc') &&
 	" && response.code_details != 'header_mutation_result_exceeds_limit'"
 
 // untouched returns mappers that keep some local replies as they are: those to gRPC calls, which
-// are a status in trailers, and those of other endpoint pickers. They must precede the mappers of
+// are a status in trailers, and those of other endpoint pickers. They must precede most mappers of
 // envoy.yaml, since the first matching mapper wins.
 func untouched() (all []*hcmv3.ResponseMapper, err error) {
 	for _, expression := range []string{calls, "response.code_details == ''"} {
@@ -317,6 +321,18 @@ func untouched() (all []*hcmv3.ResponseMapper, err error) {
 		all = append(all, &hcmv3.ResponseMapper{Filter: f})
 	}
 	return all, nil
+}
+
+// afterPickerErrors returns the index after the mappers of the replies for a picker that is away,
+// which also apply to gRPC calls. Each of them adds a header for the access log.
+func afterPickerErrors(mappers []*hcmv3.ResponseMapper) int {
+	for i, m := range slices.Backward(mappers) {
+		names := func(h *corev3.HeaderValueOption) bool { return h.GetHeader().GetKey() == wire.ErrorHeader }
+		if slices.ContainsFunc(m.GetHeadersToAdd(), names) {
+			return i + 1
+		}
+	}
+	return 0
 }
 
 func celFilter(expression string) (*accesslogv3.AccessLogFilter, error) {

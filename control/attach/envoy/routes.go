@@ -71,6 +71,7 @@ func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) err
 	action.ClusterSpecifier = &routev3.RouteAction_ClusterHeader{ClusterHeader: wire.PoolHeader}
 	is.Action = &routev3.Route_Route{Route: action}
 	t.infer(is)
+	is.Metadata.FilterMetadata[inference].Fields = map[string]*structpb.Value{byModels: structpb.NewBoolValue(true)}
 	t.toPool(is)
 	is.RequestHeadersToRemove = append(is.RequestHeadersToRemove, wire.PoolHeader) // engines do not need it
 	filters, err := t.enabled(wire.ListenerMetadata, listener, r, r.Forward.Calls)

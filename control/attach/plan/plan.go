@@ -45,6 +45,13 @@ type Plans struct {
 	made made
 }
 
+// Valid reports whether a Gateway has a valid listener, of its own or of a ListenerSet.
+func (p *Plans) Valid(g *attach.Gateway) bool {
+	return slices.ContainsFunc(g.Listeners, func(l *attach.Listener) bool {
+		return l.Refused == (attach.Verdict{}) && (p == nil || p.Refused[l] == (attach.Verdict{}))
+	})
+}
+
 // Certificate is the content of a TLS Secret, or of a ConfigMap with authorities.
 type Certificate struct {
 	// Chain and Key are in PEM.

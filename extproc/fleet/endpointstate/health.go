@@ -2,6 +2,7 @@ package endpointstate
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headgate/headgate/extproc/pick"
@@ -86,6 +87,35 @@ func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, l
 		return pick.Suspect, QueueFull
 	}
 	return pick.Healthy, ""
+}
+
+// Condition is the state of an endpoint as control learns it.
+type Condition struct {
+	Endpoint string
+	// Known is false before the first scrape has ended.
+	Known  bool
+	State  pick.State
+	Reason Reason // why it is not healthy
+}
+
+// Conditions visits the condition of every endpoint of a State. An endpoint of several pools has
+// the best of their states.
+func Conditions(s *State, now time.Time, visit func(Condition)) {
+	for address, pools := range s.pools {
+		e := s.endpoints[address]
+		is := Condition{Endpoint: address, Known: e.health.scraped, State: pick.Out}
+		for i, name := range pools {
+			p := s.world.Pools[name]
+			at, _ := slices.BinarySearchFunc(p.Endpoints, address, func(e objects.Endpoint, address string) int {
+				return strings.Compare(e.Address, address)
+			})
+			state, reason := s.stateOf(e, p.Endpoints[at], now, s.Settings.For(p))
+			if i == 0 || state < is.State {
+				is.State, is.Reason = state, reason
+			}
+		}
+		visit(is)
+	}
 }
 
 // unscraped reports whether the only problem of an endpoint is that it has not yet answered a

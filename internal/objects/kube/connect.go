@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -53,11 +54,13 @@ func Connect(kubeconfig string) (*rest.Config, error) {
 	return c, nil
 }
 
-// schemeOf returns a scheme with the kinds of a table, Secrets and ConfigMaps.
+// schemeOf returns a scheme with the kinds of a table, Secrets, ConfigMaps and Events.
 func schemeOf(table []kinds.Kind) *runtime.Scheme {
 	s := runtime.NewScheme()
 	s.AddKnownTypes(secrets.GroupVersion(), new(corev1.Secret), new(corev1.SecretList), new(corev1.ConfigMap), new(corev1.ConfigMapList))
 	metav1.AddToGroupVersion(s, secrets.GroupVersion())
+	s.AddKnownTypes(eventsv1.SchemeGroupVersion, new(eventsv1.Event), new(eventsv1.EventList))
+	metav1.AddToGroupVersion(s, eventsv1.SchemeGroupVersion)
 	for _, k := range table {
 		s.AddKnownTypeWithName(k.GroupVersionKind, k.New())
 		s.AddKnownTypeWithName(k.GroupVersion().WithKind(k.Kind+"List"), k.NewList())
@@ -72,8 +75,8 @@ var (
 	configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
 )
 
-// mapperOf knows the paths of the kinds of a table, of Secrets and of ConfigMaps. They are the same
-// everywhere, so the API server need not be asked, and a program may start while it is away.
+// mapperOf knows the paths of the kinds of a table, of Secrets, ConfigMaps and Events. They are the
+// same everywhere, so the API server need not be asked, and a program may start while it is away.
 func mapperOf(table []kinds.Kind) meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	add := func(kind schema.GroupVersionKind, resource schema.GroupVersionResource, scope meta.RESTScope) {
@@ -82,6 +85,7 @@ func mapperOf(table []kinds.Kind) meta.RESTMapper {
 	}
 	add(corev1.SchemeGroupVersion.WithKind("Secret"), secrets, meta.RESTScopeNamespace)
 	add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), configMaps, meta.RESTScopeNamespace)
+	add(eventsv1.SchemeGroupVersion.WithKind("Event"), eventsv1.SchemeGroupVersion.WithResource("events"), meta.RESTScopeNamespace)
 	crd := schema.FromAPIVersionAndKind(CRDType.APIVersion, CRDType.Kind)
 	add(crd, crd.GroupVersion().WithResource("customresourcedefinitions"), meta.RESTScopeRoot)
 	for _, k := range table {
@@ -98,7 +102,7 @@ func mapperOf(table []kinds.Kind) meta.RESTMapper {
 var CRDType = metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"}
 
 // Client returns an uncached client for the kinds that Headgate reads, including those of a
-// Network, and for the metadata of CRDs.
+// Network, for Events, and for the metadata of CRDs.
 func Client(c *rest.Config) (client.Client, error) {
 	return clientOf(c, kinds.WithNetwork())
 }
