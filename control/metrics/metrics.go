@@ -5,7 +5,9 @@
 package metrics
 
 import (
+	"fmt"
 	"math"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +41,7 @@ type Meter struct {
 
 // term is the source of metrics while this control leads.
 type term struct {
+	name   string // differs from that of every other term of any process
 	board  *placementserver.Server
 	placer *place.Placer
 }
@@ -126,7 +129,7 @@ func (m *Meter) Follow(board *placementserver.Server, placer *place.Placer) {
 		m.term.Store(nil)
 		return
 	}
-	m.term.Store(&term{board, placer})
+	m.term.Store(&term{fmt.Sprintf("%d/%d", os.Getpid(), time.Now().UnixNano()), board, placer})
 }
 
 // Leads sets whether this control leads.

@@ -85,6 +85,7 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		s.stop()
 		delete(p.endpoints, address)
 		if !ok || replaced {
+			forgetDrain(p, address)
 			p.Publisher.SetMethods(address, "")
 			p.state.RemoveEndpoint(address)
 		}
@@ -95,6 +96,9 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	for address, e := range declared {
 		p.state.SetEndpoint(address, e.Pools)
 		p.state.Terminating(objectsSource, address, e.Terminating, e.Migrates)
+		if until, is := p.drains[address]; is {
+			p.state.Terminating(drainSource, address, true, until)
+		}
 		if p.endpoints[address] == nil {
 			p.open(e)
 		}
@@ -303,6 +307,13 @@ func (p *Placer) readRecords() error {
 	runtimes, err := p.Memory.Runtimes()
 	if err != nil {
 		return fmt.Errorf("runtimes: %w", err)
+	}
+	drains, err := p.Memory.Drains()
+	if err != nil {
+		return fmt.Errorf("drained endpoints: %w", err)
+	}
+	for _, d := range drains {
+		p.drains[d.Endpoint] = d.Until
 	}
 	if p.restored, err = p.Memory.Copies(); err != nil {
 		return fmt.Errorf("copies: %w", err)

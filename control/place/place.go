@@ -123,6 +123,7 @@ type Placer struct {
 	refused    map[decide.Key]decide.Reason // published reasons why requests for models fail
 	gates      map[objects.Name]store.Gate  // last published gates of pods on trial
 	rolling    bool                         // at least one endpoint is outgoing
+	drains     map[string]time.Time         // endpoints that operators drain, with the times at which the move of models ends
 }
 
 // New returns a Placer that continues from the records of an earlier process.
@@ -146,6 +147,7 @@ func New(c Config) (*Placer, error) {
 		answers: make(map[decide.Key][]decide.CallResult),
 		vmodels: newVModels(), records: make(map[string]loader.Record), used: make(map[decide.Key]time.Time),
 		refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]store.Gate),
+		drains: make(map[string]time.Time),
 	}
 	err := p.readRecords()
 	// Reading the records leaves as much garbage as live data. Return it to the OS now, because the

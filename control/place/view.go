@@ -2,6 +2,7 @@ package place
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -23,6 +24,7 @@ func (p *Placer) View() decide.View {
 		last[key] = new(all[len(all)-1])
 	}
 	v.VModels = p.viewVModels()
+	drains := maps.Clone(p.drains)
 	p.mu.Unlock()
 
 	for _, e := range world.Engines {
@@ -35,6 +37,7 @@ func (p *Placer) View() decide.View {
 		e := &v.Endpoints[i]
 		site := sites[e.Address]
 		e.Engine, e.Fault, e.Pod, e.Listed = site.Engine, site.Fault, site.Pod, site.Listed
+		_, e.Drained = drains[e.Address]
 	}
 	for i := range v.Models {
 		key, _ := keyOf(v.Models[i].Pool, v.Models[i].ID)

@@ -74,3 +74,13 @@ func isAnother(err error) bool {
 	return ok && apierrors.IsInvalid(err) && status.ErrStatus.Details != nil &&
 		slices.ContainsFunc(status.ErrStatus.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
+
+// PutDrain does nothing: drains are not stored in the API server. A command that drains an endpoint
+// asks the next leader again.
+func (r *Writer) PutDrain(store.Drain) error { return nil }
+
+// DeleteDrain does nothing, like PutDrain.
+func (r *Writer) DeleteDrain(string) {}
+
+// Drains returns nothing, since PutDrain stores nothing.
+func (r *Writer) Drains() ([]store.Drain, error) { return nil, nil }

@@ -83,9 +83,7 @@ const nobody = "no process listens at "
 
 // From asks the control or extproc at a URL, http://HOST:PORT. The body is that of the query.
 func From(ctx context.Context, at, kind string, body []byte) (answers admin.Answers, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	method, path := http.MethodGet, at+"/"+kind
+	method, path := http.MethodGet, "/"+kind
 	switch kind {
 	case admin.Decisions:
 		var q admin.DecisionsQuery
@@ -96,34 +94,53 @@ func From(ctx context.Context, at, kind string, body []byte) (answers admin.Answ
 	case admin.Explain:
 		method = http.MethodPost
 	}
-	request, err := http.NewRequestWithContext(ctx, method, path, bytes.NewReader(body))
+	return answers, JSON(ctx, method, at, path, body, &answers)
+}
+
+// Nobody is the error of [JSON] if no process listens at a URL.
+type Nobody struct{ URL string }
+
+func (n Nobody) Error() string {
+	return nobody + n.URL + ": start control or extproc, or set the URL of its metrics"
+}
+
+// JSON sends a request to a path of the control or extproc at a URL, http://HOST:PORT, and reads
+// the answer. An error is one line that says what to do.
+func JSON(ctx context.Context, method, at, path string, body []byte, to any) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, at+path, bytes.NewReader(body))
 	if err != nil {
-		return answers, err
+		return err
 	}
+	if method == http.MethodPost {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	name, _, _ := strings.Cut(path, "?")
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return answers, fmt.Errorf(nobody+"%s: start control or extproc, or set the URL of its metrics", at)
+		return Nobody{at}
 	case errors.Is(err, context.DeadlineExceeded):
-		return answers, fmt.Errorf("%s has not answered within %v", at, askTimeout)
+		return fmt.Errorf("%s has not answered within %v", at, askTimeout)
 	case err != nil:
-		return answers, err
+		return err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 2048))
 		words := strings.Join(strings.Fields(string(text)), " ")
-		switch response.StatusCode {
-		case http.StatusNotFound, http.StatusMethodNotAllowed:
-			return answers, fmt.Errorf("%s has no /%s: it is an older version, which must be upgraded, or another program", at, kind)
-		case http.StatusServiceUnavailable:
-			return answers, fmt.Errorf("%s: %s", at, words)
+		switch missing := words == "" || strings.HasPrefix(words, "404 "); {
+		case response.StatusCode == http.StatusNotFound && missing, response.StatusCode == http.StatusMethodNotAllowed:
+			return fmt.Errorf("%s has no %s: it is an older version, which must be upgraded, or another program", at, name)
+		case response.StatusCode == http.StatusServiceUnavailable, response.StatusCode == http.StatusNotFound:
+			return fmt.Errorf("%s: %s", at, words)
 		}
-		return answers, fmt.Errorf("%s answers %d: %s", at, response.StatusCode, words)
+		return fmt.Errorf("%s answers %d: %s", at, response.StatusCode, words)
 	}
-	if err := json.NewDecoder(response.Body).Decode(&answers); err != nil {
-		return answers, fmt.Errorf("%s is another version of Headgate, or another program: its answer to /%s cannot be read (%w)", at, kind, err)
+	if err := json.NewDecoder(response.Body).Decode(to); err != nil {
+		return fmt.Errorf("%s is another version of Headgate, or another program: its answer to %s cannot be read (%w)", at, name, err)
 	}
-	return answers, nil
+	return nil
 }

@@ -39,6 +39,9 @@ type EndpointView struct {
 	Pools  []string      `json:"pools"`
 	Engine string        `json:"engine,omitempty"` // the engine's kind: configured, or found from its metrics page
 	State  EndpointState `json:"state"`
+	// Drained: an operator drains the endpoint, or has drained it. Its state is then Migrating or
+	// Terminating, even if no pod is being deleted.
+	Drained bool `json:"drained,omitempty"`
 	// Fault is why the last scrape failed; empty if it succeeded.
 	Fault string `json:"fault,omitempty"`
 	// Static: the endpoint answers, and its engine loads no models while it runs.

@@ -84,6 +84,8 @@ func decode(bucket, value []byte) error {
 		return json.Unmarshal(value, new(Status))
 	case string(vmodels):
 		return json.Unmarshal(value, new(v1alpha1.VModel))
+	case string(drains):
+		return json.Unmarshal(value, new(Drain))
 	case string(moves):
 		return json.Unmarshal(value, new(VModelStatus))
 	}

@@ -24,6 +24,7 @@ var (
 	statuses = []byte("statuses") // statuses of models, by pool and model id
 	vmodels  = []byte("vmodels")  // registered VModels, by object name
 	moves    = []byte("moves")    // statuses of VModels, by pool and VModel id
+	drains   = []byte("drains")   // drained endpoints, by address
 )
 
 // File is a Memory that keeps its state in a bbolt file. The file survives crashes, and only one
@@ -61,7 +62,7 @@ func Open(path string, log *slog.Logger) (*File, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
-		for _, b := range [][]byte{models, copies, runtimes, statuses, vmodels, moves} {
+		for _, b := range [][]byte{models, copies, runtimes, statuses, vmodels, moves, drains} {
 			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
 				return err
 			}
@@ -254,6 +255,12 @@ func (f *File) PutStatuses(all []Status) {
 // PutGate does nothing: with a folder of objects, control sets no conditions of pods.
 func (f *File) PutGate(Gate) {}
 
+// PutDrain writes that an endpoint is drained, and returns when that is on disk.
+func (f *File) PutDrain(d Drain) error { return f.now(change{drains, d.Endpoint, d}) }
+
+// DeleteDrain deletes that an endpoint is drained.
+func (f *File) DeleteDrain(endpoint string) { f.later(change{drains, endpoint, nil}) }
+
 // PutVModelStatuses queues statuses of VModels.
 func (f *File) PutVModelStatuses(all []VModelStatus) {
 	changes := make([]change, len(all))
@@ -295,6 +302,9 @@ func (f *File) VModels() ([]v1alpha1.VModel, error) { return read[v1alpha1.VMode
 
 // VModelStatuses returns the statuses of VModels.
 func (f *File) VModelStatuses() ([]VModelStatus, error) { return read[VModelStatus](f, moves) }
+
+// Drains returns the drained endpoints.
+func (f *File) Drains() ([]Drain, error) { return read[Drain](f, drains) }
 
 func read[T any](f *File, bucket []byte) (all []T, err error) {
 	err = f.db.View(func(tx *bbolt.Tx) error {

@@ -40,6 +40,10 @@ type Memory interface {
 	// PutGate queues a write of the pod's condition that reports whether models load there. No
 	// method of Memory reads the condition.
 	PutGate(g Gate)
+	// PutDrain stores that an operator drains an endpoint, and returns when the write will survive
+	// the end of the process. In a cluster it stores nothing. DeleteDrain queues the deletion.
+	PutDrain(d Drain) error
+	DeleteDrain(endpoint string)
 
 	// Models, Copies, Runtimes, Statuses, VModels and VModelStatuses return what earlier processes
 	// stored.
@@ -49,6 +53,7 @@ type Memory interface {
 	Statuses() ([]Status, error)
 	VModels() ([]v1alpha1.VModel, error)
 	VModelStatuses() ([]VModelStatus, error)
+	Drains() ([]Drain, error)
 
 	// Close writes what is queued, and ends. No other method may be called during or after it.
 	Close() error
@@ -126,4 +131,11 @@ type Gate struct {
 	// Open reports that models load on the pod. Reason and Message explain why they do or do not.
 	Open            bool
 	Reason, Message string
+}
+
+// Drain is an endpoint that an operator drains.
+type Drain struct {
+	Endpoint string `json:"endpoint"`
+	// Until is when the move of its models ends even if some have not moved.
+	Until time.Time `json:"until"`
 }
