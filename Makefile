@@ -118,6 +118,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench Catalogue -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench 'DataPlanes|Calls' -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench Build ./internal/objects
+	go test -run '^$$' -bench FlappingEndpoints -benchtime 1x ./control/statuswriter
 	go test -run '^$$' -bench 'Miss|Stuck|Tick' -benchtime 300x ./control/place/decide
 	go test -run '^$$' -bench Replan -count 10 -benchtime 20x ./control/attach/controller > bin/bench-replan.txt
 	@$(TOOL) benchstat -col '/change@(whole route)' bin/bench-replan.txt

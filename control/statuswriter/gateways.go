@@ -65,6 +65,7 @@ func (r *Writer) setGateways() {
 	for o := range r.attached {
 		if !there[o] {
 			delete(r.attached, o)
+			delete(r.dirty, attachedSubject(o))
 			delete(r.logged, attachedSubject(o))
 			r.forgetEvents(o)
 		}

@@ -29,7 +29,8 @@ func (r *Writer) readRelease() {
 	r.mu.Lock()
 	in := r.gateways
 	r.mu.Unlock()
-	if in == nil || len(in.Network.Classes) == 0 || !r.leads() || !r.releaseRead.IsZero() && time.Since(r.releaseRead) < releaseInterval {
+	if in == nil || in.Network == nil || len(in.Network.Classes) == 0 || !r.leads() ||
+		!r.releaseRead.IsZero() && time.Since(r.releaseRead) < releaseInterval {
 		return
 	}
 	r.releaseRead = time.Now()
