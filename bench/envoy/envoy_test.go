@@ -174,7 +174,7 @@ func script(t *testing.T, dir, name, text string) {
 
 func TestEnvoyOnPathIsUsedIfItIsNewEnough(t *testing.T) {
 	for version, used := range map[string]bool{
-		"1.38.0": true, "1.45.2": true, "2.0.0": true, "1.37.9": false, "1.9.0": false,
+		"1.40.0": true, "1.45.2": true, "2.0.0": true, "1.39.9": false, "1.9.0": false,
 		"nonsense": false,
 	} {
 		dir := t.TempDir()

