@@ -17,7 +17,9 @@ import (
 	"github.com/headgate/headgate/control/profile"
 	"github.com/headgate/headgate/control/provision/plan"
 	extproc "github.com/headgate/headgate/extproc/command"
+	"github.com/headgate/headgate/headgate/drain"
 	"github.com/headgate/headgate/headgate/simulated"
+	"github.com/headgate/headgate/headgate/status"
 	"github.com/headgate/headgate/internal/cli"
 )
 
@@ -29,9 +31,11 @@ var program = cli.Program{
 		{Title: "Run", Commands: []cli.Command{
 			{Name: "extproc", Summary: "pick the endpoint of each request, for Envoy or another gateway", Run: runExtproc, Linked: true},
 			{Name: "control", Summary: "load models, and configure the Envoys of Gateways", Run: runControl, Linked: true},
+			{Name: "drain", Summary: "move the models of an endpoint away, before its engine is stopped", Run: drain.Command},
 			{Name: "engine", Summary: "run a simulated engine: vLLM, SGLang, or a model runtime", Run: simulated.Command},
 		}},
 		{Title: "Explain", Commands: []cli.Command{
+			{Name: "status", Summary: "print the endpoints as the picker sees them, and where models are loaded", Run: status.Command},
 			{Name: "routes", Summary: "print the routes of each Gateway, or which of them takes a request", Run: routes.Command},
 		}},
 		{Title: "Plan", Commands: []cli.Command{

@@ -19,7 +19,6 @@ import (
 	"github.com/headgate/headgate/control/metrics"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/serve"
-	"github.com/headgate/headgate/control/status"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
 )
@@ -27,7 +26,6 @@ import (
 // commands are the subcommands; without one, control serves.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
 	"bootstrap": bootstrap.Command,
-	"status":    status.Command,
 }
 
 // Run runs a command line until it is done or ctx ends. It writes output and help to out, and the

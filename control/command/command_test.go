@@ -187,6 +187,7 @@ func TestRun(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/readyz": "ok", "/metrics": `headgate_models{which="all"} 1`, "/models?id=m/1": `"id": "m/1"`, "/models?id=none": "[]",
+		"/placement": `"id":"m/1"`,
 	} {
 		response, err := http.Get("http://" + host + ":9091" + path) //nolint:noctx // one question
 		if err != nil {
@@ -197,11 +198,6 @@ func TestRun(t *testing.T) {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("%s lacks %s:\n%s", path, want, page)
 		}
-	}
-	var table bytes.Buffer
-	if err := Run(limited(t), []string{"status", "--url", "http://" + host + ":9091", "m/1"}, &table, io.Discard); err != nil ||
-		!strings.Contains(table.String(), "\nMODELS\nm/1 of default/p: 0 loaded\n") {
-		t.Errorf("control status: %v\n%s", err, table.String())
 	}
 	second := strings.Fields(strings.Join(args, " "))
 	second[3], second[len(second)-1] = "unix:"+dir+"/second", "-1"

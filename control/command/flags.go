@@ -62,7 +62,6 @@ Usage:
   control --objects DIR --listen unix:PATH [flags]
   control --kube --listen HOST:PORT [flags]
   control bootstrap NAMESPACE/NAME                print the configuration with which an Envoy of a Gateway starts
-  control status [MODEL...]                       print where models are loaded, and why some are not
 
 DIR contains the YAML files that extproc also reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, Model and VModel. A
 Model names the source of a model and its minimum number of copies. An adapter in an LLMRoute needs no Model: control loads it
@@ -77,7 +76,7 @@ Envoys of Gateways of the class headgate.dev/gateway-controller call --xds-addre
 ListenerSets, HTTPRoutes, GRPCRoutes and LLMRoutes. Each Envoy has an extproc beside it.
 
 Control serves /metrics for Prometheus and /models with the state of each model as JSON (curl localhost:9091/models?id=NAME).
-control status reads /placement. All are on loopback. --metrics-host= also serves /metrics, /healthz and /readyz to other
+headgate status reads /placement. All are on loopback. --metrics-host= also serves /metrics, /healthz and /readyz to other
 machines; /models and /placement stay on loopback.
 
 In a cluster (--kube), several controls run and the holder of the Lease headgate-control leads. The others serve health checks,

@@ -192,7 +192,7 @@ var houses = [][]floor{
 		{[]string{"control/lifecycle"}, "a control runs from its start to its end, alone or in a cluster"},
 		{
 			[]string{
-				"control/metrics", "control/serve", "control/election", "control/pods", "control/statuswriter", "control/status",
+				"control/metrics", "control/serve", "control/election", "control/pods", "control/statuswriter",
 				"control/prestop", "control/provision/plan",
 			},
 			"each talks to one neighbour: users, clients, or the API server for one purpose",
@@ -241,7 +241,7 @@ var houses = [][]floor{
 	},
 	{
 		{[]string{"headgate"}, "main is the table of commands"},
-		{[]string{"headgate/simulated"}, "commands"},
+		{[]string{"headgate/simulated", "headgate/status", "headgate/drain"}, "commands"},
 		{[]string{"headgate/simulated/runtime", "headgate/simulated/repository"}, "they wrap the simulated engine"},
 		{[]string{"headgate/simulated/llm"}, "the simulated engine"},
 	},
@@ -347,6 +347,7 @@ var namesakes = []struct {
 	},
 	{"fleet", []string{"bench/fleet", "extproc/fleet"}, "one simulates endpoints, the other has their state"},
 	{"envoy", []string{"bench/envoy", "control/attach/envoy"}, "one runs Envoys, the other makes their configuration"},
+	{"drain", []string{"extproc/drain", "headgate/drain"}, "one waits for an Envoy, the other for models; no file imports both"},
 	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "they have only tests"},
 }
 

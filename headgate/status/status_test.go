@@ -16,33 +16,34 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/status"
+	"github.com/headgate/headgate/headgate/status"
 	"github.com/headgate/headgate/test/golden"
 )
 
-// The input of a block is FILE and a command line; control answers with testdata/FILE.json. The
-// output is what the command prints, with a dot for each empty line, or its error.
+// The input of a block is FILE and a command line. Control answers with testdata/FILE.json, its
+// extprocs with FILE.endpoints.json, and the conditions of objects are in FILE.conditions.json. A
+// missing file is missing in the answer, too. The output is what the command prints, with a dot for
+// each empty line, or its error.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
 			words := strings.Fields(input)
 			s := httptest.NewServer(answers(t, words[0]))
 			defer s.Close()
-			out := run(t, append(words[2:], "--url", s.URL)...)
+			out := run(t, append(words[2:], "--control-url", s.URL, "--extproc-url", "")...)
 			return strings.ReplaceAll(strings.ReplaceAll(out, "\n\n", "\n.\n"), s.URL, "URL")
 		}
 	})
 }
 
-// answers is a control that answers every request with the content of a file.
+// answers is a control that answers with the content of files.
 func answers(t *testing.T, file string) http.Handler {
 	t.Helper()
-	page, err := os.ReadFile("testdata/" + file + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/placement" {
+		page, err := os.ReadFile("testdata/" + file + map[string]string{
+			"/placement": "", "/endpoints": ".endpoints", "/conditions": ".conditions",
+		}[r.URL.Path] + ".json")
+		if err != nil {
 			http.NotFound(w, r)
 			return
 		}
@@ -60,6 +61,7 @@ func run(t *testing.T, args ...string) string {
 	return out.String()
 }
 
+// Whoever does not answer, the error is one line that says what to do.
 func TestServersThatDoNotAnswer(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
@@ -74,21 +76,22 @@ func TestServersThatDoNotAnswer(t *testing.T) {
 	closed := httptest.NewServer(nil)
 	closed.Close()
 	for url, want := range map[string]string{
-		closed.URL: "no process listens at " + closed.URL + ": set --url to where control serves metrics",
-		s.URL:      s.URL + " has no /placement: it is not a control, or an older version",
+		closed.URL: "no process listens at " + closed.URL,
+		s.URL:      s.URL + " has no /endpoints: it is an older version, which must be upgraded, or another program",
 		is(http.StatusServiceUnavailable,
-			"the leader is in the pod c-1: ask that one\n"): " is not the leader: the leader is in the pod c-1: ask that one",
+			"the leader is in the pod c-1: ask that one\n"): ": the leader is in the pod c-1: ask that one",
 		is(http.StatusForbidden,
-			"control serves /placement on loopback alone\n"): " answers 403: control serves /placement on loopback alone",
-		is(http.StatusOK, "<html>"): " answers with something else than a placement: ",
-		"127.0.0.1:9091":            `--url "127.0.0.1:9091": want http://HOST:PORT, such as http://127.0.0.1:9091`,
+			"control serves /endpoints on loopback alone\n"): " answers 403: control serves /endpoints on loopback alone",
+		is(http.StatusOK, "<html>"): " is another version of Headgate, or another program",
+		"127.0.0.1:9091":            `--control-url "127.0.0.1:9091": want http://HOST:PORT`,
 		"ftp://x":                   `want http://HOST:PORT`,
 	} {
-		if got := run(t, "--url", url); !strings.HasPrefix(got, "error: ") || !strings.Contains(got, want) {
+		got := run(t, "--control-url", url, "--extproc-url", "")
+		if !strings.HasPrefix(got, "error: ") || !strings.Contains(got, want) || strings.Count(got, "\n") != 1 {
 			t.Errorf("%s: %s", url, got)
 		}
 	}
-	if got := run(t, "-o", "xml"); got != "error: -o \"xml\": want table or json\n" {
+	if got := run(t, "-o", "xml"); got != "error: -o \"xml\": want table or json; see headgate status --help\n" {
 		t.Error(got)
 	}
 	var help bytes.Buffer
@@ -133,7 +136,7 @@ func TestLargeFleetIsReadable(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) }))
 	defer s.Close()
 	began := time.Now()
-	text := run(t, "--url", s.URL)
+	text := run(t, "--control-url", s.URL, "--extproc-url", "")
 	t.Logf("%v, %d bytes", time.Since(began), len(text))
 	lines := strings.Split(text, "\n")
 	if n := len(lines); n > 280 || !strings.HasPrefix(lines[4], "10.0.3.249:8000") {
@@ -147,7 +150,8 @@ func TestLargeFleetIsReadable(t *testing.T) {
 			t.Errorf("it lacks %q", want)
 		}
 	}
-	if all := run(t, "--url", s.URL, "--all"); strings.Contains(all, " more") || strings.Count(all, "\n") < endpoints+2*models {
+	if all := run(t, "--control-url", s.URL, "--extproc-url", "", "--all"); strings.Contains(all, " more") ||
+		strings.Count(all, "\n") < endpoints+2*models {
 		t.Errorf("--all prints %d lines", strings.Count(all, "\n"))
 	}
 }

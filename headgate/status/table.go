@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
 )
@@ -35,10 +36,32 @@ type at struct {
 
 // page is the output.
 type page struct {
-	decide.View
+	decide.View // control's view; zero without control
 	choice
-	all    bool
-	copies map[key][]at // copies of each model, also at endpoints that were not selected
+	placed     bool // there is a control
+	all        bool
+	copies     map[key][]at // copies of each model, also at endpoints that were not selected
+	extprocs   []Extproc
+	rows       []row
+	conditions []admin.Condition
+	notes      []string
+}
+
+func newPage(s State, c choice, all bool, copies map[key][]at) page {
+	p := page{choice: c, all: all, copies: copies, conditions: s.Conditions, notes: s.Notes}
+	if s.Placement != nil {
+		p.View, p.placed = *s.Placement, true
+	}
+	for _, x := range s.Extprocs {
+		if x.Error != "" {
+			continue
+		}
+		if p.extprocs = append(p.extprocs, x); x.At.After(p.At) {
+			p.At = x.At
+		}
+	}
+	p.rows = rowsOf(p.extprocs, p.Endpoints)
+	return p
 }
 
 // copiesOf returns the copies of each model, sorted by endpoint.
@@ -56,13 +79,26 @@ func copiesOf(v decide.View) map[key][]at {
 // text formats the page.
 func (p page) text() string {
 	var out strings.Builder
-	if p.Paused {
-		out.WriteString("control loads and unloads nothing: it cannot renew its Lease, so another control may be the leader.\n\n")
+	for _, note := range p.notes {
+		out.WriteString("! " + oneLine(note) + "\n")
 	}
-	p.writePools(&out)
-	p.writeEndpoints(&out)
-	p.writeModels(&out)
-	p.writeVModels(&out)
+	if p.Paused {
+		out.WriteString("! control loads and unloads nothing: it cannot renew its Lease, so another control may be the leader\n")
+	}
+	p.writeFallbacks(&out)
+	if out.Len() > 0 {
+		out.WriteString("\n")
+	}
+	before := out.Len()
+	if p.writeEndpoints(&out); p.placed && out.Len() > before {
+		out.WriteString("\n")
+	}
+	if p.placed {
+		p.writePools(&out)
+		p.writeModels(&out)
+		p.writeVModels(&out)
+	}
+	p.writeConditions(&out)
 	return out.String()
 }
 
@@ -119,64 +155,7 @@ func warmWindow(q decide.PoolView) string {
 	return (time.Duration(*q.WarmWindowSeconds) * time.Second).String()
 }
 
-func (p page) writeEndpoints(out *strings.Builder) {
-	all := slices.Clone(p.Endpoints)
-	if len(all) == 0 {
-		if len(p.models) == 0 {
-			out.WriteString("\nThere are no endpoints.\n")
-		}
-		return
-	}
-	slices.SortStableFunc(all, func(a, b decide.EndpointView) int { return readiness(a) - readiness(b) })
-	shown := all
-	if !p.all && len(all) > maxRows {
-		shown = all[:maxRows]
-	}
-	// Format the columns of all endpoints first, so that they align although other lines are
-	// printed between them.
-	var columns strings.Builder
-	t := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ENDPOINT\tPOD\tSTATE\tENGINE\tUSED\tLOADS\tIN FLIGHT")
-	for _, e := range shown {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", e.Address, pod(e), state(e), cmp.Or(e.Engine, "-"), used(e), loads(e), e.InFlight)
-	}
-	_ = t.Flush()
-	lines := strings.Split(strings.TrimSuffix(columns.String(), "\n"), "\n")
-	out.WriteString("\n" + lines[0] + "\n")
-	for i, e := range shown {
-		out.WriteString(lines[i+1] + "\n")
-		if why := why(e); why != "" {
-			out.WriteString("  " + why + "\n")
-		}
-		p.writeCopies(out, e)
-	}
-	if n := len(all) - len(shown); n > 0 {
-		fmt.Fprintf(out, "and %d more endpoints; --all shows them\n", n)
-	}
-}
-
-// readiness returns a sort key that puts endpoints first that are not ready.
-func readiness(e decide.EndpointView) int {
-	if e.State == decide.Ready {
-		return 1
-	}
-	return 0
-}
-
-func pod(e decide.EndpointView) string {
-	switch {
-	case e.Pod == "":
-		return "-"
-	case e.Listed:
-		return e.Pod + " (list)"
-	}
-	return e.Pod
-}
-
 func state(e decide.EndpointView) string {
-	if e.State == decide.Ready {
-		return "READY"
-	}
 	return e.State.String()
 }
 
@@ -225,22 +204,22 @@ func why(e decide.EndpointView) string {
 func used(e decide.EndpointView) string {
 	var all []string
 	if e.Slots > 0 {
-		all = append(all, fmt.Sprintf("%d/%d slots", e.Models, e.Slots))
+		all = append(all, fmt.Sprintf("%d of %d adapter slots", e.Models, e.Slots))
 	}
 	if e.UsableBytes > 0 {
-		all = append(all, size(e.UsedBytes)+"/"+size(e.UsableBytes))
-	}
-	if len(all) == 0 {
-		return "-"
+		all = append(all, size(e.UsedBytes)+" of "+size(e.UsableBytes))
 	}
 	return strings.Join(all, ", ")
 }
 
 func loads(e decide.EndpointView) string {
+	if e.Loads == 0 && e.Loading == 0 {
+		return ""
+	}
 	if e.Loads == 0 {
 		return strconv.Itoa(e.Loading)
 	}
-	return fmt.Sprintf("%d/%d", e.Loading, e.Loads)
+	return fmt.Sprintf("%d of %d", e.Loading, e.Loads)
 }
 
 // writeCopies prints the copies of an endpoint by state, loaded ones last.

@@ -1,0 +1,233 @@
+// Package drain implements the command "headgate drain": it moves the models of an endpoint to
+// others, and returns when no request is left there.
+package drain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/internal/cli"
+	"github.com/headgate/headgate/internal/query"
+)
+
+const usage = `headgate drain takes an endpoint out of use, and returns when that is done:
+
+  1. control loads the endpoint's models elsewhere, as many copies as it has, if they were used within an hour. Until a model
+     has a copy elsewhere, requests for it still go to the endpoint. Nothing is loaded there any more.
+  2. Each extproc confirms that it sends no more requests there.
+  3. The last request there ends.
+
+Then stop the engine. The endpoint stays out of use until the objects lack it, or until --undo. Interrupted (ctrl-C), the command
+puts the endpoint back. The models stay in the engine's memory, so that --undo takes effect at once.
+
+If control ends meanwhile, the command waits for the next one. A control with a state file (--state-file) remembers drained
+endpoints. In a cluster, the next leader does not: the running command drains the endpoint again, but an endpoint whose command
+has ended gets requests again, until its engine ends. To drain a pod there, delete it, with the annotation
+inference.x-k8s.io/prestop (docs/kubernetes.md).
+
+The exit status is 0 if the endpoint is drained, and 1 otherwise: also if a model has no copy elsewhere, because no endpoint has
+room or may load it, and if requests are still in flight after --timeout. The endpoint then stays out of use.
+
+control answers on loopback only, at its --metrics-port. In a cluster, forward a port to the leader's pod, as headgate status --help
+describes.
+
+Usage:
+
+  headgate drain [flags] ENDPOINT
+
+Examples:
+
+  headgate drain 10.0.0.7:8000
+  headgate drain --undo 10.0.0.7:8000
+
+`
+
+const (
+	// undoTimeout is how long an interrupted command may take to put the endpoint back.
+	undoTimeout = 10 * time.Second
+	// absence is how long control may be away.
+	absence = time.Minute
+	// grace is how long extprocs have to confirm after the time limit.
+	grace = 10 * time.Second
+)
+
+// pollInterval is the time between two queries. Tests change it.
+var pollInterval = 500 * time.Millisecond
+
+// Command is the command "drain". It prints to out.
+func Command(ctx context.Context, args []string, out io.Writer) error {
+	fs := cli.Flags("headgate drain", usage, out)
+	at := fs.String("control-url", "http://127.0.0.1:9091", "ask the control that serves metrics at this `URL`, http://HOST:PORT")
+	timeout := fs.Duration("timeout", 5*time.Minute, "`DURATION` after which models that have not moved stay, and requests that have not ended are given up")
+	undo := fs.Bool("undo", false, "put the endpoint back into use")
+	if err := cli.Parse(fs, args, 1); err != nil {
+		return err
+	}
+	a := query.Addresses{Control: *at}
+	if err := a.Check(); err != nil {
+		return fs.Wrong(err)
+	}
+	if fs.NArg() != 1 {
+		return fs.Wrong(errors.New("want one ENDPOINT, such as 10.0.0.7:8000; headgate status lists them"))
+	}
+	if *timeout <= 0 {
+		return fs.Wrong(fmt.Errorf("--timeout %v: want a positive duration, such as 5m", *timeout))
+	}
+	d := drain{url: a.Control, endpoint: fs.Arg(0), timeout: *timeout, out: out}
+	if *undo {
+		return d.undo(ctx)
+	}
+	return d.run(ctx)
+}
+
+// drain is one run of the command.
+type drain struct {
+	url, endpoint string
+	timeout       time.Duration
+	out           io.Writer
+	printed       string // last line of progress
+}
+
+// ask sends a query to control.
+func (d *drain) ask(ctx context.Context, q admin.DrainQuery) (r admin.DrainResult, err error) {
+	q.Endpoint = d.endpoint
+	body, err := json.Marshal(q)
+	if err != nil {
+		return r, err
+	}
+	return r, query.JSON(ctx, http.MethodPost, d.url, "/drain", body, &r)
+}
+
+func (d *drain) undo(ctx context.Context) error {
+	if _, err := d.ask(ctx, admin.DrainQuery{Undo: true}); err != nil {
+		return err
+	}
+	fmt.Fprintf(d.out, "%s is back in use\n", d.endpoint)
+	return nil
+}
+
+// run drains the endpoint. If ctx ends meanwhile, it puts the endpoint back.
+func (d *drain) run(ctx context.Context) error {
+	begun := time.Now()
+	first := admin.DrainQuery{Seconds: d.timeout.Seconds()}
+	r, err := d.ask(ctx, first)
+	if ctx.Err() != nil { // control may have got the query
+		return d.interrupted(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for heard := time.Now(); ; {
+		d.progress(r)
+		if r.Gone() {
+			return d.end(r)
+		}
+		if time.Since(begun) > d.timeout+grace {
+			return fmt.Errorf("%s is not drained within %v: %s; it stays out of use: stop the engine anyway, run the command again to wait for longer, "+
+				"or put it back with headgate drain --undo", d.endpoint, d.timeout, d.printed)
+		}
+		select {
+		case <-ctx.Done():
+			return d.interrupted(ctx)
+		case <-tick.C:
+		}
+		next, err := d.ask(ctx, admin.DrainQuery{Progress: true})
+		switch {
+		case ctx.Err() != nil:
+			continue
+		case err != nil && time.Since(heard) > absence:
+			return err
+		case err != nil:
+			d.say("control does not answer, and may be restarting: " + err.Error())
+			continue
+		case !next.Drained && next.Control == r.Control:
+			return fmt.Errorf("somebody else has put %s back (headgate drain --undo)", d.endpoint)
+		case !next.Drained: // another leader, which does not know of the drain
+			d.say("another control leads now: draining again")
+			if next, err = d.ask(ctx, first); err != nil {
+				d.say(err.Error())
+				continue
+			}
+		}
+		r, heard = next, time.Now()
+	}
+}
+
+// interrupted puts the endpoint back after ctx has ended.
+func (d *drain) interrupted(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if err := d.undo(ctx); err != nil {
+		return fmt.Errorf("interrupted, and %s cannot be put back: %w; run headgate drain --undo %[1]s", d.endpoint, err)
+	}
+	return errors.New("interrupted")
+}
+
+// say prints a line of progress, unless it is the same as the last one.
+func (d *drain) say(line string) {
+	if line != d.printed {
+		d.printed = line
+		fmt.Fprintln(d.out, line)
+	}
+}
+
+// progress prints how far the drain is.
+func (d *drain) progress(r admin.DrainResult) {
+	words := []string{fmt.Sprintf("%s moved", models(r.Moved))}
+	if r.Moving > 0 {
+		words = append(words, fmt.Sprintf("%d being loaded elsewhere", r.Moving))
+	}
+	if n := len(r.Unmoved); n > 0 && !r.Done {
+		words = append(words, fmt.Sprintf("%d waiting", n))
+	}
+	switch {
+	case !r.Done:
+	case r.Behind > 0:
+		words = append(words, fmt.Sprintf("%d extprocs have not confirmed yet", r.Behind))
+	default:
+		words = append(words, fmt.Sprintf("%d requests in flight", r.InFlight))
+	}
+	d.say(strings.Join(words, ", "))
+}
+
+func models(n int) string {
+	if n == 1 {
+		return "1 model"
+	}
+	return fmt.Sprintf("%d models", n)
+}
+
+// end prints the result.
+func (d *drain) end(r admin.DrainResult) error {
+	for _, line := range r.Unmoved {
+		fmt.Fprintln(d.out, "not moved: "+line)
+	}
+	if r.Idle > 0 {
+		fmt.Fprintf(d.out, "%s not used for an hour: they are loaded when a request names them\n", models(r.Idle))
+	}
+	for _, name := range r.Silent {
+		fmt.Fprintf(d.out, "extproc %s does not say how many requests it has there (an older version?): wait for its longest request\n", name)
+	}
+	if r.Lost > 0 {
+		return fmt.Errorf("%s is out of use, but %s no copy elsewhere: requests for them wait for room or fail; add endpoints, or put it back with "+
+			"headgate drain --undo %[1]s", d.endpoint, has(r.Lost))
+	}
+	fmt.Fprintf(d.out, "%s is drained: stop its engine, or put it back with headgate drain --undo %[1]s\n", d.endpoint)
+	return nil
+}
+
+func has(n int) string {
+	if n == 1 {
+		return "1 model has"
+	}
+	return fmt.Sprintf("%d models have", n)
+}
