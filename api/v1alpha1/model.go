@@ -84,8 +84,7 @@ type ModelSpec struct {
 	// ServiceTime is the time in which an idle engine computes one request, for models without
 	// tokens: the mean for batch size 1 in the output of `headgate profile`. extproc uses it to
 	// pick endpoints until it has measured requests. It is above 0s and at most 1h.
-	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self)
-	// <= duration('1h')",message="it must be above 0s and no more than 1h, such as 15ms"
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('1h')",message="it must be above 0s and no more than 1h, such as 15ms"
 	ServiceTime *metav1.Duration `json:"serviceTime,omitempty"`
 	// Copies bounds the number of copies.
 	Copies *Copies `json:"copies,omitempty"`
