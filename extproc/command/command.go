@@ -98,6 +98,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	about := newAbout(c)
 	about.queries[admin.Endpoints] = func(context.Context, []byte) (any, error) { return endpointsOf(f), nil }
 	about.queries[admin.Decisions] = record.Query
+	about.queries[admin.Explain] = c.Serve.Exchanges.Query
 	// After ctx has ended, the fleet is still kept current until the last request has its answer.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

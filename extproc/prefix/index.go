@@ -65,6 +65,21 @@ func New(bytes int) *Index {
 // blocks, so the set of endpoints changes only where the number of endpoints drops. A binary search
 // finds these blocks.
 func (x *Index) Cached(blocks []uint64, dst []int32) []int32 {
+	dst, i := x.find(blocks, dst)
+	if _, beginning := Beginning(blocks); beginning > 0 {
+		x.familiar += (float64(min(i, beginning))/float64(beginning) - x.familiar) / familiarity
+	}
+	return dst
+}
+
+// Peek is like Cached, but does not count for [Index.Familiar].
+func (x *Index) Peek(blocks []uint64, dst []int32) []int32 {
+	dst, _ = x.find(blocks, dst)
+	return dst
+}
+
+// find returns the result of Cached, and how many leading blocks any endpoint has.
+func (x *Index) find(blocks []uint64, dst []int32) (cached []int32, most int) {
 	dst = slices.Grow(dst[:0], len(x.parts))[:len(x.parts)]
 	clear(dst)
 	i := 0
@@ -83,10 +98,7 @@ func (x *Index) Cached(blocks []uint64, dst []int32) []int32 {
 			}
 		}
 	}
-	if _, beginning := Beginning(blocks); beginning > 0 {
-		x.familiar += (float64(min(i, beginning))/float64(beginning) - x.familiar) / familiarity
-	}
-	return dst
+	return dst, i
 }
 
 const (

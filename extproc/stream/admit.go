@@ -27,11 +27,11 @@ func (d *dispatcher) admit(a *ask, view *endpointstate.View) (target route.Targe
 	of.Given, _ = d.scope.given(view.World)
 	d.search, d.searches = search{}, nil
 	if a.previous != "" {
-		maker, ok := s.Fleet.Maker(a.previous)
+		maker, ok := s.memory.Maker(a.previous)
 		counts := d.scope.counts(offer, of.Given)
 		switch {
 		case (!ok || unscraped(view, maker)) && d.scope.searchable(a, view.World, counts):
-			if s.Fleet.Nowhere(a.previous) {
+			if s.memory.Nowhere(a.previous) {
 				return target, "", errUnknownAnswer
 			}
 			d.search = search{id: a.previous, everybody: true, most: maxSearch, maker: maker.Address}

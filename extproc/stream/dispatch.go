@@ -54,6 +54,7 @@ type picked struct {
 	token       string      // token that replaces the client's; may be empty
 	turn        uint64      // sequence number of the request in this process
 	id          string
+	explanation *explanation
 	number      uint64        // number of the recorded decision; 0 if none is recorded
 	demanded    pick.Demand   // without Cached
 	unpredicted bool          // policy latency has no trusted predictions, so that policy proposal decided
@@ -96,6 +97,9 @@ func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 		return err
 	}
 	if err := d.enter(); err != nil {
+		if d.server.explains {
+			_ = d.pick(&a, body, view, near, now) // the candidates if the request did not wait for others
+		}
 		return err
 	}
 	return d.pick(&a, body, view, near, now)
@@ -170,11 +174,17 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	}
 	d.demanded = request.Demand
 	d.demanded.Cached = nil // belongs to the prompt
+	if s.explains && pool != nil {
+		most = max(most, len(pool.Endpoints))
+	}
 	room := d.room[:]
 	if most > len(room) {
 		room = make([]pick.Decision, most)
 	}
 	d.ranked, err = pick.Pick(d.settings.Policy, view.Snapshot, request, room[:most])
+	if s.explains {
+		d.explanation.considered(a.model, pool, request, d.ranked)
+	}
 	d.picks = unlimited(d.ranked[:min(len(d.ranked), named)])
 	if d.search.id != "" && err == nil {
 		d.spread(view, request, d.searches)
@@ -246,7 +256,7 @@ func (d *dispatcher) send(a ask, body []byte, now time.Time) error {
 // serviceTime returns the service time of a model without tokens, in nanoseconds. It is the learned
 // time if there is one, otherwise that of the model's object, or 0 if both are unknown.
 func (s *Server) serviceTime(w *objects.World, k objects.ModelKey) int64 {
-	if learned := s.Fleet.ServiceTime(k); learned > 0 {
+	if learned := s.memory.ServiceTime(k); learned > 0 {
 		return learned
 	}
 	if e, ok := w.Entry(k); ok {
@@ -276,6 +286,10 @@ func (d *dispatcher) count(a ask, now time.Time) bool {
 	s := d.server
 	d.stream, d.address, d.model = a.stream, d.first().Endpoint.Address, d.known()
 	d.to = destination(d.picks, d.reached)
+	if s.explains {
+		d.explain(a.model, now)
+		return true
+	}
 	var room [recordBytes]byte
 	record := d.record(room[:0], a.model, now) // before the request is among those that it shows
 	if d.inFlight = s.Fleet.Begin(*d.first()); d.inFlight == nil {

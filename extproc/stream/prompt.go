@@ -31,7 +31,7 @@ func (d *dispatcher) demand(text *openai.Request, body []byte, base string, now 
 			of.PerToken, of.Stated = seconds, true
 		}
 	}
-	habit := d.server.Fleet.RequestStats(d.statsKey(*request, base))
+	habit := d.server.memory.RequestStats(d.statsKey(*request, base))
 	of.Output, of.Block = int(habit.Output()), prefix.BlockBytes/habit.BytesPerToken()
 	if body == nil {
 		return
@@ -65,7 +65,7 @@ func (d *dispatcher) readPrompt(r *openai.Request, body []byte, request *pick.Re
 	}
 	p := d.prompt
 	is := r.Prompt(body, of, &p.hasher)
-	p.cached = d.server.Fleet.Cached(request, p.hasher.Blocks(), p.cached)
+	p.cached = d.server.memory.Cached(request, p.hasher.Blocks(), p.cached)
 	request.Demand.Cached = p.cached
 	return is
 }

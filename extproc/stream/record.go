@@ -61,6 +61,10 @@ func (d *dispatcher) runnerUp() *pick.Decision {
 
 // recordRefusal records that extproc replies to the request with an error.
 func (d *dispatcher) recordRefusal(asked string, e *apiError) {
+	if d.server.explains {
+		d.explanation.refused = e
+		return
+	}
 	if d.number != 0 { // the decision is recorded already
 		o := outcome.Outcome{Status: e.status, ByExtproc: true}
 		is := ring.OutcomeOf(&o)

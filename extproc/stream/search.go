@@ -58,7 +58,7 @@ func (s *scope) once(w *objects.World, pool objects.Name) bool {
 func (s *scope) apart(about string) []objects.Name {
 	view := s.server.Fleet.View()
 	offer, err := s.offer(view)
-	if _, known := s.server.Fleet.Maker(about); err != nil || about == "" || s.listener == "" || known || s.server.Fleet.Nowhere(about) {
+	if _, known := s.server.memory.Maker(about); err != nil || about == "" || s.listener == "" || known || s.server.memory.Nowhere(about) {
 		return nil
 	}
 	counts := s.counts(offer, s.pool)

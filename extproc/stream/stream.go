@@ -93,6 +93,11 @@ type Server struct {
 	// decoders contains the free decoders. Their number limits how many bodies are decoded at the
 	// same time.
 	decoders chan *decode.Decoder
+	// memory is what the fleet remembers of earlier requests.
+	memory memory
+	// explains means that requests are decided only to explain the decision.
+	explains bool
+	explain  explainer
 	// predicts reports whether a policy predicts latencies, and so needs the prompt.
 	predicts func(pick.Policy) bool
 
@@ -120,7 +125,7 @@ func New(c Config) *Server {
 		c.Decisions = decisions.New()
 	}
 	s := &Server{
-		Config: c, open: open{all: make(map[string]*exchange)},
+		Config: c, memory: c.Fleet, open: open{all: make(map[string]*exchange)},
 		refusing: make(chan struct{}), predicts: pick.Policy.Predicts,
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())

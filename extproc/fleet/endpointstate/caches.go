@@ -45,7 +45,16 @@ func (c Cache) ApplyTo(w prefix.Writer) {
 // estimates which prompts other processes sent. The result is stored in dst if that is large
 // enough. Pool may be nil.
 func Cached(remembered *prefix.Index, pool *pick.Pool, r *pick.Request, blocks []uint64, dst []int32) []int32 {
-	dst = remembered.Cached(blocks, dst)
+	return expected(remembered, pool, r, blocks, remembered.Cached(blocks, dst))
+}
+
+// PeekCached is like Cached, but leaves no trace in the Index.
+func PeekCached(remembered *prefix.Index, pool *pick.Pool, r *pick.Request, blocks []uint64, dst []int32) []int32 {
+	return expected(remembered, pool, r, blocks, remembered.Peek(blocks, dst))
+}
+
+// expected adds to dst what other processes probably sent.
+func expected(remembered *prefix.Index, pool *pick.Pool, r *pick.Request, blocks []uint64, dst []int32) []int32 {
 	hash, beginning := prefix.Beginning(blocks)
 	return pool.Expect(*r, hash, beginning, remembered.Familiar(), dst)
 }

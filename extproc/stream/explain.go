@@ -1,0 +1,220 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/extproc/decisions"
+	"github.com/headgate/headgate/extproc/decisions/ring"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/metrics"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// This file explains how a request would be decided. Another Server decides the request by the same
+// code. It has the same fleet and queue, which it only reads, and counters of its own. Its
+// exchanges stop where a request would be counted as in flight, or would begin to wait.
+
+// memory is what the fleet remembers of earlier requests.
+type memory interface {
+	Maker(answer string) (fleet.Maker, bool)
+	Nowhere(answer string) bool
+	RequestStats(k objects.ModelKey) *endpointstate.RequestStats
+	ServiceTime(k objects.ModelKey) int64
+	Cached(r *pick.Request, blocks []uint64, dst []int32) []int32
+}
+
+// explainer explains decisions, one at a time.
+type explainer struct {
+	mu     sync.Mutex
+	server *Server // made for the first explanation
+}
+
+// explanation is what is known about the decision of a request that is only explained.
+type explanation struct {
+	plan       admin.Plan
+	candidates []admin.Candidate
+	refused    *apiError // nil unless the request is rejected
+	decided    bool
+}
+
+// considered keeps the endpoints that the policy considered for a request, in its order, and then
+// those that it did not, with the reason. Pool may be nil.
+func (e *explanation) considered(asked string, pool *pick.Pool, r pick.Request, ranked []pick.Decision) {
+	e.plan.Model, e.candidates = asked, nil
+	if pool == nil {
+		return
+	}
+	is := make(map[string]bool, len(ranked))
+	for i := range ranked {
+		c := ring.CandidateOf(&ranked[i])
+		e.candidates = append(e.candidates, decisions.CandidateOf(&c))
+		is[c.Endpoint] = true
+	}
+	for i := range pool.Endpoints {
+		at := &pool.Endpoints[i]
+		if is[at.Address] {
+			continue
+		}
+		e.candidates = append(e.candidates, admin.Candidate{
+			Endpoint: at.Address, State: at.State.String(), Requests: at.Pending(),
+			Excluded: cmp.Or(pool.Excluded(i, r), "it is lost, and another copy will have room soon"),
+		})
+	}
+}
+
+// explain keeps the decision about a request that has picks.
+func (d *dispatcher) explain(asked string, now time.Time) {
+	is := d.about(asked, now)
+	is.Relay = d.needsRelay()
+	picks := make([]ring.Candidate, len(d.picks))
+	for i := range d.picks {
+		picks[i] = ring.CandidateOf(&d.picks[i])
+	}
+	d.explanation.plan, d.explanation.decided = decisions.PlanOf(&is, picks), true
+}
+
+// Query answers a query of kind [admin.Explain].
+func (s *Server) Query(_ context.Context, body []byte) (any, error) {
+	var q admin.ExplainQuery
+	if err := json.Unmarshal(body, &q); err != nil {
+		return nil, fmt.Errorf("the query cannot be read: %w", err)
+	}
+	return s.Explain(q)
+}
+
+// Explain returns how a request would be decided now. It counts and learns nothing, and asks for no
+// load.
+func (s *Server) Explain(q admin.ExplainQuery) (result admin.ExplainResult, err error) {
+	e := &s.explain
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.server == nil {
+		c := s.Config
+		c.Meter, c.Decisions, c.Observe = metrics.New(c.Fleet), nil, nil
+		// Ties are broken at random, but no suspect endpoint is tried again because of that.
+		c.Random = func() uint64 { return rand.Uint64() | 1<<32 }
+		e.server = New(c)
+		e.server.memory, e.server.explains, e.server.predicts = c.Fleet.Peek(), true, s.predicts
+	}
+	e.server.turn.Store(s.turn.Load())
+	of := scope{server: e.server, front: Own, listener: q.Listener, called: func() (string, int32) { return "", 0 }, back: s.Relay}
+	if q.Pool != "" {
+		name, ok := objects.ParseName(q.Pool)
+		if !ok {
+			return result, fmt.Errorf("the pool %q is not NAMESPACE/NAME", q.Pool)
+		}
+		of.pool = name
+	}
+	x := e.server.newExchange(of)
+	x.dispatcher.explanation = new(explanation)
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = fmt.Errorf("extproc cannot explain this request: %v", fault)
+		}
+		x.dispatcher.waits = nil
+		x.end(time.Now())
+	}()
+	if err := x.dryRun(q); err != nil {
+		return result, err
+	}
+	return x.explained(), nil
+}
+
+// dryRun gives the exchange the messages of a request.
+func (x *exchange) dryRun(q admin.ExplainQuery) error {
+	headers := &corev3.HeaderMap{}
+	add := func(key, value string) {
+		headers.Headers = append(headers.Headers, &corev3.HeaderValue{Key: key, RawValue: []byte(value)})
+	}
+	add(":method", cmp.Or(q.Method, "POST"))
+	add(":path", cmp.Or(q.Path, "/v1/chat/completions"))
+	contentType := ""
+	for _, h := range q.Headers {
+		key := strings.ToLower(h[0])
+		if strings.HasPrefix(key, ":") || key == "content-length" {
+			return fmt.Errorf("the header %s cannot be set", h[0])
+		}
+		if add(key, h[1]); key == "content-type" {
+			contentType = h[1]
+		}
+	}
+	if contentType == "" && len(q.Body) > 0 {
+		add("content-type", "application/json")
+	}
+	modes := &extprocv3.ProtocolConfiguration{RequestBodyMode: modeBuffered}
+	if kserve.IsCall(contentType) {
+		modes.RequestBodyMode = modeNone
+	} else if len(q.Body) > 0 {
+		add("content-length", strconv.Itoa(len(q.Body)))
+	}
+	now := time.Now()
+	_, err := x.receive(&extprocv3.ProcessingRequest{
+		ProtocolConfig: modes,
+		Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
+			Headers: headers, EndOfStream: len(q.Body) == 0,
+		}},
+	}, now)
+	if err != nil || len(q.Body) == 0 || x.phase != reading || x.dispatcher.waits != nil {
+		return err
+	}
+	_, err = x.receive(&extprocv3.ProcessingRequest{
+		Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: q.Body, EndOfStream: true}},
+	}, now)
+	return err
+}
+
+// explained returns the explanation of an exchange after its dry run.
+func (x *exchange) explained() admin.ExplainResult {
+	d, e := &x.dispatcher, x.dispatcher.explanation
+	result := admin.ExplainResult{Plan: e.plan, Candidates: e.candidates}
+	if !e.decided {
+		is := d.about(e.plan.Model, time.Now())
+		result.Plan = decisions.PlanOf(&is, nil)
+	}
+	if w := d.waits; w != nil {
+		result.Model = cmp.Or(result.Model, w.key.ID)
+		if w.asks {
+			result.Waits = "control is asked whether the model has just been added"
+		} else if err := x.server.Flow.Failure(w.key); err != nil {
+			refused := describe(err, result.Model)
+			e.refused = &refused
+		} else {
+			result.Waits = x.waitsFor(w)
+		}
+	}
+	switch {
+	case e.refused != nil:
+		result.Error = &admin.Error{Status: e.refused.status, Code: e.refused.Code, Message: e.refused.Message}
+	case x.phase == replied:
+		result.Answer = true
+	case d.waits == nil && !e.decided:
+		result.Relay = true // the relay is its only destination
+	}
+	return result
+}
+
+// waitsFor returns why a request waits.
+func (x *exchange) waitsFor(w *waiting) string {
+	switch {
+	case x.server.Flow.Busy(w.key):
+		return "requests that came earlier wait for the same model, and go first"
+	case x.dispatcher.full():
+		return "every copy of the model is at its concurrency limit"
+	}
+	return "no endpoint has a copy of the model that can serve it: control loads one"
+}
