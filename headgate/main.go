@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/control/provision/plan"
 	extproc "github.com/headgate/headgate/extproc/command"
 	"github.com/headgate/headgate/headgate/drain"
+	"github.com/headgate/headgate/headgate/envoy"
 	"github.com/headgate/headgate/headgate/simulated"
 	"github.com/headgate/headgate/headgate/status"
 	"github.com/headgate/headgate/internal/cli"
@@ -29,6 +30,7 @@ var program = cli.Program{
 	About: "Headgate is an inference gateway: it runs Envoy in front of servers of models, picks the server of each request, and loads models.",
 	Groups: []cli.Group{
 		{Title: "Run", Commands: []cli.Command{
+			{Name: "envoy", Summary: "run Envoy in front of extproc, with TLS and API keys, and replace it without losing a request", Run: envoy.Command},
 			{Name: "extproc", Summary: "pick the endpoint of each request, for Envoy or another gateway", Run: runExtproc, Linked: true},
 			{Name: "control", Summary: "load models, and configure the Envoys of Gateways", Run: runControl, Linked: true},
 			{Name: "drain", Summary: "move the models of an endpoint away, before its engine is stopped", Run: drain.Command},

@@ -115,6 +115,9 @@ const (
 	// Headgate's Envoys.
 	BackMetadata = "x-gateway-back"
 	BackSocket   = "back.sock"
+	// ClientHeader has the name of the client whose API key Envoy accepted, for the engine.
+	// Clients cannot set it.
+	ClientHeader = "x-headgate-client"
 	// MissingHeader is the header in which Envoy reports to the relay which endpoints lack the
 	// model, as in [UsageMissing].
 	MissingHeader = "x-gateway-missing"

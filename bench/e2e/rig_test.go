@@ -61,7 +61,9 @@ func TestMain(m *testing.M) {
 }
 
 // programsOf are the files and folders that the programs are built from.
-var programsOf = []string{"api", "bench", "control", "extproc", "internal", "manifests", "test", "envoy.yaml", "go.mod", "headgate.go"}
+var programsOf = []string{
+	"api", "bench", "control", "extproc", "headgate", "internal", "manifests", "packaging", "test", "envoy.yaml", "go.mod", "headgate.go",
+}
 
 var looked sync.Once
 

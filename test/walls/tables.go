@@ -40,7 +40,7 @@ var pure = []string{
 	"control/provision/report", "control/profile/survey",
 	"internal/attach", "internal/engine", "internal/hash", "internal/des", "internal/objects", "internal/profile", "internal/profile/fit",
 	"internal/profile/learn", "internal/profile/table",
-	"internal/sim", "internal/workload",
+	"internal/sim", "internal/workload", "headgate/envoy/supervise",
 }
 
 // impureStd are the packages of the standard library that a pure package may not import. Some
@@ -241,9 +241,9 @@ var houses = [][]floor{
 	},
 	{
 		{[]string{"headgate"}, "main is the table of commands"},
-		{[]string{"headgate/simulated", "headgate/status", "headgate/drain"}, "commands"},
+		{[]string{"headgate/simulated", "headgate/status", "headgate/drain", "headgate/envoy"}, "commands"},
 		{[]string{"headgate/simulated/runtime", "headgate/simulated/repository"}, "they wrap the simulated engine"},
-		{[]string{"headgate/simulated/llm"}, "the simulated engine"},
+		{[]string{"headgate/simulated/llm", "headgate/envoy/supervise"}, "the simulated engine; when Envoys start and end"},
 	},
 	{
 		{
@@ -346,7 +346,10 @@ var namesakes = []struct {
 		"one plans Envoy's configuration, the other is the command that plans pods; no file imports both",
 	},
 	{"fleet", []string{"bench/fleet", "extproc/fleet"}, "one simulates endpoints, the other has their state"},
-	{"envoy", []string{"bench/envoy", "control/attach/envoy"}, "one runs Envoys, the other makes their configuration"},
+	{
+		"envoy", []string{"bench/envoy", "control/attach/envoy", "headgate/envoy"},
+		"two run Envoys, for tests and for good; the other makes their configuration",
+	},
 	{"drain", []string{"extproc/drain", "headgate/drain"}, "one waits for an Envoy, the other for models; no file imports both"},
 	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "they have only tests"},
 }

@@ -267,7 +267,8 @@ func TestControlHeadersAreRemoved(t *testing.T) {
 			continue
 		}
 		late := read(t, f.GetTypedConfig(), new(mutatev3.HeaderMutation)).GetMutations().GetRequestMutations()
-		if len(late) != 2 || late[0].GetRemoveOnMatch().GetKeyMatcher().GetPrefix() != wire.ControlPrefix {
+		if len(late) != 3 || late[0].GetRemoveOnMatch().GetKeyMatcher().GetPrefix() != wire.ControlPrefix ||
+			late[1].GetRemove() != wire.ClientHeader {
 			t.Errorf("the late mutations are %v", late)
 		}
 	}

