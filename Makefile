@@ -14,7 +14,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
 export GORACE := atexit_sleep_ms=50
 
-.PHONY: help run build test e2e ci-full cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects names protocols clean
+.PHONY: help run build test e2e ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects names protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ soak: ## Load the whole for ten minutes while everything around it fails, then r
 	go test -v -count 1 -timeout 20m -run '^TestSoak$$' ./bench/e2e -soak 10m -raced $(ARGS)
 	go test -v -count 1 -run '^TestRollingRestartFailsNoRequest$$' ./bench/e2e -engines 64
 	go test -v -count 1 -timeout 20m -run '^TestRandomHistories$$' ./control/place/decide -histories 2000
+
+try-upgrade: ## Replace Envoy in both ways, extproc and control under 100 requests a second and 50 streams, and print what fails
+	go test -v -count 1 -timeout 10m -run '^TestUpgradesFailNoRequest$$' ./bench/e2e -upgrades 5000
 
 real: real-repositories ## Run the tests on real engines on the CPU: two vLLMs, for which 7 GB are installed into .cache/vllm, and those of the next target
 	bench/real/vllm install .cache/vllm
