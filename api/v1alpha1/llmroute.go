@@ -15,7 +15,7 @@ const LLMRouteKind = "LLMRoute"
 // +kubebuilder:printcolumn:name=Adapter,type=string,JSONPath=.spec.adapter.name
 // +kubebuilder:printcolumn:name=Pools,type=string,JSONPath=.status.columns.pools
 // +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
-// +kubebuilder:printcolumn:name=Ready,type=string,JSONPath=`.status.conditions[?(@.type=="ResolvedRefs")].status`
+// +kubebuilder:printcolumn:name=Ready,type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name=Priority,type=integer,JSONPath=.spec.priority,priority=1
 // +kubebuilder:printcolumn:name=Message,type=string,JSONPath=`.status.conditions[?(@.status=="False")].message`,priority=1
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp

@@ -36,9 +36,30 @@ type Endpoint struct {
 	State State
 	// Since is when the endpoint entered the state; zero if unknown.
 	Since time.Time
-	// Reason is why the endpoint does not serve, for people: "it refuses connections". It is empty
-	// if the endpoint serves, or if nothing is known.
+	// Reason is why the endpoint does not serve: a word of extproc's, such as connection_refused,
+	// or a text for people. It is empty if the endpoint serves, or if nothing is known.
 	Reason string
+}
+
+// Explain returns the reason for people.
+func (e Endpoint) Explain() string { return cmp.Or(explanations[e.Reason], e.Reason) }
+
+// notReady is the reason of an endpoint whose pod is not ready.
+const notReady = "not_ready"
+
+// explanations are the reasons that extprocs report (package endpointstate), for people.
+var explanations = map[string]string{
+	notReady:             "its pod is not ready",
+	"terminating":        "its pod is being deleted",
+	"engine_stopping":    "its engine is stopping",
+	"engine_asleep":      "its engine is asleep",
+	"connection_refused": "it refuses connections",
+	"never_answered":     "it has never answered a scrape",
+	"scrapes_unanswered": "it does not answer scrapes",
+	"node_silent":        "its node does not report",
+	"connection_reset":   "the connection of a request broke",
+	"requests_fail":      "a request failed",
+	"queue_full":         "it rejected a request, since its queue is full",
 }
 
 // Observed is what is known of endpoints and data planes at a moment. The zero Observed knows
@@ -83,7 +104,7 @@ func (o *Observed) Of(e *objects.Endpoint) Endpoint {
 		return is
 	}
 	if !e.Ready {
-		return Endpoint{State: Out, Reason: "its pod is not ready"}
+		return Endpoint{State: Out, Reason: notReady}
 	}
 	if is := o.Scrapes[e.Address]; is.State != Unknown {
 		return is
@@ -94,8 +115,10 @@ func (o *Observed) Of(e *objects.Endpoint) Endpoint {
 	return Endpoint{State: Serving}
 }
 
-// Tally counts the endpoints of an object by state. Answering endpoints serve or are suspect.
+// Tally counts the endpoints of an object by state. Answering endpoints serve or are suspect. The
+// zero Tally knows nothing.
 type Tally struct {
+	Counted                            bool // whether the endpoints were counted
 	Total, Answering, Suspect, Unknown int
 	faults                             []string // why endpoints do not serve
 }
@@ -116,20 +139,20 @@ func (t *Tally) add(address string, is Endpoint) {
 	case Out:
 	}
 	if is.Reason != "" && len(t.faults) <= maxFaults {
-		t.faults = append(t.faults, address+": "+is.Reason)
+		t.faults = append(t.faults, address+": "+is.Explain())
 	}
 }
 
 // String returns how many endpoints answer, as in "3/4".
 func (t *Tally) String() string { return fmt.Sprintf("%d/%d", t.Answering, t.Total) }
 
-// answers reports whether an endpoint answers: Unknown if none is known to answer and the state of
+// Answers reports whether an endpoint answers: Unknown if none is known to answer and the state of
 // some is unknown.
-func (t *Tally) answers() metav1.ConditionStatus {
+func (t *Tally) Answers() metav1.ConditionStatus {
 	switch {
 	case t.Answering > 0:
 		return metav1.ConditionTrue
-	case t.Unknown > 0:
+	case t.Unknown > 0, !t.Counted:
 		return metav1.ConditionUnknown
 	}
 	return metav1.ConditionFalse
@@ -141,7 +164,7 @@ func (t *Tally) words() string {
 	switch {
 	case t.Total == 0:
 		return "it has no endpoints"
-	case t.answers() == metav1.ConditionUnknown:
+	case t.Answers() == metav1.ConditionUnknown:
 		return "neither an extproc nor control has reported on " + count(t.Unknown, "endpoint", "endpoints")
 	default:
 		words = fmt.Sprintf("%d of %s", t.Answering, count(t.Total, "endpoint answers", "endpoints answer"))
@@ -164,7 +187,7 @@ func count(n int, one, many string) string {
 
 // conditions returns the conditions Ready and Endpoints of an object with endpoints.
 func (t *Tally) conditions() []metav1.Condition {
-	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: t.answers(), Message: Message(t.words())}
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: t.Answers(), Message: Message(t.words())}
 	ready.Reason = reasonOf(ready.Status)
 	all := metav1.Condition{Type: v1alpha1.ConditionEndpoints, Status: metav1.ConditionTrue, Message: t.String()}
 	switch {
@@ -194,7 +217,7 @@ func reasonOf(s metav1.ConditionStatus) string {
 
 // TallyOf counts the endpoints of a pool; a pool that does not exist has none.
 func (o *Observed) TallyOf(p *objects.Pool) Tally {
-	var t Tally
+	t := Tally{Counted: true}
 	if p != nil {
 		for i := range p.Endpoints {
 			t.add(p.Endpoints[i].Address, o.Of(&p.Endpoints[i]))
@@ -269,7 +292,7 @@ func (w *writer) lists() {
 				"no InferencePool of its namespace selects its labels: nothing uses it")
 			continue
 		}
-		var t Tally
+		t := Tally{Counted: true}
 		for _, e := range slices.SortedFunc(maps.Values(endpoints[use.Name]), func(a, b *objects.Endpoint) int {
 			return cmp.Compare(a.Address, b.Address)
 		}) {

@@ -296,7 +296,7 @@ func (l *llmRoute) backends() metav1.Condition {
 		t := l.tally(b.Pool)
 		total.Answering, total.Total = total.Answering+t.Answering, total.Total+t.Total
 		words := fmt.Sprintf("InferencePool %s: %s", b.Pool.Name, t.words())
-		switch t.answers() {
+		switch t.Answers() {
 		case metav1.ConditionFalse:
 			empty = append(empty, words)
 		case metav1.ConditionUnknown:

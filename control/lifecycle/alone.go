@@ -58,5 +58,6 @@ func (Alone) ServeEnvoys(ctx context.Context, s controller.Service) error { retu
 // noStatus is a StatusWriter that writes nothing.
 type noStatus struct{}
 
-func (noStatus) SetWorld(*objects.World)      {}
-func (noStatus) SetGateways(conditions.Input) {}
+func (noStatus) SetWorld(*objects.World)         {}
+func (noStatus) SetGateways(conditions.Input)    {}
+func (noStatus) SetObserved(conditions.Observed) {}

@@ -66,6 +66,9 @@ type Deployment interface {
 type StatusWriter interface {
 	SetWorld(w *objects.World)
 	SetGateways(in conditions.Input)
+	// SetObserved sets what is known of endpoints. If this control serves Gateways, it is called
+	// only after SetGateways.
+	SetObserved(o conditions.Observed)
 }
 
 // Runtime is the part of a control that lives as long as the process. Make one with [New].

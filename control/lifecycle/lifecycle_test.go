@@ -66,16 +66,23 @@ func TestTermFollowsItsLeaseWhileItStarts(t *testing.T) {
 type channels struct {
 	worlds   chan *objects.World
 	gateways chan conditions.Input
+	observed chan conditions.Observed
 }
 
 func (c channels) SetWorld(w *objects.World)       { c.worlds <- w }
 func (c channels) SetGateways(in conditions.Input) { c.gateways <- in }
+func (c channels) SetObserved(o conditions.Observed) {
+	select {
+	case c.observed <- o:
+	default:
+	}
+}
 
 // A term reports each World and each plan to the status writer, including those from before the
 // term.
 func TestTermWritesStatus(t *testing.T) {
 	dir := t.TempDir()
-	status := channels{make(chan *objects.World), make(chan conditions.Input)}
+	status := channels{make(chan *objects.World), make(chan conditions.Input), make(chan conditions.Observed, 1)}
 	c := config()
 	c.Place = place.Config{DrainLimit: time.Second, ScrapeInterval: time.Second, TickInterval: time.Second}
 	r := New(c, opening{open: func(context.Context, func() bool) (store.Memory, StatusWriter, error) {

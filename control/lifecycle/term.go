@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/modelmesh"
 	"github.com/headgate/headgate/control/place/placementserver"
@@ -63,7 +64,28 @@ func (r *Runtime) term(ctx context.Context, pauses <-chan bool) (err error) {
 		})
 		return nil
 	})
-	group.Go(func() error { return r.deployment.KeepGateways(ctx, leads, r.gateways, status.SetGateways) })
+	planned := make(chan struct{}) // closed when the state of Gateways is known, or there are none
+	known := sync.OnceFunc(func() { close(planned) })
+	if r.config.XDSAddress == "" {
+		known()
+	}
+	group.Go(func() error {
+		return r.deployment.KeepGateways(ctx, leads, r.gateways, func(in conditions.Input) {
+			status.SetGateways(in)
+			known()
+		})
+	})
+	group.Go(func() error {
+		for _, first := range []<-chan struct{}{loaded, planned} {
+			select {
+			case <-first:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		placer.KeepObserved(ctx, status.SetObserved)
+		return nil
+	})
 	group.Go(func() error {
 		for {
 			select {

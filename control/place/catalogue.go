@@ -25,7 +25,7 @@ func (p *Placer) SetWorld(w *objects.World) {
 			return nil
 		}
 		was := p.world
-		p.world = w
+		p.world, p.observed.changed = w, true
 		if p.started.IsZero() {
 			p.started = now
 			p.wake = now // so that updateLocked wakes Run

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/loader"
 	"github.com/headgate/headgate/control/place/store"
@@ -23,11 +24,12 @@ type endpointWorker struct {
 	loader   *loader.Loader
 	placer   *Placer
 	stop     context.CancelFunc
-	anew     bool          // the runtime restarted and must be made ready; guarded by Placer.mu
-	kind     engine.Kind   // kind of the engine, as scrapes found it; guarded by Placer.mu
-	fault    string        // why the last scrape failed; guarded by Placer.mu
-	due      chan struct{} // receives when a scrape is due now; capacity 1, never closed
-	runtime  bool          // the engine is a model runtime: it has no model list and may have to be made ready
+	anew     bool                // the runtime restarted and must be made ready; guarded by Placer.mu
+	kind     engine.Kind         // kind of the engine, as scrapes found it; guarded by Placer.mu
+	fault    string              // why the last scrape failed; guarded by Placer.mu
+	seen     conditions.Endpoint // state by the last scrape; guarded by Placer.mu
+	due      chan struct{}       // receives when a scrape is due now; capacity 1, never closed
+	runtime  bool                // the engine is a model runtime: it has no model list and may have to be made ready
 	// terminating: the endpoint's pod was being deleted at the last update of the objects; guarded
 	// by Placer.mu.
 	terminating bool
@@ -95,6 +97,7 @@ func (s *endpointWorker) scrapeLoop(ctx context.Context) {
 		if err != nil {
 			s.fault = err.Error()
 		}
+		p.observed.scraped(s, err)
 		p.mu.Unlock()
 		switch {
 		case err != nil && quiet:

@@ -56,6 +56,9 @@ type Config struct {
 	RegisteredPool objects.Name
 	// DrainLimit, ScrapeInterval and TickInterval are optional; 0 means the default.
 	DrainLimit, ScrapeInterval, TickInterval time.Duration
+	// ObserveInterval is the minimum time between two reports of the state of endpoints; 0 means
+	// the default.
+	ObserveInterval time.Duration
 }
 
 // Publisher receives changes in order, and stores them. Its methods must not call the Placer.
@@ -124,6 +127,7 @@ type Placer struct {
 	gates      map[objects.Name]store.Gate  // last published gates of pods on trial
 	rolling    bool                         // at least one endpoint is outgoing
 	drains     map[string]time.Time         // endpoints that operators drain, with the times at which the move of models ends
+	observed   observed
 }
 
 // New returns a Placer that continues from the records of an earlier process.
@@ -133,6 +137,9 @@ func New(c Config) (*Placer, error) {
 	}
 	if c.ScrapeInterval == 0 {
 		c.ScrapeInterval = DefaultScrapeInterval
+	}
+	if c.ObserveInterval == 0 {
+		c.ObserveInterval = observeInterval
 	}
 	if c.TickInterval == 0 {
 		c.TickInterval = decide.TickInterval
@@ -147,7 +154,8 @@ func New(c Config) (*Placer, error) {
 		answers: make(map[decide.Key][]decide.CallResult),
 		vmodels: newVModels(), records: make(map[string]loader.Record), used: make(map[decide.Key]time.Time),
 		refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]store.Gate),
-		drains: make(map[string]time.Time),
+		drains:   make(map[string]time.Time),
+		observed: observed{extprocs: make(map[string]*observer)},
 	}
 	err := p.readRecords()
 	// Reading the records leaves as much garbage as live data. Return it to the OS now, because the
@@ -268,6 +276,7 @@ func (p *Placer) publish(now time.Time) {
 		if why != "" && why != p.refused[key] {
 			p.Meter.CannotLoad(why)
 		}
+		p.observed.changed = true
 		if p.refused[key] = why; why == "" {
 			delete(p.refused, key)
 		}
@@ -350,9 +359,14 @@ func (p *Placer) Wanted(who string, key decide.Key, w decide.Want) {
 	})
 }
 
-// Unwanted records that an extproc has disconnected, so none of its requests waits any more.
+// Unwanted records that an extproc has disconnected, so none of its requests waits any more. What
+// it has reported of endpoints counts a little longer.
 func (p *Placer) Unwanted(who string) {
-	p.update(func(time.Time) []decide.Action { p.state.Unwanted(who); return nil })
+	p.update(func(time.Time) []decide.Action {
+		p.state.Unwanted(who)
+		p.observed.leave(who)
+		return nil
+	})
 }
 
 // Used records the use of models.

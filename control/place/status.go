@@ -2,13 +2,13 @@ package place
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/loader"
 )
@@ -122,32 +122,26 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 			Reason: string(f.Why),
 		})
 	}
-	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}
+	is := conditions.Model{
+		Pool: st.Pool, Exists: p.world.Pools[st.Pool] != nil, Endpoints: p.observed.tallies[st.Pool], Loaded: int(out.Loaded),
+		Min: st.Min, Taken: st.Taken,
+	}
 	switch {
-	case p.world.Pools[st.Pool] == nil:
-		out.Message = fmt.Sprintf("the InferencePool %s does not exist: nothing can load it", st.Pool)
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonPoolNotFound, out.Message
-	case out.Loaded == 0 && st.Why != "":
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonCannotLoad, out.Message
+	case st.Why != "":
+		is.Failed = out.Message
 	case out.Loaded == 0 && st.Retrying:
-		out.Message = explain(decide.LoadRetried, st.Failures)
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonCannotLoad, out.Message
-	case int(out.Loaded) < st.Min:
-		ready.Reason, ready.Message = v1alpha1.ReasonLoading, fmt.Sprintf("%d of at least %d copies are loaded", out.Loaded, st.Min)
-		if out.Loaded == 0 {
-			ready.Status = metav1.ConditionFalse
-		}
-	case out.Loaded > 0:
-		ready.Reason, ready.Message = v1alpha1.ReasonLoaded, fmt.Sprintf("copies that answer: %d", out.Loaded)
-	default:
-		ready.Reason, ready.Message = v1alpha1.ReasonLoadable, "it is loaded when a request names it"
+		is.Failed = explain(decide.LoadRetried, st.Failures)
 	}
-	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}
-	if st.Taken != "" {
-		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, v1alpha1.ReasonModelNameTaken, st.Taken
+	out.Conditions = conditions.OfModel(is)
+	if i := slices.IndexFunc(out.Conditions, cannotServe); i >= 0 {
+		out.Message = out.Conditions[i].Message
 	}
-	out.Conditions = []metav1.Condition{accepted, ready}
 	return out
+}
+
+// cannotServe reports whether a condition of a model explains why no copy serves requests.
+func cannotServe(c metav1.Condition) bool {
+	return c.Type == v1alpha1.ConditionReady && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.ReasonLoading
 }
 
 // Statuses returns the status of every model, sorted by pool and id.

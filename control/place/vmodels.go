@@ -10,9 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/objects"
@@ -294,49 +296,31 @@ func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind [
 	if st.Previous != "" {
 		out.PreviousUntil = new(metav1.NewMicroTime(st.Until))
 	}
-	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}
-	if v.Taken != "" {
-		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, v1alpha1.ReasonModelNameTaken, v.Taken
-	}
-	out.Conditions = []metav1.Condition{accepted, p.readyVModel(v, st, behind)}
+	out.Conditions = p.conditionsOfVModel(v, st, behind)
 	return out
 }
 
-// readyVModel returns the Ready condition of a VModel. The caller holds mu.
-func (p *Placer) readyVModel(v objects.VModel, st decide.VModelStatus, behind []string) metav1.Condition {
-	why := func(id string) string {
+// conditionsOfVModel returns the conditions of a VModel. The caller holds mu.
+func (p *Placer) conditionsOfVModel(v objects.VModel, st decide.VModelStatus, behind []string) []metav1.Condition {
+	is := conditions.VModel{
+		Pool: v.Pool, Exists: p.world.Pools[v.Pool] != nil, Target: st.Target, Active: st.Active, Canary: st.Canary,
+		ActiveCanary: st.Switch.Canary, Percent: st.Switch.Percent, Loaded: st.Loaded, Needed: st.Needed, NameTaken: st.Taken,
+		Taken: v.Taken, Behind: behind,
+	}
+	if st.Failed != "" {
+		id := st.Target
+		if st.Active == st.Target {
+			id = st.Canary
+		}
 		m, _ := p.state.Status(decide.Key{Pool: v.Pool, ID: id})
-		return explain(st.Failed, m.Failures)
+		is.Failed = explain(st.Failed, m.Failures)
 	}
-	goes := "requests go to " + st.Active
-	if st.Switch.Canary != "" {
-		goes += fmt.Sprintf(", %d %% of them to %s", st.Switch.Percent, st.Switch.Canary)
+	for _, id := range []string{st.Target, st.Canary} {
+		if is.Unknown == "" && id != "" && p.ready && !decide.Known(p.state, decide.Key{Pool: v.Pool, ID: id}) {
+			is.Unknown = id
+		}
 	}
-	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
-	switch {
-	case p.world.Pools[v.Pool] == nil:
-		ready.Reason, ready.Message = v1alpha1.ReasonPoolNotFound,
-			fmt.Sprintf("the InferencePool %s does not exist: nothing can load its models", v.Pool)
-	case st.Taken:
-		ready.Reason, ready.Message = v1alpha1.ReasonModelNameTaken, "requests of this name go to the model that has it"
-	case st.Active != st.Target && st.Failed != "":
-		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed,
-			fmt.Sprintf("%s: %s cannot be loaded: %s", goes, st.Target, why(st.Target))
-	case st.Active != st.Target:
-		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning,
-			fmt.Sprintf("%s until %s has its copies: %d of %d are loaded", goes, st.Target, st.Loaded, st.Needed)
-	case st.Canary != st.Switch.Canary && st.Failed != "":
-		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed,
-			fmt.Sprintf("%s: the canary %s cannot be loaded: %s", goes, st.Canary, why(st.Canary))
-	case st.Canary != st.Switch.Canary:
-		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning, fmt.Sprintf("%s until the canary %s is loaded", goes, st.Canary)
-	case len(behind) > 0:
-		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning,
-			fmt.Sprintf("%s; these extprocs may send them where they went before: %s", goes, strings.Join(behind, ", "))
-	default:
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, v1alpha1.ReasonDefined, goes
-	}
-	return ready
+	return conditions.OfVModel(is)
 }
 
 // viewVModels returns all VModels for the view, sorted. The caller holds mu.
@@ -348,7 +332,7 @@ func (p *Placer) viewVModels() []decide.VModelView {
 	for _, key := range keys {
 		v, _, _ := p.vmodels.of(key)
 		st, _ := p.state.VModel(key)
-		ready := p.readyVModel(v, st, p.Publisher.Behind(key))
+		ready := meta.FindStatusCondition(p.conditionsOfVModel(v, st, p.Publisher.Behind(key)), v1alpha1.ConditionReady)
 		all = append(all, decide.VModelView{
 			Pool: key.Pool.String(), ID: key.ID, Target: v.Target, Active: st.Active, Canary: st.Switch.Canary, Percent: st.Switch.Percent,
 			Reason: ready.Reason, Message: ready.Message,

@@ -361,7 +361,7 @@ func TestDeclaredVModels(t *testing.T) {
 	w.await("it is as it was", func() bool { return w.board.goes("v") == "b, 10 % to c" })
 	w.set(append(base, vmodel("v", "missing", ""))...)
 	w.await("its status says why it stays", func() bool {
-		return strings.HasPrefix(told.vmodel("v"), "b TransitionFailed: requests go to b: missing cannot be loaded: ")
+		return told.vmodel("v") == "b TargetNotFound: requests go to b: no Model, LLMRoute or engine of InferencePool p has missing"
 	})
 	w.set(append(base, vmodel("v", "b", ""), vmodel("lost", "a", ""))...)
 	w.await("both are defined", func() bool {

@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
@@ -160,6 +162,19 @@ func (s *recorder) vmodel(id string) string {
 	for _, c := range s.vmodels[id].Conditions {
 		if c.Type == v1alpha1.ConditionReady {
 			return s.vmodels[id].Active + " " + c.Reason + ": " + c.Message
+		}
+	}
+	return ""
+}
+
+// ready returns the last written condition Ready of a model as "STATUS REASON: message"; empty if
+// there is none.
+func (s *recorder) ready(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, st := range slices.Backward(s.statuses) {
+		if c := meta.FindStatusCondition(st.Status.Conditions, v1alpha1.ConditionReady); st.ID == id && c != nil {
+			return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 		}
 	}
 	return ""
@@ -348,8 +363,8 @@ func (w *world) start() {
 	}
 	p, err := place.New(place.Config{
 		Memory: remembers, Log: log, Publisher: w.board, Meter: noMeter{},
-		ScrapeInterval: 20 * time.Millisecond,
-		TickInterval:   w.tick, RegisteredPool: pool, Access: engineclient.Access{Tokens: w.tokens},
+		ScrapeInterval: 20 * time.Millisecond, ObserveInterval: 20 * time.Millisecond,
+		TickInterval: w.tick, RegisteredPool: pool, Access: engineclient.Access{Tokens: w.tokens},
 	})
 	if err != nil {
 		w.Fatal(err)

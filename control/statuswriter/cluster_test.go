@@ -14,6 +14,7 @@ import (
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/statuswriter"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"
@@ -53,10 +54,10 @@ func writer(c cluster) *rest.Config {
 }
 
 const writerRules = `
-- {apiGroups: [inference.x-k8s.io], resources: [llmroutes], verbs: [get, list]}
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes, poolsettings, endpointlists], verbs: [get, list]}
 - {apiGroups: [inference.x-k8s.io], resources: [models], verbs: [list, create, delete]}
 - {apiGroups: [inference.x-k8s.io], resources: [vmodels], verbs: [list, create, delete, patch]}
-- {apiGroups: [inference.x-k8s.io], resources: [llmroutes/status], verbs: [update]}
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes/status, poolsettings/status, endpointlists/status], verbs: [update]}
 - {apiGroups: [inference.x-k8s.io], resources: [models/status, vmodels/status], verbs: [patch]}
 `
 
@@ -81,6 +82,9 @@ func (c cluster) open(typed client.Client, leads func() bool) *statuswriter.Writ
 
 func always() bool { return true }
 
+// standalone is a standalone data plane, which serves every route, and no endpoints.
+var standalone = conditions.Observed{Extprocs: []conditions.Extproc{{Process: "x", Standalone: true}}}
+
 // world returns a World of all objects in the API server.
 func (c cluster) world() *objects.World {
 	c.Helper()
@@ -92,16 +96,17 @@ func (c cluster) world() *objects.World {
 }
 
 // report writes the statuses for a World with a new Writer, then closes it. It returns the number
-// of requests, without the three lists of Open.
+// of requests, without the two lists of Open.
 func (c cluster) report(w *objects.World) int {
 	c.Helper()
 	before := c.Asked("writer")
 	r := c.open(c.typed(writer(c)), always)
 	r.SetWorld(w)
+	r.SetObserved(standalone)
 	if err := r.Close(); err != nil { // waits until everything is written
 		c.Fatal(err)
 	}
-	return c.Asked("writer") - before - 3
+	return c.Asked("writer") - before - 2
 }
 
 // columns returns the output of kubectl get for a kind, without the column AGE.

@@ -63,6 +63,7 @@ func TestChangesOfConditionsAreEvents(t *testing.T) {
 	want := func(want ...string) {
 		t.Helper()
 		r.SetWorld(c.world())
+		r.SetObserved(standalone)
 		c.Await(fmt.Sprint("the Events are ", want), func() bool { return slices.Equal(texts(), want) })
 	}
 	want("Warning BackendNotFound ×1")
@@ -103,6 +104,7 @@ func TestStatusesDoNotDependOnEvents(t *testing.T) {
 						Kind: v1alpha1.LLMRouteKind, Object: w.Routes[0].Name, Reason: v1alpha1.ReasonBackendNotFound, Words: "no pool",
 					}}
 					r.SetWorld(w)
+					r.SetObserved(standalone)
 					time.Sleep(5 * time.Second)
 					synctest.Wait()
 				}

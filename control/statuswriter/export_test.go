@@ -5,5 +5,5 @@ package statuswriter
 func (r *Writer) Remembered() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.attached) + len(r.routes) + len(r.dirty) + len(r.logged) + r.events.Len()
+	return len(r.attached) + len(r.dirty) + len(r.logged) + r.events.Len()
 }

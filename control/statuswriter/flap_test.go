@@ -47,8 +47,8 @@ func flappingAddress(i int) string {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 8000).String()
 }
 
-// flap returns the input in which every second endpoint answers: the others in the next second.
-func flap(w *objects.World, endpoints, second int) conditions.Input {
+// flap returns states in which every second endpoint answers: the others in the next second.
+func flap(endpoints, second int) conditions.Observed {
 	all := make(map[string]conditions.Endpoint, endpoints)
 	for i := range endpoints {
 		is := conditions.Endpoint{State: conditions.Serving}
@@ -57,9 +57,7 @@ func flap(w *objects.World, endpoints, second int) conditions.Input {
 		}
 		all[flappingAddress(i)] = is
 	}
-	return conditions.Input{
-		World: w, Observed: conditions.Observed{Reports: all, Extprocs: []conditions.Extproc{{Process: "x", Standalone: true}}},
-	}
+	return conditions.Observed{Reports: all, Extprocs: standalone.Extprocs}
 }
 
 // writesPerSecond is the limit of writes to the API server, of statuses and Events together.
@@ -85,11 +83,11 @@ func TestFlappingEndpointsMakeFewWrites(t *testing.T) {
 				set.Routes = append(set.Routes, *o)
 			}
 		}
-		w := objects.Build(set)
+		r.SetWorld(objects.Build(set))
 		all, events, most := 0, 0, 0
 		for second := range seconds {
 			before := len(s.noted())
-			r.SetGateways(flap(w, endpoints, second))
+			r.SetObserved(flap(endpoints, second))
 			time.Sleep(time.Second)
 			synctest.Wait()
 			n := 0
@@ -107,7 +105,7 @@ func TestFlappingEndpointsMakeFewWrites(t *testing.T) {
 		if most > writesPerSecond || all < 5*seconds || events > 80 || events < 40 {
 			t.Errorf("%d writes in a minute, %d of them Events, at most %d in a second", all, events, most)
 		}
-		r.SetGateways(conditions.Input{World: objects.Build(objects.Set{})})
+		r.SetWorld(objects.Build(objects.Set{}))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := r.Remembered(); n != 0 {
@@ -129,15 +127,13 @@ func BenchmarkFlappingEndpoints(b *testing.B) {
 	}
 	w := c.world()
 	for b.Loop() {
-		r := c.open(c.typed(c.Allowed("writer", eventRules+`
-- {apiGroups: [inference.x-k8s.io], resources: [poolsettings, endpointlists], verbs: [get, list]}
-- {apiGroups: [inference.x-k8s.io], resources: [poolsettings/status, endpointlists/status], verbs: [update]}
-`)), always)
+		r := c.open(c.typed(c.Allowed("writer", eventRules)), always)
 		r.ReportChanges("control-0")
+		r.SetWorld(w)
 		begin := time.Now()
 		tick := time.NewTicker(time.Second)
 		for second := range seconds {
-			r.SetGateways(flap(w, endpoints, second))
+			r.SetObserved(flap(endpoints, second))
 			<-tick.C
 		}
 		tick.Stop()

@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -41,7 +43,47 @@ func (r *Writer) SetGateways(in conditions.Input) {
 func (r *Writer) setGateways() {
 	in := *r.gateways
 	in.Versions = r.release
-	all := conditions.Of(in)
+	r.want(conditions.OfGateways(in), false, r.mark)
+	r.setEndpoints(r.mark)
+}
+
+// SetObserved queues the statuses that depend on the state of endpoints and on data planes. They
+// are written later than others, since the state of many endpoints may change often. Before the
+// first call, no such status is written. Call it only after [Writer.SetGateways], if that is called
+// at all.
+func (r *Writer) SetObserved(o conditions.Observed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mark := r.mark
+	if r.observed != nil {
+		mark = r.markLate
+	}
+	r.observed = &o
+	r.setEndpoints(mark)
+}
+
+// setEndpoints computes the statuses that depend on endpoints, and calls mark with those that
+// differ from the written ones. The caller holds mu.
+func (r *Writer) setEndpoints(mark func(subject)) {
+	if r.observed == nil || r.world == nil {
+		return
+	}
+	var in conditions.Input
+	if r.gateways != nil {
+		in = *r.gateways
+	}
+	in.World, in.Observed = r.world, *r.observed
+	r.want(conditions.OfEndpoints(in), true, mark)
+}
+
+// endpointKinds are the kinds of the statuses that depend on endpoints.
+var endpointKinds = map[string]bool{
+	v1alpha1.LLMRouteKind: true, pool.Kind: true, v1alpha1.PoolSettingsKind: true, v1alpha1.EndpointListKind: true,
+}
+
+// want sets the statuses that objects should have: those of endpointKinds, or those of all other
+// kinds. It calls mark with those that differ from the written ones. The caller holds mu.
+func (r *Writer) want(all []*conditions.Status, endpoints bool, mark func(subject)) {
 	there := make(map[objects.Object]bool, len(all))
 	for _, want := range all {
 		there[want.Object] = true
@@ -60,10 +102,10 @@ func (r *Writer) setGateways() {
 			is.said = want
 			continue
 		}
-		r.mark(attachedSubject(want.Object))
+		mark(attachedSubject(want.Object))
 	}
 	for o := range r.attached {
-		if !there[o] {
+		if !there[o] && endpointKinds[o.Kind] == endpoints {
 			delete(r.attached, o)
 			delete(r.dirty, attachedSubject(o))
 			delete(r.logged, attachedSubject(o))

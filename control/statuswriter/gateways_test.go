@@ -82,20 +82,31 @@ func (c cluster) gateways(facts conditions.Facts) conditions.Input {
 		c.Fatal(err)
 	}
 	a := attach.Of(set.Network)
-	return conditions.Input{Attachments: a, Plans: plan.Of(a, set.Network, plan.Known{}), Network: set.Network, Facts: facts}
+	return conditions.Input{
+		Attachments: a, Plans: plan.Of(a, set.Network, plan.Known{}), Network: set.Network, Facts: facts, World: objects.Build(set),
+	}
 }
 
 // wrote writes the current statuses with a new Writer, then closes it. It returns the requests of
-// that user, without the lists of Models, VModels and LLMRoutes.
+// that user, without the lists of Models and VModels.
 func (c cluster) wrote(typed client.Client, user string, in conditions.Input) []string {
 	c.Helper()
 	before := c.Asked(user)
 	r := c.open(typed, always)
-	r.SetGateways(in)
+	setAll(r, in)
 	if err := r.Close(); err != nil {
 		c.Fatal(err)
 	}
-	return c.Calls(user)[before+3:]
+	return c.Calls(user)[before+2:]
+}
+
+// setAll sets the whole input of a Writer. Nothing is known of endpoints.
+func setAll(r *statuswriter.Writer, in conditions.Input) {
+	r.SetGateways(in)
+	if in.World != nil {
+		r.SetWorld(in.World)
+		r.SetObserved(conditions.Observed{})
+	}
 }
 
 // get reads an object, which may be in the namespace "default" or a GatewayClass.
@@ -169,8 +180,10 @@ func TestGatewayStatusIsWrittenOnce(t *testing.T) {
 	says(t, "the GRPCRoute", get(c, "r", new(gatewayv1.GRPCRoute)).Status.Parents[0].Conditions, 1, "Accepted True Accepted",
 		"ResolvedRefs False BackendNotFound")
 	says(t, "the pool", get(c, "p", new(pool.InferencePool)).Status.Parents[0].Conditions, 1, "Accepted True Accepted",
-		"ResolvedRefs True ResolvedRefs")
+		"ResolvedRefs True ResolvedRefs", "Ready False NoEndpoints", "Endpoints False NoEndpoints")
 	says(t, "the LLMRoute", c.routeNamed("a").Status.Parents[0].Conditions, 1, "Accepted True Accepted", "ResolvedRefs True ResolvedRefs")
+	says(t, "the LLMRoute itself", c.routeNamed("a").Status.Conditions, 1, "Accepted True Accepted", "ResolvedRefs True ResolvedRefs",
+		"Ready False NoEndpoints")
 	if n := len(get(c, "foreign", new(gatewayv1.HTTPRoute)).Status.Parents); n > 0 {
 		t.Errorf("an HTTPRoute of other controllers has %d parents", n)
 	}
@@ -189,7 +202,7 @@ func TestGatewayStatusIsWrittenOnce(t *testing.T) {
 	// requests.
 	r := c.open(typed, always)
 	before := len(c.Calls("writer"))
-	r.SetGateways(in)
+	setAll(r, in)
 	c.Await("it has listed all", func() bool { return len(c.Calls("writer")) == before+len(again) })
 	bare, network := in, *in.Network
 	network.HTTPRoutes, bare.Network = nil, &network
@@ -279,7 +292,7 @@ func TestStatusOfOtherControllersStays(t *testing.T) {
 	in := c.gateways(reached)
 	in.Network.Gateways, in.Network.Classes, in.Network.Listeners, in.Network.GRPCRoutes, in.Network.Pools, in.Network.Routes = nil, nil,
 		nil, nil, nil, nil
-	in.Attachments.Gateways, in.Plans.Gateways = nil, nil
+	in.Attachments.Gateways, in.Plans.Gateways, in.World = nil, nil, nil
 	c.wrote(&interrupted{typed, sync.OnceFunc(func() { write("late") })}, "writer", in)
 	if n := count(c.Calls("writer"), "update httproutes/status h"); n != 2 {
 		t.Errorf("%d writes, want one that is rejected and one that is accepted", n)
@@ -307,6 +320,7 @@ func TestStatusOfOtherControllersStays(t *testing.T) {
 	c.Delete(gatewayAPI + "kind: Gateway\nmetadata: {name: g}")
 	r := c.open(typed, always)
 	r.SetWorld(c.world())
+	r.SetObserved(standalone)
 	r.SetGateways(c.gateways(conditions.Facts{}))
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
@@ -422,7 +436,7 @@ func TestFollowerWritesNoGatewayStatus(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if calls := c.Calls("follower"); !slices.Equal(calls, []string{"list models", "list vmodels", "list llmroutes"}) {
+	if calls := c.Calls("follower"); !slices.Equal(calls, []string{"list models", "list vmodels"}) {
 		t.Errorf("the calls of a follower are %q", calls)
 	}
 	if calls := c.Calls("leader"); count(calls, "update gateways/status g") != 1 || count(calls, "get httproutes h") != 1 ||

@@ -196,7 +196,7 @@ func TestOnlyChangedModelStatusIsWritten(t *testing.T) {
 		if err := r.Close(); err != nil { // waits until everything is written
 			t.Error(err)
 		}
-		if n := c.Asked("writer") - before - 3; n != wanted { // without the lists of Models, VModels and LLMRoutes
+		if n := c.Asked("writer") - before - 2; n != wanted { // without the lists of Models and VModels
 			t.Errorf("%s: %d writes, want %d", what, n, wanted)
 		}
 	}

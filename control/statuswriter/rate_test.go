@@ -306,10 +306,11 @@ func TestLLMRoutesAreWrittenFirst(t *testing.T) {
 			synctest.Wait()
 			before := len(s.noted())
 			r.SetWorld(worldWith("r", "sql"))
-			time.Sleep(200 * time.Millisecond)
+			r.SetObserved(standalone)
+			time.Sleep(300 * time.Millisecond)
 			synctest.Wait()
 			if calls := s.noted()[before:]; !slices.Contains(calls, "update sql") {
-				t.Errorf("the calls in 200 ms are %v", calls)
+				t.Errorf("the calls in 300 ms are %v", calls)
 			}
 		})
 }
@@ -323,10 +324,12 @@ func TestWrittenStatusesAreNotDueAgain(t *testing.T) {
 				w.Routes = append(w.Routes, worldWith(fmt.Sprint("r", i), fmt.Sprint("m", i)).Routes...)
 			}
 			r.SetWorld(w)
+			r.SetObserved(standalone)
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
 			before := len(s.noted())
 			r.SetWorld(w)
+			r.SetObserved(standalone)
 			r.PutStatuses([]store.Status{record("m", "no room")})
 			time.Sleep(200 * time.Millisecond)
 			synctest.Wait()
@@ -349,6 +352,7 @@ func TestRejectedKindDoesNotDelayOthers(t *testing.T) {
 				return nil
 			}
 			r.SetWorld(worldWith("r", "sql"))
+			r.SetObserved(standalone)
 			for i := range 100 {
 				r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
 			}
@@ -379,6 +383,7 @@ func TestRejectedKindDoesNotDelayOthers(t *testing.T) {
 			}
 			allows.Store(false)
 			r.SetWorld(worldWith("r", "code"))
+			r.SetObserved(standalone)
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
 			if n := strings.Count(logged(), `msg="cannot update the status of an object; retrying" object="LLMRoute default/r"`); n != 2 {
@@ -392,6 +397,7 @@ func TestWorldDuringAWriteIsReported(t *testing.T) {
 	paced(t, func(context.Context) error { return nil },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 			r.SetWorld(worldWith("r", "sql"))
+			r.SetObserved(standalone)
 			time.Sleep(time.Second)
 			synctest.Wait()
 			back := sync.OnceFunc(func() { r.SetWorld(worldWith("r", "sql")) }) // restores the earlier status
@@ -399,6 +405,7 @@ func TestWorldDuringAWriteIsReported(t *testing.T) {
 			s.update = func() error { back(); return nil }
 			s.mu.Unlock()
 			r.SetWorld(worldWith("r", "chat"))
+			r.SetObserved(standalone)
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if want := []string{"update sql", "update chat", "update sql"}; !slices.Equal(s.noted(), want) {

@@ -31,13 +31,14 @@ func TestKubectlGetColumns(t *testing.T) {
 	}
 	r := c.open(c.typed(writer(c)), always)
 	r.SetWorld(c.world())
+	r.SetObserved(standalone)
 	r.PutStatuses([]store.Status{{Pool: inPool, ID: "m", Object: objects.Name{Namespace: "default", Name: "m"}, Status: status}})
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for kind, want := range map[string]string{
 		"llmroutes": `Name | Models | Adapter | Pools | Accepted | Ready
-a | sql,text-to-sql | sql-v2 | p | True | True
+a | sql,text-to-sql | sql-v2 | p | True | False
 b | chat | <nil> | p,missing | True | False
 `,
 		"models": `Name | ID | Pool | Copies | Ready | State | Message
@@ -81,8 +82,9 @@ func TestConditionsExplainIgnoredParts(t *testing.T) {
 		}
 		t.Errorf("%s has no condition %s", name, condition)
 	}
+	const alone = "True Accepted: attaches to no Gateway, but the standalone data plane serves it"
 	const missing = "False BackendNotFound: spec.backendRefs names InferencePool default/p, which does not exist: its requests get 503"
-	says("a", "Accepted", "True Accepted: ")
+	says("a", "Accepted", alone)
 	says("a", "ResolvedRefs", missing)
 	says("b", "Accepted", `False ModelNameTaken: model "sql" is already admitted by LLMRoute default/a, which keeps it`)
 
@@ -93,16 +95,17 @@ func TestConditionsExplainIgnoredParts(t *testing.T) {
 	}
 	c.report(c.world())
 	says("a", "ResolvedRefs", "True ResolvedRefs: ")
-	says("b", "Accepted", "True Accepted: ")
+	says("b", "Accepted", alone)
 
 	// An unchanged status is not written again, even by the next leader.
 	r := c.open(c.typed(writer(c)), always)
 	before := c.Asked("writer")
 	for range 2 {
 		r.SetWorld(c.world())
+		r.SetObserved(standalone)
 	}
-	if err := r.Close(); err != nil || c.Asked("writer") != before {
-		t.Errorf("%v: %d requests for unchanged statuses", err, c.Asked("writer")-before)
+	if err := r.Close(); err != nil || c.Asked("writer") != before+1 {
+		t.Errorf("%v: %d requests for unchanged statuses, want a list", err, c.Asked("writer")-before)
 	}
 	c.NothingDenied("writer")
 }
@@ -124,6 +127,7 @@ func TestModelWithATakenIDIsNotAccepted(t *testing.T) {
 	r := c.open(c.typed(writer(c)), always)
 	before := c.Asked("writer")
 	r.SetWorld(both)
+	r.SetObserved(standalone)
 	r.SetWorld(both)
 	c.Await("it is told", func() bool { return c.modelNamed("b").Status.Message != "" })
 	is := c.modelNamed("b")
@@ -136,6 +140,7 @@ func TestModelWithATakenIDIsNotAccepted(t *testing.T) {
 	}
 	c.Delete(twin("a"))
 	r.SetWorld(c.world())
+	r.SetObserved(standalone)
 	if err := r.Close(); err != nil || c.Asked("writer") != before+1 {
 		t.Errorf("%v: %d requests, want one for the Model", err, c.Asked("writer")-before)
 	}
@@ -154,8 +159,8 @@ func TestLongMessageIsTruncated(t *testing.T) {
 	}
 	c.report(c.world())
 	for _, name := range []string{"a", "b"} {
-		if n := len(c.routeNamed(name).Status.Conditions); n != 2 {
-			t.Errorf("%s has %d conditions, want 2", name, n)
+		if n := len(c.routeNamed(name).Status.Conditions); n != 3 {
+			t.Errorf("%s has %d conditions, want 3", name, n)
 		}
 	}
 }
@@ -178,9 +183,10 @@ func TestReplacedObjectGetsItsStatus(t *testing.T) {
 			uids = append(uids, string(is.GetUID()))
 		}
 		r.SetWorld(c.world())
+		r.SetObserved(standalone)
 		c.Await("the LLMRoute has its status", func() bool { return len(c.routeNamed("a").Status.Conditions) > 0 })
-		if n := len(c.routeNamed("a").Status.Conditions); n != 2 {
-			t.Errorf("the route has %d conditions, want 2", n)
+		if n := len(c.routeNamed("a").Status.Conditions); n != 3 {
+			t.Errorf("the route has %d conditions, want 3", n)
 		}
 		r.PutStatuses([]store.Status{{
 			Pool: inPool, ID: "m", Object: objects.Name{Namespace: "default", Name: "m"}, UID: uids[1],

@@ -1,8 +1,8 @@
 // Package statuswriter writes the status of objects to an API server. People and the next leader
-// read it. It writes the status of LLMRoutes, Models and VModels, of Gateways and of the objects
-// that attach to them. It also writes the finalizer of GatewayClasses. Only the [Writer] of the
-// leader writes. It writes only statuses that differ from the written ones, 9 per second together
-// with Events, and those of Models last.
+// read it. It writes the status of all kinds of Headgate that have one, of Gateways and of the
+// objects that attach to them. It also writes the finalizer of GatewayClasses. Only the [Writer] of
+// the leader writes. It writes only statuses that differ from the written ones, 9 per second
+// together with Events, and those of Models last.
 package statuswriter
 
 import (
@@ -34,6 +34,9 @@ const (
 	// writeInterval is the minimum time between two queued writes of statuses or Events. So there
 	// are at most 10 per second.
 	writeInterval = 110 * time.Millisecond
+	// lateDelay delays statuses of which only the state of endpoints has changed: it may change
+	// often, and other statuses must not wait for theirs.
+	lateDelay = 30 * time.Second
 	// usedInterval is the minimum time between two writes of a model's status if only its time of
 	// last use changes.
 	usedInterval = time.Minute
@@ -66,7 +69,7 @@ var maxDelays = map[string]time.Duration{
 //
 //   - models: create, delete, list; models/status: patch
 //   - vmodels: create, delete, list, patch; vmodels/status: patch
-//   - llmroutes: get, list; llmroutes/status: update
+//   - llmroutes, poolsettings, endpointlists: get, list; their status: update
 //   - pods/status: patch, if pods have our readiness gate
 //
 // [Writer.SetGateways] also needs get and list of gatewayclasses, gateways, listenersets,
@@ -96,7 +99,8 @@ type Writer struct {
 	mu         sync.Mutex // guards the fields below
 	models     map[modelKey]*model
 	runtimes   map[string]store.Runtime
-	routes     map[objects.Name]*route
+	world      *objects.World       // World of SetWorld; nil before the first call
+	observed   *conditions.Observed // input of SetObserved; nil before the first call
 	duplicates map[objects.Object]duplicate
 	gateways   *conditions.Input // input of SetGateways; nil before the first call
 	release    []string          // version annotations of the CRDs; nil while unknown
@@ -129,28 +133,27 @@ type subject struct {
 func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logger, leads func() bool) (*Writer, error) {
 	var models v1alpha1.ModelList
 	var vmodels v1alpha1.VModelList
-	var routes v1alpha1.LLMRouteList
 	for told := false; ; told = true {
-		err := errors.Join(list(ctx, c, namespace, &models), list(ctx, c, namespace, &vmodels), list(ctx, c, namespace, &routes))
+		err := errors.Join(list(ctx, c, namespace, &models), list(ctx, c, namespace, &vmodels))
 		if err == nil {
 			break
 		}
 		if !told && ctx.Err() == nil {
-			log.Warn("cannot read the status of Models, VModels and LLMRoutes; retrying", "err", fmt.Sprint(err, kube.HintFor(err)))
+			log.Warn("cannot read the status of Models and VModels; retrying", "err", fmt.Sprint(err, kube.HintFor(err)))
 		}
 		retry := time.NewTimer(retryInterval)
 		select {
 		case <-retry.C:
 		case <-ctx.Done():
 			retry.Stop()
-			return nil, fmt.Errorf("read the status of Models, VModels and LLMRoutes: %w", ctx.Err())
+			return nil, fmt.Errorf("read the status of Models and VModels: %w", ctx.Err())
 		}
 	}
 	r := &Writer{
 		client: c, namespace: namespace, log: log, leads: leads, kinds: make(map[string]kinds.Kind), done: make(chan struct{}),
 		due:   make(chan struct{}, 1),
 		since: make(map[string]time.Time), models: make(map[modelKey]*model), runtimes: make(map[string]store.Runtime),
-		routes: make(map[objects.Name]*route), dirty: make(map[subject]time.Time),
+		dirty:    make(map[subject]time.Time),
 		attached: make(map[objects.Object]*attached), surveyed: make(map[string]bool),
 		resting: make(map[string]time.Time), logged: make(map[subject]string), turns: make(map[objects.Object]chan struct{}),
 		uids:    make(map[objects.Object]types.UID),
@@ -169,9 +172,6 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 	}
 	for i := range vmodels.Items {
 		r.restoreVModel(&vmodels.Items[i])
-	}
-	for _, o := range routes.Items {
-		r.routes[nameOf(&o)] = &route{uid: string(o.UID), written: o.Status}
 	}
 	go r.run()
 	return r, nil
@@ -265,9 +265,16 @@ func (r *Writer) next() (subject, bool) {
 }
 
 // mark queues a status. The caller holds mu.
-func (r *Writer) mark(s subject) {
-	if _, due := r.dirty[s]; !due {
-		r.dirty[s] = time.Now().Add(maxDelays[s.kind])
+func (r *Writer) mark(s subject) { r.markIn(s, maxDelays[s.kind]) }
+
+// markLate queues a status of which only the state of endpoints has changed. The caller holds mu.
+func (r *Writer) markLate(s subject) { r.markIn(s, lateDelay) }
+
+// markIn queues a status that precedes newly queued ones after a delay. The caller holds mu.
+func (r *Writer) markIn(s subject, delay time.Duration) {
+	at := time.Now().Add(delay)
+	if was, due := r.dirty[s]; !due || at.Before(was) {
+		r.dirty[s] = at
 	}
 	select {
 	case r.due <- struct{}{}:
@@ -290,8 +297,6 @@ func (r *Writer) write(ctx context.Context, s subject) error {
 	switch {
 	case s.kind == objects.PodKind:
 		return r.writeGate(ctx, s.name)
-	case s.kind == v1alpha1.LLMRouteKind:
-		return r.writeRoute(ctx, s.name)
 	case (s.kind == v1alpha1.ModelKind || s.kind == v1alpha1.VModelKind) && s.name.Name != "":
 		return r.writeDouble(ctx, objects.Object{Kind: s.kind, Name: s.name})
 	case s.kind == v1alpha1.VModelKind:

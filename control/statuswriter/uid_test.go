@@ -145,6 +145,7 @@ func TestReplacedObjectGetsNoOldStatus(t *testing.T) {
 				Name: object, Kind: v1alpha1.LLMRouteKind, UID: uid,
 				Models: []string{"sql"},
 			}}}})
+			r.SetObserved(standalone)
 		},
 		"the parents of an LLMRoute": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			in := empty()
@@ -153,7 +154,8 @@ func TestReplacedObjectGetsNoOldStatus(t *testing.T) {
 				Kind: v1alpha1.LLMRouteKind,
 				Name: object,
 			}] = []attach.Parent{{Ref: gatewayv1.ParentReference{Name: "g"}}}
-			r.SetGateways(in)
+			in.World = new(objects.World)
+			setAll(r, in)
 		},
 		"a Gateway": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			in := empty()
@@ -165,6 +167,7 @@ func TestReplacedObjectGetsNoOldStatus(t *testing.T) {
 		},
 		"a Model whose id is another's": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			r.SetWorld(&objects.World{Doubles: []objects.Entry{{Object: object, UID: uid, Taken: "its id is that of another"}}})
+			r.SetObserved(standalone)
 		},
 		"a Model": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			status := record("a", "no room for "+uid)
@@ -179,6 +182,7 @@ func TestReplacedObjectGetsNoOldStatus(t *testing.T) {
 		},
 		"a VModel whose id is another's": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			r.SetWorld(&objects.World{VModels: []objects.VModel{{Object: object, UID: uid, Taken: "its id is that of another"}}})
+			r.SetObserved(standalone)
 		},
 		"what is asked of a runtime": func(t *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			asked := store.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loading", Object: object, UID: uid}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/placementserver"
 	"github.com/headgate/headgate/extproc/fleet"
@@ -22,13 +23,14 @@ import (
 // nobody is a fake of control's decisions that never places a model.
 type nobody struct{}
 
-func (nobody) Wanted(string, decide.Key, decide.Want)    {}
-func (nobody) Unwanted(string)                           {}
-func (nobody) Leaving(string, map[string]decide.Leaving) {}
-func (nobody) Used(map[decide.Key]decide.Use)            {}
-func (nobody) InFlight(map[decide.CopyKey]int)           {}
-func (nobody) Missing(decide.CopyKey)                    {}
-func (nobody) Drained(decide.CopyKey)                    {}
+func (nobody) Wanted(string, decide.Key, decide.Want)                               {}
+func (nobody) Unwanted(string)                                                      {}
+func (nobody) Leaving(string, map[string]decide.Leaving)                            {}
+func (nobody) Used(map[decide.Key]decide.Use)                                       {}
+func (nobody) InFlight(map[decide.CopyKey]int)                                      {}
+func (nobody) Missing(decide.CopyKey)                                               {}
+func (nobody) Drained(decide.CopyKey)                                               {}
+func (nobody) Observed(string, map[string]conditions.Endpoint, *conditions.Extproc) {}
 
 // aBoard starts the real placement server of control. It returns the server's address.
 func aBoard(t *testing.T) (address string, stop func()) {

@@ -204,18 +204,18 @@ var houses = [][]floor{
 		},
 		{
 			[]string{
-				"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/conditions",
-				"control/attach/bisect",
+				"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/bisect",
+				"control/place", "control/place/placementserver", "control/place/modelmesh",
 			},
-			"each uses plans: as Envoy's configuration, for endpoints, certificates, conditions, or rejected routes",
+			"the first use plans: as Envoy's configuration, for endpoints and certificates, or for rejected routes; the others are the neighbours of decide: engines, extprocs and clients",
 		},
+		{[]string{"control/conditions"}, "it uses plans, and placement has conditions too"},
 		{
 			[]string{
-				"control/place", "control/place/placementserver", "control/place/modelmesh", "control/attach/plan", "control/attach/order",
-				"control/attach/pki", "control/profile/probe",
-				"control/provision/problem", "control/provision/report",
+				"control/attach/plan", "control/attach/order", "control/attach/pki", "control/profile/probe", "control/provision/problem",
+				"control/provision/report",
 			},
-			"plans and the order of updates; probes of servers; problems and reports of capacity plans; the neighbours of decide: engines, extprocs and clients",
+			"plans and the order of updates; probes of servers; problems and reports of capacity plans",
 		},
 		{
 			[]string{

@@ -143,6 +143,19 @@ func (s *State) VModel(key Key) (VModelStatus, bool) {
 	return st, true
 }
 
+// Known reports whether a model exists: in the catalogue, or at an engine of its pool.
+func Known(s *State, key Key) bool {
+	if m := s.models[key]; m != nil && !m.gone {
+		return true
+	}
+	for _, e := range s.endpoints {
+		if slices.Contains(e.pools, key.Pool) && slices.Contains(e.BaseModels, key.ID) {
+			return true
+		}
+	}
+	return false
+}
+
 // References returns the VModels that name a model, in order.
 func (s *State) References(key Key) []Key {
 	return slices.SortedFunc(maps.Keys(s.named[key]), Key.Compare)

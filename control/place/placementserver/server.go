@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/placementproto"
@@ -43,6 +44,7 @@ type Placer interface {
 	InFlight(all map[decide.CopyKey]int)
 	Missing(key decide.CopyKey)
 	Drained(key decide.CopyKey)
+	Observed(who string, all map[string]conditions.Endpoint, is *conditions.Extproc)
 }
 
 // Server serves the placement stream with what placement has published. Make one with [New]. It is
@@ -474,6 +476,9 @@ func (s *Server) report(p *peer, r *placement.Report) {
 			}
 		}
 		s.placer.Used(used)
+	}
+	if states, plane := r.GetStates(), r.GetDataPlane(); len(states) > 0 || plane != nil {
+		s.placer.Observed(p.name, observed(states, now), extprocOf(p.process, plane))
 	}
 	changed := make(map[decide.CopyKey]int, len(r.GetInFlight()))
 	s.mu.Lock()

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/placementserver"
 	"github.com/headgate/headgate/internal/objects"
@@ -58,6 +59,18 @@ type placer struct {
 	missing  []string
 	drained  []string
 	leaving  map[string]decide.Leaving
+
+	endpoints map[string]conditions.Endpoint
+	extproc   conditions.Extproc
+}
+
+func (p *placer) Observed(_ string, all map[string]conditions.Endpoint, is *conditions.Extproc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endpoints = all
+	if is != nil {
+		p.extproc = *is
+	}
 }
 
 func (p *placer) Leaving(_ string, all map[string]decide.Leaving) {

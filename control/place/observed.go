@@ -1,0 +1,167 @@
+package place
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/control/conditions"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// observeInterval is the default of [Config.ObserveInterval].
+const observeInterval = time.Second
+
+// observeGrace returns how long the reports of an extproc count after it has disconnected, since it
+// may reconnect. It is also how long a new control waits for extprocs before its first report.
+func observeGrace(c *Config) time.Duration { return 3 * c.ObserveInterval }
+
+// observed is what extprocs report and control scrapes. Placer.mu guards it.
+type observed struct {
+	extprocs map[string]*observer // by the name of the extproc's stream
+	changed  bool                 // since the last report
+	// tallies are the endpoints of each pool, as last reported. It is nil before the first report.
+	tallies map[objects.Name]conditions.Tally
+}
+
+// observer is what one extproc reports.
+type observer struct {
+	conditions.Extproc
+	endpoints map[string]conditions.Endpoint
+	left      time.Time // when it disconnected; zero while it is connected
+}
+
+// Observed records what an extproc, named by who, reports about endpoints. A zero state means that
+// the extproc knows the endpoint no more. If is is not nil, it replaces what is known of the
+// extproc itself.
+func (p *Placer) Observed(who string, all map[string]conditions.Endpoint, is *conditions.Extproc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.observed.extprocs[who]
+	if o == nil {
+		o = &observer{endpoints: make(map[string]conditions.Endpoint)}
+		p.observed.extprocs[who] = o
+	}
+	if is != nil {
+		o.Extproc = *is
+	}
+	for address, e := range all {
+		if o.endpoints[address] = e; e.State == conditions.Unknown {
+			delete(o.endpoints, address)
+		}
+	}
+	p.observed.changed = true
+}
+
+// leave lets the reports of an extproc that has disconnected end soon.
+func (o *observed) leave(who string) {
+	if x := o.extprocs[who]; x != nil {
+		x.left = time.Now()
+	}
+}
+
+// scraped records whether a scrape of an endpoint succeeded. It keeps the error of the first failed
+// scrape, since later ones may differ only in details.
+func (o *observed) scraped(s *endpointWorker, err error) {
+	is := conditions.Endpoint{State: conditions.Serving, Since: time.Now()}
+	if err != nil {
+		is.State, is.Reason = conditions.Out, "control cannot scrape it: "+err.Error()
+	}
+	if s.seen.State != is.State {
+		s.seen, o.changed = is, true
+	}
+}
+
+// KeepObserved passes what is known of endpoints and data planes to report, until ctx ends: at
+// first when extprocs have had time to connect, then after changes, at most every second.
+func (p *Placer) KeepObserved(ctx context.Context, report func(conditions.Observed)) {
+	tick := time.NewTicker(p.ObserveInterval)
+	defer tick.Stop()
+	began := time.Now()
+	for first := true; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if time.Since(began) < observeGrace(&p.Config) {
+			continue
+		}
+		if o, news := observe(p, first); news {
+			report(o)
+		}
+		first = false
+	}
+}
+
+// observe returns what is known, and whether it has changed since the last call. It lets the status
+// of the models in a pool be written when the pool's endpoints begin or stop to answer.
+func observe(p *Placer, first bool) (o conditions.Observed, news bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for who, x := range p.observed.extprocs {
+		if !x.left.IsZero() && time.Since(x.left) >= observeGrace(&p.Config) {
+			delete(p.observed.extprocs, who)
+			p.observed.changed = true
+		}
+	}
+	if !p.observed.changed && !first {
+		return o, false
+	}
+	p.observed.changed = false
+	o = conditions.Observed{
+		Reports: make(map[string]conditions.Endpoint), Scrapes: make(map[string]conditions.Endpoint, len(p.endpoints)),
+		Failures: make(map[objects.ModelKey]string, len(p.refused)),
+	}
+	for _, who := range slices.Sorted(maps.Keys(p.observed.extprocs)) {
+		x := p.observed.extprocs[who]
+		o.Extprocs = append(o.Extprocs, x.Extproc)
+		for address, e := range x.endpoints {
+			if was, known := o.Reports[address]; known {
+				e = conditions.Best(was, e)
+			}
+			o.Reports[address] = e
+		}
+	}
+	for address, s := range p.endpoints {
+		if s.seen.State != conditions.Unknown {
+			o.Scrapes[address] = s.seen
+		}
+	}
+	for key, why := range p.refused {
+		st, _ := p.state.Status(key)
+		o.Failures[key] = explain(why, st.Failures)
+	}
+	tally(p, &o)
+	return o, true
+}
+
+// tally counts the endpoints of pools, and queues the status of models whose pool has endpoints
+// that answer no more, or again. The caller holds mu.
+func tally(p *Placer, o *conditions.Observed) {
+	was := p.observed.tallies
+	p.observed.tallies = make(map[objects.Name]conditions.Tally, len(p.world.Pools))
+	turned := make(map[objects.Name]bool)
+	for name, pool := range p.world.Pools {
+		before, is := was[name], o.TallyOf(pool)
+		p.observed.tallies[name] = is
+		if none(&before) != none(&is) {
+			turned[name] = true
+		}
+	}
+	if len(turned) == 0 {
+		return
+	}
+	for _, st := range p.state.All() {
+		if turned[st.Pool] {
+			p.unsaved[st.ModelKey] = true
+		}
+	}
+}
+
+// none reports whether it is known that no endpoint answers. Nothing is known before the first
+// report.
+func none(t *conditions.Tally) bool { return t.Counted && t.Answers() == metav1.ConditionFalse }

@@ -1,0 +1,87 @@
+package place_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/control/conditions"
+)
+
+// watch collects what KeepObserved reports.
+type watch struct {
+	mu   sync.Mutex // guards last
+	last *conditions.Observed
+}
+
+func (w *world) watch(t *testing.T) *watch {
+	t.Helper()
+	seen := new(watch)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.KeepObserved(ctx, func(o conditions.Observed) {
+			seen.mu.Lock()
+			defer seen.mu.Unlock()
+			seen.last = &o
+		})
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return seen
+}
+
+// is reports whether the latest report meets a condition.
+func (s *watch) is(holds func(conditions.Observed) bool) func() bool {
+	return func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.last != nil && holds(*s.last)
+	}
+}
+
+// Of several extprocs, the one that reaches an endpoint counts. What an extproc reported counts no
+// more soon after it has disconnected; then control's own scrapes do.
+func TestReportsOfExtprocsCountWhileTheyAreConnected(t *testing.T) {
+	w := newWorld(t)
+	e := serveVLLM(t)
+	w.set(list(e.address, ""))
+	seen := w.watch(t)
+	w.await("the scrape succeeds, and there is no extproc", seen.is(func(o conditions.Observed) bool {
+		return o.Scrapes[e.address].State == conditions.Serving && len(o.Reports)+len(o.Extprocs) == 0
+	}))
+	out := map[string]conditions.Endpoint{e.address: {State: conditions.Out, Reason: "connection_refused"}}
+	w.Observed("x", out, &conditions.Extproc{Process: "x", Standalone: true})
+	w.Observed("y", map[string]conditions.Endpoint{e.address: {State: conditions.Serving}}, nil)
+	w.await("one of two reaches it", seen.is(func(o conditions.Observed) bool {
+		return o.Reports[e.address].State == conditions.Serving && len(o.Extprocs) == 2 && o.Extprocs[0].Standalone
+	}))
+	w.Observed("y", map[string]conditions.Endpoint{e.address: {}}, nil)
+	w.await("the other knows nothing of it any more", seen.is(func(o conditions.Observed) bool {
+		return o.Reports[e.address].Reason == "connection_refused"
+	}))
+	w.Unwanted("x")
+	w.Unwanted("y")
+	w.await("both have left", seen.is(func(o conditions.Observed) bool {
+		return len(o.Reports)+len(o.Extprocs) == 0 && o.Scrapes[e.address].State == conditions.Serving
+	}))
+	w.set()
+	w.await("the endpoint is gone", seen.is(func(o conditions.Observed) bool { return len(o.Scrapes) == 0 }))
+}
+
+// A model is not loadable while no endpoint of its pool answers.
+func TestModelWithoutEndpointsIsNotReady(t *testing.T) {
+	told := &recorder{}
+	w, r := newRecordedWorld(t, told), serveRuntime(t, "", nil)
+	w.watch(t)
+	w.set(list(r.address, managed(r.management)), object("a", ", type: sim, source: 'sim:'"))
+	const loadable = "True Loadable: it is loaded when a request names it"
+	w.await("it is loadable", func() bool { return told.ready("a") == loadable })
+	w.Observed("x", map[string]conditions.Endpoint{r.address: {State: conditions.Out, Reason: "connection_refused"}}, nil)
+	w.await("it is not", func() bool {
+		return told.ready("a") == "False NoEndpoints: InferencePool p: 0 of 1 endpoint answers: "+r.address+": it refuses connections"
+	})
+	w.Observed("x", map[string]conditions.Endpoint{r.address: {State: conditions.Serving, Since: time.Now()}}, nil)
+	w.await("it is again", func() bool { return told.ready("a") == loadable })
+}
