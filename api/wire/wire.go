@@ -298,6 +298,14 @@ const (
 	UsageWithout   = "without"   // endpoints before the last that answered 404 to a request with [PickStored]
 )
 
+// ErrorNamespace is the dynamic metadata in which Envoy passes to extproc the message of an engine's
+// error, under ErrorMessage. It is not in Envoy's own access log, since the message may quote a
+// prompt.
+const (
+	ErrorNamespace = "gateway.engine_error"
+	ErrorMessage   = "message"
+)
+
 // Tags of the access-log record. Values are in microseconds unless a comment says otherwise, or
 // "-".
 const (

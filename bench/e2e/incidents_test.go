@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -27,6 +28,67 @@ func (s *stack) freeze(p *process.Process) {
 		return err == nil && strings.HasPrefix(state, "T")
 	})
 	s.t.Cleanup(func() { p.Signal(syscall.SIGCONT) })
+}
+
+// An engine that answers 500 and one that hangs have a line in extproc's log at each change, with
+// what the engine answered, and are visible in metrics and at /endpoints. Only
+// --log-engine-errors shows the engine's message.
+func TestLogNamesTheEngineThatFails(t *testing.T) {
+	for name, flags := range map[string][]string{"message hidden": nil, "message shown": {"--log-engine-errors"}} {
+		t.Run(name, func(t *testing.T) {
+			runs(t)
+			s := start(t, pods(t, 1), extprocFlags(flags...))
+			engine := s.Simulated()[0]
+			r := completion(baseRoute, 1, false)
+			r.header = map[string]string{"X-Sim-Fault": "status=500"}
+			if a := s.must(r); a.status != http.StatusInternalServerError {
+				t.Fatalf("the client gets %d %s", a.status, a.body)
+			}
+			line := `"msg":"endpoint is suspect","endpoint":"` + engine + `","pool":"default/pool","was":"healthy",` +
+				`"reason":"requests_fail","kind":"error","status":500,"error_type":"InjectedFault","error_code":"500"`
+			if flags != nil {
+				line += `,"error_message":"fault injected: status=500"`
+			}
+			s.logs("extproc.log", line+"}")
+			s.expectEndpoint("suspect")
+			s.await("the failure is counted", func() bool {
+				return s.sum(s.Metrics, "headgate_endpoint_failures_total", "endpoint", engine, "kind", "error") == 1
+			})
+			if a := s.must(completion(baseRoute, 1, false)); a.status != http.StatusOK {
+				t.Errorf("the next request gets %d %s", a.status, a.body)
+			}
+			s.logs("extproc.log", `"msg":"endpoint is healthy again","endpoint":"`+engine+`","pool":"default/pool","was":"suspect"}`)
+			if flags != nil {
+				if text, err := os.ReadFile(s.Envoy.Log); err != nil || strings.Contains(string(text), "fault injected") {
+					t.Errorf("Envoy's log has the message, too, or %v", err)
+				}
+				return
+			}
+
+			process := s.Engines[engine]
+			s.freeze(process)
+			s.logs("extproc.log", `"level":"WARN","msg":"endpoint is stale","endpoint":"`+engine+
+				`","pool":"default/pool","was":"healthy","reason":"scrapes_unanswered"`)
+			s.expectEndpoint("stale")
+			process.Signal(syscall.SIGCONT)
+			s.logs("extproc.log", `"msg":"endpoint is healthy again","endpoint":"`+engine+`","pool":"default/pool","was":"stale"}`)
+			s.expectEndpoint("healthy")
+		})
+	}
+}
+
+// expectEndpoint waits until extproc reports this state at /endpoints.
+func (s *stack) expectEndpoint(state string) {
+	s.t.Helper()
+	s.await("/endpoints has an endpoint that is "+state, func() bool {
+		response, err := s.client.Get("http://" + s.Metrics + "/endpoints")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return err == nil && strings.Contains(strings.ReplaceAll(string(text), " ", ""), `"state":"`+state+`"`)
+	})
 }
 
 // While control hangs, requests for loaded models are answered. Requests that need a load get 503

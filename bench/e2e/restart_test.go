@@ -31,7 +31,7 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 	began := time.Now()
 	for n := 1; n <= *restarts; n++ {
 		s.endEngine(n)
-		s.await("a look finds it gone", func() bool { return s.tells(s.Extproc.Log, "endpoint does not answer", s.endpoint(n)) })
+		s.await("a look finds it gone", func() bool { return s.tells(s.Extproc.Log, "endpoint is out", s.endpoint(n)) })
 		if err := s.StartEngine(t.Context(), s.endpoint(n)); err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ func TestDescriptionsOfObjects(t *testing.T) {
 		at + `"INFO","msg":"objects read","file":"objects/a.yaml","objects":4}`: "objects read: objects/a.yaml, 4 in it",
 		at + `"WARN","msg":"objects have a problem","problem":"EndpointList default/a: nothing uses it"}`: "" +
 			"objects have a problem: EndpointList default/a: nothing uses it",
-		at + `"WARN","msg":"endpoint does not answer","endpoint":"a:1"}`: "",
+		at + `"WARN","msg":"endpoint is out","endpoint":"a:1"}`: "",
 		`extproc: not a record`: "",
 	} {
 		got := notice([]byte(record + "\n"))

@@ -134,11 +134,17 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 		o.Endpoint = "" // requests that the relay sent have their own records
 	}
 	o.Carries(usage.text(wire.UsageError), usage.text(wire.UsageErrorCode))
+	if message := metadata(common, wire.ErrorNamespace).text(wire.ErrorMessage); message != "" {
+		o.ErrorMessage = strings.ToValidUTF8(message[:min(len(message), maxMessage)], "")
+	}
 	if report := usage.text(wire.UsageLoad); report != "" {
 		o.Load, _ = engine.ReadReport(report) // an invalid report is treated as unknown
 	}
 	return o
 }
+
+// maxMessage is the maximum size of an error's message, in bytes.
+const maxMessage = 512
 
 func counts(usage fields) outcome.Counts {
 	return outcome.Counts{

@@ -23,7 +23,7 @@ import (
 // context ends.
 func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context.Context, *metrics.Meter, about) error, error) {
 	if c.Control.Address == "" {
-		return fleet.New(fleet.Config{Settings: c.Settings, Log: log, PrefixCacheBytes: c.PrefixBytes}), nil, nil, nil
+		return fleet.New(fleet.Config{Settings: c.Settings, Log: log, PrefixCacheBytes: c.PrefixBytes, LogEngineErrors: c.EngineErrors}), nil, nil, nil
 	}
 	target, dial, err := c.Control.Dial(log)
 	if err != nil {
@@ -36,6 +36,7 @@ func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, fu
 	})
 	f = fleet.New(fleet.Config{
 		Settings: c.Settings, Log: log, Published: held.Published, Freed: held.Freed, PrefixCacheBytes: c.PrefixBytes, Placed: true,
+		LogEngineErrors: c.EngineErrors,
 	})
 	return f, held, func(ctx context.Context, m *metrics.Meter, is about) error {
 		return placementclient.New(placementclient.Config{

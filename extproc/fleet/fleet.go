@@ -55,6 +55,7 @@ type Fleet struct {
 
 	mu      sync.Mutex // guards the fields below; locked after InFlight.mu, before prefixes.mu and, by Published, flow.Flow's mu
 	state   *endpointstate.State
+	states  stateLog
 	running bool // whether Run is active
 	pausing bool // whether the latest view is younger than pause
 }
@@ -76,6 +77,9 @@ type Config struct {
 	// PrefixCacheBytes bounds the memory for the index of cached prompts, which is allocated at its
 	// first use; zero means [prefix.DefaultBytes].
 	PrefixCacheBytes int
+	// LogEngineErrors adds the message of an engine's error to log lines, although it may quote a
+	// prompt.
+	LogEngineErrors bool
 	// Placed reports that the use of models is sent to control: see [endpointstate.State.Usage].
 	Placed bool
 }
@@ -105,6 +109,7 @@ func New(c Config) *Fleet {
 		serviceTimes: remembering[objects.ModelKey, *serviceTime](maxServiceTimes),
 		state:        endpointstate.New(endpointstate.Config{Settings: c.Settings, Placed: c.Placed}),
 	}
+	f.states.log = f.Log
 	f.publish()
 	return f
 }
@@ -126,7 +131,10 @@ func (f *Fleet) Run(ctx context.Context) error {
 			return nil
 		case <-sweeps.C:
 			f.endLeases()
-			f.locked(f.state.Age)
+			f.locked(func() {
+				f.state.Age()
+				f.states.flush(f.Now())
+			})
 		case <-f.news:
 		}
 		f.locked(func() {
@@ -217,6 +225,12 @@ func (f *Fleet) publish() {
 		}
 	}
 	f.logTrustChanges()
+	if moves := f.state.TakeMoves(); len(moves) > 0 {
+		now := f.Now()
+		for _, m := range moves {
+			f.states.moved(m, now)
+		}
+	}
 	f.Published(view)
 	f.passOn()
 }
@@ -261,6 +275,7 @@ func (f *Fleet) hurry() {
 func (f *Fleet) SetWorld(w *objects.World) {
 	f.locked(func() {
 		f.state.SetWorld(w)
+		f.states.setWorld(w)
 		f.publish()
 	})
 }

@@ -70,6 +70,9 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	}
 	f.Update(Soon, func(s *endpointstate.State, now time.Time) {
 		if fault, is := faultOf(o, now); is {
+			if f.LogEngineErrors {
+				fault.Message = o.ErrorMessage
+			}
 			s.Faulted(o.Endpoint, fault)
 		}
 		switch {

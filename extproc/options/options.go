@@ -48,6 +48,7 @@ type Options struct {
 	ModeOverride   bool
 	Conformance    bool
 	ExplainPicks   bool
+	EngineErrors   bool
 	ScrapeInterval time.Duration
 	ModelsInterval time.Duration
 	Seed           uint64
@@ -181,6 +182,8 @@ func Parse(args []string, out io.Writer) (Options, error) {
 	fs.Uint64Var(&c.Seed, "seed", 0, "seed random choices with this `NUMBER`, to repeat them in each run; 0 means a random seed")
 	c.Explain.Register(fs.FlagSet)
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
+	fs.BoolVar(&c.EngineErrors, "log-engine-errors", false,
+		"when an endpoint's state changes, also log the message of the engine's error. It may quote a prompt")
 	versions := fs.Bool("version", false, "print the version, then exit")
 	fs.StringSliceVar(&c.Endpoints, "endpoints", nil,
 		"serve the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed. extproc resolves each name every 5s, and each of its addresses is an endpoint")

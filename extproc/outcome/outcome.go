@@ -66,9 +66,12 @@ type Outcome struct {
 	// ErrorType and ErrorCode are those of an error in the response, as the engine states them;
 	// empty if there is none.
 	ErrorType, ErrorCode string
-	Call                 Call // final status of a gRPC call
-	Failure              Failure
-	Attempts             int
+	// ErrorMessage is the beginning of the error's message, which may quote a prompt; empty if
+	// unknown.
+	ErrorMessage string
+	Call         Call // final status of a gRPC call
+	Failure      Failure
+	Attempts     int
 	// ByExtproc means that extproc itself answered the request, and ByEnvoy that Envoy itself did.
 	ByExtproc, ByEnvoy bool
 

@@ -167,6 +167,7 @@ type loop struct {
 	page        []byte    // buffer for pages, which is reused
 	modelsAt    time.Time // last successful scrape of the list; if zero, the models are due
 	down        bool      // whether the last scrape failed
+	answered    bool      // whether any scrape succeeded
 }
 
 // run scrapes at once, and then once in each interval at the endpoint's own offset.
@@ -199,15 +200,17 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// note logs when an endpoint stops answering and when it answers again.
+// note logs that an endpoint does not answer the first scrape, and when it does so at last. Later
+// the fleet logs the changes of its state.
 func (l *loop) note(err error) {
 	switch {
+	case l.answered:
 	case err != nil && !l.down:
-		l.Log.Warn("endpoint does not answer", "endpoint", l.Address, "err", err)
+		l.Log.Warn("endpoint has not answered yet", "endpoint", l.Address, "err", err)
 	case err == nil && l.down:
-		l.Log.Info("endpoint answers again", "endpoint", l.Address)
+		l.Log.Info("endpoint answers", "endpoint", l.Address)
 	}
-	l.down = err != nil
+	l.down, l.answered = err != nil, l.answered || err == nil
 }
 
 // scrape reads the models if they are due, then the load. The load is last because it makes the

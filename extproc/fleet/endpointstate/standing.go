@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // Reason is why an endpoint is in its state.
@@ -44,7 +45,25 @@ type Standing struct {
 	Reason Reason
 }
 
-// Fault is an error of an endpoint. It lacks the message, which may quote a prompt.
+// Move is a change of an endpoint's state in one pool.
+type Move struct {
+	Pool    objects.Name
+	Address string
+	From    pick.State
+	To      Standing
+	// Fault is the endpoint's latest error; zero if there was none.
+	Fault Fault
+}
+
+// TakeMoves returns the changes of states since the previous call. It leaves out the first state of
+// an endpoint, and that it becomes healthy when it first answers.
+func (s *State) TakeMoves() []Move {
+	moves := s.moves
+	s.moves = nil
+	return moves
+}
+
+// Fault is an error of an endpoint.
 type Fault struct {
 	At time.Time
 	// Kind is the kind of the error: of a request, a kind of outcome.Failure, "error" (5xx), "full"
@@ -54,6 +73,9 @@ type Fault struct {
 	// error in the answer.
 	Status     int
 	Type, Code string
+	// Message is the engine's text, which may quote a prompt. It is empty unless the operator asked
+	// for it.
+	Message string
 }
 
 // Faulted records the latest error of an endpoint.
@@ -63,12 +85,17 @@ func (s *State) Faulted(address string, f Fault) {
 	}
 }
 
-// stand records the state of the endpoint in a new view.
-func (t *timed) stand(state pick.State, now time.Time) {
-	if is := &t.standing; is.Since.IsZero() || is.State != state {
+// stand records the state of the endpoint in a new view. Moved reports whether operators should
+// learn of the change.
+func (t *timed) stand(state pick.State, now time.Time) (from pick.State, moved bool) {
+	is := &t.standing
+	from = is.State
+	if is.Since.IsZero() || from != state {
+		moved = !is.Since.IsZero() && (is.Reason != NeverAnswered || state != pick.Healthy)
 		is.State, is.Since = state, now
 	}
 	if t.standing.Reason = t.reason; state == pick.Healthy {
 		t.standing.Reason = ""
 	}
+	return from, moved
 }

@@ -56,6 +56,7 @@ type State struct {
 	failOpen        map[objects.Name]bool        // pools in which most endpoints are suspect, so that these are treated as healthy
 	control         control
 	urgent          bool // control needs a report at once
+	moves           []Move
 }
 
 // endpoint is the state of one address, in all its pools.
@@ -199,7 +200,10 @@ func (s *State) View(now time.Time) (*View, []FailOpenChange) {
 			told = append(told, t)
 		}
 		for i, t := range members {
-			t.stand(endpoints[i].State, now)
+			if from, moved := t.stand(endpoints[i].State, now); moved {
+				address := endpoints[i].Address
+				s.moves = append(s.moves, Move{name, address, from, t.standing, s.endpoints[address].fault})
+			}
 		}
 		pools[name.String()] = &pick.Pool{Endpoints: endpoints, Predictable: predictable, Index: *s.indexes[name]}
 	}
