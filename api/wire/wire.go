@@ -254,8 +254,11 @@ const (
 	PickMessages = "messages"
 	PickRefused  = "refused"
 	PickWords    = "words"
-	// PickExpected has the terms, in seconds, by which the policy chose this endpoint, and
-	// PickRunnerUp those of the next best one; structs, only with extproc's --explain-picks.
+	// PickFallback is why policy proposal decided in place of latency, a string; absent if it did
+	// not.
+	PickFallback = "fallback"
+	// PickExpected has what the policy compared of this endpoint, and PickRunnerUp that of the next
+	// best one; structs, only with extproc's --explain-picks.
 	PickExpected = "expected"
 	PickRunnerUp = "runner_up"
 )

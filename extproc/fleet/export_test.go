@@ -8,5 +8,8 @@ func (f *Fleet) Publish() {
 	})
 }
 
+// LogWaiting logs which pools wait for measurements, which Run would do within a second.
+func (f *Fleet) LogWaiting() { f.locked(f.logWaiting) }
+
 // EndLeases ends expired leases, which Run would do within a second.
 func (f *Fleet) EndLeases() { f.endLeases() }

@@ -10,6 +10,8 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/engine"
 )
 
@@ -64,6 +66,31 @@ level=WARN msg="endpoint is stale" endpoint=10.0.0.1:8000 pool=ns/pool was=healt
 		}
 		if got := out.String(); got != want {
 			t.Errorf("the log is\n%s\nwant\n%s", got, want)
+		}
+	}
+}
+
+// A pool whose policy latency waits for measurements has one line.
+func TestWaitForMeasurementsIsLoggedOnce(t *testing.T) {
+	for _, rule := range []pick.Rule{pick.Latency, pick.Proposal} {
+		var out bytes.Buffer
+		used := settings.Default()
+		used.Policy.Rule = rule
+		f := fleet.New(fleet.Config{Log: slog.New(slog.NewTextHandler(&out, nil)), Settings: used})
+		f.LogWaiting()
+		if out.Len() > 0 {
+			t.Errorf("without pools the log is %s", &out)
+		}
+		f.SetWorld(world("10.0.0.1"))
+		for range 3 {
+			f.LogWaiting()
+		}
+		want := 0
+		if rule == pick.Latency {
+			want = 1
+		}
+		if got := strings.Count(out.String(), `msg="policy latency waits for measurements: policy proposal decides until then" pool=ns/pool`); got != want {
+			t.Errorf("policy %v: %d lines, want %d: %s", rule, got, want, &out)
 		}
 	}
 }

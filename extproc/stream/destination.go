@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/decisions/ring"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
@@ -149,6 +150,12 @@ func (d *dispatcher) expect(to map[string]*structpb.Value) {
 	if d.among > 0 {
 		to[wire.PickAmong] = structpb.NewNumberValue(float64(d.among))
 	}
+	if d.unpredicted {
+		to[wire.PickFallback] = structpb.NewStringValue("waiting for measurements")
+	}
+	for i := range d.explained {
+		to[[...]string{wire.PickExpected, wire.PickRunnerUp}[i]] = structpb.NewStructValue(explained(&d.explained[i]))
+	}
 	if first.Estimate == (pick.Estimate{}) {
 		return
 	}
@@ -157,20 +164,23 @@ func (d *dispatcher) expect(to map[string]*structpb.Value) {
 		to[wire.PickAdapter] = structpb.NewStringValue(d.adapter)
 		to[wire.PickLoad] = structpb.NewNumberValue(float64(d.loading.Microseconds()))
 	}
-	if !d.server.ExplainPicks {
-		return
-	}
-	to[wire.PickExpected] = structpb.NewStructValue(explained(first))
-	if len(d.ranked) > 1 {
-		to[wire.PickRunnerUp] = structpb.NewStructValue(explained(&d.ranked[1]))
-	}
 }
 
-// explained returns the terms of the policy's estimate: times in seconds, and costs as shares of
-// the objectives.
-func explained(d *pick.Decision) *structpb.Struct {
-	is := &d.Estimate
-	fields := map[string]*structpb.Value{"endpoint": structpb.NewStringValue(d.Endpoint.Address)}
+// explained returns what the policy compared of an endpoint: numbers of requests and adapters, and
+// the terms of policy latency: times in seconds, and costs as shares of the objectives.
+func explained(c *ring.Candidate) *structpb.Struct {
+	is := &c.Estimate
+	fields := map[string]*structpb.Value{
+		"endpoint": structpb.NewStringValue(c.Endpoint), "state": structpb.NewStringValue(c.State.String()),
+		"reason": structpb.NewStringValue(c.Reason), "requests": structpb.NewNumberValue(float64(c.Requests)),
+	}
+	if c.ForAdapter >= 0 {
+		fields["adapter_requests"] = structpb.NewNumberValue(float64(c.ForAdapter))
+		fields["active_adapters"] = structpb.NewNumberValue(float64(c.Adapters))
+	}
+	if *is == (pick.Estimate{}) {
+		return object(fields)
+	}
 	for _, f := range []struct {
 		name  string
 		value float64

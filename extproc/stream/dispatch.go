@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/decisions/ring"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/kserve"
@@ -55,15 +56,16 @@ type picked struct {
 	turn        uint64      // sequence number of the request in this process
 	id          string
 	explanation *explanation
-	number      uint64        // number of the recorded decision; 0 if none is recorded
-	demanded    pick.Demand   // without Cached
-	unpredicted bool          // policy latency has no trusted predictions, so that policy proposal decided
-	prompt      *prompt       // nil if the policy reads no prompts
-	bytes       int           // size of the prompt in bytes
-	expected    time.Duration // predicted time from the complete request to the first token
-	adapter     string        // where the adapter was, as predicted; empty if the first token does not show load times
-	loading     time.Duration // part of expected: adapter load and frontend overhead
-	among       int64         // see [pick.Decision.Among]; 0 if the request runs no inference
+	number      uint64           // number of the recorded decision; 0 if none is recorded
+	demanded    pick.Demand      // without Cached
+	unpredicted bool             // policy latency has no trusted predictions, so that policy proposal decided
+	explained   []ring.Candidate // the policy's first choices; empty without --explain-picks
+	prompt      *prompt          // nil if the policy reads no prompts
+	bytes       int              // size of the prompt in bytes
+	expected    time.Duration    // predicted time from the complete request to the first token
+	adapter     string           // where the adapter was, as predicted; empty if the first token does not show load times
+	loading     time.Duration    // part of expected: adapter load and frontend overhead
+	among       int64            // see [pick.Decision.Among]; 0 if the request runs no inference
 	inFlight    *fleet.InFlight
 	announced   bool // the data plane has received the decision
 	search      search
@@ -163,13 +165,11 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 		request.Demand.ServiceTime = s.serviceTime(view.World, d.statsKey(request, base))
 	}
 	if !request.Tokenless && s.predicts(d.settings.Policy) {
-		if d.demand(&a.text, body, base, now, &request); s.ExplainPicks {
-			most = max(most, 2)
-		}
+		d.demand(&a.text, body, base, now, &request)
 	}
 	pool := view.Snapshot.Pools[request.Pool]
 	d.unpredicted = d.settings.Policy.Rule == pick.Latency && !request.Tokenless && pool != nil && !pool.Predictable
-	if pool != nil && len(pool.Endpoints) <= maxRunnerUp {
+	if s.ExplainPicks || pool != nil && len(pool.Endpoints) <= maxRunnerUp {
 		most = max(most, 2)
 	}
 	d.demanded = request.Demand
@@ -184,6 +184,11 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	d.ranked, err = pick.Pick(d.settings.Policy, view.Snapshot, request, room[:most])
 	if s.explains {
 		d.explanation.considered(a.model, pool, request, d.ranked)
+	}
+	if d.explained = nil; s.ExplainPicks && err == nil { // before the request is counted
+		for i := range d.ranked[:min(len(d.ranked), 2)] {
+			d.explained = append(d.explained, ring.CandidateOf(&d.ranked[i]))
+		}
 	}
 	d.picks = unlimited(d.ranked[:min(len(d.ranked), named)])
 	if d.search.id != "" && err == nil {
