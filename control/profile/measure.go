@@ -118,6 +118,12 @@ func (m *measurement) check(fs *pflag.FlagSet) error {
 			m.rule.Least, m.rule.Most)
 	case m.limit <= 0 || m.timeout <= 0:
 		return errors.New("--time-limit and --timeout must be above 0, such as 1m")
+	case m.parallel < 0 || m.limits.MaxSequences < 0 || m.limits.MaxBatchedTokens < 0 || m.limits.KVBlocks < 0 || m.limits.BlockSize < 0:
+		return errors.New("--tensor-parallel, --max-sequences, --max-batched-tokens, --kv-blocks and --block-size must be 0 (unknown) or more")
+	case m.path != "" && !strings.HasPrefix(m.path, "/"):
+		return fmt.Errorf("--path %s: want a path that begins with /", m.path)
+	case m.body != "" && survey.API(m.api).Generates():
+		return errOnlyBatches
 	case !(m.price >= 0) || math.IsInf(m.price, 0):
 		return fmt.Errorf("--price %v: want a number from 0 on", m.price)
 	}
@@ -133,8 +139,36 @@ func (m *measurement) checkOutput() error {
 	return nil
 }
 
+var errOnlyBatches = errors.New("--body is for V2 and embeddings only: LLM prompts are generated")
+
+// prepare checks the files that the command needs before it measures anything: a measurement takes
+// minutes to hours.
+func (m *measurement) prepare() error {
+	if m.body != "" {
+		if _, err := os.ReadFile(m.body); err != nil {
+			return fmt.Errorf("--body: %w", err)
+		}
+	}
+	if m.output == "" {
+		return nil
+	}
+	_, missing := os.Stat(m.output)
+	f, err := os.OpenFile(m.output, os.O_WRONLY|os.O_CREATE, 0o644) //nolint:gosec // people read it
+	if err != nil {
+		return fmt.Errorf("-o: cannot write the profile: %w", err)
+	}
+	err = f.Close()
+	if missing != nil { // written only when the measurements are done
+		err = errors.Join(err, os.Remove(m.output))
+	}
+	return err
+}
+
 // run takes the measurements that the record lacks, and writes the profile.
 func (m *measurement) run(ctx context.Context, out, progress io.Writer) error {
+	if err := m.prepare(); err != nil {
+		return err
+	}
 	token := ""
 	if m.tokenFile != "" {
 		file, err := engineclient.OpenToken(m.tokenFile, slog.Default())
@@ -161,7 +195,7 @@ func (m *measurement) run(ctx context.Context, out, progress io.Writer) error {
 	if api.Generates() {
 		switch {
 		case m.body != "":
-			return errors.New("--body is for V2 and embeddings only: LLM prompts are generated")
+			return errOnlyBatches
 		case m.price > 0:
 			return errors.New("--price is for batch profiles only")
 		}

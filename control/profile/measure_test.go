@@ -618,3 +618,33 @@ func TestOutputWithoutATerminal(t *testing.T) {
 		t.Errorf("a terminal gets %q, want %q", got, want)
 	}
 }
+
+// Whatever can be wrong with the inputs is found before the first measurement.
+func TestInputsAreCheckedBeforeMeasuring(t *testing.T) {
+	s := newSleeper(t, time.Millisecond, 0)
+	dir := t.TempDir()
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	for args, want := range map[string]string{
+		"-o " + dir:                             "-o: cannot write the profile: ",
+		"-o " + filepath.Join(dir, "no", "p"):   "-o: cannot write the profile: ",
+		"--body " + filepath.Join(dir, "none"):  "--body: open ",
+		"--llm --body " + dir:                   "--body is for V2 and embeddings only",
+		"--kv-blocks -1":                        "must be 0 (unknown) or more",
+		"--path infer":                          "--path infer: want a path that begins with /",
+		"--url " + closed.URL + " --api v2":     "connection refused",
+		"--url 127.0.0.1:1":                     `--url "127.0.0.1:1": want http://HOST:PORT`,
+		"--engine-token-file " + dir + "/token": "--engine-token-file: ",
+	} {
+		_, _, err := control(t.Context(), append([]string{"--url", s.URL, "--model", "resnet"}, strings.Fields(args)...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+		if n := s.count(); n > 0 {
+			t.Errorf("%s: %d requests were measured", args, n)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("the folder has %v, %v", left, err)
+	}
+}

@@ -332,9 +332,13 @@ func TestModels(t *testing.T) {
 			engine.Models{Base: []string{"tiny", "tiny-alias"}, Adapters: []string{"a1", "../x"}},
 		},
 		{
+			"a vLLM's owner", `{"data":[{"id":"tiny","owned_by":"vllm","parent":null},{"id":"a1","owned_by":"vllm","parent":"tiny"}]}`,
+			engine.Models{Base: []string{"tiny"}, Adapters: []string{"a1"}, Kind: engine.VLLM},
+		},
+		{
 			"SGLang",
 			`{"object":"list","data":[{"id":"llama","object":"model","owned_by":"sglang","root":"llama","parent":null,"max_model_len":40960},{"id":"sql","root":"/adapters/sql","parent":"llama"}]}`,
-			engine.Models{Base: []string{"llama"}, Adapters: []string{"sql"}, MaxLength: 40960},
+			engine.Models{Base: []string{"llama"}, Adapters: []string{"sql"}, MaxLength: 40960, Kind: engine.SGLang},
 		},
 		{
 			"the shortest of several",
@@ -348,7 +352,7 @@ func TestModels(t *testing.T) {
 		{
 			"llama.cpp",
 			`{"models":[{"name":"other","model":"other","details":{"parent_model":"x"}}],"object":"list","data":[{"id":"qwen3","aliases":["qwen3"],"object":"model","owned_by":"llamacpp","meta":{"n_ctx":40960}}]}`,
-			engine.Models{Base: []string{"qwen3"}},
+			engine.Models{Base: []string{"qwen3"}, Kind: engine.LlamaCpp},
 		},
 		{
 			"models named by paths", `{"data":[{"id":"/models/qwen3.gguf"},{"id":"../a","parent":"/models/qwen3.gguf"},{"id":"b\u0000"}]}`,

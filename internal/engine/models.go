@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +16,15 @@ type Models struct {
 	Unlisted bool
 	// MaxLength is the maximum of prompt and answer tokens, from the base models; 0 if unknown.
 	MaxLength int
+	// Kind is the kind of engine that the base models name as their owner; empty if it is unknown.
+	// It counts if neither an object nor the metrics page states the kind: a vLLM may have no
+	// metrics (--disable-log-stats).
+	Kind Kind
 }
+
+// owners are the kinds of engines by the owner of the models that they list: vLLM 0.32.0, SGLang,
+// llama.cpp and LMDeploy.
+var owners = map[string]Kind{"vllm": VLLM, "sglang": SGLang, "llamacpp": LlamaCpp, "lmdeploy": LMDeploy}
 
 // AskedAs returns the name of an adapter in requests to an engine of a kind. SGLang expects
 // base:adapter; for the adapter's own name it answers with the base model (SGLang's documentation
@@ -36,6 +45,7 @@ func ReadModels(body []byte) (Models, error) {
 			ID     string  `json:"id"`
 			Parent *string `json:"parent"`
 			Length int     `json:"max_model_len"`
+			Owner  string  `json:"owned_by"`
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
@@ -51,7 +61,7 @@ func ReadModels(body []byte) (Models, error) {
 		case adapter:
 			m.Adapters = append(m.Adapters, listed.ID)
 		default:
-			m.Base = append(m.Base, listed.ID)
+			m.Base, m.Kind = append(m.Base, listed.ID), cmp.Or(m.Kind, owners[listed.Owner])
 			if m.MaxLength == 0 || listed.Length > 0 && listed.Length < m.MaxLength {
 				m.MaxLength = max(0, listed.Length)
 			}

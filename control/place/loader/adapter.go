@@ -2,6 +2,7 @@ package loader
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -66,18 +67,24 @@ type adapters struct {
 	unsized
 	caller
 	told atomic.Value // engine.Kind that a metrics page shows, if none is configured
+	owns atomic.Value // engine.Kind that the list of models shows
 }
 
 func openAdapters(e Endpoint, a engineclient.Access) *adapters {
 	return &adapters{caller: newCaller(e, a)}
 }
 
-// kind returns the engine's kind; empty if it is unknown.
+// kind returns the engine's kind; empty if it is unknown. Its metrics page decides before its list
+// of models.
 func (d *adapters) kind() engine.Kind {
-	if told, ok := d.told.Load().(engine.Kind); ok && d.Kind == "" {
-		return told
-	}
-	return d.Kind
+	owns, _ := d.owns.Load().(engine.Kind)
+	return cmp.Or(d.stated(), owns)
+}
+
+// stated returns the kind that is configured, or that a metrics page shows.
+func (d *adapters) stated() engine.Kind {
+	told, _ := d.told.Load().(engine.Kind)
+	return cmp.Or(d.Kind, told)
 }
 
 // Scrape reads the list of models and the metrics page. These engines need no preparation before
@@ -211,6 +218,11 @@ func (d *adapters) api(ctx context.Context) (api, error) {
 			return api{}, err
 		}
 	}
+	if d.kind() == "" {
+		if _, err := d.list(ctx); err != nil {
+			return api{}, err
+		}
+	}
 	switch a, ok := apis[d.kind()]; {
 	case ok:
 		return a, nil
@@ -329,6 +341,9 @@ func (d *adapters) list(ctx context.Context) (engine.Models, error) {
 	if err != nil {
 		return engine.Models{}, fault(Unclear, err.Error())
 	}
+	if models.Kind != "" {
+		d.owns.Store(models.Kind)
+	}
 	return models, nil
 }
 
@@ -337,7 +352,7 @@ func (d *adapters) list(ctx context.Context) (engine.Models, error) {
 func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
 	r := readings.Get().(*reading)
 	defer readings.Put(r)
-	for _, page := range engine.Pages(d.kind()) {
+	for _, page := range engine.Pages(d.stated()) {
 		found, media, err := d.get(ctx, page, &r.body)
 		if err != nil && page.Port == 0 {
 			return engine.Load{}, err
@@ -345,7 +360,7 @@ func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
 		if !found || media == "application/json" { // trtllm-serve's /metrics is JSON
 			continue
 		}
-		load, err := r.Load(r.body.Bytes(), d.kind())
+		load, err := r.Load(r.body.Bytes(), d.stated())
 		if err == nil && load.Kind != "" {
 			d.told.Store(load.Kind)
 			return load, nil

@@ -28,6 +28,7 @@ type fake struct {
 	mu     sync.Mutex // guards the fields below
 	status int
 	body   string
+	owner  string   // owner of the listed base model
 	list   []string // listed adapters; nil: the engine has no list
 	calls  []string // received calls, except questions whether it is stopping
 	stops  bool
@@ -38,7 +39,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	switch {
 	case r.URL.Path == "/v1/models" && f.list != nil:
-		fmt.Fprint(w, `{"data":[{"id":"base","parent":null}`)
+		fmt.Fprintf(w, `{"data":[{"id":"base","owned_by":%q,"parent":null}`, f.owner)
 		for _, id := range f.list {
 			fmt.Fprintf(w, `,{"id":%q,"parent":"base"}`, id)
 		}
@@ -291,7 +292,7 @@ func TestKindOfAnEngine(t *testing.T) {
 	for _, c := range []struct {
 		kind engine.Kind
 		page string // file in the testdata of package engine
-		path string
+		path string // path of the page; without a page, the owner in the list of models
 		seen ScrapeResult
 		load string // expected error of a load
 	}{
@@ -317,6 +318,10 @@ func TestKindOfAnEngine(t *testing.T) {
 			"refused: engines of the kind trtllm-serve cannot load models while they run",
 		},
 		{engine.TGI, "", "", ScrapeResult{Kind: engine.TGI}, "refused: engines of the kind tgi cannot load models while they run"},
+		{"", "", "vllm", ScrapeResult{ // without metrics (--disable-log-stats)
+			Kind: engine.VLLM, Takes: true,
+			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout},
+		}, ""},
 		{
 			"", "", "",
 			ScrapeResult{},
@@ -324,6 +329,9 @@ func TestKindOfAnEngine(t *testing.T) {
 		},
 	} {
 		f := &fake{status: http.StatusOK, list: []string{"m"}}
+		if c.page == "" {
+			f.owner = c.path
+		}
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if c.page != "" && r.URL.Path == c.path {
 				http.ServeFile(w, r, "../../../internal/engine/testdata/"+c.page)

@@ -402,7 +402,7 @@ func (s *State) ModelsListed(l Scrape, m engine.Models) {
 	was := e.lists
 	e.lists = listing{m, true, l.Began}
 	there, _ := s.adapters(l.Address, e)
-	if was.known && slices.Equal(was.Base, m.Base) && was.Unlisted == m.Unlisted && was.MaxLength == m.MaxLength &&
+	if was.known && was.Kind == m.Kind && slices.Equal(was.Base, m.Base) && was.Unlisted == m.Unlisted && was.MaxLength == m.MaxLength &&
 		slices.Equal(e.there, there) {
 		return
 	}

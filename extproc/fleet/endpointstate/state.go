@@ -252,7 +252,7 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 					c.Own = own.until.UnixNano()
 				}
 			}
-			if asked := engine.AskedAs(cmp.Or(declared.Kind, e.load.Kind), e.lists.Base, name); asked != name {
+			if asked := engine.AskedAs(e.kind(declared), e.lists.Base, name); asked != name {
 				c.Names = []string{asked}
 			}
 			var others int64
@@ -283,6 +283,12 @@ func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, 
 		p.Listed = append(p.Listed, e.count(name))
 	}
 	return p, why
+}
+
+// kind returns the kind of the engine, as the objects, its metrics page or its list of models state
+// it; empty if it is unknown.
+func (e *endpoint) kind(declared objects.Endpoint) engine.Kind {
+	return cmp.Or(declared.Kind, e.load.Kind, e.lists.Kind)
 }
 
 // count returns the count of this process's requests in flight for a model.
@@ -375,7 +381,7 @@ func (s *State) Endpoints(now time.Time) []Status {
 			state, _ := s.stateOf(e, declared, now, limits)
 			status := Status{
 				Address: declared.Address, Pool: p.Name, State: state, Load: e.load,
-				InFlight: e.inFlight.Load(), Models: make(map[string]int64), Kind: cmp.Or(declared.Kind, e.load.Kind),
+				InFlight: e.inFlight.Load(), Models: make(map[string]int64), Kind: e.kind(declared),
 				Standing: e.times[p.Name].standing, Fault: e.fault, Base: slices.Clone(e.lists.Base), Adapters: slices.Clone(e.there),
 			}
 			for model, c := range e.models {
