@@ -67,7 +67,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer, dial p
 	fs := cli.Flags("headgate profile", usage, out)
 	m := measurement{dial: dial}
 	m.register(fs.FlagSet)
-	if err := cli.Parse(fs, args, 1); err != nil {
+	if err := cli.Parse(fs, args, len(args)); err != nil {
 		return err
 	}
 	if fs.NArg() > 0 || m.url == "" {

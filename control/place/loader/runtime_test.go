@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -38,7 +37,7 @@ func TestRuntimeProcess(t *testing.T) {
 	if *serveAt == "" {
 		t.Skip("another test starts it")
 	}
-	if err := runtime.Command(t.Context(), []string{"--port", "0", "--management", "unix:" + *serveAt}, io.Discard); err != nil {
+	if err := runtime.Command(t.Context(), []string{"--port", "0", "--management", "unix:" + *serveAt}, os.Stdout); err != nil {
 		t.Fatal(err)
 	}
 }
