@@ -20,7 +20,8 @@ help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## Run the whole on this machine, on :8080: simulated engines, or ENDPOINTS=HOST:PORT,... your own servers; GATEWAY=1 by Gateway API
-	@bin/bench quickstart $(if $(ENDPOINTS),--endpoints '$(ENDPOINTS)') $(if $(GATEWAY),--gateway) $(ARGS)
+	@bin/headgate run --run .run --cache .cache $(if $(ENDPOINTS),--endpoints '$(ENDPOINTS)',--objects headgate/run/$(if $(GATEWAY),gateway --gateway,objects)) \
+		$(if $(GATEWAY),,--envoy-config envoy.yaml) $(ARGS)
 
 build: ## Build the programs into bin/
 	@mkdir -p bin

@@ -19,7 +19,7 @@ import (
 	"github.com/headgate/headgate/bench/fleet"
 	"github.com/headgate/headgate/bench/place"
 	"github.com/headgate/headgate/bench/provision"
-	"github.com/headgate/headgate/bench/quickstart"
+	"github.com/headgate/headgate/headgate/run"
 	"github.com/headgate/headgate/headgate/simulated"
 	"github.com/headgate/headgate/headgate/simulated/llm"
 	"github.com/headgate/headgate/internal/cli"
@@ -33,7 +33,7 @@ var program = cli.Program{
 		{Title: "Run", Commands: []cli.Command{
 			{Name: "engine", Summary: "run a simulated engine: vLLM, SGLang, or a model runtime", Run: simulated.Command},
 			{Name: "prestop", Summary: "wait in the preStop hook of a simulated engine until control has moved its models", Run: llm.PreStop},
-			{Name: "quickstart", Summary: "run Envoy, extproc, control and simulated engines on this machine", Run: quickstart.Command},
+			{Name: "quickstart", Summary: "run Envoy, extproc, control and simulated engines on this machine", Run: run.Command},
 			{Name: "cluster", Summary: "run a real Kubernetes with Headgate's images on this machine", Run: cluster.Command},
 		}},
 		{Title: "Compare", Commands: []cli.Command{

@@ -19,6 +19,7 @@ import (
 	extproc "github.com/headgate/headgate/extproc/command"
 	"github.com/headgate/headgate/headgate/drain"
 	"github.com/headgate/headgate/headgate/envoy"
+	"github.com/headgate/headgate/headgate/run"
 	"github.com/headgate/headgate/headgate/simulated"
 	"github.com/headgate/headgate/headgate/status"
 	"github.com/headgate/headgate/internal/cli"
@@ -30,6 +31,8 @@ var program = cli.Program{
 	About: "Headgate is an inference gateway: it runs Envoy in front of servers of models, picks the server of each request, and loads models.",
 	Groups: []cli.Group{
 		{Title: "Run", Commands: []cli.Command{
+			{Name: "run", Summary: "run Envoy, extproc, control and simulated engines on this machine", Run: run.Command},
+			{Name: "init", Summary: "write the configuration and the objects of run into a folder, to be edited", Run: run.Init},
 			{Name: "envoy", Summary: "run Envoy in front of extproc, with TLS and API keys, and replace it without losing a request", Run: envoy.Command},
 			{Name: "extproc", Summary: "pick the endpoint of each request, for Envoy or another gateway", Run: runExtproc, Linked: true},
 			{Name: "control", Summary: "load models, and configure the Envoys of Gateways", Run: runControl, Linked: true},

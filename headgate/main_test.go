@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// run runs a command line and returns the exit status and what it prints.
-func run(t *testing.T, args ...string) (status int, stdout, stderr string) {
+// runHeadgate runs a command line and returns the exit status and what it prints.
+func runHeadgate(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	status = program.Run(t.Context(), args, &out, &errs)
@@ -20,12 +20,12 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	for _, group := range program.Groups {
 		for _, c := range group.Commands {
 			for _, args := range [][]string{{"headgate", c.Name, "--help"}, {"headgate", "help", c.Name}, {"headgate", c.Name, "-h"}} {
-				status, stdout, stderr := run(t, args...)
+				status, stdout, stderr := runHeadgate(t, args...)
 				if status != 0 || !strings.Contains(stdout, "Usage:") || stderr != "" {
 					t.Errorf("%v: exit status %d, prints %q and %q", args, status, stdout, stderr)
 				}
 			}
-			if status, _, stderr := run(t, "headgate", c.Name, "--no-such-flag"); status != 2 || !strings.Contains(stderr, "--help") {
+			if status, _, stderr := runHeadgate(t, "headgate", c.Name, "--no-such-flag"); status != 2 || !strings.Contains(stderr, "--help") {
 				t.Errorf("headgate %s --no-such-flag: exit status %d, %q", c.Name, status, stderr)
 			}
 		}
@@ -47,7 +47,7 @@ func TestExitStatus(t *testing.T) {
 		{"headgate extproc", 2, "", "headgate extproc: no engines: "},
 		{"headgate extproc --objects x --metrics-port 70000", 2, "", "--metrics-port 70000 is not a port; see extproc --help"},
 		{"headgate plan -f testdata/none.yaml", 1, "", "headgate plan: "},
-		{"headgate plan -f ../control/provision/plan/testdata/video.yaml --prove 0 --what-if max.person=1,rate=4x", 3, "no plan", ""},
+		{"headgate plan -f ../control/provision/plan/testdata/video.yaml --prove 0 --trace gamma:rate=3000,cv=1,queries=300", 3, "no plan", ""},
 		{"headgate routes --objects x one", 2, "", "headgate routes: a request has a host and a path"},
 		{"headgate routes --objects testdata/none", 1, "", "headgate routes: read objects: "},
 		{"headgate completion tcsh", 2, "", "name one shell: bash, zsh or fish"},
@@ -57,7 +57,7 @@ func TestExitStatus(t *testing.T) {
 		{"control plan", 2, "", "control: "},
 		{"plan", 2, "", "headgate COMMAND"},
 	} {
-		status, stdout, stderr := run(t, strings.Fields(c.args)...)
+		status, stdout, stderr := runHeadgate(t, strings.Fields(c.args)...)
 		if status != c.status || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) {
 			t.Errorf("%s: exit status %d, prints %q and %q; want %d, %q and %q", c.args, status, stdout, stderr, c.status, c.stdout, c.stderr)
 		}

@@ -21,8 +21,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/internal/process"
 	"github.com/headgate/headgate/test/apiserver"
-	"github.com/headgate/headgate/test/process"
 )
 
 const (

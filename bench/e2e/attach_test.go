@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 	"github.com/headgate/headgate/internal/listen"
 	"github.com/headgate/headgate/test/times"
 )

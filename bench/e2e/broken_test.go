@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // brokenAnswers are responses that violate HTTP/1.1, keyed by the request header x-do.

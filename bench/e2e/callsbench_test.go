@@ -22,7 +22,7 @@ import (
 
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 	"github.com/headgate/headgate/headgate/simulated/runtime"
 )
 

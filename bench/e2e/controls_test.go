@@ -17,9 +17,9 @@ import (
 
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/api/placement"
-	"github.com/headgate/headgate/bench/rig"
+	leaders "github.com/headgate/headgate/bench/leader"
+	"github.com/headgate/headgate/internal/process"
 	"github.com/headgate/headgate/test/apiserver"
-	"github.com/headgate/headgate/test/process"
 )
 
 // control is one of several control processes, and a connection to it.
@@ -33,7 +33,7 @@ func startControl(t *testing.T, kubeconfig, pod, host string) control {
 	t.Helper()
 	dir := t.TempDir()
 	socket := "unix:" + filepath.Join(dir, "control.sock")
-	p, err := process.NewStarter().Start("control", dir, exec.Command(programs(t).Control, "--kube", "--kubeconfig", kubeconfig,
+	p, err := process.NewStarter().Start("control", dir, exec.Command(programs(t).Headgate, "control", "--kube", "--kubeconfig", kubeconfig,
 		"--listen", socket, "--metrics-host", host, "--metrics-port", "9091", "--pod", system+"/"+pod, "--pod-ip", host,
 		"--credentials-dir", t.TempDir()))
 	if err != nil {
@@ -66,7 +66,7 @@ func TestEveryControlServes(t *testing.T) {
 	leader := startControl(t, kubeconfig, "control-0", hosts+"1")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := rig.AwaitLeader(ctx, leader.ClientConn); err != nil {
+	if err := leaders.Await(ctx, leader.ClientConn); err != nil {
 		t.Fatal(err)
 	}
 	other := startControl(t, kubeconfig, "control-1", hosts+"2")

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 var crashes = flag.Int("crashes", 1, "kill each engine so many times")

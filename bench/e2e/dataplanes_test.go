@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // before configures a stack that uses the engines of another stack.

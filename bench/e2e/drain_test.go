@@ -16,7 +16,7 @@ func TestDrainedEnvoyCutsNoStream(t *testing.T) { onBothPlanes(t, drainedEnvoyCu
 func drainedEnvoyCutsNoStream(t *testing.T) {
 	s := start(t)
 	bin := t.TempDir()
-	if out, err := exec.Command(s.Programs.Extproc, "install", bin).CombinedOutput(); err != nil {
+	if out, err := exec.Command(s.Programs.Headgate, "extproc", "install", bin).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	end := s.flow("a01", 1500)
@@ -59,7 +59,7 @@ func TestDrainHasALimit(t *testing.T) { onBothPlanes(t, drainHasALimit) }
 func drainHasALimit(t *testing.T) {
 	s := start(t)
 	end := s.flow("a01", 1500)
-	out, err := exec.Command(s.Programs.Extproc, "drain", "--admin", s.Admin, "--delay", "0s", "--limit", "1s").CombinedOutput()
+	out, err := exec.Command(s.Programs.Headgate, "extproc", "drain", "--admin", s.Admin, "--delay", "0s", "--limit", "1s").CombinedOutput()
 	if want := "extproc: requests still in flight after 1s: 1; Envoy will cut them; set a longer --limit\n"; err == nil || string(out) != want {
 		t.Errorf("%v, %q; want %q", err, out, want)
 	}

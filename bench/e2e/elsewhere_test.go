@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // endpoint returns the address of engine n; the first engine is 1.

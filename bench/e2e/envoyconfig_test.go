@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/headgate/envoy/adapt"
 )
 
 var (
@@ -16,13 +16,13 @@ var (
 const extProc = "envoy.filters.http.ext_proc"
 
 // setExtProc sets fields of the ext_proc filter. A nil value removes a field.
-func setExtProc(fields map[string]any) envoy.Change {
+func setExtProc(fields map[string]any) adapt.Change {
 	return func(root any) error {
 		filters, i := findExtProc(root)
 		if i < 0 {
 			return fmt.Errorf("there is no filter %s", extProc)
 		}
-		config, ok := envoy.At(filters[i], "typed_config").(map[string]any)
+		config, ok := adapt.At(filters[i], "typed_config").(map[string]any)
 		if !ok {
 			return fmt.Errorf("the filter %s has no typed_config", extProc)
 		}
@@ -38,9 +38,9 @@ func setExtProc(fields map[string]any) envoy.Change {
 }
 
 // enableFilter enables a disabled filter.
-func enableFilter(name string) envoy.Change {
+func enableFilter(name string) adapt.Change {
 	return func(root any) error {
-		filters, _ := envoy.At(root, append(slices.Clip(connectionManager), filtersAt)...).([]any)
+		filters, _ := adapt.At(root, append(slices.Clip(connectionManager), filtersAt)...).([]any)
 		for _, f := range filters {
 			if filter, ok := f.(map[string]any); ok && filter["name"] == name && filter["disabled"] == true {
 				delete(filter, "disabled")
@@ -52,11 +52,11 @@ func enableFilter(name string) envoy.Change {
 }
 
 // removeFilter removes a filter.
-func removeFilter(name string) envoy.Change {
+func removeFilter(name string) adapt.Change {
 	return func(root any) error {
-		m, _ := envoy.At(root, connectionManager...).(map[string]any)
+		m, _ := adapt.At(root, connectionManager...).(map[string]any)
 		filters, _ := m[filtersAt].([]any)
-		left := slices.DeleteFunc(slices.Clone(filters), func(f any) bool { return envoy.At(f, "name") == name })
+		left := slices.DeleteFunc(slices.Clone(filters), func(f any) bool { return adapt.At(f, "name") == name })
 		if len(left) == len(filters) {
 			return fmt.Errorf("there is no filter %s", name)
 		}
@@ -66,13 +66,13 @@ func removeFilter(name string) envoy.Change {
 }
 
 // removeRoutesBy removes the routes that match a header.
-func removeRoutesBy(header string) envoy.Change {
+func removeRoutesBy(header string) adapt.Change {
 	return func(root any) error {
-		host, _ := envoy.At(root, append(slices.Clip(connectionManager), "route_config", "virtual_hosts", 0)...).(map[string]any)
+		host, _ := adapt.At(root, append(slices.Clip(connectionManager), "route_config", "virtual_hosts", 0)...).(map[string]any)
 		routes, _ := host["routes"].([]any)
 		left := slices.DeleteFunc(slices.Clone(routes), func(r any) bool {
-			headers, _ := envoy.At(r, "match", "headers").([]any)
-			return slices.ContainsFunc(headers, func(h any) bool { return envoy.At(h, "name") == header })
+			headers, _ := adapt.At(r, "match", "headers").([]any)
+			return slices.ContainsFunc(headers, func(h any) bool { return adapt.At(h, "name") == header })
 		})
 		if len(left) == len(routes) {
 			return fmt.Errorf("there is no route by the header %s", header)
@@ -83,10 +83,10 @@ func removeRoutesBy(header string) envoy.Change {
 }
 
 // insertFilter inserts a filter before ext_proc.
-func insertFilter(filter map[string]any) envoy.Change {
+func insertFilter(filter map[string]any) adapt.Change {
 	return func(root any) error {
 		filters, i := findExtProc(root)
-		m, ok := envoy.At(root, connectionManager...).(map[string]any)
+		m, ok := adapt.At(root, connectionManager...).(map[string]any)
 		if i < 0 || !ok {
 			return fmt.Errorf("there is no filter %s", extProc)
 		}
@@ -96,9 +96,9 @@ func insertFilter(filter map[string]any) envoy.Change {
 }
 
 func findExtProc(root any) (filters []any, i int) {
-	filters, _ = envoy.At(root, append(slices.Clip(connectionManager), filtersAt)...).([]any)
+	filters, _ = adapt.At(root, append(slices.Clip(connectionManager), filtersAt)...).([]any)
 	for i, f := range filters {
-		if envoy.At(f, "name") == extProc {
+		if adapt.At(f, "name") == extProc {
 			return filters, i
 		}
 	}
@@ -106,9 +106,9 @@ func findExtProc(root any) (filters []any, i int) {
 }
 
 // setField sets the field at a path. The path consists of map keys and list indexes.
-func setField(value any, path ...any) envoy.Change {
+func setField(value any, path ...any) adapt.Change {
 	return func(root any) error {
-		parent, ok := envoy.At(root, path[:len(path)-1]...).(map[string]any)
+		parent, ok := adapt.At(root, path[:len(path)-1]...).(map[string]any)
 		key, isKey := path[len(path)-1].(string)
 		if !ok || !isKey {
 			return fmt.Errorf("there is no %v", path)
@@ -119,9 +119,9 @@ func setField(value any, path ...any) envoy.Change {
 }
 
 // setEDSCluster makes another cluster the EDS server.
-func setEDSCluster(cluster string) envoy.Change {
+func setEDSCluster(cluster string) adapt.Change {
 	return func(root any) error {
-		if service, ok := envoy.At(root, "static_resources", "clusters", 0, "eds_cluster_config", "eds_config",
+		if service, ok := adapt.At(root, "static_resources", "clusters", 0, "eds_cluster_config", "eds_config",
 			"api_config_source", "grpc_services", 0, "envoy_grpc").(map[string]any); ok {
 			service["cluster_name"] = cluster
 		}
@@ -130,12 +130,12 @@ func setEDSCluster(cluster string) envoy.Change {
 }
 
 // copyCluster adds a copy of the cluster copied, under another name.
-func copyCluster(name, copied string) envoy.Change {
+func copyCluster(name, copied string) adapt.Change {
 	return func(root any) error {
-		resources, _ := envoy.At(root, "static_resources").(map[string]any)
+		resources, _ := adapt.At(root, "static_resources").(map[string]any)
 		clusters, _ := resources["clusters"].([]any)
 		for _, c := range clusters {
-			if envoy.At(c, "name") != name {
+			if adapt.At(c, "name") != name {
 				continue
 			}
 			text, err := json.Marshal(c)
@@ -155,7 +155,7 @@ func copyCluster(name, copied string) envoy.Change {
 }
 
 // replaceEverywhere replaces the value from by to in every field with the name key.
-func replaceEverywhere(key string, from, to any) envoy.Change {
+func replaceEverywhere(key string, from, to any) adapt.Change {
 	var walk func(node any) int
 	walk = func(node any) int {
 		n := 0

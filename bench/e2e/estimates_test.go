@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/bench/provision"
-	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/headgate/rig"
 	profiles "github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/test/times"
 )

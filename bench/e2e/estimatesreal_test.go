@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/headgate/rig"
 	profiles "github.com/headgate/headgate/internal/profile"
 )
 

@@ -13,13 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/pool"
-	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 )
 
 // extension is a stack for the conformance cases of the inference extension: two Gateways with one

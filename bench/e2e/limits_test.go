@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/inference"
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // limited runs n model runtimes with slow inferences, at most two at once for each model, and a

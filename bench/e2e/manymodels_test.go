@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 )
 
 // The size of TestManyModels. Each model has one copy, and the engines have room for no more
@@ -122,7 +122,7 @@ func TestManyModels(t *testing.T) {
 	starter := process.NewStarter()
 	t.Cleanup(func() { close(starter) })
 	began := time.Now()
-	command := exec.Command(programs(t).Control, "--objects", objects, "--listen", "unix:"+filepath.Join(dir, "control.sock"),
+	command := exec.Command(programs(t).Headgate, "control", "--objects", objects, "--listen", "unix:"+filepath.Join(dir, "control.sock"),
 		"--metrics-host", "127.79.9.1")
 	command.Env = append(os.Environ(), "GOGC=25") // the value in the manifests
 	control, err := starter.Start("control", dir, command)

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/bench/leader"
 )
 
 // registered is how many models TestRegistrationsAreDurable and BenchmarkCatalogue register.
@@ -42,7 +42,7 @@ func (s *stack) mesh() mmesh.ModelMeshClient {
 	s.t.Cleanup(func() { _ = conn.Close() })
 	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
 	defer cancel()
-	if err := rig.AwaitLeader(ctx, conn); err != nil {
+	if err := leader.Await(ctx, conn); err != nil {
 		s.t.Fatal(err)
 	}
 	return mmesh.NewModelMeshClient(conn)
@@ -269,7 +269,7 @@ func runtimeAt(t *testing.T, address string, log string, flags ...string) (objec
 		"engine", "--kind", "modelruntime", "--host", address, "--port", "8000", "--management", address + ":8085",
 		"--event-log", log,
 	}, flags...)
-	cmd := exec.Command(programs(t).Bench, args...)
+	cmd := exec.Command(programs(t).Headgate, args...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

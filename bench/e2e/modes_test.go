@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/envoy"
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/envoy/adapt"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // mode is a way in which a data plane passes requests to extproc.
@@ -30,7 +30,7 @@ type mode struct {
 }
 
 // atExtproc changes the address at which Envoy calls extproc.
-func atExtproc(kind string, address any) envoy.Change {
+func atExtproc(kind string, address any) adapt.Change {
 	return setField(address, "static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint",
 		"address", kind)
 }
@@ -78,7 +78,7 @@ var (
 )
 
 // readModel makes Envoy read a request's model and send it to extproc in metadata.
-var readModel = []envoy.Change{
+var readModel = []adapt.Change{
 	insertFilter(map[string]any{
 		"name": "model",
 		"typed_config": map[string]any{
@@ -98,7 +98,7 @@ var readModel = []envoy.Change{
 	}}),
 }
 
-func changes(all ...envoy.Change) setting {
+func changes(all ...adapt.Change) setting {
 	return func(c *rig.Config) { c.EnvoyChanges = append(c.EnvoyChanges, all...) }
 }
 

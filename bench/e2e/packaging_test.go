@@ -17,7 +17,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 	"github.com/coreos/go-systemd/v22/unit"
 
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 )
 
 const (

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/internal/listen"
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 )
 
 // picker starts an endpoint picker process for a pool: an extproc that Envoy calls as other
@@ -31,7 +31,7 @@ func (s *stack) picker(pool string) *process.Process {
 	starter := process.NewStarter()
 	host := s.pickerHost()
 	p, err := starter.Start("picker-"+pool, s.Dir,
-		exec.Command(programs(s.t).Extproc, "--objects", s.objects, "--pool-name", pool, "--grpc-host", host, "--grpc-health-port", "-1",
+		exec.Command(programs(s.t).Headgate, "extproc", "--objects", s.objects, "--pool-name", pool, "--grpc-host", host, "--grpc-health-port", "-1",
 			"--metrics-host", host, "--endpoints-per-request", "3", "--conformance-headers"))
 	if err != nil {
 		s.t.Fatal(err)

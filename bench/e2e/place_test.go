@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 var placeTime = flag.Duration("place", 15*time.Second, "how long requests for more adapters than there are slots go on")

@@ -58,7 +58,7 @@ func TestMissesAreAsForetold(t *testing.T) {
 	if failed.Load() > 0 {
 		t.Errorf("%d requests failed", failed.Load())
 	}
-	out, err := exec.CommandContext(t.Context(), programs(t).Bench, "place", "--models", "100", "--cache", "0.6", "--rate", "10", "--loads",
+	out, err := exec.CommandContext(t.Context(), "go", "run", "../../bench", "place", "--models", "100", "--cache", "0.6", "--rate", "10", "--loads",
 		"1", "--load", "2s", "--seeds", "5",
 		"--policy", "headgate,lru,optimum", "--warmup", foretold.String(), "--measure", foretold.String()).Output()
 	if err != nil {

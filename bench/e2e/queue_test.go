@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/headgate/headgate/api/placement"
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // fakeControl is a placement server that sends the messages that a test chooses, and records what

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// quickstart runs "bench quickstart" at its own loopback addresses, with the objects that the
+// quickstart runs "headgate run" at its own loopback addresses, with the objects that the
 // repository ships.
 type quickstart struct {
 	t       *testing.T
@@ -41,7 +41,7 @@ func newQuickstart(t *testing.T) *quickstart {
 func newQuickstartOf(t *testing.T, folder string) *quickstart {
 	t.Helper()
 	q := &quickstart{t: t, network: network(), dir: t.TempDir()}
-	shipped := root + "/bench/quickstart/" + folder
+	shipped := root + "/headgate/run/" + folder
 	files, err := os.ReadDir(shipped)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func newQuickstartOf(t *testing.T, folder string) *quickstart {
 		}
 	}
 	q.args = []string{
-		"quickstart", "--objects", q.dir, "--run", filepath.Join(q.dir, "run"), "--cache", cache, "--admin", q.network + "1:9901",
+		"run", "--objects", q.dir, "--run", filepath.Join(q.dir, "run"), "--cache", cache, "--admin", q.network + "1:9901",
 		"--metrics", q.network + "1:9090", "--control-metrics", q.network + "1:9091",
 	}
 	return q
@@ -65,7 +65,7 @@ func newQuickstartOf(t *testing.T, folder string) *quickstart {
 
 func (q *quickstart) start() {
 	q.t.Helper()
-	q.command = exec.Command(programs(q.t).Bench, q.args...)
+	q.command = exec.Command(programs(q.t).Headgate, q.args...)
 	q.command.Stderr = &q.faults
 	out, err := q.command.StdoutPipe()
 	if err != nil {
@@ -226,8 +226,8 @@ func TestQuickstartThatIsKilledLeavesNoProcess(t *testing.T) {
 func TestPortInUseIsReported(t *testing.T) {
 	runs(t)
 	for taken, want := range map[string]string{
-		"1:8080":  "the address %[1]s1:8080 is taken: stop what serves there, or choose another with --listen, such as make run ARGS=--listen=%[1]s1:8081",
-		"1:9090":  "the address %[1]s1:9090 is taken: stop what serves there, or choose another with --metrics, such as make run ARGS=--metrics=%[1]s1:9091",
+		"1:8080":  "the address %[1]s1:8080 is taken: stop what serves there, or choose another with --listen, such as --listen %[1]s1:8081",
+		"1:9090":  "the address %[1]s1:9090 is taken: stop what serves there, or choose another with --metrics, such as --metrics %[1]s1:9091",
 		"12:8000": "the address %[1]s12:8000 of a simulated engine is taken: stop what serves there, or choose another podIP in %[2]s",
 	} {
 		q := newQuickstart(t)
@@ -246,7 +246,7 @@ func TestPortInUseIsReported(t *testing.T) {
 func (q *quickstart) fails(want string) {
 	q.t.Helper()
 	err := q.ended(30 * time.Second)
-	if got := q.faults.String(); err == nil || got != "bench quickstart: "+want+"\n" {
+	if got := q.faults.String(); err == nil || got != "headgate run: "+want+"\n" {
 		q.t.Errorf("%v, it says %q, want %q", err, got, want)
 	}
 }
@@ -260,7 +260,7 @@ func TestSecondRunLeavesTheFirstAlone(t *testing.T) {
 	first.until("Ctrl-C stops everything")
 	second := &quickstart{t: t, network: first.network, dir: first.dir, args: first.args}
 	second.start()
-	second.fails(fmt.Sprintf("another quickstart runs in %s/run, as process %d: stop it with Ctrl-C or kill %[2]d, or give this one a folder and ports of its own (--run, --listen, --admin, --metrics, --control-metrics)",
+	second.fails(fmt.Sprintf("headgate run already runs in %s/run, as process %d: stop it with Ctrl-C or kill %[2]d, or give this one a folder and ports of its own (--run, --listen, --admin, --metrics, --control-metrics)",
 		first.dir, first.command.Process.Pid))
 	first.until(`\d\d:\d\d:\d\d .*engine-4 +0\+0 +[●○]{4}`) // the first run continues
 
@@ -344,7 +344,7 @@ func TestConsoleShowsEdits(t *testing.T) {
 func (q *quickstart) ownEngine(address, model string) string {
 	q.t.Helper()
 	host, port, _ := net.SplitHostPort(address)
-	engine := exec.Command(programs(q.t).Bench, "engine", model, "--host", host, "--port", port)
+	engine := exec.Command(programs(q.t).Headgate, "engine", model, "--host", host, "--port", port)
 	out, err := engine.StdoutPipe()
 	if err != nil {
 		q.t.Fatal(err)
@@ -372,7 +372,7 @@ func TestQuickstartWithOwnServers(t *testing.T) {
 	two := q.ownEngine("127.0.0.1:0", "llama-by-name")
 	_, port, _ := net.SplitHostPort(two)
 	q.args = []string{
-		"quickstart", "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
+		"run", "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
 		"--listen", q.network + "1:8080", "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090",
 		"--endpoints", "localhost:" + port + ",http://" + late + "/v1",
 	}
@@ -423,7 +423,7 @@ func TestOwnServersThatAreNotReadyYet(t *testing.T) {
 	q := newQuickstart(t)
 	late := q.network + "31:8000"
 	q.args = []string{
-		"quickstart", "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
+		"run", "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
 		"--listen", q.network + "1:8080", "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090", "--endpoints", late,
 	}
 	q.start()

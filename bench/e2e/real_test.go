@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/headgate/rig"
+	"github.com/headgate/headgate/internal/process"
 )
 
 var vllmDir = flag.String("vllm", root+"/.cache/vllm", "where bench/real/vllm installed")

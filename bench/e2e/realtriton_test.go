@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 	"github.com/headgate/headgate/internal/engine"
 )
 

@@ -24,9 +24,9 @@ import (
 
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 	"github.com/headgate/headgate/internal/engine"
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 	"github.com/headgate/headgate/test/times"
 )
 

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/headgate/headgate/bench/envoy"
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/envoy/find"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // mark is a way in which a test runs. A test without marks runs in parallel with others, on
@@ -113,18 +113,10 @@ func newBuilds() (b builds, err error) {
 
 func build(dir string, flags ...string) (p rig.Programs, err error) {
 	args := append([]string{"build", "-o", dir + "/"}, flags...)
-	if out, err := exec.Command("go", append(args, "../../headgate", "../../bench")...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", append(args, "../../headgate")...).CombinedOutput(); err != nil {
 		return p, fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
-	p = rig.Programs{
-		Headgate: filepath.Join(dir, "headgate"), Extproc: filepath.Join(dir, "extproc"), Control: filepath.Join(dir, "control"),
-		Bench: filepath.Join(dir, "bench"),
-	}
-	for _, link := range []string{p.Extproc, p.Control} {
-		if err := os.Symlink("headgate", link); err != nil {
-			return p, err
-		}
-	}
-	p.Envoy, err = envoy.Find(context.Background(), cache, os.Stderr)
+	p.Headgate = filepath.Join(dir, "headgate")
+	p.Envoy, err = find.Envoy(context.Background(), cache, os.Stderr)
 	return p, err
 }

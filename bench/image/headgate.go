@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/headgate/envoy/find"
 )
 
 // Names of the images in the manifests. The tag is not "latest", because with that tag the kubelet
@@ -24,7 +24,7 @@ const (
 
 // Headgate writes a tarball of each image to dir and returns the tarballs' paths. The images
 // contain Headgate's programs as static binaries, built from the repository at root, and the Envoy
-// that [envoy.Find] finds.
+// that [find.Envoy] finds.
 func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]stri
 		i.Files = map[string]string{"/" + name: filepath.Join(dir, "headgate")}
 		images = append(images, i)
 	}
-	found, err := envoy.Find(ctx, filepath.Join(root, ".cache"), progress)
+	found, err := find.Envoy(ctx, filepath.Join(root, ".cache"), progress)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/headgate/envoy/find"
 )
 
 // contents reads the tarball of an image. It returns the mode of each path, and the user and the
@@ -101,7 +101,7 @@ func TestImage(t *testing.T) {
 // The libraries found are those that the loader itself lists. This is tested with Envoy, which
 // needs few libraries, and with other binaries of this machine.
 func TestLibraries(t *testing.T) {
-	found, err := envoy.Find(t.Context(), "../../.cache", os.Stderr)
+	found, err := find.Envoy(t.Context(), "../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,7 +85,7 @@ control pauses loads and unloads, and serves extprocs with the state that it has
 
 Examples:
 
-  control --objects bench/quickstart/objects --listen unix:.run/control.sock
+  control --objects headgate/run/objects --listen unix:.run/control.sock
   control --objects /etc/headgate --state-file /var/lib/headgate/control.db --listen :8034 \
     --cert-path /etc/headgate/tls --token-file /etc/headgate/token --mesh-token-file /etc/headgate/mesh-token
   control --kube --kubeconfig ~/.kube/config --listen unix:.run/control.sock

@@ -15,11 +15,13 @@ import (
 	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	"google.golang.org/grpc"
 
+	"github.com/headgate/headgate"
 	"github.com/headgate/headgate/api/wire"
-	find "github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/extproc/eds"
+	"github.com/headgate/headgate/headgate/envoy/adapt"
+	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 	"github.com/headgate/headgate/test/times"
 )
 
@@ -29,7 +31,7 @@ var changes = flag.Int("changes", 10,
 // When Set returns, a real Envoy knows a new endpoint, and serves there a request that names the
 // endpoint.
 func TestRealEnvoyGetsNewEndpoints(t *testing.T) {
-	binary, err := find.Find(t.Context(), "../../.cache", os.Stderr)
+	binary, err := find.Envoy(t.Context(), "../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,9 +60,9 @@ func TestRealEnvoyGetsNewEndpoints(t *testing.T) {
 	router := map[string]any{"name": "envoy.filters.http.router", "typed_config": map[string]any{
 		"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
 	}}
-	config, err := find.Config("../../envoy.yaml", find.Addresses{Listen: own + ":8080", Admin: own + ":9901", Socket: l.Addr().String()},
+	config, err := adapt.Config(headgate.EnvoyYAML, adapt.Addresses{Listen: own + ":8080", Admin: own + ":9901", Socket: l.Addr().String()},
 		func(root any) error {
-			manager := find.At(root, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config")
+			manager := adapt.At(root, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config")
 			manager.(map[string]any)["http_filters"] = []any{named, router}
 			return nil
 		})

@@ -102,7 +102,7 @@ is unreachable, extproc keeps the last placement state.
 
 Examples:
 
-  extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock --endpoints-per-request 3
+  extproc --objects headgate/run/objects --listen unix:.run/extproc.sock --endpoints-per-request 3
   extproc --endpoints 10.0.0.7:8000,gpu-2.internal:8000 --listen unix:.run/extproc.sock --endpoints-per-request 3
   extproc --objects /etc/headgate --pool-name llama --pool-namespace serving
   extproc --objects /etc/headgate --explain-config

@@ -33,7 +33,7 @@ import (
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/transcode"
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 )
 
 var (

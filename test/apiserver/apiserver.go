@@ -16,7 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 )
 
 const (

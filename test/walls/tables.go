@@ -231,17 +231,18 @@ var houses = [][]floor{
 		{[]string{"bench/conformance"}, "Gateway API's conformance suite, on the cluster"},
 		{
 			[]string{
-				"bench/quickstart", "bench/cluster", "bench/fleet", "bench/place", "bench/provision",
+				"bench/cluster", "bench/fleet", "bench/place", "bench/provision",
 			},
 			"what users start",
 		},
-		{[]string{"bench/rig", "bench/image"}, "it runs programs as processes, or puts them into images"},
-		{[]string{"bench/envoy"}, "what runs beside extproc and control"},
-		{[]string{"bench/traffic", "bench/chart"}, "requests of simulated fleets, and charts"},
+		{[]string{"bench/envoy", "bench/image"}, "tests of envoy.yaml, and images of the programs"},
+		{[]string{"bench/traffic", "bench/chart", "bench/leader"}, "requests of simulated fleets, charts, and which control leads"},
 	},
 	{
 		{[]string{"headgate"}, "main is the table of commands"},
-		{[]string{"headgate/simulated", "headgate/status", "headgate/drain", "headgate/envoy"}, "commands"},
+		{[]string{"headgate/run", "headgate/simulated", "headgate/status", "headgate/drain", "headgate/envoy"}, "commands"},
+		{[]string{"headgate/rig"}, "it runs the programs as processes"},
+		{[]string{"headgate/envoy/find", "headgate/envoy/adapt"}, "each does one thing for an Envoy that is to run"},
 		{[]string{"headgate/simulated/runtime", "headgate/simulated/repository"}, "they wrap the simulated engine"},
 		{[]string{"headgate/simulated/llm", "headgate/envoy/supervise"}, "the simulated engine; when Envoys start and end"},
 	},
@@ -267,7 +268,7 @@ var houses = [][]floor{
 		{
 			[]string{
 				"internal/version", "internal/engine", "internal/hash", "internal/des", "internal/profile", "internal/listen", "internal/engineclient",
-				"internal/workload",
+				"internal/workload", "internal/process",
 			},
 			"each depends on no other",
 		},
@@ -275,7 +276,7 @@ var houses = [][]floor{
 	{
 		{[]string{"test/apiserver", "test/network"}, "an API server is two processes"},
 		{[]string{
-			"test/ci", "test/docs", "test/surface", "test/process", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race",
+			"test/ci", "test/docs", "test/surface", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race",
 			"test/times", "test/walls",
 		}, "each depends on no other"},
 	},
@@ -311,17 +312,17 @@ var guests = []struct {
 		"drivers are tested with simulated engines",
 	},
 	{"control/profile", []string{"headgate/simulated/llm"}, "measurements are tested with a simulated engine, whose times are known"},
-	{"control/attach/envoy", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
-	{"control/attach/ads", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
-	{"control/attach/controller", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
-	{"control/attach/certificates", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
+	{"control/attach/envoy", []string{"headgate/envoy/find"}, "configuration is tested with a real Envoy"},
+	{"control/attach/ads", []string{"headgate/envoy/find"}, "configuration is tested with a real Envoy"},
+	{"control/attach/controller", []string{"headgate/envoy/find"}, "configuration is tested with a real Envoy"},
+	{"control/attach/certificates", []string{"headgate/envoy/find"}, "configuration is tested with a real Envoy"},
 	{
 		"control/provision/estimate",
 		[]string{"bench/fleet", "headgate/simulated/llm"},
 		"simulated engines are compared with those of bench fleet",
 	},
 	{"control/provision/planner", []string{"bench/provision"}, "plans are tested with the pipelines of bench provision"},
-	{"extproc/eds", []string{"bench/envoy"}, "endpoints are tested with a real Envoy"},
+	{"extproc/eds", []string{"headgate/envoy/find", "headgate/envoy/adapt"}, "endpoints are tested with a real Envoy"},
 	{
 		"extproc/placementclient",
 		[]string{"control/place/placementserver"},

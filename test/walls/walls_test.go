@@ -169,17 +169,17 @@ func TestWrongImportsAreSeen(t *testing.T) {
 		{"control/place/decide", module + "control/place/loader", true},
 		{"headgate/simulated/runtime", module + "headgate/simulated/llm", false},
 		{"headgate/simulated/llm", module + "headgate/simulated/runtime", true},
-		{"bench/rig", module + "bench/quickstart", true},
+		{"headgate/rig", module + "headgate/run", true},
 		{"internal/objects/kube", module + "internal/objects/kinds", false},
 		{"internal/objects/dir", module + "internal/objects/kube", true},
 		{"internal/objects", module + "internal/objects/kinds", true},
 		{"internal/engine", module + "internal/objects", true},
-		{"test/process", module + "test/golden", true},
-		{"test/apiserver", module + "test/process", false},
+		{"test/leak", module + "test/golden", true},
+		{"test/apiserver", module + "test/leak", false},
 
 		// Only tests and bench may import packages below test.
-		{"bench/rig", module + "test/process", false},
-		{"extproc/fleet", module + "test/process", true},
+		{"bench/image", module + "test/golden", false},
+		{"extproc/fleet", module + "test/leak", true},
 		{"control", module + "test/apiserver", true},
 		{"internal/sim", module + "test/golden", true},
 		{"manifests", module + "test/golden", true},
@@ -424,14 +424,14 @@ func TestWrongTestImportsAreSeen(t *testing.T) {
 		breach         bool
 	}{
 		{"bench/e2e", "extproc/eds", true},
-		{"bench/e2e", "bench/rig", false},
+		{"bench/e2e", "headgate/rig", false},
 		{"bench/e2e", "api/placement", false},
 		{"bench/e2e", "test/apiserver", false},
 		{"bench/envoy", "extproc/settings", false}, // extproc/settings is pure
 		{"extproc/stream", "headgate/simulated/llm", true},
 		{"extproc", "control/place", true},
 		{"control/place", "headgate/simulated/llm", false},
-		{"control/place", "bench/rig", true},
+		{"control/place", "headgate/rig", true},
 		{"control/place/decide", "headgate/simulated/llm", true},
 		{"internal/objects", "extproc/fleet", true},
 		{"internal/objects", "extproc/pick", true},
@@ -474,7 +474,7 @@ func TestUnusedPermitsAreSeen(t *testing.T) {
 		},
 		{
 			"confined: bench/ imports nothing of google.golang.org/grpc/",
-			map[string]string{"bench/rig/p.go": importing("google.golang.org/grpc")},
+			map[string]string{"bench/image/p.go": importing("google.golang.org/grpc")},
 		},
 		{"houses: there is no package extproc/pick", map[string]string{"extproc/pick/p.go": "package pick\n"}},
 		{
@@ -536,7 +536,7 @@ func TestRoomsOfInternalThatOneProgramReachesAreSeen(t *testing.T) {
 		"no program": {nil, "no program reaches it"},
 		"one":        {map[string]string{"bench/p.go": shared("internal/new")}, "only bench reaches it"},
 		"one, from two rooms": {
-			map[string]string{"bench/rig/p.go": shared("internal/new"), "bench/p.go": shared("internal/new")},
+			map[string]string{"bench/image/p.go": shared("internal/new"), "bench/p.go": shared("internal/new")},
 			"only bench reaches it",
 		},
 		"one, and another room": {

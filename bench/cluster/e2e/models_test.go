@@ -20,7 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/bench/leader"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // runtimes installs Headgate with the example of model runtimes.
@@ -65,7 +66,7 @@ func (s *space) mesh() (context.Context, mmesh.ModelMeshClient) {
 	s.t.Cleanup(func() { _ = conn.Close() })
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
-	if err := rig.AwaitLeader(ctx, conn); err != nil {
+	if err := leader.Await(ctx, conn); err != nil {
 		s.t.Fatal(err)
 	}
 	return s.bearing("mesh-token"), mmesh.NewModelMeshClient(conn)

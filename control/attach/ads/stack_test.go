@@ -31,16 +31,16 @@ import (
 	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	"google.golang.org/grpc"
 
-	find "github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/control/attach/ads"
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/control/attach/order"
 	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/control/attach/services"
+	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/process"
 	"github.com/headgate/headgate/test/network"
-	"github.com/headgate/headgate/test/process"
 )
 
 // gateway is the Gateway of the tests.
@@ -99,7 +99,7 @@ func newStack(t *testing.T, number int) *stack {
 func (s *stack) run(at envoy.Place) {
 	t := s.t
 	t.Helper()
-	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
+	binary, err := find.Envoy(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,8 +24,8 @@ import (
 	"testing"
 	"time"
 
-	find "github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/control/attach/certificates"
+	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -97,7 +97,7 @@ type proxy struct{ binary, dir string }
 
 func newProxy(t *testing.T) proxy {
 	t.Helper()
-	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
+	binary, err := find.Envoy(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,15 +28,15 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/prototext"
 
-	find "github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/control/attach/ads"
 	"github.com/headgate/headgate/control/attach/controller"
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/control/attach/order"
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/process"
 	"github.com/headgate/headgate/test/network"
-	"github.com/headgate/headgate/test/process"
 )
 
 // control is a Controller with its Server on a socket.
@@ -450,7 +450,7 @@ func get(t *testing.T, address, host, path string) string {
 // A real Envoy rejects one of 1,000 routes, then another one. Each time it serves the remaining 999
 // routes, also after a restart. Routes that it has accepted are served all the time.
 func TestEnvoyRejectsOneOfAThousandRoutes(t *testing.T) {
-	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
+	binary, err := find.Envoy(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

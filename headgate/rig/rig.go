@@ -5,6 +5,7 @@ package rig
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,12 +20,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate"
+	"github.com/headgate/headgate/headgate/envoy/adapt"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
-	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/internal/process"
 )
 
 // SimulateLabel is a label of pods and EndpointLists. The rig starts a simulated engine at each
@@ -42,8 +44,8 @@ const startTimeout = 30 * time.Second
 // Config is the configuration of a Rig. Paths may be relative.
 type Config struct {
 	Programs     Programs
-	EnvoyYAML    string // path of Envoy's configuration
-	EnvoyChanges []envoy.Change
+	EnvoyYAML    string // path of Envoy's configuration; empty for the built-in envoy.yaml
+	EnvoyChanges []adapt.Change
 	// Gateway is the NAMESPACE/NAME of a Gateway, or empty. If it is set, control configures Envoy
 	// for that Gateway, EnvoyYAML and EnvoyChanges are ignored, and Listen is the address of the
 	// Gateway's listener.
@@ -55,8 +57,10 @@ type Config struct {
 	ExtprocKube, ControlKube string
 	Dir                      string // folder for logs, sockets and Envoy's configuration; created if missing
 	Listen                   string // HOST:PORT for clients
-	Admin                    string // HOST:PORT of Envoy's admin interface
-	Metrics                  string // HOST:PORT of extproc's metrics
+	// MeshREST and MeshGRPC are the HOST:PORTs for clients of ModelMesh, or empty.
+	MeshREST, MeshGRPC string
+	Admin              string // HOST:PORT of Envoy's admin interface
+	Metrics            string // HOST:PORT of extproc's metrics
 	// ControlMetrics is the HOST:PORT of control's metrics. If it is empty, the rig runs without
 	// control, and simulated engines have every adapter from the start.
 	ControlMetrics string
@@ -66,8 +70,15 @@ type Config struct {
 	EngineFlags    []string
 }
 
-// Programs contains the paths of the binaries. Extproc and Control are links to Headgate.
-type Programs struct{ Headgate, Extproc, Control, Bench, Envoy string }
+// Programs contains the paths of the binaries.
+type Programs struct{ Headgate, Envoy string }
+
+// command returns a command that runs the program headgate by another name.
+func command(headgate, name string, args ...string) *exec.Cmd {
+	c := exec.Command(headgate, args...)
+	c.Args[0] = name
+	return c
+}
 
 // Rig runs the processes of one run. Its methods are not safe for concurrent use. The methods of
 // its processes are.
@@ -87,7 +98,6 @@ type Rig struct {
 // New reads the objects and checks that the addresses are free. It starts no process.
 func New(c Config) (*Rig, error) {
 	set := objects.Endpoints(c.Endpoints)
-	var err error
 	if c.Objects != "" {
 		read, err := dir.Read(c.Objects, kinds.WithNetwork())
 		if err != nil {
@@ -98,13 +108,18 @@ func New(c Config) (*Rig, error) {
 	world := objects.Build(set)
 	knows := true
 	if c.Gateway == "" {
-		if knows, err = envoy.KnowsEndpoints(c.EnvoyYAML); err != nil {
+		config, err := c.envoyYAML()
+		if err != nil {
 			return nil, err
+		}
+		if knows, err = adapt.KnowsEndpoints(config); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.EnvoyYAML, err)
 		}
 	}
 	r := &Rig{Config: c, Engines: make(map[string]*process.Process), world: world, knows: knows}
 	for _, a := range []struct{ use, address string }{
 		{"listen", c.Listen}, {"admin", c.Admin}, {"metrics", c.Metrics}, {"control-metrics", c.ControlMetrics},
+		{"modelmesh-rest", c.MeshREST}, {"modelmesh-grpc", c.MeshGRPC},
 	} {
 		if a.address != "" {
 			if err := checkFree(a.use, a.address); err != nil {
@@ -120,11 +135,19 @@ func New(c Config) (*Rig, error) {
 	return r, os.MkdirAll(c.Dir, 0o755)
 }
 
+// envoyYAML returns Envoy's configuration before its addresses are changed.
+func (c Config) envoyYAML() ([]byte, error) {
+	if c.EnvoyYAML == "" {
+		return headgate.EnvoyYAML, nil
+	}
+	return os.ReadFile(c.EnvoyYAML)
+}
+
 // Taken is the error that an address of a Config is already in use.
 type Taken struct {
 	Address string
-	// Use is the purpose of the address: listen, admin, metrics or control-metrics. It is empty for
-	// the address of a simulated engine.
+	// Use is the flag of headgate run that sets the address, such as listen. It is empty for the
+	// address of a simulated engine.
 	Use string
 }
 
@@ -233,7 +256,7 @@ func (r *Rig) startEngine(address string) error {
 			}
 		}
 	}
-	p, err := r.starter.Start("engine-"+host, r.Dir, exec.Command(r.Programs.Bench, append(args, r.EngineFlags...)...))
+	p, err := r.starter.Start("engine-"+host, r.Dir, exec.Command(r.Programs.Headgate, append(args, r.EngineFlags...)...))
 	if err != nil {
 		return err
 	}
@@ -289,7 +312,7 @@ func (r *Rig) StartControl(ctx context.Context) error {
 	if r.Gateway != "" {
 		args = append(args, "--xds-address", "unix:"+r.envoysSocket())
 	}
-	p, err := r.starter.Start("control", r.Dir, exec.Command(r.Programs.Control, append(args, r.ControlFlags...)...))
+	p, err := r.starter.Start("control", r.Dir, command(r.Programs.Headgate, "control", append(args, r.ControlFlags...)...))
 	if err != nil {
 		return err
 	}
@@ -368,7 +391,7 @@ func (r *Rig) startExtproc(flags ...string) error {
 	if r.ControlMetrics != "" {
 		args = append(args, "--control", "unix:"+r.ControlSocket())
 	}
-	p, err := r.starter.Start("extproc", r.Dir, exec.Command(r.Programs.Extproc, slices.Concat(args, r.ExtprocFlags, flags)...))
+	p, err := r.starter.Start("extproc", r.Dir, command(r.Programs.Headgate, "extproc", slices.Concat(args, r.ExtprocFlags, flags)...))
 	if err == nil {
 		r.Extproc = p
 	}
@@ -401,9 +424,19 @@ func (r *Rig) StartEnvoy() error {
 // envoyConfig returns Envoy's bootstrap configuration.
 func (r *Rig) envoyConfig() ([]byte, error) {
 	if r.Gateway == "" {
-		return envoy.Config(r.EnvoyYAML, envoy.Addresses{Listen: r.Listen, Admin: r.Admin, Socket: r.socket()}, r.EnvoyChanges...)
+		text, err := r.envoyYAML()
+		if err != nil {
+			return nil, err
+		}
+		more := slices.DeleteFunc([]string{r.MeshREST, r.MeshGRPC}, func(a string) bool { return a == "" })
+		at := adapt.Addresses{Listen: r.Listen, More: more, Admin: r.Admin, Socket: r.socket()}
+		config, err := adapt.Config(text, at, r.EnvoyChanges...)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", cmp.Or(r.EnvoyYAML, "envoy.yaml"), err)
+		}
+		return config, nil
 	}
-	bootstrap := exec.Command(r.Programs.Control, "bootstrap", "--control", r.envoysSocket(), "--extproc", r.socket(), "--admin", r.Admin,
+	bootstrap := command(r.Programs.Headgate, "control", "bootstrap", "--control", r.envoysSocket(), "--extproc", r.socket(), "--admin", r.Admin,
 		"--node", "envoy-0", r.Gateway)
 	config, err := bootstrap.Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

@@ -1,4 +1,4 @@
-package quickstart
+package run
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // listPatience is how long to wait for the first model list. extproc scrapes a server as soon as it

@@ -1,4 +1,4 @@
-package quickstart
+package run
 
 import (
 	"io"
@@ -23,7 +23,7 @@ func TestServersThatPeopleName(t *testing.T) {
 		{"http://host:8000,http://other:8000/,HTTP://Third:8000/v1", everywhere, "host:8000,other:8000,third:8000"},
 		{
 			"", everywhere,
-			"--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)",
+			"--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000",
 		},
 		{"a:1,", everywhere, "--endpoints: nothing stands before or after a comma: write HOST:PORT,HOST:PORT without a comma at the end"},
 		{
@@ -34,7 +34,7 @@ func TestServersThatPeopleName(t *testing.T) {
 		{"8000", everywhere, "--endpoints 8000: at which host? Write localhost:8000 if it serves on this machine"},
 		{
 			"https://a:8000", everywhere,
-			"--endpoints https://a:8000: the quickstart reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS",
+			"--endpoints https://a:8000: headgate run reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS",
 		},
 		{
 			"http://a:8000/openai/v1", everywhere,
@@ -45,19 +45,19 @@ func TestServersThatPeopleName(t *testing.T) {
 		{"a b:8000", everywhere, "--endpoints a b:8000: want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000"},
 		{
 			"localhost:8080", everywhere,
-			"--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=localhost:8080 ARGS=--listen=0.0.0.0:8090)",
+			"--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen, such as --listen 127.0.0.1:8090",
 		},
 		{
 			"127.0.0.1:8080", ":8080",
-			"--endpoints 127.0.0.1:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=127.0.0.1:8080 ARGS=--listen=0.0.0.0:8090)",
+			"--endpoints 127.0.0.1:8080: Headgate itself is to serve at that port: move it with --listen, such as --listen 127.0.0.1:8090",
 		},
 		{
 			"localhost:8080", "127.0.0.1:8080",
-			"--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=localhost:8080 ARGS=--listen=0.0.0.0:8090)",
+			"--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen, such as --listen 127.0.0.1:8090",
 		},
 		{
 			"10.0.0.7:8080", "10.0.0.7:8080",
-			"--endpoints 10.0.0.7:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=10.0.0.7:8080 ARGS=--listen=0.0.0.0:8090)",
+			"--endpoints 10.0.0.7:8080: Headgate itself is to serve at that port: move it with --listen, such as --listen 127.0.0.1:8090",
 		},
 		{"127.0.0.2:8080", "127.0.0.1:8080", "127.0.0.2:8080"},
 		{"gpu-2:8080,10.0.0.7:8080", everywhere, "gpu-2:8080,10.0.0.7:8080"},
@@ -77,23 +77,23 @@ func TestCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{
 			"--endpoints a:1 --objects x",
-			"--endpoints and --objects: your own servers run without objects, control and simulated engines; remove one of the flags",
+			"--endpoints and --objects: your own servers run without objects, control and simulated engines; remove one of the flags; see headgate run --help",
 		},
 		{
 			"--endpoints a:1 --control-flag x",
-			"--endpoints and --control-flag: your own servers run without objects, control and simulated engines; remove one of the flags",
+			"--endpoints and --control-flag: your own servers run without objects, control and simulated engines; remove one of the flags; see headgate run --help",
 		},
 		{
 			"--endpoints=",
-			"--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)",
+			"--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000; see headgate run --help",
 		},
-		{"a:1", `unexpected argument "a:1": see bench quickstart --help`},
+		{"a:1", `unexpected argument "a:1"; see headgate run --help`},
 	} {
-		if _, _, err := parseFlags(strings.Fields(c.args), io.Discard); err == nil || err.Error() != c.want {
+		if _, err := parseFlags(strings.Fields(c.args), io.Discard); err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v, want %s", c.args, err, c.want)
 		}
 	}
-	c, _, err := parseFlags([]string{"--endpoints", "a:1,b:2"}, io.Discard)
+	c, err := parseFlags([]string{"--endpoints", "a:1,b:2"}, io.Discard)
 	if err != nil || !slices.Equal(c.Endpoints, []string{"a:1", "b:2"}) || c.Objects != "" || c.ControlMetrics != "" {
 		t.Errorf("own servers: %v, %+v", err, c)
 	}
@@ -119,7 +119,7 @@ func TestMissingServerFeaturesAreReported(t *testing.T) {
 		serve(200, `{"data":[{"id":"a","parent":"b"},{"id":"b"}]}`): "",
 		serve(200, `{"data":[]}`):                                   "it lists no model",
 		serve(200, `<html>`):                                        "it takes connections, and does not list its models: is it still starting?",
-		serve(401, `{}`):                                            "it wants a key: put it into a file, and say ARGS=--extproc-flag=--engine-token-file=FILE",
+		serve(401, `{}`):                                            "it wants a key: put it into a file, and say --extproc-flag=--engine-token-file=FILE",
 		serve(404, ``):                                              "GET /v1/models is answered with 404: is it a server of models?",
 		closed:                                                      "it takes no connection: does it run, and serve at this port, beyond its own machine if it is another?",
 		"no..such:8000":                                             "its name has no address: is it written right?",

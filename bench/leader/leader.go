@@ -1,4 +1,5 @@
-package rig
+// Package leader waits for the control that leads, for tests.
+package leader
 
 import (
 	"context"
@@ -12,9 +13,9 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 )
 
-// AwaitLeader waits until the control at the other end of conn leads, according to its health
+// Await waits until the control at the other end of conn leads, according to its health
 // service.
-func AwaitLeader(ctx context.Context, conn *grpc.ClientConn) error {
+func Await(ctx context.Context, conn *grpc.ClientConn) error {
 	request := &healthv1.HealthCheckRequest{Service: mmesh.ModelMesh_ServiceDesc.ServiceName}
 	for {
 		watch, err := healthv1.NewHealthClient(conn).Watch(ctx, request, grpc.WaitForReady(true))
