@@ -301,8 +301,8 @@ const (
 	UsageWithout   = "without"   // endpoints before the last that answered 404 to a request with [PickStored]
 )
 
-// ErrorNamespace is the dynamic metadata in which Envoy passes to extproc the message of an engine's
-// error, under ErrorMessage. It is not in Envoy's own access log, since the message may quote a
+// ErrorNamespace is the dynamic metadata in which Envoy passes the message of an engine's error to
+// extproc, under ErrorMessage. It is not in Envoy's own access log, since the message may quote a
 // prompt.
 const (
 	ErrorNamespace = "gateway.engine_error"

@@ -23,7 +23,8 @@ import (
 // context ends.
 func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context.Context, *metrics.Meter, about) error, error) {
 	if c.Control.Address == "" {
-		return fleet.New(fleet.Config{Settings: c.Settings, Log: log, PrefixCacheBytes: c.PrefixBytes, LogEngineErrors: c.EngineErrors}), nil, nil, nil
+		only := fleet.Config{Settings: c.Settings, Log: log, PrefixCacheBytes: c.PrefixBytes, LogEngineErrors: c.EngineErrors}
+		return fleet.New(only), nil, nil, nil
 	}
 	target, dial, err := c.Control.Dial(log)
 	if err != nil {

@@ -9,7 +9,7 @@ func (f *Fleet) Publish() {
 }
 
 // LogWaiting logs which pools wait for measurements, which Run would do within a second.
-func (f *Fleet) LogWaiting() { f.locked(f.logWaiting) }
+func (f *Fleet) LogWaiting() { f.locked(func() { f.states.waiting(f.view.Load(), f.state.Settings) }) }
 
 // EndLeases ends expired leases, which Run would do within a second.
 func (f *Fleet) EndLeases() { f.endLeases() }

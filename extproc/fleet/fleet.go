@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +17,6 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
-	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/engine"
@@ -58,9 +56,8 @@ type Fleet struct {
 	mu      sync.Mutex // guards the fields below; locked after InFlight.mu, before prefixes.mu and, by Published, flow.Flow's mu
 	state   *endpointstate.State
 	states  stateLog
-	waits   map[objects.Name]bool // pools for which logWaiting has logged a line
-	running bool                  // whether Run is active
-	pausing bool                  // whether the latest view is younger than pause
+	running bool // whether Run is active
+	pausing bool // whether the latest view is younger than pause
 }
 
 // Config configures a Fleet.
@@ -137,7 +134,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 			f.locked(func() {
 				f.state.Age()
 				f.states.flush(f.Now())
-				f.logWaiting()
+				f.states.waiting(f.view.Load(), f.state.Settings)
 			})
 		case <-f.news:
 		}
@@ -229,7 +226,7 @@ func (f *Fleet) publish() {
 		}
 	}
 	f.logTrustChanges()
-	if moves := f.state.TakeMoves(); len(moves) > 0 {
+	if moves := f.state.Moves.Take(); len(moves) > 0 {
 		now := f.Now()
 		for _, m := range moves {
 			f.states.moved(m, now)
@@ -250,24 +247,6 @@ func (f *Fleet) logTrustChanges() {
 			f.Log.Warn("not enough timing data: falling back from policy latency to proposal", args...)
 		}
 	}
-}
-
-// logWaiting logs, once for each pool, that policy latency waits for measurements. The caller holds
-// mu.
-func (f *Fleet) logWaiting() {
-	view := f.view.Load()
-	for name, p := range view.World.Pools {
-		is := view.Snapshot.Pools[name.String()]
-		if f.waits[name] || is == nil || is.Predictable || len(is.Endpoints) == 0 || f.state.Settings.For(p).Policy.Rule != pick.Latency {
-			continue
-		}
-		if f.waits == nil {
-			f.waits = make(map[objects.Name]bool)
-		}
-		f.waits[name] = true
-		f.Log.Info("policy latency waits for measurements: policy proposal decides until then", "pool", name.String())
-	}
-	maps.DeleteFunc(f.waits, func(name objects.Name, _ bool) bool { return view.World.Pools[name] == nil })
 }
 
 // passOn applies changes of caches to the index of prompts, and wakes up the client of control if a

@@ -3,10 +3,12 @@ package fleet
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -32,6 +34,7 @@ type stateLog struct {
 	all       bucket
 	untold    int // suppressed lines since the last summary
 	summaryAt time.Time
+	waits     map[objects.Name]bool // pools for which waiting has logged a line
 }
 
 // memberKey is an endpoint as a member of one pool.
@@ -148,8 +151,24 @@ func (l *stateLog) tell(e *memberLog, now time.Time) bool {
 		args = append(args, "suppressed", e.suppressed)
 	}
 	e.told, e.pending, e.suppressed = m.To.State, false, 0
-	l.log.Log(context.Background(), level(m.To), message(m.To.State), args...)
+	l.log.Log(context.Background(), level(m.To), message(m.To.State), args...) //nolint:sloglint // one for each state
 	return true
+}
+
+// waiting logs, once for each pool, that policy latency waits for measurements.
+func (l *stateLog) waiting(view *endpointstate.View, used settings.Settings) {
+	for name, p := range view.World.Pools {
+		is := view.Snapshot.Pools[name.String()]
+		if l.waits[name] || is == nil || is.Predictable || len(is.Endpoints) == 0 || used.For(p).Policy.Rule != pick.Latency {
+			continue
+		}
+		if l.waits == nil {
+			l.waits = make(map[objects.Name]bool)
+		}
+		l.waits[name] = true
+		l.log.Info("policy latency waits for measurements: policy proposal decides until then", "pool", name.String())
+	}
+	maps.DeleteFunc(l.waits, func(name objects.Name, _ bool) bool { return view.World.Pools[name] == nil })
 }
 
 // level returns INFO for an endpoint that returns, or that was asked to stop, sleep or start.

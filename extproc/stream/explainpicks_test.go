@@ -43,8 +43,8 @@ func TestPicksOfEveryPolicyAreExplained(t *testing.T) {
 						continue
 					}
 					if is["endpoint"].GetStringValue() == "" || is["state"].GetStringValue() != "healthy" ||
-						is["reason"].GetStringValue() != told["reason"].GetStringValue() || is["requests"] == nil || is["requests"].GetNumberValue() != 0 ||
-						is["adapter_requests"] == nil || is["active_adapters"] == nil {
+						is["reason"].GetStringValue() != told["reason"].GetStringValue() || is["requests"] == nil ||
+						is["requests"].GetNumberValue() != 0 || is["adapter_requests"] == nil || is["active_adapters"] == nil {
 						t.Errorf("%v: the explanation is %v", rule, is)
 					}
 				}

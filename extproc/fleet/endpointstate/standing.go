@@ -55,12 +55,15 @@ type Move struct {
 	Fault Fault
 }
 
-// TakeMoves returns the changes of states since the previous call. It leaves out the first state of
-// an endpoint, and that it becomes healthy when it first answers.
-func (s *State) TakeMoves() []Move {
-	moves := s.moves
-	s.moves = nil
-	return moves
+// Moves are changes of endpoints' states. They lack the first state of an endpoint, and that it
+// becomes healthy when it first answers.
+type Moves struct{ all []Move }
+
+// Take returns the changes since the previous call.
+func (m *Moves) Take() []Move {
+	all := m.all
+	m.all = nil
+	return all
 }
 
 // Fault is an error of an endpoint.

@@ -43,6 +43,7 @@ type Config struct {
 type State struct {
 	Config
 	Times           *EngineTimes
+	Moves           Moves
 	world           *objects.World
 	endpoints       map[string]*endpoint // endpoints by address
 	unknownBacklogs map[string]Backlog   // work of other processes, by the unknown endpoint's address
@@ -56,7 +57,6 @@ type State struct {
 	failOpen        map[objects.Name]bool        // pools in which most endpoints are suspect, so that these are treated as healthy
 	control         control
 	urgent          bool // control needs a report at once
-	moves           []Move
 }
 
 // endpoint is the state of one address, in all its pools.
@@ -202,7 +202,7 @@ func (s *State) View(now time.Time) (*View, []FailOpenChange) {
 		for i, t := range members {
 			if from, moved := t.stand(endpoints[i].State, now); moved {
 				address := endpoints[i].Address
-				s.moves = append(s.moves, Move{name, address, from, t.standing, s.endpoints[address].fault})
+				s.Moves.all = append(s.Moves.all, Move{name, address, from, t.standing, s.endpoints[address].fault})
 			}
 		}
 		pools[name.String()] = &pick.Pool{Endpoints: endpoints, Predictable: predictable, Index: *s.indexes[name]}
