@@ -3,6 +3,7 @@ package statuswriter_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -70,20 +71,7 @@ func TestFlappingEndpointsMakeFewWrites(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		r.ReportChanges("control-0")
 		const endpoints, seconds = 1000, 60
-		var set objects.Set
-		for _, o := range flapping(endpoints) {
-			switch o := o.(type) {
-			case *pool.InferencePool:
-				set.Pools = append(set.Pools, *o)
-			case *v1alpha1.EndpointList:
-				set.Lists = append(set.Lists, objects.List{EndpointList: *o})
-			case *v1alpha1.PoolSettings:
-				set.Settings = append(set.Settings, *o)
-			case *v1alpha1.LLMRoute:
-				set.Routes = append(set.Routes, *o)
-			}
-		}
-		r.SetWorld(objects.Build(set))
+		r.SetWorld(objects.Build(setOf(flapping(endpoints))))
 		all, events, most := 0, 0, 0
 		for second := range seconds {
 			before := len(s.noted())
@@ -110,6 +98,47 @@ func TestFlappingEndpointsMakeFewWrites(t *testing.T) {
 		synctest.Wait()
 		if n := r.Remembered(); n != 0 {
 			t.Errorf("%d states of deleted objects are left", n)
+		}
+	})
+}
+
+// setOf returns a Set of flapping objects.
+func setOf(all []client.Object) (set objects.Set) {
+	for _, o := range all {
+		switch o := o.(type) {
+		case *pool.InferencePool:
+			set.Pools = append(set.Pools, *o)
+		case *v1alpha1.EndpointList:
+			set.Lists = append(set.Lists, objects.List{EndpointList: *o})
+		case *v1alpha1.PoolSettings:
+			set.Settings = append(set.Settings, *o)
+		case *v1alpha1.LLMRoute:
+			set.Routes = append(set.Routes, *o)
+		}
+	}
+	return set
+}
+
+// The status of a new LLMRoute does not wait for those of hundreds of endpoints that flap.
+func TestNewRouteDoesNotWaitForFlappingEndpoints(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
+		const endpoints, seconds = 300, 200 // after 100 s the first status of each object is written
+		set := setOf(flapping(endpoints))
+		r.SetWorld(objects.Build(set))
+		for second := range seconds {
+			r.SetObserved(flap(endpoints, second))
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		route := set.Routes[0]
+		route.Name, route.Spec.ModelNames = "fresh", []string{"fresh"}
+		set.Routes = append(set.Routes, route)
+		before := len(s.noted())
+		r.SetWorld(objects.Build(set))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if calls := s.noted()[before:]; !slices.Contains(calls, "update fresh") {
+			t.Errorf("the calls in 2 s are %v", calls)
 		}
 	})
 }

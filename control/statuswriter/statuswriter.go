@@ -34,9 +34,9 @@ const (
 	// writeInterval is the minimum time between two queued writes of statuses or Events. So there
 	// are at most 10 per second.
 	writeInterval = 110 * time.Millisecond
-	// lateDelay delays statuses of which only the state of endpoints has changed: it may change
-	// often, and other statuses must not wait for theirs.
-	lateDelay = 30 * time.Second
+	// lateDelay delays statuses of which only the state of endpoints has changed if others are
+	// queued: it may change often, and other statuses must not wait for theirs.
+	lateDelay = 5 * time.Minute
 	// usedInterval is the minimum time between two writes of a model's status if only its time of
 	// last use changes.
 	usedInterval = time.Minute
