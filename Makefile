@@ -14,7 +14,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
 export GORACE := atexit_sleep_ms=50
 
-.PHONY: help run build test e2e ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects names protocols clean
+.PHONY: help run build test e2e release release-check try-wheel try-arm64 ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects names protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,18 @@ test: ## Run every test, the end-to-end ones with a real Envoy and real clients 
 
 e2e: ## Run the tests on a real Kubernetes of one node, which they start; needs root
 	go test -tags cluster -v -count 1 -timeout 40m ./bench/cluster/e2e $(ARGS)
+
+release: ## Make a release in dist/: VERSION=v0.1.0, and PLATFORMS=linux/amd64,... for fewer than all; uploads nothing
+	@go run ./packaging/release --version '$(VERSION)' $(if $(PLATFORMS),--platforms '$(PLATFORMS)') $(if $(CACHE),--cache '$(CACHE)')
+
+release-check: ## Make the release of this platform twice, compare the bytes, install its wheel into a new environment, and use it
+	@packaging/check
+
+try-wheel: build ## Measure how long headgate run of the wheel in dist/ takes to answer, beside make run
+	@go run ./packaging/try wheel dist
+
+try-arm64: ## Run the program for linux/arm64 of dist/ in the emulator of Debian's package qemu-user-static
+	@go run ./packaging/try arm64 dist
 
 cluster: build ## Start a real Kubernetes of one node on this machine, with our images; needs root
 	@bin/bench cluster up $(ARGS)
@@ -187,4 +199,4 @@ protocols: ## Compile the protocols in api/ anew
 	go tool -modfile=tools/go.mod buf generate
 
 clean: ## Remove what was built and what a run left; downloads in .cache stay
-	rm -rf bin .run
+	rm -rf bin dist .run

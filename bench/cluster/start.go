@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/bench/image"
+	"github.com/headgate/headgate/packaging/oci"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -120,7 +121,7 @@ func makeImages(ctx context.Context, root, binaries string, w io.Writer) ([]stri
 		return nil, err
 	}
 	var all []string
-	for _, i := range []image.Image{image.Static(pauseImage, pause), image.Static(dnsImage, filepath.Join(binaries, "coredns"))} {
+	for _, i := range []oci.Image{oci.Static(pauseImage, pause), oci.Static(dnsImage, filepath.Join(binaries, "coredns"))} {
 		file := filepath.Join(dir, image.Base(i.Name)+".tar")
 		if err := i.Write(file); err != nil {
 			return nil, err

@@ -27,6 +27,7 @@ import (
 	"github.com/headgate/headgate/bench/cluster"
 	"github.com/headgate/headgate/bench/image"
 	"github.com/headgate/headgate/internal/version"
+	"github.com/headgate/headgate/packaging/oci"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -181,16 +182,16 @@ func imagesOf(manifests string) []string {
 var imageLine = regexp.MustCompile(`(?m)^[- ]*image: *"?([^"\s]+)`)
 
 // imageFor builds an image that the suite's manifests name, from programs on this machine.
-func imageFor(name, echo, coredns string) (image.Image, error) {
+func imageFor(name, echo, coredns string) (oci.Image, error) {
 	switch image.Base(name) {
 	case "echo-basic":
-		return image.Static(name, echo), nil
+		return oci.Static(name, echo), nil
 	case "coredns":
-		i := image.Static(name, coredns)
+		i := oci.Static(name, coredns)
 		i.Root = true // CoreDNS is configured for port 53
 		return i, nil
 	}
-	return image.Image{}, fmt.Errorf("the manifests of the suite use the image %s, which this program cannot build", name)
+	return oci.Image{}, fmt.Errorf("the manifests of the suite use the image %s, which this program cannot build", name)
 }
 
 // install installs Headgate in the cluster, as users do, and waits until the pods run this version.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/headgate/envoy/find"
+	"github.com/headgate/headgate/packaging/oci"
 )
 
 // Names of the images in the manifests. The tag is not "latest", because with that tag the kubelet
@@ -30,15 +31,15 @@ func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]stri
 		return nil, err
 	}
 	begun := time.Now()
-	var images []Image
+	var images []oci.Image
 	for _, program := range []string{"headgate", "bench"} {
 		if err := Compile(ctx, root, "./"+program, filepath.Join(dir, program)); err != nil {
 			return nil, err
 		}
 	}
-	images = append(images, Static(Bench, filepath.Join(dir, "bench")))
+	images = append(images, oci.Static(Bench, filepath.Join(dir, "bench")))
 	for name, imageName := range map[string]string{"extproc": Extproc, "control": Control} {
-		i := Static(imageName, filepath.Join(dir, "headgate"))
+		i := oci.Static(imageName, filepath.Join(dir, "headgate"))
 		i.Entrypoint = []string{"/" + name}
 		i.Files = map[string]string{"/" + name: filepath.Join(dir, "headgate")}
 		images = append(images, i)

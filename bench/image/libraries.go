@@ -1,3 +1,4 @@
+// Package image builds the container images of Headgate's programs for the cluster that bench runs.
 package image
 
 import (
@@ -9,7 +10,23 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/headgate/headgate/packaging/oci"
 )
+
+// Dynamic returns the image of a dynamically linked binary with its loader and shared libraries. at
+// is the path of the binary in the image.
+func Dynamic(imageName, binary, at string) (oci.Image, error) {
+	i := oci.Image{Name: imageName, Entrypoint: []string{at}, Files: map[string]string{at: binary}}
+	libraries, err := libraries(binary)
+	if err != nil {
+		return oci.Image{}, err
+	}
+	for _, l := range libraries {
+		i.Files[l] = l
+	}
+	return i, nil
+}
 
 // libraries returns the files that a binary needs: the loader and all shared libraries, with the
 // paths at which the loader looks for them.

@@ -76,6 +76,11 @@ func program(path string) string {
 	return ""
 }
 
+// uses reports whether one program may import packages of another one.
+func uses(from, to string) bool {
+	return from == trying && (to == wiring || to == packaging) || from == packaging && to == wiring
+}
+
 // wrongNeighbour returns why the package at path may not import another package of this module;
 // empty if it may.
 func wrongNeighbour(path, imported string) string {
@@ -86,7 +91,7 @@ func wrongNeighbour(path, imported string) string {
 		return "api has types only"
 	case within(imported, "test/") && !within(path, "test/") && from != trying:
 		return "packages below test are for tests; only " + trying + " may use them in code"
-	case to == "" || path == wiring || from == trying && to == wiring:
+	case to == "" || path == wiring || uses(from, to):
 		return ""
 	case from == "":
 		return "a shared package may not depend on a program"
@@ -167,7 +172,7 @@ func wrongTestImports(t tree) (breaches []string) {
 // if they may.
 func wrongTestNeighbour(path, imported string) string {
 	switch from, to := program(path), program(imported); {
-	case to == "" || from == to || from == trying && to == wiring:
+	case to == "" || from == to || uses(from, to):
 		return ""
 	case from == "":
 		return "tests of shared packages may not use a program's packages"

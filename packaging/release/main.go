@@ -1,0 +1,220 @@
+// Release fills a folder with all that a release of Headgate consists of: programs, wheels, images,
+// the Helm chart, SBOMs and their checksums. It uploads nothing. The same commit always gives the
+// same bytes.
+//
+//	go run ./packaging/release --version v0.1.0
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/headgate/headgate/headgate/envoy/find"
+	"github.com/headgate/headgate/internal/cli"
+	"github.com/headgate/headgate/packaging/oci"
+)
+
+// readme describes the wheel.
+//
+//go:embed readme.md
+var readme []byte
+
+const usage = `Usage: go run ./packaging/release --version v0.1.0 [flags]
+
+Fills a folder with a release of Headgate. The tree must have no changes. The same commit always gives the same bytes.
+Nothing is uploaded; docs/release.md describes how to do that.
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command(ctx, os.Args[1:], os.Stdout)
+	stop()
+	os.Exit(cli.Exit("release", err, os.Stderr))
+}
+
+func command(ctx context.Context, args []string, out io.Writer) error {
+	flags := cli.Flags("release", usage, out)
+	name := flags.String("version", "", "make the release of this `VERSION`, such as v0.1.0")
+	platforms := flags.StringSlice("platforms", find.Platforms(), "build for these `OS/ARCH`s")
+	root := flags.String("root", ".", "release the tree in this `DIR`")
+	cache := flags.String("cache", ".cache", "keep Envoy and its C library in this `DIR`")
+	dist := flags.String("out", "dist", "fill this `DIR`, which is emptied first")
+	if err := cli.Parse(flags, args, 0); err != nil {
+		return err
+	}
+	v, err := parseVersion(*name)
+	if err != nil {
+		return flags.Wrong(err)
+	}
+	for _, p := range *platforms {
+		if !slices.Contains(find.Platforms(), p) {
+			return flags.Wrong(fmt.Errorf("no release for the platform %q: choose of %s", p, strings.Join(find.Platforms(), ", ")))
+		}
+	}
+	t, err := readTree(ctx, *root)
+	if err != nil {
+		return err
+	}
+	r := release{version: v, tree: t, platforms: slices.Compact(slices.Sorted(slices.Values(*platforms))), dist: *dist, cache: *cache, out: out}
+	return r.make(ctx)
+}
+
+// release makes a release in the folder dist.
+type release struct {
+	version   version
+	tree      tree
+	platforms []string
+	dist      string
+	cache     string // of downloads
+	out       io.Writer // progress, and the table of sizes
+	begun     time.Time
+}
+
+// make makes all artefacts. Programs are built in a temporary folder, since only archives are
+// released.
+func (r release) make(ctx context.Context) error {
+	r.begun = time.Now()
+	if err := errors.Join(os.RemoveAll(r.dist), os.MkdirAll(r.dist, 0o755)); err != nil {
+		return err
+	}
+	built, err := os.MkdirTemp("", "headgate-release-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(built)
+	var ours, envoys []oci.Image
+	for _, platform := range r.platforms {
+		program := filepath.Join(built, strings.ReplaceAll(platform, "/", "_"), "headgate")
+		if err := r.programFiles(ctx, platform, program); err != nil {
+			return err
+		}
+		goos, arch, _ := strings.Cut(platform, "/")
+		if goos != "linux" {
+			continue
+		}
+		image, err := r.envoyFiles(ctx, platform, arch)
+		if err != nil {
+			return err
+		}
+		ours, envoys = append(ours, headgateImage(arch, program, r.licence())), append(envoys, image)
+	}
+	if err := r.imageFiles(ours, envoys); err != nil {
+		return err
+	}
+	if err := r.chartFile(ctx); err != nil {
+		return err
+	}
+	if err := writeSums(r.dist); err != nil {
+		return err
+	}
+	return printSizes(r.dist, r.out)
+}
+
+// step reports what is done next.
+func (r release) step(format string, args ...any) {
+	fmt.Fprintf(r.out, "%4.0fs  %s\n", time.Since(r.begun).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// programFiles builds the program for a platform, and writes its tarball, wheel and SBOM.
+func (r release) programFiles(ctx context.Context, platform, program string) error {
+	r.step("%s: build headgate", platform)
+	if err := compile(ctx, r.tree, r.version, platform, program); err != nil {
+		return err
+	}
+	content, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	licence, err := os.ReadFile(r.licence())
+	if err != nil {
+		return err
+	}
+	r.step("%s: pack the tarball, the wheel and the SBOM", platform)
+	base := "headgate_" + r.version.semantic() + "_" + strings.ReplaceAll(platform, "/", "_")
+	extra, err := r.tree.files(ctx, "packaging", shipped)
+	if err != nil {
+		return err
+	}
+	archive, err := programArchive(base, content, licence, extra, r.tree.time)
+	if err != nil {
+		return err
+	}
+	packed, err := wheel(r.version, platform, content, licence, readme, r.tree.time)
+	if err != nil {
+		return err
+	}
+	sbom, err := inventory(r.version, r.tree, platform, program)
+	return errors.Join(err, r.write(base+".tar.gz", archive), r.write(wheelName(r.version, platform), packed), r.write(base+".cdx.json", sbom))
+}
+
+// programArchive returns the tarball of a platform. All its files are in one folder.
+func programArchive(folder string, program, licence []byte, extra members, at time.Time) ([]byte, error) {
+	all := members{
+		folder + "/headgate": {content: program, executable: true},
+		folder + "/extproc":  {link: "headgate"},
+		folder + "/control":  {link: "headgate"},
+		folder + "/LICENSE":  {content: licence},
+	}
+	extra.below(folder+"/packaging", all)
+	return all.tarball(at)
+}
+
+// envoyFiles writes the SBOM of Envoy for a platform, and returns its image.
+func (r release) envoyFiles(ctx context.Context, platform, arch string) (oci.Image, error) {
+	r.step("%s: fetch Envoy and its C library", platform)
+	program, err := find.For(ctx, platform, r.cache, r.out)
+	if err != nil {
+		return oci.Image{}, err
+	}
+	c, err := fetchGlibc(ctx, arch, r.cache)
+	if err != nil {
+		return oci.Image{}, err
+	}
+	sbom, err := envoyInventory(r.tree, platform, c.name)
+	if err != nil {
+		return oci.Image{}, err
+	}
+	name := "envoy_" + r.version.semantic() + "_" + strings.ReplaceAll(platform, "/", "_") + ".cdx.json"
+	return envoyImage(arch, program, r.licence(), c), r.write(name, sbom)
+}
+
+// imageFiles writes the OCI archives, if the release has images.
+func (r release) imageFiles(ours, envoys []oci.Image) error {
+	if len(ours) == 0 {
+		return nil
+	}
+	for name, images := range map[string][]oci.Image{"headgate": ours, "envoy": envoys} {
+		r.step("pack the image %s", name)
+		if err := r.archive(name, images).Write(filepath.Join(r.dist, name+"_"+r.version.semantic()+"_image.tar")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chartFile writes the Helm chart.
+func (r release) chartFile(ctx context.Context) error {
+	files, err := r.tree.files(ctx, "packaging/chart", func(path string) bool {
+		return !strings.HasSuffix(path, ".go") && !strings.Contains(path, "/testdata/")
+	})
+	if err != nil || len(files) == 0 {
+		return err
+	}
+	r.step("pack the chart")
+	packed, err := chart(r.version, files, r.tree.time)
+	return errors.Join(err, r.write("headgate-"+r.version.semantic()+".tgz", packed))
+}
+
+func (r release) write(name string, content []byte) error {
+	return write(filepath.Join(r.dist, name), content)
+}
