@@ -65,7 +65,8 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	r := release{version: v, tree: t, platforms: slices.Compact(slices.Sorted(slices.Values(*platforms))), dist: *dist, cache: *cache, out: out}
+	r := release{version: v, tree: t, dist: *dist, cache: *cache, out: out}
+	r.platforms = slices.Compact(slices.Sorted(slices.Values(*platforms)))
 	return r.make(ctx)
 }
 
@@ -75,7 +76,7 @@ type release struct {
 	tree      tree
 	platforms []string
 	dist      string
-	cache     string // of downloads
+	cache     string    // of downloads
 	out       io.Writer // progress, and the table of sizes
 	begun     time.Time
 }

@@ -261,7 +261,8 @@ func checkWheel(t *testing.T, content []byte, tag string) {
 
 func TestSums(t *testing.T) {
 	dir := t.TempDir()
-	if err := errors.Join(write(filepath.Join(dir, "b"), []byte("2")), write(filepath.Join(dir, "a"), []byte("1")), writeSums(dir)); err != nil {
+	b, a := write(filepath.Join(dir, "b"), []byte("2")), write(filepath.Join(dir, "a"), []byte("1"))
+	if err := errors.Join(b, a, writeSums(dir)); err != nil {
 		t.Fatal(err)
 	}
 	check := exec.Command("sha256sum", "--check", "--strict", "--quiet", sumsFile)

@@ -1,7 +1,7 @@
 // Try installs a release as its users do, and uses it.
 //
-//	go run ./packaging/try check dist    the wheel of this platform serves, and explains, a request
-//	go run ./packaging/try wheel dist    how fast headgate run of the wheel serves, beside make run
+//	go run ./packaging/try check dist    the wheel serves a request, and explains it
+//	go run ./packaging/try wheel dist    how soon the wheel serves, beside make run
 //	go run ./packaging/try arm64 dist    the program for linux/arm64 runs in qemu-user
 package main
 
