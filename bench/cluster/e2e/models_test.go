@@ -21,7 +21,6 @@ import (
 
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/bench/leader"
-	"github.com/headgate/headgate/headgate/rig"
 )
 
 // runtimes installs Headgate with the example of model runtimes.
