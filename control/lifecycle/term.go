@@ -39,8 +39,10 @@ func (r *Runtime) term(ctx context.Context, pauses <-chan bool) (err error) {
 		return err
 	}
 	board.SetPlacer(placer)
-	meter.Follow(board, placer)
-	defer meter.Follow(nil, nil)
+	kept := &latest{StatusWriter: status, placer: placer}
+	status = kept
+	meter.Follow(board, placer, kept.conditions)
+	defer meter.Follow(nil, nil, nil)
 	defer meter.Leads(false)
 	setPaused := func() {
 		placer.Pause(paused.Load())

@@ -36,14 +36,14 @@ func TestDrainOverHTTP(t *testing.T) {
 	if code, said := ask(loopback, plain, query); code != http.StatusServiceUnavailable {
 		t.Errorf("without a term it is %d %s", code, said)
 	}
-	board, placer := deciding(t, m)
+	board, placer, none := deciding(t, m)
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
 	placer.SetWorld(objects.Build(objects.Set{
 		Pools: []pool.InferencePool{p},
 		Pods:  []objects.Pod{{Name: objects.Name{Namespace: "ns", Name: "e"}, IP: netip.MustParseAddr("127.9.9.9"), Ready: true}},
 	}))
-	m.Follow(board, placer)
+	m.Follow(board, placer, none)
 	for _, c := range []struct {
 		from        net.Addr
 		media, body string
@@ -76,7 +76,7 @@ func TestDrainOverHTTP(t *testing.T) {
 	if name() != before {
 		t.Error("the name of the term changes")
 	}
-	m.Follow(board, placer)
+	m.Follow(board, placer, none)
 	if name() == before {
 		t.Error("another term has the same name")
 	}

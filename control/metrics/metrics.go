@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/placementserver"
@@ -44,6 +45,8 @@ type term struct {
 	name   string // differs from that of every other term of any process
 	board  *placementserver.Server
 	placer *place.Placer
+
+	conditions func() []admin.Condition
 }
 
 // Buckets of histograms in seconds: ownBuckets for what control does itself, loadBuckets for calls
@@ -122,14 +125,14 @@ func New() *Meter {
 	return m
 }
 
-// Follow sets the placement server and the placer of the current term. A nil placer means that this
-// control does not lead.
-func (m *Meter) Follow(board *placementserver.Server, placer *place.Placer) {
+// Follow sets the placement server and the placer of the current term, and what returns the
+// conditions of objects that are False. A nil placer means that this control does not lead.
+func (m *Meter) Follow(board *placementserver.Server, placer *place.Placer, conditions func() []admin.Condition) {
 	if placer == nil {
 		m.term.Store(nil)
 		return
 	}
-	m.term.Store(&term{fmt.Sprintf("%d/%d", os.Getpid(), time.Now().UnixNano()), board, placer})
+	m.term.Store(&term{fmt.Sprintf("%d/%d", os.Getpid(), time.Now().UnixNano()), board, placer, conditions})
 }
 
 // Leads sets whether this control leads.

@@ -15,6 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/metrics"
@@ -55,9 +56,9 @@ func expect(t *testing.T, page string, lines ...string) {
 
 var sql = decide.Key{Pool: objects.Name{Namespace: "ns", Name: "pool"}, ID: "sql"}
 
-// deciding returns a placement server and a placer with one model, for which three requests are
-// queued.
-func deciding(t *testing.T, m *metrics.Meter) (*placementserver.Server, *place.Placer) {
+// deciding returns a placement server, a placer with one model, for which three requests are
+// queued, and a function that returns no conditions.
+func deciding(t *testing.T, m *metrics.Meter) (*placementserver.Server, *place.Placer, func() []admin.Condition) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	file, err := store.Open(filepath.Join(t.TempDir(), "x.db"), log)
@@ -89,7 +90,7 @@ func deciding(t *testing.T, m *metrics.Meter) (*placementserver.Server, *place.P
 	model.Spec.Source = "s3://secret-bucket/sql"
 	placer.SetWorld(objects.Build(objects.Set{Pools: []pool.InferencePool{p}, Models: []*v1alpha1.Model{&model}}))
 	placer.Wanted("extproc", sql, decide.Want{Requests: 3, Since: time.Now()})
-	return board, placer
+	return board, placer, func() []admin.Condition { return nil }
 }
 
 func TestMetricsOfControl(t *testing.T) {
@@ -142,7 +143,7 @@ func TestMetricsOfControl(t *testing.T) {
 	if !strings.Contains(page, `headgate_place_warm_window_seconds{pool="ns/pool"} `) {
 		t.Error("the warm window of the pool is missing")
 	}
-	m.Follow(nil, nil)
+	m.Follow(nil, nil, nil)
 	if _, page = get(t, h, podIP, "/metrics"); strings.Contains(page, "headgate_models") {
 		t.Error("a control whose term has ended has metrics of models")
 	}
@@ -173,7 +174,7 @@ func TestModelsAreServedOnLoopbackOnly(t *testing.T) {
 	m.Follow(deciding(t, m))
 	for _, at := range []net.Addr{loopback, &net.TCPAddr{IP: net.IPv6loopback, Port: 9091}, &net.UnixAddr{Name: "x", Net: "unix"}} {
 		for path, want := range map[string]string{
-			"/models": "s3://secret-bucket/sql", "/models?id=sql": "s3://secret-bucket/sql", "/models?id=none": "[]",
+			"/conditions": "null", "/models": "s3://secret-bucket/sql", "/models?id=sql": "s3://secret-bucket/sql", "/models?id=none": "[]",
 		} {
 			if code, said := get(t, h, at, path); code != http.StatusOK || !strings.Contains(said, want) {
 				t.Errorf("at %v %s is %d: %s", at, path, code, said)

@@ -52,8 +52,8 @@ func loopbackBeside(a net.Addr) string {
 }
 
 // Handler serves /metrics, /healthz (the process runs) and /readyz (loaded is closed, since control
-// has read its objects). On loopback it also serves /models, /placement and /drain, and the
-// queries of package api/admin.
+// has read its objects). On loopback it also serves /models, /placement, /conditions and /drain,
+// and the queries of package api/admin.
 func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
@@ -68,6 +68,7 @@ func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
 	})
 	mux.Handle("GET /models", query.OnLoopback("control", m.models))
 	mux.Handle("GET /placement", query.OnLoopback("control", m.placement))
+	mux.Handle("GET /conditions", query.OnLoopback("control", m.conditions))
 	mux.Handle("POST /drain", query.OnLoopback("control", m.drain))
 	query.Mount(mux, "control", m.ask)
 	return mux
@@ -109,6 +110,14 @@ func (m *Meter) placement(w http.ResponseWriter, _ *http.Request) {
 	if t := m.deciding(w); t != nil {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(t.placer.View()) // the client may have disconnected
+	}
+}
+
+// conditions serves the conditions of objects that are False.
+func (m *Meter) conditions(w http.ResponseWriter, _ *http.Request) {
+	if t := m.deciding(w); t != nil {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(t.conditions()) // the client may have disconnected
 	}
 }
 

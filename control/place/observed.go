@@ -8,7 +8,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/conditions"
+	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -165,3 +168,22 @@ func tally(p *Placer, o *conditions.Observed) {
 // none reports whether it is known that no endpoint answers. Nothing is known before the first
 // report.
 func none(t *conditions.Tally) bool { return t.Counted && t.Answers() == metav1.ConditionFalse }
+
+// FalseConditions returns the conditions of Models and VModels that are False.
+func FalseConditions(p *Placer) (out []admin.Condition) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, st := range p.state.All() {
+		if st.Object.Name != "" {
+			of := objects.Object{Kind: v1alpha1.ModelKind, Name: st.Object}
+			out = append(out, conditions.FalseOf(of, "", p.modelStatus(st).Conditions)...)
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(p.vmodels.declared), decide.Key.Compare) {
+		v := p.vmodels.declared[key]
+		st, _ := p.state.VModel(key)
+		of := objects.Object{Kind: v1alpha1.VModelKind, Name: v.Object}
+		out = append(out, conditions.FalseOf(of, "", p.conditionsOfVModel(v, st, p.Publisher.Behind(key)))...)
+	}
+	return out
+}
