@@ -182,7 +182,7 @@ func (d *drain) say(line string) {
 
 // progress prints how far the drain is.
 func (d *drain) progress(r admin.DrainResult) {
-	words := []string{fmt.Sprintf("%s moved", models(r.Moved))}
+	words := []string{models(r.Moved) + " moved"}
 	if r.Moving > 0 {
 		words = append(words, fmt.Sprintf("%d being loaded elsewhere", r.Moving))
 	}

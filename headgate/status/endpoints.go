@@ -234,7 +234,7 @@ func (p page) lastError(e admin.EndpointError) string {
 // advice says why an endpoint is in its state, and what to do, by the reason that extproc gives.
 var advice = map[string]string{
 	"not_ready":          "its pod is not ready: kubectl describe pod shows why",
-	"terminating":        "it is drained, or its pod is being deleted: headgate drain --undo puts a drained endpoint back",
+	"terminating":        "its pod is being deleted, or it is drained",
 	"engine_stopping":    "its engine answered that it is stopping: it returns when the next engine answers",
 	"engine_asleep":      "its engine sleeps (vLLM's sleep mode): wake it up, or remove the endpoint",
 	"connection_refused": "it refuses connections: start the engine, or correct the address",
@@ -254,7 +254,7 @@ func (p page) writeDetails(out *strings.Builder, r row, several bool) {
 		for _, s := range r.seen {
 			disagree = disagree || s.State != w.State
 		}
-		if w.Reason != "" && !disagree {
+		if drained := r.placed != nil && r.placed.Drained; w.Reason != "" && !disagree && (w.Reason != "terminating" || !drained) {
 			out.WriteString("  " + cmp.Or(advice[w.Reason], w.Reason) + "\n")
 		}
 		if disagree {
@@ -268,7 +268,9 @@ func (p page) writeDetails(out *strings.Builder, r row, several bool) {
 		}
 	}
 	if r.placed != nil {
-		if why := why(*r.placed); why != "" && (len(r.seen) == 0 || r.placed.State == decide.Ready || r.worst().State == "healthy") {
+		v := *r.placed
+		tells := len(r.seen) == 0 || v.State == decide.Ready || v.Drained || r.worst().State == "healthy" // more than extproc
+		if why := why(v); why != "" && tells {
 			out.WriteString("  " + why + "\n")
 		}
 	}

@@ -175,7 +175,12 @@ var stateReasons = map[decide.EndpointState]string{
 // why explains what limits an endpoint; empty if nothing does.
 func why(e decide.EndpointView) string {
 	var all []string
-	if words := stateReasons[e.State]; words != "" {
+	switch words := stateReasons[e.State]; {
+	case e.Drained && e.State == decide.Migrating:
+		all = append(all, "headgate drain takes it out of use: its models serve until other endpoints have copies")
+	case e.Drained && e.State == decide.Terminating:
+		all = append(all, "headgate drain took it out of use: stop its engine, or run headgate drain --undo "+e.Address)
+	case words != "":
 		all = append(all, words)
 	}
 	if e.Fault != "" {
