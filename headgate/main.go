@@ -17,6 +17,7 @@ import (
 	"github.com/headgate/headgate/control/profile"
 	"github.com/headgate/headgate/control/provision/plan"
 	extproc "github.com/headgate/headgate/extproc/command"
+	"github.com/headgate/headgate/headgate/doctor"
 	"github.com/headgate/headgate/headgate/drain"
 	"github.com/headgate/headgate/headgate/envoy"
 	"github.com/headgate/headgate/headgate/run"
@@ -41,6 +42,7 @@ var program = cli.Program{
 		}},
 		{Title: "Explain", Commands: []cli.Command{
 			{Name: "status", Summary: "print the endpoints as the picker sees them, and where models are loaded", Run: status.Command},
+			{Name: "doctor", Summary: "check objects, engines, Envoy, ports, certificates and clocks, and say what to do", Run: doctor.Command},
 			{Name: "routes", Summary: "print the routes of each Gateway, or which of them takes a request", Run: routes.Command},
 		}},
 		{Title: "Plan", Commands: []cli.Command{

@@ -71,8 +71,8 @@ func (a Access) Config(host, address string) (*tls.Config, error) {
 	return own, nil
 }
 
-// secure reports whether an engine is called over TLS.
-func (a Access) secure() bool { return a.TLS != nil || a.over != (v1alpha1.EngineTLS{}) }
+// Secure reports whether an engine is called over TLS.
+func (a Access) Secure() bool { return a.TLS != nil || a.over != (v1alpha1.EngineTLS{}) }
 
 // way passes a request's Access and hostname to the dialer.
 type way struct {
@@ -87,7 +87,7 @@ type wayKey struct{}
 // which its certificate must match and which is the request's Host; empty means the address.
 func (a Access) Request(ctx context.Context, method, address, host, path string, body io.Reader) (*http.Request, error) {
 	scheme := "http"
-	if a.secure() {
+	if a.Secure() {
 		scheme = "https"
 	}
 	ctx = context.WithValue(ctx, wayKey{}, way{a, host})
@@ -144,7 +144,7 @@ func (a Access) Transport(idle time.Duration) http.RoundTripper {
 type transport struct{ http1, http2 *http.Transport }
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if w, ok := r.Context().Value(wayKey{}).(way); ok && w.h2c && !w.secure() {
+	if w, ok := r.Context().Value(wayKey{}).(way); ok && w.h2c && !w.Secure() {
 		return t.http2.RoundTrip(r)
 	}
 	return t.http1.RoundTrip(r)

@@ -45,6 +45,7 @@ var pure = []string{
 	"internal/attach", "internal/engine", "internal/hash", "internal/des", "internal/objects", "internal/profile", "internal/profile/fit",
 	"internal/profile/learn", "internal/profile/table",
 	"internal/sim", "internal/workload", "headgate/envoy/supervise",
+	"headgate/doctor/diagnosis",
 }
 
 // impureStd are the packages of the standard library that a pure package may not import. Some
@@ -124,7 +125,7 @@ var confined = []struct {
 		"k8s.io/client-go/", "only one package knows where objects come from",
 		[]string{
 			"internal/objects/kube", "control/lifecycle", "control/election", "control/pods", "control/statuswriter", "bench/cluster",
-			"test/apiserver",
+			"headgate/doctor", "test/apiserver",
 		},
 	},
 	{
@@ -135,7 +136,7 @@ var confined = []struct {
 		"k8s.io/api/", "other packages use objects.Pod; control creates its objects in control/pods; api uses Kubernetes' resource lists",
 		[]string{
 			"internal/objects/kinds", "internal/objects/kube", "control/pods", "control/pods/gateway", "control/statuswriter", "api/v1alpha1",
-			"test/apiserver",
+			"headgate/doctor", "test/apiserver",
 		},
 	},
 }
@@ -248,11 +249,14 @@ var houses = [][]floor{
 	},
 	{
 		{[]string{"headgate"}, "main is the table of commands"},
-		{[]string{"headgate/run", "headgate/simulated", "headgate/status", "headgate/drain", "headgate/envoy"}, "commands"},
+		{[]string{"headgate/run", "headgate/simulated", "headgate/status", "headgate/drain", "headgate/doctor", "headgate/envoy"}, "commands"},
 		{[]string{"headgate/rig"}, "it runs the programs as processes"},
 		{[]string{"headgate/envoy/find", "headgate/envoy/adapt"}, "each does one thing for an Envoy that is to run"},
 		{[]string{"headgate/simulated/runtime", "headgate/simulated/repository"}, "they wrap the simulated engine"},
-		{[]string{"headgate/simulated/llm", "headgate/envoy/supervise"}, "the simulated engine; when Envoys start and end"},
+		{
+			[]string{"headgate/simulated/llm", "headgate/envoy/supervise", "headgate/doctor/diagnosis"},
+			"the simulated engine; when Envoys start and end; what is wrong",
+		},
 	},
 	{
 		{

@@ -1,0 +1,127 @@
+// Package doctor implements the command "headgate doctor": it checks everything that a request
+// needs, and says what to do about each fault. Package diagnosis judges; this package asks.
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/headgate/headgate/headgate/doctor/diagnosis"
+	"github.com/headgate/headgate/internal/cli"
+	"github.com/headgate/headgate/internal/engineclient"
+	"github.com/headgate/headgate/internal/objects/source"
+	"github.com/headgate/headgate/internal/query"
+)
+
+const usage = `headgate doctor checks what a request needs, and prints a line for each result:
+
+  ✓  this works
+  !  this may be wrong, or limits something; the next line says what to do
+  ✗  this is wrong: requests fail, or programs do not start; the next line says what to do
+
+It checks:
+
+  objects       they can be read (a fault has its file and line), and do not conflict with each other. --objects names the folder
+  cluster       with --kube: the CRDs are there, control has its rights, and no object has a condition that is False
+  envoy         Envoy runs, is ready, and its listener answers; or it is installed. Ports are free, or ours
+  extproc       it answers, is of this program's version, and its endpoints serve
+  control       the same; it is no fault if there is none
+  engines       with --objects: each lists its models, with the token and TLS of the flags and objects
+  certificates  with --tls-cert and --tls-key: the key fits the certificate, which has not expired
+  clock         the clocks of engines and control agree with ours
+  conditions    of control: no object has a condition that is False
+
+The exit status is 0 if there is no ✗, and 1 otherwise.
+
+Usage:
+
+  headgate doctor [flags]
+
+Examples:
+
+  headgate doctor --objects /etc/headgate
+  headgate doctor --kube
+  headgate doctor --tls-cert tls.crt --tls-key tls.key -o json
+
+`
+
+// options are the command line.
+type options struct {
+	query.Addresses
+	source.Source
+	engines       engineclient.Flags
+	listen, admin string
+	cert, key     string
+	account       string
+}
+
+// Command is the command "doctor". It prints to out.
+func Command(ctx context.Context, args []string, out io.Writer) error {
+	var o options
+	fs := cli.Flags("headgate doctor", usage, out)
+	fs.Group("Objects")
+	fs.StringVar(&o.Dir, "objects", "", "check the objects in this `DIR`, and their engines")
+	o.Kube.Register(fs.FlagSet)
+	fs.StringVar(&o.account, "service-account", "headgate-system/headgate-control", "with --kube: check the rights of this `NAMESPACE/NAME`, that of control")
+	fs.Group("Programs")
+	o.Register(fs.FlagSet)
+	fs.StringVar(&o.listen, "listen", "127.0.0.1:8080", "the listener of Envoy for clients, `HOST:PORT`; empty: do not check Envoy")
+	fs.StringVar(&o.admin, "envoy-admin", "127.0.0.1:9901", "the admin listener of Envoy, `HOST:PORT`; empty: do not check Envoy")
+	fs.Group("Engines and certificates")
+	o.engines.Register(fs.FlagSet)
+	fs.StringVar(&o.cert, "tls-cert", "", "check this certificate `FILE` (PEM), as of headgate envoy")
+	fs.StringVar(&o.key, "tls-key", "", "and that this `FILE` (PEM) has its key")
+	fs.Group("Output")
+	format := fs.StringP("output", "o", "text", "output `FORMAT`: text or json")
+	if err := cli.Parse(fs, args, 0); err != nil {
+		return err
+	}
+	if *format != "text" && *format != "json" {
+		return fs.Wrong(fmt.Errorf("-o %q: want text or json", *format))
+	}
+	if (o.cert == "") != (o.key == "") {
+		return fs.Wrong(fmt.Errorf("--tls-cert and --tls-key belong together: set both"))
+	}
+	for _, err := range []error{o.Check(), o.Kube.Check(o.Dir), o.engines.Check(o.Kube.On)} {
+		if err != nil {
+			return fs.Wrong(err)
+		}
+	}
+	access, err := o.engines.Access(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	all := diagnosis.Of(gather(ctx, o, access))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := write(out, all, *format == "json"); err != nil {
+		return err
+	}
+	if diagnosis.Failed(all) {
+		return cli.Status{Code: cli.Failed, Why: "there are faults"}
+	}
+	return nil
+}
+
+// write prints the findings.
+func write(out io.Writer, all []diagnosis.Finding, asJSON bool) error {
+	if asJSON {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(all)
+	}
+	counts := make(map[diagnosis.Level]int)
+	for _, f := range all {
+		counts[f.Level]++
+		fmt.Fprintf(out, "%s %-12s  %s\n", f.Level, f.Part, f.What)
+		if f.Do != "" {
+			fmt.Fprintf(out, "  %-12s  %s\n", "", f.Do)
+		}
+	}
+	_, err := fmt.Fprintf(out, "\n%d faults, %d warnings\n", counts[diagnosis.Fault], counts[diagnosis.Warning])
+	return err
+}
