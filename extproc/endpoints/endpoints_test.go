@@ -65,7 +65,7 @@ func TestEndpointsAreReportedAsThePickerSeesThem(t *testing.T) {
 	}
 	f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
 		s.Refused("10.0.0.3:8000", now)
-		s.Faulted("10.0.0.3:8000", endpointstate.Fault{At: now, Kind: "scrape_refused"})
+		endpointstate.Faulted(s, "10.0.0.3:8000", endpointstate.Fault{At: now, Kind: "scrape_refused"})
 	})
 	picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot,
 		pick.Request{Pool: thePool.String(), Model: "sql", Only: pick.ParseSubset([]string{"10.0.0.1"})}, make([]pick.Decision, 1))

@@ -73,7 +73,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 			if f.LogEngineErrors {
 				fault.Message = o.ErrorMessage
 			}
-			s.Faulted(o.Endpoint, fault)
+			endpointstate.Faulted(s, o.Endpoint, fault)
 		}
 		switch {
 		case o.Failure == outcome.Refused:
@@ -123,15 +123,15 @@ func (f *Fleet) observeAttempts(o outcome.Outcome, pool objects.Name) {
 	f.Update(Soon, func(s *endpointstate.State, now time.Time) {
 		for _, endpoint := range o.Unreached {
 			s.ConnectionBroken(endpoint, now)
-			s.Faulted(endpoint, endpointstate.Fault{At: now, Kind: string(outcome.Refused)})
+			endpointstate.Faulted(s, endpoint, endpointstate.Fault{At: now, Kind: string(outcome.Refused)})
 		}
 		for _, endpoint := range o.Elsewhere {
 			s.Full(endpoint, now)
-			s.Faulted(endpoint, endpointstate.Fault{At: now, Kind: "full"})
+			endpointstate.Faulted(s, endpoint, endpointstate.Fault{At: now, Kind: "full"})
 		}
 		for _, endpoint := range o.Stopping {
 			s.Stopping(endpoint, o.Began)
-			s.Faulted(endpoint, endpointstate.Fault{At: now, Kind: "stopping"})
+			endpointstate.Faulted(s, endpoint, endpointstate.Fault{At: now, Kind: "stopping"})
 		}
 		for _, endpoint := range o.Missing {
 			k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: pool, ID: o.Model}, Endpoint: endpoint}

@@ -48,7 +48,7 @@ func TestChangesOfStatesAreLogged(t *testing.T) {
 		serve()
 		f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
 			s.Refused(a, now)
-			s.Faulted(a, endpointstate.Fault{At: now, Kind: "scrape_refused"})
+			endpointstate.Faulted(s, a, endpointstate.Fault{At: now, Kind: "scrape_refused"})
 		})
 		pass()
 		serve()

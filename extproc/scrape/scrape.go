@@ -255,7 +255,7 @@ func (l *loop) knock(ctx context.Context, look fleet.Scrape) error {
 // there. After any other error, the engine may be busy.
 func (l *loop) failed(look fleet.Scrape, err error) error {
 	l.modelsAt = time.Time{}
-	l.Fleet.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { s.Faulted(l.Address, faultOf(err, now)) })
+	l.Fleet.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { endpointstate.Faulted(s, l.Address, faultOf(err, now)) })
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
 		l.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) {
 			s.Refused(l.Address, now)

@@ -5,6 +5,7 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -83,7 +84,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 		return fs.Wrong(fmt.Errorf("-o %q: want text or json", *format))
 	}
 	if (o.cert == "") != (o.key == "") {
-		return fs.Wrong(fmt.Errorf("--tls-cert and --tls-key belong together: set both"))
+		return fs.Wrong(errors.New("--tls-cert and --tls-key belong together: set both"))
 	}
 	for _, err := range []error{o.Check(), o.Kube.Check(o.Dir), o.engines.Check(o.Kube.On)} {
 		if err != nil {

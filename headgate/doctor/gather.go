@@ -281,7 +281,7 @@ func control(ctx context.Context, o options, f *diagnosis.Facts) *diagnosis.Cont
 		c.Err = fmt.Sprintf("control at %s: %s", o.Control, detail)
 		return c
 	case code != http.StatusOK || found == nil:
-		c.Err = fmt.Sprintf("another program than control listens at %s", o.Control)
+		c.Err = "another program than control listens at " + o.Control
 		return c
 	}
 	c.Version = string(found[1])

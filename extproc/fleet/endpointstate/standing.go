@@ -82,7 +82,7 @@ type Fault struct {
 }
 
 // Faulted records the latest error of an endpoint.
-func (s *State) Faulted(address string, f Fault) {
+func Faulted(s *State, address string, f Fault) {
 	if e := s.endpoints[address]; e != nil {
 		e.fault = f
 	}

@@ -97,10 +97,10 @@ func TestStandingSurvivesNewObjects(t *testing.T) {
 
 func TestLatestFaultIsKept(t *testing.T) {
 	s := started()
-	s.Faulted(a, endpointstate.Fault{At: s.now, Kind: "error", Status: 500})
+	endpointstate.Faulted(s.State, a, endpointstate.Fault{At: s.now, Kind: "error", Status: 500})
 	last := endpointstate.Fault{At: s.now.Add(time.Second), Kind: "error", Status: 503, Type: "server_error"}
-	s.Faulted(a, last)
-	s.Faulted("10.9.9.9:1", last) // this address is no endpoint: nothing happens
+	endpointstate.Faulted(s.State, a, last)
+	endpointstate.Faulted(s.State, "10.9.9.9:1", last) // this address is no endpoint: nothing happens
 	all := s.Endpoints(s.now)
 	if all[0].Fault != last || all[1].Fault != (endpointstate.Fault{}) {
 		t.Errorf("%+v", all)
