@@ -202,7 +202,7 @@ func TestProbesReachControl(t *testing.T) {
 				continue
 			}
 			for _, c := range s.Containers {
-				if !strings.Contains(c.Image, "/control:") {
+				if !slices.Equal(c.Command, []string{"/control"}) {
 					continue
 				}
 				for _, probe := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {

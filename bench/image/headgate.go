@@ -17,8 +17,7 @@ import (
 // Names of the images in the manifests. The tag is not "latest", because with that tag the kubelet
 // would pull from a registry instead of using the imported image.
 const (
-	Extproc = "headgate.dev/extproc:dev"
-	Control = "headgate.dev/control:dev"
+	Program = "headgate.dev/headgate:dev"
 	Bench   = "headgate.dev/bench:dev"
 	Envoy   = "headgate.dev/envoy:dev"
 )
@@ -37,13 +36,9 @@ func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]stri
 			return nil, err
 		}
 	}
-	images = append(images, oci.Static(Bench, filepath.Join(dir, "bench")))
-	for name, imageName := range map[string]string{"extproc": Extproc, "control": Control} {
-		i := oci.Static(imageName, filepath.Join(dir, "headgate"))
-		i.Entrypoint = []string{"/" + name}
-		i.Files = map[string]string{"/" + name: filepath.Join(dir, "headgate")}
-		images = append(images, i)
-	}
+	own := oci.Static(Program, filepath.Join(dir, "headgate"))
+	own.Links = map[string]string{"/extproc": "headgate", "/control": "headgate"} // the commands in manifests
+	images = append(images, own, oci.Static(Bench, filepath.Join(dir, "bench")))
 	found, err := find.Envoy(ctx, filepath.Join(root, ".cache"), progress)
 	if err != nil {
 		return nil, err
