@@ -97,20 +97,24 @@ Examples:
 func parseFlags(args []string, out io.Writer) (config, error) {
 	var c config
 	fs := cli.Flags("control", usage, out)
+	fs.Group("Objects and state")
 	fs.StringVar(&c.objects, "objects", "", "read the objects from the YAML files in this `DIR` (required without --kube or --endpoints)")
 	c.kube.Register(fs.FlagSet)
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil,
 		"use the engines at these comma-separated `HOST:PORT`s as the pool default/endpoints, without objects")
 	fs.StringVar(&c.stateFile, "state-file", "", "store registered models and the loads of engines in this `FILE` (default DIR.db, beside DIR)")
+	fs.Group("Addresses")
 	fs.StringArrayVar(&c.listen, "listen", nil,
 		"serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; repeatable (required)")
 	fs.StringVar(&c.prestopAddress, "prestop-address", "",
 		"answer preStop hooks of pods with migrating models at this `HOST:PORT`, as http://HOST:PORT/prestop/NAMESPACE/POD, for any caller (:8036 in the manifests). All controls must use the same port, since followers ask the leader")
+	fs.Group("Gateways")
 	fs.StringVar(&c.xdsAddress, "xds-address", "",
 		"serve xDS to the Envoys of Gateways at this `ADDRESS`: unix:PATH, or with --kube HOST:PORT. Every process that may open the socket gets the keys of every Gateway. At HOST:PORT Envoys need certificates of the authority in the Secret headgate-gateways, which control creates")
 	fs.StringVar(&c.envoyImage, "envoy-image", "",
 		"with --kube: create for each Gateway, in control's namespace, pods with Envoy from this `IMAGE` and extproc from --extproc-image, and a Service. Without it you run the Envoys of Gateways")
 	fs.StringVar(&c.extprocImage, "extproc-image", "", "the `IMAGE` of extproc beside Envoys, with --envoy-image")
+	fs.Group("TLS and callers")
 	fs.StringVar(&c.certPath, "cert-path", "",
 		"serve other machines over TLS, with tls.crt and tls.key in this `DIR`; control reloads them when they change")
 	fs.StringVar(&c.placement.ClientCAFile, "client-ca-file", "",
@@ -121,10 +125,12 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 		"serve ModelMesh's API also to clients on other machines whose certificate is signed by an authority in this PEM `FILE`")
 	fs.StringVar(&c.mesh.TokenFile, "mesh-token-file", "",
 		"serve ModelMesh's API to clients on other machines that send the bearer token in this `FILE`, which must differ from that of --token-file. Without this flag and --mesh-client-ca-file, control rejects clients on other machines")
+	fs.Group("Metrics")
 	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1",
 		"serve metrics and health on this `HOST`; empty: all addresses. /models and /placement are always on loopback only")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9091,
 		"serve /metrics, /models, /placement, /healthz and /readyz on this `PORT`; 0: any free port, which control logs; -1: none")
+	fs.Group("Placement")
 	fs.StringVar(&c.meshPool, "mesh-pool", "",
 		"put registered models into this InferencePool, `NAMESPACE/NAME` (default: the only pool of model runtimes, or without one, the only pool whose engines have a model repository)")
 	fs.DurationVar(&c.drainTimeout, "drain-timeout", decide.DrainLimit,
@@ -133,13 +139,16 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 		"scrape each engine at this interval, to find models that others loaded or unloaded")
 	fs.DurationVar(&c.rebalanceInterval, "rebalance-interval", decide.TickInterval,
 		"rebalance at this interval: more copies of busy models, second copies, balance between endpoints, and loads into free room")
+	fs.Group("Pods in a cluster")
 	fs.StringVar(&c.pod, "pod", "",
 		"with --kube: this control runs in the pod `NAMESPACE/NAME`, and the Lease headgate-control is in that namespace (default default/HOSTNAME)")
 	fs.StringVar(&c.podIP, "pod-ip", "",
 		"with --kube: while this control leads, point the Service headgate-placement to this `IP` and the port of --listen")
 	fs.StringVar(&c.credentials, "credentials-dir", "",
 		"with --kube: use the certificate and tokens of the Secret headgate-placement instead of --cert-path, --token-file and --mesh-token-file. Control adds missing entries to the Secret, and copies it into this `DIR`")
+	fs.Group("Engines")
 	c.engines.Register(fs.FlagSet)
+	fs.Group("Logs and diagnosis")
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
 	c.explain.Register(fs.FlagSet)
 	versions := fs.Bool("version", false, "print the version, then exit")

@@ -66,7 +66,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer, dial p
 	}
 	fs := cli.Flags("headgate profile", usage, out)
 	m := measurement{dial: dial}
-	m.register(fs.FlagSet)
+	m.register(fs)
 	if err := cli.Parse(fs, args, len(args)); err != nil {
 		return err
 	}

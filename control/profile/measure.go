@@ -17,6 +17,7 @@ import (
 
 	"github.com/headgate/headgate/control/profile/probe"
 	"github.com/headgate/headgate/control/profile/survey"
+	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/profile"
 )
@@ -42,7 +43,8 @@ type measurement struct {
 	dial                        probe.Dial
 }
 
-func (m *measurement) register(fs *pflag.FlagSet) {
+func (m *measurement) register(fs *cli.FlagSet) {
+	fs.Group("The server")
 	fs.StringVar(&m.url, "url", "", "measure the server at this `URL`, http://HOST:PORT")
 	fs.StringVar(&m.model, "model", "", "measure this `MODEL` (default the only one of an OpenAI server)")
 	fs.StringVar(&m.api, "api", "", "use this `API`: v2, embeddings, completions or chat (default: detected)")
@@ -50,6 +52,7 @@ func (m *measurement) register(fs *pflag.FlagSet) {
 	fs.StringVar(&m.path, "path", "", "send requests to this `PATH` (default that of the API)")
 	fs.StringVar(&m.body, "body", "",
 		"batch copies of the single-item request in this `FILE` (default: made from the metadata of the model, or random texts)")
+	fs.Group("What to measure")
 	fs.IntSliceVar(&m.batches, "batches", nil, "measure batches of these `SIZES`, starting with 1 (default: see --max-batch)")
 	fs.IntVar(&m.maxBatch, "max-batch", 64, "measure batches of 1, 2, 4 and so on up to this `SIZE`")
 	fs.IntSliceVar(&m.prompts, "prompt-tokens", []int{16, 128, 512, 2048},
@@ -58,12 +61,14 @@ func (m *measurement) register(fs *pflag.FlagSet) {
 	fs.IntSliceVar(&m.concurrency, "concurrency", []int{1, 4, 16, 64},
 		"measure decode steps of an LLM with these numbers of concurrent `REQUESTS`")
 	fs.IntVar(&m.warmUp, "warmup-requests", 5, "send this many `REQUESTS` of each size before measuring it")
+	fs.Group("How often")
 	fs.Float64Var(&m.rule.Precision, "precision", 0.03, "measure until half of the 95 % confidence interval is this `SHARE` of the mean")
 	fs.IntVar(&m.rule.Least, "min-samples", 20,
 		"take at least this many `SAMPLES` of each size; a quarter for decode steps, since each sample has many")
 	fs.IntVar(&m.rule.Most, "max-samples", 1000, "take at most this many `SAMPLES` of each size")
 	fs.DurationVar(&m.limit, "time-limit", 2*time.Minute, "measure each size for about this `TIME` at most")
 	fs.DurationVar(&m.timeout, "timeout", time.Minute, "fail if a request takes longer than this `TIME`")
+	fs.Group("The profile")
 	fs.StringVarP(&m.output, "output", "o", "",
 		"write the profile to this `FILE`, and each measurement to a .csv file beside it (default: print the profile)")
 	fs.StringVar(&m.name, "name", "", "`NAME` of the profile (default the model on its hardware)")

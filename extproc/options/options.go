@@ -114,8 +114,10 @@ Examples:
 func Parse(args []string, out io.Writer) (Options, error) {
 	c := Options{Settings: settings.Default()}
 	fs := cli.Flags("extproc", usage, out)
+	fs.Group("Objects")
 	fs.StringVar(&c.Objects, "objects", "", "read the objects from the YAML files in this `DIR` (required without --kube or --endpoints)")
 	c.Kube.Register(fs.FlagSet)
+	fs.Group("Addresses")
 	fs.StringArrayVar(&c.Serve.Own, "listen", nil, "serve Headgate's own Envoy at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
 	fs.StringVar(&c.Serve.Host, "grpc-host", "", "serve other gateways on this `HOST`; empty means all addresses")
 	fs.IntVar(&c.Serve.Port, "grpc-port", 9002,
@@ -125,13 +127,16 @@ func Parse(args []string, out io.Writer) (Options, error) {
 	fs.BoolVar(&c.Serve.Secure, "secure-serving", true, "serve with TLS, except on loopback addresses and Unix sockets")
 	fs.StringVar(&c.Serve.CertPath, "cert-path", "",
 		"serve with the certificate in this `DIR`, tls.crt and tls.key, reloaded when they change; without it, extproc creates a self-signed certificate")
+	fs.Group("Pool of other gateways' requests")
 	fs.StringVar(&c.Pool.Name, "pool-name", "",
 		"use the InferencePool of this `NAME` for requests whose pool neither an LLMRoute nor the Service or port that the gateway calls determines")
 	fs.StringVar(&c.Pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"), //nolint:forbidigo // main
 		"look for --pool-name in this `NAMESPACE`; the default is $NAMESPACE, else default")
+	fs.Group("Metrics")
 	fs.StringVar(&c.MetricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all addresses")
 	fs.IntVar(&c.MetricsPort, "metrics-port", 9090,
 		"serve /metrics, /profiles, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
+	fs.Group("Choice of endpoints")
 	policy := fs.String("policy", c.Settings.Policy.Rule.String(),
 		"pick endpoints by this `RULE`. latency predicts the delay of the request and of others at each endpoint; it falls back to proposal while its predictions are not trusted. proposal sends the requests for an adapter to the endpoints that already use it. leastRequest, roundRobin and random are for comparison")
 	fs.Int64Var(&c.Settings.Policy.Threshold, "adapter-threshold", c.Settings.Policy.Threshold,
@@ -148,10 +153,12 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		"once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")
 	fs.DurationVar(&c.Settings.LostAfter, "lost-after", c.Settings.LostAfter,
 		"once an endpoint has been silent for this long, send it requests only if all endpoints are silent; at least --stale-after")
+	fs.Group("Other gateways and tests")
 	fs.BoolVar(&c.ModeOverride, "allow-mode-override", false,
 		"request the body after the headers of a request; the data plane's ext_proc must set allow_mode_override")
 	fs.BoolVar(&c.Conformance, "conformance-headers", false,
 		"obey the headers of the endpoint-picker protocol's conformance suite; for tests only, since they let clients choose endpoints")
+	fs.Group("Control")
 	fs.StringVar(&c.Control.Address, "control", "",
 		"call control, which loads models on demand, at this `ADDRESS`, unix:PATH or HOST:PORT; with TLS unless it is a socket or a loopback address")
 	fs.StringVar(&c.Control.CAFile, "control-ca-file", "",
@@ -164,30 +171,36 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		"once control has been silent for this long, answer requests that need a load with 503 control_unavailable")
 	fs.StringVar(&c.MeshTokenFile, "mesh-token-file", "",
 		"forward calls of ModelMesh's API to control if they send the bearer token in this `FILE`, which may be replaced at any time. control's flag --mesh-token-file must have the same token. Without this flag, such calls end with UNIMPLEMENTED")
+	fs.Group("Queues")
 	fs.DurationVar(&c.Settings.QueueTimeout, "max-queue-time", c.Settings.QueueTimeout,
 		"queue a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
 	fs.IntVar(&c.MaxQueued, "max-queued-per-model", flow.DefaultMaxQueued,
 		"queue at most `N` requests for one model; answer 429 to any more")
 	fs.Int64Var(&c.MaxQueuedMiB, "max-queued-mib", flow.DefaultMaxBytes>>20,
 		"queue at most `N` MiB of request bodies, for all models together; answer 429 to any more")
+	fs.Group("Scraping")
 	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", scrape.DefaultInterval, "scrape each endpoint's load this often")
 	fs.DurationVar(&c.ModelsInterval, "models-scrape-interval", scrape.DefaultModelsInterval,
 		"scrape each endpoint's list of models this often")
+	fs.Group("Start and stop")
 	fs.DurationVar(&c.Serve.DrainDelay, "drain-delay", 5*time.Second,
 		"after SIGTERM, report NOT_SERVING by gRPC health, and keep serving other gateways for this long")
 	fs.DurationVar(&c.Serve.DrainTimeout, "drain-timeout", 5*time.Second,
 		"after SIGTERM, wait this long for queued requests, then answer them with 503. With --grpc-port, wait for all requests in flight, by default 30s. Answers through Headgate's own Envoy continue without extproc")
 	fs.BoolVar(&c.Serve.TakeOver, "take-over", false,
 		"take over the sockets of --listen from a running extproc: once this one has scraped all endpoints, it accepts all new connections. Then stop the other one")
+	fs.Group("Logs and diagnosis")
 	fs.Uint64Var(&c.Seed, "seed", 0, "seed random choices with this `NUMBER`, to repeat them in each run; 0 means a random seed")
 	c.Explain.Register(fs.FlagSet)
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
 	fs.BoolVar(&c.EngineErrors, "log-engine-errors", false,
 		"when an endpoint's state changes, also log the message of the engine's error. It may quote a prompt")
 	versions := fs.Bool("version", false, "print the version, then exit")
+	fs.Group("Engines")
 	fs.StringSliceVar(&c.Endpoints, "endpoints", nil,
 		"serve the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed. extproc resolves each name every 5s, and each of its addresses is an endpoint")
 	c.Engines.Register(fs.FlagSet)
+	fs.Group("Payload sinks")
 	c.Payloads.Register(fs.FlagSet)
 	eppflags.Register(fs.FlagSet)
 

@@ -98,6 +98,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	}
 	var c config
 	fs := cli.Flags("headgate plan", usage, out)
+	fs.Group("The plan and its trace")
 	fs.StringVarP(&c.file, "file", "f", "", "read the CapacityPlan in this YAML `FILE`")
 	fs.StringVar(&c.source.Dir, "objects", "", "read the CapacityPlans in the YAML files of this `DIR`")
 	c.source.Kube.Register(fs.FlagSet)
@@ -107,14 +108,17 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 		"`FORMAT` of the trace: azure, mooncake, servegen, rates, prometheus, access-log or csv (default: detected)")
 	fs.Float64Var(&c.split, "split", 0.25, "plan on the first `SHARE` of the time of a recorded trace, and test on the rest")
 	fs.Int64Var(&c.seed, "seed", 0, "random `SEED` of the simulation, instead of the seed in the plan")
+	fs.Group("Search")
 	fs.StringVar(&c.planner, "planner", "search", "use this `PLANNER`: search, or inferline, the algorithm of the InferLine paper")
 	fs.IntVar(&c.proofLimit, "prove", 100_000,
 		"prove that the plan is optimal by trying every cheaper configuration, if there are at most `N`; 0 for no proof")
+	fs.Group("Questions")
 	fs.StringVar(&c.current, "current", "",
 		"evaluate the current configuration `STAGE=HARDWARE:REPLICASxBATCH,...` and print the differences from it to the plan. 4x8+2@10m-2@50m adds 2 replicas at 10m of the trace and removes 2 at 50m")
 	fs.StringArrayVar(&c.whatIf, "what-if", nil,
 		"evaluate the current configuration, or else the plan, with `CHANGES`, and plan again. Changes are slo=200ms (all objectives; slo.2 only the second), rate=2x, service-time=1.3x (all models; service-time.STAGE only one), price.KIND=1.5, maxUnits.KIND=8, max.STAGE=4 and min.STAGE=2. Separate several with commas; repeatable")
 	fs.BoolVar(&c.explain, "explain", false, "show the latencies of each step that would lower the cost")
+	fs.Group("Output")
 	fs.StringVar(&c.plot, "plot", "", "draw the pipeline with its settings and latencies into this SVG `FILE`")
 	fs.StringVarP(&c.output, "output", "o", "text",
 		"print `text` or json. JSON has all candidates and figures, for programs; with --current or --what-if it is a list of plans")
