@@ -24,6 +24,7 @@ type quickstart struct {
 	network string
 	dir     string
 	args    []string
+	folder  string // where it runs; empty for that of the test
 	command *exec.Cmd
 	lines   chan string // lines of the output; closed when the output ends
 	done    chan error
@@ -66,7 +67,7 @@ func newQuickstartOf(t *testing.T, folder string) *quickstart {
 func (q *quickstart) start() {
 	q.t.Helper()
 	q.command = exec.Command(programs(q.t).Headgate, q.args...)
-	q.command.Stderr = &q.faults
+	q.command.Dir, q.command.Stderr = q.folder, &q.faults
 	out, err := q.command.StdoutPipe()
 	if err != nil {
 		q.t.Fatal(err)
@@ -201,6 +202,70 @@ func TestQuickstart(t *testing.T) {
 	t.Logf("it ended %v after Ctrl-C", time.Since(pressed).Round(time.Millisecond))
 	_, _ = io.Copy(io.Discard, response.Body)
 	q.nothingLeft()
+}
+
+// headgate run needs no file of the repository. It serves on loopback, opens ModelMesh's ports
+// where flags say, and leaves nothing in its folder.
+func TestRunInAnEmptyFolder(t *testing.T) {
+	runs(t)
+	q := newQuickstart(t)
+	q.folder = t.TempDir()
+	objects := filepath.Join(t.TempDir(), "demo")
+	if out, err := exec.Command(programs(t).Headgate, "init", objects).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	files, err := filepath.Glob(objects + "/objects/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("init wrote %v, %v", files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, bytes.ReplaceAll(text, []byte("127.0.0."), []byte(q.network)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := filepath.Abs(cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.args = []string{
+		"run", "--objects", objects + "/objects", "--cache", found, "--listen", q.network + "1:8080", "--admin", q.network + "1:9901",
+		"--metrics", q.network + "1:9090", "--control-metrics", q.network + "1:9091",
+	}
+	q.start()
+	said := q.until("Ctrl-C stops everything")
+	q.pastes(said)
+	for _, port := range []string{"8008", "8033"} {
+		if conn, err := net.Dial("tcp", q.network+"1:"+port); err == nil {
+			t.Errorf("port %s is open", port)
+			_ = conn.Close()
+		}
+	}
+	second := &quickstart{t: t, network: q.network, dir: q.dir, args: []string{"run"}, folder: q.folder}
+	second.start()
+	second.fails(fmt.Sprintf("headgate run already runs in .headgate, as process %d: stop it with Ctrl-C or kill %[1]d, or give this one a folder and ports of its own (--run, --listen, --admin, --metrics, --control-metrics)",
+		q.command.Process.Pid))
+	q.interrupt()
+	if left, err := os.ReadDir(q.folder); err != nil || len(left) > 0 {
+		t.Errorf("it leaves %v, %v", left, err)
+	}
+	q.nothingLeft()
+
+	q.args = append(q.args, "--modelmesh-rest", q.network+"1:8008", "--modelmesh-grpc", q.network+"1:8033")
+	q.start()
+	q.until("Ctrl-C stops everything")
+	for _, port := range []string{"8008", "8033"} {
+		conn, err := net.Dial("tcp", q.network+"1:"+port)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		_ = conn.Close()
+	}
+	q.interrupt()
 }
 
 func TestQuickstartThatIsKilledLeavesNoProcess(t *testing.T) {

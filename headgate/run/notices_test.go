@@ -28,7 +28,7 @@ func TestDescriptionsOfObjects(t *testing.T) {
 		at + `"WARN","msg":"objects have a problem","problem":"EndpointList default/a: nothing uses it"}`: "" +
 			"objects have a problem: EndpointList default/a: nothing uses it",
 		at + `"WARN","msg":"endpoint is out","endpoint":"a:1"}`: "",
-		`extproc: not a record`: "",
+		`extproc: not a record`:                                 "",
 	} {
 		got := notice([]byte(record + "\n"))
 		if want != "" {

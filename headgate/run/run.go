@@ -20,6 +20,7 @@ import (
 	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/headgate/rig"
 	"github.com/headgate/headgate/internal/cli"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
@@ -201,7 +202,7 @@ func hasRuntimes(folder string) bool {
 		return false
 	}
 	for _, p := range objects.Build(set).Pools {
-		if slices.ContainsFunc(p.Endpoints, func(e objects.Endpoint) bool { return e.Management != "" }) {
+		if slices.ContainsFunc(p.Endpoints, func(e objects.Endpoint) bool { return e.Kind == engine.ModelRuntime }) {
 			return true
 		}
 	}
