@@ -72,7 +72,8 @@ soak: ## Load the whole for ten minutes while everything around it fails, then r
 	go test -v -count 1 -timeout 20m -run '^TestRandomHistories$$' ./control/place/decide -histories 2000
 
 try-upgrade: ## Replace Envoy in both ways, extproc and control under 100 requests a second and 50 streams, and print what fails
-	go test -v -count 1 -timeout 10m -run '^TestUpgradesFailNoRequest$$' ./bench/e2e -upgrades 5000
+	unshare --map-root-user --net sh -c 'ip link set lo up && sysctl -q -w net.ipv4.tcp_migrate_req=1 && exec "$$@"' sh \
+		go test -v -count 1 -timeout 10m -run '^TestUpgradesFailNoRequest$$' ./bench/e2e -upgrades 5000
 
 real: real-repositories ## Run the tests on real engines on the CPU: two vLLMs, for which 7 GB are installed into .cache/vllm, and those of the next target
 	bench/real/vllm install .cache/vllm

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -171,6 +172,14 @@ func (s *stack) steady(rate int) *steady {
 	return l
 }
 
+// migrates reports whether the kernel gives connections that nobody has accepted to another socket
+// at the same port, when their socket is closed.
+func migrates(t *testing.T) bool {
+	t.Helper()
+	text, err := os.ReadFile("/proc/sys/net/ipv4/tcp_migrate_req")
+	return err == nil && strings.TrimSpace(string(text)) == "1"
+}
+
 // Envoy is replaced by both ways, extproc by take-over and control by a restart. No request fails,
 // and no stream is cut that runs meanwhile.
 func TestUpgradesFailNoRequest(t *testing.T) {
@@ -178,8 +187,8 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 	requests, rate, streams, tokens := 300, 100, 10, 1500
 	var settings []setting
 	if *upgrades > 0 {
-		requests, streams, tokens = *upgrades, 50, 4000
-		settings = append(settings, func(c *rig.Config) { c.ControlMetrics = strings.TrimSuffix(c.Listen, "8080") + "9091" })
+		requests, streams, tokens = *upgrades, 50, 8000
+		settings = append(settings, placed(t, len(adapters), adapters...))
 	}
 	s := start(t, settings...)
 	f := s.behind()
@@ -187,23 +196,23 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 		what string
 		do   func(n int)
 	}
+	hot := func(n int) {
+		f.Signal(syscall.SIGHUP)
+		f.serves(n)
+	}
 	all := []upgrade{
-		{"Envoy by hot restart", func(n int) {
-			f.Signal(syscall.SIGHUP)
-			f.serves(n)
-		}},
+		{"Envoy by hot restart", hot},
 		{"Envoy beside the old one", func(n int) {
 			f.install(another(t, s.Programs.Envoy))
-			f.Signal(syscall.SIGHUP)
-			f.serves(n)
+			hot(n)
 		}},
 	}
 	if *upgrades > 0 {
+		all = slices.Insert(all, 1, upgrade{"Envoy by hot restart, again", hot})
 		all = append(all,
 			upgrade{"Envoy beside the old one, and back", func(n int) {
 				f.install(s.Programs.Envoy)
-				f.Signal(syscall.SIGHUP)
-				f.serves(n)
+				hot(n)
 			}},
 			upgrade{"extproc by take-over", func(int) {
 				if err := s.ReplaceExtproc(t.Context()); err != nil {
@@ -217,6 +226,11 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 				}
 			}},
 		)
+	}
+	for _, name := range adapters {
+		if a := s.must(completion(name, 1, false)); a.status != http.StatusOK { // with control, it is loaded now
+			t.Fatalf("%s: %d %s", name, a.status, a.body)
+		}
 	}
 	l := s.steady(rate)
 	sent, failed := int64(0), int64(0)
@@ -235,6 +249,7 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 				t.Errorf("%s: a stream did not survive: %v", u.what, err)
 			}
 		}
+		s.client.CloseIdleConnections() // otherwise the old Envoy keeps them for five seconds
 		if strings.HasPrefix(u.what, "Envoy") {
 			s.await("the old Envoy has ended", func() bool { return f.lines("the old Envoy has completed its answers") == i+1 })
 		}
@@ -244,8 +259,16 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 		sent, failed = l.sent.Load(), l.failed.Load()
 	}
 	l.stop()
+	reset := 0
 	for _, fault := range l.faults {
+		if !migrates(t) && strings.Contains(fault, "connection reset by peer") {
+			reset++
+			continue
+		}
 		t.Error(fault)
+	}
+	if reset > 0 {
+		t.Logf("%d connections were reset that the old Envoy had not accepted: net.ipv4.tcp_migrate_req is 0 (docs/run.md)", reset)
 	}
 	t.Logf("%d of %d requests failed", l.failed.Load(), l.sent.Load())
 	s.await("nothing is in flight", func() bool { return s.inFlight() == 0 })

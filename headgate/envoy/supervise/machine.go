@@ -337,8 +337,12 @@ func (m *Machine) exited(now time.Time, x Exited) []Action {
 		if now.Sub(e.since) >= m.limits.Stable {
 			m.backoff = 0
 		}
-		if m.starting != nil || m.checking {
-			return []Action{note(Error, "Envoy ended; the next one starts already", "envoy", x.ID, "err", x.Status)}
+		ended := note(Error, "Envoy ended; the next one starts already", "envoy", x.ID, "err", x.Status)
+		switch {
+		case m.starting != nil && m.starting.generation == e.generation: // it waits for its parent's listeners for ever
+			return []Action{ended, Kill{m.starting.id}}
+		case m.starting != nil || m.checking:
+			return []Action{ended}
 		}
 		return m.retryLater(now, fmt.Sprintf("envoy %d ended: %s", x.ID, x.Status))
 	}

@@ -192,6 +192,14 @@ func TestMachine(t *testing.T) {
 			{0, exited(1), ""},
 			{0, ready(2), "Adopt{2}"},
 		},
+		"the current Envoy crashes while the next one waits for its listeners": {
+			{0, reload, "Check{}"},
+			{0, same, "Launch{2 1 1}"},
+			{0, exited(1), "Kill{2}"},
+			{0, exited(2), ""},
+			{time.Second, tick, "Check{}"},
+			{0, same, "Launch{3 2 0}"},
+		},
 		"it crashes, and so does the next one": {
 			{0, reload, "Check{}"},
 			{0, exited(1), ""},
