@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -15,6 +16,10 @@ import (
 	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/objects"
 )
+
+// planPatience is how long the conditions of objects wait for the state of Gateways. With a source
+// that reads no Gateways, there is none.
+const planPatience = 30 * time.Second
 
 // term runs a leadership term: this control makes decisions until ctx ends. Then all state of the
 // term is dropped.
@@ -78,12 +83,18 @@ func (r *Runtime) term(ctx context.Context, pauses <-chan bool) (err error) {
 		})
 	})
 	group.Go(func() error {
-		for _, first := range []<-chan struct{}{loaded, planned} {
-			select {
-			case <-first:
-			case <-ctx.Done():
-				return nil
-			}
+		select {
+		case <-loaded:
+		case <-ctx.Done():
+			return nil
+		}
+		late := time.NewTimer(planPatience)
+		defer late.Stop()
+		select {
+		case <-planned:
+		case <-late.C:
+		case <-ctx.Done():
+			return nil
 		}
 		placer.KeepObserved(ctx, status.SetObserved)
 		return nil
