@@ -28,9 +28,9 @@ Then stop the engine. The endpoint stays out of use until the objects lack it, o
 puts the endpoint back. The models stay in the engine's memory, so that --undo takes effect at once.
 
 If control ends meanwhile, the command waits for the next one. A control with a state file (--state-file) remembers drained
-endpoints. In a cluster, the next leader does not: the running command drains the endpoint again, but an endpoint whose command
-has ended gets requests again, until its engine ends. To drain a pod there, delete it, with the annotation
-inference.x-k8s.io/prestop (docs/kubernetes.md).
+endpoints. In a cluster, the next leader does not. The running command drains the endpoint again; after it has ended, the endpoint
+gets requests again, until its engine ends. To drain a pod there, delete it, with the annotation inference.x-k8s.io/prestop
+(docs/kubernetes.md).
 
 The exit status is 0 if the endpoint is drained, and 1 otherwise: also if a model has no copy elsewhere, because no endpoint has
 room or may load it, and if requests are still in flight after --timeout. The endpoint then stays out of use.
