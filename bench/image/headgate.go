@@ -36,8 +36,11 @@ func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]stri
 			return nil, err
 		}
 	}
+	const at = "/usr/local/bin/headgate" // not /headgate: pods mount a volume below that folder
 	own := oci.Static(Program, filepath.Join(dir, "headgate"))
-	own.Links = map[string]string{"/extproc": "headgate", "/control": "headgate"} // the commands in manifests
+	own.Entrypoint = []string{at}
+	own.Files = map[string]string{at: filepath.Join(dir, "headgate")}
+	own.Links = map[string]string{"/extproc": at[1:], "/control": at[1:]} // the commands in manifests
 	images = append(images, own, oci.Static(Bench, filepath.Join(dir, "bench")))
 	found, err := find.Envoy(ctx, filepath.Join(root, ".cache"), progress)
 	if err != nil {

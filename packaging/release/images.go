@@ -11,12 +11,13 @@ import (
 const registry = "headgate.dev/"
 
 // headgateImage returns the image of the program. It runs headgate; with the command /extproc or
-// /control it runs that one.
+// /control it runs that one. The program is not /headgate, since pods mount a volume below that
+// folder.
 func headgateImage(arch, program, licence string) oci.Image {
 	return oci.Image{
-		Arch: arch, Name: "headgate", Entrypoint: []string{"/headgate"},
-		Files: map[string]string{"/headgate": program, "/usr/share/doc/headgate/LICENSE": licence},
-		Links: map[string]string{"/extproc": "headgate", "/control": "headgate"},
+		Arch: arch, Name: "headgate", Entrypoint: []string{"/usr/local/bin/headgate"},
+		Files: map[string]string{"/usr/local/bin/headgate": program, "/usr/share/doc/headgate/LICENSE": licence},
+		Links: map[string]string{"/extproc": "usr/local/bin/headgate", "/control": "usr/local/bin/headgate"},
 	}
 }
 

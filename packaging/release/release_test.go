@@ -10,9 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -273,5 +275,15 @@ func TestSums(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(dir, sumsFile))
 	if lines := strings.Count(string(content), "\n"); err != nil || lines != 2 {
 		t.Errorf("there are %d lines, %v", lines, err)
+	}
+}
+
+// Pods mount a volume at /headgate/.run, so nothing in the image may be a file of that path.
+func TestImageLeavesRoomForMounts(t *testing.T) {
+	is := headgateImage("amd64", "program", "licence")
+	for _, path := range slices.Concat(slices.Collect(maps.Keys(is.Files)), slices.Collect(maps.Keys(is.Links))) {
+		if strings.HasPrefix("/headgate/.run", path) {
+			t.Errorf("the image has the file %s", path)
+		}
 	}
 }

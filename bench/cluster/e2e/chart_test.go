@@ -67,7 +67,8 @@ func TestChartUpgradesCostNoRequest(t *testing.T) {
 	}
 	chart := filepath.Join(root, "packaging", "chart")
 	// A cluster that stays up between runs may have the objects of manifests/base.
-	sys.helm(append(tag("dev"), "upgrade", "headgate", chart, "--install", "--create-namespace", "--take-ownership", "--force-conflicts")...)
+	sys.helm(append([]string{"upgrade", "headgate", chart, "--install", "--create-namespace", "--take-ownership", "--force-conflicts"},
+		tag("dev")...)...)
 	uninstall := true
 	t.Cleanup(func() {
 		if uninstall {
@@ -99,7 +100,7 @@ func TestChartUpgradesCostNoRequest(t *testing.T) {
 		sys.runs(tag)
 		l.goesOn(t, 10)
 	}
-	sys.helm(append(tag(nextTag), "upgrade", "headgate", chart)...)
+	sys.helm(append([]string{"upgrade", "headgate", chart}, tag(nextTag)...)...)
 	replaced(nextTag)
 	sys.helm("rollback", "headgate", "--wait", "--timeout", "5m")
 	replaced("dev")
