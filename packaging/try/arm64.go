@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"time"
@@ -49,13 +50,21 @@ func emulatePicker(ctx context.Context, dir string, out io.Writer) error {
 	}
 	starter := process.NewStarter()
 	defer close(starter)
-	engine, err := starter.Start("engine", dir, exec.Command(qemu, filepath.Join(dir, "headgate"), "engine", "--listen", ports[0]))
+	_, port, err := net.SplitHostPort(ports[0])
+	if err != nil {
+		return err
+	}
+	engine, err := starter.Start("engine", dir, exec.Command(qemu, filepath.Join(dir, "headgate"), "engine", "--port", port))
 	if err != nil {
 		return err
 	}
 	defer engine.Stop(patience)
+	host, port, err := net.SplitHostPort(ports[1])
+	if err != nil {
+		return err
+	}
 	picker, err := starter.Start("extproc", dir, exec.Command(qemu, filepath.Join(dir, "headgate"), "extproc",
-		"--listen", "unix:"+filepath.Join(dir, "extproc.sock"), "--metrics", ports[1], "--endpoints", ports[0]))
+		"--listen", "unix:"+filepath.Join(dir, "extproc.sock"), "--metrics-host", host, "--metrics-port", port, "--endpoints", ports[0]))
 	if err != nil {
 		return err
 	}
