@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,8 +15,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	grpcstatus "google.golang.org/grpc/status"
 
+	"github.com/headgate/headgate/headgate/status"
 	"github.com/headgate/headgate/internal/process"
 )
 
@@ -51,6 +54,9 @@ func TestLogNamesTheEngineThatFails(t *testing.T) {
 			}
 			s.logs("extproc.log", line+"}")
 			s.expectEndpoint("suspect")
+			if got := s.printed(); !strings.Contains(got, "suspect") || !strings.Contains(got, "500 InjectedFault") {
+				t.Errorf("status prints %s", got)
+			}
 			s.await("the failure is counted", func() bool {
 				return s.sum(s.Metrics, "headgate_endpoint_failures_total", "endpoint", engine, "kind", "error") == 1
 			})
@@ -112,10 +118,29 @@ func TestErrorNamesTheControlThatHangs(t *testing.T) {
 		t.Errorf("headgate_control_connected is %v", got)
 	}
 	s.logs("extproc.log", `"level":"WARN","msg":"control is silent`)
+	if got := s.printed(); !strings.Contains(got, s.ControlMetrics+" has not answered") || !strings.Contains(got, "healthy") {
+		t.Errorf("status prints %s", got)
+	}
 	s.Control.Signal(syscall.SIGCONT)
 	s.await("a request that needs a load is answered", func() bool { return s.must(completion("a02", 1, false)).status == http.StatusOK })
 	s.await("control is connected", func() bool { return s.sum(s.Metrics, "headgate_control_connected") == 1 })
 	s.logs("extproc.log", `"level":"INFO","msg":"control answers again"`)
+}
+
+// printed returns what headgate status prints.
+func (s *stack) printed() string {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	defer cancel()
+	var out bytes.Buffer
+	control := ""
+	if s.ControlMetrics != "" {
+		control = "http://" + s.ControlMetrics
+	}
+	if err := status.Command(ctx, []string{"--control-url=" + control, "--extproc-url=http://" + s.Metrics}, &out); err != nil {
+		return err.Error()
+	}
+	return out.String()
 }
 
 // logs waits until a log contains a text.
@@ -174,13 +199,16 @@ func errorNamesThePicker(t *testing.T) {
 	s.freeze(s.Extproc)
 	check("hangs", completion(baseRoute, 1, false), `"code":"picker_unavailable"`)
 	s.Extproc.Kill()
+	if got := s.printed(); !strings.Contains(got, s.Metrics) {
+		t.Errorf("status prints %s", got)
+	}
 	refused(t, "without extproc", s.must(completion(baseRoute, 1, false)), http.StatusServiceUnavailable, "picker_unavailable")
 	check("dead", completion(baseRoute, 1, true), `{"error":{"message":"`+pickerAway+`","type":"server_error"`)
 	check("messages", request{path: "/v1/messages", body: `{"model":"llama","max_tokens":2,"messages":[{"role":"user","content":"x"}]}`},
 		`{"type":"error","error":{"type":"overloaded_error","message":"`+pickerAway+`"}}`)
 	check("v2", request{path: "/v2/models/llama/infer", body: `{"inputs":[]}`}, `{"error":"`+pickerAway+`"}`)
 	_, err := s.calls().ModelInfer(t.Context(), tensor("llama", 1))
-	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), pickerAway) {
+	if grpcstatus.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), pickerAway) {
 		t.Errorf("a gRPC call ends with %v", err)
 	}
 }

@@ -110,7 +110,7 @@ func TestEndedRequestsLeaveNothing(t *testing.T) {
 	before := leak.Maps([]any{server, held, f})
 	after := left()
 	for path, n := range after {
-		// Metrics keep their series. The log's limits are one entry for each endpoint, for three minutes.
+		// Metrics keep their series. The log keeps one entry for each endpoint, for three minutes.
 		if n != before[path] && !strings.Contains(path, ".Meter.") && !strings.Contains(path, ".states.members") {
 			t.Errorf("%s has %d entries, and had %d before all requests", path, n, before[path])
 		}

@@ -191,6 +191,9 @@ func ask(ctx context.Context, at query.Addresses) (s State, err error) {
 		if without = query.JSON(ctx, http.MethodGet, at.Control, "/placement", nil, s.Placement); without != nil {
 			s.Placement = nil
 		}
+		if _, silent := errors.AsType[query.Silent](without); silent {
+			at.Control = "" // extproc answers without it
+		}
 	}
 	answers, _, err := at.Ask(ctx, admin.Endpoints, nil)
 	if err != nil && s.Placement == nil {

@@ -20,7 +20,7 @@ import (
 
 // askTimeout is how long control or extproc may take to answer a command. It is longer than control
 // waits for extprocs.
-const askTimeout = 15 * time.Second
+const askTimeout = 7 * time.Second
 
 // Addresses are the URLs at which a command asks control and extproc.
 type Addresses struct{ Control, Extproc string }
@@ -104,6 +104,13 @@ func (n Nobody) Error() string {
 	return nobody + n.URL + ": start control or extproc, or set the URL of its metrics"
 }
 
+// Silent is the error of [JSON] if the process at a URL hangs or is overloaded.
+type Silent struct{ URL string }
+
+func (s Silent) Error() string {
+	return fmt.Sprintf("%s has not answered within %v: the process hangs or is overloaded", s.URL, askTimeout)
+}
+
 // JSON sends a request to a path of the control or extproc at a URL, http://HOST:PORT, and reads
 // the answer. An error is one line that says what to do.
 func JSON(ctx context.Context, method, at, path string, body []byte, to any) error {
@@ -123,7 +130,7 @@ func JSON(ctx context.Context, method, at, path string, body []byte, to any) err
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return Nobody{at}
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s has not answered within %v", at, askTimeout)
+		return Silent{at}
 	case err != nil:
 		return err
 	}
