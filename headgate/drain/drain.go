@@ -32,8 +32,8 @@ endpoints. In a cluster, the next leader does not. The running command drains th
 gets requests again, until its engine ends. To drain a pod there, delete it, with the annotation inference.x-k8s.io/prestop
 (docs/kubernetes.md).
 
-The exit status is 0 if the endpoint is drained, and 1 otherwise: also if a model has no copy elsewhere, because no endpoint has
-room or may load it, and if requests are still in flight after --timeout. The endpoint then stays out of use.
+The exit status is 0 if the endpoint is drained, and 1 otherwise. It is 1, too, if a model has no copy elsewhere, because no
+endpoint has room or may load it, and if requests are still in flight after --timeout. The endpoint then stays out of use.
 
 control answers on loopback only, at its --metrics-port. In a cluster, forward a port to the leader's pod, as headgate status --help
 describes.

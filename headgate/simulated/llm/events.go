@@ -21,8 +21,8 @@ const EventsHelp = `The event log has a line of JSON for each event of a model, 
 
   time     RFC 3339 with nanoseconds
   engine   HOST:PORT of the engine
-  event    load, loaded: start and end of a load; unload, unloaded: start and end of an unload;
-           purge: the engine unloaded all models at once (modelruntime only)
+  event    load, loaded: start and end of a load; unload, unloaded: start and end of an unload.
+           purge: the engine unloaded all models at once (modelruntime only).
            crowded: a request exceeded the concurrency limit and was rejected (modelruntime only)
   model    id of the model
   error    of loaded and unloaded: the error, if it failed

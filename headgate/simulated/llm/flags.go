@@ -15,9 +15,10 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-const usage = `Runs a simulated engine. It serves vLLM's HTTP API (OpenAI chat, completions, embeddings and responses,
-Anthropic messages, LoRA adapters, /metrics) with the timing of a GPU: requests queue, share steps,
-use the prefix cache and wait for adapter slots, according to a profile. Its texts are meaningless.
+const usage = `Runs a simulated engine. It serves vLLM's HTTP API: OpenAI chat, completions, embeddings and responses,
+Anthropic messages, LoRA adapters, and /metrics. It has the timing of a GPU: requests queue, share
+steps, use the prefix cache and wait for adapter slots, according to a profile. Its texts are
+meaningless.
 
 MODEL is the model argument of vLLM. It is also the name of the model unless --served-model-name is
 set. Flags have the names of vLLM's. The engine prints its address when it is ready.
