@@ -208,7 +208,7 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 		}},
 	}
 	if *upgrades > 0 {
-		all = slices.Insert(all, 1, upgrade{"Envoy by hot restart, again", hot})
+		all = slices.Insert(all, 1, upgrade{"Envoy beside the old one, again", hot})
 		all = append(all,
 			upgrade{"Envoy beside the old one, and back", func(n int) {
 				f.install(s.Programs.Envoy)

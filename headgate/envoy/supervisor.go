@@ -232,7 +232,8 @@ func (s *supervisor) launch(l supervise.Launch) error {
 	}
 	args := []string{
 		"--config-path", file, "--concurrency", strconv.Itoa(s.concurrency), "--drain-strategy", "immediate",
-		"--drain-time-s", seconds(s.limits.Drain), "--parent-shutdown-time-s", seconds(s.limits.Drain + 2*s.limits.Term),
+		"--drain-time-s", seconds(s.limits.Drain),
+		"--parent-shutdown-time-s", seconds(years), // the supervisor ends the parent
 	}
 	switch {
 	case !p.hot:
@@ -269,6 +270,9 @@ func (s *supervisor) launch(l supervise.Launch) error {
 	}()
 	return nil
 }
+
+// years is longer than an Envoy runs.
+const years = 20 * 365 * 24 * time.Hour
 
 func seconds(d time.Duration) string { return strconv.Itoa(int((d + time.Second - 1) / time.Second)) }
 

@@ -255,10 +255,11 @@ func (m *Machine) checked(now time.Time, c Checked) []Action {
 }
 
 // hot reports whether the next Envoy can take the listeners of the current one. An Envoy that
-// starts so ends the one before the current one.
+// started so itself cannot hand them on: it would first send a message to its parent, and abort if
+// the parent has ended.
 func (m *Machine) hot(version string) bool {
-	return m.current != nil && version != "" && version == m.current.version && m.current.generation != m.broken &&
-		!slices.ContainsFunc(m.old, func(e *envoy) bool { return e.generation == m.current.generation })
+	return m.current != nil && m.current.epoch == 0 && version != "" && version == m.current.version &&
+		m.current.generation != m.broken
 }
 
 // failed handles an Envoy that did not become ready.

@@ -73,8 +73,11 @@ func TestMachine(t *testing.T) {
 			{0, quiet(1), ""},
 			{0, exited(1), ""},
 			{0, reload, "Check{}"},
-			{0, same, "Launch{3 1 2}"},
-			{0, ready(3), "Adopt{3} Watch{2}"},
+			{0, same, "Launch{3 2 0}"}, // Envoy 2 would abort, since its parent has ended
+			{0, ready(3), "Adopt{3} Drain{2} Watch{2}"},
+			{0, exited(2), ""},
+			{0, reload, "Check{}"},
+			{0, same, "Launch{4 2 1}"},
 		},
 		"another version: the new Envoy starts beside the old one, which is then drained": {
 			{0, reload, "Check{}"},
@@ -144,7 +147,7 @@ func TestMachine(t *testing.T) {
 			{0, same, "Launch{2 1 1}"},
 			{0, reload, ""},
 			{0, ready(2), "Adopt{2} Watch{1} Check{}"},
-			{0, same, "Launch{3 2 0}"}, // a hot restart would end Envoy 1, which still answers
+			{0, same, "Launch{3 2 0}"}, // it took over itself by a hot restart
 			{0, ready(3), "Adopt{3} Drain{2} Watch{2}"},
 			{0, reload, ""}, // two drain
 			{0, reload, ""},
