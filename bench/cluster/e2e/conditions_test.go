@@ -224,7 +224,7 @@ func TestConditionsColumnsAndEvents(t *testing.T) {
 	event("Gateway/bad Normal Accepted")
 	await(t, "the Gateway gets its pods with its first valid listener", time.Minute, func() bool { return strings.Contains(pods(), "deployment") })
 
-	// Engines go and come back twice. At the latest the second time increases the count of the Event.
+	// Engines go and come back twice. The second time increases the count of the Event.
 	count := func() string {
 		return its.kubectl("get", "events.events.k8s.io", "--output",
 			`jsonpath={range .items[?(@.regarding.name=="good")]}{.reason}={.series.count} {end}`)
