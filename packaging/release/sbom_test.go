@@ -55,7 +55,8 @@ func TestSBOM(t *testing.T) {
 		"headgate": {
 			func() ([]byte, error) { return inventory(v010, tr, "linux/amd64", self) },
 			[]string{
-				`"pkg:golang/github.com/CycloneDX/cyclonedx-go@v`, `"pkg:golang/std@1.`, `"version": "v0.1.0"`, `"2026-11-27T08:00:01Z"`, `"complete"`},
+				`"pkg:golang/github.com/CycloneDX/cyclonedx-go@v`, `"pkg:golang/std@1.`, `"version": "v0.1.0"`, `"2026-11-27T08:00:01Z"`, `"complete"`,
+			},
 		},
 		"envoy": {
 			func() ([]byte, error) { return envoyInventory(tr, "linux/arm64", "libc6-arm64-cross=2.36-8cross1") },
