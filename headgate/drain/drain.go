@@ -17,10 +17,10 @@ import (
 	"github.com/headgate/headgate/internal/query"
 )
 
-const usage = `headgate drain takes an endpoint out of use, and returns when that is done:
+const usage = `headgate drain takes an endpoint out of use, and returns when these steps are done.
 
-  1. control loads the endpoint's models elsewhere, as many copies as it has, if they were used within an hour. Until a model
-     has a copy elsewhere, requests for it still go to the endpoint. Nothing is loaded there any more.
+  1. control loads the endpoint's models elsewhere, if they were used within an hour. Until a model has a copy elsewhere,
+     requests for it still go to the endpoint. Nothing is loaded there any more.
   2. Each extproc confirms that it sends no more requests there.
   3. The last request there ends.
 
