@@ -20,6 +20,7 @@ import (
 	"github.com/headgate/headgate/headgate/doctor"
 	"github.com/headgate/headgate/headgate/drain"
 	"github.com/headgate/headgate/headgate/envoy"
+	"github.com/headgate/headgate/headgate/explain"
 	"github.com/headgate/headgate/headgate/run"
 	"github.com/headgate/headgate/headgate/simulated"
 	"github.com/headgate/headgate/headgate/status"
@@ -42,6 +43,7 @@ var program = cli.Program{
 		}},
 		{Title: "Explain", Commands: []cli.Command{
 			{Name: "status", Summary: "print the endpoints as the picker sees them, and where models are loaded", Run: status.Command},
+			{Name: "explain", Summary: "print why a request went where it did, or where a request would go", Run: explain.Command},
 			{Name: "doctor", Summary: "check objects, engines, Envoy, ports, certificates and clocks, and say what to do", Run: doctor.Command},
 			{Name: "routes", Summary: "print the routes of each Gateway, or which of them takes a request", Run: routes.Command},
 		}},

@@ -10,6 +10,9 @@ import "strings"
 const (
 	// DestinationHeader is the name of the header, and the key in [DestinationNamespace].
 	DestinationHeader = "x-gateway-destination-endpoint"
+	// ScoresKey is the key in [DestinationNamespace] of a struct that maps endpoints to the
+	// predicted seconds to the first token; only with extproc's --emit-endpoint-scores.
+	ScoresKey = "x-gateway-destination-endpoint-scores"
 	// DestinationNamespace is the namespace of dynamic metadata that Envoy's clusters read.
 	DestinationNamespace = "envoy.lb"
 

@@ -91,7 +91,8 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	c.Serve.Exchanges = stream.New(stream.Config{
 		Relay: socket, RelayTokens: tokens, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.Settings,
 		Default: c.Pool, Observe: observe, Tokens: engines.Tokens,
-		ModeOverride: c.ModeOverride, Conformance: c.Conformance, ExplainPicks: c.ExplainPicks, Random: c.Random(),
+		ModeOverride: c.ModeOverride, Conformance: c.Conformance,
+		ExplainPicks: c.ExplainPicks, EmitScores: c.EmitScores, Random: c.Random(),
 		Decisions: record,
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)

@@ -49,6 +49,7 @@ type Options struct {
 	Conformance    bool
 	ExplainPicks   bool
 	EngineErrors   bool
+	EmitScores     bool
 	ScrapeInterval time.Duration
 	ModelsInterval time.Duration
 	Seed           uint64
@@ -145,6 +146,8 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		"remember in at most `N` bytes which prompts each endpoint probably has in its prefix cache. Each 256 bytes of a prompt at an endpoint take 64 bytes. Only policies that use prefix caches take memory")
 	fs.BoolVar(&c.ExplainPicks, "explain-picks", false,
 		"write what the policy compared into Envoy's access log, for the chosen endpoint and the second best: numbers of requests and adapters and, with --policy latency, predicted times in seconds")
+	fs.BoolVar(&c.EmitScores, "emit-endpoint-scores", false,
+		"with --policy latency: report the predicted time to first token, in seconds, of the picks and of the next best endpoint, as x-gateway-destination-endpoint-scores in dynamic metadata")
 	fs.IntVar(&c.Settings.EndpointsPerRequest, "endpoints-per-request", c.Settings.EndpointsPerRequest,
 		"name up to `N` endpoints for each request, so that the data plane can retry at the next one if one fails. Use 3 with envoy.yaml, and 1 with an ORIGINAL_DST cluster, which cannot retry")
 	fs.DurationVar(&c.Settings.InFlightTimeout, "in-flight-timeout", c.Settings.InFlightTimeout,

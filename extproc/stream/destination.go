@@ -123,15 +123,35 @@ func (d *dispatcher) addMetadata(m *extprocv3.ProcessingResponse) {
 	if d.spent > 0 {
 		pick[wire.PickHold] = structpb.NewNumberValue(float64(d.spent.Microseconds()))
 	}
+	destination := map[string]*structpb.Value{wire.DestinationHeader: structpb.NewStringValue(d.to)}
+	if scores := d.scores(); scores != nil {
+		destination[wire.ScoresKey] = structpb.NewStructValue(object(scores))
+	}
 	m.DynamicMetadata = object(map[string]*structpb.Value{
-		wire.DestinationNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
-			wire.DestinationHeader: structpb.NewStringValue(d.to),
-		})),
-		wire.PickNamespace: structpb.NewStructValue(object(pick)),
+		wire.DestinationNamespace: structpb.NewStructValue(object(destination)),
+		wire.PickNamespace:        structpb.NewStructValue(object(pick)),
 	})
 	d.announced = true
 	d.dropPicks()
 	d.token, d.sealed = "", ""
+}
+
+// scores returns the predicted seconds to the first token at each ranked endpoint that has a
+// prediction; nil if there is none, or if scores are not reported.
+func (d *dispatcher) scores() map[string]*structpb.Value {
+	if !d.server.EmitScores {
+		return nil
+	}
+	scores := make(map[string]*structpb.Value, len(d.ranked))
+	for i := range d.ranked {
+		if at := &d.ranked[i]; at.Estimate != (pick.Estimate{}) {
+			scores[d.reached(at.Endpoint.Address)] = structpb.NewNumberValue(math.Round(at.Estimate.FirstToken()*1e6) / 1e6)
+		}
+	}
+	if len(scores) == 0 {
+		return nil
+	}
+	return scores
 }
 
 func object(fields map[string]*structpb.Value) *structpb.Struct {

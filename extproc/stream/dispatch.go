@@ -169,7 +169,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	}
 	pool := view.Snapshot.Pools[request.Pool]
 	d.unpredicted = d.settings.Policy.Rule == pick.Latency && !request.Tokenless && pool != nil && !pool.Predictable
-	if s.ExplainPicks || pool != nil && len(pool.Endpoints) <= maxRunnerUp {
+	if s.ExplainPicks || s.EmitScores || pool != nil && len(pool.Endpoints) <= maxRunnerUp {
 		most = max(most, 2)
 	}
 	d.demanded = request.Demand

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/stream"
@@ -117,4 +118,39 @@ func TestAdapterResidencyIsReported(t *testing.T) {
 		x.End(time.Now())
 	}
 	behind.End(time.Now())
+}
+
+// With --emit-endpoint-scores, the metadata has the predicted seconds at the picks and at the next
+// best endpoint, next to the destination. Without it, or without predictions, there are none.
+func TestScoresAreReported(t *testing.T) {
+	for _, c := range []struct {
+		emit bool
+		rule pick.Rule
+		want int
+	}{{true, pick.Latency, 2}, {true, pick.LeastRequest, 0}, {false, pick.Latency, 0}} {
+		f := newFleet()
+		w, name := f.View().World, objects.Name{Namespace: "ns", Name: "open"}
+		w.Pools[name].Profile = &profile.Profile{
+			FrontendOverhead: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02},
+			Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16},
+		}
+		f.SetWorld(w)
+		s, _ := newServer(t, f, func(of *stream.Config) { of.EmitScores, of.Settings.Policy.Rule = c.emit, c.rule })
+		x := s.ExchangeAt("", objects.Name{}, nil)
+		m := decide(t, x, chat("scored", "qwen")...)
+		lb := m.GetDynamicMetadata().GetFields()[wire.DestinationNamespace].GetStructValue().GetFields()
+		scores := lb[wire.ScoresKey].GetStructValue().GetFields()
+		if len(scores) != c.want {
+			t.Errorf("emit %v with %v: %d scores", c.emit, c.rule, len(scores))
+		}
+		d := recorded(t, s, "scored")[0]
+		if to := lb[wire.DestinationHeader].GetStringValue(); to != d.Picks[0].Endpoint {
+			t.Errorf("the destination is %s", to)
+		}
+		if c.want > 0 && (scores[d.Picks[0].Endpoint].GetNumberValue() != *d.Picks[0].Seconds || *d.Picks[0].Seconds < .09 ||
+			scores[d.RunnerUp.Endpoint] == nil) {
+			t.Errorf("the scores are %v of %+v", scores, d)
+		}
+		x.End(time.Now())
+	}
 }

@@ -73,6 +73,9 @@ type Config struct {
 	ModeOverride bool
 	// ExplainPicks adds the reasons for each pick to the metadata of a decision.
 	ExplainPicks bool
+	// EmitScores adds the predicted seconds to the first token at each ranked endpoint to the
+	// metadata of a decision.
+	EmitScores bool
 	// Conformance enables the headers of the endpoint-picker protocol's conformance suite.
 	Conformance bool
 	// Dial checks whether an endpoint that was removed from the objects still accepts connections.

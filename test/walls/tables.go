@@ -249,7 +249,12 @@ var houses = [][]floor{
 	},
 	{
 		{[]string{"headgate"}, "main is the table of commands"},
-		{[]string{"headgate/run", "headgate/simulated", "headgate/status", "headgate/drain", "headgate/doctor", "headgate/envoy"}, "commands"},
+		{
+			[]string{
+				"headgate/run", "headgate/simulated", "headgate/status", "headgate/explain", "headgate/drain", "headgate/doctor", "headgate/envoy",
+			},
+			"commands",
+		},
 		{[]string{"headgate/rig"}, "it runs the programs as processes"},
 		{[]string{"headgate/envoy/find", "headgate/envoy/adapt"}, "each does one thing for an Envoy that is to run"},
 		{[]string{"headgate/simulated/runtime", "headgate/simulated/repository"}, "they wrap the simulated engine"},

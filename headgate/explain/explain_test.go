@@ -1,0 +1,171 @@
+package explain_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/headgate/explain"
+	"github.com/headgate/headgate/internal/query"
+	"github.com/headgate/headgate/test/golden"
+)
+
+// first and second are candidates of policy latency.
+var (
+	soon, late = .12, .35
+	first      = admin.Candidate{
+		Endpoint: "10.0.0.7:8000", State: "healthy", Reason: "least predicted cost", Seconds: &soon, Requests: 3, AdapterRequests: new(int64(1)),
+		Adapters: new(int64(2)),
+		Terms:    &admin.Terms{FrontendOverhead: .01, Queue: .02, Load: .04, Prefill: .05, Own: .06, Others: .011, Adapter: "host"},
+	}
+	second = admin.Candidate{Endpoint: "10.0.0.8:8000", State: "suspect", Reason: "least predicted cost", Seconds: &late, Requests: 1}
+)
+
+// answers are what a control with three extprocs answers.
+func answers(_ context.Context, kind string, body []byte) (admin.Answers, error) {
+	var result any
+	switch kind {
+	case admin.Decisions:
+		var q admin.DecisionsQuery
+		if err := json.Unmarshal(body, &q); err != nil || q.ID != "a b" {
+			result = admin.DecisionsResult{Kept: 7}
+			break
+		}
+		at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.Local)
+		failed := &admin.Error{Status: 503, Code: "no_endpoint", Message: "No server is reachable."}
+		result = admin.DecisionsResult{Kept: 7, More: true, Decisions: []admin.Decision{
+			{
+				Time: at, Request: q.ID, Waited: 2.5, WaitFor: "no endpoint had a copy", Again: true,
+				Plan: admin.Plan{
+					Route: "default/a01", Pool: "default/llama", Model: "sql", VModel: "sql", Target: "sql-v2", Policy: "latency",
+					PromptTokens: 100, OutputTokens: 50, Picks: []admin.Candidate{first, second},
+				},
+				Outcome: &admin.Outcome{
+					Status: 200, Endpoint: "10.0.0.8:8000", Attempts: 2, FirstByte: .4, Duration: 12.34, PromptTokens: 90, CompletionTokens: 40,
+					Tried: []admin.Tried{{Endpoint: "10.0.0.7:8000", Did: "accepted no connection"}},
+				},
+			},
+			{
+				Time: at, Request: q.ID, Plan: admin.Plan{Model: "x", Error: failed},
+				Outcome: &admin.Outcome{Status: 503, Failed: "gateway", Error: failed},
+			},
+			{
+				Time: at, Request: q.ID, Plan: admin.Plan{
+					Pool: "default/llama", Model: "base", Target: "base", Policy: "latency", Instead: "proposal decides", Picks: []admin.Candidate{second},
+					RunnerUp: &first,
+				},
+				Outcome: &admin.Outcome{Status: 502, Failed: "engine", Why: "reset", Endpoint: "10.0.0.8:8000", Attempts: 1},
+			},
+			{Time: at, Request: q.ID, Plan: admin.Plan{Pool: "default/llama", Model: "base", Policy: "proposal", Picks: []admin.Candidate{second}}},
+		}}
+	case admin.Explain:
+		var q admin.ExplainQuery
+		if err := json.Unmarshal(body, &q); err != nil {
+			return admin.Answers{}, err
+		}
+		r := admin.ExplainResult{
+			Plan: admin.Plan{Pool: "default/llama", Model: string(q.Body), Policy: "latency", Picks: []admin.Candidate{first}},
+			Candidates: []admin.Candidate{first, second, {
+				Endpoint: "10.0.0.9:8000", State: "out", Excluded: "it has not answered a scrape yet",
+			}},
+		}
+		switch q.Path {
+		case "/waits":
+			r.Picks, r.Waits = nil, "control loads one"
+		case "/refused":
+			r = admin.ExplainResult{Plan: admin.Plan{Model: "x", Error: &admin.Error{Status: 404, Code: "model_not_found", Message: "None."}}}
+		case "/answered":
+			r = admin.ExplainResult{Answer: true}
+		case "/relayed":
+			r.Picks, r.Relay, r.Candidates = nil, true, nil
+		}
+		result = r
+	}
+	text, err := json.Marshal(result)
+	return admin.Answers{Extprocs: []admin.Answer{
+		{Extproc: "envoy-1/7", Version: "v0.1.0", Result: text},
+		{Extproc: "envoy-2/7", Error: "this version of extproc cannot answer \"" + kind + "\": upgrade it"},
+	}}, err
+}
+
+// serve returns the flags for a control that answers.
+func serve(t *testing.T, ask query.Ask) []string {
+	t.Helper()
+	mux := http.NewServeMux()
+	query.Mount(mux, "control", ask)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return []string{"--control-url", server.URL, "--extproc-url="}
+}
+
+// prints returns what the command prints.
+func prints(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out strings.Builder
+	err := explain.Command(t.Context(), args, &out)
+	return out.String(), err
+}
+
+func TestOutput(t *testing.T) {
+	at := serve(t, answers)
+	request := filepath.Join(t.TempDir(), "body.json")
+	if err := os.WriteFile(request, []byte(`llama`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+		return func(input string) string {
+			args := append([]string{}, at...)
+			for word := range strings.FieldsSeq(input) {
+				args = append(args, strings.NewReplacer("REQUEST", request, "_", " ").Replace(word))
+			}
+			got, err := prints(t, args...)
+			if err != nil {
+				t.Error(err)
+			}
+			text, err := prints(t, append(args, "-o", "json")...)
+			if err != nil || !json.Valid([]byte(text)) {
+				t.Errorf("%s: %s is no JSON (%v)", input, text, err)
+			}
+			return strings.ReplaceAll(strings.TrimRight(got, "\n"), "\n\n", "\n.\n") + "\n"
+		}
+	})
+}
+
+// Each failure is one line that says what to do.
+func TestFailures(t *testing.T) {
+	at := serve(t, answers)
+	follower := serve(t, func(context.Context, string, []byte) (admin.Answers, error) {
+		return admin.Answers{}, errors.New("another control leads: ask that one")
+	})
+	alone := serve(t, func(context.Context, string, []byte) (admin.Answers, error) { return admin.Answers{}, nil })
+	for want, args := range map[string][]string{
+		"headgate explain --log FILE ID":                  append(at, "unknown"),
+		"the 7 decisions in memory are of other requests": append(at, "other"),
+		"another control leads: ask that one":             append(follower, "x"),
+		"no extproc is connected to the control":          append(alone, "x"),
+		"neither control nor extproc listens":             {"--control-url", "http://127.0.0.1:1", "--extproc-url", "http://127.0.0.1:2", "x"},
+		"name a request: its id":                          {},
+		"neither an id nor --log":                         {"--request", "x", "y"},
+		"want NAME: VALUE":                                {"--request", "x", "-H", "y"},
+		"want text or json":                               {"-o", "xml", "x"},
+		"no such file":                                    append(at, "--request", "testdata/none"),
+		"testdata/access.log has 6 requests, and none":    {"--log", "testdata/access.log", "x"},
+		"want Envoy's access log":                         {"--log", "testdata/output.txt", "x"},
+		"--log: open testdata/none: no such file":         {"--log", "testdata/none", "x"},
+		"want http://HOST:PORT":                           {"--control-url", "localhost:9091", "x"},
+		"unexpected argument \"y\"":                       {"x", "y"},
+	} {
+		got, err := prints(t, args...)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || got != "" {
+			t.Errorf("%q: %v, want %q; printed %s", args, err, want, got)
+		}
+	}
+}
