@@ -118,8 +118,12 @@ func New(c Config) (*Rig, error) {
 	}
 	r := &Rig{Config: c, Engines: make(map[string]*process.Process), world: world, knows: knows}
 	for _, a := range []struct{ use, address string }{
-		{"listen", c.Listen}, {"admin", c.Admin}, {"metrics", c.Metrics}, {"control-metrics", c.ControlMetrics},
-		{"modelmesh-rest", c.MeshREST}, {"modelmesh-grpc", c.MeshGRPC},
+		{"listen", c.Listen},
+		{"admin", c.Admin},
+		{"metrics", c.Metrics},
+		{"control-metrics", c.ControlMetrics},
+		{"modelmesh-rest", c.MeshREST},
+		{"modelmesh-grpc", c.MeshGRPC},
 	} {
 		if a.address != "" {
 			if err := checkFree(a.use, a.address); err != nil {

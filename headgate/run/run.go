@@ -107,7 +107,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 
 // parseFlags parses the command line. It prints help to out.
 func parseFlags(args []string, out io.Writer) (o options, err error) {
-	o.Config.Model = baseModel
+	o.Model = baseModel
 	flags := cli.Flags("headgate run", usage, out)
 	flags.Group("What to run")
 	endpoints := flags.String("endpoints", "",

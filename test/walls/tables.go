@@ -365,7 +365,8 @@ var namesakes = []struct {
 	},
 	{"fleet", []string{"bench/fleet", "extproc/fleet"}, "one simulates endpoints, the other has their state"},
 	{
-		"envoy", []string{"bench/envoy", "control/attach/envoy", "headgate/envoy"},
+		"envoy",
+		[]string{"bench/envoy", "control/attach/envoy", "headgate/envoy"},
 		"two run Envoys, for tests and for good; the other makes their configuration",
 	},
 	{"drain", []string{"extproc/drain", "headgate/drain"}, "one waits for an Envoy, the other for models; no file imports both"},
