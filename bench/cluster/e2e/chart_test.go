@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,11 +25,13 @@ const ofEnvoys = "app.kubernetes.io/name=headgate,app.kubernetes.io/component=en
 // helm runs a command of Helm on the release headgate.
 func (s *space) helm(args ...string) {
 	s.t.Helper()
-	binaries, err := apiserver.Build(s.t.Context(), root, os.Stderr, "helm")
+	binaries, err := apiserver.Build(context.WithoutCancel(s.t.Context()), root, os.Stderr, "helm")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	command := exec.CommandContext(s.t.Context(), filepath.Join(binaries, "helm"),
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 10*time.Minute) // cleanups run it, too
+	defer cancel()
+	command := exec.CommandContext(ctx, filepath.Join(binaries, "helm"),
 		append(args, "--namespace", s.name, "--kubeconfig", k8s.Kubeconfig())...)
 	command.Env = append(os.Environ(), "HELM_CACHE_HOME="+s.t.TempDir(), "HELM_CONFIG_HOME="+s.t.TempDir(), "HELM_DATA_HOME="+s.t.TempDir())
 	if out, err := command.CombinedOutput(); err != nil {
@@ -100,13 +103,19 @@ func TestChartUpgradesCostNoRequest(t *testing.T) {
 		sys.runs(tag)
 		l.goesOn(t, 10)
 	}
-	sys.helm(append([]string{"upgrade", "headgate", chart}, tag(nextTag)...)...)
+	sys.helm(append([]string{"upgrade", "headgate", chart, "--force-conflicts"}, tag(nextTag)...)...)
 	replaced(nextTag)
-	sys.helm("rollback", "headgate", "--wait", "--timeout", "5m")
+	sys.helm("rollback", "headgate", "--force-conflicts", "--wait", "--timeout", "5m")
 	replaced("dev")
 	l.none(t, "while the chart was upgraded and rolled back")
 	ended()
 
+	// Control deletes the pods of the Gateway, and removes the finalizer of the GatewayClass. The
+	// release also deletes control, which then could not.
+	sys.kubectl("delete", "gateway/headgate", "gatewayclass/headgate")
+	await(t, "control has deleted the pods of the Gateway", time.Minute, func() bool {
+		return sys.kubectl("get", "deployments", "--selector", ofEnvoys, "--output", "name") == ""
+	})
 	sys.helm("uninstall", "headgate", "--wait")
 	uninstall = false
 	if routes := llm.kubectl("get", "llmroutes", "--output", "name"); routes == "" {
