@@ -69,8 +69,9 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVar(&o.account, "service-account", "headgate-system/headgate-control", "with --kube: check the rights of this `NAMESPACE/NAME`, that of control")
 	fs.Group("Programs")
 	o.Register(fs.FlagSet)
-	fs.StringVar(&o.listen, "listen", "127.0.0.1:8080", "the listener of Envoy for clients, `HOST:PORT`; empty: do not check Envoy")
-	fs.StringVar(&o.admin, "envoy-admin", "127.0.0.1:9901", "the admin listener of Envoy, `HOST:PORT`; empty: do not check Envoy")
+	local := query.InThisFolder()
+	fs.StringVar(&o.listen, "listen", local.Listen, "the listener of Envoy for clients, `HOST:PORT`; empty: do not check Envoy")
+	fs.StringVar(&o.admin, "envoy-admin", local.Admin, "the admin listener of Envoy, `HOST:PORT`; empty: do not check Envoy")
 	fs.Group("Engines and certificates")
 	o.engines.Register(fs.FlagSet)
 	fs.StringVar(&o.cert, "tls-cert", "", "check this certificate `FILE` (PEM), as of headgate envoy")
@@ -123,6 +124,14 @@ func write(out io.Writer, all []diagnosis.Finding, asJSON bool) error {
 			fmt.Fprintf(out, "  %-12s  %s\n", "", f.Do)
 		}
 	}
-	_, err := fmt.Fprintf(out, "\n%d faults, %d warnings\n", counts[diagnosis.Fault], counts[diagnosis.Warning])
+	_, err := fmt.Fprintf(out, "\n%s, %s\n", number(counts[diagnosis.Fault], "fault"), number(counts[diagnosis.Warning], "warning"))
 	return err
+}
+
+// number returns a count with its noun, such as 1 fault.
+func number(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }

@@ -64,7 +64,7 @@ var pollInterval = 500 * time.Millisecond
 // Command is the command "drain". It prints to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs := cli.Flags("headgate drain", usage, out)
-	at := fs.String("control-url", "http://127.0.0.1:9091", "ask the control that serves metrics at this `URL`, http://HOST:PORT")
+	at := fs.String("control-url", query.InThisFolder().ControlURL(), "ask the control that serves metrics at this `URL`, http://HOST:PORT")
 	timeout := fs.Duration("timeout", 5*time.Minute, "`DURATION` after which models that have not moved stay, and requests that have not ended are given up")
 	undo := fs.Bool("undo", false, "put the endpoint back into use")
 	if err := cli.Parse(fs, args, 1); err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/internal/query"
 )
 
 const usage = `Runs all of Headgate on this machine: Envoy, extproc, control, and simulated engines as a demo. Ctrl-C stops all of
@@ -53,7 +54,7 @@ Examples:
 `
 
 // defaultDir is the default folder of a run.
-const defaultDir = ".headgate"
+const defaultDir = query.RunDir
 
 // baseModel is the name of the base model at simulated engines. Requests use the name of its route.
 const baseModel = "meta-llama/Llama-2-70b-chat-hf"
@@ -93,6 +94,9 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 		unlock()
 	}()
 	if err := o.complete(); err != nil {
+		return err
+	}
+	if err := (query.Local{Listen: o.Listen, Admin: o.Admin, Extproc: o.Metrics, Control: o.ControlMetrics}).Write(o.Dir); err != nil {
 		return err
 	}
 	if o.Programs, err = programs(ctx, o.cache, out); err == nil {

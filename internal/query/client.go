@@ -25,11 +25,13 @@ const askTimeout = 7 * time.Second
 // Addresses are the URLs at which a command asks control and extproc.
 type Addresses struct{ Control, Extproc string }
 
-// Register adds the flags of the addresses.
+// Register adds the flags of the addresses. The defaults are those of the headgate run in the
+// working folder, if there is one.
 func (a *Addresses) Register(fs *pflag.FlagSet) {
-	fs.StringVar(&a.Control, "control-url", "http://127.0.0.1:9091",
+	local := InThisFolder()
+	fs.StringVar(&a.Control, "control-url", urlOf(local.Control),
 		"ask the control that serves metrics at this `URL`, which asks all its extprocs; empty means no control")
-	fs.StringVar(&a.Extproc, "extproc-url", "http://127.0.0.1:9090",
+	fs.StringVar(&a.Extproc, "extproc-url", urlOf(local.Extproc),
 		"ask the extproc that serves metrics at this `URL` if control does not answer; empty means no extproc")
 }
 

@@ -1,0 +1,67 @@
+package query
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/headgate/headgate/internal/process"
+)
+
+// RunDir is the default folder in which headgate run keeps its files.
+const RunDir = ".headgate"
+
+const localFile = "addresses.json"
+
+// Local are the addresses at which the programs of a headgate run listen, each HOST:PORT. An empty
+// one means that the program does not run.
+type Local struct {
+	Listen  string `json:"listen"`  // Envoy, for clients
+	Admin   string `json:"admin"`   // Envoy's admin interface
+	Extproc string `json:"extproc"` // extproc's metrics
+	Control string `json:"control"` // control's metrics
+}
+
+// InThisFolder returns the addresses of the headgate run in the working folder. If there is none,
+// it returns the default addresses.
+func InThisFolder() Local {
+	l := Local{Listen: "127.0.0.1:8080", Admin: "127.0.0.1:9901", Extproc: "127.0.0.1:9090", Control: "127.0.0.1:9091"}
+	text, err := os.ReadFile(filepath.Join(RunDir, localFile))
+	var written Local
+	if err != nil || json.Unmarshal(text, &written) != nil || !runs() {
+		return l
+	}
+	return written
+}
+
+// runs reports whether the headgate run of the working folder still runs. A run that was killed
+// leaves its files.
+func runs() bool {
+	unlock, err := process.TryLock(filepath.Join(RunDir, "lock"))
+	if err == nil {
+		unlock()
+	}
+	_, held := errors.AsType[process.Held](err)
+	return held
+}
+
+// Write writes the addresses into the folder of a run, for [InThisFolder].
+func (l Local) Write(dir string) error {
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, localFile), append(text, '\n'), 0o644))
+}
+
+// ControlURL returns the URL of control's metrics.
+func (l Local) ControlURL() string { return urlOf(l.Control) }
+
+// urlOf returns the URL of an address, or nothing for none.
+func urlOf(address string) string {
+	if address == "" {
+		return ""
+	}
+	return "http://" + address
+}

@@ -1,0 +1,36 @@
+package query_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/internal/query"
+)
+
+// Only the addresses of a run that is still running count.
+func TestAddressesOfTheRunInThisFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	usual := query.Local{Listen: "127.0.0.1:8080", Admin: "127.0.0.1:9901", Extproc: "127.0.0.1:9090", Control: "127.0.0.1:9091"}
+	if got := query.InThisFolder(); got != usual {
+		t.Errorf("without a run: %+v", got)
+	}
+	moved := query.Local{Listen: "127.0.0.1:18080", Admin: "127.0.0.1:19901", Extproc: "127.0.0.1:19090"}
+	if err := moved.Write(query.RunDir); err != nil {
+		t.Fatal(err)
+	}
+	if got := query.InThisFolder(); got != usual {
+		t.Errorf("after a run that was killed: %+v", got)
+	}
+	unlock, err := process.TryLock(filepath.Join(query.RunDir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := query.InThisFolder(); got != moved {
+		t.Errorf("during a run: %+v", got)
+	}
+	unlock()
+	if got := query.InThisFolder(); got != usual {
+		t.Errorf("after a run: %+v", got)
+	}
+}
