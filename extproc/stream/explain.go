@@ -187,7 +187,7 @@ func (x *exchange) explained() admin.ExplainResult {
 		result.Plan = decisions.PlanOf(&is, nil)
 	}
 	if w := d.waits; w != nil {
-		result.Model = cmp.Or(result.Model, w.key.ID)
+		result.Model = cmp.Or(result.Model, w.model)
 		if w.asks {
 			result.Waits = "control is asked whether the model has just been added"
 		} else if err := x.server.Flow.Failure(w.key); err != nil {

@@ -44,6 +44,7 @@ type queued struct {
 // waiting is what a request waits for, and how it continues.
 type waiting struct {
 	key   objects.ModelKey
+	model string        // name in the request
 	bytes int64         // size of the request's body
 	most  time.Duration // maximum wait, from queued.since
 	// asks means that the request waits until control has answered whether its model exists.
@@ -118,7 +119,7 @@ func (d *dispatcher) join(err error, model string, w waiting, now time.Time) boo
 		d.since = now
 	}
 	d.dropPicks()
-	d.waits = &w
+	w.model, d.waits = model, &w
 	return true
 }
 
