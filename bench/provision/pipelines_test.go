@@ -264,7 +264,7 @@ func TestPipelines(t *testing.T) {
 
 func TestPipelinesRefuse(t *testing.T) {
 	for args, want := range map[string]string{
-		"x":                                   `unexpected argument "x": see bench provision pipelines --help`,
+		"x":                                   `unexpected argument "x"; see bench provision pipelines --help`,
 		"--rates 0":                           "--rates [0]",
 		"--queries 1":                         "want at least 2 queries",
 		"--plans nowhere":                     "--plans: there is no plan in nowhere",

@@ -17,7 +17,7 @@ import (
 	"testing/synctest"
 )
 
-const recordings = "../../testdata/vllm-0.32/"
+const recordings = "../../../bench/testdata/vllm-0.32/"
 
 // difference is an aspect in which the simulated answer to a recorded request differs from that of
 // vLLM 0.32.0.

@@ -38,7 +38,8 @@ func TestSGLangLoadsUnloadsAndListsAdapters(t *testing.T) {
 		}
 		w.at(2, "one load")
 		list, err := engine.ReadModels([]byte(w.do("GET /v1/models", "").body))
-		if want := (engine.Models{Base: []string{"base"}, Adapters: []string{"x"}, MaxLength: 4096}); err != nil || !cmp.Equal(list, want) {
+		if want := (engine.Models{Kind: engine.SGLang, Base: []string{"base"}, Adapters: []string{"x"}, MaxLength: 4096}); err != nil ||
+			!cmp.Equal(list, want) {
 			t.Errorf("the list is %+v, %v, want %+v", list, err, want)
 		}
 		for model, want := range map[string]int{"base:x": 200, "x": 200, "base": 200, "base:y": 404} { // the base model answers for x
