@@ -60,7 +60,7 @@ func drainHasALimit(t *testing.T) {
 	s := start(t)
 	end := s.flow("a01", 1500)
 	out, err := exec.Command(s.Programs.Headgate, "extproc", "drain", "--admin", s.Admin, "--delay", "0s", "--limit", "1s").CombinedOutput()
-	if want := "extproc: requests still in flight after 1s: 1; Envoy will cut them; set a longer --limit\n"; err == nil || string(out) != want {
+	if want := "headgate extproc: requests still in flight after 1s: 1; Envoy will cut them; set a longer --limit\n"; err == nil || string(out) != want {
 		t.Errorf("%v, %q; want %q", err, out, want)
 	}
 	if stream := <-end; stream.err != nil {

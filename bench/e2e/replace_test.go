@@ -34,7 +34,7 @@ func stoppingExtprocWaitsForNoResponse(t *testing.T) {
 	if len(ends) > 0 {
 		t.Errorf("%d streams ended meanwhile: they were too short to tell", len(ends))
 	}
-	refused(t, "a request while nobody leads", s.must(completion("a01", 1, false)), http.StatusServiceUnavailable, "no_endpoint")
+	refused(t, "a request while nobody leads", s.must(completion("a01", 1, false)), http.StatusServiceUnavailable, "picker_unavailable")
 	if err := s.StartExtproc(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -163,7 +163,7 @@ func TestEnginesWithTLSAndToken(t *testing.T) {
 	}
 	s.Extproc.Kill()
 	refused(t, "a pool whose engines want their token, without extproc,", s.must(with("secure", "Bearer client")),
-		http.StatusServiceUnavailable, "no_endpoint")
+		http.StatusServiceUnavailable, "picker_unavailable")
 	refused(t, "an engine whose certificate Envoy does not trust", s.must(with("stranger", "Bearer client")), http.StatusServiceUnavailable,
 		"no_endpoint")
 	if a := s.must(with("open", "Bearer engines-own")); a.status != http.StatusOK {

@@ -189,13 +189,13 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
 	s.Extproc.Kill()
-	if a := ask(); a.status != 503 || a.body != `{"error":"No endpoint could be reached. Try again."}` {
+	if a := ask(); a.status != 503 || a.body != `{"error":"The gateway's picker (extproc) does not answer."}` {
 		t.Errorf("REST: %d %s", a.status, a.body)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if _, err := s.calls().ModelInfer(ctx, tensor("one", 1)); status.Code(err) != codes.Unavailable ||
-		status.Convert(err).Message() != "The gateway cannot have this call answered now." {
+		status.Convert(err).Message() != "The gateway's picker (extproc) does not answer." {
 		t.Errorf("gRPC: %v", err)
 	}
 }
