@@ -141,7 +141,9 @@ func TestOnlyTheAddressesChange(t *testing.T) {
 		t.Errorf("the addresses are %v, %v, %s", listen, admin, socket)
 	}
 	// Setting the addresses that the configuration already has changes nothing.
-	same, err := adapt.Config(text(t, envoyYAML), adapt.Addresses{Listen: "0.0.0.0:8080", Admin: "127.0.0.1:9901", Socket: ".run/extproc.sock"})
+	same, err := adapt.Config(text(t, envoyYAML), adapt.Addresses{
+		Listen: "0.0.0.0:8080", More: []string{"0.0.0.0:8008", "0.0.0.0:8033"}, Admin: "127.0.0.1:9901", Socket: ".run/extproc.sock",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,6 +153,12 @@ func TestOnlyTheAddressesChange(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("more than the addresses changed (-want +got):\n%s", diff)
+	}
+
+	// Other ports open only if they are named, also at the address of the configuration.
+	alone, err := adapt.Config(text(t, envoyYAML), adapt.Addresses{Listen: "0.0.0.0:8080"})
+	if err != nil || strings.Contains(string(alone), "8008") || strings.Contains(string(alone), "8033") {
+		t.Errorf("ports that are not named open, %v", err)
 	}
 
 	if _, err := adapt.Config(text(t, "../../Makefile"), adapt.Addresses{Admin: "127.0.0.1:1"}); err == nil {

@@ -57,6 +57,16 @@ func TryLock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
+// Locked reports whether a process holds the lock of a file. It does not change the file.
+func Locked(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK)
+}
+
 // isAt reports whether an open file is the one at a path.
 func isAt(f *os.File, path string) bool {
 	opened, err := f.Stat()

@@ -37,14 +37,7 @@ func InThisFolder() Local {
 
 // runs reports whether the headgate run of the working folder still runs. A run that was killed
 // leaves its files.
-func runs() bool {
-	unlock, err := process.TryLock(filepath.Join(RunDir, "lock"))
-	if err == nil {
-		unlock()
-	}
-	_, held := errors.AsType[process.Held](err)
-	return held
-}
+func runs() bool { return process.Locked(filepath.Join(RunDir, "lock")) }
 
 // Write writes the addresses into the folder of a run, for [InThisFolder].
 func (l Local) Write(dir string) error {

@@ -1,6 +1,8 @@
 package query_test
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -22,7 +24,21 @@ func TestAddressesOfTheRunInThisFolder(t *testing.T) {
 	if got := query.InThisFolder(); got != usual {
 		t.Errorf("after a run that was killed: %+v", got)
 	}
-	unlock, err := process.TryLock(filepath.Join(query.RunDir, "lock"))
+	// A lock that is a link is not followed, and its file not changed.
+	lock := filepath.Join(query.RunDir, "lock")
+	if err := errors.Join(os.WriteFile("text", []byte("text"), 0o644), os.Symlink("../text", lock)); err != nil {
+		t.Fatal(err)
+	}
+	if got := query.InThisFolder(); got != usual {
+		t.Errorf("with a link: %+v", got)
+	}
+	if text, err := os.ReadFile("text"); err != nil || string(text) != "text" {
+		t.Errorf("the file is %q, %v", text, err)
+	}
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := process.TryLock(lock)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 // Addresses are the addresses of an Envoy and its extproc. An empty field leaves the address of the
 // configuration unchanged.
 type Addresses struct {
-	Listen string   // HOST:PORT for clients; if it differs from the configuration's, Envoy opens no other ports but More
+	Listen string   // HOST:PORT for clients; if it is set, Envoy opens no other ports but More
 	More   []string // HOST:PORT of each other port for clients, such as those of ModelMesh
 	Admin  string   // HOST:PORT of the admin interface
 	Socket string   // path of extproc's Unix socket
@@ -42,8 +42,6 @@ func Config(config []byte, a Addresses, changes ...Change) ([]byte, error) {
 		return nil, err
 	}
 	listener := []any{"static_resources", "listeners", 0, "address", "socket_address"}
-	was, _ := At(root, listener...).(map[string]any)
-	before := fmt.Sprintf("%v:%v", was["address"], was["port_value"])
 	cluster := []any{"static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "pipe"}
 	for _, change := range []struct {
 		path  []any
@@ -65,22 +63,22 @@ func Config(config []byte, a Addresses, changes ...Change) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if first, ok := At(root, "static_resources", "listeners", 0).(map[string]any); ok && a.Listen != "" && a.Listen != before {
-		var sockets []any // Unix sockets, which stay
-		all, _ := first["additional_addresses"].([]any)
-		for _, a := range all {
-			if At(a, "address", "pipe") != nil {
-				sockets = append(sockets, a)
-			}
-		}
+	if first, ok := At(root, "static_resources", "listeners", 0).(map[string]any); ok && a.Listen != "" {
+		var more []any
 		for _, address := range a.More {
 			socket := make(map[string]any)
 			if err := setSocketAddress(socket, address); err != nil {
 				return nil, err
 			}
-			sockets = append(sockets, map[string]any{"address": map[string]any{"socket_address": socket}})
+			more = append(more, map[string]any{"address": map[string]any{"socket_address": socket}})
 		}
-		first["additional_addresses"] = sockets
+		all, _ := first["additional_addresses"].([]any)
+		for _, a := range all {
+			if At(a, "address", "pipe") != nil { // Unix sockets stay
+				more = append(more, a)
+			}
+		}
+		first["additional_addresses"] = more
 	}
 	if a.Socket != "" {
 		replace(root, back, filepath.Join(filepath.Dir(a.Socket), filepath.Base(back)))
