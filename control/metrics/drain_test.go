@@ -27,6 +27,7 @@ func TestDrainOverHTTP(t *testing.T) {
 		t.Helper()
 		ctx := context.WithValue(t.Context(), http.LocalAddrContextKey, from)
 		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/drain", strings.NewReader(body))
+		r.Host = "localhost:9091"
 		r.Header.Set("Content-Type", media)
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)

@@ -37,6 +37,7 @@ func get(t *testing.T, h http.Handler, at net.Addr, path string) (int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodGet, path, nil)
+	r.Host = "localhost:9091"
 	h.ServeHTTP(w, r.WithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, at)))
 	body, err := io.ReadAll(w.Result().Body)
 	if err != nil {

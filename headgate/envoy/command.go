@@ -338,7 +338,8 @@ func (o *options) clean(sources []*source) {
 	}
 }
 
-// adminProxy serves the admin interface of the current Envoy.
+// adminProxy serves the admin interface of the current Envoy. It only reads: what changes an Envoy
+// is a POST, which a page in a browser could send, too, and which the supervisor would not notice.
 func (s *supervisor) adminProxy() http.Handler {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
@@ -350,10 +351,17 @@ func (s *supervisor) adminProxy() http.Handler {
 			return new(net.Dialer).DialContext(ctx, "unix", p.socket)
 		},
 	}
-	return &httputil.ReverseProxy{
+	proxy := &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "envoy"}) },
 	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			http.Error(w, "headgate envoy manages this Envoy: its admin interface can only be read here", http.StatusMethodNotAllowed)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	})
 }
 
 // free returns an error if an address is in use.

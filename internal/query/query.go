@@ -11,6 +11,8 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 
@@ -95,12 +97,18 @@ func bodyOf(kind string, r *http.Request) ([]byte, error) {
 	return nil, nil
 }
 
-// OnLoopback serves only callers that reached a loopback address, as kubectl port-forward does.
-// Program is the name of the program that serves.
+// OnLoopback serves only callers that reached a loopback address, as kubectl port-forward does, and
+// that name it or localhost as the host. A page in a browser whose host name has been pointed to
+// 127.0.0.1 names another host. Program is the name of the program that serves.
 func OnLoopback(program string, serve http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 		if ok && listen.IsLocal(at) {
+			if _, tcp := at.(*net.TCPAddr); tcp && !namesLoopback(r.Host) {
+				http.Error(w, fmt.Sprintf("%s serves %s only at http://localhost and http://127.0.0.1, not at the host %q", program, r.URL.Path, r.Host),
+					http.StatusForbidden)
+				return
+			}
 			serve(w, r)
 			return
 		}
@@ -111,4 +119,15 @@ func OnLoopback(program string, serve http.HandlerFunc) http.Handler {
 		http.Error(w, fmt.Sprintf("%s serves %s only on loopback, because it lists models and their endpoints: "+
 			"run `kubectl port-forward POD %[3]s` and ask http://localhost:%[3]s%[2]s", program, r.URL.Path, port), http.StatusForbidden)
 	})
+}
+
+// namesLoopback reports whether the host of a URL, with or without a port, is localhost or a
+// loopback address.
+func namesLoopback(host string) bool {
+	name := (&url.URL{Host: host}).Hostname()
+	if name == "localhost" {
+		return true
+	}
+	address, err := netip.ParseAddr(name)
+	return err == nil && address.Unmap().IsLoopback()
 }

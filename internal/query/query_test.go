@@ -114,9 +114,22 @@ func TestQueriesAreServedOnLoopbackOnly(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
+		r.Host = "localhost:9090"
 		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, c.at)))
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.want) {
 			t.Errorf("%s %s at %v: %d %s", c.method, c.path, c.at, w.Code, w.Body)
+		}
+	}
+	// A page of evil.test whose name has been pointed to 127.0.0.1 is refused.
+	for host, want := range map[string]int{
+		"localhost": 200, "127.0.0.1:9090": 200, "[::1]:9090": 200, "evil.test:9090": 403, "10.0.0.1:9090": 403, "": 403,
+	} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodGet, "/endpoints", nil)
+		r.Host = host
+		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv6loopback})))
+		if w.Code != want {
+			t.Errorf("at the host %q: %d %s, want %d", host, w.Code, w.Body, want)
 		}
 	}
 }
