@@ -182,6 +182,9 @@ func TestChartValues(t *testing.T) {
 					t.Errorf("the chart lacks %s", object)
 				}
 			}
+			if account := text(t, got["ServiceAccount headgate-gateway"]); name == "images" && !strings.Contains(account, "- name: pull\n") {
+				t.Errorf("the pods of Gateways have no pull secret:\n%s", account)
+			}
 			deployment := text(t, got["Deployment headgate-control"])
 			for _, part := range test.contains {
 				if !strings.Contains(deployment, part) {
