@@ -40,5 +40,8 @@ type DrainResult struct {
 	Control string `json:"control"`
 }
 
-// Gone reports that the models have moved and the last request has ended.
-func (r *DrainResult) Gone() bool { return r.Done && r.Behind == 0 && r.InFlight == 0 }
+// Gone reports that the models have moved and that every extproc says that its last request there
+// has ended.
+func (r *DrainResult) Gone() bool {
+	return r.Done && r.Behind == 0 && len(r.Silent) == 0 && r.InFlight == 0
+}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/api/admin"
@@ -91,11 +92,12 @@ func (t *term) countInFlight(ctx context.Context, r *admin.DrainResult) {
 			r.Silent = append(r.Silent, a.Extproc)
 			continue
 		}
-		for _, e := range all.Endpoints {
-			if e.Address == r.Endpoint {
-				r.InFlight += e.InFlight // an endpoint in several pools has its whole count in each
-				break
-			}
+		i := slices.IndexFunc(all.Endpoints, func(e admin.Endpoint) bool { return e.Address == r.Endpoint })
+		switch {
+		case i >= 0:
+			r.InFlight += all.Endpoints[i].InFlight // an endpoint in several pools has its whole count in each
+		case all.Omitted > 0: // it may be one of those
+			r.Silent = append(r.Silent, a.Extproc)
 		}
 	}
 }

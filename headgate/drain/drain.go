@@ -195,6 +195,9 @@ func (d *drain) progress(r admin.DrainResult) {
 		words = append(words, fmt.Sprintf("%d extprocs have not confirmed yet", r.Behind))
 	default:
 		words = append(words, fmt.Sprintf("%d requests in flight", r.InFlight))
+		if len(r.Silent) > 0 {
+			words = append(words, "not known from extproc "+strings.Join(r.Silent, ", ")+" (an older version, or too busy to answer)")
+		}
 	}
 	d.say(strings.Join(words, ", "))
 }
@@ -213,9 +216,6 @@ func (d *drain) end(r admin.DrainResult) error {
 	}
 	if r.Idle > 0 {
 		fmt.Fprintf(d.out, "%s not used for an hour: they are loaded when a request names them\n", models(r.Idle))
-	}
-	for _, name := range r.Silent {
-		fmt.Fprintf(d.out, "extproc %s does not say how many requests it has there (an older version?): wait for its longest request\n", name)
 	}
 	if r.Lost > 0 {
 		return fmt.Errorf("%s is out of use, but %s no copy elsewhere: requests for them wait for room or fail; add endpoints, or put it back with "+

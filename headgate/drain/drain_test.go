@@ -87,6 +87,7 @@ func TestReturnsWhenModelsAndRequestsAreGone(t *testing.T) {
 		{Drained: true, Moved: 1, Moving: 1},
 		{Drained: true, Done: true, Moved: 2, Idle: 1, Behind: 1},
 		{Drained: true, Done: true, Moved: 2, Idle: 1, InFlight: 3},
+		{Drained: true, Done: true, Moved: 2, Idle: 1, Silent: []string{"a"}},
 		{Drained: true, Done: true, Moved: 2, Idle: 1},
 	}}
 	out, err := run(t, t.Context(), c, "e:1", "--timeout", "1m")
@@ -94,6 +95,7 @@ func TestReturnsWhenModelsAndRequestsAreGone(t *testing.T) {
 1 model moved, 1 being loaded elsewhere
 2 models moved, 1 extprocs have not confirmed yet
 2 models moved, 3 requests in flight
+2 models moved, 0 requests in flight, not known from extproc a (an older version, or too busy to answer)
 2 models moved, 0 requests in flight
 1 model not used for an hour: they are loaded when a request names them
 e:1 is drained: stop its engine, or put it back with headgate drain --undo e:1
@@ -101,7 +103,7 @@ e:1 is drained: stop its engine, or put it back with headgate drain --undo e:1
 	if err != nil || out != want {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if got := c.verbs(); got != "drain within 60 s, progress, progress, progress, progress" {
+	if got := c.verbs(); got != "drain within 60 s, progress, progress, progress, progress, progress" {
 		t.Errorf("it asked: %s", got)
 	}
 }
