@@ -299,14 +299,6 @@ func TestBadEnvoyChangesNothing(t *testing.T) {
 		}
 	}
 	f.install(s.Programs.Envoy)
-	if _, err := s.client.Post("http://"+s.Admin+"/quitquitquit", "", nil); err != nil {
-		t.Fatal(err)
-	}
-	f.serves(2)
-	s.await("it answers again", func() bool {
-		a, err := s.ask(t.Context(), completion("a01", 1, false))
-		return err == nil && a.status == 200
-	})
 	children := func() string {
 		out, err := exec.Command("pgrep", "-P", strconv.Itoa(f.PID())).Output()
 		if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
@@ -314,6 +306,25 @@ func TestBadEnvoyChangesNothing(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
+	answer, err := s.client.Post("http://"+s.Admin+"/quitquitquit", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = answer.Body.Close(); answer.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("the admin interface answers a POST with %d", answer.StatusCode)
+	}
+	pid, err := strconv.Atoi(children())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	f.serves(2)
+	s.await("it answers again", func() bool {
+		a, err := s.ask(t.Context(), completion("a01", 1, false))
+		return err == nil && a.status == 200
+	})
 	envoy := children()
 	if envoy == "" {
 		t.Fatal("there is no Envoy")
