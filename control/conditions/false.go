@@ -5,17 +5,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/control/events"
 	"github.com/headgate/headgate/internal/objects"
 )
-
-// bad are the types of conditions that are True if something is wrong.
-var bad = map[string]bool{
-	string(gatewayv1.ListenerConditionConflicted): true, string(gatewayv1.ListenerConditionOverlappingTLSConfig): true,
-	string(gatewayv1.RouteConditionPartiallyInvalid): true, string(gatewayv1.GatewayConditionInsecureFrontendValidationMode): true,
-}
 
 // False returns the conditions in statuses that are False, in order, with the parts of objects that
 // they are about.
@@ -36,7 +30,7 @@ func False(all []*Status) (out []admin.Condition) {
 // FalseOf returns the conditions of an object, or of a part of it, that are False.
 func FalseOf(of objects.Object, part string, all []metav1.Condition) (out []admin.Condition) {
 	for _, c := range all {
-		if c.Status == metav1.ConditionFalse && !bad[c.Type] {
+		if c.Status == metav1.ConditionFalse && !events.Negative(c.Type) {
 			out = append(out, admin.Condition{
 				Kind: of.Kind, Name: of.Name.String(), Of: part, Type: c.Type, Reason: c.Reason, Message: c.Message,
 			})

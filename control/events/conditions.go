@@ -30,12 +30,16 @@ const (
 	bad
 )
 
-// negative are the conditions that are true if something is wrong. Gateway API removes some of them
-// otherwise.
+// negative are the types of conditions that are True if something is wrong. Gateway API removes
+// some of them otherwise.
 var negative = []string{
 	string(gatewayv1.ListenerConditionConflicted), string(gatewayv1.ListenerConditionOverlappingTLSConfig),
 	string(gatewayv1.RouteConditionPartiallyInvalid), string(gatewayv1.GatewayConditionInsecureFrontendValidationMode),
 }
+
+// Negative reports whether a condition of a type is True if something is wrong, so that False is
+// good.
+func Negative(conditionType string) bool { return slices.Contains(negative, conditionType) }
 
 // reasonResolved is the reason in place of that of a negative condition which was removed.
 const reasonResolved = "Resolved"
@@ -49,7 +53,7 @@ var starts = []string{
 
 // state returns what Events report of a condition.
 func (c Condition) state() state {
-	if slices.Contains(negative, c.Type) {
+	if Negative(c.Type) {
 		if c.Status == metav1.ConditionTrue {
 			return state{bad, c.Reason}
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/control/events"
 	"github.com/headgate/headgate/headgate/doctor/diagnosis"
 	"github.com/headgate/headgate/internal/objects/kube"
 )
@@ -145,7 +146,7 @@ func falseConditions(kind string, list []byte) (all []admin.Condition) {
 	for _, item := range read.Items {
 		add := func(of string, from conditioned) {
 			for _, c := range from.Conditions {
-				if c.Status == metav1.ConditionFalse && !good[c.Type] {
+				if c.Status == metav1.ConditionFalse && !events.Negative(c.Type) {
 					all = append(all, admin.Condition{
 						Kind: kind, Name: item.Metadata.Namespace + "/" + item.Metadata.Name, Of: of,
 						Type: c.Type, Reason: c.Reason, Message: c.Message,
@@ -163,6 +164,3 @@ func falseConditions(kind string, list []byte) (all []admin.Condition) {
 	}
 	return all
 }
-
-// good are conditions that should be False.
-var good = map[string]bool{"Conflicted": true, "OverlappingTLSConfig": true, "PartiallyInvalid": true}

@@ -124,14 +124,6 @@ func write(out io.Writer, all []diagnosis.Finding, asJSON bool) error {
 			fmt.Fprintf(out, "  %-12s  %s\n", "", f.Do)
 		}
 	}
-	_, err := fmt.Fprintf(out, "\n%s, %s\n", number(counts[diagnosis.Fault], "fault"), number(counts[diagnosis.Warning], "warning"))
+	_, err := fmt.Fprintf(out, "\n%s, %s\n", diagnosis.Plural(counts[diagnosis.Fault], "fault"), diagnosis.Plural(counts[diagnosis.Warning], "warning"))
 	return err
-}
-
-// number returns a count with its noun, such as 1 fault.
-func number(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/headgate/headgate/headgate/envoy/supervise"
 	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/listen"
+	lock "github.com/headgate/headgate/internal/process"
 )
 
 const usage = `headgate envoy runs Envoy in front of extproc, with the configuration that is part of this program. It starts Envoy again
@@ -243,7 +244,10 @@ func (o *options) run(ctx context.Context, again func(context.Context) ([]byte, 
 	if err := os.MkdirAll(o.dir, 0o700); err != nil {
 		return err
 	}
-	unlock, err := lock(filepath.Join(o.dir, "lock"))
+	unlock, err := lock.TryLock(filepath.Join(o.dir, "lock"))
+	if _, held := errors.AsType[lock.Held](err); held {
+		err = errors.New("another headgate envoy runs there: stop it or set --run-dir")
+	}
 	if err != nil {
 		return fmt.Errorf("--run-dir %s: %w", o.dir, err)
 	}
@@ -371,16 +375,4 @@ func free(address string) error {
 		return err
 	}
 	return l.Close()
-}
-
-// lock locks a file until the program ends, or returns an error if another process has locked it.
-func lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(errors.New("another headgate envoy runs there: stop it or set --run-dir"), f.Close())
-	}
-	return func() { _ = f.Close() }, nil
 }

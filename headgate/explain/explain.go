@@ -127,18 +127,22 @@ func ofRequest(ctx context.Context, at query.Addresses, id, format string, out i
 			fmt.Fprintf(&text, "extproc %s has more decisions with this id.\n", a.Extproc)
 		}
 	}
-	failed := failures(answers)
 	if found == 0 {
 		return fmt.Errorf("%s knows no request %q%s: the %d decisions in memory are of other requests. It may be older, or extproc has restarted, "+
-			"or Envoy alone answered it; its access log may have it: headgate explain --log FILE ID", by, id, failed, kept)
+			"or Envoy alone answered it; its access log may have it: headgate explain --log FILE ID", by, id, failures(answers), kept)
 	}
+	return write(out, format, answers, text.String())
+}
+
+// write prints the answers as JSON, or as text with a line about the extprocs that did not answer.
+func write(out io.Writer, format string, answers admin.Answers, text string) error {
 	if format == "json" {
 		return printJSON(out, answers)
 	}
-	if failed != "" {
-		fmt.Fprintf(&text, "Not all extprocs were asked%s.\n", failed)
+	if failed := failures(answers); failed != "" {
+		text += fmt.Sprintf("Not all extprocs were asked%s.\n", failed)
 	}
-	_, err = io.WriteString(out, text.String())
+	_, err := io.WriteString(out, text)
 	return err
 }
 
@@ -198,14 +202,7 @@ func (d *dryRun) explain(ctx context.Context, at query.Addresses, format string,
 	if results == 0 {
 		return fmt.Errorf("no extproc of %s explains the request%s", by, failures(answers))
 	}
-	if format == "json" {
-		return printJSON(out, answers)
-	}
-	if failed := failures(answers); failed != "" {
-		fmt.Fprintf(&text, "Not all extprocs were asked%s.\n", failed)
-	}
-	_, err = io.WriteString(out, text.String())
-	return err
+	return write(out, format, answers, text.String())
 }
 
 // read reads a file, or the standard input if its name is -. It is an error if there are more than

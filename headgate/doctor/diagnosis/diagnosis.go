@@ -213,7 +213,7 @@ func (d *diagnosis) objects(o *Objects) {
 	case o.Endpoints == 0:
 		d.add(Fault, "objects", "correct the selectors of the InferencePools, or add an EndpointList", "%s has no endpoint", o.From)
 	default:
-		d.add(OK, "objects", "", "%s: %s, %s", o.From, plural(o.Count, "object"), plural(o.Endpoints, "endpoint"))
+		d.add(OK, "objects", "", "%s: %s, %s", o.From, Plural(o.Count, "object"), Plural(o.Endpoints, "endpoint"))
 	}
 	for _, p := range o.Problems {
 		d.add(Warning, "objects", "correct the object", "%s", p)
@@ -321,7 +321,7 @@ func (d *diagnosis) extproc(f Facts) {
 			d.add(Fault, "extproc", "start the engines, or correct their addresses, tokens and TLS", "none of the %d endpoints of extproc %s serves",
 				a.Endpoints, a.Name)
 		default:
-			d.add(OK, "extproc", "", "extproc %s: %d of %s serve", a.Name, a.Serving, plural(a.Endpoints, "endpoint"))
+			d.add(OK, "extproc", "", "extproc %s: %d of %s serve", a.Name, a.Serving, Plural(a.Endpoints, "endpoint"))
 		}
 		d.some(Warning, "extproc", "headgate status shows more", a.Bad)
 		for _, pool := range a.Fallbacks {
@@ -386,7 +386,7 @@ func (d *diagnosis) engines(f Facts) {
 		d.add(level, "engines", do, "%s %s", e.Address, what)
 	}
 	if good > 0 {
-		d.add(OK, "engines", "", "%d of %s answer with their models", good, plural(len(f.Engines), "engine"))
+		d.add(OK, "engines", "", "%d of %s answer with their models", good, Plural(len(f.Engines), "engine"))
 	}
 }
 
@@ -441,7 +441,8 @@ func (d *diagnosis) conditions(f Facts) {
 	d.some(Fault, "conditions", "correct the object, or what its message names", all)
 }
 
-func plural(n int, noun string) string {
+// Plural formats a count with its noun.
+func Plural(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}
