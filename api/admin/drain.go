@@ -17,7 +17,7 @@ type DrainResult struct {
 	Endpoint string `json:"endpoint"`
 	// Drained: the endpoint is drained, or being drained. It is false after Undo.
 	Drained bool `json:"drained"`
-	// Done: no more models are loaded elsewhere for the endpoint.
+	// Done: control has finished loading the endpoint's models elsewhere.
 	Done bool `json:"done"`
 	// Moved is the number of models that have all their copies elsewhere, Moving the number of
 	// those that are being loaded there, and Idle the number of those that are not moved because

@@ -28,7 +28,7 @@ type Drainer struct {
 
 // Drain is the progress of an endpoint that an operator drains.
 type Drain struct {
-	// Drained: an operator drains the endpoint. Done: no more models are loaded elsewhere for it.
+	// Drained: an operator drains the endpoint. Done: no load of its models elsewhere is left.
 	Drained, Done bool
 	decide.Migration
 	// Behind are the extprocs that may still send requests to it, sorted.

@@ -38,7 +38,7 @@ type observer struct {
 }
 
 // Observed records what an extproc, named by who, reports about endpoints. A zero state means that
-// the extproc knows the endpoint no more. If is is not nil, it replaces what is known of the
+// the extproc has removed the endpoint. If is is not nil, it replaces what is known of the
 // extproc itself.
 func (p *Placer) Observed(who string, all map[string]conditions.Endpoint, is *conditions.Extproc) {
 	p.mu.Lock()

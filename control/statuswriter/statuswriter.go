@@ -34,7 +34,7 @@ const (
 	// writeInterval is the minimum time between two queued writes of statuses or Events. So there
 	// are at most 10 per second.
 	writeInterval = 110 * time.Millisecond
-	// lateDelay delays statuses of which only the state of endpoints has changed if others are
+	// lateDelay delays statuses in which only the state of endpoints has changed if others are
 	// queued: it may change often, and other statuses must not wait for theirs.
 	lateDelay = 5 * time.Minute
 	// usedInterval is the minimum time between two writes of a model's status if only its time of
@@ -267,7 +267,7 @@ func (r *Writer) next() (subject, bool) {
 // mark queues a status. The caller holds mu.
 func (r *Writer) mark(s subject) { r.markIn(s, maxDelays[s.kind]) }
 
-// markLate queues a status of which only the state of endpoints has changed. The caller holds mu.
+// markLate queues a status in which only the state of endpoints has changed. The caller holds mu.
 func (r *Writer) markLate(s subject) { r.markIn(s, lateDelay) }
 
 // markIn queues a status that precedes newly queued ones after a delay. The caller holds mu.
