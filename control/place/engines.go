@@ -101,7 +101,7 @@ func (s *endpointWorker) scrapeLoop(ctx context.Context) {
 		p.mu.Unlock()
 		switch {
 		case err != nil && quiet:
-			p.Log.Warn("cannot look at the engine; retrying", "endpoint", s.Address, "err", err)
+			p.Log.Warn("cannot scrape the engine; retrying", "endpoint", s.Address, "err", err)
 		case err == nil && !quiet:
 			p.Log.Info("the engine answers again", "endpoint", s.Address)
 		}
