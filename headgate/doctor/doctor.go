@@ -19,23 +19,23 @@ import (
 
 const usage = `headgate doctor checks what a request needs, and prints a line for each result:
 
-  ✓  this works
-  !  this may be wrong, or limits something; the next line says what to do
-  ✗  this is wrong: requests fail, or programs do not start; the next line says what to do
+  ✓  no fault
+  !  a warning: this may be a fault, or it limits something; the next line says what to do
+  ✗  a fault: requests fail, or programs do not start; the next line says what to do
 
 It checks:
 
-  objects       they can be read (a fault has its file and line), and do not conflict with each other. --objects names the folder
-  cluster       with --kube: the CRDs are there, control has its rights, and no object has a condition that is False
-  envoy         Envoy runs, is ready, and its listener answers; or it is installed. Ports are free, or ours
-  extproc       it answers, is of this program's version, and its endpoints serve
-  control       the same; it is no fault if there is none
-  engines       with --objects: each lists its models, with the token and TLS of the flags and objects
-  certificates  with --tls-cert and --tls-key: the key fits the certificate, which has not expired
-  clock         the clocks of engines and control agree with ours
-  conditions    of control: no object has a condition that is False
+  objects       with --objects: Headgate can read them, and they do not conflict. A fault has its file and line
+  cluster       with --kube: the CRDs exist, control has its RBAC rights, and no object has a condition that is False
+  envoy         Envoy runs, is ready, and its listener answers. If it does not run: it is installed, and its ports are free
+  extproc       it answers, has the same version as this program, and its endpoints answer
+  control       the same as for extproc; no control is not a fault
+  engines       with --objects: each engine lists its models, with the token and TLS of the flags and objects
+  certificates  with --tls-cert and --tls-key: the key belongs to the certificate, and the certificate has not expired
+  clock         the clocks of engines and control agree with the clock of this machine
+  conditions    with a running control: no object has a condition that is False
 
-The exit status is 0 if there is no ✗, and 1 otherwise.
+The exit status is 1 if there is a fault (✗), and 0 otherwise.
 
 Usage:
 
@@ -43,7 +43,7 @@ Usage:
 
 Examples:
 
-  headgate doctor --objects /etc/headgate
+  headgate doctor --objects /etc/headgate/objects
   headgate doctor --kube
   headgate doctor --tls-cert tls.crt --tls-key tls.key -o json
 
@@ -66,16 +66,16 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.Group("Objects")
 	fs.StringVar(&o.Dir, "objects", "", "check the objects in this `DIR`, and their engines")
 	o.Kube.Register(fs.FlagSet)
-	fs.StringVar(&o.account, "service-account", "headgate-system/headgate-control", "with --kube: check the rights of this `NAMESPACE/NAME`, that of control")
+	fs.StringVar(&o.account, "service-account", "headgate-system/headgate-control", "with --kube: check the RBAC rights of control, which runs as this `NAMESPACE/NAME`")
 	fs.Group("Programs")
 	o.Register(fs.FlagSet)
 	local := query.InThisFolder()
-	fs.StringVar(&o.listen, "listen", local.Listen, "the listener of Envoy for clients, `HOST:PORT`; empty: do not check Envoy")
-	fs.StringVar(&o.admin, "envoy-admin", local.Admin, "the admin listener of Envoy, `HOST:PORT`; empty: do not check Envoy")
+	fs.StringVar(&o.listen, "listen", local.Listen, "Envoy's listener for clients, `HOST:PORT`; if empty, Envoy is not checked")
+	fs.StringVar(&o.admin, "envoy-admin", local.Admin, "Envoy's admin listener, `HOST:PORT`; if empty, Envoy is not checked")
 	fs.Group("Engines and certificates")
 	o.engines.Register(fs.FlagSet)
-	fs.StringVar(&o.cert, "tls-cert", "", "check this certificate `FILE` (PEM), as of headgate envoy")
-	fs.StringVar(&o.key, "tls-key", "", "and that this `FILE` (PEM) has its key")
+	fs.StringVar(&o.cert, "tls-cert", "", "check the certificate in this PEM `FILE`, the one of headgate envoy")
+	fs.StringVar(&o.key, "tls-key", "", "check that this PEM `FILE` contains the private key of --tls-cert")
 	fs.Group("Output")
 	format := fs.StringP("output", "o", "text", "output `FORMAT`: text or json")
 	if err := cli.Parse(fs, args, 0); err != nil {
