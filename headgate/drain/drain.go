@@ -17,26 +17,26 @@ import (
 	"github.com/headgate/headgate/internal/query"
 )
 
-const usage = `headgate drain takes an endpoint out of use, and returns when these steps are done.
+const usage = `headgate drain takes an endpoint out of use without losing a request. It returns when these steps are done:
 
-  1. control loads the endpoint's models elsewhere, if they were used within an hour. Until a model has a copy elsewhere,
-     requests for it still go to the endpoint. Nothing is loaded there any more.
-  2. Each extproc confirms that it sends no more requests there.
-  3. The last request there ends.
+  1. control loads the endpoint's models onto other endpoints, if they were used within the last hour. Until a model has a
+     copy there, requests for it still go to this endpoint. control loads nothing onto this endpoint any more.
+  2. Each extproc confirms that it sends no more requests to the endpoint.
+  3. The last request at the endpoint ends.
 
-Then stop the engine. The endpoint stays out of use until the objects lack it, or until --undo. Interrupted (ctrl-C), the command
-puts the endpoint back. The models stay in the engine's memory, so that --undo takes effect at once.
+Then stop the engine. The endpoint stays out of use until you remove it from the objects, or run the command with --undo. Its
+models stay in the engine's memory, so --undo takes effect at once. Ctrl-C interrupts the command and puts the endpoint back.
 
-If control ends meanwhile, the command waits for the next one. A control with a state file (--state-file) remembers drained
-endpoints. In a cluster, the next leader does not. The running command drains the endpoint again; after it has ended, the endpoint
-gets requests again, until its engine ends. To drain a pod there, delete it, with the annotation inference.x-k8s.io/prestop
-(docs/kubernetes.md).
+If control exits meanwhile, the command waits until another one answers. A control with a state file (--state-file) remembers
+drained endpoints. In a cluster, the next leader does not remember them. A running command drains the endpoint again. After
+the command has ended, the endpoint gets requests again, until its engine stops. In a cluster, delete the pod instead, with
+the annotation inference.x-k8s.io/prestop and its preStop hook (docs/kubernetes.md).
 
-The exit status is 0 if the endpoint is drained, and 1 otherwise. It is 1, too, if a model has no copy elsewhere, because no
-endpoint has room or may load it, and if requests are still in flight after --timeout. The endpoint then stays out of use.
+The exit status is 0 if the endpoint is drained. It is 1 if a model has no copy elsewhere, because no other endpoint has room
+or may load it. It is also 1 if requests are still in flight after --timeout. In both cases the endpoint stays out of use.
 
-control answers on loopback only, at its --metrics-port. In a cluster, forward a port to the leader's pod, as headgate status --help
-describes.
+The command calls control at its --metrics-port, which answers on loopback only. In a cluster, forward a port to the leader's
+pod, as headgate status --help describes.
 
 Usage:
 
@@ -65,7 +65,7 @@ var pollInterval = 500 * time.Millisecond
 func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs := cli.Flags("headgate drain", usage, out)
 	at := fs.String("control-url", query.InThisFolder().ControlURL(), "ask the control that serves metrics at this `URL`, http://HOST:PORT")
-	timeout := fs.Duration("timeout", 5*time.Minute, "`DURATION` after which models that have not moved stay, and requests that have not ended are given up")
+	timeout := fs.Duration("timeout", 5*time.Minute, "wait at most this `DURATION` until models have moved and requests have ended")
 	undo := fs.Bool("undo", false, "put the endpoint back into use")
 	if err := cli.Parse(fs, args, 1); err != nil {
 		return err
@@ -150,7 +150,7 @@ func (d *drain) run(ctx context.Context) error {
 			d.say("control does not answer, and may be restarting: " + err.Error())
 			continue
 		case !next.Drained && next.Control == r.Control:
-			return fmt.Errorf("somebody else has put %s back (headgate drain --undo)", d.endpoint)
+			return fmt.Errorf("another headgate drain --undo has put %s back into use", d.endpoint)
 		case !next.Drained: // another leader, which does not know of the drain
 			d.say("another control leads now: draining again")
 			if next, err = d.ask(ctx, first); err != nil {

@@ -124,7 +124,7 @@ func TestModelsWithoutACopyElsewhereAreAnError(t *testing.T) {
 }
 
 // If the next control knows nothing of the drain, it begins again. If the same control no longer
-// drains, somebody else has put the endpoint back.
+// drains, an --undo elsewhere has put the endpoint back.
 func TestDrainGoesOnWithTheNextControl(t *testing.T) {
 	quickly(t)
 	c := &control{results: []admin.DrainResult{
@@ -137,7 +137,7 @@ func TestDrainGoesOnWithTheNextControl(t *testing.T) {
 		t.Errorf("%v, %s\n%s", err, c.verbs(), out)
 	}
 	c = &control{results: []admin.DrainResult{{Drained: true, Moving: 1, Control: "1"}, {Control: "1"}}}
-	if _, err := run(t, t.Context(), c, "e:1"); err == nil || !strings.Contains(err.Error(), "somebody else has put e:1 back") {
+	if _, err := run(t, t.Context(), c, "e:1"); err == nil || !strings.Contains(err.Error(), "another headgate drain --undo has put e:1 back") {
 		t.Errorf("%v", err)
 	}
 }
