@@ -30,19 +30,20 @@ import (
 	lock "github.com/headgate/headgate/internal/process"
 )
 
-const usage = `headgate envoy runs Envoy in front of extproc, with the configuration that is part of this program. It starts Envoy again
-when it crashes, and replaces it without losing a request.
+const usage = `headgate envoy runs Envoy in front of extproc, with a built-in configuration. It starts Envoy again when it crashes, and
+replaces it without losing a request.
 
-  SIGHUP   start the Envoy that is installed now, with the configuration of the headgate that is installed now. It takes the
-           ports of the running one, which completes its answers and ends, at the latest after --drain-time. An Envoy that
-           does not become ready is ended, and nothing changes.
-  SIGTERM  accept no new connections, complete all answers, at the latest after --drain-time, and end. A second SIGTERM ends
-           at once.
+  SIGHUP   start the Envoy that is installed now, with the configuration of the headgate that is installed now. The new Envoy
+           takes over the ports. The old one completes its responses and exits, after --drain-time at the latest. If the
+           new Envoy does not become ready, it is stopped, and the old one keeps serving.
+  SIGTERM  accept no new connections, complete all responses, and exit, after --drain-time at the latest. A second SIGTERM
+           exits at once.
 
-With --tls-cert and --tls-key, clients use HTTPS. With --api-keys, they need a key from a file that has a line NAME=KEY for
-each client. They send it as "authorization: Bearer KEY", or in the header x-api-key or api-key. Engines and extproc get
-no key, but the name, in the header x-headgate-client; so does the access log. /healthz needs no key. A changed
-certificate or key file is in force within three seconds. If it is invalid, the last valid one stays in force.
+With --tls-cert and --tls-key, clients use HTTPS. With --api-keys, they need an API key. The key file has a line NAME=KEY for
+each client. Clients send the key as "authorization: Bearer KEY", or in the header x-api-key or api-key. Engines and extproc
+do not get the key. They get the name, in the header x-headgate-client, and the access log has it as client. Requests to
+/healthz need no key. A changed certificate or key file takes effect within three seconds. If it is invalid, the last valid
+one stays in effect.
 
 Usage:
 
@@ -108,21 +109,21 @@ func (o *options) flags(out io.Writer) *cli.FlagSet {
 	f.StringArrayVar(&o.listen, "listen", []string{"127.0.0.1:8080"}, "serve clients at this `HOST:PORT`; may be repeated")
 	f.StringVar(&o.extproc, "extproc", "", "call extproc at this `ADDRESS`, unix:PATH or HOST:PORT, as in its flag --listen (required)")
 	f.StringVar(&o.admin, "admin", "127.0.0.1:9901",
-		"serve the admin interface and the metrics (/stats/prometheus) of the current Envoy at this `HOST:PORT`; empty means not at all")
+		"serve the current Envoy's admin interface and metrics (/stats/prometheus) at this `HOST:PORT`; if empty, do not serve them")
 	f.Group("Clients")
-	f.StringVar(&o.cert, "tls-cert", "", "serve with TLS and the certificate chain in this PEM `FILE`, which may be replaced at any time")
-	f.StringVar(&o.key, "tls-key", "", "the private key of --tls-cert is in this PEM `FILE`")
-	f.StringVar(&o.keys, "api-keys", "", "accept only requests with an API key from this `FILE`, which may be replaced at any time")
+	f.StringVar(&o.cert, "tls-cert", "", "serve TLS with the certificate chain in this PEM `FILE`, which you may replace at any time")
+	f.StringVar(&o.key, "tls-key", "", "private key of --tls-cert, in this PEM `FILE`")
+	f.StringVar(&o.keys, "api-keys", "", "accept only requests with an API key from this `FILE`, which you may replace at any time")
 	f.Group("Envoy")
 	f.DurationVar(&o.drainTime, "drain-time", 10*time.Minute,
-		"end an Envoy that was replaced or stopped after this `DURATION`, even if it still answers requests")
-	f.StringVar(&o.envoy, "envoy", "", "run the Envoy at this `PATH`; the default is the one beside this program, else on PATH")
-	f.StringVar(&o.config, "config", "", "use this `FILE`, a changed copy of envoy.yaml, in place of the built-in one")
+		"give a replaced or stopped Envoy this `DURATION` to complete its responses")
+	f.StringVar(&o.envoy, "envoy", "", "run the Envoy at this `PATH`; the default is the one beside this program, or else on PATH")
+	f.StringVar(&o.config, "config", "", "use this `FILE`, a changed copy of envoy.yaml, instead of the built-in configuration")
 	f.StringVar(&o.dir, "run-dir", "",
-		"keep Envoy's configuration and sockets in this `DIR`; the default is the folder envoy beside the socket of extproc, else .run/envoy")
+		"keep Envoy's configuration and sockets in this `DIR`; the default is the folder envoy beside extproc's socket, or else .run/envoy")
 	f.IntVar(&o.concurrency, "concurrency", runtime.NumCPU(), "run each Envoy with this `NUMBER` of worker threads")
-	f.StringVar(&o.logLevel, "envoy-log-level", "warning", "let Envoy log messages of this `LEVEL` and above")
-	f.BoolVar(&o.print, "print-config", false, "print the configuration of Envoy, then exit")
+	f.StringVar(&o.logLevel, "envoy-log-level", "warning", "log Envoy's messages of this `LEVEL` and above")
+	f.BoolVar(&o.print, "print-config", false, "print Envoy's configuration and exit")
 	return f
 }
 
