@@ -17,21 +17,22 @@ import (
 	"github.com/headgate/headgate/internal/query"
 )
 
-const usage = `headgate explain prints what was decided about a request, by its id, and what became of it. The id is the header x-request-id of
-the answer. Clients may choose it, so several requests may have the same one; all of them are printed, the latest first.
+const usage = `headgate explain prints how extproc picked the endpoint of a request, and how the request ended. It finds the request by its id,
+which is the header x-request-id of the response. Clients may choose the id. If several requests have the same id, the command
+prints all of them, the latest first.
 
-Each extproc remembers its last 10,000 decisions in memory, without prompts. The command asks control, which asks all its
-extprocs, or one extproc if there is no control. With --log it reads Envoy's access log instead, which has less.
+Each extproc keeps its last 10,000 decisions in memory, without prompts. The command asks control, which asks all connected
+extprocs. Without control, it asks one extproc. With --log, it reads Envoy's access log instead, which has less detail.
 
   Route     the LLMRoute and the pool, and the engine's name of the model
   Waited    how long the request was queued, and for what
-  Policy    how the endpoints were compared. "first token" is the predicted time to first token. With policy latency, the
-            cost of an endpoint is the sum of what it costs this request and others, in shares of their objectives
+  Policy    how the policy compared the endpoints. "first token" is the predicted time to first token. With policy latency, the
+            cost of an endpoint is its cost to this request and to other requests, in shares of their objectives
   Picks     the endpoints that Envoy may try, in order, each with its state at that time
-  Outcome   the answer, the endpoints that were tried, and who is at fault: client, gateway or engine
+  Outcome   the response, the endpoints that Envoy tried, and the cause of a failure: client, gateway or engine
 
-With --request it explains the decision about a request that it does not send. Nothing is counted, learned or loaded by that. It
-prints every endpoint of the pool, or why it is no candidate.
+With --request, it explains which endpoint a request would get now, without sending the request. extproc counts, learns and
+loads nothing for it. The output contains every endpoint of the pool, or why it is not a candidate.
 
 control and extproc answer on loopback only, at their --metrics-port. In a cluster, forward a port to the pod of the leader:
 
@@ -58,14 +59,14 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs := cli.Flags("headgate explain", usage, out)
 	fs.Group("Where to ask")
 	at.Register(fs.FlagSet)
-	log := fs.String("log", "", "read this access log of Envoy, a `FILE` with a JSON object per line, instead of asking; - is the standard input")
+	log := fs.String("log", "", "read this access log of Envoy, a `FILE` with one JSON object per line, instead of asking extproc; - is the standard input")
 	fs.Group("A request that is not sent")
-	fs.StringVar(&dry.file, "request", "", "explain how a request with the body in this `FILE` would be decided; - is the standard input")
+	fs.StringVar(&dry.file, "request", "", "explain which endpoint a request with the body in this `FILE` would get; - is the standard input")
 	fs.StringVar(&dry.Path, "path", "/v1/chat/completions", "the request's `PATH`")
 	fs.StringVar(&dry.Method, "method", "POST", "the request's `METHOD`")
 	lines := fs.StringArrayP("header", "H", nil, "a `HEADER` of the request, written NAME: VALUE; repeatable")
-	fs.StringVar(&dry.Listener, "listener", "", "the `LISTENER` of a Gateway at which it arrives, NAMESPACE/GATEWAY/NAME")
-	fs.StringVar(&dry.Pool, "pool", "", "the InferencePool, `NAMESPACE/NAME`, that its HTTPRoute names")
+	fs.StringVar(&dry.Listener, "listener", "", "the `LISTENER` of a Gateway that the request uses, NAMESPACE/GATEWAY/NAME")
+	fs.StringVar(&dry.Pool, "pool", "", "the InferencePool, `NAMESPACE/NAME`, in the HTTPRoute of the request")
 	fs.Group("Output")
 	format := fs.StringP("output", "o", "text", "output `FORMAT`: text or json")
 	if err := cli.Parse(fs, args, 1); err != nil {
