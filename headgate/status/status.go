@@ -24,47 +24,46 @@ import (
 	"github.com/headgate/headgate/internal/query"
 )
 
-const usage = `headgate status prints the endpoints as the picker (extproc) sees them, and where models are loaded. It asks control, which asks
-all its extprocs. Without control it asks one extproc. Arguments and flags select pools, endpoints and models.
+const usage = `headgate status prints the state of each endpoint as the picker (extproc) sees it, and where models are loaded. It asks control,
+which asks all connected extprocs. Without control, it asks one extproc. Arguments and flags select pools, endpoints and models.
 
-  Endpoints  one line for each, those that get no or few requests first, with the reason and what to do. If extprocs disagree,
-             the line shows the worst state, and a line for each extproc follows. Then the models of the endpoint:
+  Endpoints  one line for each endpoint. Those that get few or no requests come first, with the reason and what to do. If
+             extprocs disagree, the line shows the worst state, and a line for each extproc follows. Then the models:
                base       the names of the base model.
-               loaded     serves requests ("3 in flight" counts those that run now).
-               loading    since when, and the reason of the load. These are queued requests (requests), the minimum number of
-                          copies (least) and an endpoint that migrates (migration). Others are too much load (load), an endpoint
-                          with little load (balance), a second copy of a model in use (use) and free room (room).
-               queued     waits to be loaded here, behind other loads or until another model is evicted.
-               draining   gets no new requests; control unloads it when the running ones have ended.
+               loaded     serves requests ("3 in flight" counts the requests that run now).
+               loading    since when, and the reason of the load: queued requests (requests), the minimum number of copies
+                          (least), an endpoint that migrates (migration), too much load on other copies (load), an endpoint
+                          with little load (balance), a second copy of a model in use (use), or free room (room).
+               queued     waits for its load here, behind other loads or until another model is evicted.
+               draining   gets no new requests; control unloads it when its running requests have ended.
                unloading  the engine is unloading it.
-             Without control, "adapters" lists what the engine serves.
-  Pools      of control: the number of endpoints, models, copies and queued requests, and the share of room that is free. All
-             models with a request within the WARM WINDOW are loaded or loading.
-  Models     models with too few copies, with the queued requests, the longest wait, and the reason for too few copies.
-             Failed loads follow, with the engine's message and the time of the next attempt. Models given as MODEL are
-             always printed.
-  VModels    VModels that do not serve their target yet, and why. MODEL selects the VModels of that id, and those whose
-             target is that model.
+             Without control, "adapters" lists the adapters that the engine serves.
+  Pools      from control: the number of endpoints, models, copies and queued requests, and the share of room that is free.
+             All models with a request within the WARM WINDOW are loaded or loading.
+  Models     models with too few copies, with their queued requests, the longest wait, and the reason. Failed loads follow,
+             with the engine's message and the time of the next attempt. A model that is given as MODEL is always printed.
+  VModels    VModels that do not serve their target yet, and why. MODEL selects the VModels with this id, and those whose
+             target is this model.
   Objects    objects with a condition that is False, with its reason and message.
 
-States of an endpoint (STATE), and since when (FOR):
+STATE is the state of an endpoint, and FOR the time since it entered the state:
   healthy    gets requests
-  suspect    its last request failed, or it was full: it gets few requests until one succeeds
+  suspect    its last request failed, or its queue was full: it gets few requests until one succeeds
   stale      it has not answered scrapes for a second: it gets requests that no better endpoint can serve
-  draining   it is being drained, or its pod is being deleted: it serves models that are nowhere else yet
-  lost       it has not answered for 10 seconds: it gets requests only if all endpoints are lost
+  draining   headgate drain drains it, or its pod is being deleted: it serves models that have no copy elsewhere yet
+  lost       it has not answered scrapes for 10 seconds: it gets requests only if all endpoints are lost
   out        it gets no requests
-If no extproc has the endpoint, the state is that of control.
+If no extproc has the endpoint, STATE is the state that control observes, such as starting, ready or down.
 
-FLIGHT is the number of requests of all extprocs at the endpoint. RUN and WAIT are the requests in the engine's batch and in its
-queue, and KV is the share of its KV cache in use, as the engine reported last. SLOTS is the number of adapters with requests
-and of adapter slots. 1ST TOKEN is the predicted time to first token of a request with 256 tokens for the base model.
-LAST ERROR has the HTTP status and the error's type, without its message. Below are the endpoint's pod, and what control knows:
-how many adapter slots or bytes its models use, and how many loads are running and may run.
+FLIGHT is the number of requests that all extprocs have at the endpoint. RUN and WAIT are the requests in the engine's batch
+and in its queue, and KV is the share of its KV cache in use, from the last scrape. SLOTS is the number of adapters with
+requests, and of adapter slots. 1ST TOKEN is the predicted time to first token of a request with 256 tokens for the base model.
+LAST ERROR has the HTTP status and the error's type, without its message. The lines below an endpoint show its pod, how many
+adapter slots or bytes its models use, and how many loads run and may run at once.
 
-The exit status is 0 if the tables were printed, whatever they show, and 1 if nobody answered; headgate doctor fails if
-something is wrong. control and extproc answer on loopback only, at their --metrics-port. In a cluster, forward a port to the
-pod of the leader, or run the command inside it:
+The exit status is 0 if the tables were printed, whatever they show, and 1 if neither control nor extproc answered. headgate
+doctor fails if something is wrong. control and extproc answer on loopback only, at their --metrics-port. In a cluster, forward
+a port to the pod of the leader, or run the command inside it:
 
   kubectl port-forward -n headgate-system "pod/$(kubectl get lease headgate-control -n headgate-system -o jsonpath='{.spec.holderIdentity}')" 9091
 
@@ -74,7 +73,7 @@ Usage:
 
 Examples:
 
-  headgate status -w                            print the tables anew each second
+  headgate status -w                            print the tables again every second
   headgate status --pool default/llama --all
   headgate status --endpoint 10.0.0.7:8000
   headgate status a01 a02                       print where two models are loaded, and why not elsewhere
@@ -92,13 +91,13 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs := cli.Flags("headgate status", usage, out)
 	fs.Group("What to print")
 	fs.StringVar(&c.pool, "pool", "", "print only this InferencePool, `NAMESPACE/NAME`")
-	fs.StringVar(&c.endpoint, "endpoint", "", "print only the endpoint `HOST:PORT`, and the models that are loaded or failed there")
+	fs.StringVar(&c.endpoint, "endpoint", "", "print only the endpoint `HOST:PORT`, and the models that are loaded or failed to load there")
 	all := fs.Bool("all", false,
 		fmt.Sprintf("print all endpoints and models instead of the first %d of each, and all copies of an endpoint instead of %d in each state", maxRows,
 			maxCopies))
 	format := fs.StringP("output", "o", "table", "output `FORMAT`: table, or json, which always prints everything selected")
-	watch := fs.BoolP("watch", "w", false, "print anew each second, in place on a terminal, until interrupted")
-	fs.Group("Whom to ask")
+	watch := fs.BoolP("watch", "w", false, "print again every second until interrupted; on a terminal, replace the last output")
+	fs.Group("Where to ask")
 	at.Register(fs.FlagSet)
 	if err := cli.Parse(fs, args, math.MaxInt); err != nil {
 		return err
