@@ -30,22 +30,22 @@ import (
 // program is the table of commands.
 var program = cli.Program{
 	Name:  "headgate",
-	About: "Headgate is an inference gateway: it runs Envoy in front of servers of models, picks the server of each request, and loads models.",
+	About: "Headgate is an inference gateway. It runs Envoy in front of model servers, picks the server of each request, and loads models.",
 	Groups: []cli.Group{
 		{Title: "Run", Commands: []cli.Command{
 			{Name: "run", Summary: "run Envoy, extproc, control and simulated engines on this machine", Run: run.Command},
-			{Name: "init", Summary: "write the configuration and the objects of run into a folder, to be edited", Run: run.Init},
+			{Name: "init", Summary: "write the configuration and objects of headgate run into a folder, for you to edit", Run: run.Init},
 			{Name: "envoy", Summary: "run Envoy in front of extproc, with TLS and API keys, and replace it without losing a request", Run: envoy.Command},
 			{Name: "extproc", Summary: "pick the endpoint of each request, for Envoy or another gateway", Run: runExtproc, Linked: true},
 			{Name: "control", Summary: "load models, and configure the Envoys of Gateways", Run: runControl, Linked: true},
-			{Name: "drain", Summary: "move the models of an endpoint away, before its engine is stopped", Run: drain.Command},
+			{Name: "drain", Summary: "take an endpoint out of use, before you stop its engine", Run: drain.Command},
 			{Name: "engine", Summary: "run a simulated engine: vLLM, SGLang, or a model runtime", Run: simulated.Command},
 		}},
 		{Title: "Explain", Commands: []cli.Command{
-			{Name: "status", Summary: "print the endpoints as the picker sees them, and where models are loaded", Run: status.Command},
-			{Name: "explain", Summary: "print why a request went where it did, or where a request would go", Run: explain.Command},
-			{Name: "doctor", Summary: "check objects, engines, Envoy, ports, certificates and clocks, and say what to do", Run: doctor.Command},
-			{Name: "routes", Summary: "print the routes of each Gateway, or which of them takes a request", Run: routes.Command},
+			{Name: "status", Summary: "print the state of endpoints, and where models are loaded", Run: status.Command},
+			{Name: "explain", Summary: "print why a request went to its endpoint, or where a new one would go", Run: explain.Command},
+			{Name: "doctor", Summary: "check objects, engines, Envoy, ports, certificates and clocks, and print what to do", Run: doctor.Command},
+			{Name: "routes", Summary: "print the routes of each Gateway, or the route of a request", Run: routes.Command},
 		}},
 		{Title: "Plan", Commands: []cli.Command{
 			{Name: "plan", Summary: "find the cheapest hardware, replicas and batch sizes that meet objectives", Run: plan.Command},
