@@ -119,7 +119,7 @@ func supportedVersion(are []string) metav1.Condition {
 	}
 	if len(unknown) > 0 {
 		return not(gatewayv1.GatewayClassConditionStatusSupportedVersion, gatewayv1.GatewayClassReasonUnsupportedVersion,
-			fmt.Sprintf("the CRDs of Gateway API are %s; Headgate supports %s and treats others as well as it can",
+			fmt.Sprintf("the CRDs of Gateway API are %s; Headgate supports %s, and others may not work",
 				strings.Join(unknown, " and "), strings.Join(versions, " and ")))
 	}
 	return is(gatewayv1.GatewayClassConditionStatusSupportedVersion, gatewayv1.GatewayClassReasonSupportedVersion, "")

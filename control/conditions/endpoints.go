@@ -57,7 +57,7 @@ var explanations = map[string]string{
 	"never_answered":     "it has never answered a scrape",
 	"scrapes_unanswered": "it does not answer scrapes",
 	"node_silent":        "its node does not report",
-	"connection_reset":   "the connection of a request broke",
+	"connection_reset":   "the connection of a request was reset",
 	"requests_fail":      "a request failed",
 	"queue_full":         "it rejected a request, since its queue is full",
 }

@@ -61,7 +61,7 @@ func anybody(g *attach.Gateway) string {
 	for _, port := range slices.Compact(ports) {
 		all = append(all, strconv.Itoa(int(port)))
 	}
-	return "clients without a valid certificate may call too, at port " + strings.Join(all, ", ")
+	return "clients without a valid certificate are also accepted, at port " + strings.Join(all, ", ")
 }
 
 // listenersOf returns the listeners that an object declares.
@@ -83,7 +83,7 @@ func (w *writer) unserved(all []*attach.Listener) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return "not served (see their own conditions): " + strings.Join(names, ", ")
+	return "listeners that Envoys do not serve (see their conditions): " + strings.Join(names, ", ")
 }
 
 // accepted is the condition Accepted of a Gateway: whether Envoys can serve it.
@@ -137,7 +137,7 @@ func (w *writer) unprogrammable(g *attach.Gateway, accepted metav1.Condition) st
 	case len(w.Gateways[g.Name].Addresses) > 0:
 		return "it has no valid listener; its pods and its address stay until it is deleted"
 	}
-	return "it has no valid listener; it gets pods with the first valid one"
+	return "it has no valid listener; control creates its pods when it has one"
 }
 
 // reached reports whether clients can reach a Gateway at the addresses that it requests.
@@ -176,7 +176,7 @@ func (w *writer) done(g *attach.Gateway, listeners []*attach.Listener) metav1.Co
 	}
 	switch {
 	case !some:
-		return not(of, gatewayv1.GatewayReasonInvalid, "nothing is served: see the conditions of its listeners")
+		return not(of, gatewayv1.GatewayReasonInvalid, "Envoys serve none of the listeners: see their conditions")
 	case waiting != nil:
 		return not(of, gatewayv1.GatewayReasonPending, pending(waiting))
 	}
@@ -184,7 +184,7 @@ func (w *writer) done(g *attach.Gateway, listeners []*attach.Listener) metav1.Co
 }
 
 func refusal(l *attach.Listener, port Port) string {
-	return fmt.Sprintf("an Envoy rejected the configuration of port %d and keeps the one before: %s", l.Port, port.Refused)
+	return fmt.Sprintf("an Envoy rejected the configuration of port %d and keeps the previous one: %s", l.Port, port.Refused)
 }
 
 func pending(l *attach.Listener) string {

@@ -170,7 +170,7 @@ func (l *llmRoute) accepted() metav1.Condition {
 		if len(at) > 0 {
 			outside = ""
 		} else {
-			outside = "attaches to no Gateway, but " + outside
+			outside = "it attaches to no Gateway, but " + outside
 		}
 		return is(of, v1alpha1.ReasonAccepted, outside)
 	case len(at) == 0 && len(refused) > 0:
@@ -221,10 +221,10 @@ func (l *llmRoute) takenAt(parents []attach.Parent) string {
 // unattached says why the route attaches to no Gateway of ours.
 func (l *llmRoute) unattached() string {
 	if len(l.Parents) == 0 {
-		return "attaches to no Gateway: set spec.parentRefs"
+		return "it attaches to no Gateway: set spec.parentRefs"
 	}
 	if l.Attachments == nil {
-		return "attaches to no Gateway: control serves none, set its --xds-address"
+		return "it attaches to no Gateway: control serves none, set its --xds-address"
 	}
 	p := l.Parents[0]
 	kind := ptr.Deref(p.Kind, objects.GatewayKind)
@@ -241,9 +241,9 @@ func (l *llmRoute) unattached() string {
 		})
 	}
 	if !there {
-		return fmt.Sprintf("attaches to no Gateway: spec.parentRefs names %s %s, which does not exist", kind, name)
+		return fmt.Sprintf("it attaches to no Gateway: spec.parentRefs names %s %s, which does not exist", kind, name)
 	}
-	return fmt.Sprintf("attaches to no Gateway of Headgate: %s %s of spec.parentRefs belongs to another controller", kind, name)
+	return fmt.Sprintf("it attaches to no Gateway of Headgate: %s %s of spec.parentRefs belongs to another controller", kind, name)
 }
 
 // ready is the condition Ready: whether a request for one of the models would be served now.

@@ -40,9 +40,9 @@ func OfModel(m Model) []metav1.Condition {
 	case m.Loaded < m.Min:
 		ready = is(of, v1alpha1.ReasonLoading, fmt.Sprintf("%d of at least %d copies are loaded", m.Loaded, m.Min))
 	case m.Loaded > 0:
-		ready = is(of, v1alpha1.ReasonLoaded, fmt.Sprintf("copies that answer: %d", m.Loaded))
+		ready = is(of, v1alpha1.ReasonLoaded, count(m.Loaded, "copy answers", "copies answer"))
 	default:
-		ready = is(of, v1alpha1.ReasonLoadable, "it is loaded when a request names it")
+		ready = is(of, v1alpha1.ReasonLoadable, "control loads it when a request names it")
 	}
 	return []metav1.Condition{acceptedID(m.Taken), ready}
 }
@@ -97,7 +97,7 @@ func (v VModel) ready() metav1.Condition {
 	case !v.Exists:
 		return not(of, v1alpha1.ReasonPoolNotFound, fmt.Sprintf("the InferencePool %s does not exist: nothing can load its models", v.Pool))
 	case v.NameTaken:
-		return not(of, v1alpha1.ReasonModelNameTaken, "requests of this name go to the model that has it")
+		return not(of, v1alpha1.ReasonModelNameTaken, "a model has this name, and requests go to that model")
 	case v.Unknown != "":
 		return not(of, v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s: no Model, LLMRoute or engine of InferencePool %s has %s", goes,
 			v.Pool.Name, v.Unknown))
@@ -111,7 +111,7 @@ func (v VModel) ready() metav1.Condition {
 	case v.Canary != v.ActiveCanary:
 		return not(of, v1alpha1.ReasonTransitioning, fmt.Sprintf("%s until the canary %s is loaded", goes, v.Canary))
 	case len(v.Behind) > 0:
-		return not(of, v1alpha1.ReasonTransitioning, fmt.Sprintf("%s; these extprocs may send them where they went before: %s", goes,
+		return not(of, v1alpha1.ReasonTransitioning, fmt.Sprintf("%s; these extprocs may still send them to an earlier target: %s", goes,
 			strings.Join(v.Behind, ", ")))
 	}
 	return is(of, v1alpha1.ReasonDefined, goes)

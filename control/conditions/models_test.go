@@ -25,8 +25,8 @@ func TestConditionsOfModels(t *testing.T) {
 		want string
 	}{
 		{conditions.Model{Pool: p}, "Ready False PoolNotFound: the InferencePool ns/p does not exist: nothing can load it"},
-		{conditions.Model{Pool: p, Exists: true, Endpoints: up}, "Ready True Loadable: it is loaded when a request names it"},
-		{conditions.Model{Pool: p, Exists: true}, "Ready True Loadable: it is loaded when a request names it"},
+		{conditions.Model{Pool: p, Exists: true, Endpoints: up}, "Ready True Loadable: control loads it when a request names it"},
+		{conditions.Model{Pool: p, Exists: true}, "Ready True Loadable: control loads it when a request names it"},
 		{
 			conditions.Model{Pool: p, Exists: true, Endpoints: down},
 			"Ready False NoEndpoints: InferencePool p: 0 of 2 endpoints answer",
@@ -45,7 +45,7 @@ func TestConditionsOfModels(t *testing.T) {
 			conditions.Model{Pool: p, Exists: true, Endpoints: up, Min: 2, Loaded: 1, Failed: "no room"},
 			"Ready True Loading: 1 of at least 2 copies are loaded",
 		},
-		{conditions.Model{Pool: p, Exists: true, Endpoints: up, Loaded: 2}, "Ready True Loaded: copies that answer: 2"},
+		{conditions.Model{Pool: p, Exists: true, Endpoints: up, Loaded: 2}, "Ready True Loaded: 2 copies answer"},
 	} {
 		all := conditions.OfModel(c.is)
 		if len(all) != 2 || line(all[1]) != c.want || line(all[0]) != "Accepted True Accepted: " {
@@ -70,7 +70,7 @@ func TestConditionsOfVModels(t *testing.T) {
 			"Ready True Defined: requests go to b, 10 % of them to c",
 		},
 		{func(v *conditions.VModel) { v.Exists = false }, "Ready False PoolNotFound: the InferencePool ns/p does not exist: nothing can load its models"},
-		{func(v *conditions.VModel) { v.NameTaken = true }, "Ready False ModelNameTaken: requests of this name go to the model that has it"},
+		{func(v *conditions.VModel) { v.NameTaken = true }, "Ready False ModelNameTaken: a model has this name, and requests go to that model"},
 		{
 			func(v *conditions.VModel) { v.Unknown = "b" },
 			"Ready False TargetNotFound: requests go to b: no Model, LLMRoute or engine of InferencePool p has b",
@@ -90,7 +90,7 @@ func TestConditionsOfVModels(t *testing.T) {
 		{func(v *conditions.VModel) { v.Canary = "c" }, "Ready False Transitioning: requests go to b until the canary c is loaded"},
 		{
 			func(v *conditions.VModel) { v.Behind = []string{"x", "y"} },
-			"Ready False Transitioning: requests go to b; these extprocs may send them where they went before: x, y",
+			"Ready False Transitioning: requests go to b; these extprocs may still send them to an earlier target: x, y",
 		},
 	} {
 		v := base

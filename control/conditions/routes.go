@@ -112,7 +112,7 @@ func (w *writer) taken(wants map[objects.Name][]string) map[at]taken {
 				}
 				if len(words) > 0 {
 					all[at{attached.Route.Name, l}] = taken{
-						names, fmt.Sprintf("at %s older routes keep the models %s", l, strings.Join(words, ", ")),
+						names, fmt.Sprintf("at %s, older routes have the models %s", l, strings.Join(words, ", ")),
 					}
 				}
 			}

@@ -43,7 +43,7 @@ func TestConditionsOfAFolder(t *testing.T) {
 	route := func(of, reason, words string) admin.Condition {
 		return admin.Condition{Kind: "LLMRoute", Name: "ns/r", Type: of, Reason: reason, Message: words}
 	}
-	const nobody = "attaches to no Gateway: set spec.parentRefs"
+	const nobody = "it attaches to no Gateway: set spec.parentRefs"
 	l.SetObserved(conditions.Observed{})
 	if got, want := l.conditions(), []admin.Condition{
 		route("Accepted", "NoMatchingParent", nobody), route("Ready", "NoMatchingParent", nobody),

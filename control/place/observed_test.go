@@ -76,7 +76,7 @@ func TestModelWithoutEndpointsIsNotReady(t *testing.T) {
 	w, r := newRecordedWorld(t, told), serveRuntime(t, "", nil)
 	w.watch(t)
 	w.set(list(r.address, managed(r.management)), object("a", ", type: sim, source: 'sim:'"))
-	const loadable = "True Loadable: it is loaded when a request names it"
+	const loadable = "True Loadable: control loads it when a request names it"
 	w.await("it is loadable", func() bool { return told.ready("a") == loadable })
 	w.Observed("x", map[string]conditions.Endpoint{r.address: {State: conditions.Out, Reason: "connection_refused"}}, nil)
 	w.await("it is not", func() bool {

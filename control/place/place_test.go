@@ -369,7 +369,7 @@ func TestModelStatusNamesWhatIsMissing(t *testing.T) {
 		t.Errorf("it says %q, want %q", ready(), want)
 	}
 	w.set(object("x", ""))
-	w.await("it is ready with its pool", func() bool { return ready() == "True Loadable: it is loaded when a request names it" })
+	w.await("it is ready with its pool", func() bool { return ready() == "True Loadable: control loads it when a request names it" })
 	w.SetWorld(objects.Build(x))
 	w.await("it is not without", func() bool { return strings.HasPrefix(ready(), "False PoolNotFound") })
 

@@ -312,7 +312,7 @@ func TestStatusNamesExtprocsThatAreBehind(t *testing.T) {
 	w.board.setBehind("x1", "x2")
 	w.set(object("a", ""), vmodel("v", "a", ""))
 	w.await("it names them", func() bool {
-		return w.told.vmodel("v") == "a Transitioning: requests go to a; these extprocs may send them where they went before: x1, x2"
+		return w.told.vmodel("v") == "a Transitioning: requests go to a; these extprocs may still send them to an earlier target: x1, x2"
 	})
 	w.board.setBehind()
 	w.await("all have moved", func() bool { return w.told.vmodel("v") == "a Defined: requests go to a" })

@@ -82,7 +82,7 @@ func TestConditionsExplainIgnoredParts(t *testing.T) {
 		}
 		t.Errorf("%s has no condition %s", name, condition)
 	}
-	const alone = "True Accepted: attaches to no Gateway, but the standalone data plane serves it"
+	const alone = "True Accepted: it attaches to no Gateway, but the standalone data plane serves it"
 	const missing = "False BackendNotFound: spec.backendRefs names InferencePool default/p, which does not exist: its requests get 503"
 	says("a", "Accepted", alone)
 	says("a", "ResolvedRefs", missing)

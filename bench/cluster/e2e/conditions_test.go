@@ -182,7 +182,7 @@ func TestConditionsColumnsAndEvents(t *testing.T) {
 	reason("llmr/alone", "Accepted", "NoMatchingParent")
 	reason("llmr/lost", "Accepted", "NoMatchingParent")
 	reason("llmr/empty", "Ready", "NoEndpoints")
-	if out := its.kubectl("describe", "llmr/alone"); !strings.Contains(out, "attaches to no Gateway: set spec.parentRefs") ||
+	if out := its.kubectl("describe", "llmr/alone"); !strings.Contains(out, "it attaches to no Gateway: set spec.parentRefs") ||
 		!strings.Contains(out, "Warning  NoMatchingParent") {
 		t.Errorf("kubectl describe prints\n%s", out)
 	}
