@@ -251,7 +251,7 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 		}
 		s.client.CloseIdleConnections() // otherwise the old Envoy keeps them for five seconds
 		if strings.HasPrefix(u.what, "Envoy") {
-			s.await("the old Envoy has ended", func() bool { return f.lines("the old Envoy has completed its answers") == i+1 })
+			s.await("the old Envoy has ended", func() bool { return f.lines("the old Envoy has completed its responses") == i+1 })
 		}
 		s.await("enough requests were answered", func() bool { return l.sent.Load() >= int64((i+1)*requests/len(all)) })
 		t.Logf("%-36s done after %4d ms: %5d requests, %d failed; %d streams, %d cut", u.what, took.Milliseconds(), l.sent.Load()-sent,
@@ -292,7 +292,7 @@ func TestBadEnvoyChangesNothing(t *testing.T) {
 		f.install(path)
 		f.Signal(syscall.SIGHUP)
 		s.await(c.log, func() bool {
-			return f.lines("does not become ready; the current one stays") == i+1 && f.lines(c.log) == 1
+			return f.lines("did not become ready; the current one stays") == i+1 && f.lines(c.log) == 1
 		})
 		if a := s.must(completion("a01", 1, false)); a.status != 200 {
 			t.Errorf("%s: then a request gets %d", c.script, a.status)

@@ -131,7 +131,7 @@ func (o *options) flags(out io.Writer) *cli.FlagSet {
 func (o *options) complete() error {
 	switch {
 	case o.extproc == "":
-		return errors.New("--extproc is needed: the address of extproc, such as unix:/run/headgate/extproc.sock")
+		return errors.New("--extproc is needed: set it to the address of extproc, such as unix:/run/headgate/extproc.sock")
 	case (o.cert == "") != (o.key == ""):
 		return errors.New("--tls-cert and --tls-key belong together: set both")
 	case len(o.listen) == 0:
@@ -159,7 +159,7 @@ func (o *options) complete() error {
 		return err
 	}
 	if len(o.dir) > maxDir {
-		return fmt.Errorf("--run-dir %s: the path may have %d characters, since sockets are below it", o.dir, maxDir)
+		return fmt.Errorf("--run-dir %s: the path may have at most %d characters, since it contains sockets", o.dir, maxDir)
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (o *options) sources() []*source {
 	return all
 }
 
-// program returns a function that has the headgate that is installed now print its configuration.
+// program returns a function that runs the installed headgate to get its configuration of Envoy.
 func program(args []string) (func(context.Context) ([]byte, error), error) {
 	path, err := exec.LookPath(os.Args[0]) // not os.Executable, which follows links that an upgrade may change
 	if err != nil {
@@ -238,7 +238,7 @@ func program(args []string) (func(context.Context) ([]byte, error), error) {
 	}, nil
 }
 
-// run runs Envoys until ctx ends and all answers are complete. Reloads call again for the
+// run runs Envoys until ctx ends and all responses are complete. Reloads call again to get the
 // configuration.
 func (o *options) run(ctx context.Context, again func(context.Context) ([]byte, error), stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewJSONHandler(stderr, nil))
@@ -287,7 +287,7 @@ func (o *options) run(ctx context.Context, again func(context.Context) ([]byte, 
 		}
 		return again(ctx)
 	}
-	background, cancel := context.WithCancel(context.WithoutCancel(ctx)) // a key may change while answers are completed
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx)) // a key may change while responses are completed
 	defer cancel()
 	if o.admin != "" {
 		l, err := listen.On("admin", o.admin)

@@ -208,11 +208,11 @@ func (s settings) watched(file string) node {
 
 const keyFilterType = "type.googleapis.com/envoy.extensions.filters.http.api_key_auth.v3.ApiKeyAuth"
 
-// corsFilter answers the browser's question whether a page may call. It has no key.
+// corsFilter answers CORS preflight requests of browsers, which contain no API key.
 const corsFilter = "envoy.filters.http.cors"
 
-// askForKeys makes a connection manager reject requests without an API key, except for the health
-// check. It adds the client to the access log.
+// askForKeys makes a connection manager reject requests without an API key, except for health
+// checks. It adds the client's name to the access log.
 func (s settings) askForKeys(m node) error {
 	filters := list(m, "http_filters")
 	at := slices.IndexFunc(filters, func(f any) bool { return object(f)["name"] == corsFilter })

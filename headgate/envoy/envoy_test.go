@@ -37,7 +37,7 @@ func TestKeys(t *testing.T) {
 		"a space":          {text: "alice=" + secret + " x", fault: "keys:1: the key has a character that a header cannot have"},
 		"no ASCII":         {text: "alice=" + secret + "é", fault: "keys:1: the key has a character that a header cannot have"},
 		"a long key":       {text: "alice=" + strings.Repeat("x", 4097), fault: "keys:1: the key has more than 4096 characters"},
-		"the same twice":   {text: "alice=" + secret + "\nbob=" + secret, fault: "keys:2: the key is that of line 1"},
+		"the same twice":   {text: "alice=" + secret + "\nbob=" + secret, fault: "keys:2: the key is the same as in line 1"},
 		"nothing":          {text: "", fault: "keys: it has no line NAME=KEY"},
 		"only a comment":   {text: "# x\n", fault: "keys: it has no line NAME=KEY"},
 		"a name of 65":     {text: strings.Repeat("x", 65) + "=" + secret, fault: "keys:1: the name before ="},

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// source is a set of files that becomes one file for Envoy. Envoy reads that file again when it is
-// replaced.
+// source is a set of files that is converted into one file for Envoy. Envoy reads this file again
+// when it is replaced.
 type source struct {
 	what   string   // for log lines
 	paths  []string // of the files
@@ -18,8 +18,8 @@ type source struct {
 	// convert returns the content for Envoy. Its errors do not contain the files' contents.
 	convert func(contents [][]byte) ([]byte, error)
 
-	seen    [][]byte // contents at the last look
-	decided bool     // seen is in force, or was rejected
+	seen    [][]byte // contents when they were last read
+	decided bool     // seen is in effect, or was rejected
 	fault   string   // the last error, which is logged once
 }
 
@@ -53,8 +53,8 @@ func (s *source) apply(contents [][]byte) error {
 	return replaceFile(s.target, text)
 }
 
-// look applies changed files once they are the same at two looks: a file may be written in place.
-// If the files are invalid, the last valid ones stay in force.
+// look reads the files, and applies a change when it has read the same contents twice, since a file
+// may be written in place. If the files are invalid, the last valid ones stay in effect.
 func (s *source) look(log *slog.Logger) {
 	contents, err := s.read()
 	if err == nil {
@@ -75,15 +75,15 @@ func (s *source) look(log *slog.Logger) {
 			return
 		}
 		_, unwritten := errors.AsType[*os.PathError](err)
-		s.decided = !unwritten // a full disk may have room at the next look
+		s.decided = !unwritten // a full disk may have room at the next call
 	}
 	if text := err.Error(); text != s.fault {
 		s.fault = text
-		log.Error("cannot use the changed files; the last valid ones stay in force", "what", s.what, "err", err)
+		log.Error("cannot use the changed files; the last valid ones stay in effect", "what", s.what, "err", err)
 	}
 }
 
-// follow looks at the files until ctx ends.
+// follow applies changes of the files until ctx ends.
 func follow(ctx context.Context, sources []*source, interval time.Duration, log *slog.Logger) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

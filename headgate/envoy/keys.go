@@ -47,7 +47,7 @@ func readKeys(name string, text []byte) ([]key, error) {
 			return nil, fault(fmt.Sprintf("the key has more than %d characters", maxKey))
 		}
 		if before := lines[secret]; before != 0 {
-			return nil, fault(fmt.Sprintf("the key is that of line %d", before))
+			return nil, fault(fmt.Sprintf("the key is the same as in line %d", before))
 		}
 		lines[secret] = number
 		keys = append(keys, key{client, secret})

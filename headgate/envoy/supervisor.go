@@ -31,8 +31,8 @@ const (
 // checkTimeout limits how long a binary may take to check the configuration.
 const checkTimeout = 30 * time.Second
 
-// supervisor runs Envoys: one that serves, and others that start or complete their answers. It does
-// what a [supervise.Machine] decides.
+// supervisor runs Envoys: one that serves, and others that start or complete their responses. It
+// executes the actions of a [supervise.Machine].
 type supervisor struct {
 	dir         string // folder of configurations and sockets
 	relay       string // folder of the relay's sockets; empty if there are none
@@ -70,13 +70,13 @@ type process struct {
 	admin  *admin
 	socket string // path of the admin interface
 	done   chan struct{}
-	// letter is a socket in place of that of a process that has ended: see buried.
+	// letter is a socket that replaces the socket of a process that has exited: see bury.
 	letter net.PacketConn
 	hot    bool // hot restarts are possible
 }
 
-// run runs Envoys until ctx ends and all answers are complete. A signal on reload starts the next
-// Envoy; one on hurry ends all at once.
+// run runs Envoys until ctx ends and all responses are complete. A signal on reload starts the next
+// Envoy. A signal on hurry ends all Envoys at once.
 func (s *supervisor) run(ctx context.Context, reload, hurry <-chan os.Signal) error {
 	s.machine = supervise.New(s.limits)
 	s.events = make(chan func() supervise.Event)
@@ -151,7 +151,7 @@ func (s *supervisor) do(a supervise.Action) {
 
 func (s *supervisor) send(e supervise.Event) { s.post(func() supervise.Event { return e }) }
 
-// post has a function run by run, and its event handled.
+// post makes run call a function and handle the event that it returns.
 func (s *supervisor) post(happened func() supervise.Event) {
 	select {
 	case s.events <- happened:
@@ -159,7 +159,7 @@ func (s *supervisor) post(happened func() supervise.Event) {
 	}
 }
 
-// check finds the binary and the configuration, and has the one check the other.
+// check finds the binary and the configuration, and makes the binary validate the configuration.
 func (s *supervisor) check() (c checked, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
@@ -316,7 +316,7 @@ func (s *supervisor) watch(p *process) {
 // old one's socket.
 func (s *supervisor) drain(p *process) {
 	if err := p.admin.drain(context.Background()); err != nil {
-		s.log.Warn("an Envoy does not close its listeners; it ends at the latest after --drain-time", "envoy", p.ID, "err", err)
+		s.log.Warn("cannot make an Envoy close its listeners; it exits after --drain-time at the latest", "envoy", p.ID, "err", err)
 	}
 	current := s.current.Load()
 	if s.relay == "" || current == nil || current.Generation == p.Generation {
@@ -327,12 +327,12 @@ func (s *supervisor) drain(p *process) {
 			continue
 		}
 		if err := relink(filepath.Join(s.relay, backName(current.Generation)), filepath.Join(s.relay, backName(p.Generation))); err != nil {
-			s.log.Warn("requests that an old Envoy sends to extproc's relay may fail", "err", err)
+			s.log.Warn("requests of an old Envoy that extproc relays may fail", "err", err)
 		}
 	}
 }
 
-// relink makes a path an atomic replacement by another name of a socket.
+// relink makes path another name of a socket. It replaces an existing path atomically.
 func relink(socket, path string) error {
 	part := path + ".part"
 	if err := os.Remove(part); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -353,14 +353,14 @@ func relink(socket, path string) error {
 func (s *supervisor) signal(id int, sig os.Signal) {
 	if p := s.envoys[id]; p != nil {
 		if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			s.log.Error("cannot signal an Envoy", "envoy", id, "err", err)
+			s.log.Error("cannot send a signal to an Envoy", "envoy", id, "err", err)
 		}
 	}
 }
 
-// bury removes what an Envoy that has ended left. The next Envoy of its generation, if there is
-// one, sends it a message later, to end it, and would abort if nobody listened at the ended one's
-// socket. So the supervisor listens there.
+// bury removes the files of an Envoy that has exited. If there is a next Envoy of its generation,
+// that one later sends it a message to end it, and would abort if nothing listened on the socket of
+// the exited Envoy. So the supervisor listens there.
 func (s *supervisor) bury(p *process) {
 	s.current.CompareAndSwap(p, nil)
 	p.admin.close()
@@ -379,7 +379,7 @@ func (s *supervisor) bury(p *process) {
 		_ = os.Remove(path)
 		letter, err := net.ListenPacket("unixgram", path)
 		if err != nil {
-			s.log.Error("the current Envoy will abort at the next reload", "err", err)
+			s.log.Error("cannot listen on the socket of an exited Envoy; the current one will abort at the next reload", "err", err)
 			break
 		}
 		p.letter = letter
@@ -408,7 +408,7 @@ func (s *supervisor) bury(p *process) {
 // restartSlots is the number of sockets that the Envoys of a generation use in turn.
 const restartSlots = 3
 
-// exhume closes the socket that replaces that of an earlier Envoy whose name the next one takes.
+// exhume closes the socket that bury opened for an exited Envoy, if the next Envoy needs its name.
 func (s *supervisor) exhume(l supervise.Launch) {
 	for id, p := range s.envoys {
 		if p.Generation == l.Generation && p.Epoch%restartSlots == l.Epoch%restartSlots && p.ended() {

