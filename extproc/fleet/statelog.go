@@ -25,16 +25,16 @@ const (
 // faultAge is how old an endpoint's latest error may be to be the reason for a change.
 const faultAge = 30 * time.Second
 
-// stateLog logs one line for each change of an endpoint's state. Endpoints that flap do not flood
-// the log: a line may be suppressed, but the last state of each endpoint is logged in the end. It
-// is not safe for concurrent use.
+// stateLog logs one line for each change of an endpoint's state. It suppresses lines of endpoints
+// that flap, but always logs the last state of each endpoint in the end. It is not safe for
+// concurrent use.
 type stateLog struct {
-	log       *slog.Logger
-	members   map[memberKey]*memberLog
-	all       bucket
-	untold    int // suppressed lines since the last summary
-	summaryAt time.Time
-	waits     map[objects.Name]bool // pools for which waiting has logged a line
+	log        *slog.Logger
+	members    map[memberKey]*memberLog
+	all        bucket
+	suppressed int // suppressed lines since the last summary
+	summaryAt  time.Time
+	waits      map[objects.Name]bool // pools for which waiting has logged a line
 }
 
 // memberKey is an endpoint as a member of one pool.
@@ -43,10 +43,10 @@ type memberKey struct {
 	address string
 }
 
-// memberLog is what was logged of an endpoint.
+// memberLog is what stateLog has logged about an endpoint.
 type memberLog struct {
 	lines      bucket
-	told       pick.State // state in the last line
+	logged     pick.State // state in the last line
 	latest     endpointstate.Move
 	pending    bool // whether latest was not logged
 	suppressed int  // suppressed lines since the last line
@@ -75,37 +75,37 @@ func (l *stateLog) moved(m endpointstate.Move, now time.Time) {
 		if l.members == nil {
 			l.members = make(map[memberKey]*memberLog)
 		}
-		e = &memberLog{told: m.From}
+		e = &memberLog{logged: m.From}
 		l.members[key] = e
 	}
-	e.latest, e.pending = m, m.To.State != e.told
-	if !e.pending || !l.tell(e, now) { // not pending: the endpoint is back in the state of its last line
+	e.latest, e.pending = m, m.To.State != e.logged
+	if !e.pending || !l.logLatest(e, now) { // not pending: the endpoint is back in the state of its last line
 		e.suppressed++
-		l.untold++
+		l.suppressed++
 	}
 }
 
-// flush logs the states that were suppressed and still differ from the last line, as far as the
-// limits allow, and counts the suppressed lines. Call it once a second.
+// flush logs suppressed states that still differ from the last line, as far as the limits allow. It
+// also logs the number of suppressed lines. Call it once a second.
 func (l *stateLog) flush(now time.Time) {
 	for key, e := range l.members {
-		if e.pending && e.latest.To.State == e.told {
+		if e.pending && e.latest.To.State == e.logged {
 			e.pending = false
 		}
 		if e.pending {
-			l.tell(e, now)
+			l.logLatest(e, now)
 		}
 		if e.lines.refill(endpointInterval, now); !e.pending && e.lines.used == 0 {
 			delete(l.members, key)
 		}
 	}
-	if l.untold > 0 && now.Sub(l.summaryAt) >= summaryInterval {
-		l.log.Warn("endpoints change their states often; some changes are not logged", "suppressed", l.untold)
-		l.untold, l.summaryAt = 0, now
+	if l.suppressed > 0 && now.Sub(l.summaryAt) >= summaryInterval {
+		l.log.Warn("endpoints change their states often; some changes are not logged", "suppressed", l.suppressed)
+		l.suppressed, l.summaryAt = 0, now
 	}
 }
 
-// setWorld forgets endpoints that are gone.
+// setWorld removes endpoints that are no longer in the objects.
 func (l *stateLog) setWorld(w *objects.World) {
 	if len(l.members) == 0 {
 		return
@@ -122,8 +122,8 @@ func (l *stateLog) setWorld(w *objects.World) {
 	l.members = rest
 }
 
-// tell logs the latest state of an endpoint, and returns false if the limits do not allow it.
-func (l *stateLog) tell(e *memberLog, now time.Time) bool {
+// logLatest logs the latest state of an endpoint, and returns false if the limits do not allow it.
+func (l *stateLog) logLatest(e *memberLog, now time.Time) bool {
 	e.lines.refill(endpointInterval, now)
 	l.all.refill(allInterval, now)
 	if e.lines.used >= linesPerEndpoint || l.all.used >= linesInAll {
@@ -132,7 +132,7 @@ func (l *stateLog) tell(e *memberLog, now time.Time) bool {
 	e.lines.used++
 	l.all.used++
 	m := e.latest
-	args := []any{"endpoint", m.Address, "pool", m.Pool.String(), "was", e.told.String()}
+	args := []any{"endpoint", m.Address, "pool", m.Pool.String(), "was", e.logged.String()}
 	if m.To.Reason != "" {
 		args = append(args, "reason", string(m.To.Reason))
 	}
@@ -150,7 +150,7 @@ func (l *stateLog) tell(e *memberLog, now time.Time) bool {
 	if e.suppressed > 0 {
 		args = append(args, "suppressed", e.suppressed)
 	}
-	e.told, e.pending, e.suppressed = m.To.State, false, 0
+	e.logged, e.pending, e.suppressed = m.To.State, false, 0
 	l.log.Log(context.Background(), level(m.To), message(m.To.State), args...) //nolint:sloglint // one for each state
 	return true
 }
@@ -171,7 +171,7 @@ func (l *stateLog) waiting(view *endpointstate.View, used settings.Settings) {
 	maps.DeleteFunc(l.waits, func(name objects.Name, _ bool) bool { return view.World.Pools[name] == nil })
 }
 
-// level returns INFO for an endpoint that returns, or that was asked to stop, sleep or start.
+// level returns INFO for an endpoint that recovers, or that stops, sleeps or starts on request.
 func level(s endpointstate.Standing) slog.Level {
 	switch s.Reason {
 	case "", endpointstate.Terminating, endpointstate.NotReady, endpointstate.EngineAsleep, endpointstate.NeverAnswered:

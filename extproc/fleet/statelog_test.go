@@ -59,7 +59,7 @@ func TestFlappingEndpointsDoNotFloodTheLog(t *testing.T) {
 			t.Fatalf("the last line of %s is %s", endpoint, line)
 		}
 	}
-	if len(last) != endpoints || len(l.members) != 0 || l.untold != 0 {
-		t.Errorf("%d endpoints have a line; %d are kept, %d lines are not counted", len(last), len(l.members), l.untold)
+	if len(last) != endpoints || len(l.members) != 0 || l.suppressed != 0 {
+		t.Errorf("%d endpoints have a line; %d are kept, %d lines are not counted", len(last), len(l.members), l.suppressed)
 	}
 }
