@@ -446,7 +446,7 @@ func TestQuickstartWithOwnServers(t *testing.T) {
 	for _, want := range []string{
 		"extproc and Envoy in front of localhost:" + port + ", " + late,
 		`"model": "llama-by-name"`,
-		late + "          it takes no connection: does it run",
+		late + "          it refuses connections: does it run",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(said), " "), strings.Join(strings.Fields(want), " ")) {
 			t.Errorf("it does not say %q:\n%s", want, said)

@@ -35,24 +35,24 @@ func parseServers(text, listen string) ([]string, error) {
 		switch {
 		case written == "":
 			return nil,
-				errors.New("--endpoints: nothing stands before or after a comma: write HOST:PORT,HOST:PORT without a comma at the end")
+				errors.New("--endpoints: an address before or after a comma is missing: write HOST:PORT,HOST:PORT without a comma at the end")
 		case strings.HasPrefix(server, "https://"):
 			return nil,
-				fmt.Errorf("--endpoints %s: headgate run reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS",
+				fmt.Errorf("--endpoints %s: headgate run calls servers over plain HTTP only: write HOST:PORT of a port without TLS",
 					written)
 		case strings.Contains(server, "/"):
 			return nil, fmt.Errorf("--endpoints %s: write HOST:PORT alone, without a path, such as localhost:8000", written)
 		case err != nil && strings.Trim(server, "0123456789") == "":
-			return nil, fmt.Errorf("--endpoints %s: at which host? Write localhost:%s if it serves on this machine", written, server)
+			return nil, fmt.Errorf("--endpoints %s: the host is missing: write localhost:%s if it serves on this machine", written, server)
 		case err != nil && !strings.Contains(server, ":"):
-			return nil, fmt.Errorf("--endpoints %s: at which port? Write %s:8000 if it serves at 8000, as vLLM does", written, server)
+			return nil, fmt.Errorf("--endpoints %s: the port is missing: write %s:8000 if it serves at 8000, as vLLM does", written, server)
 		case err != nil:
 			return nil, fmt.Errorf("--endpoints %s: %w", written, err)
 		case slices.Contains(servers, server):
-			return nil, fmt.Errorf("--endpoints: %s is named twice: leave one out", server)
+			return nil, fmt.Errorf("--endpoints: %s is listed twice: remove one", server)
 		case isOwn(address, listen):
 			return nil,
-				fmt.Errorf("--endpoints %s: Headgate itself is to serve at that port: move it with --listen, such as --listen 127.0.0.1:8090", written)
+				fmt.Errorf("--endpoints %s: Headgate itself uses this port: change its port with --listen, such as --listen 127.0.0.1:8090", written)
 		}
 		servers = append(servers, server)
 	}
@@ -153,15 +153,15 @@ func fault(ctx context.Context, client *http.Client, server string) string {
 	case err == nil && len(all) > 0:
 		return ""
 	case errors.As(err, &unknown):
-		return "its name has no address: is it written right?"
+		return "its name has no address: is the spelling correct?"
 	case errors.As(err, &status) && (status == http.StatusUnauthorized || status == http.StatusForbidden):
-		return "it wants a key: put it into a file, and say --extproc-flag=--engine-token-file=FILE"
+		return "it requires a key: write the key into a file, and add --extproc-flag=--engine-token-file=FILE"
 	case errors.As(err, &status):
-		return fmt.Sprintf("GET /v1/models is answered with %d: is it a server of models?", int(status))
+		return fmt.Sprintf("it answers GET /v1/models with %d: is it a model server?", int(status))
 	case err == nil:
 		return "it lists no model"
 	case dial(ctx, server) == nil:
-		return "it takes connections, and does not list its models: is it still starting?"
+		return "it accepts connections, but does not list its models: is it still starting?"
 	}
-	return "it takes no connection: does it run, and serve at this port, beyond its own machine if it is another?"
+	return "it refuses connections: does it run, and listen on this port? On another machine, it must not listen on loopback only"
 }

@@ -25,39 +25,39 @@ func TestServersThatPeopleName(t *testing.T) {
 			"", everywhere,
 			"--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000",
 		},
-		{"a:1,", everywhere, "--endpoints: nothing stands before or after a comma: write HOST:PORT,HOST:PORT without a comma at the end"},
+		{"a:1,", everywhere, "--endpoints: an address before or after a comma is missing: write HOST:PORT,HOST:PORT without a comma at the end"},
 		{
 			"gpu-2.internal", everywhere,
-			"--endpoints gpu-2.internal: at which port? Write gpu-2.internal:8000 if it serves at 8000, as vLLM does",
+			"--endpoints gpu-2.internal: the port is missing: write gpu-2.internal:8000 if it serves at 8000, as vLLM does",
 		},
-		{"http://gpu-2", everywhere, "--endpoints http://gpu-2: at which port? Write gpu-2:8000 if it serves at 8000, as vLLM does"},
-		{"8000", everywhere, "--endpoints 8000: at which host? Write localhost:8000 if it serves on this machine"},
+		{"http://gpu-2", everywhere, "--endpoints http://gpu-2: the port is missing: write gpu-2:8000 if it serves at 8000, as vLLM does"},
+		{"8000", everywhere, "--endpoints 8000: the host is missing: write localhost:8000 if it serves on this machine"},
 		{
 			"https://a:8000", everywhere,
-			"--endpoints https://a:8000: headgate run reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS",
+			"--endpoints https://a:8000: headgate run calls servers over plain HTTP only: write HOST:PORT of a port without TLS",
 		},
 		{
 			"http://a:8000/openai/v1", everywhere,
 			"--endpoints http://a:8000/openai/v1: write HOST:PORT alone, without a path, such as localhost:8000",
 		},
-		{"a:8000,A:8000", everywhere, "--endpoints: a:8000 is named twice: leave one out"},
+		{"a:8000,A:8000", everywhere, "--endpoints: a:8000 is listed twice: remove one"},
 		{"a:0", everywhere, "--endpoints a:0: want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000"},
 		{"a b:8000", everywhere, "--endpoints a b:8000: want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000"},
 		{
 			"localhost:8080", everywhere,
-			"--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen, such as --listen 127.0.0.1:8090",
+			"--endpoints localhost:8080: Headgate itself uses this port: change its port with --listen, such as --listen 127.0.0.1:8090",
 		},
 		{
 			"127.0.0.1:8080", ":8080",
-			"--endpoints 127.0.0.1:8080: Headgate itself is to serve at that port: move it with --listen, such as --listen 127.0.0.1:8090",
+			"--endpoints 127.0.0.1:8080: Headgate itself uses this port: change its port with --listen, such as --listen 127.0.0.1:8090",
 		},
 		{
 			"localhost:8080", "127.0.0.1:8080",
-			"--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen, such as --listen 127.0.0.1:8090",
+			"--endpoints localhost:8080: Headgate itself uses this port: change its port with --listen, such as --listen 127.0.0.1:8090",
 		},
 		{
 			"10.0.0.7:8080", "10.0.0.7:8080",
-			"--endpoints 10.0.0.7:8080: Headgate itself is to serve at that port: move it with --listen, such as --listen 127.0.0.1:8090",
+			"--endpoints 10.0.0.7:8080: Headgate itself uses this port: change its port with --listen, such as --listen 127.0.0.1:8090",
 		},
 		{"127.0.0.2:8080", "127.0.0.1:8080", "127.0.0.2:8080"},
 		{"gpu-2:8080,10.0.0.7:8080", everywhere, "gpu-2:8080,10.0.0.7:8080"},
@@ -118,11 +118,11 @@ func TestMissingServerFeaturesAreReported(t *testing.T) {
 	for server, want := range map[string]string{
 		serve(200, `{"data":[{"id":"a","parent":"b"},{"id":"b"}]}`): "",
 		serve(200, `{"data":[]}`):                                   "it lists no model",
-		serve(200, `<html>`):                                        "it takes connections, and does not list its models: is it still starting?",
-		serve(401, `{}`):                                            "it wants a key: put it into a file, and say --extproc-flag=--engine-token-file=FILE",
-		serve(404, ``):                                              "GET /v1/models is answered with 404: is it a server of models?",
-		closed:                                                      "it takes no connection: does it run, and serve at this port, beyond its own machine if it is another?",
-		"no..such:8000":                                             "its name has no address: is it written right?",
+		serve(200, `<html>`):                                        "it accepts connections, but does not list its models: is it still starting?",
+		serve(401, `{}`):                                            "it requires a key: write the key into a file, and add --extproc-flag=--engine-token-file=FILE",
+		serve(404, ``):                                              "it answers GET /v1/models with 404: is it a model server?",
+		closed:                                                      "it refuses connections: does it run, and listen on this port? On another machine, it must not listen on loopback only",
+		"no..such:8000":                                             "its name has no address: is the spelling correct?",
 	} {
 		client := &http.Client{Timeout: 5 * time.Second}
 		if got := fault(t.Context(), client, server); got != want {

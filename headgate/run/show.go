@@ -36,14 +36,14 @@ func (s *show) welcome(ctx context.Context) {
 		base, adapter := examples(s.rig)
 		s.try(base, "")
 		s.try(adapter, `, "stream": true`)
-		s.say("\nNo adapter is loaded yet: the first request for one waits until control has loaded it. Who has which is at\nhttp://%s/models, metrics are at http://%s/metrics and http://%[1]s/metrics, Envoy's admin interface at\nhttp://%[3]s.\n",
+		s.say("\nNo adapter is loaded yet: the first request for one waits until control has loaded it.\n\n  models   http://%s/models lists the engines that have each model\n  metrics  http://%s/metrics (extproc), http://%[1]s/metrics (control)\n  Envoy    http://%[3]s is its admin interface\n\n",
 			s.rig.ControlMetrics, s.rig.Metrics, s.rig.Admin)
 	}
-	placing, slots := "requests queued for their model, loads and evictions of models; ", ", and its adapter slots, ● taken"
+	placing, slots := "queued requests, loads and evictions of models; ", " and adapter slots (● is occupied)"
 	if s.rig.ControlMetrics == "" {
 		placing = ""
 	}
-	s.say("Ctrl-C stops everything. Each second: %sfor each engine running+waiting requests%s.\n\n", placing, slots)
+	s.say("Ctrl-C stops everything. The lines show, each second: %sfor each engine, running+waiting requests%s.\n\n", placing, slots)
 }
 
 // welcomeServers prints a request to try at the given servers, and what to do about servers without
@@ -69,12 +69,12 @@ func (s *show) welcomeServers(ctx context.Context) {
 	}
 	switch {
 	case s.untried:
-		s.say("\nNone of the servers lists a model:\n\n%s\nThey are asked on, and a request to try is printed here as soon as one does.\n",
+		s.say("\nNone of the servers lists a model:\n\n%s\nHeadgate keeps asking them. When one lists a model, an example request is printed here.\n",
 			faults.String())
 	case faults.Len() > 0:
-		s.say("\nOf these servers no model can be asked for yet:\n\n%s", faults.String())
+		s.say("\nRequests cannot use these servers yet:\n\n%s", faults.String())
 	}
-	s.say("\nThe metrics are at http://%s/metrics, Envoy's admin interface at http://%s.\n", s.rig.Metrics, s.rig.Admin)
+	s.say("\nThe metrics are at http://%s/metrics, and Envoy's admin interface is at http://%s.\n", s.rig.Metrics, s.rig.Admin)
 }
 
 // tryFirst prints a request for the first model that a server lists. If no server lists a model, it
