@@ -40,8 +40,8 @@ func writeDemo(from, to string) error {
 	return nil
 }
 
-const initUsage = `headgate init writes the files that headgate run uses into a new folder, for you to edit: Envoy's configuration (envoy.yaml),
-the objects of the demo (objects), and the objects of the Gateway API demo (gateway). It never overwrites a file.
+const initUsage = `headgate init writes the files that headgate run uses into a new folder, for you to edit. These are Envoy's configuration
+(envoy.yaml), the objects of the demo (objects), and those of the Gateway API demo (gateway). It never overwrites a file.
 
 Usage:
 

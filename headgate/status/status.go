@@ -31,9 +31,10 @@ which asks all connected extprocs. Without control, it asks one extproc. Argumen
              extprocs disagree, the line shows the worst state, and a line for each extproc follows. Then the models:
                base       the names of the base model.
                loaded     serves requests ("3 in flight" counts the requests that run now).
-               loading    since when, and the reason of the load: queued requests (requests), the minimum number of copies
-                          (least), an endpoint that migrates (migration), too much load on other copies (load), an endpoint
-                          with little load (balance), a second copy of a model in use (use), or free room (room).
+               loading    since when, and the reason of the load. Reasons from requests are queued requests (requests), too
+                          much load (load), an endpoint with little load (balance), and a second copy of a model in use (use).
+                          Others are the minimum number of copies (least), a migrating endpoint (migration) and free room
+                          (room).
                queued     waits for its load here, behind other loads or until another model is evicted.
                draining   gets no new requests; control unloads it when its running requests have ended.
                unloading  the engine is unloading it.
@@ -55,11 +56,11 @@ STATE is the state of an endpoint, and FOR the time since it entered the state:
   out        it gets no requests
 If no extproc has the endpoint, STATE is the state that control observes, such as starting, ready or down.
 
-FLIGHT is the number of requests that all extprocs have at the endpoint. RUN and WAIT are the requests in the engine's batch
-and in its queue, and KV is the share of its KV cache in use, from the last scrape. SLOTS is the number of adapters with
-requests, and of adapter slots. 1ST TOKEN is the predicted time to first token of a request with 256 tokens for the base model.
-LAST ERROR has the HTTP status and the error's type, without its message. The lines below an endpoint show its pod, how many
-adapter slots or bytes its models use, and how many loads run and may run at once.
+FLIGHT is the number of requests that all extprocs have at the endpoint. From the last scrape, RUN and WAIT are the requests in
+the engine's batch and in its queue, and KV is the share of its KV cache in use. SLOTS is the number of adapters with requests,
+and of adapter slots. 1ST TOKEN is the predicted time to first token of a request with 256 tokens for the base model. LAST ERROR
+has the HTTP status and the error's type, without its message. The lines below an endpoint show its pod and its models. They
+also show the adapter slots or bytes in use, and how many loads run and may run at once.
 
 The exit status is 0 if the tables were printed, whatever they show, and 1 if neither control nor extproc answered. headgate
 doctor fails if something is wrong. control and extproc answer on loopback only, at their --metrics-port. In a cluster, forward
