@@ -14,7 +14,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
 export GORACE := atexit_sleep_ms=50
 
-.PHONY: help run build test e2e release release-check try-wheel try-arm64 ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects names protocols clean
+.PHONY: help run build test e2e release release-check try-wheel try-arm64 ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories real-mlserver check fuzz bench bench-against bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects names protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -144,6 +144,12 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^TestControlAtScale$$' -count 1 -v ./bench/e2e -scale
 	go test -run '^TestChangesAtAGatewayLoseNoRequest$$' -count 1 -v ./bench/e2e -changes 100
 	go test -run '^TestRealEnvoyGetsNewEndpoints' -count 1 -v ./extproc/eds ./control/attach/ads -changes 100
+
+bench-against: ## Compare extproc with that of an earlier commit, BASE=COMMIT: CPU time per request and median latency, taking turns, and memory
+	@[ -n "$(BASE)" ] || { echo 'say which commit to compare with: make bench-against BASE=COMMIT' >&2; exit 2; }
+	rm -rf .run/against && git clone -q . .run/against && git -C .run/against checkout -q $(BASE)
+	$(MAKE) -s -C .run/against build
+	go test -run '^$$' -bench ExtprocAgainst -benchtime 24x -v ./bench/e2e -against $(CURDIR)/.run/against
 
 bench-policies: build ## Judge policies in a simulated fleet, on the traces of $TRACE_DIR if it names some; prints a table for each workload, and draws it in .run/policies
 	@mkdir -p .run/policies

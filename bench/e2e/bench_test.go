@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -12,6 +14,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // BenchmarkGateway measures what the gateway (Envoy, extproc and the hops between them) adds to a
@@ -56,6 +62,40 @@ func BenchmarkDataPlanes(b *testing.B) {
 	instant := engineFlags("--profile", "testdata/instant.yaml")
 	stacks := [2]*stack{start(b, instant, standalone), start(b, instant, throughGateway)}
 	compare(b, stacks, "a01", func(s *stack) []int { return []int{s.Envoy.PID(), s.Extproc.PID()} })
+}
+
+var against = flag.String("against", "", "compare extproc with the bin/extproc of this `FOLDER`, a checkout of another commit")
+
+// BenchmarkExtprocAgainst compares extproc with the one of an earlier commit: the CPU time per
+// request, the median latency, and the anonymous memory in the end. Run it with make bench-against
+// BASE=COMMIT.
+func BenchmarkExtprocAgainst(b *testing.B) {
+	if *against == "" {
+		b.Skip("there is nothing to compare with: set -against")
+	}
+	instant := engineFlags("--profile", "testdata/instant.yaml")
+	earlier := func(c *rig.Config) {
+		c.Programs.Extproc, c.EnvoyYAML = filepath.Join(*against, "bin", "extproc"), filepath.Join(*against, "envoy.yaml")
+	}
+	stacks := [2]*stack{start(b, instant, standalone, earlier), start(b, instant, standalone)}
+	compare(b, stacks, "a01", func(s *stack) []int { return []int{s.Extproc.PID()} })
+	was, is := anonymous(b, stacks[0].Extproc.PID()), anonymous(b, stacks[1].Extproc.PID())
+	b.Logf("anonymous memory after the same requests: %.1f and %.1f MiB", was, is)
+	b.ReportMetric(is/was, "memory-ratio")
+}
+
+// anonymous returns the anonymous memory of a process in MiB.
+func anonymous(t testing.TB, pid int) float64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "RssAnon:")
+	kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib / 1024
 }
 
 // compare reports the cost of a request in the second of two stacks relative to the first: the CPU
@@ -112,20 +152,11 @@ func compare(b *testing.B, stacks [2]*stack, model string, processes func(*stack
 }
 
 // cpu returns the CPU time that a process has used, 0 if the system does not report it.
-func cpu(t testing.TB, pid int) time.Duration {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
+func cpu(_ testing.TB, pid int) time.Duration {
+	var used unix.Timespec
+	clock := int32(^pid)<<3 | 2 // the clock of a process, see clock_getcpuclockid(3)
+	if err := unix.ClockGettime(clock, &used); err != nil {
 		return 0
 	}
-	_, rest, _ := strings.Cut(string(text), ") ") // skip the name, which may contain spaces
-	fields := strings.Fields(rest)
-	total := time.Duration(0)
-	for _, field := range fields[11:13] { // utime and stime of proc(5), in 1/100 s
-		n, err := strconv.Atoi(field)
-		if err != nil {
-			t.Fatal(err)
-		}
-		total += time.Duration(n) * 10 * time.Millisecond
-	}
-	return total
+	return time.Duration(used.Nano())
 }

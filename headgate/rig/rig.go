@@ -70,8 +70,9 @@ type Config struct {
 	EngineFlags    []string
 }
 
-// Programs contains the paths of the binaries.
-type Programs struct{ Headgate, Envoy string }
+// Programs contains the paths of the binaries. Extproc is another version of extproc, or empty for
+// the one in Headgate.
+type Programs struct{ Headgate, Envoy, Extproc string }
 
 // command returns a command that runs the program headgate by another name.
 func command(headgate, name string, args ...string) *exec.Cmd {
@@ -395,7 +396,8 @@ func (r *Rig) startExtproc(flags ...string) error {
 	if r.ControlMetrics != "" {
 		args = append(args, "--control", "unix:"+r.ControlSocket())
 	}
-	p, err := r.starter.Start("extproc", r.Dir, command(r.Programs.Headgate, "extproc", slices.Concat(args, r.ExtprocFlags, flags)...))
+	program := cmp.Or(r.Programs.Extproc, r.Programs.Headgate)
+	p, err := r.starter.Start("extproc", r.Dir, command(program, "extproc", slices.Concat(args, r.ExtprocFlags, flags)...))
 	if err == nil {
 		r.Extproc = p
 	}
