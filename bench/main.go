@@ -34,12 +34,15 @@ var program = cli.Program{
 			{Name: "engine", Summary: "run a simulated engine: vLLM, SGLang, or a model runtime", Run: simulated.Command},
 			{Name: "prestop", Summary: "wait in the preStop hook of a simulated engine until control has moved its models", Run: llm.PreStop},
 			{Name: "quickstart", Summary: "run Envoy, extproc, control and simulated engines on this machine", Run: run.Command},
-			{Name: "cluster", Summary: "run a real Kubernetes with Headgate's images on this machine", Run: cluster.Command},
+			{Name: "cluster", Summary: "run a real Kubernetes with Headgate's images on this machine", Run: cluster.Command, Below: cluster.Commands},
 		}},
 		{Title: "Compare", Commands: []cli.Command{
 			{Name: "fleet", Summary: "compare routing policies on a simulated fleet", Run: rollFleet},
 			{Name: "place", Summary: "compare placement policies on simulated endpoints", Run: rollModels},
-			{Name: "provision", Summary: "plan pipelines, and compare the plans with exhaustive search", Run: provision.Command},
+			{
+				Name: "provision", Summary: "plan pipelines, and compare the plans with exhaustive search", Run: provision.Command,
+				Below: []string{"pipelines"},
+			},
 			{Name: "conformance", Summary: "run Gateway API's conformance suite on that Kubernetes", Run: conformance.Command},
 		}},
 	},

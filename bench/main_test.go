@@ -24,7 +24,20 @@ func TestCommandsAreListedAndOthersRefused(t *testing.T) {
 		{[]string{"engine", "--kind=modelruntime", "--capacity", "x"}, 2, "", "bench engine: --capacity: "},
 		{[]string{"engine", "--kind", "triton", "--model", "a=b"}, 2, "", "bench engine: --model a=b: "},
 		{[]string{"engine", "--kind=mlserver", "--model", "a/b"}, 2, "", "bench engine: --model a/b: "},
-		{[]string{"engine", "--kind", "abacus", "--port", "0"}, 1, "", `there is no simulated engine of the kind "abacus"`},
+		{[]string{"engine", "--kind", "abacus", "--port", "0"}, 2, "", `there is no simulated engine of the kind "abacus"`},
+		{[]string{"cluster"}, 2, "", "bench cluster: a command is missing; see bench cluster --help"},
+		{[]string{"cluster", "--no-such-flag"}, 2, "", "bench cluster: unknown flag: --no-such-flag; see bench cluster --help"},
+		{[]string{"cluster", "jump"}, 2, "", `bench cluster: there is no command "jump"; see bench cluster --help`},
+		{[]string{"cluster", "down", "now"}, 2, "", `bench cluster: unexpected argument "now"`},
+		{[]string{"cluster", "exec"}, 2, "", "bench cluster: exec needs a command"},
+		{[]string{"cluster", "api", "sideways"}, 2, "", "bench cluster: api needs one of: down, up"},
+		{[]string{"provision", "--stages", "9", "--instances", "1"}, 2, "", "bench provision: --stages [9]"},
+		{[]string{"provision", "pipelines", "--queries", "1"}, 2, "", "bench provision: --queries 1"},
+		{[]string{"provision", "pipelines", "--plans", "../docs/plans", "--trends", "x"}, 2, "", "bench provision: --trends: no plan"},
+		{[]string{"fleet", "--seeds", "0"}, 2, "", "bench fleet: --endpoints, --pickers and --seeds must be at least 1"},
+		{[]string{"fleet", "--policy", "x"}, 2, "", "bench fleet: --policy: unknown name"},
+		{[]string{"place", "--seeds", "0"}, 2, "", "bench place: --seeds must be at least 1"},
+		{[]string{"place", "--workload", "x"}, 2, "", "bench place: --workload: unknown name"},
 	} {
 		var stdout, stderr bytes.Buffer
 		if got := program.Run(context.Background(), append([]string{"bench"}, c.args...), &stdout, &stderr); got != c.status {
@@ -39,10 +52,16 @@ func TestCommandsAreListedAndOthersRefused(t *testing.T) {
 func TestEveryCommandHasHelp(t *testing.T) {
 	for _, group := range program.Groups {
 		for _, c := range group.Commands {
-			var stdout, stderr bytes.Buffer
-			status := program.Run(t.Context(), []string{"bench", c.Name, "--help"}, &stdout, &stderr)
-			if status != 0 || !strings.Contains(strings.ToLower(stdout.String()), "usage:") || stderr.Len() > 0 {
-				t.Errorf("bench %s --help: exit status %d, prints %q and %q", c.Name, status, stdout.String(), stderr.String())
+			commands := []string{c.Name}
+			for _, below := range c.Below {
+				commands = append(commands, c.Name+" "+below)
+			}
+			for _, command := range commands {
+				var stdout, stderr bytes.Buffer
+				status := program.Run(t.Context(), strings.Fields("bench "+command+" --help"), &stdout, &stderr)
+				if status != 0 || !strings.Contains(strings.ToLower(stdout.String()), "usage:") || stderr.Len() > 0 {
+					t.Errorf("bench %s --help: exit status %d, prints %q and %q", command, status, stdout.String(), stderr.String())
+				}
 			}
 		}
 	}

@@ -36,8 +36,11 @@ var program = cli.Program{
 			{Name: "run", Summary: "run Envoy, extproc, control and simulated engines on this machine", Run: run.Command},
 			{Name: "init", Summary: "write the configuration and objects of headgate run into a folder, for you to edit", Run: run.Init},
 			{Name: "envoy", Summary: "run Envoy in front of extproc, with TLS and API keys, and replace it without losing a request", Run: envoy.Command},
-			{Name: "extproc", Summary: "pick the endpoint of each request, for Envoy or another gateway", Run: runExtproc, Linked: true},
-			{Name: "control", Summary: "load models, and configure the Envoys of Gateways", Run: runControl, Linked: true},
+			{
+				Name: "extproc", Summary: "pick the endpoint of each request, for Envoy or another gateway", Run: runExtproc, Linked: true,
+				Below: []string{"drain", "install"},
+			},
+			{Name: "control", Summary: "load models, and configure the Envoys of Gateways", Run: runControl, Linked: true, Below: []string{"bootstrap"}},
 			{Name: "drain", Summary: "take an endpoint out of use, before you stop its engine", Run: drain.Command},
 			{Name: "engine", Summary: "run a simulated engine: vLLM, SGLang, or a model runtime", Run: simulated.Command},
 		}},
@@ -48,8 +51,11 @@ var program = cli.Program{
 			{Name: "routes", Summary: "print the routes of each Gateway, or the route of a request", Run: routes.Command},
 		}},
 		{Title: "Plan", Commands: []cli.Command{
-			{Name: "plan", Summary: "find the cheapest hardware, replicas and batch sizes that meet objectives", Run: plan.Command},
-			{Name: "profile", Summary: "measure the latency of a model, or fit a profile to measurements", Run: profile.Command},
+			{
+				Name: "plan", Summary: "find the cheapest hardware, replicas and batch sizes that meet objectives", Run: plan.Command,
+				Below: []string{"compare"},
+			},
+			{Name: "profile", Summary: "measure the latency of a model, or fit a profile to measurements", Run: profile.Command, Below: []string{"fit"}},
 		}},
 	},
 }

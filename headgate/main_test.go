@@ -19,7 +19,11 @@ func runHeadgate(t *testing.T, args ...string) (status int, stdout, stderr strin
 func TestEveryCommandHasHelp(t *testing.T) {
 	for _, group := range program.Groups {
 		for _, c := range group.Commands {
-			for _, args := range [][]string{{"headgate", c.Name, "--help"}, {"headgate", "help", c.Name}, {"headgate", c.Name, "-h"}} {
+			commandLines := [][]string{{"headgate", c.Name, "--help"}, {"headgate", "help", c.Name}, {"headgate", c.Name, "-h"}}
+			for _, below := range c.Below {
+				commandLines = append(commandLines, []string{"headgate", c.Name, below, "--help"})
+			}
+			for _, args := range commandLines {
 				status, stdout, stderr := runHeadgate(t, args...)
 				if status != 0 || !strings.Contains(stdout, "Usage:") || stderr != "" {
 					t.Errorf("%v: exit status %d, prints %q and %q", args, status, stdout, stderr)
@@ -50,6 +54,12 @@ func TestExitStatus(t *testing.T) {
 		{"headgate plan -f ../control/provision/plan/testdata/video.yaml --prove 0 --trace gamma:rate=3000,cv=1,queries=300", 3, "no plan", ""},
 		{"headgate routes --objects x one", 2, "", "headgate routes: a request has a host and a path"},
 		{"headgate routes --objects testdata/none", 1, "", "headgate routes: read objects: "},
+		{"headgate extproc install", 2, "", "name the folder; see extproc install --help"},
+		{"headgate plan compare", 2, "", "plan compare needs two files"},
+		{"headgate plan compare a b c", 2, "", `unexpected argument "c"; see headgate plan compare --help`},
+		{"headgate profile fit", 2, "", "profile fit needs a file of measurements"},
+		{"headgate engine --kind abacus", 2, "", `there is no simulated engine of the kind "abacus"`},
+		{"headgate completion bash", 0, "'profile fit') ", ""},
 		{"headgate completion tcsh", 2, "", "name one shell: bash, zsh or fish"},
 		{"/any/where/extproc --version", 0, "extproc " + version.Read().String(), ""},
 		{"extproc --no-such-flag", 2, "", "extproc: unknown flag: --no-such-flag; see extproc --help"},

@@ -8,18 +8,21 @@ import (
 	"github.com/headgate/headgate/test/surface"
 )
 
-// below are the commands of commands.
-var below = []string{"extproc drain", "extproc install", "control bootstrap", "profile fit", "plan compare"}
+// kinds are the simulated engines that have flags of their own.
+var kinds = []string{"engine --kind modelruntime", "engine --kind triton"}
 
 // flagLine matches a flag in the list of flags of a help text.
 var flagLine = regexp.MustCompile(`(?m)^ {2,6}(?:-\w, +)?(--[a-z][a-z0-9-]*)`)
 
 // TestNames compares the names of commands and of their flags with the golden list.
 func TestNames(t *testing.T) {
-	commands := below
+	commands := kinds
 	for _, group := range program.Groups {
 		for _, c := range group.Commands {
 			commands = append(commands, c.Name)
+			for _, below := range c.Below {
+				commands = append(commands, c.Name+" "+below)
+			}
 		}
 	}
 	var names []string

@@ -22,7 +22,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
+	"slices"
 	"syscall"
 
 	"github.com/headgate/headgate/bench/image"
@@ -75,20 +75,20 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	flags := cli.Flags("bench cluster", usage, out)
 	flags.StringVar(&o.dir, "dir", "", "write logs, data and the kubeconfig into this `DIR` (default .run/cluster of the repository)")
 	flags.StringVar(&o.api, "api", "127.0.0.1:6443", "serve the API server to kubectl at this `HOST:PORT`; port 0 picks a free one")
-	if err := flags.Parse(args); err != nil {
+	if err := cli.Parse(flags, args, len(args)); err != nil {
 		return err
 	}
 	name, rest := flags.Arg(0), flags.Args()
 	switch name {
-	case "":
-		flags.Usage()
-		return errors.New("a command is missing")
 	case initCommand:
 		return initProcess()
 	case nodeCommand:
 		return nodeProcess(ctx)
 	}
-	var err error
+	err := checkCommand(rest)
+	if err != nil {
+		return flags.Wrong(err)
+	}
 	if o.root, err = apiserver.Root("."); err != nil {
 		return err
 	}
@@ -125,20 +125,30 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	case "images":
 		return c.Images(ctx, o.root, out)
 	case "exec":
-		if len(rest) < 2 {
-			return errors.New("exec needs a command, such as bench cluster exec -- curl http://NAME.NAMESPACE.svc.cluster.local")
-		}
 		return c.exec(ctx, rest[1:])
-	case "api":
-		switch strings.Join(rest[1:], " ") {
-		case "down":
+	default: // api
+		if rest[1] == "down" {
 			return c.Outage(ctx)
-		case "up":
-			return c.Restart(ctx)
 		}
-		return errors.New("api needs one of: down, up")
+		return c.Restart(ctx)
 	}
-	return fmt.Errorf("there is no command %q; bench cluster --help lists them", name)
+}
+
+// checkCommand checks a command of "bench cluster" and its arguments.
+func checkCommand(args []string) error {
+	switch {
+	case len(args) == 0:
+		return errors.New("a command is missing")
+	case !slices.Contains(Commands, args[0]):
+		return fmt.Errorf("there is no command %q", args[0])
+	case args[0] == "exec" && len(args) < 2:
+		return errors.New("exec needs a command, such as bench cluster exec -- curl http://NAME.NAMESPACE.svc.cluster.local")
+	case args[0] == "api" && (len(args) != 2 || args[1] != "down" && args[1] != "up"):
+		return errors.New("api needs one of: down, up")
+	case slices.Contains([]string{"up", "down", "status", "images"}, args[0]) && len(args) > 1:
+		return fmt.Errorf("unexpected argument %q", args[1])
+	}
+	return nil
 }
 
 // imagesDir returns the directory of image tarballs.

@@ -314,18 +314,18 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	}
 	switch {
 	case c.Endpoints < 1 || c.Pickers < 1 || c.seeds < 1:
-		return c, errors.New("--endpoints, --pickers and --seeds must be at least 1")
+		return c, f.Wrong(errors.New("--endpoints, --pickers and --seeds must be at least 1"))
 	case c.requests < 10:
-		return c, errors.New("--requests must be at least 10: the first tenth is not measured")
+		return c, f.Wrong(errors.New("--requests must be at least 10: the first tenth is not measured"))
 	case c.rate <= 0:
-		return c, errors.New("--rate must be above 0")
+		return c, f.Wrong(errors.New("--rate must be above 0"))
 	case *interval < 0 || *syncInterval < 0:
-		return c, errors.New("intervals must not be negative")
+		return c, f.Wrong(errors.New("intervals must not be negative"))
 	case !(c.TokenError >= 0 && c.TokenError < 1):
-		return c, errors.New("--token-error must be from 0 to below 1")
+		return c, f.Wrong(errors.New("--token-error must be from 0 to below 1"))
 	}
 	if *slow < 0 || *slow > c.Endpoints {
-		return c, errors.New("--slow-endpoints must be from 0 to --endpoints")
+		return c, f.Wrong(errors.New("--slow-endpoints must be from 0 to --endpoints"))
 	}
 	if *slow > 0 {
 		c.Speeds = make([]float64, c.Endpoints)
@@ -336,7 +336,7 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		}
 	}
 	if c.plots != "" && !c.goodput {
-		return c, errors.New("--plots needs --goodput")
+		return c, f.Wrong(errors.New("--plots needs --goodput"))
 	}
 	c.ScrapeInterval, c.BacklogSync, c.scrapeIntervalSet = interval.Seconds(), syncInterval.Seconds(), f.Changed("scrape-interval")
 	if *syncInterval > 0 {
@@ -344,17 +344,17 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	}
 	for _, name := range c.policies {
 		if _, policy := c.under(name); policy == nil {
-			return c, fmt.Errorf("--policy: unknown name %q: use some of %s", name, strings.Join(known, ", "))
+			return c, f.Wrong(fmt.Errorf("--policy: unknown name %q: use some of %s", name, strings.Join(known, ", ")))
 		}
 	}
 	if c.Fault, err = parseFault(*fault); err != nil {
-		return c, fmt.Errorf("--fault: %w", err)
+		return c, f.Wrong(fmt.Errorf("--fault: %w", err))
 	}
 	if c.Assumed, err = parseAssumed(*assumed); err != nil {
-		return c, fmt.Errorf("--assumed-profile: %w", err)
+		return c, f.Wrong(fmt.Errorf("--assumed-profile: %w", err))
 	}
 	if c.workload, err = workloadNamed(*of, *dir); err != nil {
-		return c, fmt.Errorf("--workload: %w", err)
+		return c, f.Wrong(fmt.Errorf("--workload: %w", err))
 	}
 	c.objectives = DefaultObjectives
 	if c.workload.Share > 0 {

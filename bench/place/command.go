@@ -310,15 +310,15 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	}
 	switch {
 	case len(c.shares) == 0:
-		return c, errors.New("--cache needs at least one share")
+		return c, f.Wrong(errors.New("--cache needs at least one share"))
 	case c.seeds < 1:
-		return c, errors.New("--seeds must be at least 1")
+		return c, f.Wrong(errors.New("--seeds must be at least 1"))
 	case min(c.Load, c.Service, c.Warmup, c.Join, c.Leave, c.LoadSigma, c.SizeSigma, c.Zipf) < 0 || math.IsNaN(c.Zipf):
-		return c, errors.New("times, spreads and exponents must not be negative")
+		return c, f.Wrong(errors.New("times, spreads and exponents must not be negative"))
 	}
 	for _, name := range c.policies {
 		if policyOf(name) == nil {
-			return c, fmt.Errorf("--policy: unknown name %q: use some of %s", name, strings.Join(known, ", "))
+			return c, f.Wrong(fmt.Errorf("--policy: unknown name %q: use some of %s", name, strings.Join(known, ", ")))
 		}
 	}
 	for _, w := range workloads {
@@ -343,5 +343,5 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		}
 		return c, nil
 	}
-	return c, fmt.Errorf("--workload: unknown name %q: use one of %s", *kind, strings.Join(kinds, ", "))
+	return c, f.Wrong(fmt.Errorf("--workload: unknown name %q: use one of %s", *kind, strings.Join(kinds, ", ")))
 }

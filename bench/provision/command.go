@@ -163,12 +163,12 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	}
 	switch {
 	case len(*stages) != len(*instances):
-		return fmt.Errorf("--stages %v, --instances %v: give a number of instances for each number of stages", *stages, *instances)
+		return fs.Wrong(fmt.Errorf("--stages %v, --instances %v: give a number of instances for each number of stages", *stages, *instances))
 	case slices.Min(*stages) < 1 || slices.Max(*stages) > 3 || slices.Min(*instances) < 1 || *queries < 2:
-		return fmt.Errorf("--stages %v, --instances %v, --queries %d: want 1 to 3 stages, since exhaustive search takes too long for more, at least 1 instance and 2 queries",
+		return fs.Wrong(fmt.Errorf("--stages %v, --instances %v, --queries %d: want 1 to 3 stages, since exhaustive search takes too long for more, at least 1 instance and 2 queries",
 			*stages,
 			*instances,
-			*queries)
+			*queries))
 	}
 	for i, n := range *stages {
 		began := time.Now()

@@ -62,11 +62,11 @@ func pipelines(ctx context.Context, args []string, out io.Writer) error {
 	slices.Sort(*objectives)
 	switch {
 	case len(*rates) == 0 || (*rates)[0] <= 0 || len(*cvs) == 0 || len(*objectives) == 0 || (*objectives)[0] <= 0 || len(*trendCVs) == 0:
-		return fmt.Errorf("--rates %v, --cvs %v, --objectives %v, --trend-cvs %v: want at least one each, above 0",
-			*rates, *cvs, *objectives, *trendCVs)
+		return fs.Wrong(fmt.Errorf("--rates %v, --cvs %v, --objectives %v, --trend-cvs %v: want at least one each, above 0",
+			*rates, *cvs, *objectives, *trendCVs))
 	case b.Queries < 2 || b.Tested < 2 || *trendQueries < 2 || b.MaxSimulations < 1:
-		return fmt.Errorf("--queries %d, --tested %d, --trend-queries %d, --most %d: want at least 2 queries, and a simulation",
-			b.Queries, b.Tested, *trendQueries, b.MaxSimulations)
+		return fs.Wrong(fmt.Errorf("--queries %d, --tested %d, --trend-queries %d, --most %d: want at least 2 queries, and a simulation",
+			b.Queries, b.Tested, *trendQueries, b.MaxSimulations))
 	}
 	if err := b.read(*dir); err != nil {
 		return err
@@ -75,7 +75,7 @@ func pipelines(ctx context.Context, args []string, out io.Writer) error {
 	for _, name := range *trends {
 		i := slices.IndexFunc(b.Plans, func(a *Asked) bool { return a.Name == name })
 		if i < 0 {
-			return fmt.Errorf("--trends: no plan in %s is called %q", *dir, name)
+			return fs.Wrong(fmt.Errorf("--trends: no plan in %s is called %q", *dir, name))
 		}
 		chosen = append(chosen, b.Plans[i])
 	}

@@ -21,6 +21,10 @@ At SIGTERM, Envoy stops at once and cuts answers. Run extproc drain before, as t
 First it waits for --delay, until no client opens new connections. Then it drains Envoy's listeners, and returns once no
 request is in flight, or after --limit. The pod's terminationGracePeriodSeconds must exceed the sum of both flags.
 
+Usage:
+
+  extproc drain [flags]
+
 `
 
 // poll is how often Envoy's requests in flight are read.

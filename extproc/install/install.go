@@ -5,24 +5,30 @@ package install
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/headgate/headgate/internal/cli"
 )
 
 const usage = `extproc install DIR copies this program to DIR/extproc. Envoy's container, whose image has neither extproc nor a shell,
-then runs DIR/extproc drain as its preStop hook.`
+then runs DIR/extproc drain as its preStop hook.
+
+Usage:
+
+  extproc install DIR
+`
 
 // Run implements the command "install": it copies the running program into a folder. It prints help
 // to out.
 func Run(_ context.Context, args []string, out io.Writer) (err error) {
-	if len(args) != 1 || strings.HasPrefix(args[0], "-") {
-		fmt.Fprintln(out, usage)
-		return pflag.ErrHelp
+	flags := cli.Flags("extproc install", usage, out)
+	if err := cli.Parse(flags, args, 1); err != nil {
+		return err
+	}
+	if flags.NArg() == 0 {
+		return flags.Wrong(errors.New("name the folder"))
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -33,7 +39,7 @@ func Run(_ context.Context, args []string, out io.Writer) (err error) {
 		return err
 	}
 	defer from.Close()
-	to, err := os.OpenFile(filepath.Join(args[0], "extproc"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	to, err := os.OpenFile(filepath.Join(flags.Arg(0), "extproc"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,16 @@ var program = cli.Program{
 			}
 			return errBroken
 		}},
+		{Name: "dive", Summary: "dive", Linked: true, Below: []string{"deep"}, Run: func(_ context.Context, args []string, out io.Writer) error {
+			if len(args) > 0 && args[0] == "deep" {
+				fs := cli.Flags("bird dive deep", "Dives deep.\n", out)
+				fs.Int("meters", 0, "dive `METERS` deep")
+				return cli.Parse(fs, args[1:], 0)
+			}
+			fs := cli.Flags("bird dive", "Dives.\n", out)
+			fs.Bool("fast", false, "dive fast")
+			return cli.Parse(fs, args, 0)
+		}},
 		{Name: "walk", Summary: "walk", Run: func(_ context.Context, args []string, out io.Writer) error {
 			if err := cli.Parse(cli.Flags("bird walk", "Walks.\n", out), args, 0); err != nil {
 				return err
@@ -103,7 +113,7 @@ func TestBashCompletes(t *testing.T) {
 		t.Fatalf("exit status %d", status)
 	}
 	for line, want := range map[string]string{
-		"bird ":             "fly walk completion help version",
+		"bird ":             "fly dive walk completion help version",
 		"bird f":            "fly",
 		"bird fly --":       "--to= --high --at= --help",
 		"bird fly --high -": "--to= --high --at= --help",
@@ -112,6 +122,14 @@ func TestBashCompletes(t *testing.T) {
 		"/usr/bin/fly --a":  "--at=",
 		"bird completion z": "zsh",
 		"bird help w":       "walk",
+		"bird dive ":        "--fast --help deep",
+		"bird dive de":      "deep",
+		"bird dive --":      "--fast --help",
+		"bird dive deep -":  "--meters= --help",
+		"bird dive deep x":  "",
+		"bird fly deep --h": "--high --help",
+		"dive d":            "deep",
+		"dive deep --":      "--meters= --help",
 	} {
 		words := strings.Split(line, " ")
 		test := script.String() + "COMP_LINE=$1 COMP_POINT=${#1}; shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _bird; echo \"${COMPREPLY[*]}\""
@@ -126,8 +144,16 @@ func TestBashCompletes(t *testing.T) {
 // themselves check the syntax where they are installed.
 func TestZshAndFishComplete(t *testing.T) {
 	for shell, want := range map[string][]string{
-		"zsh":  {"#compdef bird fly\n", "'fly:fly away'\n", "fly) compadd -S '' -- --to= --high --at= --help;;\n", "compdef _bird bird fly\n"},
-		"fish": {"-a fly -d 'fly away'\n", `-l at -d 'fly at this HOUR, which'\''s early' -r` + "\n", "complete -c fly -l high -d 'fly high'\n"},
+		"zsh": {
+			"#compdef bird fly dive\n", "'fly:fly away'\n", "fly) compadd -S '' -- --to= --high --at= --help;;\n", "compdef _bird bird fly dive\n",
+			"dive) (( CURRENT == at )) && compadd deep;;\n", "'dive deep') (( CURRENT > at )) && { compadd -S '' -- --meters= --help; return; };;\n",
+		},
+		"fish": {
+			"-a fly -d 'fly away'\n", `-l at -d 'fly at this HOUR, which'\''s early' -r` + "\n", "complete -c fly -l high -d 'fly high'\n",
+			"-n '__fish_seen_subcommand_from dive; and not __fish_seen_subcommand_from deep' -f -a 'deep'\n",
+			"-n '__fish_seen_subcommand_from dive; and __fish_seen_subcommand_from deep' -l meters",
+			"complete -c dive -n '__fish_seen_subcommand_from deep' -l meters",
+		},
 	} {
 		var script bytes.Buffer
 		if status := program.Run(t.Context(), []string{"bird", "completion", shell}, &script, io.Discard); status != 0 {

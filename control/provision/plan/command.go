@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -66,6 +65,14 @@ Examples:
 
 `
 
+const compareUsage = `Compares plans that headgate plan -o json wrote: their costs, their settings, and what limits them.
+
+Usage:
+
+  headgate plan compare A.json B.json     compare two plans
+  headgate plan compare LIST.json         compare each plan of a list, as --what-if writes it, with the first
+`
+
 // config contains the flags of "headgate plan".
 type config struct {
 	file, name string
@@ -92,8 +99,7 @@ var ErrNoPlan error = cli.Status{Code: 3, Why: "there is no plan"}
 
 // Command runs "headgate plan" with the arguments and prints the result to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {
-	// The help of "headgate plan" also describes "headgate plan compare".
-	if len(args) > 0 && args[0] == "compare" && !slices.Contains(args, "--help") && !slices.Contains(args, "-h") {
+	if len(args) > 0 && args[0] == "compare" {
 		return compare(args[1:], out)
 	}
 	var c config
@@ -371,8 +377,12 @@ func (a *request) located(err error) error {
 
 // compare runs "headgate plan compare" with the arguments.
 func compare(args []string, out io.Writer) error {
-	if len(args) != 1 && len(args) != 2 {
-		return errors.New("plan compare needs two files that headgate plan -o json wrote, or one with several plans")
+	fs := cli.Flags("headgate plan compare", compareUsage, out)
+	if err := cli.Parse(fs, args, 2); err != nil {
+		return err
+	}
+	if args = fs.Args(); len(args) == 0 {
+		return fs.Wrong(errors.New("plan compare needs two files that headgate plan -o json wrote, or one with several plans"))
 	}
 	var all []*report.Report
 	for _, file := range args {

@@ -142,6 +142,14 @@ type Server struct {
 	kill     func()
 }
 
+// simulated reports whether this package simulates engines of a kind.
+func simulated(kind engine.Kind) bool { return kind == engine.VLLM || kind == engine.SGLang }
+
+// errKind returns the error for a kind that this package does not simulate.
+func errKind(kind engine.Kind) error {
+	return fmt.Errorf("there is no simulated engine of the kind %q here", kind)
+}
+
 // New checks the configuration and returns an engine that has loaded its adapters. Its clock starts
 // when Run is called.
 func New(c Config) (*Server, error) {
@@ -165,8 +173,8 @@ func New(c Config) (*Server, error) {
 		killed:   make(chan struct{}),
 	}
 	s.kill = sync.OnceFunc(func() { close(s.killed) })
-	if c.Kind != engine.VLLM && c.Kind != engine.SGLang {
-		return nil, fmt.Errorf("there is no simulated engine of the kind %q here", c.Kind)
+	if !simulated(c.Kind) {
+		return nil, errKind(c.Kind)
 	}
 	for _, a := range c.Adapters {
 		if err := s.preload(a); err != nil {

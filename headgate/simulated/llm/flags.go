@@ -70,25 +70,31 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 // out.
 func parseFlags(args []string, out io.Writer) (c Config, serving Serving, err error) {
 	f := cli.Flags("headgate engine", usage, out)
-	serving.AddFlags(f.FlagSet)
+	f.Group("The engine")
 	kind := f.String("kind", string(engine.VLLM),
 		"simulate this `KIND` of engine: vllm, sglang, modelruntime, mlserver, triton, torchserve or tfserving")
 	file := f.String("profile", "", "profile of the engine, a YAML `FILE` (default: a 70B model on four A100 GPUs)")
+	f.Uint64Var(&c.Seed, "seed", 0, "random seed of texts, ids, load times and faults, a `NUMBER`")
+	f.Group("Server")
+	serving.AddFlags(f.FlagSet)
+	f.StringVar(&c.APIKey, "api-key", "", "require this `KEY` on paths under /v1")
+	f.BoolVar(&c.RequestIDHeaders, "enable-request-id-headers", false, "set x-request-id on every response")
+	keepAlive := f.Float64("sse-keep-alive-interval", 0, "send a comment on a stream after `SECONDS` of silence (default: never)")
+	f.BoolVar(&c.SleepMode, "enable-sleep-mode", false, "serve /sleep, /wake_up and /is_sleeping")
+	f.BoolVar(&c.StoreResponses, "store-responses", false,
+		"store the responses of /v1/responses, like vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1")
+	f.Group("Models and requests")
 	f.StringArrayVar(&c.ServedNames, "served-model-name", nil, "`NAME` of the base model; may be repeated, the first is its own")
 	f.IntVar(&c.MaxModelLen, "max-model-len", 0, "limit the `TOKENS` of a request (default 4096, or the size of the KV cache)")
 	f.IntVar(&c.MaxQueued, "max-num-queued-reqs", 0, "answer 503 if this many `REQUESTS` wait or run (default: no limit)")
 	maxSequences := f.Int("max-num-seqs", 0, "limit a batch to this many `REQUESTS` (default: from the profile)")
+	f.Group("LoRA adapters")
 	adapters := f.StringArray("lora-modules", nil,
 		"load the adapter `NAME=PATH` at the start; may be repeated. PATH is a directory, sim: or sim:rank=N; sim:hang, sim:unlisted and sim:busy=N make loads fail")
 	maxLoras := f.Int("max-loras", 0, "number of adapter `SLOTS` on the GPU (default: from the profile)")
 	maxCPULoras := f.Int("max-cpu-loras", 0, "number of `ADAPTERS` in host memory (default: from the profile)")
 	f.IntVar(&c.MaxLoRARank, "max-lora-rank", 16, "reject adapters with a higher `RANK`")
-	f.StringVar(&c.APIKey, "api-key", "", "require this `KEY` on paths under /v1")
-	f.BoolVar(&c.RequestIDHeaders, "enable-request-id-headers", false, "set x-request-id on every response")
-	f.BoolVar(&c.SleepMode, "enable-sleep-mode", false, "serve /sleep, /wake_up and /is_sleeping")
-	f.BoolVar(&c.StoreResponses, "store-responses", false,
-		"store the responses of /v1/responses, like vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1")
-	keepAlive := f.Float64("sse-keep-alive-interval", 0, "send a comment on a stream after `SECONDS` of silence (default: never)")
+	f.Group("Shutdown and faults")
 	shutdown := f.Float64("shutdown-timeout", 0,
 		"let requests finish for up to `SECONDS` after SIGTERM; with 0 they hang until their clients leave, as in vLLM")
 	delay := f.Float64("shutdown-delay", 0,
@@ -96,7 +102,6 @@ func parseFlags(args []string, out io.Writer) (c Config, serving Serving, err er
 	faults := f.StringArray("fault", nil,
 		"apply this `FAULT` to inference requests: latency=DURATION, status=CODE, reset, reset-after=N, hang or idle=DURATION, each optionally with @PROBABILITY; may be repeated. A request can set its own with the header "+
 			FaultHeader)
-	f.Uint64Var(&c.Seed, "seed", 0, "random seed of texts, ids, load times and faults, a `NUMBER`")
 	if err := cli.Parse(f, spread(args), 1); err != nil {
 		return c, serving, err
 	}
@@ -104,7 +109,9 @@ func parseFlags(args []string, out io.Writer) (c Config, serving Serving, err er
 	if *keepAlive < 0 || *shutdown < 0 || *delay < 0 {
 		return c, serving, f.Wrong(errors.New("times must not be negative"))
 	}
-	c.Kind = engine.Kind(*kind)
+	if c.Kind = engine.Kind(*kind); !simulated(c.Kind) {
+		return c, serving, f.Wrong(errKind(c.Kind))
+	}
 	c.KeepAlive = time.Duration(*keepAlive * float64(time.Second))
 	c.ShutdownTimeout = time.Duration(*shutdown * float64(time.Second))
 	c.ShutdownDelay = time.Duration(*delay * float64(time.Second))

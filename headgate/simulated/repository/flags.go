@@ -51,9 +51,12 @@ type setup struct {
 func parseFlags(args []string, out io.Writer) (setup, error) {
 	s := setup{Config: Config{Models: make(map[string]Model)}}
 	f := cli.Flags("headgate engine", usage, out)
+	f.Group("The engine")
 	kind := f.String("kind", string(engine.Triton),
 		"simulate this `KIND` of engine: mlserver, triton, torchserve or tfserving; other kinds have their own flags")
+	f.Group("Server")
 	s.AddFlags(f.FlagSet)
+	f.Group("Models")
 	models := f.StringArray("model", nil, "add the model `NAME[=BEHAVIOUR]` to the repository; may be repeated")
 	f.BoolVar(&s.Fixed, "fixed", false,
 		"reject loads and unloads, like a Triton without explicit model control, which has all models loaded, or a TorchServe without its model API")

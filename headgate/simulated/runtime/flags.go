@@ -52,14 +52,17 @@ type setup struct {
 func parseFlags(args []string, out io.Writer) (setup, error) {
 	var s setup
 	f := cli.Flags("headgate engine", usage, out)
+	f.Group("The engine")
 	f.String("kind", string(engine.ModelRuntime), "simulate this `KIND` of engine; other kinds have their own flags")
+	f.DurationVar(&s.Startup, "startup", 0, "become ready after this `DURATION`")
+	f.Group("Server")
 	s.AddFlags(f.FlagSet)
 	f.StringVar(&s.management, "management", "127.0.0.1:8085", "serve mmesh.ModelRuntime at this `ADDRESS`, HOST:PORT or unix:PATH")
+	f.Group("Models")
 	capacity := f.String("capacity", "1Gi", "`MEMORY` for models")
 	size := f.String("default-size", "50Mi", "`MEMORY` of a model whose path has no size")
 	f.IntVar(&s.LoadingThreads, "loading-threads", 6, "number of `MODELS` to load in parallel")
 	f.DurationVar(&s.LoadTimeout, "load-timeout", time.Minute, "load timeout to report to ModelMesh, a `DURATION`")
-	f.DurationVar(&s.Startup, "startup", 0, "become ready after this `DURATION`")
 	f.BoolVar(&s.Unpredicting, "no-predictions", false, "leave predictModelSize unimplemented")
 	f.IntVar(&s.Concurrency, "concurrency", 0,
 		"limit of concurrent `INFERENCES` per model, reported to ModelMesh (limitModelConcurrency); 0 for no limit")
