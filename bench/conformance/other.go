@@ -5,6 +5,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"io"
 )
 
 // Command returns an error: clusters need Linux.
