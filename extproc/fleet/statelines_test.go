@@ -59,7 +59,7 @@ func TestChangesOfStatesAreLogged(t *testing.T) {
 level=INFO msg="endpoint is healthy again" endpoint=10.0.0.1:8000 pool=ns/pool was=suspect
 level=WARN msg="endpoint is out" endpoint=10.0.0.1:8000 pool=ns/pool was=healthy reason=connection_refused kind=scrape_refused
 level=INFO msg="endpoint is healthy again" endpoint=10.0.0.1:8000 pool=ns/pool was=out
-level=WARN msg="endpoint is stale" endpoint=10.0.0.1:8000 pool=ns/pool was=healthy reason=scrapes_unanswered kind=scrape_refused
+level=WARN msg="endpoint is stale" endpoint=10.0.0.1:8000 pool=ns/pool was=healthy reason=scrapes_unanswered kind=scrape_timeout
 `
 		if asked {
 			want = strings.Replace(want, "error_code=500", `error_code=500 error_message="a secret prompt"`, 1)

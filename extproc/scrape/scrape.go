@@ -281,7 +281,7 @@ func faultOf(err error, now time.Time) endpointstate.Fault {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		f.Kind = "scrape_refused"
 	case errors.As(err, &slow) && slow.Timeout():
-		f.Kind = "scrape_timeout"
+		f.Kind = endpointstate.ScrapeTimeout
 	}
 	return f
 }

@@ -1,6 +1,7 @@
 package endpointstate
 
 import (
+	"strings"
 	"time"
 
 	"github.com/headgate/headgate/extproc/pick"
@@ -51,7 +52,8 @@ type Move struct {
 	Address string
 	From    pick.State
 	To      Standing
-	// Fault is the endpoint's latest error; zero if there was none.
+	// Fault is the error that explains the state: the endpoint's latest one, or a scrape without an
+	// answer; zero if there was none.
 	Fault Fault
 }
 
@@ -79,6 +81,20 @@ type Fault struct {
 	// Message is the engine's text, which may quote a prompt. It is empty unless the operator asked
 	// for it.
 	Message string
+}
+
+// ScrapeTimeout is the Kind of a scrape that got no answer in time.
+const ScrapeTimeout = "scrape_timeout"
+
+// cause returns the error that explains why an endpoint gets into a state with this reason. While a
+// scrape is unanswered, it may not have ended yet; then the endpoint's latest error is older, or of
+// a request.
+func (e *endpoint) cause(reason Reason, now time.Time) Fault {
+	f := e.fault
+	if reason == ScrapesUnanswered && (!f.At.After(e.health.answeredAt) || !strings.HasPrefix(f.Kind, "scrape_")) {
+		return Fault{At: now, Kind: ScrapeTimeout}
+	}
+	return f
 }
 
 // Faulted records the latest error of an endpoint.

@@ -202,7 +202,8 @@ func (s *State) View(now time.Time) (*View, []FailOpenChange) {
 		for i, t := range members {
 			if from, moved := t.stand(endpoints[i].State, now); moved {
 				address := endpoints[i].Address
-				s.Moves.all = append(s.Moves.all, Move{name, address, from, t.standing, s.endpoints[address].fault})
+				cause := s.endpoints[address].cause(t.standing.Reason, now)
+				s.Moves.all = append(s.Moves.all, Move{name, address, from, t.standing, cause})
 			}
 		}
 		pools[name.String()] = &pick.Pool{Endpoints: endpoints, Predictable: predictable, Index: *s.indexes[name]}
