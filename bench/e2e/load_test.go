@@ -142,6 +142,7 @@ type logged struct {
 	Picks  string
 	Pick   struct {
 		Model, Reason string
+		Fallback      string  // why another policy decided
 		FirstToken    float64 `json:"first_token_us"`
 		Expected      explained
 		RunnerUp      explained `json:"runner_up"`
@@ -149,11 +150,15 @@ type logged struct {
 	Endpoint string // the last endpoint that Envoy tried
 	Attempts int
 	Flags    string
-	Usage    struct{ Elsewhere, Stopping, Missing string }
-	Details  string
-	Error    string  // who is at fault, if Envoy answered itself
-	MS       float64 `json:"ms_total"`
-	Before   float64 `json:"ms_to_endpoint"`
+	Usage    struct {
+		Elsewhere, Stopping, Missing string
+		Error                        string // type of the engine's error
+		ErrorCode                    string `json:"error_code"`
+	}
+	Details string
+	Error   string  // who is at fault, if Envoy answered itself
+	MS      float64 `json:"ms_total"`
+	Before  float64 `json:"ms_to_endpoint"`
 	// FirstBody is the time from the last byte of the request to the first byte of the response
 	// body, in milliseconds.
 	FirstBody float64 `json:"ms_first_body"`

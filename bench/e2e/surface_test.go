@@ -413,28 +413,3 @@ func TestListedOriginsAreAllowed(t *testing.T) {
 		}
 	}
 }
-
-// If an adapter cannot be loaded, the client's error contains the kind of reason and says not to
-// retry. Control's log contains the engine's message.
-func TestReasonOfAFailedLoadIsReported(t *testing.T) {
-	runs(t, raced)
-	s := start(t, pods(t, 2), placed(t, 4, "a01"))
-	s.write("models.yaml", modelObject("big", "source: 'sim:rank=64'")+"---\n"+modelObject("torn", "source: /no/such/folder"))
-	s.await("they are known", func() bool { return s.must(completion("torn", 1, false)).status == http.StatusServiceUnavailable })
-	for model, c := range map[string]struct{ says, words string }{
-		"big":  {"'big' could not be loaded: its rank exceeds the limit of the servers", "LoRA rank 64 is greater than max_lora_rank 16"},
-		"torn": {"'torn' could not be loaded: the servers cannot find its files", "No adapter found for"},
-	} {
-		begun := time.Now()
-		a := s.must(completion(model, 1, false))
-		refused(t, model, a, http.StatusServiceUnavailable, "model_load_failed")
-		if !strings.Contains(a.body, c.says) || a.header.Get("x-should-retry") != "false" || strings.Contains(a.body, c.words) ||
-			strings.Contains(a.body, "/no/such") {
-			t.Errorf("%s: %s, x-should-retry %q", model, a.body, a.header.Get("x-should-retry"))
-		}
-		if !s.tells(s.Control.Log, c.words, model) {
-			t.Errorf("control's log lacks the engine's words about %s", model)
-		}
-		t.Logf("%s: told after %v", model, time.Since(begun).Round(time.Millisecond))
-	}
-}
