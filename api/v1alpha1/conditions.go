@@ -12,6 +12,11 @@ const (
 	ReasonEndpointsAnswer = "EndpointsAnswer"
 	// ReasonNoEndpoints means that no endpoint answers.
 	ReasonNoEndpoints = "NoEndpoints"
+	// ReasonNoPicker means that no extproc is connected to control. Envoys then reject requests,
+	// unless an extproc runs that cannot connect.
+	ReasonNoPicker = "NoPicker"
+	// ReasonNoEnvoy means that control serves no Gateways, and that no Envoy uses an extproc.
+	ReasonNoEnvoy = "NoEnvoy"
 	// ReasonNotObserved means that it is unknown whether endpoints answer.
 	ReasonNotObserved = "NotObserved"
 	// ReasonAllServing means that all endpoints serve.

@@ -18,10 +18,11 @@ import (
 // Input is the input of [Of].
 type Input struct {
 	// Attachments and Plans were computed from Network. All three are nil if no Gateways are
-	// served.
+	// served, or if Pending says that they are not known yet.
 	Attachments *attach.Attachments
 	Plans       *plan.Plans
 	Network     *objects.Network
+	Pending     bool
 	Facts
 	// World is the objects of the statuses that do not depend on Gateways alone: LLMRoutes,
 	// PoolSettings and EndpointLists. If it is nil, [Of] returns only statuses of Gateway API.

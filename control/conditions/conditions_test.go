@@ -38,6 +38,9 @@ func TestEndpointScenarios(t *testing.T) {
 			if strings.Contains(input, "alone: true") {
 				in.Attachments, in.Plans, in.Network = nil, nil, nil
 			}
+			if in.Pending = strings.Contains(input, "pending: true"); in.Pending {
+				in.Attachments, in.Plans, in.Network = nil, nil, nil
+			}
 			return show(conditions.OfEndpoints(in))
 		}
 	})
@@ -75,6 +78,7 @@ type known struct {
 	Extprocs         []conditions.Extproc
 	Failures         map[string]string // by NAMESPACE/POOL/MODEL
 	Alone            bool              // no Gateways are served
+	Pending          bool              // Gateways are unknown
 }
 
 // observed returns the state of endpoints.

@@ -87,6 +87,24 @@ type Extproc struct {
 	Pool   objects.Name
 }
 
+// noPicker is the message of the reason NoPicker.
+const noPicker = "no extproc is connected to control: start extproc; if it runs, its log says why it cannot connect (its flag " +
+	"--control, its token or certificate)"
+
+// idle returns why no data plane outside Gateways serves anything; empty if one does, or if an
+// extproc is the endpoint picker of other gateways.
+func (o *Observed) idle() (reason, words string) {
+	if len(o.Extprocs) == 0 {
+		return v1alpha1.ReasonNoPicker, noPicker
+	}
+	for _, x := range o.Extprocs {
+		if x.Standalone || x.Picker {
+			return "", ""
+		}
+	}
+	return v1alpha1.ReasonNoEnvoy, "an extproc is connected to control, but no Envoy uses it: start Envoy with envoy.yaml"
+}
+
 // Best returns the better of two states of an endpoint: a request is served if one extproc reaches
 // the endpoint. Of two equal ones it returns the older, so that it does not change with the order.
 func Best(a, b Endpoint) Endpoint {
@@ -185,10 +203,19 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// conditions returns the conditions Ready and Endpoints of an object with endpoints.
-func (t *Tally) conditions() []metav1.Condition {
+// answer returns the conditions Ready and Endpoints of an object with endpoints.
+func (w *writer) answer(t *Tally) []metav1.Condition {
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: t.Answers(), Message: Message(t.words())}
 	ready.Reason = reasonOf(ready.Status)
+	all := t.condition(ready)
+	if good(ready) && len(w.Extprocs) == 0 {
+		ready = not(v1alpha1.ConditionReady, v1alpha1.ReasonNoPicker, noPicker)
+	}
+	return []metav1.Condition{ready, all}
+}
+
+// condition returns the condition Endpoints of an object, from its condition Ready.
+func (t *Tally) condition(ready metav1.Condition) metav1.Condition {
 	all := metav1.Condition{Type: v1alpha1.ConditionEndpoints, Status: metav1.ConditionTrue, Message: t.String()}
 	switch {
 	case ready.Status != metav1.ConditionTrue:
@@ -200,7 +227,7 @@ func (t *Tally) conditions() []metav1.Condition {
 	default:
 		all.Reason = v1alpha1.ReasonAllServing
 	}
-	return []metav1.Condition{ready, all}
+	return all
 }
 
 // reasonOf returns the reason of a Ready condition with this status.
@@ -240,7 +267,7 @@ func (w *writer) tally(pool objects.Name) *Tally {
 // pool returns how many endpoints of a pool answer, and its conditions Ready and Endpoints.
 func (w *writer) pool(name objects.Name) (string, []metav1.Condition) {
 	t := w.tally(name)
-	return t.String(), t.conditions()
+	return t.String(), w.answer(t)
 }
 
 // own adds a status with conditions of an object's own.
@@ -299,7 +326,7 @@ func (w *writer) lists() {
 			t.add(e.Address, w.Of(e))
 		}
 		s.Endpoints = t.String()
-		s.Conditions = append([]metav1.Condition{is(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "")}, t.conditions()...)
+		s.Conditions = append([]metav1.Condition{is(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "")}, w.answer(&t)...)
 	}
 }
 

@@ -162,10 +162,19 @@ func (l *llmRoute) accepted() metav1.Condition {
 	const of = v1alpha1.ConditionAccepted
 	at, refused := l.parents()
 	outside := l.outside()
-	switch {
-	case outside != "":
+	alone := l.Attachments == nil && !l.Pending // other data planes serve all routes, or none
+	switch reason, why := l.idle(); {
+	case outside == "" && l.Pending:
+		return metav1.Condition{Type: of, Status: metav1.ConditionUnknown, Reason: string(gatewayv1.RouteReasonPending), Message: unread}
+	case outside != "", alone && reason != "":
 		if words := l.faults[v1alpha1.ReasonModelNameTaken]; len(words) > 0 {
 			return not(of, v1alpha1.ReasonModelNameTaken, strings.Join(words, "; "))
+		}
+		if outside == "" {
+			if len(l.Parents) > 0 {
+				why += "; control serves no Gateway for spec.parentRefs: its --xds-address is not set"
+			}
+			return metav1.Condition{Type: of, Status: metav1.ConditionUnknown, Reason: reason, Message: why}
 		}
 		if len(at) > 0 {
 			outside = ""
@@ -218,8 +227,18 @@ func (l *llmRoute) takenAt(parents []attach.Parent) string {
 	return strings.Join(all, "; ")
 }
 
+// unread is the message about a route while the Gateways are unknown.
+const unread = "control has not read the Gateways yet: are Gateway API's CRDs installed, and does the API server answer control?"
+
 // unattached says why the route attaches to no Gateway of ours.
 func (l *llmRoute) unattached() string {
+	if len(l.Parents) == 0 && len(l.Extprocs) == 0 {
+		return "it attaches to no Gateway: set spec.parentRefs. No other data plane serves it, since no extproc is connected to control"
+	}
+	if len(l.Parents) == 0 && l.Attachments == nil {
+		return "no data plane serves it: the extprocs that are connected to control are endpoint pickers of other gateways, for other " +
+			"InferencePools"
+	}
 	if len(l.Parents) == 0 {
 		return "it attaches to no Gateway: set spec.parentRefs"
 	}
@@ -252,14 +271,21 @@ func (l *llmRoute) ready(accepted metav1.Condition, models []string) metav1.Cond
 	at, _ := l.parents()
 	outside := l.outside()
 	if !good(accepted) && (len(models) == 0 || len(at) == 0 && outside == "") {
-		return not(of, accepted.Reason, accepted.Message)
+		if accepted.Reason != string(gatewayv1.RouteReasonPending) {
+			accepted.Status = metav1.ConditionFalse
+		}
+		accepted.Type = of
+		return accepted
 	}
 	if outside == "" {
 		if waiting := l.unprogrammed(at); waiting != "" {
 			return not(of, v1alpha1.ReasonNotProgrammed, waiting)
 		}
 	}
-	return l.backends()
+	if ready := l.backends(); !good(ready) || len(l.Extprocs) > 0 {
+		return ready
+	}
+	return not(of, v1alpha1.ReasonNoPicker, noPicker)
 }
 
 // unprogrammed returns why no Envoy of the Gateways to which the route attaches serves it; empty if

@@ -32,7 +32,7 @@ func (l *latest) SetWorld(w *objects.World) {
 
 func (l *latest) SetGateways(in conditions.Input) {
 	l.mu.Lock()
-	l.in.Attachments, l.in.Plans, l.in.Network, l.in.Facts = in.Attachments, in.Plans, in.Network, in.Facts
+	l.in.Attachments, l.in.Plans, l.in.Network, l.in.Facts, l.in.Pending = in.Attachments, in.Plans, in.Network, in.Facts, in.Pending
 	l.mu.Unlock()
 	l.StatusWriter.SetGateways(in)
 }

@@ -43,11 +43,10 @@ func TestConditionsOfAFolder(t *testing.T) {
 	route := func(of, reason, words string) admin.Condition {
 		return admin.Condition{Kind: "LLMRoute", Name: "ns/r", Type: of, Reason: reason, Message: words}
 	}
-	const nobody = "it attaches to no Gateway: set spec.parentRefs"
+	const nobody = "no extproc is connected to control: start extproc; if it runs, its log says why it cannot connect (its flag --control, " +
+		"its token or certificate)"
 	l.SetObserved(conditions.Observed{})
-	if got, want := l.conditions(), []admin.Condition{
-		route("Accepted", "NoMatchingParent", nobody), route("Ready", "NoMatchingParent", nobody),
-	}; !slices.Equal(got, want) {
+	if got, want := l.conditions(), []admin.Condition{route("Ready", "NoPicker", nobody)}; !slices.Equal(got, want) {
 		t.Errorf("without an extproc the conditions are %+v, want %+v", got, want)
 	}
 	l.SetObserved(conditions.Observed{Extprocs: []conditions.Extproc{{Standalone: true}}})

@@ -8,6 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/broadcast"
 	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/metrics"
 	"github.com/headgate/headgate/control/place"
@@ -17,9 +21,9 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// opening is an [Alone] whose Open calls a function of the test.
+// opening is a Deployment whose Open calls a function of the test.
 type opening struct {
-	Alone
+	Deployment
 	open func(ctx context.Context, leads func() bool) (store.Memory, StatusWriter, error)
 }
 
@@ -37,7 +41,7 @@ func config() Config {
 func TestTermFollowsItsLeaseWhileItStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var leads func() bool
-		r := New(config(), opening{open: func(ctx context.Context, l func() bool) (store.Memory, StatusWriter, error) {
+		r := New(config(), opening{Alone{}, func(ctx context.Context, l func() bool) (store.Memory, StatusWriter, error) {
 			leads = l
 			<-ctx.Done()
 			return nil, nil, ctx.Err()
@@ -85,7 +89,7 @@ func TestTermWritesStatus(t *testing.T) {
 	status := channels{make(chan *objects.World), make(chan conditions.Input), make(chan conditions.Observed, 1)}
 	c := config()
 	c.Place = place.Config{DrainLimit: time.Second, ScrapeInterval: time.Second, TickInterval: time.Second}
-	r := New(c, opening{open: func(context.Context, func() bool) (store.Memory, StatusWriter, error) {
+	r := New(c, opening{Alone{}, func(context.Context, func() bool) (store.Memory, StatusWriter, error) {
 		m, err := store.Open(filepath.Join(dir, "db"), c.Log)
 		return m, status, err
 	}})
@@ -113,6 +117,61 @@ func TestTermWritesStatus(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// unread is an [Alone] that never learns the state of Gateways.
+type unread struct{ Alone }
+
+func (unread) KeepGateways(ctx context.Context, _ func() bool, _ *broadcast.Value[conditions.Input], _ func(conditions.Input)) error {
+	<-ctx.Done()
+	return nil
+}
+
+// last is a StatusWriter that keeps the latest input.
+type last struct{ latest }
+
+// If the state of Gateways is unknown for long, no route is said to attach to none.
+func TestUnknownGatewaysAreNotMissing(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := config()
+		c.XDSAddress = "unix:" + filepath.Join(dir, "e")
+		var status last
+		status.StatusWriter = noStatus{}
+		r := New(c, opening{unread{Alone{Log: c.Log}}, func(context.Context, func() bool) (store.Memory, StatusWriter, error) {
+			m, err := store.Open(filepath.Join(dir, "db"), c.Log)
+			return m, &status, err
+		}})
+		var err error
+		if r.server, err = serve.New(serve.Config{Listen: []string{"unix:" + filepath.Join(dir, "s")}}, c.Log); err != nil {
+			t.Fatal(err)
+		}
+		route := v1alpha1.LLMRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r"}}
+		route.Spec.ParentRefs = []v1alpha1.ParentReference{{Name: "g"}}
+		r.Worlds.Set(objects.Build(objects.Set{Routes: []v1alpha1.LLMRoute{route}}))
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.term(ctx, nil) }()
+		time.Sleep(2 * time.Minute) // of the bubble's clock
+		synctest.Wait()
+		status.mu.Lock()
+		in := status.in
+		if !status.observed {
+			t.Error("the state of endpoints is not reported")
+		}
+		status.mu.Unlock()
+		for _, s := range conditions.Of(in) {
+			for _, c := range s.Conditions {
+				if c.Type != v1alpha1.ConditionResolvedRefs && (c.Status != metav1.ConditionUnknown || c.Reason != "Pending") {
+					t.Errorf("%s: %s is %s, %s", s.Object, c.Type, c.Status, c.Reason)
+				}
+			}
+		}
+		end()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Every control plans, whether it leads or not, and keeps the plans for the status of objects.

@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// planPatience is how long the conditions of objects wait for the state of Gateways. With a source
-// that reads no Gateways, there is none.
+// planPatience is how long the conditions of objects wait for the state of Gateways. Without
+// Gateway API's CRDs there is none. The conditions then report that Gateways are unknown.
 const planPatience = 30 * time.Second
 
 // term runs a leadership term: this control makes decisions until ctx ends. Then all state of the
@@ -71,6 +71,9 @@ func (r *Runtime) term(ctx context.Context, pauses <-chan bool) (err error) {
 		})
 		return nil
 	})
+	if r.config.XDSAddress != "" {
+		status.SetGateways(conditions.Input{Pending: true})
+	}
 	planned := make(chan struct{}) // closed when the state of Gateways is known, or there are none
 	known := sync.OnceFunc(func() { close(planned) })
 	if r.config.XDSAddress == "" {

@@ -19,8 +19,14 @@ import (
 const observeInterval = time.Second
 
 // observeGrace returns how long the reports of an extproc count after it has disconnected, since it
-// may reconnect. It is also how long a new control waits for extprocs before its first report.
+// may reconnect. It is also the least time that a new control waits for extprocs before its first
+// report.
 func observeGrace(c *Config) time.Duration { return 3 * c.ObserveInterval }
+
+// observePatience returns how long a new control waits for the first extproc before it reports that
+// none is connected. Extprocs retry every few seconds, and a node may need longer to route them to
+// a new leader.
+func observePatience(c *Config) time.Duration { return 30 * c.ObserveInterval }
 
 // observed is what extprocs report and control scrapes. Placer.mu guards it.
 type observed struct {
@@ -79,7 +85,8 @@ func (o *observed) scraped(s *endpointWorker, err error) {
 }
 
 // KeepObserved passes what is known of endpoints and data planes to report, until ctx ends: at
-// first when extprocs have had time to connect, then after changes, at most every second.
+// first when extprocs have had time to connect, then after changes, at most every second. If no
+// extproc connects, the first report is later.
 func (p *Placer) KeepObserved(ctx context.Context, report func(conditions.Observed)) {
 	tick := time.NewTicker(p.ObserveInterval)
 	defer tick.Stop()
@@ -90,7 +97,11 @@ func (p *Placer) KeepObserved(ctx context.Context, report func(conditions.Observ
 			return
 		case <-tick.C:
 		}
-		if time.Since(began) < observeGrace(&p.Config) {
+		wait := observeGrace(&p.Config)
+		if first && !hasExtprocs(p) {
+			wait = observePatience(&p.Config)
+		}
+		if time.Since(began) < wait {
 			continue
 		}
 		if o, news := observe(p, first); news {
@@ -98,6 +109,13 @@ func (p *Placer) KeepObserved(ctx context.Context, report func(conditions.Observ
 		}
 		first = false
 	}
+}
+
+// hasExtprocs reports whether an extproc is connected.
+func hasExtprocs(p *Placer) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.observed.extprocs) > 0
 }
 
 // observe returns what is known, and whether it has changed since the last call. It lets the status

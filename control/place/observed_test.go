@@ -2,11 +2,16 @@ package place_test
 
 import (
 	"context"
+	"log/slog"
+	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/control/conditions"
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/store"
 )
 
 // watch collects what KeepObserved reports.
@@ -84,4 +89,43 @@ func TestModelWithoutEndpointsIsNotReady(t *testing.T) {
 	})
 	w.Observed("x", map[string]conditions.Endpoint{r.address: {State: conditions.Serving, Since: time.Now()}}, nil)
 	w.await("it is again", func() bool { return told.ready("a") == loadable })
+}
+
+// A new control does not report that no extproc is connected while extprocs may still reconnect.
+func TestFirstReportWaitsForAnExtproc(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		for after, want := range map[time.Duration]time.Duration{ // when an extproc connects, and when the first report comes
+			0: 3 * time.Second, 10500 * time.Millisecond: 11 * time.Second, time.Hour: 30 * time.Second,
+		} {
+			log := slog.New(slog.DiscardHandler)
+			file, err := store.Open(filepath.Join(dir, after.String()), log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := place.New(place.Config{Memory: file, Log: log, Publisher: &board{}, Meter: noMeter{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			began, first := time.Now(), make(chan time.Time, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(after, func() { p.Observed("x", nil, &conditions.Extproc{Process: "x"}) })
+			go p.KeepObserved(ctx, func(o conditions.Observed) {
+				if connected := time.Since(began) > after; connected != (len(o.Extprocs) > 0) {
+					t.Errorf("it reports %d extprocs", len(o.Extprocs))
+				}
+				select {
+				case first <- time.Now():
+				default:
+				}
+			})
+			if got := (<-first).Sub(began); got != want {
+				t.Errorf("with an extproc after %v the first report comes after %v, want %v", after, got, want)
+			}
+			cancel()
+			if err := file.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }

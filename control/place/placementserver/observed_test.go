@@ -16,6 +16,9 @@ func TestStatesOfEndpointsReachThePlacer(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x := w.connect("x")
+		if is := w.placer.extproc; is.Process != "x" {
+			t.Errorf("an extproc that reports no state is %+v", is)
+		}
 		x.send(&placement.Report{
 			States: []*placement.EndpointState{
 				{Endpoint: "a", State: placement.EndpointState_SERVING, ForMs: 3000},

@@ -311,6 +311,7 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 		return status.Error(codes.InvalidArgument, "the first Report names no process")
 	}
 	p := s.join(first)
+	s.placer.Observed(p.name, nil, &conditions.Extproc{Process: p.process}) // also if its version reports no states
 	s.log.Info("an extproc connected", "process", p.process)
 	defer func() {
 		s.part(p)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/placementserver"
 )
@@ -247,6 +248,8 @@ func (p *slow) Wanted(string, decide.Key, decide.Want) {
 }
 func (p *slow) Unwanted(string)                 { p.said <- "unwanted" }
 func (p *slow) InFlight(map[decide.CopyKey]int) {}
+func (p *slow) Observed(string, map[string]conditions.Endpoint, *conditions.Extproc) {
+}
 
 // ended is a stream that sends one Report, and ends when control stops.
 type ended struct {
