@@ -260,21 +260,22 @@ func (s *stack) streams(n, tokens int) <-chan error {
 	return s.streamsOf(n, func(i int) request { return completion(adapters[i%len(adapters)], tokens, true) })
 }
 
-// streamsOf opens n streams, as streams does. The function of returns the request of each.
+// streamsOf opens n streams at once, as streams does. The function of returns the request of each.
 func (s *stack) streamsOf(n int, of func(i int) request) <-chan error {
 	s.t.Helper()
 	ends := make(chan error, n)
-	begun := make(chan struct{}, n)
+	begun := make(chan error, n)
 	for i := range n {
-		response, err := s.open(s.t.Context(), of(i))
-		if err != nil {
-			s.t.Fatal(err)
-		}
 		go func() {
+			response, err := s.open(s.t.Context(), of(i))
+			if err != nil {
+				begun <- err
+				return
+			}
 			defer response.Body.Close()
 			lines := bufio.NewReader(response.Body)
-			_, err := lines.ReadString('\n')
-			begun <- struct{}{}
+			_, err = lines.ReadString('\n')
+			begun <- nil
 			var rest []byte
 			if err == nil {
 				rest, err = io.ReadAll(lines)
@@ -286,7 +287,9 @@ func (s *stack) streamsOf(n int, of func(i int) request) <-chan error {
 		}()
 	}
 	for range n {
-		<-begun
+		if err := <-begun; err != nil {
+			s.t.Fatal(err)
+		}
 	}
 	return ends
 }

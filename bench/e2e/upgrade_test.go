@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -10,6 +11,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -172,6 +176,68 @@ func (s *stack) steady(rate int) *steady {
 	return l
 }
 
+// idleTime is how long after a switch connections of TestUpgradesFailNoRequest are used again.
+const idleTime = 6 * time.Second
+
+// unused opens n connections that stay idle after their first request. The returned function sends
+// one more request on each, at a random time within idleTime, and returns what went wrong.
+func (s *stack) unused(n int) (use func() []string) {
+	s.t.Helper()
+	type connection struct {
+		net.Conn
+		answers *bufio.Reader
+	}
+	send := func(c connection) error {
+		body := completion("a01", 1, false).body
+		if _, err := fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			len(body), body); err != nil {
+			return err
+		}
+		response, err := http.ReadResponse(c.answers, nil)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if text, err := io.ReadAll(response.Body); err != nil || response.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s %s: %w", response.Status, text, err)
+		}
+		return nil
+	}
+	all := make([]connection, n)
+	for i := range all {
+		conn, err := net.Dial("tcp", s.Listen)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.t.Cleanup(func() { _ = conn.Close() })
+		all[i] = connection{conn, bufio.NewReader(conn)}
+		if err := send(all[i]); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return func() (faults []string) {
+		ends := make(chan error, n)
+		for _, c := range all {
+			go func() {
+				after := rand.N(idleTime)
+				<-time.After(after)
+				err := send(c)
+				_ = c.Close()
+				if err != nil {
+					err = fmt.Errorf("a connection that was idle for %v: %w", after, err)
+				}
+				ends <- err
+			}()
+		}
+		for range n {
+			if err := <-ends; err != nil {
+				faults = append(faults, err.Error())
+			}
+		}
+		return faults
+	}
+}
+
 // migrates reports whether the kernel gives connections that nobody has accepted to another socket
 // at the same port, when their socket is closed.
 func migrates(t *testing.T) bool {
@@ -184,13 +250,14 @@ func migrates(t *testing.T) bool {
 // and no stream is cut that runs meanwhile.
 func TestUpgradesFailNoRequest(t *testing.T) {
 	runs(t)
-	requests, rate, streams, tokens := 300, 100, 10, 1500
+	requests, rate, streams, tokens, idle := 300, 100, 10, 1500, 100
 	var settings []setting
 	if *upgrades > 0 {
-		requests, streams, tokens = *upgrades, 50, 8000
+		requests, streams, tokens, idle = *upgrades, 50, 8000, 500
 		settings = append(settings, placed(t, len(adapters), adapters...))
 	}
 	s := start(t, settings...)
+	s.client.Transport.(*http.Transport).IdleConnTimeout = 2 * time.Second // the old Envoy ends when clients have closed their connections
 	f := s.behind()
 	type upgrade struct {
 		what string
@@ -235,12 +302,20 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 	l := s.steady(rate)
 	sent, failed := int64(0), int64(0)
 	for i, u := range all {
+		use := func() []string { return nil }
+		if i == len(all)-1 || *upgrades > 0 { // waits for idleTime
+			use = s.unused(idle)
+		}
 		ends := s.streams(streams, tokens)
 		began := time.Now()
 		u.do(i + 2)
 		took := time.Since(began)
 		if len(ends) > 0 {
 			t.Errorf("%s: %d streams ended before it was done: they were too short", u.what, len(ends))
+		}
+		broken := use()
+		for _, fault := range broken {
+			t.Errorf("%s: %s", u.what, fault)
 		}
 		cut := 0
 		for range streams {
@@ -249,13 +324,12 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 				t.Errorf("%s: a stream did not survive: %v", u.what, err)
 			}
 		}
-		s.client.CloseIdleConnections() // otherwise the old Envoy keeps them for five seconds
 		if strings.HasPrefix(u.what, "Envoy") {
 			s.await("the old Envoy has ended", func() bool { return f.lines("the old Envoy has completed its responses") == i+1 })
 		}
 		s.await("enough requests were answered", func() bool { return l.sent.Load() >= int64((i+1)*requests/len(all)) })
-		t.Logf("%-36s done after %4d ms: %5d requests, %d failed; %d streams, %d cut", u.what, took.Milliseconds(), l.sent.Load()-sent,
-			l.failed.Load()-failed, streams, cut)
+		t.Logf("%-36s done after %4d ms: %5d requests, %d failed; %d streams, %d cut; %d idle connections broken", u.what,
+			took.Milliseconds(), l.sent.Load()-sent, l.failed.Load()-failed, streams, cut, len(broken))
 		sent, failed = l.sent.Load(), l.failed.Load()
 	}
 	l.stop()
@@ -272,6 +346,67 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 	}
 	t.Logf("%d of %d requests failed", l.failed.Load(), l.sent.Load())
 	s.await("nothing is in flight", func() bool { return s.inFlight() == 0 })
+}
+
+// A request that Envoy has got before SIGTERM is served, even if extproc's relay sends it through
+// Envoy once more after Envoy has closed its ports: the only engine with its model has died.
+func TestStoppedEnvoyServesItsLastRelayedRequest(t *testing.T) {
+	runs(t)
+	s := start(t, pods(t, 3), placed(t, 4, "a01"), loading(t, 0.3), extprocFlags("--scrape-interval", "6s", "--stale-after", "1h"),
+		controlFlags("--scrape-interval", "6s"))
+	f := s.behind()
+	if a := s.must(completion("a01", 4, false)); a.status != http.StatusOK {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	s.client.CloseIdleConnections() // so that the connection of the last request is the only one
+	s.Engines[slices.Collect(maps.Keys(held(s.events())))[0].engine].Kill()
+	conn, err := net.Dial("tcp", s.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := completion("a01", 4, false).body
+	if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		len(body), body[:1]); err != nil {
+		t.Fatal(err)
+	}
+	s.await("Envoy has the request", func() bool { return s.envoyGauge("http.ingress.downstream_rq_active") > 0 })
+	f.Signal(syscall.SIGTERM)
+	s.await("Envoy's port is closed", func() bool {
+		other, err := net.Dial("tcp", s.Listen)
+		if err == nil {
+			_ = other.Close()
+		}
+		return err != nil
+	})
+	if _, err := io.WriteString(conn, body[1:]); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK || !response.Close {
+		t.Errorf("the last request: %s %s, closes: %v, %v", response.Status, text, response.Close, err)
+	}
+	_ = conn.Close() // as clients do then
+	ended := time.Now()
+	s.await("headgate envoy has ended", func() bool {
+		select {
+		case <-f.Done():
+			return true
+		default:
+			return false
+		}
+	})
+	if took := time.Since(ended); took > 4*time.Second {
+		t.Errorf("it ends %v after its last answer, though nobody keeps a connection", took)
+	}
+	if f.lines(`"attempts":2`) == 0 {
+		t.Error("no request was relayed")
+	}
 }
 
 // An Envoy that does not become ready changes nothing, and one that crashes is started again.

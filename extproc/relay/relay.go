@@ -70,6 +70,10 @@ func New(c Config) *Server {
 // headerTimeout limits how long an Envoy may take to send the headers of a request to the relay.
 const headerTimeout = 5 * time.Second
 
+// idleTimeout closes the relay's unused connections to an Envoy. A replaced Envoy waits for that
+// before it exits, so the relay sends no request on a connection that Envoy is closing.
+const idleTimeout = time.Second
+
 // Serve serves on a listener until ctx ends, and then closes the listener. Requests in flight may
 // continue for patience.
 func (s *Server) Serve(ctx context.Context, l net.Listener, patience time.Duration) error {
@@ -124,7 +128,7 @@ func (s *Server) envoy(socket string) *http.Transport {
 	t := s.envoys[socket]
 	if t == nil {
 		t = &http.Transport{
-			Protocols: new(http.Protocols), DisableCompression: true,
+			Protocols: new(http.Protocols), DisableCompression: true, IdleConnTimeout: idleTimeout,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.Folder, socket))
 			},

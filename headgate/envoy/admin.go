@@ -54,12 +54,13 @@ func (a *admin) ready(ctx context.Context) bool {
 	return err == nil
 }
 
-// drain makes the Envoy ask its clients to close their connections, and close its listeners.
+// drain makes the Envoy ask its clients to close their connections, and close its listeners for
+// clients. The listener for extproc's relay stays open: the last requests may need it.
 func (a *admin) drain(ctx context.Context) error {
-	if _, err := a.call(ctx, http.MethodPost, "/drain_listeners?graceful&skip_exit"); err != nil {
+	if _, err := a.call(ctx, http.MethodPost, "/drain_listeners?inboundonly&graceful&skip_exit"); err != nil {
 		return err
 	}
-	_, err := a.call(ctx, http.MethodPost, "/drain_listeners")
+	_, err := a.call(ctx, http.MethodPost, "/drain_listeners?inboundonly")
 	return err
 }
 

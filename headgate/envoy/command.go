@@ -271,7 +271,7 @@ func (o *options) run(ctx context.Context, again func(context.Context) ([]byte, 
 			"--component-log-level", "misc:error", // otherwise a line for each message that Envoy calls work in progress
 		},
 		limits: supervise.Limits{
-			Ready: time.Minute, Drain: o.drainTime, Settle: 5 * time.Second, Term: 5 * time.Second,
+			Ready: time.Minute, Drain: o.drainTime, Settle: min(time.Minute, o.drainTime/2), Linger: 5 * time.Second, Term: 5 * time.Second,
 			Backoff: 100 * time.Millisecond, MaxBackoff: 30 * time.Second, Stable: time.Minute,
 		},
 		find: o.find, log: log, stdout: stdout, stderr: stderr,

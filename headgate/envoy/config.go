@@ -128,7 +128,8 @@ func (s settings) front(from any) (node, error) {
 	if len(addresses) > 1 {
 		l["additional_addresses"] = addresses[1:]
 	}
-	l["enable_reuse_port"] = true // an Envoy of another version listens at the same ports before this one ends
+	l["enable_reuse_port"] = true      // an Envoy of another version listens at the same ports before this one ends
+	l["traffic_direction"] = "INBOUND" // a drain closes only such listeners
 	if s.tls {
 		for _, c := range list(l, "filter_chains") {
 			object(c)["transport_socket"] = s.transport()

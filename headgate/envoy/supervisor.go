@@ -133,12 +133,16 @@ func (s *supervisor) do(a supervise.Action) {
 		if err := s.launch(a); err != nil {
 			go s.send(supervise.Exited{ID: a.ID, Status: err.Error()})
 		}
-	case supervise.Adopt:
+	case supervise.Adopt: // it may have exited, with the event still to come
 		s.current.Store(s.envoys[a.ID])
 	case supervise.Watch:
-		go s.watch(s.envoys[a.ID])
+		if p := s.envoys[a.ID]; p != nil {
+			go s.watch(p)
+		}
 	case supervise.Drain:
-		s.drain(s.envoys[a.ID])
+		if p := s.envoys[a.ID]; p != nil {
+			go s.drain(p)
+		}
 	case supervise.Terminate:
 		s.signal(a.ID, syscall.SIGTERM)
 	case supervise.Kill:
@@ -312,42 +316,25 @@ func (s *supervisor) watch(p *process) {
 	}
 }
 
-// drain makes an Envoy close its listeners. From then on the relay reaches the current Envoy at the
-// old one's socket.
+// drain makes an Envoy close its listeners for clients, and then reports its load until it ends.
 func (s *supervisor) drain(p *process) {
-	if err := p.admin.drain(context.Background()); err != nil {
-		s.log.Warn("cannot make an Envoy close its listeners; it exits after --drain-time at the latest", "envoy", p.ID, "err", err)
-	}
-	current := s.current.Load()
-	if s.relay == "" || current == nil || current.Generation == p.Generation {
-		return
-	}
-	for _, p := range s.envoys {
-		if p.Generation == current.Generation {
-			continue
+	tick := time.NewTicker(loadInterval)
+	defer tick.Stop()
+	for warned := false; ; warned = true {
+		err := p.admin.drain(context.Background())
+		if err == nil {
+			s.watch(p)
+			return
 		}
-		if err := relink(filepath.Join(s.relay, backName(current.Generation)), filepath.Join(s.relay, backName(p.Generation))); err != nil {
-			s.log.Warn("requests of an old Envoy that extproc relays may fail", "err", err)
+		select {
+		case <-p.done:
+			return
+		case <-tick.C:
+			if !warned {
+				s.log.Warn("cannot make an Envoy close its listeners; trying again until --drain-time is over", "envoy", p.ID, "err", err)
+			}
 		}
 	}
-}
-
-// relink makes path another name of a socket. It replaces an existing path atomically.
-func relink(socket, path string) error {
-	part := path + ".part"
-	if err := os.Remove(part); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := os.Link(socket, part); err != nil {
-		return err
-	}
-	if err := os.Rename(part, path); err != nil {
-		return err
-	}
-	if err := os.Remove(part); err != nil && !errors.Is(err, os.ErrNotExist) { // it stays if both were the same socket
-		return err
-	}
-	return nil
 }
 
 func (s *supervisor) signal(id int, sig os.Signal) {

@@ -14,9 +14,11 @@ type Limits struct {
 	Ready time.Duration
 	// Drain is how long an Envoy may take to complete its answers.
 	Drain time.Duration
-	// Settle is how long an Envoy that drains keeps connections without requests, so that their
-	// clients learn from an answer that they must close them.
+	// Settle is how long a replaced Envoy keeps connections after its last request. A client that
+	// uses such a connection meanwhile gets an answer that closes it.
 	Settle time.Duration
+	// Linger is Settle for an Envoy that is stopped, not replaced.
+	Linger time.Duration
 	// Term is how long an Envoy may take to end after SIGTERM.
 	Term time.Duration
 	// Backoff is the pause before an Envoy that crashed is started again. It doubles with each
@@ -81,7 +83,8 @@ type (
 	Adopt struct{ ID int }
 	// Watch asks for Load of an Envoy that drains.
 	Watch struct{ ID int }
-	// Drain makes an Envoy close its listeners, and ask clients to close their connections.
+	// Drain makes an Envoy close its listeners for clients, and ask clients to close their
+	// connections. When it has done so, it asks for Load.
 	Drain struct{ ID int }
 	// Terminate sends SIGTERM.
 	Terminate struct{ ID int }
@@ -123,6 +126,7 @@ type envoy struct {
 	version               string
 	since                 time.Time // when it was started, became current, began to drain, or got SIGTERM
 	requests              int       // of the last Load
+	busy                  time.Time // when a Load last had a request
 	ending                bool      // it got SIGTERM or SIGKILL
 }
 
@@ -290,12 +294,12 @@ func (m *Machine) adopt(now time.Time, id int) []Action {
 	e.since = now
 	actions := []Action{Adopt{id}, note(Info, "Envoy serves", "envoy", id, "generation", e.generation, "epoch", e.epoch)}
 	if before != nil {
-		before.since = now
+		before.since, before.busy = now, now
 		m.old = append(m.old, before)
 		if before.generation == e.generation { // it drains already
 			actions = append(actions, Watch{before.id})
 		} else {
-			actions = append(actions, Drain{before.id}, Watch{before.id})
+			actions = append(actions, Drain{before.id})
 		}
 	}
 	return append(actions, m.next()...)
@@ -308,7 +312,15 @@ func (m *Machine) load(now time.Time, l Load) []Action {
 			continue
 		}
 		e.requests = l.Requests
-		if l.Requests == 0 && (l.Connections == 0 || !now.Before(e.since.Add(m.limits.Settle))) {
+		if l.Requests > 0 {
+			e.busy = now
+			continue
+		}
+		settle := m.limits.Settle
+		if m.stopping {
+			settle = m.limits.Linger
+		}
+		if l.Connections == 0 || !now.Before(e.busy.Add(settle)) {
 			return []Action{m.terminate(now, e), note(Info, "the old Envoy has completed its responses", "envoy", e.id)}
 		}
 	}
@@ -327,6 +339,8 @@ func (m *Machine) exited(now time.Time, x Exited) []Action {
 		m.starting = nil
 		if e.epoch > 0 {
 			m.broken = e.generation // the shared memory still says that one starts
+			// The current one may have lost its listeners: an Envoy beside it opens new ones.
+			m.again = m.again || m.current != nil
 		}
 		if m.stopping {
 			return m.end(nil)
@@ -365,9 +379,9 @@ func (m *Machine) stop(now time.Time) []Action {
 		actions = append(actions, m.terminate(now, m.starting))
 	}
 	if e := m.current; e != nil {
-		e.since, m.current = now, nil
+		e.since, e.busy, m.current = now, now, nil
 		m.old = append(m.old, e)
-		actions = append(actions, Drain{e.id}, Watch{e.id})
+		actions = append(actions, Drain{e.id})
 	}
 	return append(actions, m.end(nil)...)
 }

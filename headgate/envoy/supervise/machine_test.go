@@ -14,7 +14,7 @@ import (
 )
 
 var limits = supervise.Limits{
-	Ready: time.Minute, Drain: 10 * time.Minute, Settle: 5 * time.Second, Term: 5 * time.Second,
+	Ready: time.Minute, Drain: 10 * time.Minute, Settle: time.Minute, Linger: 5 * time.Second, Term: 5 * time.Second,
 	Backoff: time.Second, MaxBackoff: 4 * time.Second, Stable: time.Minute,
 }
 
@@ -69,12 +69,12 @@ func TestMachine(t *testing.T) {
 			{0, same, "Launch{2 1 1}"},
 			{0, ready(2), "Adopt{2} Watch{1}"},
 			{time.Minute, busy(1), ""},
-			{time.Minute, quiet(1), "Terminate{1}"},
-			{0, quiet(1), ""},
+			{time.Minute, empty(1), "Terminate{1}"},
+			{0, empty(1), ""},
 			{0, exited(1), ""},
 			{0, reload, "Check{}"},
 			{0, same, "Launch{3 2 0}"}, // Envoy 2 would abort, since its parent has ended
-			{0, ready(3), "Adopt{3} Drain{2} Watch{2}"},
+			{0, ready(3), "Adopt{3} Drain{2}"},
 			{0, exited(2), ""},
 			{0, reload, "Check{}"},
 			{0, same, "Launch{4 2 1}"},
@@ -82,7 +82,7 @@ func TestMachine(t *testing.T) {
 		"another version: the new Envoy starts beside the old one, which is then drained": {
 			{0, reload, "Check{}"},
 			{0, other, "Launch{2 2 0}"},
-			{0, ready(2), "Adopt{2} Drain{1} Watch{1}"},
+			{0, ready(2), "Adopt{2} Drain{1}"},
 			{0, empty(1), "Terminate{1}"},
 			{0, exited(1), ""},
 			{0, reload, "Check{}"},
@@ -92,7 +92,7 @@ func TestMachine(t *testing.T) {
 		"an Envoy without hot restarts is replaced in the other way": {
 			{0, reload, "Check{}"},
 			{0, supervise.Checked{}, "Launch{2 2 0}"},
-			{0, ready(2), "Adopt{2} Drain{1} Watch{1}"},
+			{0, ready(2), "Adopt{2} Drain{1}"},
 			{0, exited(1), ""},
 			{0, reload, "Check{}"},
 			{0, supervise.Checked{}, "Launch{3 3 0}"},
@@ -100,9 +100,24 @@ func TestMachine(t *testing.T) {
 		"connections without requests are kept until their clients can know": {
 			{0, reload, "Check{}"},
 			{0, other, "Launch{2 2 0}"},
-			{0, ready(2), "Adopt{2} Drain{1} Watch{1}"},
+			{0, ready(2), "Adopt{2} Drain{1}"},
+			{2 * time.Minute, busy(1), ""}, // a stream, whose connection is idle afterwards
+			{59 * time.Second, quiet(1), ""},
+			{time.Second, quiet(1), "Terminate{1}"},
+		},
+		"connections that were idle from the beginning": {
+			{0, reload, "Check{}"},
+			{0, same, "Launch{2 1 1}"},
+			{0, ready(2), "Adopt{2} Watch{1}"},
+			{59 * time.Second, quiet(1), ""},
+			{time.Second, quiet(1), "Terminate{1}"},
+		},
+		"an Envoy that is stopped keeps connections without requests for a shorter time": {
+			{time.Hour, stop, "Drain{1}"},
+			{time.Second, busy(1), ""},
 			{4 * time.Second, quiet(1), ""},
 			{time.Second, quiet(1), "Terminate{1}"},
+			{0, exited(1), "End{<nil>}"},
 		},
 		"the drain time limits how long the old Envoy answers": {
 			{0, reload, "Check{}"},
@@ -120,14 +135,13 @@ func TestMachine(t *testing.T) {
 			{0, reload, "Check{}"},
 			{0, same, "Launch{2 1 1}"},
 		},
-		"an Envoy that ends before it is ready changes nothing; the next one does not use its shared memory": {
+		"a hot restart that fails, perhaps after it has closed the current one's listeners, is followed by a start beside it": {
 			{0, reload, "Check{}"},
 			{0, same, "Launch{2 1 1}"},
-			{0, exited(2), ""},
+			{0, exited(2), "Check{}"},
 			{0, ready(2), ""},
-			{0, reload, "Check{}"},
 			{0, same, "Launch{3 2 0}"},
-			{0, ready(3), "Adopt{3} Drain{1} Watch{1}"},
+			{0, ready(3), "Adopt{3} Drain{1}"},
 			{0, exited(1), ""},
 			{0, reload, "Check{}"},
 			{0, same, "Launch{4 2 1}"},
@@ -148,7 +162,7 @@ func TestMachine(t *testing.T) {
 			{0, reload, ""},
 			{0, ready(2), "Adopt{2} Watch{1} Check{}"},
 			{0, same, "Launch{3 2 0}"}, // it took over itself by a hot restart
-			{0, ready(3), "Adopt{3} Drain{2} Watch{2}"},
+			{0, ready(3), "Adopt{3} Drain{2}"},
 			{0, reload, ""}, // two drain
 			{0, reload, ""},
 			{0, exited(1), "Check{}"},
@@ -211,7 +225,7 @@ func TestMachine(t *testing.T) {
 			{time.Second, tick, "Check{}"},
 		},
 		"stop completes the answers": {
-			{0, stop, "Drain{1} Watch{1}"},
+			{0, stop, "Drain{1}"},
 			{0, stop, ""},
 			{0, reload, ""},
 			{0, busy(1), ""},
@@ -219,26 +233,26 @@ func TestMachine(t *testing.T) {
 			{0, exited(1), "End{<nil>}"},
 		},
 		"stop ends at the latest after the drain time": {
-			{0, stop, "Drain{1} Watch{1}"},
+			{0, stop, "Drain{1}"},
 			{10 * time.Minute, tick, "Terminate{1}"},
 			{0, exited(1), "End{<nil>}"},
 		},
 		"a second signal ends at once": {
-			{0, stop, "Drain{1} Watch{1}"},
+			{0, stop, "Drain{1}"},
 			{0, supervise.Hurry{}, "Terminate{1}"},
 			{0, exited(1), "End{<nil>}"},
 		},
 		"stop during a start": {
 			{0, reload, "Check{}"},
 			{0, same, "Launch{2 1 1}"},
-			{0, stop, "Terminate{2} Drain{1} Watch{1}"},
+			{0, stop, "Terminate{2} Drain{1}"},
 			{0, ready(2), ""},
 			{0, exited(2), ""},
 			{0, exited(1), "End{<nil>}"},
 		},
 		"stop during a check": {
 			{0, reload, "Check{}"},
-			{0, stop, "Drain{1} Watch{1}"},
+			{0, stop, "Drain{1}"},
 			{0, exited(1), ""},
 			{0, same, "End{<nil>}"},
 		},
