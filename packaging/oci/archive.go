@@ -52,7 +52,7 @@ func (a Archive) Write(path string) error {
 func (a Archive) layout(dir string) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, i := range a.Images {
-		img, err := i.build()
+		img, err := i.build(types.OCILayer)
 		if err != nil {
 			return err
 		}

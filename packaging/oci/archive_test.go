@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
@@ -26,6 +27,9 @@ func unpack(t *testing.T, archive []byte) string {
 		} else if err != nil {
 			t.Fatal(err)
 		}
+		if h.ModTime.Unix() != 1_790_000_000 {
+			t.Errorf("%s is of %v", h.Name, h.ModTime)
+		}
 		content, err := io.ReadAll(r)
 		to := filepath.Join(dir, h.Name)
 		if err := errors.Join(err, os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, content, 0o644)); err != nil {
@@ -39,7 +43,7 @@ func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
 	archive := Archive{
-		Name: "program", Tag: "0.1.0", Created: time.Unix(1_790_000_000, 0),
+		Name: "example.com/program", Tag: "0.1.0", Created: time.Unix(1_790_000_000, 0),
 		Annotations: map[string]string{"org.opencontainers.image.version": "0.1.0"},
 	}
 	for _, arch := range []string{"amd64", "arm64"} {
@@ -70,6 +74,9 @@ func TestArchive(t *testing.T) {
 	if err != nil || len(entries.Manifests) != 1 || entries.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "0.1.0" {
 		t.Fatalf("index.json is %+v, %v", entries, err)
 	}
+	if got := entries.Manifests[0].Annotations["io.containerd.image.name"]; got != "example.com/program:0.1.0" {
+		t.Errorf("containerd names the image %q", got)
+	}
 	index, err := top.ImageIndex(entries.Manifests[0].Digest)
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +95,11 @@ func TestArchive(t *testing.T) {
 		img, err := index.Image(all.Manifests[n].Digest)
 		if err != nil {
 			t.Fatal(err)
+		}
+		// skopeo converts an image for Docker only if its layers have OCI's type, too.
+		manifest, err := img.Manifest()
+		if err != nil || len(manifest.Layers) != 1 || manifest.Layers[0].MediaType != types.OCILayer || manifest.Config.MediaType != types.OCIConfigJSON {
+			t.Errorf("%s: the manifest is %+v, %v", arch, manifest, err)
 		}
 		if config, err := img.ConfigFile(); err != nil || config.Architecture != arch || config.Created.Unix() != 1_790_000_000 {
 			t.Errorf("%s: the configuration is %+v, %v", arch, config, err)

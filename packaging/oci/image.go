@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // user is the user and group of images that do not run as root. It is numeric so that the kubelet
@@ -51,7 +52,7 @@ func (i Image) Write(tarballPath string) error {
 	if err != nil {
 		return err
 	}
-	img, err := i.build()
+	img, err := i.build(types.DockerLayer)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", i.Name, err)
 	}
@@ -62,8 +63,9 @@ func (i Image) Write(tarballPath string) error {
 	return os.Rename(part, tarballPath)
 }
 
-func (i Image) build() (v1.Image, error) {
-	layer, err := i.layer()
+// build returns the image, with a layer of a media type.
+func (i Image) build(layerType types.MediaType) (v1.Image, error) {
+	layer, err := i.layer(layerType)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +89,7 @@ func (i Image) build() (v1.Image, error) {
 func (i Image) arch() string { return cmp.Or(i.Arch, runtime.GOARCH) }
 
 // layer returns the files as a layer, sorted by path and without modification times.
-func (i Image) layer() (v1.Layer, error) {
+func (i Image) layer(mediaType types.MediaType) (v1.Layer, error) {
 	files := make(fstest.MapFS)
 	for at, file := range i.Files {
 		info, err := os.Stat(file)
@@ -114,7 +116,7 @@ func (i Image) layer() (v1.Layer, error) {
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil }
 	// The layer is cached, because it is read twice: for its digest and for its content.
-	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching)
+	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching, tarball.WithMediaType(mediaType))
 }
 
 // Static returns the image of a statically linked binary, which runs with args.

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -16,9 +17,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// contents reads the tarball of an image. It returns the mode of each path, and the user and the
-// entrypoint in the image's configuration.
-func contents(t *testing.T, path, imageName string) (files map[string]int64, user string, entrypoint []string) {
+// contents reads the tarball of an image. It returns the mode of each path with the target of a
+// link, and the user and the entrypoint in the image's configuration.
+func contents(t *testing.T, path, imageName string) (files map[string]string, user string, entrypoint []string) {
 	t.Helper()
 	tag, err := name.NewTag(imageName)
 	if err != nil {
@@ -34,7 +35,7 @@ func contents(t *testing.T, path, imageName string) (files map[string]int64, use
 	}
 	unpacked := mutate.Extract(img)
 	defer unpacked.Close()
-	files = make(map[string]int64)
+	files = make(map[string]string)
 	for archive := tar.NewReader(unpacked); ; {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
@@ -42,7 +43,7 @@ func contents(t *testing.T, path, imageName string) (files map[string]int64, use
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		files[h.Name] = h.Mode
+		files[h.Name] = strings.TrimSpace(fmt.Sprintf("%o %s", h.Mode, h.Linkname))
 	}
 }
 
@@ -53,7 +54,7 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := Static("headgate.dev/program:dev", binary, "--serve")
-	i.Files["/etc/program/notes"] = notes
+	i.Files["/etc/program/notes"], i.Links = notes, map[string]string{"/other": "program"}
 	tarballs := []string{filepath.Join(dir, "1.tar"), filepath.Join(dir, "2.tar")}
 	var written [][]byte
 	for _, path := range tarballs {
@@ -73,7 +74,7 @@ func TestImage(t *testing.T) {
 	if user != "65532:65532" || !slices.Equal(entrypoint, []string{"/program", "--serve"}) {
 		t.Errorf("it runs %v as %s", entrypoint, user)
 	}
-	if files["program"] != 0o755 || files["etc/program/notes"] != 0o644 || len(files) != 4 {
+	if files["program"] != "755" || files["etc/program/notes"] != "644" || files["other"] != "777 program" || len(files) != 5 {
 		t.Errorf("it holds %v", files)
 	}
 
