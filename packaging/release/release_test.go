@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -62,6 +63,7 @@ func repository(t *testing.T) string {
 	write("packaging/systemd/headgate.service", "[Unit]\n", 0o640)
 	write("packaging/systemd/start", "#!/bin/sh\n", 0o700)
 	write("packaging/release/main.go", "package main\n", 0o644)
+	write("packaging/release/readme.md", "# Headgate\n", 0o644)
 	if err := os.Symlink("../../crds", filepath.Join(root, "packaging/chart/crds")); err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +239,11 @@ func checkWheel(t *testing.T, content []byte, tag string) {
 	}
 	const info = "headgate-0.1.0.dist-info/"
 	record := read(info + "RECORD")
+	var names []string
 	for _, f := range archive.File {
+		if names = append(names, f.Name); !f.Modified.Equal(someTime) {
+			t.Errorf("%s is of %v", f.Name, f.Modified)
+		}
 		sum := sha256.Sum256([]byte(read(f.Name)))
 		line := f.Name + ",sha256=" + base64.RawURLEncoding.EncodeToString(sum[:]) + fmt.Sprintf(",%d\n", f.UncompressedSize64)
 		if f.Name == info+"RECORD" {
@@ -249,6 +255,10 @@ func checkWheel(t *testing.T, content []byte, tag string) {
 		if executable := f.Mode()&0o111 != 0; executable != (f.Name == "headgate-0.1.0.data/scripts/headgate") {
 			t.Errorf("%s has the mode %v", f.Name, f.Mode())
 		}
+	}
+	want := []string{"headgate-0.1.0.data/scripts/headgate", info + "METADATA", info + "WHEEL", info + "licenses/LICENSE", info + "RECORD"}
+	if !slices.Equal(names, want) {
+		t.Errorf("the files are %q, expected %q", names, want)
 	}
 	if lines := strings.Count(record, "\n"); lines != len(archive.File) {
 		t.Errorf("RECORD has %d lines for %d files", lines, len(archive.File))
@@ -279,9 +289,44 @@ func TestSums(t *testing.T) {
 	}
 }
 
+// The Compose file, and the page that explains it, use the names of the images in the archives.
+func TestComposeUsesTheImagesOfARelease(t *testing.T) {
+	r := release{version: v010, tree: tree{time: someTime}}
+	for file, names := range map[string]*regexp.Regexp{
+		"../compose.yaml":   regexp.MustCompile(`(?:image: |FROM |--from=)(\S+)`),
+		"../../docs/run.md": regexp.MustCompile(`docker-daemon:(\S+)`),
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := map[string]bool{}
+		for _, found := range names.FindAllStringSubmatch(string(text), -1) {
+			used[strings.Replace(found[1], "${HEADGATE_VERSION:-0.1.0}", "0.1.0", 1)] = true
+		}
+		delete(used, "headgate-front:0.1.0") // the Compose file builds it
+		for _, name := range []string{"headgate", "envoy"} {
+			a := r.archive(name, nil)
+			if image := a.Name + ":" + a.Tag; !used[image] {
+				t.Errorf("%s does not use the image %s", file, image)
+			} else {
+				delete(used, image)
+			}
+		}
+		if len(used) > 0 {
+			t.Errorf("%s uses images that no release has: %v", file, used)
+		}
+	}
+}
+
 // Pods mount a volume at /headgate/.run, so nothing in the image may be a file of that path.
 func TestImageLeavesRoomForMounts(t *testing.T) {
 	is := headgateImage("amd64", "program", "licence")
+	for _, link := range []string{"/extproc", "/control"} {
+		if _, ok := is.Files["/"+is.Links[link]]; !ok {
+			t.Errorf("the image has the link %s to %q", link, is.Links[link])
+		}
+	}
 	for _, path := range slices.Concat(slices.Collect(maps.Keys(is.Files)), slices.Collect(maps.Keys(is.Links))) {
 		if path == "/headgate" || path == "/headgate/.run" {
 			t.Errorf("the image has the file %s", path)
