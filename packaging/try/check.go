@@ -10,9 +10,13 @@ import (
 	"strings"
 )
 
-// check installs the wheel, runs Headgate, sends a request, and asks Headgate about it.
+// check checks the files of a release. Then it installs the wheel, runs Headgate, sends a request,
+// and asks Headgate about it.
 func check(ctx context.Context, dist, dir string, out io.Writer) error {
 	if err := checkSums(ctx, dist); err != nil {
+		return err
+	}
+	if err := checkSizes(dist); err != nil {
 		return err
 	}
 	bin, environment, err := install(ctx, dist, dir, out)
