@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/headgate/headgate/extproc/decisions/ring"
@@ -84,7 +85,7 @@ func (d *dispatcher) recordRefusal(asked string, e *apiError) {
 
 // recordLeft records that the client left while the request waited.
 func (d *dispatcher) recordLeft(now time.Time) {
-	is := d.about(d.waits.key.ID, now)
+	is := d.about(cmp.Or(d.waits.model, d.waits.key.ID), now)
 	is.Waited = now.Sub(d.since)
 	var room [recordBytes]byte
 	d.number = d.server.Decisions.Add(d.in.id, is.Append(room[:0], 0, 0))

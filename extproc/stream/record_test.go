@@ -156,13 +156,21 @@ func TestOutcomesFromResponsesAreRecorded(t *testing.T) {
 
 // A request that waited has the reason and the time, also if its client left before it was decided.
 func TestWaitsAreRecorded(t *testing.T) {
-	_, _, s := queueingServer(t, time.Minute, 10)
+	f, _, s := queueingServer(t, time.Minute, 10)
 	left := s.ExchangeAt("", objects.Name{}, nil)
 	decide(t, left, chat("left", "missing")...)
 	left.End(time.Now().Add(3 * time.Second))
 	d := recorded(t, s, "left")
 	if len(d) != 1 || d[0].Outcome == nil || d[0].Outcome.Failed != "client" || d[0].Outcome.Why != "client_gone" || d[0].Waited < 2.9 ||
-		!strings.Contains(d[0].WaitFor, "no endpoint had a copy") {
+		!strings.Contains(d[0].WaitFor, "no endpoint had a copy") || d[0].Model != "missing" {
+		t.Errorf("the record is %+v", d)
+	}
+	answers(f)
+	asked := s.ExchangeAt("", objects.Name{}, nil)
+	decide(t, asked, chat("asked", "new")...)
+	asked.End(time.Now())
+	d = recorded(t, s, "asked")
+	if len(d) != 1 || !strings.Contains(d[0].WaitFor, "control") || d[0].Model != "new" {
 		t.Errorf("the record is %+v", d)
 	}
 	late := s.ExchangeAt("", objects.Name{}, nil)
