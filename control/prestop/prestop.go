@@ -22,6 +22,7 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/internal/display"
 	"github.com/headgate/headgate/internal/listen"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -194,7 +195,8 @@ func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 		return answer{http.StatusOK, words}
 	case !now.Before(is.Until):
 		if len(is.Behind) > 0 {
-			words += fmt.Sprintf("\nout of time: %d extprocs have not confirmed that they stopped sending requests there", len(is.Behind))
+			words += fmt.Sprintf("\nout of time: %s %s not confirmed that no more requests go there", display.Count(len(is.Behind), "extproc"),
+				display.Choose(len(is.Behind), "has", "have"))
 		} else {
 			words += "\nno more time: this control does not know that it leads, and moves nothing"
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/internal/cli"
+	"github.com/headgate/headgate/internal/display"
 	"github.com/headgate/headgate/internal/query"
 )
 
@@ -182,7 +183,7 @@ func (d *drain) say(line string) {
 
 // progress prints how far the drain is.
 func (d *drain) progress(r admin.DrainResult) {
-	words := []string{models(r.Moved) + " moved"}
+	words := []string{display.Count(r.Moved, "model") + " moved"}
 	if r.Moving > 0 {
 		words = append(words, fmt.Sprintf("%d being loaded elsewhere", r.Moving))
 	}
@@ -192,21 +193,14 @@ func (d *drain) progress(r admin.DrainResult) {
 	switch {
 	case !r.Done:
 	case r.Behind > 0:
-		words = append(words, fmt.Sprintf("%d extprocs have not confirmed yet", r.Behind))
+		words = append(words, display.Count(r.Behind, "extproc")+display.Choose(r.Behind, " has", " have")+" not confirmed yet")
 	default:
-		words = append(words, fmt.Sprintf("%d requests in flight", r.InFlight))
+		words = append(words, display.Count(int(r.InFlight), "request")+" in flight")
 		if len(r.Silent) > 0 {
 			words = append(words, "not known from extproc "+strings.Join(r.Silent, ", ")+" (an older version, or too busy to answer)")
 		}
 	}
 	d.say(strings.Join(words, ", "))
-}
-
-func models(n int) string {
-	if n == 1 {
-		return "1 model"
-	}
-	return fmt.Sprintf("%d models", n)
 }
 
 // end prints the result.
@@ -215,19 +209,13 @@ func (d *drain) end(r admin.DrainResult) error {
 		fmt.Fprintln(d.out, "not moved: "+line)
 	}
 	if r.Idle > 0 {
-		fmt.Fprintf(d.out, "%s not used for an hour: they are loaded when a request names them\n", models(r.Idle))
+		fmt.Fprintf(d.out, "%s not used for an hour: control loads %s when a request names %[2]s\n", display.Count(r.Idle, "model"),
+			display.Choose(r.Idle, "it", "them"))
 	}
 	if r.Lost > 0 {
 		return fmt.Errorf("%s is out of use, but %s no copy elsewhere: requests for them wait for room or fail; add endpoints, or put it back with "+
-			"headgate drain --undo %[1]s", d.endpoint, has(r.Lost))
+			"headgate drain --undo %[1]s", d.endpoint, display.Count(r.Lost, "model")+display.Choose(r.Lost, " has", " have"))
 	}
 	fmt.Fprintf(d.out, "%s is drained: stop its engine, or put it back with headgate drain --undo %[1]s\n", d.endpoint)
 	return nil
-}
-
-func has(n int) string {
-	if n == 1 {
-		return "1 model has"
-	}
-	return fmt.Sprintf("%d models have", n)
 }

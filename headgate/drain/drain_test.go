@@ -93,11 +93,11 @@ func TestReturnsWhenModelsAndRequestsAreGone(t *testing.T) {
 	out, err := run(t, t.Context(), c, "e:1", "--timeout", "1m")
 	want := `0 models moved, 2 being loaded elsewhere
 1 model moved, 1 being loaded elsewhere
-2 models moved, 1 extprocs have not confirmed yet
+2 models moved, 1 extproc has not confirmed yet
 2 models moved, 3 requests in flight
 2 models moved, 0 requests in flight, not known from extproc a (an older version, or too busy to answer)
 2 models moved, 0 requests in flight
-1 model not used for an hour: they are loaded when a request names them
+1 model not used for an hour: control loads it when a request names it
 e:1 is drained: stop its engine, or put it back with headgate drain --undo e:1
 `
 	if err != nil || out != want {

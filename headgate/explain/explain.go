@@ -14,6 +14,7 @@ import (
 
 	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/internal/cli"
+	"github.com/headgate/headgate/internal/display"
 	"github.com/headgate/headgate/internal/query"
 )
 
@@ -106,7 +107,7 @@ func ofRequest(ctx context.Context, at query.Addresses, id, format string, out i
 	if err != nil {
 		return err
 	}
-	answers, by, err := at.Ask(ctx, admin.Decisions, body)
+	answers, err := at.Ask(ctx, admin.Decisions, body)
 	if err != nil {
 		return err
 	}
@@ -130,18 +131,24 @@ func ofRequest(ctx context.Context, at query.Addresses, id, format string, out i
 	}
 	if found == 0 {
 		return fmt.Errorf("%s knows no request %q%s: the %d decisions in memory are of other requests. It may be older, or extproc has restarted, "+
-			"or Envoy alone answered it; its access log may have it: headgate explain --log FILE ID", by, id, failures(answers), kept)
+			"or Envoy alone answered it; its access log may have it: headgate explain --log FILE ID", answers.By, id, failures(answers.Answers), kept)
 	}
 	return write(out, format, answers, text.String())
 }
 
-// write prints the answers as JSON, or as text with a line about the extprocs that did not answer.
-func write(out io.Writer, format string, answers admin.Answers, text string) error {
+// write prints the answers as JSON, or as text with a line about the programs that did not answer.
+func write(out io.Writer, format string, answers query.Reply, text string) error {
 	if format == "json" {
-		return printJSON(out, answers)
+		return printJSON(out, struct {
+			admin.Answers
+			Note string `json:"note,omitempty"`
+		}{answers.Answers, answers.Note()})
 	}
-	if failed := failures(answers); failed != "" {
-		text += fmt.Sprintf("Not all extprocs were asked%s.\n", failed)
+	if failed := failures(answers.Answers); failed != "" {
+		text += display.Line(fmt.Sprintf("Not all extprocs were asked%s.", failed)) + "\n"
+	}
+	if answers.Instead != nil {
+		text += display.Line(answers.Note()+".") + "\n"
 	}
 	_, err := io.WriteString(out, text)
 	return err
@@ -183,7 +190,7 @@ func (d *dryRun) explain(ctx context.Context, at query.Addresses, format string,
 	if err != nil {
 		return err
 	}
-	answers, by, err := at.Ask(ctx, admin.Explain, body)
+	answers, err := at.Ask(ctx, admin.Explain, body)
 	if err != nil {
 		return err
 	}
@@ -201,7 +208,7 @@ func (d *dryRun) explain(ctx context.Context, at query.Addresses, format string,
 		foretold(&text, &r, a.Extproc)
 	}
 	if results == 0 {
-		return fmt.Errorf("no extproc of %s explains the request%s", by, failures(answers))
+		return fmt.Errorf("no extproc of %s explains the request%s", answers.By, failures(answers.Answers))
 	}
 	return write(out, format, answers, text.String())
 }

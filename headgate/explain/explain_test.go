@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/headgate/explain"
@@ -137,6 +138,73 @@ func TestOutput(t *testing.T) {
 			return strings.ReplaceAll(strings.TrimRight(got, "\n"), "\n\n", "\n.\n") + "\n"
 		}
 	})
+}
+
+// What a client wrote cannot control the terminal.
+func TestOutputHasNoControlCharacters(t *testing.T) {
+	const evil = "a\x1b]0;x\a\nb\x9b2J\u202ec"
+	bad := &admin.Error{Status: 404, Code: evil, Message: evil}
+	at := serve(t, func(_ context.Context, kind string, _ []byte) (admin.Answers, error) {
+		c := admin.Candidate{Endpoint: evil, State: evil, Reason: evil, Excluded: evil}
+		p := admin.Plan{Model: evil, Target: evil + "!", Route: evil, Pool: evil, Policy: evil, Picks: []admin.Candidate{c}}
+		var result any = admin.ExplainResult{Plan: p, Waits: evil, Candidates: []admin.Candidate{c}}
+		if kind == admin.Decisions {
+			result = admin.DecisionsResult{Decisions: []admin.Decision{{
+				Request: evil, Plan: p, Waited: 1, WaitFor: evil,
+				Outcome: &admin.Outcome{Error: bad, Endpoint: evil, Failed: evil, Why: evil, Call: evil},
+			}, {Request: evil, Plan: admin.Plan{Model: evil, VModel: evil, Target: evil, Error: bad}}}}
+		}
+		text, err := json.Marshal(result)
+		return admin.Answers{Extprocs: []admin.Answer{{Extproc: "x/1", Result: text}, {Extproc: "x/2", Error: evil}}}, err
+	})
+	for _, args := range [][]string{{"x"}, {"--request", "testdata/access.log"}} {
+		got, err := prints(t, append(args, at...)...)
+		if err != nil || len(got) < 200 {
+			t.Errorf("%v: %q", err, got)
+		}
+		if i := strings.IndexFunc(got, func(r rune) bool { return r != '\n' && !unicode.IsGraphic(r) }); i >= 0 {
+			t.Errorf("%q prints %q", args, got[max(i-20, 0):min(i+20, len(got))])
+		}
+		if strings.Contains(got, "\nb") {
+			t.Errorf("%q: a text continues on another line:\n%s", args, got)
+		}
+	}
+}
+
+// A log may have lines of other programs, which may be long.
+func TestOtherLinesOfALog(t *testing.T) {
+	log, err := os.ReadFile("testdata/access.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "log")
+	long := strings.Repeat("x", 1<<20)
+	if err := os.WriteFile(name, []byte(long+"\n"+string(log)+"\n{"+long+long+"}\nx"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want, err := prints(t, "--log", "testdata/access.log", "a b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := prints(t, "--log", name, "a b"); err != nil || got != want {
+		t.Errorf("%v: %s, want %s", err, got, want)
+	}
+}
+
+// If extproc answers although control runs, the output says so.
+func TestExtprocApartFromControl(t *testing.T) {
+	alone := serve(t, func(context.Context, string, []byte) (admin.Answers, error) { return admin.Answers{}, nil })
+	at := []string{alone[0], alone[1], "--extproc-url", serve(t, answers)[1]}
+	want := "no extproc is connected to the control at " + alone[1] + ": the log of extproc names the error; check its flags " +
+		"--control, --control-token-file and --control-ca-file. The extproc at " + at[3] + " answered instead"
+	if got, err := prints(t, append(at, "a b")...); err != nil || !strings.HasSuffix(got, "\n"+want+".\n") {
+		t.Errorf("%v: %s, want %s", err, got, want)
+	}
+	var is struct{ Note string }
+	got, err := prints(t, append(at, "-o", "json", "a b")...)
+	if err != nil || json.Unmarshal([]byte(got), &is) != nil || is.Note != want {
+		t.Errorf("%v: %s", err, got)
+	}
 }
 
 // Each failure is one line that says what to do.

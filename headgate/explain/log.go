@@ -35,7 +35,7 @@ type record struct {
 	Usage     map[string]any `json:"usage"`
 }
 
-// maxLine is the maximum length of a line of an access log. A record has a few hundred bytes.
+// maxLine is the maximum length of a record in an access log, which has a few hundred bytes.
 const maxLine = 1 << 20
 
 // ofLog prints the requests with an id in an access log.
@@ -69,28 +69,53 @@ func ofLog(name, id, format string, out io.Writer) error {
 }
 
 // search returns the requests with an id in an access log, the latest first, and the number of
-// records. Other lines are skipped, because programs may log to the same file.
+// records. Other lines are skipped, because programs may log to the same file, and so are lines
+// that are longer than maxLine.
 func search(from io.Reader, id string) (all []admin.Decision, records int, err error) {
-	lines := bufio.NewScanner(from)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		var r record
-		text := bytes.TrimSpace(lines.Bytes())
-		if at := bytes.IndexByte(text, '{'); at > 0 {
-			text = text[at:] // docker compose and journalctl write a name before the line
+	lines := bufio.NewReader(from)
+	for {
+		text, err := next(lines)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, records, err
 		}
-		if json.Unmarshal(text, &r) != nil || r.Time.IsZero() || r.Details == "" && r.Status == 0 && r.Flags == "" {
-			continue
+		if r, ok := parse(text); ok {
+			if records++; r.ID == id {
+				all = append(all, r.decision())
+			}
 		}
-		if records++; r.ID == id {
-			all = append(all, r.decision())
+		if err != nil {
+			slices.Reverse(all)
+			return all, records, nil
 		}
 	}
-	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		return nil, records, fmt.Errorf("line %d has more than %d bytes", records+1, maxLine)
+}
+
+// next returns the next line, or no text if it is longer than maxLine. The error is io.EOF after
+// the last line.
+func next(lines *bufio.Reader) (text []byte, err error) {
+	for long := false; ; {
+		part, err := lines.ReadSlice('\n')
+		if long = long || len(text)+len(part) > maxLine; long {
+			text = nil
+		} else {
+			text = append(text, part...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return text, err
+		}
 	}
-	slices.Reverse(all)
-	return all, records, lines.Err()
+}
+
+// parse reads a line of an access log.
+func parse(text []byte) (r record, ok bool) {
+	text = bytes.TrimSpace(text)
+	if at := bytes.IndexByte(text, '{'); at > 0 {
+		text = text[at:] // docker compose and journalctl write a name before the line
+	}
+	if len(text) == 0 || json.Unmarshal(text, &r) != nil || r.Time.IsZero() || r.Details == "" && r.Status == 0 && r.Flags == "" {
+		return record{}, false
+	}
+	return r, true
 }
 
 // decision returns what a record says about the decision and the outcome.

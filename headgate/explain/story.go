@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,11 +8,12 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/internal/display"
 )
 
 // story prints a decision and its outcome. By is the extproc that decided.
 func story(out *strings.Builder, d *admin.Decision, by string) {
-	fmt.Fprintf(out, "%s  request %s", d.Time.Local().Format("2006-01-02 15:04:05.000"), d.Request)
+	fmt.Fprintf(out, "%s  request %s", d.Time.Local().Format("2006-01-02 15:04:05.000"), display.Name(d.Request))
 	if by != "" {
 		fmt.Fprintf(out, "  (extproc %s)", by)
 	}
@@ -76,18 +76,25 @@ func foretold(out *strings.Builder, r *admin.ExplainResult, by string) {
 	out.WriteString("\n")
 }
 
-func line(out *strings.Builder, name, text string) { fmt.Fprintf(out, "  %-8s %s\n", name, text) }
+// line prints a line. Texts may contain what a client wrote.
+func line(out *strings.Builder, name, text string) {
+	fmt.Fprintf(out, "  %-8s %s\n", name, display.Line(text))
+}
 
 // plan prints what is decided, without the endpoints.
 func plan(out *strings.Builder, p *admin.Plan) {
 	target := ""
 	switch {
 	case p.VModel != "" && p.Target != "":
-		target = ", VModel " + p.VModel + ", now model " + p.Target
+		target = ", VModel " + display.Name(p.VModel) + ", now model " + display.Name(p.Target)
 	case p.Target != "" && p.Target != p.Model:
-		target = ", at engines " + p.Target
+		target = ", at engines " + display.Name(p.Target)
 	}
-	line(out, "Model", cmp.Or(p.Model, "none named")+target)
+	model := "none named"
+	if p.Model != "" {
+		model = display.Name(p.Model)
+	}
+	line(out, "Model", model+target)
 	switch {
 	case p.Route != "":
 		line(out, "Route", p.Route+" to pool "+p.Pool)
@@ -100,7 +107,7 @@ func plan(out *strings.Builder, p *admin.Plan) {
 			text += ": " + p.Instead
 		}
 		if p.PromptTokens > 0 {
-			text += fmt.Sprintf("; %d prompt tokens, %d answer tokens expected", p.PromptTokens, p.OutputTokens)
+			text += "; " + display.Count(p.PromptTokens, "prompt token") + ", " + display.Count(p.OutputTokens, "answer token") + " expected"
 		}
 		line(out, "Policy", text)
 	}
@@ -123,10 +130,7 @@ func load(c *admin.Candidate) string {
 	if c.State == "" {
 		return "" // an access log does not have it
 	}
-	text := fmt.Sprintf("%d other requests", c.Requests)
-	if c.Requests == 1 {
-		text = "1 other request"
-	}
+	text := display.Count(int(c.Requests), "other request")
 	if c.AdapterRequests != nil {
 		text += fmt.Sprintf(", %d for the adapter", *c.AdapterRequests)
 	}
@@ -161,6 +165,9 @@ func table(out *strings.Builder, rows [][]string) {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, r := range rows {
+		for i := range r {
+			r[i] = display.Line(r[i])
+		}
 		fmt.Fprintf(w, "    %s\n", strings.Join(r, "\t"))
 	}
 	_ = w.Flush() // a strings.Builder returns no error
@@ -212,7 +219,7 @@ func ended(o *admin.Outcome) string {
 		text += ", end after " + seconds(o.Duration)
 	}
 	if o.PromptTokens+o.CompletionTokens > 0 {
-		text += fmt.Sprintf("; %d prompt tokens, %d answer tokens", o.PromptTokens, o.CompletionTokens)
+		text += "; " + display.Count(o.PromptTokens, "prompt token") + ", " + display.Count(o.CompletionTokens, "answer token")
 	}
 	return text
 }

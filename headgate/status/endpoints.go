@@ -12,6 +12,7 @@ import (
 
 	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/display"
 )
 
 // width is the number of columns that the table of endpoints fits into.
@@ -323,7 +324,7 @@ func (r row) about(several bool) string {
 
 func quoted(names []string) (all []string) {
 	for _, n := range names {
-		all = append(all, name(n))
+		all = append(all, display.Name(n))
 	}
 	return all
 }
@@ -336,7 +337,7 @@ func (p page) writeAdapters(out *strings.Builder, s sight) {
 	}
 	var all []string
 	for _, a := range s.Adapters[:most] {
-		text := name(a.Name)
+		text := display.Name(a.Name)
 		if a.InFlight > 0 {
 			text += fmt.Sprintf(" (%d in flight)", a.InFlight)
 		}
@@ -381,8 +382,8 @@ func (p page) writeTotals(out *strings.Builder) {
 			words = append(words, fmt.Sprintf("%d %s", n, is))
 		}
 	}
-	fmt.Fprintf(out, "%s: %s; %s in flight, %.0f waiting in engines\n", plural(len(p.rows), "endpoint"), strings.Join(words, ", "),
-		plural(int(flight), "request"), waiting)
+	fmt.Fprintf(out, "%s: %s; %s in flight, %.0f waiting in engines\n", display.Count(len(p.rows), "endpoint"), strings.Join(words, ", "),
+		display.Count(int(flight), "request"), waiting)
 }
 
 // writeConditions prints the conditions that are False.

@@ -21,6 +21,7 @@ import (
 	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/internal/cli"
+	"github.com/headgate/headgate/internal/display"
 	"github.com/headgate/headgate/internal/query"
 )
 
@@ -195,12 +196,14 @@ func ask(ctx context.Context, at query.Addresses) (s State, err error) {
 			at.Control = "" // extproc answers without it
 		}
 	}
-	answers, _, err := at.Ask(ctx, admin.Endpoints, nil)
-	if err != nil && s.Placement == nil {
+	answers, err := at.Ask(ctx, admin.Endpoints, nil)
+	switch {
+	case err != nil && s.Placement == nil:
 		return s, err
-	}
-	if err != nil {
+	case err != nil:
 		s.Notes = append(s.Notes, "extproc: "+err.Error())
+	case answers.Instead != nil && s.Placement != nil:
+		s.Notes = append(s.Notes, answers.Note())
 	}
 	for _, a := range answers.Extprocs {
 		e := Extproc{Name: a.Extproc, Version: a.Version, Error: a.Error}
@@ -318,7 +321,7 @@ func (c choice) exists(s State) error {
 	}
 	for _, id := range c.models {
 		if !served[id] {
-			return fmt.Errorf("no model %s: no engine lists it, and there is no control that could load it", name(id))
+			return fmt.Errorf("no model %s: no engine lists it, and there is no control that could load it", display.Name(id))
 		}
 	}
 	return nil
@@ -380,7 +383,7 @@ func (c choice) ofView(v decide.View, known State) (decide.View, error) {
 		if !isVModel && !slices.ContainsFunc(v.Models, func(m decide.ModelView) bool { return m.ID == id }) && !known.listedBy(id) {
 			return v,
 				fmt.Errorf("no model %s%s: control knows the models of Models, VModels and LLMRoutes, those that clients registered, and those that engines list",
-					name(id),
+					display.Name(id),
 					c.where())
 		}
 	}
@@ -432,11 +435,11 @@ func namesOf[T any](all []T, name func(T) string) (named []string) {
 func absent(what, which string, there []string) error {
 	const some = 5
 	if len(there) == 0 {
-		return fmt.Errorf("no %s %s: there is none at all", what, name(which))
+		return fmt.Errorf("no %s %s: there is none at all", what, display.Name(which))
 	}
 	more := ""
 	if len(there) > some {
 		more = fmt.Sprintf(" and %d more", len(there)-some)
 	}
-	return fmt.Errorf("no %s %s; there is %s%s", what, name(which), strings.Join(there[:min(some, len(there))], ", "), more)
+	return fmt.Errorf("no %s %s; there is %s%s", what, display.Name(which), strings.Join(there[:min(some, len(there))], ", "), more)
 }

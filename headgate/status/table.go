@@ -9,11 +9,11 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/display"
 )
 
 const (
@@ -252,7 +252,7 @@ func (p page) writeCopies(out *strings.Builder, e decide.EndpointView) {
 
 // copy formats a copy at an endpoint.
 func (p page) copy(e decide.EndpointView, c decide.CopyView) string {
-	text := name(c.ID)
+	text := display.Name(c.ID)
 	if len(e.Pools) > 1 {
 		text += " of " + c.Pool
 	}
@@ -322,7 +322,7 @@ func (p page) writeVModels(out *strings.Builder) {
 	var lines []string
 	for _, v := range p.VModels {
 		if len(p.models) > 0 || v.Reason != v1alpha1.ReasonDefined {
-			lines = append(lines, fmt.Sprintf("%s of %s: %s (%s)\n", name(v.ID), v.Pool, oneLine(v.Message), v.Reason))
+			lines = append(lines, fmt.Sprintf("%s of %s: %s (%s)\n", display.Name(v.ID), v.Pool, oneLine(v.Message), v.Reason))
 		}
 	}
 	if len(lines) == 0 {
@@ -368,13 +368,13 @@ func (p page) loaded(m decide.ModelView) (n int) {
 
 func (p page) writeModel(out *strings.Builder, m decide.ModelView) {
 	loaded := p.loaded(m)
-	fmt.Fprintf(out, "%s of %s: ", name(m.ID), m.Pool)
+	fmt.Fprintf(out, "%s of %s: ", display.Name(m.ID), m.Pool)
 	fmt.Fprintf(out, "%d loaded", loaded)
 	if m.Least > 0 {
 		fmt.Fprintf(out, " of at least %d", m.Least)
 	}
 	if m.Queued > 0 {
-		fmt.Fprintf(out, ", %s queued", plural(m.Queued, "request"))
+		fmt.Fprintf(out, ", %s queued", display.Count(m.Queued, "request"))
 		if !m.Since.IsZero() {
 			out.WriteString(" for " + p.ago(m.Since))
 		}
@@ -446,35 +446,5 @@ func size(bytes int64) string {
 	return strconv.FormatFloat(value, 'f', 0, 64) + unit
 }
 
-// name quotes a name if it could be misread.
-func name(text string) string {
-	odd := func(r rune) bool {
-		return !unicode.IsGraphic(r) || unicode.IsSpace(r) || strings.ContainsRune(`",()`, r)
-	}
-	if text == "" || strings.ContainsFunc(text, odd) {
-		return strconv.Quote(text)
-	}
-	return text
-}
-
 // oneLine formats an engine's message on one line of limited length.
-func oneLine(text string) string {
-	text = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if !unicode.IsGraphic(r) {
-			return ' '
-		}
-		return r
-	}, text)), " ")
-	if all := []rune(text); len(all) > maxMessage {
-		return string(all[:maxMessage]) + "…"
-	}
-	return text
-}
-
-// plural formats a count with its noun.
-func plural(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
-}
+func oneLine(text string) string { return display.Cut(display.Line(text), maxMessage) }

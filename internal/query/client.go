@@ -56,32 +56,70 @@ func (a *Addresses) Check() error {
 	return nil
 }
 
-// Ask asks control and, if that has no answer of any extproc, extproc. By is the URL of the one
-// that answered. An error is one line that says what to do.
-func (a *Addresses) Ask(ctx context.Context, kind string, body []byte) (answers admin.Answers, by string, err error) {
-	var why []string
+// Reply is the answer to [Addresses.Ask].
+type Reply struct {
+	admin.Answers
+	// By is the URL of the control or extproc that answered.
+	By string
+	// Instead is why extproc answered in place of a control that runs. It is nil if control
+	// answered, or if no process listens at its URL.
+	Instead error
+}
+
+// Note is a line for people with the reason in Instead; empty if there is none.
+func (r *Reply) Note() string {
+	if r.Instead == nil {
+		return ""
+	}
+	return r.Instead.Error() + ". The extproc at " + r.By + " answered instead"
+}
+
+// Ask asks control and, if that has no answer of any extproc, extproc. An error is one line that
+// says what to do.
+func (a *Addresses) Ask(ctx context.Context, kind string, body []byte) (Reply, error) {
+	var all []error
+	var instead error
 	for _, at := range []string{a.Control, a.Extproc} {
 		if at == "" {
 			continue
 		}
 		answers, err := From(ctx, at, kind, body)
 		if err == nil && len(answers.Extprocs) > 0 {
-			return answers, at, nil
+			return Reply{answers, at, instead}, nil
 		}
 		if err == nil {
-			err = fmt.Errorf("no extproc is connected to the control at %s: the log of extproc says why (its flag --control, its token or certificate)", at)
+			err = Unconnected{at}
 		}
-		why = append(why, err.Error())
+		all = append(all, err)
+		if !nobody(err) {
+			instead = err
+		}
 	}
-	if len(why) > 1 && strings.HasPrefix(why[0], nobody) && strings.HasPrefix(why[1], nobody) {
-		return admin.Answers{}, "", fmt.Errorf("neither control nor extproc listens at %s and %s: start them, set --control-url or --extproc-url to the URL of their metrics, "+
+	if len(all) == 2 && nobody(all[0]) && nobody(all[1]) {
+		return Reply{}, fmt.Errorf("neither control nor extproc listens at %s and %s: start them, set --control-url or --extproc-url to the URL of their metrics, "+
 			"or run kubectl port-forward to a pod of control first", a.Control, a.Extproc)
 	}
-	return admin.Answers{}, "", errors.New(strings.Join(why, "; "))
+	return Reply{}, failures(all)
 }
 
-// nobody begins the error about an address at which no process listens.
-const nobody = "no process listens at "
+// failures are the errors of control and extproc, on one line.
+type failures []error
+
+func (f failures) Error() string {
+	var all []string
+	for _, err := range f {
+		all = append(all, err.Error())
+	}
+	return strings.Join(all, "; ")
+}
+
+func (f failures) Unwrap() []error { return f }
+
+// nobody reports whether an error is that no process listens.
+func nobody(err error) bool {
+	_, is := errors.AsType[Nobody](err)
+	return is
+}
 
 // From asks the control or extproc at a URL, http://HOST:PORT. The body is that of the query.
 func From(ctx context.Context, at, kind string, body []byte) (answers admin.Answers, err error) {
@@ -103,7 +141,15 @@ func From(ctx context.Context, at, kind string, body []byte) (answers admin.Answ
 type Nobody struct{ URL string }
 
 func (n Nobody) Error() string {
-	return nobody + n.URL + ": start control or extproc, or set the URL of its metrics"
+	return "no process listens at " + n.URL + ": start control or extproc, or set the URL of its metrics"
+}
+
+// Unconnected is the error of [Addresses.Ask] if no extproc is connected to the control at a URL.
+type Unconnected struct{ URL string }
+
+func (u Unconnected) Error() string {
+	return "no extproc is connected to the control at " + u.URL + ": the log of extproc names the error; check its flags " +
+		"--control, --control-token-file and --control-ca-file"
 }
 
 // Silent is the error of [JSON] if the process at a URL hangs or is overloaded.

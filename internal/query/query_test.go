@@ -41,13 +41,13 @@ func TestQueriesPassThroughHTTP(t *testing.T) {
 		{admin.Decisions, `{"id":"a b&c"}`, `decisions {"id":"a b&c"}`},
 		{admin.Explain, `{"path":"/v1"}`, `explain {"path":"/v1"}`},
 	} {
-		answers, by, err := a.Ask(t.Context(), c.kind, []byte(c.body))
-		if err != nil || by != a.Extproc {
-			t.Errorf("%s: %v from %s", c.kind, err, by)
+		reply, err := a.Ask(t.Context(), c.kind, []byte(c.body))
+		if err != nil || reply.By != a.Extproc || reply.Note() != "" {
+			t.Errorf("%s: %v from %+v", c.kind, err, reply)
 			continue
 		}
 		var got string
-		if err := json.Unmarshal(answers.Extprocs[0].Result, &got); err != nil || strings.ReplaceAll(got, `\u0026`, "&") != c.want {
+		if err := json.Unmarshal(reply.Extprocs[0].Result, &got); err != nil || strings.ReplaceAll(got, `\u0026`, "&") != c.want {
 			t.Errorf("%s: %q, want %q", c.kind, got, c.want)
 		}
 	}
@@ -74,17 +74,22 @@ func TestFailuresOfQueriesAreUnderstandable(t *testing.T) {
 		{alone, "", "no extproc is connected to the control at"},
 		{alone, nobody, "no process listens at http://127.0.0.1:1: start"},
 	} {
-		_, _, err := (&query.Addresses{Control: c.control, Extproc: c.extproc}).Ask(t.Context(), admin.Endpoints, nil)
+		_, err := (&query.Addresses{Control: c.control, Extproc: c.extproc}).Ask(t.Context(), admin.Endpoints, nil)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("control %q, extproc %q: %v, want %q", c.control, c.extproc, err, c.want)
 		}
 	}
-	// If control has no answer, extproc is asked.
-	for _, control := range []string{nobody, older.URL, follower, alone} {
-		here := serve(t, echo)
+	// If control has no answer, extproc is asked, and a note says why.
+	here := serve(t, echo)
+	for control, want := range map[string]string{
+		nobody: "", "": "", older.URL: "must be upgraded", follower: "the leader is in the pod c-1",
+		alone: "no extproc is connected to the control at " + alone,
+	} {
 		a := query.Addresses{Control: control, Extproc: here}
-		if _, by, err := a.Ask(t.Context(), admin.Endpoints, nil); err != nil || by != here {
-			t.Errorf("extproc beside control %q: %v from %s", control, err, by)
+		r, err := a.Ask(t.Context(), admin.Endpoints, nil)
+		if err != nil || r.By != here || !strings.Contains(r.Note(), want) || (want == "") != (r.Note() == "") ||
+			strings.Contains(r.Note(), "\n") {
+			t.Errorf("extproc beside control %q: %v, %+v", control, err, r)
 		}
 	}
 	for _, a := range []query.Addresses{{}, {Control: "127.0.0.1:9091"}, {Extproc: "ftp://x"}} {

@@ -44,7 +44,7 @@ var pure = []string{
 	"control/provision/report", "control/profile/survey",
 	"internal/attach", "internal/engine", "internal/hash", "internal/des", "internal/objects", "internal/profile", "internal/profile/fit",
 	"internal/profile/learn", "internal/profile/table",
-	"internal/sim", "internal/workload", "headgate/envoy/supervise",
+	"internal/sim", "internal/workload", "internal/display", "headgate/envoy/supervise",
 	"headgate/doctor/diagnosis",
 }
 
@@ -285,7 +285,7 @@ var houses = [][]floor{
 		{
 			[]string{
 				"internal/version", "internal/engine", "internal/hash", "internal/des", "internal/profile", "internal/listen", "internal/engineclient",
-				"internal/workload", "internal/process",
+				"internal/workload", "internal/process", "internal/display",
 			},
 			"each depends on no other",
 		},
