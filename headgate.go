@@ -14,3 +14,12 @@ var EnvoyYAML []byte
 //
 //go:embed manifests/static/gateway.yaml
 var GatewayYAML []byte
+
+// ControlRolesYAML and ReaderRolesYAML are the manifests with the roles of control. The roles of
+// the second one are also those of extproc.
+var (
+	//go:embed manifests/base/control/rbac.yaml
+	ControlRolesYAML []byte
+	//go:embed manifests/base/gateway/rbac.yaml
+	ReaderRolesYAML []byte
+)

@@ -51,6 +51,10 @@ var starts = []string{
 	v1alpha1.ReasonLoading, v1alpha1.ReasonTransitioning,
 }
 
+// Starting reports whether a condition with this reason is false only because something has just
+// begun.
+func Starting(reason string) bool { return slices.Contains(starts, reason) }
+
 // state returns what Events report of a condition.
 func (c Condition) state() state {
 	if Negative(c.Type) {
@@ -64,7 +68,7 @@ func (c Condition) state() state {
 		return state{level: good, reason: c.Reason}
 	case c.Status != metav1.ConditionFalse:
 		return state{}
-	case slices.Contains(starts, c.Reason):
+	case Starting(c.Reason):
 		return state{level: waiting, reason: c.Reason}
 	}
 	return state{bad, c.Reason}

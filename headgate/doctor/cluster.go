@@ -1,64 +1,42 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
+	"slices"
+	"strconv"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/events"
 	"github.com/headgate/headgate/headgate/doctor/diagnosis"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/kube"
 )
 
-// kinds are the kinds that must be there, with their status; optional ones need not.
-var kinds = []struct {
-	group, version, plural, kind string
-	optional                     bool
-}{
-	{"inference.networking.k8s.io", "v1", "inferencepools", "InferencePool", false},
-	{"inference.x-k8s.io", "v1alpha1", "llmroutes", "LLMRoute", false},
-	{"inference.x-k8s.io", "v1alpha1", "models", "Model", false},
-	{"inference.x-k8s.io", "v1alpha1", "vmodels", "VModel", false},
-	{"inference.x-k8s.io", "v1alpha1", "poolsettings", "PoolSettings", false},
-	{"inference.x-k8s.io", "v1alpha1", "endpointlists", "EndpointList", false},
-	{"gateway.networking.k8s.io", "v1", "gateways", "Gateway", true},
-	{"gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute", true},
-}
+const (
+	// pageSize is the number of objects in one answer of the API server.
+	pageSize = 500
+	// callRate is the number of calls each second to the API server.
+	callRate = 200
+)
 
-// rights are the rights of control that its ClusterRoles grant, except those for single objects.
-var rights = []struct{ group, resource, verbs string }{
-	{"", "pods", "list watch"},
-	{"", "services", "list watch"},
-	{"discovery.k8s.io", "endpointslices", "list watch"},
-	{"events.k8s.io", "events", "create patch"},
-	{"gateway.networking.k8s.io", "gateways/status", "update"},
-	{"gateway.networking.k8s.io", "httproutes", "list watch get"},
-	{"inference.networking.k8s.io", "inferencepools", "list watch get"},
-	{"inference.networking.k8s.io", "inferencepools/status", "update"},
-	{"inference.x-k8s.io", "llmroutes", "list watch get"},
-	{"inference.x-k8s.io", "llmroutes/status", "update"},
-	{"inference.x-k8s.io", "models", "list watch create delete"},
-	{"inference.x-k8s.io", "models/status", "patch"},
-	{"inference.x-k8s.io", "vmodels/status", "patch"},
-	{"inference.x-k8s.io", "poolsettings", "list watch"},
-	{"inference.x-k8s.io", "endpointlists", "list watch"},
-}
-
-// cluster asks the API server. It adds conditions that are False to the facts.
+// cluster asks the API server. It adds the conditions that are False to the facts.
 func cluster(ctx context.Context, o options, f *diagnosis.Facts) *diagnosis.Cluster {
 	config, err := kube.Connect(o.Kube.Config)
 	if err != nil {
 		return &diagnosis.Cluster{Err: err.Error()}
 	}
 	c := &diagnosis.Cluster{Server: config.Host}
-	config.Timeout = timeout
+	config.Timeout, config.QPS, config.Burst = timeout, callRate, callRate
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		c.Err = err.Error()
@@ -68,99 +46,111 @@ func cluster(ctx context.Context, o options, f *diagnosis.Facts) *diagnosis.Clus
 		c.Err = fmt.Sprintf("the API server %s does not answer: %v%s", config.Host, err, kube.HintFor(err))
 		return c
 	}
-	for _, k := range kinds {
-		path := fmt.Sprintf("/apis/%s/%s/%s", k.group, k.version, k.plural)
-		text, err := api.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(ctx)
-		switch {
-		case apierrors.IsNotFound(err) && !k.optional:
-			c.Missing = append(c.Missing, k.kind+" ("+k.group+"/"+k.version+")")
-		case err == nil:
-			f.Conditions = append(f.Conditions, falseConditions(k.kind, text)...)
+	own := make(owned)
+	for _, k := range conditioned(o.Kube.Namespace) {
+		switch read, err := list(ctx, api, k, o.Kube.Namespace, own); {
+		case apierrors.IsNotFound(err) && k.Optional:
+		case apierrors.IsNotFound(err):
+			c.Missing = append(c.Missing, k.Kind+" ("+k.GroupVersion().String()+")")
+		case err != nil:
+			c.Unread = append(c.Unread, fmt.Sprintf("%s cannot be listed: %v", k.Plural(), err))
+		default:
+			f.Conditions = append(f.Conditions, read...)
 		}
 	}
-	c.Forbidden, c.Unchecked = forbidden(ctx, api, o.account)
+	checkRights(ctx, api, o, c)
 	return c
 }
 
-// forbidden returns the rights that an account, NAMESPACE/NAME, lacks, or why they are unknown.
-func forbidden(ctx context.Context, api kubernetes.Interface, account string) (lacks []string, unchecked string) {
-	namespace, name, _ := strings.Cut(account, "/")
-	user := "system:serviceaccount:" + namespace + ":" + name
-	groups := []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}
-	for _, right := range rights {
-		resource, sub, _ := strings.Cut(right.resource, "/")
-		for verb := range strings.FieldsSeq(right.verbs) {
-			to := &authorizationv1.ResourceAttributes{Group: right.group, Resource: resource, Subresource: sub, Verb: verb}
-			var status authorizationv1.SubjectAccessReviewStatus
-			review, err := api.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-				Spec: authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: to, User: user, Groups: groups},
-			}, metav1.CreateOptions{})
-			if apierrors.IsForbidden(err) { // as control itself, in its pod
-				own, ownErr := api.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-					Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: to},
-				}, metav1.CreateOptions{})
-				if err = ownErr; err == nil {
-					status = own.Status
-				}
-			} else if err == nil {
-				status = review.Status
-			}
-			if err != nil {
-				return nil, err.Error()
-			}
-			if !status.Allowed {
-				lacks = append(lacks, strings.TrimSpace(verb+" "+right.resource+" "+right.group))
-			}
+// conditioned returns the kinds of objects with conditions that control reads in a namespace, or in
+// all namespaces. A GatewayClass comes before its Gateways, and these before their ListenerSets.
+func conditioned(namespace string) []kinds.Kind {
+	table := kinds.WithNetwork()
+	if namespace != "" {
+		table = kinds.All()
+	}
+	return slices.DeleteFunc(kinds.OfServers(table), func(k kinds.Kind) bool { return k.CRD() == "" })
+}
+
+// list returns the conditions in an API server's objects of a kind that are False.
+func list(ctx context.Context, api kubernetes.Interface, k kinds.Kind, namespace string, own owned) (all []admin.Condition, err error) {
+	path := "/apis/" + k.GroupVersion().String() + "/"
+	if namespace != "" && !k.ClusterScoped {
+		path += "namespaces/" + namespace + "/"
+	}
+	var page struct {
+		Metadata struct{ Continue string }
+		Items    []json.RawMessage
+	}
+	for first := true; first || page.Metadata.Continue != ""; first = false {
+		answer := api.CoreV1().RESTClient().Get().AbsPath(path+k.Resource.Resource).
+			Param("limit", strconv.Itoa(pageSize)).Param("continue", page.Metadata.Continue).Do(ctx)
+		if err := answer.Error(); err != nil {
+			return nil, err
+		}
+		text, err := answer.Raw()
+		if err != nil {
+			return nil, err
+		}
+		page.Metadata.Continue, page.Items = "", nil
+		if err := json.Unmarshal(text, &page); err != nil {
+			return nil, err
+		}
+		for _, item := range page.Items {
+			all = append(all, own.falseConditions(k.Kind, item)...)
 		}
 	}
-	return lacks, ""
+	return all, nil
 }
 
-// conditioned is the part of an object that has conditions.
-type conditioned struct {
-	Conditions []metav1.Condition `json:"conditions"`
-}
+// owned are the GatewayClasses and Gateways of Headgate. Objects of other controllers have
+// conditions, too.
+type owned map[objects.Object]bool
 
-// falseConditions returns the conditions in a list of objects that are False: those of the objects,
-// of their parents and of their listeners.
-func falseConditions(kind string, list []byte) (all []admin.Condition) {
-	var read struct {
-		Items []struct {
-			Metadata metav1.ObjectMeta `json:"metadata"`
-			Status   struct {
-				conditioned
-				Parents []struct {
-					conditioned
-					ParentRef struct{ Name string } `json:"parentRef"`
-				} `json:"parents"`
-				Listeners []struct {
-					conditioned
-					Name string `json:"name"`
-				} `json:"listeners"`
-			} `json:"status"`
-		} `json:"items"`
+// falseConditions returns the conditions of an object, in JSON, that are False. It omits those of
+// other controllers.
+func (o owned) falseConditions(kind string, object json.RawMessage) []admin.Condition {
+	var is struct {
+		Metadata metav1.ObjectMeta
+		Spec     struct {
+			ControllerName, GatewayClassName string
+			ParentRef                        struct{ Kind, Namespace, Name string }
+		}
+		Status map[string]any
 	}
-	if json.Unmarshal(list, &read) != nil {
+	if json.Unmarshal(object, &is) != nil {
 		return nil
 	}
-	for _, item := range read.Items {
-		add := func(of string, from conditioned) {
-			for _, c := range from.Conditions {
-				if c.Status == metav1.ConditionFalse && !events.Negative(c.Type) {
-					all = append(all, admin.Condition{
-						Kind: kind, Name: item.Metadata.Namespace + "/" + item.Metadata.Name, Of: of,
-						Type: c.Type, Reason: c.Reason, Message: c.Message,
-					})
-				}
-			}
+	name, parent := objects.Name{Namespace: is.Metadata.Namespace, Name: is.Metadata.Name}, is.Spec.ParentRef
+	ours := true
+	switch kind {
+	case objects.GatewayClassKind:
+		ours = is.Spec.ControllerName == string(attach.Controller)
+	case objects.GatewayKind:
+		ours = o[objects.Object{Kind: objects.GatewayClassKind, Name: objects.Name{Name: is.Spec.GatewayClassName}}]
+	case objects.ListenerSetKind:
+		of := objects.Name{Namespace: cmp.Or(parent.Namespace, name.Namespace), Name: parent.Name}
+		ours = o[objects.Object{Kind: objects.GatewayKind, Name: of}]
+	}
+	if !ours {
+		return nil
+	}
+	of := objects.Object{Kind: kind, Name: name}
+	if kind == objects.GatewayClassKind || kind == objects.GatewayKind {
+		o[of] = true
+	}
+	for _, part := range []string{"parents", "ancestors"} {
+		if all, ok := is.Status[part].([]any); ok {
+			is.Status[part] = slices.DeleteFunc(all, func(entry any) bool {
+				at, _ := entry.(map[string]any)
+				by, _ := at["controllerName"].(string)
+				return by != "" && by != string(attach.Controller)
+			})
 		}
-		add("", item.Status.conditioned)
-		for _, p := range item.Status.Parents {
-			add("parent "+p.ParentRef.Name, p.conditioned)
-		}
-		for _, l := range item.Status.Listeners {
-			add("listener "+l.Name, l.conditioned)
-		}
+	}
+	var all []admin.Condition
+	for _, c := range events.ConditionsOf(is.Status) {
+		all = append(all, conditions.FalseOf(of, c.Place, []metav1.Condition{c.Condition})...)
 	}
 	return all
 }

@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 
 	"github.com/headgate/headgate/headgate/doctor/diagnosis"
 	"github.com/headgate/headgate/internal/cli"
+	"github.com/headgate/headgate/internal/display"
 	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/query"
@@ -26,14 +28,18 @@ const usage = `headgate doctor checks what a request needs, and prints a line fo
 It checks:
 
   objects       with --objects: Headgate can read them, and they do not conflict. A fault has its file and line
-  cluster       with --kube: the CRDs exist, control has its RBAC rights, and no object has a condition that is False
+  cluster       with --kube: the CRDs exist, and control has the RBAC rights that manifests/base and the chart grant
   envoy         Envoy runs, is ready, and its listener answers. If it does not run: it is installed, and its ports are free
   extproc       it answers, has the same version as this program, and its endpoints answer
   control       the same as for extproc; no control is not a fault
   engines       with --objects: each engine lists its models, with the token and TLS of the flags and objects
   certificates  with --tls-cert and --tls-key: the key belongs to the certificate, and the certificate has not expired
   clock         the clocks of engines and control agree with the clock of this machine
-  conditions    with a running control: no object has a condition that is False
+  conditions    of the objects in --objects, in the API server (--kube) or of a running control: none is False. Normal states, such
+                as a model that is loading or one endpoint of several that is out, are warnings
+
+With --kube, it asks control and its extprocs if a port is forwarded to the leader's pod (headgate status --help), and Envoy
+only if --listen or --envoy-admin is set.
 
 The exit status is 1 if there is a fault (✗), and 0 otherwise.
 
@@ -87,6 +93,12 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	if (o.cert == "") != (o.key == "") {
 		return fs.Wrong(errors.New("--tls-cert and --tls-key belong together: set both"))
 	}
+	if o.Kube.On {
+		o.inCluster(fs)
+	}
+	if namespace, name, _ := strings.Cut(o.account, "/"); namespace == "" || name == "" {
+		return fs.Wrong(fmt.Errorf("--service-account %q: want NAMESPACE/NAME", o.account))
+	}
 	for _, err := range []error{o.Check(), o.Kube.Check(o.Dir), o.engines.Check(o.Kube.On)} {
 		if err != nil {
 			return fs.Wrong(err)
@@ -109,6 +121,20 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
+// inCluster changes the defaults of flags that are not set: programs of a cluster do not run on
+// this machine, but a port may be forwarded to the leading control.
+func (o *options) inCluster(fs *cli.FlagSet) {
+	if !fs.Changed("control-url") {
+		o.Control = "http://127.0.0.1:9091"
+	}
+	if !fs.Changed("extproc-url") {
+		o.Extproc = ""
+	}
+	if !fs.Changed("listen") && !fs.Changed("envoy-admin") {
+		o.listen, o.admin = "", ""
+	}
+}
+
 // write prints the findings.
 func write(out io.Writer, all []diagnosis.Finding, asJSON bool) error {
 	if asJSON {
@@ -124,6 +150,7 @@ func write(out io.Writer, all []diagnosis.Finding, asJSON bool) error {
 			fmt.Fprintf(out, "  %-12s  %s\n", "", f.Do)
 		}
 	}
-	_, err := fmt.Fprintf(out, "\n%s, %s\n", diagnosis.Plural(counts[diagnosis.Fault], "fault"), diagnosis.Plural(counts[diagnosis.Warning], "warning"))
+	_, err := fmt.Fprintf(out, "\n%s, %s\n", display.Count(counts[diagnosis.Fault], "fault"),
+		display.Count(counts[diagnosis.Warning], "warning"))
 	return err
 }

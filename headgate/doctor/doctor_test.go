@@ -96,7 +96,7 @@ func TestDoctor(t *testing.T) {
 	}
 	for _, want := range []string{
 		"✓ objects ", "2 objects, 1 endpoint", "✓ envoy         Envoy 1.40.0 runs", "the listener at " + at(listener) + " answers",
-		"extproc here/7: 1 of 1 endpoint serve", "✓ control ", "✓ engines       1 of 1 engine answer", "✓ clock         clocks agree with ours: 2 asked",
+		"extproc here/7: 1 of 1 endpoint serves", "✓ control ", "✓ engines       1 of 1 engine answers", "✓ clock         clocks agree with ours: 2 asked",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("it lacks %q:\n%s", want, out)
@@ -137,6 +137,19 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("%s: exit status %d\n%s", name, code, out)
 		}
 	}
+	// Control does not have the extproc that answers, or has none.
+	apart := pages(t, map[string]string{
+		"/metrics":   fmt.Sprintf("headgate_build_info{goversion=\"go\",program=\"control\",version=%q} 1\n", version.Read().Program),
+		"/endpoints": `{"extprocs": []}`, "/conditions": "[]",
+	})
+	out, code = run(t, append(append([]string{}, well...), "--control-url", apart.URL, "--extproc-url", control.URL)...)
+	if code != 1 || !strings.Contains(out, "✗ control       no extproc is connected to the control at "+apart.URL+", although one answers at "+control.URL) {
+		t.Errorf("an extproc apart from control: exit status %d\n%s", code, out)
+	}
+	out, code = run(t, append(append([]string{}, well...), "--control-url", apart.URL)...)
+	if code != 1 || !strings.Contains(out, "✗ extproc       no extproc is connected to the control at "+apart.URL+", and none answers at "+closed.URL) {
+		t.Errorf("a control without extprocs: exit status %d\n%s", code, out)
+	}
 	out, code = run(t, append(well, "-o", "json")...)
 	var all []map[string]string
 	if err := json.Unmarshal([]byte(out), &all); err != nil || code != 0 || len(all) < 7 || all[0]["level"] != "ok" {
@@ -144,10 +157,67 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// The conditions of a folder's objects are those of the same function as in their status, and each
+// is printed once.
+func TestConditionsOfAFolder(t *testing.T) {
+	model := pages(t, map[string]string{"/v1/models": `{"object": "list", "data": [{"id": "llama", "object": "model"}]}`})
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	dir := folder(t, at(model), at(closed))
+	more := `apiVersion: inference.x-k8s.io/v1alpha1
+kind: LLMRoute
+metadata: {name: good}
+spec: {modelNames: [good], backendRefs: [{name: p}]}
+---
+apiVersion: inference.x-k8s.io/v1alpha1
+kind: LLMRoute
+metadata: {name: lost}
+spec: {modelNames: [lost], backendRefs: [{name: none}]}
+---
+apiVersion: inference.x-k8s.io/v1alpha1
+kind: EndpointList
+metadata: {name: unused, labels: {app: x}}
+spec: {addresses: ['10.0.0.1:8000']}
+`
+	if err := os.WriteFile(filepath.Join(dir, "more.yaml"), []byte(more), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	live := []admin.Condition{
+		{Kind: "LLMRoute", Name: "default/lost", Type: "Ready", Reason: "NoEndpoints", Message: "InferencePool none does not exist"},
+		{Kind: "Model", Name: "default/m", Type: "Ready", Reason: "Loading", Message: "0 of at least 1 copies are loaded"},
+	}
+	text, err := json.Marshal(live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	control := pages(t, map[string]string{
+		"/metrics":   fmt.Sprintf("headgate_build_info{goversion=\"go\",program=\"control\",version=%q} 1\n", version.Read().Program),
+		"/endpoints": `{"extprocs": []}`, "/conditions": string(text),
+	})
+	for url, others := range map[string][]string{"": nil, control.URL: {"! conditions    Model default/m: Ready is False: Loading: "}} {
+		out, code := run(t, "--objects", dir, "--listen", "", "--envoy-admin", "", "--control-url", url, "--extproc-url", closed.URL)
+		for _, want := range append([]string{
+			"! conditions    EndpointList default/l: Endpoints is False: SomeOut: 1/2\n",
+			"! conditions    EndpointList default/unused: Accepted and Ready are False: NotSelected: ",
+			"✗ conditions    LLMRoute default/lost: ResolvedRefs is False: BackendNotFound: spec.backendRefs names InferencePool default/none",
+			"✗ conditions    LLMRoute default/lost: Ready is False: NoEndpoints: InferencePool none does not exist",
+			"names InferencePool default/none",
+		}, others...) {
+			if strings.Count(out, want) != 1 {
+				t.Errorf("control %q: not once %q", url, want)
+			}
+		}
+		if code != 1 || strings.Contains(out, "default/good") || t.Failed() {
+			t.Errorf("control %q: exit status %d\n%s", url, code, out)
+		}
+	}
+}
+
 func TestWrongCommandLines(t *testing.T) {
 	for args, want := range map[string]string{
 		"-o xml": "want text or json", "--tls-cert x": "set both", "x": "unexpected argument", "--kube --objects x": "leave one of them out",
-		"--control-url x": "want http://HOST:PORT",
+		"--control-url x":     "want http://HOST:PORT",
+		"--service-account x": "want NAMESPACE/NAME", "--service-account /x": "want NAMESPACE/NAME",
 	} {
 		var out bytes.Buffer
 		if err := doctor.Command(t.Context(), strings.Fields(args), &out); err == nil || !strings.Contains(err.Error(), want) {

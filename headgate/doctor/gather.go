@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,7 +18,9 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/headgate/doctor/diagnosis"
+	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
@@ -39,11 +40,14 @@ const (
 // gather finds the facts.
 func gather(ctx context.Context, o options, access engineclient.Access) diagnosis.Facts {
 	f := diagnosis.Facts{Version: version.Read().Program}
+	var w *objects.World
 	if o.Kube.On {
 		f.Cluster = cluster(ctx, o, &f)
 	}
-	if o.Dir != "" || o.Kube.On && f.Cluster.Err == "" {
-		w, err := o.Read(ctx)
+	// If a kind is missing or cannot be listed, the cluster's findings say so.
+	if o.Dir != "" || o.Kube.On && f.Cluster.Err == "" && len(f.Cluster.Missing)+len(f.Cluster.Unread) == 0 {
+		var err error
+		w, err = o.Read(ctx)
 		f.Objects = objectsOf(o, w, err)
 		if err == nil && o.Dir != "" { // pods of a cluster are out of reach from here
 			askEngines(ctx, w, access, &f)
@@ -52,8 +56,17 @@ func gather(ctx context.Context, o options, access engineclient.Access) diagnosi
 	if o.listen != "" && o.admin != "" {
 		f.Envoy = envoy(ctx, o)
 	}
-	f.Control = control(ctx, o, &f)
-	f.Extproc = extproc(ctx, o, f.Control)
+	var live []admin.Condition
+	f.Control, live = control(ctx, o, &f)
+	states := make(map[string]conditions.Endpoint)
+	f.Extproc = extproc(ctx, o, f.Control, states)
+	if o.Dir != "" && w != nil {
+		f.Conditions = ofFolder(w, f.Engines, states)
+	}
+	if !o.Kube.On { // else the API server has them
+		f.Conditions = join(live, f.Conditions)
+	}
+	dropKnown(&f)
 	if o.cert != "" {
 		f.Files = append(f.Files, certificate(o.cert, o.key))
 	}
@@ -62,7 +75,7 @@ func gather(ctx context.Context, o options, access engineclient.Access) diagnosi
 }
 
 func objectsOf(o options, w *objects.World, err error) *diagnosis.Objects {
-	is := &diagnosis.Objects{From: cmp.Or(o.Dir, "the cluster")}
+	is := &diagnosis.Objects{From: cmp.Or(o.Dir, "the cluster"), Cluster: o.Kube.On}
 	if err != nil {
 		is.Err = strings.TrimPrefix(err.Error(), "read objects: ")
 		return is
@@ -232,16 +245,14 @@ func envoy(ctx context.Context, o options) *diagnosis.Envoy {
 	if e.AdminOutcome != diagnosis.Refused {
 		return e
 	}
-	path, err := exec.LookPath("envoy")
-	if err != nil {
-		e.NotFound = "no envoy on PATH"
-		return e
-	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	said, err := exec.CommandContext(ctx, path, "--version").Output()
-	if e.Found = envoyVersion.FindString(string(said)); err != nil || e.Found == "" {
-		e.NotFound = path + " does not say its version"
+	cache, err := find.DefaultCache()
+	if err == nil {
+		e.Found, err = find.Installed(ctx, cache)
+	}
+	if err != nil {
+		e.NotFound = err.Error()
 	}
 	return e
 }
@@ -265,56 +276,65 @@ func listener(ctx context.Context, address string) (is diagnosis.Outcome, detail
 var buildInfo = regexp.MustCompile(`headgate_build_info\{[^}]*program="control"[^}]*version="([^"]*)"`)
 
 // control asks control for its version, its clock, and the conditions of objects.
-func control(ctx context.Context, o options, f *diagnosis.Facts) *diagnosis.Control {
+func control(ctx context.Context, o options, f *diagnosis.Facts) (*diagnosis.Control, []admin.Condition) {
 	if o.Control == "" {
-		return nil
+		return nil, nil
 	}
-	c := &diagnosis.Control{URL: o.Control}
+	c := &diagnosis.Control{URL: o.Control, Cluster: o.Kube.On}
 	code, body, h, err := page(ctx, o.Control+"/metrics")
 	found := buildInfo.FindSubmatch(body)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		c.None = true
-		return c
+		return c, nil
 	case err != nil:
 		_, detail := outcomeOf(err)
 		c.Err = fmt.Sprintf("control at %s: %s", o.Control, detail)
-		return c
+		return c, nil
 	case code != http.StatusOK || found == nil:
 		c.Err = "another program than control listens at " + o.Control
-		return c
+		return c, nil
 	}
 	c.Version = string(found[1])
 	if clock := clockOf("control", h); clock != nil {
 		f.Clocks = append(f.Clocks, *clock)
 	}
-	var conditions []admin.Condition
+	var live []admin.Condition
 	// A control that does not lead has no conditions; asking for extprocs says so.
-	if query.JSON(ctx, http.MethodGet, o.Control, "/conditions", nil, &conditions) != nil {
-		conditions = nil
+	if query.JSON(ctx, http.MethodGet, o.Control, "/conditions", nil, &live) != nil {
+		live = nil
 	}
-	f.Conditions = append(f.Conditions, conditions...)
-	return c
+	return c, live
 }
 
-// extproc asks all extprocs by way of control, or else the one of this machine.
-func extproc(ctx context.Context, o options, c *diagnosis.Control) *diagnosis.Extproc {
-	x := &diagnosis.Extproc{URL: o.Control}
-	answers, err := admin.Answers{}, error(nil)
-	if c != nil && c.Err == "" && !c.None {
-		answers, err = query.From(ctx, o.Control, admin.Endpoints, nil)
+// extproc asks all extprocs by way of control, or else the one of this machine. It adds the state
+// of each endpoint, and returns nil if there is nobody to ask.
+func extproc(ctx context.Context, o options, c *diagnosis.Control, states map[string]conditions.Endpoint) *diagnosis.Extproc {
+	at := o.Addresses
+	if c != nil && (c.Err != "" || c.None) {
+		at.Control = ""
 	}
-	if len(answers.Extprocs) == 0 && o.Extproc != "" {
-		x.URL = o.Extproc
-		answers, err = query.From(ctx, o.Extproc, admin.Endpoints, nil)
+	if at.Control == "" && at.Extproc == "" {
+		return nil
 	}
-	if _, nobody := errors.AsType[query.Nobody](err); nobody || err == nil && len(answers.Extprocs) == 0 {
-		x.None = true
-		return x
-	}
+	x := &diagnosis.Extproc{URL: at.Extproc}
+	answers, err := at.Ask(ctx, admin.Endpoints, nil)
 	if err != nil {
-		x.Err = err.Error()
+		nobody, apart := errors.As(err, new(query.Nobody)), errors.As(err, new(query.Unconnected))
+		switch {
+		case apart && (nobody || at.Extproc == ""):
+			x.None, x.Unconnected = true, at.Control
+		case nobody && at.Control == "":
+			x.None = true
+		default:
+			x.Err = err.Error()
+		}
 		return x
+	}
+	if c != nil {
+		if c.Apart = answers.Note(); errors.As(answers.Instead, new(query.Unconnected)) {
+			c.Apart = fmt.Sprintf("no extproc is connected to the control at %s, although one answers at %s", at.Control, at.Extproc)
+		}
 	}
 	for _, a := range answers.Extprocs {
 		is := diagnosis.ExtprocAnswer{Name: a.Extproc, Version: a.Version, Err: a.Error}
@@ -327,6 +347,7 @@ func extproc(ctx context.Context, o options, c *diagnosis.Control) *diagnosis.Ex
 			if slices.Contains([]string{"healthy", "suspect", "migrating"}, e.State) {
 				is.Serving++
 			}
+			states[e.Address] = conditions.Best(states[e.Address], stateOf(e))
 			if e.State != "healthy" {
 				is.Bad = append(is.Bad, fmt.Sprintf("%s is %s at extproc %s: %s", e.Address, e.State, a.Extproc, cmp.Or(e.Reason, "unknown")))
 			}

@@ -171,11 +171,9 @@ func parseFlags(args []string, out io.Writer) (o options, err error) {
 // others are used.
 func (o *options) complete() (err error) {
 	if o.cache == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			return fmt.Errorf("%w: set --cache DIR, where a downloaded Envoy is kept", err)
+		if o.cache, err = find.DefaultCache(); err != nil {
+			return err
 		}
-		o.cache = filepath.Join(user, "headgate")
 	}
 	if o.Objects == "" && len(o.Endpoints) == 0 {
 		from := "objects"

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/events"
+	"github.com/headgate/headgate/internal/display"
 )
 
 // Level is how bad a finding is.
@@ -59,8 +62,9 @@ type Facts struct {
 
 // Objects are the objects of a folder or an API server.
 type Objects struct {
-	// From names the folder or the API server.
-	From string
+	// From names the folder or the cluster. Cluster says that it is a cluster.
+	From    string
+	Cluster bool
 	// Err is why they cannot be read, with the file and line; several lines if several are wrong.
 	Err string
 	// Problems are conflicts between objects. Count is the number of objects, and Endpoints that of
@@ -116,13 +120,21 @@ type Control struct {
 	Err     string
 	None    bool
 	Version string
+	// Cluster: control runs in a cluster, and was expected at a forwarded port.
+	Cluster bool
+	// Apart says that control has no extproc, although one answers; empty if that is not so.
+	Apart string
 }
 
 // Extproc is the extprocs, asked by way of control or alone.
 type Extproc struct {
+	// URL is that of the one that is asked without control; it may be empty. Err is why it does not
+	// answer. None: no process listens there, and control has no extproc.
 	URL, Err string
 	None     bool
-	Answers  []ExtprocAnswer
+	// Unconnected is the URL of a control without extprocs; empty if there is none.
+	Unconnected string
+	Answers     []ExtprocAnswer
 }
 
 // ExtprocAnswer is one extproc.
@@ -156,9 +168,13 @@ type Clock struct {
 type Cluster struct {
 	Server string
 	Err    string
-	// Missing are kinds without a CRD, and Forbidden the rights that control lacks.
-	Missing, Forbidden []string
-	// Unchecked is why the rights are unknown.
+	// Missing are kinds without a CRD. Unread has a text for each kind whose objects could not be
+	// read.
+	Missing, Unread []string
+	// NoAccount is the service account of control if it does not exist. Forbidden are the rights
+	// that control lacks. Unchecked is why they are unknown.
+	NoAccount string
+	Forbidden []string
 	Unchecked string
 }
 
@@ -194,11 +210,15 @@ func Failed(all []Finding) bool {
 type diagnosis struct{ all []Finding }
 
 func (d *diagnosis) add(level Level, part, do, format string, args ...any) {
-	d.all = append(d.all, Finding{level, part, fmt.Sprintf(format, args...), do})
+	d.all = append(d.all, Finding{level, part, display.Line(fmt.Sprintf(format, args...)), do})
 }
 
 func (d *diagnosis) objects(o *Objects) {
 	if o == nil {
+		return
+	}
+	if o.Err != "" && o.Cluster {
+		d.add(Fault, "objects", "correct this, and run the command again", "%s", o.Err)
 		return
 	}
 	if o.Err != "" {
@@ -213,7 +233,7 @@ func (d *diagnosis) objects(o *Objects) {
 	case o.Endpoints == 0:
 		d.add(Fault, "objects", "correct the selectors of the InferencePools, or add an EndpointList", "%s has no endpoint", o.From)
 	default:
-		d.add(OK, "objects", "", "%s: %s, %s", o.From, Plural(o.Count, "object"), Plural(o.Endpoints, "endpoint"))
+		d.add(OK, "objects", "", "%s: %s, %s", o.From, display.Count(o.Count, "object"), display.Count(o.Endpoints, "endpoint"))
 	}
 	for _, p := range o.Problems {
 		d.add(Warning, "objects", "correct the object", "%s", p)
@@ -228,21 +248,29 @@ func (d *diagnosis) cluster(c *Cluster) {
 		d.add(Fault, "cluster", "check --kubeconfig or $KUBECONFIG with kubectl get nodes", "%s", c.Err)
 		return
 	}
-	if len(c.Missing) == 0 {
+	if len(c.Missing)+len(c.Unread) == 0 {
 		d.add(OK, "cluster", "", "%s: all CRDs are installed", c.Server)
 	}
 	for _, kind := range c.Missing {
 		d.add(Fault, "cluster", "install the CRDs (docs/kubernetes.md)", "%s has no kind %s", c.Server, kind)
 	}
+	for _, words := range c.Unread {
+		d.add(Warning, "cluster", "run the command as a user who may list them, or again if the API server was overloaded", "%s", words)
+	}
 	switch {
+	case c.NoAccount != "":
+		d.add(Fault, "cluster", "apply manifests/base or install the chart, or set --service-account to the account of control",
+			"the service account %s of control does not exist", c.NoAccount)
 	case c.Unchecked != "":
 		d.add(Warning, "cluster", "run the command with the right to create SubjectAccessReviews", "the rights of control are unknown: %s", c.Unchecked)
 	case len(c.Forbidden) == 0:
 		d.add(OK, "cluster", "", "control has the rights that it needs")
 	}
+	var lacks []string
 	for _, right := range c.Forbidden {
-		d.add(Fault, "cluster", "apply manifests/base, whose ClusterRoles grant it", "control may not %s", right)
+		lacks = append(lacks, "control may not "+right)
 	}
+	d.some(Fault, "cluster", "apply manifests/base or upgrade the chart: their roles grant it", lacks)
 }
 
 func (d *diagnosis) envoy(e *Envoy) {
@@ -298,6 +326,12 @@ func (d *diagnosis) extproc(f Facts) {
 	switch {
 	case x == nil:
 		return
+	case x.None && x.Unconnected != "":
+		what := "no extproc is connected to the control at " + x.Unconnected
+		if x.URL != "" {
+			what += ", and none answers at " + x.URL
+		}
+		d.add(Fault, "extproc", "start it with --control; if it runs, its log names the error: check its token and certificate", "%s", what)
 	case x.None:
 		d.add(Fault, "extproc", "start it with headgate run, or set --extproc-url to the URL of its metrics", "no extproc answers at %s", x.URL)
 		return
@@ -318,10 +352,11 @@ func (d *diagnosis) extproc(f Facts) {
 		case a.Endpoints == 0:
 			d.add(Fault, "extproc", "add endpoints to the objects, or correct selectors", "extproc %s has no endpoints: every request gets 503", a.Name)
 		case a.Serving == 0:
-			d.add(Fault, "extproc", "start the engines, or correct their addresses, tokens and TLS", "none of the %d endpoints of extproc %s serves",
-				a.Endpoints, a.Name)
+			d.add(Fault, "extproc", "start the engines, or correct their addresses, tokens and TLS", "0 of %s of extproc %s %s",
+				display.Count(a.Endpoints, "endpoint"), a.Name, display.Choose(a.Endpoints, "serves", "serve"))
 		default:
-			d.add(OK, "extproc", "", "extproc %s: %d of %s serve", a.Name, a.Serving, Plural(a.Endpoints, "endpoint"))
+			d.add(OK, "extproc", "", "extproc %s: %d of %s %s", a.Name, a.Serving,
+				display.Count(a.Endpoints, "endpoint"), display.Choose(a.Endpoints, "serves", "serve"))
 		}
 		d.some(Warning, "extproc", "headgate status shows more", a.Bad)
 		for _, pool := range a.Fallbacks {
@@ -345,6 +380,9 @@ func (d *diagnosis) control(f Facts) {
 	c := f.Control
 	switch {
 	case c == nil:
+	case c.None && c.Cluster:
+		d.add(Warning, "control", "forward a port to the leader's pod (headgate status --help), or run the command in this pod",
+			"control and its extprocs were not asked: nothing listens at %s", c.URL)
 	case c.None:
 		d.add(OK, "control", "", "no control at %s: adapters are not loaded and unloaded", c.URL)
 	case c.Err != "":
@@ -354,6 +392,9 @@ func (d *diagnosis) control(f Facts) {
 			"control at %s is %s, and this program is %s", c.URL, cmp.Or(c.Version, "of an unknown version"), f.Version)
 	default:
 		d.add(OK, "control", "", "control %s answers at %s", c.Version, c.URL)
+	}
+	if c != nil && c.Apart != "" {
+		d.add(Fault, "control", "correct the flags --control, --control-token-file and --control-ca-file of extproc; its log names the error", "%s", c.Apart)
 	}
 }
 
@@ -386,7 +427,8 @@ func (d *diagnosis) engines(f Facts) {
 		d.add(level, "engines", do, "%s %s", e.Address, what)
 	}
 	if good > 0 {
-		d.add(OK, "engines", "", "%d of %s answer with their models", good, Plural(len(f.Engines), "engine"))
+		d.add(OK, "engines", "", "%d of %s %s", good, display.Count(len(f.Engines), "engine"),
+			display.Choose(len(f.Engines), "answers with its models", "answer with their models"))
 	}
 }
 
@@ -401,8 +443,8 @@ func (d *diagnosis) certificates(f Facts) {
 		case f.Now.Before(c.NotBefore):
 			d.add(Fault, "certificates", "correct the clock, or wait", "%s is valid from %s on", c.File, day(c.NotBefore))
 		case left < expiresSoon:
-			d.add(Warning, "certificates", "renew it: a replaced file counts without a restart", "%s expires in %d days, on %s", c.File,
-				int(left/(24*time.Hour)), day(c.NotAfter))
+			d.add(Warning, "certificates", "renew it: a replaced file counts without a restart", "%s expires in %s, on %s", c.File,
+				display.Count(int(left/(24*time.Hour)), "day"), day(c.NotAfter))
 		default:
 			d.add(OK, "certificates", "", "%s for %s fits its key, and is valid until %s", c.File, strings.Join(c.Names, ", "), day(c.NotAfter))
 		}
@@ -429,22 +471,44 @@ func (d *diagnosis) clocks(all []Clock) {
 	}
 }
 
+// conditions adds a finding for each object, or part of it, and reason.
 func (d *diagnosis) conditions(f Facts) {
-	var all []string
+	type key struct{ kind, name, of, reason string }
+	var order []key
+	merged := make(map[key]admin.Condition)
 	for _, c := range f.Conditions {
-		of := ""
+		k := key{c.Kind, c.Name, c.Of, c.Reason}
+		first, there := merged[k]
+		switch {
+		case !there:
+			order = append(order, k)
+			merged[k] = c
+		case !slices.Contains(strings.Split(first.Type, ", "), c.Type):
+			first.Type += ", " + c.Type
+			merged[k] = first
+		}
+	}
+	var faults, useless, normal []string
+	for _, k := range order {
+		c, of := merged[k], ""
 		if c.Of != "" {
 			of = " (" + c.Of + ")"
 		}
-		all = append(all, fmt.Sprintf("%s %s%s is not %s: %s: %s", c.Kind, c.Name, of, c.Type, c.Reason, c.Message))
+		types := c.Type + " is"
+		if strings.Contains(types, ", ") {
+			types = strings.Replace(c.Type, ", ", " and ", 1) + " are"
+		}
+		words := fmt.Sprintf("%s %s%s: %s False: %s: %s", c.Kind, c.Name, of, types, c.Reason, c.Message)
+		switch {
+		case events.Starting(c.Reason) || c.Reason == v1alpha1.ReasonSomeOut:
+			normal = append(normal, words)
+		case c.Reason == v1alpha1.ReasonConflicted || c.Reason == v1alpha1.ReasonNotSelected:
+			useless = append(useless, words)
+		default:
+			faults = append(faults, words)
+		}
 	}
-	d.some(Fault, "conditions", "correct the object, or what its message names", all)
-}
-
-// Plural formats a count with its noun.
-func Plural(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
+	d.some(Fault, "conditions", "correct the object, or what its message names", faults)
+	d.some(Warning, "conditions", "correct the object, or delete it: nothing uses it", useless)
+	d.some(Warning, "conditions", "this is normal for a while; if it stays, correct what the message names", normal)
 }

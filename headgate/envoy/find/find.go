@@ -85,6 +85,35 @@ func Envoy(ctx context.Context, cache string, progress io.Writer) (string, error
 	return filepath.Abs(path)
 }
 
+// DefaultCache returns the directory in which headgate run keeps a downloaded Envoy.
+func DefaultCache() (string, error) {
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("%w: set --cache DIR, where a downloaded Envoy is kept", err)
+	}
+	return filepath.Join(user, "headgate"), nil
+}
+
+// Installed returns the version of the Envoy that [Envoy] would run, without downloading one. If
+// there is none, the error says what was found instead.
+func Installed(ctx context.Context, cache string) (version string, err error) {
+	var old string
+	for _, path := range candidates() {
+		is := read(ctx, path)
+		if is.recent() {
+			return is.text, nil
+		}
+		old = cmp.Or(old, is.String())
+	}
+	if is := read(ctx, filepath.Join(cache, "envoy-"+Version)); is.recent() {
+		return is.text, nil
+	}
+	if old != "" {
+		return "", fmt.Errorf("Envoy %d.%d or later is needed, and %s", minMajor, minMinor, old)
+	}
+	return "", errors.New("no Envoy is beside this program, on PATH, or in the cache")
+}
+
 // candidates returns the paths at which an Envoy may be: beside this program, and on PATH.
 func candidates() []string {
 	var all []string
@@ -116,6 +145,7 @@ func binary(path string) string {
 // found is an Envoy with its version, which is 0 if it does not print one.
 type found struct {
 	path         string
+	text         string // as in "1.40.0"
 	major, minor int
 }
 
@@ -131,7 +161,7 @@ func (f found) String() string {
 	return fmt.Sprintf("%s is %d.%d", f.path, f.major, f.minor)
 }
 
-var versionLine = regexp.MustCompile(`/(\d+)\.(\d+)\.\d+`)
+var versionLine = regexp.MustCompile(`/((\d+)\.(\d+)\.\d+)`)
 
 // read returns the Envoy at a path, and its version.
 func read(ctx context.Context, path string) found {
@@ -144,8 +174,9 @@ func read(ctx context.Context, path string) found {
 	if err != nil || m == nil {
 		return f
 	}
-	f.major, _ = strconv.Atoi(string(m[1])) // cannot fail: the text consists of digits
-	f.minor, _ = strconv.Atoi(string(m[2]))
+	f.text = string(m[1])
+	f.major, _ = strconv.Atoi(string(m[2])) // cannot fail: the text consists of digits
+	f.minor, _ = strconv.Atoi(string(m[3]))
 	return f
 }
 

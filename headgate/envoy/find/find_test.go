@@ -27,6 +27,10 @@ func TestEnvoyOnPathIsUsedIfItIsNewEnough(t *testing.T) {
 		script(t, dir, "envoy", "echo; echo 'envoy  version: 9e55/"+version+"/Clean/RELEASE/BoringSSL'")
 		t.Setenv("PATH", dir)
 		got, err := find.Envoy(t.Context(), t.TempDir(), io.Discard)
+		is, missing := find.Installed(t.Context(), t.TempDir())
+		if used && is != version || !used && (missing == nil || is != "") {
+			t.Errorf("%s: version %q, %v", version, is, missing)
+		}
 		if used && (err != nil || got != filepath.Join(dir, "envoy")) {
 			t.Errorf("%s: %q, %v", version, got, err)
 		}
