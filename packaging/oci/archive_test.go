@@ -98,7 +98,8 @@ func TestArchive(t *testing.T) {
 		}
 		// skopeo converts an image for Docker only if its layers have OCI's type, too.
 		manifest, err := img.Manifest()
-		if err != nil || len(manifest.Layers) != 1 || manifest.Layers[0].MediaType != types.OCILayer || manifest.Config.MediaType != types.OCIConfigJSON {
+		if err != nil || len(manifest.Layers) != 1 || manifest.Layers[0].MediaType != types.OCILayer ||
+			manifest.Config.MediaType != types.OCIConfigJSON {
 			t.Errorf("%s: the manifest is %+v, %v", arch, manifest, err)
 		}
 		if config, err := img.ConfigFile(); err != nil || config.Architecture != arch || config.Created.Unix() != 1_790_000_000 {
