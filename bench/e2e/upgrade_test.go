@@ -115,6 +115,20 @@ func (f *front) lines(text string) int {
 	return bytes.Count(log, []byte(text))
 }
 
+// failures prints the access log's records of failed requests.
+func (f *front) failures() {
+	f.s.t.Helper()
+	log, err := os.ReadFile(f.Log)
+	if err != nil {
+		f.s.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, `"status":5`) {
+			f.s.t.Log(strings.TrimSpace(line))
+		}
+	}
+}
+
 // serves waits until n Envoys have become ready.
 func (f *front) serves(n int) {
 	f.s.t.Helper()
@@ -345,6 +359,9 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 		t.Logf("%d connections were reset that the old Envoy had not accepted: net.ipv4.tcp_migrate_req is 0 (docs/run.md)", reset)
 	}
 	t.Logf("%d of %d requests failed", l.failed.Load(), l.sent.Load())
+	if l.failed.Load() > 0 {
+		f.failures()
+	}
 	s.await("nothing is in flight", func() bool { return s.inFlight() == 0 })
 }
 
@@ -539,7 +556,7 @@ func TestClientsNeedTLSAndAKey(t *testing.T) {
 	}
 	write("# clients\nalice=key-of-alice\nbob=key-of-bob\n")
 	first := certificate(t, cert, key)
-	f := s.behind("--tls-cert", cert, "--tls-key", key, "--api-keys", keys)
+	f := s.behind("--tls-cert", cert, "--tls-key", key, "--api-keys", keys, "--envoy-log-level", "info") // the lowest level that is allowed
 	s.url = strings.Replace(s.url, "http://", "https://", 1)
 	presented := make(chan []byte, 1)
 	s.client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{

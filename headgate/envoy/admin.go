@@ -74,6 +74,21 @@ func (a *admin) load(ctx context.Context) (requests, connections int, err error)
 	return requests, connections, nil
 }
 
+// rejected returns the number of updates of certificates and API keys that the Envoy has rejected.
+func (a *admin) rejected(ctx context.Context) int {
+	page, err := a.call(ctx, http.MethodGet, "/stats?filter="+`\.(update_rejected|config_fail)$`)
+	if err != nil {
+		return 0
+	}
+	sum := 0
+	for lines := bufio.NewScanner(bytes.NewReader(page)); lines.Scan(); {
+		_, value, _ := strings.Cut(lines.Text(), ": ")
+		n, _ := strconv.Atoi(value) // 0 if it is no number
+		sum += n
+	}
+	return sum
+}
+
 // sumActive adds up the requests and connections of all connection managers but that of the admin
 // interface.
 func sumActive(page []byte) (requests, connections int) {

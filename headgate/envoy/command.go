@@ -122,7 +122,7 @@ func (o *options) flags(out io.Writer) *cli.FlagSet {
 	f.StringVar(&o.dir, "run-dir", "",
 		"keep Envoy's configuration and sockets in this `DIR`; the default is the folder envoy beside extproc's socket, or else .run/envoy")
 	f.IntVar(&o.concurrency, "concurrency", runtime.NumCPU(), "run each Envoy with this `NUMBER` of worker threads")
-	f.StringVar(&o.logLevel, "envoy-log-level", "warning", "log Envoy's messages of this `LEVEL` and above")
+	f.StringVar(&o.logLevel, "envoy-log-level", "warning", "log Envoy's messages of this `LEVEL` and above; debug and trace log headers of requests, so --api-keys excludes them")
 	f.BoolVar(&o.print, "print-config", false, "print Envoy's configuration and exit")
 	return f
 }
@@ -140,6 +140,11 @@ func (o *options) complete() error {
 		return errors.New("--concurrency must be at least 1")
 	case o.drainTime < 0:
 		return errors.New("--drain-time must not be negative")
+	case !slices.Contains(logLevels, o.logLevel):
+		return fmt.Errorf("--envoy-log-level %s: the levels are %s", o.logLevel, strings.Join(logLevels, ", "))
+	case o.keys != "" && slices.Index(logLevels, o.logLevel) <= slices.Index(logLevels, "debug"):
+		return fmt.Errorf("--envoy-log-level %s logs the headers of requests, with the clients' API keys: with --api-keys, use info or a higher level",
+			o.logLevel)
 	}
 	if path, ok := strings.CutPrefix(o.extproc, "unix:"); ok {
 		whole, err := filepath.Abs(path)
@@ -163,6 +168,9 @@ func (o *options) complete() error {
 	}
 	return nil
 }
+
+// logLevels are Envoy's levels.
+var logLevels = []string{"trace", "debug", "info", "warning", "warn", "error", "critical", "off"}
 
 // maxDir leaves room for the name of a socket in its folder: a socket's path has at most 103 bytes.
 const maxDir = 60
@@ -242,8 +250,8 @@ func program(args []string) (func(context.Context) ([]byte, error), error) {
 // configuration.
 func (o *options) run(ctx context.Context, again func(context.Context) ([]byte, error), stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewJSONHandler(stderr, nil))
-	if err := os.MkdirAll(o.dir, 0o700); err != nil {
-		return err
+	if err := privateDir(o.dir); err != nil {
+		return fmt.Errorf("--run-dir %s: %w", o.dir, err)
 	}
 	unlock, err := lock.TryLock(filepath.Join(o.dir, "lock"))
 	if _, held := errors.AsType[lock.Held](err); held {
@@ -295,6 +303,9 @@ func (o *options) run(ctx context.Context, again func(context.Context) ([]byte, 
 			return err
 		}
 		go func() { _ = listen.HTTP(background, l, s.adminProxy()) }()
+	}
+	for _, f := range sources {
+		f.rejected = s.rejected
 	}
 	go follow(background, sources, fileInterval, log)
 	reload, ends := make(chan os.Signal, 1), make(chan os.Signal, 2)

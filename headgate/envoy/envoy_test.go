@@ -2,13 +2,21 @@ package envoy
 
 import (
 	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"log/slog"
+	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -186,6 +194,110 @@ func TestCertificateMustFitItsKey(t *testing.T) {
 	}
 }
 
+// Envoy 1.40 rejects these keys, and then serves without a certificate, or with an old one.
+func TestCertificateThatEnvoyRejects(t *testing.T) {
+	t.Setenv("GODEBUG", "rsa1024min=0")
+	small, err := rsa.GenerateKey(rand.Reader, 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	large, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	curve := func(c elliptic.Curve) crypto.Signer {
+		key, err := ecdsa.GenerateKey(c, rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	for _, c := range []struct {
+		name string
+		key  crypto.Signer
+		want string
+	}{
+		{"RSA 1024", small, "the RSA key has 1024 bits, and Envoy needs 2048"},
+		{"RSA 2048", large, ""},
+		{"P-224", curve(elliptic.P224()), "the key is on the curve P-224"},
+		{"P-256", curve(elliptic.P256()), ""},
+	} {
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+		cert, err := x509.CreateCertificate(rand.Reader, template, template, c.key.Public(), c.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		private, err := x509.MarshalPKCS8PrivateKey(c.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = secretResource(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}),
+			pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+		if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// An error says that Envoy rejects a change: it came with the change, not before.
+func TestRejectedChangeIsLogged(t *testing.T) {
+	dir := t.TempDir()
+	o := options{keys: filepath.Join(dir, "keys"), dir: dir}
+	count := 3 // earlier ones
+	source := o.sources()[0]
+	source.rejected = func() int { return count }
+	var lines bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&lines, nil))
+	change := func(text string, rejects int) string {
+		t.Helper()
+		if err := os.WriteFile(o.keys, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		lines.Reset()
+		source.look(log)
+		source.look(log)
+		count += rejects
+		source.look(log)
+		source.look(log)
+		return lines.String()
+	}
+	if log := change("alice=1", 0); !strings.Contains(log, "changed files") || strings.Contains(log, "rejects") {
+		t.Errorf("an accepted change: %s", log)
+	}
+	if log := change("alice=2", 1); strings.Count(log, "Envoy rejects the changed files") != 1 {
+		t.Errorf("a rejected change: %s", log)
+	}
+}
+
+// A folder that others can write is refused, since they could read or replace the keys. So is a
+// file that somebody else puts where a file with keys is written.
+func TestFolderOfOthersIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	for i, c := range []struct {
+		make func(path string) error
+		want string
+	}{
+		{func(string) error { return nil }, ""},
+		{func(path string) error { return os.Mkdir(path, 0o755) }, ""},
+		{func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o777)) }, "other users can write it"},
+		{func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o720)) }, "other users can write it"},
+		{func(path string) error { return os.Symlink(dir, path) }, "it is not a folder"},
+		{func(path string) error { return os.WriteFile(path, nil, 0o600) }, "not a directory"},
+		{func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chown(path, 1, 1)) }, "it belongs to the user with the id 1"},
+	} {
+		path := filepath.Join(dir, strconv.Itoa(i))
+		if err := c.make(path); errors.Is(err, os.ErrPermission) {
+			continue // only root can give a folder away
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		err := privateDir(path)
+		if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%d: %v, want %q", i, err, c.want)
+		}
+	}
+}
+
 // at returns a value of a configuration.
 func at(t *testing.T, config []byte, path ...any) any {
 	t.Helper()
@@ -298,6 +410,9 @@ func TestFlags(t *testing.T) {
 		{[]string{"--extproc", "unix:x", "--tls-cert", "x"}, "set both"},
 		{[]string{"--extproc", "unix:x", "--drain-time", "-1s"}, "--drain-time must not be negative"},
 		{[]string{"--extproc", "unix:x", "--concurrency", "0"}, "--concurrency must be at least 1"},
+		{[]string{"--extproc", "unix:x", "--envoy-log-level", "loud"}, "the levels are trace, debug, info"},
+		{[]string{"--extproc", "unix:x", "--api-keys", "x", "--envoy-log-level", "trace"}, "use info or a higher level"},
+		{[]string{"--extproc", "unix:x", "--api-keys", "x", "--envoy-log-level", "debug"}, "use info or a higher level"},
 		{[]string{"--extproc", "unix:x", "y"}, `unexpected argument "y"`},
 		{[]string{"--extproc", "unix:/" + strings.Repeat("x", 80) + "/y"}, "the path may have"},
 	} {

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -18,9 +20,14 @@ type source struct {
 	// convert returns the content for Envoy. Its errors do not contain the files' contents.
 	convert func(contents [][]byte) ([]byte, error)
 
+	// rejected returns how many updates the current Envoy has rejected; nil if nothing counts them.
+	rejected func() int
+
 	seen    [][]byte // contents when they were last read
 	decided bool     // seen is in effect, or was rejected
 	fault   string   // the last error, which is logged once
+	applied bool     // the last look applied a change
+	before  int      // rejected() before that
 }
 
 // load reads the files for the first time.
@@ -56,6 +63,10 @@ func (s *source) apply(contents [][]byte) error {
 // look reads the files, and applies a change when it has read the same contents twice, since a file
 // may be written in place. If the files are invalid, the last valid ones stay in effect.
 func (s *source) look(log *slog.Logger) {
+	if s.applied && s.rejected != nil && s.rejected() > s.before {
+		log.Error("Envoy rejects the changed files, and its log contains the reason; Envoy keeps the last valid ones until it exits", "what", s.what)
+	}
+	s.applied = false
 	contents, err := s.read()
 	if err == nil {
 		same := len(s.seen) == len(contents)
@@ -69,8 +80,11 @@ func (s *source) look(log *slog.Logger) {
 		if s.decided {
 			return
 		}
+		if s.rejected != nil {
+			s.before = s.rejected()
+		}
 		if err = s.apply(contents); err == nil {
-			s.decided, s.fault = true, ""
+			s.decided, s.applied, s.fault = true, true, ""
 			log.Info("Envoy gets the changed files", "what", s.what)
 			return
 		}
@@ -105,8 +119,40 @@ func replaceFile(path string, text []byte) error {
 	if err := os.Remove(part); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := os.WriteFile(part, text, 0o600); err != nil {
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // fails if somebody else has made it
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(text); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if err := f.Close(); err != nil {
 		return err
 	}
 	return os.Rename(part, path)
+}
+
+// privateDir makes a folder that only this user can write. It returns an error if the folder exists
+// and others can write it, since they could read or replace the files with keys.
+func privateDir(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	owner := -1
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		owner = int(stat.Uid)
+	}
+	switch {
+	case !info.IsDir():
+		return errors.New("it is not a folder: remove it")
+	case owner != os.Geteuid():
+		return fmt.Errorf("it belongs to the user with the id %d, who could read the keys: remove it, or name another folder", owner)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("other users can write it (%v), and so read the keys: run chmod 700, or name another folder", info.Mode())
+	}
+	return nil
 }

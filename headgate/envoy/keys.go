@@ -2,10 +2,14 @@ package envoy
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -81,9 +85,13 @@ func keysResource(keys []key) ([]byte, error) {
 }
 
 // secretResource returns the file from which Envoy reads its certificate. It returns an error if
-// the key does not belong to the certificate.
+// the key does not belong to the certificate, or if Envoy would reject it.
 func secretResource(cert, private []byte) ([]byte, error) {
-	if _, err := tls.X509KeyPair(cert, private); err != nil {
+	pair, err := tls.X509KeyPair(cert, private)
+	if err != nil {
+		return nil, err
+	}
+	if err := accepted(pair.Leaf.PublicKey); err != nil {
 		return nil, err
 	}
 	return discovery(node{
@@ -94,6 +102,24 @@ func secretResource(cert, private []byte) ([]byte, error) {
 			"private_key":       node{"inline_string": string(private)},
 		},
 	})
+}
+
+// minRSA is the size in bits of the smallest RSA key that Envoy accepts.
+const minRSA = 2048
+
+// accepted returns an error if Envoy rejects certificates with this key, although Go accepts them.
+func accepted(public any) error {
+	switch k := public.(type) {
+	case *rsa.PublicKey:
+		if bits := k.N.BitLen(); bits < minRSA {
+			return fmt.Errorf("the RSA key has %d bits, and Envoy needs %d: make a new key and certificate", bits, minRSA)
+		}
+	case *ecdsa.PublicKey:
+		if k.Curve == elliptic.P224() {
+			return errors.New("the key is on the curve P-224, and Envoy needs P-256, P-384 or P-521: make a new key and certificate")
+		}
+	}
+	return nil
 }
 
 // discovery returns a file of Envoy's discovery by files, with one resource.

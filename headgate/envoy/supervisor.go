@@ -3,6 +3,7 @@ package envoy
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -225,13 +226,12 @@ func backName(generation int) string {
 // launch starts an Envoy.
 func (s *supervisor) launch(l supervise.Launch) error {
 	p := &process{Launch: l, socket: s.adminSocket(l.ID), done: make(chan struct{}), hot: s.checked.version != ""}
-	config := strings.NewReplacer(
-		strconv.Quote(filepath.Join(s.dir, adminName)), strconv.Quote(p.socket),
-		strconv.Quote(wire.BackSocket), strconv.Quote(backName(l.Generation)),
-		strconv.Quote(filepath.Join(s.relay, wire.BackSocket)), strconv.Quote(filepath.Join(s.relay, backName(l.Generation))),
-	).Replace(string(s.checked.config))
+	config, err := s.addressed(p)
+	if err != nil {
+		return err
+	}
 	file := filepath.Join(s.dir, fmt.Sprintf("envoy-%d.json", l.ID))
-	if err := replaceFile(file, []byte(config)); err != nil {
+	if err := replaceFile(file, config); err != nil {
 		return err
 	}
 	args := []string{
@@ -273,6 +273,44 @@ func (s *supervisor) launch(l supervise.Launch) error {
 		})
 	}()
 	return nil
+}
+
+// addressed returns the checked configuration with the sockets of an Envoy.
+func (s *supervisor) addressed(p *process) ([]byte, error) {
+	config := s.checked.config
+	for _, r := range []struct {
+		old, by string
+		needed  bool
+	}{
+		{filepath.Join(s.dir, adminName), p.socket, true},
+		{filepath.Join(s.relay, wire.BackSocket), filepath.Join(s.relay, backName(p.Generation)), s.relay != ""},
+		{wire.BackSocket, backName(p.Generation), false}, // the configuration of a user may not name it to extproc
+	} {
+		old, err := json.Marshal(r.old) // escaped as in the configuration
+		if err != nil {
+			return nil, err
+		}
+		by, err := json.Marshal(r.by)
+		if err != nil {
+			return nil, err
+		}
+		if r.needed && !bytes.Contains(config, old) {
+			return nil, fmt.Errorf("the configuration does not contain the socket %s", r.old)
+		}
+		config = bytes.ReplaceAll(config, old, by)
+	}
+	return config, nil
+}
+
+// rejected returns how many updates of certificates and keys the current Envoy has rejected.
+func (s *supervisor) rejected() int {
+	p := s.current.Load()
+	if p == nil {
+		return 0
+	}
+	a := newAdmin(p.socket) // that of the process belongs to the supervisor
+	defer a.close()
+	return a.rejected(context.Background())
 }
 
 // years is longer than an Envoy runs.

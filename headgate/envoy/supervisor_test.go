@@ -113,3 +113,40 @@ func TestActionsForAnEnvoyThatIsGone(t *testing.T) {
 		t.Errorf("%v, %v are left", left, err)
 	}
 }
+
+// Each Envoy has sockets of its own, whatever characters the paths have.
+func TestSocketsOfAnEnvoy(t *testing.T) {
+	for _, name := range []string{"plain", "a&b <c> d", `quote"`, "ü"} {
+		dir := "/run/" + name
+		o := options{listen: []string{"127.0.0.1:1"}, extproc: "unix:" + dir + "/extproc.sock", dir: dir + "/envoy"}
+		config, err := o.bootstrap()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSupervisor(t)
+		s.dir, s.relay, s.checked.config = o.dir, dir, config
+		text, err := s.addressed(&process{Launch: supervise.Launch{ID: 3, Generation: 2}, socket: s.adminSocket(3)})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, c := range []struct {
+			path []any
+			want string
+		}{
+			{[]any{"admin", "address", "pipe", "path"}, dir + "/envoy/admin-3.sock"},
+			{[]any{"static_resources", "listeners", 1, "address", "pipe", "path"}, dir + "/back-2.sock"},
+		} {
+			if got := at(t, text, c.path...); got != c.want {
+				t.Errorf("%s: %v is %v, want %s", name, c.path, got, c.want)
+			}
+		}
+		if !strings.Contains(string(text), `{"key":"x-gateway-back","value":"back-2.sock"}`) {
+			t.Errorf("%s: extproc does not learn of the relay's socket", name)
+		}
+		s.dir = "/elsewhere"
+		if _, err := s.addressed(&process{}); err == nil {
+			t.Errorf("%s: a configuration with other sockets is accepted", name)
+		}
+	}
+}
