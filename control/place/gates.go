@@ -18,7 +18,10 @@ func (p *Placer) setPods(now time.Time) {
 	out := outgoing(p.world.Engines, now)
 	p.rolling = len(out) > 0
 	for _, e := range p.world.Engines {
-		p.state.SetPod(e.Address, decide.Pod{Unready: !e.Ready && !e.Terminating, OnTrial: e.OnTrial, Outgoing: out[e.Address]})
+		pod := decide.Pod{Unready: !e.Ready && !e.Terminating, OnTrial: e.OnTrial, Outgoing: out[e.Address]}
+		if p.state.SetPod(e.Address, pod) {
+			p.endpoints[e.Address].requestScrape()
+		}
 	}
 }
 

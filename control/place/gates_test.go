@@ -1,6 +1,12 @@
 package place_test
 
 import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -75,6 +81,54 @@ func TestTrialOfAPod(t *testing.T) {
 	if v := endpointOf(w.View(), one.address); v.State != decide.Ready || len(told.publishedGates()) != before {
 		t.Errorf("it is %s, and %d more is said of it", v.State, len(told.publishedGates())-before)
 	}
+}
+
+// When a pod becomes ready after scrapes of its engine failed, control scrapes the engine at once.
+// Requests that come before that scrape has ended wait, instead of failing because of the scrapes
+// before.
+func TestPodThatBecomesReadyIsScraped(t *testing.T) {
+	w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), scrape: time.Hour}
+	w.start()
+	t.Cleanup(func() { w.stop() })
+	closed := listen(t, "tcp", "127.0.0.1:0")
+	address := closed.Addr().String()
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(address, ""), object("a", ""), object("b", "")}
+	w.withPod([]string{address}, objects.Endpoint{}, all...)
+	w.await("the engine is down", func() bool { return endpointOf(w.View(), address).State == decide.Down })
+	wanted := func(id string, reason decide.Reason) {
+		t.Helper()
+		w.Wanted("x", key(id), decide.Want{Requests: 1, Since: time.Now()})
+		if st, _ := w.Status(key(id)); st.Failed != reason {
+			t.Errorf("requests for %s get %q, want %q", id, st.Failed, reason)
+		}
+	}
+	wanted("a", decide.NoEndpoint)
+	w.Wanted("x", key("a"), decide.Want{})
+
+	to := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: serveVLLM(t).address})
+	scraped := make(chan struct{}) // closed when scrapes may be answered
+	s := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		<-scraped
+		to.ServeHTTP(w, r)
+	})}
+	l := listen(t, "tcp", address)
+	serve(t, func(ctx context.Context) error {
+		context.AfterFunc(ctx, func() { _ = s.Close() })
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	w.withPod([]string{address}, objects.Endpoint{Ready: true}, all...)
+	if st, _ := w.Status(key("a")); st.Failed != "" {
+		t.Errorf("new requests for a would get %s", st.Failed)
+	}
+	wanted("b", "")
+	close(scraped)
+	w.awaitCopies("b", address+" loaded")
 }
 
 // Nothing is loaded at a pod that is not ready. If there is another pod, nothing is loaded at a pod

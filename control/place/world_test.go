@@ -2,6 +2,7 @@ package place_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,6 +55,7 @@ type world struct {
 	// tokens are the tokens of engines; nil if the engines need none.
 	tokens *engineclient.Tokens
 	tick   time.Duration // tick interval; 0: the default
+	scrape time.Duration // scrape interval; 0: 20 ms
 	log    log
 }
 
@@ -363,7 +365,7 @@ func (w *world) start() {
 	}
 	p, err := place.New(place.Config{
 		Memory: remembers, Log: log, Publisher: w.board, Meter: noMeter{},
-		ScrapeInterval: 20 * time.Millisecond, ObserveInterval: 20 * time.Millisecond,
+		ScrapeInterval: cmp.Or(w.scrape, 20*time.Millisecond), ObserveInterval: 20 * time.Millisecond,
 		TickInterval: w.tick, RegisteredPool: pool, Access: engineclient.Access{Tokens: w.tokens},
 	})
 	if err != nil {

@@ -216,7 +216,7 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 		return p, false, NoLabels
 	case e.Is():
 		return p, false, NoEndpoint
-	case e.state == unknown, e.pod.Outgoing && by.idle:
+	case e.state == unknown, e.outdated, e.pod.Outgoing && by.idle:
 		return p, false, ""
 	case len(m.copies) > 0 && m.at(e.Address) != nil:
 		return p, false, "" // temporary: the model can be loaded there again after its unload

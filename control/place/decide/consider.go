@@ -22,7 +22,7 @@ func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 		starved := m.starved(nil)
 		if !starved && remaining(m) >= m.needs() {
 			if m.failed != "" {
-				if best, _ := choosePlace(s, m, claim{asked: true, below: math.Inf(1), takesSurplus: true}); best.e == nil {
+				if best, why := choosePlace(s, m, claim{asked: true, below: math.Inf(1), takesSurplus: true}); best.e == nil && why != "" {
 					return todo // keep the failure: a new request would get the same answer
 				}
 			}

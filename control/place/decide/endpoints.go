@@ -81,6 +81,8 @@ type endpoint struct {
 	migration *migration // nil before migration begins
 	pod       Pod
 	trial     *Trial // nil if the endpoint is not on trial
+	// outdated: the pod has become ready since the last scrape, which failed.
+	outdated bool
 	// doubtful: the runtime may have restarted and lost its models, and no scrape can confirm it.
 	doubtful bool
 	// load is the endpoint's load at the last tick: the number of requests in flight, averaged over
@@ -317,6 +319,7 @@ func (s *State) Scraped(l ScrapeResult, now time.Time) {
 		}
 	}
 	e.Endpoint = l.Endpoint
+	endOutdated(s, e)
 	keepReserve(s, e)
 	setReachability(s, e, up)
 	if restarted {
@@ -417,12 +420,24 @@ func lostCopy(s *State, c *Copy, restarted bool, now time.Time) {
 // Silent records that an endpoint did not answer. Its copies may still serve, but no model is
 // loaded there before the next successful scrape.
 func (s *State) Silent(address string) {
-	switch e := s.endpoints[address]; {
-	case e == nil:
+	e := s.endpoints[address]
+	if e == nil {
+		return
+	}
+	endOutdated(s, e)
+	switch {
 	case e.state <= up:
 		loseEndpoint(s, e, silent)
 	case e.state == silent:
 		dropQueued(s, e) // copies that waited for the endpoint to become ready
+	}
+}
+
+// endOutdated records that an endpoint was scraped.
+func endOutdated(s *State, e *endpoint) {
+	if e.outdated {
+		e.outdated = false
+		s.noteEndpoint(endpointChanged, e)
 	}
 }
 
@@ -458,7 +473,12 @@ func dropQueued(s *State, e *endpoint) {
 // Down records that an endpoint refused a connection. Its copies cannot serve before the next
 // successful scrape.
 func (s *State) Down(address string) {
-	if e := s.endpoints[address]; e != nil && e.state != down {
+	e := s.endpoints[address]
+	if e == nil {
+		return
+	}
+	endOutdated(s, e)
+	if e.state != down {
 		loseEndpoint(s, e, down)
 	}
 }

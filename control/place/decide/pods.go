@@ -12,22 +12,26 @@ type Pod struct {
 	Outgoing bool
 }
 
-// SetPod sets the state of an endpoint's pod.
-func (s *State) SetPod(address string, to Pod) {
+// SetPod sets the state of an endpoint's pod. If scrapes of the endpoint failed before its pod
+// became ready, SetPod returns true, and the endpoint must be scraped now. Until then it is unknown
+// whether models can be loaded there, so models that have no other place wait.
+func (s *State) SetPod(address string, to Pod) (scrape bool) {
 	e := s.endpoints[address]
 	if e == nil || e.pod == to {
-		return
+		return false
 	}
 	was := e.pod
 	e.pod = to
+	e.outdated = !to.Unready && (e.outdated || was.Unready && e.state > up)
 	if was.OnTrial != to.OnTrial {
 		setTrial(s, e, to.OnTrial)
 	}
 	if was.Unready == to.Unready && was.OnTrial == to.OnTrial {
-		return
+		return false
 	}
 	if to.Unready {
 		dropQueued(s, e)
 	}
 	s.noteEndpoint(endpointChanged, e)
+	return e.outdated
 }
