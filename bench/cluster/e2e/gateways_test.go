@@ -118,7 +118,11 @@ func TestGatewayHasItsOwnPods(t *testing.T) {
 		}
 		request.Header.Set("Content-Type", "application/json")
 		response, err := client.Do(request)
-		return err == nil && finish(response, false) == nil && response.StatusCode == http.StatusOK
+		if err != nil {
+			return false
+		}
+		_, err = finish(response, false)
+		return err == nil && response.StatusCode == http.StatusOK
 	}
 	await(t, "its listener serves", 30*time.Second, func() bool { return serves("") })
 

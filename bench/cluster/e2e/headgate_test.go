@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -132,32 +133,46 @@ func (s *space) envoysOf(gateway string) string {
 
 // complete sends a completion request through the gateway and reads the whole response.
 func complete(ctx context.Context, client *http.Client, model string, tokens int, stream bool) (status int, err error) {
-	response, err := post(ctx, client, model, tokens, stream)
-	if err != nil {
-		return 0, err
-	}
-	return response.StatusCode, finish(response, stream)
+	status, _, err = completeAs(ctx, client, "", model, tokens, stream)
+	return status, err
 }
 
-// post sends a completion request. The caller reads the response with finish.
-func post(ctx context.Context, client *http.Client, model string, tokens int, stream bool) (*http.Response, error) {
+// completeAs is like complete. It also sends a request ID, and returns the body of an error.
+func completeAs(ctx context.Context, client *http.Client, id, model string, tokens int, stream bool) (status int, fault string, err error) {
+	response, err := post(ctx, client, id, model, tokens, stream)
+	if err != nil {
+		return 0, "", err
+	}
+	answer, err := finish(response, stream)
+	if response.StatusCode != http.StatusOK {
+		fault = strings.TrimSpace(answer)
+	}
+	return response.StatusCode, fault, err
+}
+
+// post sends a completion request; with an empty id, Envoy generates the request ID. The caller
+// reads the response with finish.
+func post(ctx context.Context, client *http.Client, id, model string, tokens int, stream bool) (*http.Response, error) {
 	body := fmt.Sprintf(`{"model":%q,"prompt":"hello","max_tokens":%d,"stream":%v}`, model, tokens, stream)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway+"/v1/completions", strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
+	if id != "" {
+		request.Header.Set("X-Request-Id", id)
+	}
 	return client.Do(request)
 }
 
 // finish reads a response to its end, and returns an error if a stream was cut.
-func finish(response *http.Response, stream bool) error {
+func finish(response *http.Response, stream bool) (answer string, err error) {
 	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err == nil && stream && response.StatusCode == http.StatusOK && !bytes.HasSuffix(bytes.TrimSpace(answer), []byte("[DONE]")) {
+	text, err := io.ReadAll(response.Body)
+	if err == nil && stream && response.StatusCode == http.StatusOK && !bytes.HasSuffix(bytes.TrimSpace(text), []byte("[DONE]")) {
 		err = errors.New("the stream was cut")
 	}
-	return err
+	return string(text), err
 }
 
 // load is the load of several clients, each of which sends one request at a time.
@@ -168,26 +183,35 @@ type load struct {
 	slowest time.Duration
 }
 
+// explained is the number of failed requests of a load that are printed with their access log record.
+const explained = 5
+
 // pour starts clients, each with its own connection. A third of their requests are streams.
 func pour(t *testing.T, clients int, models ...string) *load {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &load{each: make([]atomic.Int64, clients)}
-	var all sync.WaitGroup
+	var all, search sync.WaitGroup
 	var mu sync.Mutex // guards faults and slowest
 	var faults []string
+	records := make([]string, explained)
 	for i := range clients {
 		all.Go(func() {
 			client := k8s.Client()
 			defer client.CloseIdleConnections()
 			for n := 0; ctx.Err() == nil; n++ {
-				model := models[(i+n)%len(models)]
+				model, id := models[(i+n)%len(models)], rand.Text()
 				began := time.Now()
-				status, err := complete(context.WithoutCancel(ctx), client, model, 20, n%3 == 0)
+				status, answer, err := completeAs(context.WithoutCancel(ctx), client, id, model, 20, n%3 == 0)
 				l.each[i].Add(1)
 				mu.Lock()
 				l.slowest = max(l.slowest, time.Since(began))
 				if err != nil || status != http.StatusOK {
-					faults = append(faults, fmt.Sprintf("%s %s: %d %v", time.Now().Format("15:04:05.000"), model, status, err))
+					n := len(faults)
+					faults = append(faults, fmt.Sprintf("%s to %s %s %s: %d %v %s",
+						began.Format("15:04:05.000"), time.Now().Format("15:04:05.000"), id, model, status, err, answer))
+					if n < explained { // now, because the pod may soon be gone with its log
+						search.Go(func() { records[n] = accessLog(context.WithoutCancel(ctx), id) })
+					}
 				}
 				mu.Unlock()
 			}
@@ -196,13 +220,42 @@ func pour(t *testing.T, clients int, models ...string) *load {
 	l.stop = sync.OnceValues(func() (sent int64, _ []string) {
 		cancel()
 		all.Wait()
+		search.Wait()
 		for i := range l.each {
 			sent += l.each[i].Load()
+		}
+		for i := range faults[:min(explained, len(faults))] {
+			faults[i] += "\n" + records[i]
 		}
 		return sent, faults
 	})
 	t.Cleanup(func() { l.stop() })
 	return l
+}
+
+// accessLog returns the records of a request in the access logs of Gateways' Envoys, each with the
+// name of its pod. Envoy writes them within 10 s.
+func accessLog(ctx context.Context, id string) string {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		out, _ := k8s.Kubectl(ctx, "", "logs", "--namespace", system, "--selector", "app.kubernetes.io/component=envoy",
+			"--container", "envoy", "--prefix", "--ignore-errors", "--since", "1m", "--tail", "-1")
+		var records strings.Builder
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, id) {
+				records.WriteString(line)
+			}
+		}
+		if records.Len() > 0 {
+			return records.String()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(2 * time.Second):
+		}
+	}
+	return "no access log has a record of it"
 }
 
 // goesOn waits until each client has received n more responses.
@@ -221,7 +274,7 @@ func (l *load) goesOn(t *testing.T, n int64) {
 func (l *load) none(t *testing.T, while string) {
 	t.Helper()
 	sent, faults := l.stop()
-	for _, fault := range faults[:min(5, len(faults))] {
+	for _, fault := range faults[:min(explained, len(faults))] {
 		t.Error(fault)
 	}
 	t.Logf("%s: %d requests, %d failed", while, sent, len(faults))
@@ -280,14 +333,15 @@ func streams(t *testing.T, n, tokens int) (ended func()) {
 		go func() {
 			client := k8s.Client()
 			defer client.CloseIdleConnections()
-			response, err := post(context.WithoutCancel(t.Context()), client, "llama", tokens, true)
+			response, err := post(context.WithoutCancel(t.Context()), client, "", "llama", tokens, true)
 			if err == nil && response.StatusCode != http.StatusOK {
 				err = fmt.Errorf("a stream begins with %d", response.StatusCode)
 			}
 			if begun <- err; err != nil {
 				return
 			}
-			ends <- finish(response, true)
+			_, err = finish(response, true)
+			ends <- err
 		}()
 	}
 	for range n {
