@@ -183,7 +183,8 @@ type load struct {
 	slowest time.Duration
 }
 
-// explained is the number of failed requests of a load that are printed with their access log record.
+// explained is the number of failed requests of a load that are printed with their access log
+// records.
 const explained = 5
 
 // pour starts clients, each with its own connection. A third of their requests are streams.
