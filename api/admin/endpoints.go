@@ -91,15 +91,3 @@ type EndpointError struct {
 	Type   string `json:"type,omitempty"`
 	Code   string `json:"code,omitempty"`
 }
-
-// Condition is a condition of an object that is False. Control answers a list of them to
-// GET /conditions.
-type Condition struct {
-	Kind string `json:"kind"`
-	Name string `json:"name"` // NAMESPACE/NAME
-	// Of is the part of the object: a listener or a parent; empty for the object itself.
-	Of      string `json:"of,omitempty"`
-	Type    string `json:"type"`
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
-}

@@ -50,7 +50,7 @@ const notReady = "not_ready"
 // explanations are the reasons that extprocs report (package endpointstate), for people.
 var explanations = map[string]string{
 	notReady:             "its pod is not ready",
-	"terminating":        "its pod is being deleted",
+	"terminating":        "its pod is being deleted, or it is drained",
 	"engine_stopping":    "its engine is stopping",
 	"engine_asleep":      "its engine is asleep",
 	"connection_refused": "it refuses connections",

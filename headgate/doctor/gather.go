@@ -288,8 +288,8 @@ func control(ctx context.Context, o options, f *diagnosis.Facts) (*diagnosis.Con
 		c.None = true
 		return c, nil
 	case err != nil:
-		_, detail := outcomeOf(err)
-		c.Err = fmt.Sprintf("control at %s: %s", o.Control, detail)
+		is, detail := outcomeOf(err)
+		c.Hangs, c.Err = is == diagnosis.Silent, fmt.Sprintf("control at %s: %s", o.Control, detail)
 		return c, nil
 	case code != http.StatusOK || found == nil:
 		c.Err = "another program than control listens at " + o.Control
@@ -342,14 +342,15 @@ func extproc(ctx context.Context, o options, c *diagnosis.Control, states map[st
 		if a.Error == "" && json.Unmarshal(a.Result, &r) != nil {
 			is.Err = "its answer cannot be read: it is of another version"
 		}
-		is.Endpoints = len(r.Endpoints)
+		is.Endpoints, is.Omitted = len(r.Endpoints), r.Omitted
 		for _, e := range r.Endpoints {
 			if slices.Contains([]string{"healthy", "suspect", "migrating"}, e.State) {
 				is.Serving++
 			}
 			states[e.Address] = conditions.Best(states[e.Address], stateOf(e))
 			if e.State != "healthy" {
-				is.Bad = append(is.Bad, fmt.Sprintf("%s is %s at extproc %s: %s", e.Address, e.State, a.Extproc, cmp.Or(e.Reason, "unknown")))
+				why := cmp.Or(stateOf(e).Explain(), "unknown")
+				is.Bad = append(is.Bad, fmt.Sprintf("%s is %s at extproc %s: %s", e.Address, e.State, a.Extproc, why))
 			}
 		}
 		for _, p := range r.Pools {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/headgate/headgate/api/admin"
@@ -111,6 +112,9 @@ func ofRequest(ctx context.Context, at query.Addresses, id, format string, out i
 	if err != nil {
 		return err
 	}
+	if !slices.ContainsFunc(answers.Extprocs, func(a admin.Answer) bool { return a.Error == "" }) {
+		return fmt.Errorf("no extproc answered%s", failures(answers.Answers))
+	}
 	var text strings.Builder
 	found, kept := 0, 0
 	for _, a := range answers.Extprocs {
@@ -128,6 +132,9 @@ func ofRequest(ctx context.Context, at query.Addresses, id, format string, out i
 		if r.More {
 			fmt.Fprintf(&text, "extproc %s has more decisions with this id.\n", a.Extproc)
 		}
+	}
+	if found == 0 && answers.Instead != nil {
+		return fmt.Errorf("%s. It knows no request %q", answers.Note(), id)
 	}
 	if found == 0 {
 		return fmt.Errorf("%s knows no request %q%s: the %d decisions in memory are of other requests. It may be older, or extproc has restarted, "+

@@ -214,22 +214,28 @@ func TestFailures(t *testing.T) {
 		return admin.Answers{}, errors.New("another control leads: ask that one")
 	})
 	alone := serve(t, func(context.Context, string, []byte) (admin.Answers, error) { return admin.Answers{}, nil })
+	silent := serve(t, func(context.Context, string, []byte) (admin.Answers, error) {
+		return admin.Answers{Extprocs: []admin.Answer{{Extproc: "a/1", Error: "it has not answered within 5s"}}}, nil
+	})
+	beside := []string{alone[0], alone[1], "--extproc-url", at[1], "unknown"}
 	for want, args := range map[string][]string{
-		"headgate explain --log FILE ID":                  append(at, "unknown"),
-		"the 7 decisions in memory are of other requests": append(at, "other"),
-		"another control leads: ask that one":             append(follower, "x"),
-		"no extproc is connected to the control":          append(alone, "x"),
-		"neither control nor extproc listens":             {"--control-url", "http://127.0.0.1:1", "--extproc-url", "http://127.0.0.1:2", "x"},
-		"name a request: its id":                          {},
-		"neither an id nor --log":                         {"--request", "x", "y"},
-		"want NAME: VALUE":                                {"--request", "x", "-H", "y"},
-		"want text or json":                               {"-o", "xml", "x"},
-		"no such file":                                    append(at, "--request", "testdata/none"),
-		"testdata/access.log has 6 requests, and none":    {"--log", "testdata/access.log", "x"},
-		"want Envoy's access log":                         {"--log", "testdata/output.txt", "x"},
-		"--log: open testdata/none: no such file":         {"--log", "testdata/none", "x"},
-		"want http://HOST:PORT":                           {"--control-url", "localhost:9091", "x"},
-		"unexpected argument \"y\"":                       {"x", "y"},
+		"no extproc answered (a/1: it has not answered within 5s)": append(silent, "x"),
+		"answered instead. It knows no request \"unknown\"":        beside,
+		"headgate explain --log FILE ID":                           append(at, "unknown"),
+		"the 7 decisions in memory are of other requests":          append(at, "other"),
+		"another control leads: ask that one":                      append(follower, "x"),
+		"no extproc is connected to the control":                   append(alone, "x"),
+		"neither control nor extproc listens":                      {"--control-url", "http://127.0.0.1:1", "--extproc-url", "http://127.0.0.1:2", "x"},
+		"name a request: its id":                                   {},
+		"neither an id nor --log":                                  {"--request", "x", "y"},
+		"want NAME: VALUE":                                         {"--request", "x", "-H", "y"},
+		"want text or json":                                        {"-o", "xml", "x"},
+		"no such file":                                             append(at, "--request", "testdata/none"),
+		"testdata/access.log has 6 requests, and none":             {"--log", "testdata/access.log", "x"},
+		"want Envoy's access log":                                  {"--log", "testdata/output.txt", "x"},
+		"--log: open testdata/none: no such file":                  {"--log", "testdata/none", "x"},
+		"want http://HOST:PORT":                                    {"--control-url", "localhost:9091", "x"},
+		"unexpected argument \"y\"":                                {"x", "y"},
 	} {
 		got, err := prints(t, args...)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || got != "" {

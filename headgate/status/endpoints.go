@@ -392,11 +392,19 @@ func (p page) writeConditions(out *strings.Builder) {
 		return
 	}
 	out.WriteString("\nCONDITIONS THAT ARE FALSE\n")
-	for _, c := range p.conditions {
+	merged := admin.Merge(p.conditions)
+	shown := merged
+	if !p.all && len(shown) > maxRows {
+		shown = shown[:maxRows]
+	}
+	for _, c := range shown {
 		of := ""
 		if c.Of != "" {
 			of = " (" + c.Of + ")"
 		}
-		fmt.Fprintf(out, "%s %s%s: %s: %s\n  %s\n", c.Kind, c.Name, of, c.Type, c.Reason, oneLine(c.Message))
+		fmt.Fprintf(out, "%s %s%s: %s: %s\n  %s\n", c.Kind, display.Some(c.Names), of, strings.Join(c.Types, " and "), c.Reason, oneLine(c.Message))
+	}
+	if n := len(merged) - len(shown); n > 0 {
+		fmt.Fprintf(out, "and %d more; --all shows them\n", n)
 	}
 }

@@ -18,6 +18,15 @@ func Choose(n int, one, many string) string {
 	return many
 }
 
+// Some returns the first three of many names, and the number of the others.
+func Some(names []string) string {
+	const most = 3
+	if n := len(names) - most; n > 0 {
+		return strings.Join(names[:most], ", ") + " and " + strconv.Itoa(n) + " more"
+	}
+	return strings.Join(names, ", ")
+}
+
 // Name quotes a name that is empty, or has characters that could be misread or control a terminal.
 func Name(text string) string {
 	odd := func(r rune) bool {

@@ -1,6 +1,7 @@
 package display_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/headgate/headgate/internal/display"
@@ -14,6 +15,8 @@ func TestTexts(t *testing.T) {
 		display.Choose(2, "has", "have"):          "have",
 		display.Name("meta-llama/Llama-2-70b"):    "meta-llama/Llama-2-70b",
 		display.Name("größe"):                     "größe",
+		display.Some([]string{"a", "b", "c"}):     "a, b, c",
+		display.Some(strings.Fields("a b c d e")): "a, b, c and 2 more",
 		display.Name(""):                          `""`,
 		display.Name("a b"):                       `"a b"`,
 		display.Name("\x1b]0;x\a"):                `"\x1b]0;x\a"`,

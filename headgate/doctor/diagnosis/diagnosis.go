@@ -116,10 +116,10 @@ type Envoy struct {
 // Control is control, asked at its metrics port.
 type Control struct {
 	URL string
-	// Err is why it does not answer; None: no process listens there.
-	Err     string
-	None    bool
-	Version string
+	// Err is why it does not answer. None: no process listens there. Hangs: it answers nothing.
+	Err         string
+	None, Hangs bool
+	Version     string
 	// Cluster: control runs in a cluster, and was expected at a forwarded port.
 	Cluster bool
 	// Apart says that control has no extproc, although one answers; empty if that is not so.
@@ -142,8 +142,9 @@ type ExtprocAnswer struct {
 	Name, Version, Err string
 	// Endpoints is the number of endpoints that it has, and Serving the number of those that get
 	// requests. Bad names the others, with the reasons.
-	Endpoints, Serving int
-	Bad                []string
+	// Omitted is the number of endpoints that are not among them, because there are too many.
+	Endpoints, Serving, Omitted int
+	Bad                         []string
 	// Fallbacks are pools whose policy waits for measurements.
 	Fallbacks []string
 }
@@ -358,6 +359,10 @@ func (d *diagnosis) extproc(f Facts) {
 			d.add(OK, "extproc", "", "extproc %s: %d of %s %s", a.Name, a.Serving,
 				display.Count(a.Endpoints, "endpoint"), display.Choose(a.Endpoints, "serves", "serve"))
 		}
+		if a.Omitted > 0 {
+			d.add(Warning, "extproc", "read its metrics, which have all endpoints", "extproc %s does not list %s: it has too many", a.Name,
+				display.Count(a.Omitted, "endpoint"))
+		}
 		d.some(Warning, "extproc", "headgate status shows more", a.Bad)
 		for _, pool := range a.Fallbacks {
 			d.add(OK, "extproc", "", "policy latency waits for measurements in %s; until then policy proposal decides", pool)
@@ -385,6 +390,8 @@ func (d *diagnosis) control(f Facts) {
 			"control and its extprocs were not asked: nothing listens at %s", c.URL)
 	case c.None:
 		d.add(OK, "control", "", "no control at %s: adapters are not loaded and unloaded", c.URL)
+	case c.Hangs:
+		d.add(Fault, "control", "restart it: models stay loaded, and requests for other models fail meanwhile", "%s", c.Err)
 	case c.Err != "":
 		d.add(Fault, "control", "upgrade it, stop the other program at the port, or set --control-url", "%s", c.Err)
 	case c.Version != f.Version:
@@ -471,34 +478,16 @@ func (d *diagnosis) clocks(all []Clock) {
 	}
 }
 
-// conditions adds a finding for each object, or part of it, and reason.
+// conditions adds a finding for all conditions with the same reason and message.
 func (d *diagnosis) conditions(f Facts) {
-	type key struct{ kind, name, of, reason string }
-	var order []key
-	merged := make(map[key]admin.Condition)
-	for _, c := range f.Conditions {
-		k := key{c.Kind, c.Name, c.Of, c.Reason}
-		first, there := merged[k]
-		switch {
-		case !there:
-			order = append(order, k)
-			merged[k] = c
-		case !slices.Contains(strings.Split(first.Type, ", "), c.Type):
-			first.Type += ", " + c.Type
-			merged[k] = first
-		}
-	}
 	var faults, useless, normal []string
-	for _, k := range order {
-		c, of := merged[k], ""
+	for _, c := range admin.Merge(f.Conditions) {
+		of := ""
 		if c.Of != "" {
 			of = " (" + c.Of + ")"
 		}
-		types := c.Type + " is"
-		if strings.Contains(types, ", ") {
-			types = strings.Replace(c.Type, ", ", " and ", 1) + " are"
-		}
-		words := fmt.Sprintf("%s %s%s: %s False: %s: %s", c.Kind, c.Name, of, types, c.Reason, c.Message)
+		words := fmt.Sprintf("%s %s%s: %s %s False: %s: %s", c.Kind, display.Some(c.Names), of, strings.Join(c.Types, " and "),
+			display.Choose(len(c.Types), "is", "are"), c.Reason, c.Message)
 		switch {
 		case events.Starting(c.Reason) || c.Reason == v1alpha1.ReasonSomeOut:
 			normal = append(normal, words)
