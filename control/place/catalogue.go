@@ -85,11 +85,11 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		s.stop()
 		delete(p.endpoints, address)
 		if !ok || replaced {
-			forgetDrain(p, address)
 			p.Publisher.SetMethods(address, "")
 			p.state.RemoveEndpoint(address)
 		}
 		if replaced {
+			forgetDrain(p, address)
 			p.forgetRuntime(address)
 		}
 	}
@@ -104,6 +104,11 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		}
 	}
 	p.forgetRuntimes()
+	for address := range p.drains { // an endpoint may have been removed while no control ran
+		if p.endpoints[address] == nil {
+			forgetDrain(p, address)
+		}
+	}
 }
 
 // forgetRuntimes deletes the records of endpoints that do not exist, including records of an

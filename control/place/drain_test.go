@@ -97,4 +97,18 @@ func TestDrainEndsWithItsEndpoint(t *testing.T) {
 	if d := w.drainOf(e.address); d.Drained {
 		t.Errorf("back in the objects it is %+v", d)
 	}
+	if err := w.drainer().Drain(e.address, time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+	w.world = w.build(source, list(other.address, "")) // the endpoint goes while control is down
+	w.start()
+	w.SetWorld(w.world)
+	for _, again := range []func(){func() {}, w.restart} { // neither memory nor the state file has the drain
+		again()
+		w.set(source, list(e.address, ""), list(other.address, ""))
+		if d := w.drainOf(e.address); d.Drained {
+			t.Errorf("back after a restart it is %+v", d)
+		}
+	}
 }
