@@ -4,14 +4,16 @@ package v1alpha1
 // PoolSettings and EndpointLists have them, InferencePools at each Gateway, and LLMRoutes and
 // Models have the reasons of Ready.
 const (
-	// ConditionEndpoints is true if all endpoints answer. Its message is the number of endpoints
-	// that answer and of all endpoints, as in "3/4".
+	// ConditionEndpoints is true if all endpoints answer, and not only with errors. Its message is
+	// the number of these endpoints and of all endpoints, as in "3/4".
 	ConditionEndpoints = "Endpoints"
 
 	// ReasonEndpointsAnswer means that at least one endpoint answers.
 	ReasonEndpointsAnswer = "EndpointsAnswer"
 	// ReasonNoEndpoints means that no endpoint answers.
 	ReasonNoEndpoints = "NoEndpoints"
+	// ReasonEndpointsFailing means that endpoints answer, but only with errors, for 15 s.
+	ReasonEndpointsFailing = "EndpointsFailing"
 	// ReasonNoPicker means that no extproc is connected to control. Envoys then reject requests,
 	// unless an extproc runs that cannot connect.
 	ReasonNoPicker = "NoPicker"
@@ -26,6 +28,8 @@ const (
 	ReasonSomeSuspect = "SomeSuspect"
 	// ReasonSomeOut means that some endpoints answer, and others do not.
 	ReasonSomeOut = "SomeOut"
+	// ReasonSomeFailing means that all endpoints answer, and that some answer only with errors.
+	ReasonSomeFailing = "SomeFailing"
 	// ReasonConflicted means that an older PoolSettings names the same pool, and is in force.
 	ReasonConflicted = "Conflicted"
 	// ReasonNotSelected means that no InferencePool selects an EndpointList.

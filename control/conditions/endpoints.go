@@ -22,6 +22,8 @@ const (
 	Unknown State = iota
 	// Out endpoints get no requests: they do not answer, are not ready or are stopping.
 	Out
+	// Failing endpoints answer, but for some time all requests there have failed.
+	Failing
 	// Suspect endpoints answer, but get requests only if no endpoint that serves can take them:
 	// they have just failed a request, are full, or have not answered scrapes for a second.
 	Suspect
@@ -29,12 +31,14 @@ const (
 )
 
 // String returns the state in lower case.
-func (s State) String() string { return [...]string{"unknown", "out", "suspect", "serving"}[s] }
+func (s State) String() string {
+	return [...]string{"unknown", "out", "failing", "suspect", "serving"}[s]
+}
 
 // Endpoint is the observed state of an endpoint.
 type Endpoint struct {
 	State State
-	// Since is when the endpoint entered the state; zero if unknown.
+	// Since is when the endpoint entered the state with this reason; zero if unknown.
 	Since time.Time
 	// Reason is why the endpoint does not serve: a word of extproc's, such as connection_refused,
 	// or a text for people. It is empty if the endpoint serves, or if nothing is known.
@@ -42,10 +46,40 @@ type Endpoint struct {
 }
 
 // Explain returns the reason for people.
-func (e Endpoint) Explain() string { return cmp.Or(explanations[e.Reason], e.Reason) }
+func (e Endpoint) Explain() string {
+	if e.State == Failing {
+		return "its requests fail (see the log of its engine)"
+	}
+	return cmp.Or(explanations[e.Reason], e.Reason)
+}
 
 // notReady is the reason of an endpoint whose pod is not ready.
 const notReady = "not_ready"
+
+// requestsFail is the reason of a suspect endpoint whose last request failed.
+const requestsFail = "requests_fail"
+
+// failingAfter is how long all requests fail at an endpoint until it is [Failing], and how long it
+// then serves until it is not any more. So neither one bad request nor one good request changes the
+// conditions of many objects.
+const failingAfter = 15 * time.Second
+
+// Turn returns the state of an endpoint as it counts: Failing in place of Suspect or Serving, from
+// its state as reported and the one that counted before. The result changes with time alone at
+// next, unless that is zero.
+func Turn(before, is Endpoint, now time.Time) (_ Endpoint, next time.Time) {
+	fails := is.State == Suspect && is.Reason == requestsFail
+	settled := !now.Before(is.Since.Add(failingAfter))
+	switch failing := before.State == Failing; {
+	case fails && (failing || settled):
+		return Endpoint{State: Failing, Since: is.Since, Reason: requestsFail}, time.Time{}
+	case is.State >= Suspect && failing && !settled:
+		return Endpoint{State: Failing, Since: before.Since, Reason: requestsFail}, is.Since.Add(failingAfter)
+	case fails:
+		return is, is.Since.Add(failingAfter)
+	}
+	return is, time.Time{}
+}
 
 // explanations are the reasons that extprocs report (package endpointstate), for people.
 var explanations = map[string]string{
@@ -58,7 +92,7 @@ var explanations = map[string]string{
 	"scrapes_unanswered": "it does not answer scrapes",
 	"node_silent":        "its node does not report",
 	"connection_reset":   "the connection of a request was reset",
-	"requests_fail":      "a request failed",
+	requestsFail:         "a request failed",
 	"queue_full":         "it rejected a request, since its queue is full",
 }
 
@@ -136,9 +170,9 @@ func (o *Observed) Of(e *objects.Endpoint) Endpoint {
 // Tally counts the endpoints of an object by state. Answering endpoints serve or are suspect. The
 // zero Tally knows nothing.
 type Tally struct {
-	Counted                            bool // whether the endpoints were counted
-	Total, Answering, Suspect, Unknown int
-	faults                             []string // why endpoints do not serve
+	Counted                                     bool // whether the endpoints were counted
+	Total, Answering, Suspect, Failing, Unknown int
+	faults                                      []string // why endpoints do not serve
 }
 
 // maxFaults is the number of endpoints that a message names.
@@ -154,6 +188,8 @@ func (t *Tally) add(address string, is Endpoint) {
 		t.Answering++
 	case Serving:
 		t.Answering++
+	case Failing:
+		t.Failing++
 	case Out:
 	}
 	if is.Reason != "" && len(t.faults) <= maxFaults {
@@ -164,8 +200,8 @@ func (t *Tally) add(address string, is Endpoint) {
 // String returns how many endpoints answer, as in "3/4".
 func (t *Tally) String() string { return fmt.Sprintf("%d/%d", t.Answering, t.Total) }
 
-// Answers reports whether an endpoint answers: Unknown if none is known to answer and the state of
-// some is unknown.
+// Answers reports whether an endpoint answers with anything but errors: Unknown if none is known to
+// do so and the state of some is unknown.
 func (t *Tally) Answers() metav1.ConditionStatus {
 	switch {
 	case t.Answering > 0:
@@ -184,6 +220,8 @@ func (t *Tally) words() string {
 		return "it has no endpoints"
 	case t.Answers() == metav1.ConditionUnknown:
 		return "neither an extproc nor control has reported on " + count(t.Unknown, "endpoint", "endpoints")
+	case t.Answering == 0 && t.Failing > 0:
+		words = fmt.Sprintf("requests fail at %d of %s", t.Failing, count(t.Total, "endpoint", "endpoints"))
 	default:
 		words = fmt.Sprintf("%d of %s", t.Answering, count(t.Total, "endpoint answers", "endpoints answer"))
 	}
@@ -206,7 +244,7 @@ func count(n int, one, many string) string {
 // answer returns the conditions Ready and Endpoints of an object with endpoints.
 func (w *writer) answer(t *Tally) []metav1.Condition {
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: t.Answers(), Message: Message(t.words())}
-	ready.Reason = reasonOf(ready.Status)
+	ready.Reason = t.reason()
 	all := t.condition(ready)
 	if good(ready) && len(w.Extprocs) == 0 {
 		ready = not(v1alpha1.ConditionReady, v1alpha1.ReasonNoPicker, noPicker)
@@ -220,8 +258,10 @@ func (t *Tally) condition(ready metav1.Condition) metav1.Condition {
 	switch {
 	case ready.Status != metav1.ConditionTrue:
 		all.Status, all.Reason = ready.Status, ready.Reason
-	case t.Answering < t.Total:
+	case t.Answering+t.Failing < t.Total:
 		all.Status, all.Reason = metav1.ConditionFalse, v1alpha1.ReasonSomeOut
+	case t.Failing > 0:
+		all.Status, all.Reason = metav1.ConditionFalse, v1alpha1.ReasonSomeFailing
 	case t.Suspect > 0:
 		all.Reason = v1alpha1.ReasonSomeSuspect
 	default:
@@ -230,14 +270,15 @@ func (t *Tally) condition(ready metav1.Condition) metav1.Condition {
 	return all
 }
 
-// reasonOf returns the reason of a Ready condition with this status.
-func reasonOf(s metav1.ConditionStatus) string {
-	switch s {
-	case metav1.ConditionTrue:
+// reason returns the reason of the condition Ready.
+func (t *Tally) reason() string {
+	switch answers := t.Answers(); {
+	case answers == metav1.ConditionTrue:
 		return v1alpha1.ReasonEndpointsAnswer
-	case metav1.ConditionUnknown:
+	case answers == metav1.ConditionUnknown:
 		return v1alpha1.ReasonNotObserved
-	case metav1.ConditionFalse:
+	case t.Failing > 0:
+		return v1alpha1.ReasonEndpointsFailing
 	}
 	return v1alpha1.ReasonNoEndpoints
 }

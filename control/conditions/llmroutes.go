@@ -320,7 +320,7 @@ func (l *llmRoute) backends() metav1.Condition {
 			continue
 		}
 		t := l.tally(b.Pool)
-		total.Answering, total.Total = total.Answering+t.Answering, total.Total+t.Total
+		total.Answering, total.Failing, total.Total = total.Answering+t.Answering, total.Failing+t.Failing, total.Total+t.Total
 		words := fmt.Sprintf("InferencePool %s: %s", b.Pool.Name, t.words())
 		switch t.Answers() {
 		case metav1.ConditionFalse:
@@ -341,6 +341,8 @@ func (l *llmRoute) backends() metav1.Condition {
 		return metav1.Condition{
 			Type: of, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotObserved, Message: Message(strings.Join(lack, "; ")),
 		}
+	case total.Failing > 0:
+		return not(of, v1alpha1.ReasonEndpointsFailing, strings.Join(lack, "; "))
 	case len(empty) == 0:
 		return not(of, v1alpha1.ReasonCannotLoad, strings.Join(lack, "; "))
 	}

@@ -32,7 +32,7 @@ func OfModel(m Model) []metav1.Condition {
 	case !m.Exists:
 		ready = not(of, v1alpha1.ReasonPoolNotFound, fmt.Sprintf("the InferencePool %s does not exist: nothing can load it", m.Pool))
 	case m.Endpoints.Answers() == metav1.ConditionFalse:
-		ready = not(of, v1alpha1.ReasonNoEndpoints, fmt.Sprintf("InferencePool %s: %s", m.Pool.Name, m.Endpoints.words()))
+		ready = not(of, m.Endpoints.reason(), fmt.Sprintf("InferencePool %s: %s", m.Pool.Name, m.Endpoints.words()))
 	case m.Loaded == 0 && m.Failed != "":
 		ready = not(of, v1alpha1.ReasonCannotLoad, m.Failed)
 	case m.Loaded == 0 && m.Min > 0:

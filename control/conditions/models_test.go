@@ -39,6 +39,10 @@ func TestConditionsOfModels(t *testing.T) {
 			conditions.Model{Pool: p, Exists: true, Endpoints: conditions.Tally{Counted: true}},
 			"Ready False NoEndpoints: InferencePool p: it has no endpoints",
 		},
+		{
+			conditions.Model{Pool: p, Exists: true, Endpoints: conditions.Tally{Counted: true, Total: 2, Failing: 1}, Loaded: 1},
+			"Ready False EndpointsFailing: InferencePool p: requests fail at 1 of 2 endpoints",
+		},
 		{conditions.Model{Pool: p, Exists: true, Endpoints: up, Failed: "no room"}, "Ready False CannotLoad: no room"},
 		{conditions.Model{Pool: p, Exists: true, Endpoints: up, Min: 2}, "Ready False Loading: 0 of at least 2 copies are loaded"},
 		{

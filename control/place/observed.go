@@ -34,6 +34,10 @@ type observed struct {
 	changed  bool                 // since the last report
 	// tallies are the endpoints of each pool, as last reported. It is nil before the first report.
 	tallies map[objects.Name]conditions.Tally
+	// reports are the states of endpoints as last reported. They change with time alone at due,
+	// unless that is zero.
+	reports map[string]conditions.Endpoint
+	due     time.Time
 }
 
 // observer is what one extproc reports.
@@ -58,6 +62,9 @@ func (p *Placer) Observed(who string, all map[string]conditions.Endpoint, is *co
 		o.Extproc = *is
 	}
 	for address, e := range all {
+		if was, known := o.endpoints[address]; known && was.Reason != e.Reason {
+			e.Since = time.Now() // the reported time is that of the state
+		}
 		if o.endpoints[address] = e; e.State == conditions.Unknown {
 			delete(o.endpoints, address)
 		}
@@ -129,10 +136,11 @@ func observe(p *Placer, first bool) (o conditions.Observed, news bool) {
 			p.observed.changed = true
 		}
 	}
-	if !p.observed.changed && !first {
+	now := time.Now()
+	if due := p.observed.due; !p.observed.changed && !first && (due.IsZero() || now.Before(due)) {
 		return o, false
 	}
-	p.observed.changed = false
+	p.observed.changed, p.observed.due = false, time.Time{}
 	o = conditions.Observed{
 		Reports: make(map[string]conditions.Endpoint), Scrapes: make(map[string]conditions.Endpoint, len(p.endpoints)),
 		Failures: make(map[objects.ModelKey]string, len(p.refused)),
@@ -147,6 +155,14 @@ func observe(p *Placer, first bool) (o conditions.Observed, news bool) {
 			o.Reports[address] = e
 		}
 	}
+	for address, e := range o.Reports {
+		is, due := conditions.Turn(p.observed.reports[address], e, now)
+		o.Reports[address] = is
+		if !due.IsZero() && (p.observed.due.IsZero() || due.Before(p.observed.due)) {
+			p.observed.due = due
+		}
+	}
+	p.observed.reports = o.Reports
 	for address, s := range p.endpoints {
 		if s.seen.State != conditions.Unknown {
 			o.Scrapes[address] = s.seen

@@ -93,39 +93,93 @@ func TestModelWithoutEndpointsIsNotReady(t *testing.T) {
 
 // A new control does not report that no extproc is connected while extprocs may still reconnect.
 func TestFirstReportWaitsForAnExtproc(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		for after, want := range map[time.Duration]time.Duration{ // when an extproc connects, and when the first report comes
-			0: 3 * time.Second, 10500 * time.Millisecond: 11 * time.Second, time.Hour: 30 * time.Second,
-		} {
-			log := slog.New(slog.DiscardHandler)
-			file, err := store.Open(filepath.Join(dir, after.String()), log)
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := place.New(place.Config{Memory: file, Log: log, Publisher: &board{}, Meter: noMeter{}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			began, first := time.Now(), make(chan time.Time, 1)
-			ctx, cancel := context.WithCancel(t.Context())
+	for after, want := range map[time.Duration]time.Duration{ // when an extproc connects, and when the first report comes
+		0: 3 * time.Second, 10500 * time.Millisecond: 11 * time.Second, time.Hour: 30 * time.Second,
+	} {
+		observing(t, func(t *testing.T, p *place.Placer, reports <-chan conditions.Observed) {
+			began := time.Now()
 			time.AfterFunc(after, func() { p.Observed("x", nil, &conditions.Extproc{Process: "x"}) })
-			go p.KeepObserved(ctx, func(o conditions.Observed) {
-				if connected := time.Since(began) > after; connected != (len(o.Extprocs) > 0) {
-					t.Errorf("it reports %d extprocs", len(o.Extprocs))
-				}
-				select {
-				case first <- time.Now():
-				default:
-				}
-			})
-			if got := (<-first).Sub(began); got != want {
+			o := <-reports
+			got := time.Since(began)
+			if got != want {
 				t.Errorf("with an extproc after %v the first report comes after %v, want %v", after, got, want)
 			}
-			cancel()
-			if err := file.Close(); err != nil {
-				t.Error(err)
+			if connected := got > after; connected != (len(o.Extprocs) > 0) {
+				t.Errorf("after %v it reports %d extprocs", got, len(o.Extprocs))
+			}
+		})
+	}
+}
+
+// observing calls f in a bubble with a Placer without endpoints, and with the reports of
+// KeepObserved.
+func observing(t *testing.T, f func(t *testing.T, p *place.Placer, reports <-chan conditions.Observed)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "db")
+	synctest.Test(t, func(t *testing.T) {
+		log := slog.New(slog.DiscardHandler)
+		file, err := store.Open(path, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := place.New(place.Config{Memory: file, Log: log, Publisher: &board{}, Meter: noMeter{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		reports, done := make(chan conditions.Observed, 1), make(chan struct{})
+		go func() {
+			defer close(done)
+			p.KeepObserved(ctx, func(o conditions.Observed) { reports <- o })
+		}()
+		f(t, p, reports)
+		cancel()
+		<-done
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// An endpoint at which all requests fail for 15 s is failing. It is failing until it has served for
+// 15 s. A request that fails in between changes nothing.
+func TestEndpointsThatOnlyFailAreFailing(t *testing.T) {
+	observing(t, func(t *testing.T, p *place.Placer, reports <-chan conditions.Observed) {
+		const address = "10.0.0.1:8000"
+		report := func(s conditions.State, reason string) {
+			p.Observed("x", map[string]conditions.Endpoint{address: {State: s, Since: time.Now(), Reason: reason}}, nil)
+		}
+		expect := func(what string, after time.Duration, want conditions.State) {
+			t.Helper()
+			began := time.Now()
+			o := <-reports
+			if got := o.Reports[address].State; got != want || time.Since(began) != after {
+				t.Fatalf("%s: it is %s after %v, want %s after %v", what, got, time.Since(began), want, after)
 			}
 		}
+		report(conditions.Suspect, "queue_full")
+		expect("the queue is full", 3*time.Second, conditions.Suspect)
+		time.Sleep(59500 * time.Millisecond) // of the bubble's clock
+		report(conditions.Suspect, "requests_fail")
+		expect("a request failed", 500*time.Millisecond, conditions.Suspect)
+		expect("all fail", 15*time.Second, conditions.Failing)
+		report(conditions.Serving, "")
+		expect("one succeeds", time.Second, conditions.Failing)
+		report(conditions.Suspect, "requests_fail")
+		expect("then they fail again", time.Second, conditions.Failing)
+		report(conditions.Serving, "")
+		expect("then they succeed", time.Second, conditions.Failing)
+		expect("all succeed", 14*time.Second, conditions.Serving)
+		report(conditions.Suspect, "requests_fail")
+		expect("one fails", time.Second, conditions.Suspect)
+		report(conditions.Serving, "")
+		expect("that was one", time.Second, conditions.Serving)
+		report(conditions.Suspect, "requests_fail")
+		expect("they fail again", time.Second, conditions.Suspect)
+		expect("all fail again", 14*time.Second, conditions.Failing)
+		report(conditions.Out, "connection_refused")
+		expect("the engine ends", time.Second, conditions.Out)
+		report(conditions.Serving, "")
+		expect("a new one starts", time.Second, conditions.Serving)
 	})
 }
