@@ -222,11 +222,10 @@ func (s *Server) Run(ctx context.Context) error {
 
 	server := &http.Server{
 		Handler:           s.Handler(),
-		IdleTimeout:       idleTimeout,
 		ReadHeaderTimeout: time.Minute,
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	}
-	trackIdle(server)
+	closeIdle(server)
 	failed := make(chan error, 1)
 	if s.config.Listener != nil {
 		owned.Go(func() { failed <- server.Serve(s.config.Listener) })

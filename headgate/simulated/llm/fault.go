@@ -171,37 +171,67 @@ func (c *call) pause(d time.Duration) bool {
 	return false
 }
 
-// idleKey is the context key for the time when a connection became idle.
+// idleKey is the context key of a *connection.
 type idleKey struct{}
 
-// trackIdle records the idle times of a server's connections, which idled returns.
-func trackIdle(server *http.Server) {
-	var connections sync.Map // from net.Conn to *atomic.Int64: when it became idle, in Unix nanoseconds
+// connection is a server's connection, which may be idle.
+type connection struct {
+	since atomic.Int64 // when it became idle, in Unix nanoseconds; 0 at first
+	idle  atomic.Bool
+	timer *time.Timer // closes it
+}
+
+// closeIdle makes a server close connections that are idle for idleTimeout, and records their idle
+// times, which idled returns.
+//
+// The server's own IdleTimeout would also close a connection with an unread request when the engine
+// was stopped, or had no CPU time, for that long. vLLM's server then reads the request first.
+func closeIdle(server *http.Server) {
+	var connections sync.Map // from net.Conn to *connection
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		since := new(atomic.Int64)
-		connections.Store(conn, since)
-		return context.WithValue(ctx, idleKey{}, since)
+		c := new(connection)
+		c.timer = time.AfterFunc(time.Hour, func() {
+			since := c.since.Load()
+			time.Sleep(readTime)
+			if c.idle.Load() && c.since.Load() == since {
+				_ = conn.Close()
+			}
+		})
+		c.timer.Stop()
+		connections.Store(conn, c)
+		return context.WithValue(ctx, idleKey{}, c)
 	}
 	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		found, ok := connections.Load(conn)
+		if !ok {
+			return
+		}
+		c := found.(*connection)
+		c.idle.Store(state == http.StateIdle)
 		switch state {
 		case http.StateIdle:
-			if since, ok := connections.Load(conn); ok {
-				since.(*atomic.Int64).Store(time.Now().UnixNano())
-			}
+			c.since.Store(time.Now().UnixNano())
+			c.timer.Reset(idleTimeout)
+		case http.StateActive:
+			c.timer.Stop()
 		case http.StateHijacked, http.StateClosed:
+			c.timer.Stop()
 			connections.Delete(conn)
-		case http.StateNew, http.StateActive:
+		case http.StateNew:
 		}
 	}
 }
 
+// readTime is the time in which a server reads a request that has arrived.
+const readTime = 100 * time.Millisecond
+
 // idled returns how long the connection of a request was idle before it; 0 for the first request.
 func idled(ctx context.Context) time.Duration {
-	since, _ := ctx.Value(idleKey{}).(*atomic.Int64)
-	if since == nil || since.Load() == 0 {
+	c, _ := ctx.Value(idleKey{}).(*connection)
+	if c == nil || c.since.Load() == 0 {
 		return 0
 	}
-	return time.Since(time.Unix(0, since.Load()))
+	return time.Since(time.Unix(0, c.since.Load()))
 }
 
 // reset resets the TCP connection, before the answer or in the middle of it.

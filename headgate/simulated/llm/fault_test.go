@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -180,5 +181,53 @@ func TestResetIsATCPReset(t *testing.T) {
 	client.CloseIdleConnections()
 	if err := <-over; err != nil {
 		t.Errorf("Run: %v", err)
+	}
+}
+
+// A connection is closed when it was idle for five seconds, unless a request arrives just then: an
+// engine that had no CPU time reads it first, however late.
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	for name, c := range map[string]struct {
+		active time.Duration // when a request is read, after the connection became idle
+		closed bool
+	}{
+		"in time":              {idleTimeout - time.Second, false},
+		"after a stall":        {idleTimeout + readTime/2, false},
+		"none for a long time": {time.Hour, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := new(http.Server)
+				closeIdle(server)
+				conn, client := net.Pipe()
+				defer client.Close()
+				ctx := server.ConnContext(t.Context(), conn)
+				server.ConnState(conn, http.StateNew)
+				server.ConnState(conn, http.StateActive)
+				server.ConnState(conn, http.StateIdle)
+				ended := make(chan error, 1)
+				go func() {
+					_, err := conn.Read(make([]byte, 1))
+					ended <- err
+				}()
+				time.Sleep(c.active)
+				if !c.closed && idled(ctx) != c.active {
+					t.Errorf("it was idle for %v, want %v", idled(ctx), c.active)
+				}
+				server.ConnState(conn, http.StateActive)
+				time.Sleep(time.Hour)
+				select {
+				case err := <-ended:
+					if !c.closed {
+						t.Errorf("it was closed: %v", err)
+					}
+				default:
+					if c.closed {
+						t.Error("it was not closed")
+					}
+				}
+				server.ConnState(conn, http.StateClosed)
+			})
+		})
 	}
 }
