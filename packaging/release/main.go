@@ -43,7 +43,7 @@ func main() {
 }
 
 func command(ctx context.Context, args []string, out io.Writer) error {
-	flags := cli.Flags("release", usage, out)
+	flags := cli.Flags("go run ./packaging/release", usage, out)
 	name := flags.String("version", "", "make the release of this `VERSION`, such as v0.1.0")
 	platforms := flags.StringSlice("platforms", find.Platforms(), "build for these `OS/ARCH`s")
 	root := flags.String("root", ".", "release the tree in this `DIR`")

@@ -69,6 +69,7 @@ func metadata(v version, readme []byte) []byte {
 Name: headgate
 Version: `+v.python()+`
 Summary: An inference gateway: Envoy, and a picker that chooses the model server of each request
+Project-URL: Source, https://github.com/headgate/headgate
 Keywords: inference,gateway,llm,vllm,envoy,kubernetes
 License-Expression: Apache-2.0
 License-File: LICENSE

@@ -65,6 +65,32 @@ func (s schema) paths(path string, to []string) []string {
 	return to
 }
 
+// The section of the next version fits on a screen, and what breaks comes first.
+func TestChangelogIsShort(t *testing.T) {
+	text, err := os.ReadFile("../../CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections := strings.Split(string(text), "\n## ")
+	if len(sections) < 2 {
+		t.Fatal("CHANGELOG.md has no version")
+	}
+	section := strings.TrimSpace(sections[1])
+	if lines := strings.Count(section, "\n") + 1; lines > 40 {
+		t.Errorf("the first version of CHANGELOG.md has %d lines: 40 are enough", lines)
+	}
+	if _, changes, _ := strings.Cut(section, "\n"); !strings.HasPrefix(strings.TrimSpace(changes), "### Breaking") {
+		t.Error("the first version of CHANGELOG.md does not begin with its section Breaking")
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(section) {
+		if strings.HasPrefix(line, "- ") && seen[line] {
+			t.Errorf("CHANGELOG.md has this line twice: %s", line)
+		}
+		seen[line] = true
+	}
+}
+
 func TestCompare(t *testing.T) {
 	changelog := `# Changelog
 
