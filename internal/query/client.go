@@ -106,6 +106,11 @@ func (a *Addresses) Ask(ctx context.Context, kind string, body []byte) (Reply, e
 type failures []error
 
 func (f failures) Error() string {
+	alone, is := errors.AsType[Unconnected](f)
+	if none, also := errors.AsType[Nobody](f); is && also {
+		return "no extproc is connected to the control at " + alone.URL + ", and none listens at " + none.URL +
+			": start it with --control; if it runs, its log names the error"
+	}
 	var all []string
 	for _, err := range f {
 		all = append(all, err.Error())

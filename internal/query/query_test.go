@@ -72,7 +72,8 @@ func TestFailuresOfQueriesAreUnderstandable(t *testing.T) {
 		{follower, "", "the leader is in the pod c-1: ask that one"},
 		{other.URL, "", "is another version of Headgate, or another program"},
 		{alone, "", "no extproc is connected to the control at"},
-		{alone, nobody, "no process listens at http://127.0.0.1:1: start"},
+		{alone, nobody, ", and none listens at http://127.0.0.1:1: start"},
+		{follower, nobody, "no process listens at http://127.0.0.1:1: start"},
 	} {
 		_, err := (&query.Addresses{Control: c.control, Extproc: c.extproc}).Ask(t.Context(), admin.Endpoints, nil)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {

@@ -337,7 +337,7 @@ func (d *diagnosis) extproc(f Facts) {
 		d.add(Fault, "extproc", "start it with headgate run, or set --extproc-url to the URL of its metrics", "no extproc answers at %s", x.URL)
 		return
 	case x.Err != "":
-		d.add(Fault, "extproc", "upgrade it, stop the other program at the port, or set --extproc-url", "%s", x.Err)
+		d.add(Fault, "extproc", "upgrade it, stop the other program at the port, or set --control-url or --extproc-url", "%s", x.Err)
 		return
 	}
 	for _, a := range x.Answers {
