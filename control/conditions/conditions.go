@@ -25,7 +25,7 @@ type Input struct {
 	Pending     bool
 	Facts
 	// World is the objects of the statuses that do not depend on Gateways alone: LLMRoutes,
-	// PoolSettings and EndpointLists. If it is nil, [Of] returns only statuses of Gateway API.
+	// PoolSettings, EndpointLists and duplicates. If it is nil, [Of] returns only statuses of Gateway API.
 	World *objects.World
 	Observed
 }
@@ -105,9 +105,15 @@ type Parent struct {
 }
 
 // Of returns the status of every object: of our GatewayClasses, their Gateways and ListenerSets, of
-// all routes, pools and policies, and of PoolSettings and EndpointLists. A route that refers to
-// none of our Gateways gets no parents, which removes earlier ones.
-func Of(in Input) []*Status { return append(OfGateways(in), OfEndpoints(in)...) }
+// all routes, pools and policies, of PoolSettings and EndpointLists, and of duplicate Models and
+// VModels. A route that refers to none of our Gateways gets no parents, which removes earlier ones.
+func Of(in Input) []*Status {
+	all := append(OfGateways(in), OfEndpoints(in)...)
+	if in.World != nil {
+		all = append(all, OfDuplicates(in.World)...)
+	}
+	return all
+}
 
 // OfGateways returns the part of [Of] that does not depend on endpoints.
 func OfGateways(in Input) []*Status {

@@ -29,7 +29,7 @@ func TestScenarios(t *testing.T) {
 }
 
 // The input of a block is as in [TestScenarios], with the observed state of endpoints. The output
-// is the statuses that depend on endpoints.
+// is the statuses that depend on endpoints, and those of duplicates.
 func TestEndpointScenarios(t *testing.T) {
 	golden.Run(t, "testdata/endpoints/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
@@ -41,7 +41,7 @@ func TestEndpointScenarios(t *testing.T) {
 			if in.Pending = strings.Contains(input, "pending: true"); in.Pending {
 				in.Attachments, in.Plans, in.Network = nil, nil, nil
 			}
-			return show(conditions.OfEndpoints(in))
+			return show(append(conditions.OfEndpoints(in), conditions.OfDuplicates(in.World)...))
 		}
 	})
 }

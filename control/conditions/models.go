@@ -56,6 +56,26 @@ func acceptedID(taken string) metav1.Condition {
 	return is(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "")
 }
 
+// OfDuplicates returns the part of [Of] for the Models and VModels whose id an older object already
+// has. The statuses of other ones come from placement, by [OfModel] and [OfVModel].
+func OfDuplicates(w *objects.World) (all []*Status) {
+	add := func(kind string, name objects.Name, uid string, generation int64, taken string) {
+		all = append(all, &Status{
+			Object: objects.Object{Kind: kind, Name: name}, UID: uid, Generation: generation, Own: true,
+			Conditions: unaccepted(v1alpha1.ReasonModelNameTaken, taken),
+		})
+	}
+	for _, e := range w.Doubles {
+		add(v1alpha1.ModelKind, e.Object, e.UID, e.Generation, e.Taken)
+	}
+	for _, v := range w.VModels {
+		if !w.HasItsID(v) {
+			add(v1alpha1.VModelKind, v.Object, v.UID, v.Generation, v.Taken)
+		}
+	}
+	return all
+}
+
 // VModel is what the conditions of a VModel depend on.
 type VModel struct {
 	Pool objects.Name

@@ -54,6 +54,9 @@ func (l *latest) conditions() []admin.Condition {
 	if observed {
 		all = append(all, conditions.OfEndpoints(in)...)
 	}
+	if in.World != nil {
+		all = append(all, conditions.OfDuplicates(in.World)...)
+	}
 	out := append([]admin.Condition{}, conditions.False(all)...)
 	out = append(out, place.FalseConditions(l.placer)...)
 	return out[:min(len(out), maxConditions)]

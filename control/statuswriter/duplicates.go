@@ -2,20 +2,33 @@ package statuswriter
 
 import (
 	"context"
+	"reflect"
+	"slices"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// duplicate is the status of a Model or VModel whose id an older object already has. The statuses
-// of other Models come from placement.
-type duplicate struct {
+// refusal is the written status of a Model or VModel that is not accepted.
+type refusal struct {
 	uid        string
-	generation int64
-	taken      string
+	conditions []metav1.Condition
+}
+
+// to returns the conditions that a duplicate should have, and whether they differ from the written
+// ones.
+func (is refusal) to(want *conditions.Status) ([]metav1.Condition, bool) {
+	if is.uid != want.UID { // another object of this name
+		is.conditions = nil
+	}
+	all := updated(is.conditions, want.Conditions, want.Generation)
+	return all, !equality.Semantic.DeepEqual(is.conditions, all)
 }
 
 // SetWorld queues the statuses that depend on a World: those of LLMRoutes, pools, PoolSettings and
@@ -26,56 +39,60 @@ func (r *Writer) SetWorld(w *objects.World) {
 	defer r.mu.Unlock()
 	r.world = w
 	r.setEndpoints(r.mark)
-	duplicates := duplicatesOf(w)
-	for object, d := range duplicates {
-		if is, ok := r.duplicates[object]; !ok || is != d {
-			r.mark(subject{kind: object.Kind, name: object.Name})
+	duplicates := make(map[objects.Object]*conditions.Status)
+	for _, d := range conditions.OfDuplicates(w) {
+		duplicates[d.Object] = d
+		if _, changed := r.refused[d.Object].to(d); changed && !reflect.DeepEqual(r.duplicates[d.Object], d) {
+			r.mark(subject{kind: d.Object.Kind, name: d.Object.Name})
 		}
 	}
 	for object := range r.duplicates {
-		if _, ok := duplicates[object]; !ok {
+		if duplicates[object] == nil {
 			delete(r.logged, subject{kind: object.Kind, name: object.Name})
+		}
+	}
+	for object := range r.refused {
+		if duplicates[object] == nil {
+			delete(r.refused, object)
 		}
 	}
 	r.duplicates = duplicates
 }
 
-// duplicatesOf returns the Models and VModels whose id an older object already has.
-func duplicatesOf(w *objects.World) map[objects.Object]duplicate {
-	all := make(map[objects.Object]duplicate)
-	for _, e := range w.Doubles {
-		all[objects.Object{Kind: v1alpha1.ModelKind, Name: e.Object}] = duplicate{e.UID, e.Generation, e.Taken}
+// restoreRefusal records the status that an earlier control wrote to a Model or VModel that is not
+// accepted. So a new leader neither writes it again nor reports it as a change.
+func (r *Writer) restoreRefusal(kind string, o client.Object, all []metav1.Condition) {
+	if meta.IsStatusConditionFalse(all, v1alpha1.ConditionAccepted) {
+		r.refused[objectOf(kind, o)] = refusal{string(o.GetUID()), slices.Clone(all)}
 	}
-	for _, v := range w.VModels {
-		if !w.HasItsID(v) {
-			all[objects.Object{Kind: v1alpha1.VModelKind, Name: v.Object}] = duplicate{v.UID, v.Generation, v.Taken}
-		}
-	}
-	return all
 }
 
-// writeDouble writes the status of a duplicate. It is no error if the object was deleted.
+// writeDouble writes the status of a duplicate, unless it is written already. It is no error if the
+// object was deleted.
 func (r *Writer) writeDouble(ctx context.Context, object objects.Object) error {
 	r.mu.Lock()
-	d, ok := r.duplicates[object]
+	d, before := r.duplicates[object], r.refused[object]
 	r.mu.Unlock()
-	if !ok {
+	if d == nil {
 		return nil
 	}
-	taken := []metav1.Condition{{
-		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonModelNameTaken, Message: d.taken,
-		ObservedGeneration: d.generation, LastTransitionTime: metav1.Now(),
-	}}
-	var o client.Object = &v1alpha1.Model{}
-	var status any = v1alpha1.ModelStatus{ObservedGeneration: d.generation, Message: d.taken, Conditions: taken}
-	if object.Kind == v1alpha1.VModelKind {
-		o, status = &v1alpha1.VModel{}, v1alpha1.VModelStatus{ObservedGeneration: d.generation, Conditions: taken}
+	is, changed := before.to(d)
+	if !changed {
+		return nil
 	}
-	if err := putStatus(ctx, r.client, named(o, object.Name), d.uid, status); err != nil {
+	var o client.Object = &v1alpha1.Model{}
+	var status any = v1alpha1.ModelStatus{ObservedGeneration: d.Generation, Message: d.Conditions[0].Message, Conditions: is}
+	if object.Kind == v1alpha1.VModelKind {
+		o, status = &v1alpha1.VModel{}, v1alpha1.VModelStatus{ObservedGeneration: d.Generation, Conditions: is}
+	}
+	if err := putStatus(ctx, r.client, named(o, object.Name), d.UID, status); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.observe(object, o.GetUID(), nil, status)
+	r.observe(object, o.GetUID(), v1alpha1.ModelStatus{Conditions: before.conditions}, status)
+	if r.duplicates[object] != nil {
+		r.refused[object] = refusal{string(o.GetUID()), is}
+	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/store"
+	"github.com/headgate/headgate/control/statuswriter"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/apiserver"
 )
@@ -111,7 +112,7 @@ func TestConditionsExplainIgnoredParts(t *testing.T) {
 }
 
 // If two Models have the same id, the older one uses it, and the status of the other reports that.
-// When the older one is deleted, the other gets a normal status.
+// When the older one is deleted, the other gets a normal status. A new leader repeats nothing.
 func TestModelWithATakenIDIsNotAccepted(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))
@@ -124,25 +125,47 @@ func TestModelWithATakenIDIsNotAccepted(t *testing.T) {
 	})
 	c.Apply(twin("b"))
 	both := c.world()
-	r := c.open(c.typed(writer(c)), always)
-	before := c.Asked("writer")
+	open := func() *statuswriter.Writer {
+		r := c.open(c.typed(c.Allowed("writer", eventRules)), always)
+		r.ReportChanges("control-0")
+		return r
+	}
+	r := open()
 	r.SetWorld(both)
 	r.SetObserved(standalone)
 	r.SetWorld(both)
 	c.Await("it is told", func() bool { return c.modelNamed("b").Status.Message != "" })
 	is := c.modelNamed("b")
 	got := is.Status.Conditions
-	if want := `its id "x" in InferencePool default/p is that of Model default/a, which keeps it`; len(got) != 1 ||
+	if want := `its id "x" in InferencePool default/p is that of Model default/a, which keeps it`; len(got) != 2 ||
 		got[0].Type != "Accepted" || got[0].Status != "False" ||
 		got[0].Reason != "ModelNameTaken" || got[0].Message != want || got[0].ObservedGeneration != is.Generation ||
 		is.Status.Message != want {
 		t.Errorf("the status is %+v", is.Status)
 	}
+	c.Await("Events report both conditions", func() bool { return len(c.events()) == 2 })
+	for range 2 {
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r = open()
+		before := c.Asked("writer")
+		r.SetWorld(both)
+		r.SetObserved(standalone)
+		if err := r.Close(); err != nil || c.Asked("writer") != before {
+			t.Errorf("%v: a new leader sends %d requests", err, c.Asked("writer")-before)
+		}
+		r = open()
+	}
+	before := c.Asked("writer")
 	c.Delete(twin("a"))
 	r.SetWorld(c.world())
 	r.SetObserved(standalone)
-	if err := r.Close(); err != nil || c.Asked("writer") != before+1 {
-		t.Errorf("%v: %d requests, want one for the Model", err, c.Asked("writer")-before)
+	if err := r.Close(); err != nil || c.Asked("writer") != before {
+		t.Errorf("%v: %d requests, want none: placement writes the status of the Model that has its id", err, c.Asked("writer")-before)
+	}
+	if n := len(c.events()); n != 2 {
+		t.Errorf("%d Events, want 2", n)
 	}
 	c.NothingDenied("writer")
 }

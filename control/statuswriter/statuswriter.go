@@ -99,11 +99,12 @@ type Writer struct {
 	mu         sync.Mutex // guards the fields below
 	models     map[modelKey]*model
 	runtimes   map[string]store.Runtime
-	world      *objects.World       // World of SetWorld; nil before the first call
-	observed   *conditions.Observed // input of SetObserved; nil before the first call
-	duplicates map[objects.Object]duplicate
-	gateways   *conditions.Input // input of SetGateways; nil before the first call
-	release    []string          // version annotations of the CRDs; nil while unknown
+	world      *objects.World                        // World of SetWorld; nil before the first call
+	observed   *conditions.Observed                  // input of SetObserved; nil before the first call
+	duplicates map[objects.Object]*conditions.Status // statuses that duplicates should have
+	refused    map[objects.Object]refusal            // statuses that duplicates have, as far as known
+	gateways   *conditions.Input                     // input of SetGateways; nil before the first call
+	release    []string                              // version annotations of the CRDs; nil while unknown
 	attached   map[objects.Object]*attached
 	surveyed   map[string]bool       // kinds whose objects were listed
 	dirty      map[subject]time.Time // queued statuses; the one with the earliest time is next
@@ -157,6 +158,7 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 		attached: make(map[objects.Object]*attached), surveyed: make(map[string]bool),
 		resting: make(map[string]time.Time), logged: make(map[subject]string), turns: make(map[objects.Object]chan struct{}),
 		uids:    make(map[objects.Object]types.UID),
+		refused: make(map[objects.Object]refusal),
 		vmodels: make(map[modelKey]*vmodel), gates: make(map[objects.Name]store.Gate),
 	}
 	for _, k := range kinds.WithNetwork() {
@@ -169,9 +171,11 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 	})
 	for i := range models.Items {
 		r.restore(&models.Items[i])
+		r.restoreRefusal(v1alpha1.ModelKind, &models.Items[i], models.Items[i].Status.Conditions)
 	}
 	for i := range vmodels.Items {
 		r.restoreVModel(&vmodels.Items[i])
+		r.restoreRefusal(v1alpha1.VModelKind, &vmodels.Items[i], vmodels.Items[i].Status.Conditions)
 	}
 	go r.run()
 	return r, nil

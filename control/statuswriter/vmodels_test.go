@@ -165,7 +165,7 @@ func TestVModelWithATakenIDIsNotAccepted(t *testing.T) {
 	r.SetObserved(standalone)
 	c.Await("it is told", func() bool { return len(c.vmodelNamed("v").Status.Conditions) > 0 })
 	is := c.vmodelNamed("v").Status
-	if got := is.Conditions; len(got) != 1 || got[0].Type != "Accepted" || got[0].Status != "False" || got[0].Reason != "ModelNameTaken" ||
+	if got := is.Conditions; len(got) != 2 || got[0].Type != "Accepted" || got[0].Status != "False" || got[0].Reason != "ModelNameTaken" ||
 		got[0].ObservedGeneration != 1 ||
 		got[0].Message != `its id "m" in InferencePool default/p is that of Model default/m, which keeps it` {
 		t.Errorf("the status is %+v", is)
