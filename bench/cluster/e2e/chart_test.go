@@ -110,12 +110,14 @@ func TestChartUpgradesCostNoRequest(t *testing.T) {
 	l.none(t, "while the chart was upgraded and rolled back")
 	ended()
 
-	// Control deletes the pods of the Gateway, and removes the finalizer of the GatewayClass. The
-	// release also deletes control, which then could not.
+	// These are the commands of docs/kubernetes.md. Control deletes the pods of the Gateway, and
+	// removes the finalizer of the GatewayClass. The release also deletes control, which then could
+	// not.
 	sys.kubectl("delete", "gateway/headgate", "gatewayclass/headgate")
-	await(t, "control has deleted the pods of the Gateway", time.Minute, func() bool {
-		return sys.kubectl("get", "deployments", "--selector", ofEnvoys, "--output", "name") == ""
-	})
+	sys.kubectl("wait", "--for=delete", "deployment", "-l", "headgate.dev/gateway")
+	if left := sys.kubectl("get", "deployments", "--selector", ofEnvoys, "--output", "name"); left != "" {
+		t.Errorf("control has not deleted %s", left)
+	}
 	sys.helm("uninstall", "headgate", "--wait")
 	uninstall = false
 	if routes := llm.kubectl("get", "llmroutes", "--output", "name"); routes == "" {

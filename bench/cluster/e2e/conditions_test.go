@@ -103,6 +103,21 @@ metadata: { name: nobody }
 spec: { poolRef: { name: two } }
 `
 
+// picked is a pool that another gateway serves, with extproc as its endpoint picker.
+const picked = `apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: { name: picked }
+spec:
+  selector: { matchLabels: { app: two } }
+  targetPorts: [{ number: 8000 }]
+  endpointPickerRef: { name: headgate-extproc, port: { number: 9002 } }
+---
+apiVersion: inference.x-k8s.io/v1alpha1
+kind: LLMRoute
+metadata: { name: picked }
+spec: { modelNames: [picked], backendRefs: [{ name: picked }] }
+`
+
 // columns returns what kubectl get prints, as "NAME COLUMN=CELL ..." with the given columns.
 func (s *space) columns(kind string, columns ...string) (lines []string) {
 	s.t.Helper()
@@ -168,12 +183,23 @@ func TestConditionsColumnsAndEvents(t *testing.T) {
 		t.Helper()
 		await(t, "there is the Event "+of, time.Minute, func() bool { return slices.Contains(its.events(), of) })
 	}
+	read := func(of, path, condition, field string) string {
+		t.Helper()
+		return its.kubectl("get", of, "--output", fmt.Sprintf(`jsonpath={.status.%s[?(@.type=="%s")].%s}`, path, condition, field))
+	}
 	reason := func(of, condition, want string) {
 		t.Helper()
-		is := its.kubectl("get", of, "--output", fmt.Sprintf(`jsonpath={.status.conditions[?(@.type=="%s")].reason}`, condition))
-		if is != want {
+		if is := read(of, "conditions", condition, "reason"); is != want {
 			t.Errorf("the reason of %s of %s is %q, want %s", condition, of, is, want)
 		}
+	}
+	// ofParents are the conditions of an InferencePool, which it has for each of its parents.
+	const ofParents = "parents[*].conditions"
+	parents := func(of, want string) {
+		t.Helper()
+		await(t, fmt.Sprintf("Ready of the parent of %s is %s", of, want), time.Minute, func() bool {
+			return read(of, ofParents, "Ready", "reason") == want
+		})
 	}
 
 	want("llmr", []string{"MODELS", "POOLS", "ACCEPTED", "READY"},
@@ -191,9 +217,18 @@ func TestConditionsColumnsAndEvents(t *testing.T) {
 	event("LLMRoute/empty Warning NoEndpoints")
 
 	want("infpool", []string{"PORT", "ENDPOINTS", "READY"}, "none PORT=8000 ENDPOINTS=0/1 READY=False", "two PORT=8000 ENDPOINTS=2/2 READY=True")
+	parents("infpool/none", "NoEndpoints")
+	parents("infpool/two", "EndpointsAnswer")
+	event("InferencePool/none Warning NoEndpoints")
+	if is := its.kubectl("get", "infpool/two", "--output", "jsonpath={.status.parents[*].parentRef.name}"); is != "headgate" {
+		t.Errorf("the parent of the pool is %q", is)
+	}
 	want("poolset", []string{"POOL", "ACCEPTED", "ENDPOINTS", "READY"},
 		"first POOL=two ACCEPTED=True ENDPOINTS=2/2 READY=True", "second POOL=two ACCEPTED=False ENDPOINTS= READY=False")
 	reason("poolset/second", "Accepted", "Conflicted")
+	if is := read("poolset/second", "conditions", "Accepted", "message"); !strings.Contains(is, "uses PoolSettings "+its.name+"/first") {
+		t.Errorf("the second PoolSettings does not name the one in force: %s", is)
+	}
 	event("PoolSettings/second Warning Conflicted")
 	want("epl", []string{"ENDPOINTS", "READY"}, "silent ENDPOINTS=0/1 READY=False", "stray ENDPOINTS= READY=False")
 	reason("epl/silent", "Ready", "NoEndpoints")
@@ -224,6 +259,36 @@ func TestConditionsColumnsAndEvents(t *testing.T) {
 	event("Gateway/bad Normal Accepted")
 	await(t, "the Gateway gets its pods with its first valid listener", time.Minute, func() bool { return strings.Contains(pods(), "deployment") })
 
+	// A route without parentRefs is accepted if another gateway's picker serves its pool.
+	kubectl(picked, "apply")
+	event("LLMRoute/picked Warning NoMatchingParent")
+	reason("llmr/picked", "Accepted", "NoMatchingParent")
+	const picker = "../../../manifests/extproc"
+	sys.apply(picker)
+	removed := func() { sys.kubectl("delete", "--ignore-not-found", "--kustomize", picker) }
+	defer removed()
+	sys.rolledOut("deployment/headgate-extproc")
+	await(t, "a route that another gateway's picker serves is accepted, and ready", time.Minute, func() bool {
+		return read("llmr/picked", "conditions", "Accepted", "status") == "True" && read("llmr/picked", "conditions", "Ready", "status") == "True"
+	})
+	if is := read("llmr/picked", "conditions", "Accepted", "message"); is !=
+		"it attaches to no Gateway, but the endpoint picker of another gateway serves its InferencePool picked" {
+		t.Errorf("the message of its condition is %q", is)
+	}
+	event("LLMRoute/picked Normal Accepted")
+	removed()
+
+	// Where the CRD of InferencePools is another project's, kubectl prints no columns of ours. The
+	// conditions and Events are the same.
+	const crd = "inferencepools.inference.networking.k8s.io"
+	its.kubectl("patch", "crd/"+crd, "--type=json", `--patch=[{"op":"remove","path":"/spec/versions/0/additionalPrinterColumns"}]`)
+	defer func() {
+		its.kubectl("apply", "--filename", "../../../manifests/crds/inference.networking.k8s.io_inferencepools.yaml")
+	}()
+	await(t, "kubectl prints no columns", time.Minute, func() bool {
+		return !strings.Contains(its.kubectl("get", "infpool"), "ENDPOINTS")
+	})
+
 	// Engines go and come back twice. The second time increases the count of the Event.
 	count := func() string {
 		return its.kubectl("get", "events.events.k8s.io", "--output",
@@ -234,12 +299,16 @@ func TestConditionsColumnsAndEvents(t *testing.T) {
 		its.kubectl("scale", "deployment/two", "--replicas=0")
 		want("poolset", []string{"ENDPOINTS", "READY"}, "second ENDPOINTS=0/0 READY=False")
 		event("LLMRoute/good Warning NoEndpoints")
+		parents("infpool/two", "NoEndpoints")
+		event("InferencePool/two Warning NoEndpoints")
 		if i > 0 {
 			await(t, "the Event has a count", time.Minute, func() bool { return repeated.MatchString(count()) })
 		}
 		its.kubectl("scale", "deployment/two", "--replicas=2")
 		want("poolset", []string{"ENDPOINTS", "READY"}, "second ENDPOINTS=2/2 READY=True")
 		event("LLMRoute/good Normal EndpointsAnswer")
+		parents("infpool/two", "EndpointsAnswer")
+		event("InferencePool/two Normal EndpointsAnswer")
 	}
 	t.Logf("the Events of the namespace are\n%s", strings.Join(its.events(), "\n"))
 }

@@ -189,6 +189,10 @@ func TestStaticDataPlaneServes(t *testing.T) {
 		sys.apply("../../../manifests/base")
 	}()
 	sys.kubectl("delete", "gateway/headgate", "gatewayclass/headgate")
+	await(t, "a route is accepted without a Gateway", time.Minute, func() bool {
+		return strings.Contains(llm.kubectl("get", "llmr/llama", "--output", `jsonpath={.status.conditions[?(@.type=="Accepted")]}`),
+			`"it attaches to no Gateway, but the standalone data plane serves it"`)
+	})
 	await(t, "a request is answered without a Gateway", time.Minute, func() bool {
 		status, err := complete(t.Context(), client, "llama", 1, false)
 		return err == nil && status == http.StatusOK &&
