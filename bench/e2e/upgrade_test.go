@@ -432,10 +432,12 @@ func TestBadEnvoyChangesNothing(t *testing.T) {
 	s := start(t)
 	f := s.behind()
 	dir := t.TempDir()
+	const versions = `case "$*" in --version) echo x/1.40.0;; --hot-restart-version) echo 99.1;; `
 	for i, c := range []struct{ script, log string }{
-		{"exit 3", "exit status 3"},
-		{`case "$*" in --hot-restart-version) echo 99.1;; *validate*) echo 'bad field' >&2; exit 1;; esac`, "rejects the configuration: bad field"},
-		{`case "$*" in --hot-restart-version) echo 99.1;; *validate*) ;; *) exit 4;; esac`, "exit status 4"},
+		{"exit 3", "--version prints no version of Envoy"},
+		{"echo 'envoy  version: 9e55/1.39.2/Clean/RELEASE/BoringSSL'", "is 1.39: set it to the path of Envoy's binary"},
+		{versions + `*validate*) echo 'bad field' >&2; exit 1;; esac`, "rejects the configuration: bad field"},
+		{versions + `*validate*) ;; *) exit 4;; esac`, "exit status 4"},
 	} {
 		path := filepath.Join(dir, strconv.Itoa(i))
 		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+c.script+"\n"), 0o755); err != nil {

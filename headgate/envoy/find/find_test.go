@@ -27,6 +27,12 @@ func TestEnvoyOnPathIsUsedIfItIsNewEnough(t *testing.T) {
 		script(t, dir, "envoy", "echo; echo 'envoy  version: 9e55/"+version+"/Clean/RELEASE/BoringSSL'")
 		t.Setenv("PATH", dir)
 		got, err := find.Envoy(t.Context(), t.TempDir(), io.Discard)
+		local, _ := find.Local(t.Context(), "")
+		given, old := find.At(t.Context(), filepath.Join(dir, "envoy"))
+		if used && (local != given || given != filepath.Join(dir, "envoy")) || !used && (local != "" || given != "" ||
+			old == nil || !strings.Contains(old.Error(), "Envoy 1.40 or later is needed, and "+dir)) {
+			t.Errorf("%s: %q, %q, %v", version, local, given, old)
+		}
 		is, missing := find.Installed(t.Context(), t.TempDir())
 		if used && is != version || !used && (missing == nil || is != "") {
 			t.Errorf("%s: version %q, %v", version, is, missing)
@@ -86,5 +92,38 @@ func TestBinaryOfTheWheelIsUsed(t *testing.T) {
 	got, err := find.Envoy(t.Context(), t.TempDir(), io.Discard)
 	if err != nil || got != filepath.Join(inside, "envoy") {
 		t.Errorf("%q, %v, want the binary in %s", got, err, inside)
+	}
+}
+
+// An Envoy beside a link to this program is found, and so is one beside the program itself. It need
+// not be on PATH.
+func TestEnvoyBesideTheProgramIsFound(t *testing.T) {
+	links, programs := t.TempDir(), t.TempDir()
+	program := filepath.Join(links, "headgate")
+	if err := os.Symlink(filepath.Join(programs, "headgate"), program); err != nil {
+		t.Fatal(err)
+	}
+	script(t, programs, "headgate", "")
+	script(t, links, "envoy", "echo x/1.40.1")
+	before := os.Args
+	t.Cleanup(func() { os.Args = before })
+	t.Setenv("PATH", t.TempDir())
+	os.Args = []string{program}
+	if path, err := find.Local(t.Context(), ""); err != nil || path != filepath.Join(links, "envoy") {
+		t.Errorf("%q, %v", path, err)
+	}
+	os.Args = before
+	if path, err := find.Local(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "none is beside this program or on PATH") {
+		t.Errorf("%q, %v", path, err)
+	}
+}
+
+// An Envoy that headgate run has downloaded is found, without a download.
+func TestEnvoyInTheCacheIsFound(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("PATH", t.TempDir())
+	script(t, cache, "envoy-"+find.Version, "echo x/1.40.0")
+	if path, err := find.Local(t.Context(), cache); err != nil || path != filepath.Join(cache, "envoy-"+find.Version) {
+		t.Errorf("%q, %v", path, err)
 	}
 }
