@@ -78,6 +78,7 @@ func TestChartUpgradesCostNoRequest(t *testing.T) {
 			sys.helm("uninstall", "headgate", "--ignore-not-found")
 		}
 	})
+	logsIfFailed(t) // after the cleanup that uninstalls, because cleanups run in reverse order
 	if out, err := k8s.Kubectl(t.Context(), clusterIP, "apply", "--filename", "-"); err != nil {
 		t.Fatal(out, err)
 	}

@@ -54,6 +54,12 @@ func apply(t *testing.T, name, namespace string) (sys, its *space) {
 		t.Fatal(out, err)
 	}
 	apply("../../../manifests/examples/" + name)
+	logsIfFailed(t)
+	return sys, its
+}
+
+// logsIfFailed prints the logs of Headgate's pods at the end of the test if it has failed.
+func logsIfFailed(t *testing.T) {
 	t.Cleanup(func() {
 		if !t.Failed() {
 			return
@@ -62,14 +68,13 @@ func apply(t *testing.T, name, namespace string) (sys, its *space) {
 		defer cancel()
 		for _, args := range [][]string{
 			{"get", "pods", "-A", "-o", "wide"},
-			{"logs", "-n", system, "-l", "app.kubernetes.io/component=control", "--tail", "12", "--prefix"},
+			{"logs", "-n", system, "-l", "app.kubernetes.io/component=control", "--tail", "40", "--prefix"},
 			{"logs", "-n", system, "-l", "app.kubernetes.io/component=envoy", "--all-containers", "--tail", "8", "--prefix"},
 		} {
 			out, err := k8s.Kubectl(ctx, "", args...)
 			t.Logf("kubectl %s:\n%s%v", strings.Join(args, " "), out, err)
 		}
 	})
-	return sys, its
 }
 
 // clusterIP makes the Services of Gateways ClusterIP Services, because the cluster has no load
