@@ -25,7 +25,8 @@ type Input struct {
 	Pending     bool
 	Facts
 	// World is the objects of the statuses that do not depend on Gateways alone: LLMRoutes,
-	// PoolSettings, EndpointLists and duplicates. If it is nil, [Of] returns only statuses of Gateway API.
+	// PoolSettings, EndpointLists and duplicates. If it is nil, [Of] returns only statuses of
+	// Gateway API.
 	World *objects.World
 	Observed
 }
