@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -121,8 +122,8 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// run runs a command line of the machine.
-func (m *machine) run(name string, args []string) *process.Process {
+// command returns a command line of the machine.
+func (m *machine) command(args []string) *exec.Cmd {
 	m.t.Helper()
 	here := strings.NewReplacer(
 		"unix:/run/", "unix:"+m.root+"/run/", "127.0.0.1", m.address, "0.0.0.0", m.address,
@@ -136,7 +137,13 @@ func (m *machine) run(name string, args []string) *process.Process {
 	}
 	command := exec.Command(changed[0], changed[1:]...)
 	command.Env = append(os.Environ(), "PATH="+filepath.Dir(m.envoyOnPath())+":"+os.Getenv("PATH")) //nolint:forbidigo // for Envoy
-	p, err := m.starter.Start(name, m.Dir, command)
+	return command
+}
+
+// run runs a command line of the machine.
+func (m *machine) run(name string, args []string) *process.Process {
+	m.t.Helper()
+	p, err := m.starter.Start(name, m.Dir, m.command(args))
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -170,6 +177,32 @@ func (m *machine) answers(t *testing.T) {
 	refused(t, "a request without a key", m.must(completion("a01", 1, false)), http.StatusUnauthorized, "invalid_api_key")
 }
 
+// healthy waits until the doctor of docs/run.md finds no fault.
+func (m *machine) healthy() {
+	m.t.Helper()
+	page, err := os.ReadFile(root + "/docs/run.md")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^(?:sudo )?headgate (doctor .*)$`).FindSubmatch(page)
+	if line == nil {
+		m.t.Fatal("docs/run.md has no command headgate doctor")
+	}
+	args := append([]string{installed}, strings.Fields(string(line[1]))...)
+	defaults := []string{"--control-url", "http://127.0.0.1:9091", "--extproc-url", "http://127.0.0.1:9090", "--envoy-admin", "127.0.0.1:9901"}
+	var last string
+	defer func() {
+		if m.t.Failed() {
+			m.t.Log(last)
+		}
+	}()
+	m.await("headgate doctor finds no fault", func() bool {
+		out, err := m.command(append(args, defaults...)).CombinedOutput()
+		last = string(out)
+		return err == nil
+	})
+}
+
 // The command lines of the systemd units run Headgate. extproc is replaced as headgate-take-over
 // does it.
 func TestUnitsRun(t *testing.T) {
@@ -179,6 +212,7 @@ func TestUnitsRun(t *testing.T) {
 	a := m.run("extproc-a", commandLine(t, "headgate-extproc@.service"))
 	envoy := m.run("front", commandLine(t, "headgate-envoy.service"))
 	m.answers(t)
+	m.healthy()
 
 	// systemctl for headgate-take-over: instance a runs.
 	bin := t.TempDir()

@@ -49,7 +49,7 @@ Usage:
 
 Examples:
 
-  headgate doctor --objects /etc/headgate/objects
+  headgate doctor --objects /etc/headgate/objects --listen 127.0.0.1:8443
   headgate doctor --kube
   headgate doctor --tls-cert tls.crt --tls-key tls.key -o json
 
