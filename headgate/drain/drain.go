@@ -127,8 +127,8 @@ func (d *drain) run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
+	d.progress(r)
 	for heard := time.Now(); ; {
-		d.progress(r)
 		if r.Gone() {
 			return d.end(r)
 		}
@@ -160,6 +160,7 @@ func (d *drain) run(ctx context.Context) error {
 			}
 		}
 		r, heard = next, time.Now()
+		d.progress(r)
 	}
 }
 

@@ -21,6 +21,7 @@ type control struct {
 	results []admin.DrainResult
 	queries []admin.DrainQuery
 	asked   chan struct{} // receives a value for each query; nil: nobody waits
+	away    int           // number of queries that fail, after the first one
 }
 
 func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -34,6 +35,10 @@ func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.queries = append(c.queries, q)
 	if q.Endpoint == "unknown:1" {
 		http.Error(w, "there is no endpoint unknown:1; there is e:1", http.StatusNotFound)
+		return
+	}
+	if n := len(c.queries); n > 1 && n <= 1+c.away {
+		http.Error(w, "no leader", http.StatusServiceUnavailable)
 		return
 	}
 	_ = json.NewEncoder(w).Encode(c.results[0])
@@ -139,6 +144,16 @@ func TestDrainGoesOnWithTheNextControl(t *testing.T) {
 	c = &control{results: []admin.DrainResult{{Drained: true, Moving: 1, Control: "1"}, {Control: "1"}}}
 	if _, err := run(t, t.Context(), c, "e:1"); err == nil || !strings.Contains(err.Error(), "another headgate drain --undo has put e:1 back") {
 		t.Errorf("%v", err)
+	}
+}
+
+// While control is away, one line says so.
+func TestAbsenceOfControlIsOneLine(t *testing.T) {
+	quickly(t)
+	c := &control{away: 5, results: []admin.DrainResult{{Drained: true, Moving: 1}, {Drained: true, Done: true, Moved: 1}}}
+	out, err := run(t, t.Context(), c, "e:1")
+	if err != nil || strings.Count(out, "being loaded elsewhere") != 1 || strings.Count(out, "control does not answer") != 1 {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
