@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Lock locks a file and waits if another process holds the lock. The lock ends when unlock is
@@ -39,7 +40,7 @@ func TryLock(path string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+	switch err := lockNow(f); {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		text, err := os.ReadFile(path)
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(text))) // the file is empty just after it was locked
@@ -55,6 +56,21 @@ func TryLock(path string) (unlock func(), err error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return func() { _ = f.Close() }, nil
+}
+
+// lockNow locks a file without waiting for a holder. It waits for callers of [Locked], which hold a
+// shared lock for a moment.
+func lockNow(f *os.File) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) || syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) != nil {
+			return err
+		}
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_UN); err != nil { // several callers must not wait for each other
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // Locked reports whether a process holds the lock of a file. It does not change the file.
@@ -74,12 +90,13 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && errThere == nil && os.SameFile(opened, there)
 }
 
-// open opens a file for locking. Child processes do not inherit the file.
+// open opens a file for locking, unless it is a link, whose target would be truncated. Child
+// processes do not inherit the file.
 func open(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	return os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	return os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o644)
 }
 
 func write(f *os.File, text string) error {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/headgate/headgate/internal/process"
@@ -82,4 +83,53 @@ func TestLockIsFreeWhenItsProcessIsDead(t *testing.T) {
 		t.Fatalf("when it was unlocked: %v", err)
 	}
 	unlock()
+}
+
+// Processes that only ask whether a lock is held, as headgate status does, do not keep another one
+// from locking it.
+func TestQuestionsDoNotHoldALock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	done := make(chan struct{})
+	var askers sync.WaitGroup
+	for range 2 {
+		askers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					process.Locked(path)
+				}
+			}
+		})
+	}
+	for range 100 {
+		unlock, err := process.TryLock(path)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if !process.Locked(path) {
+			t.Error("the lock is held, and Locked returns false")
+		}
+		unlock()
+	}
+	close(done)
+	askers.Wait()
+}
+
+// A lock file that is a link, as in a folder of somebody else, is not followed: its target would be
+// truncated.
+func TestLinksAreNotLocked(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "lock")
+	if err := errors.Join(os.WriteFile(file, []byte("text"), 0o600), os.Symlink(file, link)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := process.TryLock(link); err == nil {
+		t.Error("a link is locked")
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "text" {
+		t.Errorf("the link's target has %q, %v", text, err)
+	}
 }
