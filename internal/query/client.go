@@ -199,7 +199,11 @@ func JSON(ctx context.Context, method, at, path string, body []byte, to any) err
 		}
 		return fmt.Errorf("%s answers %d: %s", at, response.StatusCode, words)
 	}
-	if err := json.NewDecoder(response.Body).Decode(to); err != nil {
+	err = json.NewDecoder(response.Body).Decode(to)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return Silent{at}
+	}
+	if err != nil {
 		return fmt.Errorf("%s is another version of Headgate, or another program: its answer to %s cannot be read (%w)", at, name, err)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/internal/query"
@@ -97,6 +98,21 @@ func TestFailuresOfQueriesAreUnderstandable(t *testing.T) {
 		if err := a.Check(); err == nil {
 			t.Errorf("%+v is accepted", a)
 		}
+	}
+}
+
+// A process that hangs in the middle of its answer is not taken for another version.
+func TestHangInAnAnswerIsNotAnotherVersion(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(`{"extprocs": [`))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(s.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := query.From(ctx, s.URL, admin.Endpoints, nil); !errors.As(err, new(query.Silent)) {
+		t.Errorf("%v", err)
 	}
 }
 
