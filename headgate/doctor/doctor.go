@@ -70,12 +70,12 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	var o options
 	fs := cli.Flags("headgate doctor", usage, out)
 	fs.Group("Objects")
-	fs.StringVar(&o.Dir, "objects", "", "check the objects in this `DIR`, and their engines")
+	local := query.InThisFolder()
+	fs.StringVar(&o.Dir, "objects", local.Objects, "check the objects in this `DIR`, and their engines; in the folder of a headgate run, the default is its objects")
 	o.Kube.Register(fs.FlagSet)
 	fs.StringVar(&o.account, "service-account", "headgate-system/headgate-control", "with --kube: check the RBAC rights of control, which runs as this `NAMESPACE/NAME`")
 	fs.Group("Programs")
 	o.Register(fs.FlagSet)
-	local := query.InThisFolder()
 	fs.StringVar(&o.listen, "listen", local.Listen, "Envoy's listener for clients, `HOST:PORT`; if empty, Envoy is not checked")
 	fs.StringVar(&o.admin, "envoy-admin", local.Admin, "Envoy's admin listener, `HOST:PORT`; if empty, Envoy is not checked")
 	fs.Group("Engines and certificates")
@@ -126,6 +126,9 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 func (o *options) inCluster(fs *cli.FlagSet) {
 	if !fs.Changed("control-url") {
 		o.Control = "http://127.0.0.1:9091"
+	}
+	if !fs.Changed("objects") {
+		o.Dir = ""
 	}
 	if !fs.Changed("extproc-url") {
 		o.Extproc = ""

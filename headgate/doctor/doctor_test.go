@@ -16,6 +16,8 @@ import (
 	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/headgate/doctor"
 	"github.com/headgate/headgate/internal/cli"
+	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/internal/query"
 	"github.com/headgate/headgate/internal/version"
 )
 
@@ -210,6 +212,33 @@ spec: {addresses: ['10.0.0.1:8000']}
 		if code != 1 || strings.Contains(out, "default/good") || t.Failed() {
 			t.Errorf("control %q: exit status %d\n%s", url, code, out)
 		}
+	}
+}
+
+// In the folder of a headgate run, its objects and addresses are the defaults.
+func TestFolderOfARun(t *testing.T) {
+	model := pages(t, map[string]string{"/v1/models": `{"object": "list", "data": [{"id": "llama", "object": "model"}]}`})
+	objects := folder(t, at(model))
+	t.Chdir(t.TempDir())
+	if err := (query.Local{Objects: objects, Extproc: at(model)}).Write(query.RunDir); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := process.TryLock(filepath.Join(query.RunDir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	out, _ := run(t)
+	for _, want := range []string{"✓ objects       " + objects + ": 2 objects, 1 endpoint\n", "1 of 1 engine answers", "✗ extproc       " + model.URL} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it lacks %q:\n%s", want, out)
+		}
+	}
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "none")
+	if out, code := run(t, "--kube", "--kubeconfig", kubeconfig, "--control-url", closed.URL); code != 1 || strings.Contains(out, "engines") {
+		t.Errorf("with --kube: exit status %d\n%s", code, out)
 	}
 }
 

@@ -97,7 +97,8 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	if err := o.complete(); err != nil {
 		return err
 	}
-	if err := (query.Local{Listen: o.Listen, Admin: o.Admin, Extproc: o.Metrics, Control: o.ControlMetrics}).Write(o.Dir); err != nil {
+	local := query.Local{Listen: o.Listen, Admin: o.Admin, Extproc: o.Metrics, Control: o.ControlMetrics, Objects: o.Objects}
+	if err := local.Write(o.Dir); err != nil {
 		return err
 	}
 	if o.Programs, err = programs(ctx, o.cache, out); err == nil {

@@ -15,12 +15,14 @@ const RunDir = ".headgate"
 const localFile = "addresses.json"
 
 // Local are the addresses at which the programs of a headgate run listen, each HOST:PORT. An empty
-// one means that the program does not run.
+// one means that the program does not run. Objects is the folder of its objects; empty if it has
+// none.
 type Local struct {
 	Listen  string `json:"listen"`  // Envoy, for clients
 	Admin   string `json:"admin"`   // Envoy's admin interface
 	Extproc string `json:"extproc"` // extproc's metrics
 	Control string `json:"control"` // control's metrics
+	Objects string `json:"objects,omitempty"`
 }
 
 // InThisFolder returns the addresses of the headgate run in the working folder. If there is none,
