@@ -283,8 +283,8 @@ const (
 	UsageBegunInput         = "begun_input"
 	UsageBegunCacheRead     = "begun_cache_read"
 	UsageBegunCacheCreation = "begun_cache_creation"
-	// UsageError is the type of the error at the top of a response, or "unknown", and
-	// UsageErrorCode its code, strings.
+	// UsageError is the type of the error at the top of a response, and UsageErrorCode its code,
+	// strings; absent if the error has none.
 	UsageError     = "error"
 	UsageErrorCode = "error_code"
 	// UsageAnswered is true if the response to a call with [PickMessages] has begun, a bool; absent
@@ -304,12 +304,13 @@ const (
 	UsageWithout   = "without"   // endpoints before the last that answered 404 to a request with [PickStored]
 )
 
-// ErrorNamespace is the dynamic metadata in which Envoy passes the message of an engine's error to
-// extproc, under ErrorMessage. It is not in Envoy's own access log, since the message may quote a
-// prompt.
+// ErrorNamespace is the dynamic metadata in which Envoy passes an engine's error to extproc: its
+// message under ErrorMessage, or the whole error, in JSON, under ErrorWhole. It is not
+// in Envoy's own access log, since the message may quote a prompt.
 const (
 	ErrorNamespace = "gateway.engine_error"
 	ErrorMessage   = "message"
+	ErrorWhole     = "error"
 )
 
 // Tags of the access-log record. Values are in microseconds unless a comment says otherwise, or

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,7 +29,8 @@ type scripted struct {
 }
 
 // startScripted serves an engine at address until the test ends. The engine lists the models that
-// are keys of answers and sends each model's scripted response with status 200.
+// are keys of answers and sends each model's scripted response. The status is 200; it is 500 if that
+// is the first of two parts.
 func startScripted(t *testing.T, address string, answers map[string]scripted) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -49,6 +51,12 @@ func startScripted(t *testing.T, address string, answers map[string]scripted) {
 		_ = json.NewDecoder(r.Body).Decode(&asked)
 		a := answers[asked.Model]
 		w.Header().Set("Content-Type", a.media)
+		if len(a.parts) == 2 && a.parts[0] == "500" {
+			w.Header().Set("Content-Length", strconv.Itoa(len(a.parts[1])))
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = io.WriteString(w, a.parts[1])
+			return
+		}
 		for _, part := range append([]string{"0s"}, a.parts...) {
 			if pause, err := time.ParseDuration(part); err == nil {
 				_ = http.NewResponseController(w).Flush()

@@ -111,15 +111,32 @@ func (s *stack) healthyAgain(endpoint, was string) {
 	s.shows(endpoint + "  healthy")
 }
 
-// With --log-engine-errors, extproc logs the engine's message. Envoy's log never has it.
+// With --log-engine-errors, extproc logs the engine's message: of an error with status 500, also of
+// an old vLLM, and of an error in a stream. Envoy's log never has it.
 func TestLogHasTheEnginesMessageByAFlag(t *testing.T) {
 	runs(t)
-	s := start(t, pods(t, 1), extprocFlags("--log-engine-errors"))
-	r := completion(baseRoute, 1, false)
-	r.header = map[string]string{"X-Sim-Fault": "status=500"}
-	s.tell(r)
-	s.logs("extproc.log", `"error_type":"InjectedFault","error_code":"500","error_message":"fault injected: status=500"}`)
-	if text, err := os.ReadFile(s.Envoy.Log); err != nil || strings.Contains(string(text), "fault injected") {
+	const secret = `a \"secret\" prompt`
+	const fields = `"message":"` + secret + `","type":"InternalServerError","param":null,"code":500}`
+	answers := map[string]scripted{
+		"nested": {"application/json", []string{"500", `{"error":{` + fields + `}`}},
+		"flat":   {"application/json", []string{"500", `{"object":"error",` + fields}},
+		"stream": {stream, []string{event(`{"choices":[{"text":"a"}]}`), event(`{"error":{` + fields + `}`), event("[DONE]")}},
+		"sound":  {"application/json", []string{`{"choices":[{"text":"a"}]}`}},
+	}
+	s := start(t, scriptedPool(t, 1, "nested", "flat", "stream", "sound"), extprocFlags("--log-engine-errors"), func(c *rig.Config) {
+		startScripted(t, strings.TrimSuffix(c.Listen, "1:8080")+"11:8000", answers)
+	})
+	for n, model := range []string{"nested", "flat", "stream"} {
+		_, l := s.tell(completion(model, 1, model == "stream"))
+		if l.Usage.Error != "InternalServerError" || l.Usage.ErrorCode != "500" {
+			t.Errorf("%s: the access log has %+v", model, l.Usage)
+		}
+		const end = `"error_type":"InternalServerError","error_code":"500","error_message":"` + secret + `"}`
+		s.await(model+" is in the log", func() bool { return s.count("extproc.log", end) == n+1 })
+		s.must(completion("sound", 1, false))
+		s.await("the endpoint is healthy", func() bool { return s.count("extproc.log", "endpoint is healthy again") == n+1 })
+	}
+	if text, err := os.ReadFile(s.Envoy.Log); err != nil || strings.Contains(string(text), "secret") {
 		t.Errorf("Envoy's log has the message, too, or %v", err)
 	}
 }

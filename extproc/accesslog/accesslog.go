@@ -5,6 +5,7 @@
 package accesslog
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -133,18 +134,18 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 	if strings.Contains(o.Endpoint, "/") {
 		o.Endpoint = "" // requests that the relay sent have their own records
 	}
-	o.Carries(usage.text(wire.UsageError), usage.text(wire.UsageErrorCode))
-	if message := metadata(common, wire.ErrorNamespace).text(wire.ErrorMessage); message != "" {
-		o.ErrorMessage = strings.ToValidUTF8(message[:min(len(message), maxMessage)], "")
+	said := metadata(common, wire.ErrorNamespace)
+	message, kind := said.text(wire.ErrorMessage), usage.text(wire.UsageError)
+	if whole := said.text(wire.ErrorWhole); whole != "" {
+		message, kind = outcome.MessageOf(whole), cmp.Or(kind, outcome.UnknownError)
 	}
+	o.Carries(kind, usage.text(wire.UsageErrorCode))
+	o.Says(message)
 	if report := usage.text(wire.UsageLoad); report != "" {
 		o.Load, _ = engine.ReadReport(report) // an invalid report is treated as unknown
 	}
 	return o
 }
-
-// maxMessage is the maximum size of an error's message, in bytes.
-const maxMessage = 512
 
 func counts(usage fields) outcome.Counts {
 	return outcome.Counts{

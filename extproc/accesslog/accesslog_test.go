@@ -208,6 +208,24 @@ func TestQueueTimeIsNotGatewayOverhead(t *testing.T) {
 	}
 }
 
+// Envoy passes the whole error of a stream, and extproc reads its message. An error without a type
+// has the type "unknown".
+func TestErrorsOfStreams(t *testing.T) {
+	for whole, want := range map[string][2]string{
+		`{"message":"a prompt","code":500}`: {"unknown", "a prompt"},
+		"a prompt":                          {"unknown", "a prompt"},
+		"":                                  {"", ""},
+	} {
+		entry := record(t, "stream")
+		entry.CommonProperties.Metadata.FilterMetadata[wire.ErrorNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
+			wire.ErrorWhole: structpb.NewStringValue(whole),
+		}}
+		if o := accesslog.Read(entry); o.ErrorType != want[0] || o.ErrorMessage != want[1] || o.Faulty() != (whole != "") {
+			t.Errorf("%s: type %q, message %q, faulty %v", whole, o.ErrorType, o.ErrorMessage, o.Faulty())
+		}
+	}
+}
+
 func TestInvalidLoadReports(t *testing.T) {
 	entry := record(t, "stream")
 	usage := entry.CommonProperties.Metadata.FilterMetadata["gateway.usage"]

@@ -94,7 +94,12 @@ func (a *Answer) Fill(o *Outcome, sent time.Time) {
 	if s != nil {
 		o.Prompt, o.Completion = s.counts.Tokens()
 		o.ResponseID = s.id
-		o.Carries(s.errorType, s.errorCode)
+		kind, code, message := s.errorType, s.errorCode, s.message
+		if kind == "" && a.status >= 500 {
+			kind, code, message = flat(a.words)
+		}
+		o.Carries(kind, code)
+		o.Says(message)
 	}
 	elsewhere, stopping := engine.Elsewhere(a.status, a.later, a.words)
 	if elsewhere {

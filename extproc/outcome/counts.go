@@ -1,9 +1,12 @@
 package outcome
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/headgate/headgate/internal/engine"
 )
@@ -75,6 +78,33 @@ func (o *Outcome) Carries(kind, code string) {
 	if !blamed && (o.Failure == None || o.Failure == ClientGone) {
 		o.Failure = Erred
 	}
+}
+
+// maxMessage is the maximum size of an error's message, in bytes.
+const maxMessage = 512
+
+// Says stores the beginning of the error's message.
+func (o *Outcome) Says(message string) {
+	o.ErrorMessage = strings.ToValidUTF8(message[:min(len(message), maxMessage)], "")
+}
+
+// MessageOf returns the message of an error: of an object in JSON, or of a text, which is the
+// message.
+func MessageOf(whole string) string {
+	if object := gjson.Parse(whole); object.IsObject() {
+		return object.Get("message").Str
+	}
+	return whole
+}
+
+// flat reads an error whose fields are at the top, as those of old versions of vLLM are. The text is
+// the beginning of the body.
+func flat(text []byte) (kind, code, message string) {
+	all := gjson.ParseBytes(text)
+	if all.Get("object").Str != "error" {
+		return "", "", ""
+	}
+	return cmp.Or(all.Get("type").Str, UnknownError), all.Get("code").String(), all.Get("message").Str
 }
 
 // maxIdentifier is the maximum length of an error's type or code.

@@ -1,6 +1,7 @@
 package outcome_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -105,6 +106,37 @@ func TestErrorsInAnswersThatAreShown(t *testing.T) {
 		if o := read(media, `{"error":{"message":"x","code":"oops"}}`, 7); o.Failure != want {
 			t.Errorf("of %q the error is %q, want %q", media, o.Failure, want)
 		}
+	}
+}
+
+// The message of an error is read from answers and streams. An old vLLM has an error's fields at the
+// top of its answer.
+func TestMessagesOfErrors(t *testing.T) {
+	const fields = `"message":"a \"prompt\"","type":"InternalServerError","param":null,"code":500}`
+	nested, flat := `{"error":{`+fields+`}`, `{"object":"error",`+fields
+	for name, c := range map[string]struct {
+		status      int
+		media, body string
+	}{
+		"stream":                 {200, "text/event-stream", "data: {\"choices\":[]}\n\ndata: " + nested + "\n\ndata: [DONE]\n\n"},
+		"status 500":             {500, "application/json", nested},
+		"status 500 of old vLLM": {500, "application/json", flat},
+	} {
+		var a outcome.Answer
+		a.Headers(c.status, c.media, "", "")
+		a.Body([]byte(c.body), time.Unix(1, 0))
+		o := outcome.Outcome{Endpoint: "a"}
+		a.Fill(&o, time.Unix(0, 0))
+		if o.ErrorMessage != `a "prompt"` || o.ErrorType != "InternalServerError" || o.ErrorCode != "500" || !o.Faulty() {
+			t.Errorf("%s: %+v", name, o)
+		}
+	}
+	if got := outcome.MessageOf("a text"); got != "a text" {
+		t.Errorf("the message of a text is %q", got)
+	}
+	var long outcome.Outcome
+	if long.Says(strings.Repeat("ä", 400)); len(long.ErrorMessage) != 512 {
+		t.Errorf("a long message is cut to %d bytes", len(long.ErrorMessage))
 	}
 }
 

@@ -17,6 +17,7 @@ type scanner struct {
 	counts               Counts
 	id                   string
 	errorType, errorCode string
+	message              string // the error's message
 
 	depth    int
 	isObject uint64 // bit d is 1 if the container at depth d is an object
@@ -39,7 +40,7 @@ const (
 // restart prepares the scanner for another text. Values that it found earlier remain until the new
 // text has them, too.
 func (s *scanner) restart() {
-	*s = scanner{counts: s.counts, id: s.id, errorType: s.errorType, errorCode: s.errorCode}
+	*s = scanner{counts: s.counts, id: s.id, errorType: s.errorType, errorCode: s.errorCode, message: s.message}
 }
 
 func (s *scanner) read(chunk []byte) {
@@ -142,14 +143,14 @@ func (s *scanner) outside(c byte) {
 			s.token = make([]byte, 0, 16)
 		}
 		if !s.isKey && s.inObject() && s.wants("error") && s.errorType == "" {
-			s.errorType = unknownError
+			s.errorType = UnknownError
 		}
 		s.wantKey = false
 	case '{', '[':
 		if c == '{' && s.usage == nil && s.inObject() && (s.wants("usage") || s.wants("error")) {
 			s.usage, s.usageAt, s.isError = make([]byte, 0, 256), s.depth+1, s.wants("error")
 			if s.isError {
-				s.errorType = unknownError // used if the object is too long to keep
+				s.errorType = UnknownError // used if the object is too long to keep
 			}
 		}
 		s.depth++
@@ -173,11 +174,12 @@ func (s *scanner) outside(c byte) {
 
 func (s *scanner) inObject() bool { return s.depth > 0 && s.depth < 64 && s.isObject&(1<<s.depth) != 0 }
 
-// unknownError is the type of an error that states no type.
-const unknownError = "unknown"
+// UnknownError is the type of an error that states no type.
+const UnknownError = "unknown"
 
-// err parses an error object: its type and its code, each of which may be missing.
+// err parses an error object: its type, its code and its message, each of which may be missing.
 func (s *scanner) err(object []byte) {
+	s.message = gjson.GetBytes(object, "message").Str
 	if kind := gjson.GetBytes(object, "type"); kind.Type == gjson.String {
 		s.errorType = kind.Str
 	}
