@@ -109,8 +109,8 @@ func TestErrorsInAnswersThatAreShown(t *testing.T) {
 	}
 }
 
-// The message of an error is read from answers and streams. An old vLLM has an error's fields at the
-// top of its answer.
+// The message of an error is read from answers and streams. An old vLLM has an error's fields at
+// the top of its answer.
 func TestMessagesOfErrors(t *testing.T) {
 	const fields = `"message":"a \"prompt\"","type":"InternalServerError","param":null,"code":500}`
 	nested, flat := `{"error":{`+fields+`}`, `{"object":"error",`+fields
