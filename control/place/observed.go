@@ -177,7 +177,7 @@ func observe(p *Placer, first bool) (o conditions.Observed, news bool) {
 }
 
 // tally counts the endpoints of pools, and queues the status of models whose pool has endpoints
-// that answer no more, or again. The caller holds mu.
+// that answer no more, or again, or that now do not answer for another reason. The caller holds mu.
 func tally(p *Placer, o *conditions.Observed) {
 	was := p.observed.tallies
 	p.observed.tallies = make(map[objects.Name]conditions.Tally, len(p.world.Pools))
@@ -185,7 +185,7 @@ func tally(p *Placer, o *conditions.Observed) {
 	for name, pool := range p.world.Pools {
 		before, is := was[name], o.TallyOf(pool)
 		p.observed.tallies[name] = is
-		if none(&before) != none(&is) {
+		if none(&before) != none(&is) || none(&is) && (before.Failing > 0) != (is.Failing > 0) { // another reason
 			turned[name] = true
 		}
 	}

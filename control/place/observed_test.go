@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -89,6 +90,12 @@ func TestModelWithoutEndpointsIsNotReady(t *testing.T) {
 	})
 	w.Observed("x", map[string]conditions.Endpoint{r.address: {State: conditions.Serving, Since: time.Now()}}, nil)
 	w.await("it is again", func() bool { return told.ready("a") == loadable })
+	w.Observed("x", map[string]conditions.Endpoint{r.address: {}}, nil)
+	long := time.Now().Add(-time.Minute)
+	w.Observed("y", map[string]conditions.Endpoint{r.address: {State: conditions.Suspect, Reason: "requests_fail", Since: long}}, nil)
+	w.await("all requests fail", func() bool { return strings.HasPrefix(told.ready("a"), "False EndpointsFailing: ") })
+	w.Observed("y", map[string]conditions.Endpoint{r.address: {State: conditions.Out, Reason: "connection_refused"}}, nil)
+	w.await("then its engine ends", func() bool { return strings.HasPrefix(told.ready("a"), "False NoEndpoints: ") })
 }
 
 // A new control does not report that no extproc is connected while extprocs may still reconnect.
