@@ -97,8 +97,8 @@ func MessageOf(whole string) string {
 	return whole
 }
 
-// flat reads an error whose fields are at the top, as those of old versions of vLLM are. The text is
-// the beginning of the body.
+// flat reads an error whose fields are at the top, as in answers of old versions of vLLM. The text
+// is the beginning of the body.
 func flat(text []byte) (kind, code, message string) {
 	all := gjson.ParseBytes(text)
 	if all.Get("object").Str != "error" {
