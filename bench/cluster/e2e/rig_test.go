@@ -79,9 +79,9 @@ func run(m *testing.M) (status int, err error) {
 	if err != nil {
 		return status, err
 	}
-	for what, was := range before {
-		if is := after[what]; is != was {
-			return 1, fmt.Errorf("the cluster has ended and left something of %s; before:\n%s\nafter:\n%s", what, was, is)
+	for what, is := range after {
+		if left := added(before[what], is); len(left) > 0 {
+			return 1, fmt.Errorf("the cluster has ended and left something of %s:\n%s", what, strings.Join(left, "\n"))
 		}
 	}
 	return status, nil
@@ -124,6 +124,21 @@ func traces() (map[string]string, error) {
 		seen[what] = string(out)
 	}
 	return seen, nil
+}
+
+// added returns the lines that after has and before lacks. Lines that only before has are of other
+// programs, which have ended meanwhile.
+func added(before, after string) (left []string) {
+	had := make(map[string]int)
+	for line := range strings.Lines(before) {
+		had[line]++
+	}
+	for line := range strings.Lines(after) {
+		if had[line]--; had[line] < 0 {
+			left = append(left, strings.TrimSpace(line))
+		}
+	}
+	return left
 }
 
 // space is the Kubernetes namespace of one test.
