@@ -29,7 +29,7 @@ type scripted struct {
 }
 
 // startScripted serves an engine at address until the test ends. The engine lists the models that
-// are keys of answers and sends each model's scripted response. The status is 200; it is 500 if that
+// are keys of answers and sends each model's scripted response. The status is 200, or 500 if that
 // is the first of two parts.
 func startScripted(t *testing.T, address string, answers map[string]scripted) {
 	t.Helper()
