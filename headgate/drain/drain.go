@@ -53,14 +53,17 @@ Examples:
 const (
 	// undoTimeout is how long an interrupted command may take to put the endpoint back.
 	undoTimeout = 10 * time.Second
-	// absence is how long control may be away.
-	absence = time.Minute
 	// grace is how long extprocs have to confirm after the time limit.
 	grace = 10 * time.Second
 )
 
-// pollInterval is the time between two queries. Tests change it.
-var pollInterval = 500 * time.Millisecond
+// Tests change these.
+var (
+	// pollInterval is the time between two queries.
+	pollInterval = 500 * time.Millisecond
+	// absence is how long control may be away at a time.
+	absence = time.Minute
+)
 
 // Command is the command "drain". It prints to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {

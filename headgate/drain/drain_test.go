@@ -21,7 +21,7 @@ type control struct {
 	results []admin.DrainResult
 	queries []admin.DrainQuery
 	asked   chan struct{} // receives a value for each query; nil: nobody waits
-	away    int           // number of queries that fail, after the first one
+	fails   int           // number of the next queries that fail, after the first one
 }
 
 func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -37,7 +37,8 @@ func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "there is no endpoint unknown:1; there is e:1", http.StatusNotFound)
 		return
 	}
-	if n := len(c.queries); n > 1 && n <= 1+c.away {
+	if c.fails > 0 && len(c.queries) > 1 {
+		c.fails--
 		http.Error(w, "no leader", http.StatusServiceUnavailable)
 		return
 	}
@@ -147,10 +148,30 @@ func TestDrainGoesOnWithTheNextControl(t *testing.T) {
 	}
 }
 
+// Control may be away for a while, at each time since it was last heard.
+func TestAbsenceIsSinceTheLastAnswer(t *testing.T) {
+	quickly(t)
+	was := absence
+	absence = 500 * time.Millisecond
+	t.Cleanup(func() { absence = was })
+	c := &control{results: []admin.DrainResult{{Drained: true, Moving: 1}}, asked: make(chan struct{}, 10000)}
+	go func() {
+		for end := time.Now().Add(3 * absence / 2); time.Now().Before(end); {
+			<-c.asked
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.fails, c.results = 3, []admin.DrainResult{{Drained: true, Done: true, Moved: 1}}
+	}()
+	if out, err := run(t, t.Context(), c, "e:1"); err != nil || !strings.Contains(out, "control does not answer") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // While control is away, one line says so.
 func TestAbsenceOfControlIsOneLine(t *testing.T) {
 	quickly(t)
-	c := &control{away: 5, results: []admin.DrainResult{{Drained: true, Moving: 1}, {Drained: true, Done: true, Moved: 1}}}
+	c := &control{fails: 5, results: []admin.DrainResult{{Drained: true, Moving: 1}, {Drained: true, Done: true, Moved: 1}}}
 	out, err := run(t, t.Context(), c, "e:1")
 	if err != nil || strings.Count(out, "being loaded elsewhere") != 1 || strings.Count(out, "control does not answer") != 1 {
 		t.Errorf("%v\n%s", err, out)
