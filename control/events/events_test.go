@@ -108,6 +108,25 @@ func TestChangesForTheWorseAndBackAreReported(t *testing.T) {
 	}
 }
 
+// An object with many conditions gets an Event for each of them in the end, although it gets only
+// one each minute after the first ones.
+func TestEventsThatWaitAreNotForgotten(t *testing.T) {
+	a, now := New(), start
+	var words []string
+	for i := range 25 {
+		words = append(words, fmt.Sprint("Ready", i, " False NoEndpoints"))
+	}
+	a.Observe(now, routeNamed("r"), "u", nil, conditions(t, strings.Join(words, "; ")))
+	written := len(take(a, now))
+	for range 30 {
+		now = now.Add(time.Minute)
+		written += len(take(a, now))
+	}
+	if written != len(words) || a.Len() != 0 {
+		t.Errorf("%d of %d Events are written, %d conditions are kept", written, len(words), a.Len())
+	}
+}
+
 // A change that is undone before its Event could be written is not reported. Repeated changes
 // increase the count of the first Event.
 func TestRepeatedChangesAreOneEvent(t *testing.T) {
