@@ -51,6 +51,22 @@ func TestRingForgetsTheOldest(t *testing.T) {
 	}
 }
 
+// Memory that ends with the outcome of a forgotten record may still have later records.
+func TestOutcomesDoNotReleaseLaterRecords(t *testing.T) {
+	r, large := ring.New(4, 1<<20), strings.Repeat("x", ring.MaxRecord)
+	for number := 1; number <= 3; number++ {
+		r.Add(fmt.Append(nil, number), []byte(large))
+	}
+	r.SetOutcome(1, []byte(large)) // fills the first chunk
+	for number := 4; number <= 6; number++ {
+		r.Add(fmt.Append(nil, number), []byte(large))
+		r.SetOutcome(uint64(number), []byte(large))
+	}
+	if got := found(r, "3"); len(got) != 1 || got[0] != large+"|" {
+		t.Errorf("of the last 4 records, the oldest is gone: %d are found", len(got))
+	}
+}
+
 // Whatever is added in whatever order, each record that is found is complete and correct, the
 // latest ones are found, and the memory stays within its bound. Small records leave memory unused.
 func TestRingIsBounded(t *testing.T) {
