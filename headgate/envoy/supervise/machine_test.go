@@ -119,6 +119,11 @@ func TestMachine(t *testing.T) {
 			{time.Second, quiet(1), "Terminate{1}"},
 			{0, exited(1), "End{<nil>}"},
 		},
+		"an Envoy that is stopped keeps connections that were idle from the beginning, too": {
+			{time.Hour, stop, "Drain{1}"},
+			{4 * time.Second, quiet(1), ""},
+			{time.Second, quiet(1), "Terminate{1}"},
+		},
 		"the drain time limits how long the old Envoy answers": {
 			{0, reload, "Check{}"},
 			{0, same, "Launch{2 1 1}"},
