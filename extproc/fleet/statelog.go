@@ -89,9 +89,6 @@ func (l *stateLog) moved(m endpointstate.Move, now time.Time) {
 // also logs the number of suppressed lines. Call it once a second.
 func (l *stateLog) flush(now time.Time) {
 	for key, e := range l.members {
-		if e.pending && e.latest.To.State == e.logged {
-			e.pending = false
-		}
 		if e.pending {
 			l.logLatest(e, now)
 		}

@@ -63,3 +63,20 @@ func TestFlappingEndpointsDoNotFloodTheLog(t *testing.T) {
 		t.Errorf("%d endpoints have a line; %d are kept, %d lines are not counted", len(last), len(l.members), l.suppressed)
 	}
 }
+
+// A line names an endpoint's latest error only if that is recent: an old one does not explain the
+// change.
+func TestOldErrorsDoNotExplainChanges(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	for age, named := range map[time.Duration]bool{faultAge - time.Second: true, faultAge: false} {
+		var out bytes.Buffer
+		l := stateLog{log: slog.New(slog.NewTextHandler(&out, nil))}
+		l.moved(endpointstate.Move{
+			Address: "e", From: pick.Healthy, To: endpointstate.Standing{State: pick.Suspect, Since: now, Reason: endpointstate.QueueFull},
+			Fault: endpointstate.Fault{At: now.Add(-age), Kind: "error", Status: 500},
+		}, now)
+		if got := out.String(); strings.Contains(got, "status=500") != named || !strings.Contains(got, "reason=queue_full") {
+			t.Errorf("after an error %v ago: %s", age, got)
+		}
+	}
+}
