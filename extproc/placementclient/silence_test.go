@@ -79,8 +79,14 @@ func TestSilenceOfControlEndsWaits(t *testing.T) {
 	fails(ticket) // it is gone
 
 	r.control = r.serve()
-	r.next().say(complete())
+	s = r.next()
+	s.say(&placement.Update{Answer: 2})
 	waits().Leave()
+	if got := r.connected(); got != "0" {
+		t.Errorf("before the new stream has the whole state headgate_control_connected is %q", got)
+	}
+	s.say(complete())
+	r.await("control is connected", func() bool { return r.connected() == "1" })
 }
 
 // An old control answers no questions. It is not lost while its stream lasts.
