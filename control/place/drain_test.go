@@ -8,6 +8,7 @@ import (
 
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 func (w *world) drainer() place.Drainer { return place.Drainer{Placer: w.Placer} }
@@ -96,6 +97,20 @@ func TestDrainEndsWithItsEndpoint(t *testing.T) {
 	w.set(source, list(e.address, ""), list(other.address, ""))
 	if d := w.drainOf(e.address); d.Drained {
 		t.Errorf("back in the objects it is %+v", d)
+	}
+	if err := w.drainer().Drain(e.address, time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	w.world = w.build(source, list(e.address, ""), list(other.address, ""))
+	is := slices.IndexFunc(w.world.Engines, func(is objects.Engine) bool { return is.Address == e.address })
+	w.world.Engines[is].Terminating = true
+	w.SetWorld(w.world)
+	if d := w.drainOf(e.address); !d.Drained {
+		t.Errorf("while its pod is being deleted it is %+v", d)
+	}
+	w.set(source, list(e.address, ""), list(other.address, ""))
+	if d := w.drainOf(e.address); d.Drained {
+		t.Errorf("when another pod has its address it is %+v", d)
 	}
 	if err := w.drainer().Drain(e.address, time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
