@@ -145,8 +145,8 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^TestChangesAtAGatewayLoseNoRequest$$' -count 1 -v ./bench/e2e -changes 100
 	go test -run '^TestRealEnvoyGetsNewEndpoints' -count 1 -v ./extproc/eds ./control/attach/ads -changes 100
 
-bench-against: ## Compare extproc with that of an earlier commit, BASE=COMMIT: CPU time per request and median latency, taking turns, and memory
-	@[ -n "$(BASE)" ] || { echo 'say which commit to compare with: make bench-against BASE=COMMIT' >&2; exit 2; }
+bench-against: ## Compare extproc with an earlier commit (BASE=COMMIT), in alternating runs: CPU time per request, median latency, and memory
+	@[ -n "$(BASE)" ] || { echo 'set the commit to compare with: make bench-against BASE=COMMIT' >&2; exit 2; }
 	rm -rf .run/against && git clone -q . .run/against && git -C .run/against checkout -q $(BASE)
 	$(MAKE) -s -C .run/against build
 	go test -run '^$$' -bench ExtprocAgainst -benchtime 24x -v ./bench/e2e -against $(CURDIR)/.run/against

@@ -34,7 +34,7 @@ func checkWheelSize(file string) error {
 		return err
 	}
 	if info.Size() > maxWheel {
-		return fmt.Errorf("%s has %.1f MB; the limit is %.0f MB", filepath.Base(file), float64(info.Size())/1e6, maxWheel/1e6)
+		return fmt.Errorf("%s is %.1f MB large; the limit is %.0f MB", filepath.Base(file), float64(info.Size())/1e6, maxWheel/1e6)
 	}
 	archive, err := zip.OpenReader(file)
 	if err != nil {
@@ -46,7 +46,7 @@ func checkWheelSize(file string) error {
 			continue
 		}
 		if f.UncompressedSize64 > maxProgram {
-			return fmt.Errorf("the program in %s has %.1f MB; the limit is %.0f MB", filepath.Base(file), float64(f.UncompressedSize64)/1e6, maxProgram/1e6)
+			return fmt.Errorf("the program in %s is %.1f MB large; the limit is %.0f MB", filepath.Base(file), float64(f.UncompressedSize64)/1e6, maxProgram/1e6)
 		}
 		return nil
 	}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// writeWheel writes a wheel with a program that claims to have a size, and of which the file has at
-// least another one.
+// writeWheel writes a wheel of at least size bytes. The archive claims another size for the program
+// in it.
 func writeWheel(t *testing.T, file, program string, claimed uint64, size int64) {
 	t.Helper()
 	f, err := os.Create(file)
@@ -39,8 +39,8 @@ func TestSizes(t *testing.T) {
 		want    string
 	}{
 		{program, 99_999_999, 39_000_000, ""},
-		{program, 100_000_001, 0, "the program in headgate-0.1.0-py3-none-any.whl has 100.0 MB; the limit is 100 MB"},
-		{program, 1, 40_000_001, "headgate-0.1.0-py3-none-any.whl has 40.0 MB; the limit is 40 MB"},
+		{program, 100_000_001, 0, "the program in headgate-0.1.0-py3-none-any.whl is 100.0 MB large; the limit is 100 MB"},
+		{program, 1, 40_000_001, "headgate-0.1.0-py3-none-any.whl is 40.0 MB large; the limit is 40 MB"},
 		{"headgate-0.1.0.data/scripts/other", 1, 0, "headgate-0.1.0-py3-none-any.whl has no program headgate"},
 	} {
 		dist := t.TempDir()
