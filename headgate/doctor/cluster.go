@@ -62,8 +62,9 @@ func cluster(ctx context.Context, o options, f *diagnosis.Facts) *diagnosis.Clus
 	return c
 }
 
-// conditioned returns the kinds of objects with conditions that control reads in a namespace, or in
-// all namespaces. A GatewayClass comes before its Gateways, and these before their ListenerSets.
+// conditioned returns the kinds of objects with conditions that control reads in a namespace; empty
+// means in all namespaces. A GatewayClass comes before its Gateways, and these before their
+// ListenerSets.
 func conditioned(namespace string) []kinds.Kind {
 	table := kinds.WithNetwork()
 	if namespace != "" {
@@ -72,7 +73,7 @@ func conditioned(namespace string) []kinds.Kind {
 	return slices.DeleteFunc(kinds.OfServers(table), func(k kinds.Kind) bool { return k.CRD() == "" })
 }
 
-// list returns the conditions in an API server's objects of a kind that are False.
+// list returns the conditions that are False of all objects of a kind in the API server.
 func list(ctx context.Context, api kubernetes.Interface, k kinds.Kind, namespace string, own owned) (all []admin.Condition, err error) {
 	path := "/apis/" + k.GroupVersion().String() + "/"
 	if namespace != "" && !k.ClusterScoped {

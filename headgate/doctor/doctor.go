@@ -35,8 +35,8 @@ It checks:
   engines       with --objects: each engine lists its models, with the token and TLS of the flags and objects
   certificates  with --tls-cert and --tls-key: the key belongs to the certificate, and the certificate has not expired
   clock         the clocks of engines and control agree with the clock of this machine
-  conditions    of the objects in --objects, in the API server (--kube) or of a running control: none is False. Normal states, such
-                as a model that is loading or one endpoint of several that is out, are warnings
+  conditions    no object in --objects, in the API server (--kube) or of a running control has a condition that is False.
+                States of normal operation, such as a model that is loading, are warnings
 
 With --kube, it asks control and its extprocs if a port is forwarded to the leader's pod (headgate status --help), and Envoy
 only if --listen or --envoy-admin is set.

@@ -159,8 +159,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// The conditions of a folder's objects are those of the same function as in their status, and each
-// is printed once.
+// Doctor computes the conditions of a folder's objects as control does, and prints each once.
 func TestConditionsOfAFolder(t *testing.T) {
 	model := pages(t, map[string]string{"/v1/models": `{"object": "list", "data": [{"id": "llama", "object": "model"}]}`})
 	closed := httptest.NewServer(nil)

@@ -9,9 +9,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ofFolder returns the conditions of the objects of a folder that are False, if the static data
-// plane serves them. States are what extprocs report of endpoints; the engines that were asked
-// count for the other endpoints.
+// ofFolder returns the conditions that are False of the objects of a folder, as if the standalone
+// data plane served them. States are the reports of extprocs. For other endpoints, the answers of
+// their engines count.
 func ofFolder(w *objects.World, engines []diagnosis.Engine, states map[string]conditions.Endpoint) []admin.Condition {
 	in := conditions.Input{World: w, Observed: conditions.Observed{
 		Reports: states, Scrapes: make(map[string]conditions.Endpoint),
@@ -53,7 +53,7 @@ func stateOf(e admin.Endpoint) conditions.Endpoint {
 	return is
 }
 
-// join appends to conditions those of others that concern another object, part or type.
+// join returns all, and those conditions of others whose object, part and type all lacks.
 func join(all, others []admin.Condition) []admin.Condition {
 	type key struct{ kind, name, of, condition string }
 	of := func(c admin.Condition) key { return key{c.Kind, c.Name, c.Of, c.Type} }
@@ -64,7 +64,7 @@ func join(all, others []admin.Condition) []admin.Condition {
 	return append(all, slices.DeleteFunc(slices.Clone(others), func(c admin.Condition) bool { return known[of(c)] })...)
 }
 
-// dropKnown removes the problems of objects that are conditions, too.
+// dropKnown removes the problems of objects that conditions already report.
 func dropKnown(f *diagnosis.Facts) {
 	if f.Objects == nil {
 		return

@@ -307,8 +307,8 @@ func control(ctx context.Context, o options, f *diagnosis.Facts) (*diagnosis.Con
 	return c, live
 }
 
-// extproc asks all extprocs by way of control, or else the one of this machine. It adds the state
-// of each endpoint, and returns nil if there is nobody to ask.
+// extproc asks all extprocs through control, or else the one on this machine. It adds the state of
+// each endpoint to states. It returns nil if no URL is set.
 func extproc(ctx context.Context, o options, c *diagnosis.Control, states map[string]conditions.Endpoint) *diagnosis.Extproc {
 	at := o.Addresses
 	if c != nil && (c.Err != "" || c.None) {

@@ -181,7 +181,7 @@ func (r reviewer) allowed(ctx context.Context, to *authorizationv1.ResourceAttri
 	if !apierrors.IsForbidden(err) {
 		return false, err
 	}
-	// Everyone may ask about oneself, as control in its pod.
+	// Every user may ask about itself, as control does in its pod.
 	if self, selfErr := r.self(); selfErr != nil || self != r.user {
 		return false, errors.Join(err, selfErr)
 	}

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The kinds that are checked are those that the roles of control let it list.
+// Doctor checks the kinds that the roles of control allow it to list, and no others.
 func TestKindsAreThoseOfTheRoles(t *testing.T) {
 	rights, err := needed("headgate-system", "")
 	if err != nil || len(rights) < 40 {
@@ -45,7 +45,7 @@ func TestKindsAreThoseOfTheRoles(t *testing.T) {
 	}
 }
 
-// Conditions of objects and parents of other controllers do not count.
+// Doctor ignores the conditions that other controllers set on objects and parents.
 func TestConditionsOfOtherControllers(t *testing.T) {
 	const conditions = `conditions: [{type: Accepted, status: 'False', reason: Denied}, {type: Conflicted, status: 'False', reason: NoConflicts}]`
 	own, got := make(owned), []string{}

@@ -214,7 +214,7 @@ func ask(ctx context.Context, at query.Addresses) (s State, err error) {
 		}
 		s.Extprocs = append(s.Extprocs, e)
 		if e.Omitted > 0 {
-			s.Notes = append(s.Notes, fmt.Sprintf("extproc %s does not list %s: it has too many", e.Name, display.Count(e.Omitted, "endpoint")))
+			s.Notes = append(s.Notes, fmt.Sprintf("extproc %s has too many endpoints: its list omits %d", e.Name, e.Omitted))
 		}
 		if e.Error != "" {
 			s.Notes = append(s.Notes, fmt.Sprintf("extproc %s: %s", e.Name, e.Error))

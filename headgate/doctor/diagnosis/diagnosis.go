@@ -122,14 +122,16 @@ type Control struct {
 	Version     string
 	// Cluster: control runs in a cluster, and was expected at a forwarded port.
 	Cluster bool
-	// Apart says that control has no extproc, although one answers; empty if that is not so.
+	// Apart describes why an extproc answers that is not connected to this control; empty if that
+	// is not so.
 	Apart string
 }
 
 // Extproc is the extprocs, asked by way of control or alone.
 type Extproc struct {
-	// URL is that of the one that is asked without control; it may be empty. Err is why it does not
-	// answer. None: no process listens there, and control has no extproc.
+	// URL is that of the extproc that is asked if control does not answer; it may be empty. Err is
+	// why it does not answer. None: no process listens there, and no extproc is connected to
+	// control.
 	URL, Err string
 	None     bool
 	// Unconnected is the URL of a control without extprocs; empty if there is none.
@@ -169,7 +171,7 @@ type Clock struct {
 type Cluster struct {
 	Server string
 	Err    string
-	// Missing are kinds without a CRD. Unread has a text for each kind whose objects could not be
+	// Missing are kinds without a CRD. Unread has a text for each kind whose objects cannot be
 	// read.
 	Missing, Unread []string
 	// NoAccount is the service account of control if it does not exist. Forbidden are the rights
@@ -360,8 +362,7 @@ func (d *diagnosis) extproc(f Facts) {
 				display.Count(a.Endpoints, "endpoint"), display.Choose(a.Endpoints, "serves", "serve"))
 		}
 		if a.Omitted > 0 {
-			d.add(Warning, "extproc", "read its metrics, which have all endpoints", "extproc %s does not list %s: it has too many", a.Name,
-				display.Count(a.Omitted, "endpoint"))
+			d.add(Warning, "extproc", "read its metrics, which cover all endpoints", "extproc %s has too many endpoints: its list omits %d", a.Name, a.Omitted)
 		}
 		d.some(Warning, "extproc", "headgate status shows more", a.Bad)
 		for _, pool := range a.Fallbacks {
@@ -446,11 +447,11 @@ func (d *diagnosis) certificates(f Facts) {
 			d.add(Fault, "certificates", "correct the files: both are PEM, readable, and the key is that of the certificate", "%s, %s: %s", c.File, c.KeyFile,
 				c.Err)
 		case left <= 0:
-			d.add(Fault, "certificates", "renew it: a replaced file counts without a restart", "%s expired on %s", c.File, day(c.NotAfter))
+			d.add(Fault, "certificates", "renew it: a new file takes effect without a restart", "%s expired on %s", c.File, day(c.NotAfter))
 		case f.Now.Before(c.NotBefore):
 			d.add(Fault, "certificates", "correct the clock, or wait", "%s is valid from %s on", c.File, day(c.NotBefore))
 		case left < expiresSoon:
-			d.add(Warning, "certificates", "renew it: a replaced file counts without a restart", "%s expires in %s, on %s", c.File,
+			d.add(Warning, "certificates", "renew it: a new file takes effect without a restart", "%s expires in %s, on %s", c.File,
 				display.Count(int(left/(24*time.Hour)), "day"), day(c.NotAfter))
 		default:
 			d.add(OK, "certificates", "", "%s for %s fits its key, and is valid until %s", c.File, strings.Join(c.Names, ", "), day(c.NotAfter))
