@@ -123,7 +123,7 @@ func TestExplain(t *testing.T) {
 		text, err := s.explained("--log", s.Envoy.Log, "waited")
 		return err == nil && strings.Contains(text, "Waited")
 	})
-	if _, err := s.explained(append(control, "unknown")...); err == nil || !strings.Contains(err.Error(), "knows no request") {
+	if _, err := s.explained(append(control, "unknown")...); err == nil || !strings.Contains(err.Error(), "has no decision for request") {
 		t.Errorf("an unknown request: %v", err)
 	}
 }

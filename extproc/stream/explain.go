@@ -189,7 +189,7 @@ func (x *exchange) explained() admin.ExplainResult {
 	if w := d.waits; w != nil {
 		result.Model = cmp.Or(result.Model, w.model)
 		if w.asks {
-			result.Waits = "control is asked whether the model has just been added; if not, the answer is 404 model_not_found"
+			result.Waits = "extproc asks control whether the model has just been added; if not, the answer is 404 model_not_found"
 		} else if err := x.server.Flow.Failure(w.key); err != nil {
 			refused := describe(err, result.Model)
 			e.refused = &refused

@@ -134,10 +134,10 @@ func ofRequest(ctx context.Context, at query.Addresses, id, format string, out i
 		}
 	}
 	if found == 0 && answers.Instead != nil {
-		return fmt.Errorf("%s. It knows no request %q", answers.Note(), id)
+		return fmt.Errorf("%s. It has no decision for request %q", answers.Note(), id)
 	}
 	if found == 0 {
-		return fmt.Errorf("%s knows no request %q%s: the %d decisions in memory are of other requests. It may be older, or extproc has restarted, "+
+		return fmt.Errorf("%s has no decision for request %q%s: the %d decisions in memory are of other requests. It may be older, or extproc has restarted, "+
 			"or Envoy alone answered it; its access log may have it: headgate explain --log FILE ID", answers.By, id, failures(answers.Answers), kept)
 	}
 	return write(out, format, answers, text.String())
@@ -152,7 +152,7 @@ func write(out io.Writer, format string, answers query.Reply, text string) error
 		}{answers.Answers, answers.Note()})
 	}
 	if failed := failures(answers.Answers); failed != "" {
-		text += display.Line(fmt.Sprintf("Not all extprocs were asked%s.", failed)) + "\n"
+		text += display.Line(fmt.Sprintf("Not all extprocs answered%s.", failed)) + "\n"
 	}
 	if answers.Instead != nil {
 		text += display.Line(answers.Note()+".") + "\n"

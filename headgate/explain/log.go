@@ -69,8 +69,8 @@ func ofLog(name, id, format string, out io.Writer) error {
 }
 
 // search returns the requests with an id in an access log, the latest first, and the number of
-// records. Other lines are skipped, because programs may log to the same file, and so are lines
-// that are longer than maxLine.
+// records. It skips lines longer than maxLine and other lines, because programs may log to the same
+// file.
 func search(from io.Reader, id string) (all []admin.Decision, records int, err error) {
 	lines := bufio.NewReader(from)
 	for {
@@ -110,7 +110,7 @@ func next(lines *bufio.Reader) (text []byte, err error) {
 func parse(text []byte) (r record, ok bool) {
 	text = bytes.TrimSpace(text)
 	if at := bytes.IndexByte(text, '{'); at > 0 {
-		text = text[at:] // docker compose and journalctl write a name before the line
+		text = text[at:] // docker compose and journalctl write a prefix before the record
 	}
 	if len(text) == 0 || json.Unmarshal(text, &r) != nil || r.Time.IsZero() || r.Details == "" && r.Status == 0 && r.Flags == "" {
 		return record{}, false

@@ -76,7 +76,7 @@ func foretold(out *strings.Builder, r *admin.ExplainResult, by string) {
 	out.WriteString("\n")
 }
 
-// line prints a line. Texts may contain what a client wrote.
+// line prints a line, without control characters: a client may have written parts of the text.
 func line(out *strings.Builder, name, text string) {
 	fmt.Fprintf(out, "  %-8s %s\n", name, display.Line(text))
 }
