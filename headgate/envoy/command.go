@@ -123,7 +123,7 @@ func (o *options) flags(out io.Writer) *cli.FlagSet {
 	f.StringVar(&o.dir, "run-dir", "",
 		"keep Envoy's configuration and sockets in this `DIR`; the default is the folder envoy beside extproc's socket, or else .run/envoy")
 	f.IntVar(&o.concurrency, "concurrency", runtime.NumCPU(), "run each Envoy with this `NUMBER` of worker threads")
-	f.StringVar(&o.logLevel, "envoy-log-level", "warning", "log Envoy's messages of this `LEVEL` and above; debug and trace log headers of requests, so --api-keys excludes them")
+	f.StringVar(&o.logLevel, "envoy-log-level", "warning", "log Envoy's messages of this `LEVEL` and above; debug and trace log request headers, and cannot be used with --api-keys")
 	f.BoolVar(&o.print, "print-config", false, "print Envoy's configuration and exit")
 	return f
 }

@@ -239,7 +239,7 @@ func TestCertificateThatEnvoyRejects(t *testing.T) {
 	}
 }
 
-// An error says that Envoy rejects a change: it came with the change, not before.
+// An error is logged if Envoy rejects a change. Earlier rejections do not count.
 func TestRejectedChangeIsLogged(t *testing.T) {
 	dir := t.TempDir()
 	o := options{keys: filepath.Join(dir, "keys"), dir: dir}
@@ -270,7 +270,7 @@ func TestRejectedChangeIsLogged(t *testing.T) {
 }
 
 // A folder that others can write is refused, since they could read or replace the keys. So is a
-// file that somebody else puts where a file with keys is written.
+// file of another user at the path of a file with keys.
 func TestFolderOfOthersIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	for i, c := range []struct {
@@ -279,8 +279,8 @@ func TestFolderOfOthersIsRefused(t *testing.T) {
 	}{
 		{func(string) error { return nil }, ""},
 		{func(path string) error { return os.Mkdir(path, 0o755) }, ""},
-		{func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o777)) }, "other users can write it"},
-		{func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o720)) }, "other users can write it"},
+		{func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o777)) }, "other users can write to it"},
+		{func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o720)) }, "other users can write to it"},
 		{func(path string) error { return os.Symlink(dir, path) }, "it is not a folder"},
 		{func(path string) error { return os.WriteFile(path, nil, 0o600) }, "not a directory"},
 		{func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chown(path, 1, 1)) }, "it belongs to the user with the id 1"},

@@ -132,8 +132,8 @@ func replaceFile(path string, text []byte) error {
 	return os.Rename(part, path)
 }
 
-// privateDir makes a folder that only this user can write. It returns an error if the folder exists
-// and others can write it, since they could read or replace the files with keys.
+// privateDir makes a folder to which only this user can write. It returns an error if other users
+// can write to an existing folder, since they could read or replace the files with keys.
 func privateDir(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
@@ -152,7 +152,7 @@ func privateDir(path string) error {
 	case owner != os.Geteuid():
 		return fmt.Errorf("it belongs to the user with the id %d, who could read the keys: remove it, or name another folder", owner)
 	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("other users can write it (%v), and so read the keys: run chmod 700, or name another folder", info.Mode())
+		return fmt.Errorf("other users can write to it (%v), and so read the keys: run chmod 700, or name another folder", info.Mode())
 	}
 	return nil
 }

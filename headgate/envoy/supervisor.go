@@ -134,7 +134,7 @@ func (s *supervisor) do(a supervise.Action) {
 		if err := s.launch(a); err != nil {
 			go s.send(supervise.Exited{ID: a.ID, Status: err.Error()})
 		}
-	case supervise.Adopt: // it may have exited, with the event still to come
+	case supervise.Adopt: // the Envoy may have exited, and the event of this comes later
 		s.current.Store(s.envoys[a.ID])
 	case supervise.Watch:
 		if p := s.envoys[a.ID]; p != nil {
@@ -275,7 +275,7 @@ func (s *supervisor) launch(l supervise.Launch) error {
 	return nil
 }
 
-// addressed returns the checked configuration with the sockets of an Envoy.
+// addressed returns the checked configuration, with the sockets of this Envoy.
 func (s *supervisor) addressed(p *process) ([]byte, error) {
 	config := s.checked.config
 	for _, r := range []struct {
@@ -284,7 +284,7 @@ func (s *supervisor) addressed(p *process) ([]byte, error) {
 	}{
 		{filepath.Join(s.dir, adminName), p.socket, true},
 		{filepath.Join(s.relay, wire.BackSocket), filepath.Join(s.relay, backName(p.Generation)), s.relay != ""},
-		{wire.BackSocket, backName(p.Generation), false}, // the configuration of a user may not name it to extproc
+		{wire.BackSocket, backName(p.Generation), false}, // a user's own configuration need not contain it
 	} {
 		old, err := json.Marshal(r.old) // escaped as in the configuration
 		if err != nil {
@@ -308,7 +308,7 @@ func (s *supervisor) rejected() int {
 	if p == nil {
 		return 0
 	}
-	a := newAdmin(p.socket) // that of the process belongs to the supervisor
+	a := newAdmin(p.socket) // not p.admin, which the supervisor uses
 	defer a.close()
 	return a.rejected(context.Background())
 }

@@ -91,8 +91,8 @@ func TestDrainComesBeforeLoad(t *testing.T) {
 	}
 }
 
-// Both Envoys of a generation exit at once. The machine acts on the second one before it has got
-// the event.
+// Both Envoys of a generation exit at once. The machine acts on the second one before it learns
+// of its exit.
 func TestActionsForAnEnvoyThatIsGone(t *testing.T) {
 	s := newSupervisor(t)
 	for id := range 2 {

@@ -144,7 +144,7 @@ func search(ctx context.Context, cache string) (is found, have string) {
 func inCache(cache string) string { return filepath.Join(cache, "envoy-"+Version) }
 
 // candidates returns the paths at which an Envoy may be: beside this program, and on PATH. If this
-// program was called by a link, an Envoy beside the link comes first.
+// program was started through a link, an Envoy beside the link comes first.
 func candidates() []string {
 	var all []string
 	add := func(path string, err error) {

@@ -15,9 +15,9 @@ type Limits struct {
 	// Drain is how long an Envoy may take to complete its answers.
 	Drain time.Duration
 	// Settle is how long a replaced Envoy keeps connections after its last request. A client that
-	// uses such a connection meanwhile gets an answer that closes it.
+	// uses a connection in this time gets a response that closes it.
 	Settle time.Duration
-	// Linger is Settle for an Envoy that is stopped, not replaced.
+	// Linger is the same time for an Envoy that is stopped, not replaced.
 	Linger time.Duration
 	// Term is how long an Envoy may take to end after SIGTERM.
 	Term time.Duration
@@ -84,7 +84,7 @@ type (
 	// Watch asks for Load of an Envoy that drains.
 	Watch struct{ ID int }
 	// Drain makes an Envoy close its listeners for clients, and ask clients to close their
-	// connections. When it has done so, it asks for Load.
+	// connections. After that, the supervisor sends Loads of this Envoy.
 	Drain struct{ ID int }
 	// Terminate sends SIGTERM.
 	Terminate struct{ ID int }
@@ -126,7 +126,7 @@ type envoy struct {
 	version               string
 	since                 time.Time // when it was started, became current, began to drain, or got SIGTERM
 	requests              int       // of the last Load
-	busy                  time.Time // when a Load last had a request
+	busy                  time.Time // time of the last Load with requests
 	ending                bool      // it got SIGTERM or SIGKILL
 }
 
@@ -339,7 +339,8 @@ func (m *Machine) exited(now time.Time, x Exited) []Action {
 		m.starting = nil
 		if e.epoch > 0 {
 			m.broken = e.generation // the shared memory still says that one starts
-			// The current one may have lost its listeners: an Envoy beside it opens new ones.
+			// The current one may have lost its listeners. An Envoy that starts beside it opens new
+			// ones.
 			m.again = m.again || m.current != nil
 		}
 		if m.stopping {

@@ -140,7 +140,7 @@ func TestMachine(t *testing.T) {
 			{0, reload, "Check{}"},
 			{0, same, "Launch{2 1 1}"},
 		},
-		"a hot restart that fails, perhaps after it has closed the current one's listeners, is followed by a start beside it": {
+		"after a failed hot restart, which may have closed the current one's listeners, another Envoy starts beside it": {
 			{0, reload, "Check{}"},
 			{0, same, "Launch{2 1 1}"},
 			{0, exited(2), "Check{}"},
