@@ -67,8 +67,8 @@ type Command struct {
 	Run func(ctx context.Context, args []string, out io.Writer) error
 	// Linked says that a link to the program with the command's name is that command.
 	Linked bool
-	// Below names the commands of this command, such as fit of "headgate profile fit". Run gets the
-	// name as its first argument.
+	// Below lists the subcommands of this command, such as fit in "headgate profile fit". Run gets
+	// the name as its first argument.
 	Below []string
 }
 

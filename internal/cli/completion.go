@@ -46,7 +46,7 @@ func (p Program) complete(ctx context.Context, args []string, out io.Writer) err
 	return nil
 }
 
-// listFlags returns a command with its flags, and those of the commands below it.
+// listFlags returns a command with its flags and those of its subcommands.
 func listFlags(ctx context.Context, c Command) (completed, error) {
 	of := completed{Command: c}
 	for i, name := range append([]string{""}, c.Below...) {
@@ -208,8 +208,8 @@ func (p Program) fish(all []completed) string {
 	return text.String()
 }
 
-// fishLines writes what completes a command, and a link to the program that is this command, under
-// a condition. An empty condition is always true.
+// fishLines writes a completion of a command, which applies under a condition; an empty condition
+// is always true. If a link to the program is this command, it writes one for the link, too.
 func (p Program) fishLines(w io.Writer, c Command, condition, words string) {
 	seen, link := "__fish_seen_subcommand_from "+c.Name, ""
 	if condition != "" {
@@ -222,7 +222,7 @@ func (p Program) fishLines(w io.Writer, c Command, condition, words string) {
 	}
 }
 
-// fishFlag returns the words of fish's command complete for a flag.
+// fishFlag returns the arguments of fish's command complete for a flag.
 func fishFlag(f *pflag.Flag) string {
 	_, usage := pflag.UnquoteUsage(f)
 	words := fmt.Sprintf("-l %s -d %s", f.Name, quote(usage))

@@ -58,8 +58,8 @@ func TryLock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// lockNow locks a file without waiting for a holder. It waits for callers of [Locked], which hold a
-// shared lock for a moment.
+// lockNow locks a file. It does not wait for a process that holds the lock, but for callers of
+// [Locked], which hold a shared lock for a moment.
 func lockNow(f *os.File) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -90,8 +90,8 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && errThere == nil && os.SameFile(opened, there)
 }
 
-// open opens a file for locking, unless it is a link, whose target would be truncated. Child
-// processes do not inherit the file.
+// open opens a file for locking. It refuses a link, because the link's target would be truncated.
+// Child processes do not inherit the file.
 func open(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

@@ -85,8 +85,8 @@ func TestLockIsFreeWhenItsProcessIsDead(t *testing.T) {
 	unlock()
 }
 
-// Processes that only ask whether a lock is held, as headgate status does, do not keep another one
-// from locking it.
+// A process that only asks whether a lock is held, as headgate status does, does not prevent
+// another process from taking it.
 func TestQuestionsDoNotHoldALock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	done := make(chan struct{})

@@ -66,7 +66,7 @@ type Reply struct {
 	Instead error
 }
 
-// Note is a line for people with the reason in Instead; empty if there is none.
+// Note returns the reason in Instead as a sentence for people; empty if there is none.
 func (r *Reply) Note() string {
 	if r.Instead == nil {
 		return ""
@@ -74,8 +74,8 @@ func (r *Reply) Note() string {
 	return r.Instead.Error() + ". The extproc at " + r.By + " answered instead"
 }
 
-// Ask asks control and, if that has no answer of any extproc, extproc. An error is one line that
-// says what to do.
+// Ask asks control. If control has no answer from any extproc, Ask asks extproc itself. An error is
+// one line, and contains what to do.
 func (a *Addresses) Ask(ctx context.Context, kind string, body []byte) (Reply, error) {
 	var all []error
 	var instead error
