@@ -14,16 +14,16 @@ type Condition struct {
 	Message string `json:"message"`
 }
 
-// Merged is several conditions: those with a reason of one object, or of several objects of a kind
-// that have the same ones.
+// Merged stands for conditions of a kind with the same reason: those of one object, or those of
+// several objects with the same types and message.
 type Merged struct {
 	Kind, Of        string
 	Names, Types    []string
 	Reason, Message string
 }
 
-// Merge merges conditions, for people. The first message of an object and reason counts. The order
-// is that of the first conditions.
+// Merge groups conditions, for people. It keeps the first message for each object and reason, and
+// the order in which the reasons first appear.
 func Merge(all []Condition) []Merged {
 	type object struct{ kind, name, of, reason string }
 	objects := make(map[object]int)

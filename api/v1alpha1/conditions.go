@@ -5,17 +5,18 @@ package v1alpha1
 // Models have the reasons of Ready.
 const (
 	// ConditionEndpoints is true if all endpoints answer, and not only with errors. Its message is
-	// the number of these endpoints and of all endpoints, as in "3/4".
+	// the number of these endpoints and the number of all endpoints, as in "3/4".
 	ConditionEndpoints = "Endpoints"
 
 	// ReasonEndpointsAnswer means that at least one endpoint answers.
 	ReasonEndpointsAnswer = "EndpointsAnswer"
 	// ReasonNoEndpoints means that no endpoint answers.
 	ReasonNoEndpoints = "NoEndpoints"
-	// ReasonEndpointsFailing means that endpoints answer, but only with errors, for 15 s.
+	// ReasonEndpointsFailing means that endpoints answer, but have answered only with errors for 15
+	// s.
 	ReasonEndpointsFailing = "EndpointsFailing"
 	// ReasonNoPicker means that no extproc is connected to control. Envoys then reject requests,
-	// unless an extproc runs that cannot connect.
+	// unless an extproc runs but cannot connect to control.
 	ReasonNoPicker = "NoPicker"
 	// ReasonNoEnvoy means that control serves no Gateways, and that no Envoy uses an extproc.
 	ReasonNoEnvoy = "NoEnvoy"

@@ -59,14 +59,14 @@ const notReady = "not_ready"
 // requestsFail is the reason of a suspect endpoint whose last request failed.
 const requestsFail = "requests_fail"
 
-// failingAfter is how long all requests fail at an endpoint until it is [Failing], and how long it
-// then serves until it is not any more. So neither one bad request nor one good request changes the
+// failingAfter is how long all requests at an endpoint must fail before it is [Failing], and how
+// long it must serve before it is not. So a single bad or good request does not change the
 // conditions of many objects.
 const failingAfter = 15 * time.Second
 
-// Turn returns the state of an endpoint as it counts: Failing in place of Suspect or Serving, from
-// its state as reported and the one that counted before. The result changes with time alone at
-// next, unless that is zero.
+// Turn returns the state of an endpoint for conditions, from its reported state and the result of
+// the previous call. It replaces Suspect or Serving by Failing. If next is not zero, the result
+// changes at that time, even without a new report.
 func Turn(before, is Endpoint, now time.Time) (_ Endpoint, next time.Time) {
 	fails := is.State == Suspect && is.Reason == requestsFail
 	settled := !now.Before(is.Since.Add(failingAfter))
@@ -122,11 +122,11 @@ type Extproc struct {
 }
 
 // noPicker is the message of the reason NoPicker.
-const noPicker = "no extproc is connected to control: start extproc; if it runs, its log says why it cannot connect (its flag " +
-	"--control, its token or certificate)"
+const noPicker = "no extproc is connected to control: start extproc; if it runs, its log names the error: check its flag " +
+	"--control, its token and its certificate"
 
-// idle returns why no data plane outside Gateways serves anything; empty if one does, or if an
-// extproc is the endpoint picker of other gateways.
+// idle returns why no data plane outside Gateways serves requests. The reason is empty if one does,
+// or if an extproc is the endpoint picker of other gateways.
 func (o *Observed) idle() (reason, words string) {
 	if len(o.Extprocs) == 0 {
 		return v1alpha1.ReasonNoPicker, noPicker
@@ -200,8 +200,8 @@ func (t *Tally) add(address string, is Endpoint) {
 // String returns how many endpoints answer, as in "3/4".
 func (t *Tally) String() string { return fmt.Sprintf("%d/%d", t.Answering, t.Total) }
 
-// Answers reports whether an endpoint answers with anything but errors: Unknown if none is known to
-// do so and the state of some is unknown.
+// Answers reports whether any endpoint answers, and not only with errors. It is Unknown if no
+// endpoint is known to do so, and the state of some is unknown.
 func (t *Tally) Answers() metav1.ConditionStatus {
 	switch {
 	case t.Answering > 0:

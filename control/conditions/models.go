@@ -56,8 +56,8 @@ func acceptedID(taken string) metav1.Condition {
 	return is(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "")
 }
 
-// OfDuplicates returns the part of [Of] for the Models and VModels whose id an older object already
-// has. The statuses of other ones come from placement, by [OfModel] and [OfVModel].
+// OfDuplicates returns the part of [Of] for the Models and VModels whose id belongs to an older
+// object. Placement computes the statuses of the others, with [OfModel] and [OfVModel].
 func OfDuplicates(w *objects.World) (all []*Status) {
 	add := func(kind string, name objects.Name, uid string, generation int64, taken string) {
 		all = append(all, &Status{

@@ -43,8 +43,8 @@ func TestConditionsOfAFolder(t *testing.T) {
 	route := func(of, reason, words string) admin.Condition {
 		return admin.Condition{Kind: "LLMRoute", Name: "ns/r", Type: of, Reason: reason, Message: words}
 	}
-	const nobody = "no extproc is connected to control: start extproc; if it runs, its log says why it cannot connect (its flag --control, " +
-		"its token or certificate)"
+	const nobody = "no extproc is connected to control: start extproc; if it runs, its log names the error: check its flag --control, " +
+		"its token and its certificate"
 	l.SetObserved(conditions.Observed{})
 	if got, want := l.conditions(), []admin.Condition{route("Ready", "NoPicker", nobody)}; !slices.Equal(got, want) {
 		t.Errorf("without an extproc the conditions are %+v, want %+v", got, want)
