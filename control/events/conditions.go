@@ -51,8 +51,8 @@ var starts = []string{
 	v1alpha1.ReasonLoading, v1alpha1.ReasonTransitioning,
 }
 
-// Starting reports whether a condition with this reason is false only because something has just
-// begun.
+// Starting reports whether a condition with this reason is false only because something is still
+// starting.
 func Starting(reason string) bool { return slices.Contains(starts, reason) }
 
 // state returns what Events report of a condition.

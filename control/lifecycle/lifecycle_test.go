@@ -130,7 +130,8 @@ func (unread) KeepGateways(ctx context.Context, _ func() bool, _ *broadcast.Valu
 // last is a StatusWriter that keeps the latest input.
 type last struct{ latest }
 
-// If the state of Gateways is unknown for long, no route is said to attach to none.
+// Even if the state of Gateways is unknown for long, no condition reports that a route attaches to
+// none.
 func TestUnknownGatewaysAreNotMissing(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,8 @@ import (
 )
 
 // planPatience is how long the conditions of objects wait for the state of Gateways. Without
-// Gateway API's CRDs there is none. The conditions then report that Gateways are unknown.
+// Gateway API's CRDs, this state never arrives. The conditions then report that Gateways are
+// unknown.
 const planPatience = 30 * time.Second
 
 // term runs a leadership term: this control makes decisions until ctx ends. Then all state of the

@@ -131,7 +131,7 @@ func (s *endpointWorker) scrape(ctx context.Context, afresh bool) error {
 	last := record
 	last.Stale = afresh
 	seen, err := s.loader.Scrape(limited, last)
-	if ctx.Err() != nil || err != nil && len(s.due) > 0 { // the next scrape, which begins now, knows better
+	if ctx.Err() != nil || err != nil && len(s.due) > 0 { // the next scrape starts now, and its result is newer
 		return err
 	}
 	if fault := (*loader.Error)(nil); errors.As(err, &fault) && fault.Outcome == loader.Unreached {

@@ -84,8 +84,7 @@ func TestTrialOfAPod(t *testing.T) {
 }
 
 // When a pod becomes ready after scrapes of its engine failed, control scrapes the engine at once.
-// Requests that come before that scrape has ended wait, instead of failing because of the scrapes
-// before.
+// Requests that arrive before this scrape ends wait. They do not fail because of earlier scrapes.
 func TestPodThatBecomesReadyIsScraped(t *testing.T) {
 	w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), scrape: time.Hour}
 	w.start()

@@ -19,8 +19,7 @@ import (
 const observeInterval = time.Second
 
 // observeGrace returns how long the reports of an extproc count after it has disconnected, since it
-// may reconnect. It is also the least time that a new control waits for extprocs before its first
-// report.
+// may reconnect. A new control waits at least this long for extprocs before its first report.
 func observeGrace(c *Config) time.Duration { return 3 * c.ObserveInterval }
 
 // observePatience returns how long a new control waits for the first extproc before it reports that
@@ -34,8 +33,8 @@ type observed struct {
 	changed  bool                 // since the last report
 	// tallies are the endpoints of each pool, as last reported. It is nil before the first report.
 	tallies map[objects.Name]conditions.Tally
-	// reports are the states of endpoints as last reported. They change with time alone at due,
-	// unless that is zero.
+	// reports are the states of endpoints as last reported. If due is not zero, some change at that
+	// time, even without news.
 	reports map[string]conditions.Endpoint
 	due     time.Time
 }
@@ -63,7 +62,7 @@ func (p *Placer) Observed(who string, all map[string]conditions.Endpoint, is *co
 	}
 	for address, e := range all {
 		if was, known := o.endpoints[address]; known && was.Reason != e.Reason {
-			e.Since = time.Now() // the reported time is that of the state
+			e.Since = time.Now() // the reported time is that of the state, not of the reason
 		}
 		if o.endpoints[address] = e; e.State == conditions.Unknown {
 			delete(o.endpoints, address)
@@ -91,9 +90,9 @@ func (o *observed) scraped(s *endpointWorker, err error) {
 	}
 }
 
-// KeepObserved passes what is known of endpoints and data planes to report, until ctx ends: at
-// first when extprocs have had time to connect, then after changes, at most every second. If no
-// extproc connects, the first report is later.
+// KeepObserved passes the state of endpoints and data planes to report, until ctx ends. The first
+// report comes when extprocs have had time to connect, and later if none connects. The others
+// follow changes, at most one every second.
 func (p *Placer) KeepObserved(ctx context.Context, report func(conditions.Observed)) {
 	tick := time.NewTicker(p.ObserveInterval)
 	defer tick.Stop()

@@ -102,7 +102,7 @@ type Writer struct {
 	world      *objects.World                        // World of SetWorld; nil before the first call
 	observed   *conditions.Observed                  // input of SetObserved; nil before the first call
 	duplicates map[objects.Object]*conditions.Status // statuses that duplicates should have
-	refused    map[objects.Object]refusal            // statuses that duplicates have, as far as known
+	refused    map[objects.Object]refusal            // statuses that duplicates have, if known
 	gateways   *conditions.Input                     // input of SetGateways; nil before the first call
 	release    []string                              // version annotations of the CRDs; nil while unknown
 	attached   map[objects.Object]*attached

@@ -88,8 +88,8 @@ func (o *Outcome) Says(message string) {
 	o.ErrorMessage = strings.ToValidUTF8(message[:min(len(message), maxMessage)], "")
 }
 
-// MessageOf returns the message of an error: of an object in JSON, or of a text, which is the
-// message.
+// MessageOf returns the message of an error, which is a JSON object or plain text. Plain text is
+// itself the message.
 func MessageOf(whole string) string {
 	if object := gjson.Parse(whole); object.IsObject() {
 		return object.Get("message").Str
@@ -97,8 +97,8 @@ func MessageOf(whole string) string {
 	return whole
 }
 
-// flat reads an error whose fields are at the top, as in answers of old versions of vLLM. The text
-// is the beginning of the body.
+// flat reads an error with its fields at the top level, as old versions of vLLM send it. The text
+// is the beginning of the body. The results are empty if it is no such error.
 func flat(text []byte) (kind, code, message string) {
 	all := gjson.ParseBytes(text)
 	if all.Get("object").Str != "error" {

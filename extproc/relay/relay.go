@@ -70,8 +70,9 @@ func New(c Config) *Server {
 // headerTimeout limits how long an Envoy may take to send the headers of a request to the relay.
 const headerTimeout = 5 * time.Second
 
-// idleTimeout closes the relay's unused connections to an Envoy. A replaced Envoy waits for that
-// before it exits, so the relay sends no request on a connection that Envoy is closing.
+// idleTimeout is how long the relay keeps an unused connection to an Envoy. A replaced Envoy waits
+// until the relay has closed its connections. So the relay sends no request on a connection that
+// Envoy is closing.
 const idleTimeout = time.Second
 
 // Serve serves on a listener until ctx ends, and then closes the listener. Requests in flight may

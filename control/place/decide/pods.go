@@ -12,9 +12,9 @@ type Pod struct {
 	Outgoing bool
 }
 
-// SetPod sets the state of an endpoint's pod. If scrapes of the endpoint failed before its pod
-// became ready, SetPod returns true, and the endpoint must be scraped now. Until then it is unknown
-// whether models can be loaded there, so models that have no other place wait.
+// SetPod sets the state of an endpoint's pod. It returns true if the endpoint must be scraped now,
+// because scrapes failed before its pod became ready. Until that scrape, models that have no other
+// place wait, since it is unknown whether they can be loaded there.
 func (s *State) SetPod(address string, to Pod) (scrape bool) {
 	e := s.endpoints[address]
 	if e == nil || e.pod == to {

@@ -86,9 +86,9 @@ type Fault struct {
 // ScrapeTimeout is the Kind of a scrape that got no answer in time.
 const ScrapeTimeout = "scrape_timeout"
 
-// cause returns the error that explains why an endpoint gets into a state with this reason. While a
-// scrape is unanswered, it may not have ended yet; then the endpoint's latest error is older, or of
-// a request.
+// cause returns the error that explains why an endpoint enters a state with this reason. A scrape
+// that is still unanswered has no error yet, and the latest error may be older or that of a
+// request. In this case, cause returns a scrape timeout.
 func (e *endpoint) cause(reason Reason, now time.Time) Fault {
 	f := e.fault
 	if reason == ScrapesUnanswered && (!f.At.After(e.health.answeredAt) || !strings.HasPrefix(f.Kind, "scrape_")) {
