@@ -67,7 +67,7 @@ func BenchmarkDataPlanes(b *testing.B) {
 var against = flag.String("against", "", "compare extproc with the bin/extproc of this `FOLDER`, a checkout of another commit")
 
 // BenchmarkExtprocAgainst compares extproc with the one of an earlier commit: the CPU time per
-// request, the median latency, and the anonymous memory in the end. Run it with make bench-against
+// request, the median latency, and the anonymous memory at the end. Run it with make bench-against
 // BASE=COMMIT.
 func BenchmarkExtprocAgainst(b *testing.B) {
 	if *against == "" {

@@ -35,9 +35,9 @@ func (s *stack) freeze(p *process.Process) {
 	s.t.Cleanup(func() { p.Signal(syscall.SIGCONT) })
 }
 
-// An engine that answers 500, one that hangs and one that is killed are visible in the answers, the
-// access log, extproc's log, the metrics, /endpoints and headgate status, with what the engine
-// answered. The log has one line for each change of the endpoint's state.
+// An engine answers 500, hangs, or is killed. The answers, the access log, extproc's log, the
+// metrics, /endpoints and headgate status show it, with what the engine answered. The log has one
+// line for each change of the endpoint's state.
 func TestLogNamesTheEngineThatFails(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 2))
@@ -89,8 +89,8 @@ func TestLogNamesTheEngineThatFails(t *testing.T) {
 	}
 }
 
-// changed waits until an endpoint is in a state, and checks that each place reports it. The log has
-// this end of a line, and headgate status has the texts.
+// changed waits until an endpoint is in a state, and checks that each place reports it. A line of
+// the log has this end, and headgate status prints the texts.
 func (s *stack) changed(endpoint, state, end string, texts ...string) {
 	s.t.Helper()
 	s.await(endpoint+" is "+state, func() bool {
@@ -240,9 +240,9 @@ func (s *stack) logs(file, text string) {
 
 const pickerAway = "The gateway's picker (extproc) does not answer."
 
-// While extproc is dead or hangs, clients read in their API's format that the picker is away, and
-// so does the operator in the access log, in Envoy's metrics and in headgate status. If the engines
-// are away, the code stays no_endpoint.
+// While extproc is dead or hangs, clients get an error in their API's format that names the picker.
+// The access log, Envoy's metrics and headgate status report it, too. If the engines are away, the
+// code stays no_endpoint.
 func TestErrorNamesThePickerThatIsAway(t *testing.T) { onBothPlanes(t, errorNamesThePicker) }
 
 func errorNamesThePicker(t *testing.T) {

@@ -112,8 +112,8 @@ func TestChartUpgradesCostNoRequest(t *testing.T) {
 	ended()
 
 	// These are the commands of docs/kubernetes.md. Control deletes the pods of the Gateway, and
-	// removes the finalizer of the GatewayClass. The release also deletes control, which then could
-	// not.
+	// removes the finalizer of the GatewayClass. Uninstalling the release also deletes control,
+	// which could then do neither.
 	sys.kubectl("delete", "gateway/headgate", "gatewayclass/headgate")
 	sys.kubectl("wait", "--for=delete", "deployment", "-l", "headgate.dev/gateway")
 	if left := sys.kubectl("get", "deployments", "--selector", ofEnvoys, "--output", "name"); left != "" {

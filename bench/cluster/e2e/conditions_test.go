@@ -193,7 +193,7 @@ func TestConditionsColumnsAndEvents(t *testing.T) {
 			t.Errorf("the reason of %s of %s is %q, want %s", condition, of, is, want)
 		}
 	}
-	// ofParents are the conditions of an InferencePool, which it has for each of its parents.
+	// ofParents is the path of an InferencePool's conditions: it has some for each parent.
 	const ofParents = "parents[*].conditions"
 	parents := func(of, want string) {
 		t.Helper()

@@ -50,8 +50,8 @@ func shell(t *testing.T, line string) string {
 	return string(out)
 }
 
-// The commands that the pages show print, in the pod of the leading control, the state of all
-// endpoints, and how the extproc beside the Envoy of a request picked its endpoint.
+// The documented commands work in the pod of the leading control. They print the state of all
+// endpoints, and how the extproc beside a request's Envoy picked the endpoint.
 func TestStatusAndExplainInControlsPod(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
