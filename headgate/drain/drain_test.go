@@ -148,7 +148,7 @@ func TestDrainGoesOnWithTheNextControl(t *testing.T) {
 	}
 }
 
-// Control may be away for a while, at each time since it was last heard.
+// Control may be unreachable for a limited time. Each answer starts that time anew.
 func TestAbsenceIsSinceTheLastAnswer(t *testing.T) {
 	quickly(t)
 	was := absence
@@ -168,7 +168,7 @@ func TestAbsenceIsSinceTheLastAnswer(t *testing.T) {
 	}
 }
 
-// While control is away, one line says so.
+// If control does not answer for a while, drain prints one line about it.
 func TestAbsenceOfControlIsOneLine(t *testing.T) {
 	quickly(t)
 	c := &control{fails: 5, results: []admin.DrainResult{{Drained: true, Moving: 1}, {Drained: true, Done: true, Moved: 1}}}
