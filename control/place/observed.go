@@ -27,7 +27,8 @@ func observeGrace(c *Config) time.Duration { return 3 * c.ObserveInterval }
 // a new leader.
 func observePatience(c *Config) time.Duration { return 30 * c.ObserveInterval }
 
-// observed is what extprocs report and control scrapes. Placer.mu guards it.
+// observed contains the reports of extprocs and the results of control's scrapes. Placer.mu guards
+// it.
 type observed struct {
 	extprocs map[string]*observer // by the name of the extproc's stream
 	changed  bool                 // since the last report
@@ -124,8 +125,8 @@ func hasExtprocs(p *Placer) bool {
 	return len(p.observed.extprocs) > 0
 }
 
-// observe returns what is known, and whether it has changed since the last call. It lets the status
-// of the models in a pool be written when the pool's endpoints begin or stop to answer.
+// observe returns the state of endpoints and data planes, and whether it has changed since the last
+// call. If a pool's endpoints begin or stop to answer, it queues the status of the pool's models.
 func observe(p *Placer, first bool) (o conditions.Observed, news bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,8 +176,8 @@ func observe(p *Placer, first bool) (o conditions.Observed, news bool) {
 	return o, true
 }
 
-// tally counts the endpoints of pools, and queues the status of models whose pool has endpoints
-// that answer no more, or again, or that now do not answer for another reason. The caller holds mu.
+// tally counts the endpoints of pools. It queues the status of a pool's models if the endpoints
+// begin or stop to answer, or if the reason why none answers has changed. The caller holds mu.
 func tally(p *Placer, o *conditions.Observed) {
 	was := p.observed.tallies
 	p.observed.tallies = make(map[objects.Name]conditions.Tally, len(p.world.Pools))

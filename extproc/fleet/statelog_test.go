@@ -64,8 +64,8 @@ func TestFlappingEndpointsDoNotFloodTheLog(t *testing.T) {
 	}
 }
 
-// A line names an endpoint's latest error only if that is recent: an old one does not explain the
-// change.
+// A line contains an endpoint's latest error only if the error is recent. An old one does not
+// explain the change.
 func TestOldErrorsDoNotExplainChanges(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for age, named := range map[time.Duration]bool{faultAge - time.Second: true, faultAge: false} {

@@ -61,7 +61,7 @@ const (
 var (
 	// pollInterval is the time between two queries.
 	pollInterval = 500 * time.Millisecond
-	// absence is how long control may be away at a time.
+	// absence is how long control may be unreachable at a time.
 	absence = time.Minute
 )
 

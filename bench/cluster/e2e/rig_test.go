@@ -81,7 +81,7 @@ func run(m *testing.M) (status int, err error) {
 	}
 	for what, is := range after {
 		if left := added(before[what], is); len(left) > 0 {
-			return 1, fmt.Errorf("the cluster has ended and left something of %s:\n%s", what, strings.Join(left, "\n"))
+			return 1, fmt.Errorf("the cluster has left traces behind (%s):\n%s", what, strings.Join(left, "\n"))
 		}
 	}
 	return status, nil
@@ -126,8 +126,8 @@ func traces() (map[string]string, error) {
 	return seen, nil
 }
 
-// added returns the lines that after has and before lacks. Lines that only before has are of other
-// programs, which have ended meanwhile.
+// added returns the lines in after that are not in before. Lines that are only in before belong to
+// other programs, which have ended meanwhile.
 func added(before, after string) (left []string) {
 	had := make(map[string]int)
 	for line := range strings.Lines(before) {

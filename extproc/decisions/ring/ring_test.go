@@ -51,7 +51,7 @@ func TestRingForgetsTheOldest(t *testing.T) {
 	}
 }
 
-// Memory that ends with the outcome of a forgotten record may still have later records.
+// A chunk whose last entry is the outcome of a forgotten record may still contain later records.
 func TestOutcomesDoNotReleaseLaterRecords(t *testing.T) {
 	r, large := ring.New(4, 1<<20), strings.Repeat("x", ring.MaxRecord)
 	for number := 1; number <= 3; number++ {
