@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -179,7 +180,10 @@ func TestOtherLinesOfALog(t *testing.T) {
 	}
 	name := filepath.Join(t.TempDir(), "log")
 	long := strings.Repeat("x", 1<<20)
-	if err := os.WriteFile(name, []byte(long+"\n"+string(log)+"\n{"+long+long+"}\nx"), 0o600); err != nil {
+	lines := strings.Split(string(log), "\n")
+	// The end of a long line is no record, although it looks like one.
+	end := lines[slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, `"a b"`) })]
+	if err := os.WriteFile(name, []byte(long+"\n"+long+long[:8192]+end+"\n"+string(log)+"\n{"+long+long+"}\nx"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	want, err := prints(t, "--log", "testdata/access.log", "a b")
