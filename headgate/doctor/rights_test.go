@@ -3,11 +3,19 @@ package doctor
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/control/conditions"
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 // Doctor checks the kinds that the roles of control allow it to list, and no others.
@@ -42,6 +50,45 @@ func TestKindsAreThoseOfTheRoles(t *testing.T) {
 	if err != nil || strings.Contains(all, "httproutes.gateway") || !strings.Contains(all, "\nlist, watch inferencepools.inference.networking.k8s.io in team\n") ||
 		!strings.Contains(all, "\nget, update leases.coordination.k8s.io headgate-control in headgate-system\n") {
 		t.Errorf("one namespace: %v, %v", all, err)
+	}
+}
+
+// An API server lists many objects in several answers.
+func TestListsHaveSeveralPages(t *testing.T) {
+	const model = `{"metadata": {"namespace": "a", "name": "%s"}, "status": {"conditions": [{"type": "Ready", "status": "False", "reason": "X"}]}}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch q := r.URL.Query(); q.Get("continue") {
+		case "":
+			fmt.Fprintf(w, `{"metadata": {"continue": "next"}, "items": [`+model+`]}`, "on page "+q.Get("limit"))
+		default:
+			fmt.Fprintf(w, `{"metadata": {}, "items": [`+model+`]}`, "on the "+q.Get("continue")+" page")
+		}
+	}))
+	t.Cleanup(server.Close)
+	api, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	all, err := list(t.Context(), api, kinds.All()[0], "", make(owned))
+	for _, c := range all {
+		names = append(names, c.Name)
+	}
+	if want := []string{"a/on page 500", "a/on the next page"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("%v, %q, want %q", err, names, want)
+	}
+}
+
+// The state of an endpoint in its conditions is that in which it gets requests.
+func TestStatesOfExtproc(t *testing.T) {
+	for state, want := range map[string]conditions.State{
+		"healthy": conditions.Serving, "migrating": conditions.Serving, "suspect": conditions.Suspect, "stale": conditions.Suspect,
+		"lost": conditions.Out, "out": conditions.Out,
+	} {
+		if is := stateOf(admin.Endpoint{State: state, Reason: "r"}); is.State != want || is.Reason != "r" {
+			t.Errorf("%s is %+v, want %s", state, is, want)
+		}
 	}
 }
 
