@@ -46,6 +46,7 @@ type stage struct {
 	back   string
 	stop   func()
 	ended  chan error
+	closed chan struct{} // receives a value for each connection to the Envoy that was closed
 
 	mu      sync.Mutex
 	got     []*http.Request
@@ -66,7 +67,7 @@ func (s *stage) counted() string {
 // newStage returns a stage with a fleet of these endpoints, whose Envoy answers with this handler.
 func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage {
 	t.Helper()
-	s := &stage{t: t, tokens: newTokens(t, ""), ended: make(chan error, 1)}
+	s := &stage{t: t, tokens: newTokens(t, ""), ended: make(chan error, 1), closed: make(chan struct{}, 1000)}
 	s.fleet = fleetOf(t, endpoints)
 	folder := t.TempDir()
 	s.back = "b"
@@ -84,6 +85,11 @@ func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage 
 		s.mu.Unlock()
 		answer(w, r)
 	})}
+	envoy.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			s.closed <- struct{}{}
+		}
+	}
 	serve(t, envoy, filepath.Join(folder, s.back))
 	socket := filepath.Join(folder, "i")
 	l, err := net.Listen("unix", socket)
@@ -502,7 +508,8 @@ func TestCancelledRequestIsNoFailureOfACopy(t *testing.T) {
 	}
 }
 
-// The relay forwards each piece of a response when it arrives.
+// The relay forwards each piece of a response when it arrives. It does not keep its connection for
+// long: an Envoy that was stopped waits 5 s for that.
 func TestResponseIsStreamed(t *testing.T) {
 	seen := make(chan struct{})
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, _ *http.Request) {
@@ -532,6 +539,11 @@ func TestResponseIsStreamed(t *testing.T) {
 	close(seen)
 	if rest, err := io.ReadAll(response.Body); err != nil || string(rest) != "data: 2\n" {
 		t.Errorf("%q, %v", rest, err)
+	}
+	select {
+	case <-s.closed:
+	case <-time.After(4 * time.Second):
+		t.Error("the relay keeps its connection to Envoy")
 	}
 }
 
