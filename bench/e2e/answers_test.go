@@ -29,8 +29,8 @@ type scripted struct {
 }
 
 // startScripted serves an engine at address until the test ends. The engine lists the models that
-// are keys of answers and sends each model's scripted response. The status is 200, or 500 if that
-// is the first of two parts.
+// are keys of answers and sends each model's scripted response. The status is 200, or 500 if
+// "500" is the first of two parts.
 func startScripted(t *testing.T, address string, answers map[string]scripted) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)

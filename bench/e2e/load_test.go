@@ -260,7 +260,7 @@ func (s *stack) streams(n, tokens int) <-chan error {
 	return s.streamsOf(n, func(i int) request { return completion(adapters[i%len(adapters)], tokens, true) })
 }
 
-// streamsOf opens n streams at once, as streams does. The function of returns the request of each.
+// streamsOf opens n streams at once, as streams does. Of returns the request of each.
 func (s *stack) streamsOf(n int, of func(i int) request) <-chan error {
 	s.t.Helper()
 	ends := make(chan error, n)

@@ -190,7 +190,8 @@ func (s *stack) steady(rate int) *steady {
 	return l
 }
 
-// idleTime is how long after a switch connections of TestUpgradesFailNoRequest are used again.
+// idleTime is the time after a switch within which TestUpgradesFailNoRequest uses idle connections
+// again.
 const idleTime = 6 * time.Second
 
 // unused opens n connections that stay idle after their first request. The returned function sends
@@ -365,8 +366,9 @@ func TestUpgradesFailNoRequest(t *testing.T) {
 	s.await("nothing is in flight", func() bool { return s.inFlight() == 0 })
 }
 
-// A request that Envoy has got before SIGTERM is served, even if extproc's relay sends it through
-// Envoy once more after Envoy has closed its ports: the only engine with its model has died.
+// Envoy serves a request that it received before SIGTERM, even if extproc's relay sends the request
+// through Envoy again. The relay does this after Envoy has closed its ports, since the only engine
+// with the model has died.
 func TestStoppedEnvoyServesItsLastRelayedRequest(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 3), placed(t, 4, "a01"), loading(t, 0.3), extprocFlags("--scrape-interval", "6s", "--stale-after", "1h"),
