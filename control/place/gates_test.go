@@ -108,10 +108,20 @@ func TestPodThatBecomesReadyIsScraped(t *testing.T) {
 	w.Wanted("x", key("a"), decide.Want{})
 
 	to := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: serveVLLM(t).address})
-	scraped := make(chan struct{}) // closed when scrapes may be answered
+	// The scrape before the pod becomes ready ends after that, and fails.
+	begun, failed := make(chan struct{}, 100), make(chan struct{})
+	next, scraped := make(chan struct{}, 100), make(chan struct{}) // scraped is closed when the next one may be answered
 	s := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		<-scraped
-		to.ServeHTTP(w, r)
+		select {
+		case <-failed:
+			next <- struct{}{}
+			<-scraped
+			to.ServeHTTP(w, r)
+		default:
+			begun <- struct{}{}
+			<-failed
+			w.WriteHeader(http.StatusInternalServerError)
+		}
 	})}
 	l := listen(t, "tcp", address)
 	serve(t, func(ctx context.Context) error {
@@ -121,10 +131,15 @@ func TestPodThatBecomesReadyIsScraped(t *testing.T) {
 		}
 		return nil
 	})
+	all[0] = settings("maxAdapters: 5, source: 'sim:'") // a change that needs a scrape
+	w.withPod([]string{address}, objects.Endpoint{}, all...)
+	<-begun
 	w.withPod([]string{address}, objects.Endpoint{Ready: true}, all...)
 	if st, _ := w.Status(key("a")); st.Failed != "" {
 		t.Errorf("new requests for a would get %s", st.Failed)
 	}
+	close(failed)
+	<-next
 	wanted("b", "")
 	close(scraped)
 	w.awaitCopies("b", address+" loaded")
