@@ -18,6 +18,9 @@ type EndpointsResult struct {
 	// each. Omitted is the number of endpoints beyond [MaxEndpoints].
 	Endpoints []Endpoint `json:"endpoints"`
 	Omitted   int        `json:"omitted,omitempty"`
+	// ControlLost reports that control, to which the extproc should be connected, has been silent
+	// for too long: requests that need a load fail.
+	ControlLost bool `json:"controlLost,omitempty"`
 }
 
 // Pool is the state of an InferencePool.

@@ -211,6 +211,7 @@ func TestErrorNamesTheControlThatHangs(t *testing.T) {
 	if got := s.printed(); !strings.Contains(got, "no control at http://"+s.ControlMetrics) || !strings.Contains(got, "healthy") {
 		t.Errorf("without control, status prints %s", got)
 	}
+	s.shows("! control is silent: requests whose model is not loaded get 503 control_unavailable")
 }
 
 // printed returns what headgate status prints.

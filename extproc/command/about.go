@@ -10,6 +10,7 @@ import (
 	"github.com/headgate/headgate/extproc/endpoints"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/options"
 	"github.com/headgate/headgate/internal/query"
 	"github.com/headgate/headgate/internal/version"
@@ -47,12 +48,14 @@ func (a about) ask(ctx context.Context, kind string, body []byte) (admin.Answers
 	return admin.Answers{Extprocs: []admin.Answer{is}}, nil
 }
 
-// endpointsOf returns the state of all endpoints.
-func endpointsOf(f *fleet.Fleet) admin.EndpointsResult {
+// endpointsOf returns the state of all endpoints. Held is nil without control.
+func endpointsOf(f *fleet.Fleet, held *flow.Flow) admin.EndpointsResult {
 	now := f.Now()
 	in := fleet.Read(f, func(s *endpointstate.State) endpoints.Fleet {
 		return endpoints.Fleet{Endpoints: s.Endpoints(now), Known: s.Times.Known(), FailOpen: s.FailOpen(), Settings: s.Settings}
 	})
 	in.View = f.View()
-	return endpoints.Of(in, now)
+	r := endpoints.Of(in, now)
+	r.ControlLost = held != nil && held.Lost()
+	return r
 }

@@ -97,7 +97,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)
 	about := newAbout(c)
-	about.queries[admin.Endpoints] = func(context.Context, []byte) (any, error) { return endpointsOf(f), nil }
+	about.queries[admin.Endpoints] = func(context.Context, []byte) (any, error) { return endpointsOf(f, held), nil }
 	about.queries[admin.Decisions] = record.Query
 	about.queries[admin.Explain] = c.Serve.Exchanges.Query
 	// After ctx has ended, the fleet is still kept current until the last request has its answer.

@@ -173,6 +173,13 @@ func (f *Flow) ControlLost(lost bool) {
 	}
 }
 
+// Lost reports whether control has been silent for too long.
+func (f *Flow) Lost() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lost
+}
+
 // showAll applies a view to all requests that wait. The caller holds mu.
 func (f *Flow) showAll(v *endpointstate.View) {
 	for _, w := range f.queue.WaitingModels() {

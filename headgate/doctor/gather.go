@@ -342,7 +342,7 @@ func extproc(ctx context.Context, o options, c *diagnosis.Control, states map[st
 		if a.Error == "" && json.Unmarshal(a.Result, &r) != nil {
 			is.Err = "its answer cannot be read: it is of another version"
 		}
-		is.Endpoints, is.Omitted = len(r.Endpoints), r.Omitted
+		is.Endpoints, is.Omitted, is.ControlLost = len(r.Endpoints), r.Omitted, r.ControlLost
 		for _, e := range r.Endpoints {
 			if slices.Contains([]string{"healthy", "suspect", "migrating"}, e.State) {
 				is.Serving++

@@ -87,12 +87,16 @@ func rowsOf(extprocs []Extproc, placed []decide.EndpointView) (rows []row) {
 	return rows
 }
 
-// writeFallbacks prints the pools whose policy is not in force.
+// writeFallbacks prints which extprocs hear nothing of control, and the pools whose policy is not
+// in force.
 func (p page) writeFallbacks(out *strings.Builder) {
 	for _, x := range p.extprocs {
 		by := ""
 		if len(p.extprocs) > 1 {
 			by = "at " + x.Name + ", "
+		}
+		if x.ControlLost {
+			fmt.Fprintf(out, "! %scontrol is silent: requests whose model is not loaded get 503 control_unavailable\n", by)
 		}
 		for _, q := range x.Pools {
 			if q.Waiting != "" {

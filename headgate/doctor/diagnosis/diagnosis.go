@@ -149,6 +149,8 @@ type ExtprocAnswer struct {
 	Bad                         []string
 	// Fallbacks are pools whose policy waits for measurements.
 	Fallbacks []string
+	// ControlLost: control, to which it should be connected, has been silent for too long.
+	ControlLost bool
 }
 
 // Certificate is a certificate file with its key.
@@ -365,6 +367,10 @@ func (d *diagnosis) extproc(f Facts) {
 			d.add(Warning, "extproc", "read its metrics, which cover all endpoints", "extproc %s has too many endpoints: its list omits %d", a.Name, a.Omitted)
 		}
 		d.some(Warning, "extproc", "headgate status shows more", a.Bad)
+		if a.ControlLost {
+			d.add(Fault, "extproc", "start control, or correct the flag --control of this extproc",
+				"control is silent at extproc %s: requests whose model is not loaded get 503 control_unavailable", a.Name)
+		}
 		for _, pool := range a.Fallbacks {
 			d.add(OK, "extproc", "", "policy latency waits for measurements in %s; until then policy proposal decides", pool)
 		}
@@ -389,6 +395,8 @@ func (d *diagnosis) control(f Facts) {
 	case c.None && c.Cluster:
 		d.add(Warning, "control", "forward a port to the leader's pod (headgate status --help), or run the command in this pod",
 			"control and its extprocs were not asked: nothing listens at %s", c.URL)
+	case c.None && f.Extproc != nil && slices.ContainsFunc(f.Extproc.Answers, func(a ExtprocAnswer) bool { return a.ControlLost }):
+		// The part extproc has the fault.
 	case c.None:
 		d.add(OK, "control", "", "no control at %s: adapters are not loaded and unloaded", c.URL)
 	case c.Hangs:
