@@ -176,9 +176,10 @@ type idleKey struct{}
 
 // connection is a server's connection, which may be idle.
 type connection struct {
-	since atomic.Int64 // when it became idle, in Unix nanoseconds; 0 at first
-	idle  atomic.Bool
-	timer *time.Timer // closes it
+	since   atomic.Int64 // when it became idle, in Unix nanoseconds; 0 at first
+	expired atomic.Int64 // since of the idle period whose time is over
+	idle    atomic.Bool
+	timer   *time.Timer // closes it
 }
 
 // closeIdle makes a server close connections that are idle for idleTimeout, and records their idle
@@ -192,8 +193,11 @@ func closeIdle(server *http.Server) {
 		c := new(connection)
 		c.timer = time.AfterFunc(time.Hour, func() {
 			since := c.since.Load()
-			time.Sleep(readTime)
-			if c.idle.Load() && c.since.Load() == since {
+			if left := idleTimeout - time.Since(time.Unix(0, since)); left > 0 {
+				c.timer.Reset(left) // it was in use in the meantime
+			} else if c.expired.Swap(since) != since {
+				c.timer.Reset(readTime)
+			} else if c.idle.Load() {
 				_ = conn.Close()
 			}
 		})
