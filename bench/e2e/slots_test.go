@@ -65,7 +65,16 @@ func (s *stack) starve(names []string, clients int, add func()) {
 		return slices.Min(of(l.counts(0), starved)) >= slices.Max(of(before, starved))+3
 	})
 	s.t.Logf("%s was answered %v after there was another engine", names[starved], time.Since(began).Round(time.Millisecond))
-	l.goesOn(s, 3)
+	// Requests that the first engine has wait there until one of its three adapters has left it.
+	want := l.counts(3)
+	s.awaitWithin(time.Minute, "each client's requests are answered", func() bool {
+		for client := range want {
+			if l.each[client].Load() < want[client] {
+				return false
+			}
+		}
+		return true
+	})
 	l.stop()
 	for _, fault := range l.faults {
 		s.t.Error(fault)
