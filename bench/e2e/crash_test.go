@@ -143,11 +143,16 @@ func (s *stack) crash(victims []victim, models []string, infer func(ctx context.
 	}
 	s.awaitWithin(time.Minute, "control has found each engine with all of its room", noneLost)
 	for _, model := range models {
-		limited, end := context.WithTimeout(s.t.Context(), time.Minute)
-		if err := infer(limited, model); err != nil {
-			s.t.Errorf("%s: %v", model, err)
-		}
-		end()
+		// Control may know of the engine a little before extproc, which then refuses a call.
+		s.awaitWithin(time.Minute, model+" answers", func() bool {
+			limited, end := context.WithTimeout(s.t.Context(), time.Minute)
+			defer end()
+			err := infer(limited, model)
+			if err != nil && status.Code(err) != codes.Unavailable {
+				s.t.Errorf("%s: %v", model, err)
+			}
+			return err == nil
+		})
 	}
 	s.awaitWithin(time.Minute, "no room is lost", noneLost)
 }
