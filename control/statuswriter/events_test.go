@@ -24,15 +24,17 @@ const eventRules = writerRules + `
 - {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
 `
 
-// events returns the Events of all namespaces in the order of their creation, without their notes.
+// events returns the Events of all namespaces in the order of their creation, but for those that
+// the API server writes itself when it is slow to start (about the addresses of its Service).
 func (c cluster) events() (all []eventsv1.Event) {
 	c.Helper()
 	var list eventsv1.EventList
 	if err := c.typed(c.Admin()).List(c.Context(), &list); err != nil {
 		c.Fatal(err)
 	}
-	slices.SortFunc(list.Items, func(a, b eventsv1.Event) int { return cmp.Compare(a.Name, b.Name) })
-	return list.Items
+	all = slices.DeleteFunc(list.Items, func(e eventsv1.Event) bool { return e.ReportingController == "ipallocator-repair-controller" })
+	slices.SortFunc(all, func(a, b eventsv1.Event) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 // The Writer writes an Event at the object whose condition it makes worse, and one when the
