@@ -14,6 +14,8 @@ func (p *Pool) Excluded(endpoint int, r Request) string {
 		return "it has not answered a scrape yet"
 	case e.State == Out:
 		return "it is out: not ready, asleep, or without an open port"
+	case e.State == Lost && r.FailClose:
+		return "it is lost, and the route fails closed"
 	case !r.Only.Has(e.Address):
 		return "the data plane does not allow it for this request"
 	}

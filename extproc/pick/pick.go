@@ -56,6 +56,9 @@ type Request struct {
 	// Tokenless reports that the request's tokens do not exist or are unknown. Proposal then
 	// compares numbers of requests, and Latency compares service times. See [Demand.ServiceTime].
 	Tokenless bool
+	// FailClose reports that no lost endpoint may serve the request. Without it, lost endpoints
+	// serve while all others are out.
+	FailClose bool
 }
 
 // Decision is the destination of a request.
@@ -265,6 +268,9 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		best[at] = Decision{Endpoint: e, Copy: c, Model: c.asked(r.Model), Reason: reason, Estimate: is, rank: k}
 		worst = best[len(best)-1].rank
 	}
+	if r.FailClose {
+		best, busy = failClosed(best, busy)
+	}
 	switch {
 	case len(best) == 0 && r.Only != nil:
 		return nil, ErrSubset
@@ -289,6 +295,22 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		}
 	}
 	return best, nil
+}
+
+// failClosed drops lost endpoints from the ranked candidates, and all that follow them. Only a
+// request whose stored state is at a lost endpoint has such a candidate before others. Busy is the
+// best state of an endpoint with a full copy.
+func failClosed(ranked []Decision, busy State) ([]Decision, State) {
+	for i := range ranked {
+		if ranked[i].Endpoint.State == Lost {
+			ranked = ranked[:i]
+			break
+		}
+	}
+	if busy == Lost {
+		busy = Out
+	}
+	return ranked, busy
 }
 
 // admit returns the copies that can serve the request.

@@ -46,7 +46,7 @@ import (
 //	    print up to picks=N decisions (1 by default); all but the first one are for retries.
 //	    Settings of the request: base, open, none, only=ADDRESS,ADDRESS, near=ADDRESS, session=N,
 //	    pool=POOL, prompt=N, output=N, first=SECONDS and token=SECONDS (objectives),
-//	    cached=NAME:BLOCKS,..., tokenless, pace=SECONDS, turn=N.
+//	    cached=NAME:BLOCKS,..., tokenless, pace=SECONDS, turn=N, failclose.
 //	    Settings of the policy: policy=RULE, threshold=N.
 //	    times=N decides N times with other random numbers, and prints counts.
 //	    keep sends the request to the first endpoint
@@ -255,6 +255,8 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 			request.Pool = value
 		case "tokenless":
 			request.Tokenless = true
+		case "failclose":
+			request.FailClose = true
 		case "pace":
 			request.Demand.ServiceTime = int64(1e9 * decimal(t, value))
 		case "prompt":
