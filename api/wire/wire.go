@@ -266,6 +266,29 @@ const (
 	PickRunnerUp = "runner_up"
 )
 
+// RateLimitNamespace is the dynamic metadata in which extproc sends the state of a route's limits.
+// Envoy adds each key as a header of the response; all values are strings. A key is absent if
+// nothing limits that number, and the namespace is absent for a route without limits.
+const RateLimitNamespace = "gateway.ratelimit"
+
+// Keys in [RateLimitNamespace], and the headers of that name in responses. They are OpenAI's: the
+// limit per minute, how much of it is left, and the time until all of it is left, such as 6m0s or
+// 120ms. Of the limits of a route and of a tenant, they show the one of which less is left.
+const (
+	RateLimitRequests          = "x-ratelimit-limit-requests"
+	RateLimitTokens            = "x-ratelimit-limit-tokens"
+	RateLimitRemainingRequests = "x-ratelimit-remaining-requests"
+	RateLimitRemainingTokens   = "x-ratelimit-remaining-tokens"
+	RateLimitResetRequests     = "x-ratelimit-reset-requests"
+	RateLimitResetTokens       = "x-ratelimit-reset-tokens"
+)
+
+// RateLimitHeaders are the keys in [RateLimitNamespace].
+var RateLimitHeaders = []string{
+	RateLimitRequests, RateLimitTokens, RateLimitRemainingRequests, RateLimitRemainingTokens,
+	RateLimitResetRequests, RateLimitResetTokens,
+}
+
 // UsageNamespace is the dynamic metadata that Envoy's own filters read from engines' responses.
 const UsageNamespace = "gateway.usage"
 
