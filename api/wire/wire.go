@@ -121,6 +121,9 @@ const (
 	// ClientHeader has the name of the client whose API key Envoy accepted, for the engine.
 	// Clients cannot set it.
 	ClientHeader = "x-headgate-client"
+	// FallbackHeader is the header of a response that the fallback of an LLMRoute served: the name
+	// of the fallback's pool, or baseModel for the base model of the pool that the request was for.
+	FallbackHeader = "x-headgate-fallback"
 	// MissingHeader is the header in which Envoy reports to the relay which endpoints lack the
 	// model, as in [UsageMissing].
 	MissingHeader = "x-gateway-missing"
@@ -260,6 +263,9 @@ const (
 	// PickFallback is why policy proposal decided in place of latency, a string; absent if it did
 	// not.
 	PickFallback = "fallback"
+	// PickFallbackName is the value of [FallbackHeader], a string; absent unless a fallback serves
+	// the request.
+	PickFallbackName = "fallback_name"
 	// PickExpected has what the policy compared of this endpoint, and PickRunnerUp that of the next
 	// best one; structs, only with extproc's --explain-picks.
 	PickExpected = "expected"
