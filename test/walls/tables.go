@@ -35,6 +35,7 @@ const maxMethods = 60
 // and have no state of their own. The same holds for all packages of this module that they import.
 var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue",
+	"extproc/flow/fair",
 	"extproc/fleet/endpointstate", "extproc/outcome", "extproc/decisions/ring",
 	"extproc/decode", "extproc/relay/relaytoken", "extproc/endpoints", "extproc/transcode", "extproc/payload/sink",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/conditions", "control/attach/envoy",
@@ -185,7 +186,8 @@ var houses = [][]floor{
 		{[]string{"extproc/payload/sink"}, "payloads are copies of parsed requests"},
 		{
 			[]string{
-				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome",
+				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/flow/fair", "extproc/pick",
+				"extproc/outcome",
 				"extproc/drain", "extproc/install", "extproc/eppflags", "extproc/decode",
 			},
 			"the core, and packages that depend on no other",

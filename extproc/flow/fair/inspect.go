@@ -1,0 +1,262 @@
+package fair
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"time"
+)
+
+// Len returns the number of waiting requests.
+func (q *Queue[W]) Len() int { return q.root.waiting }
+
+// Bytes returns the total size of the bodies of the waiting requests.
+func (q *Queue[W]) Bytes() int64 { return q.root.bytes }
+
+// Empty reports whether nobody waits.
+func (q *Queue[W]) Empty() bool { return q.root.waiting == 0 }
+
+// Has reports whether a request waits for the model.
+func (q *Queue[W]) Has(model string) bool { return q.models[model] != nil }
+
+// Ready reports whether a request waits for the model, and the model is ready.
+func (q *Queue[W]) Ready(model string) bool { return q.models[model] != nil && q.models[model].ready }
+
+// Waits reports whether the request is in the queue.
+func (p *Place[W]) Waits() bool { return p.line != nil }
+
+// Model returns the model of a waiting request; "" after it has left.
+func (p *Place[W]) Model() string {
+	if p.line == nil {
+		return ""
+	}
+	return p.line.model.name
+}
+
+// Band returns the present band of a waiting request; 0 after it has left.
+func (p *Place[W]) Band() int32 {
+	if p.line == nil {
+		return 0
+	}
+	return p.line.leaf.parent.parent.parent.band()
+}
+
+// Since returns the time of arrival.
+func (p *Place[W]) Since() time.Time { return p.since }
+
+// Bytes returns the size of the body.
+func (p *Place[W]) Bytes() int64 { return p.bytes }
+
+// Service returns the expected service, which Dispatch charges.
+func (p *Place[W]) Service() float64 { return p.service }
+
+// Victim returns the request that leaves when the queue is too long: the newest one of the flow
+// that has the most requests, or bytes, in the lowest band. It returns nil if that band is above
+// the band given. A tenant counts as one flow, so that requests of many programs do not count as
+// many small flows; within it, the request comes from the program with the most. Among equals it is
+// the newest. This is longest queue drop (Suter et al., INFOCOM 1998).
+func (q *Queue[W]) Victim(band int32, byBytes bool) *Place[W] {
+	var lowest *node[W]
+	for _, b := range q.root.children {
+		if b.waiting > 0 && (lowest == nil || b.band() < lowest.band()) {
+			lowest = b
+		}
+	}
+	if lowest == nil || lowest.band() > band {
+		return nil
+	}
+	most := largest[W]{byBytes: byBytes}
+	for _, route := range lowest.children {
+		for _, tenant := range route.children {
+			most.consider(tenant)
+		}
+	}
+	tenant := most.node
+	most = largest[W]{byBytes: byBytes}
+	for _, program := range tenant.children {
+		most.consider(program)
+	}
+	return most.node.newest()
+}
+
+// largest finds the node with the most waiting requests or bytes.
+type largest[W any] struct {
+	byBytes bool
+	node    *node[W]
+}
+
+func (l *largest[W]) consider(n *node[W]) {
+	if n.waiting == 0 {
+		return
+	}
+	if l.node != nil {
+		order := cmp.Compare(n.waiting, l.node.waiting)
+		if l.byBytes {
+			order = cmp.Compare(n.bytes, l.node.bytes)
+		}
+		if order < 0 || order == 0 && n.newest().number < l.node.newest().number {
+			return
+		}
+	}
+	l.node = n
+}
+
+// newest returns the newest waiting request below a tenant or program.
+func (n *node[W]) newest() (newest *Place[W]) {
+	for _, c := range n.children {
+		if p := c.newest(); newest == nil || p != nil && p.number > newest.number {
+			newest = p
+		}
+	}
+	for _, l := range n.lines {
+		if newest == nil || l.last.number > newest.number {
+			newest = l.last
+		}
+	}
+	return newest
+}
+
+// Ahead returns what a newcomer would wait for: the service queued before it in its flow, and the
+// part of the pool's rate that the flow would get now. So the expected wait is service / (part ×
+// rate). What is queued in higher bands goes first, at the full rate; it is included in service.
+// What arrives later is not.
+func (q *Queue[W]) Ahead(r Request) (service, part float64) {
+	var higher float64
+	for _, b := range q.root.children {
+		if b.band() > r.Band {
+			higher += b.service
+		}
+	}
+	part = 1
+	n := q.root.children[bandKey(r.Band)]
+	for i, k := range [...]key{{route: r.Route}, {id: r.Tenant}, {id: r.Program}} {
+		var weight, others int64 = 1, 0
+		if i == 0 {
+			weight = int64(max(r.Share, 1))
+		}
+		var c *node[W]
+		if n != nil {
+			others = n.weights
+			if c = n.children[k]; c != nil && c.waiting > 0 {
+				others -= c.weight
+			}
+		}
+		part *= float64(weight) / float64(weight+others)
+		n = c
+	}
+	if n != nil {
+		service = n.service
+	}
+	return service + higher*part, part
+}
+
+// Waiting is the waiting requests for one model in one band.
+type Waiting struct {
+	Band     int32
+	Model    string
+	Requests int
+	Since    time.Time // arrival of the oldest
+	Ready    bool      // whether the model is ready
+}
+
+// Waiting returns the waiting requests by model and band, sorted by model and then by falling
+// priority.
+func (q *Queue[W]) Waiting() []Waiting {
+	type group struct {
+		model string
+		band  int32
+	}
+	all := make(map[group]Waiting)
+	for leaf := range q.leaves() {
+		band := leaf.parent.parent.parent.band()
+		for m, l := range leaf.lines {
+			g := group{m.name, band}
+			w, ok := all[g]
+			if !ok || l.first.since.Before(w.Since) {
+				w.Since = l.first.since
+			}
+			w.Band, w.Model, w.Ready = band, m.name, m.ready
+			w.Requests += l.requests
+			all[g] = w
+		}
+	}
+	sorted := make([]Waiting, 0, len(all))
+	for _, w := range all {
+		sorted = append(sorted, w)
+	}
+	slices.SortFunc(sorted, func(a, b Waiting) int {
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(b.Band, a.Band))
+	})
+	return sorted
+}
+
+// Band is the waiting requests of one band.
+type Band struct {
+	Band     int32
+	Requests int
+	// Shares is the sum of the shares of the routes with waiting requests.
+	Shares int64
+	// Service is the sum of the expected service.
+	Service float64
+}
+
+// Bands returns the bands with waiting requests, highest first.
+func (q *Queue[W]) Bands() []Band {
+	var all []Band
+	for _, b := range q.root.children {
+		if b.waiting > 0 {
+			all = append(all, Band{b.band(), b.waiting, b.weights, b.service})
+		}
+	}
+	slices.SortFunc(all, func(a, b Band) int { return cmp.Compare(b.Band, a.Band) })
+	return all
+}
+
+// All returns the waiting requests, in no particular order. The queue must not change meanwhile.
+func (q *Queue[W]) All() iter.Seq[*Place[W]] {
+	return func(yield func(*Place[W]) bool) {
+		for leaf := range q.leaves() {
+			for _, l := range leaf.lines {
+				for p := l.first; p != nil; p = p.next {
+					if !yield(p) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// leaves returns the flows with waiting requests.
+func (q *Queue[W]) leaves() iter.Seq[*node[W]] {
+	return func(yield func(*node[W]) bool) { q.root.walk(yield) }
+}
+
+func (n *node[W]) walk(yield func(*node[W]) bool) bool {
+	if n.depth == depthLeaf {
+		return yield(n)
+	}
+	for _, c := range n.children {
+		if c.waiting > 0 && !c.walk(yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// Debug is the size of a queue, for tests that look for leaks.
+type Debug struct{ Requests, Models, Nodes, Idle, Routes, Accounts int }
+
+// Debug returns the size of the queue. All numbers are 0 when nobody waits and no account is open.
+func (q *Queue[W]) Debug() Debug {
+	return Debug{q.root.waiting, len(q.models), q.root.below(), q.idle, len(q.routes), q.root.accounts}
+}
+
+// below returns the number of nodes below n.
+func (n *node[W]) below() int {
+	sum := len(n.children)
+	for _, c := range n.children {
+		sum += c.below()
+	}
+	return sum
+}
