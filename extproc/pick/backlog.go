@@ -28,6 +28,8 @@ type Backlog struct {
 	// ServiceTimes is the sum of the known service times of tokenless requests, in nanoseconds.
 	// Timed is the number of those requests.
 	ServiceTimes, Timed atomic.Int64
+	// Objectives counts the requests that state an objective for time per output token.
+	Objectives Objectives
 
 	// contexts packs two numbers into one, so that both are read atomically: the number of requests
 	// that have tokens, times contextUnit, plus their tokens. A request's tokens are its whole
@@ -59,14 +61,21 @@ const (
 )
 
 // Claim is what one request adds to a Backlog.
-type Claim struct{ prefill, beside, urgency, tokens, serviceTime, timed, context int64 }
+type Claim struct {
+	prefill, beside, urgency, tokens, serviceTime, timed, context int64
+	objective                                                     uint64 // key in Objectives; 0 for none
+}
 
 // claim returns the claim of the request at an endpoint. It is zero if nothing was predicted.
-func (f *forecast) claim(e *Endpoint, is *Estimate) Claim {
-	return Claim{
+func (f *forecast) claim(e *Endpoint, is *Estimate, g *Gate) Claim {
+	c := Claim{
 		prefill: int64((is.Load + is.Delay) * 1e9), beside: int64(is.Longer / besideUnit), urgency: int64(1 / f.PerToken / urgencyUnit),
 		tokens: int64(f.takes(e)), context: contextUnit + int64(f.Prompt+f.Output/2),
 	}
+	if g.On && f.Stated {
+		c.objective = keyOf(g.Band, f.PerToken)
+	}
+	return c
 }
 
 // Begin adds a claim at time now, in nanoseconds since 1970.
@@ -75,6 +84,7 @@ func (b *Backlog) Begin(c Claim, now int64) {
 	b.Urgency.Add(c.urgency)
 	b.Tokens.Add(c.tokens)
 	b.contexts.Add(c.context)
+	b.Objectives.add(c.objective, 1)
 	if c.timed != 0 {
 		b.ServiceTimes.Add(c.serviceTime)
 		b.Timed.Add(c.timed)
@@ -138,6 +148,7 @@ func (b *Backlog) End(c Claim, last bool) {
 	b.Urgency.Add(-c.urgency)
 	b.Tokens.Add(-c.tokens)
 	b.contexts.Add(-c.context)
+	b.Objectives.add(c.objective, -1)
 	if c.timed != 0 {
 		b.ServiceTimes.Add(-c.serviceTime)
 		b.Timed.Add(-c.timed)

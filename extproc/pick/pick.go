@@ -59,6 +59,8 @@ type Request struct {
 	// FailClose reports that no lost endpoint may serve the request. Without it, lost endpoints
 	// serve while all others are out.
 	FailClose bool
+	// Gate limits the request to endpoints with room.
+	Gate Gate
 }
 
 // Decision is the destination of a request.
@@ -211,6 +213,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		best  = picks[:0]
 		worst rank  // the last of best; set when best is full
 		busy  = Out // best state of an endpoint with a full copy
+		shut  = Out // best state of an endpoint without room
 		is    Estimate
 	)
 	for i := range copies {
@@ -258,6 +261,15 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		if full && !k.less(worst) {
 			continue
 		}
+		if r.Gate.On && !f.admits(&r.Gate, e, c, p.Rule == Latency, &is) {
+			if r.FailClose && e.State == Lost {
+				continue
+			}
+			if shut = min(shut, e.State); r.Near == e.Address {
+				return nil, ErrNoRoom // no other endpoint stores the state
+			}
+			continue
+		}
 		if !full {
 			best = best[:len(best)+1]
 		}
@@ -272,6 +284,8 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		best, busy = failClosed(best, busy)
 	}
 	switch {
+	case shut != Out && (len(best) == 0 || best[0].rank.tier > 0 && waitsForRoom(best[0].Endpoint.State, shut)):
+		return nil, ErrNoRoom
 	case len(best) == 0 && r.Only != nil:
 		return nil, ErrSubset
 	case len(best) == 0 && busy != Out, len(best) > 0 && best[0].rank.tier > 0 && waits(best[0].Endpoint.State, busy):
@@ -285,7 +299,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 			if p.Rule != Latency { // Proposal decided; its outcomes also train the predictions
 				d.Estimate = f.estimate(d.Endpoint, d.Copy)
 			}
-			d.Claim = f.claim(d.Endpoint, &d.Estimate)
+			d.Claim = f.claim(d.Endpoint, &d.Estimate, &r.Gate)
 			f.join(d.Endpoint, &d.Estimate)
 		case p.Rule == least:
 			d.Among, d.Claim = d.Endpoint.Pending()+1, w.claim()

@@ -236,6 +236,8 @@ func TestPickAllocatesNothing(t *testing.T) {
 				if n := testing.AllocsPerRun(100, func() {
 					_, _ = pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, s,
 						pick.Request{Pool: thePool, Model: "a", Demand: demand, Tokenless: tokenless}, room)
+					_, _ = pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, s,
+						pick.Request{Pool: thePool, Model: "a", Demand: demand, Tokenless: tokenless, Gate: someGate}, room)
 				}); n != 0 {
 					t.Errorf("%s allocates %v times, tokenless: %v", rule, n, tokenless)
 				}

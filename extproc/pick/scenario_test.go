@@ -1,6 +1,7 @@
 package pick_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -16,6 +17,8 @@ import (
 
 // TestScenarios runs scenario files. Each line is a command:
 //
+//	new
+//	    start again with an empty pool
 //	endpoint NAME [suspect|stale|migrating|lost|out] [SETTING=VALUE...]
 //	    add an endpoint to the pool:
 //	    base=NAME,NAME       names of its base model
@@ -27,6 +30,7 @@ import (
 //	    others=N             requests of unknown sources
 //	    slots=N              adapter slots
 //	    queue=SECONDS        time until its queued prompts are computed
+//	    prompts=SECONDS      time that it spent on prompts until now
 //	    beside=SECONDS       how much its requests lengthen a step
 //	    tokens=N             tokens of its requests in the KV cache
 //	    urgent=OBJECTIVE     it has one request with this objective for time per output token
@@ -36,6 +40,9 @@ import (
 //	    peers=N              requests that other processes report
 //	    peerqueue=, peerbeside=, peertokens=, peerurgent=
 //	                         queue, beside, tokens and urgent, for those requests
+//	    window=N             learned window of this process's requests in flight
+//	    stated=BAND:OBJECTIVE,...
+//	                         requests with these bands and objectives for time per output token
 //	    room=SLOTS,HOST      places for adapters in slots and in host memory
 //	    used=A,B             adapters used so far, in this order
 //	profile [prefill=BASE,PERTOKEN,SQUARED,FLOOR] [decode=BASE,PERSEQUENCE,PERKVTOKEN,ADAPTERS]
@@ -49,7 +56,12 @@ import (
 //	    cached=NAME:BLOCKS,..., tokenless, pace=SECONDS, turn=N, failclose.
 //	    Settings of the policy: policy=RULE, threshold=N.
 //	    times=N decides N times with other random numbers, and prints counts.
-//	    keep sends the request to the first endpoint
+//	    keep sends the request to the first endpoint.
+//	    Settings of the gate, which is closed only if gate is given: gate, band=N, window=N,
+//	    reserved=ENDPOINT:BAND[:ADAPTER] (by another request). If no endpoint has room, the output
+//	    says when one has room by the passage of time alone
+//	reserve MODEL [SETTING...]
+//	    print which endpoint, or which adapter's slot, a waiting request reserves
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		f := newFleet()
@@ -73,6 +85,8 @@ type fleet struct {
 	time   *profile.Profile
 	kv     int64
 	kept   int64 // number of requests that were sent
+
+	reserve bool // the command is reserve
 }
 
 func newFleet() *fleet {
@@ -98,6 +112,9 @@ func (f *fleet) count(endpoint, model string) *pick.Count {
 func (f *fleet) do(t *testing.T, words []string) string {
 	t.Helper()
 	switch words[0] {
+	case "new":
+		*f = *newFleet()
+		return ""
 	case "endpoint":
 		f.endpoint(t, words[1], words[2:])
 		return ""
@@ -105,6 +122,10 @@ func (f *fleet) do(t *testing.T, words []string) string {
 		f.profile(t, words[1:])
 		return ""
 	case "pick":
+		return f.pick(t, words[1], words[2:])
+	case "reserve":
+		f.reserve = true
+		defer func() { f.reserve = false }()
 		return f.pick(t, words[1], words[2:])
 	}
 	t.Fatalf("no command %q", words[0])
@@ -157,6 +178,9 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 			}
 		case "queue", "peerqueue":
 			e.Backlog.Others(int64(1e9*decimal(t, value)), now)
+		case "prompts":
+			spent := int64(1e9 * decimal(t, value))
+			e.Backlog.Others(spent, now-spent)
 		case "beside", "peerbeside":
 			backlog(&e, key).Beside.Store(int64(1e12 * decimal(t, value)))
 		case "theirbeside":
@@ -173,6 +197,11 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 			e.Peers.Requests.Store(number(t, value))
 		case "elsewhere":
 			e.OthersTokens = number(t, value)
+		case "window":
+			e.Window = new(atomic.Int64)
+			e.Window.Store(number(t, value))
+		case "stated":
+			f.stated(t, &e, value)
 		case "room":
 			slots, host, _ := strings.Cut(value, ",")
 			e.Resident = pick.NewResident(int(number(t, slots)), int(number(t, host)))
@@ -274,15 +303,29 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 				i := slices.IndexFunc(f.pool.Endpoints, func(e pick.Endpoint) bool { return e.Address == name })
 				request.Demand.Cached[f.pool.Endpoints[i].Number] = int32(number(t, n))
 			}
+		case "gate":
+			request.Gate.On, request.Gate.Queue, request.Gate.PerToken = true, pick.DefaultGateQueue, pick.DefaultGatePerToken
+		case "band":
+			request.Gate.Band = int32(number(t, value))
+		case "window":
+			request.Gate.Window = number(t, value)
+		case "reserved":
+			request.Gate.Reserved = append(request.Gate.Reserved, f.reserved(t, value))
 		default:
 			t.Fatalf("no setting %q", key)
 		}
 	}
 	request.Demand.Now = now
+	if f.reserve {
+		return f.reservation(policy, request)
+	}
 	got := map[string]int{}
 	for range times {
 		request.Random = f.random.Uint64()
 		picks, err := pick.Pick(policy, f.snapshot(), request, room)
+		if errors.Is(err, pick.ErrNoRoom) {
+			return f.noRoom(policy, request)
+		}
 		if err != nil {
 			return err.Error() + "\n"
 		}

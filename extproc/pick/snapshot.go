@@ -88,6 +88,13 @@ func (p *Pool) Has(model string) (has, room bool) {
 // a lost endpoint would probably fail, while a copy at its limit soon has room.
 func waits(free, full State) bool { return full < Lost && free == Lost }
 
+// waitsForRoom reports whether a request should wait for an endpoint whose gate is closed instead
+// of using one with room. The arguments are the best states of such endpoints. In a flood, a
+// suspect endpoint would get all requests that the healthy ones have no room for.
+func waitsForRoom(free, shut State) bool {
+	return waits(free, shut) || shut == Healthy && free == Suspect
+}
+
 // Copy is a model at an endpoint that accepts its name. The weights need not be in a slot.
 type Copy struct {
 	// Endpoint is the index of the endpoint in its pool.
@@ -209,6 +216,9 @@ type Endpoint struct {
 
 	// InFlight is the number of requests that this process has in flight.
 	InFlight *atomic.Int64
+	// Window is the learned limit of InFlight for a Gate without trusted predictions; nil or 0
+	// means unknown.
+	Window *atomic.Int64
 
 	// Slots is the number of adapter slots on the GPU; 0 if unknown.
 	Slots int64

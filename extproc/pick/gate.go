@@ -1,0 +1,244 @@
+package pick
+
+import (
+	"errors"
+	"math"
+)
+
+// ErrNoRoom means that the gate is closed at every endpoint that may serve the request: its engine
+// could not start the request at once. An endpoint has room again when one of its requests ends,
+// when a new snapshot shows room, or at the time that [Opens] returns.
+var ErrNoRoom = errors.New("no endpoint has room for the request")
+
+// Defaults of [Gate], in seconds. An engine computes prompts in steps, and the first step of a
+// request begins when the current one ends. So a queue of a few steps leaves no step empty.
+const (
+	DefaultGateQueue    = 0.2
+	DefaultGatePerToken = 0.25
+)
+
+// Gate limits a request to endpoints whose engine can start it at once, so that requests wait in
+// this process and not in engines. The zero Gate is open everywhere.
+//
+// An endpoint without requests of this process in flight always has room for one, whatever its
+// engine reports. So no report closes a gate for good. Elsewhere, predictions decide if they are
+// trusted and the policy is Latency: the request must find a place in the batch, the KV cache and
+// the adapter slots, the queue of prompts must be short, and the time per output token must keep
+// the tightest objective that a request of the same or a higher band states at the endpoint. Time
+// per token includes the time for prompts of other requests. Without predictions, a window limits
+// this process's requests in flight: [Endpoint.Window], or the Gate's Window if that is unknown.
+type Gate struct {
+	// On closes the gate of endpoints without room.
+	On bool
+	// Band is the request's priority band: a higher one goes first.
+	Band int32
+	// Queue is the longest queue of prompts, in seconds. PerToken is the longest time per output
+	// token, in seconds, where no request states an objective.
+	Queue, PerToken float64
+	// Window is the most requests in flight at an endpoint if nothing else is known; 0 means no
+	// limit.
+	Window int64
+	// Reserved are the reservations of waiting requests. Holder identifies this request among their
+	// holders; 0 means that it has no reservation.
+	Reserved []Reservation
+	Holder   uint64
+}
+
+// Reservation leaves room at an endpoint for a request that waits for it. Until that request has
+// gone, other requests of its band and of lower bands get no room there. [Reserve] finds the
+// endpoint.
+type Reservation struct {
+	// Endpoint is the [Endpoint.Number] of the endpoint.
+	Endpoint int
+	// Slot is an adapter with requests at the endpoint, whose slot the waiting request needs: only
+	// requests for this adapter and for adapters without a slot get no room. Nil reserves the whole
+	// endpoint.
+	Slot *Count
+	// Band is the band of the waiting request, and Holder identifies the request. It is not 0.
+	Band   int32
+	Holder uint64
+}
+
+// closes reports whether the reservation excludes a request at copy c of an endpoint.
+func (r *Reservation) closes(e *Endpoint, c *Copy, g *Gate) bool {
+	if r.Endpoint != e.Number || r.Holder == g.Holder || r.Band < g.Band {
+		return false
+	}
+	return r.Slot == nil || r.Slot == c.InFlight || !c.Base && c.InFlight.Load() == 0
+}
+
+// reserves reports whether a reservation excludes the request at copy c of an endpoint.
+func (g *Gate) reserves(e *Endpoint, c *Copy) bool {
+	for i := range g.Reserved {
+		if g.Reserved[i].closes(e, c, g) {
+			return true
+		}
+	}
+	return false
+}
+
+// admits reports whether copy c of an endpoint has room for the request. Trusted reports that
+// predictions decide.
+func (f *forecast) admits(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Estimate) bool {
+	there := e.InFlight.Load()
+	switch {
+	case g.Reserved != nil && g.reserves(e, c):
+		return false
+	case there <= 0:
+		return true
+	case !trusted:
+		return e.within(g, there)
+	case e.State == Stale || e.State == Lost:
+		known := *e
+		known.forget()
+		own := f.estimate(&known, c)
+		is = &own
+	}
+	return is.Room <= 0 && is.Queue <= g.Queue && f.keeps(e, is.Step, f.limit(g, e))
+}
+
+// forget removes what scrapes reported about requests of unknown sources. A stale endpoint's
+// numbers may be long out of date.
+func (e *Endpoint) forget() { e.Others, e.OthersBeside, e.OthersTokens, e.Listed = 0, 0, 0, nil }
+
+// within reports whether the window of an endpoint has room for one more request.
+func (e *Endpoint) within(g *Gate, there int64) bool {
+	window := g.Window
+	if e.Window != nil {
+		if learned := e.Window.Load(); learned > 0 {
+			window = learned
+		}
+	}
+	return window <= 0 || there < window
+}
+
+// limit returns the longest time per output token at an endpoint, in seconds: the tightest stated
+// objective of the request itself and of requests of its band or higher ones there.
+func (f *forecast) limit(g *Gate, e *Endpoint) float64 {
+	limit := e.Backlog.Objectives.tightest(g.Band)
+	if f.Stated {
+		limit = min(limit, f.PerToken)
+	}
+	if math.IsInf(limit, 1) {
+		return g.PerToken
+	}
+	return limit
+}
+
+// keeps reports whether the time per output token stays within a limit: the step time, divided by
+// the share of time that prompts leave for decoding.
+func (f *forecast) keeps(e *Endpoint, step, limit float64) bool {
+	if step > limit {
+		return false
+	}
+	return step <= leastLeft*limit || step <= f.rest(e)*limit
+}
+
+// opens returns when the closed gate of an endpoint opens by the passage of time alone, in
+// nanoseconds since 1970. It returns 0 if only an event can open it, or if it is open.
+func (f *forecast) opens(g *Gate, e *Endpoint, c *Copy) int64 {
+	is := f.estimate(e, c)
+	limit := f.limit(g, e)
+	if f.admits(g, e, c, true, &is) || g.reserves(e, c) || is.Room > 0 || is.Step >= limit {
+		return 0
+	}
+	at := e.Backlog.Queue.Load() - int64(g.Queue*1e9)
+	if left := is.Step / limit; left > leastLeft { // the share of prompts must decay to 1 - left
+		at = max(at, e.Backlog.Lately.Load()-int64(memory*math.Log(1-left)))
+	}
+	return max(at, f.Now+1)
+}
+
+// Opens returns the earliest time, in nanoseconds since 1970, at which an endpoint has room for the
+// request by the passage of time alone: queued prompts are computed, and the share of time for
+// prompts decays. It returns false if only an event can make room. Call it after Pick has returned
+// [ErrNoRoom].
+func Opens(p Policy, s *Snapshot, r Request) (at int64, known bool) {
+	eachGated(p, s, r, func(f *forecast, e *Endpoint, c *Copy, trusted bool) {
+		if !trusted {
+			return
+		}
+		if is := f.opens(&r.Gate, e, c); is > 0 && (!known || is < at) {
+			at, known = is, true
+		}
+	})
+	return at, known
+}
+
+// Reserve returns a reservation for a request that found no room: at the endpoint that is expected
+// to have room first. Holder must not be 0. It returns false if no endpoint can serve the request.
+//
+// A request for an adapter that finds each slot in use reserves the slot of the adapter with the
+// fewest requests. Any other request reserves an endpoint: the one with the shortest predicted
+// wait, or without predictions the one with the fewest requests in flight.
+func Reserve(p Policy, s *Snapshot, r Request, holder uint64) (is Reservation, found bool) {
+	best := math.Inf(1)
+	eachGated(p, s, r, func(f *forecast, e *Endpoint, c *Copy, trusted bool) {
+		for i := range r.Gate.Reserved {
+			if held := &r.Gate.Reserved[i]; held.Endpoint == e.Number && held.Holder != holder && held.Band >= r.Gate.Band {
+				return // it would have to wait for that request
+			}
+		}
+		wait := float64(e.InFlight.Load())
+		var slot *Count
+		if trusted {
+			estimate := f.estimate(e, c)
+			wait = estimate.Room + estimate.Queue + estimate.Step
+		}
+		if !c.Base && e.Slots > 0 && c.InFlight.Load() == 0 && e.ActiveAdapters() >= e.Slots {
+			slot = fewest(s.Pools[r.Pool], e, c)
+		}
+		if wait < best || !found {
+			best, found = wait, true
+			is = Reservation{Endpoint: e.Number, Slot: slot, Band: r.Gate.Band, Holder: holder}
+		}
+	})
+	return is, found
+}
+
+// fewest returns the count of the adapter that has the fewest requests of this process at an
+// endpoint, but at least one, and is not c's; nil if there is none.
+func fewest(pool *Pool, e *Endpoint, c *Copy) (least *Count) {
+	for _, copies := range pool.Copies {
+		for i := range copies {
+			o := &copies[i]
+			if o.Base || o.InFlight == c.InFlight || &pool.Endpoints[o.Endpoint] != e {
+				continue
+			}
+			if n := o.InFlight.Load(); n > 0 && (least == nil || n < least.Load()) {
+				least = o.InFlight
+			}
+		}
+	}
+	return least
+}
+
+// eachGated visits the copies that Pick would consider for a request with a gate.
+func eachGated(p Policy, s *Snapshot, r Request, visit func(f *forecast, e *Endpoint, c *Copy, trusted bool)) {
+	pool := s.Pools[r.Pool]
+	if pool == nil {
+		return
+	}
+	copies, err := pool.admit(r)
+	if err != nil {
+		return
+	}
+	f := newForecast(r.Demand)
+	trusted := p.Rule == Latency && !r.Tokenless && pool.Predictable
+	serves := func(c *Copy) bool {
+		e := &pool.Endpoints[c.Endpoint]
+		return e.State != Out && (e.State != Lost || !r.FailClose) && r.Only.Has(e.Address) && !c.full()
+	}
+	for i := range copies {
+		c := &copies[i]
+		if e := &pool.Endpoints[c.Endpoint]; e.Address == r.Near && serves(c) {
+			visit(&f, e, c, trusted) // no other endpoint stores the state
+			return
+		}
+	}
+	for i := range copies {
+		if c := &copies[i]; serves(c) {
+			visit(&f, &pool.Endpoints[c.Endpoint], c, trusted)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package pick_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/pick"
+)
+
+// stated adds requests with bands and objectives to an endpoint.
+func (f *fleet) stated(t *testing.T, e *pick.Endpoint, value string) {
+	t.Helper()
+	for pair := range strings.SplitSeq(value, ",") {
+		band, objective, _ := strings.Cut(pair, ":")
+		f.begin(e, int32(number(t, band)), decimal(t, objective))
+	}
+}
+
+// begin counts a request at an endpoint that adds nothing but its band and objective.
+func (f *fleet) begin(e *pick.Endpoint, band int32, objective float64) pick.Claim {
+	c := pick.StatedClaim(band, objective)
+	e.Backlog.Begin(c, now)
+	return c
+}
+
+// reserved returns the reservation of another request.
+func (f *fleet) reserved(t *testing.T, value string) pick.Reservation {
+	t.Helper()
+	words := strings.Split(value, ":")
+	i := slices.IndexFunc(f.pool.Endpoints, func(e pick.Endpoint) bool { return e.Address == words[0] })
+	r := pick.Reservation{Endpoint: i, Band: int32(number(t, words[1])), Holder: 7}
+	if len(words) > 2 {
+		r.Slot = f.count(words[0], words[2])
+	}
+	return r
+}
+
+// reservation describes the result of pick.Reserve.
+func (f *fleet) reservation(policy pick.Policy, request pick.Request) string {
+	is, found := pick.Reserve(policy, f.snapshot(), request, 1)
+	if !found {
+		return "none\n"
+	}
+	name := f.pool.Endpoints[is.Endpoint].Address
+	for key, count := range f.counts {
+		if count == is.Slot {
+			return fmt.Sprintf("the slot of %s\n", strings.TrimPrefix(key, name+" "))
+		}
+	}
+	return name + "\n"
+}
+
+// noRoom describes the result of pick.Opens.
+func (f *fleet) noRoom(policy pick.Policy, request pick.Request) string {
+	at, known := pick.Opens(policy, f.snapshot(), request)
+	if !known {
+		return pick.ErrNoRoom.Error() + "\n"
+	}
+	return fmt.Sprintf("%v for %.3g s\n", pick.ErrNoRoom, float64(at-now)*1e-9)
+}
+
+// someGate is a gate with its defaults.
+var someGate = pick.Gate{On: true, Queue: pick.DefaultGateQueue, PerToken: pick.DefaultGatePerToken}
