@@ -38,6 +38,9 @@ type LLMRouteList struct {
 }
 
 // LLMRouteSpec is the model names, pools and objectives of a route.
+// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.limits.tenant) || has(self.tenantHeader) && size(self.tenantHeader) > 0",message="name the header that identifies tenants",reason=FieldValueRequired,fieldPath=".tenantHeader"
+// +kubebuilder:validation:XValidation:rule="!has(self.fallback) || has(self.fallback.pool) && size(self.fallback.pool) > 0 || !has(self.fallback.baseModel) || !self.fallback.baseModel || has(self.adapter)",message="the route has no adapter: this is a fallback to itself",fieldPath=".fallback.baseModel"
+// +kubebuilder:validation:XValidation:rule="!has(self.fallback) || !has(self.fallback.pool) || !has(self.backendRefs) || has(self.adapter) && has(self.fallback.baseModel) && self.fallback.baseModel || !self.backendRefs.exists(b, has(b.name) && b.name == self.fallback.pool && (!has(b.weight) || b.weight > 0))",message="the route already serves requests from this pool: this is a fallback to itself",fieldPath=".fallback.pool"
 // +kubebuilder:validation:XValidation:rule="has(self.backendRefs) && size(self.backendRefs) > 0",message="name the InferencePool that serves the route",reason=FieldValueRequired,fieldPath=".backendRefs"
 // +kubebuilder:validation:XValidation:rule="!has(self.backendRefs) || size(self.backendRefs) == 0 || self.backendRefs.exists(b, !has(b.weight) || b.weight > 0)",message="give at least one pool a weight above 0",fieldPath=".backendRefs"
 type LLMRouteSpec struct {
@@ -63,9 +66,37 @@ type LLMRouteSpec struct {
 	// Adapter is the LoRA adapter that serves the route. The default is the base model of the
 	// pool's engines.
 	Adapter *Adapter `json:"adapter,omitempty"`
-	// Priority is the importance of the route relative to others; higher is more important. The
-	// default is 0. Headgate reads it, but does not schedule by it yet.
+	// Priority is the route's band; the default is 0. While requests wait for a pool, a band is
+	// served only where no higher band has a request that can go.
 	Priority int32 `json:"priority,omitempty"`
+	// Share is the route's weight relative to the other routes of its band, 1 to 1000000. The
+	// default is 1. While requests wait, each route gets service in proportion to its share.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	Share *int32 `json:"share,omitempty"`
+	// TenantHeader is the request header whose value identifies the tenant. Tenants of a route get
+	// equal service while requests wait, and limits.tenant applies to each. A header that clients
+	// can set bounds nobody. With headgate envoy --api-keys, use x-headgate-client. envoy.yaml
+	// forwards this one, x-tenant-* and x-program-* to extproc. By default a route has one tenant.
+	TenantHeader SharingHeader `json:"tenantHeader,omitempty"`
+	// ProgramHeader is the request header whose value identifies a program, such as the session of
+	// an agent. Programs of a tenant get equal service while requests wait.
+	// +kubebuilder:validation:XValidation:rule="self != 'x-headgate-client'",message="it is a header of Headgate: name another one, such as x-program-id"
+	ProgramHeader SharingHeader `json:"programHeader,omitempty"`
+	// Late selects what happens to a request that is predicted to miss its objective
+	// TimeToFirstToken. Serve, the default, serves it. Shed rejects it with 429 and Retry-After
+	// when it arrives. Shed also rejects a request that would miss its client's own deadline.
+	// +kubebuilder:validation:Enum=Serve;Shed
+	Late string `json:"late,omitempty"`
+	// FailurePolicy selects what happens while all endpoints of the pool are silent. FailOpen, the
+	// default, sends requests to them. FailClose rejects requests with 503.
+	// +kubebuilder:validation:Enum=FailOpen;FailClose
+	FailurePolicy string `json:"failurePolicy,omitempty"`
+	// Fallback serves requests that Headgate would otherwise reject with 429, except for limits, or
+	// with 503 or 504, before an engine got them. By default they are rejected.
+	Fallback *Fallback `json:"fallback,omitempty"`
+	// Limits limit the requests of the route and of each tenant. By default nothing is limited.
+	Limits *RouteLimits `json:"limits,omitempty"`
 	// Objectives are the latency objectives of the route, at most 16. The policy latency picks
 	// endpoints by them. The defaults are 2s to the first token and 100ms for each further token.
 	// +listType=atomic

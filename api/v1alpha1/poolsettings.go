@@ -86,6 +86,8 @@ type PoolSettingsSpec struct {
 	DefaultModel string `json:"defaultModel,omitempty"`
 	// Timeouts are the timeouts of the pool's requests and endpoints.
 	Timeouts *PoolTimeouts `json:"timeouts,omitempty"`
+	// Flow configures the queue in which requests wait for the pool's engines.
+	Flow *PoolFlow `json:"flow,omitempty"`
 	// Placement configures which models control loads onto the pool's engines.
 	Placement *Placement `json:"placement,omitempty"`
 	// EngineToken is the bearer token that extproc and control send when they scrape and manage the
@@ -514,7 +516,7 @@ type SessionAffinity struct {
 	Cookie string `json:"cookie,omitempty"`
 }
 
-// PoolTimeouts are the timeouts of a pool, all above 0.
+// PoolTimeouts are the timeouts of a pool, all above 0 except empty.
 // +kubebuilder:validation:XValidation:rule="!has(self.staleAfter) || !has(self.lostAfter) || !self.staleAfter.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') || !self.lostAfter.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') || duration(self.lostAfter) >= duration(self.staleAfter)",message="it must be at least as long as staleAfter",fieldPath=".lostAfter"
 type PoolTimeouts struct {
 	// Request is the longest time from the last byte of a request to the last byte of its answer.
@@ -523,12 +525,19 @@ type PoolTimeouts struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
 	Request *metav1.Duration `json:"request,omitempty"`
-	// Queue is the longest time that a request waits for its model to be loaded. The default is
-	// that of extproc --max-queue-time, 5m unless set.
+	// Queue is the longest time that a request waits in extproc, for its model to be loaded or for
+	// an engine with room. The default is that of extproc --max-queue-time, 5m unless set.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
 	Queue *metav1.Duration `json:"queue,omitempty"`
+	// Empty is the longest time that a request waits while no endpoint of the pool may get
+	// requests, such as while an autoscaler starts the first pod. The default is 0: such requests
+	// get 503 at once.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$|^0$') && duration(self) >= duration('0s')",message="it must be at least 0, such as 150s"
+	Empty *metav1.Duration `json:"empty,omitempty"`
 	// InFlight is the time after which a request no longer counts as in flight if nothing reports
 	// its end. The default is that of extproc --in-flight-timeout, 1m unless set.
 	// +kubebuilder:validation:Type=string

@@ -51,6 +51,9 @@ type Target struct {
 	Open       bool
 	Priority   int32
 	Objectives []v1alpha1.Objective
+	// Sharing is that of the LLMRoute; nil for the default: see [objects.Sharing.Or]. Relay tokens
+	// do not carry it: use [objects.World.SharingOf].
+	Sharing *objects.Sharing
 }
 
 // Find returns the target of a request. The pool comes from the model's route, the model's
@@ -84,7 +87,9 @@ func Find(w *objects.World, a Ask) (Target, error) {
 }
 
 func target(r *objects.Route, pool objects.Name) Target {
-	return Target{Route: r.Name, Pool: pool, Adapter: r.Adapter, Priority: r.Priority, Objectives: r.Objectives}
+	return Target{
+		Route: r.Name, Pool: pool, Adapter: r.Adapter, Priority: r.Priority, Objectives: r.Objectives, Sharing: r.Sharing,
+	}
 }
 
 // backend chooses a pool at random with probabilities proportional to the weights. The sum of the

@@ -27,11 +27,12 @@ func TestTargetOfARoute(t *testing.T) {
 	w := world(aRoute("sql", v1alpha1.LLMRouteSpec{
 		BackendRefs: []v1alpha1.BackendReference{{Name: "base"}},
 		ModelNames:  []string{"text-to-sql"}, Adapter: &v1alpha1.Adapter{Name: "sql-v2"}, Priority: 7, Objectives: objectives,
+		Share: new(int32(3)),
 	}))
 	got, err := route.Find(w, route.Ask{Model: "text-to-sql"})
 	want := route.Target{
 		Route: objects.Name{Namespace: "ns", Name: "sql"}, Pool: objects.Name{Namespace: "ns", Name: "base"},
-		Adapter: "sql-v2", Priority: 7, Objectives: objectives,
+		Adapter: "sql-v2", Priority: 7, Objectives: objectives, Sharing: &objects.Sharing{Share: 3},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)

@@ -32,8 +32,18 @@ type Settings struct {
 	DefaultModel string
 	// Request is the maximum duration of a request; with 0 the data plane decides.
 	Request time.Duration
-	// QueueTimeout is the maximum time for which a request waits until its model is loaded.
+	// QueueTimeout is the maximum time for which a request waits until its model is loaded or an
+	// endpoint has room.
 	QueueTimeout time.Duration
+	// EmptyTimeout is the maximum time for which a request waits while no endpoint of the pool may
+	// get requests. With 0 it does not wait.
+	EmptyTimeout time.Duration
+	// Flow says that requests wait in a fair queue while endpoints have no room for them. If it is
+	// false, they are sent at once.
+	Flow bool
+	// RequestsPerEndpoint limits the requests in flight at an endpoint whose engine reports no load
+	// while predictions are not trusted; 0 means no limit.
+	RequestsPerEndpoint int
 	// InFlightTimeout is how long a request is counted as in flight if nothing reports its end.
 	InFlightTimeout time.Duration
 	// StaleAfter and LostAfter are durations of an endpoint's silence. After StaleAfter, it gets
@@ -52,6 +62,7 @@ func Default() Settings {
 		Policy:              pick.Policy{Rule: pick.Latency, Threshold: pick.DefaultThreshold},
 		EndpointsPerRequest: 1,
 		QueueTimeout:        DefaultQueueTimeout,
+		Flow:                true,
 		// Engines report the number of their running requests. If a lease ends too early, the next
 		// scrape counts the request as load from other sources. So a lease may be much shorter than
 		// the longest answer.
@@ -87,12 +98,21 @@ func (s Settings) For(p *objects.Pool) Settings {
 	if a := own.SessionAffinity; a != nil {
 		s.AffinityHeader, s.AffinityCookie = a.Header, a.Cookie
 	}
+	if f := own.Flow; f != nil {
+		s.Flow = f.Mode != v1alpha1.FlowOff
+		if f.RequestsPerEndpoint != nil {
+			s.RequestsPerEndpoint = int(*f.RequestsPerEndpoint)
+		}
+	}
 	if t := own.Timeouts; t != nil {
 		if t.Request != nil {
 			s.Request = t.Request.Duration
 		}
 		if t.Queue != nil {
 			s.QueueTimeout = t.Queue.Duration
+		}
+		if t.Empty != nil {
+			s.EmptyTimeout = t.Empty.Duration
 		}
 		if t.InFlight != nil {
 			s.InFlightTimeout = t.InFlight.Duration
@@ -139,6 +159,16 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	if s.Request > 0 {
 		request = s.Request.String()
 	}
+	empty, window, mode := "none", "no limit", v1alpha1.FlowOff
+	if s.EmptyTimeout > 0 {
+		empty = s.EmptyTimeout.String()
+	}
+	if s.RequestsPerEndpoint > 0 {
+		window = strconv.Itoa(s.RequestsPerEndpoint)
+	}
+	if s.Flow {
+		mode = v1alpha1.FlowOn
+	}
 	timing := "none"
 	if p.Profile != nil {
 		timing = named(p.Said(""))
@@ -163,8 +193,20 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 			own.SessionAffinity != nil, "",
 		},
 		{"defaultModel", cmp.Or(s.DefaultModel, "none"), "model of requests that name none", own.DefaultModel != "", ""},
+		{
+			"flow.mode", mode, "whether requests wait in a fair order while engines have no room", own.Flow != nil && own.Flow.Mode != "",
+			"",
+		},
+		{
+			"flow.requestsPerEndpoint", window, "requests that an engine without load reports gets at a time", own.Flow != nil &&
+				own.Flow.RequestsPerEndpoint != nil, "",
+		},
 		{"timeouts.request", request, "longest time of a whole request", t.Request != nil, ""},
-		{"timeouts.queue", s.QueueTimeout.String(), "longest wait for a model to be loaded", t.Queue != nil, "max-queue-time"},
+		{
+			"timeouts.queue", s.QueueTimeout.String(), "longest wait for a model to be loaded, or for an engine with room", t.Queue != nil,
+			"max-queue-time",
+		},
+		{"timeouts.empty", empty, "longest wait while no endpoint may get requests", t.Empty != nil, ""},
 		{
 			"timeouts.inFlight", s.InFlightTimeout.String(), "how long a request counts as in flight when nothing reports its end",
 			t.InFlight != nil,

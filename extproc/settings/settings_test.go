@@ -27,7 +27,9 @@ func world() *objects.World {
 		Timeouts: &v1alpha1.PoolTimeouts{
 			StaleAfter: &metav1.Duration{Duration: time.Minute},
 			Request:    &metav1.Duration{Duration: time.Hour}, Queue: &metav1.Duration{Duration: 2 * time.Minute},
+			Empty: &metav1.Duration{Duration: time.Second},
 		},
+		Flow:       &v1alpha1.PoolFlow{Mode: "Off", RequestsPerEndpoint: new(int32(64))},
 		Profile:    &v1alpha1.PoolProfile{Hardware: "4xA100-80GB", Parameters: "70B"},
 		RPCConfigs: map[string]v1alpha1.RPCConfig{"d.E/F": {}, "a.B/C": {IDExtractionPath: []int32{1}}}, AllowOtherRPCs: new(false),
 	}
@@ -45,7 +47,7 @@ func TestPoolSettingsTakePrecedence(t *testing.T) {
 	got := flags.For(w.Pools[objects.Name{Namespace: "ns", Name: "one"}])
 	want := settings.Settings{
 		Policy: pick.Policy{Rule: pick.LeastRequest, Threshold: 7}, EndpointsPerRequest: 3, FinalUnavailable: true, AffinityCookie: "sid",
-		DefaultModel: "org/m",
+		DefaultModel: "org/m", EmptyTimeout: time.Second, RequestsPerEndpoint: 64,
 		// LostAfter is never less than StaleAfter
 		Request: time.Hour, QueueTimeout: 2 * time.Minute, InFlightTimeout: time.Second, StaleAfter: time.Minute, LostAfter: time.Minute,
 	}
@@ -80,8 +82,11 @@ retry.attempts = 2, own
 retry.unavailable = false, own
 sessionAffinity = cookie sid, own
 defaultModel = org/m, own
+flow.mode = Off, own
+flow.requestsPerEndpoint = 64, own
 timeouts.request = 1h0m0s, own
 timeouts.queue = 2m0s, own
+timeouts.empty = 1s, own
 timeouts.inFlight = 1m0s, --in-flight-timeout
 timeouts.staleAfter = 1m0s, own
 timeouts.lostAfter = 1m0s, own
@@ -96,8 +101,11 @@ retry.attempts = 0, --endpoints-per-request
 retry.unavailable = true, --
 sessionAffinity = none, --
 defaultModel = none, --
+flow.mode = On, --
+flow.requestsPerEndpoint = no limit, --
 timeouts.request = the data plane's, --
 timeouts.queue = 2m0s, --max-queue-time
+timeouts.empty = none, --
 timeouts.inFlight = 1m0s, --in-flight-timeout
 timeouts.staleAfter = 1s, --stale-after
 timeouts.lostAfter = 10s, --lost-after

@@ -16,7 +16,9 @@ func (d *dispatcher) admit(a *ask, view *endpointstate.View) (target route.Targe
 		if d.scope.relayed.Most > 0 { // the relay asks several pools for a stored response
 			d.search = search{id: a.previous, most: int(d.scope.relayed.Most)}
 		}
-		return d.scope.relayed.Models[0].Target, "", nil
+		target = d.scope.relayed.Models[0].Target
+		target.Sharing = view.World.SharingOf(target.Route)
+		return target, "", nil
 	}
 	s := d.server
 	offer, err := d.scope.offer(view)

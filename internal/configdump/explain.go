@@ -260,6 +260,7 @@ func routes(w *objects.World) []Setting {
 		if r.Priority != 0 {
 			words = append(words, "priority "+strconv.Itoa(int(r.Priority)))
 		}
+		words = append(words, r.Sharing.Described()...)
 		for _, o := range r.Objectives {
 			word := fmt.Sprintf("%s %v", o.Type, o.Latency.Value.Duration)
 			if q := o.Latency.Quantile; q != nil {

@@ -80,6 +80,7 @@ func CheckRoute(r *v1alpha1.LLMRoute) field.ErrorList {
 	for i, o := range r.Spec.Objectives {
 		errs = append(errs, checkObjective(spec.Child("objectives").Index(i), o)...)
 	}
+	errs = append(errs, checkSharing(spec, &r.Spec)...)
 	if m := r.Spec.Metrics; m != nil && m.Format != v1alpha1.MetricsPrometheus {
 		errs = append(errs, field.NotSupported(spec.Child("metrics", "format"), m.Format, []string{v1alpha1.MetricsPrometheus}))
 	}

@@ -52,6 +52,7 @@ func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	if t := s.Spec.Timeouts; t != nil {
 		errs = append(errs, checkTimeouts(spec.Child("timeouts"), t)...)
 	}
+	errs = append(errs, checkFlow(spec.Child("flow"), s.Spec.Flow)...)
 	if p := s.Spec.Placement; p != nil {
 		errs = append(errs, checkPlacement(spec.Child("placement"), p)...)
 	}
@@ -355,6 +356,9 @@ func checkTimeouts(path *field.Path, t *v1alpha1.PoolTimeouts) field.ErrorList {
 		value *metav1.Duration
 	}{{"request", t.Request}, {"queue", t.Queue}, {"inFlight", t.InFlight}, {"staleAfter", t.StaleAfter}, {"lostAfter", t.LostAfter}} {
 		errs = append(errs, checkPositive(path.Child(c.name), c.value)...)
+	}
+	if t.Empty != nil && t.Empty.Duration < 0 {
+		errs = append(errs, field.Invalid(path.Child("empty"), t.Empty.Duration.String(), "it must be at least 0, such as 150s"))
 	}
 	if t.StaleAfter != nil && t.LostAfter != nil && t.LostAfter.Duration < t.StaleAfter.Duration {
 		errs = append(errs, field.Invalid(path.Child("lostAfter"), t.LostAfter.Duration.String(),

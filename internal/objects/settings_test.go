@@ -129,6 +129,20 @@ func TestErrorsOfPoolSettings(t *testing.T) {
 			s.Timeouts = &v1alpha1.PoolTimeouts{StaleAfter: long, LostAfter: short}
 		}, `spec.timeouts.lostAfter: Invalid value: "1s": it must be at least as long as staleAfter`},
 		{
+			func(s *v1alpha1.PoolSettingsSpec) {
+				s.Timeouts = &v1alpha1.PoolTimeouts{Empty: &metav1.Duration{Duration: -1}}
+			},
+			`spec.timeouts.empty: Invalid value: "-1ns": it must be at least 0, such as 150s`,
+		},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.Flow = &v1alpha1.PoolFlow{Mode: "on"} },
+			`spec.flow.mode: Unsupported value: "on": supported values: "On", "Off"`,
+		},
+		{
+			func(s *v1alpha1.PoolSettingsSpec) { s.Flow = &v1alpha1.PoolFlow{RequestsPerEndpoint: new(int32(0))} },
+			"spec.flow.requestsPerEndpoint: Invalid value: 0: it must be at least 1",
+		},
+		{
 			func(s *v1alpha1.PoolSettingsSpec) { s.EngineToken = &v1alpha1.EngineToken{} },
 			"spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace",
 		},

@@ -382,6 +382,8 @@ type Route struct {
 	Adapter    string
 	Priority   int32
 	Objectives []v1alpha1.Objective
+	// Sharing is how its requests share a pool with others; nil for the default: see [Sharing.Or].
+	Sharing *Sharing
 	// Backends are its pools. The sum of the weights is above 0.
 	Backends []Backend
 	// Parents are the Gateways that an LLMRoute names.
@@ -633,8 +635,8 @@ func ModelNames(r *v1alpha1.LLMRoute) []string {
 func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
 	r := &Route{
 		Name: routeName(lr), Kind: v1alpha1.LLMRouteKind, UID: string(lr.UID), Generation: lr.Generation, Priority: lr.Spec.Priority,
-		Objectives: lr.Spec.Objectives, Parents: lr.Spec.ParentRefs, wants: ModelNames(lr), created: lr.CreationTimestamp.Time,
-		written: w.written[Object{v1alpha1.LLMRouteKind, routeName(lr)}],
+		Objectives: lr.Spec.Objectives, Sharing: sharingOf(lr), Parents: lr.Spec.ParentRefs, wants: ModelNames(lr),
+		created: lr.CreationTimestamp.Time, written: w.written[Object{v1alpha1.LLMRouteKind, routeName(lr)}],
 	}
 	if lr.Spec.Adapter != nil {
 		r.Adapter = lr.Spec.Adapter.Name
@@ -654,6 +656,7 @@ func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
 		r.Backends = append(r.Backends, backend)
 		w.pools[backend.Pool] = true
 	}
+	w.noteFallback(r)
 	for _, k := range w.add(r) {
 		w.fault(r.Kind, r.Name, v1alpha1.ReasonModelNameTaken, "model %q is already admitted by LLMRoute %s, which keeps it", k.name,
 			k.by.Name)

@@ -106,6 +106,10 @@ func TestFaultIsNamedByFileLineAndReason(t *testing.T) {
 			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, VModel, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
 		{
+			"a share below 1", strings.Replace(goodRoute, "priority: 3", "share: -3", 1),
+			`f.yaml:12: LLMRoute default/sentiment: spec.share: Invalid value: -3: a share is 1 to 1000000`,
+		},
+		{
 			"unknown field", strings.Replace(goodRoute, "priority", "prioritty", 1),
 			`f.yaml:12: LLMRoute default/sentiment: unknown field "spec.prioritty"`,
 		},
