@@ -35,7 +35,7 @@ const maxMethods = 60
 // and have no state of their own. The same holds for all packages of this module that they import.
 var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue",
-	"extproc/flow/fair",
+	"extproc/flow/fair", "extproc/flow/turns",
 	"extproc/fleet/endpointstate", "extproc/outcome", "extproc/decisions/ring",
 	"extproc/decode", "extproc/relay/relaytoken", "extproc/endpoints", "extproc/transcode", "extproc/payload/sink",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/conditions", "control/attach/envoy",
@@ -186,7 +186,7 @@ var houses = [][]floor{
 		{[]string{"extproc/payload/sink"}, "payloads are copies of parsed requests"},
 		{
 			[]string{
-				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/flow/fair", "extproc/pick",
+				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/flow/fair", "extproc/flow/turns", "extproc/pick",
 				"extproc/outcome",
 				"extproc/drain", "extproc/install", "extproc/eppflags", "extproc/decode",
 			},
