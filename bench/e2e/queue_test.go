@@ -142,18 +142,19 @@ func TestRequestWaitsForItsModel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, control := controlled(t, 2)
-			s := start(t, append(settings, control, extprocFlags("--max-queued-per-model", "2"))...)
+			s := start(t, append(settings, control, extprocFlags("--max-queued", "3"))...)
 			c.say(s, &placement.Update{Complete: true, Endpoints: &placement.Endpoints{Addresses: []string{s.endpoint(1), s.endpoint(2)}}})
 
 			began := time.Now()
-			answers := s.begins(t.Context(), "a01", 2)
-			s.await("both are wanted", func() bool { return c.waiting("a01") == 2 })
+			answers := s.begins(t.Context(), "a01", 3)
+			s.await("all are wanted", func() bool { return c.waiting("a01") == 3 })
 			full := s.must(completion("a01", 2, false))
-			refused(t, "a third", full, 429, "too_many_waiting")
+			refused(t, "a fourth", full, 429, "too_many_waiting")
 
 			leaving, leave := context.WithCancel(t.Context())
 			gone := s.begins(leaving, "a02", 1)
 			s.await("a client waits", func() bool { return c.waiting("a02") == 1 })
+			refused(t, "the newest request of the longest flow", <-answers, 429, "too_many_waiting")
 			left := time.Now()
 			leave()
 			<-gone

@@ -48,7 +48,7 @@ func (a about) ask(ctx context.Context, kind string, body []byte) (admin.Answers
 	return admin.Answers{Extprocs: []admin.Answer{is}}, nil
 }
 
-// endpointsOf returns the state of all endpoints. Held is nil without control.
+// endpointsOf returns the state of all endpoints.
 func endpointsOf(f *fleet.Fleet, held *flow.Flow) admin.EndpointsResult {
 	now := f.Now()
 	in := fleet.Read(f, func(s *endpointstate.State) endpoints.Fleet {
@@ -56,6 +56,6 @@ func endpointsOf(f *fleet.Fleet, held *flow.Flow) admin.EndpointsResult {
 	})
 	in.View = f.View()
 	r := endpoints.Of(in, now)
-	r.ControlLost = held != nil && held.Lost()
+	r.ControlLost = held.Lost()
 	return r
 }

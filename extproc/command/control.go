@@ -18,27 +18,26 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// newFleet returns the fleet. If the command line names a control, it also returns the queue of
-// requests that wait for models, and a function that exchanges messages with control until its
-// context ends.
+// newFleet returns the fleet, and the queue of requests that wait. If the command line names a
+// control, it also returns a function that exchanges messages with control until its context ends.
 func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context.Context, *metrics.Meter, about) error, error) {
-	if c.Control.Address == "" {
-		only := fleet.Config{Settings: c.Settings, Log: log, PrefixCacheBytes: c.PrefixBytes, LogEngineErrors: c.EngineErrors}
-		return fleet.New(only), nil, nil, nil
+	var f *fleet.Fleet
+	alone, news := c.Control.Address == "", placementclient.NewNews()
+	held := flow.New(flow.Config{
+		View: func() *endpointstate.View { return f.View() }, MaxQueued: c.MaxQueued, MaxBytes: c.MaxQueuedMiB << 20, Changed: news.Changed,
+		Alone: alone,
+	})
+	f = fleet.New(fleet.Config{
+		Settings: c.Settings, Log: log, Published: held.Published, Freed: held.Freed, PrefixCacheBytes: c.PrefixBytes, Placed: !alone,
+		LogEngineErrors: c.EngineErrors,
+	})
+	if alone {
+		return f, held, nil, nil
 	}
 	target, dial, err := c.Control.Dial(log)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	var f *fleet.Fleet
-	news := placementclient.NewNews()
-	held := flow.New(flow.Config{
-		View: func() *endpointstate.View { return f.View() }, MaxQueued: c.MaxQueued, MaxBytes: c.MaxQueuedMiB << 20, Changed: news.Changed,
-	})
-	f = fleet.New(fleet.Config{
-		Settings: c.Settings, Log: log, Published: held.Published, Freed: held.Freed, PrefixCacheBytes: c.PrefixBytes, Placed: true,
-		LogEngineErrors: c.EngineErrors,
-	})
 	return f, held, func(ctx context.Context, m *metrics.Meter, is about) error {
 		return placementclient.New(placementclient.Config{
 			Target: target, Dial: dial, Lost: c.ControlLost, News: news, Fleet: f, Flow: held, Meter: m,

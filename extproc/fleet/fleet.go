@@ -71,9 +71,9 @@ type Config struct {
 	// Published is called with each View after its publication; nil means no callback. It must be
 	// fast and must not call the Fleet except for View.
 	Published func(*endpointstate.View)
-	// Freed is called with the engine's name of a model when a copy with a concurrency limit has
-	// fewer requests than before. It must be fast and must not call the Fleet except for View.
-	Freed func(model string)
+	// Freed is called with an endpoint and the engine's name of a model when a request for the
+	// model has ended there. It must be fast and must not call the Fleet except for View.
+	Freed func(address, model string)
 	// PrefixCacheBytes bounds the memory for the index of cached prompts, which is allocated at its
 	// first use; zero means [prefix.DefaultBytes].
 	PrefixCacheBytes int
@@ -96,7 +96,7 @@ func New(c Config) *Fleet {
 		c.Published = func(*endpointstate.View) {}
 	}
 	if c.Freed == nil {
-		c.Freed = func(string) {}
+		c.Freed = func(string, string) {}
 	}
 	if c.PrefixCacheBytes == 0 {
 		c.PrefixCacheBytes = prefix.DefaultBytes

@@ -21,19 +21,14 @@ type InFlight struct {
 	address, model string
 	base           bool
 	prompt         []uint64 // first blocks of the prompt, in case another endpoint serves the request
+	onEnd          func(completion int64)
+	completion     int64 // number of output tokens; -1 if unknown
 }
 
 // reportDrained makes the fleet report a drained copy to control at once.
 func (f *Fleet) reportDrained(drained bool) {
 	if drained {
 		f.hurry()
-	}
-}
-
-// freed lets requests proceed that wait for a copy with a limit.
-func (f *Fleet) freed(at endpointstate.Counts, model string) {
-	if at.Limited() {
-		f.Freed(model)
 	}
 }
 
@@ -44,11 +39,13 @@ func (f *Fleet) Begin(d pick.Decision) *InFlight {
 	begun, drained := at.Begin(Steady(f.Now()))
 	if !begun {
 		f.reportDrained(drained)
-		f.freed(at, d.Copy.Model) // the request may have been counted for a moment
+		f.Freed(d.Endpoint.Address, d.Copy.Model) // the request may have been counted for a moment
 		return nil
 	}
 	f.move()
-	return &InFlight{fleet: f, at: at, address: d.Endpoint.Address, model: d.Copy.Model, base: d.Copy.Base}
+	return &InFlight{
+		fleet: f, at: at, address: d.Endpoint.Address, model: d.Copy.Model, base: d.Copy.Base, completion: -1,
+	}
 }
 
 // End ends the count of the request. Only the first call has an effect. A nil InFlight is allowed.
@@ -61,9 +58,32 @@ func (i *InFlight) End() {
 	if !i.ended {
 		i.ended = true
 		i.fleet.reportDrained(i.at.End())
-		i.fleet.freed(i.at, i.model)
+		if i.onEnd != nil {
+			i.onEnd(i.completion)
+		}
+		i.fleet.Freed(i.address, i.model)
 		i.fleet.move()
 	}
+}
+
+// OnEnd makes End call the function with the number of output tokens; -1 if it is unknown. If the
+// request has ended, OnEnd calls it at once. It may be used once, and call must not call the Fleet.
+func (i *InFlight) OnEnd(call func(completion int64)) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.onEnd = call; i.ended {
+		call(i.completion)
+	}
+}
+
+// Completed records the number of output tokens. A nil InFlight is allowed.
+func (i *InFlight) Completed(tokens int64) {
+	if i == nil {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.completion = tokens
 }
 
 // Moved moves the count of a request to the endpoint that really serves it, after the first
@@ -85,7 +105,7 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	}
 	to.Add(Steady(f.Now())) // before the old count ends, so that the request is always counted somewhere
 	f.reportDrained(i.at.End())
-	f.freed(i.at, i.model)
+	f.Freed(i.address, i.model)
 	i.at, i.address = to, address
 	f.move()
 	if number, known := f.state.Number(address); known && len(i.prompt) > 0 {

@@ -52,6 +52,13 @@ func (f *Fleet) Keep(id string, i *InFlight) {
 	f.leases.keep(id, i)
 }
 
+// completed records the number of output tokens of a request with a lease.
+func (f *Fleet) completed(id string, tokens int64) {
+	f.leases.mu.Lock()
+	defer f.leases.mu.Unlock()
+	f.leases.requests[id].Completed(tokens)
+}
+
 // Renew extends the lease of a request that made progress, see [endpointstate.Leases.Renew].
 func (f *Fleet) Renew(id string) {
 	now := f.Now()

@@ -48,6 +48,9 @@ func (f *Fleet) Attribute(o outcome.Outcome) outcome.Outcome {
 // load of endpoints, the request statistics, and the makers of stored responses.
 func (f *Fleet) Observe(o outcome.Outcome) {
 	if o.ID != "" {
+		if tokens, known := o.Completion.Get(); known {
+			f.completed(o.ID, int64(tokens))
+		}
 		f.Release(o.ID)
 	}
 	namespace, name, ok := strings.Cut(o.Pool, "/")

@@ -1,20 +1,30 @@
 // Package flow queues requests until an endpoint can serve them: until a copy of their model is
-// loaded, or until a copy at its concurrency limit has room again. It adds synchronization to
-// package queue. Each waiting request blocks its own goroutine on a channel. A new view of the
-// fleet wakes it, or the end of another request at a copy with a limit.
+// loaded, until a copy at its concurrency limit has room again, or until an engine can start them.
+// It adds synchronization to package fair. Each waiting request blocks its own goroutine on a
+// channel.
+//
+// Each pool has one queue. An event makes models of a pool ready: a new view of the fleet, the end
+// of another request, or the passing of time. The flow then calls the first request in order whose
+// model is ready. That request chooses its endpoint, and the flow calls the next one. A request
+// that finds no room makes its model wait for the next event.
 package flow
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
-	"github.com/headgate/headgate/extproc/flow/queue"
+	"github.com/headgate/headgate/extproc/flow/fair"
 	"github.com/headgate/headgate/internal/objects"
 )
+
+// ErrFull means that too many requests wait in the pool, or that waiting requests use too much
+// memory.
+var ErrFull = errors.New("too many requests are queued")
 
 // ErrUnknown means that the objects that defined the model were deleted.
 var ErrUnknown = errors.New("the model is gone")
@@ -40,7 +50,7 @@ const (
 type Config struct {
 	// View returns the latest view.
 	View func() *endpointstate.View
-	// MaxQueued limits the requests that wait for one model. MaxBytes limits the total size of the
+	// MaxQueued limits the requests that wait in one pool. MaxBytes limits the total size of the
 	// bodies of all waiting requests.
 	MaxQueued int
 	MaxBytes  int64
@@ -48,6 +58,8 @@ type Config struct {
 	// model without a copy gets its first waiting request or loses its last. Changed may be nil. It
 	// must return quickly.
 	Changed func(urgent bool)
+	// Alone means that there is no control, so that no model is loaded on demand.
+	Alone bool
 }
 
 // Flow is safe for concurrent use. Make one with [New], and have the fleet call [Flow.Published]
@@ -56,9 +68,12 @@ type Flow struct {
 	Config
 	queued atomic.Int64 // number of waiting requests; usually 0, which is read without locking mu
 
-	mu    sync.Mutex // guards the fields below; locked after all mutexes of the fleet, and before the mutexes that Changed locks
-	queue *queue.Queue[*Ticket]
-	lost  bool // whether control has been silent for too long
+	// mu guards the fields below, and all pools, lines and tickets. It is locked after all mutexes
+	// of the fleet, and before the mutexes that Changed locks.
+	mu    sync.Mutex
+	pools map[objects.Name]*pool
+	bytes int64 // total size of the bodies of all waiting requests
+	lost  bool  // whether control has been silent for too long
 }
 
 // New returns an empty Flow.
@@ -66,94 +81,124 @@ func New(c Config) *Flow {
 	if c.Changed == nil {
 		c.Changed = func(bool) {}
 	}
-	return &Flow{Config: c, queue: queue.New[*Ticket](c.MaxQueued, c.MaxBytes)}
+	return &Flow{Config: c, pools: make(map[objects.Name]*pool)}
 }
 
-// Ticket is a waiting request. One goroutine owns it, and must always call Leave at the end.
-type Ticket struct {
-	flow  *Flow
-	key   objects.ModelKey
-	place *queue.Place[*Ticket]
-	// urgent reports that the model had no copy when the wait began.
-	urgent bool
-	turn   chan error // what Turn returns; capacity 1
+// Request describes a request that has to wait.
+type Request struct {
+	// Key is the pool and the engine's name of the model. ID is empty for the base model of the
+	// pool, and for requests that any endpoint may serve.
+	Key objects.ModelKey
+	// Placed means that control loads the model when requests wait for it.
+	Placed bool
+	// Class separates requests for the same model that do not find room at the same time.
+	Class string
+	// Path is the request's flow: which share of the pool it uses.
+	Path fair.Path
+	// Bytes is the size of the request's body.
+	Bytes int64
 }
 
-// Enqueue adds a request to the end of its model's queue. Bytes is the size of its body. The error
-// is [queue.ErrFull], [Failed], [ErrUnknown] or [ErrControlLost].
-func (f *Flow) Enqueue(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, error) {
+// line returns the name of the request's line.
+func (r *Request) line() string {
+	if r.Class == "" {
+		return r.Key.ID
+	}
+	return r.Key.ID + "\x00" + r.Class
+}
+
+// SameLine reports whether two requests wait in the same line of the same pool.
+func (r *Request) SameLine(o *Request) bool { return r.Key == o.Key && r.Class == o.Class }
+
+// Enqueue adds a request to its pool's queue. The error is [ErrFull], [Failed], [ErrUnknown] or
+// [ErrControlLost]. If the queue is full, the newest request of the longest flow gets ErrFull,
+// which may be another request.
+func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 	// Increment the count before reading the view. Published reads the count after the view is
 	// stored, so Enqueue sees the new view or Published sees this request.
 	f.queued.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	view := f.View()
-	if f.verdict(view, key) == queue.Failed {
+	is := f.verdict(view, r.Key, r.Placed)
+	if is == failed {
 		f.queued.Add(-1)
-		return nil, f.failure(view, key)
+		return nil, f.failure(view, r.Key)
+	}
+	p := f.pools[r.Key.Pool]
+	if p == nil {
+		p = &pool{flow: f, name: r.Key.Pool, queue: fair.New[*Ticket](), lines: make(map[string]*line), running: make(map[*Charge]bool)}
+		f.pools[r.Key.Pool] = p
 	}
 	// A request that only waits for another request to end is not urgent: such waits are short and
 	// frequent.
-	there, _ := has(view, key)
-	first := !f.queue.Has(key)
-	t := &Ticket{flow: f, key: key, urgent: !there, turn: make(chan error, 1)}
-	place, err := f.queue.Join(t, key, bytes, now)
-	if err != nil {
-		f.queued.Add(-1)
-		return nil, err
+	there, _ := has(view, r.Key)
+	t := &Ticket{flow: f, pool: p, request: r, since: now, urgent: r.Placed && !there, turn: make(chan error, 1)}
+	first := p.join(t, is)
+	for v := f.excess(p, t); v != nil; v = f.excess(p, t) {
+		if v == t {
+			p.remove(t)
+			f.tidy(p)
+			return nil, ErrFull
+		}
+		v.fail(ErrFull)
+		f.tidy(v.pool)
 	}
-	t.place = place
-	f.show(view, key)
+	p.call()
 	f.Changed(first && t.urgent)
 	return t, nil
 }
 
-// Key returns the model that the request waits for.
-func (t *Ticket) Key() objects.ModelKey { return t.key }
-
-// Turn returns a channel that receives nil when the request may choose its endpoint. It receives
-// [Failed], [ErrUnknown] or [ErrControlLost] when the model cannot be loaded.
-func (t *Ticket) Turn() <-chan error { return t.turn }
-
-// Back puts a request at the head of its queue again. The caller received nil from Turn, but then
-// found no copy with room.
-func (t *Ticket) Back() {
-	f := t.flow
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.queue.Back(t.place)
-	f.show(f.View(), t.key)
+// excess returns the waiting request that must make room after a request has joined its pool's
+// queue; nil if the queue is not too full.
+func (f *Flow) excess(p *pool, newcomer *Ticket) *Ticket {
+	var victim *fair.Place[*Ticket]
+	switch band := newcomer.request.Path.Band; {
+	case p.queue.Len() > f.MaxQueued:
+		victim = p.queue.Victim(band, false)
+	case f.bytes > f.MaxBytes:
+		most := p
+		for _, o := range f.pools {
+			if o.queue.Bytes() > most.queue.Bytes() {
+				most = o
+			}
+		}
+		if victim = most.queue.Victim(band, true); victim == nil {
+			victim = p.queue.Victim(band, true)
+		}
+	default:
+		return nil
+	}
+	if victim == nil || victim.Waiter.called {
+		return newcomer // a called request is already choosing its endpoint
+	}
+	return victim.Waiter
 }
 
-// Leave removes the request from the queue, whether or not it was served, and lets the next request
-// choose its endpoint. It may be called more than once.
-func (t *Ticket) Leave() {
-	f := t.flow
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if t.place == nil {
-		return
-	}
-	if next := f.queue.Leave(t.place); next != nil {
-		next.Waiter.turn <- nil
-	}
-	t.place = nil
-	f.queued.Add(-1)
-	f.Changed(t.urgent && !f.queue.Has(t.key))
-}
-
-// Busy reports whether requests wait for a model, so that a new request must queue behind them.
-func (f *Flow) Busy(key objects.ModelKey) bool {
+// Waits reports whether a new request must join the queue, because other requests of its pool wait.
+func (f *Flow) Waits(pool objects.Name) bool {
 	if f.queued.Load() == 0 {
 		return false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.queue.Has(key)
+	p := f.pools[pool]
+	return p != nil && p.queue.Len() > 0
 }
 
-// Published wakes requests whose model has room in the view, and fails requests whose model cannot
-// be loaded.
+// Busy reports whether requests wait for a model, so that a new request must queue behind them.
+func (f *Flow) Busy(r *Request) bool {
+	if f.queued.Load() == 0 {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.pools[r.Key.Pool]
+	return p != nil && p.lines[r.line()] != nil
+}
+
+// Published makes models ready that may have room in the view, and fails requests whose model
+// cannot be loaded.
 func (f *Flow) Published(v *endpointstate.View) {
 	if f.queued.Load() == 0 {
 		return
@@ -182,42 +227,58 @@ func (f *Flow) Lost() bool {
 
 // showAll applies a view to all requests that wait. The caller holds mu.
 func (f *Flow) showAll(v *endpointstate.View) {
-	for _, w := range f.queue.WaitingModels() {
-		f.show(v, w.Key)
+	for _, p := range f.pools {
+		p.show(v)
 	}
 }
 
-// Freed wakes the next request for a model after a request at one of its copies has ended. Model is
-// the engine's name of the model.
-func (f *Flow) Freed(model string) {
+// Freed makes models ready after a request has ended. Model is the engine's name of its model.
+func (f *Flow) Freed(address, model string) {
 	if f.queued.Load() == 0 {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	view := f.View()
-	for _, key := range f.queue.Named(model) {
-		f.show(view, key)
+	for _, p := range f.pools {
+		p.freed(view, address, model)
 	}
 }
 
-// show applies the model's state in a view to the requests that wait for it. The caller holds mu.
-func (f *Flow) show(v *endpointstate.View, key objects.ModelKey) {
-	is := f.verdict(v, key)
-	var news error
-	if is == queue.Failed {
-		news = f.failure(v, key)
-	}
-	for _, p := range f.queue.Show(key, is) {
-		p.Waiter.turn <- news
-	}
+// WaitingModel is a model that requests wait for.
+type WaitingModel struct {
+	Key      objects.ModelKey
+	Requests int
+	Since    time.Time // arrival of the first waiting request
 }
 
-// WaitingModels returns every model with waiting requests, sorted.
-func (f *Flow) WaitingModels() []queue.WaitingModel {
+// WaitingModels returns every model with waiting requests that control may load, sorted.
+func (f *Flow) WaitingModels() []WaitingModel { return f.waiting(func(*line) bool { return true }) }
+
+// waiting returns every placed model for whose line the function returns true, sorted.
+func (f *Flow) waiting(counts func(*line) bool) []WaitingModel {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.queue.WaitingModels()
+	all := make(map[objects.ModelKey]WaitingModel)
+	for _, p := range f.pools {
+		for _, l := range p.lines {
+			if !l.placed || !counts(l) {
+				continue
+			}
+			w, since := all[l.key], l.tickets.Front().Value.(*Ticket).since
+			if w.Requests == 0 || since.Before(w.Since) {
+				w.Since = since
+			}
+			w.Key, w.Requests = l.key, w.Requests+l.tickets.Len()
+			all[l.key] = w
+		}
+	}
+	sorted := make([]WaitingModel, 0, len(all))
+	for _, w := range all {
+		sorted = append(sorted, w)
+	}
+	slices.SortFunc(sorted, func(a, b WaitingModel) int { return a.Key.Compare(b.Key) })
+	return sorted
 }
 
 // QueuedAtLimit returns the number of waiting requests for each model whose copies are all at their
@@ -225,7 +286,7 @@ func (f *Flow) WaitingModels() []queue.WaitingModel {
 func (f *Flow) QueuedAtLimit() map[objects.ModelKey]int {
 	all := make(map[objects.ModelKey]int)
 	view := f.View()
-	for _, w := range f.WaitingModels() {
+	for _, w := range f.waiting(func(l *line) bool { return l.why == Copy }) {
 		if there, _ := has(view, w.Key); there {
 			all[w.Key] = w.Requests
 		}
@@ -237,7 +298,7 @@ func (f *Flow) QueuedAtLimit() map[objects.ModelKey]int {
 func (f *Flow) Queued() (requests, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.queued.Load(), f.queue.Bytes()
+	return f.queued.Load(), f.bytes
 }
 
 // Failure returns why a model without copies cannot be loaded now; nil if it can be.
@@ -267,16 +328,41 @@ func has(v *endpointstate.View, key objects.ModelKey) (has, room bool) {
 	return v.Snapshot.Pools[key.Pool.String()].Has(key.ID)
 }
 
-// verdict returns the model's state in a view. It is Ready without a pool, so that the request
+// verdict is the state of a model in a view.
+type verdict uint8
+
+const (
+	// waits means that no copy is usable, or that every usable copy is at its concurrency limit.
+	waits verdict = iota
+	// ready means that a request may try to find an endpoint.
+	ready
+	// failed means that the model cannot be loaded.
+	failed
+)
+
+// verdict returns a model's state in a view. It is ready without a pool, so that the request
 // continues and gets the error of a missing pool. A failed load does not matter while the model has
 // another copy. The caller holds mu.
-func (f *Flow) verdict(v *endpointstate.View, key objects.ModelKey) queue.Verdict {
+func (f *Flow) verdict(v *endpointstate.View, key objects.ModelKey, placed bool) verdict {
+	if !placed {
+		return ready
+	}
 	has, room := has(v, key)
 	switch {
 	case v.Snapshot.Pools[key.Pool.String()] == nil, room:
-		return queue.Ready
+		return ready
 	case !has && f.failure(v, key) != nil:
-		return queue.Failed
+		return failed
 	}
-	return queue.Waits
+	return waits
+}
+
+// tidy forgets a pool without waiting and running requests. The caller holds mu.
+func (f *Flow) tidy(p *pool) {
+	if p.queue.Len() == 0 {
+		p.stop()
+		if len(p.running) == 0 {
+			delete(f.pools, p.name)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/flow/fair"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/leak"
@@ -46,6 +47,15 @@ func anyView(random *rand.Rand) *endpointstate.View {
 	return v
 }
 
+// anyRequest returns a random request.
+func anyRequest(random *rand.Rand) flow.Request {
+	return flow.Request{
+		Key: objects.ModelKey{Pool: pools[random.IntN(2)], ID: fmt.Sprint("m", random.IntN(3))}, Placed: random.IntN(3) > 0,
+		Path:  fair.Path{Band: int32(random.IntN(2)), Route: pools[random.IntN(2)], Share: 1, Tenant: random.Uint64N(3)},
+		Bytes: int64(random.IntN(30)),
+	}
+}
+
 // When every request has called Leave, in any order and perhaps twice, the queue and its maps are
 // empty.
 func TestEndedFlowIsEmpty(t *testing.T) {
@@ -54,27 +64,27 @@ func TestEndedFlowIsEmpty(t *testing.T) {
 		view := anyView(random)
 		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxQueued: 5, MaxBytes: 100})
 		var waiting, called []*flow.Ticket
+		var charges []*flow.Charge
 		for range 300 {
 			switch random.IntN(9) {
 			case 8:
 				f.ControlLost(random.IntN(2) == 0)
 			case 0, 1, 2:
-				key := objects.ModelKey{Pool: pools[random.IntN(2)], ID: fmt.Sprint("m", random.IntN(3))}
-				if ticket, err := f.Enqueue(key, int64(random.IntN(30)), time.Unix(1e9, 0)); err == nil {
+				if ticket, err := f.Enqueue(anyRequest(random), time.Unix(1e9, 0)); err == nil {
 					waiting = append(waiting, ticket)
 				}
 			case 3:
 				view = anyView(random)
 				f.Published(view)
 			case 4:
-				f.Freed(fmt.Sprint("m", random.IntN(3)))
+				f.Freed("10.0.0.1:8000", fmt.Sprint("m", random.IntN(3)))
 			case 5: // requests that were called either continue or wait again
 				var rest []*flow.Ticket
 				for _, ticket := range waiting {
 					select {
 					case err := <-ticket.Turn():
 						if err == nil && random.IntN(3) == 0 {
-							ticket.Back()
+							ticket.Back(flow.Reason(random.IntN(4)))
 							rest = append(rest, ticket)
 						} else {
 							called = append(called, ticket)
@@ -92,6 +102,9 @@ func TestEndedFlowIsEmpty(t *testing.T) {
 				}
 			case 7:
 				for _, ticket := range called {
+					if random.IntN(2) == 0 {
+						charges = append(charges, ticket.Dispatch(flow.Service{Fixed: 1}, time.Unix(1e9, 0)))
+					}
 					ticket.Leave()
 				}
 				if random.IntN(2) == 0 { // calls Leave a second time
@@ -103,6 +116,9 @@ func TestEndedFlowIsEmpty(t *testing.T) {
 		for _, ticket := range append(waiting, called...) {
 			ticket.Leave()
 		}
+		for _, c := range charges {
+			c.Ended(random.Int64N(10)-1, time.Unix(1e9+1, 0))
+		}
 		if requests, bytes := f.Queued(); requests != 0 || bytes != 0 {
 			t.Errorf("seed %d: %d requests wait, with %d bytes", seed, requests, bytes)
 		}
@@ -113,7 +129,7 @@ func TestEndedFlowIsEmpty(t *testing.T) {
 		}
 		for _, pool := range pools {
 			for i := range 3 {
-				if f.Busy(objects.ModelKey{Pool: pool, ID: fmt.Sprint("m", i)}) {
+				if f.Busy(&flow.Request{Key: objects.ModelKey{Pool: pool, ID: fmt.Sprint("m", i)}}) {
 					t.Errorf("seed %d: requests wait for m%d in %v", seed, i, pool)
 				}
 			}

@@ -177,10 +177,10 @@ func Parse(args []string, out io.Writer) (Options, error) {
 	fs.Group("Queues")
 	fs.DurationVar(&c.Settings.QueueTimeout, "max-queue-time", c.Settings.QueueTimeout,
 		"queue a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
-	fs.IntVar(&c.MaxQueued, "max-queued-per-model", flow.DefaultMaxQueued,
-		"queue at most `N` requests for one model; answer 429 to any more")
+	fs.IntVar(&c.MaxQueued, "max-queued", flow.DefaultMaxQueued,
+		"queue at most `N` requests per pool; beyond that, answer 429 to the newest request of the flow that has most")
 	fs.Int64Var(&c.MaxQueuedMiB, "max-queued-mib", flow.DefaultMaxBytes>>20,
-		"queue at most `N` MiB of request bodies, for all models together; answer 429 to any more")
+		"queue at most `N` MiB of request bodies, for all pools together; beyond that, answer 429 to the newest request of the flow that has most")
 	fs.Group("Scraping")
 	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", scrape.DefaultInterval, "scrape each endpoint's load this often")
 	fs.DurationVar(&c.ModelsInterval, "models-scrape-interval", scrape.DefaultModelsInterval,
@@ -313,7 +313,7 @@ func (c Options) check(rest []string) error {
 	case c.Settings.QueueTimeout <= 0:
 		return fmt.Errorf("--max-queue-time %v: it must be above 0", c.Settings.QueueTimeout)
 	case c.MaxQueued < 1 || c.MaxQueuedMiB < 1:
-		return fmt.Errorf("--max-queued-per-model %d, --max-queued-mib %d: both must be at least 1", c.MaxQueued, c.MaxQueuedMiB)
+		return fmt.Errorf("--max-queued %d, --max-queued-mib %d: both must be at least 1", c.MaxQueued, c.MaxQueuedMiB)
 	case c.Control.Address == "" && c.Control.CAFile+c.Control.TokenFile+c.Control.CertPath+c.MeshTokenFile != "":
 		return errors.New("--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file need --control")
 	case c.ControlLost < placementclient.MinLost:

@@ -73,8 +73,8 @@ func TestCommandLine(t *testing.T) {
 		},
 		{"--objects x --listen y --max-queue-time 0s", "--max-queue-time 0s: it must be above 0; see extproc --help"},
 		{
-			"--objects x --listen y --max-queued-per-model 0",
-			"--max-queued-per-model 0, --max-queued-mib 512: both must be at least 1; see extproc --help",
+			"--objects x --listen y --max-queued 0",
+			"--max-queued 0, --max-queued-mib 512: both must be at least 1; see extproc --help",
 		},
 		{
 			"--objects x --listen y --control-ca-file z",

@@ -102,12 +102,12 @@ func TestFailureEndsWaitsUntilItIsOver(t *testing.T) {
 		t.Errorf("the request gets %v", err)
 	}
 	ticket.Leave()
-	if _, err := r.flow.Enqueue(key("m"), 1, time.Now()); !errors.Is(err, flow.Failed{Reason: "load_failed"}) {
+	if _, err := r.flow.Enqueue(flow.Request{Key: key("m"), Placed: true, Bytes: 1}, time.Now()); !errors.Is(err, flow.Failed{Reason: "load_failed"}) {
 		t.Errorf("the next request gets %v", err)
 	}
 	s.say(&placement.Update{Failures: []*placement.Failure{{Key: wireKey("m")}}})
 	r.await("it may be requested again", func() bool {
-		ticket, err := r.flow.Enqueue(key("m"), 1, time.Now())
+		ticket, err := r.flow.Enqueue(flow.Request{Key: key("m"), Placed: true, Bytes: 1}, time.Now())
 		if err == nil {
 			ticket.Leave()
 		}

@@ -340,7 +340,7 @@ func (r *rig) begin(id string, random uint64) (*fleet.InFlight, string) {
 // wait queues a request for a model and returns its place in the queue.
 func (r *rig) wait(id string) *flow.Ticket {
 	r.Helper()
-	ticket, err := r.flow.Enqueue(key(id), 10, time.Now())
+	ticket, err := r.flow.Enqueue(flow.Request{Key: key(id), Placed: true, Bytes: 10}, time.Now())
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -73,7 +74,7 @@ func TestWaitsForFullCopiesAreReported(t *testing.T) {
 	s.inForce()
 	flight, _ := r.begin("m", 1)
 	for _, id := range []string{"m", "m", "nobody"} {
-		ticket, err := r.flow.Enqueue(objects.ModelKey{Pool: thePool, ID: id}, 1, time.Now())
+		ticket, err := r.flow.Enqueue(flow.Request{Key: objects.ModelKey{Pool: thePool, ID: id}, Placed: true, Bytes: 1}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

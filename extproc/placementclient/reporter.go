@@ -6,7 +6,7 @@ import (
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
-	"github.com/headgate/headgate/extproc/flow/queue"
+	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/placementproto"
 )
@@ -48,7 +48,7 @@ func newReporter() *reporter {
 
 // wants creates the report of the models for which requests wait. Unusable returns the endpoints at
 // which a model's copies cannot be used.
-func (t *reporter) wants(all []queue.WaitingModel, unusable func(objects.ModelKey) []string, now time.Time) []*placement.Wanted {
+func (t *reporter) wants(all []flow.WaitingModel, unusable func(objects.ModelKey) []string, now time.Time) []*placement.Wanted {
 	var out []*placement.Wanted
 	waits := make(map[objects.ModelKey]bool, len(all))
 	for _, w := range all {

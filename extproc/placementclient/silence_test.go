@@ -40,7 +40,7 @@ func TestSilenceOfControlEndsWaits(t *testing.T) {
 			t.Fatal("the request still waits")
 		}
 		ticket.Leave()
-		if _, err := r.flow.Enqueue(key("m"), 1, time.Now()); !errors.Is(err, flow.ErrControlLost) {
+		if _, err := r.flow.Enqueue(flow.Request{Key: key("m"), Placed: true, Bytes: 1}, time.Now()); !errors.Is(err, flow.ErrControlLost) {
 			t.Errorf("the next request gets %v", err)
 		}
 		if err := r.flow.Failure(key("m")); !errors.Is(err, flow.ErrControlLost) {
@@ -58,7 +58,7 @@ func TestSilenceOfControlEndsWaits(t *testing.T) {
 		var ticket *flow.Ticket
 		r.await("a request waits again", func() (ok bool) {
 			var err error
-			ticket, err = r.flow.Enqueue(key("m"), 1, time.Now())
+			ticket, err = r.flow.Enqueue(flow.Request{Key: key("m"), Placed: true, Bytes: 1}, time.Now())
 			return err == nil
 		})
 		return ticket

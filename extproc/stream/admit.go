@@ -57,7 +57,7 @@ func (d *dispatcher) admit(a *ask, view *endpointstate.View) (target route.Targe
 			return target, "", errUnknownAnswer
 		}
 	}
-	if a.model != "" && s.Flow != nil && offer.Route(a.model) == nil {
+	if a.model != "" && s.placing() && offer.Route(a.model) == nil {
 		of.Registered, _ = s.Fleet.Registered(a.model, d.scope.counts(offer, of.Given))
 	}
 	target, err = route.Find(view.World, of)

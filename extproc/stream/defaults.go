@@ -98,7 +98,7 @@ func (s *scope) someServed(view *endpointstate.View, offer *objects.Offer) (name
 			names = append(names, m.Name)
 		}
 	}
-	if s.server.Flow != nil {
+	if s.server.placing() {
 		registered, some := s.server.Fleet.SomeRegistered(s.counts(offer, given), maxConsidered)
 		names, all = append(names, registered...), all && some
 	}

@@ -98,7 +98,7 @@ func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := d.enter(); err != nil {
+	if err := d.enter(a.model); err != nil {
 		if d.server.explains {
 			_ = d.pick(&a, body, view, near, now) // the candidates if the request did not wait for others
 		}
@@ -196,7 +196,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 		d.limitSearch()
 	}
 	if d.placed() && isMiss(err) && len(view.Snapshot.Pools[request.Pool].Any) > 0 {
-		return &notReady{d.modelKey(), err}
+		return &notReady{d.queueRequest(a.model), err}
 	}
 	if err == nil {
 		d.authorize(view.World)
@@ -255,7 +255,7 @@ func (d *dispatcher) send(a ask, body []byte, now time.Time) error {
 			return nil
 		}
 	}
-	return d.taken()
+	return d.taken(a.model)
 }
 
 // serviceTime returns the service time of a model without tokens, in nanoseconds. It is the learned
@@ -299,6 +299,9 @@ func (d *dispatcher) count(a ask, now time.Time) bool {
 	record := d.record(room[:0], a.model, now) // before the request is among those that it shows
 	if d.inFlight = s.Fleet.Begin(*d.first()); d.inFlight == nil {
 		return false
+	}
+	if d.hasTurn {
+		d.work = serviceOf(d)
 	}
 	d.number = s.Decisions.Add(d.in.id, record)
 	d.id = s.Decisions.ID(d.number)

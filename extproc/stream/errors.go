@@ -9,7 +9,6 @@ import (
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/decode"
 	"github.com/headgate/headgate/extproc/flow"
-	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
@@ -225,7 +224,7 @@ func replyTo(err error, named bool) *apiError {
 		return errDecodedTooLarge
 	case errors.Is(err, route.ErrUnknownPool):
 		return errNoPool
-	case errors.Is(err, queue.ErrFull), errors.Is(err, pick.ErrFull):
+	case errors.Is(err, flow.ErrFull), errors.Is(err, pick.ErrFull):
 		return errFull
 	case errors.Is(err, pick.ErrSubset):
 		return errSubset

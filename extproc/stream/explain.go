@@ -190,7 +190,7 @@ func (x *exchange) explained() admin.ExplainResult {
 		result.Model = cmp.Or(result.Model, w.model)
 		if w.asks {
 			result.Waits = "extproc asks control whether the model has just been added; if not, the answer is 404 model_not_found"
-		} else if err := x.server.Flow.Failure(w.key); err != nil {
+		} else if err := x.server.failure(&w.of); err != nil {
 			refused := describe(err, result.Model)
 			e.refused = &refused
 		} else {
@@ -211,7 +211,7 @@ func (x *exchange) explained() admin.ExplainResult {
 // waitsFor returns why a request waits.
 func (x *exchange) waitsFor(w *waiting) string {
 	switch {
-	case x.server.Flow.Busy(w.key):
+	case x.server.Flow.Busy(&w.of):
 		return "requests that came earlier wait for the same model, and go first"
 	case x.dispatcher.full():
 		return "every copy of the model is at its concurrency limit"

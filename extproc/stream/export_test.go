@@ -48,7 +48,7 @@ func (x Exchange) Waits() string {
 	if w == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s, %d bytes, at most %v", w.key, w.bytes, w.most)
+	return fmt.Sprintf("%s, %d bytes, at most %v", w.of.Key, w.bytes, w.most)
 }
 
 // Kept returns how many bytes the exchange has allocated for the body.

@@ -44,7 +44,7 @@ func TestEndedRequestsLeaveNothing(t *testing.T) {
 		if held != nil {
 			held.Published(v)
 		}
-	}, Freed: func(model string) { held.Freed(model) }})
+	}, Freed: func(address, model string) { held.Freed(address, model) }})
 	held = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20})
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		c.Flow, c.Relay, c.RelayTokens = held, "/run/inner.sock", relayTokens(t, 'k')

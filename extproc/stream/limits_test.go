@@ -11,6 +11,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -152,7 +153,7 @@ func TestEndedRequestWakesEveryPool(t *testing.T) {
 	other := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "other"}, ID: nobody.ID}
 	full := f.View().Snapshot.Pools[nobody.Pool.String()].Copies[nobody.ID][0].InFlight
 	full.Add(1)
-	ticket, err := held.Enqueue(nobody, 1, time.Now())
+	ticket, err := held.Enqueue(flow.Request{Key: nobody, Placed: true, Bytes: 1}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,26 +161,27 @@ func TestEndedRequestWakesEveryPool(t *testing.T) {
 	if len(ticket.Turn()) > 0 {
 		t.Fatal("it gets its turn while the copy is full")
 	}
-	held.Freed("another")
+	held.Freed(address, "another")
 	if len(ticket.Turn()) > 0 {
 		t.Fatal("it gets its turn because of another model")
 	}
 	full.Add(-1)
-	held.Freed(other.ID)
+	held.Freed(address, other.ID)
 	if err := <-ticket.Turn(); err != nil {
 		t.Error(err)
 	}
-	ticket.Back() // as if another request got the place; there still is room, so this request is called again
+	held.Freed(address, nobody.ID)
+	ticket.Back(flow.Copy) // as if another request got the place; one has ended since, so this request is called again
 	if err := <-ticket.Turn(); err != nil {
 		t.Error(err)
 	}
 	full.Add(1)
-	ticket.Back()
+	ticket.Back(flow.Copy)
 	if len(ticket.Turn()) > 0 {
 		t.Error("it gets no second turn after another was faster")
 	}
 	full.Add(-1)
-	held.Freed(nobody.ID)
+	held.Freed(address, nobody.ID)
 	if err := <-ticket.Turn(); err != nil {
 		t.Error(err)
 	}

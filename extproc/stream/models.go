@@ -83,7 +83,7 @@ func (s *scope) unwell() error {
 		if p == nil || !counts(name) {
 			continue
 		}
-		if s.takesOpen() && !declared.Routed && name != s.server.Default && len(p.Copies) == 0 && s.server.Flow == nil &&
+		if s.takesOpen() && !declared.Routed && name != s.server.Default && len(p.Copies) == 0 && !s.server.placing() &&
 			!leads(offer, name) {
 			continue // the pool serves no model
 		}
@@ -159,7 +159,7 @@ func (s *scope) openPools(view *endpointstate.View) []objects.Name {
 
 // registered returns the models that ModelMesh clients registered and that no object names.
 func (s *scope) registered(view *endpointstate.View, offer *objects.Offer) []listedModel {
-	if s.server.Flow == nil {
+	if !s.server.placing() {
 		return nil
 	}
 	var all []listedModel

@@ -175,7 +175,7 @@ func (o *openAIRequest) byName(a ask, now time.Time) responses {
 			return responses{o.withMetadata(answerHeaders(o.dispatcher.common()))}
 		}
 	}
-	return o.queueOrReply(o.dispatcher.taken(), a.model, 0, now, again)
+	return o.queueOrReply(o.dispatcher.taken(a.model), a.model, 0, now, again)
 }
 
 func isJSON(contentType string) bool {

@@ -9,7 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/headgate/headgate/extproc/decisions/ring"
-	"github.com/headgate/headgate/extproc/flow/queue"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/flow/fair"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
@@ -28,6 +29,8 @@ type queued struct {
 	waits *waiting // nil unless the request waits now
 	// hasTurn means that the request is the first in the queue for its model.
 	hasTurn bool
+	// work is the predicted service of a request that was dispatched in its turn.
+	work flow.Service
 	// since is when the request began to wait; zero if it never waited. spent is how long it has
 	// waited.
 	since time.Time
@@ -43,7 +46,7 @@ type queued struct {
 
 // waiting is what a request waits for, and how it continues.
 type waiting struct {
-	key   objects.ModelKey
+	of    flow.Request
 	model string        // name in the request
 	bytes int64         // size of the request's body
 	most  time.Duration // maximum wait, from queued.since
@@ -57,7 +60,7 @@ type waiting struct {
 // notReady means that no copy of the model can serve the request now, but that a copy may serve it
 // later.
 type notReady struct {
-	key objects.ModelKey
+	of  flow.Request // without the size of its body
 	why error
 }
 
@@ -71,18 +74,38 @@ func isMiss(err error) bool {
 }
 
 // placed reports whether control loads and evicts the model of the request.
-func (d *dispatcher) placed() bool { return d.server.Flow != nil && d.target.Adapter != "" }
+func (d *dispatcher) placed() bool { return d.server.placing() && d.target.Adapter != "" }
 
-// modelKey returns the key of the request's model that control uses.
-func (d *dispatcher) modelKey() objects.ModelKey {
-	return objects.ModelKey{Pool: d.target.Pool, ID: d.target.Adapter}
+// queueRequest returns how the request waits, if it has to. Model is the client's name of the
+// model.
+func (d *dispatcher) queueRequest(model string) flow.Request {
+	r := flow.Request{
+		Key: objects.ModelKey{Pool: d.target.Pool, ID: d.target.Adapter}, Placed: d.placed(),
+		Path: fair.Path{Band: d.target.Priority, Route: d.target.Route, Share: 1},
+	}
+	if d.target.Open {
+		r.Key.ID = model
+	}
+	return r
+}
+
+// failure returns why the model of a waiting request cannot be loaded now; nil if it can be, or if
+// control does not load it.
+func (s *Server) failure(r *flow.Request) error {
+	if !r.Placed {
+		return nil
+	}
+	return s.Flow.Failure(r.Key)
 }
 
 // enter returns nil if an admitted request may continue. It returns notReady if earlier requests
-// wait for the same model.
-func (d *dispatcher) enter() error {
-	if d.placed() && !d.hasTurn && d.server.Flow.Busy(d.modelKey()) {
-		return &notReady{d.modelKey(), pick.ErrNotAddressable}
+// wait for the same model. Model is the client's name of the model.
+func (d *dispatcher) enter(model string) error {
+	if !d.placed() || d.hasTurn {
+		return nil
+	}
+	if r := d.queueRequest(model); d.server.Flow.Busy(&r) {
+		return &notReady{r, pick.ErrNotAddressable}
 	}
 	return nil
 }
@@ -90,15 +113,16 @@ func (d *dispatcher) enter() error {
 // full reports whether the model of a waiting request has copies. All of them are then at their
 // concurrency limit or reserved for earlier requests.
 func (d *dispatcher) full() bool {
-	w := d.waits
-	has, _ := d.server.Fleet.View().Snapshot.Pools[w.key.Pool.String()].Has(w.key.ID)
+	key := d.waits.of.Key
+	has, _ := d.server.Fleet.View().Snapshot.Pools[key.Pool.String()].Has(key.ID)
 	return has
 }
 
-// taken returns the error of a request whose chosen copy was removed in each attempt.
-func (d *dispatcher) taken() error {
+// taken returns the error of a request whose chosen copy was removed in each attempt. Model is the
+// client's name of the model.
+func (d *dispatcher) taken(model string) error {
 	if d.placed() {
-		return &notReady{d.modelKey(), pick.ErrNotAddressable}
+		return &notReady{d.queueRequest(model), pick.ErrNotAddressable}
 	}
 	return pick.ErrNotAddressable
 }
@@ -109,7 +133,8 @@ func (d *dispatcher) join(err error, model string, w waiting, now time.Time) boo
 	var m *notReady
 	switch {
 	case errors.As(err, &m):
-		w.key, w.most, d.why = m.key, d.patience(), ring.WaitForModel
+		w.of, w.most, d.why = m.of, d.patience(), ring.WaitForModel
+		w.of.Bytes = w.bytes
 	case d.mayBeNew(err, model):
 		w.asks, d.asked, d.why = true, true, ring.WaitToAsk
 	default:
@@ -129,7 +154,7 @@ const askLimit = 150 * time.Millisecond
 
 // mayBeNew reports whether a model that nothing admits may have been added to control a moment ago.
 func (d *dispatcher) mayBeNew(err error, model string) bool {
-	if d.asked || d.server.Flow == nil || model == "" || openai.CheckName(model) != nil {
+	if d.asked || !d.server.placing() || model == "" || openai.CheckName(model) != nil {
 		return false
 	}
 	unknown := errors.Is(err, route.ErrUnknownModel) || errors.Is(err, pick.ErrUnlisted) || errors.Is(err, errNoVModel)
@@ -223,9 +248,9 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 		d.why = ring.WaitAtLimit
 	}
 	defer func() { wait.Ended(result, time.Now()) }()
-	ticket, err := s.Flow.Enqueue(w.key, w.bytes, began)
+	ticket, err := s.Flow.Enqueue(w.of, began)
 	switch {
-	case errors.Is(err, queue.ErrFull):
+	case errors.Is(err, flow.ErrFull):
 		result = metrics.QueueFull
 		return d.refuse(err), nil
 	case err != nil:
@@ -246,18 +271,25 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 	for {
 		select {
 		case failed := <-ticket.Turn():
+			if errors.Is(failed, flow.ErrFull) { // another request has taken its place
+				result = metrics.QueueFull
+				return d.refuse(failed), nil
+			}
 			// If the model failed to load, the request is decided once more all the same: its
 			// VModel may have another target now.
 			out := d.again(failed == nil, time.Now())
-			if d.waits != nil && d.waits.key == ticket.Key() {
+			if d.waits != nil && d.waits.of.SameLine(ticket.Request()) {
 				if failed == nil {
 					wait.Goes(d.full(), time.Now())
-					ticket.Back()
+					ticket.Back(flow.Copy)
 					continue
 				}
 				out = d.refuse(failed)
 			}
-			if failed != nil && d.waits == nil && d.inFlight == nil {
+			switch {
+			case d.inFlight != nil:
+				charge(d, ticket)
+			case failed != nil && d.waits == nil:
 				result = metrics.QueueFailed
 			}
 			return out, nil
@@ -276,3 +308,32 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 		}
 	}
 }
+
+// charge charges the request's flow for the service of a request that was dispatched while others
+// waited.
+func charge(d *dispatcher, ticket *flow.Ticket) {
+	if c := ticket.Dispatch(d.work, d.begunAt); c != nil {
+		d.inFlight.OnEnd(func(completion int64) { c.Ended(completion, time.Now()) })
+	}
+}
+
+// serviceOf returns the predicted service of a decided request: seconds of engine time. While times
+// cannot be predicted it is tokens, of which a generated one counts twice. Without tokens it is the
+// service time of the model.
+func serviceOf(d *dispatcher) flow.Service {
+	is, demand := &d.first().Estimate, &d.demanded
+	switch {
+	case d.traits.tokenless:
+		return flow.Service{Fixed: max(float64(demand.ServiceTime)*1e-9, leastService)}
+	case is.Step > 0 && !d.unpredicted:
+		return flow.Service{
+			Fixed: is.Load + is.Delay, PerToken: is.Longer, Tokens: float64(demand.Output),
+			FirstToken: time.Duration(is.FirstToken() * float64(time.Second)), Step: time.Duration(is.Step * float64(time.Second)),
+		}
+	}
+	return flow.Service{Fixed: float64(max(1, demand.Prompt)), PerToken: 2, Tokens: float64(demand.Output)}
+}
+
+// leastService is the service of a request without tokens whose service time is unknown, in
+// seconds.
+const leastService = 1e-3

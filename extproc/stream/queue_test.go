@@ -38,7 +38,7 @@ func queueingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *f
 		if held != nil {
 			held.Published(v)
 		}
-	}, Freed: func(model string) { held.Freed(model) }})
+	}, Freed: func(address, model string) { held.Freed(address, model) }})
 	held = flow.New(flow.Config{View: f.View, MaxQueued: max, MaxBytes: 1 << 20})
 	f.ApplyPlacement(news(t, f, nil))
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.QueueTimeout = held, most })
@@ -156,7 +156,7 @@ func TestRequestsWaitForTheirModel(t *testing.T) {
 // A new request is served after the requests that already wait.
 func TestNewRequestsWaitBehindOthers(t *testing.T) {
 	f, held, _ := queueing(t, time.Minute, 100)
-	ticket, err := held.Enqueue(nobody, 1, time.Now())
+	ticket, err := held.Enqueue(flow.Request{Key: nobody, Placed: true, Bytes: 1}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,9 @@ func TestWaitForAVModelFollowsItsTarget(t *testing.T) {
 // A request whose VModel moves is served after the requests that already wait for its new model.
 func TestWaitForAVModelKeepsTheOrder(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 10)
-	ticket, err := held.Enqueue(objects.ModelKey{Pool: nobody.Pool, ID: "sql-v4"}, 1, time.Now())
+	ticket, err := held.Enqueue(flow.Request{
+		Key: objects.ModelKey{Pool: nobody.Pool, ID: "sql-v4"}, Placed: true, Bytes: 1,
+	}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,7 +85,7 @@ func (d *dispatcher) recordRefusal(asked string, e *apiError) {
 
 // recordLeft records that the client left while the request waited.
 func (d *dispatcher) recordLeft(now time.Time) {
-	is := d.about(cmp.Or(d.waits.model, d.waits.key.ID), now)
+	is := d.about(cmp.Or(d.waits.model, d.waits.of.Key.ID), now)
 	is.Waited = now.Sub(d.since)
 	var room [recordBytes]byte
 	d.number = d.server.Decisions.Add(d.in.id, is.Append(room[:0], 0, 0))

@@ -18,7 +18,6 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
-	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/engine"
@@ -143,7 +142,7 @@ func scenario(t *testing.T) func(string) string {
 			case "fail":
 				answers = x.Refuse(flow.Failed{Reason: strings.Join(words[1:], "")})
 			case "full":
-				answers = x.Refuse(queue.ErrFull)
+				answers = x.Refuse(flow.ErrFull)
 			default:
 				answers, err = x.Receive(message(t, line), now)
 			}

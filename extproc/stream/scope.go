@@ -197,7 +197,7 @@ func (s *scope) unknown(err error) error {
 	if !errors.Is(err, route.ErrUnknownModel) && !errors.Is(err, pick.ErrUnlisted) {
 		return err
 	}
-	if s.server.Flow != nil && !s.server.Fleet.Synced() || s.unread() {
+	if s.server.placing() && !s.server.Fleet.Synced() || s.unread() {
 		return errNotHeard
 	}
 	return err

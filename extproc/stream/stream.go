@@ -46,7 +46,8 @@ const (
 // Config configures a Server.
 type Config struct {
 	Fleet *fleet.Fleet
-	// Flow queues requests for models that control may load; nil means that there is no control.
+	// Flow queues requests that no endpoint can serve yet; nil means that no request waits, and
+	// that there is no control.
 	Flow  *flow.Flow
 	Meter *metrics.Meter
 	Log   *slog.Logger
@@ -136,6 +137,9 @@ func New(c Config) *Server {
 	s.decoders = newDecoders()
 	return s
 }
+
+// placing reports whether there is a control, which loads models.
+func (s *Server) placing() bool { return s.Flow != nil && !s.Flow.Alone }
 
 // Stop ends each exchange with Headgate's own Envoy as soon as its request is decided. The data
 // plane then finishes the request without extproc. Stop may be called more than once. The gRPC

@@ -115,5 +115,5 @@ func (d *dispatcher) wouldAnswer(a ask, now time.Time) error {
 	if !missed {
 		return err
 	}
-	return d.server.Flow.Failure(m.key)
+	return d.server.failure(&m.of)
 }

@@ -71,9 +71,6 @@ func (c Counts) add(n int64, now time.Time) {
 	c.resident.Use(c.model)
 }
 
-// Limited reports whether other requests may wait for this one to end.
-func (c Counts) Limited() bool { return c.model.Limit.Load() > 0 }
-
 // End ends the count of a request. Drained reports that it was the last one of a closed copy.
 func (c Counts) End() (drained bool) {
 	last := c.model.Add(-1) == 0

@@ -1,0 +1,87 @@
+package flow
+
+import (
+	"time"
+
+	"github.com/headgate/headgate/extproc/flow/fair"
+)
+
+// Service is the predicted service of a request: engine time in seconds, or another unit that all
+// requests of the pool share while times cannot be predicted.
+type Service struct {
+	// Fixed is the service before the first output token: the load of the adapter and the uncached
+	// part of the prompt.
+	Fixed float64
+	// PerToken is the service of an output token. Tokens is the expected number of output tokens.
+	PerToken, Tokens float64
+	// FirstToken is the predicted time until the first output token, and Step the time of each
+	// output token. Step is 0 if it cannot be predicted.
+	FirstToken, Step time.Duration
+}
+
+// expected returns the service that is charged at the dispatch.
+func (s *Service) expected() float64 { return s.of(s.Tokens) }
+
+// of returns the service of a request with this number of output tokens.
+func (s *Service) of(tokens float64) float64 { return s.Fixed + s.PerToken*tokens }
+
+// soFar returns the number of tokens that a request is predicted to have after a time; -1 if it
+// cannot be predicted.
+func (s *Service) soFar(after time.Duration) float64 {
+	if s.Step <= 0 {
+		return -1
+	}
+	return max(0, float64(after-s.FirstToken)/float64(s.Step))
+}
+
+// Charge is the service of a request that was dispatched while others waited. It ends with Ended.
+type Charge struct {
+	pool    *pool
+	service Service
+	began   time.Time
+	account *fair.Account[*Ticket] // nil after the end; guarded by Flow.mu
+}
+
+// Dispatch records that a called request was sent to its endpoint: it leaves the queue, and its
+// flow is charged for the service. The flow then calls the next request. Dispatch returns nil if
+// the request was not in the queue any more.
+func (t *Ticket) Dispatch(s Service, now time.Time) *Charge {
+	f, p := t.flow, t.pool
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t.out {
+		return nil
+	}
+	p.queue.SetService(t.place, s.expected())
+	c := &Charge{pool: p, service: s, began: now, account: p.queue.Dispatch(t.place)}
+	p.left(t)
+	p.running[c] = true
+	p.call()
+	f.tidy(p)
+	return c
+}
+
+// Ended corrects the charge when the request has ended. Completion is the number of output tokens,
+// or -1 if it is unknown. Only the first call has an effect. A nil Charge is allowed.
+func (c *Charge) Ended(completion int64, now time.Time) {
+	if c == nil {
+		return
+	}
+	f := c.pool.flow
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.account == nil {
+		return
+	}
+	tokens := float64(completion)
+	if tokens < 0 {
+		tokens = c.service.soFar(now.Sub(c.began))
+	}
+	if tokens < 0 {
+		tokens = c.service.Tokens
+	}
+	c.account.Settle(c.service.of(tokens))
+	c.account = nil
+	delete(c.pool.running, c)
+	f.tidy(c.pool)
+}
