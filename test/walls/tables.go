@@ -38,6 +38,7 @@ var pure = []string{
 	"extproc/flow/fair", "extproc/flow/turns",
 	"extproc/fleet/endpointstate", "extproc/outcome", "extproc/decisions/ring",
 	"extproc/decode", "extproc/relay/relaytoken", "extproc/endpoints", "extproc/transcode", "extproc/payload/sink",
+	"extproc/limits/bucket",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/conditions", "control/attach/envoy",
 	"control/events", "control/attach/order",
 	"control/attach/bisect", "control/attach/cache", "control/pods/gateway", "control/provision/estimate", "control/provision/planner",
@@ -173,8 +174,8 @@ var houses = [][]floor{
 			"each talks to one neighbour: Envoy, control, engines or sinks",
 		},
 		{
-			[]string{"extproc/flow", "extproc/metrics", "extproc/decisions"},
-			"queues and metrics use the fleet; the record of decisions answers queries",
+			[]string{"extproc/flow", "extproc/metrics", "extproc/decisions", "extproc/limits"},
+			"queues and metrics use the fleet; the record of decisions answers queries; limits lock their buckets",
 		},
 		{[]string{"extproc/fleet"}, "it publishes snapshots for pick"},
 		{[]string{"extproc/endpoints"}, "the state of endpoints for operators"},
@@ -188,7 +189,7 @@ var houses = [][]floor{
 			[]string{
 				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/flow/fair", "extproc/flow/turns", "extproc/pick",
 				"extproc/outcome",
-				"extproc/drain", "extproc/install", "extproc/eppflags", "extproc/decode",
+				"extproc/drain", "extproc/install", "extproc/eppflags", "extproc/decode", "extproc/limits/bucket",
 			},
 			"the core, and packages that depend on no other",
 		},
