@@ -7,8 +7,8 @@ import (
 )
 
 // MaxIdle is the maximum number of tenants of a route that are remembered although they have no
-// request in flight. A tenant takes about 150 bytes, so a route takes at most about 2.5 MB for them.
-// Tenants with requests in flight are remembered, too. A tenant whose buckets are full is not.
+// request in flight. They take about 2 MB. Tenants with requests in flight are remembered, too. A
+// tenant whose buckets are full is not.
 const MaxIdle = 16384
 
 // Route is the state of the limits of one route. It is not safe for concurrent use.
