@@ -17,6 +17,7 @@ import (
 	"github.com/headgate/headgate/bench/cluster"
 	"github.com/headgate/headgate/bench/conformance"
 	"github.com/headgate/headgate/bench/fleet"
+	"github.com/headgate/headgate/bench/flow"
 	"github.com/headgate/headgate/bench/place"
 	"github.com/headgate/headgate/bench/provision"
 	"github.com/headgate/headgate/headgate/run"
@@ -38,6 +39,7 @@ var program = cli.Program{
 		}},
 		{Title: "Compare", Commands: []cli.Command{
 			{Name: "fleet", Summary: "compare routing policies on a simulated fleet", Run: rollFleet},
+			{Name: "flow", Summary: "compare how tenants share a simulated fleet", Run: flow.Command},
 			{Name: "place", Summary: "compare placement policies on simulated endpoints", Run: rollModels},
 			{
 				Name: "provision", Summary: "plan pipelines, and compare the plans with exhaustive search", Run: provision.Command,

@@ -46,6 +46,13 @@ type Fleet struct {
 	TokenError float64
 	// Fault distorts what pickers see of endpoints.
 	Fault Fault
+	// Closed are clients in closed loops, in addition to the requests that Run gets.
+	Closed []Closed
+	// SampleInterval is the interval of Outcome.Samples in seconds; 0 means no samples.
+	SampleInterval float64
+	// Ends is the time at which Run returns even if requests have not ended, in seconds; 0 means that
+	// it waits for them. Times of their tokens are then 0.
+	Ends float64
 }
 
 // Request is a request of a client.
@@ -58,8 +65,15 @@ type Request struct {
 	Prompt []uint32
 	Output int
 	// Leaves is the number of seconds after At at which the client cancels the request if it has
-	// not ended; 0 means never.
+	// not ended; 0 means never. A [Holder] supports only 0.
 	Leaves float64
+	// Client is who sends the request.
+	Client Client
+	// PerToken is the objective that the request's route states for the time per output token, in
+	// seconds; 0 if it states none.
+	PerToken float64
+	// Returns reports that the client obeys Retry-After: it sends a refused request again.
+	Returns bool
 }
 
 // Picker chooses endpoints, which are numbered from 0. Times are in seconds. A Picker that is a
@@ -126,6 +140,10 @@ type Result struct {
 	Prompt, Output, Cached    int // numbers of tokens
 	Endpoint                  int
 	Left                      bool // the client cancelled before the output was complete
+	Client                    Client
+	Sent                      float64 // when a picker sent the request to the endpoint
+	Refusals                  int     // how often a picker refused the request
+	Refused                   bool    // the request was refused and did not return
 }
 
 // Outcome has the results of all requests in order of arrival, and totals of the endpoints.
@@ -139,6 +157,11 @@ type Outcome struct {
 	Tokens int
 	// Trusts is the number of trust changes of the picker with the most.
 	Trusts int
+	// Inversions is the number of requests that were sent to an endpoint while a request of a higher
+	// band was held.
+	Inversions int
+	// Samples are in order of time.
+	Samples []Sample
 }
 
 // run is a simulation in progress.
@@ -155,6 +178,8 @@ type run struct {
 	arriving      bool
 	streams       bool // pickers are notified of first tokens
 	faultInjector faultInjector
+	holding       holding
+	meter         meter
 }
 
 type endpoint struct {
@@ -196,6 +221,7 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 			i.Index(r.index())
 		}
 		_, r.streams = p.(Streamer)
+		_, r.meter.tells = p.(Tokener)
 		r.pickers = append(r.pickers, p)
 	}
 	r.faultInjector = newFaultInjector(f.Fault, seed, f.Endpoints)
@@ -204,8 +230,11 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 	next, stop := iter.Pull(requests)
 	defer stop()
 	r.next = next
+	r.hold()
+	r.startClosed()
+	r.sample()
 	r.arrive()
-	for r.arriving || r.left > 0 {
+	for (r.arriving || r.left > 0) && (r.Ends == 0 || r.loop.Now() < r.Ends) {
 		if !r.loop.Step() {
 			return Outcome{}, fmt.Errorf("nothing happens any more, and %d requests have not ended", r.left)
 		}
@@ -247,7 +276,8 @@ func (r *run) arrive() {
 }
 
 // ended records that a request has ended. In a closed loop its client then sends the next one.
-func (r *run) ended() {
+func (r *run) ended(number int) {
+	r.closedEnded(number)
 	if r.left--; r.Clients > 0 {
 		r.loop.At(r.loop.Now(), r.arrive)
 	}
@@ -256,18 +286,33 @@ func (r *run) ended() {
 // send lets a picker choose the endpoint of a request. The request reaches the queue of the engine
 // after the frontend overhead.
 func (r *run) send(is *Request) {
-	by := 0
-	if len(r.pickers) > 1 {
-		by = r.random.IntN(len(r.pickers))
+	number := len(r.results)
+	r.results = append(r.results, Result{At: is.At, Prompt: len(is.Prompt), Output: is.Output, Client: is.Client})
+	r.left++
+	by := r.picker()
+	if _, ok := r.pickers[by].(Holder); ok {
+		r.join(number, by, is)
+		return
 	}
 	to := r.pickers[by].Pick(r.loop.Now(), is)
 	r.moved(by)
-	number := len(r.results)
-	r.results = append(r.results, Result{At: is.At, Prompt: len(is.Prompt), Output: is.Output, Endpoint: to})
-	r.left++
 	if is.Leaves > 0 {
 		r.loop.At(is.At+is.Leaves, func() { r.leave(number, by, is) })
 	}
+	r.forward(number, by, to, is)
+}
+
+// picker returns the picker of the next request.
+func (r *run) picker() int {
+	if len(r.pickers) == 1 {
+		return 0
+	}
+	return r.random.IntN(len(r.pickers))
+}
+
+// forward sends a request to an endpoint.
+func (r *run) forward(number, by, to int, is *Request) {
+	r.results[number].Endpoint, r.results[number].Sent = to, r.loop.Now()
 	if frontendOverhead := r.endpoints[to].frontendOverhead; frontendOverhead > 0 {
 		r.loop.At(r.loop.Now()+frontendOverhead, func() { r.submit(number, by, is) })
 		return
@@ -285,9 +330,10 @@ func (r *run) submit(number, by int, is *Request) {
 	id, err := e.Submit(r.loop.Now(), sim.Request{Adapter: is.Adapter, Prompt: is.Prompt, Output: answer(is.Output)})
 	if err != nil { // no engine can serve the request: report the error
 		r.results[number].FirstToken, r.results[number].LastToken = math.Inf(1), math.Inf(1)
-		r.ended()
+		r.ended(number)
 		r.pickers[by].Ended(r.loop.Now(), is, to)
 		r.moved(by)
+		r.pump(by)
 		return
 	}
 	is.Prompt = nil // frees memory: the engine has its own copy
@@ -310,7 +356,7 @@ func (r *run) leave(number, by int, is *Request) {
 		}
 	}
 	to.Left = true
-	r.ended()
+	r.ended(number)
 	if p, ok := r.pickers[by].(Left); ok {
 		p.Left(is)
 	} else {
@@ -332,7 +378,16 @@ func (r *run) wake(i int) {
 	e.awake = true
 	r.loop.At(at, func() {
 		e.awake = false
+		var ended []int // pickers of the requests that ended
 		for _, ev := range e.Advance(r.loop.Now()) {
+			switch {
+			case ev.Kind == sim.Scheduled:
+				if of, ok := e.inFlight[ev.ID]; ok {
+					r.results[of.number].Cached = ev.Record.Cached
+				}
+			case ev.Kind == sim.Token && r.meter.on():
+				r.metered(i, ev)
+			}
 			switch {
 			case r.streams && ev.Kind == sim.Token && ev.Index == 0:
 				of := e.inFlight[ev.ID]
@@ -342,23 +397,28 @@ func (r *run) wake(i int) {
 				delete(e.inFlight, ev.ID)
 				is := &r.results[of.number]
 				is.FirstToken, is.LastToken, is.Cached = ev.Record.FirstToken, ev.Record.LastToken, ev.Record.Cached
-				r.ended()
+				r.ended(of.number)
 				r.pickers[of.picker].Ended(r.loop.Now(), of.r, i)
 				r.moved(of.picker)
+				ended = append(ended, of.picker)
 			}
 		}
 		r.wake(i)
+		for _, by := range ended {
+			r.pump(by)
+		}
 	})
 }
 
 // scrape schedules the scrapes of each endpoint by each picker, at random offsets.
 func (r *run) scrape() {
-	for _, p := range r.pickers {
+	for by, p := range r.pickers {
 		for i := range r.endpoints {
 			p.Scraped(0, i, r.load(i)) // first scrape, at time 0
 			if r.ScrapeInterval > 0 {
 				r.loop.Every(r.random.Float64()*r.ScrapeInterval, r.ScrapeInterval, func() bool {
 					p.Scraped(r.loop.Now(), i, r.load(i))
+					r.pump(by)
 					return r.arriving || r.left > 0
 				})
 			}
@@ -411,6 +471,7 @@ func (r *run) sync() {
 		for i, p := range r.pickers {
 			if t, ok := p.(Syncer); ok {
 				t.Receive(r.loop.Now(), slices.Concat(sent[:i], sent[i+1:]))
+				r.pump(i)
 			}
 		}
 		return r.arriving || r.left > 0
@@ -496,11 +557,14 @@ func (r *run) receive(is int) {
 			}
 		}
 	}
-	r.loop.At(r.loop.Now()+messageLatency, func() { r.pickers[is].(Peer).ReceivePeers(r.loop.Now(), all) })
+	r.loop.At(r.loop.Now()+messageLatency, func() {
+		r.pickers[is].(Peer).ReceivePeers(r.loop.Now(), all)
+		r.pump(is)
+	})
 }
 
 func (r *run) outcome() Outcome {
-	o := Outcome{Results: r.results, Seconds: r.loop.Now()}
+	o := Outcome{Results: r.results, Seconds: r.loop.Now(), Inversions: r.holding.inversions, Samples: r.meter.samples}
 	for i := range r.endpoints {
 		o.SlotLoads += r.endpoints[i].Counts().SlotLoads
 	}

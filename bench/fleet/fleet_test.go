@@ -243,9 +243,9 @@ func TestClientsCancel(t *testing.T) {
 			t.Fatalf("it has left and ended, or neither: %+v", r)
 		}
 	}
-	if left < 250 || left > 350 || len(h.inFlight) > 0 || int(h.requestStats("").Output()) != 200 {
+	if left < 250 || left > 350 || len(h.inFlight) > 0 || int(h.requestStats(&Request{}).Output()) != 200 {
 		t.Errorf("%d of 1000 have left, of which %d are still counted; answers are taken to have %g tokens", left, len(h.inFlight),
-			h.requestStats("").Output())
+			h.requestStats(&Request{}).Output())
 	}
 	if kept := FiguresOf(o, f.Profile, DefaultObjectives).Kept; kept < 0.99 {
 		t.Errorf("%g keep their objectives", kept)

@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -18,36 +20,38 @@ const baseModel = "base"
 
 // Headgate is the policy of extproc with a rule: it uses extproc's own fleet state and pick.
 func Headgate(rule pick.Rule) Policy {
-	return func(f Fleet, seed uint64) (Picker, error) {
-		h := &headgate{
-			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, clock: f.Fault.clock, //nolint:gosec // no secret
-			numbers: make(map[string]int), inFlight: make(map[*Request]sent), statsByAdapter: make(map[string]*endpointstate.RequestStats),
-			inexact: f.TokenError,
-		}
-		h.policy.Rule = rule
-		if h.policy.Predicts() {
-			h.prefixes = prefix.New(prefix.DefaultBytes)
-		}
-		for i := range f.Endpoints {
-			h.addresses = append(h.addresses, fmt.Sprintf("127.1.%d.%d:8000", i/250, 1+i%250))
-			h.numbers[h.addresses[i]] = i
-		}
-		s := settings.Default()
-		if f.ScrapeInterval > 0 {
-			s.StaleAfter, s.LostAfter = max(s.StaleAfter, 5*seconds(f.ScrapeInterval)), max(s.LostAfter, 50*seconds(f.ScrapeInterval))
-		}
-		h.state = endpointstate.New(endpointstate.Config{Settings: s})
-		world := objects.Build(objects.Endpoints(h.addresses))
-		world.Pools[objects.EndpointsPool].Profile = &f.Profile
-		if f.Assumed != nil {
-			world.Pools[objects.EndpointsPool].Profile = f.Assumed(f.Profile)
-		}
-		h.state.SetWorld(world)
-		for _, address := range h.addresses {
-			h.state.ModelsListed(h.state.Scrape(address, at(0)), engine.Models{Base: []string{baseModel}, Adapters: f.Adapters})
-		}
-		return h, nil
+	return func(f Fleet, seed uint64) (Picker, error) { return newHeadgate(rule, f, seed), nil }
+}
+
+func newHeadgate(rule pick.Rule, f Fleet, seed uint64) *headgate {
+	h := &headgate{
+		random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, clock: f.Fault.clock, //nolint:gosec // no secret
+		numbers: make(map[string]int), inFlight: make(map[*Request]sent), statsByAdapter: make(map[string]*endpointstate.RequestStats),
+		inexact: f.TokenError,
 	}
+	h.policy.Rule = rule
+	if h.policy.Predicts() {
+		h.prefixes = prefix.New(prefix.DefaultBytes)
+	}
+	for i := range f.Endpoints {
+		h.addresses = append(h.addresses, fmt.Sprintf("127.1.%d.%d:8000", i/250, 1+i%250))
+		h.numbers[h.addresses[i]] = i
+	}
+	s := settings.Default()
+	if f.ScrapeInterval > 0 {
+		s.StaleAfter, s.LostAfter = max(s.StaleAfter, 5*seconds(f.ScrapeInterval)), max(s.LostAfter, 50*seconds(f.ScrapeInterval))
+	}
+	h.state = endpointstate.New(endpointstate.Config{Settings: s})
+	world := objects.Build(objects.Endpoints(h.addresses))
+	world.Pools[objects.EndpointsPool].Profile = &f.Profile
+	if f.Assumed != nil {
+		world.Pools[objects.EndpointsPool].Profile = f.Assumed(f.Profile)
+	}
+	h.state.SetWorld(world)
+	for _, address := range h.addresses {
+		h.state.ModelsListed(h.state.Scrape(address, at(0)), engine.Models{Base: []string{baseModel}, Adapters: f.Adapters})
+	}
+	return h
 }
 
 // headgate is the picker of one extproc.
@@ -65,6 +69,7 @@ type headgate struct {
 	statsByAdapter map[string]*endpointstate.RequestStats // by adapter; under the key every: of all requests
 	inexact        float64                                // Fleet.TokenError
 	reported       map[endpointstate.CopyKey]bool         // copies for which other pickers reported requests
+	asStated       bool                                   // objectives are those of requests, and tenants have statistics of their own
 
 	// prefixes tracks the cached prompts of endpoints; nil if the policy does not use it.
 	prefixes *prefix.Index
@@ -88,12 +93,23 @@ func at(now float64) time.Time { return time.Unix(1_000_000_000, 0).Add(seconds(
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 func (h *headgate) Pick(now float64, r *Request) int {
+	to, _, err := h.try(now, r, pick.Gate{})
+	if err != nil {
+		panic(fmt.Sprintf("fleet: every endpoint answers to every model, and %v", err))
+	}
+	return to
+}
+
+// try picks an endpoint with room, as the gate defines it, and records the request as in flight
+// there. If there is no room, it returns the time at which time alone makes room; +Inf if only an
+// event can.
+func (h *headgate) try(now float64, r *Request, gate pick.Gate) (endpoint int, opens float64, err error) {
 	if h.view == nil || h.state.Changed() {
 		h.view, _ = h.state.View(at(h.clock(now)))
 		h.state.Seal()
 		h.trusts += len(h.state.Times.TakeTrustChanges())
 	}
-	asked := pick.Request{Pool: objects.EndpointsPool.String(), Model: r.Adapter, Turn: h.turn, Random: h.random.Uint64()}
+	asked := pick.Request{Pool: objects.EndpointsPool.String(), Model: r.Adapter, Turn: h.turn, Random: h.random.Uint64(), Gate: gate}
 	if r.Adapter == "" {
 		asked.Model, asked.Base = baseModel, true
 	}
@@ -104,7 +120,11 @@ func (h *headgate) Pick(now float64, r *Request) int {
 	}
 	picks, err := pick.Pick(h.policy, h.view.Snapshot, asked, make([]pick.Decision, 1))
 	if err != nil {
-		panic(fmt.Sprintf("fleet: every endpoint answers to every model, and %v", err))
+		opens = math.Inf(1)
+		if at, ok := pick.Opens(h.policy, h.view.Snapshot, asked); ok && errors.Is(err, pick.ErrNoRoom) {
+			opens = since(at)
+		}
+		return 0, opens, err
 	}
 	is.Counts, is.learns, is.Estimate = endpointstate.CountsOf(picks[0]), picks[0].ShowsOverhead(), picks[0].Estimate
 	is.Begin(at(now))
@@ -112,8 +132,11 @@ func (h *headgate) Pick(now float64, r *Request) int {
 	if h.prefixes != nil {
 		h.prefixes.Sent(picks[0].Endpoint.Number, h.hasher.Blocks())
 	}
-	return h.numbers[picks[0].Endpoint.Address]
+	return h.numbers[picks[0].Endpoint.Address], 0, nil
 }
+
+// since converts nanoseconds since 1970 to a simulation time.
+func since(nanoseconds int64) float64 { return time.Unix(0, nanoseconds).Sub(at(0)).Seconds() }
 
 // bytesPerToken is the mean number of bytes per prompt token.
 const bytesPerToken = 4
@@ -134,19 +157,29 @@ func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int
 		dense += h.inexact * (2*h.random.Float64() - 1)
 	}
 	bytes = int(dense * bytesPerToken * float64(len(r.Prompt)))
-	requestStats := h.requestStats(r.Adapter)
+	requestStats := h.requestStats(r)
 	asked.Demand = pick.Demand{
 		Prompt: int(float64(bytes) / requestStats.BytesPerToken()), Output: int(requestStats.Output()), Cached: h.cached,
 		Block:      dense * bytesPerToken * prefix.BlockTokens / requestStats.BytesPerToken(),
 		FirstToken: DefaultObjectives.Base, PerToken: DefaultObjectives.PerToken, Stated: true, Now: at(now).UnixNano(),
 	}
+	if h.asStated {
+		asked.Demand.FirstToken, asked.Demand.PerToken, asked.Demand.Stated = 0, r.PerToken, r.PerToken > 0
+	}
 	return bytes
 }
 
-// requestStats returns the statistics of requests for an adapter; if it has none, those of all
-// requests.
-func (h *headgate) requestStats(adapter string) *endpointstate.RequestStats {
-	if of := h.statsByAdapter[adapter]; of != nil {
+// statsKeys are the keys of the statistics to which a request belongs, the most specific first.
+func (h *headgate) statsKeys(r *Request) [2]string {
+	if h.asStated {
+		return [2]string{r.Client.Route + "/" + r.Client.Tenant, every}
+	}
+	return [2]string{r.Adapter, every}
+}
+
+// requestStats returns the statistics of requests like r; if there are none, those of all requests.
+func (h *headgate) requestStats(r *Request) *endpointstate.RequestStats {
+	if of := h.statsByAdapter[h.statsKeys(r)[0]]; of != nil {
 		return of
 	}
 	return h.statsByAdapter[every]
@@ -157,7 +190,7 @@ const every = "*"
 
 // learn adds an ended request to the statistics of its model and of the pool, as extproc does.
 func (h *headgate) learn(r *Request, of sent) {
-	for _, which := range [...]string{r.Adapter, every} {
+	for _, which := range h.statsKeys(r) {
 		if h.statsByAdapter[which] == nil {
 			h.statsByAdapter[which] = new(endpointstate.RequestStats)
 		}

@@ -109,10 +109,10 @@ func TestTokensAreEstimated(t *testing.T) {
 	if mean := sum / n; mean < 0.95 || mean > 1.05 || least < 0.6 || least > 0.8 || most < 1.2 || most > 1.4 {
 		t.Errorf("estimates are %g to %g times the tokens, %g in the mean", least, most, mean)
 	}
-	if got := h.requestStats("never seen").BytesPerToken(); got < 3.5 || got > 4.5 {
+	if got := h.requestStats(&Request{Adapter: "never seen"}).BytesPerToken(); got < 3.5 || got > 4.5 {
 		t.Errorf("a token has %g bytes", got)
 	}
-	if got := h.requestStats("never seen").Output(); got != 10 {
+	if got := h.requestStats(&Request{Adapter: "never seen"}).Output(); got != 10 {
 		t.Errorf("an answer has %g tokens", got)
 	}
 }

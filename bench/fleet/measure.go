@@ -26,12 +26,12 @@ var DefaultObjectives = Objectives{Base: 1, Prompt: 2, PerToken: 0.1, Share: 0.9
 
 // keeps returns true if a request met its objectives.
 func (o Objectives) keeps(p profile.Profile, r Result) bool {
-	return r.FirstToken-r.At <= o.Base+o.Prompt*p.PrefillTime(0, r.Prompt) && r.perToken() <= o.PerToken
+	return r.FirstToken-r.At <= o.Base+o.Prompt*p.PrefillTime(0, r.Prompt) && r.PerToken() <= o.PerToken
 }
 
-// perToken returns the mean time per output token after the first in seconds; 0 if there is only
+// PerToken returns the mean time per output token after the first in seconds; 0 if there is only
 // one token.
-func (r Result) perToken() float64 {
+func (r Result) PerToken() float64 {
 	if r.Output < 2 {
 		return 0
 	}
@@ -62,7 +62,7 @@ func FiguresOf(all Outcome, p profile.Profile, o Objectives) Figures {
 		if r.Left {
 			continue
 		}
-		ttft, perToken = append(ttft, r.FirstToken-r.At), append(perToken, r.perToken())
+		ttft, perToken = append(ttft, r.FirstToken-r.At), append(perToken, r.PerToken())
 		if o.keeps(p, r) {
 			kept++
 		}

@@ -1,0 +1,81 @@
+package fleet
+
+import (
+	"math"
+
+	"github.com/headgate/headgate/extproc/pick"
+)
+
+// soonest is the shortest time until a timer of the gate, in seconds.
+const soonest = 0.001
+
+// gated is extproc with its gate: it holds requests that find no room, in an order.
+type gated struct {
+	*headgate
+	order order
+	gate  pick.Gate
+	wake  float64
+}
+
+// NoFlow is extproc's policy latency without flow: requests wait in the engines. Objectives are
+// those that requests state.
+func NoFlow(f Fleet, seed uint64) (Picker, error) {
+	h := newHeadgate(pick.Latency, f, seed)
+	h.asStated = true
+	return h, nil
+}
+
+// behind returns the policy that holds requests behind a gate, in an order.
+func behind(gate pick.Gate, ordered func() order) Policy {
+	return func(f Fleet, seed uint64) (Picker, error) {
+		h := newHeadgate(pick.Latency, f, seed)
+		h.asStated = true
+		return &gated{headgate: h, order: ordered(), gate: gate}, nil
+	}
+}
+
+// FirstCome holds requests behind a gate, in order of arrival.
+func FirstCome(gate pick.Gate) Policy {
+	return behind(gate, func() order { return new(firstCome) })
+}
+
+// Ahead holds requests behind a gate. Those of clients for which ahead returns true go first. For
+// the victims of a flood no order is better.
+func Ahead(gate pick.Gate, ahead func(Client) bool) Policy {
+	return behind(gate, func() order { return &firstCome{ahead: ahead} })
+}
+
+// VTC holds requests behind a gate, in the order of the Virtual Token Counter.
+func VTC(gate pick.Gate) Policy {
+	return behind(gate, func() order { return new(counters) })
+}
+
+func (g *gated) Hold(_ float64, r *Request) []Refusal {
+	g.order.join(r)
+	return nil
+}
+
+func (g *gated) Next(now float64) (*Request, int) {
+	r := g.order.next()
+	if r == nil {
+		g.wake = math.Inf(1)
+		return nil, 0
+	}
+	g.gate.Band = r.Client.Band
+	to, opens, err := g.try(now, r, g.gate)
+	if err != nil {
+		g.wake = max(opens, now+soonest)
+		return nil, 0
+	}
+	g.order.take()
+	return r, to
+}
+
+func (g *gated) Wake(float64) float64 { return g.wake }
+
+func (g *gated) Token(r *Request) { g.order.token(r) }
+
+func (g *gated) Ended(now float64, r *Request, endpoint int) {
+	g.order.ended(r)
+	g.headgate.Ended(now, r, endpoint)
+}
