@@ -14,7 +14,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
 export GORACE := atexit_sleep_ms=50
 
-.PHONY: help run build test e2e release release-check try-wheel try-arm64 ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories real-mlserver check fuzz bench bench-against bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects names protocols clean
+.PHONY: help run build test e2e release release-check try-wheel try-arm64 ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories real-mlserver check fuzz bench bench-against bench-policies bench-place bench-place-engines bench-estimate bench-plan bench-flow generate objects names protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -174,6 +174,9 @@ bench-place: build ## Judge policies of placement in a simulated fleet, on the c
 	place --measure 15m --join 5m --cache 0.6,1.2; \
 	place --measure 15m --leave 5m --cache 0.6,1.2; \
 	place --models 20000 --endpoints 1000 --warm --warmup 0 --seeds 1 --policy headgate,lru,optimum
+
+bench-flow: build ## Judge how tenants share a simulated fleet, beside other orders and another project, with SEEDS=5 within 40 minutes; fails if a target is missed
+	@bin/bench flow --seeds $(or $(SEEDS),5) $(ARGS)
 
 bench-plan: build ## Judge plans of pipelines by what exhaustive search finds, and of InferLine's pipelines beside plans of the whole, in fifteen minutes on two cores; draws these in .run/plan
 	@mkdir -p .run/plan

@@ -50,8 +50,8 @@ type Fleet struct {
 	Closed []Closed
 	// SampleInterval is the interval of Outcome.Samples in seconds; 0 means no samples.
 	SampleInterval float64
-	// Ends is the time at which Run returns even if requests have not ended, in seconds; 0 means that
-	// it waits for them. Times of their tokens are then 0.
+	// Ends is the time at which Run returns even if requests have not ended, in seconds; 0 means
+	// that it waits for them. Times of their tokens are then 0.
 	Ends float64
 }
 
@@ -157,8 +157,8 @@ type Outcome struct {
 	Tokens int
 	// Trusts is the number of trust changes of the picker with the most.
 	Trusts int
-	// Inversions is the number of requests that were sent to an endpoint while a request of a higher
-	// band was held.
+	// Inversions is the number of requests that were sent to an endpoint while a request of a
+	// higher band was held.
 	Inversions int
 	// Samples are in order of time.
 	Samples []Sample

@@ -56,6 +56,7 @@ func (g *gated) Hold(_ float64, r *Request) []Refusal {
 }
 
 func (g *gated) Next(now float64) (*Request, int) {
+	g.order.pass(now)
 	r := g.order.next()
 	if r == nil {
 		g.wake = math.Inf(1)
@@ -67,7 +68,7 @@ func (g *gated) Next(now float64) (*Request, int) {
 		g.wake = max(opens, now+soonest)
 		return nil, 0
 	}
-	g.order.take()
+	g.order.take(g.inFlight[r])
 	return r, to
 }
 

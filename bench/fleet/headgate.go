@@ -81,6 +81,7 @@ type headgate struct {
 type sent struct {
 	endpointstate.Counts
 	bytes, tokens int // size of the prompt
+	output        int // expected output tokens
 	at            float64
 	first         float64 // time of the first token in seconds
 	learns        bool    // latencies are learned from its first token
@@ -117,6 +118,7 @@ func (h *headgate) try(now float64, r *Request, gate pick.Gate) (endpoint int, o
 	is := sent{tokens: len(r.Prompt), at: now}
 	if h.prefixes != nil {
 		is.bytes = h.read(now, r, &asked)
+		is.output = asked.Demand.Output
 	}
 	picks, err := pick.Pick(h.policy, h.view.Snapshot, asked, make([]pick.Decision, 1))
 	if err != nil {

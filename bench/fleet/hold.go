@@ -16,14 +16,14 @@ type Client struct {
 // request arrives or ends, after each scrape and exchange, and at the time that Wake returned.
 type Holder interface {
 	Picker
-	// Hold adds a request to those that are held. It returns the requests that are refused: the new
-	// one, or others in its favour.
+	// Hold adds a request to those that are held. It returns the requests that are refused: the
+	// new one, or others in its favour.
 	Hold(now float64, r *Request) []Refusal
 	// Next returns the next request that may go now, and its endpoint. The request is no longer
 	// held, and counts as in flight. Next returns nil if no request may go.
 	Next(now float64) (r *Request, endpoint int)
-	// Wake returns the earliest time at which a request may go without another event; +Inf if there
-	// is none. It is called after Next returned nil.
+	// Wake returns the earliest time at which a request may go without another event; +Inf if
+	// there is none. It is called after Next returned nil.
 	Wake(now float64) float64
 }
 
@@ -127,8 +127,8 @@ func (r *run) pump(by int) {
 	})
 }
 
-// bandDelay is how long a request of a higher band waits at another picker before requests of lower
-// bands are inversions, in seconds: pickers need the time of an exchange to learn of it.
+// bandDelay is how long a request of a higher band waits at another picker before requests of
+// lower bands are inversions, in seconds: pickers need the time of an exchange to learn of it.
 const bandDelay = 0.1
 
 // inverted returns 1 if a request of a higher band is held while one of this band is sent.

@@ -14,7 +14,8 @@ type Tokener interface {
 // Sample is the state of a run at one time.
 type Sample struct {
 	At float64
-	// Tokens is the number of output tokens so far. Held is the number of requests that pickers hold.
+	// Tokens is the number of output tokens so far. Held is the number of requests that pickers
+	// hold.
 	Tokens uint64
 	Held   int
 	// Seconds is the engine time of each tenant's requests so far: what they added to the times of

@@ -11,8 +11,10 @@ type order interface {
 	join(r *Request)
 	// next returns the first request, which stays; nil if there is none.
 	next() *Request
-	// take removes the request that next returned, because it is sent.
-	take()
+	// take removes the request that next returned, because it was sent.
+	take(s sent)
+	// pass is called at times in seconds that rise.
+	pass(now float64)
 	// token and ended report a token and the end of a request that was taken.
 	token(r *Request)
 	ended(r *Request)
@@ -66,15 +68,16 @@ func (o *firstCome) join(r *Request) {
 }
 
 func (o *firstCome) next() *Request { return o.of().first() }
-func (o *firstCome) take()          { o.of().pop() }
+func (o *firstCome) take(sent)      { o.of().pop() }
+func (o *firstCome) pass(float64)   {}
 func (o *firstCome) token(*Request) {}
 func (o *firstCome) ended(*Request) {}
 func (o *firstCome) len() int       { return o.before.len() + o.line.len() }
 
 // counters is VTC, the Virtual Token Counter (Sheng et al., OSDI 2024, algorithm 2) among tenants:
-// next is the tenant with the lowest counter. A request adds its prompt tokens when it is sent, and
-// twice each output token as it is produced. The counter of a tenant that returns is raised to the
-// lowest counter of those that wait, or to that of the last tenant that was served.
+// next is the tenant with the lowest counter. A request adds its prompt tokens when it is sent,
+// and twice each output token as it is produced. The counter of a tenant that returns is raised to
+// the lowest counter of those that wait, or to that of the last tenant that was served.
 type counters struct {
 	tenants map[string]*counter
 	order   []*counter // in order of their first requests
@@ -128,7 +131,7 @@ func (o *counters) next() *Request {
 	return nil
 }
 
-func (o *counters) take() {
+func (o *counters) take(sent) {
 	c := o.least()
 	c.tokens += float64(len(c.first().Prompt))
 	c.pop()
@@ -138,6 +141,7 @@ func (o *counters) take() {
 	}
 }
 
+func (o *counters) pass(float64)     {}
 func (o *counters) token(r *Request) { o.tenants[r.Client.Tenant].tokens += perOutputToken }
 func (o *counters) ended(*Request)   {}
 func (o *counters) len() int         { return o.held }
@@ -205,13 +209,14 @@ func (o *flows) next() *Request {
 	return nil
 }
 
-func (o *flows) take() {
+func (o *flows) take(sent) {
 	i := o.turn()
 	o.last[o.order[i].band] = i
 	o.order[i].pop()
 	o.held--
 }
 
+func (o *flows) pass(float64)   {}
 func (o *flows) token(*Request) {}
 func (o *flows) ended(*Request) {}
 func (o *flows) len() int       { return o.held }

@@ -8,22 +8,22 @@ import (
 
 // Stream generates the requests of one client of the base model.
 type Stream struct {
-	// Number differs among the streams of a run, and is below 4,096. Prompts of different streams share
-	// no tokens, except System.
+	// Number differs among the streams of a run, and is below 4,096. Prompts of different streams
+	// share no tokens, except System.
 	Number uint32
 	Client Client
 	// Lengths are drawn for each request.
 	Lengths Lengths
-	// Systems are system prompts: each request starts with one of them, with Zipf popularity (1/k).
-	// There may be none.
+	// Systems are system prompts: each request starts with one of them, with Zipf popularity
+	// (1/k). There may be none.
 	Systems [][]uint32
 	// PerToken and Returns are those of each request.
 	PerToken float64
 	Returns  bool
 }
 
-// Arrivals returns requests with Poisson arrivals in an interval, at a rate in requests per second.
-// Times are in seconds.
+// Arrivals returns requests with Poisson arrivals in an interval, at a rate in requests per
+// second. Times are in seconds.
 func (s Stream) Arrivals(seed uint64, rate, from, until float64) iter.Seq[Request] {
 	return func(yield func(Request) bool) {
 		random, draw := s.draws(seed)
@@ -104,8 +104,9 @@ func Merge(all ...iter.Seq[Request]) iter.Seq[Request] {
 	}
 }
 
-// Capacity returns how many requests of a stream the fleet completes per second while requests wait
-// at every engine, without flow. It is the mean of two simulated minutes after three minutes: the requests of the first ones begin together, so that they end together.
+// Capacity returns how many requests of a stream the fleet completes per second while requests
+// wait at every engine, without flow. It is the mean of two simulated minutes after three minutes:
+// the requests of the first ones begin together, so that they end together.
 func (f Fleet) Capacity(s Stream) (float64, error) {
 	const from, until = 180, 300
 	f.Closed = []Closed{{Clients: f.Endpoints * (f.Profile.Limits.MaxSequences + 64), Until: until, Requests: s.Endless(0)}}

@@ -109,6 +109,7 @@ func (b *bench) rows() []row {
 	return []row{
 		{name: "alone", policy: fleet.NoFlow, alone: true},
 		{name: "no flow", policy: fleet.NoFlow},
+		{name: "fair", policy: fleet.Fair(b.gate)},
 		{name: "first come", policy: fleet.FirstCome(b.gate)},
 		{name: "VTC", policy: fleet.VTC(b.gate)},
 		{name: "victims first", policy: fleet.Ahead(b.gate, isOther)},

@@ -45,7 +45,8 @@ func (all bySeed) ratio(to bySeed, of func(figures) float64) float64 {
 
 func median(values []float64) float64 { return quantile(values, 0.5) }
 
-// quantile returns the smallest of the values that is at least as large as the given share of them.
+// quantile returns the smallest of the values that is at least as large as the given share of
+// them.
 func quantile(all []float64, share float64) float64 {
 	if len(all) == 0 {
 		return math.NaN()

@@ -43,7 +43,8 @@ func (b *bench) floodOf(seed uint64, flooded bool, perToken float64) iter.Seq[fl
 	return fleet.Merge(all...)
 }
 
-// floodRow simulates a flood under a policy, and returns the figures of requests that arrived in it.
+// floodRow simulates a flood under a policy, and returns the figures of requests that arrived in
+// it.
 func (b *bench) floodRow(seed uint64, r row, perToken float64) (figures, error) {
 	f := b.fleet
 	f.SampleInterval, f.ScrapeInterval = 1, r.scrapeInterval(f)
@@ -66,7 +67,7 @@ func flood(ctx context.Context, b *bench) error {
 		return err
 	}
 	b.table("A tenant floods; figures of the others in the flood, tokens of all", rows, all)
-	ours, alone, bound, none := all["VTC"], all["alone"], all["victims first"], all["no flow"]
+	ours, alone, bound, none := all["fair"], all["alone"], all["victims first"], all["no flow"]
 	b.atMost("flood: TTFT p99 of the others, times alone", 1.6, ours.ratio(alone, ttft99))
 	b.atMost("flood: TTFT p99 of the others, times victims first", 1.2, ours.ratio(bound, ttft99))
 	b.atLeast("flood: tokens per second, of no flow", 1, ours.ratio(none, tokens))

@@ -241,6 +241,7 @@ var houses = [][]floor{
 	{
 		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},
 		{[]string{"bench/conformance"}, "Gateway API's conformance suite, on the cluster"},
+		{[]string{"bench/flow"}, "how tenants share the fleet of bench fleet"},
 		{
 			[]string{
 				"bench/cluster", "bench/fleet", "bench/place", "bench/provision",
@@ -367,6 +368,7 @@ var namesakes = []struct {
 		"one plans Envoy's configuration, the other is the command that plans pods; no file imports both",
 	},
 	{"fleet", []string{"bench/fleet", "extproc/fleet"}, "one simulates endpoints, the other has their state"},
+	{"flow", []string{"bench/flow", "extproc/flow"}, "one judges what the other decides; no file imports both"},
 	{
 		"envoy",
 		[]string{"bench/envoy", "control/attach/envoy", "headgate/envoy"},
