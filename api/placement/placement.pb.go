@@ -78,7 +78,7 @@ func (x EndpointState_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndpointState_State.Descriptor instead.
 func (EndpointState_State) EnumDescriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{2, 0}
+	return file_placement_placement_proto_rawDescGZIP(), []int{3, 0}
 }
 
 type Copy_State int32
@@ -132,7 +132,7 @@ func (x Copy_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Copy_State.Descriptor instead.
 func (Copy_State) EnumDescriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{18, 0}
+	return file_placement_placement_proto_rawDescGZIP(), []int{20, 0}
 }
 
 // ModelKey identifies a model by its pool and the name that engines use.
@@ -228,7 +228,9 @@ type Report struct {
 	// Endpoints whose state has changed, about once a second, at most 2,000 at once. A stream begins with all known states.
 	States []*EndpointState `protobuf:"bytes,15,rep,name=states,proto3" json:"states,omitempty"`
 	// Which requests reach this process; absent if unchanged.
-	DataPlane     *DataPlane `protobuf:"bytes,16,opt,name=data_plane,json=dataPlane,proto3" json:"data_plane,omitempty"`
+	DataPlane *DataPlane `protobuf:"bytes,16,opt,name=data_plane,json=dataPlane,proto3" json:"data_plane,omitempty"`
+	// Waiting requests by pool and band, about every 20 ms while they change. A stream begins with all of them.
+	Waiting       []*Waiting `protobuf:"bytes,17,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -375,6 +377,111 @@ func (x *Report) GetDataPlane() *DataPlane {
 	return nil
 }
 
+func (x *Report) GetWaiting() []*Waiting {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+// Waiting is what waits in one band of a pool, apart from requests that wait for a copy of their model. Without requests, share
+// and service, the extproc has nothing to report about the band any more.
+type Waiting struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Pool     string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"` // "namespace/name"
+	Band     int32                  `protobuf:"zigzag32,2,opt,name=band,proto3" json:"band,omitempty"`
+	Requests uint32                 `protobuf:"varint,3,opt,name=requests,proto3" json:"requests,omitempty"`
+	// The sum of the shares of the routes with these requests.
+	Share float64 `protobuf:"fixed64,4,opt,name=share,proto3" json:"share,omitempty"`
+	// The extproc takes no turns at endpoints, because it got more service than its part.
+	Passes bool `protobuf:"varint,5,opt,name=passes,proto3" json:"passes,omitempty"`
+	// The service of requests that the extproc dispatched while others had requests waiting, since the band is reported, in
+	// seconds of engines and in tokens. An extproc counts tokens while it does not trust its predictions.
+	Seconds       float64 `protobuf:"fixed64,6,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	Tokens        float64 `protobuf:"fixed64,7,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Waiting) Reset() {
+	*x = Waiting{}
+	mi := &file_placement_placement_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Waiting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Waiting) ProtoMessage() {}
+
+func (x *Waiting) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
+func (*Waiting) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Waiting) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Waiting) GetBand() int32 {
+	if x != nil {
+		return x.Band
+	}
+	return 0
+}
+
+func (x *Waiting) GetRequests() uint32 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *Waiting) GetShare() float64 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *Waiting) GetPasses() bool {
+	if x != nil {
+		return x.Passes
+	}
+	return false
+}
+
+func (x *Waiting) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *Waiting) GetTokens() float64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
 // EndpointState is whether an endpoint answers, as one extproc observes it.
 type EndpointState struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -390,7 +497,7 @@ type EndpointState struct {
 
 func (x *EndpointState) Reset() {
 	*x = EndpointState{}
-	mi := &file_placement_placement_proto_msgTypes[2]
+	mi := &file_placement_placement_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +509,7 @@ func (x *EndpointState) String() string {
 func (*EndpointState) ProtoMessage() {}
 
 func (x *EndpointState) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[2]
+	mi := &file_placement_placement_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +522,7 @@ func (x *EndpointState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointState.ProtoReflect.Descriptor instead.
 func (*EndpointState) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{2}
+	return file_placement_placement_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *EndpointState) GetEndpoint() string {
@@ -461,7 +568,7 @@ type DataPlane struct {
 
 func (x *DataPlane) Reset() {
 	*x = DataPlane{}
-	mi := &file_placement_placement_proto_msgTypes[3]
+	mi := &file_placement_placement_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +580,7 @@ func (x *DataPlane) String() string {
 func (*DataPlane) ProtoMessage() {}
 
 func (x *DataPlane) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[3]
+	mi := &file_placement_placement_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +593,7 @@ func (x *DataPlane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataPlane.ProtoReflect.Descriptor instead.
 func (*DataPlane) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{3}
+	return file_placement_placement_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DataPlane) GetStandalone() bool {
@@ -523,7 +630,7 @@ type Program struct {
 
 func (x *Program) Reset() {
 	*x = Program{}
-	mi := &file_placement_placement_proto_msgTypes[4]
+	mi := &file_placement_placement_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -535,7 +642,7 @@ func (x *Program) String() string {
 func (*Program) ProtoMessage() {}
 
 func (x *Program) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[4]
+	mi := &file_placement_placement_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -548,7 +655,7 @@ func (x *Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Program.ProtoReflect.Descriptor instead.
 func (*Program) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{4}
+	return file_placement_placement_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Program) GetName() string {
@@ -584,7 +691,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_placement_placement_proto_msgTypes[5]
+	mi := &file_placement_placement_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +703,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[5]
+	mi := &file_placement_placement_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +716,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{5}
+	return file_placement_placement_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Answer) GetQuery() uint64 {
@@ -645,7 +752,7 @@ type Responses struct {
 
 func (x *Responses) Reset() {
 	*x = Responses{}
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +764,7 @@ func (x *Responses) String() string {
 func (*Responses) ProtoMessage() {}
 
 func (x *Responses) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +777,7 @@ func (x *Responses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Responses.ProtoReflect.Descriptor instead.
 func (*Responses) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{6}
+	return file_placement_placement_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Responses) GetPool() string {
@@ -709,7 +816,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +828,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +841,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{7}
+	return file_placement_placement_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Wanted) GetKey() *ModelKey {
@@ -782,7 +889,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +901,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +914,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+	return file_placement_placement_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Usage) GetKey() *ModelKey {
@@ -849,7 +956,7 @@ type CopyKey struct {
 
 func (x *CopyKey) Reset() {
 	*x = CopyKey{}
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +968,7 @@ func (x *CopyKey) String() string {
 func (*CopyKey) ProtoMessage() {}
 
 func (x *CopyKey) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +981,7 @@ func (x *CopyKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyKey.ProtoReflect.Descriptor instead.
 func (*CopyKey) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{9}
+	return file_placement_placement_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CopyKey) GetKey() *ModelKey {
@@ -902,7 +1009,7 @@ type InFlight struct {
 
 func (x *InFlight) Reset() {
 	*x = InFlight{}
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +1021,7 @@ func (x *InFlight) String() string {
 func (*InFlight) ProtoMessage() {}
 
 func (x *InFlight) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +1034,7 @@ func (x *InFlight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InFlight.ProtoReflect.Descriptor instead.
 func (*InFlight) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{10}
+	return file_placement_placement_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *InFlight) GetCopy() *CopyKey {
@@ -964,7 +1071,7 @@ type Backlog struct {
 
 func (x *Backlog) Reset() {
 	*x = Backlog{}
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1083,7 @@ func (x *Backlog) String() string {
 func (*Backlog) ProtoMessage() {}
 
 func (x *Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1096,7 @@ func (x *Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backlog.ProtoReflect.Descriptor instead.
 func (*Backlog) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{11}
+	return file_placement_placement_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Backlog) GetEndpoint() string {
@@ -1075,14 +1182,20 @@ type Update struct {
 	// Queries of users, to be answered within 5 s. An Update with only this field is acknowledged like one with only backlogs.
 	Queries []*Query `protobuf:"bytes,16,rep,name=queries,proto3" json:"queries,omitempty"`
 	// This extproc's share of the limits of copies; sent before any limit, and absent if unchanged.
-	Share         *Share `protobuf:"bytes,13,opt,name=share,proto3" json:"share,omitempty"`
+	Share *Share `protobuf:"bytes,13,opt,name=share,proto3" json:"share,omitempty"`
+	// What waits at all other extprocs by pool and band, about every 20 ms while it changes. An Update with only this field is
+	// acknowledged like one with only backlogs. Extprocs remember it until the Update that completes the state of a new stream.
+	Waiting []*OthersWaiting `protobuf:"bytes,17,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	// The time of control's clock when it sent the Update, in microseconds since it started; only with waiting. Extprocs take
+	// turns at endpoints by this clock.
+	ClockUs       uint64 `protobuf:"varint,18,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Update) Reset() {
 	*x = Update{}
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1207,7 @@ func (x *Update) String() string {
 func (*Update) ProtoMessage() {}
 
 func (x *Update) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1220,7 @@ func (x *Update) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Update.ProtoReflect.Descriptor instead.
 func (*Update) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{12}
+	return file_placement_placement_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Update) GetVersion() uint64 {
@@ -1222,6 +1335,123 @@ func (x *Update) GetShare() *Share {
 	return nil
 }
 
+func (x *Update) GetWaiting() []*OthersWaiting {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+func (x *Update) GetClockUs() uint64 {
+	if x != nil {
+		return x.ClockUs
+	}
+	return 0
+}
+
+// OthersWaiting is the sum of the Waiting of all other extprocs in one band of a pool. Without requests, none waits there.
+type OthersWaiting struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Pool     string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"` // "namespace/name"
+	Band     int32                  `protobuf:"zigzag32,2,opt,name=band,proto3" json:"band,omitempty"`
+	Requests uint64                 `protobuf:"varint,3,opt,name=requests,proto3" json:"requests,omitempty"`
+	Share    float64                `protobuf:"fixed64,4,opt,name=share,proto3" json:"share,omitempty"`
+	// The shares of extprocs that do not pass, before and after the receiver in an order that is the same for all extprocs.
+	Before float64 `protobuf:"fixed64,5,opt,name=before,proto3" json:"before,omitempty"`
+	After  float64 `protobuf:"fixed64,6,opt,name=after,proto3" json:"after,omitempty"`
+	// The sums never decrease while extprocs come and go; only differences count.
+	Seconds       float64 `protobuf:"fixed64,7,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	Tokens        float64 `protobuf:"fixed64,8,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OthersWaiting) Reset() {
+	*x = OthersWaiting{}
+	mi := &file_placement_placement_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OthersWaiting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OthersWaiting) ProtoMessage() {}
+
+func (x *OthersWaiting) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OthersWaiting.ProtoReflect.Descriptor instead.
+func (*OthersWaiting) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *OthersWaiting) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *OthersWaiting) GetBand() int32 {
+	if x != nil {
+		return x.Band
+	}
+	return 0
+}
+
+func (x *OthersWaiting) GetRequests() uint64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *OthersWaiting) GetShare() float64 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *OthersWaiting) GetBefore() float64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *OthersWaiting) GetAfter() float64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *OthersWaiting) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *OthersWaiting) GetTokens() float64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
 // Query asks an extproc for something that only it knows, such as its latest decisions. It changes nothing there.
 type Query struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1234,7 +1464,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1476,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1489,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{13}
+	return file_placement_placement_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Query) GetNumber() uint64 {
@@ -1296,7 +1526,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1538,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1551,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{14}
+	return file_placement_placement_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Share) GetIndex() uint32 {
@@ -1378,7 +1608,7 @@ type Lesson struct {
 
 func (x *Lesson) Reset() {
 	*x = Lesson{}
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1620,7 @@ func (x *Lesson) String() string {
 func (*Lesson) ProtoMessage() {}
 
 func (x *Lesson) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1633,7 @@ func (x *Lesson) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lesson.ProtoReflect.Descriptor instead.
 func (*Lesson) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{15}
+	return file_placement_placement_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Lesson) GetPool() string {
@@ -1542,7 +1772,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_placement_placement_proto_msgTypes[16]
+	mi := &file_placement_placement_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1554,7 +1784,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[16]
+	mi := &file_placement_placement_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1567,7 +1797,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{16}
+	return file_placement_placement_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Endpoints) GetAddresses() []string {
@@ -1595,7 +1825,7 @@ type Leaving struct {
 
 func (x *Leaving) Reset() {
 	*x = Leaving{}
-	mi := &file_placement_placement_proto_msgTypes[17]
+	mi := &file_placement_placement_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1837,7 @@ func (x *Leaving) String() string {
 func (*Leaving) ProtoMessage() {}
 
 func (x *Leaving) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[17]
+	mi := &file_placement_placement_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1850,7 @@ func (x *Leaving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leaving.ProtoReflect.Descriptor instead.
 func (*Leaving) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{17}
+	return file_placement_placement_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Leaving) GetEndpoint() string {
@@ -1664,7 +1894,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_placement_placement_proto_msgTypes[18]
+	mi := &file_placement_placement_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1906,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[18]
+	mi := &file_placement_placement_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1919,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{18}
+	return file_placement_placement_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Copy) GetCopy() *CopyKey {
@@ -1725,7 +1955,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_placement_placement_proto_msgTypes[19]
+	mi := &file_placement_placement_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +1967,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[19]
+	mi := &file_placement_placement_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +1980,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{19}
+	return file_placement_placement_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Failure) GetKey() *ModelKey {
@@ -1782,7 +2012,7 @@ type VModel struct {
 
 func (x *VModel) Reset() {
 	*x = VModel{}
-	mi := &file_placement_placement_proto_msgTypes[20]
+	mi := &file_placement_placement_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1794,7 +2024,7 @@ func (x *VModel) String() string {
 func (*VModel) ProtoMessage() {}
 
 func (x *VModel) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[20]
+	mi := &file_placement_placement_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1807,7 +2037,7 @@ func (x *VModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VModel.ProtoReflect.Descriptor instead.
 func (*VModel) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{20}
+	return file_placement_placement_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VModel) GetKey() *ModelKey {
@@ -1851,7 +2081,7 @@ type Runtime struct {
 
 func (x *Runtime) Reset() {
 	*x = Runtime{}
-	mi := &file_placement_placement_proto_msgTypes[21]
+	mi := &file_placement_placement_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +2093,7 @@ func (x *Runtime) String() string {
 func (*Runtime) ProtoMessage() {}
 
 func (x *Runtime) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[21]
+	mi := &file_placement_placement_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +2106,7 @@ func (x *Runtime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
 func (*Runtime) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{21}
+	return file_placement_placement_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Runtime) GetEndpoint() string {
@@ -1904,7 +2134,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_placement_placement_proto_msgTypes[22]
+	mi := &file_placement_placement_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1916,7 +2146,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[22]
+	mi := &file_placement_placement_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1929,7 +2159,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{22}
+	return file_placement_placement_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Registered) GetKey() *ModelKey {
@@ -1953,7 +2183,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x19placement/placement.proto\x12\x15headgate.placement.v1\"4\n" +
 	"\bModelKey\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\"\xb6\x06\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\"\xf0\x06\n" +
 	"\x06Report\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x125\n" +
@@ -1972,7 +2202,16 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\aanswers\x18\x0e \x03(\v2\x1d.headgate.placement.v1.AnswerR\aanswers\x12<\n" +
 	"\x06states\x18\x0f \x03(\v2$.headgate.placement.v1.EndpointStateR\x06states\x12?\n" +
 	"\n" +
-	"data_plane\x18\x10 \x01(\v2 .headgate.placement.v1.DataPlaneR\tdataPlane\"\xd5\x01\n" +
+	"data_plane\x18\x10 \x01(\v2 .headgate.placement.v1.DataPlaneR\tdataPlane\x128\n" +
+	"\awaiting\x18\x11 \x03(\v2\x1e.headgate.placement.v1.WaitingR\awaiting\"\xad\x01\n" +
+	"\aWaiting\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
+	"\x04band\x18\x02 \x01(\x11R\x04band\x12\x1a\n" +
+	"\brequests\x18\x03 \x01(\rR\brequests\x12\x14\n" +
+	"\x05share\x18\x04 \x01(\x01R\x05share\x12\x16\n" +
+	"\x06passes\x18\x05 \x01(\bR\x06passes\x12\x18\n" +
+	"\aseconds\x18\x06 \x01(\x01R\aseconds\x12\x16\n" +
+	"\x06tokens\x18\a \x01(\x01R\x06tokens\"\xd5\x01\n" +
 	"\rEndpointState\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12@\n" +
 	"\x05state\x18\x02 \x01(\x0e2*.headgate.placement.v1.EndpointState.StateR\x05state\x12\x15\n" +
@@ -2024,7 +2263,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"prefill_us\x18\x03 \x01(\x04R\tprefillUs\x12\x1b\n" +
 	"\tbeside_ps\x18\x04 \x01(\x04R\bbesidePs\x12\x18\n" +
 	"\aurgency\x18\x05 \x01(\x04R\aurgency\x12\x16\n" +
-	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\xd8\x06\n" +
+	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\xb3\a\n" +
 	"\x06Update\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12>\n" +
@@ -2044,7 +2283,18 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\tresponses\x18\x0e \x03(\v2 .headgate.placement.v1.ResponsesR\tresponses\x12\x16\n" +
 	"\x06answer\x18\x0f \x01(\x04R\x06answer\x126\n" +
 	"\aqueries\x18\x10 \x03(\v2\x1c.headgate.placement.v1.QueryR\aqueries\x122\n" +
-	"\x05share\x18\r \x01(\v2\x1c.headgate.placement.v1.ShareR\x05share\"G\n" +
+	"\x05share\x18\r \x01(\v2\x1c.headgate.placement.v1.ShareR\x05share\x12>\n" +
+	"\awaiting\x18\x11 \x03(\v2$.headgate.placement.v1.OthersWaitingR\awaiting\x12\x19\n" +
+	"\bclock_us\x18\x12 \x01(\x04R\aclockUs\"\xc9\x01\n" +
+	"\rOthersWaiting\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
+	"\x04band\x18\x02 \x01(\x11R\x04band\x12\x1a\n" +
+	"\brequests\x18\x03 \x01(\x04R\brequests\x12\x14\n" +
+	"\x05share\x18\x04 \x01(\x01R\x05share\x12\x16\n" +
+	"\x06before\x18\x05 \x01(\x01R\x06before\x12\x14\n" +
+	"\x05after\x18\x06 \x01(\x01R\x05after\x12\x18\n" +
+	"\aseconds\x18\a \x01(\x01R\aseconds\x12\x16\n" +
+	"\x06tokens\x18\b \x01(\x01R\x06tokens\"G\n" +
 	"\x05Query\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -2128,79 +2378,83 @@ func file_placement_placement_proto_rawDescGZIP() []byte {
 }
 
 var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_placement_placement_proto_goTypes = []any{
 	(EndpointState_State)(0), // 0: headgate.placement.v1.EndpointState.State
 	(Copy_State)(0),          // 1: headgate.placement.v1.Copy.State
 	(*ModelKey)(nil),         // 2: headgate.placement.v1.ModelKey
 	(*Report)(nil),           // 3: headgate.placement.v1.Report
-	(*EndpointState)(nil),    // 4: headgate.placement.v1.EndpointState
-	(*DataPlane)(nil),        // 5: headgate.placement.v1.DataPlane
-	(*Program)(nil),          // 6: headgate.placement.v1.Program
-	(*Answer)(nil),           // 7: headgate.placement.v1.Answer
-	(*Responses)(nil),        // 8: headgate.placement.v1.Responses
-	(*Wanted)(nil),           // 9: headgate.placement.v1.Wanted
-	(*Usage)(nil),            // 10: headgate.placement.v1.Usage
-	(*CopyKey)(nil),          // 11: headgate.placement.v1.CopyKey
-	(*InFlight)(nil),         // 12: headgate.placement.v1.InFlight
-	(*Backlog)(nil),          // 13: headgate.placement.v1.Backlog
-	(*Update)(nil),           // 14: headgate.placement.v1.Update
-	(*Query)(nil),            // 15: headgate.placement.v1.Query
-	(*Share)(nil),            // 16: headgate.placement.v1.Share
-	(*Lesson)(nil),           // 17: headgate.placement.v1.Lesson
-	(*Endpoints)(nil),        // 18: headgate.placement.v1.Endpoints
-	(*Leaving)(nil),          // 19: headgate.placement.v1.Leaving
-	(*Copy)(nil),             // 20: headgate.placement.v1.Copy
-	(*Failure)(nil),          // 21: headgate.placement.v1.Failure
-	(*VModel)(nil),           // 22: headgate.placement.v1.VModel
-	(*Runtime)(nil),          // 23: headgate.placement.v1.Runtime
-	(*Registered)(nil),       // 24: headgate.placement.v1.Registered
-	nil,                      // 25: headgate.placement.v1.Lesson.FactorsEntry
+	(*Waiting)(nil),          // 4: headgate.placement.v1.Waiting
+	(*EndpointState)(nil),    // 5: headgate.placement.v1.EndpointState
+	(*DataPlane)(nil),        // 6: headgate.placement.v1.DataPlane
+	(*Program)(nil),          // 7: headgate.placement.v1.Program
+	(*Answer)(nil),           // 8: headgate.placement.v1.Answer
+	(*Responses)(nil),        // 9: headgate.placement.v1.Responses
+	(*Wanted)(nil),           // 10: headgate.placement.v1.Wanted
+	(*Usage)(nil),            // 11: headgate.placement.v1.Usage
+	(*CopyKey)(nil),          // 12: headgate.placement.v1.CopyKey
+	(*InFlight)(nil),         // 13: headgate.placement.v1.InFlight
+	(*Backlog)(nil),          // 14: headgate.placement.v1.Backlog
+	(*Update)(nil),           // 15: headgate.placement.v1.Update
+	(*OthersWaiting)(nil),    // 16: headgate.placement.v1.OthersWaiting
+	(*Query)(nil),            // 17: headgate.placement.v1.Query
+	(*Share)(nil),            // 18: headgate.placement.v1.Share
+	(*Lesson)(nil),           // 19: headgate.placement.v1.Lesson
+	(*Endpoints)(nil),        // 20: headgate.placement.v1.Endpoints
+	(*Leaving)(nil),          // 21: headgate.placement.v1.Leaving
+	(*Copy)(nil),             // 22: headgate.placement.v1.Copy
+	(*Failure)(nil),          // 23: headgate.placement.v1.Failure
+	(*VModel)(nil),           // 24: headgate.placement.v1.VModel
+	(*Runtime)(nil),          // 25: headgate.placement.v1.Runtime
+	(*Registered)(nil),       // 26: headgate.placement.v1.Registered
+	nil,                      // 27: headgate.placement.v1.Lesson.FactorsEntry
 }
 var file_placement_placement_proto_depIdxs = []int32{
-	9,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
-	10, // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
-	12, // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
-	11, // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
-	19, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
-	13, // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
-	17, // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
-	8,  // 7: headgate.placement.v1.Report.responses:type_name -> headgate.placement.v1.Responses
-	6,  // 8: headgate.placement.v1.Report.program:type_name -> headgate.placement.v1.Program
-	7,  // 9: headgate.placement.v1.Report.answers:type_name -> headgate.placement.v1.Answer
-	4,  // 10: headgate.placement.v1.Report.states:type_name -> headgate.placement.v1.EndpointState
-	5,  // 11: headgate.placement.v1.Report.data_plane:type_name -> headgate.placement.v1.DataPlane
-	0,  // 12: headgate.placement.v1.EndpointState.state:type_name -> headgate.placement.v1.EndpointState.State
-	2,  // 13: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 14: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 15: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
-	11, // 16: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
-	18, // 17: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
-	20, // 18: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
-	21, // 19: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
-	12, // 20: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
-	24, // 21: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
-	19, // 22: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
-	22, // 23: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
-	23, // 24: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
-	13, // 25: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
-	17, // 26: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
-	8,  // 27: headgate.placement.v1.Update.responses:type_name -> headgate.placement.v1.Responses
-	15, // 28: headgate.placement.v1.Update.queries:type_name -> headgate.placement.v1.Query
-	16, // 29: headgate.placement.v1.Update.share:type_name -> headgate.placement.v1.Share
-	25, // 30: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
-	11, // 31: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
-	1,  // 32: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
-	2,  // 33: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 34: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 35: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
-	3,  // 36: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
-	14, // 37: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
-	37, // [37:38] is the sub-list for method output_type
-	36, // [36:37] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	10, // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
+	11, // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
+	13, // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
+	12, // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
+	21, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
+	14, // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
+	19, // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
+	9,  // 7: headgate.placement.v1.Report.responses:type_name -> headgate.placement.v1.Responses
+	7,  // 8: headgate.placement.v1.Report.program:type_name -> headgate.placement.v1.Program
+	8,  // 9: headgate.placement.v1.Report.answers:type_name -> headgate.placement.v1.Answer
+	5,  // 10: headgate.placement.v1.Report.states:type_name -> headgate.placement.v1.EndpointState
+	6,  // 11: headgate.placement.v1.Report.data_plane:type_name -> headgate.placement.v1.DataPlane
+	4,  // 12: headgate.placement.v1.Report.waiting:type_name -> headgate.placement.v1.Waiting
+	0,  // 13: headgate.placement.v1.EndpointState.state:type_name -> headgate.placement.v1.EndpointState.State
+	2,  // 14: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 15: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 16: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
+	12, // 17: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
+	20, // 18: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
+	22, // 19: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
+	23, // 20: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
+	13, // 21: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
+	26, // 22: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
+	21, // 23: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
+	24, // 24: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
+	25, // 25: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
+	14, // 26: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
+	19, // 27: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
+	9,  // 28: headgate.placement.v1.Update.responses:type_name -> headgate.placement.v1.Responses
+	17, // 29: headgate.placement.v1.Update.queries:type_name -> headgate.placement.v1.Query
+	18, // 30: headgate.placement.v1.Update.share:type_name -> headgate.placement.v1.Share
+	16, // 31: headgate.placement.v1.Update.waiting:type_name -> headgate.placement.v1.OthersWaiting
+	27, // 32: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
+	12, // 33: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
+	1,  // 34: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
+	2,  // 35: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 36: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 37: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
+	3,  // 38: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
+	15, // 39: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
+	39, // [39:40] is the sub-list for method output_type
+	38, // [38:39] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_placement_placement_proto_init() }
@@ -2208,14 +2462,14 @@ func file_placement_placement_proto_init() {
 	if File_placement_placement_proto != nil {
 		return
 	}
-	file_placement_placement_proto_msgTypes[17].OneofWrappers = []any{}
+	file_placement_placement_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_placement_placement_proto_rawDesc), len(file_placement_placement_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -55,6 +55,7 @@ type Server struct {
 	placer Placer
 	closed chan struct{}
 	ledger *backlogs
+	turns  *waiting
 
 	mu         sync.Mutex // guards the fields below
 	ready      bool
@@ -91,6 +92,7 @@ type peer struct {
 	name    string        // distinguishes the streams of one process
 	news    chan struct{} // capacity 1: full if there may be an Update to send; never closed
 	page    *sentBacklogs
+	waiting *sentWaiting
 
 	reporting sync.Mutex // held while a Report is recorded, so that none is recorded after the end of the stream; locked before Server.mu
 	ended     bool
@@ -127,7 +129,7 @@ type peer struct {
 // New returns an empty Server. Call SetPlacer before it serves.
 func New(log *slog.Logger) *Server {
 	s := &Server{
-		log: log, closed: make(chan struct{}), ledger: newBacklogs(),
+		log: log, closed: make(chan struct{}), ledger: newBacklogs(), turns: newWaiting(),
 		copies: make(map[decide.CopyKey]published), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
 		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), methods: make(map[string]engine.Methods),
 		peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
@@ -334,7 +336,7 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	backlogs.Stop()
 	defer backlogs.Stop()
 	for {
-		var changed []*placement.Backlog
+		var changed exchanged
 		select {
 		case err := <-ended:
 			if errors.Is(err, io.EOF) {
@@ -349,7 +351,8 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 			backlogs.Reset(max(0, backlogsInterval-time.Since(told)))
 			continue
 		case told = <-backlogs.C:
-			changed = s.ledger.take(p.page, told)
+			changed.backlogs = s.ledger.take(p.page, told)
+			changed.waiting, changed.clock = s.turns.take(p.waiting, told)
 		case <-p.news:
 		}
 		for {
@@ -357,7 +360,7 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 			if update == nil {
 				break
 			}
-			changed = nil
+			changed = exchanged{}
 			if err := stream.Send(update); err != nil {
 				return err
 			}
@@ -368,12 +371,14 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 // join adds a stream with this first Report, and marks the complete state to be sent to it.
 func (s *Server) join(first *placement.Report) *peer {
 	process, page := first.GetProcess(), s.ledger.join(time.Now())
+	waiting := s.turns.join(page.news)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.joined++
 	p := &peer{
-		process: process, name: fmt.Sprintf("%s/%d", process, s.joined), news: make(chan struct{}, 1), page: page, endpoints: true,
-		copies: keysOf(s.copies), failures: keysOf(s.failures), registered: keysOf(s.registered), vmodels: keysOf(s.vmodels),
+		process: process, name: fmt.Sprintf("%s/%d", process, s.joined), news: make(chan struct{}, 1), page: page, waiting: waiting,
+		endpoints: true,
+		copies:    keysOf(s.copies), failures: keysOf(s.failures), registered: keysOf(s.registered), vmodels: keysOf(s.vmodels),
 		leaving: keysOf(s.leaving), methods: keysOf(s.methods),
 		lessons: keysOf(s.lessons), announced: make(map[decide.Key]uint64), moving: make(map[decide.Key]uint64),
 		parting:  make(map[string]uint64),
@@ -413,6 +418,7 @@ func (s *Server) part(p *peer) {
 	p.ended = true
 	p.reporting.Unlock()
 	s.ledger.part(p.page, time.Now())
+	s.turns.part(p.waiting)
 	s.placer.Unwanted(p.name)
 	s.mu.Lock()
 	delete(s.peers, p)
@@ -454,6 +460,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	}
 	now := time.Now()
 	s.ledger.report(p.page, r.GetBacklogs(), now)
+	s.turns.report(p.waiting, r.GetWaiting())
 	if leaving := r.GetLeaving(); len(leaving) > 0 { // before wanted models, which must not be loaded at leaving endpoints
 		all := make(map[string]decide.Leaving, len(leaving))
 		for _, l := range leaving {
@@ -544,11 +551,22 @@ func (s *Server) count(p *peer) {
 	p.others = now
 }
 
-// next returns the Update to send to an extproc, including backlogs; nil if there is none.
-func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update {
+// exchanged is what other extprocs reported about their work and their waiting requests.
+type exchanged struct {
+	backlogs []*placement.Backlog
+	waiting  []*placement.OthersWaiting
+	clock    time.Duration
+}
+
+// next returns the Update to send to an extproc, including what others reported; nil if there is
+// none.
+func (s *Server) next(p *peer, others exchanged) *placement.Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	u := &placement.Update{Version: p.version + 1, Backlogs: backlogs}
+	u := &placement.Update{Version: p.version + 1, Backlogs: others.backlogs, Waiting: others.waiting}
+	if len(u.Waiting) > 0 {
+		u.ClockUs = uint64(others.clock.Microseconds()) //nolint:gosec // since the start
+	}
 	room := maxSent
 	if p.apportioned {
 		u.Share, p.apportioned = p.portion.wire(), false
@@ -604,7 +622,8 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 		u.Answer, p.answered = p.question, p.question
 	}
 	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+
-		len(u.Lessons)+len(u.Responses)+len(u.Queries) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete && u.Answer == 0 {
+		len(u.Waiting)+len(u.Lessons)+len(u.Responses)+len(u.Queries) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete &&
+		u.Answer == 0 {
 		return nil
 	}
 	p.version = u.Version
