@@ -3,7 +3,7 @@ package v1alpha1
 // SharingHeader is the name of a request header that identifies a tenant or a program.
 //
 // +kubebuilder:validation:MaxLength=256
-// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[a-z0-9][a-z0-9_-]*$')",message="want a header's name in lower case, such as x-tenant-id"
+// +kubebuilder:validation:XValidation:rule="size(self) == 0 || self.matches('^[a-z0-9][a-z0-9_-]*$')",message="want a header's name in lower case, such as x-tenant-id"
 // +kubebuilder:validation:XValidation:rule="!self.matches('^(x-(gateway|llm-d|envoy|forwarded|slo)-.*|proxy-.*|content-.*|grpc-.*|authorization|cookie|set-cookie|x-api-key|api-key|host|connection|keep-alive|transfer-encoding|te|trailer|upgrade|expect|date|via|x-request-id|traceparent|tracestate|epp-profile|test-epp-endpoint-selection)$')",message="it is a credential, or a header of HTTP, Envoy or Headgate: name another one, such as x-tenant-id"
 // +kubebuilder:validation:XValidation:rule="!self.startsWith('x-headgate-') || self == 'x-headgate-client'",message="it is a header of Headgate: name another one, such as x-tenant-id"
 type SharingHeader string
@@ -83,4 +83,3 @@ type PoolFlow struct {
 	// +kubebuilder:validation:Minimum=1
 	RequestsPerEndpoint *int32 `json:"requestsPerEndpoint,omitempty"`
 }
-

@@ -121,6 +121,10 @@ const (
 	// ClientHeader has the name of the client whose API key Envoy accepted, for the engine.
 	// Clients cannot set it.
 	ClientHeader = "x-headgate-client"
+	// TenantPrefix and ProgramPrefix begin the names of request headers that identify tenants and
+	// programs. Envoy forwards all such headers to extproc.
+	TenantPrefix  = "x-tenant-"
+	ProgramPrefix = "x-program-"
 	// FallbackHeader is the header of a response that the fallback of an LLMRoute served: the name
 	// of the fallback's pool, or baseModel for the base model of the pool that the request was for.
 	FallbackHeader = "x-headgate-fallback"

@@ -115,7 +115,9 @@ func TestControlHeadersAreRemoved(t *testing.T) {
 func TestConfigurationsSpeakTheWire(t *testing.T) {
 	both := []string{
 		fmt.Sprintf(`{"key_matcher":{"prefix":%q}}`, wire.ControlPrefix),
-		fmt.Sprintf(`"receiving_namespaces":{"untyped":[%q,%q]}`, wire.DestinationNamespace, wire.PickNamespace),
+		fmt.Sprintf(`"receiving_namespaces":{"untyped":[%q,%q,%q]}`, wire.DestinationNamespace, wire.PickNamespace, wire.RateLimitNamespace),
+		fmt.Sprintf(`{"prefix":%q},{"prefix":%q},{"exact":%q}`, wire.TenantPrefix, wire.ProgramPrefix, wire.ClientHeader),
+		fmt.Sprintf(`"key":%q,"value":"%%DYNAMIC_METADATA(%s:%s)%%"`, wire.FallbackHeader, wire.PickNamespace, wire.PickFallbackName),
 		fmt.Sprintf(`response.code_details.startsWith('%s')`, wire.ReplyDetails),
 		fmt.Sprintf(`%%DYNAMIC_METADATA(%s)%%`, wire.PickNamespace),
 		fmt.Sprintf(`%%DYNAMIC_METADATA(%s)%%`, wire.UsageNamespace),
@@ -161,6 +163,9 @@ func TestConfigurationsSpeakTheWire(t *testing.T) {
 		fmt.Sprintf(`local key = \"%s\"`, wire.UsageElsewhere),
 		fmt.Sprintf(`key = \"%s\"`, wire.UsageMissing),
 		fmt.Sprintf(`note(metadata, \"%s\", endpoint)`, wire.UsageStopping),
+	}
+	for _, name := range wire.RateLimitHeaders {
+		both = append(both, fmt.Sprintf(`"key":%q,"value":"%%DYNAMIC_METADATA(%s:%s)%%"`, name, wire.RateLimitNamespace, name))
 	}
 	for path, alone := range map[string][]string{
 		envoyYAML: {

@@ -18,9 +18,14 @@ type Offer struct {
 	byModel map[string]*Route
 	models  []Model
 	pools   map[Name]bool // pools of its LLMRoutes, and pools without LLMRoutes
+	// fallbacks are pools that are only fallbacks of its LLMRoutes. Requests cannot name their
+	// models.
+	fallbacks map[Name]bool
 }
 
-func newOffer() Offer { return Offer{byModel: make(map[string]*Route), pools: make(map[Name]bool)} }
+func newOffer() Offer {
+	return Offer{byModel: make(map[string]*Route), pools: make(map[Name]bool), fallbacks: make(map[Name]bool)}
+}
 
 // Route returns the route that admits requests for model, or nil.
 func (o *Offer) Route(model string) *Route { return o.byModel[model] }
@@ -28,11 +33,15 @@ func (o *Offer) Route(model string) *Route { return o.byModel[model] }
 // Models returns every name that requests may use, sorted. The caller must not change it.
 func (o *Offer) Models() []Model { return o.models }
 
-// Pools returns the pools that may serve it, sorted: those of its LLMRoutes, and those without
-// LLMRoutes.
-func (o *Offer) Pools() []Name { return slices.SortedFunc(maps.Keys(o.pools), Name.Compare) }
+// Pools returns the pools that may serve it, sorted: those of its LLMRoutes with their fallbacks,
+// and those without LLMRoutes.
+func (o *Offer) Pools() []Name {
+	all := slices.AppendSeq(slices.Collect(maps.Keys(o.pools)), maps.Keys(o.fallbacks))
+	slices.SortFunc(all, Name.Compare)
+	return slices.Compact(all)
+}
 
-// Serves reports whether a pool may serve it.
+// Serves reports whether a pool, not only as a fallback, may serve it.
 func (o *Offer) Serves(pool Name) bool { return o.pools[pool] }
 
 // kept is a name that a route requests but an older route has.
@@ -85,6 +94,9 @@ func (w *World) OfferOf(gateway Name, routes, unrouted []Name) *Offer {
 		o.add(own(r))
 		for _, b := range r.Backends {
 			o.pools[b.Pool] = true
+		}
+		if f := r.Sharing.Or().Fallback.Pool; f != (Name{}) {
+			o.fallbacks[f] = true
 		}
 	}
 	for _, pool := range unrouted {

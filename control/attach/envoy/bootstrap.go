@@ -178,7 +178,7 @@ func (t *Template) back(socket string) (*listenerv3.Listener, error) {
 		if f.GetName() != extProcFilter {
 			continue
 		}
-		if err := findPools(f, &corev3.HeaderValue{Key: wire.ListenerMetadata, Value: backName}); err != nil {
+		if err := findPools(f, nil, &corev3.HeaderValue{Key: wire.ListenerMetadata, Value: backName}); err != nil {
 			return nil, err
 		}
 	}

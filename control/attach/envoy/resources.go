@@ -17,6 +17,7 @@ import (
 	inspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -234,7 +235,7 @@ func (t *Template) managerOf(routes string, o Options) (*anypb.Any, error) {
 			f.Disabled = true
 		}
 		if f.GetName() == extProcFilter {
-			if err := findPools(f); err != nil {
+			if err := findPools(f, t.headers); err != nil {
 				return nil, err
 			}
 		}
@@ -259,8 +260,9 @@ func (t *Template) managerOf(routes string, o Options) (*anypb.Any, error) {
 }
 
 // findPools configures an ext_proc filter so that extproc may set a request's cluster in a header,
-// after which Envoy chooses the route again. The filter sends the given headers with its calls.
-func findPools(f *hcmv3.HttpFilter, headers ...*corev3.HeaderValue) error {
+// after which Envoy chooses the route again. The filter also forwards request headers of the names
+// in forwarded, and sends the given headers with its calls.
+func findPools(f *hcmv3.HttpFilter, forwarded []string, headers ...*corev3.HeaderValue) error {
 	is := new(extprocv3.ExternalProcessor)
 	if err := f.GetTypedConfig().UnmarshalTo(is); err != nil {
 		return err
@@ -271,6 +273,14 @@ func findPools(f *hcmv3.HttpFilter, headers ...*corev3.HeaderValue) error {
 		return errors.New("envoy.yaml: want an allow_expression in the mutation_rules of ext_proc")
 	}
 	allowed.Regex += "|" + wire.PoolHeader
+	// Clients of a Gateway can set this header, which the filter after ext_proc removes.
+	patterns := is.GetForwardRules().GetAllowedHeaders()
+	patterns.Patterns = slices.DeleteFunc(patterns.GetPatterns(), func(m *matcherv3.StringMatcher) bool {
+		return m.GetExact() == wire.ClientHeader
+	})
+	for _, name := range forwarded {
+		patterns.Patterns = append(patterns.Patterns, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}})
+	}
 	is.GrpcService.InitialMetadata = append(is.GetGrpcService().GetInitialMetadata(), headers...)
 	config, err := anypb.New(is)
 	f.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}

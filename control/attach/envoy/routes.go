@@ -87,6 +87,7 @@ func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) err
 func (t *Template) infer(is *routev3.Route) {
 	is.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{inference: {}}}
 	is.RequestHeadersToAdd = append(is.RequestHeadersToAdd, t.host.GetRequestHeadersToAdd()...)
+	is.ResponseHeadersToAdd = append(is.ResponseHeadersToAdd, t.host.GetResponseHeadersToAdd()...)
 }
 
 func (t *Template) toPool(is *routev3.Route) {

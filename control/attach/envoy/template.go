@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -52,6 +53,7 @@ type Template struct {
 	calls          *clusterv3.Cluster
 	unread         *extprocv3.ExtProcOverrides // ext_proc overrides of gRPC calls
 	messageTimeout *durationpb.Duration        // timeout of a picker's response
+	headers        []string                    // request headers that ext_proc forwards besides those in manager
 }
 
 // Read parses envoy.yaml.
@@ -124,9 +126,10 @@ func Read(text []byte) (*Template, error) {
 type wants struct {
 	idleTimeout time.Duration // idle timeout of responses; 0: that of the Template
 	copies      bool          // add the filter that copies requests and responses
+	headers     string        // names of request headers for extproc, separated by commas
 }
 
-func wantsOf(p *plan.Plan) wants { return wants{p.IdleTimeout, p.Copies} }
+func wantsOf(p *plan.Plan) wants { return wants{p.IdleTimeout, p.Copies, strings.Join(p.Headers, ",")} }
 
 // as returns the Template with the changes of a plan.
 func (t *Template) as(w wants) *Template {
@@ -139,6 +142,9 @@ func (t *Template) as(w wants) *Template {
 		is.manager = proto.CloneOf(t.manager)
 		router := len(is.manager.GetHttpFilters()) - 1 // the router is always last
 		is.manager.HttpFilters = slices.Insert(is.manager.GetHttpFilters(), router, t.copies)
+	}
+	if w.headers != "" {
+		is.headers = strings.Split(w.headers, ",")
 	}
 	return &is
 }

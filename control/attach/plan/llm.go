@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"slices"
+	"strings"
+
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -48,8 +51,51 @@ func (b *builder) addPools(r *v1alpha1.LLMRoute, of objects.Object) (all []objec
 			v.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: %s: its requests get 503", name, p.Refused.Message)
 		}
 	}
+	if f := r.Spec.Fallback; f != nil && f.Pool != "" {
+		b.addFallback(objects.Name{Namespace: r.Namespace, Name: f.Pool}, v)
+	}
 	b.verdicts[of] = v.result()
 	return all
+}
+
+// addFallback adds the pool of a route's fallback to the plan's clusters.
+func (b *builder) addFallback(name objects.Name, v *verdict) {
+	p := b.pools[name]
+	if p == nil {
+		v.ref(gatewayv1.RouteReasonBackendNotFound, "spec.fallback names InferencePool %s, which does not exist: the route has no fallback",
+			name)
+		return
+	}
+	if !b.addPool(name, p) {
+		v.ref(gatewayv1.RouteReasonUnsupportedProtocol, "spec.fallback names InferencePool %s: %s: the route has no fallback", name,
+			p.Refused.Message)
+	}
+}
+
+// sharingHeaders returns the names of tenant and program headers of the LLMRoutes whose requests
+// these pools may serve, sorted. It leaves out names that envoy.yaml forwards, and the header that
+// clients of a Gateway can set although it is Headgate's.
+func sharingHeaders(routes []v1alpha1.LLMRoute, pools map[objects.Name]bool) (all []string) {
+	for i := range routes {
+		r := &routes[i]
+		if r.Spec.TenantHeader == "" && r.Spec.ProgramHeader == "" {
+			continue
+		}
+		if !slices.ContainsFunc(r.Spec.BackendRefs, func(ref v1alpha1.BackendReference) bool {
+			return pools[objects.Name{Namespace: r.Namespace, Name: ref.Name}]
+		}) {
+			continue
+		}
+		for _, header := range []v1alpha1.SharingHeader{r.Spec.TenantHeader, r.Spec.ProgramHeader} {
+			name := string(header)
+			if name != "" && name != wire.ClientHeader && !strings.HasPrefix(name, wire.TenantPrefix) &&
+				!strings.HasPrefix(name, wire.ProgramPrefix) {
+				all = append(all, name)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // addPool adds the clusters of a pool to the plan, and reports whether the pool can serve.

@@ -89,6 +89,9 @@ type Plan struct {
 	IdleTimeout time.Duration
 	// Copies is true if extproc gets copies of requests and responses.
 	Copies bool
+	// Headers are names of request headers that extproc gets besides those that envoy.yaml
+	// forwards: the tenant and program headers of LLMRoutes, sorted.
+	Headers []string
 	// Ports are sorted by number.
 	Ports []Port
 	// Clusters are the clusters that the rules name, sorted by name.
@@ -423,6 +426,7 @@ func (b *builder) gateway(number int, g *attach.Gateway) *Plan {
 	}
 	p.Clusters = slices.SortedFunc(maps.Values(all.clusters), func(x, y Cluster) int { return cmp.Compare(x.Name, y.Name) })
 	p.Pools = slices.SortedFunc(maps.Keys(all.used), objects.Name.Compare)
+	p.Headers = sharingHeaders(b.Routes, all.used)
 	p.Policies = slices.SortedFunc(maps.Keys(all.applied), objects.Name.Compare)
 	p.Contents = all.contents
 	return p

@@ -27,6 +27,9 @@ func (p *Plans) Text() string {
 				}
 			}
 		}
+		if len(g.Headers) > 0 {
+			fmt.Fprintf(&out, "  extproc gets the headers %s\n", strings.Join(g.Headers, ", "))
+		}
 		for _, c := range g.Clusters {
 			fmt.Fprintf(&out, "  cluster %s\n", c)
 		}
