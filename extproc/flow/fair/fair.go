@@ -264,7 +264,7 @@ func (q *Queue[W]) Reprioritize(route objects.Name, band, share int32) {
 // service of the waiting requests with [Queue.SetService].
 func (q *Queue[W]) Level() {
 	q.epoch++
-	q.root.level()
+	q.level(q.root)
 }
 
 // remove removes a waiting request from all nodes.

@@ -282,14 +282,15 @@ func (q *Queue[W]) move(n *node[W], band int32) {
 }
 
 // level makes all nodes below n level.
-func (n *node[W]) level() {
+func (q *Queue[W]) level(n *node[W]) {
 	for _, c := range n.children {
+		q.level(c)
 		if c.depth > depthBand {
 			c.start = 0
 		}
-		c.virtual = 0
-		c.level()
 	}
 	n.ready.init()
-	n.idle.init()
+	if n.parent != nil {
+		q.setVirtual(n, 0)
+	}
 }
