@@ -130,6 +130,7 @@ func (q *Queue[W]) Join(w W, r Request) *Place[W] {
 			q.begin(n, p.number)
 		}
 		n.add(1, p.bytes, p.service)
+		n.resize(p.number)
 	}
 	m.requests++
 	l := leaf.lines[m]
@@ -291,6 +292,7 @@ func (q *Queue[W]) remove(p *Place[W]) {
 	}
 	for n := leaf; n != nil; n = n.parent {
 		n.add(-1, -p.bytes, -p.service)
+		n.resize(0)
 		if n.waiting == 0 {
 			q.end(n)
 			q.rest(n)

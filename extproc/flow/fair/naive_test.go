@@ -30,6 +30,7 @@ type nnode struct {
 	hash           uint64
 	start, virtual float64
 	turn           int
+	last           int // number of the last arrival
 	weight         float64
 }
 
@@ -174,6 +175,9 @@ func (q *naive) join(name int, r fair.Request) *nrequest {
 			q.ready[r.Model] = true
 		}
 		p.number = q.tick()
+		for _, n := range p.leaf.path() {
+			n.last = p.number
+		}
 		q.requests = append(q.requests, p)
 	})
 	return p
@@ -295,7 +299,7 @@ func (q *naive) victim(band int32, byBytes bool) *nrequest {
 			var found *nnode
 			for _, n := range q.nodes {
 				if n.depth == depth && n.below(below) && len(q.waiting(n)) > 0 && (found == nil || q.size(n, byBytes) > q.size(found, byBytes) ||
-					q.size(n, byBytes) == q.size(found, byBytes) && q.newest(n).number > q.newest(found).number) {
+					q.size(n, byBytes) == q.size(found, byBytes) && n.last > found.last) {
 					found = n
 				}
 			}

@@ -32,8 +32,8 @@ func siblings() (pairs [][2]string) {
 }
 
 // fairness checks a random history of one band: nobody waits for room that is free in its turn, and
-// of two siblings that could go for a while none is ahead by more than a request of each and what is
-// unsettled.
+// of two siblings that could go for a while none is ahead by more than a request of each and what
+// is unsettled.
 type fairness struct {
 	random   *rand.Rand
 	queue    *fair.Queue[*wait]

@@ -15,8 +15,8 @@ const (
 )
 
 // maxIdle bounds the nodes per queue that are kept only for their tag, because they have had more
-// service than their siblings. A node is about 300 bytes, and its entry in the map of its parent
-// about 100: 1.6 MB per queue. The other nodes have waiting requests or open accounts below: at
+// service than their siblings. A node, with its entry in the map of its parent, is about 500 bytes:
+// 2 MB per queue. The other nodes have waiting requests or open accounts below: at
 // most four per request and account. So their memory is bounded as well, however many tenants
 // exist.
 const maxIdle = 4096
@@ -55,6 +55,10 @@ type node[W any] struct {
 	// Only a leaf has lines. Heads contains those that are not parked.
 	lines map[*model[W]]*line[W]
 	heads heap[*line[W]]
+
+	// The size among others, and those below a band or tenant, largest first; see Victim.
+	sizes   *sizes[W]
+	largest [2]heap[*size[W]]
 
 	// The waiting requests and open accounts below.
 	waiting  int
@@ -153,6 +157,7 @@ func (q *Queue[W]) rest(n *node[W]) {
 	}
 	q.idle -= len(n.idle)
 	n.children, n.idle, n.ready, n.virtual = nil, nil, nil, 0
+	n.sizes, n.largest = nil, [2]heap[*size[W]]{}
 	switch {
 	case n.parent == nil:
 		n.virtual = math.Inf(-1)
@@ -250,6 +255,15 @@ func (q *Queue[W]) move(n *node[W], band int32) {
 	}
 	if idles {
 		q.unidle(n)
+	}
+	for _, tenant := range n.children {
+		if tenant.waiting == 0 {
+			continue
+		}
+		for i := range tenant.sizes {
+			from.largest[i].remove(&tenant.sizes[i])
+			to.largest[i].push(&tenant.sizes[i])
+		}
 	}
 	delete(from.children, n.key)
 	if to.children == nil {
