@@ -3,6 +3,7 @@ package fair_test
 import (
 	"fmt"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/headgate/headgate/extproc/flow/fair"
@@ -16,7 +17,7 @@ type shape struct {
 
 var shapes = []shape{
 	{"tenants", func(flow int) fair.Path { return fair.Path{Route: route("r"), Tenant: uint64(flow)} }},
-	{"routes", func(flow int) fair.Path { return fair.Path{Route: route(fmt.Sprint(flow))} }},
+	{"routes", func(flow int) fair.Path { return fair.Path{Route: route(strconv.Itoa(flow))} }},
 	{"programs", func(flow int) fair.Path { return fair.Path{Route: route("r"), Tenant: 1, Program: uint64(flow)} }},
 	{"models", func(int) fair.Path { return fair.Path{Route: route("r")} }},
 }
@@ -43,7 +44,7 @@ func loaded(s shape, requests, flows, ready int) (*fair.Queue[int], []fair.Reque
 func BenchmarkJoinAndDispatch(b *testing.B) {
 	for _, s := range shapes {
 		for _, size := range []struct{ requests, flows int }{{10, 10}, {10000, 1000}} {
-			b.Run(fmt.Sprintf("%s/%d", s.name, size.requests), func(b *testing.B) {
+			b.Run(fmt.Sprintf("flows=%s/waiting=%d", s.name, size.requests), func(b *testing.B) {
 				q, ready := loaded(s, size.requests, size.flows, 10)
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
@@ -58,8 +59,8 @@ func BenchmarkJoinAndDispatch(b *testing.B) {
 // BenchmarkRoom is one slot that becomes free: the models with room are ready, the first request
 // goes, and the next one finds no room again.
 func BenchmarkRoom(b *testing.B) {
-	for _, size := range []struct{ requests, flows, models int }{{10, 10, 1}, {10000, 1000, 1}, {10000, 1000, 10}} {
-		b.Run(fmt.Sprintf("%d/%d models", size.requests, size.models), func(b *testing.B) {
+	for _, size := range []struct{ requests, flows, models int }{{10, 10, 1}, {10000, 1000, 1}, {10, 10, 10}, {10000, 1000, 10}} {
+		b.Run(fmt.Sprintf("models=%d/waiting=%d", size.models, size.requests), func(b *testing.B) {
 			q := fair.New[int]()
 			request := func(i int) fair.Request {
 				return fair.Request{

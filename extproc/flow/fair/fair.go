@@ -166,11 +166,12 @@ func (q *Queue[W]) SetReady(name string, ready bool) {
 	}
 	q.ready++
 	parked := m.parked
-	m.parked = nil
+	m.parked = parked[:0] // enable parks nothing
 	for _, l := range parked {
 		l.parked = -1
 		l.enable()
 	}
+	clear(parked)
 }
 
 // Next returns the first request, in order, of a model that is ready; nil if there is none. The

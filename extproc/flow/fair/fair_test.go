@@ -14,9 +14,9 @@ var start = time.Unix(1e9, 0)
 func route(name string) objects.Name { return objects.Name{Namespace: "ns", Name: name} }
 
 // of returns a request of a tenant with a service of 1.
-func of(route_ string, tenant uint64) fair.Request {
+func of(name string, tenant uint64) fair.Request {
 	return fair.Request{
-		Path: fair.Path{Route: route(route_), Share: 1, Tenant: tenant}, Model: "m", Service: 1, Bytes: 10, Since: start,
+		Path: fair.Path{Route: route(name), Share: 1, Tenant: tenant}, Model: "m", Service: 1, Bytes: 10, Since: start,
 	}
 }
 

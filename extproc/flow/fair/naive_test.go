@@ -298,8 +298,10 @@ func (q *naive) victim(band int32, byBytes bool) *nrequest {
 		most := func(depth int, below *nnode) *nnode {
 			var found *nnode
 			for _, n := range q.nodes {
-				if n.depth == depth && n.below(below) && len(q.waiting(n)) > 0 && (found == nil || q.size(n, byBytes) > q.size(found, byBytes) ||
-					q.size(n, byBytes) == q.size(found, byBytes) && n.last > found.last) {
+				if n.depth != depth || !n.below(below) || len(q.waiting(n)) == 0 {
+					continue
+				}
+				if found == nil || cmp.Or(cmp.Compare(q.size(n, byBytes), q.size(found, byBytes)), cmp.Compare(n.last, found.last)) > 0 {
 					found = n
 				}
 			}

@@ -38,7 +38,6 @@ type fairness struct {
 	random   *rand.Rand
 	queue    *fair.Queue[*wait]
 	waiting  map[*fair.Place[*wait]]bool
-	ready    map[string]bool
 	open     map[*fair.Account[*wait]]*wait
 	served   map[string]float64    // service that the dispatched requests really take, by node
 	error    map[string]float64    // the largest sum of the errors of open accounts, by node
@@ -129,10 +128,10 @@ func (f *fairness) check() string {
 			// Unsettled service counts at most twice at each end of the time in between: when it
 			// was charged, and in what both really had.
 			allowed := (f.largest+4*f.error[a])/weight(a) + (f.largest+4*f.error[b])/weight(b)
-			if d := math.Abs(ahead - began); d > allowed+1e-9 {
+			d := math.Abs(ahead - began)
+			f.worst = max(f.worst, d/allowed)
+			if d > allowed+1e-9 {
 				return fmt.Sprintf("%s and %s could go: one was ahead by %v more than before, allowed are %v", a, b, d, allowed)
-			} else {
-				f.worst = max(f.worst, d/allowed)
 			}
 		}
 	}
@@ -149,7 +148,7 @@ func TestSharesAreFairWhileBothCouldGo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			worst := 0.0
-			for seed := range uint64(20) {
+			for seed := range uint64(12) {
 				f := &fairness{
 					random: rand.New(rand.NewPCG(seed, 41)), queue: fair.New[*wait](), waiting: make(map[*fair.Place[*wait]]bool),
 					open: make(map[*fair.Account[*wait]]*wait), served: make(map[string]float64), error: make(map[string]float64),
