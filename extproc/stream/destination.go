@@ -119,6 +119,9 @@ func (d *dispatcher) addMetadata(m *extprocv3.ProcessingResponse) {
 	if d.settings.FinalUnavailable {
 		pick[wire.PickUnavailable] = structpb.NewBoolValue(false)
 	}
+	if d.fallback.name != "" {
+		pick[wire.PickFallbackName] = structpb.NewStringValue(d.fallback.name)
+	}
 	d.expect(pick)
 	if d.spent > 0 {
 		pick[wire.PickHold] = structpb.NewNumberValue(float64(d.spent.Microseconds()))

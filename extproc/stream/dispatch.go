@@ -28,6 +28,7 @@ type dispatcher struct {
 	traits traits
 	picked
 	queued
+	fallback fallback
 	answered
 }
 
@@ -107,12 +108,12 @@ func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 	return d.pick(&a, body, view, near, now)
 }
 
-// resolve admits a request, and resolves a VModel to its model. The view that it returns is at
+// resolve admits a request or aims it at its fallback, and resolves a VModel to its model. The view that it returns is at
 // least as new as the VModel's target. The result near is that of admit.
 func (d *dispatcher) resolve(a *ask) (view *endpointstate.View, near string, err error) {
 	s := d.server
 	view = s.Fleet.View()
-	target, near, err := d.admit(a, view)
+	target, near, err := d.targetOf(a, view)
 	if err != nil {
 		return nil, "", err
 	}
@@ -143,7 +144,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	request := pick.Request{
 		Pool: d.pool, Model: cmp.Or(target.Adapter, a.model), Base: !target.Open && target.Adapter == "",
 		Open: target.Open, Only: d.scope.hints.only, Near: near, Session: d.session,
-		Turn: d.turn, Random: s.Random(),
+		Turn: d.turn, Random: s.Random(), FailClose: target.Sharing.Or().FailClose,
 	}
 	if s.Conformance && d.in.selection != "" {
 		request.Only = pick.ParseSubset([]string{d.in.selection})

@@ -33,6 +33,8 @@ type apiError struct {
 	// final means that a retry does not help. Otherwise clients of OpenAI and Anthropic retry every
 	// 5xx.
 	final bool
+	// limited means that the request exceeds a limit of its route, so that no fallback serves it.
+	limited bool
 }
 
 func (e *apiError) Error() string { return e.Message }

@@ -292,6 +292,7 @@ func (x *exchange) fail(err error, model string) responses {
 	if x.scope.relayed != nil {
 		model = x.scope.relayed.Models[0].Name
 	}
+	err = x.dispatcher.rejected(err)
 	e := describe(err, model)
 	if errors.Is(err, errExpired) && x.in.deadline() > 0 {
 		e.call = kserve.DeadlineExceeded // the client set the deadline
@@ -349,12 +350,17 @@ func (x *exchange) keep(bytes int) error {
 	return nil
 }
 
-// queueOrReply queues a request that failed with err but may succeed later. To any other request it
-// replies with err.
+// queueOrReply queues a request that failed with err but may succeed later. Any other request goes
+// to its fallback. If it has none, queueOrReply replies with err.
 func (x *exchange) queueOrReply(err error, model string, bytes int, now time.Time, decide func(now time.Time) responses) responses {
-	refuse := func(err error) responses { return x.fail(err, model) }
-	if !x.dispatcher.join(err, model, waiting{bytes: int64(bytes), decide: decide, refuse: refuse}, now) {
+	refuse := func(err error) responses {
+		if now := time.Now(); x.dispatcher.fallBack(err, now) {
+			return decide(now)
+		}
 		return x.fail(err, model)
+	}
+	if !x.dispatcher.join(err, model, waiting{bytes: int64(bytes), decide: decide, refuse: refuse}, now) {
+		return refuse(err)
 	}
 	if !x.dispatcher.waits.asks {
 		x.letGo() // the queue counts the body's bytes

@@ -19,7 +19,8 @@ type answered struct {
 	answeredAt time.Time
 }
 
-// responseHeaders reads the headers of the response. It changes them only in conformance tests.
+// responseHeaders reads the headers of the response. It adds the name of a fallback, which
+// Headgate's own Envoy adds itself, and in conformance tests the endpoint.
 func (x *exchange) responseHeaders(h *extprocv3.HttpHeaders, now time.Time) responses {
 	if x.dispatcher.inFlight != nil && !x.dispatcher.answer.Began() {
 		x.dispatcher.readAnswer(h.GetHeaders())
@@ -30,12 +31,17 @@ func (x *exchange) responseHeaders(h *extprocv3.HttpHeaders, now time.Time) resp
 			x.dispatcher.finish(now)
 		}
 	}
+	var added []*corev3.HeaderValueOption
 	if x.server.Conformance && x.scope.hints.served != "" {
-		return responses{answerHeadersOfAnswer(&extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
-			SetHeaders: []*corev3.HeaderValueOption{header(wire.ServedHeader, x.scope.hints.served)},
-		}})}
+		added = append(added, header(wire.ServedHeader, x.scope.hints.served))
 	}
-	return responses{goOnAnswer}
+	if name := x.dispatcher.fallback.name; name != "" && x.scope.front != Own {
+		added = append(added, header(wire.FallbackHeader, name))
+	}
+	if added == nil {
+		return responses{goOnAnswer}
+	}
+	return responses{answerHeadersOfAnswer(&extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: added}})}
 }
 
 func (d *dispatcher) readAnswer(m *corev3.HeaderMap) {

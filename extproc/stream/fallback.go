@@ -1,0 +1,121 @@
+package stream
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// This file sends a request that extproc would reject to the fallback of its route.
+
+// fallback is the state of a request at its fallback.
+type fallback struct {
+	// name is the name of the fallback for clients: its pool, or baseModelFallback. It is empty
+	// unless the request is at its fallback.
+	name string
+	to   route.Target
+	// instead is the target in whose place the fallback serves, and why is its error.
+	instead route.Target
+	why     error
+	// stored means that the request needs a stored response. It is set for every request.
+	stored bool
+}
+
+// baseModelFallback is the name of a fallback that is the base model of the request's own pool.
+const baseModelFallback = "baseModel"
+
+// rejection is a request that extproc would reject, as far as its fallback depends on it.
+type rejection struct {
+	status int // HTTP status of the reply
+	// limited means that the request exceeds a limit of its route.
+	limited bool
+	// begun means that an endpoint may have received the request.
+	begun bool
+	// again means that the request is at its fallback.
+	again bool
+	// stored means that the request needs a stored response, which only its own pool has.
+	stored bool
+	// given means that the data plane chose the pool.
+	given bool
+	// target is what rejected the request, with a VModel that is not resolved.
+	target route.Target
+	// of is the fallback of the route; zero if there is none.
+	of objects.Fallback
+}
+
+// fallback returns where the request falls back to, with the name for clients. It returns false if
+// the request must be rejected.
+func (r *rejection) fallback() (to route.Target, name string, ok bool) {
+	switch r.status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	default:
+		return to, "", false
+	}
+	if r.limited || r.begun || r.again || r.stored {
+		return to, "", false
+	}
+	to, name = r.target, baseModelFallback
+	if pool := r.of.Pool; pool != (objects.Name{}) {
+		to.Pool, name = pool, pool.Name
+	}
+	if r.of.BaseModel {
+		to.Adapter = ""
+	}
+	itself := to.Pool == r.target.Pool && to.Adapter == r.target.Adapter
+	return to, name, !itself && (to.Pool == r.target.Pool || !r.given)
+}
+
+// fallBack makes the next decision use the fallback of the request's route, and reports whether
+// there is one. Err is why extproc would reject the request. The caller then decides the request
+// again. What counts is the route's fallback now, not when the request arrived.
+func (d *dispatcher) fallBack(err error, now time.Time) bool {
+	world := d.server.Fleet.View().World
+	of := world.SharingOf(d.found.Route).Or().Fallback
+	if of == (objects.Fallback{}) {
+		return false
+	}
+	e, relayed := describe(err, ""), d.scope.relayed
+	_, given := d.scope.given(world)
+	r := rejection{
+		status: e.status, limited: e.limited, begun: d.announced || relayed != nil && relayed.Last, again: d.fallback.name != "",
+		stored: d.fallback.stored || relayed != nil && relayed.Most > 0, given: given, target: d.found, of: of,
+	}
+	to, name, ok := r.fallback()
+	if !ok {
+		return false
+	}
+	d.fallback = fallback{name: name, to: to, instead: d.found, why: err}
+	if !d.since.IsZero() {
+		d.spent = now.Sub(d.since)
+	}
+	return true
+}
+
+// targetOf returns the target of a request: that for which it is admitted, or its fallback. The
+// result near is that of admit.
+func (d *dispatcher) targetOf(a *ask, view *endpointstate.View) (target route.Target, near string, err error) {
+	if d.fallback.name != "" {
+		d.search, d.searches = search{}, nil
+		return d.fallback.to, "", nil
+	}
+	d.fallback.stored = a.stored
+	return d.admit(a, view)
+}
+
+// rejected returns the error with which extproc rejects a request that failed with err. If the
+// fallback could not serve the request either, that is the error without the fallback, because the
+// client named that model. Errors in the client's own request stay.
+func (d *dispatcher) rejected(err error) error {
+	if d.fallback.name == "" || d.announced {
+		return err
+	}
+	if status := describe(err, "").status; status != http.StatusTooManyRequests && status < http.StatusInternalServerError {
+		return err
+	}
+	d.aim(d.fallback.instead)
+	err, d.found, d.fallback = d.fallback.why, d.fallback.instead, fallback{}
+	return err
+}
