@@ -353,14 +353,15 @@ func (x *exchange) keep(bytes int) error {
 // queueOrReply queues a request that failed with err but may succeed later. Any other request goes
 // to its fallback. If it has none, queueOrReply replies with err.
 func (x *exchange) queueOrReply(err error, model string, bytes int, now time.Time, decide func(now time.Time) responses) responses {
-	refuse := func(err error) responses {
-		if now := time.Now(); x.dispatcher.fallBack(err, now) {
+	reject := func(err error, now time.Time) responses {
+		if x.dispatcher.fallBack(err, now) {
 			return decide(now)
 		}
 		return x.fail(err, model)
 	}
+	refuse := func(err error) responses { return reject(err, time.Now()) }
 	if !x.dispatcher.join(err, model, waiting{bytes: int64(bytes), decide: decide, refuse: refuse}, now) {
-		return refuse(err)
+		return reject(err, now)
 	}
 	if !x.dispatcher.waits.asks {
 		x.letGo() // the queue counts the body's bytes

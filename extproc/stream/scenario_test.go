@@ -38,6 +38,8 @@ import (
 //	        replace a path prefix
 //	vmodels use the fleet of newFleetOfVModels
 //	rpcs    use the fleet of newFleetOfRPCs
+//	fallbacks
+//	        use the fleet of newFleetOfFallbacks
 //	headers NAME=VALUE… [end] [mode=MODE] [shown=MODE] [silent]
 //	        MODE of the request's and of the response's body; silent announces no modes
 //	chunk TEXT
@@ -105,6 +107,9 @@ func scenario(t *testing.T) func(string) string {
 		}
 		if lines[0] == "rpcs" {
 			f, lines = newFleetOfRPCs(), lines[1:]
+		}
+		if lines[0] == "fallbacks" {
+			f, lines = newFleetOfFallbacks(), lines[1:]
 		}
 		if lines[0] == "holds" {
 			lines = lines[1:]

@@ -1,0 +1,92 @@
+package stream_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// newFleetOfFallbacks returns the fleet of the scenarios with routes of the listener chat that have
+// fallbacks:
+//
+//	spare         the base model of ns/empty; the fallback is ns/base
+//	tuned         the adapter "nobody" of ns/base, which has no copy; the fallback is the base model
+//	tuned-spare   the adapter "sql-v2" of ns/empty; the fallback is ns/base
+//	tuned-plain   the same, but the fallback is the base model of ns/base
+//	tuned-nobody  the adapter "nobody" of ns/empty; the fallback is ns/base
+//	absent        the base model of ns/empty; the fallback is a pool that does not exist
+func newFleetOfFallbacks() *fleet.Fleet {
+	return newFleetWith(fleet.Config{}, func(s *objects.Set) {
+		add := func(name, pool, adapter string, f v1alpha1.Fallback) {
+			r := at("chat", aRoute(name, pool, adapter))
+			r.Spec.Fallback = &f
+			s.Routes = append(s.Routes, r)
+		}
+		add("spare", "empty", "", v1alpha1.Fallback{Pool: "base"})
+		add("tuned", "base", "nobody", v1alpha1.Fallback{BaseModel: true})
+		add("tuned-spare", "empty", "sql-v2", v1alpha1.Fallback{Pool: "base"})
+		add("tuned-plain", "empty", "sql-v2", v1alpha1.Fallback{Pool: "base", BaseModel: true})
+		add("tuned-nobody", "empty", "nobody", v1alpha1.Fallback{Pool: "base"})
+		add("absent", "empty", "", v1alpha1.Fallback{Pool: "no-pool"})
+	})
+}
+
+// While all endpoints of a pool are silent, a route that fails open uses them, and one that fails
+// closed gets 503, or its fallback.
+func TestFailurePolicies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleetWith(fleet.Config{}, func(s *objects.Set) {
+			add := func(name, policy string, to *v1alpha1.Fallback) {
+				r := aRoute(name, "base", "")
+				r.Spec.FailurePolicy, r.Spec.Fallback = policy, to
+				s.Routes = append(s.Routes, r)
+			}
+			add("open", v1alpha1.FailOpen, nil)
+			add("closed", v1alpha1.FailClose, nil)
+			add("closed-spare", v1alpha1.FailClose, &v1alpha1.Fallback{Pool: "sticky"})
+		})
+		server, _ := newServer(t, f, nil)
+		send := func(model string) string {
+			x := server.Exchange(stream.Own, "", 0)
+			defer x.End(time.Now())
+			var last string
+			for _, line := range []string{"headers :method=POST :path=/v1/completions", fmt.Sprintf(`body {"model":%q}`, model)} {
+				out, err := x.Receive(message(t, line), time.Now())
+				if err != nil || len(out) != 1 {
+					t.Fatalf("%d answers, %v", len(out), err)
+				}
+				last = render(t, out[0])
+			}
+			return last
+		}
+		expect := func(when, model, want string) {
+			if got := send(model); !strings.Contains(got, want) {
+				t.Errorf("%s: a request for %q gets %s, want %s", when, model, got, want)
+			}
+		}
+		const ours, theirs = "x-gateway-destination-endpoint=10.0.0.1:8000", "x-gateway-destination-endpoint=10.0.3."
+		expect("all answer", "open", ours)
+		expect("all answer", "closed", ours)
+		time.Sleep(settings.Default().LostAfter)
+		for _, ip := range []string{"10.0.3.1", "10.0.3.2", "10.0.3.3", "10.0.3.4"} {
+			f.Scrape(ip + ":8000").Succeeded(engine.Load{})
+		}
+		f.SetWorld(f.View().World) // publishes a new view
+		expect("the pool is silent", "open", ours)
+		expect("the pool is silent", "closed", "reply: 503")
+		expect("the pool is silent", "closed-spare", theirs)
+		f.Scrape(address).Succeeded(engine.Load{})
+		f.SetWorld(f.View().World)
+		expect("it answers again", "closed", ours)
+		expect("it answers again", "closed-spare", ours)
+	})
+}
