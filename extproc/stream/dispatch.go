@@ -113,7 +113,7 @@ func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 func (d *dispatcher) resolve(a *ask) (view *endpointstate.View, near string, err error) {
 	s := d.server
 	view = s.Fleet.View()
-	target, near, err := d.targetOf(a, view)
+	target, near, err := d.fallback.targetOf(a, view)
 	if err != nil {
 		return nil, "", err
 	}

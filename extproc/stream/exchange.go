@@ -91,7 +91,7 @@ func (e errProtocol) Error() string { return string(e) }
 func (s *Server) newExchange(of scope) *exchange {
 	x := &exchange{server: s, scope: of}
 	d := &x.dispatcher
-	d.server, d.scope, d.in = s, &x.scope, &x.in
+	d.server, d.scope, d.in, d.fallback.d = s, &x.scope, &x.in, d
 	return x
 }
 
@@ -292,7 +292,7 @@ func (x *exchange) fail(err error, model string) responses {
 	if x.scope.relayed != nil {
 		model = x.scope.relayed.Models[0].Name
 	}
-	err = x.dispatcher.rejected(err)
+	err = x.dispatcher.fallback.rejected(err)
 	e := describe(err, model)
 	if errors.Is(err, errExpired) && x.in.deadline() > 0 {
 		e.call = kserve.DeadlineExceeded // the client set the deadline
@@ -354,7 +354,7 @@ func (x *exchange) keep(bytes int) error {
 // to its fallback. If it has none, queueOrReply replies with err.
 func (x *exchange) queueOrReply(err error, model string, bytes int, now time.Time, decide func(now time.Time) responses) responses {
 	reject := func(err error, now time.Time) responses {
-		if x.dispatcher.fallBack(err, now) {
+		if x.dispatcher.fallback.use(err, now) {
 			return decide(now)
 		}
 		return x.fail(err, model)

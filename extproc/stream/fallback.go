@@ -13,6 +13,7 @@ import (
 
 // fallback is the state of a request at its fallback.
 type fallback struct {
+	d *dispatcher // the request
 	// name is the name of the fallback for clients: its pool, or baseModelFallback. It is empty
 	// unless the request is at its fallback.
 	name string
@@ -68,10 +69,11 @@ func (r *rejection) fallback() (to route.Target, name string, ok bool) {
 	return to, name, !itself && (to.Pool == r.target.Pool || !r.given)
 }
 
-// fallBack makes the next decision use the fallback of the request's route, and reports whether
+// use makes the next decision use the fallback of the request's route, and reports whether
 // there is one. Err is why extproc would reject the request. The caller then decides the request
 // again. What counts is the route's fallback now, not when the request arrived.
-func (d *dispatcher) fallBack(err error, now time.Time) bool {
+func (f *fallback) use(err error, now time.Time) bool {
+	d := f.d
 	world := d.server.Fleet.View().World
 	of := world.SharingOf(d.found.Route).Or().Fallback
 	if of == (objects.Fallback{}) {
@@ -80,14 +82,14 @@ func (d *dispatcher) fallBack(err error, now time.Time) bool {
 	e, relayed := describe(err, ""), d.scope.relayed
 	_, given := d.scope.given(world)
 	r := rejection{
-		status: e.status, limited: e.limited, begun: d.announced || relayed != nil && relayed.Last, again: d.fallback.name != "",
-		stored: d.fallback.stored || relayed != nil && relayed.Most > 0, given: given, target: d.found, of: of,
+		status: e.status, limited: e.limited, begun: d.announced || relayed != nil && relayed.Last, again: f.name != "",
+		stored: f.stored || relayed != nil && relayed.Most > 0, given: given, target: d.found, of: of,
 	}
 	to, name, ok := r.fallback()
 	if !ok {
 		return false
 	}
-	d.fallback = fallback{name: name, to: to, instead: d.found, why: err}
+	f.name, f.to, f.instead, f.why = name, to, d.found, err
 	if !d.since.IsZero() {
 		d.spent = now.Sub(d.since)
 	}
@@ -96,26 +98,26 @@ func (d *dispatcher) fallBack(err error, now time.Time) bool {
 
 // targetOf returns the target of a request: that for which it is admitted, or its fallback. The
 // result near is that of admit.
-func (d *dispatcher) targetOf(a *ask, view *endpointstate.View) (target route.Target, near string, err error) {
-	if d.fallback.name != "" {
-		d.search, d.searches = search{}, nil
-		return d.fallback.to, "", nil
+func (f *fallback) targetOf(a *ask, view *endpointstate.View) (target route.Target, near string, err error) {
+	if f.name != "" {
+		f.d.search, f.d.searches = search{}, nil
+		return f.to, "", nil
 	}
-	d.fallback.stored = a.stored
-	return d.admit(a, view)
+	f.stored = a.stored
+	return f.d.admit(a, view)
 }
 
 // rejected returns the error with which extproc rejects a request that failed with err. If the
 // fallback could not serve the request either, that is the error without the fallback, because the
 // client named that model. Errors in the client's own request stay.
-func (d *dispatcher) rejected(err error) error {
-	if d.fallback.name == "" || d.announced {
+func (f *fallback) rejected(err error) error {
+	if f.name == "" || f.d.announced {
 		return err
 	}
 	if status := describe(err, "").status; status != http.StatusTooManyRequests && status < http.StatusInternalServerError {
 		return err
 	}
-	d.aim(d.fallback.instead)
-	err, d.found, d.fallback = d.fallback.why, d.fallback.instead, fallback{}
-	return err
+	f.d.aim(f.instead)
+	f.d.found, f.name = f.instead, ""
+	return f.why
 }
