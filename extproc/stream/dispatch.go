@@ -108,8 +108,8 @@ func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 	return d.pick(&a, body, view, near, now)
 }
 
-// resolve admits a request or aims it at its fallback, and resolves a VModel to its model. The view that it returns is at
-// least as new as the VModel's target. The result near is that of admit.
+// resolve admits a request or aims it at its fallback, and resolves a VModel to its model. The view
+// that it returns is at least as new as the VModel's target. The result near is that of admit.
 func (d *dispatcher) resolve(a *ask) (view *endpointstate.View, near string, err error) {
 	s := d.server
 	view = s.Fleet.View()

@@ -19,7 +19,7 @@ import (
 // fallbacks:
 //
 //	spare         the base model of ns/empty; the fallback is ns/base
-//	tuned         the adapter "nobody" of ns/base, which has no copy; the fallback is the base model
+//	tuned         the adapter "nobody" of ns/base, without a copy; the fallback is the base model
 //	tuned-spare   the adapter "sql-v2" of ns/empty; the fallback is ns/base
 //	tuned-plain   the same, but the fallback is the base model of ns/base
 //	tuned-nobody  the adapter "nobody" of ns/empty; the fallback is ns/base
