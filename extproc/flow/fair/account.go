@@ -16,8 +16,8 @@ type Account[W any] struct {
 func (q *Queue[W]) charge(leaf *node[W], service float64) *Account[W] {
 	turn := q.tick()
 	for n := leaf; n.depth >= depthRoute; n = n.parent {
-		start := max(n.start, n.parent.virtual)
-		n.start = start
+		n.catchUp()
+		start := n.start
 		// The caller may dispatch another request than the next one, which stays the earliest.
 		if n.parent.clean() {
 			start = min(start, n.parent.ready[0].start)
@@ -90,13 +90,20 @@ func (a *Account[W]) set(total float64) {
 	a.total = total
 }
 
-// advance adds to the start tag of a node. If the tag of a waiting node falls below the virtual
-// time, the virtual time falls with it. That of a node that was passed over is earlier already.
+// advance adds to the start tag of a node. The tag of a waiting node does not fall below the
+// virtual time: newcomers that are level would have to wait until it has made up for that. What it
+// has paid too much becomes a credit for its next charges. A node that was passed over gets none.
 func (n *node[W]) advance(by float64) {
-	was, virtual := n.start, n.parent.virtual
+	virtual := n.parent.virtual
+	level := n.waiting > 0 && n.start >= virtual
+	if used := min(n.credit, max(by, 0)); used > 0 {
+		n.credit -= used
+		by -= used
+	}
 	n.start += by
-	if n.waiting > 0 && was >= virtual && n.start < virtual {
-		n.parent.virtual = n.start
+	if level && n.start < virtual {
+		n.credit += virtual - n.start
+		n.start = virtual
 	}
 	if n.at >= 0 {
 		n.parent.ready.fix(n)

@@ -2,6 +2,8 @@ package fair_test
 
 import (
 	"math"
+	"math/rand/v2"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -281,5 +283,44 @@ func TestWaiting(t *testing.T) {
 	}
 	if b := q.Bands(); len(b) != 2 || b[0] != (fair.Band{Band: 3, Requests: 2, Shares: 1, Service: 2}) {
 		t.Errorf("bands: %v", b)
+	}
+}
+
+// A flood keeps 64 requests running, which end at random, and its estimates are four times too
+// high. So its tag falls whenever one ends. A newcomer does not wait
+// until the flood has made up for that.
+func TestNewcomerIsLevelWhileEstimatesAreTooHigh(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 40))
+	q := fair.New[string]()
+	flood := of("r", 1)
+	fill(q, "flood", 100, flood)
+	var running []*fair.Account[string]
+	before, most := -1, 0 // requests of the flood since the other tenant's arrival; -1 while it does not wait
+	for i := range 5000 {
+		for range min(random.IntN(16), len(running)) {
+			last := random.IntN(len(running))
+			running[last].Settle(random.Float64() / 2)
+			running = slices.Delete(running, last, last+1)
+		}
+		if before < 0 && random.IntN(2) == 0 {
+			q.Join("other", of("r", uint64(2+i)))
+			before = 0
+		}
+		for range min(random.IntN(16), 64-len(running)) {
+			p := q.Next()
+			running = append(running, q.Dispatch(p))
+			if p.Waiter != "flood" {
+				before = -1
+				continue
+			}
+			q.Join("flood", flood)
+			if before >= 0 {
+				before++
+				most = max(most, before)
+			}
+		}
+	}
+	if most > 1 {
+		t.Errorf("%d requests of the flood went before one of another tenant", most)
 	}
 }

@@ -10,8 +10,8 @@
 // Each child has a start tag: the service per share that it has been charged. The node's virtual
 // time is the start tag of the child that went last. A child that returns from a pause starts at
 // the virtual time, or at its own tag if that is later. A request is charged when it is dispatched,
-// by estimate, and corrected later, so tags can fall as well. The virtual time falls with the tag
-// of a waiting child, so that newcomers start level with those that wait now.
+// by estimate, and corrected later. A correction downwards does not take a waiting child's tag
+// below the virtual time; what remains reduces its next charges.
 //
 // A child is passed over while no model that it waits for is ready. It keeps its tag, so it is
 // usually first when a model is ready again. But it is not compensated for the time in between: its

@@ -29,6 +29,7 @@ type nnode struct {
 	route          objects.Name
 	hash           uint64
 	start, virtual float64
+	credit         float64
 	turn           int
 	last           int // number of the last arrival
 	weight         float64
@@ -154,7 +155,7 @@ func (q *naive) change(f func()) {
 	for _, n := range q.nodes {
 		waits := len(q.waiting(n)) > 0
 		if n.depth > 1 && (waits && !waited[n] || q.canGo(n) && !could[n]) {
-			n.start = max(n.start, n.parent.virtual)
+			n.catchUp()
 		}
 		if waits && !waited[n] {
 			n.turn = q.clock
@@ -183,6 +184,12 @@ func (q *naive) join(name int, r fair.Request) *nrequest {
 	return p
 }
 
+func (n *nnode) catchUp() {
+	if n.start < n.parent.virtual {
+		n.start, n.credit = n.parent.virtual, 0
+	}
+}
+
 func (q *naive) setReady(model string, ready bool) {
 	if _, known := q.ready[model]; known {
 		q.change(func() { q.ready[model] = ready })
@@ -205,6 +212,11 @@ func (q *naive) first(may func(*nrequest) bool) *nrequest {
 
 func (q *naive) leave(p *nrequest) {
 	q.requests = slices.DeleteFunc(q.requests, func(r *nrequest) bool { return r == p })
+	for _, n := range p.leaf.path() {
+		if len(q.waiting(n)) == 0 {
+			n.credit = 0
+		}
+	}
 	if !slices.ContainsFunc(q.requests, func(r *nrequest) bool { return r.model == p.model }) {
 		delete(q.ready, p.model)
 	}
@@ -214,7 +226,7 @@ func (q *naive) leave(p *nrequest) {
 func (q *naive) dispatch(p *nrequest) *naccount {
 	turn := q.tick()
 	for _, n := range p.leaf.path() {
-		n.start = max(n.start, n.parent.virtual)
+		n.catchUp()
 		n.parent.virtual = n.start
 		for _, c := range q.children(n.parent) {
 			if q.canGo(c) {
@@ -244,10 +256,17 @@ func (q *naive) set(a *naccount, total float64) {
 		if a.epoch != q.epoch {
 			continue
 		}
-		was := n.start
-		n.start += by
-		if v := n.parent.virtual; len(q.waiting(n)) > 0 && was >= v && n.start < v {
-			n.parent.virtual = n.start
+		switch v := n.parent.virtual; {
+		case by >= 0:
+			used := min(by, n.credit)
+			n.credit -= used
+			n.start += by - used
+		case len(q.waiting(n)) == 0 || n.start < v:
+			n.start += by
+		default:
+			n.start += by
+			n.credit += max(v-n.start, 0)
+			n.start = max(v, n.start)
 		}
 	}
 	a.total = total
@@ -281,7 +300,7 @@ func (q *naive) reprioritize(route objects.Name, band, share int32) {
 func (q *naive) level() {
 	q.epoch++
 	for _, n := range q.nodes {
-		n.start, n.virtual = 0, 0
+		n.start, n.virtual, n.credit = 0, 0, 0
 	}
 	q.tidy()
 }

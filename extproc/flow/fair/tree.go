@@ -39,6 +39,7 @@ type node[W any] struct {
 	// turns.
 	start  float64
 	turn   uint64
+	credit float64 // what it was charged too much, in the unit of the tag; see advance
 	weight int64
 	at     int // index in parent.ready, or in parent.idle while the node is idle; -1 while in none
 	idles  bool
@@ -129,7 +130,14 @@ func (q *Queue[W]) begin(n *node[W], turn uint64) {
 		q.unidle(n)
 	}
 	n.parent.weights += n.weight
-	n.start = max(n.start, n.parent.virtual)
+	n.catchUp()
+}
+
+// catchUp makes a node level that is behind the others, because it paused or was passed over.
+func (n *node[W]) catchUp() {
+	if n.start < n.parent.virtual {
+		n.start, n.credit = n.parent.virtual, 0
+	}
 }
 
 // end begins the pause of a node: nobody waits below any more.
@@ -137,6 +145,7 @@ func (q *Queue[W]) end(n *node[W]) {
 	if n.parent == nil {
 		return
 	}
+	n.credit = 0
 	n.parent.weights -= n.weight
 	if n.at >= 0 {
 		n.parent.ready.remove(n)
@@ -217,7 +226,7 @@ func (l *line[W]) enable() {
 // was passed over starts at the virtual time.
 func (n *node[W]) enable(child *node[W]) {
 	for c := child; c.parent != nil && c.at < 0; c = c.parent {
-		c.start = max(c.start, c.parent.virtual)
+		c.catchUp()
 		c.parent.ready.push(c)
 	}
 }
@@ -300,7 +309,7 @@ func (q *Queue[W]) level(n *node[W]) {
 	for _, c := range n.children {
 		q.level(c)
 		if c.depth > depthBand {
-			c.start = 0
+			c.start, c.credit = 0, 0
 		}
 	}
 	n.ready.init()
