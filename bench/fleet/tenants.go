@@ -8,7 +8,7 @@ import (
 
 // Stream generates the requests of one client of the base model.
 type Stream struct {
-	// Number differs among the streams of a run, and is below 4,096. Prompts of different streams
+	// Number differs among the streams of a run, and is below 4,000. Prompts of different streams
 	// share no tokens, except System.
 	Number uint32
 	Client Client
@@ -20,6 +20,15 @@ type Stream struct {
 	// PerToken and Returns are those of each request.
 	PerToken float64
 	Returns  bool
+}
+
+// Systems returns n system prompts of a number of tokens.
+func Systems(n, tokens int) [][]uint32 {
+	all := make([][]uint32, n)
+	for i := range all {
+		all[i] = prompt(nil, uint32(1<<32-1-i), tokens) //nolint:gosec // few
+	}
+	return all
 }
 
 // Arrivals returns requests with Poisson arrivals in an interval, at a rate in requests per

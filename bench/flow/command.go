@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"runtime"
 	"slices"
@@ -49,6 +50,11 @@ var parts = []struct {
 	run  func(context.Context, *bench) error
 }{
 	{"flood", flood},
+	{"bands", bands},
+	{"stated", stated},
+	{"load", load},
+	{"jain", jain},
+	{"agent", agent},
 }
 
 // row is a policy that a part compares.
@@ -113,6 +119,8 @@ func (b *bench) rows() []row {
 		{name: "first come", policy: fleet.FirstCome(b.gate)},
 		{name: "VTC", policy: fleet.VTC(b.gate)},
 		{name: "victims first", policy: fleet.Ahead(b.gate, isOther)},
+		{name: "llm-d", policy: fleet.LLMD(false), scrape: fleet.LLMDScrapeInterval},
+		{name: "llm-d round robin", policy: fleet.LLMD(true), scrape: fleet.LLMDScrapeInterval},
 	}
 }
 
@@ -143,20 +151,70 @@ func (b *bench) each(ctx context.Context, rows []row, run func(seed uint64, r ro
 	return all, group.Wait()
 }
 
+// column is a figure in a table.
+type column struct {
+	name, format string
+	of           func(figures) float64
+}
+
 // table prints the medians of each row.
 func (b *bench) table(title string, rows []row, all map[string]bySeed) {
+	b.print(title, rows, all, []column{
+		{"TTFT p50", "%.2f s", func(f figures) float64 { return f.ttft50 }},
+		{"p99", "%.2f s", ttft99},
+		{"per token p99", "%.0f ms", func(f figures) float64 { return 1000 * f.perToken99 }},
+		{"tokens/s", "%.0f", tokens},
+		{"hits", "%.1f %%", func(f figures) float64 { return 100 * f.hits }},
+		{"inversions", "%.0f", func(f figures) float64 { return float64(f.inversions) }},
+	})
+}
+
+// print prints the median of each column in each row.
+func (b *bench) print(title string, rows []row, all map[string]bySeed, columns []column) {
 	fmt.Fprintf(b.out, "%s\n\n", title)
 	t := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "policy\tTTFT p50\tp99\tper token p99\ttokens/s\thits\trefused\tinversions\t")
+	fmt.Fprint(t, "policy\t")
+	for _, c := range columns {
+		fmt.Fprintf(t, "%s\t", c.name)
+	}
+	fmt.Fprintln(t)
 	for _, r := range rows {
-		is := all[r.name]
-		fmt.Fprintf(t, "%s\t%.2f s\t%.2f s\t%.0f ms\t%.0f\t%.1f %%\t%.1f %%\t%.0f\t\n", r.name,
-			is.median(func(f figures) float64 { return f.ttft50 }), is.median(ttft99), 1000*is.median(perToken99), is.median(tokens),
-			100*is.median(func(f figures) float64 { return f.hits }), 100*is.median(func(f figures) float64 { return f.refused }),
-			is.median(func(f figures) float64 { return float64(f.inversions) }))
+		fmt.Fprintf(t, "%s\t", r.name)
+		for _, c := range columns {
+			fmt.Fprintf(t, c.format+"\t", all[r.name].median(c.of))
+		}
+		fmt.Fprintln(t)
 	}
 	t.Flush()
 	fmt.Fprintln(b.out)
+}
+
+// run simulates requests under a policy. It returns the figures of the clients that which selects,
+// of requests that arrive from the beginning of a flood until its end.
+func (b *bench) run(seed uint64, r row, requests iter.Seq[fleet.Request], which func(fleet.Client) bool) (figures, error) {
+	return b.runFor(seed, r, requests, which, b.scaled(floodFrom), b.scaled(floodUntil))
+}
+
+// runFor is run for requests that arrive in an interval.
+func (b *bench) runFor(seed uint64, r row, requests iter.Seq[fleet.Request], which func(fleet.Client) bool, from, until float64,
+) (figures, error) {
+	f := b.fleet
+	f.SampleInterval, f.ScrapeInterval = 1, r.scrapeInterval(f)
+	o, err := f.Run(seed, requests, r.policy)
+	if err != nil {
+		return figures{}, err
+	}
+	is := figuresOf(o, func(r fleet.Result) bool { return which(r.Client) && r.At >= from && r.At < until })
+	is.tokens, is.inversions = tokensPerSecond(o, from+b.scaled(filling), until), o.Inversions
+	return is, nil
+}
+
+// capacityOf returns the capacity of the fleet for a stream, in requests per second.
+func (b *bench) capacityOf(s fleet.Stream) (float64, error) {
+	if b.scale < 1 {
+		return b.capacity / 2, nil // a test has no time to measure it
+	}
+	return b.fleet.Capacity(s)
 }
 
 // errMissed means that a target is missed.

@@ -34,6 +34,15 @@ func (all bySeed) median(of func(figures) float64) float64 {
 	return median(values)
 }
 
+// most returns the highest value of a figure.
+func (all bySeed) most(of func(figures) float64) float64 {
+	most := math.Inf(-1)
+	for _, f := range all {
+		most = max(most, of(f))
+	}
+	return most
+}
+
 // ratio returns the median over the seeds of a figure relative to that of another policy.
 func (all bySeed) ratio(to bySeed, of func(figures) float64) float64 {
 	values := make([]float64, len(all))

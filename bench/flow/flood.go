@@ -12,8 +12,11 @@ import (
 // arrives.
 const (
 	floodFrom  = 60
-	floodUntil = 180
-	floodEnd   = 240
+	floodUntil = 300
+	floodEnd   = 330
+	// filling is the time in which engines fill after a flood begins. They then compute more
+	// prompts and fewer output tokens than later, so that output tokens are counted after it.
+	filling = 120
 )
 
 // A flood has eight tenants that use half of the capacity together, and one that sends twice the
@@ -43,26 +46,12 @@ func (b *bench) floodOf(seed uint64, flooded bool, perToken float64) iter.Seq[fl
 	return fleet.Merge(all...)
 }
 
-// floodRow simulates a flood under a policy, and returns the figures of requests that arrived in
-// it.
-func (b *bench) floodRow(seed uint64, r row, perToken float64) (figures, error) {
-	f := b.fleet
-	f.SampleInterval, f.ScrapeInterval = 1, r.scrapeInterval(f)
-	o, err := f.Run(seed, b.floodOf(seed, !r.alone, perToken), r.policy)
-	if err != nil {
-		return figures{}, err
-	}
-	from, until := b.scaled(floodFrom), b.scaled(floodUntil)
-	is := figuresOf(o, func(r fleet.Result) bool { return isOther(r.Client) && r.At >= from && r.At < until })
-	is.tokens = tokensPerSecond(o, from, until)
-	is.inversions = o.Inversions
-	return is, nil
-}
-
 // flood compares policies in a flood.
 func flood(ctx context.Context, b *bench) error {
 	rows := b.rows()
-	all, err := b.each(ctx, rows, func(seed uint64, r row) (figures, error) { return b.floodRow(seed, r, 0) })
+	all, err := b.each(ctx, rows, func(seed uint64, r row) (figures, error) {
+		return b.run(seed, r, b.floodOf(seed, !r.alone, 0), isOther)
+	})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"testing"
 
@@ -45,11 +46,59 @@ func TestFlood(t *testing.T) {
 	if err := flood(context.Background(), b); err != nil {
 		t.Fatal(err)
 	}
-	if is := b.value(t, "times alone"); is > 3 {
+	if is := b.value(t, "times alone"); is > 8 {
 		t.Errorf("TTFT is %.2f times that without a flood\n%s", is, out.String())
 	}
-	if is := b.value(t, "times victims first"); is > 2 {
+	if is := b.value(t, "times victims first"); is > 4 {
 		t.Errorf("TTFT is %.2f times that of the bound\n%s", is, out.String())
+	}
+}
+
+// Each part runs in a small fleet, and its figures are plausible.
+func TestParts(t *testing.T) {
+	race.Skip(t)
+	for _, c := range []struct {
+		run   func(context.Context, *bench) error
+		what  string
+		worst float64 // highest value; if it is negative, the lowest value is its opposite
+	}{
+		{bands, "bands: TTFT", 3},
+		{bands, "bands: inversions", 0},
+		{stated, "stated: time per token", 3},
+		{load, "load: prefix hits", 30},
+		{jain, "jain", -0.5},
+		{agent, "agent", 5},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			var out strings.Builder
+			b := small(&out)
+			b.scale = 0.1
+			if err := c.run(context.Background(), b); err != nil {
+				t.Fatal(err)
+			}
+			if is := b.value(t, c.what); math.IsNaN(is) || c.worst >= 0 && is > c.worst || is < -c.worst {
+				t.Errorf("%s is %.3f\n%s", c.what, is, out.String())
+			}
+		})
+	}
+}
+
+// The index of Jain is 1 for equal parts, and 1/n if one of n gets all.
+func TestLowestJain(t *testing.T) {
+	o := fleet.Outcome{Samples: []fleet.Sample{
+		{At: 0, Seconds: map[string]float64{"a": 1, "b": 0}},
+		{At: 60, Seconds: map[string]float64{"a": 3, "b": 2}},
+		{At: 120, Seconds: map[string]float64{"a": 6, "b": 2}},
+	}}
+	if is := lowestJain(o, 0, 60, 60); is != 1 {
+		t.Errorf("equal parts have the index %g, want 1", is)
+	}
+	if is := lowestJain(o, 0, 60, 120); is != 0.5 {
+		t.Errorf("the lowest index is %g, want 0.5", is)
+	}
+	if is := lowestJain(o, 100, 60, 120); !math.IsNaN(is) {
+		t.Errorf("no interval has the index %g, want NaN", is)
 	}
 }
 
