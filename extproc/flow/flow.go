@@ -60,6 +60,8 @@ type Config struct {
 	Changed func(urgent bool)
 	// Alone means that there is no control, so that no model is loaded on demand.
 	Alone bool
+	// Turns are the turns of this process and others at endpoints; nil if there are no others.
+	Turns *Turns
 }
 
 // Flow is safe for concurrent use. Make one with [New], and have the fleet call [Flow.Published]

@@ -42,6 +42,8 @@ type Gate struct {
 	// holders; 0 means that it has no reservation.
 	Reserved []Reservation
 	Holder   uint64
+	// Closed has the endpoints whose room belongs to another process; nil if there are none.
+	Closed ClosedFor
 }
 
 // Reservation leaves room at an endpoint for a request that waits for it. Until that request has
@@ -82,7 +84,7 @@ func (g *Gate) reserves(e *Endpoint, c *Copy) bool {
 func (f *forecast) admits(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Estimate) bool {
 	there := e.InFlight.Load()
 	switch {
-	case g.Reserved != nil && g.reserves(e, c):
+	case g.Reserved != nil && g.reserves(e, c), g.Closed != nil && g.shuts(e):
 		return false
 	case there <= 0:
 		return true
@@ -139,7 +141,7 @@ func (f *forecast) keeps(e *Endpoint, step, limit float64) bool {
 func (f *forecast) opens(g *Gate, e *Endpoint, c *Copy) int64 {
 	is := f.estimate(e, c)
 	limit := f.limit(g, e)
-	if f.admits(g, e, c, true, &is) || g.reserves(e, c) || is.Room > 0 || is.Step >= limit {
+	if f.admits(g, e, c, true, &is) || g.reserves(e, c) || g.shuts(e) || is.Room > 0 || is.Step >= limit {
 		return 0
 	}
 	at := e.Backlog.Queue.Load() - int64(g.Queue*1e9)

@@ -43,13 +43,15 @@ const (
 )
 
 // News signals changes of waiting requests: of the models that they wait for, or only of the
-// numbers of requests. Create it with [NewNews]. It is safe for concurrent use.
+// numbers of requests. Each change is a signal for the turns of several processes, too. Create it with [NewNews]. It is safe for concurrent use.
 type News struct {
-	models, counts chan struct{} // capacity 1; never closed
+	models, counts, turns chan struct{} // capacity 1; never closed
 }
 
 // NewNews returns a News without pending signals.
-func NewNews() *News { return &News{make(chan struct{}, 1), make(chan struct{}, 1)} }
+func NewNews() *News {
+	return &News{make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)}
+}
 
 // Changed signals that waiting requests have changed. Urgent means that they wait for other models;
 // otherwise only their numbers have changed. It never blocks.
@@ -58,9 +60,11 @@ func (n *News) Changed(urgent bool) {
 	if urgent {
 		to = n.models
 	}
-	select {
-	case to <- struct{}{}:
-	default:
+	for _, to := range [...]chan struct{}{to, n.turns} {
+		select {
+		case to <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -179,7 +183,10 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	})
 	c.Fleet.ForgetQuestions()
 	defer c.Fleet.ForgetQuestions()
-	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons | question | states); err != nil {
+	if c.Flow.Turns != nil {
+		c.Flow.Turns.Begin()
+	}
+	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons | question | states | turnsNow); err != nil {
 		return false, err
 	}
 	tick := time.NewTicker(often)
@@ -205,6 +212,9 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 		case u := <-updates:
 			s.query(ctx, u.GetQueries())
 			applied := s.apply(u)
+			if len(u.GetWaiting()) > 0 {
+				moved.Reset(max(0, c.Interval-time.Since(told))) // this process may pass its turns now
+			}
 			if c.heard(); applied {
 				what = flying
 			}
@@ -223,11 +233,14 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 			continue
 		case <-counts:
 			what, counts = wantedNow, nil
+		case <-c.News.turns:
+			moved.Reset(max(0, c.Interval-time.Since(told)))
+			continue
 		case <-c.Fleet.Moves():
 			moved.Reset(max(0, c.Interval-time.Since(told)))
 			continue
 		case told = <-moved.C:
-			what = backlogs | made
+			what = backlogs | made | turnsNow
 		case <-c.Fleet.Questions():
 			asks.Reset(max(0, questionInterval-time.Since(asked)))
 			continue
@@ -236,7 +249,7 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 		case <-c.Fleet.Urgent():
 			what = flying
 		case <-tick.C:
-			what = wantedNow | flying | allFlying | used | made | states
+			what = wantedNow | flying | allFlying | used | made | states | turnsNow
 			c.probe(s.receiver.complete)
 		case <-teach.C:
 			what = lessons
@@ -277,6 +290,7 @@ func (t *connection) apply(u *placement.Update) bool {
 		t.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Times.LearnFromPeers(learnedProfiles(told), now) })
 	}
 	t.makers(u.GetResponses())
+	t.hearWaiting(u)
 	if onlyOfOthers(u) {
 		if t.receiver.complete && t.acknowledged == t.applied { // no earlier update awaits an acknowledgement
 			t.acknowledged, t.applied = u.GetVersion(), u.GetVersion()
@@ -291,6 +305,9 @@ func (t *connection) apply(u *placement.Update) bool {
 	t.applied = u.GetVersion()
 	t.Meter.UpdateApplied(t.applied, now)
 	if news.All {
+		if t.Flow.Turns != nil {
+			t.Flow.Turns.Complete()
+		}
 		t.silence.synced.Store(true)
 		t.Meter.Connected(true)
 		t.Log.Info("placement state synced", "control", t.Target, "endpoints", len(news.Endpoints), "copies",
@@ -312,6 +329,7 @@ const (
 	made
 	question
 	states
+	turnsNow
 )
 
 // report sends the changes of some topics, if there are any. It reads the requests in flight after
@@ -340,6 +358,9 @@ func (t *connection) report(what topics) error {
 	if what&backlogs != 0 {
 		r.Backlogs = t.reporter.backlogs(t.Fleet.Backlogs, fleet.Steady(now))
 	}
+	if what&turnsNow != 0 {
+		r.Waiting = t.waiting()
+	}
 	if what&made != 0 {
 		r.Responses = t.responses()
 	}
@@ -360,7 +381,7 @@ func (t *connection) report(what topics) error {
 		}
 	}
 	r.Question = t.question
-	if t.began && t.applied == t.acknowledged && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+
+	if t.began && t.applied == t.acknowledged && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Waiting)+len(r.Wanted)+
 		len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving)+len(r.States) == 0 && r.DataPlane == nil {
 		return nil
 	}

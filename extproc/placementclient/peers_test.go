@@ -60,7 +60,7 @@ func anExtproc(t *testing.T, address string) (r *rig, leave func()) {
 	news := placementclient.NewNews()
 	r.flow = flow.New(flow.Config{
 		View: func() *endpointstate.View { return r.fleet.View() }, MaxQueued: 10, MaxBytes: 1 << 20,
-		Changed: news.Changed,
+		Changed: news.Changed, Turns: flow.NewTurns(),
 	})
 	r.fleet = aFleet(r.flow.Published)
 	return r, r.connections(address, news)

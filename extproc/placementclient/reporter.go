@@ -7,6 +7,7 @@ import (
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/flow/turns"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/placementproto"
 )
@@ -20,6 +21,7 @@ type reporter struct {
 	asked    map[string]asked // last reports by endpoint, without empty ones
 	taught   map[endpointstate.AcceleratorKey]endpointstate.LearnedProfile
 	states   map[string]observed // last reports by endpoint, without unknown ones
+	turns    map[bandKey]turns.Line
 	plane    *placement.DataPlane
 	round    uint64 // number of calls of backlogs
 	out      []*placement.Backlog
@@ -42,7 +44,7 @@ func newReporter() *reporter {
 		waiting: make(map[objects.ModelKey]wants), inFlight: make(map[endpointstate.CopyKey]int64),
 		leaving: make(map[string]endpointstate.Leaving),
 		asked:   make(map[string]asked), taught: make(map[endpointstate.AcceleratorKey]endpointstate.LearnedProfile),
-		states: make(map[string]observed),
+		states: make(map[string]observed), turns: make(map[bandKey]turns.Line),
 	}
 }
 

@@ -1,0 +1,293 @@
+package flow
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/turns"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/hash"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Turns are the turns of several extproc processes at the endpoints of pools, see package turns. It
+// is safe for concurrent use. Make one with [NewTurns]. A nil Turns never closes an endpoint.
+type Turns struct {
+	began     time.Time
+	contended atomic.Int64 // number of pools in which other processes have requests waiting
+
+	mu     sync.Mutex // guards the fields below; locked after Flow.mu
+	pools  map[objects.Name]*shared
+	clock  turns.Clock
+	stream int
+}
+
+// shared is a pool that several processes use.
+type shared struct {
+	*turns.Pool
+	contended bool
+	// closed is what Closed returned for the pool of, until the time until.
+	closed pick.ClosedFor
+	of     *pick.Pool
+	until  time.Duration
+	peers  map[int]peerUse // by number of the endpoint
+}
+
+// peerUse is the last known work of other processes at an endpoint.
+type peerUse struct {
+	requests, through int64
+	used              time.Duration // when it last grew
+}
+
+// NewTurns returns Turns of a process that knows of no others.
+func NewTurns() *Turns { return &Turns{began: time.Now(), pools: make(map[objects.Name]*shared)} }
+
+// now returns the time of this process's clock.
+func (t *Turns) now() time.Duration { return time.Since(t.began) }
+
+// Contended reports whether requests of a pool wait in other processes. It is fast if none wait in
+// any pool.
+func (t *Turns) Contended(name objects.Name) bool {
+	if t == nil || t.contended.Load() == 0 {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.pools[name]
+	return p != nil && p.contended
+}
+
+// Closed returns the endpoints of a pool whose room belongs to other processes now; nil if there are
+// none. The result is not changed afterwards.
+func (t *Turns) Closed(name objects.Name, of *pick.Pool) pick.ClosedFor {
+	if t == nil || of == nil || t.contended.Load() == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.pools[name]
+	if p == nil || !p.contended {
+		return nil
+	}
+	now := t.now()
+	if p.of == of && now < p.until {
+		return p.closed
+	}
+	turn, most := t.clock.At(now), 0
+	for i := range of.Endpoints {
+		most = max(most, of.Endpoints[i].Number)
+	}
+	p.closed, p.of, p.until = make(pick.ClosedFor, most+1), of, now+turns.Slot-turn%turns.Slot
+	for i := range of.Endpoints {
+		e := &of.Endpoints[i]
+		p.closed[e.Number] = pick.NoBand
+		if highest, closed := p.Pool.Closed(e.Number, hash.Of(e.Address), turn, now); closed {
+			p.closed[e.Number] = int64(highest)
+		}
+	}
+	return p.closed
+}
+
+// Left looks for room that other processes leave to a request, after Pick returned
+// [pick.ErrNoRoom]. It returns when the request is to try again: at once if there is such room,
+// otherwise when room may be left or the turn changes. It returns zero if no endpoint of the pool
+// belongs to another process.
+func (t *Turns) Left(name objects.Name, policy pick.Policy, s *pick.Snapshot, r pick.Request, clock time.Time) (again time.Time) {
+	if t == nil || r.Gate.Closed == nil {
+		return time.Time{}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.pools[name]
+	if p == nil || !p.contended {
+		return clock
+	}
+	now := t.now()
+	turn := t.clock.At(now)
+	next := now + turns.Slot - turn%turns.Slot
+	pick.Rooms(policy, s, r, func(e *pick.Endpoint, room bool, at int64) {
+		used := p.used(e, now)
+		if r.Demand.Now != 0 {
+			used = max(used, now+time.Duration(at-r.Demand.Now))
+		}
+		if !room {
+			p.Used(e.Number, now)
+			return
+		}
+		may, after := p.Offer(e.Number, hash.Of(e.Address), r.Gate.Band, used, turn, now)
+		if may {
+			p.until = 0 // Closed has changed
+		}
+		next = min(next, after)
+	})
+	return clock.Add(next - now)
+}
+
+// used returns when other processes were last known to use an endpoint.
+func (p *shared) used(e *pick.Endpoint, now time.Duration) time.Duration {
+	if e.Peers == nil {
+		return 0
+	}
+	is := peerUse{requests: e.Peers.Requests.Load(), through: e.Peers.Through.Load()}
+	was, known := p.peers[e.Number]
+	is.used = was.used
+	if known && (is.requests > was.requests || is.through > was.through) {
+		is.used = now
+	}
+	p.peers[e.Number] = is
+	return is.used
+}
+
+// Own returns what waits in this process by pool and band, apart from requests that wait for an
+// endpoint or for a copy of their model.
+func (f *Flow) Own() (all []Own) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.pools {
+		bands, routes := make(map[int32]turns.Own), make(map[fair.Path]bool)
+		for _, l := range p.lines {
+			if !l.ready && (l.why == Copy || l.why == Endpoint) {
+				continue
+			}
+			for e := l.tickets.Front(); e != nil; e = e.Next() {
+				path := e.Value.(*Ticket).request.Path
+				path.Tenant, path.Program = 0, 0
+				is := bands[path.Band]
+				is.Band, is.Requests = path.Band, is.Requests+1
+				if !routes[path] {
+					routes[path] = true
+					is.Share += float64(max(1, path.Share))
+				}
+				bands[path.Band] = is
+			}
+		}
+		for _, is := range bands {
+			all = append(all, Own{p.name, is})
+		}
+	}
+	return all
+}
+
+// Own is what waits in one band of a pool in this process.
+type Own struct {
+	Pool objects.Name
+	turns.Own
+}
+
+// Wait sets what waits in this process.
+func (t *Turns) Wait(all []Own) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	byPool := make(map[objects.Name][]turns.Own)
+	for _, is := range all {
+		byPool[is.Pool] = append(byPool[is.Pool], is.Own)
+		t.pool(is.Pool)
+	}
+	for name, p := range t.pools {
+		p.Wait(byPool[name])
+		t.changed(name, p)
+	}
+}
+
+// serve records the service of a request.
+func (t *Turns) serve(name objects.Name, band int32, s turns.Service) {
+	if t == nil || t.contended.Load() == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.pools[name]; p != nil {
+		p.Serve(band, s, t.now())
+		p.until = 0
+	}
+}
+
+// Line is what this process reports about one band of a pool.
+type Line struct {
+	Pool objects.Name
+	turns.Line
+}
+
+// Lines returns what this process reports, in random order.
+func (t *Turns) Lines() (all []Line) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, p := range t.pools {
+		p.Lines(func(l turns.Line) { all = append(all, Line{name, l}) })
+	}
+	return all
+}
+
+// Others is what waits in one band of a pool in all other processes.
+type Others struct {
+	Pool objects.Name
+	Band int32
+	turns.Others
+}
+
+// Begin begins a new stream of control. What earlier streams reported holds until Complete.
+func (t *Turns) Begin() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stream++
+	t.clock.Forget()
+}
+
+// Hear records what waits in other processes, and the time of control's clock when it sent that.
+func (t *Turns) Hear(all []Others, clock time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	t.clock.Hear(clock, now)
+	for _, is := range all {
+		p := t.pool(is.Pool)
+		p.Hear(is.Band, is.Others, t.stream, now)
+		t.changed(is.Pool, p)
+	}
+}
+
+// Complete records that control has sent its complete state.
+func (t *Turns) Complete() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, p := range t.pools {
+		p.Complete(t.stream)
+		t.changed(name, p)
+	}
+}
+
+// Empty reports whether no request waits anywhere.
+func (t *Turns) Empty() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.pools) == 0 && t.contended.Load() == 0
+}
+
+// pool returns a pool, and adds it if it is new. The caller holds mu, and calls changed.
+func (t *Turns) pool(name objects.Name) *shared {
+	p := t.pools[name]
+	if p == nil {
+		p = &shared{Pool: turns.New(), peers: make(map[int]peerUse)}
+		t.pools[name] = p
+	}
+	return p
+}
+
+// changed applies a change of a pool. The caller holds mu.
+func (t *Turns) changed(name objects.Name, p *shared) {
+	p.until = 0
+	if is := p.Contended(); is != p.contended {
+		p.contended = is
+		if is {
+			t.contended.Add(1)
+		} else {
+			t.contended.Add(-1)
+			clear(p.peers)
+		}
+	}
+	if p.Empty() {
+		delete(t.pools, name)
+	}
+}
