@@ -59,8 +59,8 @@ func (t *Turns) Contended(name objects.Name) bool {
 	return p != nil && p.contended
 }
 
-// Closed returns the endpoints of a pool whose room belongs to other processes now; nil if there are
-// none. The result is not changed afterwards.
+// Closed returns the endpoints of a pool whose room belongs to other processes now; nil if there
+// are none. The result is not changed afterwards.
 func (t *Turns) Closed(name objects.Name, of *pick.Pool) pick.ClosedFor {
 	if t == nil || of == nil || t.contended.Load() == 0 {
 		return nil

@@ -43,7 +43,8 @@ const (
 )
 
 // News signals changes of waiting requests: of the models that they wait for, or only of the
-// numbers of requests. Each change is a signal for the turns of several processes, too. Create it with [NewNews]. It is safe for concurrent use.
+// numbers of requests. Each change is a signal for the turns of several processes, too. Create it
+// with [NewNews]. It is safe for concurrent use.
 type News struct {
 	models, counts, turns chan struct{} // capacity 1; never closed
 }
@@ -381,8 +382,8 @@ func (t *connection) report(what topics) error {
 		}
 	}
 	r.Question = t.question
-	if t.began && t.applied == t.acknowledged && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Waiting)+len(r.Wanted)+
-		len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving)+len(r.States) == 0 && r.DataPlane == nil {
+	if t.began && t.applied == t.acknowledged && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+
+		len(r.Waiting)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving)+len(r.States) == 0 && r.DataPlane == nil {
 		return nil
 	}
 	if !t.began {

@@ -32,8 +32,8 @@ func (r *rig) closed(band int32) (n int) {
 }
 
 // Through control, extprocs know what waits in others: an endpoint belongs to each in turn, and
-// requests of lower bands wait. When nothing waits any more, nothing remains. While control is away,
-// the last shares hold.
+// requests of lower bands wait. When nothing waits any more, nothing remains. While control is
+// away, the last shares hold.
 func TestExtprocsTakeTurns(t *testing.T) {
 	address, stop := aBoard(t)
 	x, leaveX := anExtproc(t, address)
