@@ -101,9 +101,12 @@ func (l *Log) find(id string) admin.DecisionsResult {
 
 // waits are what requests waited for.
 var waits = map[ring.Wait]string{
-	ring.WaitForModel: "no endpoint had a copy of the model that could serve it, or earlier requests waited for the same model",
-	ring.WaitAtLimit:  "every copy of the model was at its concurrency limit",
-	ring.WaitToAsk:    "control was asked whether the model had just been added",
+	ring.WaitForModel:    "no endpoint had a copy of the model that could serve it, or earlier requests waited for the same model",
+	ring.WaitAtLimit:     "every copy of the model was at its concurrency limit",
+	ring.WaitToAsk:       "control was asked whether the model had just been added",
+	ring.WaitForEndpoint: "no endpoint of the pool could get requests",
+	ring.WaitForRoom:     "no engine could start the request at once",
+	ring.WaitForTurn:     "other requests of the pool went first",
 }
 
 // read decodes a record.

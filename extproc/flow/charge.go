@@ -61,6 +61,11 @@ func (t *Ticket) Dispatch(s Service, now time.Time) *Charge {
 	return c
 }
 
+// raise charges more for a request that runs longer than expected. The caller holds Flow.mu.
+func (c *Charge) raise(now time.Time) {
+	c.account.Charge(c.service.of(max(c.service.Tokens, c.service.soFar(now.Sub(c.began)))))
+}
+
 // Ended corrects the charge when the request has ended. Completion is the number of output tokens,
 // or -1 if it is unknown. Only the first call has an effect. A nil Charge is allowed.
 func (c *Charge) Ended(completion int64, now time.Time) {

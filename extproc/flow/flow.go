@@ -32,6 +32,10 @@ var ErrUnknown = errors.New("the model is gone")
 // ErrControlLost means that control, which would load the model, has been silent for too long.
 var ErrControlLost = errors.New("the model is not loaded, and control does not answer")
 
+// ErrChanged means that the request's route was edited or deleted, so that the request must be
+// decided again.
+var ErrChanged = errors.New("the route has changed")
+
 // Failed means that the model cannot be loaded at present. Reason is one of control's reasons in
 // api/wire.
 type Failed struct{ Reason string }
@@ -72,10 +76,12 @@ type Flow struct {
 
 	// mu guards the fields below, and all pools, lines and tickets. It is locked after all mutexes
 	// of the fleet, and before the mutexes that Changed locks.
-	mu    sync.Mutex
-	pools map[objects.Name]*pool
-	bytes int64 // total size of the bodies of all waiting requests
-	lost  bool  // whether control has been silent for too long
+	mu     sync.Mutex
+	pools  map[objects.Name]*pool
+	bytes  int64          // total size of the bodies of all waiting requests
+	lost   bool           // whether control has been silent for too long
+	world  *objects.World // the objects that the waiting requests were last compared with; nil while nobody waits
+	holder uint64         // number of reservations made
 }
 
 // New returns an empty Flow.
@@ -93,8 +99,14 @@ type Request struct {
 	Key objects.ModelKey
 	// Placed means that control loads the model when requests wait for it.
 	Placed bool
-	// Class separates requests for the same model that do not find room at the same time.
+	// Class separates requests for the same model that do not find room at the same time, for
+	// example because other endpoints may serve them.
 	Class string
+	// Adapter is the adapter of the request's route. If an edit makes the route lead elsewhere, the
+	// request is decided again.
+	Adapter string
+	// Service is the predicted service, as far as it is known before an endpoint is chosen.
+	Service float64
 	// Path is the request's flow: which share of the pool it uses.
 	Path fair.Path
 	// Bytes is the size of the request's body.
@@ -136,6 +148,9 @@ func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 	// frequent.
 	there, _ := has(view, r.Key)
 	t := &Ticket{flow: f, pool: p, request: r, since: now, urgent: r.Placed && !there, turn: make(chan error, 1)}
+	if f.world == nil {
+		f.world = view.World
+	}
 	first := p.join(t, is)
 	for v := f.excess(p, t); v != nil; v = f.excess(p, t) {
 		if v == t {
@@ -229,6 +244,13 @@ func (f *Flow) Lost() bool {
 
 // showAll applies a view to all requests that wait. The caller holds mu.
 func (f *Flow) showAll(v *endpointstate.View) {
+	edited := v.World != f.world
+	f.world = v.World
+	for _, p := range f.pools {
+		if edited {
+			p.edit(v.World)
+		}
+	}
 	for _, p := range f.pools {
 		p.show(v)
 	}
@@ -246,6 +268,9 @@ func (f *Flow) Freed(address, model string) {
 		p.freed(view, address, model)
 	}
 }
+
+// Any reports whether any request waits. It is fast.
+func (f *Flow) Any() bool { return f.queued.Load() > 0 }
 
 // WaitingModel is a model that requests wait for.
 type WaitingModel struct {

@@ -84,7 +84,7 @@ func TestEndedFlowIsEmpty(t *testing.T) {
 					select {
 					case err := <-ticket.Turn():
 						if err == nil && random.IntN(3) == 0 {
-							ticket.Back(flow.Reason(random.IntN(4)))
+							ticket.Back(flow.Reason(random.IntN(4)), time.Time{}, nil)
 							rest = append(rest, ticket)
 						} else {
 							called = append(called, ticket)

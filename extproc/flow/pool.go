@@ -2,10 +2,12 @@ package flow
 
 import (
 	"container/list"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -31,7 +33,11 @@ type pool struct {
 	lines   map[string]*line
 	called  *Ticket // the request that is choosing its endpoint; nil if there is none
 	running map[*Charge]bool
-	timer   *time.Timer // makes lines ready again; nil while no line waits for a time
+	opened  bool // lines were opened since a request was called
+	// reserved are the reservations of waiting requests. The slice is replaced when it changes.
+	reserved []pick.Reservation
+	timer    *time.Timer // runs tick at the time at; nil while nobody waits
+	at       time.Time
 }
 
 // line contains the waiting requests that can be served at the same endpoints, in order of arrival.
@@ -45,7 +51,19 @@ type line struct {
 	events  uint64    // number of events that may have made room
 	band    int32     // highest band of a request that found no room since the line was ready
 	due     time.Time // when the line may have room without another event; zero if unknown
+	tried   time.Time // when a request of the line last found no room
 }
+
+const (
+	// sweep is the interval in which a pool's waiting requests try again without any event, and in
+	// which the charges of running requests are raised.
+	sweep = time.Second
+	// again is the least time between two attempts of a line because of new views of the fleet. A
+	// new view rarely makes room, and with hundreds of endpoints there are hundreds a second.
+	again = 20 * time.Millisecond
+	// patience is how long a request that is first in order waits for room before it reserves some.
+	patience = 5 * time.Second
+)
 
 // join adds a request to the queue. It reports whether it is the first one in its line.
 func (p *pool) join(t *Ticket, is verdict) (first bool) {
@@ -57,7 +75,9 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 	}
 	t.line = l
 	t.at = l.tickets.PushBack(t)
-	t.place = p.queue.Join(t, fair.Request{Path: t.request.Path, Model: name, Bytes: t.request.Bytes, Since: t.since})
+	t.place = p.queue.Join(t, fair.Request{
+		Path: t.request.Path, Model: name, Service: t.request.Service, Bytes: t.request.Bytes, Since: t.since,
+	})
 	p.flow.bytes += t.request.Bytes
 	switch {
 	case first && is == waits:
@@ -65,6 +85,7 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 	case !l.ready && l.why == Room && t.request.Path.Band > l.band:
 		p.open(l)
 	}
+	p.arm(t.since.Add(sweep))
 	return first
 }
 
@@ -86,9 +107,15 @@ func (p *pool) left(t *Ticket) {
 	f, l := p.flow, t.line
 	l.tickets.Remove(t.at)
 	f.bytes -= t.request.Bytes
-	f.queued.Add(-1)
+	if f.queued.Add(-1) == 0 {
+		f.world = nil
+	}
 	if l.tickets.Len() == 0 {
 		delete(p.lines, l.name)
+	}
+	if t.holder != 0 {
+		p.reserved = slices.DeleteFunc(slices.Clone(p.reserved), func(r pick.Reservation) bool { return r.Holder == t.holder })
+		p.openWaiting(Room)
 	}
 	f.Changed(t.urgent && l.tickets.Len() == 0)
 }
@@ -97,8 +124,17 @@ func (p *pool) left(t *Ticket) {
 func (p *pool) open(l *line) {
 	l.events++
 	if !l.ready {
-		l.ready, l.why, l.due = true, Turn, time.Time{}
+		l.ready, l.why, l.due, p.opened = true, Turn, time.Time{}, true
 		p.queue.SetReady(l.name, true)
+	}
+}
+
+// openWaiting opens the lines that wait for a reason.
+func (p *pool) openWaiting(why Reason) {
+	for _, l := range p.lines {
+		if l.ready || l.why == why {
+			p.open(l)
+		}
 	}
 }
 
@@ -116,12 +152,32 @@ func (p *pool) call() {
 	if next := p.queue.Next(); next != nil {
 		t := next.Waiter
 		p.called, t.called, t.events = t, true, t.line.events
+		t.first, p.opened = p.opened, false
 		t.turn <- nil
+	}
+}
+
+// edit applies edited objects to the requests that wait. Requests whose route leads elsewhere are
+// decided again.
+func (p *pool) edit(w *objects.World) {
+	for _, l := range p.lines {
+		for e := l.tickets.Front(); e != nil; {
+			t := e.Value.(*Ticket)
+			e = e.Next()
+			switch route := t.request.Path.Route; {
+			case route == (objects.Name{}):
+			case w.Leads(route, p.name, t.request.Adapter):
+				p.queue.Reprioritize(route, w.PriorityOf(route), w.SharingOf(route).Or().Share)
+			case !t.called:
+				t.fail(ErrChanged)
+			}
+		}
 	}
 }
 
 // show applies a view to the requests that wait.
 func (p *pool) show(v *endpointstate.View) {
+	now := time.Now()
 	for _, l := range p.lines {
 		switch p.flow.verdict(v, l.key, l.placed) {
 		case failed:
@@ -133,6 +189,11 @@ func (p *pool) show(v *endpointstate.View) {
 				}
 			}
 		case ready:
+			if soon := l.tried.Add(again); !l.ready && l.why == Room && now.Before(soon) {
+				l.events++
+				p.due(l, soon)
+				continue
+			}
 			p.open(l)
 		case waits:
 			l.events++
@@ -144,10 +205,74 @@ func (p *pool) show(v *endpointstate.View) {
 }
 
 // freed makes lines ready after a request for a model has ended at an endpoint.
-func (p *pool) freed(v *endpointstate.View, _, model string) {
+func (p *pool) freed(v *endpointstate.View, address, model string) {
+	is := v.Snapshot.Pools[p.name.String()]
+	if is == nil {
+		return
+	}
+	at := slices.IndexFunc(is.Endpoints, func(e pick.Endpoint) bool { return e.Address == address })
 	for _, l := range p.lines {
-		if l.key.ID == model && p.flow.verdict(v, l.key, l.placed) == ready {
+		switch {
+		case !l.ready && l.why == Copy:
+			if l.key.ID == model && p.flow.verdict(v, l.key, l.placed) == ready {
+				p.open(l)
+			}
+		case at >= 0 && l.servedAt(is, at):
 			p.open(l)
+		}
+	}
+	p.call()
+}
+
+// servedAt reports whether requests of the line may be served at the endpoint with this index.
+func (l *line) servedAt(is *pick.Pool, index int) bool {
+	copies := is.Copies[l.key.ID]
+	return len(copies) == 0 || slices.ContainsFunc(copies, func(c pick.Copy) bool { return c.Endpoint == index })
+}
+
+// due lets a line try again at a time, unless it already does so earlier.
+func (p *pool) due(l *line, at time.Time) {
+	if l.due.IsZero() || at.Before(l.due) {
+		l.due = at
+	}
+	p.arm(l.due)
+}
+
+// arm makes the timer run tick at a time, unless it already does so earlier.
+func (p *pool) arm(at time.Time) {
+	if p.timer != nil && !at.Before(p.at) {
+		return
+	}
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.at = at
+	var timer *time.Timer
+	timer = time.AfterFunc(time.Until(at), func() {
+		p.flow.mu.Lock()
+		defer p.flow.mu.Unlock()
+		if p.timer == timer {
+			p.timer = nil
+			p.tick(time.Now())
+		}
+	})
+	p.timer = timer
+}
+
+// tick opens the lines whose time has come, and raises the charges of requests that run longer than
+// expected.
+func (p *pool) tick(now time.Time) {
+	p.arm(now.Add(sweep))
+	for c := range p.running {
+		c.raise(now)
+	}
+	for _, l := range p.lines {
+		switch {
+		case l.ready || l.why == Copy:
+		case !l.due.IsZero() && !l.due.After(now), now.Sub(l.tried) >= sweep:
+			p.open(l)
+		case !l.due.IsZero():
+			p.arm(l.due)
 		}
 	}
 	p.call()

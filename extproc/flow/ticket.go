@@ -2,9 +2,11 @@ package flow
 
 import (
 	"container/list"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/pick"
 )
 
 // Ticket is a waiting request. One goroutine owns it, and must always call Leave at the end.
@@ -23,15 +25,20 @@ type Ticket struct {
 	place  *fair.Place[*Ticket]
 	called bool   // the request is choosing its endpoint
 	events uint64 // line.events when the request was called
+	first  bool   // the request was called before all others that an event let try
 	out    bool   // the request has left the queue
+	// noRoom is when the request was first in order and found no room; zero if it never was. holder
+	// identifies its reservation; 0 if it has none.
+	noRoom time.Time
+	holder uint64
 }
 
 // Request returns the request that waits.
 func (t *Ticket) Request() *Request { return &t.request }
 
 // Turn returns a channel that receives nil when the request may choose its endpoint. It receives
-// [Failed], [ErrUnknown] or [ErrControlLost] when the model cannot be loaded, and [ErrFull] when
-// another request has taken its place.
+// [Failed], [ErrUnknown] or [ErrControlLost] when the model cannot be loaded, [ErrFull] when
+// another request has taken its place, and [ErrChanged] when it must be decided again.
 func (t *Ticket) Turn() <-chan error { return t.turn }
 
 // Reason returns what the request waits for.
@@ -44,9 +51,24 @@ func (t *Ticket) Reason() Reason {
 	return t.line.why
 }
 
+// Gate returns what a called request must know to find room: the reservations of other requests,
+// and the identity by which its own is known. Overdue reports that the request has been first in
+// order without room for so long that it must reserve some, see [Ticket.Back].
+func (t *Ticket) Gate() (reserved []pick.Reservation, holder uint64, overdue bool) {
+	f := t.flow
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	overdue = t.first && t.holder == 0 && !t.noRoom.IsZero() && time.Since(t.noRoom) >= patience
+	if holder = t.holder; overdue {
+		holder = f.holder + 1
+	}
+	return t.pool.reserved, holder, overdue
+}
+
 // Back keeps a request in the queue that was called but found no endpoint, for the reason why. It
-// is called again after the next event.
-func (t *Ticket) Back(why Reason) {
+// is called again after the next event, or at the time due if that is not zero. Reserve, if not
+// nil, is room that the request reserves.
+func (t *Ticket) Back(why Reason, due time.Time, reserve *pick.Reservation) {
 	f, p, l := t.flow, t.pool, t.line
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,9 +76,25 @@ func (t *Ticket) Back(why Reason) {
 		return
 	}
 	p.called, t.called = nil, false
+	now := time.Now()
+	l.tried = now
+	if reserve != nil && t.holder == 0 {
+		f.holder++
+		t.holder, reserve.Holder = f.holder, f.holder
+		p.reserved = append(slices.Clip(p.reserved), *reserve)
+	}
+	if t.first && why == Room && t.noRoom.IsZero() {
+		t.noRoom = now
+	}
 	if l.events == t.events {
 		l.band = t.request.Path.Band
 		p.wait(l, why)
+		if !due.IsZero() {
+			p.due(l, due)
+		}
+		if !t.noRoom.IsZero() && t.holder == 0 {
+			p.due(l, maxTime(now.Add(again), t.noRoom.Add(patience)))
+		}
 	}
 	p.call()
 }
@@ -70,6 +108,13 @@ func (t *Ticket) Leave() {
 	p.remove(t)
 	p.call()
 	f.tidy(p)
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // fail ends the wait of a request that is not called. The caller holds Flow.mu.

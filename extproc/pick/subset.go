@@ -3,6 +3,8 @@ package pick
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // Subset is the set of endpoints that a data plane allows for a request: single addresses, and
@@ -28,6 +30,21 @@ func ParseSubset(entries []string) *Subset {
 		}
 	}
 	return s
+}
+
+// Hash returns a hash of the set; 0 for nil.
+func (s *Subset) Hash() (sum uint64) {
+	if s == nil {
+		return 0
+	}
+	sum = 1
+	for a := range s.addresses {
+		sum += hash.Of(a.String())
+	}
+	for a := range s.hosts {
+		sum += hash.Of(a.String())
+	}
+	return sum
 }
 
 // Has reports whether the subset allows an address, "ip:port".

@@ -6,11 +6,14 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
 )
 
 // BenchmarkExchange measures one request of each API, from its headers to the end of its stream,
-// without gRPC and Envoy.
+// without gRPC and Envoy. With flow, the pool's gate is on, and nobody waits.
 func BenchmarkExchange(b *testing.B) {
 	for _, c := range []struct {
 		name  string
@@ -26,25 +29,37 @@ func BenchmarkExchange(b *testing.B) {
 			`body "\x00\x00\x00\x00\x0a\x0a\x05llama\x1a\x01x"`,
 		}},
 	} {
-		b.Run(c.name, func(b *testing.B) {
-			f := newFleet()
-			server, _ := newServer(b, f, nil)
-			var messages []*extprocv3.ProcessingRequest
-			for _, line := range c.lines {
-				messages = append(messages, message(b, line))
-			}
-			now := time.Now()
-			b.ReportAllocs()
-			for b.Loop() {
-				x := server.ExchangeAt("", objects.Name{}, nil)
-				for _, m := range messages {
-					if _, err := x.Receive(m, now); err != nil {
-						b.Fatal(err)
+		for name, flows := range map[string]bool{c.name: false, c.name + " with flow": true} {
+			b.Run(name, func(b *testing.B) {
+				var held *flow.Flow
+				f := newFleetWith(fleet.Config{Freed: func(address, model string) {
+					if held != nil {
+						held.Freed(address, model)
 					}
+				}})
+				server, _ := newServer(b, f, func(c *stream.Config) {
+					if flows {
+						held = flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20, Alone: true})
+						c.Flow, c.Settings.RequestsPerEndpoint = held, 64
+					}
+				})
+				var messages []*extprocv3.ProcessingRequest
+				for _, line := range c.lines {
+					messages = append(messages, message(b, line))
 				}
-				x.End(now)
-				x.ReleaseLease()
-			}
-		})
+				now := time.Now()
+				b.ReportAllocs()
+				for b.Loop() {
+					x := server.ExchangeAt("", objects.Name{}, nil)
+					for _, m := range messages {
+						if _, err := x.Receive(m, now); err != nil {
+							b.Fatal(err)
+						}
+					}
+					x.End(now)
+					x.ReleaseLease()
+				}
+			})
+		}
 	}
 }

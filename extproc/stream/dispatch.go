@@ -99,7 +99,8 @@ func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := d.enter(a.model); err != nil {
+	d.near = near
+	if err := d.enter(&a); err != nil {
 		if d.server.explains {
 			_ = d.pick(&a, body, view, near, now) // the candidates if the request did not wait for others
 		}
@@ -162,6 +163,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	}
 	named := most
 	base := view.Snapshot.Pools[request.Pool].BaseModel()
+	request.Gate = gateOf(d, a)
 	if request.Tokenless = d.traits.tokenless; d.traits.runs {
 		request.Demand.ServiceTime = s.serviceTime(view.World, d.statsKey(request, base))
 	}
@@ -196,10 +198,9 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 		d.spread(view, request, d.searches)
 		d.limitSearch()
 	}
-	if d.placed() && isMiss(err) && len(view.Snapshot.Pools[request.Pool].Any) > 0 {
-		return &notReady{d.queueRequest(a.model), err}
-	}
-	if err == nil {
+	if err != nil {
+		err = missed(d, a, err, view.Snapshot, &request)
+	} else {
 		d.authorize(view.World)
 		d.world = view.World
 		if d.traits.call && d.traits.method != readyMethod { // extproc answers readyMethod itself

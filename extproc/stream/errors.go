@@ -232,7 +232,8 @@ func replyTo(err error, named bool) *apiError {
 		return errSubset
 	case errors.Is(err, route.ErrUnknownModel), errors.Is(err, pick.ErrUnlisted), errors.Is(err, flow.ErrUnknown):
 		return errUnknownModel
-	case errors.Is(err, pick.ErrNoPool), errors.Is(err, pick.ErrNotAddressable), errors.Is(err, pick.ErrNoneReady):
+	case errors.Is(err, pick.ErrNoPool), errors.Is(err, pick.ErrNotAddressable), errors.Is(err, pick.ErrNoneReady),
+		errors.Is(err, pick.ErrNoRoom), errors.Is(err, errTurn):
 		if !named {
 			return errNoEndpoint
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/headgate/headgate/extproc/decisions/ring"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/pick"
@@ -210,6 +211,14 @@ func (x *exchange) explained() admin.ExplainResult {
 
 // waitsFor returns why a request waits.
 func (x *exchange) waitsFor(w *waiting) string {
+	switch w.miss.reason() {
+	case flow.Turn:
+		return "other requests of the pool wait, and some of them go first"
+	case flow.Room:
+		return "no engine could start the request at once"
+	case flow.Endpoint:
+		return "no endpoint of the pool may get requests"
+	}
 	switch {
 	case x.server.Flow.Busy(&w.of):
 		return "requests that came earlier wait for the same model, and go first"

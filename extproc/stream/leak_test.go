@@ -49,6 +49,7 @@ func TestEndedRequestsLeaveNothing(t *testing.T) {
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		c.Flow, c.Relay, c.RelayTokens = held, "/run/inner.sock", relayTokens(t, 'k')
 		c.Settings.EndpointsPerRequest, c.Settings.QueueTimeout = 3, 20*time.Millisecond
+		c.Settings.RequestsPerEndpoint, c.Settings.EmptyTimeout = 1, 10*time.Millisecond
 		c.Observe = func(outcome.Outcome) {}
 	})
 	own, gateway := &counted{ExternalProcessorServer: server.For(stream.Own)}, &counted{ExternalProcessorServer: server.For(stream.Gateway)}

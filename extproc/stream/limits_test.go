@@ -171,12 +171,12 @@ func TestEndedRequestWakesEveryPool(t *testing.T) {
 		t.Error(err)
 	}
 	held.Freed(address, nobody.ID)
-	ticket.Back(flow.Copy) // as if another request got the place; one has ended since, so this request is called again
+	ticket.Back(flow.Copy, time.Time{}, nil) // as if another request got the place; one has ended since, so this request is called again
 	if err := <-ticket.Turn(); err != nil {
 		t.Error(err)
 	}
 	full.Add(1)
-	ticket.Back(flow.Copy)
+	ticket.Back(flow.Copy, time.Time{}, nil)
 	if len(ticket.Turn()) > 0 {
 		t.Error("it gets no second turn after another was faster")
 	}

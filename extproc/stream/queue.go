@@ -31,6 +31,10 @@ type queued struct {
 	hasTurn bool
 	// work is the predicted service of a request that was dispatched in its turn.
 	work flow.Service
+	// ticket is the request's place in the queue while it is decided in its turn; otherwise nil.
+	ticket *flow.Ticket
+	// near is the address of the only endpoint that may serve the request; empty if any may.
+	near string
 	// since is when the request began to wait; zero if it never waited. spent is how long it has
 	// waited.
 	since time.Time
@@ -47,6 +51,7 @@ type queued struct {
 // waiting is what a request waits for, and how it continues.
 type waiting struct {
 	of    flow.Request
+	miss  *notReady     // why it waits
 	model string        // name in the request
 	bytes int64         // size of the request's body
 	most  time.Duration // maximum wait, from queued.since
@@ -62,6 +67,33 @@ type waiting struct {
 type notReady struct {
 	of  flow.Request // without the size of its body
 	why error
+	// due is when an endpoint may have room without any event; zero if it is unknown. reserve is
+	// room that the request reserves; nil if it reserves none.
+	due     time.Time
+	reserve *pick.Reservation
+}
+
+// errTurn means that other requests of the pool go first.
+var errTurn = errors.New("other requests wait in the pool")
+
+// reason returns what the request waits for.
+func (m *notReady) reason() flow.Reason {
+	switch {
+	case errors.Is(m.why, errTurn):
+		return flow.Turn
+	case errors.Is(m.why, pick.ErrNoRoom):
+		return flow.Room
+	case errors.Is(m.why, pick.ErrNoneReady) && !m.of.Placed:
+		return flow.Endpoint
+	}
+	return flow.Copy
+}
+
+// waitOf returns the record of a reason to wait.
+func waitOf(r flow.Reason) ring.Wait {
+	return [...]ring.Wait{
+		flow.Turn: ring.WaitForTurn, flow.Endpoint: ring.WaitForEndpoint, flow.Copy: ring.WaitForModel, flow.Room: ring.WaitForRoom,
+	}[r]
 }
 
 func (m *notReady) Error() string { return m.why.Error() }
@@ -81,10 +113,18 @@ func (d *dispatcher) placed() bool { return d.server.placing() && d.target.Adapt
 func (d *dispatcher) queueRequest(model string) flow.Request {
 	r := flow.Request{
 		Key: objects.ModelKey{Pool: d.target.Pool, ID: d.target.Adapter}, Placed: d.placed(),
-		Path: fair.Path{Band: d.target.Priority, Route: d.target.Route, Share: 1},
+		Adapter: d.found.Adapter, Class: classOf(d, model),
 	}
 	if d.target.Open {
 		r.Key.ID = model
+	}
+	if !d.settings.Flow {
+		return r // in order of arrival
+	}
+	sharing := d.server.Fleet.View().World.SharingOf(d.target.Route).Or()
+	r.Path = fair.Path{
+		Band: d.target.Priority, Route: d.target.Route, Share: sharing.Share, Tenant: d.in.hashOf(sharing.TenantHeader),
+		Program: d.in.hashOf(sharing.ProgramHeader),
 	}
 	return r
 }
@@ -98,14 +138,22 @@ func (s *Server) failure(r *flow.Request) error {
 	return s.Flow.Failure(r.Key)
 }
 
-// enter returns nil if an admitted request may continue. It returns notReady if earlier requests
-// wait for the same model. Model is the client's name of the model.
-func (d *dispatcher) enter(model string) error {
-	if !d.placed() || d.hasTurn {
+// enter returns nil if an admitted request may continue. It returns notReady if other requests of
+// the pool wait. If the pool's flow is off, only requests for the same model count.
+func (d *dispatcher) enter(a *ask) error {
+	f := d.server.Flow
+	if f == nil || d.hasTurn || !f.Any() {
 		return nil
 	}
-	if r := d.queueRequest(model); d.server.Flow.Busy(&r) {
-		return &notReady{r, pick.ErrNotAddressable}
+	switch {
+	case gated(d, a):
+		if f.Waits(d.target.Pool) {
+			return &notReady{of: d.queueRequest(a.model), why: errTurn}
+		}
+	case d.placed() && !d.settings.Flow:
+		if r := d.queueRequest(a.model); f.Busy(&r) {
+			return &notReady{of: r, why: pick.ErrNotAddressable}
+		}
 	}
 	return nil
 }
@@ -122,7 +170,7 @@ func (d *dispatcher) full() bool {
 // client's name of the model.
 func (d *dispatcher) taken(model string) error {
 	if d.placed() {
-		return &notReady{d.queueRequest(model), pick.ErrNotAddressable}
+		return &notReady{of: d.queueRequest(model), why: pick.ErrNotAddressable}
 	}
 	return pick.ErrNotAddressable
 }
@@ -133,8 +181,8 @@ func (d *dispatcher) join(err error, model string, w waiting, now time.Time) boo
 	var m *notReady
 	switch {
 	case errors.As(err, &m):
-		w.of, w.most, d.why = m.of, d.patience(), ring.WaitForModel
-		w.of.Bytes = w.bytes
+		w.of, w.most, d.why = m.of, d.patience(m.reason()), waitOf(m.reason())
+		w.of.Bytes, w.miss = w.bytes, m
 	case d.mayBeNew(err, model):
 		w.asks, d.asked, d.why = true, true, ring.WaitToAsk
 	default:
@@ -182,10 +230,13 @@ func (s *Server) askControl(ctx context.Context) error {
 	}
 }
 
-// patience returns how long the request may wait: the pool's queue timeout, or less if the deadline
-// of the pool or of the client is earlier.
-func (d *dispatcher) patience() time.Duration {
+// patience returns how long the request may wait for a reason: the pool's queue timeout or that of
+// empty pools, or less if the deadline of the pool or of the client is earlier.
+func (d *dispatcher) patience(why flow.Reason) time.Duration {
 	most := d.settings.QueueTimeout
+	if why == flow.Endpoint {
+		most = d.settings.EmptyTimeout
+	}
 	for _, d := range []time.Duration{d.settings.Request, d.in.deadline()} {
 		if d > 0 {
 			most = min(most, d)
@@ -233,7 +284,7 @@ func (d *dispatcher) override() *extprocv3.ProcessingResponse {
 		return nil
 	}
 	d.overridden = true
-	return &extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(d.waits.most)}
+	return &extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(max(d.waits.most, d.patience(flow.Room)))}
 }
 
 // wait blocks until a request that called join is decided or refused, and returns the answers. It
@@ -244,7 +295,7 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 	began := time.Now()
 	result := metrics.QueueReleased
 	wait := s.Meter.Enqueued(d.full(), began)
-	if d.full() {
+	if d.why == ring.WaitForModel && d.full() {
 		d.why = ring.WaitAtLimit
 	}
 	defer func() { wait.Ended(result, time.Now()) }()
@@ -258,17 +309,17 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 		return d.refuse(err), nil
 	}
 	defer ticket.Leave()
-	if len(ticket.Turn()) == 0 {
-		if m := d.override(); m != nil {
-			if err := send(m); err != nil {
-				result = metrics.QueueCancelled
-				return nil, err
-			}
-		}
-	}
 	timer := time.NewTimer(time.Until(d.since.Add(w.most - early(w.most))))
 	defer timer.Stop()
 	for {
+		if len(ticket.Turn()) == 0 {
+			if m := d.override(); m != nil {
+				if err := send(m); err != nil {
+					result = metrics.QueueCancelled
+					return nil, err
+				}
+			}
+		}
 		select {
 		case failed := <-ticket.Turn():
 			if errors.Is(failed, flow.ErrFull) { // another request has taken its place
@@ -277,11 +328,16 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 			}
 			// If the model failed to load, the request is decided once more all the same: its
 			// VModel may have another target now.
+			if failed == nil {
+				d.ticket = ticket
+			}
 			out := d.again(failed == nil, time.Now())
-			if d.waits != nil && d.waits.of.SameLine(ticket.Request()) {
+			d.ticket = nil
+			if w := d.waits; w != nil && w.of.SameLine(ticket.Request()) && !errors.Is(failed, flow.ErrChanged) {
 				if failed == nil {
 					wait.Goes(d.full(), time.Now())
-					ticket.Back(flow.Copy)
+					timer.Reset(time.Until(d.since.Add(w.most - early(w.most))))
+					ticket.Back(w.miss.reason(), w.miss.due, w.miss.reserve)
 					continue
 				}
 				out = d.refuse(failed)
@@ -298,7 +354,10 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 			return d.refuse(errStopping), nil
 		case <-timer.C:
 			result = metrics.QueueExpired
-			if d.full() {
+			switch {
+			case d.waits.miss.reason() == flow.Endpoint:
+				return d.refuse(pick.ErrNoneReady), nil
+			case d.full():
 				return d.refuse(errBusy), nil
 			}
 			return d.refuse(errExpired), nil
@@ -308,32 +367,3 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 		}
 	}
 }
-
-// charge charges the request's flow for the service of a request that was dispatched while others
-// waited.
-func charge(d *dispatcher, ticket *flow.Ticket) {
-	if c := ticket.Dispatch(d.work, d.begunAt); c != nil {
-		d.inFlight.OnEnd(func(completion int64) { c.Ended(completion, time.Now()) })
-	}
-}
-
-// serviceOf returns the predicted service of a decided request: seconds of engine time. While times
-// cannot be predicted it is tokens, of which a generated one counts twice. Without tokens it is the
-// service time of the model.
-func serviceOf(d *dispatcher) flow.Service {
-	is, demand := &d.first().Estimate, &d.demanded
-	switch {
-	case d.traits.tokenless:
-		return flow.Service{Fixed: max(float64(demand.ServiceTime)*1e-9, leastService)}
-	case is.Step > 0 && !d.unpredicted:
-		return flow.Service{
-			Fixed: is.Load + is.Delay, PerToken: is.Longer, Tokens: float64(demand.Output),
-			FirstToken: time.Duration(is.FirstToken() * float64(time.Second)), Step: time.Duration(is.Step * float64(time.Second)),
-		}
-	}
-	return flow.Service{Fixed: float64(max(1, demand.Prompt)), PerToken: 2, Tokens: float64(demand.Output)}
-}
-
-// leastService is the service of a request without tokens whose service time is unknown, in
-// seconds.
-const leastService = 1e-3

@@ -98,6 +98,19 @@ func (r *request) header(name string) string {
 	return ""
 }
 
+// hashOf returns a hash of a header's value; 0 if the name is empty or the request has no such
+// header. The value is kept nowhere.
+func (r *request) hashOf(name string) uint64 {
+	if name == "" {
+		return 0
+	}
+	value := r.header(name)
+	if value == "" {
+		return 0
+	}
+	return max(1, hash.Of(value))
+}
+
 // session returns a hash of the request's session key; 0 if the request has no session key.
 func (r *request) session(s settings.Settings) uint64 {
 	var name string

@@ -69,6 +69,12 @@ func (w *World) PriorityOf(route Name) int32 {
 	return 0
 }
 
+// Leads reports whether an LLMRoute exists that sends requests for its adapter to the pool.
+func (w *World) Leads(route, pool Name, adapter string) bool {
+	r := w.byName[route]
+	return r != nil && r.Adapter == adapter && r.LeadsTo(pool)
+}
+
 // sharingOf returns the sharing of an LLMRoute, nil if it is the default.
 func sharingOf(r *v1alpha1.LLMRoute) *Sharing {
 	is := (*Sharing)(nil).Or()

@@ -22,7 +22,19 @@ const (
 	WaitForModel      // no endpoint had a copy of the model that could be used, or earlier requests waited for it
 	WaitAtLimit       // every copy of the model was at its concurrency limit
 	WaitToAsk         // nothing admits the model, and control was asked whether it has just been added
+	WaitForEndpoint   // no endpoint of the pool could get requests
+	WaitForRoom       // no engine could start the request at once
+	WaitForTurn       // other requests of the pool went first
 )
+
+// Reason returns the reason as a label: "endpoint", "copy", "room", "turn" or "control"; empty for
+// NoWait.
+func (w Wait) Reason() string {
+	return [...]string{
+		WaitForModel: "copy", WaitAtLimit: "copy", WaitToAsk: "control", WaitForEndpoint: "endpoint", WaitForRoom: "room",
+		WaitForTurn: "turn",
+	}[w]
+}
 
 // Decision is the decision about a request, without the candidates.
 type Decision struct {

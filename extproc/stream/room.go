@@ -1,0 +1,125 @@
+package stream
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/pick"
+)
+
+// This file decides when requests wait for room at engines, and what their flow is charged.
+
+// classOf separates requests for the same model that do not find room at the same time: those that
+// only some endpoints may serve, and those with another objective. Model is the client's name of
+// the model.
+func classOf(d *dispatcher, model string) string {
+	var b strings.Builder
+	if d.target.Adapter == "" && !d.target.Open {
+		b.WriteString("base")
+	}
+	if model == "" {
+		b.WriteString("any")
+	}
+	if !d.settings.Flow {
+		return b.String()
+	}
+	for _, o := range d.target.Objectives {
+		if o.Type == v1alpha1.OutputTokenLatency {
+			b.WriteString(o.Latency.Value.Duration.String())
+		}
+	}
+	if d.near != "" {
+		b.WriteString(" at " + d.near)
+	}
+	if only := d.scope.hints.only.Hash(); only != 0 {
+		b.WriteString(" among " + strconv.FormatUint(only, 36))
+	}
+	return b.String()
+}
+
+// gated reports whether the request waits while no engine can start it at once. Requests that need
+// no engine time never do: those for stored responses, and calls that run no inference.
+func gated(d *dispatcher, a *ask) bool {
+	switch {
+	case d.server.Flow == nil || !d.settings.Flow || d.search.id != "":
+		return false
+	case d.traits.tokenless:
+		return d.traits.runs
+	}
+	return !a.stored || a.model != ""
+}
+
+// gateOf returns the gate of a request, which may go only where an engine can start it at once. The
+// gate is off for requests that do not wait.
+func gateOf(d *dispatcher, a *ask) pick.Gate {
+	if !gated(d, a) {
+		return pick.Gate{}
+	}
+	g := pick.Gate{
+		On: true, Band: d.target.Priority, Queue: pick.DefaultGateQueue, PerToken: pick.DefaultGatePerToken,
+		Window: int64(d.settings.RequestsPerEndpoint),
+	}
+	if d.ticket != nil {
+		g.Reserved, g.Holder, _ = d.ticket.Gate()
+	}
+	return g
+}
+
+// missed returns the error of a request for which the policy found no endpoint: notReady if it may
+// wait.
+func missed(d *dispatcher, a *ask, err error, s *pick.Snapshot, request *pick.Request) error {
+	pool := s.Pools[request.Pool]
+	m := &notReady{why: err}
+	switch {
+	case errors.Is(err, pick.ErrNoRoom):
+		if at, known := pick.Opens(d.settings.Policy, s, *request); known {
+			m.due = time.Unix(0, at)
+		}
+		if d.ticket != nil {
+			if _, holder, overdue := d.ticket.Gate(); overdue {
+				if r, found := pick.Reserve(d.settings.Policy, s, *request, holder); found {
+					m.reserve = &r
+				}
+			}
+		}
+	case d.placed() && isMiss(err) && len(pool.Any) > 0:
+	case gated(d, a) && errors.Is(err, pick.ErrNoneReady) && d.settings.EmptyTimeout > 0:
+	default:
+		return err
+	}
+	m.of = d.queueRequest(a.model)
+	return m
+}
+
+// charge charges the request's flow for the service of a request that was dispatched while others
+// waited.
+func charge(d *dispatcher, ticket *flow.Ticket) {
+	if c := ticket.Dispatch(d.work, d.begunAt); c != nil {
+		d.inFlight.OnEnd(func(completion int64) { c.Ended(completion, time.Now()) })
+	}
+}
+
+// serviceOf returns the predicted service of a decided request: seconds of engine time. While times
+// cannot be predicted it is tokens, of which a generated one counts twice. Without tokens it is the
+// service time of the model.
+func serviceOf(d *dispatcher) flow.Service {
+	is, demand := &d.first().Estimate, &d.demanded
+	switch {
+	case d.traits.tokenless:
+		return flow.Service{Fixed: max(float64(demand.ServiceTime)*1e-9, leastService)}
+	case is.Step > 0 && !d.unpredicted:
+		return flow.Service{
+			Fixed: is.Load + is.Delay, PerToken: is.Longer, Tokens: float64(demand.Output),
+			FirstToken: time.Duration(is.FirstToken() * float64(time.Second)), Step: time.Duration(is.Step * float64(time.Second)),
+		}
+	}
+	return flow.Service{Fixed: float64(max(1, demand.Prompt)), PerToken: 2, Tokens: float64(demand.Output)}
+}
+
+// leastService is the service of a request without tokens whose service time is unknown, in
+// seconds.
+const leastService = 1e-3
