@@ -6,8 +6,8 @@ import (
 )
 
 // Backlog is the remaining work of one endpoint's unfinished requests. All snapshots share it, and
-// it is safe for concurrent use. Through, Queue and Lately are times; all other fields are sums
-// over those requests. Times are nanoseconds since 1970 of a clock that is never set back.
+// it is safe for concurrent use. Through, Queue, Lately and Computing are times; all other fields
+// are sums over those requests. Times are nanoseconds since 1970 of a clock that is never set back.
 type Backlog struct {
 	// Through is when the prompts of this process's requests would be computed if the engine had no
 	// other requests.
@@ -17,6 +17,9 @@ type Backlog struct {
 	// Lately is the time that the endpoint recently spent on prompts of all processes. It decays by
 	// a factor of e in each period of the constant memory. See prompting.
 	Lately atomic.Int64
+	// Computing is like Lately, but of the time to compute prompts alone. Lately also contains time
+	// of steps in which decoding requests got tokens.
+	Computing atomic.Int64
 	// Beside is the time that these requests add to each decode step, in picoseconds.
 	Beside atomic.Int64
 	// Urgency is the sum of 1/objective over these requests, in thousandths of 1/s. The objective
@@ -63,6 +66,7 @@ const (
 // Claim is what one request adds to a Backlog.
 type Claim struct {
 	prefill, beside, urgency, tokens, serviceTime, timed, context int64
+	computing                                                     int64  // part of prefill, as in Computing
 	objective                                                     uint64 // key in Objectives; 0 for none
 }
 
@@ -72,8 +76,11 @@ func (f *forecast) claim(e *Endpoint, is *Estimate, g *Gate) Claim {
 		prefill: int64((is.Load + is.Delay) * 1e9), beside: int64(is.Longer / besideUnit), urgency: int64(1 / f.PerToken / urgencyUnit),
 		tokens: int64(f.takes(e)), context: contextUnit + int64(f.Prompt+f.Output/2),
 	}
-	if g.On && f.Stated {
-		c.objective = keyOf(g.Band, f.PerToken)
+	if g.On {
+		c.computing = int64((is.Load + f.computing(e)) * 1e9)
+		if f.Stated {
+			c.objective = keyOf(g.Band, f.PerToken)
+		}
 	}
 	return c
 }
@@ -90,14 +97,17 @@ func (b *Backlog) Begin(c Claim, now int64) {
 		b.Timed.Add(c.timed)
 	}
 	extend(&b.Through, c.prefill, now)
-	b.Others(c.prefill, now)
+	extend(&b.Queue, c.prefill, now)
+	spend(&b.Lately, c.prefill, now)
+	spend(&b.Computing, c.computing, now)
 }
 
 // Others adds prefill time that other processes report at time now, in nanoseconds. The time may be
 // negative.
 func (b *Backlog) Others(more, now int64) {
 	extend(&b.Queue, more, now)
-	b.spend(more, now)
+	spend(&b.Lately, more, now)
+	spend(&b.Computing, more, now)
 }
 
 // memory is the time constant of Lately's decay, in nanoseconds. A request gets about a hundred
@@ -106,19 +116,22 @@ const memory = 4e9
 
 // prompting returns the share of recent time that the endpoint spent on prompts. It exceeds 1 right
 // after a burst.
-func (b *Backlog) prompting(now int64) float64 {
-	return math.Exp(float64(b.Lately.Load()-now) / memory)
+func (b *Backlog) prompting(now int64) float64 { return lately(&b.Lately, now) }
+
+// lately returns the share of recent time that a decaying sum has.
+func lately(sum *atomic.Int64, now int64) float64 {
+	return math.Exp(float64(sum.Load()-now) / memory)
 }
 
-// spend adds prompt time to Lately, in nanoseconds. The time may be negative.
-func (b *Backlog) spend(by, now int64) {
+// spend adds time to a decaying sum, in nanoseconds. The time may be negative.
+func spend(sum *atomic.Int64, by, now int64) {
 	for by != 0 {
-		was := b.Lately.Load()
+		was := sum.Load()
 		share, until := math.Exp(float64(was-now)/memory)+float64(by)/memory, int64(0)
 		if share > 0 {
 			until = now + int64(memory*math.Log(share))
 		}
-		if b.Lately.CompareAndSwap(was, until) {
+		if sum.CompareAndSwap(was, until) {
 			return
 		}
 	}

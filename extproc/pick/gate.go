@@ -10,11 +10,13 @@ import (
 // when a new snapshot shows room, or at the time that [Opens] returns.
 var ErrNoRoom = errors.New("no endpoint has room for the request")
 
-// Defaults of [Gate], in seconds. An engine computes prompts in steps, and the first step of a
-// request begins when the current one ends. So a queue of a few steps leaves no step empty.
+// Defaults of [Gate]; times are in seconds. An engine computes prompts in steps, and the first step
+// of a request begins when the current one ends. So a queue of a few steps leaves no step empty.
 const (
 	DefaultGateQueue    = 0.2
-	DefaultGatePerToken = 0.25
+	DefaultGatePerToken = 0.4
+	// DefaultHeadroom is the default for requests of flows in which others wait.
+	DefaultHeadroom = 0.1
 )
 
 // Gate limits a request to endpoints whose engine can start it at once, so that requests wait in
@@ -27,6 +29,11 @@ const (
 // the tightest objective that a request of the same or a higher band states at the endpoint. Time
 // per token includes the time for prompts of other requests. Without predictions, a window limits
 // this process's requests in flight: [Endpoint.Window], or the Gate's Window if that is unknown.
+//
+// Prompts leave their queue within a fraction of a second, but places in the batch and in the KV
+// cache are occupied for as long as answers take. If a flood took all of them, each request of
+// others would wait until some answers end, however high it is in the order. So a request of a flow
+// in which others wait leaves headroom.
 type Gate struct {
 	// On closes the gate of endpoints without room.
 	On bool
@@ -38,6 +45,9 @@ type Gate struct {
 	// Window is the most requests in flight at an endpoint if nothing else is known; 0 means no
 	// limit.
 	Window int64
+	// Headroom is the share of the batch and of the KV cache, or of the window, that stays free:
+	// from 0 to 1. See [DefaultHeadroom].
+	Headroom float64
 	// Reserved are the reservations of waiting requests. Holder identifies this request among their
 	// holders; 0 means that it has no reservation.
 	Reserved []Reservation
@@ -88,20 +98,45 @@ func (f *forecast) admits(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Estim
 		return false
 	case there <= 0:
 		return true
+	case !e.slotFree(c):
+		return false
 	case !trusted:
 		return e.within(g, there)
 	case e.State == Stale || e.State == Lost:
 		known := *e
 		known.forget()
 		own := f.estimate(&known, c)
-		is = &own
+		e, is = &known, &own
 	}
-	return is.Room <= 0 && is.Queue <= g.Queue && f.keeps(e, is.Step, f.limit(g, e))
+	return is.Queue <= g.Queue && f.keeps(e, is.Step, f.limit(g, e)) && f.fits(g, e)
 }
 
 // forget removes what scrapes reported about requests of unknown sources. A stale endpoint's
 // numbers may be long out of date.
-func (e *Endpoint) forget() { e.Others, e.OthersBeside, e.OthersTokens, e.Listed = 0, 0, 0, nil }
+func (e *Endpoint) forget() {
+	e.Others, e.OthersBeside, e.OthersTokens, e.KVBeyond, e.Listed = 0, 0, 0, 0, nil
+}
+
+// fits reports whether the batch and the KV cache have a place for the request. As in engines, the
+// uncached part of the prompt must fit into the KV cache. The answer needs more later, while other
+// requests end.
+func (f *forecast) fits(g *Gate, e *Endpoint) bool {
+	free := 1 - g.Headroom
+	if float64(e.Pending()+1) > free*float64(e.Profile.Limits.MaxSequences) {
+		return false
+	}
+	used := float64(e.KVBeyond + e.Backlog.Tokens.Load() + e.Peers.Tokens.Load())
+	if e.KVTokens > 0 && max(0, used)+f.prompt-f.cached(e) > free*float64(e.KVTokens) {
+		return false
+	}
+	return true
+}
+
+// slotFree reports whether an adapter slot can serve copy c at an endpoint. With each slot in use
+// by other adapters, requests for a further adapter wait until one of these has no requests at all.
+func (e *Endpoint) slotFree(c *Copy) bool {
+	return c.Base || e.Slots <= 0 || c.InFlight.Load()+c.InFlight.Others.Load() > 0 || e.ActiveAdapters() < e.Slots
+}
 
 // within reports whether the window of an endpoint has room for one more request.
 func (e *Endpoint) within(g *Gate, there int64) bool {
@@ -111,7 +146,7 @@ func (e *Endpoint) within(g *Gate, there int64) bool {
 			window = learned
 		}
 	}
-	return window <= 0 || there < window
+	return window <= 0 || float64(there+1) <= (1-g.Headroom)*float64(window)
 }
 
 // limit returns the longest time per output token at an endpoint, in seconds: the tightest stated
@@ -128,12 +163,20 @@ func (f *forecast) limit(g *Gate, e *Endpoint) float64 {
 }
 
 // keeps reports whether the time per output token stays within a limit: the step time, divided by
-// the share of time that prompts leave for decoding.
+// the share of time that the computation of prompts leaves.
 func (f *forecast) keeps(e *Endpoint, step, limit float64) bool {
 	if step > limit {
 		return false
 	}
-	return step <= leastLeft*limit || step <= f.rest(e)*limit
+	return step <= leastLeft*limit || step <= (1-lately(&e.Backlog.Computing, f.Now))*limit
+}
+
+// computing returns the time to compute the prompt of the request, without the time that steps with
+// prompts take anyway, in seconds.
+func (f *forecast) computing(e *Endpoint) float64 {
+	cached := f.cached(e)
+	own := f.prompt - cached
+	return own*e.Profile.Prefill.PerToken + own*(own+2*cached)*e.Profile.Prefill.PerTokenSquared
 }
 
 // opens returns when the closed gate of an endpoint opens by the passage of time alone, in
@@ -141,12 +184,12 @@ func (f *forecast) keeps(e *Endpoint, step, limit float64) bool {
 func (f *forecast) opens(g *Gate, e *Endpoint, c *Copy) int64 {
 	is := f.estimate(e, c)
 	limit := f.limit(g, e)
-	if f.admits(g, e, c, true, &is) || g.reserves(e, c) || g.shuts(e) || is.Room > 0 || is.Step >= limit {
+	if f.admits(g, e, c, true, &is) || g.reserves(e, c) || g.shuts(e) || !f.fits(g, e) || !e.slotFree(c) || is.Step >= limit {
 		return 0
 	}
 	at := e.Backlog.Queue.Load() - int64(g.Queue*1e9)
 	if left := is.Step / limit; left > leastLeft { // the share of prompts must decay to 1 - left
-		at = max(at, e.Backlog.Lately.Load()-int64(memory*math.Log(1-left)))
+		at = max(at, e.Backlog.Computing.Load()-int64(memory*math.Log(1-left)))
 	}
 	return max(at, f.Now+1)
 }
@@ -187,7 +230,7 @@ func Reserve(p Policy, s *Snapshot, r Request, holder uint64) (is Reservation, f
 			estimate := f.estimate(e, c)
 			wait = estimate.Room + estimate.Queue + estimate.Step
 		}
-		if !c.Base && e.Slots > 0 && c.InFlight.Load() == 0 && e.ActiveAdapters() >= e.Slots {
+		if !e.slotFree(c) {
 			slot = fewest(s.Pools[r.Pool], e, c)
 		}
 		if wait < best || !found {

@@ -40,6 +40,7 @@ import (
 //	    peers=N              requests that other processes report
 //	    peerqueue=, peerbeside=, peertokens=, peerurgent=
 //	                         queue, beside, tokens and urgent, for those requests
+//	    beyond=N             tokens in the KV cache beyond those of known requests
 //	    window=N             learned window of this process's requests in flight
 //	    stated=BAND:OBJECTIVE,...
 //	                         requests with these bands and objectives for time per output token
@@ -58,8 +59,8 @@ import (
 //	    times=N decides N times with other random numbers, and prints counts.
 //	    keep sends the request to the first endpoint.
 //	    Settings of the gate, which is closed only if gate is given: gate, band=N, window=N,
-//	    reserved=ENDPOINT:BAND[:ADAPTER] (by another request). If no endpoint has room, the output
-//	    says when one has room by the passage of time alone
+//	    headroom=SHARE, reserved=ENDPOINT:BAND[:ADAPTER] (by another request). If no endpoint
+//	    has room, the output says when one has room by the passage of time alone
 //	reserve MODEL [SETTING...]
 //	    print which endpoint, or which adapter's slot, a waiting request reserves
 func TestScenarios(t *testing.T) {
@@ -202,6 +203,8 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 			e.Window.Store(number(t, value))
 		case "stated":
 			f.stated(t, &e, value)
+		case "beyond":
+			e.KVBeyond = number(t, value)
 		case "room":
 			slots, host, _ := strings.Cut(value, ",")
 			e.Resident = pick.NewResident(int(number(t, slots)), int(number(t, host)))
@@ -307,6 +310,8 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 			request.Gate.On, request.Gate.Queue, request.Gate.PerToken = true, pick.DefaultGateQueue, pick.DefaultGatePerToken
 		case "band":
 			request.Gate.Band = int32(number(t, value))
+		case "headroom":
+			request.Gate.Headroom = decimal(t, value)
 		case "window":
 			request.Gate.Window = number(t, value)
 		case "reserved":

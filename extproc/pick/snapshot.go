@@ -229,7 +229,10 @@ type Endpoint struct {
 	// KVTokens is the size of the KV cache in tokens. OthersTokens is the number of these tokens
 	// that requests from unknown sources use.
 	KVTokens, OthersTokens int64
-	Address                string // "ip:port", with brackets around an IPv6 address
+	// KVBeyond is the number of tokens in the KV cache beyond those of the requests in Backlog and
+	// Peers, at the last scrape. It is negative if these requests used less than predicted.
+	KVBeyond int64
+	Address  string // "ip:port", with brackets around an IPv6 address
 	// Hash is a hash of the address, for rendezvous hashing.
 	Hash uint64
 	// Doubted reports that State is Out only because requests failed; no scrape has confirmed it

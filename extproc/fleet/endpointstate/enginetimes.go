@@ -407,15 +407,24 @@ func (s *EngineTimes) fewestSlots(p *objects.Pool) (fewest int) {
 	return fewest
 }
 
-// others is the load at an endpoint from unknown sources, in the latest scrape.
-type others struct{ requests, tokens int64 }
+// others is the load at an endpoint from unknown sources, in the latest scrape. Beyond is as in
+// [pick.Endpoint.KVBeyond].
+type others struct{ requests, tokens, beyond int64 }
+
+// mostRequests and mostTokens bound reported numbers, so that sums of them do not overflow.
+const mostRequests, mostTokens = 1 << 30, 1 << 40
 
 // othersOf returns the part of a scraped load that the known requests do not explain. told is the
 // number of known requests.
 func (e *endpoint) othersOf(load engine.Load, told int64) (o others) {
-	o.requests = max(0, int64(load.Running.Or(0)+load.Waiting.Or(0))-told)
+	o.requests = max(0, int64(min(load.Running.Or(0)+load.Waiting.Or(0), mostRequests))-told)
+	usage, known := load.KVUsage.Get()
+	size, sized := load.KVTokens.Get()
+	if known && sized {
+		o.beyond = int64(min(min(usage, 1)*size, mostTokens)) - e.backlog.Tokens.Load() - e.peers.Tokens.Load()
+	}
 	if o.requests > 0 {
-		o.tokens = max(0, int64(load.KVUsage.Or(0)*load.KVTokens.Or(0))-e.backlog.Tokens.Load()-e.peers.Tokens.Load())
+		o.tokens = max(0, o.beyond)
 	}
 	return o
 }
@@ -424,7 +433,7 @@ func (e *endpoint) othersOf(load engine.Load, told int64) (o others) {
 // only if the profile is trusted.
 func (e *endpoint) predict(p *pick.Endpoint, times *profile.Profile, trusted bool) {
 	p.Profile = times
-	p.KVTokens = int64(e.load.KVTokens.Or(float64(times.Limits.KVBlocks * times.Limits.BlockSize)))
+	p.KVTokens = int64(min(e.load.KVTokens.Or(float64(times.Limits.KVBlocks*times.Limits.BlockSize)), mostTokens))
 	p.OthersBeside = times.Decode.PerSequence*float64(e.others.requests) + times.Decode.PerKVToken*float64(e.others.tokens)
 	slots, host := e.adapterRoom()
 	e.resident.Resize(slots, host)

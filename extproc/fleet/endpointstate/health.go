@@ -283,6 +283,7 @@ func (s *State) Leaving(now time.Time) map[string]Leaving {
 func (s *State) Full(address string, now time.Time) {
 	if e := s.endpoints[address]; e != nil {
 		e.health.full = now
+		e.window.rejected(e.inFlight.Load())
 		s.touch(address)
 	}
 }
@@ -372,8 +373,9 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	// look like load of other sources.
 	_, running := load.Running.Get()
 	_, waiting := load.Waiting.Get()
-	e.seen = Seen{at: l.Began, known: running && waiting, requests: int(load.Running.Or(0) + load.Waiting.Or(0))}
+	e.seen = Seen{at: l.Began, known: running && waiting, requests: int(min(load.Running.Or(0)+load.Waiting.Or(0), mostRequests))}
 	e.others = e.othersOf(load, max(l.known, e.knownRequests()))
+	e.window.scraped(e.inFlight.Load(), load.Running, load.Waiting)
 	e.active(load.Active)
 }
 

@@ -67,6 +67,7 @@ type endpoint struct {
 	inFlight, adapters atomic.Int64
 	backlog            pick.Backlog
 	peers              pick.Peers
+	window             window
 	resident           pick.Resident
 	models             map[string]*pick.Count // requests in flight of this process, by the engine's name of the model
 
@@ -275,8 +276,8 @@ func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, 
 	p := pick.Endpoint{
 		Address: declared.Address, Number: e.number, Hash: e.hash, State: state, Doubted: e.health.doubted,
 		Others: e.others.requests,
-		Slots:  int64(slots), InFlight: &e.inFlight, Adapters: &e.adapters,
-		Backlog: &e.backlog, Peers: &e.peers, Resident: &e.resident, OthersTokens: e.others.tokens,
+		Slots:  int64(slots), InFlight: &e.inFlight, Window: &e.window.limit, Adapters: &e.adapters,
+		Backlog: &e.backlog, Peers: &e.peers, Resident: &e.resident, OthersTokens: e.others.tokens, KVBeyond: e.others.beyond,
 		Forgets: e.load.Forgets,
 	}
 	p.Unscraped = p.State == pick.Out && s.unscraped(e, declared)
