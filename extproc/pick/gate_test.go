@@ -63,3 +63,26 @@ func (f *fleet) noRoom(policy pick.Policy, request pick.Request) string {
 
 // someGate is a gate with its defaults.
 var someGate = pick.Gate{On: true, Queue: pick.DefaultGateQueue, PerToken: pick.DefaultGatePerToken}
+
+// BenchmarkGate measures decisions with a gate and without one, in the same fleet. The gate is open
+// at most endpoints. To compare medians:
+//
+//	go test ./extproc/pick -run "^$" -bench Gate -count 9
+func BenchmarkGate(b *testing.B) {
+	for _, endpoints := range []int{8, 64, 1000} {
+		s, demand := loaded(endpoints)
+		for _, gate := range []pick.Gate{{}, someGate} {
+			r := pick.Request{Pool: thePool, Model: "a", Demand: demand, Gate: gate}
+			b.Run(fmt.Sprintf("endpoints=%d/gate=%v", endpoints, gate.On), func(b *testing.B) {
+				room := make([]pick.Decision, 3)
+				b.ReportAllocs()
+				for b.Loop() {
+					r.Random += 0x9e3779b97f4a7c15
+					if _, err := pick.Pick(pick.Policy{Rule: pick.Latency, Threshold: 32}, s, r, room); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

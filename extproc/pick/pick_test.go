@@ -252,35 +252,7 @@ func TestPickAllocatesNothing(t *testing.T) {
 //	go test ./extproc/pick -run "^$" -bench Pick
 func BenchmarkPick(b *testing.B) {
 	for _, endpoints := range []int{4, 100, 1000} {
-		f := newFleet()
-		demand := pick.Demand{
-			Prompt: 1000, Output: 100, FirstToken: 1, PerToken: 0.1, Stated: true, Cached: make([]int32, endpoints),
-			Block: 64, Now: now,
-		}
-		for i := range endpoints {
-			name := strconv.Itoa(i)
-			requests := 5 + f.random.Int64N(20)
-			demand.Cached[i] = max(0, f.random.Int32N(40)-30)
-			f.pool.Endpoints = append(f.pool.Endpoints, pick.Endpoint{
-				Address: name, Slots: 4, Others: int64(i % 7), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
-				Number: i, Profile: some, Backlog: new(pick.Backlog), Peers: new(pick.Peers), Resident: pick.NewResident(4, 16),
-				OthersBeside: float64(i%7) * 0.0001,
-				Listed:       []*pick.Count{f.count(name, "a"), f.count(name, "b")},
-			})
-			f.pool.Copies["a"] = append(f.pool.Copies["a"], pick.Copy{Endpoint: i, Model: "a", InFlight: f.count(name, "a")})
-			e := &f.pool.Endpoints[i]
-			e.InFlight.Store(requests)
-			e.Adapters.Store(1 + requests%3)
-			e.Backlog.Queue.Store(now + f.random.Int64N(3e8) - 2e8)
-			e.Backlog.Beside.Store(requests * 2e8)
-			e.Backlog.Urgency.Store(requests * 10_000)
-			if f.random.IntN(8) == 0 {
-				f.count(name, "a").Store(1 + f.random.Int64N(4))
-				e.Resident.Use(f.count(name, "a"))
-			}
-		}
-		f.pool.Predictable = true
-		s := f.snapshot()
+		s, demand := loaded(endpoints)
 		for rule := pick.Proposal; rule <= pick.Latency+1; rule++ {
 			policy, name := pick.Policy{Rule: rule, Threshold: 32}, "tokenless"
 			r := pick.Request{Pool: thePool, Model: "a", Demand: demand}
@@ -304,4 +276,37 @@ func BenchmarkPick(b *testing.B) {
 			}
 		}
 	}
+}
+
+// loaded returns a loaded fleet, and the demand of a request.
+func loaded(endpoints int) (*pick.Snapshot, pick.Demand) {
+	f := newFleet()
+	demand := pick.Demand{
+		Prompt: 1000, Output: 100, FirstToken: 1, PerToken: 0.1, Stated: true, Cached: make([]int32, endpoints),
+		Block: 64, Now: now,
+	}
+	for i := range endpoints {
+		name := strconv.Itoa(i)
+		requests := 5 + f.random.Int64N(20)
+		demand.Cached[i] = max(0, f.random.Int32N(40)-30)
+		f.pool.Endpoints = append(f.pool.Endpoints, pick.Endpoint{
+			Address: name, Slots: 4, Others: int64(i % 7), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
+			Number: i, Profile: some, Backlog: new(pick.Backlog), Peers: new(pick.Peers), Resident: pick.NewResident(4, 16),
+			OthersBeside: float64(i%7) * 0.0001,
+			Listed:       []*pick.Count{f.count(name, "a"), f.count(name, "b")},
+		})
+		f.pool.Copies["a"] = append(f.pool.Copies["a"], pick.Copy{Endpoint: i, Model: "a", InFlight: f.count(name, "a")})
+		e := &f.pool.Endpoints[i]
+		e.InFlight.Store(requests)
+		e.Adapters.Store(1 + requests%3)
+		e.Backlog.Queue.Store(now + f.random.Int64N(3e8) - 2e8)
+		e.Backlog.Beside.Store(requests * 2e8)
+		e.Backlog.Urgency.Store(requests * 10_000)
+		if f.random.IntN(8) == 0 {
+			f.count(name, "a").Store(1 + f.random.Int64N(4))
+			e.Resident.Use(f.count(name, "a"))
+		}
+	}
+	f.pool.Predictable = true
+	return f.snapshot(), demand
 }
