@@ -23,9 +23,13 @@ import (
 func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context.Context, *metrics.Meter, about) error, error) {
 	var f *fleet.Fleet
 	alone, news := c.Control.Address == "", placementclient.NewNews()
+	var others *flow.Turns // nil without control
+	if !alone {
+		others = flow.NewTurns()
+	}
 	held := flow.New(flow.Config{
 		View: func() *endpointstate.View { return f.View() }, MaxQueued: c.MaxQueued, MaxBytes: c.MaxQueuedMiB << 20, Changed: news.Changed,
-		Alone: alone,
+		Alone: alone, Turns: others,
 	})
 	f = fleet.New(fleet.Config{
 		Settings: c.Settings, Log: log, Published: held.Published, Freed: held.Freed, PrefixCacheBytes: c.PrefixBytes, Placed: !alone,

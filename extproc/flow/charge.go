@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/turns"
 )
 
 // Service is the predicted service of a request: engine time in seconds, or another unit that all
@@ -17,6 +18,16 @@ type Service struct {
 	// FirstToken is the predicted time until the first output token, and Step the time of each
 	// output token. Step is 0 if it cannot be predicted.
 	FirstToken, Step time.Duration
+	// InTokens means that the unit is a token, and not a second.
+	InTokens bool
+}
+
+// turns returns an amount of service in the unit of s.
+func (s *Service) turns(amount float64) turns.Service {
+	if s.InTokens {
+		return turns.Service{Tokens: amount}
+	}
+	return turns.Service{Seconds: amount}
 }
 
 // expected returns the service that is charged at the dispatch.
@@ -39,6 +50,7 @@ type Charge struct {
 	pool    *pool
 	service Service
 	began   time.Time
+	band    int32
 	account *fair.Account[*Ticket] // nil after the end; guarded by Flow.mu
 }
 
@@ -53,9 +65,11 @@ func (t *Ticket) Dispatch(s Service, now time.Time) *Charge {
 		return nil
 	}
 	p.queue.SetService(t.place, s.expected())
-	c := &Charge{pool: p, service: s, began: now, account: p.queue.Dispatch(t.place)}
+	band := t.place.Band()
+	c := &Charge{pool: p, service: s, began: now, account: p.queue.Dispatch(t.place), band: band}
 	p.left(t)
 	p.running[c] = true
+	f.Turns.serve(p.name, c.band, s.turns(s.expected()))
 	p.call()
 	f.tidy(p)
 	return c
@@ -86,6 +100,7 @@ func (c *Charge) Ended(completion int64, now time.Time) {
 		tokens = c.service.Tokens
 	}
 	c.account.Settle(c.service.of(tokens))
+	f.Turns.serve(c.pool.name, c.band, c.service.turns(c.service.of(tokens)-c.service.expected()))
 	c.account = nil
 	delete(c.pool.running, c)
 	f.tidy(c.pool)

@@ -152,8 +152,9 @@ func (f *Flow) Own() (all []Own) {
 				continue
 			}
 			for e := l.tickets.Front(); e != nil; e = e.Next() {
-				path := e.Value.(*Ticket).request.Path
-				path.Tenant, path.Program = 0, 0
+				t := e.Value.(*Ticket)
+				path := t.request.Path
+				path.Band, path.Tenant, path.Program = t.place.Band(), 0, 0
 				is := bands[path.Band]
 				is.Band, is.Requests = path.Band, is.Requests+1
 				if !routes[path] {

@@ -69,13 +69,13 @@ func TestLeftRoomOpens(t *testing.T) {
 			t.Errorf("closed for bands up to %v, want the second endpoint", closed)
 		}
 		time.Sleep(time.Second)
-		for range 20 { // others use the first endpoint, and the second has no room
+		for range 40 { // others use the first endpoint, and the second has no room
 			of.Endpoints[0].Peers.Requests.Add(1)
 			if try() == nil {
 				t.Fatal("it took room that others use")
 			}
 			is.Left(pools[0], pick.Policy{}, s, request, time.Now())
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond)
 		}
 		request.Gate.Band = 1
 		if err := try(); err != nil {

@@ -163,7 +163,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	}
 	named := most
 	base := view.Snapshot.Pools[request.Pool].BaseModel()
-	request.Gate = gateOf(d, a)
+	request.Gate = gateOf(d, a, view.Snapshot)
 	if request.Tokenless = d.traits.tokenless; d.traits.runs {
 		request.Demand.ServiceTime = s.serviceTime(view.World, d.statsKey(request, base))
 	}
@@ -199,7 +199,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 		d.limitSearch()
 	}
 	if err != nil {
-		err = missed(d, a, err, view.Snapshot, &request)
+		err = missed(d, a, err, view.Snapshot, &request, now)
 	} else {
 		d.authorize(view.World)
 		d.world = view.World

@@ -55,7 +55,7 @@ func gated(d *dispatcher, a *ask) bool {
 
 // gateOf returns the gate of a request, which may go only where an engine can start it at once. The
 // gate is off for requests that do not wait.
-func gateOf(d *dispatcher, a *ask) pick.Gate {
+func gateOf(d *dispatcher, a *ask, s *pick.Snapshot) pick.Gate {
 	if !gated(d, a) {
 		return pick.Gate{}
 	}
@@ -63,6 +63,7 @@ func gateOf(d *dispatcher, a *ask) pick.Gate {
 		On: true, Band: d.target.Priority, Queue: pick.DefaultGateQueue, PerToken: pick.DefaultGatePerToken,
 		Window: int64(d.settings.RequestsPerEndpoint),
 	}
+	g.Closed = d.server.Flow.Turns.Closed(d.target.Pool, s.Pools[d.target.Pool.String()])
 	if d.ticket != nil {
 		g.Reserved, g.Holder, _ = d.ticket.Gate()
 	}
@@ -71,13 +72,17 @@ func gateOf(d *dispatcher, a *ask) pick.Gate {
 
 // missed returns the error of a request for which the policy found no endpoint: notReady if it may
 // wait.
-func missed(d *dispatcher, a *ask, err error, s *pick.Snapshot, request *pick.Request) error {
+func missed(d *dispatcher, a *ask, err error, s *pick.Snapshot, request *pick.Request, now time.Time) error {
 	pool := s.Pools[request.Pool]
 	m := &notReady{why: err}
 	switch {
 	case errors.Is(err, pick.ErrNoRoom):
 		if at, known := pick.Opens(d.settings.Policy, s, *request); known {
 			m.due = time.Unix(0, at)
+		}
+		at := d.server.Flow.Turns.Left(d.target.Pool, d.settings.Policy, s, *request, now)
+		if !at.IsZero() && (m.due.IsZero() || at.Before(m.due)) {
+			m.due = at
 		}
 		if d.ticket != nil {
 			if _, holder, overdue := d.ticket.Gate(); overdue {
@@ -117,7 +122,7 @@ func serviceOf(d *dispatcher) flow.Service {
 			FirstToken: time.Duration(is.FirstToken() * float64(time.Second)), Step: time.Duration(is.Step * float64(time.Second)),
 		}
 	}
-	return flow.Service{Fixed: float64(max(1, demand.Prompt)), PerToken: 2, Tokens: float64(demand.Output)}
+	return flow.Service{Fixed: float64(max(1, demand.Prompt)), PerToken: 2, Tokens: float64(demand.Output), InTokens: true}
 }
 
 // leastService is the service of a request without tokens whose service time is unknown, in

@@ -149,8 +149,8 @@ func (p *Pool) Serve(number int32, s Service, now time.Duration) {
 	if b == nil || b.others.Requests == 0 {
 		return
 	}
-	b.reported.Seconds += s.Seconds
-	b.reported.Tokens += s.Tokens
+	b.reported.Seconds = max(0, b.reported.Seconds+s.Seconds)
+	b.reported.Tokens = max(0, b.reported.Tokens+s.Tokens)
 	b.tokens = s.Tokens != 0
 	b.pass(now, s.Seconds+s.Tokens)
 	b.lag += (s.Seconds + s.Tokens) * (1 - b.part())
