@@ -182,3 +182,46 @@ func TestHigherBandTriesAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// A request whose tenant has others waiting leaves headroom, and so does one that waits for long. A
+// request without others of its tenant is called although such a request found no room.
+func TestBackloggedRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := aFlow(10, 100)
+		flood := blocked(t, f, of(pools[0], 0, 1, 1))
+		if flood.Backlogged() {
+			t.Error("the only request of a tenant is backlogged")
+		}
+		more := enqueue(t, f, of(pools[0], 0, 1, 1))
+		if !flood.Backlogged() || !more.Backlogged() {
+			t.Error("two requests of a tenant are not backlogged")
+		}
+		time.Sleep(time.Second)
+		if err := <-flood.Turn(); err != nil {
+			t.Fatal(err)
+		}
+		flood.Back(flow.Room, time.Time{}, nil)
+		other := enqueue(t, f, of(pools[0], 0, 2, 1))
+		synctest.Wait()
+		var called *flow.Ticket
+		select {
+		case <-flood.Turn():
+			called = flood
+		case <-other.Turn():
+			called = other
+		default:
+			t.Fatal("nobody is called after a request without headroom has joined")
+		}
+		called.Back(flow.Room, time.Time{}, nil)
+		if other.Backlogged() {
+			t.Error("the only request of another tenant is backlogged")
+		}
+		time.Sleep(5 * time.Second)
+		if !other.Backlogged() {
+			t.Error("a request that has waited for 5 s is not backlogged")
+		}
+		for _, ticket := range []*flow.Ticket{flood, more, other} {
+			ticket.Leave()
+		}
+	})
+}

@@ -52,6 +52,8 @@ type line struct {
 	band    int32     // highest band of a request that found no room since the line was ready
 	due     time.Time // when the line may have room without another event; zero if unknown
 	tried   time.Time // when a request of the line last found no room
+	// backlogged reports that the last request without room had to leave headroom.
+	backlogged bool
 }
 
 const (
@@ -82,7 +84,7 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 	switch {
 	case first && is == waits:
 		p.wait(l, Copy)
-	case !l.ready && l.why == Room && t.request.Path.Band > l.band:
+	case !l.ready && l.why == Room && (t.request.Path.Band > l.band || l.backlogged && !t.backlogged(t.since)):
 		p.open(l)
 	}
 	p.arm(t.since.Add(sweep))

@@ -65,6 +65,18 @@ func (t *Ticket) Gate() (reserved []pick.Reservation, holder uint64, overdue boo
 	return t.pool.reserved, holder, overdue
 }
 
+// Backlogged reports whether the request must leave headroom at engines for other flows: other
+// requests of its tenant wait too, or it waits for long. A request that reserves room uses it all.
+func (t *Ticket) Backlogged() bool {
+	t.flow.mu.Lock()
+	defer t.flow.mu.Unlock()
+	return t.backlogged(time.Now())
+}
+
+func (t *Ticket) backlogged(now time.Time) bool {
+	return t.holder == 0 && (!t.place.Alone() || now.Sub(t.since) >= patience)
+}
+
 // Back keeps a request in the queue that was called but found no endpoint, for the reason why. It
 // is called again after the next event, or at the time due if that is not zero. Reserve, if not
 // nil, is room that the request reserves.
@@ -87,7 +99,7 @@ func (t *Ticket) Back(why Reason, due time.Time, reserve *pick.Reservation) {
 		t.noRoom = now
 	}
 	if l.events == t.events {
-		l.band = t.request.Path.Band
+		l.band, l.backlogged = t.request.Path.Band, t.backlogged(now)
 		p.wait(l, why)
 		if !due.IsZero() {
 			p.due(l, due)

@@ -66,6 +66,9 @@ func gateOf(d *dispatcher, a *ask, s *pick.Snapshot) pick.Gate {
 	g.Closed = d.server.Flow.Turns.Closed(d.target.Pool, s.Pools[d.target.Pool.String()])
 	if d.ticket != nil {
 		g.Reserved, g.Holder, _ = d.ticket.Gate()
+		if d.ticket.Backlogged() {
+			g.Headroom = pick.DefaultHeadroom
+		}
 	}
 	return g
 }

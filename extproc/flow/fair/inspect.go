@@ -41,6 +41,10 @@ func (p *Place[W]) Band() int32 {
 	return p.line.leaf.parent.parent.parent.band()
 }
 
+// Alone reports that no other request of the same tenant waits. It is true after the request has
+// left.
+func (p *Place[W]) Alone() bool { return p.line == nil || p.line.leaf.parent.waiting == 1 }
+
 // Since returns the time of arrival.
 func (p *Place[W]) Since() time.Time { return p.since }
 
