@@ -4,24 +4,34 @@ import (
 	"slices"
 
 	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/turns"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/hash"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Fair is extproc with its gate and its fair queue.
+// Fair is extproc with its gate and its fair queue. Several pickers take turns.
 func Fair(gate pick.Gate) Policy {
-	return behind(gate, func() order {
-		return &fairOrder{queue: fair.New[*Request](), running: make(map[*Request]*running)}
-	})
+	return func(f Fleet, seed uint64) (Picker, error) {
+		o := &fairOrder{queue: fair.New[*Request](), running: make(map[*Request]*running)}
+		p, err := behind(gate, func() order { return o })(f, seed)
+		if g, ok := p.(*gated); ok && f.Pickers > 1 && f.BacklogSync > 0 {
+			g.turns = newTurning(f.Endpoints)
+			o.served = func(band int32, seconds, now float64) {
+				g.turns.pool.Serve(band, turns.Service{Seconds: seconds}, passed(now))
+			}
+		}
+		return p, err
+	}
 }
 
 // fairOrder is the order of package fair. Service is engine time, as extproc charges it.
 type fairOrder struct {
 	queue   *fair.Queue[*Request]
 	running map[*Request]*running
-	order   []*running // the same in order of dispatch, and some that have ended
-	passed  float64    // time of the last pass over running, in seconds
+	served  func(band int32, seconds, now float64) // nil if there is no other process
+	order   []*running                             // the same in order of dispatch, and some that have ended
+	passed  float64                                // time of the last pass over running, in seconds
 }
 
 // running is a request that was sent.
@@ -31,6 +41,8 @@ type running struct {
 	began           float64
 	first, step     float64 // predicted time to first token, and time per token
 	output          float64 // expected output tokens
+	band            int32
+	charged         float64 // engine seconds
 	ended           bool
 }
 
@@ -60,7 +72,8 @@ func (o *fairOrder) take(s sent) {
 		fixed: e.Load + e.Delay, perToken: e.Longer, began: s.at, first: e.FirstToken(), step: e.Step, output: float64(s.output),
 	}
 	o.queue.SetService(p, is.of(is.output))
-	is.account = o.queue.Dispatch(p)
+	is.account, is.band = o.queue.Dispatch(p), p.Waiter.Client.Band
+	o.charge(is, is.of(is.output), s.at)
 	o.running[p.Waiter] = is
 	o.order = append(o.order, is)
 }
@@ -78,15 +91,25 @@ func (o *fairOrder) pass(now float64) {
 	for _, is := range o.order {
 		if tokens := (now - is.began - is.first) / is.step; is.step > 0 && tokens > is.output {
 			is.account.Charge(is.of(tokens))
+			o.charge(is, is.of(tokens), now)
 		}
 	}
 }
 
 func (o *fairOrder) token(*Request) {}
 
+// charge tells the other processes what a request has been charged.
+func (o *fairOrder) charge(is *running, total, now float64) {
+	if o.served != nil {
+		o.served(is.band, total-is.charged, now)
+	}
+	is.charged = total
+}
+
 func (o *fairOrder) ended(r *Request) {
 	if is := o.running[r]; is != nil {
 		is.account.Settle(is.of(float64(r.Output)))
+		o.charge(is, is.of(float64(r.Output)), o.passed)
 		is.ended = true
 		delete(o.running, r)
 	}

@@ -74,6 +74,8 @@ type Request struct {
 	PerToken float64
 	// Returns reports that the client obeys Retry-After: it sends a refused request again.
 	Returns bool
+	// Picker is the number of the picker that gets the request, from 1; 0 for a random one.
+	Picker int
 }
 
 // Picker chooses endpoints, which are numbered from 0. Times are in seconds. A Picker that is a
@@ -160,6 +162,9 @@ type Outcome struct {
 	// Inversions is the number of requests that were sent to an endpoint while a request of a
 	// higher band was held.
 	Inversions int
+	// Unused is the longest time for which an endpoint had room, belonged to another picker, and
+	// got no request while a picker held one, in seconds.
+	Unused float64
 	// Samples are in order of time.
 	Samples []Sample
 }
@@ -180,6 +185,7 @@ type run struct {
 	faultInjector faultInjector
 	holding       holding
 	meter         meter
+	exchange      exchange
 }
 
 type endpoint struct {
@@ -232,6 +238,7 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 	r.next = next
 	r.hold()
 	r.startClosed()
+	r.exchangeTurns()
 	r.sample()
 	r.arrive()
 	for (r.arriving || r.left > 0) && (r.Ends == 0 || r.loop.Now() < r.Ends) {
@@ -289,7 +296,7 @@ func (r *run) send(is *Request) {
 	number := len(r.results)
 	r.results = append(r.results, Result{At: is.At, Prompt: len(is.Prompt), Output: is.Output, Client: is.Client})
 	r.left++
-	by := r.picker()
+	by := r.picker(is)
 	if _, ok := r.pickers[by].(Holder); ok {
 		r.join(number, by, is)
 		return
@@ -302,10 +309,13 @@ func (r *run) send(is *Request) {
 	r.forward(number, by, to, is)
 }
 
-// picker returns the picker of the next request.
-func (r *run) picker() int {
-	if len(r.pickers) == 1 {
+// picker returns the picker of a request.
+func (r *run) picker(is *Request) int {
+	switch {
+	case len(r.pickers) == 1:
 		return 0
+	case is.Picker > 0:
+		return is.Picker - 1
 	}
 	return r.random.IntN(len(r.pickers))
 }
@@ -313,6 +323,9 @@ func (r *run) picker() int {
 // forward sends a request to an endpoint.
 func (r *run) forward(number, by, to int, is *Request) {
 	r.results[number].Endpoint, r.results[number].Sent = to, r.loop.Now()
+	if r.exchange.sent != nil {
+		r.exchange.sent[to] = r.loop.Now()
+	}
 	if frontendOverhead := r.endpoints[to].frontendOverhead; frontendOverhead > 0 {
 		r.loop.At(r.loop.Now()+frontendOverhead, func() { r.submit(number, by, is) })
 		return
@@ -564,7 +577,9 @@ func (r *run) receive(is int) {
 }
 
 func (r *run) outcome() Outcome {
-	o := Outcome{Results: r.results, Seconds: r.loop.Now(), Inversions: r.holding.inversions, Samples: r.meter.samples}
+	o := Outcome{
+		Results: r.results, Seconds: r.loop.Now(), Inversions: r.holding.inversions, Samples: r.meter.samples, Unused: r.exchange.unused,
+	}
 	for i := range r.endpoints {
 		o.SlotLoads += r.endpoints[i].Counts().SlotLoads
 	}

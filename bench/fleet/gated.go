@@ -15,6 +15,7 @@ type gated struct {
 	order order
 	gate  pick.Gate
 	wake  float64
+	turns *turning // nil if there is no other process
 }
 
 // NoFlow is extproc's policy latency without flow: requests wait in the engines. Objectives are
@@ -52,6 +53,7 @@ func VTC(gate pick.Gate) Policy {
 
 func (g *gated) Hold(_ float64, r *Request) []Refusal {
 	g.order.join(r)
+	g.waits()
 	return nil
 }
 
@@ -60,16 +62,31 @@ func (g *gated) Next(now float64) (*Request, int) {
 	r := g.order.next()
 	if r == nil {
 		g.wake = math.Inf(1)
+		if g.turns != nil {
+			clear(g.turns.unused)
+		}
 		return nil, 0
 	}
-	g.gate.Band = r.Client.Band
-	to, opens, err := g.try(now, r, g.gate)
-	if err != nil {
-		g.wake = max(opens, now+soonest)
-		return nil, 0
+	for {
+		gate := g.gate
+		gate.Band = r.Client.Band
+		if g.turns != nil {
+			g.close(now, &gate)
+		}
+		to, opens, err := g.try(now, r, gate)
+		switch {
+		case err == nil:
+			g.order.take(g.inFlight[r])
+			g.waits()
+			return r, to
+		case g.turns == nil:
+			g.wake = max(opens, now+soonest)
+			return nil, 0
+		case !g.offered(now):
+			g.wake = max(min(opens, g.turns.wake), now+soonest)
+			return nil, 0
+		}
 	}
-	g.order.take(g.inFlight[r])
-	return r, to
 }
 
 func (g *gated) Wake(float64) float64 { return g.wake }

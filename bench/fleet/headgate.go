@@ -70,6 +70,7 @@ type headgate struct {
 	inexact        float64                                // Fleet.TokenError
 	reported       map[endpointstate.CopyKey]bool         // copies for which other pickers reported requests
 	asStated       bool                                   // objectives are those of requests, and tenants have statistics of their own
+	asked          pick.Request                           // the last request that found no room
 
 	// prefixes tracks the cached prompts of endpoints; nil if the policy does not use it.
 	prefixes *prefix.Index
@@ -122,7 +123,7 @@ func (h *headgate) try(now float64, r *Request, gate pick.Gate) (endpoint int, o
 	}
 	picks, err := pick.Pick(h.policy, h.view.Snapshot, asked, make([]pick.Decision, 1))
 	if err != nil {
-		opens = math.Inf(1)
+		h.asked, opens = asked, math.Inf(1)
 		if at, ok := pick.Opens(h.policy, h.view.Snapshot, asked); ok && errors.Is(err, pick.ErrNoRoom) {
 			opens = since(at)
 		}

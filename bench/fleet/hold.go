@@ -90,7 +90,7 @@ func (r *run) refuse(no Refusal) {
 	is := &r.results[of.number]
 	is.Refusals++
 	if no.Returns {
-		r.loop.At(r.loop.Now()+no.RetryAfter, func() { r.join(of.number, r.picker(), no.Request) })
+		r.loop.At(r.loop.Now()+no.RetryAfter, func() { r.join(of.number, r.picker(no.Request), no.Request) })
 		return
 	}
 	is.Refused, is.FirstToken, is.LastToken = true, math.Inf(1), math.Inf(1)
@@ -114,6 +114,7 @@ func (r *run) pump(by int) {
 		r.moved(by)
 		r.forward(of.number, by, to, is)
 	}
+	r.measureUnused(by)
 	at := p.Wake(r.loop.Now())
 	if at >= r.holding.wakes[by] {
 		return

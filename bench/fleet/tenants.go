@@ -17,9 +17,10 @@ type Stream struct {
 	// Systems are system prompts: each request starts with one of them, with Zipf popularity
 	// (1/k). There may be none.
 	Systems [][]uint32
-	// PerToken and Returns are those of each request.
+	// PerToken, Returns and Picker are those of each request.
 	PerToken float64
 	Returns  bool
+	Picker   int
 }
 
 // Systems returns n system prompts of a number of tokens.
@@ -75,7 +76,7 @@ func (s Stream) draws(seed uint64) (*rand.Rand, func(n uint32) Request) {
 		l := s.Lengths[random.IntN(len(s.Lengths))]
 		return Request{
 			Prompt: prompt(system, s.Number*perStream+n, l.Prompt), Output: l.Output,
-			Client: s.Client, PerToken: s.PerToken, Returns: s.Returns,
+			Client: s.Client, PerToken: s.PerToken, Returns: s.Returns, Picker: s.Picker,
 		}
 	}
 }

@@ -50,11 +50,13 @@ var parts = []struct {
 	run  func(context.Context, *bench) error
 }{
 	{"flood", flood},
+	{"throughput", throughput},
 	{"bands", bands},
 	{"stated", stated},
 	{"load", load},
 	{"jain", jain},
 	{"agent", agent},
+	{"several", several},
 }
 
 // row is a policy that a part compares.
@@ -62,6 +64,7 @@ type row struct {
 	name   string
 	policy fleet.Policy
 	alone  bool    // without the flood
+	picker int     // the extproc that gets the flood; 0 for all
 	scrape float64 // interval of scrapes in seconds; 0 for that of the fleet
 }
 
@@ -205,7 +208,8 @@ func (b *bench) runFor(seed uint64, r row, requests iter.Seq[fleet.Request], whi
 		return figures{}, err
 	}
 	is := figuresOf(o, func(r fleet.Result) bool { return which(r.Client) && r.At >= from && r.At < until })
-	is.tokens, is.inversions = tokensPerSecond(o, from+b.scaled(filling), until), o.Inversions
+	is.tokens, is.inversions = tokensPerSecond(o, from, until), o.Inversions
+	is.unused = o.Unused
 	return is, nil
 }
 

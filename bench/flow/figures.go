@@ -14,6 +14,7 @@ type figures struct {
 	hits                       float64 // share of prompt tokens that were cached
 	refused                    float64 // share of requests that were refused and did not return
 	inversions                 int
+	unused                     float64 // longest time of unused room in seconds
 	jain                       float64 // lowest index of Jain in a minute
 	extra                      float64 // a figure of one part only
 }

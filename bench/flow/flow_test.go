@@ -62,12 +62,15 @@ func TestParts(t *testing.T) {
 		what  string
 		worst float64 // highest value; if it is negative, the lowest value is its opposite
 	}{
+		{throughput, "throughput", -0.5},
 		{bands, "bands: TTFT", 3},
 		{bands, "bands: inversions", 0},
 		{stated, "stated: time per token", 3},
 		{load, "load: prefix hits", 30},
 		{jain, "jain", -0.5},
 		{agent, "agent", 5},
+		{several, "several: flood through one: TTFT", 20},
+		{several, "several: flood through all: longest time", 0.5},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()

@@ -40,23 +40,7 @@ func jain(ctx context.Context, b *bench) error {
 		{name: "llm-d", policy: fleet.LLMD(false), scrape: fleet.LLMDScrapeInterval},
 		{name: "llm-d round robin", policy: fleet.LLMD(true), scrape: fleet.LLMDScrapeInterval},
 	}
-	all, err := b.each(ctx, rows, func(seed uint64, r row) (figures, error) {
-		f := b.fleet
-		f.SampleInterval, f.ScrapeInterval, f.Ends = 1, r.scrapeInterval(f), b.scaled(jainUntil)
-		for i, t := range backlogged {
-			client := fleet.Client{Route: "r", Tenant: t.tenant}
-			s := fleet.Stream{Number: uint32(i), Client: client, Lengths: t.lengths(b)} //nolint:gosec // few
-			f.Closed = append(f.Closed, fleet.Closed{Clients: jainClients * f.Endpoints, Until: f.Ends, Requests: s.Endless(seed)})
-		}
-		o, err := f.Run(seed, func(func(fleet.Request) bool) {}, r.policy)
-		if err != nil {
-			return figures{}, err
-		}
-		from := min(firstAnswersEnded(o, b.scaled(jainFirst)), b.scaled(jainLatest))
-		is := figures{jain: lowestJain(o, from, b.scaled(jainMinute), b.scaled(jainUntil)), extra: from}
-		is.tokens = tokensPerSecond(o, from, b.scaled(jainUntil))
-		return is, nil
-	})
+	all, err := b.each(ctx, rows, b.jainRow)
 	if err != nil {
 		return err
 	}
@@ -67,6 +51,25 @@ func jain(ctx context.Context, b *bench) error {
 	})
 	b.atLeast("jain: lowest index of engine seconds in a minute", 0.98, all["fair"].median(func(f figures) float64 { return f.jain }))
 	return nil
+}
+
+// jainRow simulates backlogged tenants under a policy.
+func (b *bench) jainRow(seed uint64, r row) (figures, error) {
+	f := b.fleet
+	f.SampleInterval, f.ScrapeInterval, f.Ends = 1, r.scrapeInterval(f), b.scaled(jainUntil)
+	for i, t := range backlogged {
+		client := fleet.Client{Route: "r", Tenant: t.tenant}
+		s := fleet.Stream{Number: uint32(i), Client: client, Lengths: t.lengths(b)} //nolint:gosec // few
+		f.Closed = append(f.Closed, fleet.Closed{Clients: jainClients * f.Endpoints, Until: f.Ends, Requests: s.Endless(seed)})
+	}
+	o, err := f.Run(seed, func(func(fleet.Request) bool) {}, r.policy)
+	if err != nil {
+		return figures{}, err
+	}
+	from := min(firstAnswersEnded(o, b.scaled(jainFirst)), b.scaled(jainLatest))
+	is := figures{jain: lowestJain(o, from, b.scaled(jainMinute), b.scaled(jainUntil)), extra: from}
+	is.tokens = tokensPerSecond(o, from, b.scaled(jainUntil))
+	return is, nil
 }
 
 // firstAnswersEnded returns the time at which all answers have ended that were sent in the first
