@@ -15,7 +15,10 @@ type gated struct {
 	order order
 	gate  pick.Gate
 	wake  float64
-	turns *turning // nil if there is no other process
+	// waiting is the number of requests that are held, by flow. A request of a flow in which
+	// others wait leaves headroom.
+	waiting map[Client]int
+	turns   *turning // nil if there is no other process
 }
 
 // NoFlow is extproc's policy latency without flow: requests wait in the engines. Objectives are
@@ -31,7 +34,7 @@ func behind(gate pick.Gate, ordered func() order) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := newHeadgate(pick.Latency, f, seed)
 		h.asStated = true
-		return &gated{headgate: h, order: ordered(), gate: gate}, nil
+		return &gated{headgate: h, order: ordered(), gate: gate, waiting: make(map[Client]int)}, nil
 	}
 }
 
@@ -53,6 +56,7 @@ func VTC(gate pick.Gate) Policy {
 
 func (g *gated) Hold(_ float64, r *Request) []Refusal {
 	g.order.join(r)
+	g.waiting[r.Client]++
 	g.waits()
 	return nil
 }
@@ -70,6 +74,9 @@ func (g *gated) Next(now float64) (*Request, int) {
 	for {
 		gate := g.gate
 		gate.Band = r.Client.Band
+		if g.waiting[r.Client] < 2 {
+			gate.Headroom = 0
+		}
 		if g.turns != nil {
 			g.close(now, &gate)
 		}
@@ -77,6 +84,9 @@ func (g *gated) Next(now float64) (*Request, int) {
 		switch {
 		case err == nil:
 			g.order.take(g.inFlight[r])
+			if g.waiting[r.Client]--; g.waiting[r.Client] == 0 {
+				delete(g.waiting, r.Client)
+			}
 			g.waits()
 			return r, to
 		case g.turns == nil:

@@ -113,7 +113,7 @@ func TestFairQueueProtectsOthers(t *testing.T) {
 	f.Endpoints, f.BacklogSync = 2, 0.02
 	s := Stream{Client: Client{Route: "r", Tenant: "a"}, Lengths: Conversation()}
 	mob := Stream{Number: 1, Client: Client{Route: "r", Tenant: "mob"}, Lengths: Conversation()}
-	gate := pick.Gate{On: true, Queue: pick.DefaultGateQueue, PerToken: pick.DefaultGatePerToken}
+	gate := pick.Gate{On: true, Queue: pick.DefaultGateQueue, PerToken: pick.DefaultGatePerToken, Headroom: pick.DefaultHeadroom}
 	ttft := func(p Policy) (is Outcome, ttft99 float64) {
 		is = outcome(t, f, 1, Merge(s.Arrivals(1, 1, 0, 60), mob.Arrivals(1, 10, 5, 45)), p)
 		var all []float64

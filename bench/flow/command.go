@@ -83,6 +83,7 @@ type bench struct {
 	seeds    int
 	scale    float64 // of times; below 1 for tests
 	gate     pick.Gate
+	plot     string // path of a picture of the flood; empty for none
 
 	out, progress io.Writer
 	targets       []target
@@ -261,9 +262,12 @@ func runCommand(ctx context.Context, args []string, out, progress io.Writer) err
 	}
 	chosen := f.StringSlice("part", names, "run these `PARTS`: "+strings.Join(names, ", "))
 	f.IntVar(&b.seeds, "seeds", 5, "number of `SEEDS`; figures are medians")
+	f.StringVar(&b.plot, "plot", "", "draw the flood with and without flow into this `FILE`, such as flow.svg")
 	f.IntVar(&b.fleet.Endpoints, "endpoints", 16, "number of `ENDPOINTS`")
 	queue := f.Float64("gate-queue", pick.DefaultGateQueue, "longest queue of prompts at an endpoint, in `SECONDS`")
 	perToken := f.Float64("gate-per-token", pick.DefaultGatePerToken, "longest time per output token without a stated objective, in `SECONDS`")
+	headroom := f.Float64("gate-headroom", pick.DefaultHeadroom,
+		"`SHARE` of the batch and of the KV cache that requests leave free if others of their flow wait")
 	if err := cli.Parse(f, args, 0); err != nil {
 		return err
 	}
@@ -275,7 +279,7 @@ func runCommand(ctx context.Context, args []string, out, progress io.Writer) err
 			return f.Wrong(fmt.Errorf("--part: unknown name %q: use some of %s", name, strings.Join(names, ", ")))
 		}
 	}
-	b.gate = pick.Gate{On: true, Queue: *queue, PerToken: *perToken}
+	b.gate = pick.Gate{On: true, Queue: *queue, PerToken: *perToken, Headroom: *headroom}
 	var err error
 	if b.capacity, err = b.fleet.Capacity(fleet.Stream{Lengths: b.lengths}); err != nil {
 		return err

@@ -71,6 +71,9 @@ func flood(ctx context.Context, b *bench) error {
 	ours, alone, bound := all["fair"], all["alone"], all["victims first"]
 	b.atMost("flood: TTFT p99 of the others, times alone", 1.6, ours.ratio(alone, ttft99))
 	b.atMost("flood: TTFT p99 of the others, times victims first", 1.2, ours.ratio(bound, ttft99))
+	if b.plot != "" {
+		return b.plotFlood(b.plot)
+	}
 	return nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,7 +23,7 @@ func small(out io.Writer) *bench {
 			Profile: llm.DefaultProfile(), Endpoints: 2, Pickers: 1, ScrapeInterval: 0.2, AdapterSync: 1, BacklogSync: 0.02,
 		},
 		lengths: fleet.Conversation(), capacity: 4.1, seeds: 1, scale: 0.25,
-		gate: pick.Gate{On: true, Queue: pick.DefaultGateQueue, PerToken: pick.DefaultGatePerToken},
+		gate: pick.Gate{On: true, Queue: pick.DefaultGateQueue, PerToken: pick.DefaultGatePerToken, Headroom: pick.DefaultHeadroom},
 		out:  out, progress: io.Discard,
 	}
 }
@@ -43,8 +45,12 @@ func TestFlood(t *testing.T) {
 	race.Skip(t)
 	var out strings.Builder
 	b := small(&out)
+	b.plot = filepath.Join(t.TempDir(), "flow.svg")
 	if err := flood(context.Background(), b); err != nil {
 		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(b.plot); err != nil || !strings.Contains(string(text), "<svg") {
+		t.Errorf("no picture was drawn: %v", err)
 	}
 	if is := b.value(t, "times alone"); is > 8 {
 		t.Errorf("TTFT is %.2f times that without a flood\n%s", is, out.String())
