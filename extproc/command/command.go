@@ -19,6 +19,7 @@ import (
 	"github.com/headgate/headgate/extproc/drain"
 	"github.com/headgate/headgate/extproc/eds"
 	"github.com/headgate/headgate/extproc/install"
+	"github.com/headgate/headgate/extproc/limits"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/options"
 	"github.com/headgate/headgate/extproc/outcome"
@@ -65,10 +66,12 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		Access: engines,
 	})
 	record := decisions.New()
+	book := limits.New()
 	observe := func(o outcome.Outcome) {
 		o = f.Attribute(o)
 		f.Observe(o)
 		record.Observe(&o)
+		book.Observe(o)
 		m.Observe(o) // last, so that the fleet already has every outcome that metrics show
 		for _, endpoint := range o.Suspicious() {
 			scraper.Due(endpoint)
@@ -93,7 +96,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		Default: c.Pool, Observe: observe, Tokens: engines.Tokens,
 		ModeOverride: c.ModeOverride, Conformance: c.Conformance,
 		ExplainPicks: c.ExplainPicks, EmitScores: c.EmitScores, Random: c.Random(),
-		Decisions: record,
+		Decisions: record, Limits: book,
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)
 	about := newAbout(c)
@@ -116,6 +119,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		f.SetWorld(w)
 		scraper.SetTargets(scrape.Targets(w))
 		m.SetWorld(w)
+		book.SetWorld(w)
 		select {
 		case <-loaded:
 		default:

@@ -67,12 +67,21 @@ func (i *InFlight) End() {
 }
 
 // OnEnd makes End call the function with the number of output tokens; -1 if it is unknown. If the
-// request has ended, OnEnd calls it at once. It may be used once, and call must not call the Fleet.
+// request has ended, OnEnd calls it at once. Functions of earlier calls are called first. They must
+// not call the Fleet.
 func (i *InFlight) OnEnd(call func(completion int64)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.onEnd = call; i.ended {
+	if i.ended {
 		call(i.completion)
+		return
+	}
+	before := i.onEnd
+	if i.onEnd = call; before != nil {
+		i.onEnd = func(completion int64) {
+			before(completion)
+			call(completion)
+		}
 	}
 }
 

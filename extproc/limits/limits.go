@@ -4,10 +4,12 @@
 package limits
 
 import (
+	"net/http"
 	"sync"
 	"time"
 
 	"github.com/headgate/headgate/extproc/limits/bucket"
+	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/internal/hash"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -167,6 +169,30 @@ func (t *Ticket) Settle(tokens int64) {
 	defer b.mu.Unlock()
 	b.forget(t)
 	t.request.Settle(tokens, b.now())
+}
+
+// Observe settles the request that has ended with an outcome. Without a number of tokens, the
+// estimate stays.
+func (b *Book) Observe(o outcome.Outcome) {
+	if o.ID != "" {
+		tokens, known := TokensOf(o)
+		b.Settle(o.ID, tokens, known)
+	}
+}
+
+// TokensOf returns the number of tokens of prompt and answer that count against limits. An answer
+// that is an error took none. Known is false if the engine reported none, as in a stream without
+// usage.
+func TokensOf(o outcome.Outcome) (tokens int64, known bool) {
+	prompt, hasPrompt := o.Prompt.Get()
+	completion, hasCompletion := o.Completion.Get()
+	switch {
+	case hasCompletion, hasPrompt && o.Failure == outcome.None:
+		return int64(prompt + completion), true
+	case o.Status >= http.StatusBadRequest, o.Endpoint == "", o.Call != outcome.NoCall && o.Call != outcome.OK:
+		return 0, true
+	}
+	return 0, false
 }
 
 // Settle is [Ticket.Settle] for the request with a decision id. If known is false, the estimate

@@ -130,10 +130,14 @@ func (d *dispatcher) addMetadata(m *extprocv3.ProcessingResponse) {
 	if scores := d.scores(); scores != nil {
 		destination[wire.ScoresKey] = structpb.NewStructValue(object(scores))
 	}
-	m.DynamicMetadata = object(map[string]*structpb.Value{
+	spaces := map[string]*structpb.Value{
 		wire.DestinationNamespace: structpb.NewStructValue(object(destination)),
 		wire.PickNamespace:        structpb.NewStructValue(object(pick)),
-	})
+	}
+	if rates := d.limited.metadata(); rates != nil {
+		spaces[wire.RateLimitNamespace] = structpb.NewStructValue(rates)
+	}
+	m.DynamicMetadata = object(spaces)
 	d.announced = true
 	d.dropPicks()
 	d.token, d.sealed = "", ""

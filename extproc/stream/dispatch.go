@@ -30,6 +30,7 @@ type dispatcher struct {
 	queued
 	fallback fallback
 	answered
+	limited limited
 }
 
 // picked is the decision about a request, and its entry in the counts of requests in flight.
@@ -100,6 +101,9 @@ func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 		return err
 	}
 	d.near = near
+	if err := d.limited.check(d, &a, body, view); err != nil {
+		return err
+	}
 	if err := d.enter(&a); err != nil {
 		if d.server.explains {
 			_ = d.pick(&a, body, view, near, now) // the candidates if the request did not wait for others
@@ -307,6 +311,7 @@ func (d *dispatcher) count(a ask, now time.Time) bool {
 	}
 	d.number = s.Decisions.Add(d.in.id, record)
 	d.id = s.Decisions.ID(d.number)
+	d.limited.sent(d)
 	d.addRelay(a.model, now)
 	d.promptSent()
 	if is := &d.first().Estimate; *is != (pick.Estimate{}) {

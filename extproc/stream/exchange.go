@@ -301,12 +301,15 @@ func (x *exchange) fail(err error, model string) responses {
 		x.server.Meter.NoEndpoint(d.route, d.pool)
 	}
 	x.dispatcher.recordRefusal(model, &e)
-	return x.reply(e.status, e.Code, e.response(x.api()))
+	out := e.response(x.api())
+	x.dispatcher.limited.addTo(out)
+	return x.reply(e.status, e.Code, out)
 }
 
 func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingResponse) responses {
 	x.phase = replied
 	x.dispatcher.takeBack()
+	x.dispatcher.limited.refused(x.dispatcher.announced)
 	_ = x.keep(0) // the body is no longer needed
 	x.chunks = nil
 	x.server.Meter.Replied(status, code)

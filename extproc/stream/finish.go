@@ -8,6 +8,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/limits"
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
@@ -19,8 +20,9 @@ type answered struct {
 	answeredAt time.Time
 }
 
-// responseHeaders reads the headers of the response. It adds the name of a fallback, which
-// Headgate's own Envoy adds itself, and in conformance tests the endpoint.
+// responseHeaders reads the headers of the response. It adds the state of the route's limits and
+// the name of a fallback, which Headgate's own Envoys add themselves, and in conformance tests the
+// endpoint.
 func (x *exchange) responseHeaders(h *extprocv3.HttpHeaders, now time.Time) responses {
 	if x.dispatcher.inFlight != nil && !x.dispatcher.answer.Began() {
 		x.dispatcher.readAnswer(h.GetHeaders())
@@ -34,6 +36,9 @@ func (x *exchange) responseHeaders(h *extprocv3.HttpHeaders, now time.Time) resp
 	var added []*corev3.HeaderValueOption
 	if x.server.Conformance && x.scope.hints.served != "" {
 		added = append(added, header(wire.ServedHeader, x.scope.hints.served))
+	}
+	if x.scope.front != Own {
+		added = append(added, x.dispatcher.limited.headers()...)
 	}
 	if name := x.dispatcher.fallback.name; name != "" && x.scope.front != Own {
 		added = append(added, header(wire.FallbackHeader, name))
@@ -117,6 +122,9 @@ func (d *dispatcher) observe(f outcome.Failure, took time.Duration) {
 		}
 	}
 	d.answer.Fill(&o, d.sentAt)
+	if tokens, known := limits.TokensOf(o); known {
+		d.limited.ticket.Settle(tokens)
+	}
 	d.recordOutcome(&o)
 	d.server.Observe(o)
 }
@@ -127,6 +135,9 @@ func (d *dispatcher) end(now time.Time) {
 	if d.waits != nil {
 		d.recordLeft(now)
 		d.waits = nil
+	}
+	if d.inFlight == nil {
+		d.limited.refused(d.announced)
 	}
 	if d.inFlight == nil || d.finished {
 		return

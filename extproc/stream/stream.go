@@ -26,6 +26,7 @@ import (
 	"github.com/headgate/headgate/extproc/decode"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/limits"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
@@ -51,6 +52,8 @@ type Config struct {
 	Flow  *flow.Flow
 	Meter *metrics.Meter
 	Log   *slog.Logger
+	// Limits has the state of routes with limits; nil means a Book of the Server's own.
+	Limits *limits.Book
 	// Settings apply to pools without their own settings. The zero value means the defaults.
 	Settings settings.Settings
 	// Tokens contains the tokens that replace clients' Authorization headers; nil means no tokens.
@@ -127,6 +130,9 @@ func New(c Config) *Server {
 	}
 	if c.Decisions == nil {
 		c.Decisions = decisions.New()
+	}
+	if c.Limits == nil {
+		c.Limits = limits.New()
 	}
 	s := &Server{
 		Config: c, memory: c.Fleet, open: open{all: make(map[string]*exchange)},

@@ -1,0 +1,142 @@
+package stream
+
+import (
+	"cmp"
+	"net/http"
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/limits"
+	"github.com/headgate/headgate/extproc/limits/bucket"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/hash"
+)
+
+// This file counts requests against the limits of their routes. A request is counted once, when it
+// is admitted, before it may wait. Its ticket ends with the request's count as in flight, or in
+// [limited.refused] if there is none. The outcome settles the tokens.
+
+// limited is the state of a request whose route has limits.
+type limited struct {
+	checked bool
+	ticket  *limits.Ticket  // nil if the route has no limits
+	rates   []limits.Header // x-ratelimit headers of the response
+}
+
+// check counts an admitted request against the limits of its route. The error is the reply to a
+// request that a limit stops. Only the first call counts. The relay's second attempt was counted
+// before.
+func (l *limited) check(d *dispatcher, a *ask, body []byte, view *endpointstate.View) error {
+	s, is := d.server, d.target.Sharing
+	if l.checked || s.explains || !limits.Limited(is) || d.scope.relayed != nil && d.scope.relayed.Last {
+		return nil
+	}
+	l.checked = true
+	var tenant uint64
+	if is.TenantHeader != "" {
+		tenant = hash.Of(d.in.header(is.TenantHeader))
+	}
+	var tokens int64
+	if limits.CountsTokens(is) && !d.traits.tokenless {
+		tokens = estimateTokens(d, a, body, view)
+	}
+	ticket, answer := s.Limits.Admit(d.target.Route, is, tenant, tokens)
+	l.ticket, l.rates = ticket, limits.Headers(answer)
+	if answer.Refused != bucket.Nothing {
+		return limitError(answer)
+	}
+	return nil
+}
+
+// estimateTokens returns the expected number of tokens of prompt and answer.
+func estimateTokens(d *dispatcher, a *ask, body []byte, view *endpointstate.View) int64 {
+	request := pick.Request{
+		Pool: d.pool, Model: cmp.Or(d.target.Adapter, a.model), Base: !d.target.Open && d.target.Adapter == "", Open: d.target.Open,
+	}
+	learned := d.server.memory.RequestStats(d.statsKey(request, view.Snapshot.Pools[d.pool].BaseModel()))
+	output := learned.Output()
+	if body == nil {
+		return int64(output)
+	}
+	p := d.readPrompt(&a.text, body, &request)
+	if p.MaxTokens > 0 {
+		output = min(output, float64(p.MaxTokens))
+	}
+	return int64(float64(p.Bytes)/learned.BytesPerToken() + output)
+}
+
+// limitError returns the reply to a request that a limit stops.
+func limitError(a bucket.Answer) *apiError {
+	e := &apiError{
+		status: http.StatusTooManyRequests, Type: "requests", Code: "rate_limit_exceeded", retryAfter: limits.RetryAfter(a),
+		Message: "Too many requests are in progress. Try again later.", limited: true,
+	}
+	switch {
+	case a.Never:
+		e.Type, e.final = "tokens", true
+		e.Message = "The request is too large: it has more tokens than the limit of a minute."
+	case a.Refused == bucket.Requests:
+		e.Message = "The limit of requests per minute is reached. Try again in " + wait(e.retryAfter) + "."
+	case a.Refused == bucket.Tokens:
+		e.Type, e.Message = "tokens", "The limit of tokens per minute is reached. Try again in "+wait(e.retryAfter)+"."
+	}
+	return e
+}
+
+func wait(seconds int) string { return strconv.Itoa(seconds) + " s" }
+
+// sent connects the ticket of a request with its count as in flight, which has begun, and with its
+// outcome.
+func (l *limited) sent(d *dispatcher) {
+	t := l.ticket
+	if t == nil {
+		return
+	}
+	if d.scope.front == Own {
+		t.Sent(d.id)
+	}
+	d.inFlight.OnEnd(func(int64) { t.End() })
+}
+
+// refused ends the ticket of a request that has no count as in flight. If the data plane has not
+// received a decision, announced is false. No engine has then got the request, so its tokens are
+// given back.
+func (l *limited) refused(announced bool) {
+	if announced {
+		l.ticket.End()
+		return
+	}
+	l.ticket.Cancel()
+}
+
+// headers returns the x-ratelimit headers of the response; nil if the route has no such limits.
+func (l *limited) headers() []*corev3.HeaderValueOption {
+	var all []*corev3.HeaderValueOption
+	for _, h := range l.rates {
+		all = append(all, header(h.Name, h.Value))
+	}
+	return all
+}
+
+// addTo adds the x-ratelimit headers to a reply of extproc. Replies to gRPC calls have none.
+func (l *limited) addTo(m *extprocv3.ProcessingResponse) {
+	if h := m.GetImmediateResponse().GetHeaders(); h != nil {
+		h.SetHeaders = append(h.SetHeaders, l.headers()...)
+	}
+}
+
+// metadata returns the x-ratelimit headers as metadata; nil if there are none.
+func (l *limited) metadata() *structpb.Struct {
+	if len(l.rates) == 0 {
+		return nil
+	}
+	fields := make(map[string]*structpb.Value, len(l.rates))
+	for _, h := range l.rates {
+		fields[h.Name] = structpb.NewStringValue(h.Value)
+	}
+	return object(fields)
+}
