@@ -75,6 +75,9 @@ type Meter struct {
 	picks      *prometheus.CounterVec   // label reason
 	endpoints  *prometheus.GaugeVec
 
+	attained  *prometheus.CounterVec // labels route, objective and result
+	quantiles *prometheus.GaugeVec   // labels route and objective
+
 	gateway          prometheus.Histogram
 	decision         prometheus.Histogram
 	replies          *prometheus.CounterVec // labels code and error
@@ -96,6 +99,7 @@ type Meter struct {
 
 	mu     sync.RWMutex // guards labels; also locked while a series is made for a label
 	labels map[label]bool
+	stated map[string][]v1alpha1.Objective // by route; guarded like labels
 }
 
 // label is a label value that the current objects allow.
@@ -163,6 +167,12 @@ func New(f *fleet.Fleet) *Meter {
 		"Tokens of one request, by kind: prompt or completion; only of requests whose answer reports them.", tokenBuckets, "pool", "kind")
 	m.picks = counter("headgate_picks_total", "Picks, by the policy's reason for the endpoint.", "pool", "reason")
 	m.endpoints = gauge("headgate_endpoints", "Endpoints of the pool in the objects in force.", "pool")
+
+	m.attained = counter("headgate_objective_requests_total",
+		"Streams that succeeded, by the objective of their route (time_to_first_token or output_token_latency) and by result: met or missed. The attainment is the share of met, and is compared with headgate_objective_quantile.",
+		"route", "objective", "result")
+	m.quantiles = gauge("headgate_objective_quantile",
+		"Share of requests that must meet the objective, as the route states it.", "route", "objective")
 
 	m.gateway = histogram("headgate_gateway_overhead_seconds",
 		"Seconds from a request's first byte to the first byte sent to an endpoint: the upload of its body, Envoy and extproc, without queue time.",
@@ -326,12 +336,13 @@ func (m *Meter) SetWorld(w *objects.World) {
 		for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
 			m.requests, m.failures, m.tokens, m.firstToken, m.predicted, m.perToken, m.duration,
 			m.served, m.faults, m.retries, m.reportedWaiting, m.reportedKVUsage,
-			m.perRequest, m.picks, m.endpoints,
+			m.perRequest, m.picks, m.endpoints, m.attained,
 		} {
 			vec.DeletePartialMatch(gone)
 		}
 	}
 	m.labels = current
+	m.setObjectives(w)
 	for name, p := range w.Pools {
 		m.endpoints.WithLabelValues(name.String()).Set(float64(len(p.Endpoints)))
 	}

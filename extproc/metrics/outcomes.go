@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/internal/engine"
@@ -138,7 +139,11 @@ func (m *Meter) time(route, pool string, o outcome.Outcome) {
 	if o.Expected > 0 {
 		m.predicted.WithLabelValues(pool).Observe(o.FirstBody.Seconds() / o.Expected.Seconds())
 	}
+	var perToken time.Duration
 	if n, ok := o.Completion.Get(); ok && n > 1 && o.Duration > o.FirstBody {
-		m.perToken.WithLabelValues(route, pool).Observe((o.Duration - o.FirstBody).Seconds() / (n - 1))
+		seconds := (o.Duration - o.FirstBody).Seconds() / (n - 1)
+		m.perToken.WithLabelValues(route, pool).Observe(seconds)
+		perToken = time.Duration(seconds * float64(time.Second))
 	}
+	m.attain(route, o.FirstBody, perToken)
 }
