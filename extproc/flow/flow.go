@@ -99,6 +99,10 @@ type Request struct {
 	Key objects.ModelKey
 	// Placed means that control loads the model when requests wait for it.
 	Placed bool
+	// Holds means that a request with Placed waits although no endpoint may load its model, see
+	// [Flow.Absent]. Its Class must differ from that of other requests. Once an endpoint may load
+	// the model, the request is decided again.
+	Holds bool
 	// Class separates requests for the same model that do not find room at the same time, for
 	// example because other endpoints may serve them.
 	Class string
@@ -134,7 +138,7 @@ func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	view := f.View()
-	is := f.verdict(view, r.Key, r.Placed)
+	is := f.verdict(view, r.Key, r.Placed, r.Holds)
 	if is == failed {
 		f.queued.Add(-1)
 		return nil, f.failure(view, r.Key)
@@ -365,12 +369,16 @@ const (
 	ready
 	// failed means that the model cannot be loaded.
 	failed
+	// empty means that no endpoint may load the model.
+	empty
+	// changed means that one may, so that requests that waited for that are decided again.
+	changed
 )
 
 // verdict returns a model's state in a view. It is ready without a pool, so that the request
 // continues and gets the error of a missing pool. A failed load does not matter while the model has
-// another copy. The caller holds mu.
-func (f *Flow) verdict(v *endpointstate.View, key objects.ModelKey, placed bool) verdict {
+// another copy. Holds is that of the requests. The caller holds mu.
+func (f *Flow) verdict(v *endpointstate.View, key objects.ModelKey, placed, holds bool) verdict {
 	if !placed {
 		return ready
 	}
@@ -378,6 +386,10 @@ func (f *Flow) verdict(v *endpointstate.View, key objects.ModelKey, placed bool)
 	switch {
 	case v.Snapshot.Pools[key.Pool.String()] == nil, room:
 		return ready
+	case holds && f.absent(v, key):
+		return empty
+	case holds:
+		return changed
 	case !has && f.failure(v, key) != nil:
 		return failed
 	}

@@ -45,6 +45,7 @@ type line struct {
 	name    string
 	key     objects.ModelKey
 	placed  bool
+	holds   bool
 	tickets list.List // elements are *Ticket
 	ready   bool      // whether the line's next request may try to find an endpoint
 	why     Reason    // what the line waits for if it is not ready
@@ -72,7 +73,7 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 	name := t.request.line()
 	l := p.lines[name]
 	if first = l == nil; first {
-		l = &line{name: name, key: t.request.Key, placed: t.request.Placed, ready: true}
+		l = &line{name: name, key: t.request.Key, placed: t.request.Placed, holds: t.request.Holds, ready: true}
 		p.lines[name] = l
 	}
 	t.line = l
@@ -84,6 +85,8 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 	switch {
 	case first && is == waits:
 		p.wait(l, Copy)
+	case first && is == empty:
+		p.wait(l, Endpoint)
 	case !l.ready && l.why == Room && (t.request.Path.Band > l.band || l.backlogged && !t.backlogged(t.since)):
 		p.open(l)
 	}
@@ -181,9 +184,15 @@ func (p *pool) edit(w *objects.World) {
 func (p *pool) show(v *endpointstate.View) {
 	now := time.Now()
 	for _, l := range p.lines {
-		switch p.flow.verdict(v, l.key, l.placed) {
-		case failed:
-			err := p.flow.failure(v, l.key)
+		switch is := p.flow.verdict(v, l.key, l.placed, l.holds); is {
+		case empty:
+			l.events++
+			p.wait(l, Endpoint)
+		case failed, changed:
+			err := ErrChanged
+			if is == failed {
+				err = p.flow.failure(v, l.key)
+			}
 			for e := l.tickets.Front(); e != nil; {
 				t := e.Value.(*Ticket)
 				if e = e.Next(); !t.called {
@@ -216,7 +225,7 @@ func (p *pool) freed(v *endpointstate.View, address, model string) {
 	for _, l := range p.lines {
 		switch {
 		case !l.ready && l.why == Copy:
-			if l.key.ID == model && p.flow.verdict(v, l.key, l.placed) == ready {
+			if l.key.ID == model && p.flow.verdict(v, l.key, l.placed, l.holds) == ready {
 				p.open(l)
 			}
 		case at >= 0 && l.servedAt(is, at):

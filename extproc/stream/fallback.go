@@ -90,6 +90,7 @@ func (f *fallback) use(err error, now time.Time) bool {
 		return false
 	}
 	f.name, f.to, f.instead, f.why = name, to, d.found, err
+	d.hasTurn, d.ticket = false, nil // these are of the other queue
 	if !d.since.IsZero() {
 		d.spent = now.Sub(d.since)
 	}

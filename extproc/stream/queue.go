@@ -42,6 +42,8 @@ type queued struct {
 	// overridden means that the data plane was asked to extend its timeout, which is possible once
 	// per message.
 	overridden bool
+	// promised is the timeout that the data plane was asked for, if overridden.
+	promised time.Duration
 	// why is what the request waits or waited for.
 	why ring.Wait
 	// asked means that control was already asked whether the request's model exists.
@@ -67,6 +69,8 @@ type waiting struct {
 type notReady struct {
 	of  flow.Request // without the size of its body
 	why error
+	// empty means that no endpoint may serve the request.
+	empty bool
 	// due is when an endpoint may have room without any event; zero if it is unknown. reserve is
 	// room that the request reserves; nil if it reserves none.
 	due     time.Time
@@ -83,7 +87,7 @@ func (m *notReady) reason() flow.Reason {
 		return flow.Turn
 	case errors.Is(m.why, pick.ErrNoRoom):
 		return flow.Room
-	case errors.Is(m.why, pick.ErrNoneReady) && !m.of.Placed:
+	case m.empty:
 		return flow.Endpoint
 	}
 	return flow.Copy
@@ -147,7 +151,7 @@ func (d *dispatcher) enter(a *ask) error {
 	}
 	switch {
 	case gated(d, a):
-		if f.Waits(d.target.Pool) {
+		if f.Waits(d.target.Pool) && !empty(d, a) {
 			return &notReady{of: d.queueRequest(a.model), why: errTurn}
 		}
 	case d.placed() && !d.settings.Flow:
@@ -237,12 +241,25 @@ func (d *dispatcher) patience(why flow.Reason) time.Duration {
 	if why == flow.Endpoint {
 		most = d.settings.EmptyTimeout
 	}
+	if d.overridden {
+		most = min(most, d.promised)
+	}
 	for _, d := range []time.Duration{d.settings.Request, d.in.deadline()} {
 		if d > 0 {
 			most = min(most, d)
 		}
 	}
 	return most
+}
+
+// expires returns when a request that waits for a reason must be refused: the time from now, which
+// may be over.
+func (d *dispatcher) expires(why flow.Reason) time.Duration {
+	most := d.patience(why)
+	if why == flow.Endpoint && most == 0 {
+		return d.expires(flow.Turn) // such requests are not held, so that this wait is for something else
+	}
+	return time.Until(d.since.Add(most - early(most)))
 }
 
 // left returns the time until the request's deadline; 0 if the data plane enforces the deadline or
@@ -283,8 +300,9 @@ func (d *dispatcher) override() *extprocv3.ProcessingResponse {
 	if d.overridden || d.scope.mode == modeDuplex {
 		return nil
 	}
+	d.promised = max(d.waits.most, d.patience(flow.Room))
 	d.overridden = true
-	return &extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(max(d.waits.most, d.patience(flow.Room)))}
+	return &extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(d.promised)}
 }
 
 // wait blocks until a request that called join is decided or refused, and returns the answers. It
@@ -309,7 +327,7 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 		return d.refuse(err), nil
 	}
 	defer ticket.Leave()
-	timer := time.NewTimer(time.Until(d.since.Add(w.most - early(w.most))))
+	timer := time.NewTimer(min(d.expires(w.miss.reason()), d.expires(flow.Turn), d.expires(flow.Endpoint)))
 	defer timer.Stop()
 	for {
 		if len(ticket.Turn()) == 0 {
@@ -336,14 +354,14 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 			if w := d.waits; w != nil && w.of.SameLine(ticket.Request()) && !errors.Is(failed, flow.ErrChanged) {
 				if failed == nil {
 					wait.Goes(d.full(), time.Now())
-					timer.Reset(time.Until(d.since.Add(w.most - early(w.most))))
+					timer.Reset(d.expires(w.miss.reason()))
 					ticket.Back(w.miss.reason(), w.miss.due, w.miss.reserve)
 					continue
 				}
 				out = d.refuse(failed)
 			}
 			switch {
-			case d.inFlight != nil:
+			case d.inFlight != nil && d.target.Pool == ticket.Request().Key.Pool:
 				charge(d, ticket)
 			case failed != nil && d.waits == nil:
 				result = metrics.QueueFailed
@@ -353,9 +371,14 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 			result = metrics.QueueStopped
 			return d.refuse(errStopping), nil
 		case <-timer.C:
+			why := ticket.Reason()
+			if left := d.expires(why); left > 0 {
+				timer.Reset(left)
+				continue
+			}
 			result = metrics.QueueExpired
 			switch {
-			case d.waits.miss.reason() == flow.Endpoint:
+			case why == flow.Endpoint:
 				return d.refuse(pick.ErrNoneReady), nil
 			case d.full():
 				return d.refuse(errBusy), nil

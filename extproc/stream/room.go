@@ -9,6 +9,7 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // This file decides when requests wait for room at engines, and what their flow is charged.
@@ -94,13 +95,33 @@ func missed(d *dispatcher, a *ask, err error, s *pick.Snapshot, request *pick.Re
 				}
 			}
 		}
+	case isMiss(err) && empty(d, a), errors.Is(err, pick.ErrNoneReady) && !d.placed() && holds(d, a):
+		m.empty = true
+	case request.FailClose && errors.Is(err, pick.ErrNoneReady) && flow.Empty(pool, true):
+		return err
 	case d.placed() && isMiss(err) && len(pool.Any) > 0:
-	case gated(d, a) && errors.Is(err, pick.ErrNoneReady) && d.settings.EmptyTimeout > 0:
 	default:
 		return err
 	}
-	m.of = d.queueRequest(a.model)
+	if m.of = d.queueRequest(a.model); m.empty && m.of.Placed {
+		m.of.Holds, m.of.Class = true, m.of.Class+" at none"
+	}
 	return m
+}
+
+// holds reports whether the request may wait while no endpoint may serve it.
+func holds(d *dispatcher, a *ask) bool { return d.settings.EmptyTimeout > 0 && gated(d, a) }
+
+// empty reports whether the request waits because no endpoint may serve it, or load its model.
+func empty(d *dispatcher, a *ask) bool {
+	switch {
+	case !holds(d, a):
+		return false
+	case d.placed():
+		return d.server.Flow.Absent(objects.ModelKey{Pool: d.target.Pool, ID: d.target.Adapter})
+	}
+	pool := d.server.Fleet.View().Snapshot.Pools[d.target.Pool.String()]
+	return flow.Empty(pool, d.target.Sharing.Or().FailClose)
 }
 
 // charge charges the request's flow for the service of a request that was dispatched while others
