@@ -372,6 +372,9 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 			return d.refuse(errStopping), nil
 		case <-timer.C:
 			why := ticket.Reason()
+			if why == flow.Turn { // the queue may be about to try it again
+				why = d.waits.miss.reason()
+			}
 			if left := d.expires(why); left > 0 {
 				timer.Reset(left)
 				continue

@@ -1,0 +1,163 @@
+package stream_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// emptied removes the endpoints of ns/base. The function that it returns brings them back.
+func emptied(f *fleet.Fleet) (filled func()) {
+	with := f.View().World
+	f.SetWorld(withoutEndpoint(with, *with.Pools[objects.Name{Namespace: "ns", Name: "base"}]))
+	return func() {
+		f.SetWorld(with)
+		f.Scrape(address).Succeeded(engine.Load{})
+		f.SetModels(address, engine.Models{Base: []string{"llama"}, Adapters: []string{"sql-v2"}})
+		f.SetWorld(with) // publishes a new view
+	}
+}
+
+// Requests to an empty pool wait as long as timeouts.empty says, whether it is shorter or longer
+// than the other timeout, and however many wait before them. Unknown models are refused at once.
+func TestEmptyPoolHoldsRequests(t *testing.T) {
+	for name, c := range map[string]struct{ empty, queue, want time.Duration }{
+		"shorter": {10 * time.Second, time.Minute, 9 * time.Second},
+		"longer":  {150 * time.Second, time.Minute, 149 * time.Second},
+		"none":    {0, time.Minute, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, held, client := window(t, 0, func(s *stream.Config) {
+					s.Settings.EmptyTimeout, s.Settings.QueueTimeout = c.empty, c.queue
+				})
+				emptied(f)
+				began := time.Now()
+				var waiting []extprocv3.ExternalProcessor_ProcessClient
+				for _, model := range []string{"llama", "text-to-sql", "gpt-4", "llama", "llama"} {
+					s, m := askFor(t.Context(), t, client, model)
+					if c.empty == 0 {
+						if got := render(t, m); !strings.Contains(got, "reply: 503") {
+							t.Errorf("%s gets %s", model, got)
+						}
+						continue
+					}
+					waiting = append(waiting, s)
+					awaitQueued(t, held, int64(len(waiting)))
+				}
+				if _, m := askFor(t.Context(), t, client, "unheard-of"); !strings.Contains(render(t, m), "reply: 404") {
+					t.Errorf("an unknown model gets %s", render(t, m))
+				}
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("the requests were sent within %v", took)
+				}
+				for _, s := range waiting {
+					if got := decided(t, s); !strings.Contains(got, "reply: 503") || !strings.Contains(got, "retry-after=") {
+						t.Errorf("after its time it gets %s", got)
+					}
+				}
+				if took := time.Since(began); took < c.want || took > c.want+2*time.Second {
+					t.Errorf("they waited %v, want %v", took, c.want)
+				}
+				awaitQueued(t, held, 0)
+			})
+		})
+	}
+}
+
+// The first endpoint of an empty pool gets only what it can start at once.
+func TestFirstEndpointGetsWhatItCanStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, held, client := window(t, 2, func(s *stream.Config) { s.Settings.EmptyTimeout = time.Minute })
+		filled := emptied(f)
+		for i := range 5 {
+			askFor(t.Context(), t, client, "llama")
+			awaitQueued(t, held, int64(i+1))
+		}
+		filled()
+		awaitInFlight(t, f, 2)
+		synctest.Wait()
+		if n, _ := held.Queued(); n != 3 || inFlight(f) != 2 {
+			t.Errorf("%d requests are in flight, and %d wait", inFlight(f), n)
+		}
+	})
+}
+
+// A request for a model that no endpoint of its pool may load waits like one in an empty pool. When
+// an endpoint may load it, the request waits for the load.
+func TestModelThatNoEndpointMayLoad(t *testing.T) {
+	failed := func(f *fleet.Fleet, reason string) {
+		n := endpointstate.PlacementUpdate{Failures: map[objects.ModelKey]string{nobody: reason}}
+		f.ApplyPlacement(n)
+	}
+	start := func(t *testing.T, empty time.Duration) (*fleet.Fleet, *flow.Flow, extprocv3.ExternalProcessorClient) {
+		f, held, server := queueingServer(t, time.Minute, 100)
+		server.Settings.EmptyTimeout = empty
+		failed(f, wire.NoLabels)
+		return f, held, dialServer(t, server, stream.Own)
+	}
+	t.Run("at once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, _, client := start(t, 0)
+			if _, m := ask(t.Context(), t, client); !strings.Contains(render(t, m), "reply: 503") {
+				t.Errorf("it gets %s", render(t, m))
+			}
+		})
+	})
+	t.Run("time", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, held, client := start(t, 10*time.Second)
+			began := time.Now()
+			for range 2 {
+				s, _ := ask(t.Context(), t, client)
+				defer func() {
+					if got := decided(t, s); !strings.Contains(got, "reply: 503") || !strings.Contains(got, "retry-after=") {
+						t.Errorf("after its time it gets %s", got)
+					}
+					if took := time.Since(began); took > 10*time.Second {
+						t.Errorf("it waited %v", took)
+					}
+				}()
+			}
+			awaitQueued(t, held, 2)
+		})
+	})
+	t.Run("loaded", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f, held, client := start(t, 10*time.Second)
+			s, _ := ask(t.Context(), t, client)
+			awaitQueued(t, held, 1)
+			failed(f, "") // an endpoint may load it now
+			time.Sleep(30 * time.Second)
+			if n, _ := held.Queued(); n != 1 {
+				t.Errorf("%d requests wait for the load", n)
+			}
+			f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
+			next(t, "the waiting request", s)
+			awaitQueued(t, held, 0)
+		})
+	})
+	t.Run("deleted", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f, held, client := start(t, 10*time.Second)
+			s, _ := ask(t.Context(), t, client)
+			awaitQueued(t, held, 1)
+			failed(f, wire.UnknownModel)
+			if got := decided(t, s); !strings.Contains(got, "reply: 404") {
+				t.Errorf("it gets %s", got)
+			}
+			awaitQueued(t, held, 0)
+		})
+	})
+}
