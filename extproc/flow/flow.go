@@ -100,8 +100,7 @@ type Request struct {
 	// Placed means that control loads the model when requests wait for it.
 	Placed bool
 	// Holds means that a request with Placed waits although no endpoint may load its model, see
-	// [Flow.Absent]. Its Class must differ from that of other requests. Once an endpoint may load
-	// the model, the request is decided again.
+	// [Flow.Absent]. Its Class must differ from that of requests without.
 	Holds bool
 	// Class separates requests for the same model that do not find room at the same time, for
 	// example because other endpoints may serve them.
@@ -369,10 +368,8 @@ const (
 	ready
 	// failed means that the model cannot be loaded.
 	failed
-	// empty means that no endpoint may load the model.
+	// empty means that no endpoint may load the model, for which the requests wait.
 	empty
-	// changed means that one may, so that requests that waited for that are decided again.
-	changed
 )
 
 // verdict returns a model's state in a view. It is ready without a pool, so that the request
@@ -388,8 +385,6 @@ func (f *Flow) verdict(v *endpointstate.View, key objects.ModelKey, placed, hold
 		return ready
 	case holds && f.absent(v, key):
 		return empty
-	case holds:
-		return changed
 	case !has && f.failure(v, key) != nil:
 		return failed
 	}

@@ -184,15 +184,12 @@ func (p *pool) edit(w *objects.World) {
 func (p *pool) show(v *endpointstate.View) {
 	now := time.Now()
 	for _, l := range p.lines {
-		switch is := p.flow.verdict(v, l.key, l.placed, l.holds); is {
+		switch p.flow.verdict(v, l.key, l.placed, l.holds) {
 		case empty:
 			l.events++
 			p.wait(l, Endpoint)
-		case failed, changed:
-			err := ErrChanged
-			if is == failed {
-				err = p.flow.failure(v, l.key)
-			}
+		case failed:
+			err := p.flow.failure(v, l.key)
 			for e := l.tickets.Front(); e != nil; {
 				t := e.Value.(*Ticket)
 				if e = e.Next(); !t.called {
