@@ -11,8 +11,8 @@ import (
 
 // This file is about requests that wait while no endpoint may serve them.
 
-// Empty reports whether no endpoint of a pool may get requests, because all are out. If failClose is
-// set, lost endpoints do not count either. P may be nil, which is not empty but missing.
+// Empty reports whether no endpoint of a pool may get requests, because all are out. If failClose
+// is set, lost endpoints do not count either. P may be nil, which is not empty but missing.
 func Empty(p *pick.Pool, failClose bool) bool {
 	worst := pick.Lost
 	if failClose {
