@@ -14,10 +14,10 @@ type Tokener interface {
 // Sample is the state of a run at one time.
 type Sample struct {
 	At float64
-	// Tokens is the number of output tokens so far. Held is the number of requests that pickers
-	// hold.
-	Tokens uint64
-	Held   int
+	// Tokens is the number of output tokens so far. PromptTokens is the number of prompt tokens of
+	// requests that have had a first token. Held is the number of requests that pickers hold.
+	Tokens, PromptTokens uint64
+	Held                 int
 	// Seconds is the engine time of each tenant's requests so far: what they added to the times of
 	// steps by the true profile. Time that steps take anyway belongs to nobody.
 	Seconds map[string]float64
@@ -42,7 +42,8 @@ func (r *run) sample() {
 	r.loop.Every(0, r.SampleInterval, func() bool {
 		s := Sample{At: r.loop.Now(), Held: len(r.holding.held), Seconds: maps.Clone(r.meter.seconds)}
 		for i := range r.endpoints {
-			s.Tokens += r.endpoints[i].Counts().GeneratedTokens
+			c := r.endpoints[i].Counts()
+			s.Tokens, s.PromptTokens = s.Tokens+c.GeneratedTokens, s.PromptTokens+c.PromptTokens
 		}
 		r.meter.samples = append(r.meter.samples, s)
 		return r.arriving || r.left > 0

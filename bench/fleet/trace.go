@@ -160,6 +160,9 @@ func lengths(all []traced) Lengths {
 //go:embed llama-3.1-8b-a100x2.yaml
 var small []byte
 
+// SmallProfile returns the profile of a model with 8 billion parameters on two GPUs.
+func SmallProfile() profile.Profile { return *smallProfile() }
+
 // smallProfile is the profile for traces with long prompts.
 func smallProfile() *profile.Profile {
 	p, err := profile.Parse(small)

@@ -11,6 +11,7 @@ import (
 type figures struct {
 	ttft50, ttft99, perToken99 float64 // seconds
 	tokens                     float64 // output tokens per second
+	allTokens                  float64 // prompt and output tokens per second
 	hits                       float64 // share of prompt tokens that were cached
 	refused                    float64 // share of requests that were refused and did not return
 	inversions                 int
@@ -22,6 +23,7 @@ type figures struct {
 func ttft99(f figures) float64     { return f.ttft99 }
 func perToken99(f figures) float64 { return f.perToken99 }
 func tokens(f figures) float64     { return f.tokens }
+func allTokens(f figures) float64  { return f.allTokens }
 
 // bySeed has the figures of one policy by seed.
 type bySeed []figures
@@ -91,6 +93,13 @@ func figuresOf(o fleet.Outcome, which func(fleet.Result) bool) (is figures) {
 func tokensPerSecond(o fleet.Outcome, from, until float64) float64 {
 	a, b := sampleAt(o, from), sampleAt(o, until)
 	return float64(b.Tokens-a.Tokens) / (b.At - a.At)
+}
+
+// allTokensPerSecond returns the prompt and output tokens per second between two times, from the
+// samples.
+func allTokensPerSecond(o fleet.Outcome, from, until float64) float64 {
+	a, b := sampleAt(o, from), sampleAt(o, until)
+	return tokensPerSecond(o, from, until) + float64(b.PromptTokens-a.PromptTokens)/(b.At-a.At)
 }
 
 // sampleAt returns the first sample at a time or later; the last sample if there is none.
