@@ -77,6 +77,7 @@ func TestRequestsWaitForAFullCopy(t *testing.T) {
 	if full := held.QueuedAtLimit(); len(full) > 0 {
 		t.Errorf("%v wait", full)
 	}
+	awaitIdle(t, f) // the server learns later that a client has left
 	s, m := ask(t.Context(), t, client)
 	if !goes(t, m) {
 		t.Errorf("when all have ended: %v", m)
