@@ -67,6 +67,7 @@ func (t *Ticket) Dispatch(s Service, now time.Time) *Charge {
 	p.queue.SetService(t.place, s.expected())
 	band := t.place.Band()
 	c := &Charge{pool: p, service: s, began: now, account: p.queue.Dispatch(t.place), band: band}
+	t.sent = true
 	p.left(t)
 	p.running[c] = true
 	f.Turns.serve(p.name, c.band, s.turns(s.expected()))

@@ -78,10 +78,11 @@ type Flow struct {
 	// of the fleet, and before the mutexes that Changed locks.
 	mu     sync.Mutex
 	pools  map[objects.Name]*pool
-	bytes  int64          // total size of the bodies of all waiting requests
-	lost   bool           // whether control has been silent for too long
-	world  *objects.World // the objects that the waiting requests were last compared with; nil while nobody waits
-	holder uint64         // number of reservations made
+	lates  map[objects.Name]*lateness // of names without a pool that still have promises
+	bytes  int64                      // total size of the bodies of all waiting requests
+	lost   bool                       // whether control has been silent for too long
+	world  *objects.World             // last compared with the waiting requests; nil while nobody waits
+	holder uint64                     // number of reservations made
 }
 
 // New returns an empty Flow.
@@ -89,7 +90,7 @@ func New(c Config) *Flow {
 	if c.Changed == nil {
 		c.Changed = func(bool) {}
 	}
-	return &Flow{Config: c, pools: make(map[objects.Name]*pool)}
+	return &Flow{Config: c, pools: make(map[objects.Name]*pool), lates: make(map[objects.Name]*lateness)}
 }
 
 // Request describes a request that has to wait.
@@ -114,6 +115,10 @@ type Request struct {
 	Path fair.Path
 	// Bytes is the size of the request's body.
 	Bytes int64
+	// Longest is the longest wait after which the request is in time; 0 if there is no limit.
+	// Identity is a hash that the request has again when its client retries; 0 if there is none.
+	Longest  time.Duration
+	Identity uint64
 }
 
 // line returns the name of the request's line.
@@ -127,9 +132,9 @@ func (r *Request) line() string {
 // SameLine reports whether two requests wait in the same line of the same pool.
 func (r *Request) SameLine(o *Request) bool { return r.Key == o.Key && r.Class == o.Class }
 
-// Enqueue adds a request to its pool's queue. The error is [ErrFull], [Failed], [ErrUnknown] or
-// [ErrControlLost]. If the queue is full, the newest request of the longest flow gets ErrFull,
-// which may be another request.
+// Enqueue adds a request to its pool's queue. The error is [ErrFull], [Failed], [ErrUnknown],
+// [ErrControlLost] or [Late]. If the queue is full, the newest request of the longest flow gets
+// ErrFull, which may be another request.
 func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 	// Increment the count before reading the view. Published reads the count after the view is
 	// stored, so Enqueue sees the new view or Published sees this request.
@@ -144,8 +149,16 @@ func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 	}
 	p := f.pools[r.Key.Pool]
 	if p == nil {
-		p = &pool{flow: f, name: r.Key.Pool, queue: fair.New[*Ticket](), lines: make(map[string]*line), running: make(map[*Charge]bool)}
+		p = &pool{
+			flow: f, name: r.Key.Pool, queue: fair.New[*Ticket](), lines: make(map[string]*line), running: make(map[*Charge]bool),
+			late: f.latenessOf(r.Key.Pool),
+		}
 		f.pools[r.Key.Pool] = p
+	}
+	if retry, late := p.wouldBeLate(&r, now); late {
+		f.queued.Add(-1)
+		f.tidy(p)
+		return nil, Late{retry}
 	}
 	// A request that only waits for another request to end is not urgent: such waits are short and
 	// frequent.
@@ -397,6 +410,7 @@ func (f *Flow) tidy(p *pool) {
 		p.stop()
 		if len(p.running) == 0 {
 			delete(f.pools, p.name)
+			f.keepPromises(p.name, p.late)
 		}
 	}
 }

@@ -33,6 +33,7 @@ type pool struct {
 	lines   map[string]*line
 	called  *Ticket // the request that is choosing its endpoint; nil if there is none
 	running map[*Charge]bool
+	late    *lateness
 	opened  bool // lines were opened since a request was called
 	// reserved are the reservations of waiting requests. The slice is replaced when it changes.
 	reserved []pick.Reservation
@@ -82,6 +83,7 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 		Path: t.request.Path, Model: name, Service: t.request.Service, Bytes: t.request.Bytes, Since: t.since,
 	})
 	p.flow.bytes += t.request.Bytes
+	p.late.joined(t.request.Path, 1, t.since)
 	switch {
 	case first && is == waits:
 		p.wait(l, Copy)
@@ -110,6 +112,7 @@ func (p *pool) left(t *Ticket) {
 		p.called, t.called = nil, false
 	}
 	f, l := p.flow, t.line
+	p.late.left(t.request.Path, 1, t.sent, time.Now())
 	l.tickets.Remove(t.at)
 	f.bytes -= t.request.Bytes
 	if f.queued.Add(-1) == 0 {

@@ -27,6 +27,7 @@ type Ticket struct {
 	events uint64 // line.events when the request was called
 	first  bool   // the request was called before all others that an event let try
 	out    bool   // the request has left the queue
+	sent   bool   // the request was sent to an endpoint
 	// noRoom is when the request was first in order and found no room; zero if it never was. holder
 	// identifies its reservation; 0 if it has none.
 	noRoom time.Time

@@ -183,7 +183,7 @@ func New(f *fleet.Fleet) *Meter {
 	m.scrapes = counter("headgate_scrapes_total", "Scrapes of endpoints, by result: ok or error.", "result")
 	m.queued = gauge("headgate_queued_requests", "Requests in the queue until their model is loaded.").WithLabelValues()
 	m.queueTime = histogram("headgate_queue_time_seconds",
-		"Seconds that a request spent in the queue for its model, by outcome: released (a copy can be used), failed (the model cannot be loaded), expired (its time limit passed), cancelled (the client left), stopped (extproc is stopping), full (the queue was full).",
+		"Seconds that a request spent in the queue for its model, by outcome: released (a copy can be used), failed (the model cannot be loaded), expired (its time limit passed), cancelled (the client left), stopped (extproc is stopping), full (the queue was full), late (it would have waited too long, and was rejected at once).",
 		queueTimeBuckets,
 		"outcome")
 	m.queuedAtLimit = gauge("headgate_concurrency_queued_requests",
@@ -239,6 +239,7 @@ const (
 	QueueCancelled = "cancelled"
 	QueueStopped   = "stopped"
 	QueueFull      = "full"
+	QueueLate      = "late"
 )
 
 // QueuedRequest is a waiting request. It waits until its model is loaded or, if all copies are at

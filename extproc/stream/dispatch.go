@@ -104,6 +104,7 @@ func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 	if err := d.limited.check(d, &a, body, view); err != nil {
 		return err
 	}
+	identify(d, body)
 	if err := d.enter(&a); err != nil {
 		if d.server.explains {
 			_ = d.pick(&a, body, view, near, now) // the candidates if the request did not wait for others

@@ -215,11 +215,14 @@ func describe(err error, model string) apiError {
 func replyTo(err error, named bool) *apiError {
 	var own *apiError
 	var load flow.Failed
+	var late flow.Late
 	switch {
 	case errors.As(err, &own):
 		return own
 	case errors.As(err, &load):
 		return describeLoad(load.Reason)
+	case errors.As(err, &late):
+		return lateReply(late)
 	case errors.Is(err, flow.ErrControlLost):
 		return errControlLost
 	case errors.Is(err, decode.ErrTooLarge):

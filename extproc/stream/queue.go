@@ -48,6 +48,8 @@ type queued struct {
 	why ring.Wait
 	// asked means that control was already asked whether the request's model exists.
 	asked bool
+	// identity is a hash that the request has again when its client retries; 0 if there is none.
+	identity uint64
 }
 
 // waiting is what a request waits for, and how it continues.
@@ -186,7 +188,7 @@ func (d *dispatcher) join(err error, model string, w waiting, now time.Time) boo
 	switch {
 	case errors.As(err, &m):
 		w.of, w.most, d.why = m.of, d.patience(m.reason()), waitOf(m.reason())
-		w.of.Bytes, w.miss = w.bytes, m
+		w.of.Bytes, w.of.Longest, w.of.Identity, w.miss = w.bytes, longestWait(d), d.identity, m
 	case d.mayBeNew(err, model):
 		w.asks, d.asked, d.why = true, true, ring.WaitToAsk
 	default:
@@ -319,6 +321,9 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 	defer func() { wait.Ended(result, time.Now()) }()
 	ticket, err := s.Flow.Enqueue(w.of, began)
 	switch {
+	case errors.As(err, new(flow.Late)):
+		result = metrics.QueueLate
+		return d.refuse(err), nil
 	case errors.Is(err, flow.ErrFull):
 		result = metrics.QueueFull
 		return d.refuse(err), nil

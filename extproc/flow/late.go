@@ -1,0 +1,258 @@
+package flow
+
+import (
+	"math"
+	"time"
+
+	"github.com/headgate/headgate/extproc/flow/fair"
+)
+
+// This file predicts which requests would wait too long, and when their clients should retry. It is
+// pure: time and randomness are arguments.
+
+const (
+	// maxRetry is the longest Retry-After.
+	maxRetry = 60 * time.Second
+	// grace is how long after its time a promise holds. It covers the rounding of Retry-After to
+	// whole seconds, and the client's way.
+	grace = 10 * time.Second
+	// maxPromises limits how many promises of a pool are remembered, in about 4 MB. Beyond it,
+	// clients that return count as new.
+	maxPromises = 65536
+	// promised is the part of a flow's rate that is promised to clients that were rejected. The
+	// rest makes up for errors of prediction, and for the rounding of Retry-After.
+	promised = 0.9
+)
+
+// lateness predicts the waits in the queue of one pool. It remembers which clients were told to
+// come back, and when, so that it tells later ones later times, and admits those that return before
+// newcomers. Make one with newLateness. It is not safe for concurrent use.
+type lateness struct {
+	waiting int   // number of requests in the queue
+	drain   drain // of the whole queue
+	// flows are those with waiting requests or promises.
+	flows map[fair.Path]*stream
+	// promises are the times at which clients may return, by the identity of their request. The
+	// times at which they are forgotten are in order.
+	promises map[uint64]time.Time
+	order    []forgotten
+	swept    time.Time // when flows was last searched for promises that have passed
+	expires  bool      // a timer will remove this lateness from Flow.lates
+}
+
+// stream is the state of one flow.
+type stream struct {
+	waiting int
+	service float64 // of the waiting requests
+	// drain is measured while requests of the flow wait. It includes what all other flows take.
+	drain drain
+	until time.Time // when all promises are kept
+}
+
+type forgotten struct {
+	identity uint64
+	at       time.Time
+}
+
+func newLateness() *lateness {
+	return &lateness{flows: make(map[fair.Path]*stream), promises: make(map[uint64]time.Time)}
+}
+
+// joined counts a request that joins the queue, with the service that [lateness.left] will get.
+func (l *lateness) joined(path fair.Path, service float64, now time.Time) {
+	f := l.flow(path)
+	f.waiting++
+	f.service += service
+	f.drain.wait(true, now)
+	l.waiting++
+	l.drain.wait(true, now)
+}
+
+// left counts a request that leaves the queue.
+func (l *lateness) left(path fair.Path, service float64, dispatched bool, now time.Time) {
+	f := l.flow(path)
+	if dispatched {
+		f.drain.left(service, now)
+		l.drain.left(service, now)
+	}
+	f.waiting--
+	f.service -= service
+	f.drain.wait(f.waiting > 0, now)
+	l.waiting--
+	l.drain.wait(l.waiting > 0, now)
+	if f.waiting <= 0 && !f.until.After(now) {
+		delete(l.flows, path)
+	}
+}
+
+func (l *lateness) flow(path fair.Path) *stream {
+	f := l.flows[path]
+	if f == nil {
+		f = &stream{}
+		l.flows[path] = f
+	}
+	return f
+}
+
+// pace returns the rate of a flow, and the wait of a newcomer. They are measured if the flow has
+// had waiting requests for long enough. Otherwise they are derived from the rate of the pool.
+func (l *lateness) pace(a arrival, now time.Time) (rate float64, wait time.Duration, known bool) {
+	if f := l.flows[a.Path]; f != nil && f.waiting > 0 {
+		if rate, known = f.drain.rate(now); known {
+			return rate, seconds(f.service / rate), true
+		}
+	}
+	if rate, known = l.drain.rate(now); !known || a.part <= 0 {
+		return 0, 0, false
+	}
+	rate *= a.part
+	return rate, seconds(a.ahead / rate), true
+}
+
+// idle reports whether nothing waits and nothing is promised.
+func (l *lateness) idle() bool { return len(l.flows)+len(l.promises)+len(l.order) == 0 }
+
+// arrival is a request that would have to wait.
+type arrival struct {
+	fair.Path
+	// service is the request's own, and ahead what is queued before it in its flow. Part is the
+	// part of the pool's rate that the flow gets. See [fair.Queue.Ahead].
+	service, ahead, part float64
+	// longest is the longest wait after which the request is still in time; 0 if there is no limit.
+	longest time.Duration
+	// identity is a hash that the request has again when its client retries; 0 if it has none.
+	identity uint64
+}
+
+// check reports whether the request would be late, and if so, after what time its client should
+// retry. Random is a uniformly random number in [0, 1). While the pool's rate is unknown, no
+// request is late.
+func (l *lateness) check(a arrival, now time.Time, random float64) (retry time.Duration, late bool) {
+	l.forget(now)
+	if a.longest <= 0 {
+		return 0, false
+	}
+	rate, wait, known := l.pace(a, now)
+	if !known {
+		return 0, false
+	}
+	due, returns := l.promises[a.identity]
+	var until time.Time
+	if f := l.flows[a.Path]; f != nil {
+		until = f.until
+	}
+	switch returns = returns && a.identity != 0; {
+	case returns && !now.Before(due):
+		delete(l.promises, a.identity)
+		if wait <= a.longest {
+			return 0, false
+		}
+	case returns: // it is too early; what was promised stays
+		return atMost(due.Sub(now)), true
+	case wait+min(max(0, until.Sub(now)), a.longest) <= a.longest:
+		return 0, false
+	}
+	if first := now.Add(wait); until.Before(first) {
+		until = first
+	}
+	until = until.Add(seconds(a.service / (rate * promised)))
+	if last := now.Add(maxRetry); until.After(last) {
+		until = last
+	}
+	l.flow(a.Path).until = until
+	retry = until.Sub(now)
+	retry = atMost(retry + time.Duration(random*float64(min(time.Second, retry/10))))
+	l.promise(a.identity, now, retry)
+	return retry, true
+}
+
+// atMost limits a Retry-After, which is above 0.
+func atMost(d time.Duration) time.Duration { return min(max(d, time.Millisecond), maxRetry) }
+
+// promise remembers that the client of a request may return.
+func (l *lateness) promise(identity uint64, now time.Time, retry time.Duration) {
+	if identity == 0 || len(l.order) >= maxPromises {
+		return
+	}
+	l.promises[identity] = now.Add(retry)
+	l.order = append(l.order, forgotten{identity, now.Add(maxRetry + grace)})
+}
+
+// forget drops what has passed.
+func (l *lateness) forget(now time.Time) {
+	n := 0
+	for ; n < len(l.order) && now.After(l.order[n].at); n++ {
+		id := l.order[n].identity
+		if due := l.promises[id]; now.After(due.Add(grace)) {
+			delete(l.promises, id)
+		}
+	}
+	if l.order = l.order[n:]; len(l.order) == 0 {
+		l.order = nil
+	}
+	if now.Sub(l.swept) < time.Second {
+		return
+	}
+	l.swept = now
+	for path, f := range l.flows {
+		if f.waiting <= 0 && !f.until.After(now) {
+			delete(l.flows, path)
+		}
+	}
+}
+
+// seconds returns a duration, at most an hour, of a number of seconds, which may be infinite.
+func seconds(s float64) time.Duration {
+	if !(s < 3600) {
+		return time.Hour
+	}
+	return time.Duration(s * float64(time.Second))
+}
+
+// drain measures the rate at which requests leave a queue: service per second, in a window that
+// decays. Time in which no request could have left for want of requests does not count.
+type drain struct {
+	work, time float64 // of the window; time is in seconds
+	at         time.Time
+	busy       bool
+}
+
+// window is the time after which the weight of a measurement is 1/e. leastTime is the time of which
+// a rate is known.
+const (
+	window    = 10.0
+	leastTime = 1.0
+)
+
+// advance passes time.
+func (d *drain) advance(now time.Time) {
+	if passed := now.Sub(d.at).Seconds(); d.busy && passed > 0 {
+		keep := math.Exp(-passed / window)
+		d.work *= keep
+		d.time = d.time*keep + window*(1-keep)
+	}
+	d.at = now
+}
+
+// wait says whether requests wait from now on.
+func (d *drain) wait(waits bool, now time.Time) {
+	d.advance(now)
+	d.busy = waits
+}
+
+// left says that a request that had waited was dispatched.
+func (d *drain) left(service float64, now time.Time) {
+	d.advance(now)
+	if service > 0 && !math.IsInf(service, 0) {
+		d.work += service
+	}
+}
+
+// rate returns the service per second; known is false if too little was measured.
+func (d *drain) rate(now time.Time) (rate float64, known bool) {
+	d.advance(now)
+	if d.time < leastTime || d.work <= 0 {
+		return 0, false
+	}
+	return d.work / d.time, true
+}

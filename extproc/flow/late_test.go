@@ -1,0 +1,259 @@
+package flow
+
+import (
+	"container/heap"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/flow/fair"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// busyFor returns a lateness of a pool that had this rate while requests waited, at the time now.
+func busyFor(rate float64, now time.Time) *lateness {
+	l := newLateness()
+	l.drain.wait(true, now.Add(-100*time.Second))
+	for i := range 1000 {
+		l.drain.left(rate/10, now.Add(-100*time.Second+time.Duration(i+1)*100*time.Millisecond))
+	}
+	return l
+}
+
+// The wait is what is ahead divided by the flow's part of the rate. Clients get times at which what
+// is queued and promised is done, each later than the one before.
+func TestRetryAfterWhatIsPromised(t *testing.T) {
+	l := busyFor(10, noon)
+	a := arrival{service: 9, ahead: 20, part: 0.5, longest: 5 * time.Second, identity: 1}
+	if _, late := l.check(a, noon, 0); late {
+		t.Error("a wait of 4 s of 5 s is not late")
+	}
+	a.ahead = 50
+	last := time.Duration(0)
+	for i, want := range []float64{12, 14, 16, 18} { // 10 s for what is ahead, then 9/5 s / 0.9 for each
+		a.identity = uint64(i + 1)
+		retry, late := l.check(a, noon, 0)
+		if !late || math.Abs(retry.Seconds()-want) > 0.2 {
+			t.Errorf("client %d: %v, %v, want %v s", i, retry, late, want)
+		}
+		if last = retry; retry < last {
+			t.Errorf("client %d: %v is earlier than before", i, retry)
+		}
+	}
+	for i := range uint64(100) {
+		a.identity = i + 10
+		last, _ = l.check(a, noon, 1)
+	}
+	if last != maxRetry {
+		t.Errorf("the last client gets %v", last)
+	}
+	a.ahead = 0
+	a.identity = 999
+	if _, late := l.check(a, noon, 0); late {
+		t.Error("a request with nothing ahead is not late")
+	}
+	a.ahead, a.longest = 1e9, 0
+	if _, late := l.check(a, noon, 0); late {
+		t.Error("a request without a limit is not late")
+	}
+	a.longest = time.Second
+	if _, late := newLateness().check(a, noon, 0); late {
+		t.Error("no request is late while the rate is unknown")
+	}
+}
+
+// A client that returns early keeps its time. One that returns in time goes before newcomers, once.
+func TestReturns(t *testing.T) {
+	l := busyFor(10, noon)
+	a := arrival{service: 1, ahead: 20, part: 1, longest: time.Second, identity: 7}
+	retry, late := l.check(a, noon, 0)
+	if !late {
+		t.Fatal("a wait of 2 s of 1 s is late")
+	}
+	if again, late := l.check(a, noon.Add(time.Second), 0); !late || again != retry-time.Second {
+		t.Errorf("a client that returns 1 s later gets %v, %v", again, late)
+	}
+	for i := range uint64(50) { // more promises
+		l.check(arrival{service: 1, ahead: 20, part: 1, longest: time.Second, identity: 100 + i}, noon, 0)
+	}
+	then := noon.Add(retry)
+	a.ahead = 5
+	newcomer := a
+	newcomer.identity = 8
+	if _, late := l.check(newcomer, then, 0); !late {
+		t.Error("a newcomer gets the place of those that were told to return")
+	}
+	if _, late := l.check(a, then, 0); late {
+		t.Error("a client that returned in time was rejected")
+	}
+	if _, late := l.check(a, then, 0); !late {
+		t.Error("a promise was kept twice")
+	}
+	l.check(arrival{}, noon.Add(time.Hour), 0)
+	if len(l.promises)+len(l.order)+len(l.flows) > 0 {
+		t.Errorf("an hour later %d promises, %d times and %d flows are remembered", len(l.promises), len(l.order), len(l.flows))
+	}
+}
+
+// Time in which nobody waits does not change the rate; numbers that are no numbers do not count.
+func TestDrain(t *testing.T) {
+	var d drain
+	d.wait(true, noon)
+	d.left(2, noon)
+	if _, known := d.rate(noon.Add(500 * time.Millisecond)); known {
+		t.Error("a rate is known after half a second")
+	}
+	for i := range 100 {
+		d.left(2, noon.Add(time.Duration(i)*100*time.Millisecond))
+	}
+	d.left(math.NaN(), noon.Add(10*time.Second))
+	d.left(math.Inf(1), noon.Add(10*time.Second))
+	d.left(-5, noon.Add(10*time.Second))
+	d.wait(false, noon.Add(10*time.Second))
+	if rate, known := d.rate(noon.Add(time.Hour)); !known || math.Abs(rate-20) > 1 {
+		t.Errorf("the rate is %v, %v, want 20", rate, known)
+	}
+	d.wait(true, noon.Add(time.Hour))
+	if rate, known := d.rate(noon.Add(time.Hour - time.Minute)); !known || rate <= 0 {
+		t.Errorf("after the clock jumped back the rate is %v, %v", rate, known)
+	}
+}
+
+// visit is an arrival of a client in a simulation.
+type visit struct {
+	at     time.Time
+	client uint64
+	tenant uint64
+	first  bool
+	told   bool
+}
+
+type visits []visit
+
+func (h visits) Len() int           { return len(h) }
+func (h visits) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h visits) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *visits) Push(x any)        { *h = append(*h, x.(visit)) }
+func (h *visits) Pop() any {
+	last := len(*h) - 1
+	v := (*h)[last]
+	*h = (*h)[:last]
+	return v
+}
+
+// flooded is the result of a simulated flood.
+type flooded struct {
+	shed, returned, admitted int     // clients that were rejected, and their first returns
+	lateWaits                int     // admitted requests that waited longer than limit
+	served                   float64 // during the flood, as a part of what was possible
+}
+
+// flood simulates a pool that serves rate requests per second, one at a time, during a flood of
+// times its rate for 30 s. The flood comes from one tenant; each of the others sends a tenth of the
+// rate. Clients obey Retry-After, in whole seconds.
+func flood(seed uint64, rate, times float64, others int, limit time.Duration) (is flooded) {
+	random := rand.New(rand.NewPCG(seed, 9))
+	l, queue := newLateness(), fair.New[visit]()
+	var todo visits
+	id := uint64(0)
+	arrive := func(tenant uint64, rate float64, until time.Duration) {
+		for at := time.Duration(0); at < until; at += time.Duration(random.ExpFloat64() / rate * float64(time.Second)) {
+			id++
+			heap.Push(&todo, visit{at: noon.Add(at), client: id * 0x9e3779b97f4a7c15, tenant: tenant, first: true})
+		}
+	}
+	arrive(1, rate*times, 30*time.Second)
+	for i := range others {
+		arrive(uint64(2+i), rate/10, 100*time.Second)
+	}
+	service := func() time.Duration { return time.Duration(random.ExpFloat64() / rate * float64(time.Second)) }
+	free := noon // when the server is free
+	now, served, end := noon, 0, noon.Add(30*time.Second)
+	dispatch := func(v visit, since time.Time) {
+		if free.Before(now) {
+			free = now
+		}
+		if free.Sub(since) > limit+limit/2 {
+			is.lateWaits++
+		}
+		free = free.Add(service())
+		if now.Before(end) {
+			served++
+		}
+	}
+	for todo.Len() > 0 || !queue.Empty() {
+		if !queue.Empty() && (todo.Len() == 0 || free.Before(todo[0].at)) {
+			now = free
+			p := queue.Next()
+			v, since := p.Waiter, p.Since()
+			a := queue.Dispatch(p)
+			l.left(fair.Path{Tenant: v.tenant}, 1, true, now)
+			dispatch(v, since)
+			a.Settle(1)
+			continue
+		}
+		v := heap.Pop(&todo).(visit)
+		now = v.at
+		path := fair.Path{Tenant: v.tenant}
+		r := fair.Request{Path: path, Model: "m", Service: 1, Since: now}
+		if queue.Empty() && !free.After(now) {
+			if v.told {
+				is.returned++
+				is.admitted++
+			}
+			dispatch(v, now)
+			continue
+		}
+		ahead, part := queue.Ahead(r)
+		retry, late := l.check(arrival{path, 1, ahead, part, limit, v.client}, now, random.Float64())
+		if v.told {
+			is.returned++
+			if !late {
+				is.admitted++
+			}
+		}
+		if late {
+			if v.first {
+				is.shed++
+			}
+			wait := (retry + time.Second - 1).Truncate(time.Second)
+			heap.Push(&todo, visit{at: now.Add(wait), client: v.client, tenant: v.tenant, told: v.first})
+			continue
+		}
+		queue.Join(v, r)
+		l.joined(path, 1, now)
+	}
+	is.served = float64(served) / (rate * 30)
+	return is
+}
+
+// Of the clients that were rejected in a flood of 30 s and obey Retry-After, 90 % are admitted when
+// they first return, whether they return during the flood or after it. Meanwhile no room is left
+// unused, and the admitted are in time.
+func TestRetryAfterHolds(t *testing.T) {
+	for _, c := range []struct {
+		rate, times float64
+		others      int
+		limit       time.Duration
+	}{
+		{20, 2, 0, 2 * time.Second}, {20, 2, 2, 2 * time.Second}, {20, 1.5, 3, 2 * time.Second}, {100, 2, 2, time.Second},
+		{20, 1.3, 0, 2 * time.Second}, {50, 2, 1, 5 * time.Second}, {20, 2, 0, 500 * time.Millisecond},
+	} {
+		var all flooded
+		for seed := range uint64(5) {
+			is := flood(seed, c.rate, c.times, c.others, c.limit)
+			all.shed += is.shed
+			all.returned += is.returned
+			all.admitted += is.admitted
+			all.lateWaits += is.lateWaits
+			all.served += is.served / 5
+		}
+		share := float64(all.admitted) / float64(all.returned)
+		t.Logf("%+v: %d shed, %d returned, %.3f admitted at once, %d late, %.3f served", c, all.shed, all.returned, share, all.lateWaits, all.served)
+		if all.shed != all.returned || share < 0.9 || all.served < 0.93 {
+			t.Errorf("%+v", c)
+		}
+	}
+}

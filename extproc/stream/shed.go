@@ -1,0 +1,50 @@
+package stream
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/internal/hash"
+)
+
+// This file rejects requests on arrival that would wait too long in the queue.
+
+// longestWait returns the longest wait after which the request is still in time; 0 if there is no
+// limit, or if the request has waited before. The limit is the client's own deadline, and with
+// late: Shed also the route's objective for the time to the first token.
+func longestWait(d *dispatcher) time.Duration {
+	if d.spent > 0 {
+		return 0
+	}
+	longest := d.in.deadline()
+	if !d.target.Sharing.Or().Shed {
+		return longest
+	}
+	for _, o := range d.target.Objectives {
+		if value := o.Latency.Value.Duration; o.Type == v1alpha1.TimeToFirstToken && (longest == 0 || value < longest) {
+			longest = value
+		}
+	}
+	return longest
+}
+
+// identify sets a hash by which the request is recognized when its client retries. It costs time
+// only while other requests wait.
+func identify(d *dispatcher, body []byte) {
+	if f := d.server.Flow; body != nil && f != nil && f.Any() && longestWait(d) > 0 {
+		tenant := d.in.hashOf(d.target.Sharing.Or().TenantHeader)
+		d.identity = max(1, hash.Fold(hash.Of(body), tenant))
+	}
+}
+
+// lateReply returns the reply to a request that would be late.
+func lateReply(l flow.Late) *apiError {
+	seconds := int((l.Retry + time.Second - 1) / time.Second)
+	return &apiError{
+		status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_late", retryAfter: seconds,
+		Message: "The model %s is too busy to serve the request in time. Try again in " + strconv.Itoa(seconds) + " s.",
+	}
+}
