@@ -22,6 +22,8 @@ type Book struct {
 
 	mu     sync.Mutex // guards the fields below, and the fields of tickets
 	part   bucket.Part
+	shared bool         // several processes share limits
+	parts  bucket.Parts // part comes from here if shared
 	routes map[objects.Name]*bucket.Route
 	// sent are the tickets of requests whose outcome a data plane will report, by decision id.
 	sent map[string]*Ticket
@@ -94,6 +96,7 @@ func (b *Book) SetPart(p bucket.Part) {
 func (b *Book) Admit(route objects.Name, s *objects.Sharing, tenant uint64, tokens int64) (*Ticket, bucket.Answer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.settle()
 	r := b.routes[route]
 	if r == nil {
 		r = bucket.New(limitsOf(s), b.part, hash.Of(route.String()))

@@ -80,6 +80,9 @@ type Config struct {
 	Flow  *flow.Flow
 	// DataPlane returns which requests reach this process; nil if none but those of Gateways do.
 	DataPlane func() *placement.DataPlane
+	// Share is called with the index of this process among those that share limits, and their
+	// number, when control reports them; nil if nothing depends on them.
+	Share func(index, processes int)
 	Meter     *metrics.Meter
 	Log       *slog.Logger
 	// Lost is how long control may be silent before requests that need a load fail; zero means
@@ -289,6 +292,9 @@ func (t *connection) apply(u *placement.Update) bool {
 	}
 	if told := u.GetLessons(); len(told) > 0 {
 		t.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Times.LearnFromPeers(learnedProfiles(told), now) })
+	}
+	if is := u.GetShare(); is != nil && t.Share != nil {
+		t.Share(int(is.GetIndex()), int(is.GetProcesses()))
 	}
 	t.makers(u.GetResponses())
 	t.hearWaiting(u)

@@ -1,0 +1,56 @@
+package limits_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/limits"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// With control, a process may send no request of a limited route until control has told it its
+// part. Then all processes together send as many as the limit allows.
+func TestProcessesShareLimits(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	route := objects.Name{Namespace: "ns", Name: "route"}
+	s := &objects.Sharing{PerRoute: objects.Limit{RequestsPerMinute: 10}}
+	var books []*limits.Book
+	for range 3 {
+		b := limits.NewAt(func() time.Time { return now })
+		b.Shared()
+		books = append(books, b)
+	}
+	admitted := func() (n int) {
+		for _, b := range books {
+			for range 20 {
+				if ticket, _ := b.Admit(route, s, 0, 1); ticket != nil {
+					ticket.End()
+					n++
+				}
+			}
+		}
+		return n
+	}
+	if n := admitted(); n > 0 {
+		t.Errorf("%d requests are admitted before control has reported a part", n)
+	}
+	for i, b := range books {
+		b.Share(i, len(books))
+	}
+	if n := admitted(); n > 0 {
+		t.Errorf("%d requests are admitted before other processes have heard of the parts", n)
+	}
+	now = now.Add(time.Second)
+	for _, b := range books {
+		b.Sweep() // a part that grows does so empty
+	}
+	admitted()
+	if now = now.Add(time.Minute); admitted() != 10 {
+		t.Errorf("the processes together do not send 10 requests")
+	}
+	books[0].Share(0, 0)
+	books[0].Share(5, 3)
+	if now = now.Add(2 * time.Minute); admitted() != 10 {
+		t.Error("after an invalid share the processes together do not send 10 requests")
+	}
+}
