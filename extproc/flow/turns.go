@@ -83,12 +83,15 @@ func (t *Turns) Closed(name objects.Name, of *pick.Pool) pick.ClosedFor {
 	for i := range of.Endpoints {
 		e := &of.Endpoints[i]
 		p.closed[e.Number] = pick.NoBand
-		if highest, closed := p.Pool.Closed(e.Number, hash.Of(e.Address), turn, now); closed {
+		if highest, closed := p.Pool.Closed(e.Number, keyOf(e), turn, now); closed {
 			p.closed[e.Number] = int64(highest)
 		}
 	}
 	return p.closed
 }
+
+// keyOf returns the key of an endpoint in all processes. It spreads similar addresses.
+func keyOf(e *pick.Endpoint) uint64 { return hash.Mix(e.Hash) }
 
 // Left looks for room that other processes leave to a request, after Pick returned
 // [pick.ErrNoRoom]. It returns when the request is to try again: at once if there is such room,
@@ -116,7 +119,7 @@ func (t *Turns) Left(name objects.Name, policy pick.Policy, s *pick.Snapshot, r 
 			p.Used(e.Number, now)
 			return
 		}
-		may, after := p.Offer(e.Number, hash.Of(e.Address), r.Gate.Band, used, turn, now)
+		may, after := p.Offer(e.Number, keyOf(e), r.Gate.Band, used, turn, now)
 		if may {
 			p.until = 0 // Closed has changed
 		}

@@ -1,6 +1,7 @@
 package flow_test
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/flow/turns"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // twoEndpoints returns a snapshot of a pool with two endpoints, of which the second has one request
@@ -83,6 +85,32 @@ func TestLeftRoomOpens(t *testing.T) {
 		}
 		if hear(0, 0); !is.Empty() {
 			t.Error("state remains")
+		}
+	})
+}
+
+// In each slot, the endpoints of a pool belong to all processes that wait, and not to one of them.
+func TestEndpointsAreSpreadOverProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		of := &pick.Pool{}
+		for i := range 16 {
+			address := fmt.Sprintf("10.0.0.%d:8000", i)
+			of.Endpoints = append(of.Endpoints, pick.Endpoint{Address: address, Hash: hash.Of(address), Number: i})
+		}
+		is := flow.NewTurns()
+		is.Wait([]flow.Own{{Pool: pools[0], Own: turns.Own{Requests: 1, Share: 1}}})
+		is.Hear([]flow.Others{{Pool: pools[0], Others: turns.Others{Requests: 1, Share: 1, After: 1}}}, 0)
+		for range 100 {
+			closed := 0
+			for _, highest := range is.Closed(pools[0], of) {
+				if highest >= 0 {
+					closed++
+				}
+			}
+			if closed < 2 || closed > 14 {
+				t.Errorf("%d of 16 endpoints belong to the other process", closed)
+			}
+			time.Sleep(turns.Slot)
 		}
 	})
 }
