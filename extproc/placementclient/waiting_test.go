@@ -1,6 +1,7 @@
 package placementclient_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -12,8 +13,9 @@ import (
 // hold lets a request wait in the pool, until leave is called.
 func (r *rig) hold(band int32) (leave func()) {
 	r.Helper()
+	route := objects.Name{Namespace: "ns", Name: fmt.Sprint("route", band)}
 	ticket, err := r.flow.Enqueue(flow.Request{
-		Key: objects.ModelKey{Pool: thePool}, Path: fair.Path{Band: band, Route: objects.Name{Namespace: "ns", Name: "route"}, Share: 2},
+		Key: objects.ModelKey{Pool: thePool}, Path: fair.Path{Band: band, Route: route, Share: 2},
 	}, time.Now())
 	if err != nil {
 		r.Fatal(err)
