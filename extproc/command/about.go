@@ -22,6 +22,9 @@ type about struct {
 	queries       query.Handlers
 	// plane returns which requests reach this process.
 	plane func() *placement.DataPlane
+	// share is called with the index of this process among those that share limits, and their
+	// number.
+	share func(index, processes int)
 }
 
 func newAbout(c options.Options) about {
@@ -29,13 +32,14 @@ func newAbout(c options.Options) about {
 	if err != nil {
 		host = "unknown"
 	}
-	return about{host + "/" + strconv.Itoa(os.Getpid()), version.Read().Program, query.Handlers{}, func() *placement.DataPlane {
+	plane := func() *placement.DataPlane {
 		is := &placement.DataPlane{Standalone: c.Serve.Endpoints.Standalone(), Picker: c.Serve.Port >= 0}
 		if c.Pool.Name != "" {
 			is.Pool = c.Pool.String()
 		}
 		return is
-	}}
+	}
+	return about{name: host + "/" + strconv.Itoa(os.Getpid()), version: version.Read().Program, queries: query.Handlers{}, plane: plane}
 }
 
 // ask answers a query over HTTP.

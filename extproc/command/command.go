@@ -100,6 +100,10 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)
 	about := newAbout(c)
+	if c.Control.Address != "" {
+		book.Shared()
+		about.share = book.Share
+	}
 	about.queries[admin.Endpoints] = func(context.Context, []byte) (any, error) { return endpointsOf(f, held), nil }
 	about.queries[admin.Decisions] = record.Query
 	about.queries[admin.Explain] = c.Serve.Exchanges.Query
