@@ -9,14 +9,22 @@ import (
 // soonest is the shortest time until a timer of the gate, in seconds.
 const soonest = 0.001
 
+// patience is the time in seconds after which a request leaves headroom.
+const patience = 5
+
+// tenantOf identifies the tenant of a request, without its program.
+func tenantOf(r *Request) Client {
+	return Client{Route: r.Client.Route, Tenant: r.Client.Tenant, Band: r.Client.Band}
+}
+
 // gated is extproc with its gate: it holds requests that find no room, in an order.
 type gated struct {
 	*headgate
 	order order
 	gate  pick.Gate
 	wake  float64
-	// waiting is the number of requests that are held, by flow. A request of a flow in which
-	// others wait leaves headroom.
+	// waiting is the number of requests that are held, by tenant. As in extproc, a request leaves
+	// headroom if others of its tenant wait, or if it has waited for long.
 	waiting map[Client]int
 	turns   *turning // nil if there is no other process
 }
@@ -56,7 +64,7 @@ func VTC(gate pick.Gate) Policy {
 
 func (g *gated) Hold(_ float64, r *Request) []Refusal {
 	g.order.join(r)
-	g.waiting[r.Client]++
+	g.waiting[tenantOf(r)]++
 	g.waits()
 	return nil
 }
@@ -74,7 +82,7 @@ func (g *gated) Next(now float64) (*Request, int) {
 	for {
 		gate := g.gate
 		gate.Band = r.Client.Band
-		if g.waiting[r.Client] < 2 {
+		if g.waiting[tenantOf(r)] < 2 && now < r.At+patience {
 			gate.Headroom = 0
 		}
 		if g.turns != nil {
@@ -84,8 +92,8 @@ func (g *gated) Next(now float64) (*Request, int) {
 		switch {
 		case err == nil:
 			g.order.take(g.inFlight[r])
-			if g.waiting[r.Client]--; g.waiting[r.Client] == 0 {
-				delete(g.waiting, r.Client)
+			if g.waiting[tenantOf(r)]--; g.waiting[tenantOf(r)] == 0 {
+				delete(g.waiting, tenantOf(r))
 			}
 			g.waits()
 			return r, to

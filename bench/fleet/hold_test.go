@@ -73,7 +73,7 @@ func TestHeldRequestsGoWhenOthersEnd(t *testing.T) {
 func TestClosedLoops(t *testing.T) {
 	f := four()
 	f.SampleInterval = 1
-	s := Stream{Client: Client{Tenant: "a"}, Lengths: Lengths{{Prompt: 100, Output: 20}}}
+	s := Stream{Client: Client{Tenant: "a"}, Lengths: Lengths{{Prompt: 100, Output: 200}}}
 	f.Closed = []Closed{{Clients: 3, From: 2, Until: 10, Requests: s.Endless(1)}}
 	o := outcome(t, f, 1, func(func(Request) bool) {}, Headgate(pick.LeastRequest))
 	inFlight := func(at float64) (n int) {
@@ -84,20 +84,20 @@ func TestClosedLoops(t *testing.T) {
 		}
 		return n
 	}
-	for at, want := range map[float64]int{1: 0, 5: 3, 9.5: 3, 20: 0} {
+	for at, want := range map[float64]int{1: 0, 5: 3, 9.5: 3, 60: 0} {
 		if got := inFlight(at); got != want {
 			t.Errorf("%d requests are in flight at %g s, want %d", got, at, want)
 		}
 	}
 	last := o.Samples[len(o.Samples)-1]
-	if n := uint64(20 * len(o.Results)); last.Tokens != n && last.At >= o.Seconds {
+	if n := uint64(200 * len(o.Results)); last.Tokens != n && last.At >= o.Seconds {
 		t.Errorf("%d tokens are counted, want %d", last.Tokens, n)
 	}
 	p := f.Profile
 	want := 0.0
 	for range o.Results {
 		want += 100*p.Prefill.PerToken + 100*100*p.Prefill.PerTokenSquared
-		for i := 1; i < 20; i++ {
+		for i := 1; i < 200; i++ {
 			want += p.Decode.PerSequence + p.Decode.PerKVToken*float64(100+i)
 		}
 	}
