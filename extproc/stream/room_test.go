@@ -48,7 +48,9 @@ func window(t *testing.T, requests int, change func(*stream.Config)) (*fleet.Fle
 // Without control, requests for a base model and for an adapter wait while the engine has no room.
 // When a request ends, the first one in order goes: a higher priority before a lower one. In the
 // end nothing is left.
-func TestRequestsWaitForRoom(t *testing.T) {
+func TestRequestsWaitForRoom(t *testing.T) { synctest.Test(t, testRequestsWaitForRoom) }
+
+func testRequestsWaitForRoom(t *testing.T) {
 	f, held, client := window(t, 1, nil)
 	before := leak.Maps([]any{held})
 	type asked struct {
@@ -78,6 +80,7 @@ func TestRequestsWaitForRoom(t *testing.T) {
 	}
 	last := first
 	for _, i := range []int{2, 0, 1} {
+		synctest.Wait() // every request has found no room
 		last.end()
 		next(t, "the next in order", waiting[i].stream)
 		if n := inFlight(f); n != 1 {

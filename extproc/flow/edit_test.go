@@ -1,0 +1,61 @@
+package flow_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// worldOf returns objects with these routes to the first pool, by priority.
+func worldOf(routes map[string]int32) *objects.World {
+	var all []v1alpha1.LLMRoute
+	for name, priority := range routes {
+		r := v1alpha1.LLMRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		r.Spec.ModelNames, r.Spec.Priority = []string{name}, priority
+		r.Spec.BackendRefs = []v1alpha1.BackendReference{{Name: pools[0].Name}}
+		all = append(all, r)
+	}
+	return objects.Build(objects.Set{Routes: all})
+}
+
+// Edits apply to requests that wait: a new priority changes their order, and a request whose route
+// is deleted is decided again, even if it is not its turn.
+func TestEditsApplyToWaitingRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		view := &endpointstate.View{
+			Snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{
+				pools[0].String(): {Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000"}}},
+			}},
+			World: worldOf(map[string]int32{"a": 0, "b": 0, "c": 0}),
+		}
+		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxQueued: 10, MaxBytes: 100, Alone: true})
+		by := func(route string) flow.Request {
+			name := objects.Name{Namespace: "ns", Name: route}
+			return flow.Request{Key: objects.ModelKey{Pool: pools[0]}, Path: fair.Path{Route: name, Share: 1}}
+		}
+		a, b, c := blocked(t, f, by("a")), enqueue(t, f, by("b")), enqueue(t, f, by("c"))
+		view = &endpointstate.View{Snapshot: view.Snapshot, World: worldOf(map[string]int32{"a": 0, "c": 1})}
+		f.Published(view)
+		if err := <-b.Turn(); !errors.Is(err, flow.ErrChanged) {
+			t.Errorf("the request of the deleted route gets %v", err)
+		}
+		f.Freed("10.0.0.1:8000", "")
+		if err := <-c.Turn(); err != nil || len(a.Turn()) > 0 {
+			t.Errorf("the request whose priority was raised gets %v, and the other one was called: %v", err, len(a.Turn()) > 0)
+		}
+		c.Back(flow.Room, time.Time{}, nil)
+		for _, ticket := range []*flow.Ticket{a, b, c} {
+			ticket.Leave()
+		}
+	})
+}
