@@ -19,9 +19,13 @@ type Decision struct {
 	Request string    `json:"request"`
 	Plan
 	// Again means that the relay sent the request again, because no endpoint had served it.
-	Again   bool     `json:"again,omitempty"`
-	Waited  float64  `json:"waited,omitempty"` // seconds in extproc's queue
-	WaitFor string   `json:"waitFor,omitempty"`
+	Again   bool    `json:"again,omitempty"`
+	Waited  float64 `json:"waited,omitempty"` // seconds in extproc's queue
+	WaitFor string  `json:"waitFor,omitempty"`
+	// Reason is what it waited for as a word: endpoint, copy, room, turn or control.
+	Reason string `json:"reason,omitempty"`
+	// Band is the priority of the route.
+	Band    int32    `json:"band,omitempty"`
 	Outcome *Outcome `json:"outcome,omitempty"`
 }
 

@@ -223,6 +223,11 @@ const (
 	// PickHold is how long the request was queued for its model, in microseconds, a number; absent
 	// if it was not queued.
 	PickHold = "hold_us"
+	// PickWaitFor is what the request waited for last: endpoint, copy, room, turn or control, a
+	// string; absent if it was not queued. PickBand is the priority of its route, a number; absent
+	// if it is 0.
+	PickWaitFor = "wait_for"
+	PickBand    = "band"
 	// PickBytes is the size of the prompt in bytes, a number. PickFirstToken is the predicted time
 	// from the request's last byte to the first token, in microseconds, a number. Both are absent
 	// if nothing was predicted.

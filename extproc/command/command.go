@@ -86,6 +86,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	if c.Serve.Payloads, err = c.Payloads.Open(m, log); err != nil {
 		return err
 	}
+	m.ReportHeld(stream.HeldIn(held))
 	socket := serve.RelaySocket(c.Serve.Own)
 	c.Serve.Relay = relay.New(relay.Config{
 		Folder: filepath.Dir(socket), Tokens: tokens, Fleet: f, Mesh: clients, Replied: m.Replied,

@@ -114,6 +114,7 @@ func read(decision, text []byte) admin.Decision {
 	d, picks, others := ring.ReadDecision(decision)
 	is := admin.Decision{
 		Time: d.At, Request: string(d.ID), Again: d.Again, Waited: d.Waited.Seconds(), WaitFor: waits[d.Why],
+		Reason: d.Why.Reason(), Band: d.Band,
 		Plan: PlanOf(&d, picks),
 	}
 	if len(others) > 0 {

@@ -86,6 +86,8 @@ type Meter struct {
 	queueTime        *prometheus.HistogramVec // label outcome
 	queuedAtLimit    prometheus.Gauge
 	queueTimeAtLimit *prometheus.HistogramVec // label outcome
+	heldTime         *prometheus.HistogramVec // labels pool, band and reason
+	turnedAway       *prometheus.CounterVec   // labels pool, band and reason
 	connected        *prometheus.GaugeVec     // without a series until Connected is called
 	version          prometheus.Gauge
 	updatedAt        prometheus.Gauge
@@ -181,7 +183,7 @@ func New(f *fleet.Fleet) *Meter {
 		ownBuckets).WithLabelValues().(prometheus.Histogram)
 	m.replies = counter("headgate_replies_total", "Replies of extproc itself, by HTTP status and error code.", "code", "error")
 	m.scrapes = counter("headgate_scrapes_total", "Scrapes of endpoints, by result: ok or error.", "result")
-	m.queued = gauge("headgate_queued_requests", "Requests in the queue until their model is loaded.").WithLabelValues()
+	m.queued = gauge("headgate_queued_requests", "Requests in the queue because their model is not loaded.").WithLabelValues()
 	m.queueTime = histogram("headgate_queue_time_seconds",
 		"Seconds that a request spent in the queue for its model, by outcome: released (a copy can be used), failed (the model cannot be loaded), expired (its time limit passed), cancelled (the client left), stopped (extproc is stopping), full (the queue was full), late (it would have waited too long, and was rejected at once).",
 		queueTimeBuckets,
@@ -192,6 +194,12 @@ func New(f *fleet.Fleet) *Meter {
 		"Seconds that a request spent in the queue because every copy of its model was at its concurrency limit, by outcome: released (a copy has room, or there is no copy any more), failed, expired, cancelled, stopped and full as for headgate_queue_time_seconds.",
 		queueTimeBuckets,
 		"outcome")
+	m.heldTime = histogram("headgate_band_held_time_seconds",
+		"Seconds that requests waited in extproc, by priority and by what they waited for last: "+reasonsToWait+".", queueTimeBuckets,
+		"pool", "band", "reason")
+	m.turnedAway = counter("headgate_band_refused_total",
+		"Requests that extproc refused, by priority and reason: full (the queue was full), expired (the time to wait passed), failed (the model cannot be loaded), stopped (extproc is stopping), late (the request would have missed its objective or deadline), limit (a limit of the route or tenant was reached).",
+		"pool", "band", "reason")
 	m.connected = gauge("headgate_control_connected",
 		"Is 1 while control answers and the placement state is synced, else 0; only with --control.")
 	m.version = gauge("headgate_control_version",
@@ -337,7 +345,7 @@ func (m *Meter) SetWorld(w *objects.World) {
 		for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
 			m.requests, m.failures, m.tokens, m.firstToken, m.predicted, m.perToken, m.duration,
 			m.served, m.faults, m.retries, m.reportedWaiting, m.reportedKVUsage,
-			m.perRequest, m.picks, m.endpoints, m.attained,
+			m.perRequest, m.picks, m.endpoints, m.attained, m.heldTime, m.turnedAway,
 		} {
 			vec.DeletePartialMatch(gone)
 		}

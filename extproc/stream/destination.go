@@ -125,6 +125,10 @@ func (d *dispatcher) addMetadata(m *extprocv3.ProcessingResponse) {
 	d.expect(pick)
 	if d.spent > 0 {
 		pick[wire.PickHold] = structpb.NewNumberValue(float64(d.spent.Microseconds()))
+		pick[wire.PickWaitFor] = structpb.NewStringValue(d.why.Reason())
+	}
+	if d.target.Priority != 0 {
+		pick[wire.PickBand] = structpb.NewNumberValue(float64(d.target.Priority))
 	}
 	destination := map[string]*structpb.Value{wire.DestinationHeader: structpb.NewStringValue(d.to)}
 	if scores := d.scores(); scores != nil {

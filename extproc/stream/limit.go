@@ -12,6 +12,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/limits"
 	"github.com/headgate/headgate/extproc/limits/bucket"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/hash"
 )
@@ -47,6 +48,7 @@ func (l *limited) check(d *dispatcher, a *ask, body []byte, view *endpointstate.
 	ticket, answer := s.Limits.Admit(d.target.Route, is, tenant, tokens)
 	l.ticket, l.rates = ticket, limits.Headers(answer)
 	if answer.Refused != bucket.Nothing {
+		s.Meter.TurnedAway(d.pool, d.target.Priority, metrics.RefusedLimit)
 		return limitError(answer)
 	}
 	return nil

@@ -314,11 +314,8 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 	w, s := d.waits, d.server
 	began := time.Now()
 	result := metrics.QueueReleased
-	wait := s.Meter.Enqueued(d.full(), began)
-	if d.why == ring.WaitForModel && d.full() {
-		d.why = ring.WaitAtLimit
-	}
-	defer func() { wait.Ended(result, time.Now()) }()
+	wait := watchWait(d, began)
+	defer func() { wait.ended(result, time.Now()) }()
 	ticket, err := s.Flow.Enqueue(w.of, began)
 	switch {
 	case errors.As(err, new(flow.Late)):
@@ -332,6 +329,7 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 		return d.refuse(err), nil
 	}
 	defer ticket.Leave()
+	wait.queued(ticket, began)
 	timer := time.NewTimer(min(d.expires(w.miss.reason()), d.expires(flow.Turn), d.expires(flow.Endpoint)))
 	defer timer.Stop()
 	for {
@@ -358,7 +356,7 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 			d.ticket = nil
 			if w := d.waits; w != nil && w.of.SameLine(ticket.Request()) && !errors.Is(failed, flow.ErrChanged) {
 				if failed == nil {
-					wait.Goes(d.full(), time.Now())
+					wait.goes(time.Now())
 					timer.Reset(d.expires(w.miss.reason()))
 					ticket.Back(w.miss.reason(), w.miss.due, w.miss.reserve)
 					continue

@@ -27,6 +27,7 @@ Each extproc keeps its last 10,000 decisions in memory, without prompts. The com
 extprocs. Without control, it asks one extproc. With --log, it reads Envoy's access log instead, which has less detail.
 
   Route     the LLMRoute and the pool, and the engine's name of the model
+  Band      the priority of the LLMRoute, if it is not 0
   Waited    how long the request was queued, and for what
   Policy    how the policy compared the endpoints. "first token" is the predicted time to first token. With policy latency, the
             cost of an endpoint is its cost to this request and to other requests, in shares of their objectives

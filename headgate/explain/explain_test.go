@@ -45,7 +45,7 @@ func answers(_ context.Context, kind string, body []byte) (admin.Answers, error)
 		failed := &admin.Error{Status: 503, Code: "no_endpoint", Message: "No server is reachable."}
 		result = admin.DecisionsResult{Kept: 7, More: true, Decisions: []admin.Decision{
 			{
-				Time: at, Request: q.ID, Waited: 2.5, WaitFor: "no endpoint had a copy", Again: true,
+				Time: at, Request: q.ID, Waited: 2.5, WaitFor: "no endpoint had a copy", Again: true, Band: 100,
 				Plan: admin.Plan{
 					Route: "default/a01", Pool: "default/llama", Model: "sql", VModel: "sql", Target: "sql-v2", Policy: "latency",
 					PromptTokens: 100, OutputTokens: 50, Picks: []admin.Candidate{first, second},
@@ -151,7 +151,7 @@ func TestOutputHasNoControlCharacters(t *testing.T) {
 		var result any = admin.ExplainResult{Plan: p, Waits: evil, Candidates: []admin.Candidate{c}}
 		if kind == admin.Decisions {
 			result = admin.DecisionsResult{Decisions: []admin.Decision{{
-				Request: evil, Plan: p, Waited: 1, WaitFor: evil,
+				Request: evil, Plan: p, Waited: 1, WaitFor: evil, Reason: evil,
 				Outcome: &admin.Outcome{Error: bad, Endpoint: evil, Failed: evil, Why: evil, Call: evil},
 			}, {Request: evil, Plan: admin.Plan{Model: evil, VModel: evil, Target: evil, Error: bad}}}}
 		}

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -22,8 +23,11 @@ func story(out *strings.Builder, d *admin.Decision, by string) {
 		line(out, "Again", "the relay sent the request again, because no endpoint had served it")
 	}
 	plan(out, &d.Plan)
+	if d.Band != 0 {
+		line(out, "Band", strconv.Itoa(int(d.Band)))
+	}
 	if d.Waited > 0 {
-		line(out, "Waited", seconds(d.Waited)+why(d.WaitFor))
+		line(out, "Waited", seconds(d.Waited)+why(cmp.Or(d.WaitFor, d.Reason)))
 	}
 	if len(d.Picks) > 0 {
 		var rows [][]string

@@ -18,13 +18,13 @@ type Wait uint8
 
 // The reasons to wait. A request that waited for several reasons has the last one.
 const (
-	NoWait       Wait = iota
-	WaitForModel      // no endpoint had a copy of the model that could be used, or earlier requests waited for it
-	WaitAtLimit       // every copy of the model was at its concurrency limit
-	WaitToAsk         // nothing admits the model, and control was asked whether it has just been added
-	WaitForEndpoint   // no endpoint of the pool could get requests
-	WaitForRoom       // no engine could start the request at once
-	WaitForTurn       // other requests of the pool went first
+	NoWait          Wait = iota
+	WaitForModel         // no endpoint had a copy of the model that could be used, or earlier requests waited for it
+	WaitAtLimit          // every copy of the model was at its concurrency limit
+	WaitToAsk            // nothing admits the model, and control was asked whether it has just been added
+	WaitForEndpoint      // no endpoint of the pool could get requests
+	WaitForRoom          // no engine could start the request at once
+	WaitForTurn          // other requests of the pool went first
 )
 
 // Reason returns the reason as a label: "endpoint", "copy", "room", "turn" or "control"; empty for
@@ -46,6 +46,7 @@ type Decision struct {
 	Model       string // the engine's name of the model
 	Waited      time.Duration
 	Why         Wait
+	Band        int32 // priority of the route
 	Policy      pick.Rule
 	// Unpredicted means that policy Latency has no trusted predictions yet, so that Proposal
 	// decided.
@@ -110,7 +111,7 @@ func (d *Decision) Append(b []byte, picked, others int) []byte {
 	b = append(b, byte(d.Why), byte(d.Policy), bit(d.Unpredicted, unpredicted)|bit(d.Tokenless, tokenless)|bit(d.Relay, relay)|
 		bit(d.Again, again))
 	for _, n := range [...]int64{
-		int64(d.Waited), int64(d.Prompt), int64(d.Output), int64(d.Status), int64(picked), int64(others),
+		int64(d.Band), int64(d.Waited), int64(d.Prompt), int64(d.Output), int64(d.Status), int64(picked), int64(others),
 	} {
 		b = appendNumber(b, n)
 	}
@@ -251,6 +252,7 @@ func ReadDecision(text []byte) (d Decision, picked, others []Candidate) {
 	d.Why, d.Policy = Wait(r.byte()), pick.Rule(r.byte())
 	bits := r.byte()
 	d.Unpredicted, d.Tokenless, d.Relay, d.Again = bits&unpredicted != 0, bits&tokenless != 0, bits&relay != 0, bits&again != 0
+	d.Band = int32(r.number()) //nolint:gosec // an int32 was encoded
 	d.Waited, d.Prompt, d.Output = time.Duration(r.number()), int(r.number()), int(r.number())
 	d.Status = int(r.number())
 	n, m := r.number(), r.number()

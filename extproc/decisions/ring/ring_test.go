@@ -149,7 +149,7 @@ func TestRecordsAllocateNothing(t *testing.T) {
 var (
 	decision = ring.Decision{
 		ID: []byte("a-1"), At: time.Unix(1_800_000_000, 123456789), Route: "ns/r", Pool: "ns/p", Asked: "sql", VModel: "v", Model: "sql-v2",
-		Waited: 3 * time.Second, Why: ring.WaitAtLimit, Policy: pick.Latency, Unpredicted: true, Tokenless: true,
+		Waited: 3 * time.Second, Why: ring.WaitAtLimit, Band: -7, Policy: pick.Latency, Unpredicted: true, Tokenless: true,
 		Prompt: 12, Output: 34, Relay: true, Again: true, Code: "no_endpoint", Message: "There is none.", Status: 503,
 	}
 	candidate = ring.Candidate{
