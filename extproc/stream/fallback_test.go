@@ -7,8 +7,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/engine"
@@ -88,5 +92,43 @@ func TestFailurePolicies(t *testing.T) {
 		f.SetWorld(f.View().World)
 		expect("it answers again", "closed", ours)
 		expect("it answers again", "closed-spare", ours)
+	})
+}
+
+// Requests that wait together fall back together when their time is over, although the others are
+// still in the queue of the same pool.
+func TestFallbackOfRequestsThatWaitTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var held *flow.Flow
+		f := newFleetWith(fleet.Config{Published: func(v *endpointstate.View) {
+			if held != nil {
+				held.Published(v)
+			}
+		}, Freed: func(address, model string) { held.Freed(address, model) }}, func(s *objects.Set) {
+			r := aRoute("tuned", "base", "nobody-2")
+			r.Spec.Fallback = &v1alpha1.Fallback{BaseModel: true}
+			s.Routes = append(s.Routes, r)
+		})
+		held = flow.New(flow.Config{View: f.View, MaxQueued: 100, MaxBytes: 1 << 20})
+		f.ApplyPlacement(news(t, f, nil))
+		server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.QueueTimeout = held, time.Minute })
+		client := dialServer(t, server, stream.Own)
+		began := time.Now()
+		var waiting []extprocv3.ExternalProcessor_ProcessClient
+		for range 3 {
+			s, _ := askFor(t.Context(), t, client, "tuned")
+			waiting = append(waiting, s)
+		}
+		awaitQueued(t, held, 3)
+		served := 0
+		for _, s := range waiting {
+			if strings.Contains(decided(t, s), `"fallback_name":"baseModel"`) {
+				served++
+			}
+		}
+		if took := time.Since(began); served != 3 || took < 59*time.Second || took > time.Minute {
+			t.Errorf("%d of 3 requests fell back after %v", served, took)
+		}
+		awaitQueued(t, held, 0)
 	})
 }

@@ -261,7 +261,11 @@ func (d *dispatcher) expires(why flow.Reason) time.Duration {
 	if why == flow.Endpoint && most == 0 {
 		return d.expires(flow.Turn) // such requests are not held, so that this wait is for something else
 	}
-	return time.Until(d.since.Add(most - early(most)))
+	before := early(most)
+	if d.fallback.name != "" {
+		before /= 2 // the wait for the fallback begins when the first wait ends
+	}
+	return time.Until(d.since.Add(most - before))
 }
 
 // left returns the time until the request's deadline; 0 if the data plane enforces the deadline or
@@ -374,6 +378,9 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 			result = metrics.QueueStopped
 			return d.refuse(errStopping), nil
 		case <-timer.C:
+			if len(ticket.Turn()) > 0 {
+				continue // its turn has come at the last moment
+			}
 			why := ticket.Reason()
 			if why == flow.Turn { // the queue may be about to try it again
 				why = d.waits.miss.reason()
