@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/headgate/rig"
 )
 
 // anEmptyPool has no endpoints.
@@ -115,13 +113,7 @@ func TestFallbackOfAWaitingRequest(t *testing.T) {
 func TestFailurePolicy(t *testing.T) { onBothPlanes(t, failurePolicy) }
 
 func failurePolicy(t *testing.T) {
-	other := func(c *rig.Config) { // the pool "other" has engine 3
-		text := strings.ReplaceAll(engines(strings.TrimSuffix(c.Listen, "1:8080"), 3), "llama", "other")
-		docs := strings.Split(strings.Replace(text, "name: pool", "name: other", 1), "---\n")
-		if err := os.WriteFile(filepath.Join(c.Objects, "other.yaml"), []byte(docs[0]+"---\n"+docs[3]), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	other, _ := aSecondPool(t)
 	s := start(t, pods(t, 2), other, extprocFlags("--stale-after", "500ms", "--lost-after", "1s"))
 	s.write("failure.yaml", aRouteWith("open", "backendRefs: [{name: other}]")+
 		aRouteWith("closed", "backendRefs: [{name: other}], failurePolicy: FailClose")+
