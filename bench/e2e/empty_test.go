@@ -32,7 +32,7 @@ func aSecondPool(t *testing.T) (set setting, yaml func(with bool) string) {
 }
 
 // A pool without endpoints holds requests, longer than Envoy's message timeout, until its first
-// endpoint is there. Then they are served. Without an endpoint they get 503 when their time is over.
+// endpoint is there. Then they are served. Without an endpoint they get 503 when their time ends.
 func TestEmptyPool(t *testing.T) {
 	runs(t)
 	other, yaml := aSecondPool(t)
