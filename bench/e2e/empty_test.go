@@ -53,7 +53,7 @@ func TestEmptyPool(t *testing.T) {
 	})
 	began := time.Now()
 	held := s.begins(t.Context(), "late", 3)
-	s.await("they wait", func() bool { return s.sum(s.Metrics, "headgate_queued_requests") == 3 })
+	s.await("they wait", func() bool { return s.sum(s.Metrics, "headgate_pool_held_requests") == 3 })
 	refused(t, "an unknown model", s.must(completion("unheard-of", 1, false)), http.StatusNotFound, "model_not_found")
 	<-time.After(time.Until(began.Add(6 * time.Second))) // longer than message_timeout, which is 5 s
 	s.write("other.yaml", yaml(true))
@@ -72,5 +72,5 @@ func TestEmptyPool(t *testing.T) {
 	if took := time.Since(a.begun); took < time.Second || took > 4*time.Second {
 		t.Errorf("a request that may wait 2 s waited %v", took)
 	}
-	s.await("nobody waits", func() bool { return s.sum(s.Metrics, "headgate_queued_requests") == 0 && s.inFlight() == 0 })
+	s.await("nobody waits", func() bool { return s.sum(s.Metrics, "headgate_pool_held_requests") == 0 && s.inFlight() == 0 })
 }

@@ -13,7 +13,6 @@ import (
 type limited struct {
 	line
 	running, most, hold int
-	wake                float64
 	scraped             bool
 }
 

@@ -53,7 +53,7 @@ func (s Stream) Arrivals(seed uint64, rate, from, until float64) iter.Seq[Reques
 func (s Stream) Endless(seed uint64) iter.Seq[Request] {
 	return func(yield func(Request) bool) {
 		_, draw := s.draws(seed)
-		for n := uint32(0); yield(draw(n)); n++ { //nolint:revive // draws until it is stopped
+		for n := uint32(0); yield(draw(n)); n++ {
 		}
 	}
 }

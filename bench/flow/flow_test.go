@@ -83,6 +83,7 @@ func TestParts(t *testing.T) {
 			var out strings.Builder
 			b := small(&out)
 			b.scale = 0.1
+			b.targets = make([]target, 0, 8) // room for an append to a copy of the slice to overwrite others
 			if err := c.run(context.Background(), b); err != nil {
 				t.Fatal(err)
 			}

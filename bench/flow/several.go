@@ -14,7 +14,7 @@ const processes = 3
 // spread over all.
 func several(ctx context.Context, b *bench) error {
 	three := *b
-	three.fleet.Pickers = processes
+	three.fleet.Pickers, three.targets = processes, nil
 	alone, one, all3 := "alone", "flood through one", "flood through all"
 	rows := []row{
 		{name: alone, policy: fleet.NoFlow, alone: true},
@@ -41,7 +41,7 @@ func several(ctx context.Context, b *bench) error {
 	if err := severalJain(ctx, &three); err != nil {
 		return err
 	}
-	b.targets = append(b.targets, three.targets[len(three.targets)-1])
+	b.targets = append(b.targets, three.targets...)
 	return nil
 }
 

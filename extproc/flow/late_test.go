@@ -171,7 +171,7 @@ func flood(seed uint64, rate, times float64, others int, limit time.Duration) (i
 	service := func() time.Duration { return time.Duration(random.ExpFloat64() / rate * float64(time.Second)) }
 	free := noon // when the server is free
 	now, served, end := noon, 0, noon.Add(30*time.Second)
-	dispatch := func(v visit, since time.Time) {
+	dispatch := func(since time.Time) {
 		if free.Before(now) {
 			free = now
 		}
@@ -190,7 +190,7 @@ func flood(seed uint64, rate, times float64, others int, limit time.Duration) (i
 			v, since := p.Waiter, p.Since()
 			a := queue.Dispatch(p)
 			l.left(fair.Path{Tenant: v.tenant}, 1, true, now)
-			dispatch(v, since)
+			dispatch(since)
 			a.Settle(1)
 			continue
 		}
@@ -203,7 +203,7 @@ func flood(seed uint64, rate, times float64, others int, limit time.Duration) (i
 				is.returned++
 				is.admitted++
 			}
-			dispatch(v, now)
+			dispatch(now)
 			continue
 		}
 		ahead, part := queue.Ahead(r)
@@ -238,8 +238,13 @@ func TestRetryAfterHolds(t *testing.T) {
 		others      int
 		limit       time.Duration
 	}{
-		{20, 2, 0, 2 * time.Second}, {20, 2, 2, 2 * time.Second}, {20, 1.5, 3, 2 * time.Second}, {100, 2, 2, time.Second},
-		{20, 1.3, 0, 2 * time.Second}, {50, 2, 1, 5 * time.Second}, {20, 2, 0, 500 * time.Millisecond},
+		{20, 2, 0, 2 * time.Second},
+		{20, 2, 2, 2 * time.Second},
+		{20, 1.5, 3, 2 * time.Second},
+		{100, 2, 2, time.Second},
+		{20, 1.3, 0, 2 * time.Second},
+		{50, 2, 1, 5 * time.Second},
+		{20, 2, 0, 500 * time.Millisecond},
 	} {
 		var all flooded
 		for seed := range uint64(5) {

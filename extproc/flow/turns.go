@@ -83,7 +83,7 @@ func (t *Turns) Closed(name objects.Name, of *pick.Pool) pick.ClosedFor {
 	for i := range of.Endpoints {
 		e := &of.Endpoints[i]
 		p.closed[e.Number] = pick.NoBand
-		if highest, closed := p.Pool.Closed(e.Number, keyOf(e), turn, now); closed {
+		if highest, closed := p.Closed(e.Number, keyOf(e), turn, now); closed {
 			p.closed[e.Number] = int64(highest)
 		}
 	}

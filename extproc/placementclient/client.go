@@ -83,8 +83,8 @@ type Config struct {
 	// Share is called with the index of this process among those that share limits, and their
 	// number, when control reports them; nil if nothing depends on them.
 	Share func(index, processes int)
-	Meter     *metrics.Meter
-	Log       *slog.Logger
+	Meter *metrics.Meter
+	Log   *slog.Logger
 	// Lost is how long control may be silent before requests that need a load fail; zero means
 	// DefaultLost.
 	Lost time.Duration

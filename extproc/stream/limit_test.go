@@ -37,8 +37,6 @@ func withLimits(t *testing.T, route, tenant *v1alpha1.Limit) (*stream.Server, *l
 	return s, book, f
 }
 
-func of(n int32) *int32 { return &n }
-
 // llama sends a request for "llama" through Headgate's own Envoy.
 func llama(t *testing.T, s *stream.Server, headers, body string) (stream.Exchange, *extprocv3.ProcessingResponse) {
 	t.Helper()
@@ -58,7 +56,7 @@ func forwarded(m *extprocv3.ProcessingResponse) bool { return m.GetRequestBody()
 // engines show the limits. Other tenants and other routes are not limited by it.
 func TestRequestsPerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, book, _ := withLimits(t, nil, &v1alpha1.Limit{RequestsPerMinute: of(2)})
+		s, book, _ := withLimits(t, nil, &v1alpha1.Limit{RequestsPerMinute: new(int32(2))})
 		x, m := llama(t, s, "", "")
 		if got := render(t, m); !forwarded(m) || !strings.Contains(got, `"gateway.ratelimit":{"x-ratelimit-limit-requests":"2",`+
 			`"x-ratelimit-remaining-requests":"1","x-ratelimit-reset-requests":"30s"}`) {
@@ -98,7 +96,7 @@ func TestRequestsPerMinute(t *testing.T) {
 
 // A gRPC call beyond a limit ends with RESOURCE_EXHAUSTED.
 func TestLimitedCall(t *testing.T) {
-	s, _, _ := withLimits(t, &v1alpha1.Limit{RequestsPerMinute: of(1)}, nil)
+	s, _, _ := withLimits(t, &v1alpha1.Limit{RequestsPerMinute: new(int32(1))}, nil)
 	for _, want := range []string{"go on", "ResourceExhausted"} {
 		x := s.ExchangeAt("", objects.Name{}, nil)
 		m := decide(t, x, "headers :method=POST content-type=application/grpc mode=NONE shown=NONE mm-model-id=llama "+
@@ -112,7 +110,7 @@ func TestLimitedCall(t *testing.T) {
 // Each way in which a request can end makes room for one other: its end, the end of its lease, the
 // client's leaving before the decision was sent, and a refusal for another reason.
 func TestConcurrentRequestsEnd(t *testing.T) {
-	s, book, f := withLimits(t, &v1alpha1.Limit{Concurrent: of(1), RequestsPerMinute: of(1000)}, nil)
+	s, book, f := withLimits(t, &v1alpha1.Limit{Concurrent: new(int32(1)), RequestsPerMinute: new(int32(1000))}, nil)
 	for name, end := range map[string]func(x stream.Exchange){
 		"stream":  func(x stream.Exchange) { x.End(time.Now()) },
 		"outcome": func(x stream.Exchange) { x.ReleaseLease() },
@@ -150,7 +148,7 @@ func TestConcurrentRequestsEnd(t *testing.T) {
 // outcome replaces them; without usage, the estimate stays.
 func TestTokensPerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, book, _ := withLimits(t, nil, &v1alpha1.Limit{TokensPerMinute: of(3000)})
+		s, book, _ := withLimits(t, nil, &v1alpha1.Limit{TokensPerMinute: new(int32(3000))})
 		body := `{"model":"llama","max_tokens":10,"messages":[{"role":"user","content":"` + strings.Repeat("word", 1000) + `"}]}`
 		left := func(m *extprocv3.ProcessingResponse) string {
 			return m.GetDynamicMetadata().GetFields()["gateway.ratelimit"].GetStructValue().GetFields()["x-ratelimit-remaining-tokens"].
@@ -192,7 +190,7 @@ func TestTokensPerMinute(t *testing.T) {
 
 // Another gateway gets the headers with the response, and the tokens of the response count.
 func TestLimitsAtAnotherGateway(t *testing.T) {
-	s, book, _ := withLimits(t, &v1alpha1.Limit{TokensPerMinute: of(3000), Concurrent: of(1)}, nil)
+	s, book, _ := withLimits(t, &v1alpha1.Limit{TokensPerMinute: new(int32(3000)), Concurrent: new(int32(1))}, nil)
 	x := s.Exchange(stream.Gateway, "base-picker", 9002)
 	decide(t, x, "headers :method=POST :path=/v1/chat/completions mode=BUFFERED shown=BUFFERED",
 		`body {"model":"llama","max_tokens":10,"messages":[]}`)

@@ -177,7 +177,7 @@ func checkHeader(path *field.Path, name string, tenant bool) field.ErrorList {
 	if tenant {
 		example = "x-tenant-id"
 	}
-	switch ours := strings.HasPrefix(name, "x-headgate-") && !(tenant && name == v1alpha1.ClientTenant); {
+	switch ours := strings.HasPrefix(name, "x-headgate-") && (!tenant || name != v1alpha1.ClientTenant); {
 	case !headerName.MatchString(name):
 		return field.ErrorList{field.Invalid(path, name, "want a header's name in lower case, such as "+example)}
 	case reserved.MatchString(name):

@@ -56,11 +56,11 @@ func TestWindow(t *testing.T) {
 		"it falls to what the engine runs":             {{32, 16, 16, 16}, {16, 16, 0, 18}, {18, 18, 0, 20}},
 		"others wait too: it falls to its part":        {{32, 30, 30, 16}, {32, 30, 30, 16}},
 		"it does not fall again for the same requests": {{32, 8, 24, 8}, {30, 8, 22, 8}, {20, 8, 12, 8}, {8, 8, 0, 9}},
-		"nothing runs":                                 {{32, 0, 32, 1}, {1, 0, 500, 1}, {1, 1, 0, 2}, {2, 2, 0, 3}},
-		"it falls when the engine rejects":             {{32, rejected, 0, 28}, {28, 28, 0, 30}},
-		"rejections leave room for one":                {{1, rejected, 0, 1}, {0, rejected, 0, 1}},
-		"a huge number":                                {{32, 32, math.MaxFloat64, 1}},
-		"NaN, infinite and negative numbers":           {{32, 32, math.NaN(), 32}, {32, 32, math.Inf(1), 32}, {32, 32, -1, 32}},
+		"nothing runs":                       {{32, 0, 32, 1}, {1, 0, 500, 1}, {1, 1, 0, 2}, {2, 2, 0, 3}},
+		"it falls when the engine rejects":   {{32, rejected, 0, 28}, {28, 28, 0, 30}},
+		"rejections leave room for one":      {{1, rejected, 0, 1}, {0, rejected, 0, 1}},
+		"a huge number":                      {{32, 32, math.MaxFloat64, 1}},
+		"NaN, infinite and negative numbers": {{32, 32, math.NaN(), 32}, {32, 32, math.Inf(1), 32}, {32, 32, -1, 32}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &windowRig{rig: started()}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -373,7 +374,7 @@ func (p *process) room(i int) (room bool, opened time.Duration) {
 
 func (p *process) dispatch(f *flow, to int) {
 	s := p.s
-	s.inverts(p, f)
+	s.inverts(f)
 	p.waits[f] = p.waits[f][1:]
 	size := f.size/2 + time.Duration(s.random.Int64N(int64(f.size)))
 	p.tags[f] += size.Seconds() / f.share
@@ -410,7 +411,7 @@ func (p *process) dispatch(f *flow, to int) {
 
 // inverts counts a request that goes although one of a higher band has waited for more than an
 // exchange.
-func (s *sim) inverts(by *process, f *flow) {
+func (s *sim) inverts(f *flow) {
 	for _, p := range s.processes {
 		for o, all := range p.waits {
 			if p.alive && o.band > f.band && len(all) > 0 && s.now-all[0] > exchange {
@@ -532,11 +533,12 @@ func jain(all []float64) float64 {
 
 func (s *sim) index() (jains float64, parts string) {
 	var all []float64
+	var served []string
 	for _, f := range s.flows {
 		all = append(all, f.served.Seconds()/f.share)
-		parts += fmt.Sprintf(" %.1f", f.served.Seconds())
+		served = append(served, fmt.Sprintf("%.1f", f.served.Seconds()))
 	}
-	return jain(all), parts
+	return jain(all), strings.Join(served, " ")
 }
 
 // tenants returns flows of chat, long prompts and long answers.

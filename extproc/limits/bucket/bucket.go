@@ -160,8 +160,8 @@ func (c *counters) check(s sizes, tokens float64, a *Answer) {
 
 // describe sets the counts that a shows to those of c if c has less left.
 func (c *counters) describe(s sizes, a *Answer) {
-	a.Requests.narrow(s.Limit.Requests, s.requests, c.requests)
-	a.Tokens.narrow(s.Limit.Tokens, s.tokens, c.tokens)
+	a.Requests.narrow(s.Requests, s.requests, c.requests)
+	a.Tokens.narrow(s.Tokens, s.tokens, c.tokens)
 }
 
 // What is what a limit counts.
