@@ -15,6 +15,8 @@ type Service struct {
 	Fixed float64
 	// PerToken is the service of an output token. Tokens is the expected number of output tokens.
 	PerToken, Tokens float64
+	// Limit is the most output tokens that the request allows; 0 if it states no limit.
+	Limit float64
 	// FirstToken is the predicted time until the first output token, and Step the time of each
 	// output token. Step is 0 if it cannot be predicted.
 	FirstToken, Step time.Duration
@@ -49,6 +51,7 @@ func (s *Service) soFar(after time.Duration) float64 {
 type Charge struct {
 	pool    *pool
 	service Service
+	key     lengthKey
 	began   time.Time
 	band    int32
 	account *fair.Account[*Ticket] // nil after the end; guarded by Flow.mu
@@ -64,9 +67,11 @@ func (t *Ticket) Dispatch(s Service, now time.Time) *Charge {
 	if t.out {
 		return nil
 	}
+	key := lengthKey{t.request.Path.Route, t.request.Path.Tenant}
+	s.Tokens = f.lengths.expected(key, s.Tokens, s.Limit)
 	p.queue.SetService(t.place, s.expected())
 	band := t.place.Band()
-	c := &Charge{pool: p, service: s, began: now, account: p.queue.Dispatch(t.place), band: band}
+	c := &Charge{pool: p, service: s, key: key, began: now, account: p.queue.Dispatch(t.place), band: band}
 	t.sent = true
 	p.left(t)
 	p.running[c] = true
@@ -94,7 +99,9 @@ func (c *Charge) Ended(completion int64, now time.Time) {
 		return
 	}
 	tokens := float64(completion)
-	if tokens < 0 {
+	if tokens >= 0 && c.service.PerToken > 0 {
+		f.lengths.learn(c.key, tokens)
+	} else if tokens < 0 {
 		tokens = c.service.soFar(now.Sub(c.began))
 	}
 	if tokens < 0 {

@@ -76,13 +76,14 @@ type Flow struct {
 
 	// mu guards the fields below, and all pools, lines and tickets. It is locked after all mutexes
 	// of the fleet, and before the mutexes that Changed locks.
-	mu     sync.Mutex
-	pools  map[objects.Name]*pool
-	lates  map[objects.Name]*lateness // of names without a pool that still have promises
-	bytes  int64                      // total size of the bodies of all waiting requests
-	lost   bool                       // whether control has been silent for too long
-	world  *objects.World             // last compared with the waiting requests; nil while nobody waits
-	holder uint64                     // number of reservations made
+	mu      sync.Mutex
+	pools   map[objects.Name]*pool
+	lengths lengths
+	lates   map[objects.Name]*lateness // of names without a pool that still have promises
+	bytes   int64                      // total size of the bodies of all waiting requests
+	lost    bool                       // whether control has been silent for too long
+	world   *objects.World             // last compared with the waiting requests; nil while nobody waits
+	holder  uint64                     // number of reservations made
 }
 
 // New returns an empty Flow.
@@ -90,7 +91,9 @@ func New(c Config) *Flow {
 	if c.Changed == nil {
 		c.Changed = func(bool) {}
 	}
-	return &Flow{Config: c, pools: make(map[objects.Name]*pool), lates: make(map[objects.Name]*lateness)}
+	return &Flow{
+		Config: c, pools: make(map[objects.Name]*pool), lengths: newLengths(), lates: make(map[objects.Name]*lateness),
+	}
 }
 
 // Request describes a request that has to wait.

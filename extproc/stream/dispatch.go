@@ -64,6 +64,7 @@ type picked struct {
 	explained   []ring.Candidate // the policy's first choices; empty without --explain-picks
 	prompt      *prompt          // nil if the policy reads no prompts
 	bytes       int              // size of the prompt in bytes
+	limit       int              // most output tokens that the request allows; 0 if it states no limit
 	expected    time.Duration    // predicted time from the complete request to the first token
 	adapter     string           // where the adapter was, as predicted; empty if the first token does not show load times
 	loading     time.Duration    // part of expected: adapter load and frontend overhead

@@ -38,7 +38,7 @@ func (d *dispatcher) demand(text *openai.Request, body []byte, base string, now 
 	}
 	p := d.readPrompt(text, body, request)
 	of.Prompt, d.bytes = int(float64(p.Bytes)/habit.BytesPerToken()), p.Bytes
-	if p.MaxTokens > 0 {
+	if d.limit = p.MaxTokens; p.MaxTokens > 0 {
 		of.Output = min(of.Output, p.MaxTokens)
 	}
 }

@@ -137,16 +137,17 @@ func charge(d *dispatcher, ticket *flow.Ticket) {
 // service time of the model.
 func serviceOf(d *dispatcher) flow.Service {
 	is, demand := &d.first().Estimate, &d.demanded
+	output, limit := float64(demand.Output), float64(d.limit)
 	switch {
 	case d.traits.tokenless:
 		return flow.Service{Fixed: max(float64(demand.ServiceTime)*1e-9, leastService)}
 	case is.Step > 0 && !d.unpredicted:
 		return flow.Service{
-			Fixed: is.Load + is.Delay, PerToken: is.Longer, Tokens: float64(demand.Output),
+			Fixed: is.Load + is.Delay, PerToken: is.Longer, Tokens: output, Limit: limit,
 			FirstToken: time.Duration(is.FirstToken() * float64(time.Second)), Step: time.Duration(is.Step * float64(time.Second)),
 		}
 	}
-	return flow.Service{Fixed: float64(max(1, demand.Prompt)), PerToken: 2, Tokens: float64(demand.Output), InTokens: true}
+	return flow.Service{InTokens: true, Fixed: float64(max(1, demand.Prompt)), PerToken: 2, Tokens: output, Limit: limit}
 }
 
 // leastService is the service of a request without tokens whose service time is unknown, in

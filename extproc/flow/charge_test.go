@@ -1,0 +1,87 @@
+package flow_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/extproc/flow"
+)
+
+// turnsOf enqueues 60 requests of each of two tenants, with short and with long answers, and
+// returns how often each goes in 44 turns. Ended is called with each dispatched request.
+func turnsOf(t *testing.T, is flow.Service, ended func(c *flow.Charge, long bool)) (short, long int) {
+	f := aFlow(1000, 1000)
+	chat, report := of(pools[0], 0, 1, 1), of(pools[0], 0, 2, 1)
+	isLong := map[*flow.Ticket]bool{blocked(t, f, chat): false}
+	for range 60 {
+		isLong[enqueue(t, f, report)], isLong[enqueue(t, f, chat)] = true, false
+	}
+	f.Freed("10.0.0.1:8000", "")
+	for range 44 {
+		synctest.Wait()
+		for ticket, itsLong := range isLong {
+			if len(ticket.Turn()) == 0 {
+				continue
+			}
+			if err := <-ticket.Turn(); err != nil {
+				t.Fatal(err)
+			}
+			c := ticket.Dispatch(is, time.Now())
+			delete(isLong, ticket)
+			if itsLong {
+				long++
+			} else {
+				short++
+			}
+			ended(c, itsLong)
+			break
+		}
+	}
+	for ticket := range isLong {
+		ticket.Leave()
+	}
+	return short, long
+}
+
+func tokensOf(long bool) int64 {
+	if long {
+		return 10
+	}
+	return 1
+}
+
+// A tenant whose answers turn out longer than predicted is charged for it: the other tenant then
+// goes first, for as many requests as that.
+func TestAnswersAreChargedByTheirLength(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		is := flow.Service{PerToken: 1, Tokens: 1, Limit: 1, InTokens: true}
+		short, long := turnsOf(t, is, func(c *flow.Charge, long bool) { c.Ended(tokensOf(long), time.Now()) })
+		if long < 3 || long > 5 || short < 39 {
+			t.Errorf("requests with short answers go %d times, and others %d times; want 10 for 1", short, long)
+		}
+	})
+}
+
+// The lengths of earlier answers are charged at the dispatch, so they count while the answers run.
+func TestLearnedLengthsAreChargedAtDispatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		is := flow.Service{PerToken: 1, Tokens: 1, InTokens: true}
+		learned := map[bool]bool{}
+		var running []*flow.Charge
+		short, long := turnsOf(t, is, func(c *flow.Charge, long bool) {
+			if learned[long] {
+				running = append(running, c)
+				return
+			}
+			learned[long] = true
+			c.Ended(tokensOf(long), time.Now())
+		})
+		if long < 3 || long > 5 || short < 39 {
+			t.Errorf("requests with short answers go %d times, and others %d times; want 10 for 1", short, long)
+		}
+		for _, c := range running {
+			c.Ended(-1, time.Now())
+		}
+	})
+}
