@@ -7,8 +7,8 @@ import (
 	"github.com/headgate/headgate/extproc/flow/turns"
 )
 
-// Service is the predicted service of a request: engine time in seconds, or another unit that all
-// requests of the pool share while times cannot be predicted.
+// Service is the predicted service of a request: engine time in seconds, or tokens while times
+// cannot be predicted. A pool may have requests of both kinds, see unit.
 type Service struct {
 	// Fixed is the service before the first output token: the load of the adapter and the uncached
 	// part of the prompt.
@@ -20,8 +20,11 @@ type Service struct {
 	// FirstToken is the predicted time until the first output token, and Step the time of each
 	// output token. Step is 0 if it cannot be predicted.
 	FirstToken, Step time.Duration
-	// InTokens means that the unit is a token, and not a second.
+	// InTokens means that the unit is a token, and not a second. Then PerToken is Generated.
 	InTokens bool
+	// Prompt is the number of tokens of the prompt if the unit is a second; 0 for requests without
+	// tokens.
+	Prompt float64
 }
 
 // turns returns an amount of service in the unit of s.
@@ -51,6 +54,7 @@ func (s *Service) soFar(after time.Duration) float64 {
 type Charge struct {
 	pool    *pool
 	service Service
+	scale   float64 // tokens that a unit of the service is worth
 	key     lengthKey
 	began   time.Time
 	band    int32
@@ -69,9 +73,10 @@ func (t *Ticket) Dispatch(s Service, now time.Time) *Charge {
 	}
 	key := lengthKey{t.request.Path.Route, t.request.Path.Tenant}
 	s.Tokens = f.lengths.expected(key, s.Tokens, s.Limit)
-	p.queue.SetService(t.place, s.expected())
+	scale := p.unit.scale(&s)
+	p.queue.SetService(t.place, scale*s.expected())
 	band := t.place.Band()
-	c := &Charge{pool: p, service: s, key: key, began: now, account: p.queue.Dispatch(t.place), band: band}
+	c := &Charge{pool: p, service: s, scale: scale, key: key, began: now, account: p.queue.Dispatch(t.place), band: band}
 	t.sent = true
 	p.left(t)
 	p.running[c] = true
@@ -83,7 +88,7 @@ func (t *Ticket) Dispatch(s Service, now time.Time) *Charge {
 
 // raise charges more for a request that runs longer than expected. The caller holds Flow.mu.
 func (c *Charge) raise(now time.Time) {
-	c.account.Charge(c.service.of(max(c.service.Tokens, c.service.soFar(now.Sub(c.began)))))
+	c.account.Charge(c.scale * c.service.of(max(c.service.Tokens, c.service.soFar(now.Sub(c.began)))))
 }
 
 // Ended corrects the charge when the request has ended. Completion is the number of output tokens,
@@ -107,7 +112,7 @@ func (c *Charge) Ended(completion int64, now time.Time) {
 	if tokens < 0 {
 		tokens = c.service.Tokens
 	}
-	c.account.Settle(c.service.of(tokens))
+	c.account.Settle(c.scale * c.service.of(tokens))
 	f.Turns.serve(c.pool.name, c.band, c.service.turns(c.service.of(tokens)-c.service.expected()))
 	c.account = nil
 	delete(c.pool.running, c)

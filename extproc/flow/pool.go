@@ -34,6 +34,7 @@ type pool struct {
 	called  *Ticket // the request that is choosing its endpoint; nil if there is none
 	running map[*Charge]bool
 	late    *lateness
+	unit    unit
 	opened  bool // lines were opened since a request was called
 	// reserved are the reservations of waiting requests. The slice is replaced when it changes.
 	reserved []pick.Reservation

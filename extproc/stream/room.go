@@ -133,21 +133,20 @@ func charge(d *dispatcher, ticket *flow.Ticket) {
 }
 
 // serviceOf returns the predicted service of a decided request: seconds of engine time. While times
-// cannot be predicted it is tokens, of which a generated one counts twice. Without tokens it is the
-// service time of the model.
+// cannot be predicted it is tokens. Without tokens it is the service time of the model.
 func serviceOf(d *dispatcher) flow.Service {
 	is, demand := &d.first().Estimate, &d.demanded
-	output, limit := float64(demand.Output), float64(d.limit)
+	prompt, output, limit := float64(max(1, demand.Prompt)), float64(demand.Output), float64(d.limit)
 	switch {
 	case d.traits.tokenless:
 		return flow.Service{Fixed: max(float64(demand.ServiceTime)*1e-9, leastService)}
 	case is.Step > 0 && !d.unpredicted:
 		return flow.Service{
-			Fixed: is.Load + is.Delay, PerToken: is.Longer, Tokens: output, Limit: limit,
+			Prompt: prompt, Fixed: is.Load + is.Delay, PerToken: is.Longer, Tokens: output, Limit: limit,
 			FirstToken: time.Duration(is.FirstToken() * float64(time.Second)), Step: time.Duration(is.Step * float64(time.Second)),
 		}
 	}
-	return flow.Service{InTokens: true, Fixed: float64(max(1, demand.Prompt)), PerToken: 2, Tokens: output, Limit: limit}
+	return flow.Service{InTokens: true, Fixed: prompt, PerToken: flow.Generated, Tokens: output, Limit: limit}
 }
 
 // leastService is the service of a request without tokens whose service time is unknown, in
