@@ -47,7 +47,7 @@ type Gate struct {
 	// limit.
 	Window int64
 	// Headroom is the share of the batch and of the KV cache, or of the window, that stays free:
-	// from 0 to 1. See [DefaultHeadroom].
+	// from 0 to 1. Places in the batch and in the window are rounded down. See [DefaultHeadroom].
 	Headroom float64
 	// Reserved are the reservations of waiting requests. Holder identifies this request among their
 	// holders; 0 means that it has no reservation.
@@ -122,12 +122,11 @@ func (e *Endpoint) forget() {
 // uncached part of the prompt must fit into the KV cache. The answer needs more later, while other
 // requests end.
 func (f *forecast) fits(g *Gate, e *Endpoint) bool {
-	free := 1 - g.Headroom
-	if float64(e.Pending()+1) > free*float64(e.Profile.Limits.MaxSequences) {
+	if e.Pending() >= g.places(int64(e.Profile.Limits.MaxSequences)) {
 		return false
 	}
 	used := float64(e.KVBeyond + e.Backlog.Tokens.Load() + e.Peers.Tokens.Load())
-	if e.KVTokens > 0 && max(0, used)+f.prompt-f.cached(e) > free*float64(e.KVTokens) {
+	if e.KVTokens > 0 && max(0, used)+f.prompt-f.cached(e) > (1-g.Headroom)*float64(e.KVTokens) {
 		return false
 	}
 	return true
@@ -147,8 +146,12 @@ func (e *Endpoint) within(g *Gate, there int64) bool {
 			window = learned
 		}
 	}
-	return window <= 0 || float64(there+1) <= (1-g.Headroom)*float64(window)
+	return window <= 0 || there < g.places(window)
 }
+
+// places returns how many of an engine's places requests may occupy together with this one: all but
+// the headroom. The headroom is rounded down, so an engine with few places has none.
+func (g *Gate) places(all int64) int64 { return all - int64(g.Headroom*float64(all)) }
 
 // limit returns the longest time per output token at an endpoint, in seconds: the tightest stated
 // objective of the request itself and of requests of its band or higher ones there.

@@ -25,9 +25,9 @@ const (
 	// arrived since its current step began. The second is a share of the running requests.
 	fewWaiting   = 1
 	waitingShare = 1. / 16
-	// fullShare is the share of the window at which it counts as full: some of it is headroom, and
+	// freePart: of a full window, 1/freePart may be free, rounded down. Some of it is headroom, and
 	// some requests have just ended.
-	fullShare = 0.75
+	freePart = 4
 )
 
 // scraped changes the window after a scrape with known numbers. InFlight is the number of this
@@ -45,7 +45,7 @@ func (w *window) scraped(inFlight int64, running, waiting engine.Value) {
 	case queued > fewWaiting+run*waitingShare:
 		limit = min(limit, int64(float64(inFlight)*(run/(run+queued))))
 		w.waited = true
-	case queued > 0 || float64(inFlight) < fullShare*float64(limit):
+	case queued > 0 || inFlight < limit-limit/freePart:
 	case w.waited:
 		limit += 1 + limit/16
 	default:

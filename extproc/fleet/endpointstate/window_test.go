@@ -1,6 +1,7 @@
 package endpointstate_test
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -81,6 +82,46 @@ func TestWindow(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// fill sends requests with a gate to endpoint a until it has no room.
+func (w *windowRig) fill(t *testing.T, gate pick.Gate) {
+	t.Helper()
+	for {
+		v, _ := w.View(w.now)
+		r := pick.Request{Pool: thePool.String(), Model: "llama", Base: true, Only: pick.ParseSubset([]string{a}), Gate: gate}
+		d, err := pick.Pick(pick.Policy{}, v.Snapshot, r, make([]pick.Decision, 1))
+		if errors.Is(err, pick.ErrNoRoom) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := endpointstate.CountsOf(d[0])
+		counts.Begin(w.now)
+		w.counts = append(w.counts, counts)
+	}
+}
+
+// A window of any size grows while requests of a flow with a backlog fill it, although these
+// requests leave headroom. So a single scrape in which nothing runs yet does not limit an engine
+// for good.
+func TestWindowGrowsWhileRequestsLeaveHeadroom(t *testing.T) {
+	w := &windowRig{rig: started()}
+	w.scrape(0, 0)
+	w.have(32)
+	if got := w.scrape(0, 32); got != 1 {
+		t.Fatalf("it falls to %d", got)
+	}
+	w.have(0)
+	for before := int64(1); before < 256; {
+		w.fill(t, pick.Gate{On: true, Headroom: pick.DefaultHeadroom})
+		got := w.scrape(float64(len(w.counts)), 0)
+		if got <= before {
+			t.Fatalf("it stays at %d with %d requests in flight", got, len(w.counts))
+		}
+		before = got
 	}
 }
 
