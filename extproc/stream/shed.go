@@ -13,10 +13,10 @@ import (
 // This file rejects requests on arrival that would wait too long in the queue.
 
 // longestWait returns the longest wait after which the request is still in time; 0 if there is no
-// limit, or if the request has waited before. The limit is the client's own deadline, and with
-// late: Shed also the route's objective for the time to the first token.
+// limit, if the request has waited before, or if the pool's flow is off. The limit is the client's
+// own deadline, and with late: Shed also the route's objective for the time to the first token.
 func longestWait(d *dispatcher) time.Duration {
-	if d.spent > 0 {
+	if d.spent > 0 || !d.settings.Flow {
 		return 0
 	}
 	longest := d.in.deadline()

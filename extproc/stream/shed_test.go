@@ -21,18 +21,20 @@ import (
 
 // A request that would miss its client's deadline, or with late: Shed its route's objective, gets
 // 429 on arrival while a copy serves one request per second and four wait. Retry-After is when they
-// have been served. Others wait.
+// have been served. Others wait, and so do all if the pool's flow is off.
 func TestLateRequestsAreRejectedOnArrival(t *testing.T) {
 	for name, c := range map[string]struct {
 		shed    bool
 		headers string
 		want    string
+		off     bool
 	}{
-		"deadline":       {false, " x-envoy-upstream-rq-timeout-ms=3500", "reply: 429"},
-		"late deadline":  {false, " x-envoy-upstream-rq-timeout-ms=60000", ""},
-		"objective":      {true, "", "reply: 429"},
-		"late is Serve":  {false, "", ""},
-		"tight deadline": {true, " x-envoy-upstream-rq-timeout-ms=3500", "reply: 429"},
+		"deadline":       {false, " x-envoy-upstream-rq-timeout-ms=3500", "reply: 429", false},
+		"late deadline":  {false, " x-envoy-upstream-rq-timeout-ms=60000", "", false},
+		"objective":      {true, "", "reply: 429", false},
+		"late is Serve":  {false, "", "", false},
+		"tight deadline": {true, " x-envoy-upstream-rq-timeout-ms=3500", "reply: 429", false},
+		"flow is off":    {true, " x-envoy-upstream-rq-timeout-ms=3500", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -52,7 +54,9 @@ func TestLateRequestsAreRejectedOnArrival(t *testing.T) {
 				})
 				held = flow.New(flow.Config{View: f.View, MaxQueued: 100, MaxBytes: 1 << 20})
 				f.ApplyPlacement(news(t, f, nil))
-				server, _ := newServer(t, f, func(s *stream.Config) { s.Flow, s.Settings.QueueTimeout = held, time.Minute })
+				server, _ := newServer(t, f, func(s *stream.Config) {
+					s.Flow, s.Settings.QueueTimeout, s.Settings.Flow = held, time.Minute, !c.off
+				})
 				client := dialServer(t, server, stream.Own)
 				limited(t, f, 1)
 				send := func(headers, prompt string) (context.CancelFunc, *extprocv3.ProcessingResponse) {
