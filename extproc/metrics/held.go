@@ -28,7 +28,7 @@ const (
 	RefusedExpired = QueueExpired // the request's time to wait passed
 	RefusedFailed  = QueueFailed  // the model cannot be loaded
 	RefusedStopped = QueueStopped // extproc is stopping
-	RefusedLate    = "late"       // the request would have missed its objective or its deadline
+	RefusedLate    = QueueLate    // the request would have missed its objective or its deadline
 	RefusedLimit   = "limit"      // a limit of the route or of the tenant was reached
 )
 

@@ -80,7 +80,7 @@ func (w *watch) ended(outcome string, now time.Time) {
 	meter := w.d.server.Meter
 	meter.Waited(w.pool, w.band, w.d.why.Reason(), now.Sub(w.began))
 	switch outcome {
-	case metrics.QueueFull, metrics.QueueExpired, metrics.QueueFailed, metrics.QueueStopped:
+	case metrics.QueueFull, metrics.QueueExpired, metrics.QueueFailed, metrics.QueueStopped, metrics.QueueLate:
 		meter.TurnedAway(w.pool, w.band, outcome)
 	}
 }

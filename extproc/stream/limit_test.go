@@ -1,6 +1,7 @@
 package stream_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -56,7 +57,8 @@ func forwarded(m *extprocv3.ProcessingResponse) bool { return m.GetRequestBody()
 // engines show the limits. Other tenants and other routes are not limited by it.
 func TestRequestsPerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, book, _ := withLimits(t, nil, &v1alpha1.Limit{RequestsPerMinute: new(int32(2))})
+		s, book, f := withLimits(t, nil, &v1alpha1.Limit{RequestsPerMinute: new(int32(2))})
+		s.Meter.SetWorld(f.View().World)
 		x, m := llama(t, s, "", "")
 		if got := render(t, m); !forwarded(m) || !strings.Contains(got, `"gateway.ratelimit":{"x-ratelimit-limit-requests":"2",`+
 			`"x-ratelimit-remaining-requests":"1","x-ratelimit-reset-requests":"30s"}`) {
@@ -70,6 +72,10 @@ func TestRequestsPerMinute(t *testing.T) {
 			`"code":"rate_limit_exceeded"}}` + "\n"
 		if got := render(t, m); got != want {
 			t.Errorf("the third request:\n%swant\n%s", got, want)
+		}
+		counted := []string{`headgate_band_refused_total{band="0",pool="ns/base",reason="limit"} 1`}
+		if got := series(s.Meter, "headgate_band_refused_total"); !slices.Equal(got, counted) {
+			t.Errorf("refused requests: %q, want %q", got, counted)
 		}
 		_, m = llama(t, s, ":path=/v1/messages x-tenant-id=a", "")
 		if got := render(t, m); !strings.Contains(got, "reply: 429") || !strings.Contains(got, `"type":"rate_limit_error"`) {

@@ -108,6 +108,10 @@ func TestLateRequestsAreRejectedOnArrival(t *testing.T) {
 					!regexp.MustCompile(`retry-after=[5-7]\n`).MatchString(got) {
 					t.Errorf("%s", got)
 				}
+				refused := strings.Join(series(server.Meter, "headgate_band_refused_total"), "\n")
+				if counted := strings.HasSuffix(refused, `reason="late"} 1`); counted != (c.want != "") {
+					t.Errorf("refused requests: %q", refused)
+				}
 				cancel()
 				end()
 				for _, end := range ends {
