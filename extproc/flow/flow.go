@@ -158,7 +158,7 @@ func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 		}
 		f.pools[r.Key.Pool] = p
 	}
-	if retry, late := p.wouldBeLate(&r, now); late {
+	if retry, late := p.wouldBeLate(&r, is, now); late {
 		f.queued.Add(-1)
 		f.tidy(p)
 		return nil, Late{retry}

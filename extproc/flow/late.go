@@ -28,16 +28,23 @@ const (
 // come back, and when, so that it tells later ones later times, and admits those that return before
 // newcomers. Make one with newLateness. It is not safe for concurrent use.
 type lateness struct {
-	waiting int   // number of requests in the queue
-	drain   drain // of the whole queue
+	waiting int   // number of requests in the queue that wait for room
+	drain   drain // of those
 	// flows are those with waiting requests or promises.
-	flows map[fair.Path]*stream
+	flows map[rivals]*stream
 	// promises are the times at which clients may return, by the identity of their request. The
 	// times at which they are forgotten are in order.
 	promises map[uint64]time.Time
 	order    []forgotten
 	swept    time.Time // when flows was last searched for promises that have passed
 	expires  bool      // a timer will remove this lateness from Flow.lates
+}
+
+// rivals identifies the requests of a flow that wait for the same thing: for room at engines, or
+// for a model whose copies are at their concurrency limit. Each group is served at its own rate.
+type rivals struct {
+	fair.Path
+	limited string // name of the line of such a model; empty: for room
 }
 
 // stream is the state of one flow.
@@ -55,41 +62,47 @@ type forgotten struct {
 }
 
 func newLateness() *lateness {
-	return &lateness{flows: make(map[fair.Path]*stream), promises: make(map[uint64]time.Time)}
+	return &lateness{flows: make(map[rivals]*stream), promises: make(map[uint64]time.Time)}
 }
 
 // joined counts a request that joins the queue, with the service that [lateness.left] will get.
-func (l *lateness) joined(path fair.Path, service float64, now time.Time) {
-	f := l.flow(path)
+func (l *lateness) joined(of rivals, service float64, now time.Time) {
+	f := l.flow(of)
 	f.waiting++
 	f.service += service
 	f.drain.wait(true, now)
-	l.waiting++
-	l.drain.wait(true, now)
+	if of.limited == "" {
+		l.waiting++
+		l.drain.wait(true, now)
+	}
 }
 
 // left counts a request that leaves the queue.
-func (l *lateness) left(path fair.Path, service float64, dispatched bool, now time.Time) {
-	f := l.flow(path)
+func (l *lateness) left(of rivals, service float64, dispatched bool, now time.Time) {
+	f := l.flow(of)
 	if dispatched {
 		f.drain.left(service, now)
-		l.drain.left(service, now)
+		if of.limited == "" {
+			l.drain.left(service, now)
+		}
 	}
 	f.waiting--
 	f.service -= service
 	f.drain.wait(f.waiting > 0, now)
-	l.waiting--
-	l.drain.wait(l.waiting > 0, now)
+	if of.limited == "" {
+		l.waiting--
+		l.drain.wait(l.waiting > 0, now)
+	}
 	if f.waiting <= 0 && !f.until.After(now) {
-		delete(l.flows, path)
+		delete(l.flows, of)
 	}
 }
 
-func (l *lateness) flow(path fair.Path) *stream {
-	f := l.flows[path]
+func (l *lateness) flow(of rivals) *stream {
+	f := l.flows[of]
 	if f == nil {
 		f = &stream{}
-		l.flows[path] = f
+		l.flows[of] = f
 	}
 	return f
 }
@@ -97,12 +110,12 @@ func (l *lateness) flow(path fair.Path) *stream {
 // pace returns the rate of a flow, and the wait of a newcomer. They are measured if the flow has
 // had waiting requests for long enough. Otherwise they are derived from the rate of the pool.
 func (l *lateness) pace(a arrival, now time.Time) (rate float64, wait time.Duration, known bool) {
-	if f := l.flows[a.Path]; f != nil && f.waiting > 0 {
+	if f := l.flows[a.rivals]; f != nil && f.waiting > 0 {
 		if rate, known = f.drain.rate(now); known {
 			return rate, seconds(f.service / rate), true
 		}
 	}
-	if rate, known = l.drain.rate(now); !known || a.part <= 0 {
+	if rate, known = l.drain.rate(now); !known || a.part <= 0 || a.limited != "" {
 		return 0, 0, false
 	}
 	rate *= a.part
@@ -114,7 +127,7 @@ func (l *lateness) idle() bool { return len(l.flows)+len(l.promises)+len(l.order
 
 // arrival is a request that would have to wait.
 type arrival struct {
-	fair.Path
+	rivals
 	// service is the request's own, and ahead what is queued before it in its flow. Part is the
 	// part of the pool's rate that the flow gets. See [fair.Queue.Ahead].
 	service, ahead, part float64
@@ -138,7 +151,7 @@ func (l *lateness) check(a arrival, now time.Time, random float64) (retry time.D
 	}
 	due, returns := l.promises[a.identity]
 	var until time.Time
-	if f := l.flows[a.Path]; f != nil {
+	if f := l.flows[a.rivals]; f != nil {
 		until = f.until
 	}
 	switch returns = returns && a.identity != 0; {
@@ -159,7 +172,7 @@ func (l *lateness) check(a arrival, now time.Time, random float64) (retry time.D
 	if last := now.Add(maxRetry); until.After(last) {
 		until = last
 	}
-	l.flow(a.Path).until = until
+	l.flow(a.rivals).until = until
 	retry = until.Sub(now)
 	retry = atMost(retry + time.Duration(random*float64(min(time.Second, retry/10))))
 	l.promise(a.identity, now, retry)
@@ -194,9 +207,9 @@ func (l *lateness) forget(now time.Time) {
 		return
 	}
 	l.swept = now
-	for path, f := range l.flows {
+	for of, f := range l.flows {
 		if f.waiting <= 0 && !f.until.After(now) {
-			delete(l.flows, path)
+			delete(l.flows, of)
 		}
 	}
 }

@@ -189,15 +189,15 @@ func flood(seed uint64, rate, times float64, others int, limit time.Duration) (i
 			p := queue.Next()
 			v, since := p.Waiter, p.Since()
 			a := queue.Dispatch(p)
-			l.left(fair.Path{Tenant: v.tenant}, 1, true, now)
+			l.left(rivals{Path: fair.Path{Tenant: v.tenant}}, 1, true, now)
 			dispatch(since)
 			a.Settle(1)
 			continue
 		}
 		v := heap.Pop(&todo).(visit)
 		now = v.at
-		path := fair.Path{Tenant: v.tenant}
-		r := fair.Request{Path: path, Model: "m", Service: 1, Since: now}
+		path := rivals{Path: fair.Path{Tenant: v.tenant}}
+		r := fair.Request{Path: path.Path, Model: "m", Service: 1, Since: now}
 		if queue.Empty() && !free.After(now) {
 			if v.told {
 				is.returned++

@@ -57,6 +57,9 @@ type line struct {
 	tried   time.Time // when a request of the line last found no room
 	// backlogged reports that the last request without room had to leave headroom.
 	backlogged bool
+	// cold means that the line last waited for a load or an endpoint, and limited that it waited
+	// for a copy at its concurrency limit.
+	cold, limited bool
 }
 
 const (
@@ -84,7 +87,6 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 		Path: t.request.Path, Model: name, Service: t.request.Service, Bytes: t.request.Bytes, Since: t.since,
 	})
 	p.flow.bytes += t.request.Bytes
-	p.late.joined(t.request.Path, 1, t.since)
 	switch {
 	case first && is == waits:
 		p.wait(l, Copy)
@@ -93,6 +95,7 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 	case !l.ready && l.why == Room && (t.request.Path.Band > l.band || l.backlogged && !t.backlogged(t.since)):
 		p.open(l)
 	}
+	p.count(t, t.since)
 	p.arm(t.since.Add(sweep))
 	return first
 }
@@ -113,7 +116,9 @@ func (p *pool) left(t *Ticket) {
 		p.called, t.called = nil, false
 	}
 	f, l := p.flow, t.line
-	p.late.left(t.request.Path, 1, t.sent, time.Now())
+	if t.counts {
+		p.late.left(t.rivals, 1, t.sent, time.Now())
+	}
 	l.tickets.Remove(t.at)
 	f.bytes -= t.request.Bytes
 	if f.queued.Add(-1) == 0 {
@@ -151,6 +156,12 @@ func (p *pool) openWaiting(why Reason) {
 func (p *pool) wait(l *line, why Reason) {
 	l.ready, l.why = false, why
 	p.queue.SetReady(l.name, false)
+	if l.mark(p.flow.View(), why) {
+		now := time.Now()
+		for e := l.tickets.Front(); e != nil; e = e.Next() {
+			p.count(e.Value.(*Ticket), now)
+		}
+	}
 }
 
 // call calls the next request, unless one is called already.

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow/fair"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -18,17 +19,64 @@ func (l Late) Error() string {
 }
 
 // wouldBeLate predicts whether a request that is about to join the queue would be late. All
-// requests count equally, because their service is not known before an endpoint is chosen.
-func (p *pool) wouldBeLate(r *Request, now time.Time) (retry time.Duration, late bool) {
+// requests count equally, because their service is not known before an endpoint is chosen. No
+// request is late that waits for a load or an endpoint, because such waits are not predicted.
+func (p *pool) wouldBeLate(r *Request, is verdict, now time.Time) (retry time.Duration, late bool) {
 	if r.Longest <= 0 || p.queue.Len() == 0 {
 		return 0, false
 	}
+	l := p.lines[r.line()]
+	if l == nil {
+		l = &line{name: r.line(), key: r.Key}
+		switch is {
+		case waits:
+			l.mark(p.flow.View(), Copy)
+		case empty:
+			l.mark(p.flow.View(), Endpoint)
+		}
+	}
+	if l.cold {
+		return 0, false
+	}
 	_, part := p.queue.Ahead(fair.Request{Path: r.Path})
-	a := arrival{Path: r.Path, service: 1, part: part, longest: r.Longest, identity: r.Identity}
-	if f := p.late.flows[r.Path]; f != nil {
+	a := arrival{rivals: l.rivals(r.Path), service: 1, part: part, longest: r.Longest, identity: r.Identity}
+	if f := p.late.flows[a.rivals]; f != nil {
 		a.ahead = f.service
 	}
 	return p.late.check(a, now, rand.Float64())
+}
+
+// mark records what the line waits for, as far as predictions of waits depend on it. It reports
+// whether cold has changed.
+func (l *line) mark(v *endpointstate.View, why Reason) (changed bool) {
+	there, was := false, l.cold
+	if why == Copy {
+		there, _ = has(v, l.key)
+	}
+	l.limited, l.cold = there, why == Endpoint || why == Copy && !there
+	return l.cold != was
+}
+
+// rivals returns those among which a request of the line counts.
+func (l *line) rivals(path fair.Path) rivals {
+	if l.limited {
+		return rivals{path, l.name}
+	}
+	return rivals{Path: path}
+}
+
+// count counts a waiting request in the predictions of waits, unless its line is cold. It undoes
+// that if the line has become cold.
+func (p *pool) count(t *Ticket, now time.Time) {
+	if t.counts == !t.line.cold {
+		return
+	}
+	if t.counts = !t.counts; t.counts {
+		t.rivals = t.line.rivals(t.request.Path)
+		p.late.joined(t.rivals, 1, now)
+		return
+	}
+	p.late.left(t.rivals, 1, false, now)
 }
 
 // latenessOf returns the lateness for a new pool of that name. The caller holds mu.
