@@ -174,10 +174,14 @@ func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 	for v := f.excess(p, t); v != nil; v = f.excess(p, t) {
 		if v == t {
 			p.remove(t)
+			p.call()
 			f.tidy(p)
 			return nil, ErrFull
 		}
 		v.fail(ErrFull)
+		if v.pool != p {
+			v.pool.call()
+		}
 		f.tidy(v.pool)
 	}
 	p.call()

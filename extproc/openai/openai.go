@@ -64,6 +64,17 @@ var inference = map[string]Operation{
 	"/v1/audio/translations":    Form,
 }
 
+// OnlyTokenizes reports whether a request to this path counts or converts tokens, which uses the
+// engine's frontend and no GPU time.
+func OnlyTokenizes(path string) bool {
+	path, _, _ = strings.Cut(path, "?")
+	switch path {
+	case "/tokenize", "/detokenize", "/v1/messages/count_tokens":
+		return true
+	}
+	return false
+}
+
 // Find returns the kind of a request. For [RetrieveModel] it also returns the model, escaped as in
 // the path, and for [Stored] the id of the response. It compares paths literally, because the
 // engine gets the same bytes.

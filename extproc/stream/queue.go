@@ -375,6 +375,12 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 			}
 			return out, nil
 		case <-s.refusing:
+			// The engine can queue a request that only waits for room: the gate is off now.
+			if why := ticket.Reason(); why == flow.Room || why == flow.Turn {
+				if out := d.again(true, time.Now()); d.waits == nil {
+					return out, nil
+				}
+			}
 			result = metrics.QueueStopped
 			return d.refuse(errStopping), nil
 		case <-timer.C:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -43,10 +44,13 @@ func classOf(d *dispatcher, model string) string {
 }
 
 // gated reports whether the request waits while no engine can start it at once. Requests that need
-// no engine time never do: those for stored responses, and calls that run no inference.
+// no engine time never do: those for stored responses, those that only count tokens, and calls that
+// run no inference. While the process stops, none does.
 func gated(d *dispatcher, a *ask) bool {
 	switch {
-	case d.server.Flow == nil || !d.settings.Flow || d.search.id != "":
+	case d.server.Flow == nil || !d.settings.Flow || d.search.id != "" || d.server.refuses():
+		return false
+	case openai.OnlyTokenizes(d.in.path):
 		return false
 	case d.traits.tokenless:
 		return d.traits.runs

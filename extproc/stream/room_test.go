@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
@@ -124,8 +125,52 @@ func TestRequestsDoNotWaitWithoutFlow(t *testing.T) {
 	}
 }
 
-// A request that waits for room ends when its route is deleted, when its time is over, and when the
-// process stops.
+// When the process stops, requests that wait for room are sent to the engine, which queues them. So
+// are later ones.
+func TestRequestsWaitForNoRoomWhileStopping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, held, _ := window(t, 1, nil)
+		server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.RequestsPerEndpoint = held, 1 })
+		client := dialServer(t, server, stream.Own)
+		if _, m := askFor(t.Context(), t, client, "llama"); !goes(t, m) {
+			t.Fatal(m)
+		}
+		var waiting []extprocv3.ExternalProcessor_ProcessClient
+		for range 2 {
+			s, m := askFor(t.Context(), t, client, "llama")
+			if m.GetOverrideMessageTimeout() == nil {
+				t.Fatal(m)
+			}
+			waiting = append(waiting, s)
+		}
+		awaitQueued(t, held, 2)
+		server.Refuse()
+		for _, s := range waiting {
+			next(t, "when the process stops", s)
+		}
+		awaitQueued(t, held, 0)
+		if _, m := askFor(t.Context(), t, client, "llama"); !goes(t, m) {
+			t.Error(m)
+		}
+		if n := inFlight(f); n != 4 {
+			t.Errorf("the engine has %d requests, want 4", n)
+		}
+	})
+}
+
+// A request that only counts tokens does not wait for room.
+func TestTokenizeWaitsForNoRoom(t *testing.T) {
+	for _, path := range []string{"/tokenize", "/detokenize?a=b", "/v1/messages/count_tokens"} {
+		if !openai.OnlyTokenizes(path) {
+			t.Errorf("%s waits", path)
+		}
+	}
+	if openai.OnlyTokenizes("/v1/completions") {
+		t.Error("a completion does not wait")
+	}
+}
+
+// A request that waits for room ends when its route is deleted, and when its time is over.
 func TestWaitForRoomEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(f *fleet.Fleet, s *stream.Server)
@@ -137,7 +182,6 @@ func TestWaitForRoomEnds(t *testing.T) {
 				aRoute("another", "base", ""),
 			}}))
 		}, "model_not_found"},
-		"process": {func(_ *fleet.Fleet, s *stream.Server) { s.Refuse() }, "not_ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

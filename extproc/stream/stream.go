@@ -152,9 +152,19 @@ func (s *Server) placing() bool { return s.Flow != nil && !s.Flow.Alone }
 // server must use [Endable].
 func (s *Server) Stop() { s.stop() }
 
-// Refuse rejects all requests that wait for their model, and those that would wait later. It may be
-// called more than once.
+// Refuse rejects all requests that wait for their model, and those that would wait later. Requests
+// that wait for room at an engine are sent at once. It may be called more than once.
 func (s *Server) Refuse() { s.refuse() }
+
+// refuses reports whether Refuse was called.
+func (s *Server) refuses() bool {
+	select {
+	case <-s.refusing:
+		return true
+	default:
+		return false
+	}
+}
 
 // Endable is the tap handle of a gRPC server whose streams Stop can end. A stream that waits for a
 // message ends only if its context is canceled, so Endable makes the context cancelable.
