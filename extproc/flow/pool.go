@@ -55,6 +55,7 @@ type line struct {
 	band    int32     // highest band of a request that found no room since the line was ready
 	due     time.Time // when the line may have room without another event; zero if unknown
 	tried   time.Time // when a request of the line last found no room
+	empty   time.Time // when a request of the line last found no endpoint
 	// backlogged reports that the last request without room had to leave headroom.
 	backlogged bool
 	// cold means that the line last waited for a load or an endpoint, and limited that it waited

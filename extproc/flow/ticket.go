@@ -54,6 +54,14 @@ func (t *Ticket) Reason() Reason {
 	return t.line.why
 }
 
+// Empty returns when requests that can be served at the same endpoints last waited for an endpoint,
+// with a precision of a second; the zero time if they never did.
+func (t *Ticket) Empty() time.Time {
+	t.flow.mu.Lock()
+	defer t.flow.mu.Unlock()
+	return t.line.empty
+}
+
 // Gate returns what a called request must know to find room: the reservations of other requests,
 // and the identity by which its own is known. Overdue reports that the request has been first in
 // order without room for so long that it must reserve some, see [Ticket.Back].
@@ -93,6 +101,9 @@ func (t *Ticket) Back(why Reason, due time.Time, reserve *pick.Reservation) {
 	p.called, t.called = nil, false
 	now := time.Now()
 	l.tried = now
+	if why == Endpoint {
+		l.empty = now
+	}
 	if reserve != nil && t.holder == 0 {
 		f.holder++
 		t.holder, reserve.Holder = f.holder, f.holder

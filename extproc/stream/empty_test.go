@@ -6,8 +6,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
@@ -91,6 +94,70 @@ func TestFirstEndpointGetsWhatItCanStart(t *testing.T) {
 			t.Errorf("%d requests are in flight, and %d wait", inFlight(f), n)
 		}
 	})
+}
+
+// Requests that waited for the first endpoint longer than timeouts.queue may then wait for room as
+// long as that timeout says: those that were tried and those that wait behind them.
+func TestRequestsWaitForRoomAfterAPoolWasEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, held, client := window(t, 1, func(s *stream.Config) {
+			s.Settings.EmptyTimeout, s.Settings.QueueTimeout = 150*time.Second, 60*time.Second
+		})
+		filled := emptied(f)
+		var waiting []extprocv3.ExternalProcessor_ProcessClient
+		for i := range 4 {
+			s, _ := askFor(t.Context(), t, client, "llama")
+			waiting = append(waiting, s)
+			awaitQueued(t, held, int64(i+1))
+		}
+		time.Sleep(80 * time.Second)
+		filled()
+		next(t, "the first one after 80 s", waiting[0])
+		time.Sleep(55 * time.Second)
+		if n, _ := held.Queued(); n != 3 {
+			t.Errorf("%d wait for room after 55 s more", n)
+		}
+		filledAt := time.Now().Add(-55 * time.Second)
+		for _, s := range waiting[1:] {
+			if got := decided(t, s); !strings.Contains(got, "reply: 504") {
+				t.Errorf("after its time it gets %s", got)
+			}
+		}
+		if took := time.Since(filledAt); took > 61*time.Second {
+			t.Errorf("they waited %v for room", took)
+		}
+		awaitQueued(t, held, 0)
+	})
+}
+
+// A data plane is asked to wait for an endpoint and then for room, but no longer than the longest
+// queue timeout of this process allows.
+func TestTimeoutOfRequestsToAnEmptyPool(t *testing.T) {
+	for name, c := range map[string]struct{ flag, want time.Duration }{
+		"both":    {5 * time.Minute, 210 * time.Second},
+		"limited": {3 * time.Minute, 3 * time.Minute},
+		"small":   {time.Minute, 150 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleetWith(fleet.Config{}, func(s *objects.Set) {
+					base := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "base"}}
+					base.Spec.PoolRef.Name = "base"
+					base.Spec.Timeouts = &v1alpha1.PoolTimeouts{
+						Queue: &metav1.Duration{Duration: time.Minute}, Empty: &metav1.Duration{Duration: 150 * time.Second},
+					}
+					s.Settings = append(s.Settings, base)
+				})
+				held := flow.New(flow.Config{View: f.View, MaxQueued: 10, MaxBytes: 1 << 20, Alone: true})
+				server, _ := newServer(t, f, func(s *stream.Config) { s.Flow, s.Settings.QueueTimeout = held, c.flag })
+				emptied(f)
+				_, m := askFor(t.Context(), t, dialServer(t, server, stream.Own), "llama")
+				if got := m.GetOverrideMessageTimeout().AsDuration(); got != c.want {
+					t.Errorf("it is asked to wait %v, want %v", got, c.want)
+				}
+			})
+		})
+	}
 }
 
 // A request for a model that no endpoint of its pool may load waits like one in an empty pool. When

@@ -39,6 +39,8 @@ type queued struct {
 	// waited.
 	since time.Time
 	spent time.Duration
+	// empty is how long after since the request last waited for an endpoint; 0 if it never did.
+	empty time.Duration
 	// overridden means that the data plane was asked to extend its timeout, which is possible once
 	// per message.
 	overridden bool
@@ -236,10 +238,11 @@ func (s *Server) askControl(ctx context.Context) error {
 	}
 }
 
-// patience returns how long the request may wait for a reason: the pool's queue timeout or that of
-// empty pools, or less if the deadline of the pool or of the client is earlier.
+// patience returns how long after queued.since the request may wait for a reason: for the timeout
+// of empty pools, or for the queue timeout, which begins again after the pool was empty. It returns
+// less if the deadline of the pool or of the client is earlier.
 func (d *dispatcher) patience(why flow.Reason) time.Duration {
-	most := d.settings.QueueTimeout
+	most := d.empty + d.settings.QueueTimeout
 	if why == flow.Endpoint {
 		most = d.settings.EmptyTimeout
 	}
@@ -252,6 +255,11 @@ func (d *dispatcher) patience(why flow.Reason) time.Duration {
 		}
 	}
 	return most
+}
+
+// noteEmpty records until when the request with this ticket has waited for an endpoint.
+func noteEmpty(d *dispatcher, ticket *flow.Ticket) {
+	d.empty = max(d.empty, ticket.Empty().Sub(d.since))
 }
 
 // expires returns when a request that waits for a reason must be refused: the time from now, which
@@ -306,7 +314,12 @@ func (d *dispatcher) override() *extprocv3.ProcessingResponse {
 	if d.overridden || d.scope.mode == modeDuplex {
 		return nil
 	}
-	d.promised = max(d.waits.most, d.patience(flow.Room))
+	room := d.patience(flow.Room)
+	d.promised = max(d.waits.most, room)
+	if d.waits.miss.reason() == flow.Endpoint {
+		// It may then wait for room, but the data plane may allow no more than --max-queue-time.
+		d.promised = max(d.promised, min(d.waits.most+room, d.server.Settings.QueueTimeout))
+	}
 	d.overridden = true
 	return &extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(d.promised)}
 }
@@ -356,6 +369,7 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 			if failed == nil {
 				d.ticket = ticket
 			}
+			noteEmpty(d, ticket)
 			out := d.again(failed == nil, time.Now())
 			d.ticket = nil
 			if w := d.waits; w != nil && w.of.SameLine(ticket.Request()) && !errors.Is(failed, flow.ErrChanged) {
@@ -387,6 +401,7 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 			if len(ticket.Turn()) > 0 {
 				continue // its turn has come at the last moment
 			}
+			noteEmpty(d, ticket)
 			why := ticket.Reason()
 			if why == flow.Turn { // the queue may be about to try it again
 				why = d.waits.miss.reason()
