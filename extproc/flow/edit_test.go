@@ -59,3 +59,33 @@ func TestEditsApplyToWaitingRequests(t *testing.T) {
 		}
 	})
 }
+
+// A request that leaves late does not forget a pool that others have joined since.
+func TestLateLeaveKeepsNewPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000"}}}
+		view := &endpointstate.View{Snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{pools[0].String(): p}}, World: new(objects.World)}
+		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxQueued: 10, MaxBytes: 100})
+		r := flow.Request{Key: objects.ModelKey{Pool: pools[0], ID: "cold"}, Placed: true, Path: fair.Path{Route: pools[1], Share: 1}}
+		a, b := enqueue(t, f, r), enqueue(t, f, r)
+		view = &endpointstate.View{Snapshot: view.Snapshot, World: new(objects.World)}
+		f.Published(view) // an edit
+		for _, ticket := range []*flow.Ticket{a, b} {
+			if err := <-ticket.Turn(); !errors.Is(err, flow.ErrChanged) {
+				t.Fatal(err)
+			}
+		}
+		a.Leave()
+		again := enqueue(t, f, r) // a, decided again
+		b.Leave()                 // b, a bit later
+		loaded := *p
+		loaded.Copies = map[string][]pick.Copy{"cold": {{Model: "cold", InFlight: new(pick.Count)}}}
+		view = &endpointstate.View{Snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{pools[0].String(): &loaded}}, World: view.World}
+		f.Published(view)
+		time.Sleep(time.Minute)
+		if len(again.Turn()) != 1 {
+			t.Error("the model has been loaded for a minute, and the request still waits")
+		}
+		again.Leave()
+	})
+}

@@ -415,7 +415,7 @@ func (f *Flow) verdict(v *endpointstate.View, key objects.ModelKey, placed, hold
 func (f *Flow) tidy(p *pool) {
 	if p.queue.Len() == 0 {
 		p.stop()
-		if len(p.running) == 0 {
+		if len(p.running) == 0 && f.pools[p.name] == p { // else the pool has been deleted, and made again
 			delete(f.pools, p.name)
 			f.keepPromises(p.name, p.late)
 		}

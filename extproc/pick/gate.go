@@ -154,17 +154,23 @@ func (e *Endpoint) within(g *Gate, there int64) bool {
 func (g *Gate) places(all int64) int64 { return all - int64(g.Headroom*float64(all)) }
 
 // limit returns the longest time per output token at an endpoint, in seconds: the tightest stated
-// objective of the request itself and of requests of its band or higher ones there.
+// objective of the request itself and of requests of its band or higher ones there. An objective
+// that even an idle engine misses would shut the gate, so the limit is at least somewhat more than
+// the step time of an idle engine.
 func (f *forecast) limit(g *Gate, e *Endpoint) float64 {
 	limit := e.Backlog.Objectives.tightest(g.Band)
 	if f.Stated {
 		limit = min(limit, f.PerToken)
 	}
 	if math.IsInf(limit, 1) {
-		return g.PerToken
+		return max(g.PerToken, slowFactor*e.Profile.Decode.Base)
 	}
-	return aim * limit
+	return max(aim*limit, missedFactor*e.Profile.Decode.Base)
 }
+
+// slowFactor and missedFactor are how many times the step time of an idle engine the time per token
+// may take where no objective is stated, and where the engine cannot keep the stated one.
+const slowFactor, missedFactor = 2, 1.25
 
 // aim is the part of a stated objective that the predicted time per token may take. Times vary, and
 // a short answer beside a long prompt takes longer than predicted.

@@ -38,7 +38,8 @@ func (w *window) scraped(inFlight int64, running, waiting engine.Value) {
 	if !known {
 		return
 	}
-	limit, run := w.limit.Load(), running.Or(0)
+	limit := w.limit.Load()
+	run := running.Or(max(0, float64(inFlight)-queued)) // Triton reports only requests that wait
 	switch {
 	case limit == 0:
 		limit = firstWindow

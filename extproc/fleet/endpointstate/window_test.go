@@ -171,3 +171,20 @@ func TestNoReportClosesTheGateForGood(t *testing.T) {
 		}
 	}
 }
+
+// Triton reports requests that wait, but not those that run. They are the other ones in flight.
+func TestWindowWithoutRunningRequests(t *testing.T) {
+	w := &windowRig{rig: started()}
+	for i := range 20 {
+		w.have(20)
+		w.now = w.now.Add(200 * time.Millisecond)
+		pending := 0.0
+		if i%4 == 1 {
+			pending = 4 // a batch forms
+		}
+		w.ScrapeSucceeded(w.Scrape(a, w.now), engine.Load{Kind: engine.Triton, Waiting: engine.Known(pending)})
+	}
+	if got := w.Window(a); got < 16 {
+		t.Errorf("4 of 20 requests wait in every fourth scrape, and the window is %d", got)
+	}
+}
