@@ -22,8 +22,10 @@ type Book struct {
 
 	mu     sync.Mutex // guards the fields below, and the fields of tickets
 	part   bucket.Part
-	shared bool         // several processes share limits
-	parts  bucket.Parts // part comes from here if shared
+	shared bool          // several processes share limits
+	parts  bucket.Parts  // part comes from here if shared
+	since  time.Duration // when Shared was called
+	heard  bool          // Share was called
 	routes map[objects.Name]*bucket.Route
 	// sent are the tickets of requests whose outcome a data plane will report, by decision id.
 	sent map[string]*Ticket

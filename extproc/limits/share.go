@@ -1,13 +1,23 @@
 package limits
 
-import "github.com/headgate/headgate/extproc/limits/bucket"
+import (
+	"time"
+
+	"github.com/headgate/headgate/extproc/limits/bucket"
+)
+
+// alone is how long a new process waits for its part. Then control is away, and the process uses
+// each whole limit until it hears of its part: rejecting all requests for the rest of the outage
+// would be worse than a limit that is exceeded.
+const alone = 10 * time.Second
 
 // Shared makes limits those of several processes together: this process may use nothing of a limit
-// until Share is called. Call it before any other method.
+// until Share is called, or until control has been silent for alone. Call it before any other
+// method.
 func (b *Book) Shared() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.shared, b.part = true, bucket.Part{}
+	b.shared, b.part, b.since = true, bucket.Part{}, b.now()
 }
 
 // Share records the index of this process among the processes that share limits, as control
@@ -19,6 +29,7 @@ func (b *Book) Share(index, processes int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.now()
+	b.heard = true
 	b.parts.Hear(bucket.Equal(index, processes), now)
 	b.settle()
 }
@@ -29,7 +40,11 @@ func (b *Book) settle() {
 		return
 	}
 	now := b.now()
-	if part := b.parts.At(now); part != b.part {
+	part := b.parts.At(now)
+	if !b.heard && now-b.since >= alone {
+		part = bucket.Whole()
+	}
+	if part != b.part {
 		b.part = part
 		for _, r := range b.routes {
 			r.SetPart(part, now)
