@@ -15,6 +15,7 @@ import (
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -245,6 +246,10 @@ func (d *dispatcher) patience(why flow.Reason) time.Duration {
 	most := d.empty + d.settings.QueueTimeout
 	if why == flow.Endpoint {
 		most = d.settings.EmptyTimeout
+	}
+	if d.scope.mode != modeDuplex {
+		// A data plane ignores a request for more than its maximum, and ends the wait after 200 ms.
+		most = min(most, max(d.server.Settings.QueueTimeout, settings.DefaultQueueTimeout))
 	}
 	if d.overridden {
 		most = min(most, d.promised)
