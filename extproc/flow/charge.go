@@ -77,7 +77,7 @@ func (t *Ticket) Dispatch(s Service, now time.Time) *Charge {
 	p.queue.SetService(t.place, scale*s.expected())
 	band := t.place.Band()
 	c := &Charge{pool: p, service: s, scale: scale, key: key, began: now, account: p.queue.Dispatch(t.place), band: band}
-	t.sent = true
+	t.sent, t.line.tried = true, time.Time{} // there may be room for the next request of the line
 	p.left(t)
 	p.running[c] = true
 	f.Turns.serve(p.name, c.band, s.turns(s.expected()))

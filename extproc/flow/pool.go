@@ -36,6 +36,7 @@ type pool struct {
 	late    *lateness
 	unit    unit
 	opened  bool // lines were opened since a request was called
+	tries   int  // how many more lines may try again soon because a request has ended
 	// reserved are the reservations of waiting requests. The slice is replaced when it changes.
 	reserved []pick.Reservation
 	timer    *time.Timer // runs tick at the time at; nil while nobody waits
@@ -56,6 +57,7 @@ type line struct {
 	due     time.Time // when the line may have room without another event; zero if unknown
 	tried   time.Time // when a request of the line last found no room
 	empty   time.Time // when a request of the line last found no endpoint
+	freed   bool      // the line is ready only because requests have ended
 	// backlogged reports that the last request without room had to leave headroom.
 	backlogged bool
 	// cold means that the line last waited for a load or an endpoint, and limited that it waited
@@ -68,8 +70,14 @@ const (
 	// which the charges of running requests are raised.
 	sweep = time.Second
 	// again is the least time between two attempts of a line because of new views of the fleet. A
-	// new view rarely makes room, and with hundreds of endpoints there are hundreds a second.
-	again = 20 * time.Millisecond
+	// new view rarely makes room, and with hundreds of endpoints there are hundreds a second. The
+	// time is longer for many lines: againPerLine for each, but at most mostAgain.
+	again        = 20 * time.Millisecond
+	againPerLine = 500 * time.Microsecond
+	mostAgain    = 200 * time.Millisecond
+	// triesPerEnd is how many lines may try again earlier than that when a request ends, in fair
+	// order. The end makes room for about one request.
+	triesPerEnd = 4
 	// patience is how long a request that is first in order waits for room before it reserves some.
 	patience = 5 * time.Second
 )
@@ -93,7 +101,7 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 		p.wait(l, Copy)
 	case first && is == empty:
 		p.wait(l, Endpoint)
-	case !l.ready && l.why == Room && (t.request.Path.Band > l.band || l.backlogged && !t.backlogged(t.since)):
+	case (l.freed || !l.ready && l.why == Room) && (t.request.Path.Band > l.band || l.backlogged && !t.backlogged(t.since)):
 		p.open(l)
 	}
 	p.count(t, t.since)
@@ -138,6 +146,7 @@ func (p *pool) left(t *Ticket) {
 // open makes a line ready.
 func (p *pool) open(l *line) {
 	l.events++
+	l.freed = false
 	if !l.ready {
 		l.ready, l.why, l.due, p.opened = true, Turn, time.Time{}, true
 		p.queue.SetReady(l.name, true)
@@ -155,7 +164,7 @@ func (p *pool) openWaiting(why Reason) {
 
 // wait makes a line wait for an event.
 func (p *pool) wait(l *line, why Reason) {
-	l.ready, l.why = false, why
+	l.ready, l.why, l.freed = false, why, false
 	p.queue.SetReady(l.name, false)
 	if l.mark(p.flow.View(), why) {
 		now := time.Now()
@@ -165,14 +174,28 @@ func (p *pool) wait(l *line, why Reason) {
 	}
 }
 
+// again returns the time after which a line that found no room tries again.
+func (p *pool) again() time.Duration {
+	return min(max(again, time.Duration(len(p.lines))*againPerLine), mostAgain)
+}
+
 // call calls the next request, unless one is called already.
 func (p *pool) call() {
-	if p.called != nil {
-		return
-	}
-	if next := p.queue.Next(); next != nil {
+	for p.called == nil {
+		next := p.queue.Next()
+		if next == nil {
+			return
+		}
 		t := next.Waiter
-		p.called, t.called, t.events = t, true, t.line.events
+		l := t.line
+		if soon := l.tried.Add(p.again()); l.freed && p.tries <= 0 && time.Now().Before(soon) {
+			p.opened = false // this request is before the next one in order
+			p.wait(l, Room)
+			p.due(l, soon)
+			continue
+		}
+		l.due = time.Time{}
+		p.called, t.called, t.events = t, true, l.events
 		t.first, p.opened = p.opened, false
 		t.turn <- nil
 	}
@@ -213,7 +236,7 @@ func (p *pool) show(v *endpointstate.View) {
 				}
 			}
 		case ready:
-			if soon := l.tried.Add(again); !l.ready && l.why == Room && now.Before(soon) {
+			if soon := l.tried.Add(p.again()); !l.ready && l.why == Room && now.Before(soon) {
 				l.events++
 				p.due(l, soon)
 				continue
@@ -242,7 +265,11 @@ func (p *pool) freed(v *endpointstate.View, address, model string) {
 				p.open(l)
 			}
 		case at >= 0 && l.servedAt(is, at):
-			p.open(l)
+			p.tries = triesPerEnd
+			freed, due := l.freed || !l.ready && l.why == Room, l.due
+			if p.open(l); freed {
+				l.freed, l.due = true, due
+			}
 		}
 	}
 	p.call()

@@ -112,6 +112,9 @@ func (t *Ticket) Back(why Reason, due time.Time, reserve *pick.Reservation) {
 	if t.first && why == Room && t.noRoom.IsZero() {
 		t.noRoom = now
 	}
+	if l.freed {
+		p.tries--
+	}
 	if l.events == t.events {
 		l.band, l.backlogged = t.request.Path.Band, t.backlogged(now)
 		p.wait(l, why)
