@@ -29,7 +29,8 @@ func worldOf(routes map[string]int32) *objects.World {
 }
 
 // Edits apply to requests that wait: a new priority changes their order, and a request whose route
-// is deleted is decided again, even if it is not its turn.
+// is deleted is decided again, even if it is not its turn. A request at its fallback, where its
+// route does not lead, stays in its place.
 func TestEditsApplyToWaitingRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view := &endpointstate.View{
@@ -44,17 +45,23 @@ func TestEditsApplyToWaitingRequests(t *testing.T) {
 			return flow.Request{Key: objects.ModelKey{Pool: pools[0]}, Path: fair.Path{Route: name, Share: 1}}
 		}
 		a, b, c := blocked(t, f, by("a")), enqueue(t, f, by("b")), enqueue(t, f, by("c"))
+		fallback := by("a")
+		fallback.Adapter, fallback.Fallback = "elsewhere", true
+		d := enqueue(t, f, fallback)
 		view = &endpointstate.View{Snapshot: view.Snapshot, World: worldOf(map[string]int32{"a": 0, "c": 1})}
 		f.Published(view)
 		if err := <-b.Turn(); !errors.Is(err, flow.ErrChanged) {
 			t.Errorf("the request of the deleted route gets %v", err)
+		}
+		if len(d.Turn()) > 0 {
+			t.Errorf("the request at its fallback gets %v", <-d.Turn())
 		}
 		f.Freed("10.0.0.1:8000", "")
 		if err := <-c.Turn(); err != nil || len(a.Turn()) > 0 {
 			t.Errorf("the request whose priority was raised gets %v, and the other one was called: %v", err, len(a.Turn()) > 0)
 		}
 		c.Back(flow.Room, time.Time{}, nil)
-		for _, ticket := range []*flow.Ticket{a, b, c} {
+		for _, ticket := range []*flow.Ticket{a, b, c, d} {
 			ticket.Leave()
 		}
 	})

@@ -112,6 +112,8 @@ type Request struct {
 	// Adapter is the adapter of the request's route. If an edit makes the route lead elsewhere, the
 	// request is decided again.
 	Adapter string
+	// Fallback means that the fallback of the request's route serves the request.
+	Fallback bool
 	// Service is the predicted service, as far as it is known before an endpoint is chosen.
 	Service float64
 	// Path is the request's flow: which share of the pool it uses.

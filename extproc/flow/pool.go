@@ -210,7 +210,7 @@ func (p *pool) edit(w *objects.World) {
 			e = e.Next()
 			switch route := t.request.Path.Route; {
 			case route == (objects.Name{}):
-			case w.Leads(route, p.name, t.request.Adapter):
+			case t.request.Fallback, w.Leads(route, p.name, t.request.Adapter):
 				p.queue.Reprioritize(route, w.PriorityOf(route), w.SharingOf(route).Or().Share)
 			case !t.called:
 				t.fail(ErrChanged)

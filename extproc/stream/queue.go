@@ -122,7 +122,7 @@ func (d *dispatcher) placed() bool { return d.server.placing() && d.target.Adapt
 func (d *dispatcher) queueRequest(model string) flow.Request {
 	r := flow.Request{
 		Key: objects.ModelKey{Pool: d.target.Pool, ID: d.target.Adapter}, Placed: d.placed(),
-		Adapter: d.found.Adapter, Class: classOf(d, model),
+		Adapter: d.found.Adapter, Fallback: d.fallback.name != "", Class: classOf(d, model),
 	}
 	if d.target.Open {
 		r.Key.ID = model
