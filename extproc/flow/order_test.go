@@ -126,6 +126,38 @@ func TestFirstInOrderReserves(t *testing.T) {
 	})
 }
 
+// A request whose reserved endpoint has gone reserves another one. An endpoint that may get requests
+// again stays reserved.
+func TestReservationEndsWithItsEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000", Number: 1}, {Address: "10.0.0.2:8000", Number: 2}}}
+		view := &endpointstate.View{
+			Snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{pools[0].String(): p}}, World: new(objects.World),
+		}
+		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxQueued: 10, MaxBytes: 100, Alone: true})
+		holder := blocked(t, f, of(pools[0], 0, 1, 1))
+		<-holder.Turn()
+		holder.Back(flow.Room, time.Time{}, nil) // it is first in order without room
+		time.Sleep(6 * time.Second)
+		<-holder.Turn()
+		holder.Back(flow.Room, time.Time{}, &pick.Reservation{Endpoint: 2})
+		for _, c := range []struct {
+			state    pick.State
+			reserved int
+		}{{pick.Lost, 1}, {pick.Out, 0}} {
+			p.Endpoints[1].State = c.state
+			time.Sleep(100 * time.Millisecond)
+			f.Published(view)
+			<-holder.Turn()
+			if reserved, _, overdue := holder.Gate(); len(reserved) != c.reserved || overdue != (c.reserved == 0) {
+				t.Errorf("%v: %v are reserved; overdue: %v", c.state, reserved, overdue)
+			}
+			holder.Back(flow.Room, time.Time{}, nil)
+		}
+		holder.Leave()
+	})
+}
+
 // An event between the call of a request and its failure calls the request again: no room is lost.
 // Without an event it is called again after a second.
 func TestNoEventIsLost(t *testing.T) {

@@ -137,10 +137,39 @@ func (p *pool) left(t *Ticket) {
 		delete(p.lines, l.name)
 	}
 	if t.holder != 0 {
-		p.reserved = slices.DeleteFunc(slices.Clone(p.reserved), func(r pick.Reservation) bool { return r.Holder == t.holder })
-		p.openWaiting(Room)
+		p.unreserve(func(r pick.Reservation) bool { return r.Holder == t.holder })
 	}
 	f.Changed(t.urgent && l.tickets.Len() == 0)
+}
+
+// unreserve removes reservations, if there are any for which the function returns true.
+func (p *pool) unreserve(gone func(pick.Reservation) bool) {
+	if slices.ContainsFunc(p.reserved, gone) {
+		p.reserved = slices.DeleteFunc(slices.Clone(p.reserved), gone)
+		p.openWaiting(Room)
+	}
+}
+
+// unreserveLost removes the reservations at endpoints that get no requests any more. Their holders
+// may reserve other room at once.
+func (p *pool) unreserveLost(is *pick.Pool) {
+	if len(p.reserved) == 0 {
+		return
+	}
+	lost := func(r pick.Reservation) bool {
+		return is == nil || !slices.ContainsFunc(is.Endpoints, func(e pick.Endpoint) bool {
+			return e.Number == r.Endpoint && e.State != pick.Out
+		})
+	}
+	for _, l := range p.lines {
+		for e := l.tickets.Front(); e != nil; e = e.Next() {
+			t := e.Value.(*Ticket)
+			if slices.ContainsFunc(p.reserved, func(r pick.Reservation) bool { return r.Holder == t.holder && lost(r) }) {
+				t.holder = 0
+			}
+		}
+	}
+	p.unreserve(lost)
 }
 
 // open makes a line ready.
@@ -222,6 +251,7 @@ func (p *pool) edit(w *objects.World) {
 // show applies a view to the requests that wait.
 func (p *pool) show(v *endpointstate.View) {
 	now := time.Now()
+	p.unreserveLost(v.Snapshot.Pools[p.name.String()])
 	for _, l := range p.lines {
 		switch p.flow.verdict(v, l.key, l.placed, l.holds) {
 		case empty:
