@@ -16,8 +16,8 @@ const (
 	// grace is how long after its time a promise holds. It covers the rounding of Retry-After to
 	// whole seconds, and the client's way.
 	grace = 10 * time.Second
-	// maxPromises limits how many promises of a pool are remembered, in about 4 MB. Beyond it,
-	// clients that return count as new.
+	// maxPromises limits how many promises of a pool are remembered, in about 4 MB, and for how
+	// many flows, in about 15 MB. Beyond it, clients that return count as new.
 	maxPromises = 65536
 	// promised is the part of a flow's rate that is promised to clients that were rejected. The
 	// rest makes up for errors of prediction, and for the rounding of Retry-After.
@@ -172,7 +172,9 @@ func (l *lateness) check(a arrival, now time.Time, random float64) (retry time.D
 	if last := now.Add(maxRetry); until.After(last) {
 		until = last
 	}
-	l.flow(a.rivals).until = until
+	if l.flows[a.rivals] != nil || len(l.flows) < maxPromises {
+		l.flow(a.rivals).until = until
+	}
 	retry = until.Sub(now)
 	retry = atMost(retry + time.Duration(random*float64(min(time.Second, retry/10))))
 	l.promise(a.identity, now, retry)

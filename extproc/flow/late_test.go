@@ -64,6 +64,21 @@ func TestRetryAfterWhatIsPromised(t *testing.T) {
 	}
 }
 
+// Rejected requests of any number of flows take a limited amount of memory.
+func TestPromisesAreLimited(t *testing.T) {
+	l := busyFor(10, noon)
+	a := arrival{service: 1, ahead: 100, part: 1, longest: time.Second}
+	for i := range uint64(maxPromises + 100) {
+		a.Tenant, a.identity = i, i+1
+		if retry, late := l.check(a, noon, 0); !late || retry < 10*time.Second {
+			t.Fatalf("client %d: %v, %v", i, retry, late)
+		}
+	}
+	if len(l.flows) > maxPromises || len(l.promises) > maxPromises || len(l.order) > maxPromises {
+		t.Errorf("%d flows, %d promises and %d times are remembered", len(l.flows), len(l.promises), len(l.order))
+	}
+}
+
 // A client that returns early keeps its time. One that returns in time goes before newcomers, once.
 func TestReturns(t *testing.T) {
 	l := busyFor(10, noon)

@@ -126,8 +126,7 @@ func TestFirstInOrderReserves(t *testing.T) {
 	})
 }
 
-// A request whose reserved endpoint has gone reserves another one. An endpoint that may get requests
-// again stays reserved.
+// A request whose reserved endpoint is out reserves another one. A lost endpoint stays reserved.
 func TestReservationEndsWithItsEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000", Number: 1}, {Address: "10.0.0.2:8000", Number: 2}}}
