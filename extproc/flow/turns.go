@@ -96,16 +96,18 @@ func keyOf(e *pick.Endpoint) uint64 { return hash.Mix(e.Hash) }
 // Left looks for room that other processes leave to a request, after Pick returned
 // [pick.ErrNoRoom]. It returns when the request is to try again: at once if there is such room,
 // otherwise when room may be left or the turn changes. It returns zero if no endpoint of the pool
-// belongs to another process.
-func (t *Turns) Left(name objects.Name, policy pick.Policy, s *pick.Snapshot, r pick.Request, clock time.Time) (again time.Time) {
+// belongs to another process. Others reports that such an endpoint has room.
+func (t *Turns) Left(
+	name objects.Name, policy pick.Policy, s *pick.Snapshot, r pick.Request, clock time.Time,
+) (again time.Time, others bool) {
 	if t == nil || r.Gate.Closed == nil {
-		return time.Time{}
+		return time.Time{}, false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.pools[name]
 	if p == nil || !p.contended {
-		return clock
+		return clock, false
 	}
 	now := t.now()
 	turn := t.clock.At(now)
@@ -119,13 +121,14 @@ func (t *Turns) Left(name objects.Name, policy pick.Policy, s *pick.Snapshot, r 
 			p.Used(e.Number, now)
 			return
 		}
+		others = true
 		may, after := p.Offer(e.Number, keyOf(e), r.Gate.Band, used, turn, now)
 		if may {
 			p.until = 0 // Closed has changed
 		}
 		next = min(next, after)
 	})
-	return clock.Add(next - now)
+	return clock.Add(next - now), others
 }
 
 // used returns when other processes were last known to use an endpoint.

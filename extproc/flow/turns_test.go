@@ -55,7 +55,10 @@ func TestLeftRoomOpens(t *testing.T) {
 		}
 		began := time.Now()
 		for try() != nil {
-			again := is.Left(pools[0], pick.Policy{}, s, request, time.Now())
+			again, others := is.Left(pools[0], pick.Policy{}, s, request, time.Now())
+			if !others {
+				t.Fatal("no room belongs to others")
+			}
 			if wait := time.Until(again); wait < 0 || wait > turns.Slot {
 				t.Fatalf("it tries again in %v", wait)
 			}

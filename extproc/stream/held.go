@@ -45,7 +45,7 @@ func watchWait(d *dispatcher, now time.Time) *watch {
 // may wait for its model, too.
 func (w *watch) queued(t *flow.Ticket, now time.Time) {
 	if reason := t.Reason(); reason != flow.Turn {
-		w.d.why = waitOf(reason)
+		w.d.why = waitFor(reason)
 	}
 	w.goes(now)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/flow/turns"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
@@ -56,6 +57,27 @@ func TestWaitsAreVisible(t *testing.T) {
 		if got := strings.Join(series(m, name), "\n"); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
+	}
+}
+
+// A request waits for its turn while the room of all endpoints belongs to another process.
+func TestWaitForAnotherProcessIsATurn(t *testing.T) {
+	_, held, client := window(t, 1, nil)
+	held.Turns = flow.NewTurns()
+	held.Turns.Begin()
+	others := turns.Others{Requests: 1, Share: 1, After: 1}
+	held.Turns.Hear([]flow.Others{{Pool: objects.Name{Namespace: "ns", Name: "base"}, Others: others}}, time.Second)
+	s, asked := askFor(t.Context(), t, client, "llama")
+	if asked.GetOverrideMessageTimeout() == nil {
+		t.Fatalf("the request does not wait: %v", asked)
+	}
+	answer, err := s.Recv() // the other process leaves the room
+	if err != nil || !goes(t, answer) {
+		t.Fatal(answer, err)
+	}
+	pick := answer.GetDynamicMetadata().GetFields()[wire.PickNamespace].GetStructValue().GetFields()
+	if got := pick[wire.PickWaitFor].GetStringValue(); got != "turn" {
+		t.Errorf("it waited for %q", got)
 	}
 }
 

@@ -76,6 +76,8 @@ type notReady struct {
 	why error
 	// empty means that no endpoint may serve the request.
 	empty bool
+	// others means that the room of an endpoint belongs to another process now.
+	others bool
 	// due is when an endpoint may have room without any event; zero if it is unknown. reserve is
 	// room that the request reserves; nil if it reserves none.
 	due     time.Time
@@ -98,8 +100,16 @@ func (m *notReady) reason() flow.Reason {
 	return flow.Copy
 }
 
-// waitOf returns the record of a reason to wait.
-func waitOf(r flow.Reason) ring.Wait {
+// waitOf returns the record of what a request waits for.
+func waitOf(m *notReady) ring.Wait {
+	if m.others {
+		return ring.WaitForTurn
+	}
+	return waitFor(m.reason())
+}
+
+// waitFor returns the record of a reason to wait.
+func waitFor(r flow.Reason) ring.Wait {
 	return [...]ring.Wait{
 		flow.Turn: ring.WaitForTurn, flow.Endpoint: ring.WaitForEndpoint, flow.Copy: ring.WaitForModel, flow.Room: ring.WaitForRoom,
 	}[r]
@@ -190,7 +200,7 @@ func (d *dispatcher) join(err error, model string, w waiting, now time.Time) boo
 	var m *notReady
 	switch {
 	case errors.As(err, &m):
-		w.of, w.most, d.why = m.of, d.patience(m.reason()), waitOf(m.reason())
+		w.of, w.most, d.why = m.of, d.patience(m.reason()), waitOf(m)
 		w.of.Bytes, w.of.Longest, w.of.Identity, w.miss = w.bytes, longestWait(d), d.identity, m
 	case d.mayBeNew(err, model):
 		w.asks, d.asked, d.why = true, true, ring.WaitToAsk

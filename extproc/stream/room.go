@@ -88,10 +88,11 @@ func missed(d *dispatcher, a *ask, err error, s *pick.Snapshot, request *pick.Re
 		if at, known := pick.Opens(d.settings.Policy, s, *request); known {
 			m.due = time.Unix(0, at)
 		}
-		at := d.server.Flow.Turns.Left(d.target.Pool, d.settings.Policy, s, *request, now)
+		at, others := d.server.Flow.Turns.Left(d.target.Pool, d.settings.Policy, s, *request, now)
 		if !at.IsZero() && (m.due.IsZero() || at.Before(m.due)) {
 			m.due = at
 		}
+		m.others = others
 		if d.ticket != nil {
 			if _, holder, overdue := d.ticket.Gate(); overdue {
 				if r, found := pick.Reserve(d.settings.Policy, s, *request, holder); found {
