@@ -133,12 +133,12 @@ func TestRequestsWaitForRoomAfterAPoolWasEmpty(t *testing.T) {
 // A data plane is asked to wait for an endpoint and then for room, but no longer than the longest
 // queue timeout of this process allows.
 func TestTimeoutOfRequestsToAnEmptyPool(t *testing.T) {
-	for name, c := range map[string]struct{ empty, flag, want time.Duration }{
-		"both":            {150 * time.Second, 5 * time.Minute, 210 * time.Second},
-		"limited":         {150 * time.Second, 3 * time.Minute, 3 * time.Minute},
-		"small":           {150 * time.Second, time.Minute, 150 * time.Second},
-		"beyond Envoy's":  {10 * time.Minute, time.Minute, 5 * time.Minute},
-		"beyond the flag": {10 * time.Minute, 6 * time.Minute, 6 * time.Minute},
+	for name, c := range map[string]struct{ queue, empty, flag, want time.Duration }{
+		"both":            {time.Minute, 150 * time.Second, 5 * time.Minute, 210 * time.Second},
+		"limited":         {time.Minute, 150 * time.Second, 3 * time.Minute, 3 * time.Minute},
+		"small":           {time.Minute, 150 * time.Second, time.Minute, 150 * time.Second},
+		"beyond Envoy's":  {time.Minute, 10 * time.Minute, time.Minute, 5 * time.Minute},
+		"beyond the flag": {10 * time.Minute, 10 * time.Minute, 6 * time.Minute, 6 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestTimeoutOfRequestsToAnEmptyPool(t *testing.T) {
 					base := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "base"}}
 					base.Spec.PoolRef.Name = "base"
 					base.Spec.Timeouts = &v1alpha1.PoolTimeouts{
-						Queue: &metav1.Duration{Duration: time.Minute}, Empty: &metav1.Duration{Duration: c.empty},
+						Queue: &metav1.Duration{Duration: c.queue}, Empty: &metav1.Duration{Duration: c.empty},
 					}
 					s.Settings = append(s.Settings, base)
 				})
