@@ -75,17 +75,19 @@ type LLMRouteSpec struct {
 	// +kubebuilder:validation:Maximum=1000000
 	Share *int32 `json:"share,omitempty"`
 	// TenantHeader is the request header whose value identifies the tenant. Tenants of a route get
-	// equal service while requests wait, and limits.tenant applies to each. A header that clients
-	// can set bounds nobody. With headgate envoy --api-keys, use x-headgate-client. envoy.yaml
-	// forwards this one, x-tenant-* and x-program-* to extproc. By default a route has one tenant.
+	// equal service while requests wait, and limits.tenant applies to each. Clients that can set
+	// the header can evade both. With headgate envoy --api-keys, use x-headgate-client. envoy.yaml
+	// forwards x-headgate-client, x-tenant-* and x-program-* to extproc. By default a route has one
+	// tenant.
 	TenantHeader SharingHeader `json:"tenantHeader,omitempty"`
 	// ProgramHeader is the request header whose value identifies a program, such as the session of
 	// an agent. Programs of a tenant get equal service while requests wait.
 	// +kubebuilder:validation:XValidation:rule="self != 'x-headgate-client'",message="it is a header of Headgate: name another one, such as x-program-id"
 	ProgramHeader SharingHeader `json:"programHeader,omitempty"`
-	// Late selects what happens to a request that is predicted to miss its objective
-	// TimeToFirstToken. Serve, the default, serves it. Shed rejects it with 429 and Retry-After
-	// when it arrives. Shed also rejects a request that would miss its client's own deadline.
+	// Late selects what happens to a request that is predicted to wait longer than the objective
+	// TimeToFirstToken of the route. Serve, the default, serves it. Shed rejects it with 429 and
+	// Retry-After when it arrives. A request that would wait longer than its client's own deadline
+	// is rejected in both cases.
 	// +kubebuilder:validation:Enum=Serve;Shed
 	Late string `json:"late,omitempty"`
 	// FailurePolicy selects what happens while all endpoints of the pool are silent. FailOpen, the

@@ -37,8 +37,7 @@ type Fallback struct {
 	// instead, with the route's adapter unless baseModel is true.
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
-	// BaseModel says that the base model of the pool serves the request, without the route's
-	// adapter.
+	// BaseModel makes the base model of the pool serve the request, without the route's adapter.
 	BaseModel bool `json:"baseModel,omitempty"`
 }
 
