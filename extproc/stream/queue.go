@@ -140,9 +140,14 @@ func (d *dispatcher) queueRequest(model string) flow.Request {
 	if !d.settings.Flow {
 		return r // in order of arrival
 	}
-	sharing := d.server.Fleet.View().World.SharingOf(d.target.Route).Or()
+	world := d.server.Fleet.View().World
+	of := d.target.Route
+	if !r.Fallback && !world.Leads(of, d.target.Pool, d.found.Adapter) {
+		of = objects.Name{} // a Model or a VModel admits the request; it has no share, and edits need not reach it
+	}
+	sharing := world.SharingOf(of).Or()
 	r.Path = fair.Path{
-		Band: d.target.Priority, Route: d.target.Route, Share: sharing.Share, Tenant: d.in.hashOf(sharing.TenantHeader),
+		Band: d.target.Priority, Route: of, Share: sharing.Share, Tenant: d.in.hashOf(sharing.TenantHeader),
 		Program: d.in.hashOf(sharing.ProgramHeader),
 	}
 	return r

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"weak"
 
@@ -239,6 +241,30 @@ func TestWaitForAVModelSurvivesItsModel(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A request that waits for a Model or a VModel keeps its place and its age when objects change.
+func TestEditsKeepRequestsForModels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, held, client := queueing(t, time.Minute, 10)
+		for i, model := range []string{"lost", "mm-1"} {
+			_, _ = askFor(t.Context(), t, client, model)
+			awaitQueued(t, held, int64(i+1))
+		}
+		before := held.WaitingModels()
+		if len(before) != 2 {
+			t.Fatalf("requests wait for %v", before)
+		}
+		time.Sleep(time.Second)
+		edited := *f.View().World
+		f.SetWorld(&edited)
+		synctest.Wait()
+		if after := held.WaitingModels(); !slices.Equal(after, before) {
+			t.Errorf("after an edit requests wait for %v, before for %v", after, before)
+		}
+		f.ApplyPlacement(news(t, f, []string{"failed=nobody", "failed=mm-1"}))
+		awaitQueued(t, held, 0)
+	})
 }
 
 // A request whose VModel moves to a model without a copy waits for that model.
