@@ -533,8 +533,8 @@ type PoolTimeouts struct {
 	Queue *metav1.Duration `json:"queue,omitempty"`
 	// Empty is the longest time that a request waits while no endpoint of the pool may get
 	// requests, such as while an autoscaler starts the first pod. The default is 0: such requests
-	// get 503 at once. The longest wait is 5m, the max_message_timeout of envoy.yaml, unless queue
-	// or extproc --max-queue-time is longer.
+	// get 503 at once. The longest wait is 5m, the max_message_timeout of envoy.yaml, unless
+	// extproc --max-queue-time is longer.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$|^0$') && duration(self) >= duration('0s')",message="it must be at least 0, such as 150s"

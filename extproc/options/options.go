@@ -178,9 +178,9 @@ func Parse(args []string, out io.Writer) (Options, error) {
 	fs.DurationVar(&c.Settings.QueueTimeout, "max-queue-time", c.Settings.QueueTimeout,
 		"queue a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
 	fs.IntVar(&c.MaxQueued, "max-queued", flow.DefaultMaxQueued,
-		"queue at most `N` requests per pool; beyond that, answer 429 to the newest request of the flow that has most")
+		"queue at most `N` requests per pool; beyond that, answer 429 to the newest request of the tenant that has most")
 	fs.Int64Var(&c.MaxQueuedMiB, "max-queued-mib", flow.DefaultMaxBytes>>20,
-		"queue at most `N` MiB of request bodies, for all pools together; beyond that, answer 429 to the newest request of the flow that has most")
+		"queue at most `N` MiB of request bodies, for all pools together; beyond that, answer 429 to the newest request of the tenant that has most")
 	fs.Group("Scraping")
 	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", scrape.DefaultInterval, "scrape each endpoint's load this often")
 	fs.DurationVar(&c.ModelsInterval, "models-scrape-interval", scrape.DefaultModelsInterval,

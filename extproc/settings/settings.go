@@ -111,8 +111,8 @@ func (s Settings) For(p *objects.Pool) Settings {
 		if t.Queue != nil {
 			s.QueueTimeout = t.Queue.Duration
 		}
-		if t.Empty != nil { // Envoy ignores a request for more time than its max_message_timeout
-			s.EmptyTimeout = min(t.Empty.Duration, max(s.QueueTimeout, DefaultQueueTimeout))
+		if t.Empty != nil {
+			s.EmptyTimeout = t.Empty.Duration
 		}
 		if t.InFlight != nil {
 			s.InFlightTimeout = t.InFlight.Duration

@@ -187,22 +187,3 @@ func TestOtherMethodsAreAllowedByName(t *testing.T) {
 		t.Errorf("allowOtherRpcs is %+v", lines[i])
 	}
 }
-
-// Envoy ignores a request for more time than max_message_timeout. So the wait for an endpoint is
-// limited to its 5 minutes, unless other waits are longer.
-func TestWaitForAnEndpointIsLimited(t *testing.T) {
-	hour, quarter := &metav1.Duration{Duration: time.Hour}, &metav1.Duration{Duration: 15 * time.Minute}
-	for _, c := range []struct {
-		timeouts v1alpha1.PoolTimeouts
-		want     time.Duration
-	}{
-		{v1alpha1.PoolTimeouts{Empty: hour}, 5 * time.Minute},
-		{v1alpha1.PoolTimeouts{Empty: hour, Queue: quarter}, 15 * time.Minute},
-		{v1alpha1.PoolTimeouts{Empty: &metav1.Duration{Duration: time.Minute}}, time.Minute},
-	} {
-		p := &objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{Timeouts: &c.timeouts}}
-		if got := settings.Default().For(p).EmptyTimeout; got != c.want {
-			t.Errorf("it is %v, want %v", got, c.want)
-		}
-	}
-}

@@ -92,6 +92,7 @@ func testRequestsWaitForRoom(t *testing.T) {
 	awaitQueued(t, held, 0)
 	last.end()
 	awaitInFlight(t, f, 0)
+	synctest.Wait() // the goroutines of the requests have returned
 	for path, n := range leak.Maps([]any{held}) {
 		if n != before[path] {
 			t.Errorf("%s has %d entries", path, n)
