@@ -120,7 +120,7 @@ type Request struct {
 	Path fair.Path
 	// Bytes is the size of the request's body.
 	Bytes int64
-	// Longest is the longest wait after which the request is in time; 0 if there is no limit.
+	// Longest is the longest wait with which the request is not [Late]; 0 if there is no limit.
 	// Identity is a hash that the request has again when its client retries; 0 if there is none.
 	Longest  time.Duration
 	Identity uint64
@@ -138,8 +138,8 @@ func (r *Request) line() string {
 func (r *Request) SameLine(o *Request) bool { return r.Key == o.Key && r.Class == o.Class }
 
 // Enqueue adds a request to its pool's queue. The error is [ErrFull], [Failed], [ErrUnknown],
-// [ErrControlLost] or [Late]. If the queue is full, the newest request of the longest flow gets
-// ErrFull, which may be another request.
+// [ErrControlLost] or [Late]. If the queue is full, the request that [fair.Queue.Victim] selects
+// gets ErrFull: this one or another.
 func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 	// Increment the count before reading the view. Published reads the count after the view is
 	// stored, so Enqueue sees the new view or Published sees this request.

@@ -232,14 +232,14 @@ type drain struct {
 	busy       bool
 }
 
-// window is the time after which the weight of a measurement is 1/e. leastTime is the time of which
-// a rate is known.
+// window is the time constant of the average in seconds: after it, the weight of a measurement is
+// 1/e. leastTime is the measured time, in seconds, from which on a rate counts as known.
 const (
 	window    = 10.0
 	leastTime = 1.0
 )
 
-// advance passes time.
+// advance ages the window until now.
 func (d *drain) advance(now time.Time) {
 	if passed := now.Sub(d.at).Seconds(); d.busy && passed > 0 {
 		keep := math.Exp(-passed / window)
@@ -249,13 +249,13 @@ func (d *drain) advance(now time.Time) {
 	d.at = now
 }
 
-// wait says whether requests wait from now on.
+// wait records whether requests wait from now on.
 func (d *drain) wait(waits bool, now time.Time) {
 	d.advance(now)
 	d.busy = waits
 }
 
-// left says that a request that had waited was dispatched.
+// left counts the service of a request that had waited and was dispatched.
 func (d *drain) left(service float64, now time.Time) {
 	d.advance(now)
 	if service > 0 && !math.IsInf(service, 0) {

@@ -121,7 +121,7 @@ type Ticket struct {
 	over    bool
 }
 
-// Sent says that a data plane will report the outcome of the request under a decision id.
+// Sent records that a data plane will report the outcome of the request under a decision id.
 func (t *Ticket) Sent(id string) {
 	if t == nil || id == "" {
 		return
@@ -136,8 +136,8 @@ func (t *Ticket) Sent(id string) {
 	}
 }
 
-// End says that the request has ended, so that it is no longer among the concurrent ones. It may be
-// called more than once.
+// End releases the request's place in the limits of concurrent requests. It may be called more than
+// once.
 func (t *Ticket) End() {
 	if t == nil {
 		return

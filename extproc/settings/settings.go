@@ -38,7 +38,7 @@ type Settings struct {
 	// EmptyTimeout is the maximum time for which a request waits while no endpoint of the pool may
 	// get requests. With 0 it does not wait.
 	EmptyTimeout time.Duration
-	// Flow says that requests wait in a fair queue while endpoints have no room for them. If it is
+	// Flow means that requests wait in a fair queue while endpoints have no room for them. If it is
 	// false, they are sent at once.
 	Flow bool
 	// RequestsPerEndpoint limits the requests in flight at an endpoint whose engine reports no load

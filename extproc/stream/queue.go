@@ -28,7 +28,7 @@ import (
 // queued is the state of a request that waits or has waited. It refers to no view of the fleet.
 type queued struct {
 	waits *waiting // nil unless the request waits now
-	// hasTurn means that the request is the first in the queue for its model.
+	// hasTurn means that the queue has called the request: others need not go first.
 	hasTurn bool
 	// work is the predicted service of a request that was dispatched in its turn.
 	work flow.Service
@@ -309,8 +309,8 @@ func (d *dispatcher) left() time.Duration {
 	return max(whole-d.spent, time.Millisecond)
 }
 
-// again decides a waiting request once more. itsTurn means that the request is the first in its
-// queue, so that it need not wait behind others.
+// again decides a waiting request once more. itsTurn means that the queue has called the request,
+// so that it need not wait behind others.
 func (d *dispatcher) again(itsTurn bool, now time.Time) responses {
 	w := d.waits
 	d.waits, d.spent, d.hasTurn = nil, now.Sub(d.since), itsTurn

@@ -137,8 +137,9 @@ func charge(d *dispatcher, ticket *flow.Ticket) {
 	}
 }
 
-// serviceOf returns the predicted service of a decided request: seconds of engine time. While times
-// cannot be predicted it is tokens. Without tokens it is the service time of the model.
+// serviceOf returns the predicted service of a decided request: seconds of engine time, or tokens
+// while times cannot be predicted. For a request without tokens, it is the service time of the
+// model.
 func serviceOf(d *dispatcher) flow.Service {
 	is, demand := &d.first().Estimate, &d.demanded
 	prompt, output, limit := float64(max(1, demand.Prompt)), float64(demand.Output), float64(d.limit)

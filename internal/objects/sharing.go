@@ -19,7 +19,7 @@ type Sharing struct {
 	// TenantHeader and ProgramHeader are names of request headers in lower case; empty if there is
 	// none.
 	TenantHeader, ProgramHeader string
-	// Shed says that requests that would be late are rejected on arrival.
+	// Shed means that late requests are rejected on arrival, see [v1alpha1.LLMRouteSpec.Late].
 	Shed bool
 	// FailClose says that requests are rejected while all endpoints of the pool are silent.
 	FailClose bool

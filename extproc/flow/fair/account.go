@@ -1,7 +1,7 @@
 package fair
 
-// Account is what a dispatched request has been charged. It belongs to its queue and is not safe
-// for concurrent use. All methods do nothing on nil, and after Settle.
+// Account is the service that a dispatched request has been charged. It belongs to its queue and is
+// not safe for concurrent use. All methods do nothing on nil, and after Settle.
 type Account[W any] struct {
 	queue *Queue[W]
 	leaf  *node[W]
@@ -91,8 +91,8 @@ func (a *Account[W]) set(total float64) {
 }
 
 // advance adds to the start tag of a node. The tag of a waiting node does not fall below the
-// virtual time: newcomers that are level would have to wait until it has made up for that. What it
-// has paid too much becomes a credit for its next charges. A node that was passed over gets none.
+// virtual time, so that it does not go before newcomers, which start there. The rest of a
+// correction becomes a credit for its next charges. A node that was passed over gets no credit.
 func (n *node[W]) advance(by float64) {
 	virtual := n.parent.virtual
 	level := n.waiting > 0 && n.start >= virtual

@@ -13,7 +13,7 @@ func (q *Queue[W]) Len() int { return q.root.waiting }
 // Bytes returns the total size of the bodies of the waiting requests.
 func (q *Queue[W]) Bytes() int64 { return q.root.bytes }
 
-// Empty reports whether nobody waits.
+// Empty reports whether no request waits.
 func (q *Queue[W]) Empty() bool { return q.root.waiting == 0 }
 
 // Has reports whether a request waits for the model.
@@ -54,10 +54,10 @@ func (p *Place[W]) Bytes() int64 { return p.bytes }
 // Service returns the expected service, which Dispatch charges.
 func (p *Place[W]) Service() float64 { return p.service }
 
-// Ahead returns what a newcomer would wait for: the service queued before it in its flow, and the
-// part of the pool's rate that the flow would get now. So the expected wait is service / (part ×
-// rate). What is queued in higher bands goes first, at the full rate; it is included in service.
-// What arrives later is not.
+// Ahead returns how long a newcomer would wait: the service queued before it in its flow, and the
+// part of the pool's rate that the flow would get now. The expected wait is service / (part ×
+// rate). Service includes requests of higher bands, which go first at the full rate. It does not
+// include requests that arrive later.
 func (q *Queue[W]) Ahead(r Request) (service, part float64) {
 	var higher float64
 	for _, b := range q.root.children {
@@ -185,7 +185,8 @@ func (n *node[W]) walk(yield func(*node[W]) bool) bool {
 // Debug is the size of a queue, for tests that look for leaks.
 type Debug struct{ Requests, Models, Nodes, Idle, Routes, Accounts int }
 
-// Debug returns the size of the queue. All numbers are 0 when nobody waits and no account is open.
+// Debug returns the size of the queue. All numbers are 0 if no request waits and no account is
+// open.
 func (q *Queue[W]) Debug() Debug {
 	return Debug{q.root.waiting, len(q.models), q.root.below(), q.idle, len(q.routes), q.root.accounts}
 }

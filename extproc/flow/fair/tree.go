@@ -15,10 +15,9 @@ const (
 )
 
 // maxIdle bounds the nodes per queue that are kept only for their tag, because they have had more
-// service than their siblings. A node, with its entry in the map of its parent, is about 500 bytes:
-// 2 MB per queue. The other nodes have waiting requests or open accounts below: at
-// most four per request and account. So their memory is bounded as well, however many tenants
-// exist.
+// service than their siblings. A node and its entry in the map of its parent take about 500 bytes,
+// so all of them take 2 MB per queue. Each request and each account keeps at most four other nodes.
+// So memory is bounded, however many tenants exist.
 const maxIdle = 4096
 
 // key identifies a node among its siblings.

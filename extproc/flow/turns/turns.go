@@ -221,11 +221,11 @@ func (p *Pool) Closed(endpoint int, key uint64, turn, now time.Duration) (highes
 }
 
 // Offer records that an endpoint that is closed has room for a request of a band that waits here.
-// Used is the last time at which another process is known to have used it or at which it had no
-// room; it may lie in the future. Offer returns true if the process may use the
-// endpoint, because its owner has left the room, and otherwise the time at which it may if the room
-// is still there. Call it at least once in each Slot while the request waits, and Used if the
-// endpoint has no room.
+// Used is the last time at which the endpoint had no room or another process is known to have used
+// it; it may lie in the future. Offer returns true if the process may use the endpoint, because its
+// owner has left the room. Otherwise it returns when the process may use room that is still there.
+// Call Offer at least once in each Slot while the request waits, and Used if the endpoint has no
+// room.
 func (p *Pool) Offer(endpoint int, key uint64, request int32, used, turn, now time.Duration) (may bool, at time.Duration) {
 	number, b, contended := p.top()
 	if !contended {
@@ -308,7 +308,7 @@ func (b *band) part() float64 {
 	return own / (own + b.others.Share)
 }
 
-// pass lets time pass, and adds service to the rate.
+// pass decays the rate until now, and adds service to it.
 func (b *band) pass(now time.Duration, service float64) {
 	if passed := (now - b.at).Seconds(); passed > 0 {
 		b.rate *= math.Exp(-passed / memory)

@@ -66,7 +66,8 @@ func (l *level) advance(size float64, now time.Duration) {
 	}
 }
 
-// slack makes up for rounding: a client that comes back exactly when it was told is admitted.
+// slack covers rounding errors, so that a client that retries exactly after Retry-After is
+// admitted.
 const slack = 1e-6
 
 // wait returns how long it takes until a bucket that holds size has n; 0 if it has n now. A request
