@@ -21,7 +21,7 @@ func TestEndLetsFewLinesTry(t *testing.T) {
 				again = false
 				for i, ticket := range all {
 					if ticket != nil && len(ticket.Turn()) > 0 {
-						<-ticket.Turn()
+						turn(t, ticket)
 						tries[i]++
 						total++
 						again = true
@@ -63,7 +63,7 @@ func TestEndLetsFewLinesTry(t *testing.T) {
 		f.Freed("10.0.0.1:8000", "x")
 		for _, ticket := range all {
 			if len(ticket.Turn()) > 0 {
-				<-ticket.Turn()
+				turn(t, ticket)
 				ticket.Dispatch(flow.Service{Fixed: 1}, time.Now()).Ended(1, time.Now())
 			}
 			ticket.Leave()
@@ -87,10 +87,10 @@ func TestRoomLetsTheNextTry(t *testing.T) {
 		}
 		second := enqueue(t, f, *all[0].Request())
 		f.Freed("10.0.0.1:8000", "x")
-		<-all[0].Turn()
+		turn(t, all[0])
 		all[0].Dispatch(flow.Service{Fixed: 1}, time.Now()).Ended(1, time.Now())
 		for _, ticket := range all[1:] {
-			<-ticket.Turn()
+			turn(t, ticket)
 			ticket.Back(flow.Room, time.Time{}, nil)
 		}
 		if len(second.Turn()) == 0 {
