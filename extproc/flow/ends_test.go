@@ -96,7 +96,7 @@ func TestRoomLetsTheNextTry(t *testing.T) {
 		if len(second.Turn()) == 0 {
 			t.Fatal("the next request is not called")
 		}
-		<-second.Turn()
+		turn(t, second)
 		second.Leave()
 		for _, ticket := range all {
 			ticket.Leave()

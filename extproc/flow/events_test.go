@@ -14,7 +14,7 @@ func TestEndOfReservationOpensOtherModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := aFlow(10, 100)
 		holder := blocked(t, f, of(pools[0], 0, 1, 1))
-		<-holder.Turn()
+		turn(t, holder)
 		holder.Back(flow.Room, time.Time{}, &pick.Reservation{Endpoint: 7})
 		r := of(pools[0], 0, 2, 1)
 		r.Key.ID = "another"
@@ -32,12 +32,12 @@ func TestEarliestTimeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := aFlow(10, 100)
 		ticket := blocked(t, f, of(pools[0], 0, 1, 1))
-		<-ticket.Turn()
+		turn(t, ticket)
 		began := time.Now()
 		ticket.Back(flow.Room, began.Add(500*time.Millisecond), nil)
 		time.Sleep(time.Millisecond)
 		f.Published(f.View()) // so soon after an attempt, it only sets a time
-		<-ticket.Turn()
+		turn(t, ticket)
 		if took := time.Since(began); took != 20*time.Millisecond {
 			t.Errorf("it is called after %v", took)
 		}
@@ -74,11 +74,11 @@ func TestUnknownLengthCostsWhatWasExpected(t *testing.T) {
 			rest = append(rest, enqueue(t, f, of(pools[0], 0, tenant, 1)))
 		}
 		small := flow.Service{Fixed: 50, PerToken: 2, InTokens: true}
-		<-first.Turn()
+		turn(t, first)
 		large := first.Dispatch(flow.Service{Fixed: 1, PerToken: 2, Tokens: 100, InTokens: true}, time.Now())
-		<-rest[1].Turn()
+		turn(t, rest[1])
 		rest[1].Dispatch(small, time.Now()).Ended(0, time.Now())
-		<-rest[2].Turn()
+		turn(t, rest[2])
 		large.Ended(-1, time.Now())
 		rest[2].Dispatch(small, time.Now()).Ended(0, time.Now())
 		if len(rest[3].Turn()) == 0 {

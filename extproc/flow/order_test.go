@@ -135,10 +135,10 @@ func TestReservationEndsWithItsEndpoint(t *testing.T) {
 		}
 		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxQueued: 10, MaxBytes: 100, Alone: true})
 		holder := blocked(t, f, of(pools[0], 0, 1, 1))
-		<-holder.Turn()
+		turn(t, holder)
 		holder.Back(flow.Room, time.Time{}, nil) // it is first in order without room
 		time.Sleep(6 * time.Second)
-		<-holder.Turn()
+		turn(t, holder)
 		holder.Back(flow.Room, time.Time{}, &pick.Reservation{Endpoint: 2})
 		for _, c := range []struct {
 			state    pick.State
@@ -147,7 +147,7 @@ func TestReservationEndsWithItsEndpoint(t *testing.T) {
 			p.Endpoints[1].State = c.state
 			time.Sleep(100 * time.Millisecond)
 			f.Published(view)
-			<-holder.Turn()
+			turn(t, holder)
 			if reserved, _, overdue := holder.Gate(); len(reserved) != c.reserved || overdue != (c.reserved == 0) {
 				t.Errorf("%v: %v are reserved; overdue: %v", c.state, reserved, overdue)
 			}

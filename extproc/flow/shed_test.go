@@ -92,7 +92,7 @@ func TestLoadedModelMakesItsRequestsLate(t *testing.T) {
 		for range 5 { // one request per second
 			dispatch(t, all[0])
 			all = all[1:]
-			<-all[0].Turn()
+			turn(t, all[0])
 			all[0].Back(flow.Room, time.Time{}, nil)
 			time.Sleep(time.Second)
 			synctest.Wait()
