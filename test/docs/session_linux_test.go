@@ -173,9 +173,18 @@ func (s *session) run(b block, limit time.Duration) error {
 		}); err != nil {
 			return fmt.Errorf("line %d: %w", b.line, err)
 		}
-		interrupting, stop := context.WithCancel(ctx)
-		defer stop()
-		go s.interrupt(interrupting)
+		if !strings.Contains(s.output.String(), "\n"+end) { // else the signal would arrive in the next block
+			interrupting, stop := context.WithCancel(ctx)
+			stopped := make(chan struct{})
+			go func() {
+				defer close(stopped)
+				s.interrupt(interrupting)
+			}()
+			defer func() {
+				stop()
+				<-stopped
+			}()
+		}
 	}
 	if err := s.await(ctx, func(text string) bool { return strings.Contains(text, "\n"+end) }); err != nil {
 		return fmt.Errorf("line %d: %w", b.line, err)
