@@ -68,7 +68,8 @@ type Request struct {
 // Model is a model for which a request was admitted.
 type Model struct {
 	// Name is the client's name of the model.
-	Name   string
+	Name string
+	// Target is where the request was sent. The token does not contain its Sharing.
 	Target route.Target
 }
 

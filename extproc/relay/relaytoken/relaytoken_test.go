@@ -103,11 +103,15 @@ func TestForgedTokensAreRejected(t *testing.T) {
 	}
 }
 
-// Every field of a request survives the round trip, including fields of nested types.
+// Every field of a request survives the round trip, including fields of nested types. Only a
+// route's sharing is left out: the request gets that of the objects when it is relayed.
 func TestEveryFieldSurvives(t *testing.T) {
 	s := sealer(t, 'k')
 	var e relaytoken.Request
 	n := fill(reflect.ValueOf(&e).Elem(), 0)
+	for i := range e.Models {
+		e.Models[i].Target.Sharing = nil
+	}
 	if got, ok := s.Open(s.Seal(e)); !ok || !reflect.DeepEqual(got, e) {
 		t.Errorf("with %d values\n%+v is opened as\n%+v, %v", n, e, got, ok)
 	}
@@ -138,7 +142,7 @@ func fill(v reflect.Value, n int) int {
 		n++
 		v.SetString(strconv.Itoa(n))
 	default:
-		panic(v.Type().String() + " is no part of an errand")
+		panic(v.Type().String() + " is no part of a request")
 	}
 	return n
 }
