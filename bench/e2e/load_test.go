@@ -75,7 +75,7 @@ func TestAdapterRequestsPackAndReleaseEverything(t *testing.T) {
 	runs(t, alone)
 	loads := make(map[string]float64)
 	for _, policy := range []string{"proposal", "random"} {
-		s := start(t, extprocFlags("--policy", policy))
+		s := start(t, extprocFlags("--policy", policy), withoutFlow(t)) // the gate keeps adapters out of full slots
 		s.thousand(func(n int) error { return s.whole(t.Context(), n) })
 		loads[policy] = s.engineSum("sim:slot_loads_total")
 		s.promised(time.Second, "every request is counted as gone", func() bool { return s.inFlight() == 0 })

@@ -3,15 +3,28 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headgate/headgate/headgate/rig"
 )
 
 // poolSettings returns the YAML of a PoolSettings of the tests' pool.
 func poolSettings(spec string) string {
 	return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: settings}\nspec: {poolRef: {name: pool}, " +
 		spec + "}\n"
+}
+
+// withoutFlow lets requests wait in the engines and not in extproc.
+func withoutFlow(t testing.TB) setting {
+	return func(c *rig.Config) {
+		if err := os.WriteFile(filepath.Join(c.Objects, "flow.yaml"), []byte(poolSettings("flow: {mode: 'Off'}")), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // A pool's request timeout makes Envoy end requests that take longer, and no others.

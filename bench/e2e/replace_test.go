@@ -21,7 +21,7 @@ func TestStoppingExtprocWaitsForNoResponse(t *testing.T) {
 func stoppingExtprocWaitsForNoResponse(t *testing.T) {
 	const open = 150
 	// The engines are as slow as with a large model: 45 ms per token.
-	s := start(t, extprocFlags("--drain-timeout", "1m"), func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} })
+	s := start(t, extprocFlags("--drain-timeout", "1m"), withoutFlow(t), func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} })
 	ends := s.streams(open, 600) // 27 s each: a busy machine needs up to 15 s to start all streams
 	asked := time.Now()
 	s.Extproc.Signal(syscall.SIGTERM)

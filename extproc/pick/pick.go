@@ -167,6 +167,10 @@ type rank struct {
 // endpoint plus 1.
 type tier uint8
 
+// noRoom is added to the tier of a candidate without room. Such candidates are only for retries: a
+// request that its first endpoint rejects must not fail because all others are busy.
+const noRoom tier = 16
+
 func (r rank) less(o rank) bool {
 	switch {
 	case r.tier != o.tier:
@@ -268,7 +272,9 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 			if shut = min(shut, e.State); r.Near == e.Address {
 				return nil, ErrNoRoom // no other endpoint stores the state
 			}
-			continue
+			if k.tier += noRoom; len(picks) == 1 || full && !k.less(worst) {
+				continue
+			}
 		}
 		if !full {
 			best = best[:len(best)+1]
@@ -284,7 +290,8 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		best, busy = failClosed(best, busy)
 	}
 	switch {
-	case shut != Out && (len(best) == 0 || best[0].rank.tier > 0 && waitsForRoom(best[0].Endpoint.State, shut)):
+	case shut != Out && (len(best) == 0 || best[0].rank.tier >= noRoom ||
+		best[0].rank.tier > 0 && waitsForRoom(best[0].Endpoint.State, shut)):
 		return nil, ErrNoRoom
 	case len(best) == 0 && r.Only != nil:
 		return nil, ErrSubset
