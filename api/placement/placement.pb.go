@@ -384,8 +384,8 @@ func (x *Report) GetWaiting() []*Waiting {
 	return nil
 }
 
-// Waiting is what waits in one band of a pool, apart from requests that wait for a copy of their model. Without requests, share
-// and service, the extproc has nothing to report about the band any more.
+// Waiting describes the waiting requests in one band of a pool, except those that wait for a copy of their model.
+// Without requests, share and service, the extproc has nothing to report about the band any more.
 type Waiting struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Pool     string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"` // "namespace/name"
@@ -1183,8 +1183,9 @@ type Update struct {
 	Queries []*Query `protobuf:"bytes,16,rep,name=queries,proto3" json:"queries,omitempty"`
 	// This extproc's share of the limits of copies; sent before any limit, and absent if unchanged.
 	Share *Share `protobuf:"bytes,13,opt,name=share,proto3" json:"share,omitempty"`
-	// What waits at all other extprocs by pool and band, about every 20 ms while it changes. An Update with only this field is
-	// acknowledged like one with only backlogs. Extprocs remember it until the Update that completes the state of a new stream.
+	// The waiting requests of all other extprocs by pool and band, about every 20 ms while they change.
+	// An Update with only this field is acknowledged like one with only backlogs. Extprocs remember it until the Update that
+	// completes the state of a new stream.
 	Waiting []*OthersWaiting `protobuf:"bytes,17,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	// The time of control's clock when it sent the Update, in microseconds since it started; only with waiting. Extprocs take
 	// turns at endpoints by this clock.

@@ -288,7 +288,7 @@ const RateLimitNamespace = "gateway.ratelimit"
 
 // Keys in [RateLimitNamespace], and the headers of that name in responses. They are OpenAI's: the
 // limit per minute, how much of it is left, and the time until all of it is left, such as 6m0s or
-// 120ms. Of the limits of a route and of a tenant, they show the one of which less is left.
+// 120ms. If both the route and the tenant have a limit, they show the one with less left.
 const (
 	RateLimitRequests          = "x-ratelimit-limit-requests"
 	RateLimitTokens            = "x-ratelimit-limit-tokens"

@@ -40,7 +40,7 @@ type Closed struct {
 	Clients     int
 	From, Until float64
 	// Requests are the requests of all clients together. Their times At are ignored. The loop ends
-	// if there are no more.
+	// after the last one.
 	Requests iter.Seq[Request]
 }
 

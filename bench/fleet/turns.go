@@ -15,9 +15,9 @@ import (
 // Turner is a Holder that takes turns with others at endpoints with little room.
 type Turner interface {
 	Holder
-	// Lines returns what waits at the picker, by band.
+	// Lines returns the picker's waiting requests by band.
 	Lines() []turns.Line
-	// Hear handles what waits at all others in one band.
+	// Hear handles a report about the waiting requests of all others in one band.
 	Hear(now float64, band int32, others turns.Others)
 	// Unused reports whether an endpoint had room for the first request that is held, but belonged
 	// to another picker, when Next last returned nil.

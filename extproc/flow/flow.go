@@ -114,8 +114,6 @@ type Request struct {
 	Adapter string
 	// Fallback means that the fallback of the request's route serves the request.
 	Fallback bool
-	// Service is the predicted service, as far as it is known before an endpoint is chosen.
-	Service float64
 	// Path is the request's flow: which share of the pool it uses.
 	Path fair.Path
 	// Bytes is the size of the request's body.

@@ -93,7 +93,7 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 	t.line = l
 	t.at = l.tickets.PushBack(t)
 	t.place = p.queue.Join(t, fair.Request{
-		Path: t.request.Path, Model: name, Service: t.request.Service, Bytes: t.request.Bytes, Since: t.since,
+		Path: t.request.Path, Model: name, Bytes: t.request.Bytes, Since: t.since,
 	})
 	p.flow.bytes += t.request.Bytes
 	switch {

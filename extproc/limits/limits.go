@@ -86,7 +86,11 @@ func (b *Book) SetWorld(w *objects.World) {
 func (b *Book) SetPart(p bucket.Part) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.now()
+	b.setPart(p, b.now())
+}
+
+// setPart is SetPart at a time. The caller holds mu.
+func (b *Book) setPart(p bucket.Part, now time.Duration) {
 	b.part = p
 	for _, r := range b.routes {
 		r.SetPart(p, now)

@@ -45,9 +45,6 @@ func (b *Book) settle() {
 		part = bucket.Whole()
 	}
 	if part != b.part {
-		b.part = part
-		for _, r := range b.routes {
-			r.SetPart(part, now)
-		}
+		b.setPart(part, now)
 	}
 }

@@ -21,16 +21,10 @@ type Held struct {
 // WaitReasons are the values of the label reason for waiting requests.
 var WaitReasons = [...]string{"endpoint", "copy", "room", "turn"}
 
-// Values of the label reason for requests that extproc refused instead of letting them wait, or
-// after they had waited.
-const (
-	RefusedFull    = QueueFull    // the queue was full
-	RefusedExpired = QueueExpired // the request's time to wait passed
-	RefusedFailed  = QueueFailed  // the model cannot be loaded
-	RefusedStopped = QueueStopped // extproc is stopping
-	RefusedLate    = QueueLate    // the request would have missed its objective or its deadline
-	RefusedLimit   = "limit"      // a limit of the route or of the tenant was reached
-)
+// RefusedLimit is the label reason for requests that exceed a limit of their route or tenant. For
+// requests that were refused when they joined the queue or after they had waited, the label is one
+// of QueueFull, QueueExpired, QueueFailed, QueueStopped and QueueLate.
+const RefusedLimit = "limit"
 
 const reasonsToWait = "endpoint (no endpoint of the pool may get requests), copy (the model is not loaded, or every copy is at its concurrency limit), room (no engine can start the request at once), turn (other requests go first)"
 
@@ -91,7 +85,7 @@ func (m *Meter) Waited(pool string, band int32, reason string, took time.Duratio
 	m.heldTime.WithLabelValues(m.known("pool", pool), strconv.Itoa(int(band)), reason).Observe(took.Seconds())
 }
 
-// TurnedAway counts a request that extproc refused, for example for [RefusedFull].
+// TurnedAway counts a request that extproc refused, for [RefusedLimit] or an outcome of the queue.
 func (m *Meter) TurnedAway(pool string, band int32, reason string) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -58,7 +58,7 @@ func TestHeldRequests(t *testing.T) {
 	held = nil
 	m.Waited("ns/pool", 7, "turn", 3*time.Second)
 	m.Waited("ns/gone", 7, "turn", 3*time.Second)
-	m.TurnedAway("ns/pool", 7, metrics.RefusedFull)
+	m.TurnedAway("ns/pool", 7, metrics.QueueFull)
 	got = lines(".*")
 	for _, want := range []string{
 		`headgate_band_held_time_seconds_sum{band="7",pool="ns/pool",reason="turn"} 3`,

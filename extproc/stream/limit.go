@@ -14,7 +14,6 @@ import (
 	"github.com/headgate/headgate/extproc/limits/bucket"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/pick"
-	"github.com/headgate/headgate/internal/hash"
 )
 
 // This file counts requests against the limits of their routes. A request is counted once, when it
@@ -37,15 +36,11 @@ func (l *limited) check(d *dispatcher, a *ask, body []byte, view *endpointstate.
 		return nil
 	}
 	l.checked = true
-	var tenant uint64
-	if is.TenantHeader != "" {
-		tenant = hash.Of(d.in.header(is.TenantHeader))
-	}
 	var tokens int64
 	if limits.CountsTokens(is) && !d.traits.tokenless {
 		tokens = estimateTokens(d, a, body, view)
 	}
-	ticket, answer := s.Limits.Admit(d.target.Route, is, tenant, tokens)
+	ticket, answer := s.Limits.Admit(d.target.Route, is, d.in.hashOf(is.TenantHeader), tokens)
 	l.ticket, l.rates = ticket, limits.Headers(answer)
 	if answer.Refused != bucket.Nothing {
 		s.Meter.TurnedAway(d.pool, d.target.Priority, metrics.RefusedLimit)

@@ -5,7 +5,6 @@ package fair
 type Account[W any] struct {
 	queue *Queue[W]
 	leaf  *node[W]
-	epoch int
 	total float64
 	// tag is what the request added to the start tag of its route: total per share, with the share
 	// at the time of each charge.
@@ -31,7 +30,7 @@ func (q *Queue[W]) charge(leaf *node[W], service float64) *Account[W] {
 	for n := leaf; n != nil; n = n.parent {
 		n.accounts++
 	}
-	a := &Account[W]{queue: q, leaf: leaf, epoch: q.epoch}
+	a := &Account[W]{queue: q, leaf: leaf}
 	a.Charge(service)
 	return a
 }
@@ -83,9 +82,7 @@ func (a *Account[W]) set(total float64) {
 			}
 			a.tag += by
 		}
-		if a.epoch == a.queue.epoch {
-			n.advance(by)
-		}
+		n.advance(by)
 	}
 	a.total = total
 }

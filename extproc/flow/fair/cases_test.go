@@ -156,29 +156,6 @@ func TestEditsApplyToWaitingRequests(t *testing.T) {
 	empty(t, q)
 }
 
-// The unit of service changes from seconds to tokens while a request runs and others wait.
-func TestLevelForgetsTags(t *testing.T) {
-	q := fair.New[string]()
-	fill(q, "a", 10, of("r", 1))
-	fill(q, "b", 10, of("r", 2))
-	old := q.Dispatch(q.Next())
-	old.Charge(1e6)
-	q.Level()
-	for p := range q.All() {
-		q.SetService(p, 1000)
-	}
-	if got := count(q, 8); got["a"] != 4 {
-		t.Errorf("after the change: %v", got)
-	}
-	old.Settle(5)
-	old.Charge(1e9)
-	if got := count(q, 8); got["a"] != 4 {
-		t.Errorf("after the end of the old account: %v", got)
-	}
-	serve(q)
-	empty(t, q)
-}
-
 func TestVictim(t *testing.T) {
 	q := fair.New[string]()
 	if q.Victim(5, false) != nil {

@@ -65,8 +65,6 @@ type Queue[W any] struct {
 	ready int
 	// idle is the number of nodes in the idle heaps.
 	idle int
-	// epoch is the number of calls of Level. Accounts of earlier epochs charge nothing.
-	epoch int
 	// clock numbers arrivals and dispatches.
 	clock uint64
 }
@@ -259,14 +257,6 @@ func (q *Queue[W]) Reprioritize(route objects.Name, band, share int32) {
 	if n.parent.band() != band {
 		q.move(n, band)
 	}
-}
-
-// Level makes all flows level, as if none had had service, and keeps the requests. Open accounts
-// charge nothing any more. It is for a change of the unit of service; the caller then changes the
-// service of the waiting requests with [Queue.SetService].
-func (q *Queue[W]) Level() {
-	q.epoch++
-	q.level(q.root)
 }
 
 // remove removes a waiting request from all nodes.

@@ -37,13 +37,6 @@ func (h *heap[T]) fix(x T) {
 	}
 }
 
-// init restores the order after the positions of all elements have changed.
-func (h *heap[T]) init() {
-	for i := len(*h)/2 - 1; i >= 0; i-- {
-		h.down(i)
-	}
-}
-
 func (h *heap[T]) up(at int) {
 	for at > 0 {
 		parent := (at - 1) / 2

@@ -16,14 +16,8 @@ func (q *Queue[W]) Bytes() int64 { return q.root.bytes }
 // Empty reports whether no request waits.
 func (q *Queue[W]) Empty() bool { return q.root.waiting == 0 }
 
-// Has reports whether a request waits for the model.
-func (q *Queue[W]) Has(model string) bool { return q.models[model] != nil }
-
 // Ready reports whether a request waits for the model, and the model is ready.
 func (q *Queue[W]) Ready(model string) bool { return q.models[model] != nil && q.models[model].ready }
-
-// Waits reports whether the request is in the queue.
-func (p *Place[W]) Waits() bool { return p.line != nil }
 
 // Model returns the model of a waiting request; "" after it has left.
 func (p *Place[W]) Model() string {
@@ -47,9 +41,6 @@ func (p *Place[W]) Alone() bool { return p.line == nil || p.line.leaf.parent.wai
 
 // Since returns the time of arrival.
 func (p *Place[W]) Since() time.Time { return p.since }
-
-// Bytes returns the size of the body.
-func (p *Place[W]) Bytes() int64 { return p.bytes }
 
 // Service returns the expected service, which Dispatch charges.
 func (p *Place[W]) Service() float64 { return p.service }
@@ -148,21 +139,6 @@ func (q *Queue[W]) Bands() []Band {
 	}
 	slices.SortFunc(all, func(a, b Band) int { return cmp.Compare(b.Band, a.Band) })
 	return all
-}
-
-// All returns the waiting requests, in no particular order. The queue must not change meanwhile.
-func (q *Queue[W]) All() iter.Seq[*Place[W]] {
-	return func(yield func(*Place[W]) bool) {
-		for leaf := range q.leaves() {
-			for _, l := range leaf.lines {
-				for p := l.first; p != nil; p = p.next {
-					if !yield(p) {
-						return
-					}
-				}
-			}
-		}
-	}
 }
 
 // leaves returns the flows with waiting requests.

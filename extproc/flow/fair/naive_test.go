@@ -18,7 +18,6 @@ type naive struct {
 	accounts []*naccount
 	ready    map[string]bool // models with waiting requests
 	clock    int
-	epoch    int
 }
 
 // nnode is a band, route, tenant or program.
@@ -46,7 +45,6 @@ type nrequest struct {
 
 type naccount struct {
 	leaf       *nnode
-	epoch      int
 	total, tag float64
 }
 
@@ -236,7 +234,7 @@ func (q *naive) dispatch(p *nrequest) *naccount {
 		}
 		n.turn = turn
 	}
-	a := &naccount{leaf: p.leaf, epoch: q.epoch}
+	a := &naccount{leaf: p.leaf}
 	q.accounts = append(q.accounts, a)
 	q.set(a, p.service)
 	q.leave(p)
@@ -252,9 +250,6 @@ func (q *naive) set(a *naccount, total float64) {
 				by = a.tag * delta / a.total
 			}
 			a.tag += by
-		}
-		if a.epoch != q.epoch {
-			continue
 		}
 		switch v := n.parent.virtual; {
 		case by >= 0:
@@ -293,14 +288,6 @@ func (q *naive) reprioritize(route objects.Name, band, share int32) {
 	if from := n.parent; from.band != band {
 		to := q.child(q.root, nnode{band: band})
 		n.parent, n.start = to, to.virtual+max(n.start-from.virtual, 0)
-	}
-	q.tidy()
-}
-
-func (q *naive) level() {
-	q.epoch++
-	for _, n := range q.nodes {
-		n.start, n.virtual, n.credit = 0, 0, 0
 	}
 	q.tidy()
 }

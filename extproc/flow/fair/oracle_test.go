@@ -131,10 +131,6 @@ func (h *history) step() string {
 		h.queue.SetService(h.places[name], service)
 		h.requests[name].service = service
 		return "service"
-	case op < 98 && r.IntN(5) == 0:
-		h.queue.Level()
-		h.naive.level()
-		return "level"
 	}
 	return "nothing"
 }

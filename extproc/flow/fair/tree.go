@@ -302,17 +302,3 @@ func (q *Queue[W]) move(n *node[W], band int32) {
 		q.rest(to)
 	}
 }
-
-// level makes all nodes below n level.
-func (q *Queue[W]) level(n *node[W]) {
-	for _, c := range n.children {
-		q.level(c)
-		if c.depth > depthBand {
-			c.start, c.credit = 0, 0
-		}
-	}
-	n.ready.init()
-	if n.parent != nil {
-		q.setVirtual(n, 0)
-	}
-}
