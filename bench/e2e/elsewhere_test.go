@@ -302,7 +302,8 @@ func killedEngineFailsNoLaterRequest(t *testing.T) {
 	saved, late := 0, 0
 	for _, life := range lives {
 		for _, r := range s.accessLog(func(l logged) bool {
-			return strings.HasPrefix(l.Picks, life.victim) && l.Time.After(life.killed) && l.Time.Before(life.restarted)
+			sent := l.Time.Add(time.Duration(l.Before) * time.Millisecond) // later than its arrival if it waited in extproc
+			return strings.HasPrefix(l.Picks, life.victim) && l.Time.After(life.killed) && sent.Before(life.restarted)
 		}) {
 			saved++
 			if r.Time.After(life.killed.Add(interval)) {
