@@ -3,7 +3,7 @@ package fleet
 import (
 	"slices"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/flow/turns"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/hash"
@@ -13,7 +13,7 @@ import (
 // Fair is extproc with its gate and its fair queue. Several pickers take turns.
 func Fair(gate pick.Gate) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
-		o := &fairOrder{queue: fair.New[*Request](), running: make(map[*Request]*running)}
+		o := &fairOrder{queue: queue.New[*Request](), running: make(map[*Request]*running)}
 		p, err := behind(gate, func() order { return o })(f, seed)
 		if g, ok := p.(*gated); ok && f.Pickers > 1 && f.BacklogSync > 0 {
 			g.turns = newTurning(f.Endpoints)
@@ -25,9 +25,9 @@ func Fair(gate pick.Gate) Policy {
 	}
 }
 
-// fairOrder is the order of package fair. Service is engine time, as extproc charges it.
+// fairOrder is the order of package queue. Service is engine time, as extproc charges it.
 type fairOrder struct {
-	queue   *fair.Queue[*Request]
+	queue   *queue.Queue[*Request]
 	running map[*Request]*running
 	served  func(band int32, seconds, now float64) // nil if there is no other process
 	order   []*running                             // the same in order of dispatch, and some that have ended
@@ -36,7 +36,7 @@ type fairOrder struct {
 
 // running is a request that was sent.
 type running struct {
-	account         *fair.Account[*Request]
+	account         *queue.Account[*Request]
 	fixed, perToken float64 // engine seconds
 	began           float64
 	first, step     float64 // predicted time to first token, and time per token
@@ -49,14 +49,14 @@ type running struct {
 func (is *running) of(tokens float64) float64 { return is.fixed + is.perToken*tokens }
 
 func (o *fairOrder) join(r *Request) {
-	path := fair.Path{Band: r.Client.Band, Route: objects.Name{Name: r.Client.Route}, Share: 1}
+	path := queue.Path{Band: r.Client.Band, Route: objects.Name{Name: r.Client.Route}, Share: 1}
 	if r.Client.Tenant != "" {
 		path.Tenant = hash.Of(r.Client.Tenant)
 	}
 	if r.Client.Program != "" {
 		path.Program = hash.Of(r.Client.Program)
 	}
-	o.queue.Join(r, fair.Request{Path: path, Model: r.Adapter})
+	o.queue.Join(r, queue.Request{Path: path, Model: r.Adapter})
 }
 
 func (o *fairOrder) next() *Request {

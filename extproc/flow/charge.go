@@ -3,7 +3,7 @@ package flow
 import (
 	"time"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/flow/turns"
 )
 
@@ -58,7 +58,7 @@ type Charge struct {
 	key     lengthKey
 	began   time.Time
 	band    int32
-	account *fair.Account[*Ticket] // nil after the end; guarded by Flow.mu
+	account *queue.Account[*Ticket] // nil after the end; guarded by Flow.mu
 }
 
 // Dispatch records that a called request was sent to its endpoint: it leaves the queue, and its

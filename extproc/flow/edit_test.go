@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -42,7 +42,7 @@ func TestEditsApplyToWaitingRequests(t *testing.T) {
 		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxQueued: 10, MaxBytes: 100, Alone: true})
 		by := func(route string) flow.Request {
 			name := objects.Name{Namespace: "ns", Name: route}
-			return flow.Request{Key: objects.ModelKey{Pool: pools[0]}, Path: fair.Path{Route: name, Share: 1}}
+			return flow.Request{Key: objects.ModelKey{Pool: pools[0]}, Path: queue.Path{Route: name, Share: 1}}
 		}
 		a, b, c := blocked(t, f, by("a")), enqueue(t, f, by("b")), enqueue(t, f, by("c"))
 		fallback := by("a")
@@ -73,7 +73,7 @@ func TestLateLeaveKeepsNewPool(t *testing.T) {
 		p := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000"}}}
 		view := &endpointstate.View{Snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{pools[0].String(): p}}, World: new(objects.World)}
 		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxQueued: 10, MaxBytes: 100})
-		r := flow.Request{Key: objects.ModelKey{Pool: pools[0], ID: "cold"}, Placed: true, Path: fair.Path{Route: pools[1], Share: 1}}
+		r := flow.Request{Key: objects.ModelKey{Pool: pools[0], ID: "cold"}, Placed: true, Path: queue.Path{Route: pools[1], Share: 1}}
 		a, b := enqueue(t, f, r), enqueue(t, f, r)
 		view = &endpointstate.View{Snapshot: view.Snapshot, World: new(objects.World)}
 		f.Published(view) // an edit

@@ -1,6 +1,6 @@
 // Package flow queues requests until an endpoint can serve them: until a copy of their model is
 // loaded, until a copy at its concurrency limit has room again, or until an engine can start them.
-// It adds synchronization to package fair. Each waiting request blocks its own goroutine on a
+// It adds synchronization to package queue. Each waiting request blocks its own goroutine on a
 // channel.
 //
 // Each pool has one queue. An event makes models of a pool ready: a new view of the fleet, the end
@@ -18,7 +18,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -115,7 +115,7 @@ type Request struct {
 	// Fallback means that the fallback of the request's route serves the request.
 	Fallback bool
 	// Path is the request's flow: which share of the pool it uses.
-	Path fair.Path
+	Path queue.Path
 	// Bytes is the size of the request's body.
 	Bytes int64
 	// Longest is the longest wait with which the request is not [Late]; 0 if there is no limit.
@@ -136,7 +136,7 @@ func (r *Request) line() string {
 func (r *Request) SameLine(o *Request) bool { return r.Key == o.Key && r.Class == o.Class }
 
 // Enqueue adds a request to its pool's queue. The error is [ErrFull], [Failed], [ErrUnknown],
-// [ErrControlLost] or [Late]. If the queue is full, the request that [fair.Queue.Victim] selects
+// [ErrControlLost] or [Late]. If the queue is full, the request that [queue.Queue.Victim] selects
 // gets ErrFull: this one or another.
 func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 	// Increment the count before reading the view. Published reads the count after the view is
@@ -153,7 +153,7 @@ func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 	p := f.pools[r.Key.Pool]
 	if p == nil {
 		p = &pool{
-			flow: f, name: r.Key.Pool, queue: fair.New[*Ticket](), lines: make(map[string]*line), running: make(map[*Charge]bool),
+			flow: f, name: r.Key.Pool, queue: queue.New[*Ticket](), lines: make(map[string]*line), running: make(map[*Charge]bool),
 			late: f.latenessOf(r.Key.Pool),
 		}
 		f.pools[r.Key.Pool] = p
@@ -192,7 +192,7 @@ func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 // excess returns the waiting request that must make room after a request has joined its pool's
 // queue; nil if the queue is not too full.
 func (f *Flow) excess(p *pool, newcomer *Ticket) *Ticket {
-	var victim *fair.Place[*Ticket]
+	var victim *queue.Place[*Ticket]
 	switch band := newcomer.request.Path.Band; {
 	case p.queue.Len() > f.MaxQueued:
 		victim = p.queue.Victim(band, false)

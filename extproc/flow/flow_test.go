@@ -9,7 +9,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/leak"
@@ -52,7 +52,7 @@ func anyView(random *rand.Rand) *endpointstate.View {
 func anyRequest(random *rand.Rand) flow.Request {
 	return flow.Request{
 		Key: objects.ModelKey{Pool: pools[random.IntN(2)], ID: fmt.Sprint("m", random.IntN(3))}, Placed: random.IntN(3) > 0,
-		Path:  fair.Path{Band: int32(random.IntN(2)), Route: pools[random.IntN(2)], Share: 1, Tenant: random.Uint64N(3)},
+		Path:  queue.Path{Band: int32(random.IntN(2)), Route: pools[random.IntN(2)], Share: 1, Tenant: random.Uint64N(3)},
 		Bytes: int64(random.IntN(30)),
 	}
 }

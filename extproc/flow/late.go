@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 )
 
 // This file predicts which requests would wait too long, and when their clients should retry. It is
@@ -43,7 +43,7 @@ type lateness struct {
 // rivals identifies the requests of a flow that wait for the same thing: for room at engines, or
 // for a model whose copies are at their concurrency limit. Each group is served at its own rate.
 type rivals struct {
-	fair.Path
+	queue.Path
 	limited string // name of the line of such a model; empty: for room
 }
 
@@ -129,7 +129,7 @@ func (l *lateness) idle() bool { return len(l.flows)+len(l.promises)+len(l.order
 type arrival struct {
 	rivals
 	// service is the request's own, and ahead what is queued before it in its flow. Part is the
-	// part of the pool's rate that the flow gets. See [fair.Queue.Ahead].
+	// part of the pool's rate that the flow gets. See [queue.Queue.Ahead].
 	service, ahead, part float64
 	// longest is the longest wait after which the request is still in time; 0 if there is no limit.
 	longest time.Duration

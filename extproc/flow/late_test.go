@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -170,7 +170,7 @@ type flooded struct {
 // rate. Clients obey Retry-After, in whole seconds.
 func flood(seed uint64, rate, times float64, others int, limit time.Duration) (is flooded) {
 	random := rand.New(rand.NewPCG(seed, 9))
-	l, queue := newLateness(), fair.New[visit]()
+	l, q := newLateness(), queue.New[visit]()
 	var todo visits
 	id := uint64(0)
 	arrive := func(tenant uint64, rate float64, until time.Duration) {
@@ -198,22 +198,22 @@ func flood(seed uint64, rate, times float64, others int, limit time.Duration) (i
 			served++
 		}
 	}
-	for todo.Len() > 0 || !queue.Empty() {
-		if !queue.Empty() && (todo.Len() == 0 || free.Before(todo[0].at)) {
+	for todo.Len() > 0 || !q.Empty() {
+		if !q.Empty() && (todo.Len() == 0 || free.Before(todo[0].at)) {
 			now = free
-			p := queue.Next()
+			p := q.Next()
 			v, since := p.Waiter, p.Since()
-			a := queue.Dispatch(p)
-			l.left(rivals{Path: fair.Path{Tenant: v.tenant}}, 1, true, now)
+			a := q.Dispatch(p)
+			l.left(rivals{Path: queue.Path{Tenant: v.tenant}}, 1, true, now)
 			dispatch(since)
 			a.Settle(1)
 			continue
 		}
 		v := heap.Pop(&todo).(visit)
 		now = v.at
-		path := rivals{Path: fair.Path{Tenant: v.tenant}}
-		r := fair.Request{Path: path.Path, Model: "m", Service: 1, Since: now}
-		if queue.Empty() && !free.After(now) {
+		path := rivals{Path: queue.Path{Tenant: v.tenant}}
+		r := queue.Request{Path: path.Path, Model: "m", Service: 1, Since: now}
+		if q.Empty() && !free.After(now) {
 			if v.told {
 				is.returned++
 				is.admitted++
@@ -221,7 +221,7 @@ func flood(seed uint64, rate, times float64, others int, limit time.Duration) (i
 			dispatch(now)
 			continue
 		}
-		ahead, part := queue.Ahead(r)
+		ahead, part := q.Ahead(r)
 		retry, late := l.check(arrival{path, 1, ahead, part, limit, v.client}, now, random.Float64())
 		if v.told {
 			is.returned++
@@ -237,7 +237,7 @@ func flood(seed uint64, rate, times float64, others int, limit time.Duration) (i
 			heap.Push(&todo, visit{at: now.Add(wait), client: v.client, tenant: v.tenant, told: v.first})
 			continue
 		}
-		queue.Join(v, r)
+		q.Join(v, r)
 		l.joined(path, 1, now)
 	}
 	is.served = float64(served) / (rate * 30)

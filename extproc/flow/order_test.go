@@ -9,7 +9,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/leak"
@@ -28,7 +28,7 @@ func aFlow(maxQueued int, maxBytes int64) *flow.Flow {
 func of(pool objects.Name, band int32, tenant uint64, bytes int64) flow.Request {
 	route := objects.Name{Namespace: "ns", Name: fmt.Sprint("band", band)}
 	return flow.Request{
-		Key: objects.ModelKey{Pool: pool}, Path: fair.Path{Band: band, Route: route, Share: 1, Tenant: tenant}, Bytes: bytes,
+		Key: objects.ModelKey{Pool: pool}, Path: queue.Path{Band: band, Route: route, Share: 1, Tenant: tenant}, Bytes: bytes,
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -29,7 +29,7 @@ const (
 type pool struct {
 	flow    *Flow
 	name    objects.Name
-	queue   *fair.Queue[*Ticket]
+	queue   *queue.Queue[*Ticket]
 	lines   map[string]*line
 	called  *Ticket // the request that is choosing its endpoint; nil if there is none
 	running map[*Charge]bool
@@ -92,7 +92,7 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 	}
 	t.line = l
 	t.at = l.tickets.PushBack(t)
-	t.place = p.queue.Join(t, fair.Request{
+	t.place = p.queue.Join(t, queue.Request{
 		Path: t.request.Path, Model: name, Bytes: t.request.Bytes, Since: t.since,
 	})
 	p.flow.bytes += t.request.Bytes

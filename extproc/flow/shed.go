@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -38,7 +38,7 @@ func (p *pool) wouldBeLate(r *Request, is verdict, now time.Time) (retry time.Du
 	if l.cold {
 		return 0, false
 	}
-	_, part := p.queue.Ahead(fair.Request{Path: r.Path})
+	_, part := p.queue.Ahead(queue.Request{Path: r.Path})
 	a := arrival{rivals: l.rivals(r.Path), service: 1, part: part, longest: r.Longest, identity: r.Identity}
 	if f := p.late.flows[a.rivals]; f != nil {
 		a.ahead = f.service
@@ -58,7 +58,7 @@ func (l *line) mark(v *endpointstate.View, why Reason) (changed bool) {
 }
 
 // rivals returns those among which a request of the line counts.
-func (l *line) rivals(path fair.Path) rivals {
+func (l *line) rivals(path queue.Path) rivals {
 	if l.limited {
 		return rivals{path, l.name}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -25,7 +25,7 @@ func twoModels(other *pick.Copy) (f *flow.Flow, request func(id string, longest 
 	f = flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxQueued: 100, MaxBytes: 1 << 20})
 	request = func(id string, longest time.Duration) flow.Request {
 		return flow.Request{
-			Key: objects.ModelKey{Pool: pools[0], ID: id}, Placed: true, Path: fair.Path{Route: pools[0], Share: 1}, Longest: longest,
+			Key: objects.ModelKey{Pool: pools[0], ID: id}, Placed: true, Path: queue.Path{Route: pools[0], Share: 1}, Longest: longest,
 		}
 	}
 	return f, request, func() {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/pick"
 )
 
@@ -22,7 +22,7 @@ type Ticket struct {
 	pool   *pool
 	line   *line
 	at     *list.Element // in line.tickets
-	place  *fair.Place[*Ticket]
+	place  *queue.Place[*Ticket]
 	called bool   // the request is choosing its endpoint
 	events uint64 // line.events when the request was called
 	first  bool   // the request was called before all others that an event let try

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/flow/turns"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/hash"
@@ -152,7 +152,7 @@ func (f *Flow) Own() (all []Own) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range f.pools {
-		bands, routes := make(map[int32]turns.Own), make(map[fair.Path]bool)
+		bands, routes := make(map[int32]turns.Own), make(map[queue.Path]bool)
 		for _, l := range p.lines {
 			if !l.ready && (l.why == Copy || l.why == Endpoint) {
 				continue

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/flow"
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -15,7 +15,7 @@ func (r *rig) hold(band int32) (leave func()) {
 	r.Helper()
 	route := objects.Name{Namespace: "ns", Name: fmt.Sprint("route", band)}
 	ticket, err := r.flow.Enqueue(flow.Request{
-		Key: objects.ModelKey{Pool: thePool}, Path: fair.Path{Band: band, Route: route, Share: 2},
+		Key: objects.ModelKey{Pool: thePool}, Path: queue.Path{Band: band, Route: route, Share: 2},
 	}, time.Now())
 	if err != nil {
 		r.Fatal(err)

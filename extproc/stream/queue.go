@@ -10,7 +10,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/decisions/ring"
 	"github.com/headgate/headgate/extproc/flow"
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
@@ -146,7 +146,7 @@ func (d *dispatcher) queueRequest(model string) flow.Request {
 		of = objects.Name{} // a Model or a VModel admits the request; it has no share, and edits need not reach it
 	}
 	sharing := world.SharingOf(of).Or()
-	r.Path = fair.Path{
+	r.Path = queue.Path{
 		Band: d.target.Priority, Route: of, Share: sharing.Share, Tenant: d.in.hashOf(sharing.TenantHeader),
 		Program: d.in.hashOf(sharing.ProgramHeader),
 	}

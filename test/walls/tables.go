@@ -35,7 +35,7 @@ const maxMethods = 60
 // and have no state of their own. The same holds for all packages of this module that they import.
 var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings",
-	"extproc/flow/fair", "extproc/flow/turns",
+	"extproc/flow/queue", "extproc/flow/turns",
 	"extproc/fleet/endpointstate", "extproc/outcome", "extproc/decisions/ring",
 	"extproc/decode", "extproc/relay/relaytoken", "extproc/endpoints", "extproc/transcode", "extproc/payload/sink",
 	"extproc/limits/bucket",
@@ -187,7 +187,7 @@ var houses = [][]floor{
 		{[]string{"extproc/payload/sink"}, "payloads are copies of parsed requests"},
 		{
 			[]string{
-				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/fair", "extproc/flow/turns", "extproc/pick",
+				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/flow/turns", "extproc/pick",
 				"extproc/outcome",
 				"extproc/drain", "extproc/install", "extproc/eppflags", "extproc/decode", "extproc/limits/bucket",
 			},

@@ -1,4 +1,4 @@
-package fair_test
+package queue_test
 
 import (
 	"fmt"
@@ -7,12 +7,12 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 )
 
 // wait is a request of a random history, with the service that it really takes.
 type wait struct {
-	fair.Request
+	queue.Request
 	actual float64
 	nodes  [3]string // the names of its route, tenant and program
 }
@@ -36,9 +36,9 @@ func siblings() (pairs [][2]string) {
 // is unsettled.
 type fairness struct {
 	random   *rand.Rand
-	queue    *fair.Queue[*wait]
-	waiting  map[*fair.Place[*wait]]bool
-	open     map[*fair.Account[*wait]]*wait
+	queue    *queue.Queue[*wait]
+	waiting  map[*queue.Place[*wait]]bool
+	open     map[*queue.Account[*wait]]*wait
 	served   map[string]float64    // service that the dispatched requests really take, by node
 	error    map[string]float64    // the largest sum of the errors of open accounts, by node
 	since    map[[2]string]float64 // the difference of the service per share when both could go first
@@ -150,8 +150,8 @@ func TestSharesAreFairWhileBothCouldGo(t *testing.T) {
 			worst := 0.0
 			for seed := range uint64(12) {
 				f := &fairness{
-					random: rand.New(rand.NewPCG(seed, 41)), queue: fair.New[*wait](), waiting: make(map[*fair.Place[*wait]]bool),
-					open: make(map[*fair.Account[*wait]]*wait), served: make(map[string]float64), error: make(map[string]float64),
+					random: rand.New(rand.NewPCG(seed, 41)), queue: queue.New[*wait](), waiting: make(map[*queue.Place[*wait]]bool),
+					open: make(map[*queue.Account[*wait]]*wait), served: make(map[string]float64), error: make(map[string]float64),
 					since: make(map[[2]string]float64), estimate: estimate,
 				}
 				for i := range 1000 {
@@ -167,7 +167,7 @@ func TestSharesAreFairWhileBothCouldGo(t *testing.T) {
 				for a, w := range f.open {
 					a.Settle(w.actual)
 				}
-				if d := f.queue.Debug(); d != (fair.Debug{}) {
+				if d := f.queue.Debug(); d != (queue.Debug{}) {
 					t.Fatalf("seed %d: left at the end: %+v", seed, d)
 				}
 			}

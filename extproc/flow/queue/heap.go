@@ -1,4 +1,4 @@
-package fair
+package queue
 
 // entry is an element of a heap. It stores its own index, so that it can be moved and removed.
 type entry[T any] interface {

@@ -1,4 +1,4 @@
-package fair
+package queue
 
 // size is the size of a tenant among those of its band, or of a program among those of its tenant.
 type size[W any] struct {

@@ -1,11 +1,11 @@
-package fair_test
+package queue_test
 
 import (
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -14,14 +14,14 @@ var start = time.Unix(1e9, 0)
 func route(name string) objects.Name { return objects.Name{Namespace: "ns", Name: name} }
 
 // of returns a request of a tenant with a service of 1.
-func of(name string, tenant uint64) fair.Request {
-	return fair.Request{
-		Path: fair.Path{Route: route(name), Share: 1, Tenant: tenant}, Model: "m", Service: 1, Bytes: 10, Since: start,
+func of(name string, tenant uint64) queue.Request {
+	return queue.Request{
+		Path: queue.Path{Route: route(name), Share: 1, Tenant: tenant}, Model: "m", Service: 1, Bytes: 10, Since: start,
 	}
 }
 
 // serve dispatches requests until none can go, and settles each with its estimate.
-func serve(q *fair.Queue[string]) (names []string) {
+func serve(q *queue.Queue[string]) (names []string) {
 	for p := q.Next(); p != nil; p = q.Next() {
 		names = append(names, p.Waiter)
 		q.Dispatch(p).Settle(p.Service())
@@ -36,9 +36,9 @@ func expect(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-func empty(t *testing.T, q *fair.Queue[string]) {
+func empty(t *testing.T, q *queue.Queue[string]) {
 	t.Helper()
-	if d := q.Debug(); d != (fair.Debug{}) {
+	if d := q.Debug(); d != (queue.Debug{}) {
 		t.Errorf("left at the end: %+v", d)
 	}
 	if q.Len() != 0 || q.Bytes() != 0 || !q.Empty() {
@@ -47,7 +47,7 @@ func empty(t *testing.T, q *fair.Queue[string]) {
 }
 
 func TestTenantsTakeTurns(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	for _, name := range []string{"a1", "a2", "a3"} {
 		q.Join(name, of("r", 1))
 	}
@@ -58,7 +58,7 @@ func TestTenantsTakeTurns(t *testing.T) {
 }
 
 func TestSharesWeighRoutes(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	heavy := of("heavy", 0)
 	heavy.Share = 3
 	for range 6 {
@@ -79,7 +79,7 @@ func TestSharesWeighRoutes(t *testing.T) {
 }
 
 func TestBandsAreStrictAmongRequestsThatCanGo(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	low, high := of("low", 0), of("high", 0)
 	high.Band, high.Model = 10, "n"
 	q.Join("low", low)

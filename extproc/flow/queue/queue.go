@@ -1,5 +1,5 @@
-// Package fair orders the requests that wait for the engines of one pool. It has no locks and reads
-// no clock; package flow adds both.
+// Package queue orders the requests that wait for the engines of one pool. It has no locks and
+// reads no clock; package flow adds both.
 //
 // The queue is a tree of priority bands, routes, tenants and programs. Bands are strict: a request
 // of a lower band is next only while no higher band has one that can go. Below a band, one rule
@@ -18,7 +18,7 @@
 // next request is charged from the virtual time on.
 //
 // A leaf of the tree is a flow. It has one line of requests per model, in order of arrival.
-package fair
+package queue
 
 import (
 	"math"

@@ -1,8 +1,7 @@
-package fair
+package queue
 
 import (
 	"cmp"
-	"iter"
 	"slices"
 	"time"
 )
@@ -15,17 +14,6 @@ func (q *Queue[W]) Bytes() int64 { return q.root.bytes }
 
 // Empty reports whether no request waits.
 func (q *Queue[W]) Empty() bool { return q.root.waiting == 0 }
-
-// Ready reports whether a request waits for the model, and the model is ready.
-func (q *Queue[W]) Ready(model string) bool { return q.models[model] != nil && q.models[model].ready }
-
-// Model returns the model of a waiting request; "" after it has left.
-func (p *Place[W]) Model() string {
-	if p.line == nil {
-		return ""
-	}
-	return p.line.model.name
-}
 
 // Band returns the present band of a waiting request; 0 after it has left.
 func (p *Place[W]) Band() int32 {
@@ -41,9 +29,6 @@ func (p *Place[W]) Alone() bool { return p.line == nil || p.line.leaf.parent.wai
 
 // Since returns the time of arrival.
 func (p *Place[W]) Since() time.Time { return p.since }
-
-// Service returns the expected service, which Dispatch charges.
-func (p *Place[W]) Service() float64 { return p.service }
 
 // Ahead returns how long a newcomer would wait: the service queued before it in its flow, and the
 // part of the pool's rate that the flow would get now. The expected wait is service / (part ×
@@ -79,46 +64,6 @@ func (q *Queue[W]) Ahead(r Request) (service, part float64) {
 	return service + higher*part, part
 }
 
-// Waiting is the waiting requests for one model in one band.
-type Waiting struct {
-	Band     int32
-	Model    string
-	Requests int
-	Since    time.Time // arrival of the oldest
-	Ready    bool      // whether the model is ready
-}
-
-// Waiting returns the waiting requests by model and band, sorted by model and then by falling
-// priority.
-func (q *Queue[W]) Waiting() []Waiting {
-	type group struct {
-		model string
-		band  int32
-	}
-	all := make(map[group]Waiting)
-	for leaf := range q.leaves() {
-		band := leaf.parent.parent.parent.band()
-		for m, l := range leaf.lines {
-			g := group{m.name, band}
-			w, ok := all[g]
-			if !ok || l.first.since.Before(w.Since) {
-				w.Since = l.first.since
-			}
-			w.Band, w.Model, w.Ready = band, m.name, m.ready
-			w.Requests += l.requests
-			all[g] = w
-		}
-	}
-	sorted := make([]Waiting, 0, len(all))
-	for _, w := range all {
-		sorted = append(sorted, w)
-	}
-	slices.SortFunc(sorted, func(a, b Waiting) int {
-		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(b.Band, a.Band))
-	})
-	return sorted
-}
-
 // Band is the waiting requests of one band.
 type Band struct {
 	Band     int32
@@ -139,23 +84,6 @@ func (q *Queue[W]) Bands() []Band {
 	}
 	slices.SortFunc(all, func(a, b Band) int { return cmp.Compare(b.Band, a.Band) })
 	return all
-}
-
-// leaves returns the flows with waiting requests.
-func (q *Queue[W]) leaves() iter.Seq[*node[W]] {
-	return func(yield func(*node[W]) bool) { q.root.walk(yield) }
-}
-
-func (n *node[W]) walk(yield func(*node[W]) bool) bool {
-	if n.depth == depthLeaf {
-		return yield(n)
-	}
-	for _, c := range n.children {
-		if c.waiting > 0 && !c.walk(yield) {
-			return false
-		}
-	}
-	return true
 }
 
 // Debug is the size of a queue, for tests that look for leaks.

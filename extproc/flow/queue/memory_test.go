@@ -1,10 +1,10 @@
-package fair_test
+package queue_test
 
 import (
 	"runtime"
 	"testing"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 )
 
 // A million tenants come and go while one of them keeps the queue busy. What remains of them is
@@ -12,7 +12,7 @@ import (
 func TestMillionTenantsStayBounded(t *testing.T) {
 	const bound = 4 << 20
 	before := heapBytes()
-	q := fair.New[int]()
+	q := queue.New[int]()
 	busy := of("r", 0)
 	busy.Service = 1e-9 // the virtual time stays back, so that every tenant is ahead of it
 	q.Join(0, busy)
@@ -48,7 +48,7 @@ func TestBytesOfAWaitingRequest(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			const n = 10000
 			before := heapBytes()
-			q := fair.New[int]()
+			q := queue.New[int]()
 			for i := range uint64(n) {
 				r := of("r", i/c.of/c.programs)
 				r.Program = i / c.of

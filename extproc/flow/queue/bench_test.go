@@ -1,4 +1,4 @@
-package fair_test
+package queue_test
 
 import (
 	"fmt"
@@ -6,29 +6,29 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 )
 
 // shape is a way to spread requests over flows.
 type shape struct {
 	name string
-	of   func(flow int) fair.Path
+	of   func(flow int) queue.Path
 }
 
 var shapes = []shape{
-	{"tenants", func(flow int) fair.Path { return fair.Path{Route: route("r"), Tenant: uint64(flow)} }},
-	{"routes", func(flow int) fair.Path { return fair.Path{Route: route(strconv.Itoa(flow))} }},
-	{"programs", func(flow int) fair.Path { return fair.Path{Route: route("r"), Tenant: 1, Program: uint64(flow)} }},
-	{"models", func(int) fair.Path { return fair.Path{Route: route("r")} }},
+	{"tenants", func(flow int) queue.Path { return queue.Path{Route: route("r"), Tenant: uint64(flow)} }},
+	{"routes", func(flow int) queue.Path { return queue.Path{Route: route(strconv.Itoa(flow))} }},
+	{"programs", func(flow int) queue.Path { return queue.Path{Route: route("r"), Tenant: 1, Program: uint64(flow)} }},
+	{"models", func(int) queue.Path { return queue.Path{Route: route("r")} }},
 }
 
 // loaded returns a queue with requests in flows, each of its own model, of which the first few are
 // ready. Each flow has the same number of requests.
-func loaded(s shape, requests, flows, ready int) (*fair.Queue[int], []fair.Request) {
-	q := fair.New[int]()
-	all := make([]fair.Request, flows)
+func loaded(s shape, requests, flows, ready int) (*queue.Queue[int], []queue.Request) {
+	q := queue.New[int]()
+	all := make([]queue.Request, flows)
 	for i := range all {
-		all[i] = fair.Request{Path: s.of(i), Model: fmt.Sprint("model-", i), Service: 1, Bytes: 1000}
+		all[i] = queue.Request{Path: s.of(i), Model: fmt.Sprint("model-", i), Service: 1, Bytes: 1000}
 	}
 	for i := range requests {
 		q.Join(i, all[i%flows])
@@ -61,17 +61,17 @@ func BenchmarkJoinAndDispatch(b *testing.B) {
 func BenchmarkRoom(b *testing.B) {
 	for _, size := range []struct{ requests, flows, models int }{{10, 10, 1}, {10000, 1000, 1}, {10, 10, 10}, {10000, 1000, 10}} {
 		b.Run(fmt.Sprintf("models=%d/waiting=%d", size.models, size.requests), func(b *testing.B) {
-			q := fair.New[int]()
-			request := func(i int) fair.Request {
-				return fair.Request{
-					Path:  fair.Path{Route: route("r"), Tenant: uint64(i % size.flows)},
+			q := queue.New[int]()
+			request := func(i int) queue.Request {
+				return queue.Request{
+					Path:  queue.Path{Route: route("r"), Tenant: uint64(i % size.flows)},
 					Model: fmt.Sprint("model-", i%size.models), Service: 1,
 				}
 			}
 			for i := range size.requests {
 				q.Join(i, request(i))
 			}
-			requests := make([]fair.Request, size.flows)
+			requests := make([]queue.Request, size.flows)
 			models := make([]string, size.models)
 			for i := range requests {
 				requests[i] = request(i)

@@ -1,4 +1,4 @@
-package fair
+package queue
 
 // Account is the service that a dispatched request has been charged. It belongs to its queue and is
 // not safe for concurrent use. All methods do nothing on nil, and after Settle.
@@ -33,14 +33,6 @@ func (q *Queue[W]) charge(leaf *node[W], service float64) *Account[W] {
 	a := &Account[W]{queue: q, leaf: leaf}
 	a.Charge(service)
 	return a
-}
-
-// Total returns the service that has been charged.
-func (a *Account[W]) Total() float64 {
-	if a == nil {
-		return 0
-	}
-	return a.total
 }
 
 // Charge raises the charge to total, in the unit of Request.Service, if it is less. It is for

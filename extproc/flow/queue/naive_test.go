@@ -1,15 +1,15 @@
-package fair_test
+package queue_test
 
 import (
 	"cmp"
 	"math"
 	"slices"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// naive is the oracle: the same order as fair.Queue by definition, without heaps and without sums.
+// naive is the oracle: the same order as queue.Queue by definition, without heaps and without sums.
 // Every answer is found by a scan of all requests and nodes.
 type naive struct {
 	root     *nnode
@@ -161,7 +161,7 @@ func (q *naive) change(f func()) {
 	}
 }
 
-func (q *naive) join(name int, r fair.Request) *nrequest {
+func (q *naive) join(name int, r queue.Request) *nrequest {
 	q.reprioritize(r.Route, r.Band, r.Share)
 	p := &nrequest{name: name, model: r.Model, service: nlimited(r.Service), bytes: r.Bytes}
 	q.change(func() {
@@ -335,7 +335,7 @@ func (q *naive) size(n *nnode, byBytes bool) (size int64) {
 }
 
 // ahead adds up what Ahead returns.
-func (q *naive) ahead(r fair.Request) (service, part float64) {
+func (q *naive) ahead(r queue.Request) (service, part float64) {
 	var routes, tenants, programs float64 // weights of the others
 	for _, n := range q.nodes {
 		if len(q.waiting(n)) == 0 || n.depth < 2 || n.path()[n.depth-2].parent.band != r.Band {
@@ -374,5 +374,5 @@ func nlimited(service float64) float64 {
 	if math.IsNaN(service) {
 		return 0
 	}
-	return min(max(service, 0), fair.MaxService)
+	return min(max(service, 0), queue.MaxService)
 }

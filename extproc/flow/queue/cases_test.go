@@ -1,4 +1,4 @@
-package fair_test
+package queue_test
 
 import (
 	"math"
@@ -7,11 +7,11 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 )
 
 // count serves n requests and counts them by the value that they joined with.
-func count(q *fair.Queue[string], n int) map[string]int {
+func count(q *queue.Queue[string], n int) map[string]int {
 	all := make(map[string]int)
 	for range n {
 		p := q.Next()
@@ -22,14 +22,14 @@ func count(q *fair.Queue[string], n int) map[string]int {
 }
 
 // fill adds requests with the same value.
-func fill(q *fair.Queue[string], name string, n int, r fair.Request) {
+func fill(q *queue.Queue[string], name string, n int, r queue.Request) {
 	for range n {
 		q.Join(name, r)
 	}
 }
 
 func TestInventedProgramsTakeNothingFromOtherTenants(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	for i := range 100 {
 		inventor := of("r", 1)
 		inventor.Program = uint64(i)
@@ -47,7 +47,7 @@ func TestInventedProgramsTakeNothingFromOtherTenants(t *testing.T) {
 }
 
 func TestParallelCallsOfAProgramCountAsOneCaller(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	agent := of("r", 1)
 	agent.Program = 99
 	fill(q, "agent", 50, agent)
@@ -62,7 +62,7 @@ func TestParallelCallsOfAProgramCountAsOneCaller(t *testing.T) {
 }
 
 func TestReturningTenantStartsLevel(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	fill(q, "busy", 100, of("r", 1))
 	q.Join("away", of("r", 2))
 	count(q, 60) // away has its turn, and pauses
@@ -73,7 +73,7 @@ func TestReturningTenantStartsLevel(t *testing.T) {
 }
 
 func TestTenantWithoutRoomIsPassedOverAndReturnsFirst(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	waits := of("r", 1)
 	waits.Model = "full"
 	fill(q, "waits", 30, waits)
@@ -95,7 +95,7 @@ func TestTenantWithoutRoomIsPassedOverAndReturnsFirst(t *testing.T) {
 }
 
 func TestArrivalOrderAmongTheModelsOfAFlow(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	for _, name := range []string{"a1", "b1", "a2", "b2"} {
 		r := of("r", 1)
 		r.Model = name[:1]
@@ -111,7 +111,7 @@ func TestArrivalOrderAmongTheModelsOfAFlow(t *testing.T) {
 }
 
 func TestChargesAreCorrected(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	fill(q, "a", 20, of("r", 1))
 	fill(q, "b", 20, of("r", 2))
 	long := q.Dispatch(q.Next())
@@ -131,7 +131,7 @@ func TestChargesAreCorrected(t *testing.T) {
 }
 
 func TestEditsApplyToWaitingRequests(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	fill(q, "a", 20, of("a", 1))
 	fill(q, "b", 20, of("b", 1))
 	q.Reprioritize(route("b"), 0, 3)
@@ -157,7 +157,7 @@ func TestEditsApplyToWaitingRequests(t *testing.T) {
 }
 
 func TestVictim(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	if q.Victim(5, false) != nil {
 		t.Error("a victim in an empty queue")
 	}
@@ -187,8 +187,8 @@ func TestVictim(t *testing.T) {
 }
 
 func TestAhead(t *testing.T) {
-	q := fair.New[string]()
-	expectAhead := func(what string, r fair.Request, service, part float64) {
+	q := queue.New[string]()
+	expectAhead := func(what string, r queue.Request, service, part float64) {
 		t.Helper()
 		if s, p := q.Ahead(r); math.Abs(s-service) > 1e-9 || math.Abs(p-part) > 1e-9 {
 			t.Errorf("%s: service %v and part %v, want %v and %v", what, s, p, service, part)
@@ -214,7 +214,7 @@ func TestAhead(t *testing.T) {
 }
 
 func TestBadNumbers(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	for i, service := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -5, 1e300, 0} {
 		bad := of("bad", uint64(i))
 		bad.Service, bad.Bytes, bad.Share = service, -1, -3
@@ -237,13 +237,13 @@ func TestBadNumbers(t *testing.T) {
 	}
 	serve(q)
 	empty(t, q)
-	var none *fair.Account[string]
+	var none *queue.Account[string]
 	none.Charge(1)
 	none.Settle(1)
 }
 
 func TestWaiting(t *testing.T) {
-	q := fair.New[string]()
+	q := queue.New[string]()
 	old, high := of("r", 1), of("high", 1)
 	old.Since = start.Add(-5)
 	high.Band, high.Model = 3, "n"
@@ -253,12 +253,12 @@ func TestWaiting(t *testing.T) {
 	high.Model = "m"
 	q.Join("high", high)
 	q.SetReady("n", false)
-	want := []fair.Waiting{{3, "m", 1, start, true}, {0, "m", 2, old.Since, true}, {3, "n", 1, start, false}}
+	want := []queue.Waiting{{3, "m", 1, start, true}, {0, "m", 2, old.Since, true}, {3, "n", 1, start, false}}
 	got := q.Waiting()
 	if len(got) != 3 || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if b := q.Bands(); len(b) != 2 || b[0] != (fair.Band{Band: 3, Requests: 2, Shares: 1, Service: 2}) {
+	if b := q.Bands(); len(b) != 2 || b[0] != (queue.Band{Band: 3, Requests: 2, Shares: 1, Service: 2}) {
 		t.Errorf("bands: %v", b)
 	}
 }
@@ -268,10 +268,10 @@ func TestWaiting(t *testing.T) {
 // until the flood has made up for that.
 func TestNewcomerIsLevelWhileEstimatesAreTooHigh(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 40))
-	q := fair.New[string]()
+	q := queue.New[string]()
 	flood := of("r", 1)
 	fill(q, "flood", 100, flood)
-	var running []*fair.Account[string]
+	var running []*queue.Account[string]
 	before, most := -1, 0 // requests of the flood since the other tenant's arrival; -1 while it does not wait
 	for i := range 5000 {
 		for range min(random.IntN(16), len(running)) {

@@ -1,4 +1,4 @@
-package fair_test
+package queue_test
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/test/golden"
 )
 
@@ -38,7 +38,7 @@ import (
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
-			s := &scenario{t: t, queue: fair.New[string](), started: make(map[string]*fair.Account[string])}
+			s := &scenario{t: t, queue: queue.New[string](), started: make(map[string]*queue.Account[string])}
 			var out strings.Builder
 			for line := range strings.Lines(input) {
 				out.WriteString(s.do(strings.Fields(line)))
@@ -50,8 +50,8 @@ func TestScenarios(t *testing.T) {
 
 type scenario struct {
 	t       *testing.T
-	queue   *fair.Queue[string]
-	started map[string]*fair.Account[string]
+	queue   *queue.Queue[string]
+	started map[string]*queue.Account[string]
 }
 
 // do runs a command and returns what it prints.
@@ -129,8 +129,8 @@ func (s *scenario) settings(args []string) map[string]string {
 	return all
 }
 
-func (s *scenario) request(settings map[string]string) fair.Request {
-	r := fair.Request{Path: fair.Path{Route: route("r"), Share: 1}, Model: "m", Service: 1, Bytes: 1, Since: start}
+func (s *scenario) request(settings map[string]string) queue.Request {
+	r := queue.Request{Path: queue.Path{Route: route("r"), Share: 1}, Model: "m", Service: 1, Bytes: 1, Since: start}
 	for name, value := range settings {
 		switch name {
 		case "route":

@@ -1,20 +1,20 @@
-package fair_test
+package queue_test
 
 import (
 	"math"
 	"math/rand/v2"
 	"testing"
 
-	"github.com/headgate/headgate/extproc/flow/fair"
+	"github.com/headgate/headgate/extproc/flow/queue"
 )
 
 // history applies the same random operations to a queue and to the oracle.
 type history struct {
 	t        *testing.T
 	random   *rand.Rand
-	queue    *fair.Queue[int]
+	queue    *queue.Queue[int]
 	naive    *naive
-	places   map[int]*fair.Place[int]
+	places   map[int]*queue.Place[int]
 	requests map[int]*nrequest
 	open     []pair
 	joined   int
@@ -22,12 +22,12 @@ type history struct {
 }
 
 type pair struct {
-	account *fair.Account[int]
+	account *queue.Account[int]
 	naive   *naccount
 }
 
 // request returns a random request of few flows, with a plausible or a bad estimate.
-func (h *history) request() fair.Request {
+func (h *history) request() queue.Request {
 	r := h.random
 	service := float64(1+r.IntN(40)) / 8
 	switch r.IntN(20) {
@@ -37,11 +37,11 @@ func (h *history) request() fair.Request {
 		service = []float64{math.NaN(), -1, math.Inf(1), math.Inf(-1), 1e300}[r.IntN(5)]
 	}
 	name := string(rune('a' + r.IntN(3)))
-	path := fair.Path{Route: route(name), Share: int32(r.IntN(4)), Tenant: r.Uint64N(3), Program: r.Uint64N(2)}
+	path := queue.Path{Route: route(name), Share: int32(r.IntN(4)), Tenant: r.Uint64N(3), Program: r.Uint64N(2)}
 	if path.Band = int32(name[0]) % 2; r.IntN(30) == 0 {
 		path.Band = int32(r.IntN(3)) - 1
 	}
-	return fair.Request{Path: path, Model: string(rune('m' + r.IntN(4))), Service: service, Bytes: r.Int64N(100)}
+	return queue.Request{Path: path, Model: string(rune('m' + r.IntN(4))), Service: service, Bytes: r.Int64N(100)}
 }
 
 func (h *history) join() {
@@ -136,7 +136,7 @@ func (h *history) step() string {
 }
 
 func (h *history) compare() {
-	same := func(what string, p *fair.Place[int], r *nrequest) {
+	same := func(what string, p *queue.Place[int], r *nrequest) {
 		if (p == nil) != (r == nil) || p != nil && p.Waiter != r.name {
 			h.t.Fatalf("%s: %v, want %v", what, p, r)
 		}
@@ -161,8 +161,8 @@ func (h *history) compare() {
 func TestOrderIsThatOfTheOracle(t *testing.T) {
 	for seed := range uint64(80) {
 		h := &history{
-			t: t, random: rand.New(rand.NewPCG(seed, 40)), queue: fair.New[int](), naive: newNaive(),
-			places: make(map[int]*fair.Place[int]), requests: make(map[int]*nrequest), ended: make(map[int]int),
+			t: t, random: rand.New(rand.NewPCG(seed, 40)), queue: queue.New[int](), naive: newNaive(),
+			places: make(map[int]*queue.Place[int]), requests: make(map[int]*nrequest), ended: make(map[int]int),
 		}
 		for i := range 300 {
 			done := h.step()
@@ -179,7 +179,7 @@ func TestOrderIsThatOfTheOracle(t *testing.T) {
 			h.settle(0, h.random.Float64())
 			h.compare()
 		}
-		if d := h.queue.Debug(); d != (fair.Debug{}) {
+		if d := h.queue.Debug(); d != (queue.Debug{}) {
 			t.Fatalf("seed %d: left at the end: %+v", seed, d)
 		}
 		for name := 1; name <= h.joined; name++ {
