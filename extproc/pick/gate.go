@@ -225,14 +225,21 @@ func Opens(p Policy, s *Snapshot, r Request) (at int64, known bool) {
 }
 
 // Reserve returns a reservation for a request that found no room: at the endpoint that is expected
-// to have room first. Holder must not be 0. It returns false if no endpoint can serve the request.
+// to have room first. Among these are only endpoints of the best state, because Pick prefers them.
+// Holder must not be 0. It returns false if no endpoint can serve the request.
 //
 // A request for an adapter that finds each slot in use reserves the slot of the adapter with the
 // fewest requests. Any other request reserves an endpoint: the one with the shortest predicted
 // wait, or without predictions the one with the fewest requests in flight.
 func Reserve(p Policy, s *Snapshot, r Request, holder uint64) (is Reservation, found bool) {
-	best := math.Inf(1)
+	best, state := math.Inf(1), Out
 	eachGated(p, s, r, func(f *forecast, e *Endpoint, c *Copy, trusted bool) {
+		switch {
+		case e.State > state:
+			return
+		case e.State < state:
+			state, found = e.State, false
+		}
 		for i := range r.Gate.Reserved {
 			if held := &r.Gate.Reserved[i]; held.Endpoint == e.Number && held.Holder != holder && held.Band >= r.Gate.Band {
 				return // it would have to wait for that request

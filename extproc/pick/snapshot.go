@@ -89,10 +89,11 @@ func (p *Pool) Has(model string) (has, room bool) {
 func waits(free, full State) bool { return full < Lost && free == Lost }
 
 // waitsForRoom reports whether a request should wait for an endpoint whose gate is closed instead
-// of using one with room. The arguments are the best states of such endpoints. In a flood, a
-// suspect endpoint would get all requests that the healthy ones have no room for.
+// of using one with room. The arguments are the best states of such endpoints. In a flood, an
+// endpoint that is silent, failing or about to stop would get all requests that the healthy ones
+// have no room for.
 func waitsForRoom(free, shut State) bool {
-	return waits(free, shut) || shut == Healthy && free == Suspect
+	return waits(free, shut) || shut == Healthy && free != Healthy
 }
 
 // Copy is a model at an endpoint that accepts its name. The weights need not be in a slot.
