@@ -8,12 +8,17 @@ import (
 
 // window learns how many requests of this process an engine can run at once. It is the limit of
 // requests in flight while predictions are not trusted; see [pick.Gate]. Like TCP's congestion
-// window, it grows exponentially until requests first wait in the engine, and then linearly. Only
-// scrapes and rejections change it. Any goroutine may read limit.
+// window, it grows exponentially until requests first wait in the engine. Then it grows slowly at
+// first, and faster with each scrape in which it was too small. Only scrapes and rejections change
+// it. Any goroutine may read limit.
 type window struct {
 	limit atomic.Int64 // 0 until a scrape reports the number of waiting requests
-	// waited reports that requests have waited in the engine, so that growth is linear.
+	// crowded reports that more than a few requests waited in the engine at the last scrape.
+	crowded bool
+	// waited reports that more than a few requests have ever waited in the engine. slowly is then
+	// how many scrapes must still make the window grow before it doubles.
 	waited bool
+	slowly int
 }
 
 const (
@@ -25,32 +30,54 @@ const (
 	// arrived since its current step began. The second is a share of the running requests.
 	fewWaiting   = 1
 	waitingShare = 1. / 16
+	// mostWaiting is the largest number of waiting requests that counts. Larger ones are errors.
+	mostWaiting = 1 << 20
 	// freePart: of a full window, 1/freePart may be free, rounded down. Some of it is headroom, and
 	// some requests have just ended.
 	freePart = 4
+	// fallPart: a scrape lowers the window by at most 1/fallPart. A number of requests that has
+	// just begun to wait or to run may be far from the next one.
+	fallPart = 2
+	// firstStep: a window in which requests waited first grows by 1/2^firstStep, and each time by
+	// twice that part.
+	firstStep = 4
 )
 
 // scraped changes the window after a scrape with known numbers. InFlight is the number of this
-// process's requests in flight. If more than a few requests wait, the engine runs a part of all
-// requests, and the window becomes the same part of this process's requests.
+// process's requests in flight.
+//
+// If more than a few requests wait, the engine runs a part of all requests, and the window becomes
+// the same part of this process's requests. One scrape is not enough for that unless the window is
+// full: requests that arrive together wait for a moment. A full window grows while nobody waits,
+// provided that the engine reports at least half of it as running. So an engine that never reports
+// waiting requests has a window too.
 func (w *window) scraped(inFlight int64, running, waiting engine.Value) {
 	queued, known := waiting.Get()
-	if !known {
+	if !known || queued > mostWaiting {
 		return
 	}
 	limit := w.limit.Load()
-	run := running.Or(max(0, float64(inFlight)-queued)) // Triton reports only requests that wait
+	run, reported := running.Get()
+	if !reported { // Triton reports only requests that wait
+		run = max(0, float64(inFlight)-queued)
+	}
+	full := inFlight >= limit-limit/freePart
+	before := w.crowded
+	w.crowded = queued > fewWaiting+run*waitingShare
 	switch {
 	case limit == 0:
 		limit = firstWindow
-	case queued > fewWaiting+run*waitingShare:
-		limit = min(limit, int64(float64(inFlight)*(run/(run+queued))))
-		w.waited = true
-	case queued > 0 || inFlight < limit-limit/freePart:
-	case w.waited:
-		limit += 1 + limit/16
-	default:
-		limit *= 2
+	case w.crowded && (full || before):
+		runs := int64(float64(inFlight) * (run / (run + queued)))
+		limit = min(limit, max(runs, limit-limit/fallPart))
+		w.waited, w.slowly = true, firstStep
+	case queued > 0:
+		if w.waited {
+			w.slowly = firstStep // the window is about right
+		}
+	case full && run >= float64(limit/2):
+		limit += max(1, limit>>w.slowly)
+		w.slowly = max(0, w.slowly-1)
 	}
 	w.limit.Store(min(max(1, limit), lastWindow))
 }
@@ -58,7 +85,7 @@ func (w *window) scraped(inFlight int64, running, waiting engine.Value) {
 // rejected changes the window after the engine has rejected a request because its queue was full.
 func (w *window) rejected(inFlight int64) {
 	if limit := w.limit.Load(); limit > 0 {
-		w.waited = true
+		w.waited, w.slowly = true, firstStep
 		w.limit.Store(max(1, min(limit, inFlight)*7/8))
 	}
 }
