@@ -83,6 +83,36 @@ func TestFullQueueDropsFromTheLongestFlow(t *testing.T) {
 	})
 }
 
+// When the bodies are too large, the newest request of the flow with the most bytes gets ErrFull,
+// in the pool with the most bytes, although another flow and another pool have more requests.
+func TestTooManyBytesDropFromTheLargestFlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := aFlow(10, 200)
+		var tickets []*flow.Ticket
+		for _, r := range []flow.Request{
+			of(pools[0], 0, 1, 10), of(pools[0], 0, 1, 10), of(pools[0], 0, 1, 10), of(pools[0], 0, 2, 100), of(pools[0], 0, 1, 10),
+			of(pools[1], 0, 4, 10), of(pools[1], 0, 4, 10), of(pools[1], 0, 4, 10), of(pools[1], 0, 4, 10), of(pools[1], 0, 4, 10),
+			of(pools[1], 0, 4, 10),
+		} {
+			tickets = append(tickets, enqueue(t, f, r))
+			synctest.Wait()
+		}
+		turn(t, tickets[0])
+		turn(t, tickets[5])
+		newcomer := enqueue(t, f, of(pools[1], 0, 3, 10))
+		for i, ticket := range append(tickets, newcomer) {
+			var err error
+			if len(ticket.Turn()) > 0 {
+				err = <-ticket.Turn()
+			}
+			if dropped := errors.Is(err, flow.ErrFull); dropped != (i == 3) {
+				t.Errorf("request %d is dropped: %v", i, dropped)
+			}
+			ticket.Leave()
+		}
+	})
+}
+
 // A request that is first in order and finds no room for 5 s reserves some, until it leaves. Nobody
 // else is told to reserve meanwhile.
 func TestFirstInOrderReserves(t *testing.T) {
