@@ -2,6 +2,7 @@ package flow
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/extproc/flow/queue"
@@ -16,12 +17,17 @@ const (
 	// grace is how long after its time a promise holds. It covers the rounding of Retry-After to
 	// whole seconds, and the client's way.
 	grace = 10 * time.Second
-	// maxPromises limits how many promises of a pool are remembered, in about 4 MB, and for how
+	// maxPromises limits how many promises of a pool are remembered, in about 10 MB, and for how
 	// many flows, in about 15 MB. Beyond it, clients that return count as new.
 	maxPromises = 65536
 	// promised is the part of a flow's rate that is promised to clients that were rejected. The
 	// rest makes up for errors of prediction, and for the rounding of Retry-After.
 	promised = 0.9
+	// leastBackoff is the least time after which a client that ignores Retry-After sends a request
+	// again. OpenAI's client waits half a second.
+	leastBackoff = 500 * time.Millisecond
+	// maxAlike limits the promises to requests with the same identity.
+	maxAlike = 1024
 )
 
 // lateness predicts the waits in the queue of one pool. It remembers which clients were told to
@@ -32,12 +38,12 @@ type lateness struct {
 	drain   drain // of those
 	// flows are those with waiting requests or promises.
 	flows map[rivals]*stream
-	// promises are the times at which clients may return, by the identity of their request. The
-	// times at which they are forgotten are in order.
-	promises map[uint64]time.Time
-	order    []forgotten
-	swept    time.Time // when flows was last searched for promises that have passed
-	expires  bool      // a timer will remove this lateness from Flow.lates
+	// clients were told when to return, by the identity of their requests. The times at which
+	// promises are forgotten are in order.
+	clients map[uint64]*clients
+	order   []forgotten
+	swept   time.Time // when flows was last searched for promises that have passed
+	expires bool      // a timer will remove this lateness from Flow.lates
 }
 
 // rivals identifies the requests of a flow that wait for the same thing: for room at engines, or
@@ -56,13 +62,31 @@ type stream struct {
 	until time.Time // when all promises are kept
 }
 
+// clients sent requests with the same identity: one client, or several with equal requests.
+type clients struct {
+	promises []promise // sorted by time; not empty
+	told     time.Time // when one of them was last rejected
+}
+
+// promise is a time at which this many requests may return and go before newcomers.
+type promise struct {
+	due     time.Time
+	returns int
+}
+
 type forgotten struct {
 	identity uint64
 	at       time.Time
 }
 
+// another reports whether a request that returns too early is that of another client: it came so
+// soon after the last one that a client would not have tried again.
+func (c *clients) another(now time.Time) bool {
+	return now.Sub(c.told) < leastBackoff && len(c.promises) < maxAlike
+}
+
 func newLateness() *lateness {
-	return &lateness{flows: make(map[rivals]*stream), promises: make(map[uint64]time.Time)}
+	return &lateness{flows: make(map[rivals]*stream), clients: make(map[uint64]*clients)}
 }
 
 // joined counts a request that joins the queue, with the service that [lateness.left] will get.
@@ -123,7 +147,7 @@ func (l *lateness) pace(a arrival, now time.Time) (rate float64, wait time.Durat
 }
 
 // idle reports whether nothing waits and nothing is promised.
-func (l *lateness) idle() bool { return len(l.flows)+len(l.promises)+len(l.order) == 0 }
+func (l *lateness) idle() bool { return len(l.flows)+len(l.clients)+len(l.order) == 0 }
 
 // arrival is a request that would have to wait.
 type arrival struct {
@@ -140,6 +164,11 @@ type arrival struct {
 // check reports whether the request would be late, and if so, after what time its client should
 // retry. Random is a uniformly random number in [0, 1). While the pool's rate is unknown, no
 // request is late.
+//
+// A promise admits one request with its identity at its time. Before that time, such a request
+// counts as a newcomer. If it is late, it gets the same time again, and one more request is
+// admitted then: nothing shows whether it comes from the same client. Only if it comes from another
+// one for sure, it gets a promise of its own.
 func (l *lateness) check(a arrival, now time.Time, random float64) (retry time.Duration, late bool) {
 	l.forget(now)
 	if a.longest <= 0 {
@@ -149,21 +178,23 @@ func (l *lateness) check(a arrival, now time.Time, random float64) (retry time.D
 	if !known {
 		return 0, false
 	}
-	due, returns := l.promises[a.identity]
 	var until time.Time
 	if f := l.flows[a.rivals]; f != nil {
 		until = f.until
 	}
-	switch returns = returns && a.identity != 0; {
+	switch due, returns := l.due(a.identity); {
 	case returns && !now.Before(due):
-		delete(l.promises, a.identity)
+		l.keep(a.identity)
 		if wait <= a.longest {
 			return 0, false
 		}
-	case returns: // it is too early; what was promised stays
-		return atMost(due.Sub(now)), true
 	case wait+min(max(0, until.Sub(now)), a.longest) <= a.longest:
 		return 0, false
+	case returns && !l.clients[a.identity].another(now):
+		c := l.clients[a.identity]
+		c.promises[0].returns++
+		c.told = now
+		return atMost(due.Sub(now)), true
 	}
 	if first := now.Add(wait); until.Before(first) {
 		until = first
@@ -184,12 +215,41 @@ func (l *lateness) check(a arrival, now time.Time, random float64) (retry time.D
 // atMost limits a Retry-After, which is above 0.
 func atMost(d time.Duration) time.Duration { return min(max(d, time.Millisecond), maxRetry) }
 
+// due returns the earliest time that was promised to requests with this identity.
+func (l *lateness) due(identity uint64) (due time.Time, returns bool) {
+	if c := l.clients[identity]; c != nil {
+		return c.promises[0].due, true
+	}
+	return time.Time{}, false
+}
+
+// keep counts the return of a request at the earliest time that was promised.
+func (l *lateness) keep(identity uint64) {
+	c := l.clients[identity]
+	if c.promises[0].returns--; c.promises[0].returns <= 0 {
+		c.promises = slices.Delete(c.promises, 0, 1)
+	}
+	if len(c.promises) == 0 {
+		delete(l.clients, identity)
+	}
+}
+
 // promise remembers that the client of a request may return.
 func (l *lateness) promise(identity uint64, now time.Time, retry time.Duration) {
 	if identity == 0 || len(l.order) >= maxPromises {
 		return
 	}
-	l.promises[identity] = now.Add(retry)
+	c := l.clients[identity]
+	if c == nil {
+		c = new(clients)
+		l.clients[identity] = c
+	}
+	if len(c.promises) >= maxAlike {
+		return
+	}
+	p := promise{now.Add(retry), 1}
+	at, _ := slices.BinarySearchFunc(c.promises, p, func(a, b promise) int { return a.due.Compare(b.due) })
+	c.promises, c.told = slices.Insert(c.promises, at, p), now
 	l.order = append(l.order, forgotten{identity, now.Add(maxRetry + grace)})
 }
 
@@ -198,8 +258,13 @@ func (l *lateness) forget(now time.Time) {
 	n := 0
 	for ; n < len(l.order) && now.After(l.order[n].at); n++ {
 		id := l.order[n].identity
-		if due := l.promises[id]; now.After(due.Add(grace)) {
-			delete(l.promises, id)
+		c := l.clients[id]
+		if c == nil {
+			continue
+		}
+		c.promises = slices.DeleteFunc(c.promises, func(p promise) bool { return now.After(p.due.Add(grace)) })
+		if len(c.promises) == 0 {
+			delete(l.clients, id)
 		}
 	}
 	if l.order = l.order[n:]; len(l.order) == 0 {

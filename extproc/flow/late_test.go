@@ -74,12 +74,13 @@ func TestPromisesAreLimited(t *testing.T) {
 			t.Fatalf("client %d: %v, %v", i, retry, late)
 		}
 	}
-	if len(l.flows) > maxPromises || len(l.promises) > maxPromises || len(l.order) > maxPromises {
-		t.Errorf("%d flows, %d promises and %d times are remembered", len(l.flows), len(l.promises), len(l.order))
+	if len(l.flows) > maxPromises || len(l.clients) > maxPromises || len(l.order) > maxPromises {
+		t.Errorf("%d flows, %d promises and %d times are remembered", len(l.flows), len(l.clients), len(l.order))
 	}
 }
 
-// A client that returns early keeps its time. One that returns in time goes before newcomers, once.
+// A client that returns early keeps its time. One that returns in time goes before newcomers, once
+// for each time that it was rejected, because it may be several clients.
 func TestReturns(t *testing.T) {
 	l := busyFor(10, noon)
 	a := arrival{service: 1, ahead: 20, part: 1, longest: time.Second, identity: 7}
@@ -100,15 +101,90 @@ func TestReturns(t *testing.T) {
 	if _, late := l.check(newcomer, then, 0); !late {
 		t.Error("a newcomer gets the place of those that were told to return")
 	}
-	if _, late := l.check(a, then, 0); late {
-		t.Error("a client that returned in time was rejected")
+	for range 2 {
+		if _, late := l.check(a, then, 0); late {
+			t.Error("a client that returned in time was rejected")
+		}
 	}
 	if _, late := l.check(a, then, 0); !late {
 		t.Error("a promise was kept twice")
 	}
 	l.check(arrival{}, noon.Add(time.Hour), 0)
-	if len(l.promises)+len(l.order)+len(l.flows) > 0 {
-		t.Errorf("an hour later %d promises, %d times and %d flows are remembered", len(l.promises), len(l.order), len(l.flows))
+	if len(l.clients)+len(l.order)+len(l.flows) > 0 {
+		t.Errorf("an hour later %d promises, %d times and %d flows are remembered", len(l.clients), len(l.order), len(l.flows))
+	}
+}
+
+// A client that returns early is admitted like a newcomer: if nothing of its flow waits any more.
+// Its promise stays, because another client may have it.
+func TestEarlyReturnIntoAnEmptyQueue(t *testing.T) {
+	l := busyFor(10, noon)
+	a := arrival{service: 1, ahead: 20, part: 1, longest: time.Second, identity: 7}
+	retry, _ := l.check(a, noon, 0)
+	a.ahead = 1
+	if _, late := l.check(a, noon.Add(time.Second), 0); !late {
+		t.Error("it goes before others that were told to return")
+	}
+	a.ahead = 0
+	if _, late := l.check(a, noon.Add(time.Second), 0); late {
+		t.Error("it is rejected although nothing waits")
+	}
+	a.ahead = 5
+	if _, late := l.check(a, noon.Add(retry), 0); late {
+		t.Error("at the promised time it is rejected")
+	}
+}
+
+// Users whose requests are equal each get a promise: the second one is not taken for the first one.
+func TestEqualRequestsOfTwoUsers(t *testing.T) {
+	for _, apart := range []time.Duration{0, 100 * time.Millisecond, time.Second} {
+		l := busyFor(10, noon)
+		a := arrival{service: 1, ahead: 20, part: 1, longest: time.Second, identity: 7}
+		one, late := l.check(a, noon, 0)
+		two, also := l.check(a, noon.Add(apart), 0)
+		if !late || !also {
+			t.Fatal("a wait of 2 s of 1 s is not late")
+		}
+		first, second := noon.Add(one), noon.Add(apart+two)
+		if own := second.After(first); own != (apart < leastBackoff) {
+			t.Errorf("%v apart, the users return at %v and %v", apart, first, second)
+		}
+		for i := range uint64(50) { // more promises
+			a.identity = 100 + i
+			l.check(a, noon.Add(apart), 0)
+		}
+		a.ahead = 5
+		for i, at := range []time.Time{first, second} {
+			a.identity = 7
+			if _, late := l.check(a, at, 0); late {
+				t.Errorf("%v apart, user %d is rejected again", apart, i)
+			}
+		}
+		if _, late := l.check(a, second, 0); !late {
+			t.Errorf("%v apart, a third user is admitted", apart)
+		}
+	}
+}
+
+// However often a client returns early, its promises take a limited amount of memory. Beyond it,
+// the client keeps its first time.
+func TestOneClientReturnsAllTheTime(t *testing.T) {
+	l := busyFor(10, noon)
+	a := arrival{service: 1, ahead: 20, part: 1, longest: time.Second, identity: 7}
+	first, _ := l.check(a, noon, 0)
+	for i := range time.Duration(20_000) {
+		now := noon.Add(i * time.Millisecond / 2)
+		retry, _ := l.check(a, now, 0)
+		if due := noon.Add(first); i > maxAlike && now.Add(time.Millisecond).Before(due) && !now.Add(retry).Equal(due) {
+			t.Fatalf("at %v it gets %v", now, retry)
+		}
+	}
+	if n := len(l.clients[7].promises); n > maxAlike || len(l.order) > 2*maxAlike {
+		t.Errorf("%d promises and %d times are remembered", n, len(l.order))
+	}
+	l.check(arrival{}, noon.Add(time.Hour), 0)
+	if !l.idle() {
+		t.Error("an hour later something is remembered")
 	}
 }
 

@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/internal/hash"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // This file rejects requests on arrival that would wait too long in the queue.
@@ -35,9 +37,17 @@ func longestWait(d *dispatcher) time.Duration {
 // only while other requests wait.
 func identify(d *dispatcher, body []byte) {
 	if f := d.server.Flow; body != nil && f != nil && f.Any() && longestWait(d) > 0 {
-		tenant := d.in.hashOf(d.target.Sharing.Or().TenantHeader)
-		d.identity = max(1, hash.Fold(hash.Of(body), tenant))
+		d.identity = identityOf(d.in, d.target.Sharing.Or(), body)
 	}
+}
+
+// identityOf returns a hash of a request's body and of what is known about its client. It is not 0.
+func identityOf(r *request, is objects.Sharing, body []byte) uint64 {
+	id := hash.Of(body)
+	for _, name := range [...]string{is.TenantHeader, is.ProgramHeader, wire.ClientHeader} {
+		id = hash.Fold(id, r.hashOf(name))
+	}
+	return max(1, id)
 }
 
 // lateReply returns the reply to a request that would be late.
