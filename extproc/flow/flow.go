@@ -118,6 +118,9 @@ type Request struct {
 	Path queue.Path
 	// Bytes is the size of the request's body.
 	Bytes int64
+	// Service is what can be predicted before an endpoint is chosen. It orders nothing: requests
+	// are charged by [Ticket.Dispatch]. The zero Service means that nothing is known.
+	Service Service
 	// Longest is the longest wait with which the request is not [Late]; 0 if there is no limit.
 	// Identity is a hash that the request has again when its client retries; 0 if there is none.
 	Longest  time.Duration
@@ -158,7 +161,8 @@ func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 		}
 		f.pools[r.Key.Pool] = p
 	}
-	if retry, late := p.wouldBeLate(&r, is, now); late {
+	service := p.expected(&r)
+	if retry, late := p.wouldBeLate(&r, service, is, now); late {
 		f.queued.Add(-1)
 		f.tidy(p)
 		return nil, Late{retry}
@@ -166,7 +170,7 @@ func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 	// A request that only waits for another request to end is not urgent: such waits are short and
 	// frequent.
 	there, _ := has(view, r.Key)
-	t := &Ticket{flow: f, pool: p, request: r, since: now, urgent: r.Placed && !there, turn: make(chan error, 1)}
+	t := &Ticket{flow: f, pool: p, request: r, service: service, since: now, urgent: r.Placed && !there, turn: make(chan error, 1)}
 	if f.world == nil {
 		f.world = view.World
 	}

@@ -110,8 +110,11 @@ func (l *lateness) left(of rivals, service float64, dispatched bool, now time.Ti
 			l.drain.left(service, now)
 		}
 	}
-	f.waiting--
-	f.service -= service
+	if f.waiting--; f.waiting > 0 {
+		f.service -= service
+	} else {
+		f.service = 0 // no rounding errors remain
+	}
 	f.drain.wait(f.waiting > 0, now)
 	if of.limited == "" {
 		l.waiting--

@@ -93,7 +93,7 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 	t.line = l
 	t.at = l.tickets.PushBack(t)
 	t.place = p.queue.Join(t, queue.Request{
-		Path: t.request.Path, Model: name, Bytes: t.request.Bytes, Since: t.since,
+		Path: t.request.Path, Model: name, Service: t.service, Bytes: t.request.Bytes, Since: t.since,
 	})
 	p.flow.bytes += t.request.Bytes
 	switch {
@@ -126,7 +126,7 @@ func (p *pool) left(t *Ticket) {
 	}
 	f, l := p.flow, t.line
 	if t.counts {
-		p.late.left(t.rivals, 1, t.sent, time.Now())
+		p.late.left(t.rivals, t.service, t.sent, time.Now())
 	}
 	l.tickets.Remove(t.at)
 	f.bytes -= t.request.Bytes

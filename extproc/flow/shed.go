@@ -18,13 +18,23 @@ func (l Late) Error() string {
 	return fmt.Sprintf("the request would be late; retry after %v", l.Retry)
 }
 
-// wouldBeLate predicts whether a request that is about to join the queue would be late. All
-// requests count equally, because their service is not known before an endpoint is chosen. No
-// request is late that waits for a load or an endpoint, because such waits are not predicted.
-func (p *pool) wouldBeLate(r *Request, is verdict, now time.Time) (retry time.Duration, late bool) {
+// wouldBeLate predicts whether a request that is about to join the queue would be late. Service is
+// that of the request. No request is late that waits for a load or an endpoint, because such waits
+// are not predicted.
+func (p *pool) wouldBeLate(r *Request, service float64, is verdict, now time.Time) (retry time.Duration, late bool) {
 	if r.Longest <= 0 || p.queue.Len() == 0 {
 		return 0, false
 	}
+	a, predicted := p.arrival(r, service, is)
+	if !predicted {
+		return 0, false
+	}
+	return p.late.check(a, now, rand.Float64())
+}
+
+// arrival returns what the prediction of a request's wait depends on. It returns false if the wait
+// is not predicted.
+func (p *pool) arrival(r *Request, service float64, is verdict) (a arrival, predicted bool) {
 	l := p.lines[r.line()]
 	if l == nil {
 		l = &line{name: r.line(), key: r.Key}
@@ -36,14 +46,25 @@ func (p *pool) wouldBeLate(r *Request, is verdict, now time.Time) (retry time.Du
 		}
 	}
 	if l.cold {
-		return 0, false
+		return arrival{}, false
 	}
 	_, part := p.queue.Ahead(queue.Request{Path: r.Path})
-	a := arrival{rivals: l.rivals(r.Path), service: 1, part: part, longest: r.Longest, identity: r.Identity}
+	a = arrival{rivals: l.rivals(r.Path), service: service, part: part, longest: r.Longest, identity: r.Identity}
 	if f := p.late.flows[a.rivals]; f != nil {
 		a.ahead = f.service
 	}
-	return p.late.check(a, now, rand.Float64())
+	return a, true
+}
+
+// expected returns the expected service of a request before its endpoint is chosen, in the unit of
+// the pool. It is at least that of one token.
+func (p *pool) expected(r *Request) float64 {
+	s := r.Service
+	s.Tokens = p.flow.lengths.expected(lengthKey{r.Path.Route, r.Path.Tenant}, s.Tokens, s.Limit)
+	if is := p.unit.expected(&s); is > 1 { // not NaN
+		return min(is, queue.MaxService)
+	}
+	return 1
 }
 
 // mark records what the line waits for, as far as predictions of waits depend on it. It reports
@@ -73,10 +94,10 @@ func (p *pool) count(t *Ticket, now time.Time) {
 	}
 	if t.counts = !t.counts; t.counts {
 		t.rivals = t.line.rivals(t.request.Path)
-		p.late.joined(t.rivals, 1, now)
+		p.late.joined(t.rivals, t.service, now)
 		return
 	}
-	p.late.left(t.rivals, 1, false, now)
+	p.late.left(t.rivals, t.service, false, now)
 }
 
 // latenessOf returns the lateness for a new pool of that name. The caller holds mu.

@@ -13,6 +13,7 @@ import (
 type Ticket struct {
 	flow    *Flow
 	request Request
+	service float64 // expected on arrival, in the unit of the pool
 	since   time.Time
 	// urgent reports that the model had no copy when the wait began.
 	urgent bool
@@ -28,7 +29,7 @@ type Ticket struct {
 	first  bool   // the request was called before all others that an event let try
 	out    bool   // the request has left the queue
 	sent   bool   // the request was sent to an endpoint
-	counts bool   // the request is counted in pool.late, among rivals
+	counts bool   // the request is counted in pool.late, among rivals and with service
 	rivals rivals
 	// noRoom is when the request was first in order and found no room; zero if it never was. holder
 	// identifies its reservation; 0 if it has none.

@@ -19,6 +19,19 @@ const (
 	longest = 3600
 )
 
+// expected returns the service in tokens, and learns nothing.
+func (u *unit) expected(s *Service) float64 {
+	switch {
+	case s.InTokens:
+		return s.expected()
+	case u.seconds > 0:
+		return s.expected() * u.tokens / u.seconds
+	case s.Prompt > 0: // the first request whose time is predicted; its tokens are known as well
+		return s.Prompt + Generated*s.Tokens
+	}
+	return s.expected() * defaultRate
+}
+
 // scale returns the tokens that a unit of the service is worth, and learns from it.
 func (u *unit) scale(s *Service) float64 {
 	if s.InTokens {

@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"cmp"
 	"net/http"
 	"strconv"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/headgate/headgate/extproc/limits"
 	"github.com/headgate/headgate/extproc/limits/bucket"
 	"github.com/headgate/headgate/extproc/metrics"
-	"github.com/headgate/headgate/extproc/pick"
 )
 
 // This file counts requests against the limits of their routes. A request is counted once, when it
@@ -51,10 +49,7 @@ func (l *limited) check(d *dispatcher, a *ask, body []byte, view *endpointstate.
 
 // estimateTokens returns the expected number of tokens of prompt and answer.
 func estimateTokens(d *dispatcher, a *ask, body []byte, view *endpointstate.View) int64 {
-	request := pick.Request{
-		Pool: d.pool, Model: cmp.Or(d.target.Adapter, a.model), Base: !d.target.Open && d.target.Adapter == "", Open: d.target.Open,
-	}
-	learned := d.server.memory.RequestStats(d.statsKey(request, view.Snapshot.Pools[d.pool].BaseModel()))
+	request, learned := learnedOf(d, a.model, view)
 	output := learned.Output()
 	if body == nil {
 		return int64(output)

@@ -30,8 +30,9 @@ type queued struct {
 	waits *waiting // nil unless the request waits now
 	// hasTurn means that the queue has called the request: others need not go first.
 	hasTurn bool
-	// work is the predicted service of a request that was dispatched in its turn.
-	work flow.Service
+	// work is the predicted service of a request that was dispatched in its turn, and expects what
+	// was predicted when it began to wait.
+	work, expects flow.Service
 	// ticket is the request's place in the queue while it is decided in its turn; otherwise nil.
 	ticket *flow.Ticket
 	// near is the address of the only endpoint that may serve the request; empty if any may.
@@ -207,6 +208,10 @@ func (d *dispatcher) join(err error, model string, w waiting, now time.Time) boo
 	case errors.As(err, &m):
 		w.of, w.most, d.why = m.of, d.patience(m.reason()), waitOf(m)
 		w.of.Bytes, w.of.Longest, w.of.Identity, w.miss = w.bytes, longestWait(d), d.identity, m
+		if d.ticket == nil { // else it is known already
+			d.expects = expectedService(d, model, w.bytes)
+		}
+		w.of.Service = d.expects
 	case d.mayBeNew(err, model):
 		w.asks, d.asked, d.why = true, true, ring.WaitToAsk
 	default:

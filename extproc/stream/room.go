@@ -136,25 +136,3 @@ func charge(d *dispatcher, ticket *flow.Ticket) {
 		d.inFlight.OnEnd(func(completion int64) { c.Ended(completion, time.Now()) })
 	}
 }
-
-// serviceOf returns the predicted service of a decided request: seconds of engine time, or tokens
-// while times cannot be predicted. For a request without tokens, it is the service time of the
-// model.
-func serviceOf(d *dispatcher) flow.Service {
-	is, demand := &d.first().Estimate, &d.demanded
-	prompt, output, limit := float64(max(1, demand.Prompt)), float64(demand.Output), float64(d.limit)
-	switch {
-	case d.traits.tokenless:
-		return flow.Service{Fixed: max(float64(demand.ServiceTime)*1e-9, leastService)}
-	case is.Step > 0 && !d.unpredicted:
-		return flow.Service{
-			Prompt: prompt, Fixed: is.Load + is.Delay, PerToken: is.Longer, Tokens: output, Limit: limit,
-			FirstToken: time.Duration(is.FirstToken() * float64(time.Second)), Step: time.Duration(is.Step * float64(time.Second)),
-		}
-	}
-	return flow.Service{InTokens: true, Fixed: prompt, PerToken: flow.Generated, Tokens: output, Limit: limit}
-}
-
-// leastService is the service of a request without tokens whose service time is unknown, in
-// seconds.
-const leastService = 1e-3

@@ -28,13 +28,15 @@ func TestLateRequestsAreRejectedOnArrival(t *testing.T) {
 		headers string
 		want    string
 		off     bool
+		long    bool // one with a prompt of 16 KB waits instead of the last two
 	}{
-		"deadline":       {false, " x-envoy-upstream-rq-timeout-ms=3500", "reply: 429", false},
-		"late deadline":  {false, " x-envoy-upstream-rq-timeout-ms=60000", "", false},
-		"objective":      {true, "", "reply: 429", false},
-		"late is Serve":  {false, "", "", false},
-		"tight deadline": {true, " x-envoy-upstream-rq-timeout-ms=3500", "reply: 429", false},
-		"flow is off":    {true, " x-envoy-upstream-rq-timeout-ms=3500", "", true},
+		"deadline":       {false, " x-envoy-upstream-rq-timeout-ms=3500", "reply: 429", false, false},
+		"late deadline":  {false, " x-envoy-upstream-rq-timeout-ms=60000", "", false, false},
+		"objective":      {true, "", "reply: 429", false, false},
+		"late is Serve":  {false, "", "", false, false},
+		"tight deadline": {true, " x-envoy-upstream-rq-timeout-ms=3500", "reply: 429", false, false},
+		"flow is off":    {true, " x-envoy-upstream-rq-timeout-ms=3500", "", true, false},
+		"a long prompt":  {false, " x-envoy-upstream-rq-timeout-ms=3500", "reply: 429", false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -80,24 +82,30 @@ func TestLateRequestsAreRejectedOnArrival(t *testing.T) {
 				}
 				end, _ := send("", "first")
 				var ends []context.CancelFunc
-				queue := func(n int) {
+				queue := func(n int, prompt string) {
 					for range n {
-						next, m := send("", "other")
+						next, m := send("", prompt)
 						if m.GetOverrideMessageTimeout() == nil {
 							t.Fatalf("a request does not wait: %s", render(t, m))
 						}
 						ends = append(ends, next)
 					}
 				}
-				queue(2)
+				queue(2, "other")
 				for range 10 { // one request per second
 					time.Sleep(time.Second)
 					end()
 					synctest.Wait()
 					end, ends = ends[0], ends[1:]
-					queue(1)
+					queue(1, "other")
 				}
-				queue(2)
+				retry := "[5-7]" // seconds
+				if c.long {
+					retry = "1[0-9]"
+					queue(1, strings.Repeat("long", 4000))
+				} else {
+					queue(2, "other")
+				}
 				synctest.Wait()
 				cancel, m := send(c.headers, "mine")
 				if c.want == "" {
@@ -105,7 +113,7 @@ func TestLateRequestsAreRejectedOnArrival(t *testing.T) {
 						t.Errorf("the request does not wait: %s", render(t, m))
 					}
 				} else if got := render(t, m); !strings.Contains(got, c.want) || !strings.Contains(got, `"code":"too_late"`) ||
-					!regexp.MustCompile(`retry-after=[5-7]\n`).MatchString(got) {
+					!regexp.MustCompile(`retry-after=`+retry+`\n`).MatchString(got) {
 					t.Errorf("%s", got)
 				}
 				refused := strings.Join(series(server.Meter, "headgate_band_refused_total"), "\n")
