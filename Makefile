@@ -132,6 +132,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	@$(TOOL) benchstat -col /rule bin/bench-pick.txt
 	go test -run '^$$' -bench 'Join|Room' -count 10 -benchtime 50ms ./extproc/flow/queue > bin/bench-queue.txt
 	@$(TOOL) benchstat -col '/waiting@(10 10000)' bin/bench-queue.txt
+	go test -run '^$$' -bench HeldRequest -benchtime 1x ./extproc/stream
 	go test -run '^$$' -bench Gateway -count 6 -benchtime 1s ./bench/e2e > bin/bench-gateway.txt
 	@$(TOOL) benchstat -col '/path@(direct original-dst gateway)' bin/bench-gateway.txt
 	go test -run '^$$' -bench Catalogue -benchtime 12x ./bench/e2e

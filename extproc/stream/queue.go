@@ -349,6 +349,21 @@ func (d *dispatcher) override() *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(d.promised)}
 }
 
+// enqueue adds the request to its pool's queue. If it cannot wait, refused is the outcome of its
+// wait for the metrics. It is apart from wait, whose stack lasts as long as the request waits.
+func enqueue(d *dispatcher, now time.Time) (ticket *flow.Ticket, refused string, err error) {
+	ticket, err = d.server.Flow.Enqueue(d.waits.of, now)
+	switch {
+	case err == nil:
+		return ticket, "", nil
+	case errors.As(err, new(flow.Late)):
+		return nil, metrics.QueueLate, err
+	case errors.Is(err, flow.ErrFull):
+		return nil, metrics.QueueFull, err
+	}
+	return nil, metrics.QueueFailed, err
+}
+
 // wait blocks until a request that called join is decided or refused, and returns the answers. It
 // returns an error if the request ended meanwhile, which cancels ctx. If the request waits again
 // afterwards, it waits for another model. The function send sends a message to the data plane.
@@ -358,16 +373,9 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 	result := metrics.QueueReleased
 	wait := watchWait(d, began)
 	defer func() { wait.ended(result, time.Now()) }()
-	ticket, err := s.Flow.Enqueue(w.of, began)
-	switch {
-	case errors.As(err, new(flow.Late)):
-		result = metrics.QueueLate
-		return d.refuse(err), nil
-	case errors.Is(err, flow.ErrFull):
-		result = metrics.QueueFull
-		return d.refuse(err), nil
-	case err != nil:
-		result = metrics.QueueFailed
+	ticket, refused, err := enqueue(d, began)
+	if err != nil {
+		result = refused
 		return d.refuse(err), nil
 	}
 	defer ticket.Leave()

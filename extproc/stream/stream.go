@@ -202,10 +202,17 @@ type processor struct {
 
 type extprocStream = extprocv3.ExternalProcessor_ProcessServer
 
-// Process handles one HTTP request. gRPC calls it in a separate goroutine for each stream.
-func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) (err error) {
+// begin returns an exchange for a stream. It is apart from Process, whose stack lasts as long as a
+// request waits.
+func (p *processor) begin(messages extprocStream) *exchange {
 	x := p.server.newExchange(p.server.scopeOf(p.front, messages))
 	x.out.messages = messages
+	return x
+}
+
+// Process handles one HTTP request. gRPC calls it in a separate goroutine for each stream.
+func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) (err error) {
+	x := p.begin(messages)
 	defer func() {
 		x.stopLate()
 		if x.open {
