@@ -64,7 +64,8 @@ type Config struct {
 	Changed func(urgent bool)
 	// Alone means that there is no control, so that no model is loaded on demand.
 	Alone bool
-	// Turns are the turns of this process and others at endpoints; nil if there are no others.
+	// Turns are the turns of this process and others at endpoints; nil if there are no others. They
+	// belong to one Flow, and are not used before New returns.
 	Turns *Turns
 }
 
@@ -91,9 +92,13 @@ func New(c Config) *Flow {
 	if c.Changed == nil {
 		c.Changed = func(bool) {}
 	}
-	return &Flow{
+	f := &Flow{
 		Config: c, pools: make(map[objects.Name]*pool), lengths: newLengths(), lates: make(map[objects.Name]*lateness),
 	}
+	if c.Turns != nil {
+		c.Turns.opened = f.opened
+	}
+	return f
 }
 
 // Request describes a request that has to wait.

@@ -182,6 +182,17 @@ func (p *pool) open(l *line) {
 	}
 }
 
+// retry opens a line after an event that may have made room. If the line tried a moment ago, it
+// tries again a bit later.
+func (p *pool) retry(l *line, now time.Time) {
+	if soon := l.tried.Add(p.again()); !l.ready && l.why == Room && now.Before(soon) {
+		l.events++
+		p.due(l, soon)
+		return
+	}
+	p.open(l)
+}
+
 // openWaiting opens the lines that wait for a reason.
 func (p *pool) openWaiting(why Reason) {
 	for _, l := range p.lines {
@@ -266,12 +277,7 @@ func (p *pool) show(v *endpointstate.View) {
 				}
 			}
 		case ready:
-			if soon := l.tried.Add(p.again()); !l.ready && l.why == Room && now.Before(soon) {
-				l.events++
-				p.due(l, soon)
-				continue
-			}
-			p.open(l)
+			p.retry(l, now)
 		case waits:
 			l.events++
 			p.wait(l, Copy)

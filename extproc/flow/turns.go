@@ -17,6 +17,9 @@ import (
 type Turns struct {
 	began     time.Time
 	contended atomic.Int64 // number of pools in which other processes have requests waiting
+	// opened is called when endpoints of a pool were closed and are open now; nil without a Flow.
+	// It locks Flow.mu.
+	opened func(name objects.Name)
 
 	mu     sync.Mutex // guards the fields below; locked after Flow.mu
 	pools  map[objects.Name]*shared
@@ -28,11 +31,12 @@ type Turns struct {
 type shared struct {
 	*turns.Pool
 	contended bool
-	// closed is what Closed returned for the pool of, until the time until.
-	closed pick.ClosedFor
-	of     *pick.Pool
-	until  time.Duration
-	peers  map[int]peerUse // by number of the endpoint
+	// closed is what Closed returned for the pool of, until the time until. It was last called at
+	// the time asked.
+	closed       pick.ClosedFor
+	of           *pick.Pool
+	until, asked time.Duration
+	peers        map[int]peerUse // by number of the endpoint
 }
 
 // peerUse is the last known work of other processes at an endpoint.
@@ -72,22 +76,32 @@ func (t *Turns) Closed(name objects.Name, of *pick.Pool) pick.ClosedFor {
 		return nil
 	}
 	now := t.now()
-	if p.of == of && now < p.until {
-		return p.closed
+	if p.asked = now; p.of != of || now >= p.until {
+		turn := t.clock.At(now)
+		p.closed, p.of, p.until = p.closedAt(of, turn, now), of, now+turns.Slot-turn%turns.Slot
 	}
-	turn, most := t.clock.At(now), 0
+	return p.closed
+}
+
+// closedAt returns the endpoints of a pool that are closed at a time; nil if there are none. Turn
+// is that time of the turn clock.
+func (p *shared) closedAt(of *pick.Pool, turn, now time.Duration) pick.ClosedFor {
+	if !p.Contended() {
+		return nil
+	}
+	most := 0
 	for i := range of.Endpoints {
 		most = max(most, of.Endpoints[i].Number)
 	}
-	p.closed, p.of, p.until = make(pick.ClosedFor, most+1), of, now+turns.Slot-turn%turns.Slot
+	all := make(pick.ClosedFor, most+1)
 	for i := range of.Endpoints {
 		e := &of.Endpoints[i]
-		p.closed[e.Number] = pick.NoBand
+		all[e.Number] = pick.NoBand
 		if highest, closed := p.Closed(e.Number, keyOf(e), turn, now); closed {
-			p.closed[e.Number] = int64(highest)
+			all[e.Number] = int64(highest)
 		}
 	}
-	return p.closed
+	return all
 }
 
 // keyOf returns the key of an endpoint in all processes. It spreads similar addresses.
@@ -185,17 +199,18 @@ type Own struct {
 
 // Wait sets what waits in this process.
 func (t *Turns) Wait(all []Own) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	byPool := make(map[objects.Name][]turns.Own)
 	for _, is := range all {
 		byPool[is.Pool] = append(byPool[is.Pool], is.Own)
-		t.pool(is.Pool)
 	}
-	for name, p := range t.pools {
-		p.Wait(byPool[name])
-		t.changed(name, p)
-	}
+	t.change(func(c *changes) {
+		for name := range byPool {
+			t.pool(name)
+		}
+		for name, p := range t.pools {
+			c.change(name, p, func() { p.Wait(byPool[name]) })
+		}
+	})
 }
 
 // serve records the service of a request.
@@ -244,25 +259,30 @@ func (t *Turns) Begin() {
 
 // Hear records what waits in other processes, and the time of control's clock when it sent that.
 func (t *Turns) Hear(all []Others, clock time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := t.now()
-	t.clock.Hear(clock, now)
+	byPool := make(map[objects.Name][]Others)
 	for _, is := range all {
-		p := t.pool(is.Pool)
-		p.Hear(is.Band, is.Others, t.stream, now)
-		t.changed(is.Pool, p)
+		byPool[is.Pool] = append(byPool[is.Pool], is)
 	}
+	t.change(func(c *changes) {
+		t.clock.Hear(clock, c.now)
+		for name, bands := range byPool {
+			p := t.pool(name)
+			c.change(name, p, func() {
+				for _, is := range bands {
+					p.Hear(is.Band, is.Others, t.stream, c.now)
+				}
+			})
+		}
+	})
 }
 
 // Complete records that control has sent its complete state.
 func (t *Turns) Complete() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for name, p := range t.pools {
-		p.Complete(t.stream)
-		t.changed(name, p)
-	}
+	t.change(func(c *changes) {
+		for name, p := range t.pools {
+			c.change(name, p, func() { p.Complete(t.stream) })
+		}
+	})
 }
 
 // Empty reports whether no request waits anywhere.
