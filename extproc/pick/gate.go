@@ -122,7 +122,7 @@ func (e *Endpoint) forget() {
 // uncached part of the prompt must fit into the KV cache. The answer needs more later, while other
 // requests end.
 func (f *forecast) fits(g *Gate, e *Endpoint) bool {
-	if e.Pending() >= g.places(int64(e.Profile.Limits.MaxSequences)) {
+	if e.Pending() >= g.places(e.sequences()) {
 		return false
 	}
 	used := float64(e.KVBeyond + e.Backlog.Tokens.Load() + e.Peers.Tokens.Load())
@@ -130,6 +130,18 @@ func (f *forecast) fits(g *Gate, e *Endpoint) bool {
 		return false
 	}
 	return true
+}
+
+// sequences returns how many requests the engine runs at once.
+func (e *Endpoint) sequences() int64 {
+	most := int64(e.Profile.Limits.MaxSequences)
+	if e.Batch == nil {
+		return most
+	}
+	if learned := e.Batch.Load(); learned > 0 {
+		return min(most, learned)
+	}
+	return most
 }
 
 // slotFree reports whether an adapter slot can serve copy c at an endpoint. With each slot in use

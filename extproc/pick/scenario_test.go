@@ -42,6 +42,7 @@ import (
 //	                         queue, beside, tokens and urgent, for those requests
 //	    beyond=N             tokens in the KV cache beyond those of known requests
 //	    window=N             learned window of this process's requests in flight
+//	    batch=N              learned limit of the requests that the engine runs
 //	    stated=BAND:OBJECTIVE,...
 //	                         requests with these bands and objectives for time per output token
 //	    room=SLOTS,HOST      places for adapters in slots and in host memory
@@ -201,6 +202,9 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 		case "window":
 			e.Window = new(atomic.Int64)
 			e.Window.Store(number(t, value))
+		case "batch":
+			e.Batch = new(atomic.Int64)
+			e.Batch.Store(number(t, value))
 		case "stated":
 			f.stated(t, &e, value)
 		case "beyond":

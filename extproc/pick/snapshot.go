@@ -220,6 +220,9 @@ type Endpoint struct {
 	// Window is the learned limit of InFlight for a Gate without trusted predictions; nil or 0
 	// means unknown.
 	Window *atomic.Int64
+	// Batch is the learned limit of requests that the engine runs at once, for a Gate with trusted
+	// predictions; nil or 0 means that the limit of Profile holds.
+	Batch *atomic.Int64
 
 	// Slots is the number of adapter slots on the GPU; 0 if unknown.
 	Slots int64

@@ -376,6 +376,8 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	e.seen = Seen{at: l.Began, known: running && waiting, requests: int(min(load.Running.Or(0)+load.Waiting.Or(0), mostRequests))}
 	e.others = e.othersOf(load, max(l.known, e.knownRequests()))
 	e.window.scraped(e.inFlight.Load(), load.Running, load.Waiting)
+	slots, _ := load.MaxAdapters.Get()
+	e.batch.scraped(l.Began, &load, slots > 0 && float64(e.adapters.Load()) > slots)
 	e.active(load.Active)
 }
 

@@ -68,6 +68,7 @@ type endpoint struct {
 	backlog            pick.Backlog
 	peers              pick.Peers
 	window             window
+	batch              batch
 	resident           pick.Resident
 	models             map[string]*pick.Count // requests in flight of this process, by the engine's name of the model
 
@@ -276,7 +277,7 @@ func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, 
 	p := pick.Endpoint{
 		Address: declared.Address, Number: e.number, Hash: e.hash, State: state, Doubted: e.health.doubted,
 		Others: e.others.requests,
-		Slots:  int64(slots), InFlight: &e.inFlight, Window: &e.window.limit, Adapters: &e.adapters,
+		Slots:  int64(slots), InFlight: &e.inFlight, Window: &e.window.limit, Batch: &e.batch.limit, Adapters: &e.adapters,
 		Backlog: &e.backlog, Peers: &e.peers, Resident: &e.resident, OthersTokens: e.others.tokens, KVBeyond: e.others.beyond,
 		Forgets: e.load.Forgets,
 	}

@@ -27,11 +27,15 @@ func (w *windowRig) have(n int) {
 	for len(w.counts) < n {
 		v, _ := w.View(w.now)
 		pool := v.Snapshot.Pools[thePool.String()]
-		c := &pool.Base[0]
-		counts := endpointstate.CountsOf(pick.Decision{Endpoint: &pool.Endpoints[c.Endpoint], Copy: c})
-		counts.Begin(w.now)
-		w.counts = append(w.counts, counts)
+		w.begin(pool, &pool.Base[0])
 	}
+}
+
+// begin counts a request at a copy.
+func (w *windowRig) begin(pool *pick.Pool, c *pick.Copy) {
+	counts := endpointstate.CountsOf(pick.Decision{Endpoint: &pool.Endpoints[c.Endpoint], Copy: c})
+	counts.Begin(w.now)
+	w.counts = append(w.counts, counts)
 }
 
 // scrape scrapes endpoint a.
