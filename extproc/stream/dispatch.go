@@ -63,6 +63,7 @@ type picked struct {
 	unpredicted bool             // policy latency has no trusted predictions, so that policy proposal decided
 	explained   []ring.Candidate // the policy's first choices; empty without --explain-picks
 	prompt      *prompt          // nil if the policy reads no prompts
+	kept        *hashed          // prompt of a request that waits; may be nil
 	bytes       int              // size of the prompt in bytes
 	limit       int              // most output tokens that the request allows; 0 if it states no limit
 	expected    time.Duration    // predicted time from the complete request to the first token
@@ -253,8 +254,11 @@ func (d *dispatcher) authorize(w *objects.World) {
 const maxChoices = 8
 
 // send chooses the endpoints of a request, and counts it as in flight at the first endpoint.
-func (d *dispatcher) send(a ask, body []byte, now time.Time) error {
-	defer d.dropPrompt()
+func (d *dispatcher) send(a ask, body []byte, now time.Time) (err error) {
+	defer func() {
+		d.kept = keptPrompt(d, err)
+		d.dropPrompt()
+	}()
 	for range maxChoices {
 		if err := d.choose(a, body, now); err != nil {
 			return err

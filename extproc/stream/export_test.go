@@ -147,3 +147,11 @@ func (s *Server) BreakDecoders() int {
 	}
 	return cap(s.decoders)
 }
+
+// KeptBlocks returns how many blocks of its prompt a waiting request keeps.
+func (x Exchange) KeptBlocks() int {
+	if x.dispatcher.kept == nil {
+		return 0
+	}
+	return len(x.dispatcher.kept.blocks)
+}
