@@ -125,9 +125,9 @@ func TestFirstInOrderReserves(t *testing.T) {
 			if err := <-first.Turn(); err != nil {
 				t.Fatal(err)
 			}
-			if reserved, holder, overdue := first.Gate(); overdue {
-				if len(reserved) > 0 || holder == 0 {
-					t.Errorf("%v are reserved, and the holder is %d", reserved, holder)
+			if is := first.Standing(); is.Overdue {
+				if len(is.Reserved) > 0 || is.Holder == 0 {
+					t.Errorf("%v are reserved, and the holder is %d", is.Reserved, is.Holder)
 				}
 				break
 			}
@@ -137,15 +137,15 @@ func TestFirstInOrderReserves(t *testing.T) {
 			t.Errorf("it reserves after %v", took)
 		}
 		first.Back(flow.Room, time.Time{}, &pick.Reservation{Endpoint: 7})
-		if reserved, holder, overdue := second.Gate(); len(reserved) != 1 || reserved[0].Holder == 0 || holder != 0 || overdue {
-			t.Errorf("for the other request %v are reserved, its holder is %d, and it is overdue: %v", reserved, holder, overdue)
+		if is := second.Standing(); len(is.Reserved) != 1 || is.Reserved[0].Holder == 0 || is.Holder != 0 || is.Overdue {
+			t.Errorf("for the other request %v are reserved, its holder is %d, and it is overdue: %v", is.Reserved, is.Holder, is.Overdue)
 		}
 		first.Leave()
 		if err := <-second.Turn(); err != nil {
 			t.Fatal(err)
 		}
-		if reserved, _, _ := second.Gate(); len(reserved) != 0 {
-			t.Errorf("after the end %v are reserved", reserved)
+		if is := second.Standing(); len(is.Reserved) != 0 {
+			t.Errorf("after the end %v are reserved", is.Reserved)
 		}
 		second.Leave()
 		for path, n := range leak.Maps(f) {
@@ -178,8 +178,8 @@ func TestReservationEndsWithItsEndpoint(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			f.Published(view)
 			turn(t, holder)
-			if reserved, _, overdue := holder.Gate(); len(reserved) != c.reserved || overdue != (c.reserved == 0) {
-				t.Errorf("%v: %v are reserved; overdue: %v", c.state, reserved, overdue)
+			if is := holder.Standing(); len(is.Reserved) != c.reserved || is.Overdue != (c.reserved == 0) {
+				t.Errorf("%v: %v are reserved; overdue: %v", c.state, is.Reserved, is.Overdue)
 			}
 			holder.Back(flow.Room, time.Time{}, nil)
 		}
@@ -250,11 +250,11 @@ func TestBackloggedRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := aFlow(10, 100)
 		flood := blocked(t, f, of(pools[0], 0, 1, 1))
-		if flood.Backlogged() {
+		if flood.Standing().Backlogged {
 			t.Error("the only request of a tenant is backlogged")
 		}
 		more := enqueue(t, f, of(pools[0], 0, 1, 1))
-		if !flood.Backlogged() || !more.Backlogged() {
+		if !flood.Standing().Backlogged || !more.Standing().Backlogged {
 			t.Error("two requests of a tenant are not backlogged")
 		}
 		time.Sleep(time.Second)
@@ -273,11 +273,11 @@ func TestBackloggedRequests(t *testing.T) {
 		}
 		turn(t, called)
 		called.Back(flow.Room, time.Time{}, nil)
-		if other.Backlogged() {
+		if other.Standing().Backlogged {
 			t.Error("the only request of another tenant is backlogged")
 		}
 		time.Sleep(5 * time.Second)
-		if !other.Backlogged() {
+		if !other.Standing().Backlogged {
 			t.Error("a request that has waited for 5 s is not backlogged")
 		}
 		for _, ticket := range []*flow.Ticket{flood, more, other} {

@@ -63,26 +63,32 @@ func (t *Ticket) Empty() time.Time {
 	return t.line.empty
 }
 
-// Gate returns what a called request must know to find room: the reservations of other requests,
-// and the identity by which its own is known. Overdue reports that the request has been first in
-// order without room for so long that it must reserve some, see [Ticket.Back].
-func (t *Ticket) Gate() (reserved []pick.Reservation, holder uint64, overdue bool) {
+// Standing is what a called request must know to find room.
+type Standing struct {
+	// Reserved are the reservations of waiting requests, and Holder identifies the request among
+	// their holders; 0 if it has no reservation and is not overdue.
+	Reserved []pick.Reservation
+	Holder   uint64
+	// Overdue means that the request has been first in order without room for so long that it must
+	// reserve some, see [Ticket.Back].
+	Overdue bool
+	// Backlogged means that the request must leave headroom at engines for other flows: other
+	// requests of its tenant wait too, or it waits for long. A request that reserves room uses it
+	// all.
+	Backlogged bool
+}
+
+// Standing returns what a called request must know to find room.
+func (t *Ticket) Standing() Standing {
 	f := t.flow
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	overdue = t.first && t.holder == 0 && !t.noRoom.IsZero() && time.Since(t.noRoom) >= patience
-	if holder = t.holder; overdue {
-		holder = f.holder + 1
+	now := time.Now()
+	is := Standing{Reserved: t.pool.reserved, Holder: t.holder, Backlogged: t.backlogged(now)}
+	if t.first && t.holder == 0 && !t.noRoom.IsZero() && now.Sub(t.noRoom) >= patience {
+		is.Holder, is.Overdue = f.holder+1, true
 	}
-	return t.pool.reserved, holder, overdue
-}
-
-// Backlogged reports whether the request must leave headroom at engines for other flows: other
-// requests of its tenant wait too, or it waits for long. A request that reserves room uses it all.
-func (t *Ticket) Backlogged() bool {
-	t.flow.mu.Lock()
-	defer t.flow.mu.Unlock()
-	return t.backlogged(time.Now())
+	return is
 }
 
 func (t *Ticket) backlogged(now time.Time) bool {

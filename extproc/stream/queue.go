@@ -35,6 +35,8 @@ type queued struct {
 	work, expects flow.Service
 	// ticket is the request's place in the queue while it is decided in its turn; otherwise nil.
 	ticket *flow.Ticket
+	// overdue means that the request reserves room if it finds none.
+	overdue bool
 	// near is the address of the only endpoint that may serve the request; empty if any may.
 	near string
 	// since is when the request began to wait; zero if it never waited. spent is how long it has

@@ -61,6 +61,7 @@ func gated(d *dispatcher, a *ask) bool {
 // gateOf returns the gate of a request, which may go only where an engine can start it at once. The
 // gate is off for requests that do not wait.
 func gateOf(d *dispatcher, a *ask, s *pick.Snapshot) pick.Gate {
+	d.overdue = false
 	if !gated(d, a) {
 		return pick.Gate{}
 	}
@@ -70,8 +71,9 @@ func gateOf(d *dispatcher, a *ask, s *pick.Snapshot) pick.Gate {
 	}
 	g.Closed = d.server.Flow.Turns.Closed(d.target.Pool, s.Pools[d.target.Pool.String()])
 	if d.ticket != nil {
-		g.Reserved, g.Holder, _ = d.ticket.Gate()
-		if d.ticket.Backlogged() {
+		is := d.ticket.Standing()
+		g.Reserved, g.Holder, d.overdue = is.Reserved, is.Holder, is.Overdue
+		if is.Backlogged {
 			g.Headroom = pick.DefaultHeadroom
 		}
 	}
@@ -93,11 +95,9 @@ func missed(d *dispatcher, a *ask, err error, s *pick.Snapshot, request *pick.Re
 			m.due = at
 		}
 		m.others = others
-		if d.ticket != nil {
-			if _, holder, overdue := d.ticket.Gate(); overdue {
-				if r, found := pick.Reserve(d.settings.Policy, s, *request, holder); found {
-					m.reserve = &r
-				}
+		if d.overdue {
+			if r, found := pick.Reserve(d.settings.Policy, s, *request, request.Gate.Holder); found {
+				m.reserve = &r
 			}
 		}
 	case isMiss(err) && empty(d, a), errors.Is(err, pick.ErrNoneReady) && !d.placed() && holds(d, a):
