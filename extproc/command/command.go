@@ -71,6 +71,9 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		o = f.Attribute(o)
 		f.Observe(o)
 		record.Observe(&o)
+		if tokens, known := stream.LengthOf(&o); known && o.ID != "" {
+			held.Answered(record.Number(o.ID), tokens)
+		}
 		book.Observe(o)
 		m.Observe(o) // last, so that the fleet already has every outcome that metrics show
 		for _, endpoint := range o.Suspicious() {

@@ -50,13 +50,24 @@ func (l *Log) Add(request, decision []byte) (number uint64) {
 // ID returns the id of a decision, which is unique among all processes.
 func (l *Log) ID(number uint64) string { return l.process + strconv.FormatUint(number, 36) }
 
+// Number returns the number of a decision by its id; 0 if it is a decision of another process.
+func (l *Log) Number(id string) uint64 {
+	text, ok := strings.CutPrefix(id, l.process)
+	if !ok {
+		return 0
+	}
+	number, err := strconv.ParseUint(text, 36, 64)
+	if err != nil {
+		return 0
+	}
+	return number
+}
+
 // Observe records the outcome of a request that an access log reported with the id of its decision.
 func (l *Log) Observe(o *outcome.Outcome) {
-	if text, ok := strings.CutPrefix(o.ID, l.process); ok {
-		if number, err := strconv.ParseUint(text, 36, 64); err == nil {
-			is := ring.OutcomeOf(o)
-			l.End(number, &is)
-		}
+	if number := l.Number(o.ID); number != 0 {
+		is := ring.OutcomeOf(o)
+		l.End(number, &is)
 	}
 }
 

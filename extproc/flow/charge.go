@@ -15,8 +15,6 @@ type Service struct {
 	Fixed float64
 	// PerToken is the service of an output token. Tokens is the expected number of output tokens.
 	PerToken, Tokens float64
-	// Limit is the most output tokens that the request allows; 0 if it states no limit.
-	Limit float64
 	// FirstToken is the predicted time until the first output token, and Step the time of each
 	// output token. Step is 0 if it cannot be predicted.
 	FirstToken, Step time.Duration
@@ -55,7 +53,6 @@ type Charge struct {
 	pool    *pool
 	service Service
 	scale   float64 // tokens that a unit of the service is worth
-	key     lengthKey
 	began   time.Time
 	band    int32
 	account *queue.Account[*Ticket] // nil after the end; guarded by Flow.mu
@@ -71,12 +68,10 @@ func (t *Ticket) Dispatch(s Service, now time.Time) *Charge {
 	if t.out {
 		return nil
 	}
-	key := lengthKey{t.request.Path.Route, t.request.Path.Tenant}
-	s.Tokens = f.lengths.expected(key, s.Tokens, s.Limit)
 	scale := p.unit.scale(&s)
 	p.queue.SetService(t.place, scale*s.expected())
 	band := t.place.Band()
-	c := &Charge{pool: p, service: s, scale: scale, key: key, began: now, account: p.queue.Dispatch(t.place), band: band}
+	c := &Charge{pool: p, service: s, scale: scale, began: now, account: p.queue.Dispatch(t.place), band: band}
 	t.sent, t.line.tried = true, time.Time{} // there may be room for the next request of the line
 	p.left(t)
 	p.running[c] = true
@@ -104,9 +99,7 @@ func (c *Charge) Ended(completion int64, now time.Time) {
 		return
 	}
 	tokens := float64(completion)
-	if tokens >= 0 && c.service.PerToken > 0 {
-		f.lengths.learn(c.key, tokens)
-	} else if tokens < 0 {
+	if tokens < 0 {
 		tokens = c.service.soFar(now.Sub(c.began))
 	}
 	if tokens < 0 {

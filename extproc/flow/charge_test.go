@@ -10,7 +10,7 @@ import (
 
 // turnsOf enqueues 60 requests of each of two tenants, with short and with long answers, and
 // returns how often each goes in 44 turns. Ended is called with each dispatched request.
-func turnsOf(t *testing.T, is flow.Service, ended func(c *flow.Charge, long bool)) (short, long int) {
+func turnsOf(t *testing.T, is func(long bool) flow.Service, ended func(c *flow.Charge, long bool)) (short, long int) {
 	f := aFlow(1000, 1000)
 	chat, report := of(pools[0], 0, 1, 1), of(pools[0], 0, 2, 1)
 	isLong := map[*flow.Ticket]bool{blocked(t, f, chat): false}
@@ -27,7 +27,7 @@ func turnsOf(t *testing.T, is flow.Service, ended func(c *flow.Charge, long bool
 			if err := <-ticket.Turn(); err != nil {
 				t.Fatal(err)
 			}
-			c := ticket.Dispatch(is, time.Now())
+			c := ticket.Dispatch(is(itsLong), time.Now())
 			delete(isLong, ticket)
 			if itsLong {
 				long++
@@ -55,7 +55,7 @@ func tokensOf(long bool) int64 {
 // goes first, for as many requests as that.
 func TestAnswersAreChargedByTheirLength(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		is := flow.Service{PerToken: 1, Tokens: 1, Limit: 1, InTokens: true}
+		is := func(bool) flow.Service { return flow.Service{PerToken: 1, Tokens: 1, InTokens: true} }
 		short, long := turnsOf(t, is, func(c *flow.Charge, long bool) { c.Ended(tokensOf(long), time.Now()) })
 		if long < 3 || long > 5 || short < 39 {
 			t.Errorf("requests with short answers go %d times, and others %d times; want 10 for 1", short, long)
@@ -63,20 +63,14 @@ func TestAnswersAreChargedByTheirLength(t *testing.T) {
 	})
 }
 
-// The lengths of earlier answers are charged at the dispatch, so they count while the answers run.
-func TestLearnedLengthsAreChargedAtDispatch(t *testing.T) {
+// The expected lengths of answers are charged at the dispatch, so they count while the answers run.
+func TestExpectedLengthsAreChargedAtDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		is := flow.Service{PerToken: 1, Tokens: 1, InTokens: true}
-		learned := map[bool]bool{}
 		var running []*flow.Charge
-		short, long := turnsOf(t, is, func(c *flow.Charge, long bool) {
-			if learned[long] {
-				running = append(running, c)
-				return
-			}
-			learned[long] = true
-			c.Ended(tokensOf(long), time.Now())
-		})
+		is := func(long bool) flow.Service {
+			return flow.Service{PerToken: 1, Tokens: float64(tokensOf(long)), InTokens: true}
+		}
+		short, long := turnsOf(t, is, func(c *flow.Charge, _ bool) { running = append(running, c) })
 		if long < 3 || long > 5 || short < 39 {
 			t.Errorf("requests with short answers go %d times, and others %d times; want 10 for 1", short, long)
 		}

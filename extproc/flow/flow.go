@@ -73,18 +73,18 @@ type Config struct {
 // with each view.
 type Flow struct {
 	Config
-	queued atomic.Int64 // number of waiting requests; usually 0, which is read without locking mu
+	queued  atomic.Int64 // number of waiting requests; usually 0, which is read without locking mu
+	lengths lengths
 
 	// mu guards the fields below, and all pools, lines and tickets. It is locked after all mutexes
 	// of the fleet, and before the mutexes that Changed locks.
-	mu      sync.Mutex
-	pools   map[objects.Name]*pool
-	lengths lengths
-	lates   map[objects.Name]*lateness // of names without a pool that still have promises
-	bytes   int64                      // total size of the bodies of all waiting requests
-	lost    bool                       // whether control has been silent for too long
-	world   *objects.World             // last compared with the waiting requests; nil while nobody waits
-	holder  uint64                     // number of reservations made
+	mu     sync.Mutex
+	pools  map[objects.Name]*pool
+	lates  map[objects.Name]*lateness // of names without a pool that still have promises
+	bytes  int64                      // total size of the bodies of all waiting requests
+	lost   bool                       // whether control has been silent for too long
+	world  *objects.World             // last compared with the waiting requests; nil while nobody waits
+	holder uint64                     // number of reservations made
 }
 
 // New returns an empty Flow.
@@ -93,7 +93,7 @@ func New(c Config) *Flow {
 		c.Changed = func(bool) {}
 	}
 	f := &Flow{
-		Config: c, pools: make(map[objects.Name]*pool), lengths: newLengths(), lates: make(map[objects.Name]*lateness),
+		Config: c, pools: make(map[objects.Name]*pool), lates: make(map[objects.Name]*lateness),
 	}
 	if c.Turns != nil {
 		c.Turns.opened = f.opened

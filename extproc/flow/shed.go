@@ -59,9 +59,7 @@ func (p *pool) arrival(r *Request, service float64, is verdict) (a arrival, pred
 // expected returns the expected service of a request before its endpoint is chosen, in the unit of
 // the pool. It is at least that of one token.
 func (p *pool) expected(r *Request) float64 {
-	s := r.Service
-	s.Tokens = p.flow.lengths.expected(lengthKey{r.Path.Route, r.Path.Tenant}, s.Tokens, s.Limit)
-	if is := p.unit.expected(&s); is > 1 { // not NaN
+	if is := p.unit.expected(&r.Service); is > 1 { // not NaN
 		return min(is, queue.MaxService)
 	}
 	return 1

@@ -317,6 +317,7 @@ func (d *dispatcher) count(a ask, now time.Time) bool {
 	}
 	d.number = s.Decisions.Add(d.in.id, record)
 	d.id = s.Decisions.ID(d.number)
+	noteSent(d)
 	d.limited.sent(d)
 	d.addRelay(a.model, now)
 	d.promptSent()

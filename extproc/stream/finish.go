@@ -125,6 +125,9 @@ func (d *dispatcher) observe(f outcome.Failure, took time.Duration) {
 	if tokens, known := limits.TokensOf(o); known {
 		d.limited.ticket.Settle(tokens)
 	}
+	if tokens, known := LengthOf(&o); known && d.answers != 0 {
+		d.server.Flow.Learn(d.answers, tokens)
+	}
 	d.recordOutcome(&o)
 	d.server.Observe(o)
 }

@@ -33,6 +33,8 @@ type queued struct {
 	// work is the predicted service of a request that was dispatched in its turn, and expects what
 	// was predicted when it began to wait.
 	work, expects flow.Service
+	// answers is the hash by which the length of the answer is learned; 0 if it is not.
+	answers uint64
 	// ticket is the request's place in the queue while it is decided in its turn; otherwise nil.
 	ticket *flow.Ticket
 	// overdue means that the request reserves room if it finds none.

@@ -2,11 +2,14 @@ package stream
 
 import (
 	"cmp"
+	"net/http"
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // This file predicts the service of requests, by which their flows take turns.
@@ -16,7 +19,7 @@ import (
 // model.
 func serviceOf(d *dispatcher) flow.Service {
 	is, demand := &d.first().Estimate, &d.demanded
-	prompt, output, limit := float64(demand.Prompt), float64(demand.Output), float64(d.limit)
+	prompt, output := float64(demand.Prompt), expectedOutput(d, float64(demand.Output))
 	switch {
 	case d.traits.tokenless:
 		return tokenless(demand.ServiceTime)
@@ -24,11 +27,11 @@ func serviceOf(d *dispatcher) flow.Service {
 		return d.expects
 	case is.Step > 0 && !d.unpredicted:
 		return flow.Service{
-			Prompt: prompt, Fixed: is.Load + is.Delay, PerToken: is.Longer, Tokens: output, Limit: limit,
+			Prompt: prompt, Fixed: is.Load + is.Delay, PerToken: is.Longer, Tokens: output,
 			FirstToken: time.Duration(is.FirstToken() * float64(time.Second)), Step: time.Duration(is.Step * float64(time.Second)),
 		}
 	}
-	return flow.Service{InTokens: true, Fixed: prompt, PerToken: flow.Generated, Tokens: output, Limit: limit}
+	return flow.Service{InTokens: true, Fixed: prompt, PerToken: flow.Generated, Tokens: output}
 }
 
 // expectedService predicts the service of a request that is about to wait, before an endpoint is
@@ -41,19 +44,59 @@ func expectedService(d *dispatcher, model string, body int64) flow.Service {
 	if d.traits.tokenless {
 		return tokenless(d.server.serviceTime(view.World, d.statsKey(request, view.Snapshot.Pools[d.pool].BaseModel())))
 	}
-	demand := pick.Demand{Prompt: d.demanded.Prompt, Output: int(learned.Output())}
-	if demand.Prompt == 0 {
-		demand.Prompt = int(float64(body) / learned.BytesPerToken())
+	is := flow.Service{Prompt: float64(max(1, d.demanded.Prompt)), Tokens: expectedOutput(d, learned.Output())}
+	if d.demanded.Prompt == 0 {
+		is.Prompt = max(1, float64(body)/learned.BytesPerToken())
 	}
-	is := flow.Service{Prompt: float64(max(1, demand.Prompt)), Tokens: float64(demand.Output), Limit: float64(d.limit)}
-	if is.Limit > 0 {
-		is.Tokens = min(is.Tokens, is.Limit)
-	}
+	demand := pick.Demand{Prompt: int(is.Prompt), Output: int(is.Tokens)}
 	fixed, perToken, known := pick.Service(d.settings.Policy, view.Snapshot, d.pool, demand)
 	if is.Fixed, is.PerToken, is.InTokens = fixed, perToken, !known; !known {
 		is.Fixed, is.PerToken, is.Prompt = is.Prompt, flow.Generated, 0
 	}
 	return is
+}
+
+// expectedOutput returns the expected number of output tokens of a request. Usual is the mean of
+// the model.
+func expectedOutput(d *dispatcher, usual float64) float64 {
+	limit := float64(d.limit)
+	if limit > 0 {
+		usual = min(usual, limit)
+	}
+	if d.server.Flow == nil {
+		return usual
+	}
+	return d.server.Flow.Expected(answersOf(d), usual, limit)
+}
+
+// answersOf returns a hash of the route and the tenant of a request, or of its pool if no route
+// admits it. The lengths of answers are learned by it. It returns 0 for requests without tokens and
+// if the pool's flow is off. It allocates nothing.
+func answersOf(d *dispatcher) uint64 {
+	if d.server.Flow == nil || !d.settings.Flow || d.traits.tokenless {
+		return 0
+	}
+	h := hash.Of(d.pool)
+	if d.route != "" {
+		h = hash.Of(d.route)
+	}
+	return max(1, hash.Fold(h, d.in.hashOf(d.target.Sharing.Or().TenantHeader)))
+}
+
+// noteSent connects a request that was sent to an endpoint with the outcome that will report the
+// length of its answer.
+func noteSent(d *dispatcher) {
+	if d.answers = answersOf(d); d.answers != 0 {
+		d.server.Flow.Sent(d.number, d.answers)
+	}
+}
+
+// LengthOf returns the number of output tokens of an answer from which lengths can be learned.
+func LengthOf(o *outcome.Outcome) (tokens float64, known bool) {
+	if !o.Well() || o.Status != http.StatusOK {
+		return 0, false
+	}
+	return o.Completion.Get()
 }
 
 // learnedOf returns the statistics of earlier requests for the model of a request, which may be

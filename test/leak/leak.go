@@ -51,7 +51,7 @@ func (w *walk) value(v reflect.Value, path string) {
 		if w.slices && v.Kind() == reflect.Slice {
 			w.sizes[path] += v.Len()
 		}
-		for i := range v.Len() {
+		for i := 0; i < v.Len() && refers(v.Type().Elem()); i++ {
 			w.value(v.Index(i), path)
 		}
 	case reflect.Map:
@@ -60,4 +60,21 @@ func (w *walk) value(v reflect.Value, path string) {
 			w.value(all.Value(), path)
 		}
 	}
+}
+
+// refers reports whether values of a type can refer to others. Tables of numbers are not searched.
+func refers(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map:
+		return true
+	case reflect.Array:
+		return refers(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if refers(t.Field(i).Type) {
+				return true
+			}
+		}
+	}
+	return false
 }
