@@ -83,7 +83,7 @@ func TestRejectedEditIsReported(t *testing.T) {
 	}
 	until(`objects read: .*a\.yaml, 1 in it$`)
 	write(file, strings.Replace(good, "backendRefs: [{name: p}]", "backend: p", 1))
-	until(`^\d\d:\d\d:\d\d objects refused; keeping the last valid ones of this file: .*a\.yaml:4: LLMRoute default/a: unknown field "spec\.backend"$`)
+	until(`^\d\d:\d\d:\d\d objects refused; keeping the last valid ones of this file: .*a\.yaml:4: LLMRoute default/a: unknown field "spec\.backend"; known fields are `)
 	write(file, good)
 	until(`objects read: .*a\.yaml, 1 in it$`)
 	cancel()

@@ -268,6 +268,7 @@ func routes(w *objects.World) []Setting {
 			}
 			words = append(words, word)
 		}
+		words = append(words, notes(w, r)...)
 		all = append(all, Setting{
 			Name:  cmp.Or(strings.Join(r.Models, ", "), "(all taken)"),
 			Value: strings.Join(words, ", "), From: w.Where(r.Kind, r.Name),

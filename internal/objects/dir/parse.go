@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -161,7 +162,7 @@ func (p *parser) decodeProfile(text []byte, into interface{ Faults() []profile.F
 func (p *parser) decodeStrictly(text []byte, into any, kind string) error {
 	unknown, err := p.decode("", text, into)
 	if err == nil && len(unknown) > 0 {
-		err = p.fault(unknown[0].path, "%s: %s", kind, unknown[0].reason)
+		err = p.fault(unknown[0].path, "%s: %s", kind, unknown[0].refused())
 	}
 	return err
 }
@@ -262,7 +263,7 @@ func (p *parser) read(path string, text []byte, k *kinds.Kind) error {
 	}
 	id := objects.Object{Kind: k.Kind, Name: objects.Name{Namespace: o.GetNamespace(), Name: o.GetName()}}
 	if k.Strict && len(unknown) > 0 {
-		return p.fault(join(path, unknown[0].path), "%s: %s", id, unknown[0].reason)
+		return p.fault(join(path, unknown[0].path), "%s: %s", id, unknown[0].refused())
 	}
 	p.note(path, id, unknown)
 	kept, faults := k.Folder(o)
@@ -288,15 +289,27 @@ func (p *parser) note(path string, id objects.Object, unknown []unknownField) {
 	}
 }
 
-// unknownField is a field that the Go type lacks.
-type unknownField struct{ path, reason string }
+// unknownField is a field that the Go type lacks. Known are the fields that it has there.
+type unknownField struct {
+	path, reason string
+	known        []string
+}
+
+// refused returns the reason for which the field makes its object invalid.
+func (u *unknownField) refused() string {
+	if len(u.known) == 0 {
+		return u.reason
+	}
+	return u.reason + "; known fields are " + and(u.known)
+}
 
 // decode decodes text into the object and returns the fields that its type lacks.
 func (p *parser) decode(path string, text []byte, into any) ([]unknownField, error) {
 	strict, err := kjson.UnmarshalStrict(text, into, kjson.DisallowUnknownFields)
 	if err != nil {
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return nil, p.fault(join(path, wrong.Field), "%s: want %s, not %s", wrong.Field, jsonName(wrong), wrong.Value)
+			return nil, p.fault(join(path, wrong.Field), "%s: want %s, not %s%s", wrong.Field, jsonName(wrong), wrong.Value,
+				typeHint(wrong))
 		}
 		if _, ok := errors.AsType[base64.CorruptInputError](err); ok {
 			return nil, p.notBase64(path, text)
@@ -309,7 +322,7 @@ func (p *parser) decode(path string, text []byte, into any) ([]unknownField, err
 	var unknown []unknownField
 	for _, e := range strict {
 		if at, ok := errors.AsType[kjson.FieldError](e); ok {
-			unknown = append(unknown, unknownField{at.FieldPath(), e.Error()})
+			unknown = append(unknown, unknownField{at.FieldPath(), e.Error(), knownFields(reflect.TypeOf(into), at.FieldPath())})
 		}
 	}
 	return unknown, nil

@@ -111,15 +111,31 @@ func TestFaultIsNamedByFileLineAndReason(t *testing.T) {
 		},
 		{
 			"unknown field", strings.Replace(goodRoute, "priority", "prioritty", 1),
-			`f.yaml:12: LLMRoute default/sentiment: unknown field "spec.prioritty"`,
+			`f.yaml:12: LLMRoute default/sentiment: unknown field "spec.prioritty"; known fields are adapter, backendRefs, failurePolicy, fallback, late, limits, metrics, modelNames, objectives, parentRefs, priority, programHeader, share and tenantHeader`,
 		},
 		{
 			"unknown nested field", strings.Replace(goodRoute, "numerator: 99", "nominator: 99", 1),
-			`f.yaml:17: LLMRoute default/sentiment: unknown field "spec.objectives[0].latency.quantile.nominator"`,
+			`f.yaml:17: LLMRoute default/sentiment: unknown field "spec.objectives[0].latency.quantile.nominator"; known fields are denominator and numerator`,
 		},
 		{
 			"wrong type", strings.Replace(goodRoute, "priority: 3", "priority: high", 1),
 			"f.yaml:12: spec.priority: want a whole number, not string",
+		},
+		{
+			"a number that is too large", strings.Replace(goodRoute, "priority: 3", "priority: 99999999999", 1),
+			"f.yaml:12: spec.priority: want a whole number, not number 99999999999: it is out of range",
+		},
+		{
+			"a fraction", strings.Replace(goodRoute, "priority: 3", "share: 2.5", 1),
+			"f.yaml:12: spec.share: want a whole number, not number 2.5",
+		},
+		{
+			"a bool in place of a text", strings.Replace(goodRoute, "priority: 3", "late: On", 1),
+			"f.yaml:12: spec.late: want a string, not bool: put it in quotes, since without them YAML reads On, Off, Yes and No as true or false",
+		},
+		{
+			"a number in place of a text", strings.Replace(goodRoute, "priority: 3", "late: 60", 1),
+			`f.yaml:12: spec.late: want a string, not number: put it in quotes, and give a time its unit, such as "60s"`,
 		},
 		{
 			"wrong shape", strings.Replace(goodPool, "matchLabels: {app: llama}", "matchLabels: app", 1),
@@ -197,7 +213,7 @@ func TestFaultIsNamedByFileLineAndReason(t *testing.T) {
 		},
 		{
 			"unknown field of a list", strings.Replace(goodList, "engine:", "engines:", 1),
-			`f.yaml:7: EndpointList default/rack-1: unknown field "spec.engines"`,
+			`f.yaml:7: EndpointList default/rack-1: unknown field "spec.engines"; known fields are addresses, engine, management and ports`,
 		},
 		{
 			"EndpointList of another group is no list of objects", strings.Replace(goodList, "inference.x-k8s.io/v1alpha1", "v1", 1),
@@ -226,7 +242,7 @@ func TestFaultIsNamedByFileLineAndReason(t *testing.T) {
 		},
 		{
 			"unknown field of a profile", poolProfile("{inline: {prefil: {}}}"),
-			`f.yaml:6: PoolSettings default/base: unknown field "spec.profile.inline.prefil"`,
+			`f.yaml:6: PoolSettings default/base: unknown field "spec.profile.inline.prefil"; known fields are adapterActivation, adapterLoad, asyncScheduling, decode, frontendOverhead, launchOverhead, limits, mixedBatchOverhead, name, prefill and source`,
 		},
 		{
 			"profile outside", poolProfile("{file: ../a.yaml}"),
@@ -234,7 +250,7 @@ func TestFaultIsNamedByFileLineAndReason(t *testing.T) {
 		},
 		{
 			"unknown field of a profile's file", strings.Replace(profileFile, "perSequence", "perSequenze", 1),
-			`f.yaml:5: profile: unknown field "decode.perSequenze"`,
+			`f.yaml:5: profile: unknown field "decode.perSequenze"; known fields are adapterSlowdown, base, perKVToken and perSequence`,
 		},
 		{
 			"wrong time in a profile's file", strings.Replace(profileFile, "0.02", "soon", 1),
@@ -248,7 +264,7 @@ func TestFaultIsNamedByFileLineAndReason(t *testing.T) {
 			"limits of a profile's file", strings.Replace(profileFile, "blockSize: 16", "blockSize: 0", 1),
 			"f.yaml:6: profile: limits.blockSize is 0: it must be at least 1",
 		},
-		{"an object with a profile's field", goodRoute + "prefill: {}\n", `f.yaml:20: LLMRoute default/sentiment: unknown field "prefill"`},
+		{"an object with a profile's field", goodRoute + "prefill: {}\n", `f.yaml:20: LLMRoute default/sentiment: unknown field "prefill"; known fields are apiVersion, kind, metadata, spec and status`},
 		{
 			"a profile and more", profileFile + "---\n" + goodPod,
 			`f.yaml:1: apiVersion "", kind "" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, VModel, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
