@@ -163,6 +163,9 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	if s.EmptyTimeout > 0 {
 		empty = s.EmptyTimeout.String()
 	}
+	if s.EmptyTimeout > 0 && !s.Flow {
+		empty += ", unused while flow.mode is Off"
+	}
 	if s.RequestsPerEndpoint > 0 {
 		window = strconv.Itoa(s.RequestsPerEndpoint)
 	}
