@@ -75,6 +75,9 @@ const (
 	again        = 20 * time.Millisecond
 	againPerLine = 500 * time.Microsecond
 	mostAgain    = 200 * time.Millisecond
+	// soonest is the least time after which a request that found no room tries again without any
+	// event. It bounds the cost of a wrong prediction of that time.
+	soonest = time.Millisecond
 	// triesPerEnd is how many lines may try again earlier than that when a request ends, in fair
 	// order. The end makes room for about one request.
 	triesPerEnd = 4
@@ -150,26 +153,35 @@ func (p *pool) unreserve(gone func(pick.Reservation) bool) {
 	}
 }
 
-// unreserveLost removes the reservations at endpoints that get no requests any more. Their holders
-// may reserve other room at once.
+// unreserveLost removes the reservations at endpoints where their holders cannot be served any
+// more. The holders may reserve other room at once.
 func (p *pool) unreserveLost(is *pick.Pool) {
 	if len(p.reserved) == 0 {
 		return
 	}
-	lost := func(r pick.Reservation) bool {
-		return is == nil || !slices.ContainsFunc(is.Endpoints, func(e pick.Endpoint) bool {
-			return e.Number == r.Endpoint && e.State != pick.Out
-		})
-	}
+	kept := make(map[uint64]bool, len(p.reserved)) // by holder
 	for _, l := range p.lines {
 		for e := l.tickets.Front(); e != nil; e = e.Next() {
 			t := e.Value.(*Ticket)
-			if slices.ContainsFunc(p.reserved, func(r pick.Reservation) bool { return r.Holder == t.holder && lost(r) }) {
+			if t.holder == 0 {
+				continue
+			}
+			at := slices.IndexFunc(p.reserved, func(r pick.Reservation) bool { return r.Holder == t.holder })
+			if at >= 0 && is != nil && l.usable(is, p.reserved[at].Endpoint) {
+				kept[t.holder] = true
+			} else {
 				t.holder = 0
 			}
 		}
 	}
-	p.unreserve(lost)
+	p.unreserve(func(r pick.Reservation) bool { return !kept[r.Holder] })
+}
+
+// usable reports whether the endpoint with this number gets requests, and may serve those of the
+// line.
+func (l *line) usable(is *pick.Pool, number int) bool {
+	at := slices.IndexFunc(is.Endpoints, func(e pick.Endpoint) bool { return e.Number == number && e.State != pick.Out })
+	return at >= 0 && l.servedAt(is, at) && !(l.placed && len(is.Copies[l.key.ID]) == 0)
 }
 
 // open makes a line ready.

@@ -126,7 +126,7 @@ func (t *Ticket) Back(why Reason, due time.Time, reserve *pick.Reservation) {
 		l.band, l.backlogged = t.request.Path.Band, t.backlogged(now)
 		p.wait(l, why)
 		if !due.IsZero() {
-			p.due(l, due)
+			p.due(l, maxTime(due, now.Add(soonest)))
 		}
 		if !t.noRoom.IsZero() && t.holder == 0 {
 			p.due(l, maxTime(now.Add(again), t.noRoom.Add(patience)))
