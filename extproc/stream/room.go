@@ -88,7 +88,7 @@ func missed(d *dispatcher, a *ask, err error, s *pick.Snapshot, request *pick.Re
 	switch {
 	case errors.Is(err, pick.ErrNoRoom):
 		if at, known := pick.Opens(d.settings.Policy, s, *request); known {
-			m.due = time.Unix(0, at)
+			m.due = dueAt(at, request.Demand.Now, now)
 		}
 		at, others := d.server.Flow.Turns.Left(d.target.Pool, d.settings.Policy, s, *request, now)
 		if !at.IsZero() && (m.due.IsZero() || at.Before(m.due)) {
@@ -113,6 +113,11 @@ func missed(d *dispatcher, a *ask, err error, s *pick.Snapshot, request *pick.Re
 	}
 	return m
 }
+
+// dueAt converts a time of the steady clock to one that can be compared with the wall clock, which
+// may have been set since the process started. Steady is the time now on the steady clock. Both are
+// in nanoseconds since 1970.
+func dueAt(at, steady int64, now time.Time) time.Time { return now.Add(time.Duration(at - steady)) }
 
 // holds reports whether the request may wait while no endpoint may serve it.
 func holds(d *dispatcher, a *ask) bool { return d.settings.EmptyTimeout > 0 && gated(d, a) }
