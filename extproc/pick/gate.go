@@ -109,7 +109,9 @@ func (f *forecast) admits(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Estim
 		own := f.estimate(&known, c)
 		e, is = &known, &own
 	}
-	return is.Queue <= g.Queue && f.keeps(e, is.Step, f.limit(g, e)) && f.fits(g, e)
+	// Estimate.Queue includes the rest of the current step, which is long at a slow engine.
+	queue := float64(e.Backlog.left(f.Now)) * 1e-9
+	return queue <= g.Queue && f.keeps(e, is.Step, f.limit(g, e)) && f.fits(g, e)
 }
 
 // forget removes what scrapes reported about requests of unknown sources. A stale endpoint's
