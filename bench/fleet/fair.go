@@ -49,6 +49,11 @@ type running struct {
 func (is *running) of(tokens float64) float64 { return is.fixed + is.perToken*tokens }
 
 func (o *fairOrder) join(r *Request) {
+	o.queue.Join(r, queue.Request{Path: pathOf(r), Model: r.Adapter})
+}
+
+// pathOf returns the flow of a request.
+func pathOf(r *Request) queue.Path {
 	path := queue.Path{Band: r.Client.Band, Route: objects.Name{Name: r.Client.Route}, Share: 1}
 	if r.Client.Tenant != "" {
 		path.Tenant = hash.Of(r.Client.Tenant)
@@ -56,7 +61,7 @@ func (o *fairOrder) join(r *Request) {
 	if r.Client.Program != "" {
 		path.Program = hash.Of(r.Client.Program)
 	}
-	o.queue.Join(r, queue.Request{Path: path, Model: r.Adapter})
+	return path
 }
 
 func (o *fairOrder) next() *Request {

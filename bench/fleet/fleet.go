@@ -144,6 +144,7 @@ type Result struct {
 	Left                      bool // the client cancelled before the output was complete
 	Client                    Client
 	Sent                      float64 // when a picker sent the request to the endpoint
+	Held                      float64 // when a picker last began to hold the request
 	Refusals                  int     // how often a picker refused the request
 	Refused                   bool    // the request was refused and did not return
 }

@@ -77,6 +77,7 @@ func (r *run) hold() {
 func (r *run) join(number, by int, is *Request) {
 	r.holding.bands[is.Client.Band] = true
 	r.holding.held[is] = held{number, by, r.loop.Now()}
+	r.results[number].Held = r.loop.Now()
 	for _, no := range r.pickers[by].(Holder).Hold(r.loop.Now(), is) {
 		r.refuse(no)
 	}

@@ -57,6 +57,7 @@ var parts = []struct {
 	{"jain", jain},
 	{"agent", agent},
 	{"several", several},
+	{"retry", retry},
 }
 
 // row is a policy that a part compares.

@@ -29,10 +29,11 @@ func isOther(c fleet.Client) bool { return c.Tenant != flooder }
 
 // floodShape describes a flood.
 type floodShape struct {
-	flooded  bool
-	perToken float64 // the objective that the route states, in seconds; 0 for none
-	picker   int     // the extproc that gets the flood; 0 for all
-	until    float64 // when the flood and all requests end, in seconds; 0 for the default
+	flooded   bool
+	perToken  float64 // the objective that the route states, in seconds; 0 for none
+	picker    int     // the extproc that gets the flood; 0 for all
+	until     float64 // when all requests end, and the flood unless floodEnds is set, in seconds; 0 for the defaults
+	floodEnds float64 // when the flood ends, in seconds; 0 for the default
 }
 
 // floodOf returns the requests of a flood; without the flooder if flooded is false.
@@ -40,6 +41,9 @@ func (b *bench) floodOf(seed uint64, is floodShape) iter.Seq[fleet.Request] {
 	floodEnds, end := b.scaled(floodUntil), b.scaled(floodEnd)
 	if is.until > 0 {
 		floodEnds, end = is.until, is.until
+	}
+	if is.floodEnds > 0 {
+		floodEnds = is.floodEnds
 	}
 	var all []iter.Seq[fleet.Request]
 	for i := range uint32(tenants) {

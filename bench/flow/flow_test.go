@@ -77,6 +77,7 @@ func TestParts(t *testing.T) {
 		{agent, "agent", 5},
 		{several, "several: flood through one: TTFT", 20},
 		{several, "several: flood through all: longest time", 0.5},
+		{retry, "retry", -0.5},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()

@@ -75,7 +75,7 @@ func (s *server) predicted(t *testing.T, r Request) time.Duration {
 	t.Helper()
 	p := s.pools[r.Key.Pool]
 	a, ok := p.arrival(&r, p.expected(&r), ready)
-	_, wait, known := p.late.pace(a, time.Now())
+	_, wait, known := p.late.Pace(a, time.Now())
 	if !ok || !known {
 		t.Fatal("the wait is not predicted")
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow/late"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -21,7 +22,7 @@ func (l Late) Error() string {
 // wouldBeLate predicts whether a request that is about to join the queue would be late. Service is
 // that of the request. No request is late that waits for a load or an endpoint, because such waits
 // are not predicted.
-func (p *pool) wouldBeLate(r *Request, service float64, is verdict, now time.Time) (retry time.Duration, late bool) {
+func (p *pool) wouldBeLate(r *Request, service float64, is verdict, now time.Time) (retry time.Duration, tooLate bool) {
 	if r.Longest <= 0 || p.queue.Len() == 0 {
 		return 0, false
 	}
@@ -29,12 +30,12 @@ func (p *pool) wouldBeLate(r *Request, service float64, is verdict, now time.Tim
 	if !predicted {
 		return 0, false
 	}
-	return p.late.check(a, now, rand.Float64())
+	return p.late.Check(a, now, rand.Float64())
 }
 
 // arrival returns what the prediction of a request's wait depends on. It returns false if the wait
 // is not predicted.
-func (p *pool) arrival(r *Request, service float64, is verdict) (a arrival, predicted bool) {
+func (p *pool) arrival(r *Request, service float64, is verdict) (a late.Arrival, predicted bool) {
 	l := p.lines[r.line()]
 	if l == nil {
 		l = &line{name: r.line(), key: r.Key}
@@ -46,13 +47,11 @@ func (p *pool) arrival(r *Request, service float64, is verdict) (a arrival, pred
 		}
 	}
 	if l.cold {
-		return arrival{}, false
+		return late.Arrival{}, false
 	}
 	_, part := p.queue.Ahead(queue.Request{Path: r.Path})
-	a = arrival{rivals: l.rivals(r.Path), service: service, part: part, longest: r.Longest, identity: r.Identity}
-	if f := p.late.flows[a.rivals]; f != nil {
-		a.ahead = f.service
-	}
+	a = late.Arrival{Group: l.group(r.Path), Service: service, Part: part, Longest: r.Longest, Identity: r.Identity}
+	a.Ahead = p.late.Queued(a.Group)
 	return a, true
 }
 
@@ -76,12 +75,12 @@ func (l *line) mark(v *endpointstate.View, why Reason) (changed bool) {
 	return l.cold != was
 }
 
-// rivals returns those among which a request of the line counts.
-func (l *line) rivals(path queue.Path) rivals {
+// group returns the group in which a request of the line counts.
+func (l *line) group(path queue.Path) late.Group {
 	if l.limited {
-		return rivals{path, l.name}
+		return late.Group{Path: path, Limited: l.name}
 	}
-	return rivals{Path: path}
+	return late.Group{Path: path}
 }
 
 // count counts a waiting request in the predictions of waits, unless its line is cold. It undoes
@@ -91,18 +90,24 @@ func (p *pool) count(t *Ticket, now time.Time) {
 		return
 	}
 	if t.counts = !t.counts; t.counts {
-		t.rivals = t.line.rivals(t.request.Path)
-		p.late.joined(t.rivals, t.service, now)
+		t.group = t.line.group(t.request.Path)
+		p.late.Joined(t.group, t.service, now)
 		return
 	}
-	p.late.left(t.rivals, t.service, false, now)
+	p.late.Left(t.group, t.service, false, now)
+}
+
+// lateness predicts the waits in the queue of one pool.
+type lateness struct {
+	*late.Predictor
+	expires bool // a timer will remove it from Flow.lates
 }
 
 // latenessOf returns the lateness for a new pool of that name. The caller holds mu.
 func (f *Flow) latenessOf(name objects.Name) *lateness {
 	l := f.lates[name]
 	if delete(f.lates, name); l == nil {
-		l = newLateness()
+		l = &lateness{Predictor: late.New()}
 	}
 	return l
 }
@@ -110,7 +115,7 @@ func (f *Flow) latenessOf(name objects.Name) *lateness {
 // keepPromises keeps the promises of a pool that has no requests any more until they have passed.
 // The caller holds mu.
 func (f *Flow) keepPromises(name objects.Name, l *lateness) {
-	if l.forget(time.Now()); l.idle() {
+	if l.Forget(time.Now()); l.Idle() {
 		delete(f.lates, name)
 		return
 	}
@@ -119,7 +124,7 @@ func (f *Flow) keepPromises(name objects.Name, l *lateness) {
 		return
 	}
 	l.expires = true
-	time.AfterFunc(maxRetry+grace+time.Second, func() {
+	time.AfterFunc(late.MaxRetry+late.Grace+time.Second, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if l.expires = false; f.lates[name] == l {

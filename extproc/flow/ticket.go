@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headgate/headgate/extproc/flow/late"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/pick"
 )
@@ -29,8 +30,8 @@ type Ticket struct {
 	first  bool   // the request was called before all others that an event let try
 	out    bool   // the request has left the queue
 	sent   bool   // the request was sent to an endpoint
-	counts bool   // the request is counted in pool.late, among rivals and with service
-	rivals rivals
+	counts bool   // the request is counted in pool.late, in group and with service
+	group  late.Group
 	// noRoom is when the request was first in order and found no room; zero if it never was. holder
 	// identifies its reservation; 0 if it has none.
 	noRoom time.Time

@@ -35,7 +35,7 @@ const maxMethods = 60
 // and have no state of their own. The same holds for all packages of this module that they import.
 var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings",
-	"extproc/flow/queue", "extproc/flow/turns",
+	"extproc/flow/queue", "extproc/flow/turns", "extproc/flow/late",
 	"extproc/fleet/endpointstate", "extproc/outcome", "extproc/decisions/ring",
 	"extproc/decode", "extproc/relay/relaytoken", "extproc/endpoints", "extproc/transcode", "extproc/payload/sink",
 	"extproc/limits/bucket",
@@ -185,6 +185,7 @@ var houses = [][]floor{
 			"pool settings, relay tokens, the conversion of V2 requests, and the last decisions in memory",
 		},
 		{[]string{"extproc/payload/sink"}, "payloads are copies of parsed requests"},
+		{[]string{"extproc/flow/late"}, "predictions of waits in the queue"},
 		{
 			[]string{
 				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/flow/turns", "extproc/pick",

@@ -1,4 +1,6 @@
-package flow
+// Package late predicts which requests would wait too long in the queue of a pool, and when their
+// clients should retry. It is pure: time and randomness are arguments.
+package late
 
 import (
 	"math"
@@ -8,21 +10,20 @@ import (
 	"github.com/headgate/headgate/extproc/flow/queue"
 )
 
-// This file predicts which requests would wait too long, and when their clients should retry. It is
-// pure: time and randomness are arguments.
-
 const (
-	// maxRetry is the longest Retry-After.
-	maxRetry = 60 * time.Second
-	// grace is how long after its time a promise holds. It covers the rounding of Retry-After to
+	// MaxRetry is the longest Retry-After.
+	MaxRetry = 60 * time.Second
+	// Grace is how long after its time a promise holds. It covers the rounding of Retry-After to
 	// whole seconds, and the client's way.
-	grace = 10 * time.Second
+	Grace = 10 * time.Second
 	// maxPromises limits how many promises of a pool are remembered, in about 10 MB, and for how
 	// many flows, in about 15 MB. Beyond it, clients that return count as new.
 	maxPromises = 65536
 	// promised is the part of a flow's rate that is promised to clients that were rejected. The
-	// rest makes up for errors of prediction, and for the rounding of Retry-After.
-	promised = 0.9
+	// rest makes up for errors of prediction: while a flood fills the engines of a pool, its rate
+	// falls by about a fifth. It costs nothing, since newcomers get what clients that return leave.
+	// See the part retry of bench flow.
+	promised = 0.8
 	// leastBackoff is the least time after which a client that ignores Retry-After sends a request
 	// again. OpenAI's client waits half a second.
 	leastBackoff = 500 * time.Millisecond
@@ -30,27 +31,26 @@ const (
 	maxAlike = 1024
 )
 
-// lateness predicts the waits in the queue of one pool. It remembers which clients were told to
+// Predictor predicts the waits in the queue of one pool. It remembers which clients were told to
 // come back, and when, so that it tells later ones later times, and admits those that return before
-// newcomers. Make one with newLateness. It is not safe for concurrent use.
-type lateness struct {
+// newcomers. Make one with [New]. It is not safe for concurrent use.
+type Predictor struct {
 	waiting int   // number of requests in the queue that wait for room
 	drain   drain // of those
 	// flows are those with waiting requests or promises.
-	flows map[rivals]*stream
+	flows map[Group]*stream
 	// clients were told when to return, by the identity of their requests. The times at which
 	// promises are forgotten are in order.
 	clients map[uint64]*clients
 	order   []forgotten
 	swept   time.Time // when flows was last searched for promises that have passed
-	expires bool      // a timer will remove this lateness from Flow.lates
 }
 
-// rivals identifies the requests of a flow that wait for the same thing: for room at engines, or
+// Group identifies the requests of a flow that wait for the same thing: for room at engines, or
 // for a model whose copies are at their concurrency limit. Each group is served at its own rate.
-type rivals struct {
+type Group struct {
 	queue.Path
-	limited string // name of the line of such a model; empty: for room
+	Limited string // name of the line of such a model; empty: for room
 }
 
 // stream is the state of one flow.
@@ -62,7 +62,7 @@ type stream struct {
 	until time.Time // when all promises are kept
 }
 
-// clients sent requests with the same identity: one client, or several with equal requests.
+// clients sent requests with the same Identity: one client, or several with equal requests.
 type clients struct {
 	promises []promise // sorted by time; not empty
 	told     time.Time // when one of them was last rejected
@@ -85,29 +85,30 @@ func (c *clients) another(now time.Time) bool {
 	return now.Sub(c.told) < leastBackoff && len(c.promises) < maxAlike
 }
 
-func newLateness() *lateness {
-	return &lateness{flows: make(map[rivals]*stream), clients: make(map[uint64]*clients)}
+// New returns a Predictor of a pool in whose queue no request has waited.
+func New() *Predictor {
+	return &Predictor{flows: make(map[Group]*stream), clients: make(map[uint64]*clients)}
 }
 
-// joined counts a request that joins the queue, with the service that [lateness.left] will get.
-func (l *lateness) joined(of rivals, service float64, now time.Time) {
-	f := l.flow(of)
+// Joined counts a request that joins the queue, with the service that [Predictor.Left] will get.
+func (p *Predictor) Joined(of Group, service float64, now time.Time) {
+	f := p.flow(of)
 	f.waiting++
 	f.service += service
 	f.drain.wait(true, now)
-	if of.limited == "" {
-		l.waiting++
-		l.drain.wait(true, now)
+	if of.Limited == "" {
+		p.waiting++
+		p.drain.wait(true, now)
 	}
 }
 
-// left counts a request that leaves the queue.
-func (l *lateness) left(of rivals, service float64, dispatched bool, now time.Time) {
-	f := l.flow(of)
+// Left counts a request that leaves the queue.
+func (p *Predictor) Left(of Group, service float64, dispatched bool, now time.Time) {
+	f := p.flow(of)
 	if dispatched {
 		f.drain.left(service, now)
-		if of.limited == "" {
-			l.drain.left(service, now)
+		if of.Limited == "" {
+			p.drain.left(service, now)
 		}
 	}
 	if f.waiting--; f.waiting > 0 {
@@ -116,55 +117,63 @@ func (l *lateness) left(of rivals, service float64, dispatched bool, now time.Ti
 		f.service = 0 // no rounding errors remain
 	}
 	f.drain.wait(f.waiting > 0, now)
-	if of.limited == "" {
-		l.waiting--
-		l.drain.wait(l.waiting > 0, now)
+	if of.Limited == "" {
+		p.waiting--
+		p.drain.wait(p.waiting > 0, now)
 	}
 	if f.waiting <= 0 && !f.until.After(now) {
-		delete(l.flows, of)
+		delete(p.flows, of)
 	}
 }
 
-func (l *lateness) flow(of rivals) *stream {
-	f := l.flows[of]
+func (p *Predictor) flow(of Group) *stream {
+	f := p.flows[of]
 	if f == nil {
 		f = &stream{}
-		l.flows[of] = f
+		p.flows[of] = f
 	}
 	return f
 }
 
-// pace returns the rate of a flow, and the wait of a newcomer. They are measured if the flow has
+// Pace returns the rate of a flow, and the wait of a newcomer. They are measured if the flow has
 // had waiting requests for long enough. Otherwise they are derived from the rate of the pool.
-func (l *lateness) pace(a arrival, now time.Time) (rate float64, wait time.Duration, known bool) {
-	if f := l.flows[a.rivals]; f != nil && f.waiting > 0 {
+func (p *Predictor) Pace(a Arrival, now time.Time) (rate float64, wait time.Duration, known bool) {
+	if f := p.flows[a.Group]; f != nil && f.waiting > 0 {
 		if rate, known = f.drain.rate(now); known {
 			return rate, seconds(f.service / rate), true
 		}
 	}
-	if rate, known = l.drain.rate(now); !known || a.part <= 0 || a.limited != "" {
+	if rate, known = p.drain.rate(now); !known || a.Part <= 0 || a.Limited != "" {
 		return 0, 0, false
 	}
-	rate *= a.part
-	return rate, seconds(a.ahead / rate), true
+	rate *= a.Part
+	return rate, seconds(a.Ahead / rate), true
 }
 
-// idle reports whether nothing waits and nothing is promised.
-func (l *lateness) idle() bool { return len(l.flows)+len(l.clients)+len(l.order) == 0 }
+// Queued returns the service of the waiting requests of a group.
+func (p *Predictor) Queued(of Group) float64 {
+	if f := p.flows[of]; f != nil {
+		return f.service
+	}
+	return 0
+}
 
-// arrival is a request that would have to wait.
-type arrival struct {
-	rivals
-	// service is the request's own, and ahead what is queued before it in its flow. Part is the
+// Idle reports whether nothing waits and nothing is promised.
+func (p *Predictor) Idle() bool { return len(p.flows)+len(p.clients)+len(p.order) == 0 }
+
+// Arrival is a request that would have to wait.
+type Arrival struct {
+	Group
+	// Service is the request's own, and Ahead what is queued before it in its flow. Part is the
 	// part of the pool's rate that the flow gets. See [queue.Queue.Ahead].
-	service, ahead, part float64
-	// longest is the longest wait after which the request is still in time; 0 if there is no limit.
-	longest time.Duration
-	// identity is a hash that the request has again when its client retries; 0 if it has none.
-	identity uint64
+	Service, Ahead, Part float64
+	// Longest is the longest wait after which the request is still in time; 0 if there is no limit.
+	Longest time.Duration
+	// Identity is a hash that the request has again when its client retries; 0 if it has none.
+	Identity uint64
 }
 
-// check reports whether the request would be late, and if so, after what time its client should
+// Check reports whether the request would be late, and if so, after what time its client should
 // retry. Random is a uniformly random number in [0, 1). While the pool's rate is unknown, no
 // request is late.
 //
@@ -172,29 +181,29 @@ type arrival struct {
 // counts as a newcomer. If it is late, it gets the same time again, and one more request is
 // admitted then: nothing shows whether it comes from the same client. Only if it comes from another
 // one for sure, it gets a promise of its own.
-func (l *lateness) check(a arrival, now time.Time, random float64) (retry time.Duration, late bool) {
-	l.forget(now)
-	if a.longest <= 0 {
+func (p *Predictor) Check(a Arrival, now time.Time, random float64) (retry time.Duration, late bool) {
+	p.Forget(now)
+	if a.Longest <= 0 {
 		return 0, false
 	}
-	rate, wait, known := l.pace(a, now)
+	rate, wait, known := p.Pace(a, now)
 	if !known {
 		return 0, false
 	}
 	var until time.Time
-	if f := l.flows[a.rivals]; f != nil {
+	if f := p.flows[a.Group]; f != nil {
 		until = f.until
 	}
-	switch due, returns := l.due(a.identity); {
+	switch due, returns := p.due(a.Identity); {
 	case returns && !now.Before(due):
-		l.keep(a.identity)
-		if wait <= a.longest {
+		p.keep(a.Identity)
+		if wait <= a.Longest {
 			return 0, false
 		}
-	case wait+min(max(0, until.Sub(now)), a.longest) <= a.longest:
+	case wait+min(max(0, until.Sub(now)), a.Longest) <= a.Longest:
 		return 0, false
-	case returns && !l.clients[a.identity].another(now):
-		c := l.clients[a.identity]
+	case returns && !p.clients[a.Identity].another(now):
+		c := p.clients[a.Identity]
 		c.promises[0].returns++
 		c.told = now
 		return atMost(due.Sub(now)), true
@@ -202,84 +211,84 @@ func (l *lateness) check(a arrival, now time.Time, random float64) (retry time.D
 	if first := now.Add(wait); until.Before(first) {
 		until = first
 	}
-	until = until.Add(seconds(a.service / (rate * promised)))
-	if last := now.Add(maxRetry); until.After(last) {
+	until = until.Add(seconds(a.Service / (rate * promised)))
+	if last := now.Add(MaxRetry); until.After(last) {
 		until = last
 	}
-	if l.flows[a.rivals] != nil || len(l.flows) < maxPromises {
-		l.flow(a.rivals).until = until
+	if p.flows[a.Group] != nil || len(p.flows) < maxPromises {
+		p.flow(a.Group).until = until
 	}
 	retry = until.Sub(now)
 	retry = atMost(retry + time.Duration(random*float64(min(time.Second, retry/10))))
-	l.promise(a.identity, now, retry)
+	p.promise(a.Identity, now, retry)
 	return retry, true
 }
 
 // atMost limits a Retry-After, which is above 0.
-func atMost(d time.Duration) time.Duration { return min(max(d, time.Millisecond), maxRetry) }
+func atMost(d time.Duration) time.Duration { return min(max(d, time.Millisecond), MaxRetry) }
 
 // due returns the earliest time that was promised to requests with this identity.
-func (l *lateness) due(identity uint64) (due time.Time, returns bool) {
-	if c := l.clients[identity]; c != nil {
+func (p *Predictor) due(identity uint64) (due time.Time, returns bool) {
+	if c := p.clients[identity]; c != nil {
 		return c.promises[0].due, true
 	}
 	return time.Time{}, false
 }
 
 // keep counts the return of a request at the earliest time that was promised.
-func (l *lateness) keep(identity uint64) {
-	c := l.clients[identity]
+func (p *Predictor) keep(identity uint64) {
+	c := p.clients[identity]
 	if c.promises[0].returns--; c.promises[0].returns <= 0 {
 		c.promises = slices.Delete(c.promises, 0, 1)
 	}
 	if len(c.promises) == 0 {
-		delete(l.clients, identity)
+		delete(p.clients, identity)
 	}
 }
 
 // promise remembers that the client of a request may return.
-func (l *lateness) promise(identity uint64, now time.Time, retry time.Duration) {
-	if identity == 0 || len(l.order) >= maxPromises {
+func (p *Predictor) promise(identity uint64, now time.Time, retry time.Duration) {
+	if identity == 0 || len(p.order) >= maxPromises {
 		return
 	}
-	c := l.clients[identity]
+	c := p.clients[identity]
 	if c == nil {
 		c = new(clients)
-		l.clients[identity] = c
+		p.clients[identity] = c
 	}
 	if len(c.promises) >= maxAlike {
 		return
 	}
-	p := promise{now.Add(retry), 1}
-	at, _ := slices.BinarySearchFunc(c.promises, p, func(a, b promise) int { return a.due.Compare(b.due) })
-	c.promises, c.told = slices.Insert(c.promises, at, p), now
-	l.order = append(l.order, forgotten{identity, now.Add(maxRetry + grace)})
+	is := promise{now.Add(retry), 1}
+	at, _ := slices.BinarySearchFunc(c.promises, is, func(a, b promise) int { return a.due.Compare(b.due) })
+	c.promises, c.told = slices.Insert(c.promises, at, is), now
+	p.order = append(p.order, forgotten{identity, now.Add(MaxRetry + Grace)})
 }
 
-// forget drops what has passed.
-func (l *lateness) forget(now time.Time) {
+// Forget drops what has passed.
+func (p *Predictor) Forget(now time.Time) {
 	n := 0
-	for ; n < len(l.order) && now.After(l.order[n].at); n++ {
-		id := l.order[n].identity
-		c := l.clients[id]
+	for ; n < len(p.order) && now.After(p.order[n].at); n++ {
+		id := p.order[n].identity
+		c := p.clients[id]
 		if c == nil {
 			continue
 		}
-		c.promises = slices.DeleteFunc(c.promises, func(p promise) bool { return now.After(p.due.Add(grace)) })
+		c.promises = slices.DeleteFunc(c.promises, func(p promise) bool { return now.After(p.due.Add(Grace)) })
 		if len(c.promises) == 0 {
-			delete(l.clients, id)
+			delete(p.clients, id)
 		}
 	}
-	if l.order = l.order[n:]; len(l.order) == 0 {
-		l.order = nil
+	if p.order = p.order[n:]; len(p.order) == 0 {
+		p.order = nil
 	}
-	if now.Sub(l.swept) < time.Second {
+	if now.Sub(p.swept) < time.Second {
 		return
 	}
-	l.swept = now
-	for of, f := range l.flows {
+	p.swept = now
+	for of, f := range p.flows {
 		if f.waiting <= 0 && !f.until.After(now) {
-			delete(l.flows, of)
+			delete(p.flows, of)
 		}
 	}
 }

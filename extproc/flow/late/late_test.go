@@ -1,4 +1,4 @@
-package flow
+package late
 
 import (
 	"container/heap"
@@ -12,9 +12,9 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// busyFor returns a lateness of a pool that had this rate while requests waited, at the time now.
-func busyFor(rate float64, now time.Time) *lateness {
-	l := newLateness()
+// busyFor returns a Predictor of a pool that had this rate while requests waited, at the time now.
+func busyFor(rate float64, now time.Time) *Predictor {
+	l := New()
 	l.drain.wait(true, now.Add(-100*time.Second))
 	for i := range 1000 {
 		l.drain.left(rate/10, now.Add(-100*time.Second+time.Duration(i+1)*100*time.Millisecond))
@@ -26,15 +26,15 @@ func busyFor(rate float64, now time.Time) *lateness {
 // is queued and promised is done, each later than the one before.
 func TestRetryAfterWhatIsPromised(t *testing.T) {
 	l := busyFor(10, noon)
-	a := arrival{service: 9, ahead: 20, part: 0.5, longest: 5 * time.Second, identity: 1}
-	if _, late := l.check(a, noon, 0); late {
+	a := Arrival{Service: 8, Ahead: 20, Part: 0.5, Longest: 5 * time.Second, Identity: 1}
+	if _, late := l.Check(a, noon, 0); late {
 		t.Error("a wait of 4 s of 5 s is not late")
 	}
-	a.ahead = 50
+	a.Ahead = 50
 	last := time.Duration(0)
-	for i, want := range []float64{12, 14, 16, 18} { // 10 s for what is ahead, then 9/5 s / 0.9 for each
-		a.identity = uint64(i + 1)
-		retry, late := l.check(a, noon, 0)
+	for i, want := range []float64{12, 14, 16, 18} { // 10 s for what is ahead, then 8/5 s / 0.8 for each
+		a.Identity = uint64(i + 1)
+		retry, late := l.Check(a, noon, 0)
 		if !late || math.Abs(retry.Seconds()-want) > 0.2 {
 			t.Errorf("client %d: %v, %v, want %v s", i, retry, late, want)
 		}
@@ -43,34 +43,34 @@ func TestRetryAfterWhatIsPromised(t *testing.T) {
 		}
 	}
 	for i := range uint64(100) {
-		a.identity = i + 10
-		last, _ = l.check(a, noon, 1)
+		a.Identity = i + 10
+		last, _ = l.Check(a, noon, 1)
 	}
-	if last != maxRetry {
+	if last != MaxRetry {
 		t.Errorf("the last client gets %v", last)
 	}
-	a.ahead = 0
-	a.identity = 999
-	if _, late := l.check(a, noon, 0); late {
+	a.Ahead = 0
+	a.Identity = 999
+	if _, late := l.Check(a, noon, 0); late {
 		t.Error("a request with nothing ahead is not late")
 	}
-	a.ahead, a.longest = 1e9, 0
-	if _, late := l.check(a, noon, 0); late {
+	a.Ahead, a.Longest = 1e9, 0
+	if _, late := l.Check(a, noon, 0); late {
 		t.Error("a request without a limit is not late")
 	}
-	a.longest = time.Second
-	if _, late := newLateness().check(a, noon, 0); late {
+	a.Longest = time.Second
+	if _, late := New().Check(a, noon, 0); late {
 		t.Error("no request is late while the rate is unknown")
 	}
 }
 
-// Rejected requests of any number of flows take a limited amount of memory.
+// Rejected requests of any number of flows take a Limited amount of memory.
 func TestPromisesAreLimited(t *testing.T) {
 	l := busyFor(10, noon)
-	a := arrival{service: 1, ahead: 100, part: 1, longest: time.Second}
+	a := Arrival{Service: 1, Ahead: 100, Part: 1, Longest: time.Second}
 	for i := range uint64(maxPromises + 100) {
-		a.Tenant, a.identity = i, i+1
-		if retry, late := l.check(a, noon, 0); !late || retry < 10*time.Second {
+		a.Tenant, a.Identity = i, i+1
+		if retry, late := l.Check(a, noon, 0); !late || retry < 10*time.Second {
 			t.Fatalf("client %d: %v, %v", i, retry, late)
 		}
 	}
@@ -83,33 +83,33 @@ func TestPromisesAreLimited(t *testing.T) {
 // for each time that it was rejected, because it may be several clients.
 func TestReturns(t *testing.T) {
 	l := busyFor(10, noon)
-	a := arrival{service: 1, ahead: 20, part: 1, longest: time.Second, identity: 7}
-	retry, late := l.check(a, noon, 0)
+	a := Arrival{Service: 1, Ahead: 20, Part: 1, Longest: time.Second, Identity: 7}
+	retry, late := l.Check(a, noon, 0)
 	if !late {
 		t.Fatal("a wait of 2 s of 1 s is late")
 	}
-	if again, late := l.check(a, noon.Add(time.Second), 0); !late || again != retry-time.Second {
+	if again, late := l.Check(a, noon.Add(time.Second), 0); !late || again != retry-time.Second {
 		t.Errorf("a client that returns 1 s later gets %v, %v", again, late)
 	}
 	for i := range uint64(50) { // more promises
-		l.check(arrival{service: 1, ahead: 20, part: 1, longest: time.Second, identity: 100 + i}, noon, 0)
+		l.Check(Arrival{Service: 1, Ahead: 20, Part: 1, Longest: time.Second, Identity: 100 + i}, noon, 0)
 	}
 	then := noon.Add(retry)
-	a.ahead = 5
+	a.Ahead = 5
 	newcomer := a
-	newcomer.identity = 8
-	if _, late := l.check(newcomer, then, 0); !late {
+	newcomer.Identity = 8
+	if _, late := l.Check(newcomer, then, 0); !late {
 		t.Error("a newcomer gets the place of those that were told to return")
 	}
 	for range 2 {
-		if _, late := l.check(a, then, 0); late {
+		if _, late := l.Check(a, then, 0); late {
 			t.Error("a client that returned in time was rejected")
 		}
 	}
-	if _, late := l.check(a, then, 0); !late {
+	if _, late := l.Check(a, then, 0); !late {
 		t.Error("a promise was kept twice")
 	}
-	l.check(arrival{}, noon.Add(time.Hour), 0)
+	l.Check(Arrival{}, noon.Add(time.Hour), 0)
 	if len(l.clients)+len(l.order)+len(l.flows) > 0 {
 		t.Errorf("an hour later %d promises, %d times and %d flows are remembered", len(l.clients), len(l.order), len(l.flows))
 	}
@@ -119,18 +119,18 @@ func TestReturns(t *testing.T) {
 // Its promise stays, because another client may have it.
 func TestEarlyReturnIntoAnEmptyQueue(t *testing.T) {
 	l := busyFor(10, noon)
-	a := arrival{service: 1, ahead: 20, part: 1, longest: time.Second, identity: 7}
-	retry, _ := l.check(a, noon, 0)
-	a.ahead = 1
-	if _, late := l.check(a, noon.Add(time.Second), 0); !late {
+	a := Arrival{Service: 1, Ahead: 20, Part: 1, Longest: time.Second, Identity: 7}
+	retry, _ := l.Check(a, noon, 0)
+	a.Ahead = 1
+	if _, late := l.Check(a, noon.Add(time.Second), 0); !late {
 		t.Error("it goes before others that were told to return")
 	}
-	a.ahead = 0
-	if _, late := l.check(a, noon.Add(time.Second), 0); late {
+	a.Ahead = 0
+	if _, late := l.Check(a, noon.Add(time.Second), 0); late {
 		t.Error("it is rejected although nothing waits")
 	}
-	a.ahead = 5
-	if _, late := l.check(a, noon.Add(retry), 0); late {
+	a.Ahead = 5
+	if _, late := l.Check(a, noon.Add(retry), 0); late {
 		t.Error("at the promised time it is rejected")
 	}
 }
@@ -139,9 +139,9 @@ func TestEarlyReturnIntoAnEmptyQueue(t *testing.T) {
 func TestEqualRequestsOfTwoUsers(t *testing.T) {
 	for _, apart := range []time.Duration{0, 100 * time.Millisecond, time.Second} {
 		l := busyFor(10, noon)
-		a := arrival{service: 1, ahead: 20, part: 1, longest: time.Second, identity: 7}
-		one, late := l.check(a, noon, 0)
-		two, also := l.check(a, noon.Add(apart), 0)
+		a := Arrival{Service: 1, Ahead: 20, Part: 1, Longest: time.Second, Identity: 7}
+		one, late := l.Check(a, noon, 0)
+		two, also := l.Check(a, noon.Add(apart), 0)
 		if !late || !also {
 			t.Fatal("a wait of 2 s of 1 s is not late")
 		}
@@ -150,31 +150,31 @@ func TestEqualRequestsOfTwoUsers(t *testing.T) {
 			t.Errorf("%v apart, the users return at %v and %v", apart, first, second)
 		}
 		for i := range uint64(50) { // more promises
-			a.identity = 100 + i
-			l.check(a, noon.Add(apart), 0)
+			a.Identity = 100 + i
+			l.Check(a, noon.Add(apart), 0)
 		}
-		a.ahead = 5
+		a.Ahead = 5
 		for i, at := range []time.Time{first, second} {
-			a.identity = 7
-			if _, late := l.check(a, at, 0); late {
+			a.Identity = 7
+			if _, late := l.Check(a, at, 0); late {
 				t.Errorf("%v apart, user %d is rejected again", apart, i)
 			}
 		}
-		if _, late := l.check(a, second, 0); !late {
+		if _, late := l.Check(a, second, 0); !late {
 			t.Errorf("%v apart, a third user is admitted", apart)
 		}
 	}
 }
 
-// However often a client returns early, its promises take a limited amount of memory. Beyond it,
+// However often a client returns early, its promises take a Limited amount of memory. Beyond it,
 // the client keeps its first time.
 func TestOneClientReturnsAllTheTime(t *testing.T) {
 	l := busyFor(10, noon)
-	a := arrival{service: 1, ahead: 20, part: 1, longest: time.Second, identity: 7}
-	first, _ := l.check(a, noon, 0)
+	a := Arrival{Service: 1, Ahead: 20, Part: 1, Longest: time.Second, Identity: 7}
+	first, _ := l.Check(a, noon, 0)
 	for i := range time.Duration(20_000) {
 		now := noon.Add(i * time.Millisecond / 2)
-		retry, _ := l.check(a, now, 0)
+		retry, _ := l.Check(a, now, 0)
 		if due := noon.Add(first); i > maxAlike && now.Add(time.Millisecond).Before(due) && !now.Add(retry).Equal(due) {
 			t.Fatalf("at %v it gets %v", now, retry)
 		}
@@ -182,8 +182,8 @@ func TestOneClientReturnsAllTheTime(t *testing.T) {
 	if n := len(l.clients[7].promises); n > maxAlike || len(l.order) > 2*maxAlike {
 		t.Errorf("%d promises and %d times are remembered", n, len(l.order))
 	}
-	l.check(arrival{}, noon.Add(time.Hour), 0)
-	if !l.idle() {
+	l.Check(Arrival{}, noon.Add(time.Hour), 0)
+	if !l.Idle() {
 		t.Error("an hour later something is remembered")
 	}
 }
@@ -212,7 +212,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// visit is an arrival of a client in a simulation.
+// visit is an Arrival of a client in a simulation.
 type visit struct {
 	at     time.Time
 	client uint64
@@ -246,7 +246,7 @@ type flooded struct {
 // rate. Clients obey Retry-After, in whole seconds.
 func flood(seed uint64, rate, times float64, others int, limit time.Duration) (is flooded) {
 	random := rand.New(rand.NewPCG(seed, 9))
-	l, q := newLateness(), queue.New[visit]()
+	l, q := New(), queue.New[visit]()
 	var todo visits
 	id := uint64(0)
 	arrive := func(tenant uint64, rate float64, until time.Duration) {
@@ -280,14 +280,14 @@ func flood(seed uint64, rate, times float64, others int, limit time.Duration) (i
 			p := q.Next()
 			v, since := p.Waiter, p.Since()
 			a := q.Dispatch(p)
-			l.left(rivals{Path: queue.Path{Tenant: v.tenant}}, 1, true, now)
+			l.Left(Group{Path: queue.Path{Tenant: v.tenant}}, 1, true, now)
 			dispatch(since)
 			a.Settle(1)
 			continue
 		}
 		v := heap.Pop(&todo).(visit)
 		now = v.at
-		path := rivals{Path: queue.Path{Tenant: v.tenant}}
+		path := Group{Path: queue.Path{Tenant: v.tenant}}
 		r := queue.Request{Path: path.Path, Model: "m", Service: 1, Since: now}
 		if q.Empty() && !free.After(now) {
 			if v.told {
@@ -298,7 +298,7 @@ func flood(seed uint64, rate, times float64, others int, limit time.Duration) (i
 			continue
 		}
 		ahead, part := q.Ahead(r)
-		retry, late := l.check(arrival{path, 1, ahead, part, limit, v.client}, now, random.Float64())
+		retry, late := l.Check(Arrival{path, 1, ahead, part, limit, v.client}, now, random.Float64())
 		if v.told {
 			is.returned++
 			if !late {
@@ -314,7 +314,7 @@ func flood(seed uint64, rate, times float64, others int, limit time.Duration) (i
 			continue
 		}
 		q.Join(v, r)
-		l.joined(path, 1, now)
+		l.Joined(path, 1, now)
 	}
 	is.served = float64(served) / (rate * 30)
 	return is
@@ -332,6 +332,7 @@ func TestRetryAfterHolds(t *testing.T) {
 		{20, 2, 0, 2 * time.Second},
 		{20, 2, 2, 2 * time.Second},
 		{20, 1.5, 3, 2 * time.Second},
+		{20, 1, 5, 2 * time.Second},
 		{100, 2, 2, time.Second},
 		{20, 1.3, 0, 2 * time.Second},
 		{50, 2, 1, 5 * time.Second},
