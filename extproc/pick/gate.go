@@ -3,6 +3,7 @@ package pick
 import (
 	"errors"
 	"math"
+	"slices"
 )
 
 // ErrNoRoom means that the gate is closed at every endpoint that may serve the request: its engine
@@ -293,7 +294,8 @@ func fewest(pool *Pool, e *Endpoint, c *Copy) (least *Count) {
 	return least
 }
 
-// eachGated visits the copies that Pick would consider for a request with a gate.
+// eachGated visits the copies that a request with a gate may wait for. If one of them is at a
+// healthy endpoint, the others do not count: see waitsForRoom.
 func eachGated(p Policy, s *Snapshot, r Request, visit func(f *forecast, e *Endpoint, c *Copy, trusted bool)) {
 	pool := s.Pools[r.Pool]
 	if pool == nil {
@@ -316,8 +318,10 @@ func eachGated(p Policy, s *Snapshot, r Request, visit func(f *forecast, e *Endp
 			return
 		}
 	}
+	state := func(c *Copy) State { return pool.Endpoints[c.Endpoint].State }
+	healthy := slices.ContainsFunc(copies, func(c Copy) bool { return state(&c) == Healthy && serves(&c) })
 	for i := range copies {
-		if c := &copies[i]; serves(c) {
+		if c := &copies[i]; serves(c) && (!healthy || state(c) == Healthy) {
 			visit(&f, &pool.Endpoints[c.Endpoint], c, trusted)
 		}
 	}
