@@ -32,6 +32,18 @@ type Pool struct {
 	Waiting string `json:"waiting,omitempty"`
 	// FailOpen: most endpoints look unhealthy, so that all that are not out get requests.
 	FailOpen bool `json:"failOpen,omitempty"`
+	// Held are the requests that wait in this extproc, by band and reason; empty if none waits.
+	Held []Held `json:"held,omitempty"`
+}
+
+// Held counts requests of one priority band that wait in an extproc for the same reason.
+type Held struct {
+	Band int32 `json:"band,omitempty"`
+	// Reason is endpoint, copy, room or turn, as in the metric headgate_pool_held_requests.
+	Reason   string `json:"reason"`
+	Requests int    `json:"requests"`
+	// OldestSeconds is how long the first of them has waited.
+	OldestSeconds float64 `json:"oldestSeconds"`
 }
 
 // Endpoint is the state of an endpoint as a member of one pool.

@@ -12,6 +12,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/options"
+	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/query"
 	"github.com/headgate/headgate/internal/version"
 )
@@ -58,7 +59,12 @@ func endpointsOf(f *fleet.Fleet, held *flow.Flow) admin.EndpointsResult {
 	in := fleet.Read(f, func(s *endpointstate.State) endpoints.Fleet {
 		return endpoints.Fleet{Endpoints: s.Endpoints(now), Known: s.Times.Known(), FailOpen: s.FailOpen(), Settings: s.Settings}
 	})
-	in.View = f.View()
+	in.View, in.Held = f.View(), make(map[objects.Name][]admin.Held)
+	for _, h := range held.Held() {
+		in.Held[h.Pool] = append(in.Held[h.Pool], admin.Held{
+			Band: h.Band, Reason: h.Reason.String(), Requests: h.Requests, OldestSeconds: max(0, now.Sub(h.Since).Seconds()),
+		})
+	}
 	r := endpoints.Of(in, now)
 	r.ControlLost = held.Lost()
 	return r

@@ -22,6 +22,8 @@ type Fleet struct {
 	Known []endpointstate.Known
 	// FailOpen are the pools that use all endpoints because most are unhealthy.
 	FailOpen []string
+	// Held are the waiting requests of the pools.
+	Held map[objects.Name][]admin.Held
 	// Settings are for pools without settings of their own.
 	Settings settings.Settings
 }
@@ -31,7 +33,9 @@ func Of(f Fleet, now time.Time) admin.EndpointsResult {
 	r := admin.EndpointsResult{At: now, Pools: []admin.Pool{}, Endpoints: []admin.Endpoint{}}
 	for name, p := range f.View.World.Pools {
 		rule := f.Settings.For(p).Policy.Rule
-		is := admin.Pool{Name: name.String(), Policy: rule.String(), FailOpen: slices.Contains(f.FailOpen, name.String())}
+		is := admin.Pool{
+			Name: name.String(), Policy: rule.String(), FailOpen: slices.Contains(f.FailOpen, name.String()), Held: f.Held[name],
+		}
 		if snapshot := f.View.Snapshot.Pools[name.String()]; rule == pick.Latency && snapshot != nil && !snapshot.Predictable {
 			is.Waiting = waiting(name, f.Known)
 		}

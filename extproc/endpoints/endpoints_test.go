@@ -45,6 +45,7 @@ func of(f *fleet.Fleet) admin.EndpointsResult {
 	in := fleet.Read(f, func(s *endpointstate.State) endpoints.Fleet {
 		return endpoints.Fleet{
 			Endpoints: s.Endpoints(f.Now()), Known: s.Times.Known(), FailOpen: s.FailOpen(), Settings: settings.Default(),
+			Held: map[objects.Name][]admin.Held{thePool: {{Band: 7, Reason: "room", Requests: 3, OldestSeconds: 1.5}}},
 		}
 	})
 	in.View = f.View()

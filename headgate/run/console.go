@@ -27,6 +27,7 @@ type extprocReading struct {
 	endpoints []endpoint   // sorted by address
 	tokens    engine.Value // counter: tokens of all responses that report them
 	refused   float64      // rejected object files
+	held      float64      // waiting requests
 }
 
 // endpoint contains extproc's metrics of one endpoint.
@@ -40,7 +41,6 @@ type endpoint struct {
 // controlReading contains control's metrics of models.
 type controlReading struct {
 	started          engine.Value
-	queued           float64
 	loads, evictions float64 // both are counters
 }
 
@@ -102,8 +102,11 @@ func (m memory) line(r reading, controlled bool) (string, memory) {
 		fmt.Fprintf(&texts, " | files refused: %.0f", r.extproc.refused)
 	}
 	placing := ""
-	if controlled {
-		placing = m.placing(r.control)
+	switch {
+	case controlled:
+		placing = m.placing(r.control, r.extproc)
+	case r.extproc != nil && r.extproc.held > 0:
+		placing = fmt.Sprintf(" | %3.0f queued", r.extproc.held)
 	}
 	return fmt.Sprintf("%s %4s req/s %5s tok/s%s%s", r.at.Format("15:04:05"), requests, tokens, placing, texts.String()), next
 }
@@ -125,8 +128,8 @@ func (m memory) served(e endpoint, now *extprocReading) (requests engine.Value, 
 }
 
 // placing describes what control has done since the last reading, and how many requests are queued
-// for a model.
-func (m memory) placing(now *controlReading) string {
+// in extproc.
+func (m memory) placing(now *controlReading, queued *extprocReading) string {
 	if now == nil {
 		return " | control does not answer"
 	}
@@ -135,7 +138,11 @@ func (m memory) placing(now *controlReading) string {
 		loads = grown(engine.Known(was.loads), engine.Known(now.loads), was.started, now.started).Or(0)
 		evictions = grown(engine.Known(was.evictions), engine.Known(now.evictions), was.started, now.started).Or(0)
 	}
-	return fmt.Sprintf(" | %3.0f queued %2.0f loads %2.0f evictions", now.queued, loads, evictions)
+	held := 0.0
+	if queued != nil {
+		held = queued.held
+	}
+	return fmt.Sprintf(" | %3.0f queued %2.0f loads %2.0f evictions", held, loads, evictions)
 }
 
 // grown returns the increase of a counter. It is unknown if one of the two values is, or if the

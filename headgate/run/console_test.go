@@ -203,9 +203,14 @@ func TestLine(t *testing.T) {
 			want: "   - req/s     - tok/s | a   3+1   ●○ | files refused: 2",
 		},
 		{
+			name:     "requests that wait, without control",
+			readings: []reading{{extproc: changed(fleet(0), func(r *extprocReading) { r.held = 12 })}},
+			want:     "   - req/s     - tok/s |  12 queued | no endpoint yet",
+		},
+		{
 			name: "more slots than dots", controlled: true,
 			readings: []reading{{
-				extproc: fleet(0, "a"), control: &controlReading{queued: 7, loads: 90},
+				extproc: changed(fleet(0, "a"), func(r *extprocReading) { r.held = 7 }), control: &controlReading{loads: 90},
 				engines: engines("a", engineReading{used: engine.Known(3), slots: engine.Known(9)}),
 			}},
 			want: "   - req/s     - tok/s |   7 queued  0 loads  0 evictions | a   -+-   3/9",
@@ -215,9 +220,9 @@ func TestLine(t *testing.T) {
 			readings: []reading{
 				{extproc: fleet(0), control: &controlReading{started: engine.Known(1), loads: 10, evictions: 5}},
 				{extproc: fleet(1)},
-				{extproc: fleet(2), control: &controlReading{started: engine.Known(1), queued: 2, loads: 14, evictions: 6}},
+				{extproc: fleet(2), control: &controlReading{started: engine.Known(1), loads: 14, evictions: 6}},
 			},
-			want: "   - req/s     - tok/s |   2 queued  4 loads  1 evictions | no endpoint yet",
+			want: "   - req/s     - tok/s |   0 queued  4 loads  1 evictions | no endpoint yet",
 		},
 		{
 			name: "a control that gives no answer", controlled: true,

@@ -39,7 +39,7 @@ func (s *show) welcome(ctx context.Context) {
 		s.say("\nNo adapter is loaded yet: the first request for one waits until control has loaded it.\n\n  models   http://%s/models lists the engines that have each model\n  metrics  http://%s/metrics (extproc), http://%[1]s/metrics (control)\n  Envoy    http://%[3]s is its admin interface\n\n",
 			s.rig.ControlMetrics, s.rig.Metrics, s.rig.Admin)
 	}
-	placing, slots := "queued requests, loads and evictions of models; ", " and adapter slots (● is occupied)"
+	placing, slots := "requests that wait in extproc, loads and evictions of models; ", " and adapter slots (● is occupied)"
 	if s.rig.ControlMetrics == "" {
 		placing = ""
 	}

@@ -138,6 +138,7 @@ func (w *watch) extproc(ctx context.Context) *extprocReading {
 		at: time.Now(), started: sum(families, "process_start_time_seconds"),
 		refused: sum(families, "headgate_objects_rejected_files").Or(0),
 		tokens:  sum(families, "headgate_tokens_total", "kind", "completion"),
+		held:    sum(families, "headgate_pool_held_requests").Or(0),
 	}
 	for _, address := range slices.Sorted(maps.Keys(all)) {
 		r.endpoints = append(r.endpoints, *all[address])
@@ -152,7 +153,7 @@ func (w *watch) control(ctx context.Context) *controlReading {
 		return nil
 	}
 	r := &controlReading{
-		started: sum(families, "process_start_time_seconds"), queued: sum(families, "headgate_place_queued_requests").Or(0),
+		started:   sum(families, "process_start_time_seconds"),
 		evictions: sum(families, "headgate_place_evictions_total").Or(0),
 	}
 	for _, m := range families["headgate_place_load_seconds"].GetMetric() {

@@ -90,7 +90,9 @@ func (p page) text() string {
 		out.WriteString("\n")
 	}
 	before := out.Len()
-	if p.writeEndpoints(&out); p.placed && out.Len() > before {
+	p.writeEndpoints(&out)
+	p.writeHeld(&out)
+	if p.placed && out.Len() > before {
 		out.WriteString("\n")
 	}
 	if p.placed {
