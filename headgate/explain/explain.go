@@ -138,8 +138,8 @@ func ofRequest(ctx context.Context, at query.Addresses, id, format string, out i
 		return fmt.Errorf("%s. It has no decision for request %q", answers.Note(), id)
 	}
 	if found == 0 {
-		return fmt.Errorf("%s has no decision for request %q%s: the %d decisions in memory are of other requests. It may be older, or extproc has restarted, "+
-			"or Envoy alone answered it; its access log may have it: headgate explain --log FILE ID", answers.By, id, failures(answers.Answers), kept)
+		return fmt.Errorf("%s has no decision for request %q%s: the %d decisions in memory are of other requests. "+
+			"It may still wait, or be older, or extproc has restarted, or Envoy alone answered it; its access log may have it: headgate explain --log FILE ID", answers.By, id, failures(answers.Answers), kept)
 	}
 	return write(out, format, answers, text.String())
 }

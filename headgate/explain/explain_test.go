@@ -227,6 +227,7 @@ func TestFailures(t *testing.T) {
 		"answered instead. It has no decision for request \"unknown\"": beside,
 		"headgate explain --log FILE ID":                               append(at, "unknown"),
 		"the 7 decisions in memory are of other requests":              append(at, "other"),
+		"It may still wait, or be older":                               append(at, "waiting"),
 		"another control leads: ask that one":                          append(follower, "x"),
 		"no extproc is connected to the control":                       append(alone, "x"),
 		"neither control nor extproc listens":                          {"--control-url", "http://127.0.0.1:1", "--extproc-url", "http://127.0.0.1:2", "x"},

@@ -12,6 +12,9 @@ import (
 // RunDir is the default folder in which headgate run keeps its files.
 const RunDir = ".headgate"
 
+// runDirs are the folders in which commands look for a run: the default, and that of make run.
+var runDirs = [...]string{RunDir, ".run"}
+
 const localFile = "addresses.json"
 
 // Local are the addresses at which the programs of a headgate run listen, each HOST:PORT. An empty
@@ -29,17 +32,19 @@ type Local struct {
 // it returns the default addresses.
 func InThisFolder() Local {
 	l := Local{Listen: "127.0.0.1:8080", Admin: "127.0.0.1:9901", Extproc: "127.0.0.1:9090", Control: "127.0.0.1:9091"}
-	text, err := os.ReadFile(filepath.Join(RunDir, localFile))
-	var written Local
-	if err != nil || json.Unmarshal(text, &written) != nil || !runs() {
-		return l
+	for _, dir := range runDirs {
+		text, err := os.ReadFile(filepath.Join(dir, localFile))
+		var written Local
+		if err == nil && json.Unmarshal(text, &written) == nil && runs(dir) {
+			return written
+		}
 	}
-	return written
+	return l
 }
 
-// runs reports whether the headgate run of the working folder still runs. A run that was killed
-// leaves its files.
-func runs() bool { return process.Locked(filepath.Join(RunDir, "lock")) }
+// runs reports whether the headgate run of a folder still runs. A run that was killed leaves its
+// files.
+func runs(dir string) bool { return process.Locked(filepath.Join(dir, "lock")) }
 
 // Write writes the addresses into the folder of a run, for [InThisFolder].
 func (l Local) Write(dir string) error {

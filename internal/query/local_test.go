@@ -49,4 +49,14 @@ func TestAddressesOfTheRunInThisFolder(t *testing.T) {
 	if got := query.InThisFolder(); got != usual {
 		t.Errorf("after a run: %+v", got)
 	}
+	if err := moved.Write(".run"); err != nil {
+		t.Fatal(err)
+	}
+	if unlock, err = process.TryLock(filepath.Join(".run", "lock")); err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if got := query.InThisFolder(); got != moved {
+		t.Errorf("during make run: %+v", got)
+	}
 }
