@@ -130,7 +130,11 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	@$(TOOL) benchstat -col '/impl@(plain headgate)' bin/bench.txt
 	go test -run '^$$' -bench Pick -count 10 -benchtime 50ms ./extproc/pick > bin/bench-pick.txt
 	@$(TOOL) benchstat -col /rule bin/bench-pick.txt
-	go test -run '^$$' -bench 'Join|Room' -count 10 -benchtime 50ms ./extproc/flow/queue > bin/bench-queue.txt
+	go test -run '^$$' -bench Gate -count 10 -benchtime 50ms ./extproc/pick > bin/bench-gate.txt
+	@$(TOOL) benchstat -col '/gate@(false true)' bin/bench-gate.txt
+	go test -run '^$$' -bench Choose -count 10 -benchtime 50ms ./extproc/stream > bin/bench-choose.txt
+	@$(TOOL) benchstat -col '/flow@(off on)' bin/bench-choose.txt
+	go test -run '^$$' -bench 'Join|Room' -count 10 -benchtime 50ms ./extproc/flow ./extproc/flow/queue > bin/bench-queue.txt
 	@$(TOOL) benchstat -col '/waiting@(10 10000)' bin/bench-queue.txt
 	go test -run '^$$' -bench HeldRequest -benchtime 1x ./extproc/stream
 	go test -run '^$$' -bench Gateway -count 6 -benchtime 1s ./bench/e2e > bin/bench-gateway.txt

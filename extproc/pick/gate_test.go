@@ -64,6 +64,32 @@ func (f *fleet) noRoom(policy pick.Policy, request pick.Request) string {
 // someGate is a gate with its defaults.
 var someGate = pick.Gate{On: true, Queue: pick.DefaultGateQueue, PerToken: pick.DefaultGatePerToken}
 
+// A decision with a gate allocates nothing, whatever the gate considers.
+func TestGateAllocatesNothing(t *testing.T) {
+	s, demand := loaded(8)
+	full := someGate
+	full.Window, full.Headroom, full.Reserved = 64, pick.DefaultHeadroom, []pick.Reservation{{Endpoint: 1, Holder: 7}}
+	full.Closed = make(pick.ClosedFor, 8)
+	for i := range full.Closed {
+		full.Closed[i] = pick.NoBand
+	}
+	room := make([]pick.Decision, 3)
+	for _, gate := range []pick.Gate{someGate, full} {
+		for _, rule := range []pick.Rule{pick.Proposal, pick.Latency} {
+			r := pick.Request{Pool: thePool, Model: "a", Demand: demand, Gate: gate}
+			allocs := testing.AllocsPerRun(100, func() {
+				r.Random += 0x9e3779b97f4a7c15
+				if _, err := pick.Pick(pick.Policy{Rule: rule, Threshold: 32}, s, r, room); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if allocs > 0 {
+				t.Errorf("%v: a decision with the gate %+v allocates %g times", rule, gate, allocs)
+			}
+		}
+	}
+}
+
 // BenchmarkGate measures decisions with a gate and without one, in the same fleet. The gate is open
 // at most endpoints. To compare medians:
 //

@@ -155,3 +155,13 @@ func (x Exchange) KeptBlocks() int {
 	}
 	return len(x.dispatcher.kept.blocks)
 }
+
+// Chooser returns a function that chooses the endpoints of a request with this body.
+func (x Exchange) Chooser(body []byte) func() error {
+	r, _ := openai.Parse(openai.JSON, "", body)
+	a := ask{model: r.Model, text: r}
+	return func() error {
+		defer x.dispatcher.dropPrompt()
+		return x.dispatcher.choose(a, body, time.Now())
+	}
+}
