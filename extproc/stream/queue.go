@@ -146,13 +146,15 @@ func (d *dispatcher) queueRequest(model string) flow.Request {
 		return r // in order of arrival
 	}
 	world := d.server.Fleet.View().World
-	of := d.target.Route
+	of, band := d.target.Route, d.target.Priority
 	if !r.Fallback && !world.Leads(of, d.target.Pool, d.found.Adapter) {
-		of = objects.Name{} // a Model or a VModel admits the request; it has no share, and edits need not reach it
+		// A Model or a VModel admits the request; it has no share, and edits need not reach it. All
+		// such requests are in one band: the queue has one for each route.
+		of, band = objects.Name{}, 0
 	}
 	sharing := world.SharingOf(of).Or()
 	r.Path = queue.Path{
-		Band: d.target.Priority, Route: of, Share: sharing.Share, Tenant: d.in.hashOf(sharing.TenantHeader),
+		Band: band, Route: of, Share: sharing.Share, Tenant: d.in.hashOf(sharing.TenantHeader),
 		Program: d.in.hashOf(sharing.ProgramHeader),
 	}
 	return r
