@@ -1,6 +1,7 @@
 package endpointstate
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -9,31 +10,48 @@ import (
 
 // batch learns how many requests an engine runs at once, if its profile states more. Engines do not
 // report this limit (vLLM's --max-num-seqs), and a profile may contain the engine's default. Only
-// requests that wait for a whole second show that the batch is full, because prompts wait for a
-// moment anyway. The KV cache must not be full then. The limit grows while the batch is full and
-// nobody waits. Only scrapes change it. Any goroutine may read limit.
+// requests that wait for two seconds, while a nearly constant number runs, show that the batch is
+// full, because prompts wait for a moment anyway. The KV cache must not be full then.
+//
+// The limit holds for a while, because each attempt to exceed it lets requests wait in the engine.
+// Then it grows while the batch is full and nobody waits. Only scrapes change it. Any goroutine may
+// read limit.
 type batch struct {
-	limit atomic.Int64 // 0 until requests have waited for a second
+	limit atomic.Int64 // 0 until requests have waited for long
 	// since is the first scrape of the latest series in which requests waited; zero if there is
 	// none. most is the largest number of running requests in the series.
 	since time.Time
 	most  float64
-	// slowly is the number of scrapes that must still make the limit grow before it doubles.
-	slowly int
+	// The limit first grows pause after it has fallen to learned, and then every shortPause.
+	// changed is when it last changed. slowly is how often it must still grow before it doubles.
+	pause   time.Duration
+	learned int64
+	changed time.Time
+	slowly  int
 }
 
 const (
-	// fullAfter is how long more than a few requests wait in an engine whose batch is full.
-	fullAfter = time.Second
+	// fullAfter is how long requests wait in an engine whose batch is full, while the prompts of
+	// others take less time.
+	fullAfter = 2 * time.Second
+	// steadyPart: the number of running requests of a full batch changes by at most one and
+	// 1/steadyPart.
+	steadyPart = 16
 	// kvFull is the least use of a KV cache that explains why requests wait.
 	kvFull = 0.9
 	// nearlyFull: a batch is full if at most 1/nearlyFull of its limit is free, rounded down.
 	nearlyFull = 8
+	// firstPause is how long a new limit holds. The pause doubles each time the engine confirms the
+	// limit, up to longestPause.
+	firstPause   = 15 * time.Second
+	longestPause = 8 * time.Minute
+	shortPause   = 2 * time.Second
 )
 
 // scraped changes the limit after a scrape at this time. Slots reports that more adapters have
-// requests than the engine has slots: then requests wait for a slot.
-func (b *batch) scraped(at time.Time, load *engine.Load, slots bool) {
+// requests than the engine has slots: then requests wait for a slot. Prompts is the predicted time
+// until the engine has computed all prompts that it has.
+func (b *batch) scraped(at time.Time, load *engine.Load, slots bool, prompts time.Duration) {
 	running, known := load.Running.Get()
 	waiting, reported := load.Waiting.Get()
 	if !known || !reported || running > mostWaiting || waiting > mostWaiting {
@@ -41,24 +59,56 @@ func (b *batch) scraped(at time.Time, load *engine.Load, slots bool) {
 	}
 	limit := b.limit.Load()
 	switch {
-	case slots, load.KVUsage.Or(0) >= kvFull:
+	case slots, prompts > fullAfter, load.KVUsage.Or(0) >= kvFull:
 		b.since = time.Time{}
-	case waiting > fewWaiting+running*waitingShare:
-		if b.since.IsZero() || at.Before(b.since) { // the clock may be set back
-			b.since, b.most = at, 0
+	case waiting > 0:
+		if b.since.IsZero() || at.Before(b.since) || // the clock may be set back
+			math.Abs(running-b.most) > 1+b.most/steadyPart {
+			b.since, b.most = at, running
 		}
 		b.most = max(b.most, running)
 		if b.most >= 1 && at.Sub(b.since) >= fullAfter && (limit == 0 || b.most < float64(limit)) {
-			b.limit.Store(int64(b.most))
-			b.slowly = firstStep
+			b.fall(at)
 		}
 	default:
 		b.since = time.Time{}
-		if limit > 0 && waiting == 0 && running >= float64(limit-limit/nearlyFull) {
-			b.limit.Store(min(limit+max(1, limit>>b.slowly), lastWindow))
-			b.slowly = max(0, b.slowly-1)
-		} else if waiting > 0 {
-			b.slowly = firstStep // the limit is about right
+		if limit > 0 && running >= float64(limit-limit/nearlyFull) {
+			b.grow(at)
 		}
 	}
+}
+
+// fall lowers the limit to the number of running requests.
+func (b *batch) fall(at time.Time) {
+	most := int64(b.most)
+	b.pause = min(2*b.pause, longestPause)
+	if near := b.learned / nearlyFull; b.learned == 0 || most < b.learned-near || most > b.learned+near {
+		b.pause = firstPause
+	}
+	b.limit.Store(most)
+	b.learned, b.changed, b.slowly = most, at, firstStep
+}
+
+// grow raises the limit if it has held for long enough.
+func (b *batch) grow(at time.Time) {
+	pause := shortPause
+	if b.slowly == firstStep {
+		pause = b.pause
+	}
+	held := at.Sub(b.changed)
+	if held < 0 { // the clock was set back
+		b.changed = at
+	}
+	if held < pause {
+		return
+	}
+	limit := b.limit.Load()
+	b.limit.Store(min(limit+max(1, limit>>b.slowly), lastWindow))
+	b.changed, b.slowly = at, max(0, b.slowly-1)
+}
+
+// forget forgets what was learned.
+func (b *batch) forget() {
+	b.limit.Store(0)
+	b.since, b.learned = time.Time{}, 0
 }

@@ -25,39 +25,42 @@ func TestBatch(t *testing.T) {
 	}
 	const second = time.Second
 	for name, steps := range map[string][]step{
-		"requests wait for a second": {
-			{0, 4, 41, 0, 0}, {second / 2, 3, 41, 0, 0}, {second, 4, 41, 0, 4},
-			{2 * second, 4, 41, 0, 4},
+		"requests wait for long": {
+			{0, 4, 41, 0, 0}, {second, 3, 41, 0, 0}, {2 * second, 4, 41, 0, 4}, {3 * second, 4, 41, 0, 4},
 		},
 		"prompts wait for a moment": {
-			{0, 4, 41, 0, 0}, {second / 2, 40, 1, 0, 0}, {second, 10, 20, 0, 0},
-			{3 * second / 2, 30, 0, 0, 0},
+			{0, 40, 9, 0, 0}, {second, 40, 1, 0, 0}, {3 * second / 2, 40, 0, 0, 0}, {2 * second, 40, 9, 0, 0}, {3 * second, 40, 9, 0, 0},
 		},
-		"a few wait": {{0, 4, 1, 0, 0}, {second, 4, 1, 0, 0}, {5 * second, 64, 5, 0, 0}},
+		"ever more run": {
+			{0, 20, 9, 0, 0}, {second, 30, 9, 0, 0}, {2 * second, 40, 9, 0, 0}, {3 * second, 50, 9, 0, 0}, {4 * second, 52, 9, 0, 0},
+			{5 * second, 51, 9, 0, 52},
+		},
+		"far fewer run": {{0, 40, 9, 0, 0}, {second, 20, 9, 0, 0}, {2 * second, 20, 9, 0, 0}, {3 * second, 20, 9, 0, 20}},
+		"one waits":     {{0, 64, 1, 0, 0}, {second, 64, 1, 0, 0}, {2 * second, 63, 1, 0, 64}},
 		"the KV cache is full": {
-			{0, 4, 41, 0.95, 0}, {second, 4, 41, 0.95, 0}, {2 * second, 4, 41, 0.5, 0},
-			{3 * second, 4, 41, 0.5, 4},
+			{0, 4, 41, 0.95, 0}, {2 * second, 4, 41, 0.95, 0}, {3 * second, 4, 41, 0.5, 0}, {5 * second, 4, 41, 0.5, 4},
 		},
-		"nothing runs": {{0, 0, 41, 0, 0}, {second, 0, 41, 0, 0}, {2 * second, 8, 33, 0, 8}},
-		"it grows while the batch is full": {
-			{0, 4, 41, 0, 0}, {second, 4, 41, 0, 4}, {2 * second, 4, 0, 0, 5},
-			{3 * second, 4, 1, 0, 5}, {4 * second, 4, 0, 0, 5},
+		"nothing runs": {{0, 0, 41, 0, 0}, {2 * second, 0, 41, 0, 0}, {3 * second, 8, 33, 0, 0}, {5 * second, 8, 33, 0, 8}},
+		"it holds, and then grows while the batch is full": {
+			{0, 8, 41, 0, 0}, {2 * second, 8, 41, 0, 8}, {16 * second, 8, 0, 0, 8}, {17 * second, 8, 1, 0, 8}, {18 * second, 6, 0, 0, 8},
+			{19 * second, 8, 0, 0, 9},
 		},
 		"it grows faster each time": {
-			{0, 8, 41, 0, 0}, {second, 8, 41, 0, 8}, {2 * second, 8, 0, 0, 9},
-			{3 * second, 9, 0, 0, 10}, {4 * second, 10, 0, 0, 12}, {5 * second, 12, 0, 0, 18},
+			{0, 8, 41, 0, 0}, {2 * second, 8, 41, 0, 8}, {17 * second, 8, 0, 0, 9}, {18 * second, 9, 0, 0, 9}, {19 * second, 9, 0, 0, 10},
+			{21 * second, 10, 0, 0, 12}, {23 * second, 12, 0, 0, 18}, {25 * second, 18, 0, 0, 36},
 		},
-		"it falls again": {
-			{0, 8, 41, 0, 0}, {second, 8, 41, 0, 8}, {2 * second, 4, 45, 0, 8},
-			{3 * second, 4, 45, 0, 8}, {4 * second, 0, 0, 0, 8}, {5 * second, 4, 9, 0, 8},
-			{6 * second, 4, 9, 0, 4},
+		"it falls again": {{0, 8, 41, 0, 0}, {2 * second, 8, 41, 0, 8}, {3 * second, 4, 45, 0, 8}, {5 * second, 4, 45, 0, 4}},
+		"it holds for twice the time if the engine confirms it": {
+			{0, 8, 41, 0, 0}, {2 * second, 8, 41, 0, 8}, {17 * second, 8, 0, 0, 9}, {18 * second, 8, 1, 0, 9}, {20 * second, 8, 1, 0, 8},
+			{49 * second, 8, 0, 0, 8}, {50 * second, 8, 0, 0, 9},
 		},
 		"the clock is set back": {
-			{0, 4, 41, 0, 0}, {-time.Hour, 4, 41, 0, 0}, {second - time.Hour, 4, 41, 0, 4},
+			{0, 4, 41, 0, 0}, {-time.Hour, 4, 41, 0, 0}, {2*second - time.Hour, 4, 41, 0, 4}, {second - 2*time.Hour, 4, 0, 0, 4},
+			{16*second - 2*time.Hour, 4, 0, 0, 5},
 		},
 		"NaN, infinite, negative and huge numbers": {
-			{0, 4, math.NaN(), 0, 0}, {second, math.Inf(1), 9, 0, 0}, {2 * second, -1, 9, 0, 0},
-			{3 * second, 1e300, 9, 0, 0}, {4 * second, 1, 1e300, 0, 0},
+			{0, 4, math.NaN(), 0, 0}, {2 * second, math.Inf(1), 9, 0, 0}, {4 * second, -1, 9, 0, 0},
+			{6 * second, 1e300, 9, 0, 0}, {8 * second, 1, 1e300, 0, 0},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,6 +91,31 @@ func TestBatchWithoutFreeSlots(t *testing.T) {
 	for i := range 4 {
 		if got := w.batch(time.Duration(i)*time.Second, load); got != 0 {
 			t.Fatalf("the limit is %d", got)
+		}
+	}
+}
+
+// Requests that wait while the engine computes the prompts of others do not show that the batch is
+// full.
+func TestBatchWhilePromptsAreQueued(t *testing.T) {
+	w := &windowRig{rig: started()}
+	load := engine.Load{Running: engine.Known(4), Waiting: engine.Known(9)}
+	for i, want := range []int64{0, 0, 0, 0, 4} {
+		v, _ := w.View(w.now)
+		v.Snapshot.Pools[thePool.String()].Endpoints[0].Backlog.Queue.Store(start.Add(4500 * time.Millisecond).UnixNano())
+		if got := w.batch(time.Duration(i)*1500*time.Millisecond, load); got != want {
+			t.Errorf("%d: the limit is %d, want %d", i, got, want)
+		}
+	}
+}
+
+// A restarted engine may have another batch.
+func TestBatchOfRestartedEngine(t *testing.T) {
+	w := &windowRig{rig: started()}
+	for i, want := range []int64{0, 4, 0} {
+		load := engine.Load{Running: engine.Known(4), Waiting: engine.Known(9), Started: engine.Known(float64(1 + i/2))}
+		if got := w.batch(time.Duration(i)*2*time.Second, load); got != want {
+			t.Errorf("%d: the limit is %d, want %d", i, got, want)
 		}
 	}
 }

@@ -466,8 +466,10 @@ func (e *endpoint) adapterRoom() (slots, host int) {
 	return min(slots, maxSlots), min(host, maxHost)
 }
 
-// begunAnew marks all adapter slots as empty, because a new engine process has started.
+// begunAnew marks all adapter slots as empty and forgets the batch, because a new engine process
+// has started.
 func (e *endpoint) begunAnew() {
+	e.batch.forget()
 	for _, c := range e.models {
 		e.resident.Drop(c)
 	}

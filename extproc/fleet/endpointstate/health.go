@@ -377,7 +377,7 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	e.others = e.othersOf(load, max(l.known, e.knownRequests()))
 	e.window.scraped(e.inFlight.Load(), load.Running, load.Waiting)
 	slots, _ := load.MaxAdapters.Get()
-	e.batch.scraped(l.Began, &load, slots > 0 && float64(e.adapters.Load()) > slots)
+	e.batch.scraped(l.Began, &load, slots > 0 && float64(e.adapters.Load()) > slots, time.Unix(0, e.backlog.Queue.Load()).Sub(l.Began))
 	e.active(load.Active)
 }
 
