@@ -78,7 +78,7 @@ func (x EndpointState_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndpointState_State.Descriptor instead.
 func (EndpointState_State) EnumDescriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{3, 0}
+	return file_placement_placement_proto_rawDescGZIP(), []int{5, 0}
 }
 
 type Copy_State int32
@@ -132,7 +132,7 @@ func (x Copy_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Copy_State.Descriptor instead.
 func (Copy_State) EnumDescriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{20, 0}
+	return file_placement_placement_proto_rawDescGZIP(), []int{25, 0}
 }
 
 // ModelKey identifies a model by its pool and the name that engines use.
@@ -230,7 +230,9 @@ type Report struct {
 	// Which requests reach this process; absent if unchanged.
 	DataPlane *DataPlane `protobuf:"bytes,16,opt,name=data_plane,json=dataPlane,proto3" json:"data_plane,omitempty"`
 	// Waiting requests by pool and band, about every 20 ms while they change. A stream begins with all of them.
-	Waiting       []*Waiting `protobuf:"bytes,17,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	Waiting []*Waiting `protobuf:"bytes,17,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	// How this process uses the limits of routes, about every 250 ms, and when another process needs what it holds.
+	Limits        *LimitsReport `protobuf:"bytes,18,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -384,6 +386,243 @@ func (x *Report) GetWaiting() []*Waiting {
 	return nil
 }
 
+func (x *Report) GetLimits() *LimitsReport {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// LimitsReport describes how a process uses the limits of routes. A stream begins with all divided limits.
+type LimitsReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Numbers the exchanges of this stream, from 1. The process increases it when it has received the echo.
+	Probe uint64 `protobuf:"varint,1,opt,name=probe,proto3" json:"probe,omitempty"`
+	// The last LimitShare that is in force here: at least, the process uses nothing outside of it any more.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The part of undivided limits that this process may use: index of processes. Processes is 0 if it may use none.
+	Index     uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Processes uint32 `protobuf:"varint,4,opt,name=processes,proto3" json:"processes,omitempty"`
+	// Limits that have requests or a share that control has to know.
+	Uses []*LimitUse `protobuf:"bytes,5,rep,name=uses,proto3" json:"uses,omitempty"`
+	// The process has ended: it uses nothing any more.
+	Ended bool `protobuf:"varint,6,opt,name=ended,proto3" json:"ended,omitempty"`
+	// The number of processes in the last LimitShare. With it, a control that has just started waits for the others.
+	Members       uint32 `protobuf:"varint,7,opt,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LimitsReport) Reset() {
+	*x = LimitsReport{}
+	mi := &file_placement_placement_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LimitsReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LimitsReport) ProtoMessage() {}
+
+func (x *LimitsReport) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LimitsReport.ProtoReflect.Descriptor instead.
+func (*LimitsReport) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *LimitsReport) GetProbe() uint64 {
+	if x != nil {
+		return x.Probe
+	}
+	return 0
+}
+
+func (x *LimitsReport) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *LimitsReport) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *LimitsReport) GetProcesses() uint32 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
+}
+
+func (x *LimitsReport) GetUses() []*LimitUse {
+	if x != nil {
+		return x.Uses
+	}
+	return nil
+}
+
+func (x *LimitsReport) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *LimitsReport) GetMembers() uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+// LimitUse is the use of one limit by one process. The lists have three numbers: of concurrent requests, of requests, and of
+// tokens.
+type LimitUse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Route  string                 `protobuf:"bytes,1,opt,name=route,proto3" json:"route,omitempty"`     // "namespace/name"
+	Tenant uint64                 `protobuf:"fixed64,2,opt,name=tenant,proto3" json:"tenant,omitempty"` // a hash; 0 with whole
+	Whole  bool                   `protobuf:"varint,3,opt,name=whole,proto3" json:"whole,omitempty"`    // the limit of the route, and not of a tenant
+	// The number of the division that this process follows; 0 if it uses an equal part of the limit.
+	Division uint64  `protobuf:"varint,4,opt,name=division,proto3" json:"division,omitempty"`
+	Limit    []int64 `protobuf:"zigzag64,5,rep,packed,name=limit,proto3" json:"limit,omitempty"` // as configured; 0 limits nothing
+	// What the process needs: it had so many requests lately, admitted or not. Unit is the largest request among them.
+	Want []int64 `protobuf:"zigzag64,6,rep,packed,name=want,proto3" json:"want,omitempty"`
+	Unit []int64 `protobuf:"zigzag64,7,rep,packed,name=unit,proto3" json:"unit,omitempty"`
+	// The following are set only with a division. Held is what the process may still use; of concurrent requests, it contains
+	// those in progress. Seen is what it has received on this stream, and spent what it has used.
+	Held  []int64 `protobuf:"zigzag64,8,rep,packed,name=held,proto3" json:"held,omitempty"`
+	Seen  []int64 `protobuf:"zigzag64,9,rep,packed,name=seen,proto3" json:"seen,omitempty"`
+	Spent []int64 `protobuf:"zigzag64,10,rep,packed,name=spent,proto3" json:"spent,omitempty"`
+	// What the process refills in a minute while it has no echo of the last seconds.
+	Own           []int64 `protobuf:"zigzag64,11,rep,packed,name=own,proto3" json:"own,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LimitUse) Reset() {
+	*x = LimitUse{}
+	mi := &file_placement_placement_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LimitUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LimitUse) ProtoMessage() {}
+
+func (x *LimitUse) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LimitUse.ProtoReflect.Descriptor instead.
+func (*LimitUse) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *LimitUse) GetRoute() string {
+	if x != nil {
+		return x.Route
+	}
+	return ""
+}
+
+func (x *LimitUse) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+func (x *LimitUse) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *LimitUse) GetDivision() uint64 {
+	if x != nil {
+		return x.Division
+	}
+	return 0
+}
+
+func (x *LimitUse) GetLimit() []int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+func (x *LimitUse) GetWant() []int64 {
+	if x != nil {
+		return x.Want
+	}
+	return nil
+}
+
+func (x *LimitUse) GetUnit() []int64 {
+	if x != nil {
+		return x.Unit
+	}
+	return nil
+}
+
+func (x *LimitUse) GetHeld() []int64 {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+func (x *LimitUse) GetSeen() []int64 {
+	if x != nil {
+		return x.Seen
+	}
+	return nil
+}
+
+func (x *LimitUse) GetSpent() []int64 {
+	if x != nil {
+		return x.Spent
+	}
+	return nil
+}
+
+func (x *LimitUse) GetOwn() []int64 {
+	if x != nil {
+		return x.Own
+	}
+	return nil
+}
+
 // Waiting describes the waiting requests in one band of a pool, except those that wait for a copy of their model.
 // Without requests, share and service, the extproc has nothing to report about the band any more.
 type Waiting struct {
@@ -405,7 +644,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_placement_placement_proto_msgTypes[2]
+	mi := &file_placement_placement_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -417,7 +656,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[2]
+	mi := &file_placement_placement_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -430,7 +669,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{2}
+	return file_placement_placement_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Waiting) GetPool() string {
@@ -497,7 +736,7 @@ type EndpointState struct {
 
 func (x *EndpointState) Reset() {
 	*x = EndpointState{}
-	mi := &file_placement_placement_proto_msgTypes[3]
+	mi := &file_placement_placement_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -509,7 +748,7 @@ func (x *EndpointState) String() string {
 func (*EndpointState) ProtoMessage() {}
 
 func (x *EndpointState) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[3]
+	mi := &file_placement_placement_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -522,7 +761,7 @@ func (x *EndpointState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointState.ProtoReflect.Descriptor instead.
 func (*EndpointState) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{3}
+	return file_placement_placement_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *EndpointState) GetEndpoint() string {
@@ -568,7 +807,7 @@ type DataPlane struct {
 
 func (x *DataPlane) Reset() {
 	*x = DataPlane{}
-	mi := &file_placement_placement_proto_msgTypes[4]
+	mi := &file_placement_placement_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -580,7 +819,7 @@ func (x *DataPlane) String() string {
 func (*DataPlane) ProtoMessage() {}
 
 func (x *DataPlane) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[4]
+	mi := &file_placement_placement_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -593,7 +832,7 @@ func (x *DataPlane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataPlane.ProtoReflect.Descriptor instead.
 func (*DataPlane) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{4}
+	return file_placement_placement_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DataPlane) GetStandalone() bool {
@@ -630,7 +869,7 @@ type Program struct {
 
 func (x *Program) Reset() {
 	*x = Program{}
-	mi := &file_placement_placement_proto_msgTypes[5]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -642,7 +881,7 @@ func (x *Program) String() string {
 func (*Program) ProtoMessage() {}
 
 func (x *Program) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[5]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -655,7 +894,7 @@ func (x *Program) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Program.ProtoReflect.Descriptor instead.
 func (*Program) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{5}
+	return file_placement_placement_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Program) GetName() string {
@@ -691,7 +930,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -703,7 +942,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -716,7 +955,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{6}
+	return file_placement_placement_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Answer) GetQuery() uint64 {
@@ -752,7 +991,7 @@ type Responses struct {
 
 func (x *Responses) Reset() {
 	*x = Responses{}
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +1003,7 @@ func (x *Responses) String() string {
 func (*Responses) ProtoMessage() {}
 
 func (x *Responses) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +1016,7 @@ func (x *Responses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Responses.ProtoReflect.Descriptor instead.
 func (*Responses) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{7}
+	return file_placement_placement_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Responses) GetPool() string {
@@ -816,7 +1055,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -828,7 +1067,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -841,7 +1080,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+	return file_placement_placement_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Wanted) GetKey() *ModelKey {
@@ -889,7 +1128,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +1140,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +1153,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{9}
+	return file_placement_placement_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Usage) GetKey() *ModelKey {
@@ -956,7 +1195,7 @@ type CopyKey struct {
 
 func (x *CopyKey) Reset() {
 	*x = CopyKey{}
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1207,7 @@ func (x *CopyKey) String() string {
 func (*CopyKey) ProtoMessage() {}
 
 func (x *CopyKey) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1220,7 @@ func (x *CopyKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyKey.ProtoReflect.Descriptor instead.
 func (*CopyKey) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{10}
+	return file_placement_placement_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CopyKey) GetKey() *ModelKey {
@@ -1009,7 +1248,7 @@ type InFlight struct {
 
 func (x *InFlight) Reset() {
 	*x = InFlight{}
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1260,7 @@ func (x *InFlight) String() string {
 func (*InFlight) ProtoMessage() {}
 
 func (x *InFlight) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1273,7 @@ func (x *InFlight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InFlight.ProtoReflect.Descriptor instead.
 func (*InFlight) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{11}
+	return file_placement_placement_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *InFlight) GetCopy() *CopyKey {
@@ -1071,7 +1310,7 @@ type Backlog struct {
 
 func (x *Backlog) Reset() {
 	*x = Backlog{}
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1322,7 @@ func (x *Backlog) String() string {
 func (*Backlog) ProtoMessage() {}
 
 func (x *Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1335,7 @@ func (x *Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backlog.ProtoReflect.Descriptor instead.
 func (*Backlog) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{12}
+	return file_placement_placement_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Backlog) GetEndpoint() string {
@@ -1189,14 +1428,17 @@ type Update struct {
 	Waiting []*OthersWaiting `protobuf:"bytes,17,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	// The time of control's clock when it sent the Update, in microseconds since it started; only with waiting. Extprocs take
 	// turns at endpoints by this clock.
-	ClockUs       uint64 `protobuf:"varint,18,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
+	ClockUs uint64 `protobuf:"varint,18,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
+	// What this process may use of the limits of routes. An Update with only this field is acknowledged like one with only
+	// backlogs.
+	Limits        *LimitsUpdate `protobuf:"bytes,19,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Update) Reset() {
 	*x = Update{}
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1450,7 @@ func (x *Update) String() string {
 func (*Update) ProtoMessage() {}
 
 func (x *Update) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1463,7 @@ func (x *Update) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Update.ProtoReflect.Descriptor instead.
 func (*Update) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{13}
+	return file_placement_placement_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Update) GetVersion() uint64 {
@@ -1350,6 +1592,254 @@ func (x *Update) GetClockUs() uint64 {
 	return 0
 }
 
+func (x *Update) GetLimits() *LimitsUpdate {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// LimitsUpdate is what a process may use of the limits of routes.
+type LimitsUpdate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Echo          uint64                 `protobuf:"varint,1,opt,name=echo,proto3" json:"echo,omitempty"` // the last probe; 0 if it was echoed before
+	Parts         []*LimitPart           `protobuf:"bytes,2,rep,name=parts,proto3" json:"parts,omitempty"`
+	Share         *LimitShare            `protobuf:"bytes,3,opt,name=share,proto3" json:"share,omitempty"` // absent if unchanged; it applies after the parts
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LimitsUpdate) Reset() {
+	*x = LimitsUpdate{}
+	mi := &file_placement_placement_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LimitsUpdate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LimitsUpdate) ProtoMessage() {}
+
+func (x *LimitsUpdate) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LimitsUpdate.ProtoReflect.Descriptor instead.
+func (*LimitsUpdate) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *LimitsUpdate) GetEcho() uint64 {
+	if x != nil {
+		return x.Echo
+	}
+	return 0
+}
+
+func (x *LimitsUpdate) GetParts() []*LimitPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+func (x *LimitsUpdate) GetShare() *LimitShare {
+	if x != nil {
+		return x.Share
+	}
+	return nil
+}
+
+// LimitShare is the equal part of all undivided limits that a process may use. At first, it only stops using what is outside
+// of it, and reports the epoch. When all processes have done so, control sends it again with grow.
+type LimitShare struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"` // from 0
+	Processes     uint32                 `protobuf:"varint,3,opt,name=processes,proto3" json:"processes,omitempty"`
+	Grow          bool                   `protobuf:"varint,4,opt,name=grow,proto3" json:"grow,omitempty"`
+	Full          bool                   `protobuf:"varint,5,opt,name=full,proto3" json:"full,omitempty"` // nobody used the limits before, so that the process begins with full buckets
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LimitShare) Reset() {
+	*x = LimitShare{}
+	mi := &file_placement_placement_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LimitShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LimitShare) ProtoMessage() {}
+
+func (x *LimitShare) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LimitShare.ProtoReflect.Descriptor instead.
+func (*LimitShare) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *LimitShare) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *LimitShare) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *LimitShare) GetProcesses() uint32 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
+}
+
+func (x *LimitShare) GetGrow() bool {
+	if x != nil {
+		return x.Grow
+	}
+	return false
+}
+
+func (x *LimitShare) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+// LimitPart is what a process may use of a limit that control divides by demand. The lists have three numbers, as in LimitUse.
+type LimitPart struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Route    string                 `protobuf:"bytes,1,opt,name=route,proto3" json:"route,omitempty"`
+	Tenant   uint64                 `protobuf:"fixed64,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Whole    bool                   `protobuf:"varint,3,opt,name=whole,proto3" json:"whole,omitempty"`
+	Division uint64                 `protobuf:"varint,4,opt,name=division,proto3" json:"division,omitempty"`
+	// The division has ended: the process uses an equal part of the limit again, which nobody has used.
+	Released      bool    `protobuf:"varint,5,opt,name=released,proto3" json:"released,omitempty"`
+	Lent          []int64 `protobuf:"zigzag64,6,rep,packed,name=lent,proto3" json:"lent,omitempty"`     // in all on this stream
+	Target        []int64 `protobuf:"zigzag64,7,rep,packed,name=target,proto3" json:"target,omitempty"` // the process returns what it holds above it, and does not use
+	Left          []int64 `protobuf:"zigzag64,8,rep,packed,name=left,proto3" json:"left,omitempty"`     // what all processes together may still use
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LimitPart) Reset() {
+	*x = LimitPart{}
+	mi := &file_placement_placement_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LimitPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LimitPart) ProtoMessage() {}
+
+func (x *LimitPart) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LimitPart.ProtoReflect.Descriptor instead.
+func (*LimitPart) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *LimitPart) GetRoute() string {
+	if x != nil {
+		return x.Route
+	}
+	return ""
+}
+
+func (x *LimitPart) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+func (x *LimitPart) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *LimitPart) GetDivision() uint64 {
+	if x != nil {
+		return x.Division
+	}
+	return 0
+}
+
+func (x *LimitPart) GetReleased() bool {
+	if x != nil {
+		return x.Released
+	}
+	return false
+}
+
+func (x *LimitPart) GetLent() []int64 {
+	if x != nil {
+		return x.Lent
+	}
+	return nil
+}
+
+func (x *LimitPart) GetTarget() []int64 {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *LimitPart) GetLeft() []int64 {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
 // OthersWaiting is the sum of the Waiting of all other extprocs in one band of a pool. Without requests, none waits there.
 type OthersWaiting struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1369,7 +1859,7 @@ type OthersWaiting struct {
 
 func (x *OthersWaiting) Reset() {
 	*x = OthersWaiting{}
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1871,7 @@ func (x *OthersWaiting) String() string {
 func (*OthersWaiting) ProtoMessage() {}
 
 func (x *OthersWaiting) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1884,7 @@ func (x *OthersWaiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OthersWaiting.ProtoReflect.Descriptor instead.
 func (*OthersWaiting) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{14}
+	return file_placement_placement_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OthersWaiting) GetPool() string {
@@ -1465,7 +1955,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1967,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1980,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{15}
+	return file_placement_placement_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Query) GetNumber() uint64 {
@@ -1518,16 +2008,18 @@ func (x *Query) GetBody() []byte {
 // limit / processes requests, rounded down, and limit % processes of them get one more; which ones differs from copy to copy.
 // Each process gets at least one.
 type Share struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Index         uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	Processes     uint32                 `protobuf:"varint,2,opt,name=processes,proto3" json:"processes,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Index     uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Processes uint32                 `protobuf:"varint,2,opt,name=processes,proto3" json:"processes,omitempty"`
+	// Control divides the limits of routes, by LimitsUpdate. Older controls do not: these limits have equal parts then, too.
+	Limits        bool `protobuf:"varint,3,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_placement_placement_proto_msgTypes[16]
+	mi := &file_placement_placement_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +2031,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[16]
+	mi := &file_placement_placement_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +2044,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{16}
+	return file_placement_placement_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Share) GetIndex() uint32 {
@@ -1567,6 +2059,13 @@ func (x *Share) GetProcesses() uint32 {
 		return x.Processes
 	}
 	return 0
+}
+
+func (x *Share) GetLimits() bool {
+	if x != nil {
+		return x.Limits
+	}
+	return false
 }
 
 // Lesson is what one process has learned about the latency of the engines of a pool on one accelerator, so that another can
@@ -1609,7 +2108,7 @@ type Lesson struct {
 
 func (x *Lesson) Reset() {
 	*x = Lesson{}
-	mi := &file_placement_placement_proto_msgTypes[17]
+	mi := &file_placement_placement_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1621,7 +2120,7 @@ func (x *Lesson) String() string {
 func (*Lesson) ProtoMessage() {}
 
 func (x *Lesson) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[17]
+	mi := &file_placement_placement_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1634,7 +2133,7 @@ func (x *Lesson) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lesson.ProtoReflect.Descriptor instead.
 func (*Lesson) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{17}
+	return file_placement_placement_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Lesson) GetPool() string {
@@ -1773,7 +2272,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_placement_placement_proto_msgTypes[18]
+	mi := &file_placement_placement_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +2284,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[18]
+	mi := &file_placement_placement_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +2297,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{18}
+	return file_placement_placement_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Endpoints) GetAddresses() []string {
@@ -1826,7 +2325,7 @@ type Leaving struct {
 
 func (x *Leaving) Reset() {
 	*x = Leaving{}
-	mi := &file_placement_placement_proto_msgTypes[19]
+	mi := &file_placement_placement_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +2337,7 @@ func (x *Leaving) String() string {
 func (*Leaving) ProtoMessage() {}
 
 func (x *Leaving) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[19]
+	mi := &file_placement_placement_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +2350,7 @@ func (x *Leaving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leaving.ProtoReflect.Descriptor instead.
 func (*Leaving) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{19}
+	return file_placement_placement_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Leaving) GetEndpoint() string {
@@ -1895,7 +2394,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_placement_placement_proto_msgTypes[20]
+	mi := &file_placement_placement_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1907,7 +2406,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[20]
+	mi := &file_placement_placement_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1920,7 +2419,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{20}
+	return file_placement_placement_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Copy) GetCopy() *CopyKey {
@@ -1956,7 +2455,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_placement_placement_proto_msgTypes[21]
+	mi := &file_placement_placement_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +2467,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[21]
+	mi := &file_placement_placement_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +2480,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{21}
+	return file_placement_placement_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Failure) GetKey() *ModelKey {
@@ -2013,7 +2512,7 @@ type VModel struct {
 
 func (x *VModel) Reset() {
 	*x = VModel{}
-	mi := &file_placement_placement_proto_msgTypes[22]
+	mi := &file_placement_placement_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2025,7 +2524,7 @@ func (x *VModel) String() string {
 func (*VModel) ProtoMessage() {}
 
 func (x *VModel) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[22]
+	mi := &file_placement_placement_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2038,7 +2537,7 @@ func (x *VModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VModel.ProtoReflect.Descriptor instead.
 func (*VModel) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{22}
+	return file_placement_placement_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *VModel) GetKey() *ModelKey {
@@ -2082,7 +2581,7 @@ type Runtime struct {
 
 func (x *Runtime) Reset() {
 	*x = Runtime{}
-	mi := &file_placement_placement_proto_msgTypes[23]
+	mi := &file_placement_placement_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2593,7 @@ func (x *Runtime) String() string {
 func (*Runtime) ProtoMessage() {}
 
 func (x *Runtime) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[23]
+	mi := &file_placement_placement_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2606,7 @@ func (x *Runtime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
 func (*Runtime) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{23}
+	return file_placement_placement_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Runtime) GetEndpoint() string {
@@ -2135,7 +2634,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_placement_placement_proto_msgTypes[24]
+	mi := &file_placement_placement_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2147,7 +2646,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[24]
+	mi := &file_placement_placement_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2160,7 +2659,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{24}
+	return file_placement_placement_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Registered) GetKey() *ModelKey {
@@ -2184,7 +2683,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x19placement/placement.proto\x12\x15headgate.placement.v1\"4\n" +
 	"\bModelKey\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\"\xf0\x06\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\"\xad\a\n" +
 	"\x06Report\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x125\n" +
@@ -2204,7 +2703,29 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x06states\x18\x0f \x03(\v2$.headgate.placement.v1.EndpointStateR\x06states\x12?\n" +
 	"\n" +
 	"data_plane\x18\x10 \x01(\v2 .headgate.placement.v1.DataPlaneR\tdataPlane\x128\n" +
-	"\awaiting\x18\x11 \x03(\v2\x1e.headgate.placement.v1.WaitingR\awaiting\"\xad\x01\n" +
+	"\awaiting\x18\x11 \x03(\v2\x1e.headgate.placement.v1.WaitingR\awaiting\x12;\n" +
+	"\x06limits\x18\x12 \x01(\v2#.headgate.placement.v1.LimitsReportR\x06limits\"\xd3\x01\n" +
+	"\fLimitsReport\x12\x14\n" +
+	"\x05probe\x18\x01 \x01(\x04R\x05probe\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x1c\n" +
+	"\tprocesses\x18\x04 \x01(\rR\tprocesses\x123\n" +
+	"\x04uses\x18\x05 \x03(\v2\x1f.headgate.placement.v1.LimitUseR\x04uses\x12\x14\n" +
+	"\x05ended\x18\x06 \x01(\bR\x05ended\x12\x18\n" +
+	"\amembers\x18\a \x01(\rR\amembers\"\xf8\x01\n" +
+	"\bLimitUse\x12\x14\n" +
+	"\x05route\x18\x01 \x01(\tR\x05route\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\x06R\x06tenant\x12\x14\n" +
+	"\x05whole\x18\x03 \x01(\bR\x05whole\x12\x1a\n" +
+	"\bdivision\x18\x04 \x01(\x04R\bdivision\x12\x14\n" +
+	"\x05limit\x18\x05 \x03(\x12R\x05limit\x12\x12\n" +
+	"\x04want\x18\x06 \x03(\x12R\x04want\x12\x12\n" +
+	"\x04unit\x18\a \x03(\x12R\x04unit\x12\x12\n" +
+	"\x04held\x18\b \x03(\x12R\x04held\x12\x12\n" +
+	"\x04seen\x18\t \x03(\x12R\x04seen\x12\x14\n" +
+	"\x05spent\x18\n" +
+	" \x03(\x12R\x05spent\x12\x10\n" +
+	"\x03own\x18\v \x03(\x12R\x03own\"\xad\x01\n" +
 	"\aWaiting\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
 	"\x04band\x18\x02 \x01(\x11R\x04band\x12\x1a\n" +
@@ -2264,7 +2785,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"prefill_us\x18\x03 \x01(\x04R\tprefillUs\x12\x1b\n" +
 	"\tbeside_ps\x18\x04 \x01(\x04R\bbesidePs\x12\x18\n" +
 	"\aurgency\x18\x05 \x01(\x04R\aurgency\x12\x16\n" +
-	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\xb3\a\n" +
+	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\xf0\a\n" +
 	"\x06Update\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12>\n" +
@@ -2286,7 +2807,28 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\aqueries\x18\x10 \x03(\v2\x1c.headgate.placement.v1.QueryR\aqueries\x122\n" +
 	"\x05share\x18\r \x01(\v2\x1c.headgate.placement.v1.ShareR\x05share\x12>\n" +
 	"\awaiting\x18\x11 \x03(\v2$.headgate.placement.v1.OthersWaitingR\awaiting\x12\x19\n" +
-	"\bclock_us\x18\x12 \x01(\x04R\aclockUs\"\xc9\x01\n" +
+	"\bclock_us\x18\x12 \x01(\x04R\aclockUs\x12;\n" +
+	"\x06limits\x18\x13 \x01(\v2#.headgate.placement.v1.LimitsUpdateR\x06limits\"\x93\x01\n" +
+	"\fLimitsUpdate\x12\x12\n" +
+	"\x04echo\x18\x01 \x01(\x04R\x04echo\x126\n" +
+	"\x05parts\x18\x02 \x03(\v2 .headgate.placement.v1.LimitPartR\x05parts\x127\n" +
+	"\x05share\x18\x03 \x01(\v2!.headgate.placement.v1.LimitShareR\x05share\"~\n" +
+	"\n" +
+	"LimitShare\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x1c\n" +
+	"\tprocesses\x18\x03 \x01(\rR\tprocesses\x12\x12\n" +
+	"\x04grow\x18\x04 \x01(\bR\x04grow\x12\x12\n" +
+	"\x04full\x18\x05 \x01(\bR\x04full\"\xc7\x01\n" +
+	"\tLimitPart\x12\x14\n" +
+	"\x05route\x18\x01 \x01(\tR\x05route\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\x06R\x06tenant\x12\x14\n" +
+	"\x05whole\x18\x03 \x01(\bR\x05whole\x12\x1a\n" +
+	"\bdivision\x18\x04 \x01(\x04R\bdivision\x12\x1a\n" +
+	"\breleased\x18\x05 \x01(\bR\breleased\x12\x12\n" +
+	"\x04lent\x18\x06 \x03(\x12R\x04lent\x12\x16\n" +
+	"\x06target\x18\a \x03(\x12R\x06target\x12\x12\n" +
+	"\x04left\x18\b \x03(\x12R\x04left\"\xc9\x01\n" +
 	"\rOthersWaiting\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
 	"\x04band\x18\x02 \x01(\x11R\x04band\x12\x1a\n" +
@@ -2299,10 +2841,11 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x05Query\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04body\x18\x03 \x01(\fR\x04body\";\n" +
+	"\x04body\x18\x03 \x01(\fR\x04body\"S\n" +
 	"\x05Share\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x1c\n" +
-	"\tprocesses\x18\x02 \x01(\rR\tprocesses\"\xab\x04\n" +
+	"\tprocesses\x18\x02 \x01(\rR\tprocesses\x12\x16\n" +
+	"\x06limits\x18\x03 \x01(\bR\x06limits\"\xab\x04\n" +
 	"\x06Lesson\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05class\x18\x02 \x01(\tR\x05class\x12\x14\n" +
@@ -2379,83 +2922,93 @@ func file_placement_placement_proto_rawDescGZIP() []byte {
 }
 
 var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_placement_placement_proto_goTypes = []any{
 	(EndpointState_State)(0), // 0: headgate.placement.v1.EndpointState.State
 	(Copy_State)(0),          // 1: headgate.placement.v1.Copy.State
 	(*ModelKey)(nil),         // 2: headgate.placement.v1.ModelKey
 	(*Report)(nil),           // 3: headgate.placement.v1.Report
-	(*Waiting)(nil),          // 4: headgate.placement.v1.Waiting
-	(*EndpointState)(nil),    // 5: headgate.placement.v1.EndpointState
-	(*DataPlane)(nil),        // 6: headgate.placement.v1.DataPlane
-	(*Program)(nil),          // 7: headgate.placement.v1.Program
-	(*Answer)(nil),           // 8: headgate.placement.v1.Answer
-	(*Responses)(nil),        // 9: headgate.placement.v1.Responses
-	(*Wanted)(nil),           // 10: headgate.placement.v1.Wanted
-	(*Usage)(nil),            // 11: headgate.placement.v1.Usage
-	(*CopyKey)(nil),          // 12: headgate.placement.v1.CopyKey
-	(*InFlight)(nil),         // 13: headgate.placement.v1.InFlight
-	(*Backlog)(nil),          // 14: headgate.placement.v1.Backlog
-	(*Update)(nil),           // 15: headgate.placement.v1.Update
-	(*OthersWaiting)(nil),    // 16: headgate.placement.v1.OthersWaiting
-	(*Query)(nil),            // 17: headgate.placement.v1.Query
-	(*Share)(nil),            // 18: headgate.placement.v1.Share
-	(*Lesson)(nil),           // 19: headgate.placement.v1.Lesson
-	(*Endpoints)(nil),        // 20: headgate.placement.v1.Endpoints
-	(*Leaving)(nil),          // 21: headgate.placement.v1.Leaving
-	(*Copy)(nil),             // 22: headgate.placement.v1.Copy
-	(*Failure)(nil),          // 23: headgate.placement.v1.Failure
-	(*VModel)(nil),           // 24: headgate.placement.v1.VModel
-	(*Runtime)(nil),          // 25: headgate.placement.v1.Runtime
-	(*Registered)(nil),       // 26: headgate.placement.v1.Registered
-	nil,                      // 27: headgate.placement.v1.Lesson.FactorsEntry
+	(*LimitsReport)(nil),     // 4: headgate.placement.v1.LimitsReport
+	(*LimitUse)(nil),         // 5: headgate.placement.v1.LimitUse
+	(*Waiting)(nil),          // 6: headgate.placement.v1.Waiting
+	(*EndpointState)(nil),    // 7: headgate.placement.v1.EndpointState
+	(*DataPlane)(nil),        // 8: headgate.placement.v1.DataPlane
+	(*Program)(nil),          // 9: headgate.placement.v1.Program
+	(*Answer)(nil),           // 10: headgate.placement.v1.Answer
+	(*Responses)(nil),        // 11: headgate.placement.v1.Responses
+	(*Wanted)(nil),           // 12: headgate.placement.v1.Wanted
+	(*Usage)(nil),            // 13: headgate.placement.v1.Usage
+	(*CopyKey)(nil),          // 14: headgate.placement.v1.CopyKey
+	(*InFlight)(nil),         // 15: headgate.placement.v1.InFlight
+	(*Backlog)(nil),          // 16: headgate.placement.v1.Backlog
+	(*Update)(nil),           // 17: headgate.placement.v1.Update
+	(*LimitsUpdate)(nil),     // 18: headgate.placement.v1.LimitsUpdate
+	(*LimitShare)(nil),       // 19: headgate.placement.v1.LimitShare
+	(*LimitPart)(nil),        // 20: headgate.placement.v1.LimitPart
+	(*OthersWaiting)(nil),    // 21: headgate.placement.v1.OthersWaiting
+	(*Query)(nil),            // 22: headgate.placement.v1.Query
+	(*Share)(nil),            // 23: headgate.placement.v1.Share
+	(*Lesson)(nil),           // 24: headgate.placement.v1.Lesson
+	(*Endpoints)(nil),        // 25: headgate.placement.v1.Endpoints
+	(*Leaving)(nil),          // 26: headgate.placement.v1.Leaving
+	(*Copy)(nil),             // 27: headgate.placement.v1.Copy
+	(*Failure)(nil),          // 28: headgate.placement.v1.Failure
+	(*VModel)(nil),           // 29: headgate.placement.v1.VModel
+	(*Runtime)(nil),          // 30: headgate.placement.v1.Runtime
+	(*Registered)(nil),       // 31: headgate.placement.v1.Registered
+	nil,                      // 32: headgate.placement.v1.Lesson.FactorsEntry
 }
 var file_placement_placement_proto_depIdxs = []int32{
-	10, // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
-	11, // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
-	13, // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
-	12, // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
-	21, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
-	14, // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
-	19, // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
-	9,  // 7: headgate.placement.v1.Report.responses:type_name -> headgate.placement.v1.Responses
-	7,  // 8: headgate.placement.v1.Report.program:type_name -> headgate.placement.v1.Program
-	8,  // 9: headgate.placement.v1.Report.answers:type_name -> headgate.placement.v1.Answer
-	5,  // 10: headgate.placement.v1.Report.states:type_name -> headgate.placement.v1.EndpointState
-	6,  // 11: headgate.placement.v1.Report.data_plane:type_name -> headgate.placement.v1.DataPlane
-	4,  // 12: headgate.placement.v1.Report.waiting:type_name -> headgate.placement.v1.Waiting
-	0,  // 13: headgate.placement.v1.EndpointState.state:type_name -> headgate.placement.v1.EndpointState.State
-	2,  // 14: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 15: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 16: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
-	12, // 17: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
-	20, // 18: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
-	22, // 19: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
-	23, // 20: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
-	13, // 21: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
-	26, // 22: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
-	21, // 23: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
-	24, // 24: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
-	25, // 25: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
-	14, // 26: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
-	19, // 27: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
-	9,  // 28: headgate.placement.v1.Update.responses:type_name -> headgate.placement.v1.Responses
-	17, // 29: headgate.placement.v1.Update.queries:type_name -> headgate.placement.v1.Query
-	18, // 30: headgate.placement.v1.Update.share:type_name -> headgate.placement.v1.Share
-	16, // 31: headgate.placement.v1.Update.waiting:type_name -> headgate.placement.v1.OthersWaiting
-	27, // 32: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
-	12, // 33: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
-	1,  // 34: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
-	2,  // 35: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 36: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 37: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
-	3,  // 38: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
-	15, // 39: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
-	39, // [39:40] is the sub-list for method output_type
-	38, // [38:39] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	12, // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
+	13, // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
+	15, // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
+	14, // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
+	26, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
+	16, // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
+	24, // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
+	11, // 7: headgate.placement.v1.Report.responses:type_name -> headgate.placement.v1.Responses
+	9,  // 8: headgate.placement.v1.Report.program:type_name -> headgate.placement.v1.Program
+	10, // 9: headgate.placement.v1.Report.answers:type_name -> headgate.placement.v1.Answer
+	7,  // 10: headgate.placement.v1.Report.states:type_name -> headgate.placement.v1.EndpointState
+	8,  // 11: headgate.placement.v1.Report.data_plane:type_name -> headgate.placement.v1.DataPlane
+	6,  // 12: headgate.placement.v1.Report.waiting:type_name -> headgate.placement.v1.Waiting
+	4,  // 13: headgate.placement.v1.Report.limits:type_name -> headgate.placement.v1.LimitsReport
+	5,  // 14: headgate.placement.v1.LimitsReport.uses:type_name -> headgate.placement.v1.LimitUse
+	0,  // 15: headgate.placement.v1.EndpointState.state:type_name -> headgate.placement.v1.EndpointState.State
+	2,  // 16: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 17: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 18: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
+	14, // 19: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
+	25, // 20: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
+	27, // 21: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
+	28, // 22: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
+	15, // 23: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
+	31, // 24: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
+	26, // 25: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
+	29, // 26: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
+	30, // 27: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
+	16, // 28: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
+	24, // 29: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
+	11, // 30: headgate.placement.v1.Update.responses:type_name -> headgate.placement.v1.Responses
+	22, // 31: headgate.placement.v1.Update.queries:type_name -> headgate.placement.v1.Query
+	23, // 32: headgate.placement.v1.Update.share:type_name -> headgate.placement.v1.Share
+	21, // 33: headgate.placement.v1.Update.waiting:type_name -> headgate.placement.v1.OthersWaiting
+	18, // 34: headgate.placement.v1.Update.limits:type_name -> headgate.placement.v1.LimitsUpdate
+	20, // 35: headgate.placement.v1.LimitsUpdate.parts:type_name -> headgate.placement.v1.LimitPart
+	19, // 36: headgate.placement.v1.LimitsUpdate.share:type_name -> headgate.placement.v1.LimitShare
+	32, // 37: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
+	14, // 38: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
+	1,  // 39: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
+	2,  // 40: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 41: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 42: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
+	3,  // 43: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
+	17, // 44: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
+	44, // [44:45] is the sub-list for method output_type
+	43, // [43:44] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_placement_placement_proto_init() }
@@ -2463,14 +3016,14 @@ func file_placement_placement_proto_init() {
 	if File_placement_placement_proto != nil {
 		return
 	}
-	file_placement_placement_proto_msgTypes[19].OneofWrappers = []any{}
+	file_placement_placement_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_placement_placement_proto_rawDesc), len(file_placement_placement_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -11,6 +11,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/limits"
 	"github.com/headgate/headgate/extproc/options"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/query"
@@ -22,10 +23,8 @@ type about struct {
 	name, version string
 	queries       query.Handlers
 	// plane returns which requests reach this process.
-	plane func() *placement.DataPlane
-	// share is called with the index of this process among those that share limits, and their
-	// number.
-	share func(index, processes int)
+	plane  func() *placement.DataPlane
+	limits *limits.Book // nil without control
 }
 
 func newAbout(c options.Options) about {

@@ -106,7 +106,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	about := newAbout(c)
 	if c.Control.Address != "" {
 		book.Shared()
-		about.share = book.Share
+		about.limits = book
 	}
 	about.queries[admin.Endpoints] = func(context.Context, []byte) (any, error) { return endpointsOf(f, held), nil }
 	about.queries[admin.Decisions] = record.Query

@@ -45,7 +45,7 @@ func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, fu
 	return f, held, func(ctx context.Context, m *metrics.Meter, is about) error {
 		return placementclient.New(placementclient.Config{
 			Target: target, Dial: dial, Lost: c.ControlLost, News: news, Fleet: f, Flow: held, Meter: m,
-			Log: log, Name: is.name, Version: is.version, Queries: is.queries, DataPlane: is.plane, Share: is.share,
+			Log: log, Name: is.name, Version: is.version, Queries: is.queries, DataPlane: is.plane, Limits: is.limits,
 		}).Run(ctx)
 	}, nil
 }

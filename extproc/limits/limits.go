@@ -10,7 +10,6 @@ import (
 
 	"github.com/headgate/headgate/extproc/limits/bucket"
 	"github.com/headgate/headgate/extproc/outcome"
-	"github.com/headgate/headgate/internal/hash"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -22,10 +21,8 @@ type Book struct {
 
 	mu     sync.Mutex // guards the fields below, and the fields of tickets
 	part   bucket.Part
-	shared bool          // several processes share limits
-	parts  bucket.Parts  // part comes from here if shared
-	since  time.Duration // when Shared was called
-	heard  bool          // Share was called
+	shares shares
+	world  *objects.World // nil before SetWorld
 	routes map[objects.Name]*bucket.Route
 	// sent are the tickets of requests whose outcome a data plane will report, by decision id.
 	sent map[string]*Ticket
@@ -73,10 +70,14 @@ func (b *Book) SetWorld(w *objects.World) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.now()
+	b.world = w
 	for name, r := range b.routes {
-		if s := w.SharingOf(name); Limited(s) {
+		switch s := w.SharingOf(name); {
+		case Limited(s):
 			r.Set(limitsOf(s), now)
-		} else {
+		case r.Loans() > 0: // until control releases them
+			r.Set(bucket.Limits{}, now)
+		default:
 			delete(b.routes, name)
 		}
 	}
@@ -91,6 +92,7 @@ func (b *Book) SetPart(p bucket.Part) {
 
 // setPart is SetPart at a time. The caller holds mu.
 func (b *Book) setPart(p bucket.Part, now time.Duration) {
+	b.shares.changed(b.part, now)
 	b.part = p
 	for _, r := range b.routes {
 		r.SetPart(p, now)
@@ -105,8 +107,10 @@ func (b *Book) Admit(route objects.Name, s *objects.Sharing, tenant uint64, toke
 	b.settle()
 	r := b.routes[route]
 	if r == nil {
-		r = bucket.New(limitsOf(s), b.part, hash.Of(route.String()))
-		b.routes[route] = r
+		r = b.newRoute(route, limitsOf(s), b.now())
+	}
+	if !r.Limited() { // control heard of its limits first
+		r.Set(limitsOf(s), b.now())
 	}
 	request, answer := r.Admit(tenant, tokens, b.now())
 	if request == nil {
@@ -261,8 +265,9 @@ func (b *Book) expire(now time.Duration) {
 // State is what a Book remembers, for tests of leaks.
 type State struct {
 	// Routes are limited routes that had a request, Tenants those of all routes that are
-	// remembered, and InFlight admitted requests that have not ended.
-	Routes, Tenants, InFlight int
+	// remembered, and InFlight admitted requests that have not ended. Loans are limits that control
+	// divides by demand, or that it will hear of.
+	Routes, Tenants, InFlight, Loans int
 	// Expected are requests whose outcome is expected.
 	Expected int
 }
@@ -278,6 +283,7 @@ func (b *Book) Sweep() State {
 		r.Sweep(now)
 		is.Tenants += r.Tenants()
 		is.InFlight += int(r.InFlight())
+		is.Loans += r.Loans()
 	}
 	return is
 }

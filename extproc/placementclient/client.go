@@ -17,6 +17,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/limits"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/internal/query"
 )
@@ -34,6 +35,8 @@ const (
 	// questionInterval is the minimum time between two questions to control whether this process
 	// has all updates.
 	questionInterval = 20 * time.Millisecond
+	// limitsInterval is the interval of reports of the use of limits of routes.
+	limitsInterval = 250 * time.Millisecond
 	// shortest and longest limit the time between two attempts to reach control.
 	shortest = 50 * time.Millisecond
 	longest  = 2 * time.Second
@@ -80,11 +83,10 @@ type Config struct {
 	Flow  *flow.Flow
 	// DataPlane returns which requests reach this process; nil if none but those of Gateways do.
 	DataPlane func() *placement.DataPlane
-	// Share is called with the index of this process among those that share limits, and their
-	// number, when control reports them; nil if nothing depends on them.
-	Share func(index, processes int)
-	Meter *metrics.Meter
-	Log   *slog.Logger
+	// Limits are the limits of routes, which several processes share; nil if there are none.
+	Limits *limits.Book
+	Meter  *metrics.Meter
+	Log    *slog.Logger
 	// Lost is how long control may be silent before requests that need a load fail; zero means
 	// DefaultLost.
 	Lost time.Duration
@@ -148,9 +150,10 @@ func (c *Client) Run(ctx context.Context) error {
 
 // connect serves one stream from start to end. Complete reports whether control sent its complete
 // state.
-func (c *Client) connect(ctx context.Context) (complete bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
+func (c *Client) connect(parent context.Context) (complete bool, err error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(parent)) // outlives ends, so that the end can be reported
 	defer cancel()
+	connected := context.AfterFunc(parent, cancel)
 	conn, err := grpc.NewClient(c.Target, append(c.Dial, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxUpdate)))...)
 	if err != nil {
 		return false, err
@@ -160,6 +163,8 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	connected()
+	defer context.AfterFunc(parent, func() { time.AfterFunc(leaveLimit, cancel) })()
 	updates := make(chan *placement.Update)
 	ended := make(chan error, 1)
 	go func() { // the goroutine ends with the stream, which ends with ctx
@@ -190,13 +195,18 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	if c.Flow.Turns != nil {
 		c.Flow.Turns.Begin()
 	}
-	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons | question | states | turnsNow); err != nil {
+	if c.Limits != nil {
+		c.Limits.Connect()
+	}
+	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons | question | states | turnsNow | limitsNow); err != nil {
 		return false, err
 	}
 	tick := time.NewTicker(often)
 	defer tick.Stop()
 	teach := time.NewTicker(seldom)
 	defer teach.Stop()
+	limited := time.NewTicker(limitsInterval)
+	defer limited.Stop()
 	var counts <-chan time.Time // fires when changed counts must be reported
 	told := time.Now()          // time of the last report of backlogs
 	asked := time.Now()         // time of the last question
@@ -211,8 +221,9 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 		select {
 		case err := <-ended:
 			return s.receiver.complete, err
-		case <-ctx.Done():
-			return s.receiver.complete, ctx.Err()
+		case <-parent.Done():
+			s.leave(ended)
+			return s.receiver.complete, parent.Err()
 		case u := <-updates:
 			s.query(ctx, u.GetQueries())
 			applied := s.apply(u)
@@ -221,6 +232,9 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 			}
 			if c.heard(); applied {
 				what = flying
+			}
+			if s.hearLimits(u) {
+				what |= limitsNow
 			}
 		case a := <-s.answers:
 			s.querying--
@@ -257,6 +271,8 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 			c.probe(s.receiver.complete)
 		case <-teach.C:
 			what = lessons
+		case <-limited.C:
+			what = limitsNow
 		}
 		if err := s.report(what); err != nil {
 			return s.receiver.complete, err
@@ -292,9 +308,6 @@ func (t *connection) apply(u *placement.Update) bool {
 	}
 	if told := u.GetLessons(); len(told) > 0 {
 		t.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Times.LearnFromPeers(learnedProfiles(told), now) })
-	}
-	if is := u.GetShare(); is != nil && t.Share != nil {
-		t.Share(int(is.GetIndex()), int(is.GetProcesses()))
 	}
 	t.makers(u.GetResponses())
 	t.hearWaiting(u)
@@ -337,6 +350,7 @@ const (
 	question
 	states
 	turnsNow
+	limitsNow
 )
 
 // report sends the changes of some topics, if there are any. It reads the requests in flight after
@@ -368,6 +382,9 @@ func (t *connection) report(what topics) error {
 	if what&turnsNow != 0 {
 		r.Waiting = t.waiting()
 	}
+	if what&limitsNow != 0 && t.Limits != nil {
+		r.Limits = t.Limits.Report()
+	}
 	if what&made != 0 {
 		r.Responses = t.responses()
 	}
@@ -389,7 +406,8 @@ func (t *connection) report(what topics) error {
 	}
 	r.Question = t.question
 	if t.began && t.applied == t.acknowledged && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+
-		len(r.Waiting)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving)+len(r.States) == 0 && r.DataPlane == nil {
+		len(r.Waiting)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving)+len(r.States) == 0 &&
+		r.DataPlane == nil && r.Limits == nil {
 		return nil
 	}
 	if !t.began {

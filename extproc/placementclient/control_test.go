@@ -19,6 +19,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/limits"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/placementclient"
@@ -68,6 +69,7 @@ type rig struct {
 	queries query.Handlers
 	lost    time.Duration
 	meter   *metrics.Meter
+	book    *limits.Book // nil without limits
 }
 
 func newRig(t *testing.T) *rig { return (&rig{T: t}).start() }
@@ -96,7 +98,7 @@ func (r *rig) connections(target string, news *placementclient.News) (leave func
 	r.meter = metrics.New(r.fleet)
 	client := placementclient.New(placementclient.Config{
 		Target: target, Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, News: news,
-		Fleet: r.fleet, Flow: r.flow, Meter: r.meter, Log: slog.New(slog.DiscardHandler), Lost: r.lost,
+		Fleet: r.fleet, Flow: r.flow, Limits: r.book, Meter: r.meter, Log: slog.New(slog.DiscardHandler), Lost: r.lost,
 		Name: "host/1", Version: "v1", Queries: r.queries,
 		DataPlane: func() *placement.DataPlane { return &placement.DataPlane{Picker: true, Pool: "ns/p"} },
 	})

@@ -57,13 +57,18 @@ func aBoard(t *testing.T) (address string, stop func()) {
 // anExtproc returns an extproc that is connected to control until the test ends or leave is called.
 func anExtproc(t *testing.T, address string) (r *rig, leave func()) {
 	r = &rig{T: t}
+	return r, r.join(address)
+}
+
+// join connects the rig to control until the test ends or leave is called.
+func (r *rig) join(address string) (leave func()) {
 	news := placementclient.NewNews()
 	r.flow = flow.New(flow.Config{
 		View: func() *endpointstate.View { return r.fleet.View() }, MaxQueued: 10, MaxBytes: 1 << 20,
 		Changed: news.Changed, Turns: flow.NewTurns(),
 	})
 	r.fleet = aFleet(r.flow.Published)
-	return r, r.connections(address, news)
+	return r.connections(address, news)
 }
 
 // endpoint returns the first endpoint in a view.

@@ -98,11 +98,12 @@ func read(u *placement.Update, n *endpointstate.PlacementUpdate, now time.Time) 
 	}
 }
 
-// onlyOfOthers reports whether an Update contains only reports of other processes, answers to
-// questions, and queries.
+// onlyOfOthers reports whether an Update contains only reports of other processes, limits of
+// routes, answers to questions, and queries.
 func onlyOfOthers(u *placement.Update) bool {
 	others := len(u.GetBacklogs()) + len(u.GetWaiting()) + len(u.GetLessons()) + len(u.GetResponses()) + len(u.GetQueries())
-	return (others > 0 || u.GetAnswer() > 0) && u.GetEndpoints() == nil && u.GetShare() == nil && !u.GetComplete() &&
+	return (others > 0 || u.GetAnswer() > 0 || u.GetLimits() != nil) &&
+		u.GetEndpoints() == nil && u.GetShare() == nil && !u.GetComplete() &&
 		len(u.GetCopies())+len(u.GetFailures())+len(u.GetInFlight())+len(u.GetRegistered())+len(u.GetVmodels())+len(u.GetLeaving())+
 			len(u.GetRuntimes()) == 0
 }

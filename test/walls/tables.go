@@ -228,10 +228,10 @@ var houses = [][]floor{
 		},
 		{
 			[]string{
-				"control/place/loader", "control/place/decide", "control/place/store", "control/broadcast", "control/attach/cache",
-				"control/provision/planner", "control/profile/survey", "control/events",
+				"control/place/loader", "control/place/decide", "control/place/store", "control/place/lending", "control/broadcast",
+				"control/attach/cache", "control/provision/planner", "control/profile/survey", "control/events",
 			},
-			"drivers of engines, placement decisions and their records; broadcast and cache; the planner; the plan of a survey; which Events are due",
+			"drivers of engines, placement decisions and their records, and the division of limits; broadcast and cache; the planner; the plan of a survey; which Events are due",
 		},
 		{[]string{"control/provision/estimate"}, "it simulates how long queries take"},
 	},
@@ -350,6 +350,7 @@ var guests = []struct {
 		[]string{"control/place/placementserver"},
 		"what extprocs exchange is tested through the real placement server",
 	},
+	{"extproc/limits", []string{"control/place/lending"}, "limits of several processes are tested with what divides them"},
 }
 
 // namesakes are packages that may have the same name, and why that does not confuse readers.

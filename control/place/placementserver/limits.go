@@ -42,5 +42,5 @@ func (s *Server) apportion() {
 }
 
 func (p portion) wire() *placement.Share {
-	return &placement.Share{Index: uint32(p.index), Processes: uint32(p.processes)} //nolint:gosec // both are small
+	return &placement.Share{Index: uint32(p.index), Processes: uint32(p.processes), Limits: true} //nolint:gosec // both are small
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/control/conditions"
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/lending"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/placementproto"
 )
@@ -56,6 +57,7 @@ type Server struct {
 	closed chan struct{}
 	ledger *backlogs
 	turns  *waiting
+	limits *lender
 
 	mu         sync.Mutex // guards the fields below
 	ready      bool
@@ -93,6 +95,7 @@ type peer struct {
 	news    chan struct{} // capacity 1: full if there may be an Update to send; never closed
 	page    *sentBacklogs
 	waiting *sentWaiting
+	member  *lending.Member // nil until it has reported its use of limits; guarded by Server.limits
 
 	reporting sync.Mutex // held while a Report is recorded, so that none is recorded after the end of the stream; locked before Server.mu
 	ended     bool
@@ -129,7 +132,7 @@ type peer struct {
 // New returns an empty Server. Call SetPlacer before it serves.
 func New(log *slog.Logger) *Server {
 	s := &Server{
-		log: log, closed: make(chan struct{}), ledger: newBacklogs(), turns: newWaiting(),
+		log: log, closed: make(chan struct{}), ledger: newBacklogs(), turns: newWaiting(), limits: newLender(),
 		copies: make(map[decide.CopyKey]published), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
 		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), methods: make(map[string]engine.Methods),
 		peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
@@ -347,6 +350,7 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 			return status.Error(codes.Unavailable, "control is stopping")
 		case <-others.C:
 			s.count(p)
+			s.limits.tick()
 		case <-p.page.news:
 			backlogs.Reset(max(0, backlogsInterval-time.Since(told)))
 			continue
@@ -419,6 +423,7 @@ func (s *Server) part(p *peer) {
 	p.reporting.Unlock()
 	s.ledger.part(p.page, time.Now())
 	s.turns.part(p.waiting)
+	s.limits.part(p)
 	s.placer.Unwanted(p.name)
 	s.mu.Lock()
 	delete(s.peers, p)
@@ -461,6 +466,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	now := time.Now()
 	s.ledger.report(p.page, r.GetBacklogs(), now)
 	s.turns.report(p.waiting, r.GetWaiting())
+	s.limits.report(p, r.GetLimits())
 	if leaving := r.GetLeaving(); len(leaving) > 0 { // before wanted models, which must not be loaded at leaving endpoints
 		all := make(map[string]decide.Leaving, len(leaving))
 		for _, l := range leaving {
@@ -563,7 +569,7 @@ type exchanged struct {
 func (s *Server) next(p *peer, others exchanged) *placement.Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	u := &placement.Update{Version: p.version + 1, Backlogs: others.backlogs, Waiting: others.waiting}
+	u := &placement.Update{Version: p.version + 1, Backlogs: others.backlogs, Waiting: others.waiting, Limits: s.limits.take(p)}
 	if len(u.Waiting) > 0 {
 		u.ClockUs = uint64(others.clock.Microseconds()) //nolint:gosec // since the start
 	}
@@ -622,8 +628,8 @@ func (s *Server) next(p *peer, others exchanged) *placement.Update {
 		u.Answer, p.answered = p.question, p.question
 	}
 	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+
-		len(u.Waiting)+len(u.Lessons)+len(u.Responses)+len(u.Queries) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete &&
-		u.Answer == 0 {
+		len(u.Waiting)+len(u.Lessons)+len(u.Responses)+len(u.Queries) == 0 && u.Endpoints == nil && u.Share == nil &&
+		u.Limits == nil && !u.Complete && u.Answer == 0 {
 		return nil
 	}
 	p.version = u.Version

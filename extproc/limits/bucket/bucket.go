@@ -108,16 +108,18 @@ func (l *level) rescale(from, to, ratio float64) {
 type counters struct {
 	inFlight         int64
 	requests, tokens level
+	loan             *loan // nil if control has not divided the limit
 }
 
 // sizes are the parts of a Limit, with false for numbers that are not limited.
 type sizes struct {
 	concurrent, requests, tokens float64
 	Limit
+	lends bool // control will lend more
 }
 
 func (p Part) sizes(l Limit, offset float64) sizes {
-	return sizes{p.of(l.Concurrent, offset), p.of(l.Requests, offset), p.of(l.Tokens, offset), l}
+	return sizes{p.of(l.Concurrent, offset), p.of(l.Requests, offset), p.of(l.Tokens, offset), l, false}
 }
 
 func (c *counters) advance(s sizes, now time.Duration) {
@@ -133,6 +135,10 @@ func (c *counters) full(s sizes) time.Duration {
 // check adds to a, which describes a request with these tokens, what stops it. The caller has
 // advanced c.
 func (c *counters) check(s sizes, tokens float64, a *Answer) {
+	if c.loan != nil {
+		c.loan.check(s.Limit, c.inFlight, int64(tokens), a)
+		return
+	}
 	if s.Concurrent > 0 && float64(c.inFlight) >= s.concurrent {
 		a.refuse(Concurrent, 0)
 	}
@@ -142,7 +148,7 @@ func (c *counters) check(s sizes, tokens float64, a *Answer) {
 			wait = max(1, minute/time.Duration(s.Requests))
 		}
 		if wait > 0 {
-			a.refuse(Requests, wait)
+			a.refuse(Requests, s.retry(wait))
 		}
 	}
 	if s.Tokens > 0 {
@@ -152,15 +158,28 @@ func (c *counters) check(s sizes, tokens float64, a *Answer) {
 			a.refuse(Tokens, 0)
 			a.Never = true
 		case never && tokens > 0:
-			a.refuse(Tokens, max(1, minute/time.Duration(s.Tokens)))
-		case wait > 0 && !never:
-			a.refuse(Tokens, wait)
+			a.refuse(Tokens, s.retry(max(1, minute/time.Duration(s.Tokens))))
+		case wait > 0 && !never, tokens > s.tokens && !never:
+			a.refuse(Tokens, s.retry(wait))
 		}
 	}
 }
 
+// retry returns the time after which a request that has to wait should be sent again. If control
+// lends more, it does so until then.
+func (s *sizes) retry(wait time.Duration) time.Duration {
+	if s.lends {
+		return time.Second
+	}
+	return wait
+}
+
 // describe sets the counts that a shows to those of c if c has less left.
 func (c *counters) describe(s sizes, a *Answer) {
+	if c.loan != nil {
+		c.loan.describe(s.Limit, a)
+		return
+	}
 	a.Requests.narrow(s.Requests, s.requests, c.requests)
 	a.Tokens.narrow(s.Tokens, s.tokens, c.tokens)
 }

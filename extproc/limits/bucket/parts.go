@@ -2,33 +2,48 @@ package bucket
 
 import "time"
 
-// Settled is how long after a change a process waits until it uses what it did not use before. By
-// then, the other processes have heard of the change.
+// Settled is how long after a change a process waits until it uses what it did not use before, if
+// control does not report that the other processes have heard of the change.
 const Settled = time.Second
 
 // Parts are the parts of a process as control divides limits among processes. A process gives up at
-// once what a new part lacks, and uses what is new after Settled. So two processes never use the
-// same part of a limit, as long as each hears of a change within Settled. The zero Parts is an
-// empty part: a new process has none until control has reported one. It is not safe for concurrent
-// use.
+// once what a new part lacks. It uses what is new when control reports that all processes have
+// heard of the change. With a control that does not report that, it does so after Settled. The zero
+// Parts is an empty part: a new process has none until control has reported one. It is not safe for
+// concurrent use.
 type Parts struct {
 	now, next Part
 	due       time.Duration
+	waits     bool // for Grow
 }
 
 // Hear records a new part at a time.
 func (p *Parts) Hear(next Part, at time.Duration) {
 	p.At(at)
+	p.shrink(next)
+	p.due, p.waits = at+Settled, false
+}
+
+// Shrink records a new part, which Grow will put in force.
+func (p *Parts) Shrink(next Part) {
+	p.shrink(next)
+	p.waits = true
+}
+
+func (p *Parts) shrink(next Part) {
 	p.now = Part{max(p.now.From, next.From), min(p.now.To, next.To)}
-	if p.now.To < p.now.From {
+	if p.now.To <= p.now.From {
 		p.now = Part{}
 	}
-	p.next, p.due = next, at+Settled
+	p.next = next
 }
+
+// Grow puts the last part in force.
+func (p *Parts) Grow() { p.now, p.waits = p.next, false }
 
 // At returns the part at a time.
 func (p *Parts) At(now time.Duration) Part {
-	if now >= p.due {
+	if !p.waits && now >= p.due {
 		p.now = p.next
 	}
 	return p.now

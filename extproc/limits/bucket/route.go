@@ -26,6 +26,10 @@ type Route struct {
 	tenants map[uint64]*tenant
 	idle    idle     // the tenants without requests in flight
 	floor   counters // the levels with which a new tenant begins
+
+	loans  map[Key]*loan // the limits that control divides by demand, and those of which it will hear
+	wanted int           // the number of the latter
+	lease  time.Duration // until then control refills what it lent
 }
 
 // tenant is the state of one tenant.
@@ -38,7 +42,9 @@ type tenant struct {
 
 // New returns the state of a route without requests. Seed is a hash of the route's name.
 func New(l Limits, p Part, seed uint64) *Route {
-	return &Route{limits: l, part: p, offset: offsetOf(seed), maxIdle: MaxIdle, tenants: make(map[uint64]*tenant)}
+	return &Route{
+		limits: l, part: p, offset: offsetOf(seed), maxIdle: MaxIdle, tenants: make(map[uint64]*tenant), loans: make(map[Key]*loan),
+	}
 }
 
 // Request is an admitted request.
@@ -68,7 +74,9 @@ func (r *Route) Admit(hash uint64, tokens int64, now time.Duration) (*Request, A
 	n := float64(max(0, tokens))
 	var a Answer
 	own := r.ownSizes()
+	own.lends = now < r.lease && r.part != Whole()
 	r.own.advance(own, now)
+	r.divided(Key{Whole: true}, now)
 	r.own.check(own, n, &a)
 	var t *tenant
 	var of sizes
@@ -77,16 +85,24 @@ func (r *Route) Admit(hash uint64, tokens int64, now time.Duration) (*Request, A
 		if t = r.tenants[hash]; t == nil {
 			t = r.newcomer(hash, now)
 		}
+		of.lends = own.lends
 		t.advance(of, now)
+		r.divided(Key{Tenant: hash}, now)
 		t.check(of, n, &a)
 	}
 	if a.Refused == Nothing {
-		r.own.begin(n)
+		r.own.begin(own.Limit, n)
 		if t != nil {
 			r.tenants[hash] = t
 			r.busy(t)
-			t.begin(n)
+			t.begin(of.Limit, n)
 		}
+	}
+	if r.limits.Route != (Limit{}) {
+		r.note(Key{Whole: true}, &r.own, own, tokens, a.Refused, now)
+	}
+	if t != nil {
+		r.note(Key{Tenant: hash}, &t.counters, of, tokens, a.Refused, now)
 	}
 	r.own.describe(own, &a)
 	if t != nil {
@@ -98,8 +114,12 @@ func (r *Route) Admit(hash uint64, tokens int64, now time.Duration) (*Request, A
 	return &Request{route: r, tenant: t, tokens: n}, a
 }
 
-func (c *counters) begin(tokens float64) {
+func (c *counters) begin(of Limit, tokens float64) {
 	c.inFlight++
+	if c.loan != nil {
+		c.loan.begin(of, int64(tokens))
+		return
+	}
 	c.requests.used++
 	c.tokens.used += tokens
 }
@@ -107,7 +127,8 @@ func (c *counters) begin(tokens float64) {
 // newcomer returns a tenant of which nothing is remembered. It is not among the tenants yet.
 func (r *Route) newcomer(hash uint64, now time.Duration) *tenant {
 	r.floor.advance(r.floorSizes(), now)
-	return &tenant{counters: counters{requests: r.floor.requests, tokens: r.floor.tokens}, hash: hash, at: -1}
+	is := counters{requests: r.floor.requests, tokens: r.floor.tokens, loan: r.divided(Key{Tenant: hash}, now)}
+	return &tenant{counters: is, hash: hash, at: -1}
 }
 
 // End releases what the request has of the limits of concurrent requests. It may be called more
@@ -137,8 +158,12 @@ func (q *Request) Settle(tokens int64, now time.Duration) {
 	}
 	r := q.route
 	r.own.advance(r.ownSizes(), now)
-	r.own.tokens.add(more)
+	r.own.settle(r.limits.Route, more)
 	if q.tenant == nil || r.limits.Tenant == (Limit{}) {
+		return
+	}
+	if l := r.divided(Key{Tenant: q.tenant.hash}, now); l != nil {
+		l.settle(r.limits.Tenant, int64(more))
 		return
 	}
 	t := r.tenants[q.tenant.hash]
@@ -157,8 +182,19 @@ func (q *Request) Settle(tokens int64, now time.Duration) {
 	}
 }
 
+func (c *counters) settle(of Limit, more float64) {
+	if c.loan != nil {
+		c.loan.settle(of, int64(more))
+		return
+	}
+	c.tokens.add(more)
+}
+
 // add uses more of a bucket, or less if n is negative. A full bucket stays full.
 func (l *level) add(n float64) { l.used = max(0, l.used+n) }
+
+// Limited reports whether the route has limits.
+func (r *Route) Limited() bool { return r.limits != (Limits{}) }
 
 // Set changes the limits. What was used before stays used.
 func (r *Route) Set(l Limits, now time.Duration) {
