@@ -28,7 +28,7 @@ func BenchmarkJoinAndDispatch(b *testing.B) {
 				i %= size.flows
 				r := Request{
 					Key: objects.ModelKey{Pool: name, ID: fmt.Sprint("model-", i)}, Bytes: 1000,
-					Placed: i >= ready, // no copy of a placed model exists
+					Placed: i >= ready,                                                                                   // no copy of a placed model exists
 					Path:   queue.Path{Route: objects.Name{Namespace: "ns", Name: "route"}, Share: 1, Tenant: uint64(i)}, //nolint:gosec // small
 				}
 				if _, err := f.Enqueue(r, time.Now()); err != nil {

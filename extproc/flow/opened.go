@@ -38,7 +38,7 @@ func (c *changes) change(name objects.Name, p *shared, change func()) {
 	t := c.turns
 	turn := t.clock.At(c.now)
 	asked := p.of != nil && c.now-p.asked <= sweep // waiting requests ask more often
-	before := p.closed // what these requests know
+	before := p.closed                             // what these requests know
 	change()
 	t.changed(name, p)
 	if !asked {
