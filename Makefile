@@ -182,8 +182,9 @@ bench-place: build ## Judge policies of placement in a simulated fleet, on the c
 	place --measure 15m --leave 5m --cache 0.6,1.2; \
 	place --models 20000 --endpoints 1000 --warm --warmup 0 --seeds 1 --policy headgate,lru,optimum
 
-bench-flow: build ## Judge how tenants share a simulated fleet, beside other orders and another project, with SEEDS=5 within 40 minutes; fails if a target is missed
+bench-flow: build ## Judge how tenants share a simulated fleet, beside other orders and another project, with SEEDS=5 within 40 minutes, then a flood through a real Envoy; fails if a target is missed
 	@bin/bench flow --seeds $(or $(SEEDS),5) $(ARGS)
+	go test -v -count 1 -timeout 20m -run '^TestFloodDelaysOtherTenantsLittle$$' ./bench/e2e -flood 100s
 
 bench-plan: build ## Judge plans of pipelines by what exhaustive search finds, and of InferLine's pipelines beside plans of the whole, in fifteen minutes on two cores; draws these in .run/plan
 	@mkdir -p .run/plan
