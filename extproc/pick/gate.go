@@ -94,26 +94,47 @@ func (g *Gate) reserves(e *Endpoint, c *Copy) bool {
 // admits reports whether copy c of an endpoint has room for the request. Trusted reports that
 // predictions decide.
 func (f *forecast) admits(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Estimate) bool {
+	return f.obstacle(g, e, c, trusted, is) == clear
+}
+
+// obstacle returns why copy c of an endpoint has no room for the request.
+func (f *forecast) obstacle(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Estimate) obstacle {
 	there := e.InFlight.Load()
 	switch {
-	case g.Reserved != nil && g.reserves(e, c), g.Closed != nil && g.shuts(e):
-		return false
+	case g.Reserved != nil && g.reserves(e, c):
+		return reservedRoom
+	case g.Closed != nil && g.shuts(e):
+		return othersTurn
 	case there <= 0:
-		return true
+		return clear
 	case !e.slotFree(c):
-		return false
+		return noSlot
+	case !trusted && e.within(g, there):
+		return clear
 	case !trusted:
-		return e.within(g, there)
+		return fullWindow
 	case e.State == Stale || e.State == Lost:
 		known := *e
 		known.forget()
 		own := f.estimate(&known, c)
 		e, is = &known, &own
 	}
-	// Estimate.Queue includes the rest of the current step, which is long at a slow engine.
-	queue := float64(e.Backlog.left(f.Now)) * 1e-9
-	return queue <= g.Queue && f.keeps(e, is.Step, f.limit(g, e)) && f.fits(g, e)
+	switch {
+	case e.promptQueue(f.Now) > g.Queue:
+		return longQueue
+	case !f.keeps(e, is.Step, f.limit(g, e)):
+		return slowTokens
+	case !f.hasPlace(g, e):
+		return fullBatch
+	case !f.hasKV(g, e):
+		return fullCache
+	}
+	return clear
 }
+
+// promptQueue returns how long the queued prompts take, in seconds. Estimate.Queue includes the rest
+// of the current step as well, which is long at a slow engine.
+func (e *Endpoint) promptQueue(now int64) float64 { return float64(e.Backlog.left(now)) * 1e-9 }
 
 // forget removes what scrapes reported about requests of unknown sources. A stale endpoint's
 // numbers may be long out of date.
@@ -124,15 +145,19 @@ func (e *Endpoint) forget() {
 // fits reports whether the batch and the KV cache have a place for the request. As in engines, the
 // uncached part of the prompt must fit into the KV cache. The answer needs more later, while other
 // requests end.
-func (f *forecast) fits(g *Gate, e *Endpoint) bool {
-	if e.Pending() >= g.places(e.sequences()) {
-		return false
-	}
-	used := float64(e.KVBeyond + e.Backlog.Tokens.Load() + e.Peers.Tokens.Load())
-	if e.KVTokens > 0 && max(0, used)+f.prompt-f.cached(e) > (1-g.Headroom)*float64(e.KVTokens) {
-		return false
-	}
-	return true
+func (f *forecast) fits(g *Gate, e *Endpoint) bool { return f.hasPlace(g, e) && f.hasKV(g, e) }
+
+func (f *forecast) hasPlace(g *Gate, e *Endpoint) bool {
+	return e.Pending() < g.places(e.sequences())
+}
+
+func (f *forecast) hasKV(g *Gate, e *Endpoint) bool {
+	return e.KVTokens <= 0 || e.usedKV()+f.prompt-f.cached(e) <= (1-g.Headroom)*float64(e.KVTokens)
+}
+
+// usedKV returns the tokens in the KV cache.
+func (e *Endpoint) usedKV() float64 {
+	return float64(max(0, e.KVBeyond+e.Backlog.Tokens.Load()+e.Peers.Tokens.Load()))
 }
 
 // sequences returns how many requests the engine runs at once.
@@ -155,13 +180,18 @@ func (e *Endpoint) slotFree(c *Copy) bool {
 
 // within reports whether the window of an endpoint has room for one more request.
 func (e *Endpoint) within(g *Gate, there int64) bool {
-	window := g.Window
+	window := e.window(g)
+	return window <= 0 || there < g.places(window)
+}
+
+// window returns the window of an endpoint: the learned one, or the gate's; 0 means no limit.
+func (e *Endpoint) window(g *Gate) int64 {
 	if e.Window != nil {
 		if learned := e.Window.Load(); learned > 0 {
-			window = learned
+			return learned
 		}
 	}
-	return window <= 0 || there < g.places(window)
+	return g.Window
 }
 
 // places returns how many of an engine's places requests may occupy together with this one: all but

@@ -1,6 +1,7 @@
 package pick_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -37,6 +38,19 @@ func (f *fleet) reserved(t *testing.T, value string) pick.Reservation {
 	return r
 }
 
+// closed returns an endpoint whose room belongs to another process.
+func (f *fleet) closed(t *testing.T, value string) pick.ClosedFor {
+	t.Helper()
+	name, band, _ := strings.Cut(value, ":")
+	all := make(pick.ClosedFor, len(f.pool.Endpoints))
+	for i := range all {
+		if all[i] = pick.NoBand; f.pool.Endpoints[i].Address == name {
+			all[i] = number(t, band)
+		}
+	}
+	return all
+}
+
 // reservation describes the result of pick.Reserve.
 func (f *fleet) reservation(policy pick.Policy, request pick.Request) string {
 	is, found := pick.Reserve(policy, f.snapshot(), request, 1)
@@ -50,6 +64,16 @@ func (f *fleet) reservation(policy pick.Policy, request pick.Request) string {
 		}
 	}
 	return name + "\n"
+}
+
+// obstacles describes the results of pick.Obstacle.
+func (f *fleet) obstacles(policy pick.Policy, request pick.Request) (all string) {
+	for i := range f.pool.Endpoints {
+		if why := pick.Obstacle(policy, f.snapshot(), request, i); why != "" {
+			all += f.pool.Endpoints[i].Address + ": " + why + "\n"
+		}
+	}
+	return cmp.Or(all, "each has room\n")
 }
 
 // noRoom describes the result of pick.Opens.

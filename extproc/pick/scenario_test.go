@@ -60,10 +60,13 @@ import (
 //	    times=N decides N times with other random numbers, and prints counts.
 //	    keep sends the request to the first endpoint.
 //	    Settings of the gate, which is closed only if gate is given: gate, band=N, window=N,
-//	    headroom=SHARE, reserved=ENDPOINT:BAND[:ADAPTER] (by another request). If no endpoint
-//	    has room, the output says when one has room by the passage of time alone
+//	    headroom=SHARE, reserved=ENDPOINT:BAND[:ADAPTER] (by another request),
+//	    closed=ENDPOINT:BAND (for another process). If no endpoint has room, the output says when
+//	    one has room by the passage of time alone
 //	reserve MODEL [SETTING...]
 //	    print which endpoint, or which adapter's slot, a waiting request reserves
+//	why MODEL [SETTING...]
+//	    print for each endpoint why it has no room for the request
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		f := newFleet()
@@ -88,7 +91,7 @@ type fleet struct {
 	kv     int64
 	kept   int64 // number of requests that were sent
 
-	reserve bool // the command is reserve
+	reserve, why bool // the command is reserve, or why
 }
 
 func newFleet() *fleet {
@@ -128,6 +131,10 @@ func (f *fleet) do(t *testing.T, words []string) string {
 	case "reserve":
 		f.reserve = true
 		defer func() { f.reserve = false }()
+		return f.pick(t, words[1], words[2:])
+	case "why":
+		f.why = true
+		defer func() { f.why = false }()
 		return f.pick(t, words[1], words[2:])
 	}
 	t.Fatalf("no command %q", words[0])
@@ -320,13 +327,18 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 			request.Gate.Window = number(t, value)
 		case "reserved":
 			request.Gate.Reserved = append(request.Gate.Reserved, f.reserved(t, value))
+		case "closed":
+			request.Gate.Closed = f.closed(t, value)
 		default:
 			t.Fatalf("no setting %q", key)
 		}
 	}
 	request.Demand.Now = now
-	if f.reserve {
+	switch {
+	case f.reserve:
 		return f.reservation(policy, request)
+	case f.why:
+		return f.obstacles(policy, request)
 	}
 	got := map[string]int{}
 	for range times {
