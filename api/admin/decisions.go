@@ -37,6 +37,9 @@ type Plan struct {
 	VModel string `json:"vmodel,omitempty"` // the VModel that this name means
 	Target string `json:"target,omitempty"` // the engine's name of the model
 	Policy string `json:"policy,omitempty"`
+	// Fallback is the fallback of the route that serves the request: the name of a pool, or
+	// baseModel; empty if none serves it.
+	Fallback string `json:"fallback,omitempty"`
 	// Instead is the rule that decided in place of the policy, and why; empty if the policy
 	// decided.
 	Instead string `json:"instead,omitempty"`
@@ -68,6 +71,9 @@ type Candidate struct {
 	Reason   string `json:"reason,omitempty"` // why the policy put it at its rank
 	// Excluded is why the endpoint is no candidate; empty if it is one.
 	Excluded string `json:"excluded,omitempty"`
+	// NoRoom is why the engine could not start the request at once; empty if it could, and in
+	// [DecisionsResult]. A candidate without room is only for retries.
+	NoRoom string `json:"noRoom,omitempty"`
 	// Seconds is the predicted time to first token; absent if there is no prediction.
 	Seconds *float64 `json:"seconds,omitempty"`
 	// Requests is the number of other requests at the endpoint.

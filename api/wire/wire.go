@@ -275,6 +275,8 @@ const (
 	// PickFallbackName is the value of [FallbackHeader], a string; absent unless a fallback serves
 	// the request.
 	PickFallbackName = "fallback_name"
+	// BaseModelFallback is this value if the base model of the request's own pool serves it.
+	BaseModelFallback = "baseModel"
 	// PickExpected has what the policy compared of this endpoint, and PickRunnerUp that of the next
 	// best one; structs, only with extproc's --explain-picks.
 	PickExpected = "expected"

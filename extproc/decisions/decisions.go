@@ -146,7 +146,7 @@ func read(decision, text []byte) admin.Decision {
 func PlanOf(d *ring.Decision, picks []ring.Candidate) admin.Plan {
 	p := admin.Plan{
 		Route: d.Route, Pool: d.Pool, Model: d.Asked, VModel: d.VModel, Target: d.Model, PromptTokens: d.Prompt, OutputTokens: d.Output,
-		Relay: d.Relay,
+		Relay: d.Relay, Fallback: d.Fallback,
 	}
 	if d.Pool != "" {
 		p.Policy = d.Policy.String()

@@ -8,6 +8,7 @@ import (
 	"github.com/headgate/headgate/extproc/flow/late"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // Ticket is a waiting request. One goroutine owns it, and must always call Leave at the end.
@@ -90,6 +91,17 @@ func (t *Ticket) Standing() Standing {
 		is.Holder, is.Overdue = f.holder+1, true
 	}
 	return is
+}
+
+// Reserved returns the reservations of the requests that wait in a pool. The result is not changed
+// afterwards.
+func (f *Flow) Reserved(pool objects.Name) []pick.Reservation {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p := f.pools[pool]; p != nil {
+		return p.reserved
+	}
+	return nil
 }
 
 func (t *Ticket) backlogged(now time.Time) bool {

@@ -83,6 +83,21 @@ func (t *Turns) Closed(name objects.Name, of *pick.Pool) pick.ClosedFor {
 	return p.closed
 }
 
+// Peek returns what Closed returns, and changes nothing.
+func (t *Turns) Peek(name objects.Name, of *pick.Pool) pick.ClosedFor {
+	if t == nil || of == nil || t.contended.Load() == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.pools[name]
+	if p == nil {
+		return nil
+	}
+	now := t.now()
+	return p.closedAt(of, t.clock.At(now), now)
+}
+
 // closedAt returns the endpoints of a pool that are closed at a time; nil if there are none. Turn
 // is that time of the turn clock.
 func (p *shared) closedAt(of *pick.Pool, turn, now time.Duration) pick.ClosedFor {

@@ -94,7 +94,7 @@ func (g *Gate) reserves(e *Endpoint, c *Copy) bool {
 // admits reports whether copy c of an endpoint has room for the request. Trusted reports that
 // predictions decide.
 func (f *forecast) admits(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Estimate) bool {
-	return f.obstacle(g, e, c, trusted, is) == clear
+	return f.obstacle(g, e, c, trusted, is) == noObstacle
 }
 
 // obstacle returns why copy c of an endpoint has no room for the request.
@@ -106,11 +106,11 @@ func (f *forecast) obstacle(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Est
 	case g.Closed != nil && g.shuts(e):
 		return othersTurn
 	case there <= 0:
-		return clear
+		return noObstacle
 	case !e.slotFree(c):
 		return noSlot
 	case !trusted && e.within(g, there):
-		return clear
+		return noObstacle
 	case !trusted:
 		return fullWindow
 	case e.State == Stale || e.State == Lost:
@@ -129,11 +129,11 @@ func (f *forecast) obstacle(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Est
 	case !f.hasKV(g, e):
 		return fullCache
 	}
-	return clear
+	return noObstacle
 }
 
-// promptQueue returns how long the queued prompts take, in seconds. Estimate.Queue includes the rest
-// of the current step as well, which is long at a slow engine.
+// promptQueue returns how long the queued prompts take, in seconds. Estimate.Queue also includes
+// the rest of the current step, which is long at a slow engine.
 func (e *Endpoint) promptQueue(now int64) float64 { return float64(e.Backlog.left(now)) * 1e-9 }
 
 // forget removes what scrapes reported about requests of unknown sources. A stale endpoint's

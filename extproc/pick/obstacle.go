@@ -6,7 +6,7 @@ import "fmt"
 type obstacle uint8
 
 const (
-	clear obstacle = iota
+	noObstacle obstacle = iota
 	reservedRoom
 	othersTurn
 	noSlot

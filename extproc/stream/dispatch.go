@@ -193,7 +193,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	}
 	d.ranked, err = pick.Pick(d.settings.Policy, view.Snapshot, request, room[:most])
 	if s.explains {
-		d.explanation.considered(a.model, pool, request, d.ranked)
+		d.explanation.considered(a.model, d.settings.Policy, view.Snapshot, request, d.ranked)
 	}
 	if d.explained = nil; s.ExplainPicks && err == nil { // before the request is counted
 		for i := range d.ranked[:min(len(d.ranked), 2)] {

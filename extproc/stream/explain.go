@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -54,16 +55,20 @@ type explanation struct {
 }
 
 // considered keeps the endpoints that the policy considered for a request, in its order, and then
-// those that it did not, with the reason. Pool may be nil.
-func (e *explanation) considered(asked string, pool *pick.Pool, r pick.Request, ranked []pick.Decision) {
+// those that it did not, with the reason. The request's pool may be missing.
+func (e *explanation) considered(asked string, p pick.Policy, s *pick.Snapshot, r pick.Request, ranked []pick.Decision) {
 	e.plan.Model, e.candidates = asked, nil
+	pool := s.Pools[r.Pool]
 	if pool == nil {
 		return
 	}
 	is := make(map[string]bool, len(ranked))
 	for i := range ranked {
 		c := ring.CandidateOf(&ranked[i])
-		e.candidates = append(e.candidates, decisions.CandidateOf(&c))
+		candidate := decisions.CandidateOf(&c)
+		at := slices.IndexFunc(pool.Endpoints, func(e pick.Endpoint) bool { return e.Address == c.Endpoint })
+		candidate.NoRoom = pick.Obstacle(p, s, r, at)
+		e.candidates = append(e.candidates, candidate)
 		is[c.Endpoint] = true
 	}
 	for i := range pool.Endpoints {
@@ -71,11 +76,24 @@ func (e *explanation) considered(asked string, pool *pick.Pool, r pick.Request, 
 		if is[at.Address] {
 			continue
 		}
-		e.candidates = append(e.candidates, admin.Candidate{
-			Endpoint: at.Address, State: at.State.String(), Requests: at.Pending(),
-			Excluded: cmp.Or(pool.Excluded(i, r), "it is lost, and another copy will have room soon"),
-		})
+		e.candidates = append(e.candidates, excludedAt(p, s, r, i))
 	}
+}
+
+// excludedAt describes an endpoint that the policy did not consider. The endpoint is given by its
+// index.
+func excludedAt(p pick.Policy, s *pick.Snapshot, r pick.Request, index int) admin.Candidate {
+	pool := s.Pools[r.Pool]
+	e := &pool.Endpoints[index]
+	c := admin.Candidate{
+		Endpoint: e.Address, State: e.State.String(), Requests: e.Pending(), NoRoom: pick.Obstacle(p, s, r, index),
+	}
+	otherwise := "another endpoint in a better state will have room soon"
+	if r.Near != "" {
+		otherwise = "another endpoint stores the state that the request refers to"
+	}
+	c.Excluded = cmp.Or(pool.Excluded(index, r), c.NoRoom, otherwise)
+	return c
 }
 
 // explain keeps the decision about a request that has picks.
@@ -215,6 +233,9 @@ func (x *exchange) waitsFor(w *waiting) string {
 	case flow.Turn:
 		return "other requests of the pool wait, and some of them go first"
 	case flow.Room:
+		if w.miss.others {
+			return "the endpoints with room belong to other extprocs now, which have requests waiting"
+		}
 		return "no engine could start the request at once"
 	case flow.Endpoint:
 		return "no endpoint of the pool may get requests"
@@ -226,4 +247,18 @@ func (x *exchange) waitsFor(w *waiting) string {
 		return "every copy of the model is at its concurrency limit"
 	}
 	return "no endpoint has a copy of the model that can serve it: control loads one"
+}
+
+// peekGate sets what the gate depends on beside the request, like a request would find it that is
+// called now. It changes nothing.
+func peekGate(d *dispatcher, g *pick.Gate, s *pick.Snapshot) {
+	f := d.server.Flow
+	g.Closed = f.Turns.Peek(d.target.Pool, s.Pools[d.target.Pool.String()])
+	g.Reserved = f.Reserved(d.target.Pool)
+}
+
+// leavesRoom reports whether an endpoint has room that belongs to another process.
+func leavesRoom(d *dispatcher, s *pick.Snapshot, r *pick.Request) (leaves bool) {
+	pick.Rooms(d.settings.Policy, s, *r, func(_ *pick.Endpoint, room bool, _ int64) { leaves = leaves || room })
+	return leaves
 }

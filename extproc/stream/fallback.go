@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/objects"
@@ -14,8 +15,8 @@ import (
 // fallback is the state of a request at its fallback.
 type fallback struct {
 	d *dispatcher // the request
-	// name is the name of the fallback for clients: its pool, or baseModelFallback. It is empty
-	// unless the request is at its fallback.
+	// name is the name of the fallback for clients: its pool, or [wire.BaseModelFallback]. It is
+	// empty unless the request is at its fallback.
 	name string
 	to   route.Target
 	// instead is the target in whose place the fallback serves, and why is its error.
@@ -24,9 +25,6 @@ type fallback struct {
 	// stored means that the request needs a stored response. It is set for every request.
 	stored bool
 }
-
-// baseModelFallback is the name of a fallback that is the base model of the request's own pool.
-const baseModelFallback = "baseModel"
 
 // rejection is a request that extproc would reject, as far as its fallback depends on it.
 type rejection struct {
@@ -58,7 +56,7 @@ func (r *rejection) fallback() (to route.Target, name string, ok bool) {
 	if r.limited || r.begun || r.again || r.stored {
 		return to, "", false
 	}
-	to, name = r.target, baseModelFallback
+	to, name = r.target, wire.BaseModelFallback
 	if pool := r.of.Pool; pool != (objects.Name{}) {
 		to.Pool, name = pool, pool.Name
 	}

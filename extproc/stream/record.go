@@ -20,7 +20,7 @@ const recordBytes = 640
 func (d *dispatcher) about(asked string, now time.Time) ring.Decision {
 	is := ring.Decision{
 		ID: d.in.id, At: now, Route: d.route, Pool: d.pool, Asked: asked, Model: d.model, Waited: d.spent, Why: d.why,
-		Band:        d.target.Priority,
+		Band: d.target.Priority, Fallback: d.fallback.name,
 		Policy:      d.settings.Policy.Rule,
 		Unpredicted: d.unpredicted, Tokenless: d.traits.tokenless, Prompt: d.demanded.Prompt, Output: d.demanded.Output,
 		Again: d.scope.relayed != nil && d.scope.relayed.Last,

@@ -69,6 +69,10 @@ func gateOf(d *dispatcher, a *ask, s *pick.Snapshot) pick.Gate {
 		On: true, Band: d.target.Priority, Queue: pick.DefaultGateQueue, PerToken: pick.DefaultGatePerToken,
 		Window: int64(d.settings.RequestsPerEndpoint),
 	}
+	if d.server.explains {
+		peekGate(d, &g, s)
+		return g
+	}
 	g.Closed = d.server.Flow.Turns.Closed(d.target.Pool, s.Pools[d.target.Pool.String()])
 	if d.ticket != nil {
 		is := d.ticket.Standing()
@@ -86,6 +90,8 @@ func missed(d *dispatcher, a *ask, err error, s *pick.Snapshot, request *pick.Re
 	pool := s.Pools[request.Pool]
 	m := &notReady{why: err}
 	switch {
+	case errors.Is(err, pick.ErrNoRoom) && d.server.explains:
+		m.others = leavesRoom(d, s, request)
 	case errors.Is(err, pick.ErrNoRoom):
 		if at, known := pick.Opens(d.settings.Policy, s, *request); known {
 			m.due = dueAt(at, request.Demand.Now, now)

@@ -29,6 +29,10 @@ var (
 		Terms:    &admin.Terms{FrontendOverhead: .01, Queue: .02, Load: .04, Prefill: .05, Own: .06, Others: .011, Adapter: "host"},
 	}
 	second = admin.Candidate{Endpoint: "10.0.0.8:8000", State: "suspect", Reason: "least predicted cost", Seconds: &late, Requests: 1}
+	shut   = admin.Candidate{
+		Endpoint: "10.0.0.6:8000", State: "healthy", Reason: "least predicted cost", Seconds: &late, Requests: 8,
+		NoRoom: "its batch has 8 of at most 8 requests",
+	}
 )
 
 // answers are what a control with three extprocs answers.
@@ -61,7 +65,7 @@ func answers(_ context.Context, kind string, body []byte) (admin.Answers, error)
 			},
 			{
 				Time: at, Request: q.ID, Plan: admin.Plan{
-					Pool: "default/llama", Model: "base", Target: "base", Policy: "latency", Instead: "proposal decides", Picks: []admin.Candidate{second},
+					Pool: "default/llama", Model: "base", Target: "base", Policy: "latency", Fallback: "llama", Instead: "proposal decides", Picks: []admin.Candidate{second},
 					RunnerUp: &first,
 				},
 				Outcome: &admin.Outcome{Status: 502, Failed: "engine", Why: "reset", Endpoint: "10.0.0.8:8000", Attempts: 1},
@@ -75,13 +79,18 @@ func answers(_ context.Context, kind string, body []byte) (admin.Answers, error)
 		}
 		r := admin.ExplainResult{
 			Plan: admin.Plan{Pool: "default/llama", Model: string(q.Body), Policy: "latency", Picks: []admin.Candidate{first}},
-			Candidates: []admin.Candidate{first, second, {
+			Candidates: []admin.Candidate{first, second, shut, {
 				Endpoint: "10.0.0.9:8000", State: "out", Excluded: "it has not answered a scrape yet",
 			}},
 		}
 		switch q.Path {
 		case "/waits":
 			r.Picks, r.Waits = nil, "control loads one"
+		case "/room":
+			r.Picks, r.Waits = nil, "no engine could start the request at once"
+			shut := shut
+			shut.Excluded, shut.Reason, shut.Seconds = shut.NoRoom, "", nil
+			r.Candidates = []admin.Candidate{shut}
 		case "/refused":
 			r = admin.ExplainResult{Plan: admin.Plan{Model: "x", Error: &admin.Error{Status: 404, Code: "model_not_found", Message: "None."}}}
 		case "/answered":

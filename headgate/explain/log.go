@@ -124,7 +124,7 @@ func (r *record) decision() admin.Decision {
 	number := func(of map[string]any, key string) float64 { n, _ := of[key].(float64); return n }
 	d := admin.Decision{Time: r.Time, Request: r.ID, Waited: number(r.Pick, wire.PickHold) / 1e6, Again: r.Pick[wire.PickAgain] == true}
 	d.Reason, d.Band = text(r.Pick, wire.PickWaitFor), int32(number(r.Pick, wire.PickBand))
-	d.Route, d.Pool = text(r.Pick, wire.PickRoute), text(r.Pick, wire.PickPool)
+	d.Route, d.Pool, d.Fallback = text(r.Pick, wire.PickRoute), text(r.Pick, wire.PickPool), text(r.Pick, wire.PickFallbackName)
 	d.Model, d.VModel, d.Target = text(r.Pick, wire.PickModel), text(r.Pick, wire.PickVModel), text(r.Pick, wire.PickModel)
 	for i, endpoint := range split(r.Picks) {
 		if strings.Contains(endpoint, "/") {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/admin"
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/internal/display"
 )
 
@@ -105,6 +106,13 @@ func plan(out *strings.Builder, p *admin.Plan) {
 	case p.Pool != "":
 		line(out, "Route", "none; pool "+p.Pool)
 	}
+	switch p.Fallback {
+	case "":
+	case wire.BaseModelFallback:
+		line(out, "Fallback", "the base model of the pool serves the request")
+	default:
+		line(out, "Fallback", "pool "+p.Fallback+" serves the request")
+	}
 	if p.Policy != "" && p.Error == nil {
 		text := p.Policy
 		if p.Instead != "" {
@@ -126,7 +134,11 @@ func row(place string, c *admin.Candidate) []string {
 	if c.Seconds != nil {
 		first = "first token in " + seconds(*c.Seconds)
 	}
-	return []string{place, c.Endpoint, c.State, first, load(c), c.Reason + terms(c)}
+	why := c.Reason + terms(c)
+	if c.NoRoom != "" {
+		why += "; only for retries: " + c.NoRoom
+	}
+	return []string{place, c.Endpoint, c.State, first, load(c), why}
 }
 
 // load describes the requests at an endpoint.

@@ -44,6 +44,7 @@ type Decision struct {
 	Asked       string // the client's name of the model
 	VModel      string // the VModel that the client's name means; empty if there is none
 	Model       string // the engine's name of the model
+	Fallback    string // name of the fallback that serves the request; empty if none does
 	Waited      time.Duration
 	Why         Wait
 	Band        int32 // priority of the route
@@ -105,7 +106,7 @@ func bit(is bool, of byte) byte {
 func (d *Decision) Append(b []byte, picked, others int) []byte {
 	b = appendText(b, d.ID)
 	b = appendNumber(b, d.At.UnixNano())
-	for _, text := range [...]string{d.Route, d.Pool, d.Asked, d.VModel, d.Model, d.Code, d.Message} {
+	for _, text := range [...]string{d.Route, d.Pool, d.Asked, d.VModel, d.Model, d.Fallback, d.Code, d.Message} {
 		b = appendText(b, text)
 	}
 	b = append(b, byte(d.Why), byte(d.Policy), bit(d.Unpredicted, unpredicted)|bit(d.Tokenless, tokenless)|bit(d.Relay, relay)|
@@ -246,7 +247,7 @@ func (r *reader) float() float64 {
 func ReadDecision(text []byte) (d Decision, picked, others []Candidate) {
 	r := reader{text}
 	d.ID, d.At = []byte(r.text()), time.Unix(0, r.number())
-	for _, to := range [...]*string{&d.Route, &d.Pool, &d.Asked, &d.VModel, &d.Model, &d.Code, &d.Message} {
+	for _, to := range [...]*string{&d.Route, &d.Pool, &d.Asked, &d.VModel, &d.Model, &d.Fallback, &d.Code, &d.Message} {
 		*to = r.text()
 	}
 	d.Why, d.Policy = Wait(r.byte()), pick.Rule(r.byte())

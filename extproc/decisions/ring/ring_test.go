@@ -149,7 +149,7 @@ func TestRecordsAllocateNothing(t *testing.T) {
 var (
 	decision = ring.Decision{
 		ID: []byte("a-1"), At: time.Unix(1_800_000_000, 123456789), Route: "ns/r", Pool: "ns/p", Asked: "sql", VModel: "v", Model: "sql-v2",
-		Waited: 3 * time.Second, Why: ring.WaitAtLimit, Band: -7, Policy: pick.Latency, Unpredicted: true, Tokenless: true,
+		Fallback: "small", Waited: 3 * time.Second, Why: ring.WaitAtLimit, Band: -7, Policy: pick.Latency, Unpredicted: true, Tokenless: true,
 		Prompt: 12, Output: 34, Relay: true, Again: true, Code: "no_endpoint", Message: "There is none.", Status: 503,
 	}
 	candidate = ring.Candidate{
@@ -200,7 +200,7 @@ func TestRecordsAreDecoded(t *testing.T) {
 // Texts that clients choose are cut, and so are lists: a record is never too large to be stored.
 func TestLongTextsAreCut(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
-	d := ring.Decision{ID: []byte(long), Asked: long, Message: long, Model: long, Route: long, Pool: long, VModel: long, Code: long}
+	d := ring.Decision{ID: []byte(long), Asked: long, Message: long, Model: long, Route: long, Pool: long, VModel: long, Code: long, Fallback: long}
 	b := d.Append(nil, 9, 1)
 	c := candidate
 	c.Endpoint, c.Reason = strings.Repeat("e", 60), strings.Repeat("r", 60)
