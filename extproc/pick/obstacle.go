@@ -1,6 +1,9 @@
 package pick
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // obstacle is why a gate is closed.
 type obstacle uint8
@@ -20,21 +23,20 @@ const (
 // Obstacle returns why an endpoint has no room for the request, in a few words with numbers; empty
 // if it has room, or if it cannot serve the request at all, see [Pool.Excluded]. The endpoint is
 // given by its index.
-func Obstacle(p Policy, s *Snapshot, r Request, endpoint int) (why string) {
-	if !r.Gate.On {
+func Obstacle(p Policy, s *Snapshot, r Request, endpoint int) string {
+	pool := s.Pools[r.Pool]
+	if !r.Gate.On || pool == nil || endpoint < 0 || pool.Excluded(endpoint, r) != "" {
 		return ""
 	}
-	r.Near = "" // visit other endpoints too
-	eachGated(p, s, r, func(f *forecast, e *Endpoint, c *Copy, trusted bool) {
-		if c.Endpoint == endpoint {
-			var is Estimate
-			if trusted {
-				is = f.estimate(e, c)
-			}
-			why = f.describe(f.obstacle(&r.Gate, e, c, trusted, &is), &r.Gate, e, c)
-		}
-	})
-	return why
+	copies, _ := pool.admit(r) // there is one at this endpoint
+	c := &copies[slices.IndexFunc(copies, func(c Copy) bool { return c.Endpoint == endpoint })]
+	f, e := newForecast(r.Demand), &pool.Endpoints[endpoint]
+	trusted := p.Rule == Latency && !r.Tokenless && pool.Predictable
+	var is Estimate
+	if trusted {
+		is = f.estimate(e, c)
+	}
+	return f.describe(f.obstacle(&r.Gate, e, c, trusted, &is), &r.Gate, e, c)
 }
 
 // describe describes an obstacle at copy c of an endpoint.
