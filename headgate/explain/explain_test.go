@@ -65,7 +65,8 @@ func answers(_ context.Context, kind string, body []byte) (admin.Answers, error)
 			},
 			{
 				Time: at, Request: q.ID, Plan: admin.Plan{
-					Pool: "default/llama", Model: "base", Target: "base", Policy: "latency", Fallback: "llama", Instead: "proposal decides", Picks: []admin.Candidate{second},
+					Pool: "default/llama", Model: "base", Target: "base", Policy: "latency", Fallback: "llama", Instead: "proposal decides",
+					Picks:    []admin.Candidate{second},
 					RunnerUp: &first,
 				},
 				Outcome: &admin.Outcome{Status: 502, Failed: "engine", Why: "reset", Endpoint: "10.0.0.8:8000", Attempts: 1},

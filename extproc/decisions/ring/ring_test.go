@@ -200,7 +200,9 @@ func TestRecordsAreDecoded(t *testing.T) {
 // Texts that clients choose are cut, and so are lists: a record is never too large to be stored.
 func TestLongTextsAreCut(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
-	d := ring.Decision{ID: []byte(long), Asked: long, Message: long, Model: long, Route: long, Pool: long, VModel: long, Code: long, Fallback: long}
+	d := ring.Decision{
+		ID: []byte(long), Asked: long, Message: long, Model: long, Route: long, Pool: long, VModel: long, Code: long, Fallback: long,
+	}
 	b := d.Append(nil, 9, 1)
 	c := candidate
 	c.Endpoint, c.Reason = strings.Repeat("e", 60), strings.Repeat("r", 60)
