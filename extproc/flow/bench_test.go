@@ -26,9 +26,10 @@ func BenchmarkJoinAndDispatch(b *testing.B) {
 			f := New(Config{View: func() *endpointstate.View { return view }, MaxQueued: 2 * size.requests, MaxBytes: 1 << 40})
 			join := func(i int) {
 				i %= size.flows
+				// No copy of a placed model exists.
 				r := Request{
 					Key: objects.ModelKey{Pool: name, ID: fmt.Sprint("model-", i)}, Bytes: 1000,
-					Placed: i >= ready,                                                                                   // no copy of a placed model exists
+					Placed: i >= ready,
 					Path:   queue.Path{Route: objects.Name{Namespace: "ns", Name: "route"}, Share: 1, Tenant: uint64(i)}, //nolint:gosec // small
 				}
 				if _, err := f.Enqueue(r, time.Now()); err != nil {
