@@ -44,7 +44,9 @@ func BenchmarkJoinAndDispatch(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				join(i % ready)
 				t := f.pools[name].called
-				<-t.turn
+				if err := <-t.turn; err != nil {
+					b.Fatal(err)
+				}
 				now := time.Now()
 				c := t.Dispatch(service, now)
 				t.Leave()

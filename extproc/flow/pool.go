@@ -181,7 +181,7 @@ func (p *pool) unreserveLost(is *pick.Pool) {
 // line.
 func (l *line) usable(is *pick.Pool, number int) bool {
 	at := slices.IndexFunc(is.Endpoints, func(e pick.Endpoint) bool { return e.Number == number && e.State != pick.Out })
-	return at >= 0 && l.servedAt(is, at) && !(l.placed && len(is.Copies[l.key.ID]) == 0)
+	return at >= 0 && l.servedAt(is, at) && (!l.placed || len(is.Copies[l.key.ID]) > 0)
 }
 
 // open makes a line ready.

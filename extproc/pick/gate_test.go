@@ -67,13 +67,14 @@ func (f *fleet) reservation(policy pick.Policy, request pick.Request) string {
 }
 
 // obstacles describes the results of pick.Obstacle.
-func (f *fleet) obstacles(policy pick.Policy, request pick.Request) (all string) {
+func (f *fleet) obstacles(policy pick.Policy, request pick.Request) string {
+	var all strings.Builder
 	for i := range f.pool.Endpoints {
 		if why := pick.Obstacle(policy, f.snapshot(), request, i); why != "" {
-			all += f.pool.Endpoints[i].Address + ": " + why + "\n"
+			fmt.Fprintf(&all, "%s: %s\n", f.pool.Endpoints[i].Address, why)
 		}
 	}
-	return cmp.Or(all, "each has room\n")
+	return cmp.Or(all.String(), "each has room\n")
 }
 
 // noRoom describes the result of pick.Opens.

@@ -25,8 +25,11 @@ func TestService(t *testing.T) {
 		pool  string
 		known bool
 	}{
-		{pick.Latency, "trusted", true}, {pick.LeastRequest, "trusted", false}, {pick.Latency, "untrusted", false},
-		{pick.Latency, "empty", false}, {pick.Latency, "none", false},
+		{pick.Latency, "trusted", true},
+		{pick.LeastRequest, "trusted", false},
+		{pick.Latency, "untrusted", false},
+		{pick.Latency, "empty", false},
+		{pick.Latency, "none", false},
 	} {
 		prompt, perToken, known := pick.Service(pick.Policy{Rule: c.rule}, &pick.Snapshot{Pools: pools}, c.pool, demand)
 		var want [2]float64

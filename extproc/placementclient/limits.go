@@ -46,7 +46,7 @@ func (t *connection) leave(ended <-chan error) {
 		return
 	}
 	select {
-	case <-ended:
+	case <-ended: //nolint:errcheck // the stream ends either way
 	case <-limit.C:
 	}
 }

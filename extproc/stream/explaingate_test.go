@@ -31,7 +31,9 @@ func promise(t *testing.T, f *flow.Flow, pool objects.Name) {
 		all = append(all, ticket)
 	}
 	for _, ticket := range all[:4] {
-		<-ticket.Turn()
+		if err := <-ticket.Turn(); err != nil {
+			t.Fatal(err)
+		}
 		time.Sleep(time.Second)
 		ticket.Dispatch(flow.Service{Fixed: 1}, time.Now()).Ended(1, time.Now())
 		ticket.Leave()

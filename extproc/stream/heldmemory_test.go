@@ -88,7 +88,9 @@ func memoryOfWaiting(tb testing.TB, mode string, requests int) int64 {
 	go func() { served <- server.Serve(l) }()
 	defer func() {
 		server.Stop()
-		<-served
+		if err := <-served; err != nil {
+			tb.Error(err)
+		}
 	}()
 	x := s.ExchangeAt("", objects.Name{}, nil)
 	defer x.End(time.Now())
@@ -113,7 +115,7 @@ func memoryOfWaiting(tb testing.TB, mode string, requests int) int64 {
 		tb.Fatal(err)
 	}
 	defer func() { _ = client.Wait() }()
-	defer stdin.Close() //nolint:errcheck // ends the other process
+	defer stdin.Close() // ends the other process
 	for lines := bufio.NewScanner(stdout); ; {
 		if !lines.Scan() {
 			tb.Fatal("the data plane has ended")
@@ -145,7 +147,7 @@ func memory() int64 {
 func TestHelperOfWaitingRequests(t *testing.T) {
 	var socket, mode string
 	var requests int
-	if n, _ := fmt.Sscan(os.Getenv("HEADGATE_HELD"), &socket, &mode, &requests); n != 3 {
+	if n, _ := fmt.Sscan(os.Getenv("HEADGATE_HELD"), &socket, &mode, &requests); n != 3 { //nolint:forbidigo // the parent gives it
 		t.Skip("it is a part of another test")
 	}
 	const perConnection = 1000 // as in Envoy

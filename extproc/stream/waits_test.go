@@ -255,7 +255,9 @@ func TestRequestsThatHaveWaitedAreNotLate(t *testing.T) {
 			others[0].expect("the next", here)
 			running, others = others[0], append(others[1:], p.ask("others"))
 		}
-		others = append(others, p.ask("others"), p.ask("others"))
+		for range 2 {
+			p.ask("others")
+		}
 		p.waiting(4)
 		waits := mine()
 		waits.expect("in a flow of its own, the request", "")

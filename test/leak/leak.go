@@ -70,8 +70,8 @@ func refers(t reflect.Type) bool {
 	case reflect.Array:
 		return refers(t.Elem())
 	case reflect.Struct:
-		for i := range t.NumField() {
-			if refers(t.Field(i).Type) {
+		for f := range t.Fields() {
+			if refers(f.Type) {
 				return true
 			}
 		}

@@ -61,7 +61,7 @@ func (l *Lender) use(m *Member, k key, u *placement.LimitUse, now time.Duration)
 	if u.GetDivision() != d.number {
 		return false
 	}
-	d.drain(l, now)
+	d.drain(now)
 	held, seen, spent := array(u.GetHeld()), array(u.GetSeen()), array(u.GetSpent())
 	for i := range held {
 		held[i] += h.lent[i] - seen[i]
@@ -90,7 +90,7 @@ func (d *division) setLimit() {
 
 // drain refills the limit for the time that has passed, without what processes that do not count on
 // control refill themselves.
-func (d *division) drain(l *Lender, now time.Duration) {
+func (d *division) drain(now time.Duration) {
 	passed := now - d.at
 	if passed <= 0 {
 		return
@@ -152,7 +152,7 @@ func (l *Lender) divide(k key, d *division, after *Member, now time.Duration) {
 	if !d.begun {
 		return
 	}
-	d.drain(l, now)
+	d.drain(now)
 	d.ends = now-d.wanted > kept && d.level[1] == 0 && d.level[2] == 0
 	var all []*Member
 	for _, m := range l.members {

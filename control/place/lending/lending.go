@@ -234,7 +234,7 @@ func (l *Lender) remove(m *Member, ended bool, now time.Duration) {
 	delete(l.members, m.process)
 	l.full = false
 	for k, d := range l.divisions {
-		d.drain(l, now)
+		d.drain(now)
 		if h := d.holders[m]; h != nil && d.begun && !ended {
 			for i := 1; i < 3; i++ {
 				d.level[i] += float64(max(0, h.held[i]))

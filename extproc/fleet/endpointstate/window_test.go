@@ -75,8 +75,19 @@ func TestWindow(t *testing.T) {
 		"nobody waits for ever while the engine runs": {{32, 20, 0, 64}, {64, 20, 0, 64}, {64, 20, 0, 64}},
 		"nobody runs and nobody waits for ever":       {{32, 0, 0, 32}, {32, 0, 0, 32}},
 		"it is 1: it recovers within a few scrapes": {
-			{32, 0, 32, 16}, {32, 0, 32, 8}, {32, 0, 32, 4}, {32, 0, 32, 2}, {32, 0, 32, 1}, {32, 0, 32, 1},
-			{1, 1, 0, 2}, {2, 2, 0, 3}, {3, 3, 0, 4}, {4, 4, 0, 6}, {6, 6, 0, 12}, {12, 12, 0, 24}, {24, 24, 0, 48},
+			{32, 0, 32, 16},
+			{32, 0, 32, 8},
+			{32, 0, 32, 4},
+			{32, 0, 32, 2},
+			{32, 0, 32, 1},
+			{32, 0, 32, 1},
+			{1, 1, 0, 2},
+			{2, 2, 0, 3},
+			{3, 3, 0, 4},
+			{4, 4, 0, 6},
+			{6, 6, 0, 12},
+			{12, 12, 0, 24},
+			{24, 24, 0, 48},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,7 +138,7 @@ func TestWindowGrowsWhileRequestsLeaveHeadroom(t *testing.T) {
 	w := &windowRig{rig: started()}
 	w.scrape(0, 0)
 	w.have(32)
-	for w.scrape(0, 32) > 1 { //nolint:revive // until it is 1
+	for w.scrape(0, 32) > 1 {
 	}
 	w.have(0)
 	for before := int64(1); before < 256; {

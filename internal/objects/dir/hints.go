@@ -2,6 +2,7 @@ package dir
 
 import (
 	"encoding/json"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -67,15 +68,12 @@ func element(t reflect.Type) reflect.Type {
 // fieldsOf returns the types of a struct's fields by their names in JSON.
 func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	all := make(map[string]reflect.Type)
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case name == "-" || !f.IsExported() && !f.Anonymous:
 		case f.Anonymous && name == "" || slices.Contains(strings.Split(options, ","), "inline"):
-			for name, inner := range fieldsOf(element(f.Type)) {
-				all[name] = inner
-			}
+			maps.Copy(all, fieldsOf(element(f.Type)))
 		case name != "":
 			all[name] = f.Type
 		default:
