@@ -129,7 +129,7 @@ func (p *pool) left(t *Ticket) {
 	}
 	f, l := p.flow, t.line
 	if t.counts {
-		p.late.Left(t.group, t.service, t.sent, time.Now())
+		p.late.Left(t.group, t.predicted, t.sent, time.Now())
 	}
 	l.tickets.Remove(t.at)
 	f.bytes -= t.request.Bytes

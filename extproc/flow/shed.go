@@ -50,7 +50,7 @@ func (p *pool) arrival(r *Request, service float64, is verdict) (a late.Arrival,
 		return late.Arrival{}, false
 	}
 	_, part := p.queue.Ahead(queue.Request{Path: r.Path})
-	a = late.Arrival{Group: l.group(r.Path), Service: service, Part: part, Longest: r.Longest, Identity: r.Identity}
+	a = late.Arrival{Group: l.group(r.Path), Service: l.predicted(service), Part: part, Longest: r.Longest, Identity: r.Identity}
 	a.Ahead = p.late.Queued(a.Group)
 	return a, true
 }
@@ -83,6 +83,17 @@ func (l *line) group(path queue.Path) late.Group {
 	return late.Group{Path: path}
 }
 
+// predicted returns the service of a request in predictions of waits. Requests for a copy at its
+// concurrency limit count equally: they wait for the same model, and its service time is unknown at
+// first. If what waited before that time is known counted less than newcomers, newcomers would seem
+// late.
+func (l *line) predicted(service float64) float64 {
+	if l.limited {
+		return 1
+	}
+	return service
+}
+
 // count counts a waiting request in the predictions of waits, unless its line is cold. It undoes
 // that if the line has become cold.
 func (p *pool) count(t *Ticket, now time.Time) {
@@ -90,11 +101,11 @@ func (p *pool) count(t *Ticket, now time.Time) {
 		return
 	}
 	if t.counts = !t.counts; t.counts {
-		t.group = t.line.group(t.request.Path)
-		p.late.Joined(t.group, t.service, now)
+		t.group, t.predicted = t.line.group(t.request.Path), t.line.predicted(t.service)
+		p.late.Joined(t.group, t.predicted, now)
 		return
 	}
-	p.late.Left(t.group, t.service, false, now)
+	p.late.Left(t.group, t.predicted, false, now)
 }
 
 // lateness predicts the waits in the queue of one pool.

@@ -78,6 +78,41 @@ func TestOneModelMakesNoOtherLate(t *testing.T) {
 	}
 }
 
+// Requests for a copy at its concurrency limit are not late only because the service time of their
+// model became known while they waited: ten are served per second, and ten wait.
+func TestLearnedServiceTimesMakeNoRequestLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		is := &pick.Copy{Model: "other", InFlight: new(pick.Count), Limited: true}
+		is.InFlight.Limit.Store(1)
+		is.InFlight.Add(1)
+		f, request, _ := twoModels(is)
+		send := func(service float64) *flow.Ticket {
+			r := request("other", 5*time.Second)
+			r.Service = flow.Service{Fixed: service}
+			return enqueue(t, f, r)
+		}
+		var all []*flow.Ticket
+		for range 10 {
+			all = append(all, send(0.001))
+		}
+		for n := range 100 {
+			time.Sleep(100 * time.Millisecond)
+			is.InFlight.Add(-1)
+			f.Freed("a:1", "other")
+			dispatch(t, all[0])
+			is.InFlight.Add(1)
+			service := 0.001
+			if n >= 20 {
+				service = 0.1
+			}
+			all = append(all[1:], send(service))
+		}
+		for _, ticket := range all {
+			ticket.Leave()
+		}
+	})
+}
+
 // Requests that waited for the load of their model count when they then wait for room.
 func TestLoadedModelMakesItsRequestsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

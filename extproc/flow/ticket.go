@@ -22,17 +22,18 @@ type Ticket struct {
 	turn   chan error // what Turn returns; capacity 1
 
 	// The fields below are guarded by Flow.mu.
-	pool   *pool
-	line   *line
-	at     *list.Element // in line.tickets
-	place  *queue.Place[*Ticket]
-	called bool   // the request is choosing its endpoint
-	events uint64 // line.events when the request was called
-	first  bool   // the request was called before all others that an event let try
-	out    bool   // the request has left the queue
-	sent   bool   // the request was sent to an endpoint
-	counts bool   // the request is counted in pool.late, in group and with service
-	group  late.Group
+	pool      *pool
+	line      *line
+	at        *list.Element // in line.tickets
+	place     *queue.Place[*Ticket]
+	called    bool   // the request is choosing its endpoint
+	events    uint64 // line.events when the request was called
+	first     bool   // the request was called before all others that an event let try
+	out       bool   // the request has left the queue
+	sent      bool   // the request was sent to an endpoint
+	counts    bool   // the request is counted in pool.late, in group and with the service predicted
+	group     late.Group
+	predicted float64
 	// noRoom is when the request was first in order and found no room; zero if it never was. holder
 	// identifies its reservation; 0 if it has none.
 	noRoom time.Time
