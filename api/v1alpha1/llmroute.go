@@ -67,7 +67,7 @@ type LLMRouteSpec struct {
 	// pool's engines.
 	Adapter *Adapter `json:"adapter,omitempty"`
 	// Priority is the route's band; the default is 0. While requests wait for a pool, a band is
-	// served only where no higher band has a request that can go.
+	// served only if no higher band has a request that an engine has room for.
 	Priority int32 `json:"priority,omitempty"`
 	// Share is the route's weight relative to the other routes of its band, 1 to 1000000. The
 	// default is 1. While requests wait, each route gets service in proportion to its share.
@@ -76,9 +76,9 @@ type LLMRouteSpec struct {
 	Share *int32 `json:"share,omitempty"`
 	// TenantHeader is the request header whose value identifies the tenant. Tenants of a route get
 	// equal service while requests wait, and limits.tenant applies to each. Clients that can set
-	// the header can evade both. With headgate envoy --api-keys, use x-headgate-client. envoy.yaml
-	// forwards x-headgate-client, x-tenant-* and x-program-* to extproc. By default a route has one
-	// tenant.
+	// the header can take more service and evade these limits. With headgate envoy --api-keys, use
+	// x-headgate-client. envoy.yaml forwards x-headgate-client, x-tenant-* and x-program-* to
+	// extproc. By default a route has one tenant.
 	TenantHeader SharingHeader `json:"tenantHeader,omitempty"`
 	// ProgramHeader is the request header whose value identifies a program, such as the session of
 	// an agent. Programs of a tenant get equal service while requests wait.
@@ -91,11 +91,13 @@ type LLMRouteSpec struct {
 	// +kubebuilder:validation:Enum=Serve;Shed
 	Late string `json:"late,omitempty"`
 	// FailurePolicy selects what happens while all endpoints of the pool are silent. FailOpen, the
-	// default, sends requests to them. FailClose rejects requests with 503.
+	// default, sends requests to them. FailClose rejects requests with 503, after timeouts.empty of
+	// the PoolSettings.
 	// +kubebuilder:validation:Enum=FailOpen;FailClose
 	FailurePolicy string `json:"failurePolicy,omitempty"`
-	// Fallback serves requests that Headgate would otherwise reject with 429, except for limits, or
-	// with 503 or 504, before an engine got them. By default they are rejected.
+	// Fallback serves requests that Headgate would otherwise reject with 429, 503 or 504. It does
+	// not serve requests that exceed a limit, or that an engine may have received. By default there
+	// is no fallback.
 	Fallback *Fallback `json:"fallback,omitempty"`
 	// Limits limit the requests of the route and of each tenant. By default nothing is limited.
 	Limits *RouteLimits `json:"limits,omitempty"`

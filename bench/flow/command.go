@@ -27,7 +27,7 @@ import (
 )
 
 const usage = `Simulates a fleet that several tenants share, and compares the order in which extproc serves waiting requests with other
-orders and with another project. It serves nothing: engines are the step model of bench engine, and clients are generated.
+orders and with another project. It starts no engines: it uses the step model of bench engine, and generates requests.
 Equal flags give equal figures.
 
 It prints a table for each part, and a line for each target. It fails if a target is missed. Figures are medians of the

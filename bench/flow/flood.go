@@ -81,9 +81,10 @@ func flood(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// Throughput is measured late in a long flood, in seconds. When a flood begins, engines compute
-// the prompts of many requests at once, and short answers end first. So the numbers of tokens per
-// second become steady only after minutes, and at first they favour what fills engines most.
+// Throughput is measured late in a long flood, in seconds. When a flood begins, engines compute the
+// prompts of many requests at once, and short answers end first. So the numbers of tokens per
+// second become steady only after minutes. At first they favour policies that send the most
+// requests to engines.
 const (
 	steadyFrom  = 480
 	steadyUntil = 900
@@ -104,9 +105,9 @@ func (b *bench) steady(seed uint64, r row, perToken float64) (figures, error) {
 	return is, nil
 }
 
-// throughput compares tokens per second in a long flood. It counts those of prompts, too: without a
-// gate, engines begin fewer requests per second as long answers accumulate, and their output tokens
-// are those of requests that began before.
+// throughput compares tokens per second in a long flood. It also counts prompt tokens: without a
+// gate, long answers accumulate in the engines, which then begin fewer requests per second. Their
+// output tokens then belong to requests that began earlier.
 func throughput(ctx context.Context, b *bench) error {
 	rows := []row{
 		{name: "no flow", policy: fleet.NoFlow},

@@ -53,8 +53,8 @@ func (b *bench) shortFlood(seed uint64) iter.Seq[fleet.Request] {
 	}
 }
 
-// figuresOfReturns returns the share of requests that were refused, the part of them that was
-// admitted at the first return, and the P99 of the wait of admitted requests.
+// figuresOfReturns returns the share of refused requests, the part of them that was admitted at the
+// first return, and the P99 wait of admitted requests.
 func figuresOfReturns(o fleet.Outcome) (is figures) {
 	refused, admitted := 0, 0
 	waits := make([]float64, 0, len(o.Results))

@@ -39,8 +39,7 @@ func (s *Service) expected() float64 { return s.of(s.Tokens) }
 // of returns the service of a request with this number of output tokens.
 func (s *Service) of(tokens float64) float64 { return s.Fixed + s.PerToken*tokens }
 
-// soFar returns the number of tokens that a request is predicted to have after a time; -1 if it
-// cannot be predicted.
+// soFar predicts the number of output tokens of a request after a time; -1 if it cannot.
 func (s *Service) soFar(after time.Duration) float64 {
 	if s.Step <= 0 {
 		return -1

@@ -108,14 +108,15 @@ type Request struct {
 	Key objects.ModelKey
 	// Placed means that control loads the model when requests wait for it.
 	Placed bool
-	// Holds means that a request with Placed waits although no endpoint may load its model, see
-	// [Flow.Absent]. Its Class must differ from that of requests without.
+	// Holds means that the request waits even if no endpoint may load its model, see [Flow.Absent].
+	// It matters only with Placed. Requests with Holds must have another Class than requests
+	// without it.
 	Holds bool
 	// Class separates requests for the same model that do not find room at the same time, for
-	// example because other endpoints may serve them.
+	// example because different endpoints may serve them.
 	Class string
-	// Adapter is the adapter of the request's route. If an edit makes the route lead elsewhere, the
-	// request is decided again.
+	// Adapter is the adapter of the request's route. If an edit makes the route lead to another
+	// adapter or pool, the wait ends with [ErrChanged].
 	Adapter string
 	// Fallback means that the fallback of the request's route serves the request.
 	Fallback bool
@@ -123,11 +124,12 @@ type Request struct {
 	Path queue.Path
 	// Bytes is the size of the request's body.
 	Bytes int64
-	// Service is what can be predicted before an endpoint is chosen. It orders nothing: requests
-	// are charged by [Ticket.Dispatch]. The zero Service means that nothing is known.
+	// Service is what can be predicted before an endpoint is chosen. It does not affect the order:
+	// [Ticket.Dispatch] charges requests. The zero Service means that nothing is known.
 	Service Service
-	// Longest is the longest wait with which the request is not [Late]; 0 if there is no limit.
-	// Identity is a hash that the request has again when its client retries; 0 if there is none.
+	// Longest is the longest acceptable wait: a request that is predicted to wait longer is [Late].
+	// 0 means no limit. Identity is a hash that the request has again when its client retries; 0 if
+	// there is none.
 	Longest  time.Duration
 	Identity uint64
 }
@@ -145,7 +147,7 @@ func (r *Request) SameLine(o *Request) bool { return r.Key == o.Key && r.Class =
 
 // Enqueue adds a request to its pool's queue. The error is [ErrFull], [Failed], [ErrUnknown],
 // [ErrControlLost] or [Late]. If the queue is full, the request that [queue.Queue.Victim] selects
-// gets ErrFull: this one or another.
+// gets ErrFull. It may be the new one.
 func (f *Flow) Enqueue(r Request, now time.Time) (*Ticket, error) {
 	// Increment the count before reading the view. Published reads the count after the view is
 	// stored, so Enqueue sees the new view or Published sees this request.
@@ -397,13 +399,13 @@ const (
 	ready
 	// failed means that the model cannot be loaded.
 	failed
-	// empty means that no endpoint may load the model, for which the requests wait.
+	// empty means that no endpoint may load the model, and that the requests wait until one may.
 	empty
 )
 
 // verdict returns a model's state in a view. It is ready without a pool, so that the request
 // continues and gets the error of a missing pool. A failed load does not matter while the model has
-// another copy. Holds is that of the requests. The caller holds mu.
+// another copy. Holds is [Request.Holds]. The caller holds mu.
 func (f *Flow) verdict(v *endpointstate.View, key objects.ModelKey, placed, holds bool) verdict {
 	if !placed {
 		return ready

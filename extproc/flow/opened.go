@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// This file lets requests try at once when other processes have left endpoints to this one: no
-// request waits in them any more, or their shares have changed.
+// This file lets requests try again at once when endpoints open to this process: because no request
+// waits in other processes any more, or because shares have changed.
 
 // changes are changes of what waits here and elsewhere, at one time.
 type changes struct {
@@ -18,8 +18,7 @@ type changes struct {
 	opened []objects.Name // pools of which an endpoint was closed, and is open now
 }
 
-// change calls a function that changes pools. Then waiting requests try whose endpoints have
-// opened.
+// change calls a function that changes pools. Then requests whose endpoints have opened try again.
 func (t *Turns) change(all func(c *changes)) {
 	t.mu.Lock()
 	c := changes{turns: t, now: t.now()}
@@ -61,8 +60,8 @@ func opens(before, after pick.ClosedFor) bool {
 	return false
 }
 
-// opened lets requests of a pool try that wait for room, because endpoints belong to this process
-// now.
+// opened lets requests of a pool that wait for room try again, because endpoints belong to this
+// process now.
 func (f *Flow) opened(name objects.Name) {
 	if f.queued.Load() == 0 {
 		return

@@ -31,8 +31,8 @@ type Turns struct {
 type shared struct {
 	*turns.Pool
 	contended bool
-	// closed is what Closed returned for the pool of, until the time until. It was last called at
-	// the time asked.
+	// closed is the last result of Closed, for the pool of. It is valid until the time until. asked
+	// is when Closed was last called.
 	closed       pick.ClosedFor
 	of           *pick.Pool
 	until, asked time.Duration
@@ -122,10 +122,10 @@ func (p *shared) closedAt(of *pick.Pool, turn, now time.Duration) pick.ClosedFor
 // keyOf returns the key of an endpoint in all processes. It spreads similar addresses.
 func keyOf(e *pick.Endpoint) uint64 { return hash.Mix(e.Hash) }
 
-// Left looks for room that other processes leave to a request, after Pick returned
-// [pick.ErrNoRoom]. It returns when the request is to try again: at once if there is such room,
-// otherwise when room may be left or the turn changes. It returns zero if no endpoint of the pool
-// belongs to another process. Others reports that such an endpoint has room.
+// Left finds room that other processes leave unused, after Pick has returned [pick.ErrNoRoom] for a
+// request at the time clock. Again is when the request should try again: at once if there is such
+// room, otherwise when there may be some or the turn changes. It is zero if no endpoint of the pool
+// belongs to another process. Others reports whether such an endpoint has room.
 func (t *Turns) Left(
 	name objects.Name, policy pick.Policy, s *pick.Snapshot, r pick.Request, clock time.Time,
 ) (again time.Time, others bool) {
@@ -175,8 +175,8 @@ func (p *shared) used(e *pick.Endpoint, now time.Duration) time.Duration {
 	return is.used
 }
 
-// Own returns what waits in this process by pool and band, apart from requests that wait for an
-// endpoint or for a copy of their model.
+// Own returns the numbers and shares of this process's waiting requests, by pool and band. Requests
+// that wait for an endpoint or for a copy of their model do not count.
 func (f *Flow) Own() (all []Own) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -206,13 +206,13 @@ func (f *Flow) Own() (all []Own) {
 	return all
 }
 
-// Own is what waits in one band of a pool in this process.
+// Own describes the waiting requests of this process in one band of a pool.
 type Own struct {
 	Pool objects.Name
 	turns.Own
 }
 
-// Wait sets what waits in this process.
+// Wait sets the waiting requests of this process. Bands that are missing in all have none.
 func (t *Turns) Wait(all []Own) {
 	byPool := make(map[objects.Name][]turns.Own)
 	for _, is := range all {
@@ -257,14 +257,15 @@ func (t *Turns) Lines() (all []Line) {
 	return all
 }
 
-// Others is what waits in one band of a pool in all other processes.
+// Others describes the waiting requests of all other processes in one band of a pool.
 type Others struct {
 	Pool objects.Name
 	Band int32
 	turns.Others
 }
 
-// Begin begins a new stream of control. What earlier streams reported holds until Complete.
+// Begin records that a new stream to control has begun. What earlier streams reported stays in
+// effect until Complete.
 func (t *Turns) Begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -272,7 +273,8 @@ func (t *Turns) Begin() {
 	t.clock.Forget()
 }
 
-// Hear records what waits in other processes, and the time of control's clock when it sent that.
+// Hear records what control reported about waiting requests of other processes. Clock is the time
+// of control's clock when it sent the report.
 func (t *Turns) Hear(all []Others, clock time.Duration) {
 	byPool := make(map[objects.Name][]Others)
 	for _, is := range all {

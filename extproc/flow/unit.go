@@ -1,8 +1,8 @@
 package flow
 
-// unit converts engine time to tokens, so that the requests of a pool are charged in one unit,
-// whether or not their times can be predicted. It learns the rate from requests whose times are
-// predicted, since their tokens are known as well. The zero unit has learned nothing.
+// unit converts engine time to tokens. So a pool charges all its requests in one unit, whether or
+// not their times can be predicted. It learns the rate from requests whose times are predicted,
+// since their tokens are known as well. The zero unit has learned nothing.
 type unit struct {
 	seconds, tokens float64 // decayed sums over the last requests
 }

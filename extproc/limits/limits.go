@@ -64,8 +64,8 @@ func limitsOf(s *objects.Sharing) bucket.Limits {
 	return bucket.Limits{Route: of(s.PerRoute), Tenant: of(s.PerTenant)}
 }
 
-// SetWorld puts the limits of the current routes in force, and releases the state of routes that
-// have none any more. It keeps what was used.
+// SetWorld applies the limits of the routes in w. It keeps what requests have used, and drops the
+// state of routes without limits.
 func (b *Book) SetWorld(w *objects.World) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -266,7 +266,7 @@ func (b *Book) expire(now time.Duration) {
 type State struct {
 	// Routes are limited routes that had a request, Tenants those of all routes that are
 	// remembered, and InFlight admitted requests that have not ended. Loans are limits that control
-	// divides by demand, or that it will hear of.
+	// divides by demand, or for which this process reports demand.
 	Routes, Tenants, InFlight, Loans int
 	// Expected are requests whose outcome is expected.
 	Expected int

@@ -15,8 +15,8 @@ const (
 	// and the process uses each whole limit until it hears of its part: rejecting all requests for
 	// the rest of the outage would be worse than a limit that is exceeded.
 	alone = 10 * time.Second
-	// forgotten is how long a process waits for control until it uses its new part. By then,
-	// control has given away what the process had, or is away.
+	// forgotten is how long a process waits for a silent control before it uses its new part. By
+	// then, control has given the old part to others, or is away.
 	forgotten = 40 * time.Second
 )
 
@@ -42,7 +42,7 @@ type shares struct {
 	at  time.Duration // when the part last changed
 }
 
-// changed records that a part is not in force any more.
+// changed records that the part was is no longer in force.
 func (s *shares) changed(was bucket.Part, now time.Duration) {
 	if now-s.at >= minute || was.To-was.From < s.low.To-s.low.From {
 		s.low = was
@@ -50,9 +50,8 @@ func (s *shares) changed(was bucket.Part, now time.Duration) {
 	s.at = now
 }
 
-// Shared makes limits those of several processes together: this process may use nothing of a limit
-// until control has reported its part, or has been silent for alone. Call it before any other
-// method.
+// Shared makes this process share its limits with others: it may use nothing of a limit until
+// control has reported its part, or has been silent for alone. Call it before any other method.
 func (b *Book) Shared() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,8 +104,8 @@ func (b *Book) fill() {
 	}
 }
 
-// newRoute adds a route. Its buckets are not full if this process got its part only lately: others
-// may have used it before. The caller holds mu.
+// newRoute adds a route. Its buckets are not full if this process got its part within the last
+// minute, because others may have used that part. The caller holds mu.
 func (b *Book) newRoute(name objects.Name, l bucket.Limits, now time.Duration) *bucket.Route {
 	first, seed := b.part, hash.Of(name.String())
 	if low := b.shares.low; b.shares.shared && now-b.shares.at < minute && low.To-low.From < first.To-first.From {
@@ -181,7 +180,7 @@ func wireUse(route string, u bucket.Use) *placement.LimitUse {
 	return w
 }
 
-// Hear applies news of control. It returns whether control waits for a Report.
+// Hear applies an update from control. It reports whether control waits for a Report.
 func (b *Book) Hear(u *placement.LimitsUpdate) (urgent bool) {
 	if u == nil {
 		return false

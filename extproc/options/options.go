@@ -176,7 +176,7 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		"forward calls of ModelMesh's API to control if they send the bearer token in this `FILE`, which may be replaced at any time. control's flag --mesh-token-file must have the same token. Without this flag, such calls end with UNIMPLEMENTED")
 	fs.Group("Queues")
 	fs.DurationVar(&c.Settings.QueueTimeout, "max-queue-time", c.Settings.QueueTimeout,
-		"queue a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
+		"queue a request until its model is loaded and an engine has room, for at most this long; the data plane's max_message_timeout must be at least as long")
 	fs.IntVar(&c.MaxQueued, "max-queued", flow.DefaultMaxQueued,
 		"queue at most `N` requests per pool; beyond that, answer 429 to the newest request of the tenant that has most")
 	fs.Int64Var(&c.MaxQueuedMiB, "max-queued-mib", flow.DefaultMaxBytes>>20,

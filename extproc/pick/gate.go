@@ -16,26 +16,27 @@ var ErrNoRoom = errors.New("no endpoint has room for the request")
 const (
 	DefaultGateQueue    = 0.2
 	DefaultGatePerToken = 0.4
-	// DefaultHeadroom is the default for requests of flows in which others wait. A larger one costs
-	// tokens per second; see bench flow.
+	// DefaultHeadroom is the default for requests of tenants with a backlog. A larger headroom
+	// costs tokens per second; see bench flow.
 	DefaultHeadroom = 0.06
 )
 
 // Gate limits a request to endpoints whose engine can start it at once, so that requests wait in
 // this process and not in engines. The zero Gate is open everywhere.
 //
-// An endpoint without requests of this process in flight always has room for one, whatever its
-// engine reports. So no report closes a gate for good. Elsewhere, predictions decide if they are
-// trusted and the policy is Latency: the request must find a place in the batch, the KV cache and
-// the adapter slots, the queue of prompts must be short, and the time per output token must keep
-// the tightest objective that a request of the same or a higher band states at the endpoint. Time
-// per token includes the time for prompts of other requests. Without predictions, a window limits
-// this process's requests in flight: [Endpoint.Window], or the Gate's Window if that is unknown.
+// An endpoint without requests of this process in flight has room for one, whatever its engine
+// reports, unless it is reserved or closed to this process. So no report closes a gate for good. At
+// other endpoints, predictions decide if they are trusted and the policy is Latency. The batch, the
+// KV cache and the adapter slots must have a place for the request, and the queue of prompts must
+// be short. The time per output token, which includes the time for prompts of other requests, must
+// stay below a limit. The limit depends on the tightest objective that requests of the same or a
+// higher band state at the endpoint. Without predictions, a window limits this process's requests
+// in flight: [Endpoint.Window], or the Gate's Window if that is unknown.
 //
-// Prompts leave their queue within a fraction of a second, but places in the batch and in the KV
-// cache are occupied for as long as answers take. If a flood took all of them, each request of
-// others would wait until some answers end, however high it is in the order. So a request of a flow
-// in which others wait leaves headroom.
+// Prompts leave their queue within a fraction of a second. But an answer occupies its places in the
+// batch and in the KV cache until it ends. If a flood took all of them, each request of others
+// would wait until some answers end, however high it is in the order. So callers set a headroom for
+// requests of tenants with a backlog.
 type Gate struct {
 	// On closes the gate of endpoints without room.
 	On bool
@@ -48,7 +49,8 @@ type Gate struct {
 	// limit.
 	Window int64
 	// Headroom is the share of the batch and of the KV cache, or of the window, that stays free:
-	// from 0 to 1. Places in the batch and in the window are rounded down. See [DefaultHeadroom].
+	// from 0 to 1. In the batch and in the window, it is rounded down to whole places. See
+	// [DefaultHeadroom].
 	Headroom float64
 	// Reserved are the reservations of waiting requests. Holder identifies this request among their
 	// holders; 0 means that it has no reservation.
@@ -200,7 +202,7 @@ func (g *Gate) places(all int64) int64 { return all - int64(g.Headroom*float64(a
 
 // limit returns the longest time per output token at an endpoint, in seconds: the tightest stated
 // objective of the request itself and of requests of its band or higher ones there. An objective
-// that even an idle engine misses would shut the gate, so the limit is at least somewhat more than
+// that even an idle engine misses would shut the gate. So the limit is at least missedFactor times
 // the step time of an idle engine.
 func (f *forecast) limit(g *Gate, e *Endpoint) float64 {
 	limit := e.Backlog.Objectives.tightest(g.Band)
@@ -213,8 +215,8 @@ func (f *forecast) limit(g *Gate, e *Endpoint) float64 {
 	return max(aim*limit, missedFactor*e.Profile.Decode.Base)
 }
 
-// slowFactor and missedFactor are how many times the step time of an idle engine the time per token
-// may take where no objective is stated, and where the engine cannot keep the stated one.
+// slowFactor and missedFactor are lower bounds of the limit, in step times of an idle engine:
+// without a stated objective, and with one.
 const slowFactor, missedFactor = 2, 1.25
 
 // aim is the part of a stated objective that the predicted time per token may take. Times vary, and
@@ -270,8 +272,8 @@ func Opens(p Policy, s *Snapshot, r Request) (at int64, known bool) {
 }
 
 // Reserve returns a reservation for a request that found no room: at the endpoint that is expected
-// to have room first. Among these are only endpoints of the best state, because Pick prefers them.
-// Holder must not be 0. It returns false if no endpoint can serve the request.
+// to have room first. Only endpoints of the best state count, because Pick prefers them. Holder
+// must not be 0. It returns false if no endpoint can serve the request.
 //
 // A request for an adapter that finds each slot in use reserves the slot of the adapter with the
 // fewest requests. Any other request reserves an endpoint: the one with the shortest predicted
@@ -307,8 +309,8 @@ func Reserve(p Policy, s *Snapshot, r Request, holder uint64) (is Reservation, f
 	return is, found
 }
 
-// fewest returns the count of the adapter that has the fewest requests of this process at an
-// endpoint, but at least one, and is not c's; nil if there is none.
+// fewest returns the count of another adapter than c's: of those with requests of this process at
+// the endpoint, the one with the fewest. It returns nil if there is none.
 func fewest(pool *Pool, e *Endpoint, c *Copy) (least *Count) {
 	for _, copies := range pool.Copies {
 		for i := range copies {

@@ -32,25 +32,25 @@ const (
 	waitingShare = 1. / 16
 	// mostWaiting is the largest number of waiting requests that counts. Larger ones are errors.
 	mostWaiting = 1 << 20
-	// freePart: of a full window, 1/freePart may be free, rounded down. Some of it is headroom, and
-	// some requests have just ended.
+	// freePart: a window counts as full if at most 1/freePart of it is free, rounded down. The free
+	// part is headroom, and places of requests that have just ended.
 	freePart = 4
-	// fallPart: a scrape lowers the window by at most 1/fallPart. A number of requests that has
-	// just begun to wait or to run may be far from the next one.
+	// fallPart: a scrape lowers the window by at most 1/fallPart. The numbers of one scrape may be
+	// far from those of the next, because requests have just begun to wait or to run.
 	fallPart = 2
-	// firstStep: a window in which requests waited first grows by 1/2^firstStep, and each time by
-	// twice that part.
+	// firstStep: after requests have waited, the window grows by 1/2^firstStep at first. Each
+	// further growth doubles this part.
 	firstStep = 4
 )
 
 // scraped changes the window after a scrape with known numbers. InFlight is the number of this
 // process's requests in flight.
 //
-// If more than a few requests wait, the engine runs a part of all requests, and the window becomes
-// the same part of this process's requests. One scrape is not enough for that unless the window is
-// full: requests that arrive together wait for a moment. A full window grows while nobody waits,
-// provided that the engine reports at least half of it as running. So an engine that never reports
-// waiting requests has a window too.
+// If more than a few requests wait, the engine runs only a part of its requests. The window then
+// becomes the same part of this process's requests. One scrape is not enough for that unless the
+// window is full: requests that arrive together wait for a moment. A full window grows while nobody
+// waits, provided that the engine reports at least half of it as running. So an engine that never
+// reports waiting requests has a window too.
 func (w *window) scraped(inFlight int64, running, waiting engine.Value) {
 	queued, known := waiting.Get()
 	if !known || queued > mostWaiting {

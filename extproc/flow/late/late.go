@@ -13,16 +13,15 @@ import (
 const (
 	// MaxRetry is the longest Retry-After.
 	MaxRetry = 60 * time.Second
-	// Grace is how long after its time a promise holds. It covers the rounding of Retry-After to
-	// whole seconds, and the client's way.
+	// Grace is how long a promise is valid after its time. It covers the rounding of Retry-After to
+	// whole seconds, and the delay of the network.
 	Grace = 10 * time.Second
-	// maxPromises limits how many promises of a pool are remembered, in about 10 MB, and for how
-	// many flows, in about 15 MB. Beyond it, clients that return count as new.
+	// maxPromises limits the promises of a pool, which take about 10 MB, and the flows with
+	// promises, which take about 15 MB. Beyond it, clients that return count as newcomers.
 	maxPromises = 65536
-	// promised is the part of a flow's rate that is promised to clients that were rejected. The
-	// rest makes up for errors of prediction: while a flood fills the engines of a pool, its rate
-	// falls by about a fifth. It costs nothing, since newcomers get what clients that return leave.
-	// See the part retry of bench flow.
+	// promised is the share of a flow's rate that promises use. The rest covers errors of
+	// prediction: while a flood fills the engines of a pool, the rate of the pool falls by about a
+	// fifth. The rest is not lost, because newcomers use it. See the part retry of bench flow.
 	promised = 0.8
 	// leastBackoff is the least time after which a client that ignores Retry-After sends a request
 	// again. OpenAI's client waits half a second.
@@ -31,16 +30,16 @@ const (
 	maxAlike = 1024
 )
 
-// Predictor predicts the waits in the queue of one pool. It remembers which clients were told to
-// come back, and when, so that it tells later ones later times, and admits those that return before
+// Predictor predicts the waits in the queue of one pool. It promises each rejected client a time
+// for its retry, and later clients a later time. A client that returns at its time goes before
 // newcomers. Make one with [New]. It is not safe for concurrent use.
 type Predictor struct {
 	waiting int   // number of requests in the queue that wait for room
 	drain   drain // of those
 	// flows are those with waiting requests or promises.
 	flows map[Group]*stream
-	// clients were told when to return, by the identity of their requests. The times at which
-	// promises are forgotten are in order.
+	// clients are those with promises, by the identity of their requests. order has the times at
+	// which promises are forgotten, earliest first.
 	clients map[uint64]*clients
 	order   []forgotten
 	swept   time.Time // when flows was last searched for promises that have passed
@@ -79,8 +78,8 @@ type forgotten struct {
 	at       time.Time
 }
 
-// another reports whether a request that returns too early is that of another client: it came so
-// soon after the last one that a client would not have tried again.
+// another reports whether a request before its promised time comes from another client: it arrives
+// so soon after the last rejection that no client would have retried yet.
 func (c *clients) another(now time.Time) bool {
 	return now.Sub(c.told) < leastBackoff && len(c.promises) < maxAlike
 }
@@ -135,8 +134,9 @@ func (p *Predictor) flow(of Group) *stream {
 	return f
 }
 
-// Pace returns the rate of a flow, and the wait of a newcomer. They are measured if the flow has
-// had waiting requests for long enough. Otherwise they are derived from the rate of the pool.
+// Pace returns the rate of a flow in service per second, and the predicted wait of a newcomer. If
+// the flow has had waiting requests for long enough, its rate is measured. Otherwise Pace derives
+// it from the rate of the pool.
 func (p *Predictor) Pace(a Arrival, now time.Time) (rate float64, wait time.Duration, known bool) {
 	if f := p.flows[a.Group]; f != nil && f.waiting > 0 {
 		if rate, known = f.drain.rate(now); known {
@@ -158,14 +158,14 @@ func (p *Predictor) Queued(of Group) float64 {
 	return 0
 }
 
-// Idle reports whether nothing waits and nothing is promised.
+// Idle reports whether the Predictor has neither waiting requests nor promises.
 func (p *Predictor) Idle() bool { return len(p.flows)+len(p.clients)+len(p.order) == 0 }
 
 // Arrival is a request that would have to wait.
 type Arrival struct {
 	Group
-	// Service is the request's own, and Ahead what is queued before it in its flow. Part is the
-	// part of the pool's rate that the flow gets. See [queue.Queue.Ahead].
+	// Service is the request's own service, and Ahead the service that is queued before it in its
+	// flow. Part is the part of the pool's rate that the flow gets. See [queue.Queue.Ahead].
 	Service, Ahead, Part float64
 	// Longest is the longest wait after which the request is still in time; 0 if there is no limit.
 	Longest time.Duration
@@ -177,10 +177,11 @@ type Arrival struct {
 // retry. Random is a uniformly random number in [0, 1). While the pool's rate is unknown, no
 // request is late.
 //
-// A promise admits one request with its identity at its time. Before that time, such a request
-// counts as a newcomer. If it is late, it gets the same time again, and one more request is
-// admitted then: nothing shows whether it comes from the same client. Only if it comes from another
-// one for sure, it gets a promise of its own.
+// A promise admits one request with its identity from its time on, unless the request would still
+// be late. An earlier request with this identity counts as a newcomer. If it is late, it gets the
+// same time again, and the promise admits one more request: the Predictor cannot distinguish a
+// client that returns early from another client with an equal request. A request that arrives too
+// soon to be a retry gets a promise of its own.
 func (p *Predictor) Check(a Arrival, now time.Time, random float64) (retry time.Duration, late bool) {
 	p.Forget(now)
 	if a.Longest <= 0 {
@@ -265,7 +266,7 @@ func (p *Predictor) promise(identity uint64, now time.Time, retry time.Duration)
 	p.order = append(p.order, forgotten{identity, now.Add(MaxRetry + Grace)})
 }
 
-// Forget drops what has passed.
+// Forget drops expired promises, and flows without requests and promises.
 func (p *Predictor) Forget(now time.Time) {
 	n := 0
 	for ; n < len(p.order) && now.After(p.order[n].at); n++ {
@@ -302,7 +303,7 @@ func seconds(s float64) time.Duration {
 }
 
 // drain measures the rate at which requests leave a queue: service per second, in a window that
-// decays. Time in which no request could have left for want of requests does not count.
+// decays. Time without waiting requests does not count.
 type drain struct {
 	work, time float64 // of the window; time is in seconds
 	at         time.Time
@@ -310,7 +311,7 @@ type drain struct {
 }
 
 // window is the time constant of the average in seconds: after it, the weight of a measurement is
-// 1/e. leastTime is the measured time, in seconds, from which on a rate counts as known.
+// 1/e. leastTime is the measured time, in seconds, after which a rate counts as known.
 const (
 	window    = 10.0
 	leastTime = 1.0

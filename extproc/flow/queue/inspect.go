@@ -30,9 +30,9 @@ func (p *Place[W]) Alone() bool { return p.line == nil || p.line.leaf.parent.wai
 // Since returns the time of arrival.
 func (p *Place[W]) Since() time.Time { return p.since }
 
-// Ahead returns how long a newcomer would wait: the service queued before it in its flow, and the
-// part of the pool's rate that the flow would get now. The expected wait is service / (part ×
-// rate). Service includes requests of higher bands, which go first at the full rate. It does not
+// Ahead returns what the wait of a newcomer depends on: the service queued before it in its flow,
+// and the part of the pool's rate that the flow would get now. The expected wait is service / (part
+// × rate). Service includes requests of higher bands, which go first at the full rate. It does not
 // include requests that arrive later.
 func (q *Queue[W]) Ahead(r Request) (service, part float64) {
 	var higher float64
@@ -64,7 +64,7 @@ func (q *Queue[W]) Ahead(r Request) (service, part float64) {
 	return service + higher*part, part
 }
 
-// Band is the waiting requests of one band.
+// Band describes the waiting requests of one band.
 type Band struct {
 	Band     int32
 	Requests int

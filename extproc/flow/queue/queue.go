@@ -110,10 +110,10 @@ func New[W any]() *Queue[W] {
 	return q
 }
 
-// Join adds a request to the queue, with the value w. The caller enforces bounds: where the queue
-// is too long after the call, it lets the request that [Queue.Victim] returns leave. Band and Share
-// of the request apply to all waiting requests of its route, as with [Queue.Reprioritize]. A model
-// without other waiting requests is ready.
+// Join adds a request to the queue, with the value w. The queue has no bound: if it is too long
+// after the call, the caller removes the request that [Queue.Victim] returns. Band and Share of the
+// request apply to all waiting requests of its route, as with [Queue.Reprioritize]. A model without
+// other waiting requests is ready.
 func (q *Queue[W]) Join(w W, r Request) *Place[W] {
 	leaf := q.leaf(r.Path)
 	m := q.models[r.Model]
@@ -218,8 +218,8 @@ func (q *Queue[W]) Leave(p *Place[W]) {
 }
 
 // Dispatch removes a request and charges its service to its flow. The caller must call Settle on
-// the account at the end. Dispatch returns nil, on which all methods of Account may be called, if
-// the request has left before.
+// the account at the end. Dispatch returns nil if the request has left before. The methods of a nil
+// Account do nothing.
 func (q *Queue[W]) Dispatch(p *Place[W]) *Account[W] {
 	if p.line == nil {
 		return nil

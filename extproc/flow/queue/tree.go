@@ -56,7 +56,8 @@ type node[W any] struct {
 	lines map[*model[W]]*line[W]
 	heads heap[*line[W]]
 
-	// The size among others, and those below a band or tenant, largest first; see Victim.
+	// sizes are the entries of a tenant or program in the heaps of its parent. largest are these
+	// heaps of a band or tenant, largest size first; see Victim.
 	sizes   *sizes[W]
 	largest [2]heap[*size[W]]
 

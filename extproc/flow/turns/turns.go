@@ -1,8 +1,8 @@
 // Package turns decides which of several extproc processes may use the room of an endpoint. While
-// several processes have requests waiting, each endpoint belongs to one of them at a time: to each
-// for a part of the time that is proportional to the shares of its waiting requests. A process that
-// got more service than its part passes its turns to the others. Room that its owner does not use
-// is left to the others after a short time.
+// several processes have waiting requests, each endpoint belongs to one process at a time. Each
+// process gets time in proportion to the shares of its waiting requests. A process that got more
+// service than its part passes its turns to the others. If the owner of an endpoint leaves room
+// unused for a short time, the others may use it.
 //
 // The package has no clock and no state outside of [Pool]. Times are durations on two clocks. The
 // clock of a process is monotonic. The turn clock is common to all processes: control sends its
@@ -20,17 +20,19 @@ const (
 	// Slot is the time for which an endpoint belongs to one process. It is a bit longer than an
 	// exchange through control takes.
 	Slot = 50 * time.Millisecond
-	// leftAfter is how long a process leaves room to its owner: the owner may hear of room only
-	// after an exchange, which takes two intervals of 20 ms and two messages. lowerAfter is how
-	// long it leaves room to requests of a higher band, for which two processes may wait in turn.
+	// leftAfter is how long room must be unused before other processes than the owner may use it:
+	// the owner may learn of the room only after an exchange, which takes two intervals of 20 ms
+	// and two messages. lowerAfter is the same for requests of a lower band, since two processes
+	// with requests of the higher band may wait for each other first.
 	leftAfter  = 90 * time.Millisecond
 	lowerAfter = 190 * time.Millisecond
-	// stagger is the largest addition to both, so that not all processes take left room at once.
+	// stagger is the largest delay that is added to both, so that processes do not use such room
+	// all at once.
 	stagger = 15 * time.Millisecond
 	// leftFor is how long a process may use an endpoint whose room was left to it. In that time it
 	// sends all that the endpoint has room for.
 	leftFor = 20 * time.Millisecond
-	// seen is the longest time between two observations of room that is taken as continuous.
+	// seen is the longest time between two observations of room in which the room counts as unused.
 	seen = 2 * Slot
 	// ahead is how much more service than its part a process may get before it passes its turns. It
 	// is in seconds of the service that all processes together get in the band. What others got is
@@ -43,8 +45,9 @@ const (
 	memory = 10.0
 )
 
-// Own is what waits in one band of this process, apart from requests that wait for a copy of their
-// model. Share is the sum of the shares of the routes with such requests.
+// Own describes the waiting requests of this process in one band, without those that wait for an
+// endpoint or for a copy of their model. Share is the sum of the shares of the routes with such
+// requests.
 type Own struct {
 	Band     int32
 	Requests int
@@ -55,7 +58,8 @@ type Own struct {
 // processes use tokens until they trust their predictions.
 type Service struct{ Seconds, Tokens float64 }
 
-// Others is what waits in one band at all other processes, as control adds it up.
+// Others describes the waiting requests of all other processes in one band, as control adds them
+// up.
 type Others struct {
 	// Requests is their number. Share is the sum of the processes' shares.
 	Requests uint64
@@ -128,7 +132,7 @@ func (p *Pool) top() (number int32, b *band, contended bool) {
 	return number, b, b != nil
 }
 
-// Wait sets what waits in this process. A band that is missing has no waiting requests.
+// Wait sets the waiting requests of this process. A band that is missing has no waiting requests.
 func (p *Pool) Wait(all []Own) {
 	for _, b := range p.bands {
 		b.own = Own{Band: b.own.Band}
@@ -157,8 +161,8 @@ func (p *Pool) Serve(number int32, s Service, now time.Duration) {
 	b.limit()
 }
 
-// Hear sets what waits in one band elsewhere. Stream is a number that grows with each stream of
-// control's Updates.
+// Hear sets the waiting requests of other processes in one band. Stream is a number that grows with
+// each stream of control's Updates.
 func (p *Pool) Hear(number int32, is Others, stream int, now time.Duration) {
 	b := p.band(number)
 	was, before := b.others, b.stream
@@ -223,9 +227,9 @@ func (p *Pool) Closed(endpoint int, key uint64, turn, now time.Duration) (highes
 // Offer records that an endpoint that is closed has room for a request of a band that waits here.
 // Used is the last time at which the endpoint had no room or another process is known to have used
 // it; it may lie in the future. Offer returns true if the process may use the endpoint, because its
-// owner has left the room. Otherwise it returns when the process may use room that is still there.
-// Call Offer at least once in each Slot while the request waits, and Used if the endpoint has no
-// room.
+// owner has left the room unused. Otherwise, at is when the process may use the room if it is still
+// unused. Call Offer at least once in each Slot while the request waits, and Used if the endpoint
+// has no room.
 func (p *Pool) Offer(endpoint int, key uint64, request int32, used, turn, now time.Duration) (may bool, at time.Duration) {
 	number, b, contended := p.top()
 	if !contended {
@@ -295,7 +299,7 @@ func (b *band) turn(key uint64, turn time.Duration) (distance float64, mine bool
 	return distance, false
 }
 
-// passes reports whether the process has had more than its part.
+// passes reports whether the process got so much more than its part that it passes its turns.
 func (b *band) passes() bool { return b.lag > ahead*b.rate && b.others.Share > 0 }
 
 // part returns the part of the service in a band that this process is to get while it has requests

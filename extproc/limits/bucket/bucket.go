@@ -5,7 +5,7 @@
 // within any time t, at most N + N·t/min are admitted: no burst is larger than N, and no average
 // over a long time is above N per minute. Requests count when they are admitted. Tokens are
 // reserved when their request is admitted; the difference to the real number counts when that is
-// known. A number that is too small makes a debt, which the bucket must refill first.
+// known. If the estimate was too low, the bucket gets a debt, which it must refill first.
 package bucket
 
 import (
@@ -195,9 +195,9 @@ const (
 	Tokens
 )
 
-// Answer says whether a request is admitted.
+// Answer reports whether a request is admitted.
 type Answer struct {
-	// Refused is what the request has too much of; Nothing if it is admitted.
+	// Refused is the kind of limit that the request exceeds; Nothing if it is admitted.
 	Refused What
 	// Retry is the time after which the request would be admitted if no other came. It is 0 if the
 	// end of another request decides that.
@@ -217,7 +217,7 @@ func (a *Answer) refuse(what What, retry time.Duration) {
 type Status struct {
 	// Limit is the whole limit, and Left how much of it this process has left.
 	Limit, Left int64
-	// Reset is the time after which nothing of the limit is used if no request comes.
+	// Reset is the time until the whole limit is available again if no other request comes.
 	Reset time.Duration
 }
 

@@ -18,22 +18,22 @@ type Key struct {
 	Whole  bool
 }
 
-// Use is the use of one limit by this process, as control hears of it. Division is the number of
-// the division by demand that this process follows; 0 if it uses an equal part.
+// Use is what this process reports to control about one limit. Division is the number of the
+// division by demand that this process follows; 0 if it uses an equal part.
 type Use struct {
 	Key
 	Division                                     uint64
 	Limit, Want, Unit, Held, Seen, Spent, Refill Amounts
 }
 
-// Lent is what control lets this process use of a limit that it divides by demand.
+// Lent is what control lends this process of a limit that it divides by demand.
 type Lent struct {
 	Key
 	Division uint64
 	// Released means that the process uses an equal part again.
 	Released bool
-	// Lent is what control has lent on this stream. The process returns what is above Target. Left
-	// is what all processes together have left.
+	// Lent is the sum of what control has lent on this stream. The process returns what it holds
+	// above Target. Left is what is left of the limit for all processes together.
 	Lent, Target, Left Amounts
 }
 
@@ -45,7 +45,7 @@ const (
 	maxWanted = 256
 )
 
-// demand is what was asked for lately: in the current window, and in the one before.
+// demand counts the requests in the current window and in the one before.
 type demand struct {
 	since       time.Duration
 	now, before Amounts // of concurrent requests, those that were refused
@@ -73,8 +73,8 @@ func (d *demand) count(tokens, inFlight int64, what What, now time.Duration) {
 	d.peak[0], d.unit[0] = max(d.peak[0], inFlight), max(d.unit[0], tokens)
 }
 
-// want returns what the process needs for the next seconds: of rates, twice what was asked for
-// lately. Unit is the largest request.
+// want returns what the process needs for the next seconds: for rates, twice what requests have
+// recently asked for. Unit is the largest recent request.
 func (d *demand) want(inFlight int64, now time.Duration) (want, unit Amounts) {
 	d.turn(now)
 	for i := range want {
@@ -91,8 +91,8 @@ func (d *demand) want(inFlight int64, now time.Duration) (want, unit Amounts) {
 	return want, Amounts{1, 1, max(d.unit[0], d.unit[1])}
 }
 
-// loan is what this process may use of a limit that control divides. Before control does so, it
-// only counts demand.
+// loan is what this process may use of a limit that control divides by demand. Until control
+// divides the limit, the loan only counts demand.
 type loan struct {
 	demand
 	division                                uint64
@@ -102,7 +102,8 @@ type loan struct {
 	told                                    Use // the last use that was reported on this stream
 }
 
-// advance refills what is held from lease to now: this process does not count on control then.
+// advance refills what this process holds for the time from lease to now, in which it cannot rely
+// on control.
 func (l *loan) advance(lease, now time.Duration) {
 	passed := (now - max(l.at, lease)).Minutes()
 	l.at = max(l.at, now)
@@ -150,8 +151,8 @@ func (l *loan) check(of Limit, inFlight, tokens int64, a *Answer) {
 	}
 }
 
-// wait returns when control can have lent what a request needs: after one exchange if all processes
-// together have as much left.
+// wait returns after what time control may have lent n units: after one exchange if so many are
+// left for all processes together.
 func (l *loan) wait(n, limit, left int64) time.Duration {
 	missing := float64(n-left)/float64(limit)*float64(minute) - float64(l.at-l.heard)
 	return max(time.Second, time.Duration(math.Ceil(missing)))
@@ -168,7 +169,7 @@ func (l *loan) describe(of Limit, a *Answer) {
 	narrow(&a.Tokens, 2, of.Tokens)
 }
 
-// repay returns what is held above the target and not used, and what is not limited any more.
+// repay gives up what is held above the target and not used, and what is no longer limited.
 func (l *loan) repay(of Limit, inFlight int64) {
 	l.held[0] = min(l.held[0], max(l.target[0], inFlight))
 	l.held[1] = min(l.held[1], l.target[1])
@@ -215,7 +216,8 @@ func (r *Route) divided(k Key, now time.Duration) *loan {
 	return l
 }
 
-// note counts the demand for a limit, if control divides it, or if its part has become scarce.
+// note counts the demand for a limit that control divides, or of which this process's part is
+// scarce.
 func (r *Route) note(k Key, c *counters, of sizes, tokens int64, refused What, now time.Duration) {
 	l := r.loans[k]
 	if l == nil {
@@ -235,7 +237,8 @@ func (c *counters) scarce(s sizes) bool {
 		s.Tokens > 0 && 2*c.tokens.used > s.tokens
 }
 
-// Lease sets until when control refills what it lent. After that, this process does it.
+// Lease sets the time until which control refills the limits that it divides. After it, this
+// process refills its own part.
 func (r *Route) Lease(until time.Duration) { r.lease = until }
 
 // Connect begins a stream to control, which has received nothing on it.
@@ -245,8 +248,8 @@ func (r *Route) Connect() {
 	}
 }
 
-// Hear applies what control lent. It returns whether control waits for the new use: because the
-// process has not reported what it holds before, or because it returns something.
+// Hear applies what control lent. It reports whether control waits for a report: because the
+// process has not yet reported what it holds, or because it gives up something.
 func (r *Route) Hear(is Lent, now time.Duration) (urgent bool) {
 	l := r.loans[is.Key]
 	if is.Released {
@@ -285,7 +288,7 @@ func (r *Route) inFlightOf(k Key) int64 {
 	return 0
 }
 
-// enter makes what this process has left of its equal part what it holds.
+// enter begins a division: the process holds what is left of its equal part.
 func (r *Route) enter(k Key, l *loan, now time.Duration) {
 	r.wanted--
 	of := r.sizesOfKey(k)
@@ -313,8 +316,8 @@ func (r *Route) release(k Key) {
 	}
 }
 
-// Uses returns what has changed in the use of limits that control divides, and the demand for
-// others that are scarce.
+// Uses returns the changed use of limits that control divides, and the demand for other limits of
+// which this process's part is scarce.
 func (r *Route) Uses(now time.Duration) []Use {
 	var all []Use
 	for k, l := range r.loans {
@@ -344,10 +347,12 @@ func (r *Route) Uses(now time.Duration) []Use {
 	return all
 }
 
-// Loans returns the number of limits that control divides or that are wanted.
+// Loans returns the number of limits that control divides, or for which this process reports
+// demand.
 func (r *Route) Loans() int { return len(r.loans) }
 
-// Fill fills all buckets: nobody has used the limit before.
+// Fill fills all buckets. It is for limits of which nothing was used before, and for a process that
+// starts without control.
 func (r *Route) Fill() {
 	r.own.requests.used, r.own.tokens.used, r.floor.requests.used, r.floor.tokens.used = 0, 0, 0, 0
 	for _, t := range r.tenants {

@@ -2,15 +2,15 @@ package bucket
 
 import "time"
 
-// Settled is how long after a change a process waits until it uses what it did not use before, if
-// control does not report that the other processes have heard of the change.
+// Settled is how long a process waits after a change before it uses what it gains. It applies only
+// if control does not report that the other processes have heard of the change.
 const Settled = time.Second
 
-// Parts are the parts of a process as control divides limits among processes. A process gives up at
-// once what a new part lacks. It uses what is new when control reports that all processes have
-// heard of the change. With a control that does not report that, it does so after Settled. The zero
-// Parts is an empty part: a new process has none until control has reported one. It is not safe for
-// concurrent use.
+// Parts is the part of each limit that a process may use, as control assigns it. When the part
+// changes, the process gives up at once what it loses. It uses what it gains when control reports
+// that all processes have heard of the change, or after Settled if control does not report that.
+// The zero Parts is an empty part: a new process has none until control has reported one. It is not
+// safe for concurrent use.
 type Parts struct {
 	now, next Part
 	due       time.Duration

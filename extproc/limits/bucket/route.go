@@ -7,8 +7,8 @@ import (
 )
 
 // MaxIdle is the maximum number of tenants of a route that are remembered although they have no
-// request in flight. They take about 2 MB. Tenants with requests in flight are remembered, too. A
-// tenant whose buckets are full is not.
+// request in flight. They take about 2 MB. Route also remembers tenants with requests in flight,
+// and forgets idle tenants whose buckets are full.
 const MaxIdle = 16384
 
 // Route is the state of the limits of one route. It is not safe for concurrent use.
@@ -27,7 +27,7 @@ type Route struct {
 	idle    idle     // the tenants without requests in flight
 	floor   counters // the levels with which a new tenant begins
 
-	loans  map[Key]*loan // the limits that control divides by demand, and those of which it will hear
+	loans  map[Key]*loan // the limits that control divides by demand, and those with demand to report
 	wanted int           // the number of the latter
 	lease  time.Duration // until then control refills what it lent
 }
