@@ -40,8 +40,9 @@ which asks all connected extprocs. Without control, it asks one extproc. Argumen
                draining   gets no new requests; control unloads it when its running requests have ended.
                unloading  the engine is unloading it.
              Without control, "adapters" lists the adapters that the engine serves.
-  Waiting    requests that wait in extprocs, by pool, priority band and reason: endpoint (none may get requests), copy (the model
-             is not loaded, or its copies are at their limit), room (no engine can start them), turn (others go first).
+  Waiting    requests that wait in extprocs, by pool, priority band and reason. The reason is endpoint (none may get
+             requests), copy (the model is not loaded, or its copies are at their limit), room (no engine can start
+             them) or turn (others go first).
   Pools      from control: the number of endpoints, models, copies and requests queued for models, and the share of free room.
              All models with a request within the WARM WINDOW are loaded or loading.
   Models     models with too few copies, with their queued requests, the longest wait, and the reason. Failed loads follow,
