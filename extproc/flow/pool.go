@@ -78,7 +78,7 @@ const (
 	// soonest is the least time after which a request that found no room tries again without any
 	// event. It bounds the cost of a wrong prediction of that time.
 	soonest = time.Millisecond
-	// triesPerEnd is how many lines may try again earlier than that when a request ends, in fair
+	// triesPerEnd is how many lines may try again before that time when a request ends, in fair
 	// order. The end makes room for about one request.
 	triesPerEnd = 4
 	// patience is how long a request that is first in order waits for room before it reserves some.

@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Late means that the request would wait longer than its Longest. Retry is the time after which its
-// client should retry, above 0 and at most a minute.
+// Late means that the request is predicted to wait longer than [Request.Longest]. Retry is the time
+// after which its client should retry, above 0 and at most a minute.
 type Late struct{ Retry time.Duration }
 
 func (l Late) Error() string {
@@ -20,8 +20,8 @@ func (l Late) Error() string {
 }
 
 // wouldBeLate predicts whether a request that is about to join the queue would be late. Service is
-// that of the request. No request is late that waits for a load or an endpoint, because such waits
-// are not predicted.
+// that of the request. A request that waits for a load or an endpoint is never late, because such
+// waits are not predicted.
 func (p *pool) wouldBeLate(r *Request, service float64, is verdict, now time.Time) (retry time.Duration, tooLate bool) {
 	if r.Longest <= 0 || p.queue.Len() == 0 {
 		return 0, false
@@ -123,7 +123,7 @@ func (f *Flow) latenessOf(name objects.Name) *lateness {
 	return l
 }
 
-// keepPromises keeps the promises of a pool that has no requests any more until they have passed.
+// keepPromises keeps the predictor of a pool without requests until all its promises have expired.
 // The caller holds mu.
 func (f *Flow) keepPromises(name objects.Name, l *lateness) {
 	if l.Forget(time.Now()); l.Idle() {

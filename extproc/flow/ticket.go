@@ -28,7 +28,7 @@ type Ticket struct {
 	place     *queue.Place[*Ticket]
 	called    bool   // the request is choosing its endpoint
 	events    uint64 // line.events when the request was called
-	first     bool   // the request was called before all others that an event let try
+	first     bool   // the first request that was called after an event
 	out       bool   // the request has left the queue
 	sent      bool   // the request was sent to an endpoint
 	counts    bool   // the request is counted in pool.late, in group and with the service predicted
@@ -44,8 +44,9 @@ type Ticket struct {
 func (t *Ticket) Request() *Request { return &t.request }
 
 // Turn returns a channel that receives nil when the request may choose its endpoint. It receives
-// [Failed], [ErrUnknown] or [ErrControlLost] when the model cannot be loaded, [ErrFull] when
-// another request has taken its place, and [ErrChanged] when it must be decided again.
+// [Failed], [ErrUnknown] or [ErrControlLost] when the model cannot be loaded. It receives [ErrFull]
+// when another request has taken its place, and [ErrChanged] when the request must be decided
+// again.
 func (t *Ticket) Turn() <-chan error { return t.turn }
 
 // Reason returns what the request waits for.
@@ -75,9 +76,9 @@ type Standing struct {
 	// Overdue means that the request has been first in order without room for so long that it must
 	// reserve some, see [Ticket.Back].
 	Overdue bool
-	// Backlogged means that the request must leave headroom at engines for other flows: other
-	// requests of its tenant wait too, or it waits for long. A request that reserves room uses it
-	// all.
+	// Backlogged means that the request must leave headroom at engines for other tenants: other
+	// requests of its tenant wait too, or it has waited for long. A request with a reservation
+	// leaves no headroom.
 	Backlogged bool
 }
 
@@ -109,9 +110,9 @@ func (t *Ticket) backlogged(now time.Time) bool {
 	return t.holder == 0 && (!t.place.Alone() || now.Sub(t.since) >= patience)
 }
 
-// Back keeps a request in the queue that was called but found no endpoint, for the reason why. It
-// is called again after the next event, or at the time due if that is not zero. Reserve, if not
-// nil, is room that the request reserves.
+// Back returns a called request that found no endpoint to the queue, with the reason why. The flow
+// calls the request again after the next event, or at the time due if due is not zero. Reserve is
+// the room that the request reserves; nil if it reserves none.
 func (t *Ticket) Back(why Reason, due time.Time, reserve *pick.Reservation) {
 	f, p, l := t.flow, t.pool, t.line
 	f.mu.Lock()

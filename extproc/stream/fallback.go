@@ -39,7 +39,7 @@ type rejection struct {
 	stored bool
 	// given means that the data plane chose the pool.
 	given bool
-	// target is what rejected the request, with a VModel that is not resolved.
+	// target is the target that rejected the request. A VModel in it is not resolved.
 	target route.Target
 	// of is the fallback of the route; zero if there is none.
 	of objects.Fallback
@@ -67,9 +67,9 @@ func (r *rejection) fallback() (to route.Target, name string, ok bool) {
 	return to, name, !itself && (to.Pool == r.target.Pool || !r.given)
 }
 
-// use makes the next decision use the fallback of the request's route, and reports whether
-// there is one. Err is why extproc would reject the request. The caller then decides the request
-// again. What counts is the route's fallback now, not when the request arrived.
+// use makes the next decision use the fallback of the request's route, and reports whether there is
+// one. Err is why extproc would reject the request. The caller then decides the request again. It
+// uses the fallback that the route has now, not the one that it had when the request arrived.
 func (f *fallback) use(err error, now time.Time) bool {
 	d := f.d
 	world := d.server.Fleet.View().World
@@ -88,7 +88,7 @@ func (f *fallback) use(err error, now time.Time) bool {
 		return false
 	}
 	f.name, f.to, f.instead, f.why = name, to, d.found, err
-	d.hasTurn, d.ticket = false, nil // these are of the other queue
+	d.hasTurn, d.ticket = false, nil // these belong to the other queue
 	if !d.since.IsZero() {
 		d.spent = now.Sub(d.since)
 	}

@@ -30,10 +30,10 @@ type queued struct {
 	waits *waiting // nil unless the request waits now
 	// hasTurn means that the queue has called the request: others need not go first.
 	hasTurn bool
-	// work is the predicted service of a request that was dispatched in its turn, and expects what
-	// was predicted when it began to wait.
+	// work is the predicted service of a request that was dispatched in its turn. expects is the
+	// service that was predicted when the wait began.
 	work, expects flow.Service
-	// answers is the hash by which the length of the answer is learned; 0 if it is not.
+	// answers is the key under which the length of the answer is learned; 0 if it is not learned.
 	answers uint64
 	// ticket is the request's place in the queue while it is decided in its turn; otherwise nil.
 	ticket *flow.Ticket
@@ -293,12 +293,12 @@ func noteEmpty(d *dispatcher, ticket *flow.Ticket) {
 	d.empty = max(d.empty, ticket.Empty().Sub(d.since))
 }
 
-// expires returns when a request that waits for a reason must be refused: the time from now, which
-// may be over.
+// expires returns the time until a request that waits for a reason must be refused. It may be
+// negative.
 func (d *dispatcher) expires(why flow.Reason) time.Duration {
 	most := d.patience(why)
 	if why == flow.Endpoint && most == 0 {
-		return d.expires(flow.Turn) // such requests are not held, so that this wait is for something else
+		return d.expires(flow.Turn) // such requests are not queued, so this one waits for something else
 	}
 	before := early(most)
 	if d.fallback.name != "" {
@@ -356,7 +356,8 @@ func (d *dispatcher) override() *extprocv3.ProcessingResponse {
 }
 
 // enqueue adds the request to its pool's queue. If it cannot wait, refused is the outcome of its
-// wait for the metrics. It is apart from wait, whose stack lasts as long as the request waits.
+// wait for the metrics. It is a function of its own to keep the stack of wait small, which lasts as
+// long as the request waits.
 func enqueue(d *dispatcher, now time.Time) (ticket *flow.Ticket, refused string, err error) {
 	ticket, err = d.server.Flow.Enqueue(d.waits.of, now)
 	switch {

@@ -44,8 +44,8 @@ func classOf(d *dispatcher, model string) string {
 }
 
 // gated reports whether the request waits while no engine can start it at once. Requests that need
-// no engine time never do: those for stored responses, those that only count tokens, and calls that
-// run no inference. While the process stops, none does.
+// no engine time never wait: those for stored responses, those that only count tokens, and calls
+// that run no inference. While the process stops, no request waits.
 func gated(d *dispatcher, a *ask) bool {
 	switch {
 	case d.server.Flow == nil || !d.settings.Flow || d.search.id != "" || d.server.refuses():

@@ -100,7 +100,8 @@ func LengthOf(o *outcome.Outcome) (tokens float64, known bool) {
 }
 
 // learnedOf returns the statistics of earlier requests for the model of a request, which may be
-// nil, and the request as far as they depend on it. Model is the client's name of the model.
+// nil, and the fields of the request that identify the model. Model is the client's name of the
+// model.
 func learnedOf(d *dispatcher, model string, view *endpointstate.View) (pick.Request, *endpointstate.RequestStats) {
 	r := pick.Request{
 		Pool: d.pool, Model: cmp.Or(d.target.Adapter, model), Base: !d.target.Open && d.target.Adapter == "", Open: d.target.Open,
