@@ -50,7 +50,7 @@ func (p *pool) arrival(r *Request, service float64, is verdict) (a late.Arrival,
 		return late.Arrival{}, false
 	}
 	_, part := p.queue.Ahead(queue.Request{Path: r.Path})
-	a = late.Arrival{Group: l.group(r.Path), Service: l.predicted(service), Part: part, Longest: r.Longest, Identity: r.Identity}
+	a = late.Arrival{Group: l.group(r.Path), Service: l.predicted(r, service), Part: part, Longest: r.Longest, Identity: r.Identity}
 	a.Ahead = p.late.Queued(a.Group)
 	return a, true
 }
@@ -83,12 +83,12 @@ func (l *line) group(path queue.Path) late.Group {
 	return late.Group{Path: path}
 }
 
-// predicted returns the service of a request in predictions of waits. Requests for a copy at its
-// concurrency limit count equally: they wait for the same model, and its service time is unknown at
-// first. If what waited before that time is known counted less than newcomers, newcomers would seem
-// late.
-func (l *line) predicted(service float64) float64 {
-	if l.limited {
+// predicted returns the service of a request in predictions of waits. Requests without tokens for a
+// copy at its concurrency limit count equally: they wait for the same model, and its service time is
+// unknown at first. If those that waited before it was known counted less than newcomers, newcomers
+// would seem late.
+func (l *line) predicted(r *Request, service float64) float64 {
+	if l.limited && r.Service.PerToken == 0 {
 		return 1
 	}
 	return service
@@ -101,7 +101,7 @@ func (p *pool) count(t *Ticket, now time.Time) {
 		return
 	}
 	if t.counts = !t.counts; t.counts {
-		t.group, t.predicted = t.line.group(t.request.Path), t.line.predicted(t.service)
+		t.group, t.predicted = t.line.group(t.request.Path), t.line.predicted(&t.request, t.service)
 		p.late.Joined(t.group, t.predicted, now)
 		return
 	}
