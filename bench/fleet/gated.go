@@ -9,7 +9,7 @@ import (
 // soonest is the shortest time until a timer of the gate, in seconds.
 const soonest = 0.001
 
-// patience is the time in seconds after which a request leaves headroom.
+// patience is the time in seconds after which a request leaves all of the headroom.
 const patience = 5
 
 // tenantOf identifies the tenant of a request, without its program.
@@ -24,7 +24,7 @@ type gated struct {
 	gate  pick.Gate
 	wake  float64
 	// waiting is the number of requests that are held, by tenant. As in extproc, a request leaves
-	// headroom if others of its tenant wait, or if it has waited for long.
+	// headroom if others of its tenant wait, and all of it if it has waited for long.
 	waiting map[Client]int
 	turns   *turning // nil if there is no other process
 }
@@ -82,8 +82,8 @@ func (g *gated) Next(now float64) (*Request, int) {
 	for {
 		gate := g.gate
 		gate.Band = r.Client.Band
-		if g.waiting[tenantOf(r)] < 2 && now < r.At+patience {
-			gate.Headroom = 0
+		if now < r.At+patience {
+			gate.Headroom *= pick.HeadroomPart(g.waiting[tenantOf(r)] - 1)
 		}
 		if g.turns != nil {
 			g.close(now, &gate)

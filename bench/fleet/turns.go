@@ -78,7 +78,7 @@ func (g *gated) offered(now float64) (may bool) {
 			t.pool.Used(e.Number, passed(now))
 			return
 		}
-		t.unused[i] = true
+		t.unused[i] = since(at) <= now // otherwise it has room only because it has none of the picker's requests
 		is, next := t.pool.Offer(e.Number, keyOf(e), asked.Gate.Band, passed(max(0, since(at))), passed(now), passed(now))
 		if may = may || is; !is {
 			t.wake = min(t.wake, next.Seconds())

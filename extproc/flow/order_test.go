@@ -244,18 +244,19 @@ func TestHigherBandTriesAtOnce(t *testing.T) {
 	})
 }
 
-// A request whose tenant has others waiting leaves headroom, and so does one that waits for long. A
-// request without others of its tenant is called although such a request found no room.
-func TestBackloggedRequests(t *testing.T) {
+// A request leaves the more headroom the more others of its tenant wait, and all of it after it has
+// waited for long. A request without others of its tenant is called although one that leaves
+// headroom found no room.
+func TestHeadroom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := aFlow(10, 100)
 		flood := blocked(t, f, of(pools[0], 0, 1, 1))
-		if flood.Standing().Backlogged {
-			t.Error("the only request of a tenant is backlogged")
+		if flood.Standing().Headroom > 0 {
+			t.Error("the only request of a tenant leaves headroom")
 		}
 		more := enqueue(t, f, of(pools[0], 0, 1, 1))
-		if !flood.Standing().Backlogged || !more.Standing().Backlogged {
-			t.Error("two requests of a tenant are not backlogged")
+		if is := flood.Standing().Headroom; !(is > 0 && is < 1) || more.Standing().Headroom != is {
+			t.Error("two requests of a tenant do not leave a part of the headroom")
 		}
 		time.Sleep(time.Second)
 		if err := <-flood.Turn(); err != nil {
@@ -273,12 +274,12 @@ func TestBackloggedRequests(t *testing.T) {
 		}
 		turn(t, called)
 		called.Back(flow.Room, time.Time{}, nil)
-		if other.Standing().Backlogged {
-			t.Error("the only request of another tenant is backlogged")
+		if other.Standing().Headroom > 0 {
+			t.Error("the only request of another tenant leaves headroom")
 		}
 		time.Sleep(5 * time.Second)
-		if !other.Standing().Backlogged {
-			t.Error("a request that has waited for 5 s is not backlogged")
+		if other.Standing().Headroom != 1 {
+			t.Error("a request that has waited for 5 s does not leave all of the headroom")
 		}
 		for _, ticket := range []*flow.Ticket{flood, more, other} {
 			ticket.Leave()

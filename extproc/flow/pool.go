@@ -58,8 +58,8 @@ type line struct {
 	tried   time.Time // when a request of the line last found no room
 	empty   time.Time // when a request of the line last found no endpoint
 	freed   bool      // the line is ready only because requests have ended
-	// backlogged reports that the last request without room had to leave headroom.
-	backlogged bool
+	// headroom is the part of the headroom that the last request without room had to leave.
+	headroom float64
 	// cold means that the line last waited for a load or an endpoint, and limited that it waited
 	// for a copy at its concurrency limit.
 	cold, limited bool
@@ -104,7 +104,7 @@ func (p *pool) join(t *Ticket, is verdict) (first bool) {
 		p.wait(l, Copy)
 	case first && is == empty:
 		p.wait(l, Endpoint)
-	case (l.freed || !l.ready && l.why == Room) && (t.request.Path.Band > l.band || l.backlogged && !t.backlogged(t.since)):
+	case (l.freed || !l.ready && l.why == Room) && (t.request.Path.Band > l.band || t.headroom(t.since) < l.headroom):
 		p.open(l)
 	}
 	p.count(t, t.since)

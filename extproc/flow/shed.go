@@ -84,9 +84,9 @@ func (l *line) group(path queue.Path) late.Group {
 }
 
 // predicted returns the service of a request in predictions of waits. Requests without tokens for a
-// copy at its concurrency limit count equally: they wait for the same model, and its service time is
-// unknown at first. If those that waited before it was known counted less than newcomers, newcomers
-// would seem late.
+// copy at its concurrency limit count equally: they wait for the same model, and its service time
+// is unknown at first. If those that waited before it was known counted less than newcomers,
+// newcomers would seem late.
 func (l *line) predicted(r *Request, service float64) float64 {
 	if l.limited && r.Service.PerToken == 0 {
 		return 1

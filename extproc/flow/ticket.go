@@ -76,10 +76,10 @@ type Standing struct {
 	// Overdue means that the request has been first in order without room for so long that it must
 	// reserve some, see [Ticket.Back].
 	Overdue bool
-	// Backlogged means that the request must leave headroom at engines for other tenants: other
-	// requests of its tenant wait too, or it has waited for long. A request with a reservation
-	// leaves no headroom.
-	Backlogged bool
+	// Headroom is the part of the headroom, from 0 to 1, that the request must leave at engines for
+	// other tenants: more with each other waiting request of its tenant, and all of it after a long
+	// wait. A request with a reservation leaves none.
+	Headroom float64
 }
 
 // Standing returns what a called request must know to find room.
@@ -88,7 +88,7 @@ func (t *Ticket) Standing() Standing {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	is := Standing{Reserved: t.pool.reserved, Holder: t.holder, Backlogged: t.backlogged(now)}
+	is := Standing{Reserved: t.pool.reserved, Holder: t.holder, Headroom: t.headroom(now)}
 	if t.first && t.holder == 0 && !t.noRoom.IsZero() && now.Sub(t.noRoom) >= patience {
 		is.Holder, is.Overdue = f.holder+1, true
 	}
@@ -106,8 +106,15 @@ func (f *Flow) Reserved(pool objects.Name) []pick.Reservation {
 	return nil
 }
 
-func (t *Ticket) backlogged(now time.Time) bool {
-	return t.holder == 0 && (!t.place.Alone() || now.Sub(t.since) >= patience)
+// headroom returns the part of the headroom that the request must leave.
+func (t *Ticket) headroom(now time.Time) float64 {
+	switch {
+	case t.holder != 0:
+		return 0
+	case now.Sub(t.since) >= patience:
+		return 1
+	}
+	return pick.HeadroomPart(t.place.Others())
 }
 
 // Back returns a called request that found no endpoint to the queue, with the reason why. The flow
@@ -138,7 +145,7 @@ func (t *Ticket) Back(why Reason, due time.Time, reserve *pick.Reservation) {
 		p.tries--
 	}
 	if l.events == t.events {
-		l.band, l.backlogged = t.request.Path.Band, t.backlogged(now)
+		l.band, l.headroom = t.request.Path.Band, t.headroom(now)
 		p.wait(l, why)
 		if !due.IsZero() {
 			p.due(l, maxTime(due, now.Add(soonest)))

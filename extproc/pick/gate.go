@@ -14,12 +14,20 @@ var ErrNoRoom = errors.New("no endpoint has room for the request")
 // Defaults of [Gate]; times are in seconds. An engine computes prompts in steps, and the first step
 // of a request begins when the current one ends. So a queue of a few steps leaves no step empty.
 const (
-	DefaultGateQueue    = 0.2
+	DefaultGateQueue    = 0.15
 	DefaultGatePerToken = 0.4
 	// DefaultHeadroom is the default for requests of tenants with a backlog. A larger headroom
 	// costs tokens per second; see bench flow.
 	DefaultHeadroom = 0.06
+	// fullHeadroom is the number of other waiting requests of a tenant from which on a request
+	// leaves all of the headroom.
+	fullHeadroom = 4
 )
+
+// HeadroomPart returns the part of the headroom, from 0 to 1, that a request leaves while this many
+// other requests of its tenant wait. If one other were enough for all of it, small tenants with two
+// requests would wait for room as long as a flood.
+func HeadroomPart(others int) float64 { return min(1, float64(others)/fullHeadroom) }
 
 // Gate limits a request to endpoints whose engine can start it at once, so that requests wait in
 // this process and not in engines. The zero Gate is open everywhere.
@@ -36,7 +44,7 @@ const (
 // Prompts leave their queue within a fraction of a second. But an answer occupies its places in the
 // batch and in the KV cache until it ends. If a flood took all of them, each request of others
 // would wait until some answers end, however high it is in the order. So callers set a headroom for
-// requests of tenants with a backlog.
+// requests of tenants with a backlog, see [HeadroomPart].
 type Gate struct {
 	// On closes the gate of endpoints without room.
 	On bool

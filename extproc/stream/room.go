@@ -77,9 +77,7 @@ func gateOf(d *dispatcher, a *ask, s *pick.Snapshot) pick.Gate {
 	if d.ticket != nil {
 		is := d.ticket.Standing()
 		g.Reserved, g.Holder, d.overdue = is.Reserved, is.Holder, is.Overdue
-		if is.Backlogged {
-			g.Headroom = pick.DefaultHeadroom
-		}
+		g.Headroom = is.Headroom * pick.DefaultHeadroom
 	}
 	return g
 }

@@ -170,7 +170,7 @@ func TestRequestsGoWhenPromptsAreComputed(t *testing.T) {
 // order and finds no room for 5 s reserves room, and then uses all of it.
 func TestHeadroomAndReservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const window = 20 // of which the headroom is 1
+		const window = 300 // of which two requests of a tenant leave one place
 		p := processIn(t, stream.Own, window, nil, nil)
 		var running []pending
 		for range window {

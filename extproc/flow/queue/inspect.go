@@ -23,9 +23,13 @@ func (p *Place[W]) Band() int32 {
 	return p.line.leaf.parent.parent.parent.band()
 }
 
-// Alone reports that no other request of the same tenant waits. It is true after the request has
-// left.
-func (p *Place[W]) Alone() bool { return p.line == nil || p.line.leaf.parent.waiting == 1 }
+// Others returns how many other requests of the same tenant wait; 0 after the request has left.
+func (p *Place[W]) Others() int {
+	if p.line == nil {
+		return 0
+	}
+	return p.line.leaf.parent.waiting - 1
+}
 
 // Since returns the time of arrival.
 func (p *Place[W]) Since() time.Time { return p.since }
