@@ -71,8 +71,8 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		o = f.Attribute(o)
 		f.Observe(o)
 		record.Observe(&o)
-		if tokens, known := stream.LengthOf(&o); known && o.ID != "" {
-			held.Answered(record.Number(o.ID), tokens)
+		if o.ID != "" {
+			held.Answered(record.Number(o.ID), stream.LengthOf(&o))
 		}
 		book.Observe(o)
 		m.Observe(o) // last, so that the fleet already has every outcome that metrics show

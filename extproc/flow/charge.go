@@ -54,8 +54,20 @@ type Charge struct {
 	scale   float64 // tokens that a unit of the service is worth
 	began   time.Time
 	band    int32
-	account *queue.Account[*Ticket] // nil after the end; guarded by Flow.mu
+
+	// The fields below are guarded by Flow.mu.
+	account *queue.Account[*Ticket] // nil after it was settled
+	// number is the key in Flow.expected while the outcome of the request is expected; 0 if it is
+	// not. The request ended at the time over; zero while it runs. The timer limit settles the
+	// charge after outcomeLimit.
+	number uint64
+	over   time.Time
+	limit  *time.Timer
 }
+
+// outcomeLimit is how long after its end the outcome of a request is expected. Envoy writes its
+// records within seconds.
+const outcomeLimit = 10 * time.Second
 
 // Dispatch records that a called request was sent to its endpoint: it leaves the queue, and its
 // flow is charged for the service. The flow then calls the next request. Dispatch returns nil if
@@ -82,7 +94,26 @@ func (t *Ticket) Dispatch(s Service, now time.Time) *Charge {
 
 // raise charges more for a request that runs longer than expected. The caller holds Flow.mu.
 func (c *Charge) raise(now time.Time) {
+	if !c.over.IsZero() {
+		return
+	}
 	c.account.Charge(c.scale * c.service.of(max(c.service.Tokens, c.service.soFar(now.Sub(c.began)))))
+}
+
+// Expect states that [Flow.Answered] will report the outcome of the request under this number,
+// above 0. If Ended gets no number of output tokens, the charge stays open until then, but at most
+// for outcomeLimit. A nil Charge is allowed.
+func (c *Charge) Expect(number uint64) {
+	if c == nil {
+		return
+	}
+	f := c.pool.flow
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.account != nil {
+		c.number, f.expected[number] = number, c
+		f.expecting.Add(1)
+	}
 }
 
 // Ended corrects the charge when the request has ended. Completion is the number of output tokens,
@@ -94,12 +125,46 @@ func (c *Charge) Ended(completion int64, now time.Time) {
 	f := c.pool.flow
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	switch {
+	case c.account == nil || !c.over.IsZero():
+	case completion < 0 && c.number != 0:
+		c.over = now
+		c.limit = time.AfterFunc(outcomeLimit, func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			c.settle(-1, now)
+		})
+	default:
+		c.settle(float64(completion), now)
+	}
+}
+
+// outcome settles the charge of the request with this number, if its outcome is expected. Tokens
+// below 0 are unknown. It is fast if no outcome is expected.
+func (f *Flow) outcome(number uint64, tokens float64) {
+	if f.expecting.Load() == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c := f.expected[number]; c != nil {
+		at := c.over
+		if at.IsZero() {
+			at = time.Now()
+		}
+		c.settle(tokens, at)
+	}
+}
+
+// settle corrects the charge of a request that ended at a time, and closes it. Tokens below 0 are
+// unknown. Only the first call has an effect. The caller holds Flow.mu.
+func (c *Charge) settle(tokens float64, ended time.Time) {
 	if c.account == nil {
 		return
 	}
-	tokens := float64(completion)
+	f := c.pool.flow
 	if tokens < 0 {
-		tokens = c.service.soFar(now.Sub(c.began))
+		tokens = c.service.soFar(ended.Sub(c.began))
 	}
 	if tokens < 0 {
 		tokens = c.service.Tokens
@@ -108,5 +173,12 @@ func (c *Charge) Ended(completion int64, now time.Time) {
 	f.Turns.serve(c.pool.name, c.band, c.service.turns(c.service.of(tokens)-c.service.expected()))
 	c.account = nil
 	delete(c.pool.running, c)
+	if c.number != 0 {
+		delete(f.expected, c.number)
+		f.expecting.Add(-1)
+	}
+	if c.limit != nil {
+		c.limit.Stop()
+	}
 	f.tidy(c.pool)
 }

@@ -75,16 +75,20 @@ type Flow struct {
 	Config
 	queued  atomic.Int64 // number of waiting requests; usually 0, which is read without locking mu
 	lengths lengths
+	// expecting is the size of expected; usually 0, which is read without locking mu.
+	expecting atomic.Int64
 
 	// mu guards the fields below, and all pools, lines and tickets. It is locked after all mutexes
 	// of the fleet, and before the mutexes that Changed locks.
-	mu     sync.Mutex
-	pools  map[objects.Name]*pool
-	lates  map[objects.Name]*lateness // of names without a pool that still have promises
-	bytes  int64                      // total size of the bodies of all waiting requests
-	lost   bool                       // whether control has been silent for too long
-	world  *objects.World             // last compared with the waiting requests; nil while nobody waits
-	holder uint64                     // number of reservations made
+	mu    sync.Mutex
+	pools map[objects.Name]*pool
+	lates map[objects.Name]*lateness // of names without a pool that still have promises
+	// expected are the charges of requests whose outcome will be reported, by number.
+	expected map[uint64]*Charge
+	bytes    int64          // total size of the bodies of all waiting requests
+	lost     bool           // whether control has been silent for too long
+	world    *objects.World // last compared with the waiting requests; nil while nobody waits
+	holder   uint64         // number of reservations made
 }
 
 // New returns an empty Flow.
@@ -94,6 +98,7 @@ func New(c Config) *Flow {
 	}
 	f := &Flow{
 		Config: c, pools: make(map[objects.Name]*pool), lates: make(map[objects.Name]*lateness),
+		expected: make(map[uint64]*Charge),
 	}
 	if c.Turns != nil {
 		c.Turns.opened = f.opened

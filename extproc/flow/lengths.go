@@ -44,7 +44,7 @@ func (l *lengths) find(key uint64) *length {
 	return nil
 }
 
-// learn implements Flow.Learn.
+// learn learns the number of output tokens of an answer. Key 0, and tokens below 0, teach nothing.
 func (l *lengths) learn(key uint64, tokens float64) {
 	if key == 0 || !(tokens >= 0 && tokens <= mostTokens) {
 		return
@@ -90,21 +90,18 @@ func (f *Flow) Sent(number, key uint64) {
 	s.number.Store(number)
 }
 
-// Answered learns the number of output tokens of a request by its number. It ignores a request that
-// is not among the latest.
+// Answered corrects the charge of a request by its number of output tokens, and learns from it.
+// Tokens below 0 are unknown. It learns nothing from a request that is not among the latest.
 func (f *Flow) Answered(number uint64, tokens float64) {
+	f.outcome(number, tokens)
 	s := &f.lengths.sent[number%maxSent]
 	if s.number.Load() != number {
 		return
 	}
 	if key := s.key.Load(); s.number.Load() == number {
-		f.Learn(key, tokens)
+		f.lengths.learn(key, tokens)
 	}
 }
-
-// Learn learns the number of output tokens of an answer. Key is a hash of the route and the tenant;
-// 0 learns nothing.
-func (f *Flow) Learn(key uint64, tokens float64) { f.lengths.learn(key, tokens) }
 
 // Expected returns the expected number of output tokens of a request: the mean of the latest
 // answers with its key, or otherwise if there are none. Limit is the most tokens that the request

@@ -125,8 +125,8 @@ func (d *dispatcher) observe(f outcome.Failure, took time.Duration) {
 	if tokens, known := limits.TokensOf(o); known {
 		d.limited.ticket.Settle(tokens)
 	}
-	if tokens, known := LengthOf(&o); known && d.answers != 0 {
-		d.server.Flow.Learn(d.answers, tokens)
+	if d.answers != 0 {
+		d.server.Flow.Answered(d.number, LengthOf(&o))
 	}
 	d.recordOutcome(&o)
 	d.server.Observe(o)

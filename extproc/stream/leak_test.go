@@ -100,6 +100,9 @@ func TestEndedRequestsLeaveNothing(t *testing.T) {
 		workers.Wait()
 		own.streams.Wait()
 		gateway.streams.Wait()
+		for number := range uint64(1e5) { // Envoy's records of all decisions
+			held.Answered(number, -1)
+		}
 		fleet.Read(f, (*endpointstate.State).Usage) // control reads usage, which deletes entries of models that were used
 		f.ApplyPlacement(news(t, f, []string{"gone=nobody@" + address}))
 		return leak.Maps([]any{server, held, f})

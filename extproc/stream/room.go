@@ -142,6 +142,9 @@ func empty(d *dispatcher, a *ask) bool {
 // waited.
 func charge(d *dispatcher, ticket *flow.Ticket) {
 	if c := ticket.Dispatch(d.work, d.begunAt); c != nil {
+		if d.answers != 0 {
+			c.Expect(d.number)
+		}
 		d.inFlight.OnEnd(func(completion int64) { c.Ended(completion, time.Now()) })
 	}
 }

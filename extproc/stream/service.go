@@ -91,12 +91,12 @@ func noteSent(d *dispatcher) {
 	}
 }
 
-// LengthOf returns the number of output tokens of an answer from which lengths can be learned.
-func LengthOf(o *outcome.Outcome) (tokens float64, known bool) {
-	if !o.Well() || o.Status != http.StatusOK {
-		return 0, false
+// LengthOf returns the number of output tokens of an answer that ended well; -1 if it is unknown.
+func LengthOf(o *outcome.Outcome) float64 {
+	if tokens, known := o.Completion.Get(); known && o.Well() && o.Status == http.StatusOK {
+		return tokens
 	}
-	return o.Completion.Get()
+	return -1
 }
 
 // learnedOf returns the statistics of earlier requests for the model of a request, which may be

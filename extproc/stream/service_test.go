@@ -48,17 +48,17 @@ func TestLengthsAreLearnedFromEveryAnswer(t *testing.T) {
 func TestLengthOf(t *testing.T) {
 	tokens := engine.Known(50)
 	for _, c := range []struct {
-		is    outcome.Outcome
-		known bool
+		is   outcome.Outcome
+		want float64
 	}{
-		{outcome.Outcome{Status: 200, Completion: tokens}, true},
-		{outcome.Outcome{Status: 200}, false},
-		{outcome.Outcome{Status: 200, Completion: tokens, Failure: outcome.ClientGone}, false},
-		{outcome.Outcome{Status: 400, Completion: tokens}, false},
-		{outcome.Outcome{Status: 503, Completion: tokens, ByExtproc: true}, false},
+		{outcome.Outcome{Status: 200, Completion: tokens}, 50},
+		{outcome.Outcome{Status: 200}, -1},
+		{outcome.Outcome{Status: 200, Completion: tokens, Failure: outcome.ClientGone}, -1},
+		{outcome.Outcome{Status: 400, Completion: tokens}, -1},
+		{outcome.Outcome{Status: 503, Completion: tokens, ByExtproc: true}, -1},
 	} {
-		if got, known := stream.LengthOf(&c.is); known != c.known || known && got != 50 {
-			t.Errorf("%+v: %v, %v", c.is, got, known)
+		if got := stream.LengthOf(&c.is); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.is, got, c.want)
 		}
 	}
 }
