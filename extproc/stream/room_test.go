@@ -92,10 +92,13 @@ func testRequestsWaitForRoom(t *testing.T) {
 	awaitQueued(t, held, 0)
 	last.end()
 	awaitInFlight(t, f, 0)
+	synctest.Wait() // the goroutines of the requests have returned
 	if n := leak.Maps([]any{held})[".expected"]; n != len(waiting) {
 		t.Errorf("the outcomes of %d requests correct their charges, want %d", n, len(waiting))
 	}
+	held.Queued()           // locks the flow, so that its timers write after what was read here
 	time.Sleep(time.Minute) // no outcome is expected any more
+	synctest.Wait()
 	for path, n := range leak.Maps([]any{held}) {
 		if n != before[path] {
 			t.Errorf("%s has %d entries", path, n)
