@@ -183,15 +183,16 @@ func (l *Lender) divide(k key, d *division, after *Member, now time.Duration) {
 		first := int(now/turn) % len(all)
 		targets := Divide(avail, claims, first)
 		for j := range all {
-			m := all[(j+first)%len(all)]
-			h, target := d.holders[m], targets[(j+first)%len(all)]
+			at := (j + first) % len(all)
+			m, want, target := all[at], claims[at].Want, targets[at]
+			h := d.holders[m]
 			switch {
 			case d.ends:
 				target = 0
 			case short <= max(0, left):
 				target = max(n, target) // nobody has to return anything
 			}
-			if more := min(claims[(j+first)%len(all)].Want, target) - h.held[i]; more > 0 && left > 0 && !d.ends {
+			if more := min(want, target) - h.held[i]; more > 0 && left > 0 && !d.ends {
 				more = min(more, left)
 				h.lent[i] += more
 				h.held[i] += more
@@ -202,7 +203,7 @@ func (l *Lender) divide(k key, d *division, after *Member, now time.Duration) {
 				h.target[i] = target
 				m.parts[k] = true
 			}
-			if claims[(j+first)%len(all)].Want > h.held[i] && (after == nil || after == m) {
+			if want > h.held[i] && (after == nil || after == m) {
 				m.parts[k] = true // it tells clients when to come again
 			}
 		}

@@ -188,7 +188,7 @@ func (r *Route) limitOf(k Key) Limit {
 	return r.limits.Tenant
 }
 
-// countersOf returns the counters of a limit; nil for a tenant of which nothing is remembered.
+// countersOf returns the counters of a limit; nil for a tenant that the route does not remember.
 func (r *Route) countersOf(k Key) *counters {
 	if k.Whole {
 		return &r.own
@@ -216,17 +216,23 @@ func (r *Route) divided(k Key, now time.Duration) *loan {
 	return l
 }
 
-// note counts the demand for a limit that control divides, or of which this process's part is
-// scarce.
+// want begins to count the demand for a limit.
+func (r *Route) want(k Key, now time.Duration) *loan {
+	l := &loan{demand: demand{since: now}, at: now}
+	r.loans[k] = l
+	r.wanted++
+	return l
+}
+
+// note counts the demand for a limit if control divides it, or if this process has little left of
+// its part.
 func (r *Route) note(k Key, c *counters, of sizes, tokens int64, refused What, now time.Duration) {
 	l := r.loans[k]
 	if l == nil {
 		if r.part == Whole() || r.wanted >= maxWanted || refused == Nothing && !c.scarce(of) {
 			return
 		}
-		l = &loan{demand: demand{since: now}, at: now}
-		r.loans[k] = l
-		r.wanted++
+		l = r.want(k, now)
 	}
 	l.count(tokens, c.inFlight, refused, now)
 }
@@ -259,9 +265,7 @@ func (r *Route) Hear(is Lent, now time.Duration) (urgent bool) {
 		return false
 	}
 	if l == nil {
-		l = &loan{demand: demand{since: now}, at: now}
-		r.loans[is.Key] = l
-		r.wanted++
+		l = r.want(is.Key, now)
 	}
 	switch {
 	case l.division == 0:

@@ -124,7 +124,7 @@ func (c *counters) begin(of Limit, tokens float64) {
 	c.tokens.used += tokens
 }
 
-// newcomer returns a tenant of which nothing is remembered. It is not among the tenants yet.
+// newcomer returns a tenant that the route does not remember, and does not add it to the tenants.
 func (r *Route) newcomer(hash uint64, now time.Duration) *tenant {
 	r.floor.advance(r.floorSizes(), now)
 	is := counters{requests: r.floor.requests, tokens: r.floor.tokens, loan: r.divided(Key{Tenant: hash}, now)}
