@@ -1745,7 +1745,7 @@ type LimitPart struct {
 	Tenant   uint64                 `protobuf:"fixed64,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Whole    bool                   `protobuf:"varint,3,opt,name=whole,proto3" json:"whole,omitempty"`
 	Division uint64                 `protobuf:"varint,4,opt,name=division,proto3" json:"division,omitempty"`
-	// The division has ended: the process uses an equal part of the limit again, which nobody has used.
+	// The division has ended: the process uses an equal part of the limit again. All of that part is unused.
 	Released      bool    `protobuf:"varint,5,opt,name=released,proto3" json:"released,omitempty"`
 	Lent          []int64 `protobuf:"zigzag64,6,rep,packed,name=lent,proto3" json:"lent,omitempty"`     // in all on this stream
 	Target        []int64 `protobuf:"zigzag64,7,rep,packed,name=target,proto3" json:"target,omitempty"` // the process returns what it holds above it, and does not use

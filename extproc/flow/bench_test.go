@@ -11,9 +11,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// BenchmarkJoinAndDispatch is one request that joins the queue, and one that is dispatched in its
-// turn and ends, while 10 requests wait, or 10,000 in 1,000 flows of 1,000 models, of which 990
-// have no room.
+// BenchmarkJoinAndDispatch adds one request to the queue, and dispatches and ends the next one.
+// Meanwhile 10 requests wait, or 10,000 in 1,000 flows. These flows use 1,000 models, and 990 of
+// the models have no room.
 func BenchmarkJoinAndDispatch(b *testing.B) {
 	for _, size := range []struct{ requests, flows int }{{10, 10}, {10_000, 1000}} {
 		b.Run(fmt.Sprintf("waiting=%d", size.requests), func(b *testing.B) {

@@ -11,11 +11,11 @@ import (
 // This file lets requests try again at once when endpoints open to this process: because no request
 // waits in other processes any more, or because shares have changed.
 
-// changes are changes of what waits here and elsewhere, at one time.
+// changes applies changes to what waits in this process and in others, all at the same time.
 type changes struct {
 	turns  *Turns
 	now    time.Duration
-	opened []objects.Name // pools of which an endpoint was closed, and is open now
+	opened []objects.Name // pools with an endpoint that the changes opened
 }
 
 // change calls a function that changes pools. Then requests whose endpoints have opened try again.
