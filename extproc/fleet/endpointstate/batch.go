@@ -1,7 +1,6 @@
 package endpointstate
 
 import (
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -14,12 +13,13 @@ import (
 // full, because prompts wait for a moment anyway. The KV cache must not be full then.
 //
 // The limit holds for a while, because each attempt to exceed it lets requests wait in the engine.
-// Then it grows while the batch is full and nobody waits. Only scrapes change it. Any goroutine may
+// Then it grows by a small part while the batch is full and nobody waits. If more requests run than
+// before, it grows faster; if they wait, it falls back. Only scrapes change it. Any goroutine may
 // read limit.
 type batch struct {
 	limit atomic.Int64 // 0 until requests have waited for long
 	// since is the first scrape of the latest series in which requests waited; zero if there is
-	// none. most is the largest number of running requests in the series.
+	// none. most is the number of requests that ran then; later scrapes have no more.
 	since time.Time
 	most  float64
 	// The limit first grows pause after it has fallen to learned, and then every shortPause.
@@ -28,12 +28,17 @@ type batch struct {
 	learned int64
 	changed time.Time
 	slowly  int
+	// before is the limit before it last grew; 0 if it has not grown since it last fell.
+	before int64
 }
 
 const (
 	// fullAfter is how long requests wait in an engine whose batch is full, while the prompts of
 	// others take less time.
 	fullAfter = 2 * time.Second
+	// fullAgain is how long requests wait after the limit has grown, if the engine runs no more than
+	// before.
+	fullAgain = time.Second
 	// steadyPart: the number of running requests of a full batch changes by at most one and
 	// 1/steadyPart.
 	steadyPart = 16
@@ -63,30 +68,40 @@ func (b *batch) scraped(at time.Time, load *engine.Load, slots bool, prompts tim
 		b.since = time.Time{}
 	case waiting > 0:
 		if b.since.IsZero() || at.Before(b.since) || // the clock may be set back
-			math.Abs(running-b.most) > 1+b.most/steadyPart {
+			running > b.most || running < b.most-1-b.most/steadyPart {
 			b.since, b.most = at, running
 		}
-		b.most = max(b.most, running)
-		if b.most >= 1 && at.Sub(b.since) >= fullAfter && (limit == 0 || b.most < float64(limit)) {
-			b.fall(at)
+		waited := at.Sub(b.since)
+		switch {
+		case b.most < 1 || limit > 0 && b.most >= float64(limit):
+		case waited >= fullAgain && b.confirms(running+waiting):
+			b.fall(at, b.before)
+		case waited >= fullAfter:
+			b.fall(at, int64(b.most))
 		}
 	default:
 		b.since = time.Time{}
-		if limit > 0 && running >= float64(limit-limit/nearlyFull) {
+		if limit > 0 && running >= float64(limit-limit/nearlyFull) && running > float64(b.before) {
 			b.grow(at)
 		}
 	}
 }
 
-// fall lowers the limit to the number of running requests.
-func (b *batch) fall(at time.Time) {
-	most := int64(b.most)
+// confirms reports whether the engine, which has this many requests, runs as many as before the
+// limit grew, but no more.
+func (b *batch) confirms(all float64) bool {
+	before := float64(b.before)
+	return before > 0 && all > before && b.most <= before && b.most >= before-1-before/steadyPart
+}
+
+// fall lowers the limit.
+func (b *batch) fall(at time.Time, most int64) {
 	b.pause = min(2*b.pause, longestPause)
 	if near := b.learned / nearlyFull; b.learned == 0 || most < b.learned-near || most > b.learned+near {
 		b.pause = firstPause
 	}
 	b.limit.Store(most)
-	b.learned, b.changed, b.slowly = most, at, firstStep
+	b.learned, b.changed, b.slowly, b.before = most, at, firstStep, 0
 }
 
 // grow raises the limit if it has held for long enough.
@@ -104,11 +119,11 @@ func (b *batch) grow(at time.Time) {
 	}
 	limit := b.limit.Load()
 	b.limit.Store(min(limit+max(1, limit>>b.slowly), lastWindow))
-	b.changed, b.slowly = at, max(0, b.slowly-1)
+	b.changed, b.slowly, b.before = at, max(0, b.slowly-1), limit
 }
 
 // forget forgets what was learned.
 func (b *batch) forget() {
 	b.limit.Store(0)
-	b.since, b.learned = time.Time{}, 0
+	b.since, b.learned, b.before = time.Time{}, 0, 0
 }
