@@ -69,3 +69,34 @@ func TestTrustedPredictionsAreRight(t *testing.T) {
 		}
 	}
 }
+
+// judgingGated is like judging, with a gate.
+type judgingGated struct {
+	*gated
+	predicted, took float64 // sums of times from the dispatch to the first token, in seconds
+}
+
+func (j *judgingGated) FirstToken(now float64, r *Request, endpoint int) {
+	is := j.inFlight[r]
+	j.predicted, j.took = j.predicted+is.FirstToken(), j.took+now-is.at
+	j.gated.FirstToken(now, r, endpoint)
+}
+
+// While a batch fills up, the gate keeps the queue of prompts short, and nearly each prompt needs a
+// step of its own. Predictions contain the time of these steps. Otherwise more prompts would be
+// dispatched than the engine can compute, and its queue would grow.
+func TestPromptsInStepsOfTheirOwnAreForetold(t *testing.T) {
+	race.Skip(t)
+	f := four()
+	f.BacklogSync = 0.02
+	gate := pick.Gate{On: true, Queue: pick.DefaultGateQueue, PerToken: pick.DefaultGatePerToken}
+	var j *judgingGated
+	outcome(t, f, 1, Plain(Conversation()).Requests(1, 30, 600), func(f Fleet, seed uint64) (Picker, error) {
+		made, err := Fair(gate)(f, seed)
+		j = &judgingGated{gated: made.(*gated)}
+		return j, err
+	})
+	if ratio := j.took / j.predicted; ratio < 0.75 || ratio > 1.1 {
+		t.Errorf("first tokens take %.2f times as long as predicted", ratio)
+	}
+}

@@ -6,14 +6,17 @@ import (
 )
 
 // Backlog is the remaining work of one endpoint's unfinished requests. All snapshots share it, and
-// it is safe for concurrent use. Through, Queue, Lately and Computing are times; all other fields
-// are sums over those requests. Times are nanoseconds since 1970 of a clock that is never set back.
+// it is safe for concurrent use. Through, Queue, Starts, Lately and Computing are times; all other
+// fields are sums over those requests. Times are nanoseconds since 1970 of a clock that is never set back.
 type Backlog struct {
 	// Through is when the prompts of this process's requests would be computed if the engine had no
 	// other requests.
 	Through atomic.Int64
 	// Queue is when the prompts of all processes' requests will be computed.
 	Queue atomic.Int64
+	// Starts is when the last step with queued prompts starts. A prompt that arrives before joins
+	// this step. A later one needs a further step, which reads the weights once more.
+	Starts atomic.Int64
 	// Lately is the time that the endpoint recently spent on prompts of all processes. It decays by
 	// a factor of e in each period of the constant memory. See prompting.
 	Lately atomic.Int64
@@ -66,15 +69,23 @@ const (
 // Claim is what one request adds to a Backlog.
 type Claim struct {
 	prefill, beside, urgency, tokens, serviceTime, timed, context int64
-	computing                                                     int64  // part of prefill, as in Computing
-	objective                                                     uint64 // key in Objectives; 0 for none
+	// queue is how much later Queue is because of the prompt. If the prompt needs a further step,
+	// starts is from the former end of Queue to the start of its last step; otherwise it is -1.
+	queue, starts int64
+	computing     int64  // part of prefill, as in Computing
+	objective     uint64 // key in Objectives; 0 for none
 }
 
 // claim returns the claim of the request at an endpoint. It is zero if nothing was predicted.
 func (f *forecast) claim(e *Endpoint, is *Estimate, g *Gate) Claim {
 	c := Claim{
 		prefill: int64((is.Load + is.Delay) * 1e9), beside: int64(is.Longer / besideUnit), urgency: int64(1 / f.PerToken / urgencyUnit),
-		tokens: int64(f.takes(e)), context: contextUnit + int64(f.Prompt+f.Output/2),
+		tokens: int64(f.takes(e)), context: contextUnit + int64(f.Prompt+f.Output/2), starts: -1,
+	}
+	if c.queue = c.prefill; !f.joins(e) {
+		before := is.Load + is.Queue - max(0, e.promptQueue(f.Now)) // the current step ends first
+		chunks := math.Ceil((f.prompt - f.cached(e)) * f.perChunk)
+		c.queue, c.starts = int64((before+is.Prefill)*1e9), int64((before+is.Prefill*(chunks-1)/chunks)*1e9)
 	}
 	if g.On {
 		c.computing = int64((is.Load + f.computing(e)) * 1e9)
@@ -96,15 +107,23 @@ func (b *Backlog) Begin(c Claim, now int64) {
 		b.ServiceTimes.Add(c.serviceTime)
 		b.Timed.Add(c.timed)
 	}
+	if c.starts >= 0 {
+		b.Starts.Store(max(b.Queue.Load(), now) + c.starts)
+	}
 	extend(&b.Through, c.prefill, now)
-	extend(&b.Queue, c.prefill, now)
+	extend(&b.Queue, c.queue, now)
 	spend(&b.Lately, c.prefill, now)
 	spend(&b.Computing, c.computing, now)
 }
 
 // Others adds prefill time that other processes report at time now, in nanoseconds. The time may be
-// negative.
-func (b *Backlog) Others(more, now int64) {
+// negative. Step is the time of a step that decodes for the endpoint's requests: if the prompts
+// need a further step, they wait for that too.
+func (b *Backlog) Others(more, step, now int64) {
+	if more > 0 && now >= b.Starts.Load() {
+		b.Starts.Store(max(b.Queue.Load(), now))
+		extend(&b.Queue, step, now)
+	}
 	extend(&b.Queue, more, now)
 	spend(&b.Lately, more, now)
 	spend(&b.Computing, more, now)
@@ -152,7 +171,10 @@ func extend(end *atomic.Int64, by, now int64) {
 func (b *Backlog) left(now int64) int64 { return b.Queue.Load() - now }
 
 // Idle records that no process has requests at the endpoint, so that no prefill remains.
-func (b *Backlog) Idle() { b.Queue.Store(0) }
+func (b *Backlog) Idle() {
+	b.Queue.Store(0)
+	b.Starts.Store(0)
+}
 
 // End removes a request's claim. The argument last reports that this process has no other request
 // at the endpoint.

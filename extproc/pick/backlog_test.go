@@ -47,11 +47,11 @@ func TestPromptsQueue(t *testing.T) {
 	if got := b.Through.Load() - now; got != 1.1e9 {
 		t.Errorf("while one is left, the prefill ends after %d ns, want 1.1 s", got)
 	}
-	b.Others(5e8, now+1e9)
+	b.Others(5e8, 0, now+1e9)
 	if through, queue := b.Through.Load()-now, b.Queue.Load()-now; through != 1.1e9 || queue != 1.6e9 {
 		t.Errorf("with half a second of peers, our prefill ends after %d ns and all prefill after %d, want 1.1 and 1.6 s", through, queue)
 	}
-	b.Others(-2e8, now+15e8)
+	b.Others(-2e8, 0, now+15e8)
 	if queue := b.Queue.Load() - now; queue != 1.4e9 {
 		t.Errorf("with 0.2 s of peers less, all prefill ends after %d ns, want 1.4 s", queue)
 	}
@@ -64,8 +64,42 @@ func TestPromptsQueue(t *testing.T) {
 	b.End(second.Claim, false)
 	b.End(first.Claim, true)
 	b.Idle()
-	if got := [...]int64{b.Queue.Load(), b.Through.Load(), b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load()}; got != [5]int64{} {
+	if got := [...]int64{b.Queue.Load(), b.Starts.Load(), b.Through.Load(), b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load()}; got != [6]int64{} {
 		t.Errorf("at the end the backlog is %v", got)
+	}
+}
+
+// Prompts that arrive before a step starts share it. A prompt that arrives later needs a further
+// step, and that step also decodes for the other requests.
+func TestPromptsShareSteps(t *testing.T) {
+	f := newFleet()
+	f.profile(t, []string{"prefill=0.01,0.001", "decode=0.04,0.001,0"})
+	f.endpoint(t, "a", []string{"lists=m", "ours=m:10", "beside=0.01"})
+	b := f.pool.Endpoints[0].Backlog
+	const step, own, part = 0.05, 0.1, 100 / 2048. // of the decoding requests; of a prompt; share of a full step
+	end := 0.0
+	for i, c := range []struct {
+		at   float64
+		adds float64 // to the end of the queue; each earlier request adds 1 ms to each step
+	}{
+		{0, (step+0.001)/2 + step + own},         // half a decode step is left
+		{0.01, own + part*(step+0.001)},          // joins the step of the first
+		{0.1, step + 0.002 + own},                // during that step
+		{0.2, own + part*(step+0.003)},           // joins the step of the third
+		{1, (step+0.005)/2 + step + 0.004 + own}, // nobody else waits
+	} {
+		at := now + int64(c.at*1e9)
+		room := make([]pick.Decision, 1)
+		if _, err := pick.Pick(pick.Policy{Rule: pick.Latency}, f.snapshot(), pick.Request{
+			Pool: thePool, Model: "m", Demand: pick.Demand{Prompt: 100, Output: 100, PerToken: 0.1, Now: at},
+		}, room); err != nil {
+			t.Fatal(err)
+		}
+		b.Begin(room[0].Claim, at)
+		end = max(end, c.at) + c.adds
+		if got := float64(b.Queue.Load()-now) / 1e9; math.Abs(got-end) > 1e-6 {
+			t.Errorf("with prompt %d all are computed after %g s, want %g s", i, got, end)
+		}
 	}
 }
 
@@ -164,10 +198,10 @@ func TestRecentPromptsCount(t *testing.T) {
 				b.End(d.Claim, false) // the end of a request does not reduce the recent time
 			case 1: // another process withdraws a prompt
 				s.seconds /= -20
-				b.Others(int64(s.seconds*1e9), at)
+				b.Others(int64(s.seconds*1e9), 0, at)
 			default:
 				s.seconds *= 3
-				b.Others(int64(s.seconds*1e9), at)
+				b.Others(int64(s.seconds*1e9), 0, at)
 			}
 			all = append(all, s)
 			share := 0.0

@@ -168,11 +168,11 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, delay, step, longer float64)
 	own := f.prompt - cached
 	prefill = own*p.Prefill.PerToken + own*(own+2*cached)*p.Prefill.PerTokenSquared
 	queue = float64(max(0, ours.left(f.Now))) * 1e-9
-	if whole := max(overhead, f.floor); queue > step && queue >= whole {
+	if f.joins(e) {
 		// Other prompts wait for the next step. If they fill it, this prompt needs its own share of
 		// a step; otherwise it uses the room that is left in the steps of the others.
 		delay = prefill + own*f.perChunk*overhead
-		if queue > whole+f.chunk {
+		if queue > max(overhead, f.floor)+f.chunk {
 			prefill = delay
 		}
 		return queue, prefill, delay, step, longer
@@ -188,6 +188,9 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, delay, step, longer float64)
 	// delay. Later prompts can use the room left in the last step.
 	return queue, prefill, max(0, prefill-(chunks-own*f.perChunk)*anyway), step, longer
 }
+
+// joins reports whether the prompt is computed in a step that other prompts wait for.
+func (f *forecast) joins(e *Endpoint) bool { return f.Now < e.Backlog.Starts.Load() }
 
 // others returns the cost to the requests that decode at an endpoint, as shares of their
 // objectives. Each of them waits for the prefill, and then each of its tokens takes a little
@@ -235,8 +238,8 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 		is.Step, is.Longer = is.Step*slower, is.Longer+is.Step*(slower-1) // no other adapter is active at the endpoint
 	}
 	life := is.Prefill + float64(f.Output)*is.Step // mean duration of a request, in seconds
-	if over := there + 1 - int64(p.Limits.MaxSequences); over > 0 {
-		is.Room = float64(over) / float64(p.Limits.MaxSequences) * life
+	if most := e.sequences(); there >= most {
+		is.Room = float64(there+1-most) / float64(most) * life
 	}
 	// Requests free KV cache as they end: the whole cache within the mean duration of a request.
 	if over := e.OthersTokens + e.Backlog.Tokens.Load() + e.Peers.Tokens.Load() + int64(f.takes(e)) - e.KVTokens; over > 0 &&
@@ -263,8 +266,12 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 
 // join adds the prompts that are expected to arrive while the request waits. They run in the same
 // prefill step, so the request's first token is delayed until they are computed. This delay is not
-// part of the endpoint's cost, because those requests pay for it.
-func (f *forecast) join(e *Endpoint, is *Estimate) {
+// part of the endpoint's cost, because those requests pay for it. A gate that the request's prompt
+// closes admits none of them.
+func (f *forecast) join(g *Gate, e *Endpoint, is *Estimate) {
+	if g.On && is.Queue+is.Prefill > g.Queue {
+		return
+	}
 	if is.Queue > 0 && is.Queue < chunk(e.Profile) {
 		is.Prefill += is.Queue * min(1, e.Backlog.prompting(f.Now))
 	}

@@ -186,10 +186,10 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 				f.count(name, model).Limit.Store(number(t, n))
 			}
 		case "queue", "peerqueue":
-			e.Backlog.Others(int64(1e9*decimal(t, value)), now)
+			e.Backlog.Others(int64(1e9*decimal(t, value)), 0, now)
 		case "prompts":
 			spent := int64(1e9 * decimal(t, value))
-			e.Backlog.Others(spent, now-spent)
+			e.Backlog.Others(spent, 0, now-spent)
 		case "beside", "peerbeside":
 			backlog(&e, key).Beside.Store(int64(1e12 * decimal(t, value)))
 		case "theirbeside":

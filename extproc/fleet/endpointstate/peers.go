@@ -76,7 +76,7 @@ func (s *State) ForgetPeers(now time.Time) {
 // processes one after the other, so newly reported prompts queue behind all earlier ones.
 func (e *endpoint) setPeers(b Backlog, now int64) {
 	p := &e.peers
-	e.backlog.Others(b.Since(p.Through.Load(), now), now)
+	e.backlog.Others(b.Since(p.Through.Load(), now), e.decodeStep().Nanoseconds(), now)
 	p.Requests.Store(b.Requests)
 	p.Through.Store(b.Through)
 	p.Beside.Store(b.Beside)
@@ -85,6 +85,22 @@ func (e *endpoint) setPeers(b Backlog, now int64) {
 	if b.Requests == 0 && e.inFlight.Load() == 0 {
 		e.backlog.Idle()
 	}
+}
+
+// decodeStep returns the time of a step that decodes for the known requests; 0 if there are none, or
+// if nothing is predicted here.
+func (e *endpoint) decodeStep() time.Duration {
+	beside := e.backlog.Beside.Load() + e.peers.Beside.Load()
+	if beside <= 0 {
+		return 0
+	}
+	weights := 0.0
+	for _, t := range e.times {
+		if t.profile != nil {
+			weights = max(weights, t.profile.Decode.Base)
+		}
+	}
+	return time.Duration(weights*1e9) + time.Duration(beside/1000)
 }
 
 // peersTell returns the work at this endpoint that other processes reported.
