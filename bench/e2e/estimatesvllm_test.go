@@ -306,6 +306,12 @@ func startTiny(t *testing.T, flags ...string) (s *stack, engine *realEngine) {
 		engine.start()
 		t.Cleanup(func() { engine.KillGroup() })
 		(&stack{t: t}).awaitWithin(3*time.Minute, "vLLM serves", func() bool {
+			select {
+			case <-engine.Done():
+				text, _ := os.ReadFile(engine.Log)
+				t.Fatalf("vLLM ended: %s", text[max(0, len(text)-1000):])
+			default:
+			}
 			r, err := http.Get("http://" + engine.address() + "/health")
 			if err == nil {
 				_ = r.Body.Close()
