@@ -222,7 +222,8 @@ func TestAnswerThatSoundsLikeAMissingModelReachesTheClient(t *testing.T) {
 		if is := status.Convert(err); is.Code() != codes.NotFound || is.Message() != "Model odd not found" {
 			t.Errorf("call %d: %v", i, err)
 		}
-		// Until extproc has read Envoy's record of a call, it takes the next such answer for a missing model.
+		// Until extproc has read Envoy's record of a call, it takes the next such answer for a
+		// missing model.
 		s.await("the call is counted", func() bool { return s.sum(s.Metrics, "headgate_requests_total") == float64(i+1) })
 	}
 	if loads := count(s.events(), "load"); loads > 4 {

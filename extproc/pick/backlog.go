@@ -7,7 +7,8 @@ import (
 
 // Backlog is the remaining work of one endpoint's unfinished requests. All snapshots share it, and
 // it is safe for concurrent use. Through, Queue, Starts, Lately and Computing are times; all other
-// fields are sums over those requests. Times are nanoseconds since 1970 of a clock that is never set back.
+// fields are sums over those requests. Times are nanoseconds since 1970 of a clock that is never
+// set back.
 type Backlog struct {
 	// Through is when the prompts of this process's requests would be computed if the engine had no
 	// other requests.

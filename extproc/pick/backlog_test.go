@@ -64,8 +64,9 @@ func TestPromptsQueue(t *testing.T) {
 	b.End(second.Claim, false)
 	b.End(first.Claim, true)
 	b.Idle()
-	if got := [...]int64{b.Queue.Load(), b.Starts.Load(), b.Through.Load(), b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load()}; got != [6]int64{} {
-		t.Errorf("at the end the backlog is %v", got)
+	left := [...]int64{b.Queue.Load(), b.Starts.Load(), b.Through.Load(), b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load()}
+	if left != [6]int64{} {
+		t.Errorf("at the end the backlog is %v", left)
 	}
 }
 

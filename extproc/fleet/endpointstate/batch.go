@@ -36,8 +36,8 @@ const (
 	// fullAfter is how long requests wait in an engine whose batch is full, while the prompts of
 	// others take less time.
 	fullAfter = 2 * time.Second
-	// fullAgain is how long requests wait after the limit has grown, if the engine runs no more than
-	// before.
+	// fullAgain is how long requests wait after the limit has grown, if the engine runs no more
+	// than before.
 	fullAgain = time.Second
 	// steadyPart: the number of running requests of a full batch changes by at most one and
 	// 1/steadyPart.

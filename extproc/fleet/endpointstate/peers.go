@@ -87,8 +87,8 @@ func (e *endpoint) setPeers(b Backlog, now int64) {
 	}
 }
 
-// decodeStep returns the time of a step that decodes for the known requests; 0 if there are none, or
-// if nothing is predicted here.
+// decodeStep returns the time of a step that decodes for the known requests; 0 if there are none,
+// or if nothing is predicted here.
 func (e *endpoint) decodeStep() time.Duration {
 	beside := e.backlog.Beside.Load() + e.peers.Beside.Load()
 	if beside <= 0 {
