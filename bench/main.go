@@ -16,6 +16,7 @@ import (
 
 	"github.com/headgate/headgate/bench/cluster"
 	"github.com/headgate/headgate/bench/conformance"
+	"github.com/headgate/headgate/bench/ext"
 	"github.com/headgate/headgate/bench/fleet"
 	"github.com/headgate/headgate/bench/flow"
 	"github.com/headgate/headgate/bench/place"
@@ -45,6 +46,7 @@ var program = cli.Program{
 				Name: "provision", Summary: "plan pipelines, and compare the plans with exhaustive search", Run: provision.Command,
 				Below: []string{"pipelines"},
 			},
+			{Name: "ext", Summary: "run an ext_proc server that decides nothing, to compare endpoint pickers with", Run: ext.Command},
 			{Name: "conformance", Summary: "run Gateway API's conformance suite on that Kubernetes", Run: conformance.Command},
 		}},
 	},

@@ -120,7 +120,7 @@ var confined = []struct {
 		"github.com/envoyproxy/go-control-plane/", "only packages that talk to Envoy use its messages",
 		[]string{
 			"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds", "extproc/payload", "control/attach/envoy",
-			"control/attach/order", "control/attach/ads",
+			"control/attach/order", "control/attach/ads", "bench/ext",
 		},
 	},
 	{
@@ -245,7 +245,7 @@ var houses = [][]floor{
 		{[]string{"bench/flow"}, "how tenants share the fleet of bench fleet"},
 		{
 			[]string{
-				"bench/cluster", "bench/fleet", "bench/place", "bench/provision",
+				"bench/cluster", "bench/ext", "bench/fleet", "bench/place", "bench/provision",
 			},
 			"what users start",
 		},
