@@ -29,7 +29,8 @@ It checks:
 
   objects       with --objects: Headgate can read them, and they do not conflict. A fault has its file and line
   cluster       with --kube: the CRDs exist, and control has the RBAC rights that manifests/base and the chart grant
-  envoy         Envoy runs, is ready, and its listener answers. If it does not run: it is installed, and its ports are free
+  envoy         Envoy runs, is ready, and its listener answers. If it does not run: it is installed, and its ports are free.
+                It forwards the headers to extproc that LLMRoutes name for tenants and programs
   extproc       it answers, has the same version as this program, and its endpoints answer
   control       the same as for extproc; no control is not a fault
   engines       with --objects: each engine lists its models, with the token and TLS of the flags and objects

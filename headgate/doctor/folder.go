@@ -73,3 +73,19 @@ func dropKnown(f *diagnosis.Facts) {
 		return slices.ContainsFunc(f.Conditions, func(c admin.Condition) bool { return problem == c.Kind+" "+c.Name+": "+c.Message })
 	})
 }
+
+// headersOf returns the headers for tenants and programs that LLMRoutes name. W may be nil.
+func headersOf(w *objects.World) (all []diagnosis.RouteHeader) {
+	if w == nil {
+		return nil
+	}
+	for _, r := range w.Routes {
+		is := r.Sharing.Or()
+		for _, h := range [...]struct{ field, name string }{{"tenantHeader", is.TenantHeader}, {"programHeader", is.ProgramHeader}} {
+			if h.name != "" {
+				all = append(all, diagnosis.RouteHeader{Route: r.Name.String(), Field: h.field, Header: h.name})
+			}
+		}
+	}
+	return all
+}

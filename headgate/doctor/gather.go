@@ -49,6 +49,7 @@ func gather(ctx context.Context, o options, access engineclient.Access) diagnosi
 		var err error
 		w, err = o.Read(ctx)
 		f.Objects = objectsOf(o, w, err)
+		f.RouteHeaders = headersOf(w)
 		if err == nil && o.Dir != "" { // pods of a cluster are out of reach from here
 			askEngines(ctx, w, access, &f)
 		}
@@ -240,6 +241,9 @@ func envoy(ctx context.Context, o options) *diagnosis.Envoy {
 		e.AdminIsAnother = true
 	default:
 		e.Version, e.State = cmp.Or(envoyVersion.FindString(info.Version), info.Version), info.State
+		if code, dump, _, err := page(ctx, "http://"+o.admin+"/config_dump?resource=static_listeners"); err == nil && code == http.StatusOK {
+			e.Forwarding = diagnosis.ReadForwarding(dump)
+		}
 	}
 	e.Listener, e.ListenerDetail, e.ListenerIsAnother = listener(ctx, o.listen)
 	if e.AdminOutcome != diagnosis.Refused {

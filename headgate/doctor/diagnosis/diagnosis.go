@@ -55,6 +55,8 @@ type Facts struct {
 	Extproc *Extproc
 	Files   []Certificate
 	Clocks  []Clock
+	// RouteHeaders are the headers for tenants and programs that the LLMRoutes name.
+	RouteHeaders []RouteHeader
 	// Conditions are the conditions of objects that are False.
 	Conditions []admin.Condition
 	Cluster    *Cluster
@@ -111,6 +113,8 @@ type Envoy struct {
 	ListenerIsAnother      bool // an answer came from another program than an Envoy of ours
 	AdminIsAnother         bool
 	ListenFlag, AdminsFlag string // flags that move these ports
+	// Forwarding is nil if it is unknown.
+	Forwarding *Forwarding
 }
 
 // Control is control, asked at its metrics port.
@@ -198,6 +202,7 @@ func Of(f Facts) []Finding {
 	d.objects(f.Objects)
 	d.cluster(f.Cluster)
 	d.envoy(f.Envoy)
+	d.forwarding(f)
 	d.extproc(f)
 	d.control(f)
 	d.engines(f)
