@@ -38,6 +38,7 @@ type Request struct {
 	SentAt   int64                  `protobuf:"varint,9,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"` // nanoseconds of Unix time
 	Most     int64                  `protobuf:"varint,10,opt,name=most,proto3" json:"most,omitempty"`
 	Last     bool                   `protobuf:"varint,11,opt,name=last,proto3" json:"last,omitempty"`
+	Fallback string                 `protobuf:"bytes,12,opt,name=fallback,proto3" json:"fallback,omitempty"`
 	// The version of the token; no other version is read. Its number is the largest, so that it is written last.
 	Version       uint32 `protobuf:"varint,15,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -149,6 +150,13 @@ func (x *Request) GetLast() bool {
 		return x.Last
 	}
 	return false
+}
+
+func (x *Request) GetFallback() string {
+	if x != nil {
+		return x.Fallback
+	}
+	return ""
 }
 
 func (x *Request) GetVersion() uint32 {
@@ -386,7 +394,7 @@ var File_relayed_relayed_proto protoreflect.FileDescriptor
 
 const file_relayed_relayed_proto_rawDesc = "" +
 	"\n" +
-	"\x15relayed/relayed.proto\x12\x13headgate.relayed.v1\"\xc5\x02\n" +
+	"\x15relayed/relayed.proto\x12\x13headgate.relayed.v1\"\xe1\x02\n" +
 	"\aRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04back\x18\x02 \x01(\tR\x04back\x12\x1a\n" +
@@ -399,7 +407,8 @@ const file_relayed_relayed_proto_rawDesc = "" +
 	"\asent_at\x18\t \x01(\x03R\x06sentAt\x12\x12\n" +
 	"\x04most\x18\n" +
 	" \x01(\x03R\x04most\x12\x12\n" +
-	"\x04last\x18\v \x01(\bR\x04last\x12\x18\n" +
+	"\x04last\x18\v \x01(\bR\x04last\x12\x1a\n" +
+	"\bfallback\x18\f \x01(\tR\bfallback\x12\x18\n" +
 	"\aversion\x18\x0f \x01(\rR\aversion\"\xcf\x01\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +

@@ -144,7 +144,7 @@ func (s *Server) envoy(socket string) *http.Transport {
 func (s *Server) sentOn(e relaytoken.Request, m relaytoken.Model, last bool) string {
 	return s.Tokens.Seal(relaytoken.Request{
 		Kind: relaytoken.Sent, Back: e.Back, Listener: e.Listener, Given: e.Given,
-		Models: []relaytoken.Model{m}, Most: e.Most, Last: last,
+		Models: []relaytoken.Model{m}, Most: e.Most, Last: last, Fallback: e.Fallback,
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/decode"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
@@ -164,4 +165,12 @@ func (x Exchange) Chooser(body []byte) func() error {
 		defer x.dispatcher.dropPrompt()
 		return x.dispatcher.choose(a, body, time.Now())
 	}
+}
+
+// Path returns the path in the queue of a request that waits.
+func (x Exchange) Path() queue.Path {
+	if x.dispatcher.waits == nil {
+		return queue.Path{}
+	}
+	return x.dispatcher.waits.of.Path
 }

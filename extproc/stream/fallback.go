@@ -6,6 +6,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -19,7 +20,8 @@ type fallback struct {
 	// empty unless the request is at its fallback.
 	name string
 	to   route.Target
-	// instead is the target in whose place the fallback serves, and why is its error.
+	// instead is the target in whose place the fallback serves, and why is its error. The error is
+	// nil if the relay sent the request, which was at its fallback before.
 	instead route.Target
 	why     error
 	// stored means that the request needs a stored response. It is set for every request.
@@ -95,12 +97,21 @@ func (f *fallback) use(err error, now time.Time) bool {
 	return true
 }
 
+// resume continues at the fallback to which the request was sent before it went to the relay.
+func (f *fallback) resume(e *relaytoken.Request) {
+	if e.Fallback != "" {
+		f.name, f.to = e.Fallback, e.Models[0].Target
+	}
+}
+
 // targetOf returns the target of a request: that for which it is admitted, or its fallback. The
 // result near is that of admit.
 func (f *fallback) targetOf(a *ask, view *endpointstate.View) (target route.Target, near string, err error) {
 	if f.name != "" {
 		f.d.search, f.d.searches = search{}, nil
-		return f.to, "", nil
+		target = f.to
+		target.Sharing = view.World.SharingOf(target.Route) // an edit may have changed it
+		return target, "", nil
 	}
 	f.stored = a.stored
 	return f.d.admit(a, view)
@@ -110,7 +121,7 @@ func (f *fallback) targetOf(a *ask, view *endpointstate.View) (target route.Targ
 // fallback could not serve the request either, that is the error without the fallback, because the
 // client named that model. Errors in the client's own request stay.
 func (f *fallback) rejected(err error) error {
-	if f.name == "" || f.d.announced {
+	if f.name == "" || f.why == nil || f.d.announced {
 		return err
 	}
 	if status := describe(err, "").status; status != http.StatusTooManyRequests && status < http.StatusInternalServerError {

@@ -27,6 +27,7 @@ func (x *exchange) openToken() error {
 		return errRelayToken
 	}
 	x.scope.relayed, x.scope.listener, x.scope.pool, x.scope.rewrite = &e, e.Listener, e.Given, nil
+	x.dispatcher.fallback.resume(&e)
 	return nil
 }
 
@@ -58,7 +59,7 @@ func (d *dispatcher) addRelay(name string, now time.Time) {
 		return
 	}
 	e := d.scope.relayRequest(relaytoken.Again, relaytoken.Model{Name: name, Target: d.found})
-	e.ID, e.SentAt = d.id, now.UnixNano()
+	e.ID, e.SentAt, e.Fallback = d.id, now.UnixNano(), d.fallback.name
 	for i := range d.picks {
 		if d.picks[i].Model == d.picks[0].Model {
 			at := d.picks[i].Endpoint.Address
@@ -112,6 +113,7 @@ func (x *exchange) sendToRelay(kind relaytoken.Kind, models ...relaytoken.Model)
 // flight.
 func (d *dispatcher) relayTo(kind relaytoken.Kind, models ...relaytoken.Model) {
 	e := d.scope.relayRequest(kind, models...)
+	e.Fallback = d.fallback.name
 	if e.All = kserve.WantsAll(d.in.ids); kind == relaytoken.Search {
 		e.Most = int64(maxSearch / len(models))
 	}

@@ -17,7 +17,7 @@ const version = 3
 func messageOf(e *Request) *relayed.Request {
 	m := &relayed.Request{
 		Version: version, Kind: string(e.Kind), Back: e.Back, Listener: e.Listener, Given: e.Given.String(), All: e.All, Id: e.ID,
-		SentAt: e.SentAt, Most: e.Most, Last: e.Last,
+		SentAt: e.SentAt, Most: e.Most, Last: e.Last, Fallback: e.Fallback,
 	}
 	for i := range e.Models {
 		t := &e.Models[i].Target
@@ -42,7 +42,7 @@ func messageOf(e *Request) *relayed.Request {
 func requestOf(m *relayed.Request) Request {
 	e := Request{
 		Kind: Kind(m.Kind), Back: m.Back, Listener: m.Listener, Given: objectName(m.Given), All: m.All, ID: m.Id,
-		SentAt: m.SentAt, Most: m.Most, Last: m.Last,
+		SentAt: m.SentAt, Most: m.Most, Last: m.Last, Fallback: m.Fallback,
 	}
 	for _, of := range m.Models {
 		model := Model{Name: of.Name}

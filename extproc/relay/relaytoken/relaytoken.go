@@ -63,6 +63,9 @@ type Request struct {
 	Most int64
 	// Last means that the request must not go to the relay again. It is set only for Sent.
 	Last bool
+	// Fallback is the name for clients of the fallback to which the request was sent. It is empty
+	// unless the request is at its fallback.
+	Fallback string
 }
 
 // Model is a model for which a request was admitted.

@@ -40,7 +40,7 @@ func sealing(tb testing.TB, key byte) cipher.AEAD {
 
 var full = relaytoken.Request{
 	Kind: relaytoken.Again, SentAt: 1700000000_000000001, Back: "back.sock", Listener: "Gateway ns/g http",
-	Given: objects.Name{Namespace: "ns", Name: "given"}, All: true, Last: true,
+	Given: objects.Name{Namespace: "ns", Name: "given"}, All: true, Last: true, Fallback: "spare",
 	Models: []relaytoken.Model{
 		{Name: "gpt-4", Target: route.Target{
 			Route: objects.Name{Namespace: "ns", Name: "r"},
