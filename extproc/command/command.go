@@ -92,8 +92,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	m.ReportHeld(stream.HeldIn(held))
 	socket := serve.RelaySocket(c.Serve.Own)
 	c.Serve.Relay = relay.New(relay.Config{
-		Folder: filepath.Dir(socket), Tokens: tokens, Fleet: f, Mesh: clients, Replied: m.Replied,
-		Log: log,
+		Folder: filepath.Dir(socket), Tokens: tokens, Fleet: f, Hold: book.Hold, Mesh: clients, Replied: m.Replied, Log: log,
 	})
 	c.Serve.Exchanges = stream.New(stream.Config{
 		Relay: socket, RelayTokens: tokens, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.Settings,

@@ -127,6 +127,8 @@ type Ticket struct {
 	id      string // in Book.sent; empty if it is not there
 	ended   time.Duration
 	over    bool
+	holds   int  // calls of Hold that have not been released
+	due     bool // it ends when the last of them is released
 }
 
 // Sent records that a data plane will report the outcome of the request under a decision id.
@@ -153,7 +155,9 @@ func (t *Ticket) End() {
 	b := t.book
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.end(t, b.now())
+	if t.due = t.holds > 0; !t.due {
+		b.end(t, b.now())
+	}
 }
 
 // Cancel ends a request that no engine got, and gives its tokens back. It may be called more than

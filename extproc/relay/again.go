@@ -25,8 +25,10 @@ const maxDial = time.Second
 
 // again sends a request through Envoy once more. First it probes the copies that did not serve the
 // request, and reports the results to the fleet. So extproc chooses another copy, or queues the
-// request if there is none.
+// request if there is none. Until the request is over, it keeps its place in the limit of
+// concurrent requests.
 func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
+	defer s.Hold(e.ID)()
 	s.Fleet.Release(e.ID) // otherwise the request would still occupy a place at a copy with a concurrency limit
 	missing, stopping := strings.Split(r.Header.Get(wire.MissingHeader), ","), strings.Split(r.Header.Get(wire.StoppingHeader), ",")
 	var looks sync.WaitGroup

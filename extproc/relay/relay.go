@@ -43,6 +43,9 @@ type Config struct {
 	Tokens *relaytoken.Sealer
 	// Fleet receives a report about each copy that did not serve a request.
 	Fleet *fleet.Fleet
+	// Hold keeps the place of a request in its route's limit of concurrent requests until release
+	// is called; nil if there are no limits. ID is the id of the decision in the request's token.
+	Hold func(id string) (release func())
 	// Mesh forwards ModelMesh's API to control; if nil, these calls are refused.
 	Mesh *Mesh
 	// Replied counts refused requests by HTTP status and error code; nil disables counting.
@@ -63,6 +66,9 @@ type Server struct {
 func New(c Config) *Server {
 	if c.Replied == nil {
 		c.Replied = func(int, string) {}
+	}
+	if c.Hold == nil {
+		c.Hold = func(string) func() { return func() {} }
 	}
 	return &Server{Config: c, envoys: make(map[string]*http.Transport)}
 }

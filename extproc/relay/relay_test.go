@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,6 +54,28 @@ type stage struct {
 	bodies  []string
 	opened  []relaytoken.Request
 	refused []string // refusals that the relay counted
+	places  []string // calls of Hold and of its result, each with the requests in flight at the first endpoint
+}
+
+// hold records the calls of Hold and of its result.
+func (s *stage) hold(id string) (release func()) {
+	note := func(what string) {
+		n := s.flying()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.places = append(s.places, fmt.Sprint(what, " ", id, " ", n))
+	}
+	note("hold")
+	return func() { note("release") }
+}
+
+// flying returns the number of requests in flight at the first endpoint.
+func (s *stage) flying() int64 {
+	all := fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status { return state.Endpoints(s.fleet.Now()) })
+	if len(all) == 0 {
+		return 0
+	}
+	return all[0].InFlight
 }
 
 // counted returns the refusals since the last call of counted.
@@ -104,8 +127,7 @@ func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage 
 		s.refused = append(s.refused, fmt.Sprint(status, " ", code))
 	}
 	server := relay.New(relay.Config{
-		Folder: folder, Tokens: s.tokens, Fleet: s.fleet, Replied: replied,
-		Log: slog.New(slog.DiscardHandler),
+		Folder: folder, Tokens: s.tokens, Fleet: s.fleet, Hold: s.hold, Replied: replied, Log: slog.New(slog.DiscardHandler),
 	})
 	go func() { s.ended <- server.Serve(ctx, l, 10*time.Second) }()
 	t.Cleanup(cancel)
@@ -403,10 +425,12 @@ func TestRequestIsRepeated(t *testing.T) {
 	var s *stage
 	var copies []string
 	var flying int64
+	var places []string
 	s = newStage(t, []string{alive, dead, lacking, stopping}, func(w http.ResponseWriter, _ *http.Request) {
-		copies, flying = s.copies(), fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status {
-			return state.Endpoints(s.fleet.Now())
-		})[0].InFlight
+		copies, flying = s.copies(), s.flying()
+		s.mu.Lock()
+		places = slices.Clone(s.places)
+		s.mu.Unlock()
 		ok(w, "answer")
 	})
 	if all := s.copies(); len(all) != 4 {
@@ -417,9 +441,7 @@ func TestRequestIsRepeated(t *testing.T) {
 		Copy:     &s.fleet.View().Snapshot.Pools["ns/pool"].Copies["m"][0],
 	}
 	s.fleet.Keep("decision", s.fleet.Begin(place))
-	if fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status {
-		return state.Endpoints(s.fleet.Now())
-	})[0].InFlight != 1 {
+	if s.flying() != 1 {
 		t.Fatal("the request is not in flight")
 	}
 	// Each endpoint has its own port. The port of the endpoint that lacks the model is closed,
@@ -453,6 +475,14 @@ func TestRequestIsRepeated(t *testing.T) {
 	}
 	if flying != 0 {
 		t.Errorf("when it is decided again, %d are still in flight at the earlier endpoint", flying)
+	}
+	// It keeps its place in the limit of concurrent requests from before the count ends until the
+	// response is complete.
+	if want := []string{"hold decision 1"}; !slices.Equal(places, want) {
+		t.Errorf("when it is decided again: %q, want %q", places, want)
+	}
+	if want := []string{"hold decision 1", "release decision 0"}; !slices.Equal(s.places, want) {
+		t.Errorf("in the end: %q, want %q", s.places, want)
 	}
 	r := s.got[0]
 	if r.URL.Path != "/my.Service/Run" || r.URL.RawQuery != "a=1;b&c=%zz" || r.Host != "gateway" || s.bodies[0] != frame("question") ||
