@@ -12,6 +12,7 @@ import (
 	"github.com/headgate/headgate/extproc/limits"
 	"github.com/headgate/headgate/extproc/limits/bucket"
 	"github.com/headgate/headgate/extproc/metrics"
+	"github.com/headgate/headgate/extproc/openai"
 )
 
 // This file counts requests against the limits of their routes. A request is counted once, when it
@@ -25,12 +26,12 @@ type limited struct {
 	rates   []limits.Header // x-ratelimit headers of the response
 }
 
-// check counts an admitted request against the limits of its route. The error is the reply to a
-// request that a limit stops. Only the first call counts. The relay's second attempt was counted
-// before.
+// check counts an admitted request against the limits of its route, unless it runs no inference.
+// The error is the reply to a request that a limit stops. Only the first call counts. The relay's
+// second attempt was counted before.
 func (l *limited) check(d *dispatcher, a *ask, body []byte, view *endpointstate.View) error {
 	s, is := d.server, d.target.Sharing
-	if l.checked || s.explains || !limits.Limited(is) || d.scope.relayed != nil && d.scope.relayed.Last {
+	if l.checked || s.explains || !limits.Limited(is) || d.scope.relayed != nil && d.scope.relayed.Last || !infers(d) {
 		return nil
 	}
 	l.checked = true
@@ -47,8 +48,27 @@ func (l *limited) check(d *dispatcher, a *ask, body []byte, view *endpointstate.
 	return nil
 }
 
+// infers reports whether the request may run an inference. Requests about a model, its readiness or
+// a stored response run none. A request that counts tokens uses the engine, so it counts as one.
+func infers(d *dispatcher) bool {
+	if d.traits.tokenless {
+		return d.traits.runs
+	}
+	switch op, _ := openai.Find(d.in.method, d.in.path); op {
+	case openai.JSON, openai.Form:
+		return true
+	case openai.None: // another gateway lets the path through
+		return d.in.method == http.MethodPost
+	case openai.ListModels, openai.RetrieveModel, openai.Health, openai.Stored:
+	}
+	return false
+}
+
 // estimateTokens returns the expected number of tokens of prompt and answer.
 func estimateTokens(d *dispatcher, a *ask, body []byte, view *endpointstate.View) int64 {
+	if openai.OnlyTokenizes(d.in.path) {
+		return 0
+	}
 	request, learned := learnedOf(d, a.model, view)
 	output := learned.Output()
 	if body == nil {

@@ -100,6 +100,50 @@ func TestRequestsPerMinute(t *testing.T) {
 	})
 }
 
+// Requests that run no inference count against no limit: whether a model is ready and what it is,
+// by REST and by gRPC. Those that count tokens are requests without tokens.
+func TestLimitsCountInference(t *testing.T) {
+	const call = "headers :method=POST content-type=application/grpc mode=NONE shown=NONE :path=/inference.GRPCInferenceService/"
+	const named = `body "\x00\x00\x00\x00\x07\x0a\x05llama"`
+	s, book, _ := withLimits(t, &v1alpha1.Limit{
+		Concurrent: new(int32(1)), RequestsPerMinute: new(int32(2)), TokensPerMinute: new(int32(1000)),
+	}, nil)
+	ask := func(want string, lines ...string) {
+		t.Helper()
+		x := s.ExchangeAt("", objects.Name{}, nil)
+		if got := render(t, decide(t, x, lines...)); !strings.Contains(got, want) || strings.Contains(got, "ratelimit") != (want == "429") {
+			t.Errorf("%s: %s, want %s", lines[0], got, want)
+		}
+		x.End(time.Now())
+	}
+	metadata := func() {
+		t.Helper()
+		for range 3 {
+			ask(`"ready":true`, "headers :method=GET end mode=NONE shown=NONE :path=/v2/models/llama/ready")
+			ask("go on", "headers :method=GET end mode=NONE shown=NONE :path=/v2/models/llama")
+			ask("go on chunk", call+"ModelMetadata", named)
+			ask("grpc-status=0", call+"ModelReady", named)
+		}
+	}
+	metadata()
+	x, m := llama(t, s, ":path=/tokenize", `{"model":"llama","prompt":"`+strings.Repeat("word ", 5000)+`"}`)
+	if got := render(t, m); !strings.Contains(got, `"x-ratelimit-remaining-requests":"1"`) ||
+		!strings.Contains(got, `"x-ratelimit-remaining-tokens":"1000"`) {
+		t.Errorf("a request that counts tokens: %s", got)
+	}
+	metadata() // while a request runs
+	x.End(time.Now())
+	if x, m = llama(t, s, "", `{"model":"llama","max_tokens":1,"prompt":"x"}`); !forwarded(m) {
+		t.Errorf("inference: %s", render(t, m))
+	}
+	x.End(time.Now())
+	ask("429", "headers :method=POST :path=/v1/completions", `body {"model":"llama","max_tokens":1,"prompt":"x"}`)
+	metadata()
+	if is := book.Sweep(); is.InFlight != 0 {
+		t.Errorf("left: %+v", is)
+	}
+}
+
 // A gRPC call beyond a limit ends with RESOURCE_EXHAUSTED.
 func TestLimitedCall(t *testing.T) {
 	s, _, _ := withLimits(t, &v1alpha1.Limit{RequestsPerMinute: new(int32(1))}, nil)
