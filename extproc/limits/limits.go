@@ -198,13 +198,13 @@ func (b *Book) Observe(o outcome.Outcome) {
 }
 
 // TokensOf returns the number of tokens of prompt and answer that count against limits. An answer
-// that is an error took none. Known is false if the engine reported none, as in a stream without
-// usage.
+// that is an error took none. Known is false if the engine did not report the tokens of the answer,
+// as in a stream without usage, or in one that ended before its usage.
 func TokensOf(o outcome.Outcome) (tokens int64, known bool) {
 	prompt, hasPrompt := o.Prompt.Get()
 	completion, hasCompletion := o.Completion.Get()
 	switch {
-	case hasCompletion, hasPrompt && o.Failure == outcome.None:
+	case hasCompletion, hasPrompt && o.Failure == outcome.None && !o.Stream:
 		return int64(prompt + completion), true
 	case o.Status >= http.StatusBadRequest, o.Endpoint == "", o.Call != outcome.NoCall && o.Call != outcome.OK:
 		return 0, true

@@ -154,4 +154,8 @@ func TestStreamOfMessagesHasPromptTokens(t *testing.T) {
 	if o.Prompt != engine.Known(604) {
 		t.Errorf("vLLM: %v tokens", o.Prompt)
 	}
+	o = read("text/event-stream", "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"output_tokens\":1}}}\n\n", 9)
+	if _, known := o.Completion.Get(); o.Prompt != engine.Known(25) || known {
+		t.Errorf("cut before its usage: %v and %v tokens", o.Prompt, o.Completion)
+	}
 }

@@ -189,11 +189,12 @@ func (s *scanner) err(object []byte) {
 }
 
 // count parses a usage object with the names of OpenAI's older APIs, of OpenAI's responses API, or
-// of Anthropic's API.
+// of Anthropic's API. It ignores the completion in the first event of a stream of messages, which
+// is 0 or 1 whatever follows.
 func (s *scanner) count(usage []byte) {
-	input := &s.counts.Input
+	input, completion := &s.counts.Input, &s.counts.Completion
 	if s.path[1] == "message" {
-		input = &s.counts.Begun
+		input, completion = &s.counts.Begun, new(engine.Value)
 	}
 	for _, c := range []struct {
 		name string
@@ -201,8 +202,8 @@ func (s *scanner) count(usage []byte) {
 	}{
 		{"input_tokens", &input.Tokens},
 		{"prompt_tokens", &s.counts.Prompt},
-		{"output_tokens", &s.counts.Completion},
-		{"completion_tokens", &s.counts.Completion},
+		{"output_tokens", completion},
+		{"completion_tokens", completion},
 		{"cache_read_input_tokens", &input.CacheRead},
 		{"cache_creation_input_tokens", &input.CacheCreation},
 	} {

@@ -238,6 +238,21 @@ func TestTokensPerMinute(t *testing.T) {
 	})
 }
 
+// The estimate stays if a stream of messages is cut before the event with the tokens of the answer.
+func TestCutStreamOfMessages(t *testing.T) {
+	s, book, _ := withLimits(t, &v1alpha1.Limit{TokensPerMinute: new(int32(3000))}, nil)
+	x := s.Exchange(stream.Gateway, "base-picker", 9002)
+	decide(t, x, "headers :method=POST :path=/v1/messages mode=BUFFERED shown=STREAMED",
+		`body {"model":"llama","max_tokens":100,"stream":true,"messages":[{"role":"user","content":"`+strings.Repeat("word", 1000)+`"}]}`)
+	decide(t, x, "response :status=200 content-type=text/event-stream",
+		`answer data: {"type":"message_start","message":{"usage":{"input_tokens":900,"output_tokens":1}}}`+"\n\n")
+	x.End(time.Now())
+	_, a := book.Admit(objects.Name{Namespace: "ns", Name: "for-llama"}, &objects.Sharing{PerRoute: objects.Limit{TokensPerMinute: 3000}}, 0, 0)
+	if a.Tokens.Left < 1800 || a.Tokens.Left > 1950 {
+		t.Errorf("%d tokens are left, want about 1900", a.Tokens.Left)
+	}
+}
+
 // Another gateway gets the headers with the response, and the tokens of the response count.
 func TestLimitsAtAnotherGateway(t *testing.T) {
 	s, book, _ := withLimits(t, &v1alpha1.Limit{TokensPerMinute: new(int32(3000)), Concurrent: new(int32(1))}, nil)
