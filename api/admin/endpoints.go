@@ -32,6 +32,8 @@ type Pool struct {
 	Waiting string `json:"waiting,omitempty"`
 	// FailOpen: most endpoints look unhealthy, so that all that are not out get requests.
 	FailOpen bool `json:"failOpen,omitempty"`
+	// HoldsWhileEmpty: requests wait while the pool has no endpoint that may get them.
+	HoldsWhileEmpty bool `json:"holdsWhileEmpty,omitempty"`
 	// Held are the requests that wait in this extproc, by band and reason; empty if none waits.
 	Held []Held `json:"held,omitempty"`
 }

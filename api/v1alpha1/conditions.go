@@ -12,6 +12,10 @@ const (
 	ReasonEndpointsAnswer = "EndpointsAnswer"
 	// ReasonNoEndpoints means that no endpoint answers.
 	ReasonNoEndpoints = "NoEndpoints"
+	// ReasonEndpointsAwaited means that the pool has no ready endpoint, and that requests wait for
+	// one: its PoolSettings has timeouts.empty. That is normal while an autoscaler has scaled the
+	// pool to zero.
+	ReasonEndpointsAwaited = "EndpointsAwaited"
 	// ReasonEndpointsFailing means that endpoints answer, but have answered only with errors for 15
 	// s.
 	ReasonEndpointsFailing = "EndpointsFailing"

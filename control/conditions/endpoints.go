@@ -172,6 +172,8 @@ func (o *Observed) Of(e *objects.Endpoint) Endpoint {
 type Tally struct {
 	Counted                                     bool // whether the endpoints were counted
 	Total, Answering, Suspect, Failing, Unknown int
+	starting                                    int      // number of endpoints whose pods are not ready
+	held                                        bool     // whether requests wait for the first endpoint
 	faults                                      []string // why endpoints do not serve
 }
 
@@ -191,6 +193,9 @@ func (t *Tally) add(address string, is Endpoint) {
 	case Failing:
 		t.Failing++
 	case Out:
+		if is.Reason == notReady {
+			t.starting++
+		}
 	}
 	if is.Reason != "" && len(t.faults) <= maxFaults {
 		t.faults = append(t.faults, address+": "+is.Explain())
@@ -212,10 +217,16 @@ func (t *Tally) Answers() metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
+// awaited reports whether requests wait for the first endpoint. If endpoints are out for another
+// reason than that they are not ready, something is wrong with them.
+func (t *Tally) awaited() bool { return t.held && t.Counted && t.starting == t.Total }
+
 // words describes the endpoints.
 func (t *Tally) words() string {
 	var words string
 	switch {
+	case t.awaited():
+		return "it has no ready endpoint: requests wait for one (timeouts.empty)"
 	case t.Total == 0:
 		return "it has no endpoints"
 	case t.Answers() == metav1.ConditionUnknown:
@@ -279,6 +290,8 @@ func (t *Tally) reason() string {
 		return v1alpha1.ReasonNotObserved
 	case t.Failing > 0:
 		return v1alpha1.ReasonEndpointsFailing
+	case t.awaited():
+		return v1alpha1.ReasonEndpointsAwaited
 	}
 	return v1alpha1.ReasonNoEndpoints
 }
@@ -287,6 +300,7 @@ func (t *Tally) reason() string {
 func (o *Observed) TallyOf(p *objects.Pool) Tally {
 	t := Tally{Counted: true}
 	if p != nil {
+		t.held = len(o.Extprocs) > 0 && p.HoldsWhileEmpty()
 		for i := range p.Endpoints {
 			t.add(p.Endpoints[i].Address, o.Of(&p.Endpoints[i]))
 		}

@@ -306,6 +306,7 @@ func (l *llmRoute) unprogrammed(at []attach.Parent) (words string) {
 func (l *llmRoute) backends() metav1.Condition {
 	const of = v1alpha1.ConditionReady
 	var failed, empty, unknown []string // pools that serve no request
+	awaited := 0                        // number of the empty ones in which requests wait
 	var total Tally
 	for _, b := range l.Backends {
 		if b.Weight == 0 {
@@ -324,7 +325,9 @@ func (l *llmRoute) backends() metav1.Condition {
 		words := fmt.Sprintf("InferencePool %s: %s", b.Pool.Name, t.words())
 		switch t.Answers() {
 		case metav1.ConditionFalse:
-			empty = append(empty, words)
+			if empty = append(empty, words); t.awaited() {
+				awaited++
+			}
 		case metav1.ConditionUnknown:
 			unknown = append(unknown, words)
 		case metav1.ConditionTrue:
@@ -345,6 +348,8 @@ func (l *llmRoute) backends() metav1.Condition {
 		return not(of, v1alpha1.ReasonEndpointsFailing, strings.Join(lack, "; "))
 	case len(empty) == 0:
 		return not(of, v1alpha1.ReasonCannotLoad, strings.Join(lack, "; "))
+	case awaited == len(lack):
+		return not(of, v1alpha1.ReasonEndpointsAwaited, strings.Join(lack, "; "))
 	}
 	return not(of, v1alpha1.ReasonNoEndpoints, strings.Join(lack, "; "))
 }

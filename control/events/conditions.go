@@ -48,7 +48,7 @@ const reasonResolved = "Resolved"
 // are not worse than before.
 var starts = []string{
 	string(gatewayv1.GatewayReasonPending), string(gatewayv1.GatewayReasonAddressNotAssigned), "NotProgrammed",
-	v1alpha1.ReasonLoading, v1alpha1.ReasonTransitioning,
+	v1alpha1.ReasonLoading, v1alpha1.ReasonTransitioning, v1alpha1.ReasonEndpointsAwaited,
 }
 
 // Starting reports whether a condition with this reason is false only because something is still

@@ -32,9 +32,11 @@ type Fleet struct {
 func Of(f Fleet, now time.Time) admin.EndpointsResult {
 	r := admin.EndpointsResult{At: now, Pools: []admin.Pool{}, Endpoints: []admin.Endpoint{}}
 	for name, p := range f.View.World.Pools {
-		rule := f.Settings.For(p).Policy.Rule
+		settings := f.Settings.For(p)
+		rule := settings.Policy.Rule
 		is := admin.Pool{
 			Name: name.String(), Policy: rule.String(), FailOpen: slices.Contains(f.FailOpen, name.String()), Held: f.Held[name],
+			HoldsWhileEmpty: settings.Flow && settings.EmptyTimeout > 0,
 		}
 		if snapshot := f.View.Snapshot.Pools[name.String()]; rule == pick.Latency && snapshot != nil && !snapshot.Predictable {
 			is.Waiting = waiting(name, f.Known)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/endpoints"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
@@ -31,7 +32,10 @@ var thePool = objects.Name{Namespace: "ns", Name: "pool"}
 func world(n int) *objects.World {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: thePool.Namespace, Name: thePool.Name}}
 	p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
-	s := objects.Set{Pools: []pool.InferencePool{p}}
+	own := v1alpha1.PoolSettings{ObjectMeta: p.ObjectMeta}
+	own.Spec.PoolRef.Name = p.Name
+	own.Spec.Timeouts = &v1alpha1.PoolTimeouts{Empty: &metav1.Duration{Duration: time.Minute}}
+	s := objects.Set{Pools: []pool.InferencePool{p}, Settings: []v1alpha1.PoolSettings{own}}
 	at := netip.MustParseAddr("10.0.0.0")
 	for i := range n {
 		at = at.Next()

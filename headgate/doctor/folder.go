@@ -89,3 +89,9 @@ func headersOf(w *objects.World) (all []diagnosis.RouteHeader) {
 	}
 	return all
 }
+
+// held reports whether requests wait in every pool of an extproc until its first endpoint is ready.
+func held(r admin.EndpointsResult) bool {
+	return len(r.Pools) > 0 && r.Omitted == 0 && !slices.ContainsFunc(r.Pools, func(p admin.Pool) bool { return !p.HoldsWhileEmpty }) &&
+		!slices.ContainsFunc(r.Endpoints, func(e admin.Endpoint) bool { return e.State != "out" || e.Reason != "not_ready" })
+}

@@ -84,7 +84,10 @@ func objectsOf(o options, w *objects.World, err error) *diagnosis.Objects {
 	for _, n := range w.Objects {
 		is.Count += n
 	}
-	is.Problems, is.Endpoints = w.Problems, len(w.Engines)
+	is.Problems, is.Endpoints, is.Held = w.Problems, len(w.Engines), len(w.Pools) > 0
+	for _, p := range w.Pools {
+		is.Held = is.Held && p.HoldsWhileEmpty()
+	}
 	return is
 }
 
@@ -346,7 +349,7 @@ func extproc(ctx context.Context, o options, c *diagnosis.Control, states map[st
 		if a.Error == "" && json.Unmarshal(a.Result, &r) != nil {
 			is.Err = "its answer cannot be read: it is of another version"
 		}
-		is.Endpoints, is.Omitted, is.ControlLost = len(r.Endpoints), r.Omitted, r.ControlLost
+		is.Endpoints, is.Omitted, is.ControlLost, is.Held = len(r.Endpoints), r.Omitted, r.ControlLost, held(r)
 		for _, e := range r.Endpoints {
 			if slices.Contains([]string{"healthy", "suspect", "migrating"}, e.State) {
 				is.Serving++

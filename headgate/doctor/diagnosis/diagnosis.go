@@ -73,6 +73,8 @@ type Objects struct {
 	// endpoints.
 	Problems         []string
 	Count, Endpoints int
+	// Held means that requests wait in every pool that has no endpoint (timeouts.empty).
+	Held bool
 }
 
 // Outcome is how a request to a program ended.
@@ -150,6 +152,8 @@ type ExtprocAnswer struct {
 	// requests. Bad names the others, with the reasons.
 	// Omitted is the number of endpoints that are not among them, because there are too many.
 	Endpoints, Serving, Omitted int
+	// Held means that no endpoint is ready yet, and that requests wait for one in every pool.
+	Held bool
 	Bad                         []string
 	// Fallbacks are pools whose policy waits for measurements.
 	Fallbacks []string
@@ -196,6 +200,9 @@ const (
 	maxNamed = 10
 )
 
+// held says what happens in a pool without endpoints if its PoolSettings has timeouts.empty.
+const held = "requests wait for the first one (timeouts.empty)"
+
 // Of returns the findings, in the order of the path of a request.
 func Of(f Facts) []Finding {
 	var d diagnosis
@@ -240,6 +247,8 @@ func (d *diagnosis) objects(o *Objects) {
 	switch {
 	case o.Count == 0:
 		d.add(Warning, "objects", "write objects (headgate init DIR writes examples), or correct the folder", "%s has no objects", o.From)
+	case o.Endpoints == 0 && o.Held:
+		d.add(OK, "objects", "", "%s: %s; no endpoint, so that %s", o.From, display.Count(o.Count, "object"), held)
 	case o.Endpoints == 0:
 		d.add(Fault, "objects", "correct the selectors of the InferencePools, or add an EndpointList", "%s has no endpoint", o.From)
 	default:
@@ -359,6 +368,8 @@ func (d *diagnosis) extproc(f Facts) {
 				"extproc %s is %s, and this program is %s", a.Name, cmp.Or(a.Version, "an older version"), f.Version)
 		}
 		switch {
+		case a.Held:
+			d.add(OK, "extproc", "", "extproc %s has no ready endpoint: %s", a.Name, held)
 		case a.Endpoints == 0:
 			d.add(Fault, "extproc", "add endpoints to the objects, or correct selectors", "extproc %s has no endpoints: every request gets 503", a.Name)
 		case a.Serving == 0:
@@ -494,7 +505,7 @@ func (d *diagnosis) clocks(all []Clock) {
 
 // conditions adds a finding for all conditions with the same reason and message.
 func (d *diagnosis) conditions(f Facts) {
-	var faults, useless, normal []string
+	var faults, useless, normal, held []string
 	for _, c := range admin.Merge(f.Conditions) {
 		of := ""
 		if c.Of != "" {
@@ -503,6 +514,8 @@ func (d *diagnosis) conditions(f Facts) {
 		words := fmt.Sprintf("%s %s%s: %s %s False: %s: %s", c.Kind, display.Some(c.Names), of, strings.Join(c.Types, " and "),
 			display.Choose(len(c.Types), "is", "are"), c.Reason, c.Message)
 		switch {
+		case c.Reason == v1alpha1.ReasonEndpointsAwaited:
+			held = append(held, words)
 		case events.Starting(c.Reason) || c.Reason == v1alpha1.ReasonSomeOut:
 			normal = append(normal, words)
 		case c.Reason == v1alpha1.ReasonConflicted || c.Reason == v1alpha1.ReasonNotSelected:
@@ -514,4 +527,5 @@ func (d *diagnosis) conditions(f Facts) {
 	d.some(Fault, "conditions", "correct the object, or what its message names", faults)
 	d.some(Warning, "conditions", "correct the object, or delete it: nothing uses it", useless)
 	d.some(Warning, "conditions", "this is normal for a while; if it stays, correct what the message names", normal)
+	d.some(OK, "conditions", "", held)
 }
