@@ -46,7 +46,7 @@ var program = cli.Program{
 				Name: "provision", Summary: "plan pipelines, and compare the plans with exhaustive search", Run: provision.Command,
 				Below: []string{"pipelines"},
 			},
-			{Name: "ext", Summary: "run an ext_proc server that decides nothing, to compare endpoint pickers with", Run: ext.Command},
+			{Name: "ext", Summary: "measure what endpoint pickers cost, beside one that decides nothing", Run: ext.Command},
 			{Name: "conformance", Summary: "run Gateway API's conformance suite on that Kubernetes", Run: conformance.Command},
 		}},
 	},

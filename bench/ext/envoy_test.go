@@ -32,7 +32,7 @@ func TestRealEnvoyServesThroughNoops(t *testing.T) {
 	} {
 		t.Run(c.kind+"/"+c.mode, func(t *testing.T) {
 			own, dir := fmt.Sprintf("127.%d.152.%d", 200+os.Getpid()%50, i+1), t.TempDir()
-			served := [2]string{engine(t, own+":8001"), engine(t, own+":8002")}
+			served := [2]string{upstream(t, own+":8001"), upstream(t, own+":8002")}
 			socket := filepath.Join(dir, "x.sock")
 			l, err := listen.On("listen", "unix:"+socket)
 			if err != nil {
@@ -107,9 +107,9 @@ func bodyMode(mode string) adapt.Change {
 	}
 }
 
-// engine serves at an address, which it returns, and answers with the number of bytes of the
+// upstream serves at an address, which it returns, and answers with the number of bytes of the
 // request.
-func engine(t *testing.T, address string) string {
+func upstream(t *testing.T, address string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {

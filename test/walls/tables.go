@@ -350,6 +350,7 @@ var guests = []struct {
 		[]string{"control/place/placementserver"},
 		"what extprocs exchange is tested through the real placement server",
 	},
+	{"bench/ext", []string{"extproc/stream", "extproc/fleet", "extproc/metrics"}, "its client is tested with extproc's own server"},
 	{"extproc/limits", []string{"control/place/lending"}, "limits of several processes are tested with what divides them"},
 }
 
