@@ -14,7 +14,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
 export GORACE := atexit_sleep_ms=50
 
-.PHONY: help run build test e2e release release-check try-wheel try-arm64 ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories real-mlserver check fuzz bench bench-against bench-policies bench-place bench-place-engines bench-estimate bench-plan bench-flow generate objects names protocols clean
+.PHONY: help run build test e2e release release-check try-wheel try-arm64 ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories real-mlserver check fuzz bench bench-against bench-policies bench-cost bench-place bench-place-engines bench-estimate bench-plan bench-flow generate objects names protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -157,6 +157,9 @@ bench-against: ## Compare extproc with an earlier commit (BASE=COMMIT), in alter
 	rm -rf .run/against && git clone -q . .run/against && git -C .run/against checkout -q $(BASE)
 	$(MAKE) -s -C .run/against build
 	go test -run '^$$' -bench ExtprocAgainst -benchtime 24x -v ./bench/e2e -against $(CURDIR)/.run/against
+
+bench-cost: build ## Measure what a request costs beside less of the gateway, and beside smg, within 30 minutes on two cores; ARGS=--short within 5, ARGS='--base COMMIT' beside an earlier one
+	@bin/bench cost $(ARGS)
 
 bench-policies: build ## Judge policies in a simulated fleet, on the traces of $TRACE_DIR if it names some; prints a table for each workload, and draws it in .run/policies
 	@mkdir -p .run/policies

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headgate/headgate/bench/cluster"
 	"github.com/headgate/headgate/bench/conformance"
+	"github.com/headgate/headgate/bench/cost"
 	"github.com/headgate/headgate/bench/ext"
 	"github.com/headgate/headgate/bench/fleet"
 	"github.com/headgate/headgate/bench/flow"
@@ -39,6 +40,10 @@ var program = cli.Program{
 			{Name: "cluster", Summary: "run a real Kubernetes with Headgate's images on this machine", Run: cluster.Command, Below: cluster.Commands},
 		}},
 		{Title: "Compare", Commands: []cli.Command{
+			{
+				Name: "cost", Summary: "measure what a request costs, beside less of the gateway and another one", Run: cost.Command,
+				Below: []string{"engines"},
+			},
 			{Name: "fleet", Summary: "compare routing policies on a simulated fleet", Run: rollFleet},
 			{Name: "flow", Summary: "compare how tenants share a simulated fleet", Run: flow.Command},
 			{Name: "place", Summary: "compare placement policies on simulated endpoints", Run: rollModels},

@@ -245,7 +245,7 @@ var houses = [][]floor{
 		{[]string{"bench/flow"}, "how tenants share the fleet of bench fleet"},
 		{
 			[]string{
-				"bench/cluster", "bench/ext", "bench/fleet", "bench/place", "bench/provision",
+				"bench/cluster", "bench/cost", "bench/ext", "bench/fleet", "bench/place", "bench/provision",
 			},
 			"what users start",
 		},
