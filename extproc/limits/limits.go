@@ -127,8 +127,9 @@ type Ticket struct {
 	id      string // in Book.sent; empty if it is not there
 	ended   time.Duration
 	over    bool
-	holds   int  // calls of Hold that have not been released
-	due     bool // it ends when the last of them is released
+	most    func() int64 // see Bound; may be nil
+	holds   int          // calls of Hold that have not been released
+	due     bool         // it ends when the last of them is released
 }
 
 // Sent records that a data plane will report the outcome of the request under a decision id.
@@ -181,6 +182,7 @@ func (t *Ticket) Settle(tokens int64) {
 	if t == nil {
 		return
 	}
+	tokens = t.bounded(tokens)
 	b := t.book
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -216,14 +218,13 @@ func TokensOf(o outcome.Outcome) (tokens int64, known bool) {
 // stays. It ignores an unknown id.
 func (b *Book) Settle(id string, tokens int64, known bool) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	t := b.sent[id]
-	if t == nil {
-		return
+	if t != nil {
+		b.forget(t)
 	}
-	b.forget(t)
+	b.mu.Unlock()
 	if known {
-		t.request.Settle(tokens, b.now())
+		t.Settle(tokens)
 	}
 }
 

@@ -15,8 +15,13 @@ type Prompt struct {
 	// Bytes is the size of the prompt in the body; if there are several prompts, the sum. A token
 	// id counts as prefix.TokenBytes, and an attachment as attachmentTokens token ids.
 	Bytes int
-	// MaxTokens is the client's limit of output tokens; 0 if there is none.
+	// MaxTokens is the client's limit of output tokens of each answer; 0 if there is none.
 	MaxTokens int
+	// Answers is the number of answers that the request asks for: one or more for each prompt. It
+	// is at least 1 if the body has a prompt.
+	Answers int
+	// Attached means that there is an image, sound, video or file. Its number of tokens is unknown.
+	Attached bool
 }
 
 // attachmentTokens is the number of tokens for which an image, sound, video or file counts.
@@ -44,7 +49,7 @@ const (
 // Of a truncated body, Prompt writes the existing part. The time is linear in the size of the body,
 // however deeply the body nests. Prompt keeps no reference to the body.
 func (r Request) Prompt(body []byte, of prefix.Scope, h *prefix.Hasher) Prompt {
-	var tools, system, instructions, messages, input, prompt, salt, most, mostNew, mostOut []byte
+	var tools, system, instructions, messages, input, prompt, salt, most, mostNew, mostOut, choices, best []byte
 	if r.op == JSON {
 		for all := inside(body); all.next(); {
 			switch string(all.key) {
@@ -68,6 +73,10 @@ func (r Request) Prompt(body []byte, of prefix.Scope, h *prefix.Hasher) Prompt {
 				mostNew = all.value
 			case "max_output_tokens":
 				mostOut = all.value
+			case "n":
+				choices = all.value
+			case "best_of":
+				best = all.value
 			}
 		}
 	}
@@ -75,7 +84,8 @@ func (r Request) Prompt(body []byte, of prefix.Scope, h *prefix.Hasher) Prompt {
 		of.Salt = string(text(salt))
 	}
 	h.Begin(of.Seed())
-	w := promptWriter{h}
+	attached := false
+	w := promptWriter{h, &attached}
 	if given(tools) {
 		h.Mark(markTools)
 		h.Write(tools)
@@ -86,11 +96,15 @@ func (r Request) Prompt(body []byte, of prefix.Scope, h *prefix.Hasher) Prompt {
 			w.content(told)
 		}
 	}
-	others := 0
+	others, prompts := 0, 0
 	for _, turns := range [...][]byte{messages, input, prompt} {
-		others += w.turns(turns)
+		bytes, more := w.turns(turns)
+		others, prompts = others+bytes, max(prompts, more)
 	}
-	return Prompt{h.Bytes() + others, firstNumber(mostNew, most, mostOut)}
+	return Prompt{
+		Bytes: h.Bytes() + others, MaxTokens: firstNumber(mostNew, most, mostOut),
+		Answers: prompts * max(1, firstNumber(choices), firstNumber(best)), Attached: attached,
+	}
 }
 
 // given is true if a value exists and is not null.
@@ -109,17 +123,20 @@ func firstNumber(values ...[]byte) int {
 }
 
 // promptWriter writes the parts of a body to a Hasher.
-type promptWriter struct{ *prefix.Hasher }
+type promptWriter struct {
+	*prefix.Hasher
+	attached *bool // set when an attachment is written
+}
 
 // turns writes the turns of a conversation, or a prompt. Of several prompts it writes the first,
-// and returns the total size of the others.
-func (w promptWriter) turns(value []byte) (others int) {
+// and returns the total size of the others, and the number of all. A conversation is one prompt.
+func (w promptWriter) turns(value []byte) (others, prompts int) {
 	if !given(value) {
-		return 0
+		return 0, 0
 	}
 	if value[0] != '[' {
 		w.Write(text(value))
-		return 0
+		return 0, 1
 	}
 	first := true
 	for all := inside(value); all.next(); first = false {
@@ -136,10 +153,13 @@ func (w promptWriter) turns(value []byte) (others int) {
 			eachToken(is, func(uint32) { others += prefix.TokenBytes })
 		case first:
 			eachToken(value, w.Token)
-			return 0
+			return 0, 1
+		}
+		if all.value[0] != '{' {
+			prompts++
 		}
 	}
-	return others
+	return others, max(1, prompts)
 }
 
 // turn writes one turn of a conversation: its role, its content and then all other members.
@@ -234,6 +254,7 @@ func names(what []byte) bool {
 
 // attachment writes a part that has no text.
 func (w promptWriter) attachment(part []byte) {
+	*w.attached = true
 	var d xxhash.Digest
 	d.Reset()
 	for all := inside(part); all.next(); {

@@ -278,6 +278,32 @@ func TestMaxTokens(t *testing.T) {
 	}
 }
 
+// A request asks for an answer to each prompt, times n or best_of. An attachment is found wherever
+// it is in the prompt.
+func TestAnswers(t *testing.T) {
+	const image = `{"type":"image_url","image_url":{"url":"https://a/b.png"}}`
+	for body, want := range map[string]openai.Prompt{
+		`{"model":"m"}`:                                           {},
+		`{"model":"m","prompt":"a"}`:                              {Answers: 1},
+		`{"model":"m","n":3,"prompt":"a"}`:                        {Answers: 3},
+		`{"model":"m","n":2,"best_of":5,"prompt":"a"}`:            {Answers: 5},
+		`{"model":"m","n":-1,"prompt":"a"}`:                       {Answers: 1},
+		`{"model":"m","n":2,"prompt":["a","b","c"]}`:              {Answers: 6},
+		`{"model":"m","n":2,"prompt":[1,2,3]}`:                    {Answers: 2},
+		`{"model":"m","prompt":[[1,2],[3]]}`:                      {Answers: 2},
+		`{"model":"m","input":["a","b"]}`:                         {Answers: 2},
+		`{"model":"m","messages":[{"role":"user"},{"role":"x"}]}`: {Answers: 1},
+		`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"},` + image + `]}]}`:               {Answers: 1, Attached: true},
+		`{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","content":[` + image + `]}]}]}`:       {Answers: 1, Attached: true},
+		`{"model":"m","input":[{"type":"message","role":"user","content":[{"type":"input_file","file_id":"file-1"}]}]}`: {Answers: 1, Attached: true},
+	} {
+		_, p, _ := written(t, inPool, body)
+		if p.Bytes, p.MaxTokens = 0, 0; p != want {
+			t.Errorf("%s: %+v, want %+v", body, p, want)
+		}
+	}
+}
+
 // The beginning of a body has the first blocks of the whole body, if the parts of the body are in
 // the order in which Prompt writes them.
 func TestPromptOfAPrefix(t *testing.T) {

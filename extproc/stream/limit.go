@@ -24,6 +24,7 @@ type limited struct {
 	checked bool
 	ticket  *limits.Ticket  // nil if the route has no limits
 	rates   []limits.Header // x-ratelimit headers of the response
+	size    size            // zero if the route limits no tokens
 }
 
 // check counts an admitted request against the limits of its route, unless it runs no inference.
@@ -69,12 +70,14 @@ func estimateTokens(d *dispatcher, a *ask, body []byte, view *endpointstate.View
 	if openai.OnlyTokenizes(d.in.path) {
 		return 0
 	}
+	d.limited.size.stored = a.previous != ""
 	request, learned := learnedOf(d, a.model, view)
 	output := learned.Output()
 	if body == nil {
 		return int64(output)
 	}
 	p := d.readPrompt(&a.text, body, &request)
+	d.limited.size.body, d.limited.size.prompt = len(body), p
 	if p.MaxTokens > 0 {
 		output = min(output, float64(p.MaxTokens))
 	}
@@ -107,6 +110,9 @@ func (l *limited) sent(d *dispatcher) {
 	t := l.ticket
 	if t == nil {
 		return
+	}
+	if limits.CountsTokens(d.target.Sharing) {
+		t.Bound(l.size.bound(d))
 	}
 	if d.scope.front == Own {
 		t.Sent(d.id)

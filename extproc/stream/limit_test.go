@@ -253,6 +253,24 @@ func TestCutStreamOfMessages(t *testing.T) {
 	}
 }
 
+// An engine cannot report more tokens than the request can have: of a prompt of 4,000 bytes and
+// max_tokens 10 about 8,100, with what a chat template may add.
+func TestImpossibleUsage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, book, _ := withLimits(t, nil, &v1alpha1.Limit{TokensPerMinute: new(int32(3000))})
+		body := `{"model":"llama","max_tokens":10,"messages":[{"role":"user","content":"` + strings.Repeat("word", 1000) + `"}]}`
+		x, m := llama(t, s, "", body)
+		book.Observe(outcome.Outcome{
+			ID: idOf(m), Status: 200, Endpoint: address, Prompt: engine.Known(1e8), Completion: engine.Known(1e8),
+		})
+		x.End(time.Now())
+		time.Sleep(130 * time.Second) // the debt of 5,100 tokens, and 1,100 for the next request
+		if _, m = llama(t, s, "", body); !forwarded(m) {
+			t.Errorf("after the debt is paid: %s", render(t, m))
+		}
+	})
+}
+
 // Another gateway gets the headers with the response, and the tokens of the response count.
 func TestLimitsAtAnotherGateway(t *testing.T) {
 	s, book, _ := withLimits(t, &v1alpha1.Limit{TokensPerMinute: new(int32(3000)), Concurrent: new(int32(1))}, nil)
