@@ -95,8 +95,8 @@ func TestClientIsServedByExtproc(t *testing.T) {
 				return server
 			}
 			c := clientOf(t, made(), m, "llama", 100_000)
-			all, _ := load{concurrency: 4, requests: 40}.send(t.Context(), c.ask)
-			if len(all.took) != 40 || all.unnamed > 0 || all.failed > 0 {
+			all, _, err := load{concurrency: 4, requests: 40}.send(t.Context(), c.ask)
+			if err != nil || len(all.took) != 40 || all.unnamed > 0 || all.failed > 0 {
 				t.Errorf("%d of 40 requests may pass, %d without a destination, %d failed, %d rejected: %v",
 					len(all.took), all.unnamed, all.failed, len(all.rejected), all.failure)
 			}

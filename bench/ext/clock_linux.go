@@ -3,6 +3,7 @@ package ext
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,17 +19,41 @@ func cpuOf(pid int) (time.Duration, error) {
 	return time.Duration(used.Nano()), nil
 }
 
-// sleepUntil waits until a time, and returns an error if ctx ends first. Go's own timers may be a
-// millisecond late on Linux, which would count as the picker's latency.
-func sleepUntil(ctx context.Context, until time.Time) error {
-	for ctx.Err() == nil {
-		left := time.Until(until)
-		if left <= 0 {
-			return nil
-		}
-		// Signals interrupt the sleep, and ctx does not.
-		request := unix.NsecToTimespec(min(left, 50*time.Millisecond).Nanoseconds())
-		_ = unix.ClockNanosleep(unix.CLOCK_MONOTONIC, 0, &request, nil)
+// alarm waits for points in time. On Linux Go's own timers may be a millisecond late, which would
+// count as the picker's latency. An alarm is a timer of the kernel (timerfd_create(2)), and
+// occupies no processor while it waits. It is not safe for concurrent use. The caller must call
+// close.
+type alarm struct {
+	fd   int
+	file *os.File // of fd
+	stop func() bool
+}
+
+// newAlarm returns an alarm whose waits end when ctx ends.
+func newAlarm(ctx context.Context) (*alarm, error) {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("timerfd_create: %w", err)
 	}
-	return ctx.Err()
+	file := os.NewFile(uintptr(fd), "alarm")
+	return &alarm{fd, file, context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })}, nil
+}
+
+// wait waits until a time. An error means that ctx has ended.
+func (a *alarm) wait(until time.Time) error {
+	left := time.Until(until)
+	if left <= 0 {
+		return nil
+	}
+	if err := unix.TimerfdSettime(a.fd, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(left.Nanoseconds())}, nil); err != nil {
+		return fmt.Errorf("timerfd_settime: %w", err)
+	}
+	var times [8]byte
+	_, err := a.file.Read(times[:])
+	return err
+}
+
+func (a *alarm) close() {
+	a.stop()
+	_ = a.file.Close()
 }

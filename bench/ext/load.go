@@ -88,11 +88,16 @@ func quantile(sorted []time.Duration, share float64) time.Duration {
 
 // send sends requests, and returns how long that took. At a fixed rate a request that has to wait
 // for others is late, and its time counts from when it was due: no slow answer hides another.
-func (l load) send(ctx context.Context, ask func(context.Context) (answer, time.Time, error)) (all tally, took time.Duration) {
+func (l load) send(ctx context.Context, ask func(context.Context) (answer, time.Time, error)) (all tally, took time.Duration, err error) {
 	began := time.Now()
 	next := l.closed(began)
 	if l.rate > 0 {
-		next = l.paced(ctx, began)
+		clock, err := newAlarm(ctx)
+		if err != nil {
+			return all, 0, err
+		}
+		defer clock.close()
+		next = l.paced(ctx, began, clock)
 	}
 	var mu sync.Mutex // guards all
 	var senders sync.WaitGroup
@@ -114,7 +119,7 @@ func (l load) send(ctx context.Context, ask func(context.Context) (answer, time.
 	senders.Wait()
 	took = time.Since(began)
 	slices.Sort(all.took)
-	return all, took
+	return all, took, nil
 }
 
 // closed returns a function that returns when the next request of a closed loop is due, which is
@@ -130,7 +135,7 @@ func (l load) closed(began time.Time) func() (time.Time, bool) {
 
 // paced is closed for a fixed rate. The function waits until the next request is due, or returns at
 // once if it is late.
-func (l load) paced(ctx context.Context, began time.Time) func() (time.Time, bool) {
+func (l load) paced(ctx context.Context, began time.Time, clock *alarm) func() (time.Time, bool) {
 	due := make(chan time.Time)
 	go func() {
 		defer close(due)
@@ -140,7 +145,7 @@ func (l load) paced(ctx context.Context, began time.Time) func() (time.Time, boo
 				return
 			}
 			when := began.Add(at)
-			if sleepUntil(ctx, when) != nil {
+			if clock.wait(when) != nil {
 				return
 			}
 			select {

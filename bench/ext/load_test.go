@@ -105,17 +105,15 @@ func TestQuantile(t *testing.T) {
 // At a fixed rate, requests behind a slow one count the time that they waited for it.
 func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 	slow := true
-	all, _ := load{concurrency: 1, rate: 1000, requests: 20}.send(t.Context(), func(ctx context.Context) (answer, time.Time, error) {
+	all, _, err := load{concurrency: 1, rate: 1000, requests: 20}.send(t.Context(), func(context.Context) (answer, time.Time, error) {
 		if slow {
-			if err := sleepUntil(ctx, time.Now().Add(50*time.Millisecond)); err != nil {
-				t.Error(err)
-			}
+			<-time.After(50 * time.Millisecond)
 			slow = false
 		}
 		return answer{to: "x"}, time.Now(), nil
 	})
-	if len(all.took) != 20 || all.took[0] < 30*time.Millisecond { // the last one was due after 19 ms, and began after 50 ms
-		t.Errorf("%d requests, the lowest latency is %v", len(all.took), all.took[0])
+	if err != nil || len(all.took) != 20 || all.took[0] < 30*time.Millisecond { // the last one was due after 19 ms, and began after 50 ms
+		t.Errorf("%d requests, the lowest latency is %v, %v", len(all.took), quantile(all.took, 0), err)
 	}
 }
 
@@ -124,7 +122,7 @@ func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 func TestClosedLoop(t *testing.T) {
 	var open, most, n atomic.Int64
 	fault := errors.New("fault")
-	all, took := load{concurrency: 5, requests: 1000}.send(t.Context(), func(context.Context) (answer, time.Time, error) {
+	all, took, err := load{concurrency: 5, requests: 1000}.send(t.Context(), func(context.Context) (answer, time.Time, error) {
 		now := open.Add(1)
 		for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
 		}
@@ -139,8 +137,8 @@ func TestClosedLoop(t *testing.T) {
 		}
 		return answer{to: "x"}, time.Now(), nil
 	})
-	if n.Load() != 1000 || most.Load() > 5 {
-		t.Errorf("%d requests, %d at a time", n.Load(), most.Load())
+	if err != nil || n.Load() != 1000 || most.Load() > 5 {
+		t.Errorf("%d requests, %d at a time, %v", n.Load(), most.Load(), err)
 	}
 	if len(all.took) != 800 || all.unnamed != 100 || all.failed != 100 || !errors.Is(all.failure, fault) || all.answered() != 900 ||
 		!reflect.DeepEqual(all.rejected, map[int]int{429: 100}) {
@@ -157,14 +155,34 @@ func TestClosedLoop(t *testing.T) {
 func TestLoadEndsWithItsContext(t *testing.T) {
 	for name, l := range map[string]load{"closed": {concurrency: 3}, "rate": {concurrency: 3, rate: 1000}} {
 		ctx, stop := context.WithCancel(t.Context())
-		all, _ := l.send(ctx, func(ctx context.Context) (answer, time.Time, error) {
+		all, _, err := l.send(ctx, func(ctx context.Context) (answer, time.Time, error) {
 			stop()
 			<-ctx.Done()
 			return answer{}, time.Now(), ctx.Err()
 		})
-		if all.failed > 0 || all.answered() > 0 {
-			t.Errorf("%s: %+v", name, all)
+		if err != nil || all.failed > 0 || all.answered() > 0 {
+			t.Errorf("%s: %+v, %v", name, all, err)
 		}
+	}
+}
+
+// An alarm never ends too early, and ends with its context.
+func TestAlarm(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	clock, err := newAlarm(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer clock.close()
+	for i := range 20 {
+		until := time.Now().Add(time.Duration(i) * 300 * time.Microsecond)
+		if err := clock.wait(until); err != nil || time.Now().Before(until) {
+			t.Errorf("it ends %v too early, %v", time.Until(until), err)
+		}
+	}
+	time.AfterFunc(time.Millisecond, stop)
+	if clock.wait(time.Now().Add(time.Hour)) == nil {
+		t.Error("the end of its context is no error")
 	}
 }
 

@@ -84,13 +84,18 @@ func (o *options) measure(ctx context.Context, out io.Writer) error {
 	}
 	l := load{concurrency: o.concurrency, rate: o.rate, requests: o.requests, duration: o.duration}
 	if o.warmup > 0 {
-		load{concurrency: o.concurrency, rate: o.rate, duration: o.warmup}.send(ctx, c.ask)
+		if _, _, err := (load{concurrency: o.concurrency, rate: o.rate, duration: o.warmup}).send(ctx, c.ask); err != nil {
+			return err
+		}
 	}
 	before, err := o.cpu()
 	if err != nil {
 		return err
 	}
-	all, took := l.send(ctx, c.ask)
+	all, took, err := l.send(ctx, c.ask)
+	if err != nil {
+		return err
+	}
 	after, err := o.cpu()
 	if err != nil {
 		return err
