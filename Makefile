@@ -120,13 +120,14 @@ fuzz: ## Fuzz each parser beside its oracle and the exchange, some 15 s each on 
 	$(FUZZ) '^FuzzExchange$$' -fuzztime 12000x ./extproc/stream
 	$(FUZZ) '^FuzzCall$$' -fuzztime 15000x ./extproc/stream
 	$(FUZZ) '^FuzzOpen$$' -fuzztime 30000x ./extproc/relay/relaytoken
+	$(FUZZ) '^FuzzRecords$$' -fuzztime 30000x ./extproc/accesslog
 	$(FUZZ) '^FuzzAnswer$$' -fuzztime 70000x ./extproc/outcome
 	$(FUZZ) '^FuzzLoad$$' -fuzztime 60000x ./internal/engine
 	$(FUZZ) '^FuzzParse$$' -fuzztime 25000x ./internal/objects/dir
 
 bench: ## Benchmark hot paths beside what they replace; prints medians, spread and ratios
 	@mkdir -p bin
-	go test -run '^$$' -bench 'Parse|Load|Inject|Transcode' -count 10 -benchtime 100ms ./extproc/openai ./extproc/kserve ./extproc/transcode ./internal/engine > bin/bench.txt
+	go test -run '^$$' -bench 'Parse|Load|Inject|Transcode' -count 10 -benchtime 100ms ./extproc/openai ./extproc/kserve ./extproc/transcode ./extproc/accesslog ./internal/engine > bin/bench.txt
 	@$(TOOL) benchstat -col '/impl@(plain headgate)' bin/bench.txt
 	go test -run '^$$' -bench Pick -count 10 -benchtime 50ms ./extproc/pick > bin/bench-pick.txt
 	@$(TOOL) benchstat -col /rule bin/bench-pick.txt

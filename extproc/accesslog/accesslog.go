@@ -5,30 +5,22 @@
 package accesslog
 
 import (
-	"cmp"
 	"errors"
 	"io"
-	"net"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
-	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	accesslogdatav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/codec"
 	"github.com/headgate/headgate/extproc/outcome"
-	"github.com/headgate/headgate/internal/engine"
 )
 
 // Server serves Envoy's access log service. It is safe for concurrent use.
 type Server struct {
-	accesslogv3.UnimplementedAccessLogServiceServer
 	observe func(outcome.Outcome)
 	goesOn  func(outcome.Progress)
 	once    sync.Once
@@ -42,12 +34,23 @@ func NewServer(observe func(outcome.Outcome), goesOn func(outcome.Progress)) *Se
 	return &Server{observe: observe, goesOn: goesOn, closed: make(chan struct{})}
 }
 
+// Register adds the service to a gRPC server, which must have the codec of package codec.
+func (s *Server) Register(to grpc.ServiceRegistrar) {
+	to.RegisterService(&grpc.ServiceDesc{
+		ServiceName: accesslogv3.AccessLogService_ServiceDesc.ServiceName,
+		Streams: []grpc.StreamDesc{{
+			StreamName: "StreamAccessLogs", ClientStreams: true,
+			Handler: func(_ any, stream grpc.ServerStream) error { return s.serve(stream) },
+		}},
+	}, nil)
+}
+
 // Close ends all streams. An Envoy never closes its own, so a server that waits for its streams
 // would wait forever. Close may be called more than once.
 func (s *Server) Close() { s.once.Do(func() { close(s.closed) }) }
 
-// StreamAccessLogs reads the records of one Envoy worker until the worker or Close ends the stream.
-func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+// serve reads the records of one Envoy worker until the worker or Close ends the stream.
+func (s *Server) serve(stream grpc.ServerStream) error {
 	ended := make(chan error, 1)
 	go func() { ended <- s.read(stream) }() // the goroutine ends with the stream, at the latest when this function returns
 	select {
@@ -58,240 +61,94 @@ func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAcce
 	}
 }
 
-func (s *Server) read(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+func (s *Server) read(stream grpc.ServerStream) error {
+	var all entries
 	for {
-		message, err := stream.Recv()
+		err := stream.RecvMsg(&all)
 		if errors.Is(err, io.EOF) {
-			return stream.SendAndClose(&accesslogv3.StreamAccessLogsResponse{})
+			return stream.SendMsg(&accesslogv3.StreamAccessLogsResponse{})
 		}
 		if err != nil {
 			return err
 		}
-		for _, entry := range message.GetHttpLogs().GetLogEntry() {
-			if common := entry.GetCommonProperties(); common.GetAccessLogType() == accesslogdatav3.AccessLogType_DownstreamPeriodic {
-				s.goesOn(progress(common))
-			} else {
-				s.observe(Read(entry))
-			}
+		all.pass(s.observe, s.goesOn)
+	}
+}
+
+// Limits of the entries in one message. Envoy sends it when its records have 16 KiB, so that it has
+// a few dozen.
+const (
+	maxEntries  = 1 << 14 // a message with more is invalid: its entries need much more memory than its bytes
+	keptEntries = 1 << 8  // memory for more is not kept for the next message
+)
+
+// entries are the records in an envoy.service.accesslog.v3.StreamAccessLogsMessage. Decode replaces
+// them, and uses their memory again.
+type entries struct {
+	read []entry
+	one  record
+}
+
+var _ codec.Message = (*entries)(nil)
+
+// entry is a record of a request that has ended, or of one that is in flight.
+type entry struct {
+	ended    bool
+	outcome  outcome.Outcome
+	progress outcome.Progress
+}
+
+var errInvalid = errors.New("invalid access-log message")
+
+// Decode reads a message. If a part that extproc uses is invalid, it returns an error and no
+// entries. It skips the other parts unchecked.
+func (e *entries) Decode(wire []byte) error {
+	e.read = e.read[:0]
+	if cap(e.read) > keptEntries {
+		e.read = nil
+	}
+	defer func() { e.one = record{} }() // its bytes are valid only during Decode
+	valid := each(wire, func(t tag, bits uint64, data []byte) bool {
+		switch t {
+		case 2<<3 | length: // http_logs
+			return each(data, e.add)
+		case 3<<3 | length: // tcp_logs, instead of http_logs
+			e.read = e.read[:0]
+		}
+		return true
+	})
+	if !valid {
+		e.read = e.read[:0]
+		return errInvalid
+	}
+	return nil
+}
+
+// add reads a field of an HTTPAccessLogEntries.
+func (e *entries) add(t tag, bits uint64, data []byte) bool {
+	if t != 1<<3|length { // log_entry
+		return true
+	}
+	r := &e.one
+	*r = record{}
+	if len(e.read) == maxEntries || !each(data, r.read) {
+		return false
+	}
+	if r.kind == accesslogdatav3.AccessLogType_DownstreamPeriodic {
+		e.read = append(e.read, entry{progress: r.progress()})
+	} else {
+		e.read = append(e.read, entry{ended: true, outcome: r.outcome()})
+	}
+	return true
+}
+
+// pass passes the entries to the callbacks of a Server, in their order.
+func (e *entries) pass(observe func(outcome.Outcome), goesOn func(outcome.Progress)) {
+	for i := range e.read {
+		if one := &e.read[i]; one.ended {
+			observe(one.outcome)
+		} else {
+			goesOn(one.progress)
 		}
 	}
-}
-
-// progress reads a periodic record. It uses the number of bytes received from the endpoint, because
-// filters may delay a response on its way to the client.
-func progress(common *accesslogdatav3.AccessLogCommon) outcome.Progress {
-	return outcome.Progress{
-		ID: metadata(common, wire.PickNamespace).text(wire.PickID), Endpoint: address(common.GetUpstreamRemoteAddress()),
-		Bytes: common.GetUpstreamWireBytesReceived(),
-	}
-}
-
-// Read converts a record into an outcome. It never fails: fields missing from the record are
-// unknown.
-func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
-	common, response := entry.GetCommonProperties(), entry.GetResponse()
-	pick := metadata(common, wire.PickNamespace)
-	usage := metadata(common, wire.UsageNamespace)
-	o := outcome.Outcome{
-		Route: pick.text(wire.PickRoute), Pool: pick.text(wire.PickPool), Model: pick.text(wire.PickModel),
-		Stream:    pick.flag(wire.PickStream) || outcome.IsEventStream(response.GetResponseHeaders()["content-type"]),
-		ID:        pick.text(wire.PickID),
-		Again:     pick.flag(wire.PickAgain),
-		Elsewhere: split(usage.text(wire.UsageElsewhere)), Stopping: split(usage.text(wire.UsageStopping)),
-		Missing: split(usage.text(wire.UsageMissing)), Without: split(usage.text(wire.UsageWithout)),
-		Stored: pick.text(wire.PickStored), Everybody: pick.flag(wire.PickEverybody),
-		Status:    int(response.GetResponseCode().GetValue()),
-		Call:      call(common.GetCustomTags()[wire.TagCall]),
-		Failure:   failure(common.GetResponseFlags()),
-		Attempts:  int(common.GetUpstreamRequestAttemptCount()),
-		Duration:  common.GetDuration().AsDuration(),
-		Began:     began(common),
-		FirstBody: firstBody(common, usage),
-		QueueTime: held(pick),
-		Gateway:   gateway(common, pick),
-		Bytes:     int(pick.number(wire.PickBytes).Or(0)),
-		Expected:  time.Duration(pick.number(wire.PickFirstToken).Or(0)) * time.Microsecond,
-		Adapter:   pick.text(wire.PickAdapter), Loading: time.Duration(pick.number(wire.PickLoad).Or(0)) * time.Microsecond,
-		Among: int64(pick.number(wire.PickAmong).Or(0)), Answered: microseconds(common.GetCustomTags()[wire.TagAnswered]),
-		ResponseID: usage.text(wire.UsageID),
-	}
-	o.Prompt, o.Completion = counts(usage).Tokens()
-	details := response.GetResponseCodeDetails()
-	if details == wire.ReplyDetails+"_"+wire.EngineGone {
-		o.Failure = outcome.EngineGone
-	}
-	o.ByExtproc = o.Failure != outcome.EngineGone && strings.HasPrefix(details, wire.ReplyDetails)
-	o.ByEnvoy = !o.ByExtproc && o.Failure == outcome.None && details != "" && details != viaUpstream
-	picks := split(metadata(common, wire.DestinationNamespace).text(wire.DestinationHeader))
-	if len(picks) > 0 && o.Attempts > 0 {
-		o.Endpoint = picks[0]
-	}
-	if served := address(common.GetUpstreamRemoteAddress()); served != "" {
-		o.Endpoint = served
-	}
-	o.Unreached = unreached(picks, o)
-	o.Everybody = o.Everybody && everybody(picks, o)
-	if strings.Contains(o.Endpoint, "/") {
-		o.Endpoint = "" // requests that the relay sent have their own records
-	}
-	said := metadata(common, wire.ErrorNamespace)
-	message, kind := said.text(wire.ErrorMessage), usage.text(wire.UsageError)
-	if whole := said.text(wire.ErrorWhole); whole != "" {
-		message, kind = outcome.MessageOf(whole), cmp.Or(kind, outcome.UnknownError)
-	}
-	o.Carries(kind, usage.text(wire.UsageErrorCode))
-	o.Says(message)
-	if report := usage.text(wire.UsageLoad); report != "" {
-		o.Load, _ = engine.ReadReport(report) // an invalid report is treated as unknown
-	}
-	return o
-}
-
-func counts(usage fields) outcome.Counts {
-	return outcome.Counts{
-		Prompt: usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
-		Input: outcome.Input{
-			Tokens: usage.number(wire.UsageInput), CacheRead: usage.number(wire.UsageCacheRead),
-			CacheCreation: usage.number(wire.UsageCacheCreation),
-		},
-		Begun: outcome.Input{
-			Tokens: usage.number(wire.UsageBegunInput), CacheRead: usage.number(wire.UsageBegunCacheRead),
-			CacheCreation: usage.number(wire.UsageBegunCacheCreation),
-		},
-	}
-}
-
-// viaUpstream is Envoy's response code detail for a response from an endpoint.
-const viaUpstream = "via_upstream"
-
-// gateway returns the gateway overhead: the duration that Envoy measured, minus the queue time that
-// extproc reported with its decision.
-func gateway(common *accesslogdatav3.AccessLogCommon, pick fields) time.Duration {
-	return max(0, microseconds(common.GetCustomTags()[wire.TagGateway])-held(pick))
-}
-
-func held(pick fields) time.Duration {
-	return time.Duration(pick.number(wire.PickHold).Or(0)) * time.Microsecond
-}
-
-// firstBody returns the time from the request's last byte to a stream's first output, or to the
-// first byte of a body that is not a stream; 0 if unknown. Envoy measures the first byte. It
-// reports the first output as wall-clock time. The clock may have been set meanwhile, so an
-// inconsistent value is ignored.
-func firstBody(common *accesslogdatav3.AccessLogCommon, usage fields) time.Duration {
-	first := microseconds(common.GetCustomTags()[wire.TagFirstBody])
-	output := usage.text(wire.UsageOutput)
-	if output == "" {
-		return first
-	}
-	whole := common.GetTimeToLastRxByte().AsDuration()
-	sent := began(common).Add(whole)
-	at, known := clock(output)
-	since := at.Sub(sent)
-	const rounding = time.Millisecond
-	if !known || since < first-rounding || since > common.GetDuration().AsDuration()-whole+rounding {
-		return 0
-	}
-	if opened, known := clock(usage.text(wire.UsageOpened)); known {
-		return outcome.FirstOutput(max(first, since), opened.Sub(sent))
-	}
-	return max(first, since)
-}
-
-// clock parses a time in microseconds of Unix time.
-func clock(text string) (at time.Time, known bool) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	return time.UnixMicro(n), err == nil
-}
-
-func began(common *accesslogdatav3.AccessLogCommon) time.Time {
-	if common.GetStartTime() == nil {
-		return time.Time{}
-	}
-	return common.GetStartTime().AsTime()
-}
-
-// unreached returns the picks whose attempts failed without a response. If there were fewer
-// attempts than failed picks, Envoy did not know some of the picks. It is unclear which, so
-// unreached then returns none.
-func unreached(picks []string, o outcome.Outcome) []string {
-	tried := picks
-	if o.Failure != outcome.NoEndpoint {
-		tried = picks[:max(0, slices.Index(picks, o.Endpoint))]
-	}
-	if len(tried) == 0 || o.Attempts != len(tried)+1 {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(tried), func(e string) bool {
-		return slices.Contains(o.Elsewhere, e) || slices.Contains(o.Missing, e) || slices.Contains(o.Without, e)
-	})
-}
-
-// everybody reports whether every pick except the relay either answered that it does not have the
-// stored response, or is the last pick that answered.
-func everybody(picks []string, o outcome.Outcome) bool {
-	return !slices.ContainsFunc(picks, func(e string) bool {
-		return e != o.Endpoint && !strings.Contains(e, "/") && !slices.Contains(o.Without, e)
-	})
-}
-
-// split parses a list of endpoints in the format of api/wire.
-func split(list string) []string {
-	if list == "" {
-		return nil
-	}
-	return strings.Split(list, ",")
-}
-
-// failure returns the most specific of the record's response flags. Envoy may set several: a
-// refused connection also exhausts the retries.
-func failure(f *accesslogdatav3.ResponseFlags) outcome.Failure {
-	switch {
-	case f == nil:
-		return outcome.None
-	case f.GetUpstreamConnectionFailure():
-		return outcome.Refused
-	case f.GetUpstreamConnectionTermination(), f.GetUpstreamRemoteReset(), f.GetUpstreamProtocolError():
-		return outcome.Reset
-	case f.GetDownstreamConnectionTermination(), f.GetDownstreamRemoteReset():
-		return outcome.ClientGone
-	case f.GetUpstreamRequestTimeout(), f.GetStreamIdleTimeout(), f.GetDurationTimeout(), f.GetUpstreamMaxStreamDurationReached():
-		return outcome.TimedOut
-	case f.GetNoHealthyUpstream(), f.GetNoClusterFound():
-		return outcome.NoEndpoint
-	case f.GetUpstreamOverflow(), f.GetUpstreamRetryLimitExceeded(), f.GetOverloadManager(),
-		f.GetDownstreamProtocolError(), f.GetLocalReset(), f.GetNoRouteFound():
-		return outcome.Other
-	}
-	return outcome.None
-}
-
-// address formats an address as "ip:port", or as the path of a socket; empty if there is none.
-func address(a *corev3.Address) string {
-	if path := a.GetPipe().GetPath(); path != "" {
-		return path
-	}
-	socket := a.GetSocketAddress()
-	if socket.GetAddress() == "" {
-		return ""
-	}
-	return net.JoinHostPort(socket.GetAddress(), strconv.FormatUint(uint64(socket.GetPortValue()), 10))
-}
-
-// call returns the final status of a gRPC call, and NoCall for a request that is no gRPC call.
-func call(s string) outcome.Call {
-	n, err := strconv.ParseUint(s, 10, 8)
-	if err != nil {
-		return outcome.NoCall
-	}
-	return outcome.CallOf(uint8(n))
-}
-
-// microseconds parses a duration in Envoy's format, in which "-" means that there is none.
-func microseconds(s string) time.Duration {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < 0 {
-		return 0
-	}
-	return time.Duration(n) * time.Microsecond
 }

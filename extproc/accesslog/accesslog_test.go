@@ -20,16 +20,18 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/accesslog"
+	"github.com/headgate/headgate/extproc/codec"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/internal/engine"
 )
 
 // record reads a record that Envoy 1.40.0 sent with the project's envoy.yaml.
-func record(t *testing.T, name string) *accesslogdatav3.HTTPAccessLogEntry {
+func record(t testing.TB, name string) *accesslogdatav3.HTTPAccessLogEntry {
 	t.Helper()
 	text, err := os.ReadFile("testdata/" + name + ".json")
 	if err != nil {
@@ -40,6 +42,34 @@ func record(t *testing.T, name string) *accesslogdatav3.HTTPAccessLogEntry {
 		t.Fatal(err)
 	}
 	return &entry
+}
+
+// message returns a message with records.
+func message(entries ...*accesslogdatav3.HTTPAccessLogEntry) *accesslogv3.StreamAccessLogsMessage {
+	return &accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
+		HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: entries},
+	}}
+}
+
+// encode returns the bytes of a message, which are the same in each run.
+func encode(t testing.TB, m proto.Message) []byte {
+	t.Helper()
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wire
+}
+
+// read returns the outcome of a record.
+func read(t testing.TB, entry *accesslogdatav3.HTTPAccessLogEntry) (o outcome.Outcome) {
+	t.Helper()
+	var all accesslog.Entries
+	if err := all.Decode(encode(t, message(entry))); err != nil {
+		t.Fatal(err)
+	}
+	all.Pass(func(got outcome.Outcome) { o = got }, func(outcome.Progress) { t.Fatal("the request is in flight") })
+	return o
 }
 
 var compareValues = cmp.Comparer(func(a, b engine.Value) bool { return a == b })
@@ -70,11 +100,17 @@ func TestRecordsOfARealEnvoy(t *testing.T) {
 			Route: route, Pool: pool, Model: "llama", Stream: true, Endpoint: endpoint, Status: 200, Attempts: 1, Failure: outcome.Reset,
 			FirstBody: 115509 * time.Microsecond, Gateway: 40112 * time.Microsecond,
 		},
+		"decided": {
+			Route: "default/a02", Pool: "default/pool", Model: "a02", Stream: true, ID: "2lgv3hauryk4f-3", Endpoint: "127.82.2.12:8000",
+			Status: 200, Attempts: 1, FirstBody: 24736 * time.Microsecond, Gateway: 2991 * time.Microsecond,
+			Prompt: engine.Known(1), Completion: engine.Known(9), Bytes: 1, Expected: 24100 * time.Microsecond, Adapter: "storage",
+			Answered: 38790 * time.Microsecond,
+		},
 		"replied":    {Status: 404, ByExtproc: true},
 		"healthz":    {Status: 200, ByEnvoy: true},
 		"no-extproc": {Status: 503, Attempts: 1, Failure: outcome.NoEndpoint},
 	} {
-		got := accesslog.Read(record(t, name))
+		got := read(t, record(t, name))
 		if got.Duration <= 0 {
 			t.Errorf("%s: no duration", name)
 		}
@@ -150,7 +186,7 @@ func TestPicksThatDidNotServe(t *testing.T) {
 				"missing":   structpb.NewStringValue(l.missing),
 			}},
 		}}
-		o := accesslog.Read(entry)
+		o := read(t, entry)
 		if o.Endpoint != l.endpoint || !slices.Equal(o.Elsewhere, l.saidElsewhere) || !slices.Equal(o.Unreached, l.unreached) {
 			t.Errorf("%s: %s, elsewhere %v, unreached %v", l.name, o.Endpoint, o.Elsewhere, o.Unreached)
 		}
@@ -176,7 +212,7 @@ func TestEnvoysOwnErrorsCountAgainstNoEndpoint(t *testing.T) {
 		if c.attempts == 0 {
 			entry.CommonProperties.UpstreamRemoteAddress = nil
 		}
-		o := accesslog.Read(entry)
+		o := read(t, entry)
 		if o.Endpoint != c.endpoint || o.Faulty() != c.faulty || o.Well() || len(o.Suspicious()) > 0 || o.ByEnvoy == c.faulty {
 			t.Errorf("%s: the details %q, faulty %v, %+v", c.details, o.Endpoint, o.Faulty(), o)
 		}
@@ -202,7 +238,7 @@ func TestQueueTimeIsNotGatewayOverhead(t *testing.T) {
 		if c.hold != nil {
 			entry.CommonProperties.Metadata.FilterMetadata["gateway.pick"].Fields["hold_us"] = c.hold
 		}
-		if got := accesslog.Read(entry).Gateway; got != c.want {
+		if got := read(t, entry).Gateway; got != c.want {
 			t.Errorf("with %s us and a queue time of %v the gateway overhead is %v, want %v", c.tag, c.hold, got, c.want)
 		}
 	}
@@ -220,7 +256,7 @@ func TestErrorsOfStreams(t *testing.T) {
 		entry.CommonProperties.Metadata.FilterMetadata[wire.ErrorNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
 			wire.ErrorWhole: structpb.NewStringValue(whole),
 		}}
-		if o := accesslog.Read(entry); o.ErrorType != want[0] || o.ErrorMessage != want[1] || o.Faulty() != (whole != "") {
+		if o := read(t, entry); o.ErrorType != want[0] || o.ErrorMessage != want[1] || o.Faulty() != (whole != "") {
 			t.Errorf("%s: type %q, message %q, faulty %v", whole, o.ErrorType, o.ErrorMessage, o.Faulty())
 		}
 	}
@@ -237,7 +273,7 @@ func TestInvalidLoadReports(t *testing.T) {
 			Address: "fd00::1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8000},
 		},
 	}}
-	got := accesslog.Read(entry)
+	got := read(t, entry)
 	if w := got.Load.Waiting.Or(-1); w != 3 || got.Load.KVUsage.Or(-1) != 0.5 || got.Load.Running.Or(-1) != -1 {
 		t.Errorf("the load is %+v", got.Load)
 	}
@@ -248,26 +284,27 @@ func TestInvalidLoadReports(t *testing.T) {
 		t.Errorf("without a prediction: %d bytes and %v", got.Bytes, got.Expected)
 	}
 	decided := entry.CommonProperties.Metadata.FilterMetadata["gateway.pick"]
-	decided.Fields["prompt_bytes"], decided.Fields["first_token_us"] = structpb.NewNumberValue(4000), structpb.NewNumberValue(120_000)
-	if got := accesslog.Read(entry); got.Bytes != 4000 || got.Expected != 120*time.Millisecond {
+	decided.Fields["prompt_bytes"] = structpb.NewNumberValue(4000)
+	decided.Fields["first_token_us"] = structpb.NewNumberValue(120_000)
+	if got := read(t, entry); got.Bytes != 4000 || got.Expected != 120*time.Millisecond {
 		t.Errorf("with a prediction: %d bytes and %v", got.Bytes, got.Expected)
 	}
 	decided.Fields["adapter"], decided.Fields["load_us"] = structpb.NewStringValue("host"), structpb.NewNumberValue(20_000)
-	if got := accesslog.Read(entry); got.Adapter != "host" || got.Loading != 20*time.Millisecond {
+	if got := read(t, entry); got.Adapter != "host" || got.Loading != 20*time.Millisecond {
 		t.Errorf("with an adapter: %q and %v", got.Adapter, got.Loading)
 	}
-	if got := accesslog.Read(entry); got.Among != 0 || got.Answered != 0 {
+	if got := read(t, entry); got.Among != 0 || got.Answered != 0 {
 		t.Errorf("with tokens: %d and %v", got.Among, got.Answered)
 	}
 	decided.Fields["among"], entry.CommonProperties.CustomTags["answered_us"] = structpb.NewNumberValue(3), "30000"
-	if got := accesslog.Read(entry); got.Among != 3 || got.Answered != 30*time.Millisecond {
+	if got := read(t, entry); got.Among != 3 || got.Answered != 30*time.Millisecond {
 		t.Errorf("without tokens: %d and %v", got.Among, got.Answered)
 	}
 	usage.Fields["load"] = structpb.NewStringValue("BIN x")
-	if got := accesslog.Read(entry); got.Load.Waiting.Or(-1) != -1 {
+	if got := read(t, entry); got.Load.Waiting.Or(-1) != -1 {
 		t.Errorf("an invalid load report is read as %+v", got.Load)
 	}
-	if diff := cmp.Diff(outcome.Outcome{}, accesslog.Read(&accesslogdatav3.HTTPAccessLogEntry{}), compareValues); diff != "" {
+	if diff := cmp.Diff(outcome.Outcome{}, read(t, &accesslogdatav3.HTTPAccessLogEntry{}), compareValues); diff != "" {
 		t.Errorf("an empty record is read as (-want +got):\n%s", diff)
 	}
 }
@@ -275,9 +312,9 @@ func TestInvalidLoadReports(t *testing.T) {
 func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	got, lives := make(chan outcome.Outcome, 10), make(chan string, 10)
 	l := bufconn.Listen(1 << 16)
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.ForceServerCodecV2(codec.New()))
 	outcomes := accesslog.NewServer(func(o outcome.Outcome) { got <- o }, func(p outcome.Progress) { lives <- p.ID })
-	accesslogv3.RegisterAccessLogServiceServer(server, outcomes)
+	outcomes.Register(server)
 	done := make(chan error)
 	go func() { done <- server.Serve(l) }()
 	conn, err := grpc.NewClient("passthrough:", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -298,9 +335,7 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 		for name := range strings.FieldsSeq(names) {
 			entries = append(entries, record(t, name))
 		}
-		if err := stream.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
-			HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: entries},
-		}}); err != nil {
+		if err := stream.Send(message(entries...)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -364,7 +399,7 @@ func TestWhenTheFirstOutputCame(t *testing.T) {
 		if c.opened != "" {
 			usage[wire.UsageOpened] = structpb.NewStringValue(c.opened)
 		}
-		if got := accesslog.Read(entry).FirstBody; (got - c.want).Abs() > time.Microsecond {
+		if got := read(t, entry).FirstBody; (got - c.want).Abs() > time.Microsecond {
 			t.Errorf("%s: first output after %v, want %v", name, got, c.want)
 		}
 	}

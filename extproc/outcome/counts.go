@@ -66,8 +66,11 @@ func larger(a, b engine.Value) engine.Value {
 // In either case the outcome gets no time to first token. Errors with other statuses are ignored.
 func (o *Outcome) Carries(kind, code string) {
 	o.ErrorType, o.ErrorCode = identifier(kind), identifier(code)
+	if kind == "" && code == "" {
+		return
+	}
 	status, err := strconv.Atoi(code)
-	if kind == "" && (code == "" || err == nil && status < 400) || o.Status != 200 {
+	if kind == "" && err == nil && status < 400 || o.Status != 200 {
 		return
 	}
 	o.FirstBody = 0

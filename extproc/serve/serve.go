@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"golang.org/x/sync/errgroup"
@@ -24,6 +23,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/headgate/headgate/extproc/accesslog"
+	"github.com/headgate/headgate/extproc/codec"
 	"github.com/headgate/headgate/extproc/eds"
 	"github.com/headgate/headgate/extproc/payload"
 	"github.com/headgate/headgate/extproc/relay"
@@ -213,6 +213,7 @@ func (c Config) open(health *healthService) (all []door, err error) {
 // server returns a gRPC server for one kind of data plane.
 func (c Config) server(health *healthService, local bool, front stream.Front) (*grpc.Server, error) {
 	options := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(codec.New()),
 		grpc.MaxRecvMsgSize(stream.MaxMessage),
 		grpc.MaxConcurrentStreams(1 << 20), // one stream for each HTTP request in flight
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
@@ -234,7 +235,7 @@ func (c Config) server(health *healthService, local bool, front stream.Front) (*
 	}
 	extprocv3.RegisterExternalProcessorServer(server, exchanges)
 	if front == stream.Own { // other gateways send answers to extproc; access logs would count their outcomes twice
-		accesslogv3.RegisterAccessLogServiceServer(server, c.Outcomes)
+		c.Outcomes.Register(server)
 		edsv3.RegisterEndpointDiscoveryServiceServer(server, c.Endpoints)
 	}
 	healthv1.RegisterHealthServer(server, health)

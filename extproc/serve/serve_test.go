@@ -10,13 +10,17 @@ import (
 	"testing"
 	"time"
 
+	accesslogdatav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/eds"
+	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/payload"
 	"github.com/headgate/headgate/extproc/stream"
 )
@@ -70,6 +74,53 @@ func TestTLSOfAddresses(t *testing.T) {
 		cancel()
 		_ = conn.Close()
 		server.Stop()
+	}
+}
+
+// Servers for Headgate's own Envoys read access-log records, and decode other messages as usual.
+func TestOwnEnvoysSendRecords(t *testing.T) {
+	got := make(chan outcome.Outcome, 1)
+	c := Config{
+		Exchanges: stream.New(stream.Config{}), Payloads: payload.New(payload.Config{}), Endpoints: eds.New(slog.New(slog.DiscardHandler)),
+		Outcomes: accesslog.NewServer(func(o outcome.Outcome) { got <- o }, nil), Log: slog.New(slog.DiscardHandler),
+	}
+	server, err := c.server(newHealth(), true, stream.Own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := Listen("grpc-port", "127.0.0.1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }()
+	defer server.Stop()
+	conn, err := grpc.NewClient("passthrough:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answer, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true))
+	if err != nil || answer.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+		t.Errorf("health is %v, %v", answer, err)
+	}
+	records, err := accesslogv3.NewAccessLogServiceClient(conn).StreamAccessLogs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := records.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
+		HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{
+			LogEntry: []*accesslogdatav3.HTTPAccessLogEntry{{
+				Response: &accesslogdatav3.HTTPResponseProperties{ResponseCode: wrapperspb.UInt32(200)},
+			}},
+		},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := records.CloseAndRecv(); err != nil {
+		t.Fatalf("the stream ends with %v", err)
+	}
+	if o := <-got; o.Status != 200 {
+		t.Errorf("the outcome is %+v", o)
 	}
 }
 

@@ -111,7 +111,7 @@ var confined = []struct {
 	{
 		"google.golang.org/grpc/", "only packages at the edge speak gRPC",
 		[]string{
-			"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/payload",
+			"extproc/serve", "extproc/codec", "extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/payload",
 			"control/serve", "control/attach/ads", "control/place/loader", "control/place/placementserver", "control/place/modelmesh",
 			"api/", "bench/", "headgate/simulated/",
 		},
@@ -190,7 +190,7 @@ var houses = [][]floor{
 			[]string{
 				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/flow/turns", "extproc/pick",
 				"extproc/outcome",
-				"extproc/drain", "extproc/install", "extproc/eppflags", "extproc/decode", "extproc/limits/bucket",
+				"extproc/drain", "extproc/install", "extproc/eppflags", "extproc/decode", "extproc/limits/bucket", "extproc/codec",
 			},
 			"the core, and packages that depend on no other",
 		},

@@ -1,0 +1,141 @@
+package accesslog_test
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// part is a field of an encoded message: its number and type, and its value with a length, if the
+// type has one.
+type part struct {
+	number protowire.Number
+	kind   protowire.Type
+	value  []byte
+}
+
+// parts splits a message into its fields; ok is false if it is none.
+func parts(message []byte) (all []part, ok bool) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return nil, false
+		}
+		message = message[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
+			return nil, false
+		}
+		all = append(all, part{number, kind, message[:n]})
+		message = message[n:]
+	}
+	return all, true
+}
+
+// mutate changes a message at random: mostly one of its fields or a field of a message in it, so
+// that lengths stay right, and otherwise any byte.
+func mutate(rng *rand.Rand, message []byte) []byte {
+	all, ok := parts(message)
+	if !ok || len(all) == 0 || rng.IntN(40) == 0 {
+		return scramble(rng, message)
+	}
+	i := largest(rng, all)
+	if all[i].kind == protowire.BytesType && rng.IntN(8) > 0 {
+		all[i] = inside(rng, all[i])
+	} else {
+		all = rearrange(rng, all, i)
+	}
+	var result []byte
+	for _, p := range all {
+		result = append(protowire.AppendTag(result, p.number, p.kind), p.value...)
+	}
+	return result
+}
+
+// largest chooses a field at random, mostly a large one.
+func largest(rng *rand.Rand, all []part) int {
+	total := 0
+	for _, p := range all {
+		total += 1 + len(p.value)
+	}
+	at := rng.IntN(total)
+	return slices.IndexFunc(all, func(p part) bool {
+		at -= 1 + len(p.value)
+		return at < 0
+	})
+}
+
+// inside changes the content of a field that has a length.
+func inside(rng *rand.Rand, p part) part {
+	inner, _ := protowire.ConsumeBytes(p.value)
+	p.value = protowire.AppendBytes(nil, mutate(rng, slices.Clone(inner)))
+	return p
+}
+
+// scramble changes, removes, repeats or adds bytes.
+func scramble(rng *rand.Rand, b []byte) []byte {
+	at := rng.IntN(len(b) + 1)
+	switch end := at + rng.IntN(len(b)-at+1); rng.IntN(5) {
+	case 0:
+		return b[:at]
+	case 1:
+		return slices.Delete(b, at, end)
+	case 2:
+		return slices.Insert(b, at, b[at:end]...)
+	case 3:
+		return slices.Insert(b, at, 0xff, byte(rng.Uint32()))
+	}
+	if at < len(b) {
+		b[at] ^= 1 << rng.IntN(8)
+	}
+	return b
+}
+
+var (
+	oddTexts   = []string{"", "é", "\xff", "-1", "10.0.0.2:80,", "text/event-stream", "500"}
+	oddNumbers = []float64{-1, 5, math.NaN(), 1e300}
+)
+
+// rearrange removes, repeats, moves, renumbers or replaces the field i, or adds one.
+func rearrange(rng *rand.Rand, all []part, i int) []part {
+	j := rng.IntN(len(all))
+	number := protowire.Number(1 + rng.IntN(35))
+	switch rng.IntN(9) {
+	case 0:
+		return slices.Delete(all, i, i+1)
+	case 1:
+		repeated := all[i]
+		if repeated.kind == protowire.BytesType && rng.IntN(2) > 0 {
+			repeated = inside(rng, repeated)
+		}
+		return slices.Insert(all, j, repeated)
+	case 2:
+		all[i], all[j] = all[j], all[i]
+	case 3:
+		all[i].number = number
+	case 4:
+		all[i].value = bytes.Clone(all[j].value)
+	case 5:
+		all[i].kind, all[i].value = protowire.VarintType, protowire.AppendVarint(nil, rng.Uint64()>>rng.IntN(64))
+	case 6:
+		all[i].kind, all[i].value = protowire.BytesType, protowire.AppendString(nil, oddTexts[rng.IntN(len(oddTexts))])
+	case 7:
+		number := oddNumbers[rng.IntN(len(oddNumbers))]
+		all[i].kind, all[i].value = protowire.Fixed64Type, protowire.AppendFixed64(nil, math.Float64bits(number))
+	case 8:
+		group := protowire.AppendTag([]byte{1<<3 | byte(protowire.VarintType), 1}, number, protowire.EndGroupType)
+		odd := []part{
+			{number, protowire.StartGroupType, group},
+			{number, protowire.Fixed32Type, []byte{1, 2, 3, 4}},
+			{protowire.MaxValidNumber, protowire.VarintType, []byte{0x81, 0x80, 0}},
+			{protowire.MaxValidNumber + 1, protowire.VarintType, []byte{1}},
+			{2, protowire.Fixed64Type, protowire.AppendFixed64(nil, math.Float64bits(7))}, // kinds of a google.protobuf.Value
+			{3, protowire.BytesType, protowire.AppendString(nil, "7")},
+			{4, protowire.VarintType, []byte{1}},
+		}
+		return slices.Insert(all, rng.IntN(len(all)+1), odd[rng.IntN(len(odd))])
+	}
+	return all
+}
