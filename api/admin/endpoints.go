@@ -3,10 +3,11 @@ package admin
 import "time"
 
 // MaxEndpoints is the maximum number of endpoints in an [EndpointsResult], and MaxAdapters the
-// maximum number of adapters of each.
+// maximum number of adapters of each. MaxRejected is the maximum number of faults of object files.
 const (
 	MaxEndpoints = 3000
 	MaxAdapters  = 64
+	MaxRejected  = 10
 )
 
 // EndpointsResult is the result of a query of kind [Endpoints]: the endpoints as one extproc sees
@@ -18,6 +19,11 @@ type EndpointsResult struct {
 	// each. Omitted is the number of endpoints beyond [MaxEndpoints].
 	Endpoints []Endpoint `json:"endpoints"`
 	Omitted   int        `json:"omitted,omitempty"`
+	// Rejected are the faults of the object files that this extproc has rejected, with file and
+	// line, at most [MaxRejected]. RejectedFiles is the number of all rejected files. The extproc
+	// uses the last valid version of each.
+	Rejected      []string `json:"rejected,omitempty"`
+	RejectedFiles int      `json:"rejectedFiles,omitempty"`
 	// ControlLost reports that control, to which the extproc should be connected, has been silent
 	// for too long: requests that need a load fail.
 	ControlLost bool `json:"controlLost,omitempty"`

@@ -52,8 +52,8 @@ func (a about) ask(ctx context.Context, kind string, body []byte) (admin.Answers
 	return admin.Answers{Extprocs: []admin.Answer{is}}, nil
 }
 
-// endpointsOf returns the state of all endpoints.
-func endpointsOf(f *fleet.Fleet, held *flow.Flow) admin.EndpointsResult {
+// endpointsOf returns the state of all endpoints, and the faults of object files.
+func endpointsOf(f *fleet.Fleet, held *flow.Flow, rejected *rejections) admin.EndpointsResult {
 	now := f.Now()
 	in := fleet.Read(f, func(s *endpointstate.State) endpoints.Fleet {
 		return endpoints.Fleet{Endpoints: s.Endpoints(now), Known: s.Times.Known(), FailOpen: s.FailOpen(), Settings: s.Settings}
@@ -66,5 +66,6 @@ func endpointsOf(f *fleet.Fleet, held *flow.Flow) admin.EndpointsResult {
 	}
 	r := endpoints.Of(in, now)
 	r.ControlLost = held.Lost()
+	rejected.report(&r)
 	return r
 }

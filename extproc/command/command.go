@@ -107,7 +107,9 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		book.Shared()
 		about.limits = book
 	}
-	about.queries[admin.Endpoints] = func(context.Context, []byte) (any, error) { return endpointsOf(f, held), nil }
+	rejected, source := new(rejections), c.Source()
+	source.Rejected = rejected.set
+	about.queries[admin.Endpoints] = func(context.Context, []byte) (any, error) { return endpointsOf(f, held, rejected), nil }
 	about.queries[admin.Decisions] = record.Query
 	about.queries[admin.Explain] = c.Serve.Exchanges.Query
 	// After ctx has ended, the fleet is still kept current until the last request has its answer.
@@ -134,7 +136,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		}
 	}
 
-	group.Go(func() error { return c.Source().Follow(work, log, engines.Tokens, m, publish) })
+	group.Go(func() error { return source.Follow(work, log, engines.Tokens, m, publish) })
 	group.Go(func() error { return f.Run(work) })
 	if placement != nil {
 		group.Go(func() error { return placement(work, m, about) })

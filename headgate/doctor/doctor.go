@@ -31,8 +31,8 @@ It checks:
   cluster       with --kube: the CRDs exist, and control has the RBAC rights that manifests/base and the chart grant
   envoy         Envoy runs, is ready, and its listener answers. If it does not run: it is installed, and its ports are free.
                 It forwards the headers to extproc that LLMRoutes name for tenants and programs
-  extproc       it answers, has the same version as this program, and its endpoints answer
-  control       the same as for extproc; no control is not a fault
+  extproc       it answers, has the same version as this program, rejects no object file, and its endpoints answer
+  control       it answers, has the same version, and rejects no object file; no control is not a fault
   engines       with --objects: each engine lists its models, with the token and TLS of the flags and objects
   certificates  with --tls-cert and --tls-key: the key belongs to the certificate, and the certificate has not expired
   clock         the clocks of engines and control agree with the clock of this machine

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -282,6 +283,8 @@ func listener(ctx context.Context, address string) (is diagnosis.Outcome, detail
 
 var buildInfo = regexp.MustCompile(`headgate_build_info\{[^}]*program="control"[^}]*version="([^"]*)"`)
 
+var rejectedFiles = regexp.MustCompile(`(?m)^headgate_objects_rejected_files (\d+)$`)
+
 // control asks control for its version, its clock, and the conditions of objects.
 func control(ctx context.Context, o options, f *diagnosis.Facts) (*diagnosis.Control, []admin.Condition) {
 	if o.Control == "" {
@@ -303,6 +306,9 @@ func control(ctx context.Context, o options, f *diagnosis.Facts) (*diagnosis.Con
 		return c, nil
 	}
 	c.Version = string(found[1])
+	if n := rejectedFiles.FindSubmatch(body); n != nil {
+		c.Rejected, _ = strconv.Atoi(string(n[1]))
+	}
 	if clock := clockOf("control", h); clock != nil {
 		f.Clocks = append(f.Clocks, *clock)
 	}
@@ -360,6 +366,7 @@ func extproc(ctx context.Context, o options, c *diagnosis.Control, states map[st
 				is.Bad = append(is.Bad, fmt.Sprintf("%s is %s at extproc %s: %s", e.Address, e.State, a.Extproc, why))
 			}
 		}
+		is.Rejected, is.RejectedFiles = r.Rejected, r.RejectedFiles
 		for _, p := range r.Pools {
 			if p.Waiting != "" {
 				is.Fallbacks = append(is.Fallbacks, p.Name)

@@ -126,6 +126,8 @@ type Control struct {
 	Err         string
 	None, Hangs bool
 	Version     string
+	// Rejected is the number of object files, or of objects of an API server, that it has rejected.
+	Rejected int
 	// Cluster: control runs in a cluster, and was expected at a forwarded port.
 	Cluster bool
 	// Apart describes why an extproc answers that is not connected to this control; empty if that
@@ -154,7 +156,11 @@ type ExtprocAnswer struct {
 	Endpoints, Serving, Omitted int
 	// Held means that no endpoint is ready yet, and that requests wait for one in every pool.
 	Held bool
-	Bad                         []string
+	Bad  []string
+	// Rejected are the faults of object files that it has rejected. RejectedFiles is the number of
+	// all rejected files, which may be larger.
+	Rejected      []string
+	RejectedFiles int
 	// Fallbacks are pools whose policy waits for measurements.
 	Fallbacks []string
 	// ControlLost: control, to which it should be connected, has been silent for too long.
@@ -387,9 +393,21 @@ func (d *diagnosis) extproc(f Facts) {
 			d.add(Fault, "extproc", "start control, or correct the flag --control of this extproc",
 				"control is silent at extproc %s: requests whose model is not loaded get 503 control_unavailable", a.Name)
 		}
+		d.rejected("extproc "+a.Name, "extproc", a.Rejected, a.RejectedFiles)
 		for _, pool := range a.Fallbacks {
 			d.add(OK, "extproc", "", "policy latency waits for measurements in %s; until then policy proposal decides", pool)
 		}
+	}
+}
+
+// rejected adds a fault for each object file that a program has rejected.
+func (d *diagnosis) rejected(program, part string, faults []string, files int) {
+	const do = "correct the file: until then, the program uses its last valid version"
+	for _, fault := range faults {
+		d.add(Fault, part, do, "%s rejects %s", program, fault)
+	}
+	if more := files - len(faults); more > 0 {
+		d.add(Fault, part, do, "%s rejects %s, which its log names", program, display.Count(more, "other file"))
 	}
 }
 
@@ -424,6 +442,10 @@ func (d *diagnosis) control(f Facts) {
 			"control at %s is %s, and this program is %s", c.URL, cmp.Or(c.Version, "of an unknown version"), f.Version)
 	default:
 		d.add(OK, "control", "", "control %s answers at %s", c.Version, c.URL)
+	}
+	if c != nil && c.Rejected > 0 {
+		d.add(Fault, "control", "correct what its log names: until then, control uses the last valid version",
+			"control at %s rejects invalid object files: %d", c.URL, c.Rejected)
 	}
 	if c != nil && c.Apart != "" {
 		d.add(Fault, "control", "correct the flags --control, --control-token-file and --control-ca-file of extproc; its log names the error", "%s", c.Apart)

@@ -70,7 +70,10 @@ func ReadForwarding(dump []byte) *Forwarding {
 		removed = removed || object["remove"] == wire.ClientHeader
 		// The filter for API keys sets it. Header mutations have key, and JWT filters header_name.
 		types, _ := object["type_urls"].([]any)
-		keys := func(of any) bool { name, _ := of.(string); return strings.HasSuffix(name, ".api_key_auth.v3.ApiKeyAuth") }
+		keys := func(of any) bool {
+			name, _ := of.(string)
+			return strings.HasSuffix(name, ".api_key_auth.v3.ApiKeyAuth")
+		}
 		set = set || keys(kind) || slices.ContainsFunc(types, keys) || object["key"] == wire.ClientHeader ||
 			object["header_name"] == wire.ClientHeader
 	})

@@ -43,7 +43,7 @@ type Source struct {
 	dir     string
 	kinds   []kinds.Kind
 	log     *slog.Logger
-	refused func(files int)
+	refused func(faults []string)
 
 	// Used only by Run.
 	files   map[string]*file
@@ -59,10 +59,10 @@ type file struct {
 }
 
 // New returns a Source for the objects of a directory with the kinds of a table. Refused, which may
-// be nil, is called after each reading with the number of refused files.
-func New(dir string, table []kinds.Kind, log *slog.Logger, refused func(files int)) *Source {
+// be nil, is called after each reading with the fault of each refused file, sorted by name.
+func New(dir string, table []kinds.Kind, log *slog.Logger, refused func(faults []string)) *Source {
 	if refused == nil {
-		refused = func(int) {}
+		refused = func([]string) {}
 	}
 	return &Source{dir: dir, kinds: table, log: log, refused: refused, files: make(map[string]*file)}
 }
@@ -191,7 +191,7 @@ func (s *Source) read() (*objects.Set, error) {
 	for _, name := range unsettled {
 		changed = s.update(name, texts[name], written[name], claims) || changed
 	}
-	s.refused(s.countRefused())
+	s.refused(s.refusals())
 	if !changed {
 		return nil, nil
 	}
@@ -313,14 +313,14 @@ func claim(claims map[objects.Object]string, name string, c *contents) {
 	}
 }
 
-func (s *Source) countRefused() int {
-	n := 0
-	for _, f := range s.files {
-		if f.err != nil {
-			n++
+// refusals returns the faults of the refused files, sorted by name.
+func (s *Source) refusals() (all []string) {
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
+		if err := s.files[name].err; err != nil {
+			all = append(all, err.Error())
 		}
 	}
-	return n
+	return all
 }
 
 // faults joins the errors of the files, sorted by name.

@@ -60,7 +60,9 @@ func follow(t *testing.T, folder string) *follower { return followKinds(t, folde
 func followKinds(t *testing.T, folder string, table []kinds.Kind) *follower {
 	f := &follower{t: t, folder: folder, worlds: make(chan *objects.World, 100), refused: make(chan int, 100), done: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
-	source := dir.New(folder, table, slog.New(slog.NewTextHandler(&f.log, nil)), func(n int) { f.refused <- n })
+	source := dir.New(folder, table, slog.New(slog.NewTextHandler(&f.log, nil)), func(faults []string) {
+		f.refused <- len(faults)
+	})
 	go func() { f.done <- source.Run(ctx, func(s objects.Set) { f.worlds <- objects.Build(s) }) }()
 	t.Cleanup(func() {
 		cancel()

@@ -39,6 +39,9 @@ type Source struct {
 	// Named are the pools that flags name, by flag: one that does not exist is a problem of the
 	// World.
 	Named map[string]objects.Name
+	// Rejected, if not nil, is called with the fault of each rejected file of the folder, sorted by
+	// name, whenever the folder was read. It is called from one goroutine.
+	Rejected func(faults []string)
 	// ByName, if not nil, is called before anything is published, with the readers of objects by
 	// name, so that others than the engine tokens can use them.
 	ByName func(kube.Named)
@@ -177,7 +180,13 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *engineclie
 		group.Go(func() error { return server.Run(ctx, join) })
 	case s.Dir != "":
 		meter.Readable(true)
-		group.Go(func() error { return dir.New(s.Dir, s.table(), log, meter.Refused).Run(ctx, join) })
+		refused := func(faults []string) {
+			meter.Refused(len(faults))
+			if s.Rejected != nil {
+				s.Rejected(faults)
+			}
+		}
+		group.Go(func() error { return dir.New(s.Dir, s.table(), log, refused).Run(ctx, join) })
 	default:
 		meter.Readable(true)
 		resolver.Set(fixed)
