@@ -84,7 +84,7 @@ func (f *forecast) claim(e *Endpoint, is *Estimate, g *Gate) Claim {
 		tokens: int64(f.takes(e)), context: contextUnit + int64(f.Prompt+f.Output/2), starts: -1,
 	}
 	if c.queue = c.prefill; !f.joins(e) {
-		before := is.Load + is.Queue - max(0, e.promptQueue(f.Now)) // the current step ends first
+		before := is.Load + is.Queue - float64(max(0, e.Backlog.left(f.Now)))*1e-9 // the current step ends first
 		chunks := math.Ceil((f.prompt - f.cached(e)) * f.perChunk)
 		c.queue, c.starts = int64((before+is.Prefill)*1e9), int64((before+is.Prefill*(chunks-1)/chunks)*1e9)
 	}

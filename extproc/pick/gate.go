@@ -12,7 +12,7 @@ import (
 var ErrNoRoom = errors.New("no endpoint has room for the request")
 
 // Defaults of [Gate]; times are in seconds. An engine computes prompts in steps, and the first step
-// of a request begins when the current one ends. So a queue of a few steps leaves no step empty.
+// of a request begins when the current one ends. So a short queue leaves no step empty.
 const (
 	DefaultGateQueue    = 0.15
 	DefaultGatePerToken = 0.4
@@ -50,7 +50,7 @@ type Gate struct {
 	On bool
 	// Band is the request's priority band: a higher one goes first.
 	Band int32
-	// Queue is the longest queue of prompts, in seconds. PerToken is the longest time per output
+	// Queue is how much longer steps may take because of queued prompts, in seconds. PerToken is the longest time per output
 	// token, in seconds, where no request states an objective.
 	Queue, PerToken float64
 	// Window is the most requests in flight at an endpoint if nothing else is known; 0 means no
@@ -130,7 +130,7 @@ func (f *forecast) obstacle(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Est
 		e, is = &known, &own
 	}
 	switch {
-	case e.promptQueue(f.Now) > g.Queue:
+	case f.promptQueue(e, is.Step) > g.Queue:
 		return longQueue
 	case !f.keeps(e, is.Step, f.limit(g, e)):
 		return slowTokens
@@ -142,9 +142,26 @@ func (f *forecast) obstacle(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Est
 	return noObstacle
 }
 
-// promptQueue returns how long the queued prompts take, in seconds. Estimate.Queue also includes
-// the rest of the current step, which is long at a slow engine.
-func (e *Endpoint) promptQueue(now int64) float64 { return float64(e.Backlog.left(now)) * 1e-9 }
+// promptQueue returns how much longer the engine's steps take because of queued prompts, in seconds.
+// Step is the time of a step without prompts: the current step, and the next one if prompts wait
+// for it, decode anyway.
+func (f *forecast) promptQueue(e *Endpoint, step float64) float64 {
+	left := float64(e.Backlog.left(f.Now))*1e-9 - step
+	if f.joins(e) {
+		left -= step
+	}
+	return left
+}
+
+// short returns when the queue of prompts at an endpoint was or will be short enough, in nanoseconds
+// since 1970. Step is as for promptQueue.
+func (f *forecast) short(g *Gate, e *Endpoint, step float64) int64 {
+	at := e.Backlog.Queue.Load() - int64((g.Queue+step)*1e9)
+	if sooner := at - int64(step*1e9); f.joins(e) && sooner < e.Backlog.Starts.Load() {
+		return sooner // while two steps are left
+	}
+	return at
+}
 
 // forget removes what scrapes reported about requests of unknown sources. A stale endpoint's
 // numbers may be long out of date.
@@ -256,7 +273,7 @@ func (f *forecast) opens(g *Gate, e *Endpoint, c *Copy) int64 {
 	if f.admits(g, e, c, true, &is) || g.reserves(e, c) || g.shuts(e) || !f.fits(g, e) || !e.slotFree(c) || is.Step >= limit {
 		return 0
 	}
-	at := e.Backlog.Queue.Load() - int64(g.Queue*1e9)
+	at := f.short(g, e, is.Step)
 	if left := is.Step / limit; left > leastLeft { // the share of prompts must decay to 1 - left
 		at = max(at, e.Backlog.Computing.Load()-int64(memory*math.Log(1-left)))
 	}

@@ -56,7 +56,7 @@ func (f *forecast) describe(o obstacle, g *Gate, e *Endpoint, c *Copy) string {
 	case fullWindow:
 		return fmt.Sprintf("it has %d of at most %d requests", e.InFlight.Load(), g.places(e.window(g)))
 	case longQueue:
-		return fmt.Sprintf("its queued prompts take %.3g s, more than %.3g s", e.promptQueue(f.Now), g.Queue)
+		return fmt.Sprintf("its queued prompts take %.3g s, more than %.3g s", f.promptQueue(e, f.estimate(e, c).Step), g.Queue)
 	case slowTokens:
 		step, limit := f.estimate(e, c).Step, f.limit(g, e)
 		if step <= limit {

@@ -28,6 +28,6 @@ func Rooms(p Policy, s *Snapshot, r Request, visit func(e *Endpoint, room bool, 
 		if trusted {
 			is = f.estimate(e, c)
 		}
-		visit(e, f.admits(&gate, e, c, trusted, &is), e.Backlog.Queue.Load()-int64(gate.Queue*1e9))
+		visit(e, f.admits(&gate, e, c, trusted, &is), f.short(&gate, e, is.Step))
 	})
 }
