@@ -70,7 +70,7 @@ func estimateTokens(d *dispatcher, a *ask, body []byte, view *endpointstate.View
 	if openai.OnlyTokenizes(d.in.path) {
 		return 0
 	}
-	d.limited.size.stored = a.previous != ""
+	d.limited.size.elsewhere = a.previous != "" || d.scope.mode == modePartial
 	request, learned := learnedOf(d, a.model, view)
 	output := learned.Output()
 	if body == nil {

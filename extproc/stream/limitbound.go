@@ -12,8 +12,9 @@ type size struct {
 	// body is the size of the body in bytes; 0 if extproc does not get it.
 	body   int
 	prompt openai.Prompt
-	// stored means that the request continues a stored response, which is part of its prompt.
-	stored bool
+	// elsewhere means that a part of the prompt is not in this body: the data plane sends only the
+	// beginning, or the request continues a stored response.
+	elsewhere bool
 }
 
 const (
@@ -30,7 +31,10 @@ func (s size) tokens(context int) int64 {
 		context = unknownContext
 	}
 	prompt, answer := s.body+templateTokens, context
-	if s.body == 0 || s.prompt.Attached || s.stored {
+	if s.prompt.Answers == 0 { // such as a query that the engine combines with each document
+		prompt *= max(1, s.body)
+	}
+	if s.body == 0 || s.prompt.Attached || s.elsewhere {
 		prompt += context
 	}
 	if most := s.prompt.MaxTokens; most > 0 {

@@ -26,7 +26,8 @@ func TestTokensAtMost(t *testing.T) {
 		"no max_tokens, unknown":  {short(func(s *size) { s.prompt.MaxTokens = 0 }), 0, template + 100 + unknown},
 		"max_tokens above it":     {short(func(s *size) { s.prompt.MaxTokens = 1e8 }), 8192, template + 100 + 8192},
 		"an image":                {short(func(s *size) { s.prompt.Attached = true }), 8192, template + 100 + 8192 + 10},
-		"after a stored response": {short(func(s *size) { s.stored = true }), 8192, template + 100 + 8192 + 10},
+		"after a stored response": {short(func(s *size) { s.elsewhere = true }), 8192, template + 100 + 8192 + 10},
+		"a query and documents":   {short(func(s *size) { s.prompt = openai.Prompt{} }), 8192, (template+100)*100 + 8192},
 		"no body":                 {size{}, 8192, template + 2*8192},
 		"many answers":            {size{body: 1, prompt: openai.Prompt{Answers: 999_999_999}}, 0, template + 1 + 999_999_999*unknown},
 	} {
