@@ -50,8 +50,8 @@ type Gate struct {
 	On bool
 	// Band is the request's priority band: a higher one goes first.
 	Band int32
-	// Queue is how much longer steps may take because of queued prompts, in seconds. PerToken is the longest time per output
-	// token, in seconds, where no request states an objective.
+	// Queue is how much longer steps may take because of queued prompts, in seconds. PerToken is
+	// the longest time per output token, in seconds, where no request states an objective.
 	Queue, PerToken float64
 	// Window is the most requests in flight at an endpoint if nothing else is known; 0 means no
 	// limit.
@@ -142,9 +142,9 @@ func (f *forecast) obstacle(g *Gate, e *Endpoint, c *Copy, trusted bool, is *Est
 	return noObstacle
 }
 
-// promptQueue returns how much longer the engine's steps take because of queued prompts, in seconds.
-// Step is the time of a step without prompts: the current step, and the next one if prompts wait
-// for it, decode anyway.
+// promptQueue returns how much longer the engine's steps take because of queued prompts, in
+// seconds. Step is the time of a step without prompts: the current step, and the next one if
+// prompts wait for it, decode anyway.
 func (f *forecast) promptQueue(e *Endpoint, step float64) float64 {
 	left := float64(e.Backlog.left(f.Now))*1e-9 - step
 	if f.joins(e) {
@@ -153,8 +153,8 @@ func (f *forecast) promptQueue(e *Endpoint, step float64) float64 {
 	return left
 }
 
-// short returns when the queue of prompts at an endpoint was or will be short enough, in nanoseconds
-// since 1970. Step is as for promptQueue.
+// short returns when the queue of prompts at an endpoint was or will be short enough, in
+// nanoseconds since 1970. Step is as for promptQueue.
 func (f *forecast) short(g *Gate, e *Endpoint, step float64) int64 {
 	at := e.Backlog.Queue.Load() - int64((g.Queue+step)*1e9)
 	if sooner := at - int64(step*1e9); f.joins(e) && sooner < e.Backlog.Starts.Load() {
