@@ -70,26 +70,43 @@ const (
 // Claim is what one request adds to a Backlog.
 type Claim struct {
 	prefill, beside, urgency, tokens, serviceTime, timed, context int64
-	// queue is how much later Queue is because of the prompt. If the prompt needs a further step,
-	// starts is from the former end of Queue to the start of its last step; otherwise it is -1.
+	computing                                                     int64  // part of prefill, as in Computing
+	objective                                                     uint64 // key in Objectives; 0 for none
+	// opens reports that the prompt needs a further step. Queue is then how much later
+	// [Backlog.Queue] is because of that, and starts is from the former end of the queue to the
+	// start of the prompt's last step.
+	opens         bool
 	queue, starts int64
-	computing     int64  // part of prefill, as in Computing
-	objective     uint64 // key in Objectives; 0 for none
+}
+
+// longestPrompt limits the time that one prompt adds to a Backlog, in seconds. It keeps sums within
+// their type if a profile has huge times.
+const longestPrompt = 3600
+
+// prompts converts a time for prompts from seconds to nanoseconds, at most longestPrompt. NaN
+// becomes 0.
+func prompts(seconds float64) int64 {
+	if !(seconds > 0) {
+		return 0
+	}
+	return int64(min(seconds, longestPrompt) * 1e9)
 }
 
 // claim returns the claim of the request at an endpoint. It is zero if nothing was predicted.
 func (f *forecast) claim(e *Endpoint, is *Estimate, g *Gate) Claim {
 	c := Claim{
-		prefill: int64((is.Load + is.Delay) * 1e9), beside: int64(is.Longer / besideUnit), urgency: int64(1 / f.PerToken / urgencyUnit),
-		tokens: int64(f.takes(e)), context: contextUnit + int64(f.Prompt+f.Output/2), starts: -1,
+		prefill: prompts(is.Load + is.Delay), beside: int64(is.Longer / besideUnit), urgency: int64(1 / f.PerToken / urgencyUnit),
+		tokens: int64(f.takes(e)), context: contextUnit + int64(f.Prompt+f.Output/2), opens: !f.joins(e),
 	}
-	if c.queue = c.prefill; !f.joins(e) {
-		before := is.Load + is.Queue - float64(max(0, e.Backlog.left(f.Now)))*1e-9 // the current step ends first
-		chunks := math.Ceil((f.prompt - f.cached(e)) * f.perChunk)
-		c.queue, c.starts = int64((before+is.Prefill)*1e9), int64((before+is.Prefill*(chunks-1)/chunks)*1e9)
+	if c.opens {
+		// The current step ends first. Other requests may have lengthened the queue since the
+		// prediction.
+		before := is.Load + max(0, is.Queue-float64(max(0, e.Backlog.left(f.Now)))*1e-9)
+		chunks := math.Ceil((f.prompt - f.cached(e)) / float64(e.Profile.Limits.MaxBatchedTokens))
+		c.queue, c.starts = prompts(before+is.Prefill), prompts(before+is.Prefill*(chunks-1)/chunks)
 	}
 	if g.On {
-		c.computing = int64((is.Load + f.computing(e)) * 1e9)
+		c.computing = prompts(is.Load + f.computing(e))
 		if f.Stated {
 			c.objective = keyOf(g.Band, f.PerToken)
 		}
@@ -97,7 +114,8 @@ func (f *forecast) claim(e *Endpoint, is *Estimate, g *Gate) Claim {
 	return c
 }
 
-// Begin adds a claim at time now, in nanoseconds since 1970.
+// Begin adds a claim at time now, in nanoseconds since 1970. If another prompt has opened a step
+// since the decision, this prompt joins that step.
 func (b *Backlog) Begin(c Claim, now int64) {
 	b.Beside.Add(c.beside)
 	b.Urgency.Add(c.urgency)
@@ -108,11 +126,12 @@ func (b *Backlog) Begin(c Claim, now int64) {
 		b.ServiceTimes.Add(c.serviceTime)
 		b.Timed.Add(c.timed)
 	}
-	if c.starts >= 0 {
-		b.Starts.Store(max(b.Queue.Load(), now) + c.starts)
+	queue := c.prefill
+	if c.opens && b.open(c.starts, now) {
+		queue = c.queue
 	}
 	extend(&b.Through, c.prefill, now)
-	extend(&b.Queue, c.queue, now)
+	extend(&b.Queue, queue, now)
 	spend(&b.Lately, c.prefill, now)
 	spend(&b.Computing, c.computing, now)
 }
@@ -121,13 +140,23 @@ func (b *Backlog) Begin(c Claim, now int64) {
 // negative. Step is the time of a step that decodes for the endpoint's requests: if the prompts
 // need a further step, they wait for that too.
 func (b *Backlog) Others(more, step, now int64) {
-	if more > 0 && now >= b.Starts.Load() {
-		b.Starts.Store(max(b.Queue.Load(), now))
-		extend(&b.Queue, step, now)
+	queue := more
+	if more > 0 && b.open(0, now) {
+		queue += step
 	}
-	extend(&b.Queue, more, now)
+	extend(&b.Queue, queue, now)
+	if more < 0 && b.Starts.Load() > b.Queue.Load() {
+		b.Starts.Add(more) // the prompts that ended were ahead of the last step
+	}
 	spend(&b.Lately, more, now)
 	spend(&b.Computing, more, now)
+}
+
+// open sets Starts to a further step, which starts this long after the end of the queue. It returns
+// false if queued prompts already wait for a step that has not started at time now.
+func (b *Backlog) open(after, now int64) bool {
+	started := b.Starts.Load()
+	return started <= now && b.Starts.CompareAndSwap(started, max(b.Queue.Load(), now)+after)
 }
 
 // memory is the time constant of Lately's decay, in nanoseconds. A request gets about a hundred

@@ -118,6 +118,9 @@ func TestWorkOfARequest(t *testing.T) {
 	}
 	b := f.pool.Endpoints[0].Backlog
 	b.Begin(room[0].Claim, now)
+	if queue, starts := b.Queue.Load()-now, b.Starts.Load()-now; queue != 356e6 || starts != 320e6 {
+		t.Errorf("the queue takes %d ns, and the step of the prompt starts after %d ns, want 356 and 320 ms", queue, starts)
+	}
 	if through, tokens := b.Through.Load()-now, b.Tokens.Load(); through != 356e6 || tokens != 36+50 {
 		t.Errorf("the next request waits %d ns, and this one takes %d tokens; want 320 ms for the load and 36 ms for the prompt, and 86 tokens",
 			through, tokens)

@@ -7,3 +7,9 @@ func StatedClaim(band int32, objective float64) Claim {
 
 // Tightest is tightest.
 func (o *Objectives) Tightest(band int32) float64 { return o.tightest(band) }
+
+// ClaimOf returns the claim of a request at an endpoint for which is was predicted.
+func ClaimOf(d Demand, e *Endpoint, is Estimate) Claim {
+	f := newForecast(d)
+	return f.claim(e, &is, &Gate{})
+}

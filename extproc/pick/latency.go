@@ -266,10 +266,10 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 
 // join adds the prompts that are expected to arrive while the request waits. They run in the same
 // prefill step, so the request's first token is delayed until they are computed. This delay is not
-// part of the endpoint's cost, because those requests pay for it. A gate that the request's prompt
-// closes admits none of them.
-func (f *forecast) join(g *Gate, e *Endpoint, is *Estimate) {
-	if g.On && is.Queue+is.Prefill > g.Queue {
+// part of the endpoint's cost, because those requests pay for it. If predictions are trusted, a
+// gate that the request's prompt closes admits none of them.
+func (f *forecast) join(g *Gate, e *Endpoint, trusted bool, is *Estimate) {
+	if g.On && trusted && is.Queue+is.Load+is.Prefill > g.Queue {
 		return
 	}
 	if is.Queue > 0 && is.Queue < chunk(e.Profile) {

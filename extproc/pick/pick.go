@@ -307,7 +307,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 				d.Estimate = f.estimate(d.Endpoint, d.Copy)
 			}
 			d.Claim = f.claim(d.Endpoint, &d.Estimate, &r.Gate)
-			f.join(&r.Gate, d.Endpoint, &d.Estimate)
+			f.join(&r.Gate, d.Endpoint, p.Rule == Latency, &d.Estimate)
 		case p.Rule == least:
 			d.Among, d.Claim = d.Endpoint.Pending()+1, w.claim()
 		}
