@@ -17,7 +17,9 @@ type dialect struct {
 	running []selector
 	waiting []selector
 	aside   []selector // waiting requests not included in waiting
-	kvUsage []selector // 0 to 1
+	// deferred are waiting requests, included in waiting, that the batch does not delay.
+	deferred []selector
+	kvUsage  []selector // 0 to 1
 
 	// The size of the KV cache in tokens: as one number, as blocks times tokens per block, or in
 	// labels of vLLM's configuration.
@@ -48,7 +50,8 @@ var dialects = []dialect{
 		// Newest first: V1, V0 and older, and NIM's.
 		running:  series("vllm:num_requests_running", "num_requests_running"),
 		waiting:  series("vllm:num_requests_waiting", "num_requests_waiting"),
-		aside:    series("vllm:num_requests_swapped"), // V0 only
+		deferred: series("vllm:num_requests_waiting_by_reason{reason=deferred}"), // from 0.24 on
+		aside:    series("vllm:num_requests_swapped"),                            // V0 only
 		kvUsage:  series("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "gpu_cache_usage_perc"),
 		kvConfig: series("vllm:cache_config_info", "cache_config_info"),
 		adapters: series("vllm:lora_requests_info", "lora_requests_info"),
@@ -189,7 +192,8 @@ func dialectOf(k Kind) (d dialect, known bool) {
 
 // all returns every selector of the current load, without kvConfig.
 func (d dialect) all() []selector {
-	return slices.Concat(d.running, d.waiting, d.aside, d.kvUsage, d.kvTokens, d.kvBlocks, d.blockTokens, d.slots, d.adapters, d.awake)
+	return slices.Concat(d.running, d.waiting, d.aside, d.deferred, d.kvUsage, d.kvTokens, d.kvBlocks, d.blockTokens, d.slots, d.adapters,
+		d.awake)
 }
 
 // speaks reports whether a page has a series of the dialect. A configuration series alone is no

@@ -56,7 +56,10 @@ type Load struct {
 
 	Running Value // requests in the batch
 	Waiting Value // requests not in the batch: queued, or swapped out of it
-	KVUsage Value // share of the KV cache in use, 0 to 1
+	// Deferred is the part of Waiting that the batch does not delay: requests that wait for an
+	// adapter slot, for KV cache from another engine or for a compiled grammar.
+	Deferred Value
+	KVUsage  Value // share of the KV cache in use, 0 to 1
 	// KVTokens is the capacity of the KV cache in tokens.
 	KVTokens Value
 	// Forgets means that prefix caching is off.
@@ -207,6 +210,7 @@ func (d dialect) read(page families) Load {
 		Waiting: sum(page.first(d.waiting)),
 		KVUsage: largest(page.first(d.kvUsage)),
 	}
+	load.Deferred = sum(page.first(d.deferred))
 	d.readCache(page, &load)
 	if n, ok := sum(page.first(d.aside)).Get(); ok {
 		load.Waiting = Known(load.Waiting.Or(0) + n)

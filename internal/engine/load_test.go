@@ -44,12 +44,12 @@ func TestPageOfEachEngine(t *testing.T) {
 		want engine.Load
 	}{
 		{"vllm-0.32-idle.txt", engine.Load{
-			Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0),
+			Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), Deferred: engine.Known(0), KVUsage: engine.Known(0),
 			KVTokens: engine.Known(2097152), Started: engine.Known(1.79522831586e+09), Totals: idle,
 		}},
 		{"vllm-0.32-loaded.txt", engine.Load{
-			Kind: engine.VLLM, Running: engine.Known(8), Waiting: engine.Known(10), KVUsage: engine.Known(0.0004883110541414881),
-			KVTokens:    engine.Known(2097152),
+			Kind: engine.VLLM, Running: engine.Known(8), Waiting: engine.Known(10), Deferred: engine.Known(6),
+			KVUsage: engine.Known(0.0004883110541414881), KVTokens: engine.Known(2097152),
 			MaxAdapters: engine.Known(2), Active: []string{"a1", "a2"}, Started: engine.Known(1.79522831586e+09),
 			Totals: engine.Totals{
 				Queue: timed(24, 0.0005860769998662363), Prefill: timed(24, 0.6138861800004634), Decode: timed(24, 0.5493223799994666),
