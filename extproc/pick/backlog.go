@@ -137,11 +137,11 @@ func (b *Backlog) Begin(c Claim, now int64) {
 }
 
 // Others adds prefill time that other processes report at time now, in nanoseconds. The time may be
-// negative. Step is the time of a step that decodes for the endpoint's requests: if the prompts
-// need a further step, they wait for that too.
+// negative. Step is the time of a step that decodes for the endpoint's requests. If the prompts
+// need a further step, they wait for that, too.
 func (b *Backlog) Others(more, step, now int64) {
 	queue := more
-	if more > 0 && b.open(0, now) {
+	if more >= leastReported && b.open(0, now) {
 		queue += step
 	}
 	extend(&b.Queue, queue, now)
@@ -151,6 +151,10 @@ func (b *Backlog) Others(more, step, now int64) {
 	spend(&b.Lately, more, now)
 	spend(&b.Computing, more, now)
 }
+
+// leastReported is the shortest time of newly reported prompts, in nanoseconds. The delay of
+// reports varies, so shorter times may come from earlier prompts.
+const leastReported = 1e6
 
 // open sets Starts to a further step, which starts this long after the end of the queue. It returns
 // false if queued prompts already wait for a step that has not started at time now.

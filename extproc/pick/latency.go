@@ -169,8 +169,8 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, delay, step, longer float64)
 	prefill = own*p.Prefill.PerToken + own*(own+2*cached)*p.Prefill.PerTokenSquared
 	queue = float64(max(0, ours.left(f.Now))) * 1e-9
 	if f.joins(e) {
-		// Other prompts wait for the next step. If they fill it, this prompt needs its own share of
-		// a step; otherwise it uses the room that is left in the steps of the others.
+		// The step of other prompts has not started. If they fill it, this prompt needs its own
+		// share of a step; otherwise it uses the room that is left in the step of the others.
 		delay = prefill + own*f.perChunk*overhead
 		if queue > max(overhead, f.floor)+f.chunk {
 			prefill = delay

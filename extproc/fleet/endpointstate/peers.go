@@ -87,8 +87,8 @@ func (e *endpoint) setPeers(b Backlog, now int64) {
 	}
 }
 
-// decodeStep returns the time of a step that decodes for the known requests; 0 if there are none,
-// or if nothing is predicted here.
+// decodeStep returns the time of a step that decodes for the known requests, at most a second; 0
+// if no times are known for them.
 func (e *endpoint) decodeStep() time.Duration {
 	beside := e.backlog.Beside.Load() + e.peers.Beside.Load()
 	if beside <= 0 {
@@ -100,8 +100,12 @@ func (e *endpoint) decodeStep() time.Duration {
 			weights = max(weights, t.profile.Decode.Base)
 		}
 	}
-	return time.Duration(weights*1e9) + time.Duration(beside/1000)
+	return min(time.Duration(weights*1e9)+time.Duration(beside/1000), longestStep)
 }
+
+// longestStep limits the time of a decode step, which reports of other processes determine. Unlike
+// the other times in a report, a later report does not correct it.
+const longestStep = time.Second
 
 // peersTell returns the work at this endpoint that other processes reported.
 func (e *endpoint) peersTell(address string) Backlog {

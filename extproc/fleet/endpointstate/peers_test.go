@@ -148,10 +148,10 @@ func TestPromptsOfPeersQueue(t *testing.T) {
 	want("we have another", 2*own+2*step+1200*time.Millisecond)
 	tell(400*time.Millisecond, 0, 0)
 	want("peers' have ended early", 2*own+2*step+300*time.Millisecond)
-	tell(500*time.Millisecond, time.Second, 1)
-	want("one more", 2*own+2*step+1300*time.Millisecond)
+	tell(500*time.Millisecond, time.Second, 1) // our second prompt is being computed
+	want("one more", 2*own+3*step+1300*time.Millisecond)
 	s.ForgetPeers(after(500 * time.Millisecond))
-	want("peers are forgotten", 2*own+2*step+300*time.Millisecond)
+	want("peers are forgotten", 2*own+3*step+300*time.Millisecond)
 	idle := func(when string) {
 		t.Helper()
 		if queue := e.Backlog.Queue.Load(); queue != 0 {
@@ -165,4 +165,34 @@ func TestPromptsOfPeersQueue(t *testing.T) {
 	ours.End()
 	tell(700*time.Millisecond, 0, 0)
 	idle("the peers' has ended last")
+}
+
+// Peers that report fifty times a second open at most one step in the time of a step, so the queue
+// stays short. A report of an extremely long step makes it at most a second longer.
+func TestManyReportsDoNotLengthenTheQueue(t *testing.T) {
+	s := predicted()
+	e := endpointOf(s)
+	const requests, beside = 8, 20_000_000_000 // each step decodes for 20 ms
+	step := time.Duration(e.Profile.Decode.Base*1e9) + 20*time.Millisecond
+	report := func(at, prompts time.Duration, beside int64) time.Duration {
+		b := told(a, requests, 0)
+		b.Through, b.Beside = start.Add(at+prompts).UnixNano(), beside
+		s.SetPeers([]endpointstate.Backlog{b}, start.Add(at))
+		return time.Duration(e.Backlog.Queue.Load() - start.Add(at).UnixNano())
+	}
+	const interval, prompt = 20 * time.Millisecond, 2 * time.Millisecond
+	if got := report(-time.Second, prompt, beside); got != prompt {
+		t.Errorf("while nobody decodes, the first prompt takes %v", got)
+	}
+	longest := time.Duration(0)
+	for at := time.Duration(0); at < 10*time.Second; at += interval {
+		longest = max(longest, report(at, prompt, beside))
+	}
+	if longest < step || longest > 2*(step+4*prompt) {
+		t.Errorf("the queue takes up to %v, with steps of %v", longest, step)
+	}
+	report(11*time.Second, 0, 1<<62)
+	if got := report(11*time.Second, prompt, 0); got != time.Second+prompt {
+		t.Errorf("after a report of an extremely long step the queue takes %v", got)
+	}
 }
