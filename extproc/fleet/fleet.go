@@ -301,6 +301,7 @@ type Scrape struct {
 // Scrape starts a scrape. It ends with Succeeded, Failed or [endpointstate.State.Refused].
 func (f *Fleet) Scrape(address string) (l Scrape) {
 	f.locked(func() { l = Scrape{f.state.Scrape(address, f.Now()), f} })
+	l.Steady = Steady(l.Began)
 	return l
 }
 

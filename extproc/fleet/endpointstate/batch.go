@@ -4,24 +4,28 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
 )
 
 // batch learns how many requests an engine runs at once, if its profile states more. Engines do not
 // report this limit (vLLM's --max-num-seqs), and a profile may contain the engine's default. Only
 // requests that wait for two seconds, while a nearly constant number runs, show that the batch is
-// full, because prompts wait for a moment anyway. The KV cache must not be full then.
+// full, because prompts wait for a moment anyway. The KV cache must not be full then. Requests that
+// the engine reports as deferred, for example for an adapter slot, do not count.
 //
 // The limit holds for a while, because each attempt to exceed it lets requests wait in the engine.
-// Then it grows by a small part while the batch is full and nobody waits. If more requests run than
-// before, it grows faster; if they wait, it falls back. Only scrapes change it. Any goroutine may
-// read limit.
+// Then it grows just enough for one more request while the batch is full and nobody waits. If more
+// requests run than before, it grows faster; if they wait, it falls back. If more requests run than
+// the limit, their number becomes the limit at once. Only scrapes change it. Any goroutine may read
+// limit.
 type batch struct {
 	limit atomic.Int64 // 0 until requests have waited for long
-	// since is the first scrape of the latest series in which requests waited; zero if there is
-	// none. most is the number of requests that ran then; later scrapes have no more.
-	since time.Time
-	most  float64
+	// since and last are the first and the last scrape of the latest series in which requests
+	// waited; since is zero if there is none. most is the number of requests that ran at since;
+	// later scrapes have no more.
+	since, last time.Time
+	most        float64
 	// The limit first grows pause after it has fallen to learned, and then every shortPause.
 	// changed is when it last changed. slowly is how often it must still grow before it doubles.
 	pause   time.Duration
@@ -36,8 +40,7 @@ const (
 	// fullAfter is how long requests wait in an engine whose batch is full, while the prompts of
 	// others take less time.
 	fullAfter = 2 * time.Second
-	// fullAgain is how long requests wait after the limit has grown, if the engine runs no more
-	// than before.
+	// fullAgain is the same after the limit has grown, if the engine runs no more than before.
 	fullAgain = time.Second
 	// steadyPart: the number of running requests of a full batch changes by at most one and
 	// 1/steadyPart.
@@ -62,15 +65,25 @@ func (b *batch) scraped(at time.Time, load *engine.Load, slots bool, prompts tim
 	if !known || !reported || running > mostWaiting || waiting > mostWaiting {
 		return
 	}
+	waiting -= load.Deferred.Or(0)
 	limit := b.limit.Load()
+	if limit > 0 && running > float64(limit) {
+		limit = int64(running)
+		b.limit.Store(limit)
+	}
+	after := fullAfter
+	if b.before > 0 {
+		after = fullAgain
+	}
 	switch {
-	case slots, prompts > fullAfter, load.KVUsage.Or(0) >= kvFull:
+	case slots, prompts > after, load.KVUsage.Or(0) >= kvFull:
 		b.since = time.Time{}
 	case waiting > 0:
 		if b.since.IsZero() || at.Before(b.since) || // the clock may be set back
-			running > b.most || running < b.most-1-b.most/steadyPart {
+			at.Sub(b.last) > fullAfter || running > b.most || running < b.most-1-b.most/steadyPart {
 			b.since, b.most = at, running
 		}
+		b.last = at
 		waited := at.Sub(b.since)
 		switch {
 		case b.most < 1 || limit > 0 && b.most >= float64(limit):
@@ -91,7 +104,7 @@ func (b *batch) scraped(at time.Time, load *engine.Load, slots bool, prompts tim
 // limit grew, but no more.
 func (b *batch) confirms(all float64) bool {
 	before := float64(b.before)
-	return before > 0 && all > before && b.most <= before && b.most >= before-1-before/steadyPart
+	return all > before && b.most <= before && b.most >= before-1-before/steadyPart
 }
 
 // fall lowers the limit.
@@ -118,7 +131,13 @@ func (b *batch) grow(at time.Time) {
 		return
 	}
 	limit := b.limit.Load()
-	b.limit.Store(min(limit+max(1, limit>>b.slowly), lastWindow))
+	next := limit + max(1, limit>>b.slowly)
+	if b.slowly == firstStep { // one more, beside the headroom that requests may leave
+		for next = limit + 1; next-int64(pick.DefaultHeadroom*float64(next)) <= limit; {
+			next++
+		}
+	}
+	b.limit.Store(min(next, lastWindow))
 	b.changed, b.slowly, b.before = at, max(0, b.slowly-1), limit
 }
 

@@ -321,12 +321,15 @@ func (s *State) RequestServed(address string, began time.Time) {
 type Scrape struct {
 	Address string
 	Began   time.Time
-	known   int64
+	// Steady is Began on the clock of the times in [pick.Backlog], which is never set back.
+	Steady time.Time
+	known  int64
 }
 
-// Scrape starts a scrape of an endpoint. ScrapeSucceeded, ScrapeFailed or Refused ends it.
+// Scrape starts a scrape of an endpoint. ScrapeSucceeded, ScrapeFailed or Refused ends it. If the
+// clock may be set back, the caller must then set Steady.
 func (s *State) Scrape(address string, now time.Time) Scrape {
-	l := Scrape{Address: address, Began: now}
+	l := Scrape{Address: address, Began: now, Steady: now}
 	if e := s.endpoints[address]; e != nil {
 		l.known = e.knownRequests()
 	}
@@ -377,7 +380,8 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	e.others = e.othersOf(load, max(l.known, e.knownRequests()))
 	e.window.scraped(e.inFlight.Load(), load.Running, load.Waiting)
 	slots, _ := load.MaxAdapters.Get()
-	e.batch.scraped(l.Began, &load, slots > 0 && float64(e.adapters.Load()) > slots, time.Unix(0, e.backlog.Queue.Load()).Sub(l.Began))
+	full := slots > 0 && float64(max(e.adapters.Load(), int64(len(load.Active)))) > slots
+	e.batch.scraped(l.Began, &load, full, time.Unix(0, e.backlog.Queue.Load()).Sub(l.Steady))
 	e.active(load.Active)
 }
 
