@@ -265,7 +265,7 @@ func runCommand(ctx context.Context, args []string, out, progress io.Writer) err
 	f.IntVar(&b.seeds, "seeds", 5, "number of `SEEDS`; figures are medians")
 	f.StringVar(&b.plot, "plot", "", "draw the flood with and without flow into this `FILE`, such as flow.svg")
 	f.IntVar(&b.fleet.Endpoints, "endpoints", 16, "number of `ENDPOINTS`")
-	queue := f.Float64("gate-queue", pick.DefaultGateQueue, "longest queue of prompts at an endpoint, in `SECONDS`")
+	queue := f.Float64("gate-queue", pick.DefaultGateQueue, "longest time that queued prompts take at an endpoint, in `SECONDS`")
 	perToken := f.Float64("gate-per-token", pick.DefaultGatePerToken, "longest time per output token without a stated objective, in `SECONDS`")
 	headroom := f.Float64("gate-headroom", pick.DefaultHeadroom,
 		"`SHARE` of the batch and of the KV cache that requests leave free if others of their flow wait")
