@@ -60,6 +60,7 @@ func enginesCommand(ctx context.Context, args []string, out io.Writer) error {
 	f := cli.Flags("bench cost engines", enginesUsage, out)
 	listen := f.StringSlice("listen", nil, "`HOST:PORT` of each engine")
 	path := f.String("page", pageLoaded, "`FILE` with the page of metrics; its counters rise")
+	small := f.Bool("small-page", false, "leave of that page only what gateways read, so that scrapes cost little")
 	pace := f.Duration("pace", 5*time.Millisecond, "`DURATION` between two events of a stream")
 	if err := cli.Parse(f, args, 0); err != nil {
 		return err
@@ -70,6 +71,9 @@ func enginesCommand(ctx context.Context, args []string, out io.Writer) error {
 	text, err := os.ReadFile(*path)
 	if err != nil {
 		return err
+	}
+	if *small {
+		text = reduced(text)
 	}
 	s := newEngines(text, *pace)
 	var lists []net.Listener
@@ -160,6 +164,19 @@ func moved(page []byte, by int) []byte {
 			fmt.Fprintf(&b, "%s %s\n", line[:at], strconv.FormatFloat(value+float64(by), 'f', 1, 64))
 		default:
 			b.Write(line)
+		}
+	}
+	return b.Bytes()
+}
+
+// reduced returns the lines of a page that are about requests, the KV cache and adapters.
+func reduced(page []byte) []byte {
+	var b bytes.Buffer
+	for line := range bytes.Lines(page) {
+		for _, part := range []string{"vllm:num_requests_", "vllm:kv_cache_usage", "vllm:cache_config", "vllm:lora_requests"} {
+			if bytes.Contains(line, []byte(part)) {
+				b.Write(line)
+			}
 		}
 	}
 	return b.Bytes()

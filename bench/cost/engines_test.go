@@ -126,6 +126,10 @@ func TestPagesMove(t *testing.T) {
 	if got := string(moved(page, 2)); got != want {
 		t.Errorf("%s, want\n%s", got, want)
 	}
+	small := "vllm:num_requests_running{} 1.0\nvllm:lora_requests_info{} 1.0\n"
+	if got := string(reduced([]byte("a_total 1.0\n" + small + "b_total 2.0\n"))); got != small {
+		t.Errorf("the small page is %s", got)
+	}
 	for _, file := range []string{pageIdle, pageLoaded} {
 		text, err := os.ReadFile("../../" + file)
 		if err != nil {

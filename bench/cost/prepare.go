@@ -48,7 +48,7 @@ func (r *rigs) prepare(ctx context.Context) (err error) {
 	for i := range numEngines {
 		r.engines = append(r.engines, fmt.Sprintf("%s%d:8000", r.net, 11+i))
 	}
-	r.serving, err = r.startEngines(ctx, "engines", pageLoaded, r.engines)
+	r.serving, err = r.startEngines(ctx, "engines", pageLoaded, r.engines, "--small-page")
 	return err
 }
 

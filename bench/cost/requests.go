@@ -231,7 +231,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // idleTable prints what idle gateways use.
 func idleTable(b *bench, shown []variant, idle map[string][]cores) {
 	t := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "idle, %d endpoints (subtracted above)\tEnvoy, cores\tserver, cores\t\n", numEngines)
+	fmt.Fprintf(t, "idle, %d endpoints with a page of 2 KB (subtracted above)\tEnvoy, cores\tserver, cores\t\n", numEngines)
 	for _, v := range shown {
 		var envoy, server []float64
 		for _, c := range idle[v.name] {

@@ -110,8 +110,9 @@ func (r *rigs) place(name string, n int) (place, error) {
 }
 
 // startEngines starts a process that serves engines.
-func (r *rigs) startEngines(ctx context.Context, name, page string, addresses []string) (*process.Process, error) {
+func (r *rigs) startEngines(ctx context.Context, name, page string, addresses []string, flags ...string) (*process.Process, error) {
 	cmd := exec.Command(r.self, "cost", "engines", "--page", page, "--listen", strings.Join(addresses, ","))
+	cmd.Args = append(cmd.Args, flags...)
 	p, err := r.starter.Start(name, r.dir, cmd)
 	if err != nil {
 		return nil, err
