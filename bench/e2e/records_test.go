@@ -1,0 +1,43 @@
+package e2e
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Envoy serves requests that do not need extproc while extproc hangs and does not read their
+// records. When extproc continues, it also reads the records of later requests.
+func TestRecordsDelayNoRequest(t *testing.T) {
+	runs(t)
+	s := start(t)
+	s.must(completion("a01", 1, false))
+	s.await("the first record is read", func() bool { return s.sum(s.Metrics, "headgate_requests_total", "route", "default/a01") == 1 })
+	s.Extproc.Signal(syscall.SIGSTOP)
+	const each, clients = 500, 8
+	var failed atomic.Int64
+	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range clients {
+		all.Go(func() {
+			for range each {
+				if a, err := s.ask(ctx, request{method: http.MethodGet, path: "/healthz"}); err != nil || a.status != http.StatusOK {
+					failed.Add(1)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if failed.Load() > 0 {
+		t.Errorf("%d of %d clients are not served", failed.Load(), clients)
+	}
+	s.Extproc.Signal(syscall.SIGCONT)
+	s.await("requests are answered again", func() bool { return s.must(completion("a02", 1, false)).status == http.StatusOK })
+	s.await("their records are read", func() bool { return s.sum(s.Metrics, "headgate_requests_total", "route", "default/a02") > 0 })
+}
