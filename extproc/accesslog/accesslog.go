@@ -108,7 +108,7 @@ func (e *entries) Decode(wire []byte) error {
 		e.read = nil
 	}
 	defer func() { e.one = record{} }() // its bytes are valid only during Decode
-	valid := each(wire, func(t tag, bits uint64, data []byte) bool {
+	valid := each(wire, func(t tag, _ uint64, data []byte) bool {
 		switch t {
 		case 2<<3 | length: // http_logs
 			return each(data, e.add)
@@ -125,7 +125,7 @@ func (e *entries) Decode(wire []byte) error {
 }
 
 // add reads a field of an HTTPAccessLogEntries.
-func (e *entries) add(t tag, bits uint64, data []byte) bool {
+func (e *entries) add(t tag, _ uint64, data []byte) bool {
 	if t != 1<<3|length { // log_entry
 		return true
 	}

@@ -209,7 +209,7 @@ func (a *address) socket(t tag, bits uint64, data []byte) bool {
 }
 
 // pipe reads a field of an envoy.config.core.v3.Pipe.
-func (a *address) pipe(t tag, bits uint64, data []byte) bool {
+func (a *address) pipe(t tag, _ uint64, data []byte) bool {
 	return t != 1<<3|length || text(&a.path, data)
 }
 

@@ -76,7 +76,7 @@ func text(to *[]byte, from []byte) bool {
 
 // pair reads an entry of a map from strings to strings.
 func pair(entry []byte) (key, value []byte, ok bool) {
-	ok = each(entry, func(t tag, bits uint64, data []byte) bool {
+	ok = each(entry, func(t tag, _ uint64, data []byte) bool {
 		switch t {
 		case 1<<3 | length:
 			return text(&key, data)
@@ -90,7 +90,7 @@ func pair(entry []byte) (key, value []byte, ok bool) {
 
 // keyOf reads the key of an entry of a map from strings.
 func keyOf(entry []byte) (key []byte, ok bool) {
-	ok = each(entry, func(t tag, bits uint64, data []byte) bool { return t != 1<<3|length || text(&key, data) })
+	ok = each(entry, func(t tag, _ uint64, data []byte) bool { return t != 1<<3|length || text(&key, data) })
 	return key, ok
 }
 
@@ -119,7 +119,7 @@ func (v *value) read(t tag, bits uint64, data []byte) bool {
 
 // member reads an entry of the fields of a google.protobuf.Struct.
 func member(entry []byte) (key []byte, v value, ok bool) {
-	ok = each(entry, func(t tag, bits uint64, data []byte) bool {
+	ok = each(entry, func(t tag, _ uint64, data []byte) bool {
 		switch t {
 		case 1<<3 | length:
 			return text(&key, data)
