@@ -266,8 +266,9 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 
 // join adds the prompts that are expected to arrive while the request waits. They run in the same
 // prefill step, so the request's first token is delayed until they are computed. This delay is not
-// part of the endpoint's cost, because those requests pay for it. If predictions are trusted, a
-// gate that the request's prompt closes admits none of them.
+// part of the endpoint's cost, because those requests pay for it. If a gate uses the predictions,
+// and the queue with this prompt takes longer than its limit, the gate admits few prompts: none are
+// expected. Unlike promptQueue, this queue contains the time that steps take anyway.
 func (f *forecast) join(g *Gate, e *Endpoint, trusted bool, is *Estimate) {
 	if g.On && trusted && is.Queue+is.Load+is.Prefill > g.Queue {
 		return
