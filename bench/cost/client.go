@@ -96,7 +96,15 @@ func (c *clients) send(ctx context.Context, requests int) ([]time.Duration, erro
 		})
 	}
 	all.Wait()
-	return took, errors.Join(context.Cause(ctx), errors.Join(faults...))
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	for _, fault := range faults { // one of them says enough
+		if fault != nil {
+			return nil, fault
+		}
+	}
+	return took, nil
 }
 
 // ask sends a request and reads the answer.

@@ -3,6 +3,8 @@ package cost
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -113,8 +115,14 @@ func TestClientReportsErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.close()
-	if _, err := c.send(t.Context(), 4); err == nil || !strings.Contains(err.Error(), "status 503: no model") {
+	if _, err := c.send(t.Context(), 4); err == nil || err.Error() != "the answer has the status 503: no model\n" {
 		t.Errorf("the error is %v", err)
+	}
+	ended, end := context.WithCancelCause(t.Context())
+	cause := errors.New("interrupted")
+	end(cause)
+	if _, err := c.send(ended, 4); !errors.Is(err, cause) || err.Error() != cause.Error() {
+		t.Errorf("the error of an interrupted run is %v", err)
 	}
 }
 
