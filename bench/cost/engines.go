@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -298,7 +299,7 @@ func (s *engines) reply(c net.Conn, path string, body []byte) (err error) {
 // stream writes the events of an answer one by one. If hold is set, it waits after the first until
 // the client closes the connection.
 func (s *engines) stream(c net.Conn, usage, hold bool) error {
-	if _, err := c.Write(append(s.head[:len(s.head):len(s.head)], s.first...)); err != nil {
+	if _, err := c.Write(append(slices.Clip(s.head), s.first...)); err != nil {
 		return err
 	}
 	if hold {
@@ -312,7 +313,7 @@ func (s *engines) stream(c net.Conn, usage, hold bool) error {
 		}
 	}
 	time.Sleep(s.pace)
-	rest := s.last[:len(s.last):len(s.last)]
+	rest := slices.Clip(s.last)
 	if usage {
 		rest = append(rest, s.usage...)
 	}

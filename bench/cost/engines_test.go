@@ -84,7 +84,7 @@ func TestEnginesSpeakHTTP(t *testing.T) {
 		}
 		body, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
-		if err != nil || answer.StatusCode != 200 || strings.Count(string(body), "data: ") != c.events ||
+		if err != nil || answer.StatusCode != http.StatusOK || strings.Count(string(body), "data: ") != c.events ||
 			!strings.Contains(string(body), c.has) || strings.Contains(string(body), c.lack) {
 			t.Errorf("%+v: %d, %v, %d events\n%s", c.shape, answer.StatusCode, err, strings.Count(string(body), "data: "), body)
 		}

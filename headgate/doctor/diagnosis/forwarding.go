@@ -105,7 +105,7 @@ func (f *Forwarding) Forwards(name string) bool {
 		return false
 	}
 	return slices.ContainsFunc(f.Rules, func(r ForwardRules) bool {
-		return (r.Allowed == nil || r.Allowed.matches(name)) && !(r.Disallowed != nil && r.Disallowed.matches(name))
+		return (r.Allowed == nil || r.Allowed.matches(name)) && (r.Disallowed == nil || !r.Disallowed.matches(name))
 	})
 }
 
