@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/headgate/headgate/internal/process"
 )
 
 // TestMain makes this test binary the program bench for processes that the command starts.
@@ -29,7 +31,7 @@ func TestMeasuresRealGateways(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds headgate and starts Envoy")
 	}
-	if _, err := cpuTime(os.Getpid()); err != nil {
+	if _, err := process.CPUTime(os.Getpid()); err != nil {
 		t.Skip(err)
 	}
 	headgate := filepath.Join(t.TempDir(), "headgate")

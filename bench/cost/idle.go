@@ -161,7 +161,7 @@ func count(ctx context.Context, url string) (float64, error) {
 func over(ctx context.Context, wall time.Duration, all ...*process.Process) ([]float64, error) {
 	read := func() (is []time.Duration, err error) {
 		for _, p := range all {
-			used, err := cpuTime(p.PID())
+			used, err := process.CPUTime(p.PID())
 			if err != nil {
 				return nil, err
 			}

@@ -1,7 +1,6 @@
 package cost
 
 import (
-	"os"
 	"testing"
 	"time"
 )
@@ -49,20 +48,5 @@ func TestProcessor(t *testing.T) {
 	}
 	if got := processor(""); got == "" {
 		t.Error("there is no processor")
-	}
-}
-
-func TestCPUTimeOfThisProcess(t *testing.T) {
-	before, err := cpuTime(os.Getpid())
-	if err != nil {
-		t.Skip(err)
-	}
-	for after := before; after < before+5*time.Millisecond; {
-		if after, err = cpuTime(os.Getpid()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := cpuTime(1 << 22); err == nil { // more than Linux allows
-		t.Error("a process that does not exist has CPU time")
 	}
 }

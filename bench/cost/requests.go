@@ -206,12 +206,12 @@ func (r *rigs) read(g *gateway) (is reading, err error) {
 		used *time.Duration
 	}{{g.envoy, &is.envoy}, {g.server, &is.server}, {r.serving, &is.engines}} {
 		if one.of != nil {
-			if *one.used, err = cpuTime(one.of.PID()); err != nil {
+			if *one.used, err = process.CPUTime(one.of.PID()); err != nil {
 				return is, fmt.Errorf("%s: %w; has it ended?", one.of.Name, err)
 			}
 		}
 	}
-	if is.client, err = cpuTime(os.Getpid()); err != nil {
+	if is.client, err = process.CPUTime(os.Getpid()); err != nil {
 		return is, err
 	}
 	is.machine, err = busyNow()

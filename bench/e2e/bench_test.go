@@ -15,9 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/headgate/headgate/headgate/rig"
+	"github.com/headgate/headgate/internal/process"
 )
 
 // BenchmarkGateway measures what the gateway (Envoy, extproc and the hops between them) adds to a
@@ -153,10 +152,6 @@ func compare(b *testing.B, stacks [2]*stack, model string, processes func(*stack
 
 // cpu returns the CPU time that a process has used, 0 if the system does not report it.
 func cpu(_ testing.TB, pid int) time.Duration {
-	var used unix.Timespec
-	clock := int32(^pid)<<3 | 2 // the clock of a process, see clock_getcpuclockid(3)
-	if err := unix.ClockGettime(clock, &used); err != nil {
-		return 0
-	}
-	return time.Duration(used.Nano())
+	used, _ := process.CPUTime(pid)
+	return used
 }

@@ -9,16 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuOf returns the CPU time that a process has used. It reads the clock of the process (see
-// clock_getcpuclockid(3)), which is finer than the ticks in /proc/PID/stat.
-func cpuOf(pid int) (time.Duration, error) {
-	var used unix.Timespec
-	if err := unix.ClockGettime(int32(^pid)<<3|2, &used); err != nil {
-		return 0, fmt.Errorf("the CPU time of process %d: %w", pid, err)
-	}
-	return time.Duration(used.Nano()), nil
-}
-
 // alarm waits for points in time. On Linux Go's own timers may be a millisecond late, which would
 // count as the picker's latency. An alarm is a timer of the kernel (timerfd_create(2)), and
 // occupies no processor while it waits. It is not safe for concurrent use. The caller must call

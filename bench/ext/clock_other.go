@@ -4,12 +4,8 @@ package ext
 
 import (
 	"context"
-	"errors"
 	"time"
 )
-
-// cpuOf returns an error: only Linux has the clocks of other processes.
-func cpuOf(int) (time.Duration, error) { return 0, errors.New("--pid needs Linux") }
 
 // alarm waits for points in time.
 type alarm struct{ ctx context.Context }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/headgate/headgate/internal/process"
 )
 
 // options are the flags of bench ext.
@@ -121,5 +123,5 @@ func (o *options) cpu() (time.Duration, error) {
 	if o.pid == 0 {
 		return 0, nil
 	}
-	return cpuOf(o.pid)
+	return process.CPUTime(o.pid)
 }

@@ -1,4 +1,4 @@
-package cost
+package process
 
 import (
 	"fmt"
@@ -7,9 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime returns the CPU time that a process has used, in user mode and in the kernel, by all its
-// threads, those that have ended included. The kernel counts it in nanoseconds.
-func cpuTime(pid int) (time.Duration, error) {
+// CPUTime returns the CPU time that a process has used, in user mode and in the kernel. It includes
+// all threads, also those that have ended. The kernel counts it in nanoseconds; the ticks in
+// /proc/PID/stat are coarser.
+func CPUTime(pid int) (time.Duration, error) {
 	var used unix.Timespec
 	clock := int32(^pid)<<3 | 2 // the clock of a process, see clock_getcpuclockid(3)
 	if err := unix.ClockGettime(clock, &used); err != nil {
