@@ -118,7 +118,7 @@ func (c *client) ask(ctx context.Context) (a answer, at time.Time, err error) {
 		}
 	}
 	at = time.Now()
-	if r.answer.status != 0 { // Envoy sends no more of a rejected request
+	if r.answer.status != 0 { // after a rejection Envoy sends no further messages
 		cancel()
 	}
 	<-sent

@@ -223,7 +223,11 @@ func (e *Endpoint) window(g *Gate) int64 {
 
 // places returns how many of an engine's places requests may occupy together with this one: all but
 // the headroom. The headroom is rounded down, so an engine with few places has none.
-func (g *Gate) places(all int64) int64 { return all - int64(g.Headroom*float64(all)) }
+func (g *Gate) places(all int64) int64 { return WithHeadroom(all, g.Headroom) }
+
+// WithHeadroom returns how many of all places are left if a share of them stays free. The share is
+// rounded down to whole places.
+func WithHeadroom(all int64, headroom float64) int64 { return all - int64(headroom*float64(all)) }
 
 // limit returns the longest time per output token at an endpoint, in seconds: the tightest stated
 // objective of the request itself and of requests of its band or higher ones there. An objective

@@ -23,7 +23,7 @@ type batch struct {
 	limit atomic.Int64 // 0 until requests have waited for long
 	// since and last are the first and the last scrape of the latest series in which requests
 	// waited; since is zero if there is none. most is the number of requests that ran at since;
-	// later scrapes have no more.
+	// no more ran at later scrapes of the series.
 	since, last time.Time
 	most        float64
 	// The limit first grows pause after it has fallen to learned, and then every shortPause.
@@ -40,7 +40,8 @@ const (
 	// fullAfter is how long requests wait in an engine whose batch is full, while the prompts of
 	// others take less time.
 	fullAfter = 2 * time.Second
-	// fullAgain is the same after the limit has grown, if the engine runs no more than before.
+	// fullAgain is how long they wait after the limit has grown, if no more of them run than
+	// before.
 	fullAgain = time.Second
 	// steadyPart: the number of running requests of a full batch changes by at most one and
 	// 1/steadyPart.
@@ -100,8 +101,8 @@ func (b *batch) scraped(at time.Time, load *engine.Load, slots bool, prompts tim
 	}
 }
 
-// confirms reports whether the engine, which has this many requests, runs as many as before the
-// limit grew, but no more.
+// confirms reports whether the engine, which has this many requests, runs about as many as before
+// the limit grew.
 func (b *batch) confirms(all float64) bool {
 	before := float64(b.before)
 	return all > before && b.most <= before && b.most >= before-1-before/steadyPart
@@ -133,7 +134,7 @@ func (b *batch) grow(at time.Time) {
 	limit := b.limit.Load()
 	next := limit + max(1, limit>>b.slowly)
 	if b.slowly == firstStep { // one more, beside the headroom that requests may leave
-		for next = limit + 1; next-int64(pick.DefaultHeadroom*float64(next)) <= limit; {
+		for next = limit + 1; pick.WithHeadroom(next, pick.DefaultHeadroom) <= limit; {
 			next++
 		}
 	}
