@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/headgate/headgate/api/wire"
 )
@@ -29,6 +30,7 @@ type client struct {
 	timeout time.Duration // for all of a request; 0 means none
 	hold    time.Duration // how long a stream stays open after the decision, as while an engine answers
 	conns   []grpc.ClientConnInterface
+	records *recorder // gets a record of each request that may pass; may be nil
 	sent    atomic.Uint64
 }
 
@@ -77,7 +79,11 @@ func (c *client) ask(ctx context.Context) (a answer, at time.Time, err error) {
 		return a, at, err
 	}
 	r := replies{mode: c.mode}
-	if err := stream.Send(headersOf(c.mode, c.prompts.run+i, c.prompts.name(i), len(body))); err != nil {
+	if c.records != nil {
+		r.metadata = make(map[string]*structpb.Struct)
+	}
+	id, began, size := idOf(c.prompts.run+i), time.Now(), len(body)
+	if err := stream.Send(headersOf(c.mode, id, c.prompts.name(i), size)); err != nil {
 		return a, at, ended(stream, err)
 	}
 	sent := make(chan struct{})
@@ -128,14 +134,38 @@ func (c *client) ask(ctx context.Context) (a answer, at time.Time, err error) {
 		case <-ctx.Done():
 		}
 	}
-	_ = stream.CloseSend()
-	for err == nil {
-		_, err = stream.Recv()
-	}
-	if err = unlessEnded(err); err != nil {
+	if err := c.end(stream, &r); err != nil {
 		return a, at, fmt.Errorf("after the decision: %w", err)
 	}
+	if c.records != nil && r.answer.status == 0 {
+		c.records.add(recordOf(ending{
+			id: id, began: began, decided: at, ended: time.Now(), to: r.answer.to, metadata: r.metadata, requestSize: size,
+			replySize: len(responseBodyOf),
+		}))
+	}
 	return r.answer, at, nil
+}
+
+// end ends a stream. With a full duplex body it first sends the response of an engine, as a gateway
+// does that lets the picker see responses. It returns when the picker has ended the stream.
+func (c *client) end(stream processStream, r *replies) (err error) {
+	if c.mode == duplex && r.answer.status == 0 {
+		for _, m := range responseOf() {
+			if stream.Send(m) != nil {
+				break // Recv returns the reason
+			}
+		}
+	}
+	_ = stream.CloseSend()
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return unlessEnded(err)
+		}
+		if err := r.takeResponse(m); err != nil {
+			return err
+		}
+	}
 }
 
 type processStream = extprocv3.ExternalProcessor_ProcessClient

@@ -22,6 +22,7 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
 
+	"github.com/headgate/headgate/bench/pace"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/metrics"
@@ -95,7 +96,7 @@ func TestClientIsServedByExtproc(t *testing.T) {
 				return server
 			}
 			c := clientOf(t, made(), m, "llama", 100_000)
-			all, _, err := load{concurrency: 4, requests: 40}.send(t.Context(), c.ask)
+			all, _, err := send(t.Context(), pace.Load{Requests: 40}, 4, c.ask)
 			if err != nil || len(all.took) != 40 || all.unnamed > 0 || all.failed > 0 {
 				t.Errorf("%d of 40 requests may pass, %d without a destination, %d failed, %d rejected: %v",
 					len(all.took), all.unnamed, all.failed, len(all.rejected), all.failure)
@@ -257,13 +258,13 @@ func TestCommands(t *testing.T) {
 		err := Command(t.Context(), append([]string{"--target", address, "--warmup", "0s"}, args...), &out)
 		return out.String(), err
 	}
-	args := []string{"--requests", "30", "--json"}
+	args := []string{"--requests", "30", "--json", "--records"}
 	if runtime.GOOS == "linux" {
 		args = append(args, "--pid", strconv.Itoa(os.Getpid()))
 	}
 	text, err := run(args...)
-	var r result
-	if err != nil || json.Unmarshal([]byte(text), &r) != nil || r.Requests != 30 || r.Unnamed != 0 ||
+	var r Result
+	if err != nil || json.Unmarshal([]byte(text), &r) != nil || r.Requests != 30 || !r.Records || r.Unnamed != 0 ||
 		r.P50 <= 0 || r.P50 > r.P99 || r.P99 > r.Max {
 		t.Errorf("%v, %s", err, text)
 	}

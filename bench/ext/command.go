@@ -20,8 +20,9 @@ It also runs an ext_proc server that decides nothing (a no-op): no picker can co
 With --target it sends requests for chat completions: the headers that envoy.yaml forwards, then the body in the form that
 --mode states. It prints the latency of decisions, the requests a second, and with --pid the CPU time of the picker. In a
 closed loop each request follows the end of another. With --rate a request's latency counts from when it was due, however
-late the picker let it begin. A stream ends after the decision, or after --hold: the client sends no response of an engine,
-and no access-log record. It fails if a request fails, or if the picker rejects all of them.
+late the picker let it begin. A stream ends after the decision, or after --hold. With --mode duplex the picker then gets the
+headers and the body of an engine's response. With --records it gets the access-log record of each request, as from an Envoy
+with envoy.yaml. The command fails if a request fails, or if the picker rejects all of them.
 
 With --noop it lets every request pass. With --endpoint it names an endpoint, as the endpoint-picker protocol requires, and
 Envoy gets these endpoints by discovery (EDS), as envoy.yaml expects. It drops access-log records, and reports that it is
@@ -37,8 +38,8 @@ Examples:
   # 16 requests at a time, of 1,000 bytes, to an extproc, and its CPU time
   bench ext --target unix:.run/extproc.sock --model text-to-sql --pid "$(pgrep -n extproc)"
 
-  # 500 requests a second of 100 KB; each prompt is new
-  bench ext --target unix:.run/extproc.sock --model llama --rate 500 --body 100000
+  # 500 requests a second of 100 KB, and their access-log records; each prompt is new
+  bench ext --target unix:.run/extproc.sock --model llama --rate 500 --body 100000 --records
 
   # another picker, which gets bodies in chunks, with TLS
   bench ext --target 10.0.0.7:9002 --tls --mode duplex --model llama
@@ -68,6 +69,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	f.DurationVar(&o.duration, "duration", 10*time.Second, "stop after this `TIME`; 0 means no limit")
 	f.DurationVar(&o.warmup, "warmup", time.Second, "first send requests for this `TIME`, which are not measured")
 	f.DurationVar(&o.hold, "hold", 0, "keep each stream open for this `TIME` after the decision, as Envoy does while an engine answers")
+	f.BoolVar(&o.records, "records", false, "also send the access-log record of each request that may pass, as Envoy does with envoy.yaml")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "longest `TIME` that a request may take; 0 means no limit")
 	f.IntVar(&o.connections, "connections", 1, "`NUMBER` of connections; Envoy has at least one for each worker")
 	f.BoolVar(&o.tls, "tls", false, "use TLS, without verifying the certificate")

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/headgate/headgate/bench/pace"
 )
 
 // Bodies are JSON of exactly the size, name the models in turn, and repeat prompts only if they
@@ -59,53 +61,10 @@ func TestPrompts(t *testing.T) {
 	}
 }
 
-func TestDue(t *testing.T) {
-	for _, c := range []struct {
-		load load
-		i    int
-		want time.Duration
-		ok   bool
-	}{
-		{load{rate: 100}, 0, 0, true},
-		{load{rate: 100}, 150, 1500 * time.Millisecond, true},
-		{load{rate: 100, requests: 10}, 9, 90 * time.Millisecond, true},
-		{load{rate: 100, requests: 10}, 10, 100 * time.Millisecond, false},
-		{load{rate: 100, duration: time.Second}, 99, 990 * time.Millisecond, true},
-		{load{rate: 100, duration: time.Second}, 100, time.Second, false},
-	} {
-		if got, ok := c.load.due(c.i); got != c.want || ok != c.ok {
-			t.Errorf("request %d of %+v: %v, %v", c.i, c.load, got, ok)
-		}
-	}
-}
-
-func TestQuantile(t *testing.T) {
-	hundred := make([]time.Duration, 100)
-	for i := range hundred {
-		hundred[i] = time.Duration(i + 1)
-	}
-	for _, c := range []struct {
-		all   []time.Duration
-		share float64
-		want  time.Duration
-	}{
-		{nil, 0.5, 0},
-		{hundred[:1], 0.99, 1},
-		{hundred[:3], 0.5, 2},
-		{hundred, 0.5, 50},
-		{hundred, 0.99, 99},
-		{hundred, 1, 100},
-	} {
-		if got := quantile(c.all, c.share); got != c.want {
-			t.Errorf("%v of %d: %d, want %d", c.share, len(c.all), got, c.want)
-		}
-	}
-}
-
 // At a fixed rate, requests behind a slow one count the time that they waited for it.
 func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 	slow := true
-	all, _, err := load{concurrency: 1, rate: 1000, requests: 20}.send(t.Context(), func(context.Context) (answer, time.Time, error) {
+	all, _, err := send(t.Context(), pace.Load{Rate: 1000, Requests: 20}, 1, func(context.Context) (answer, time.Time, error) {
 		if slow {
 			<-time.After(50 * time.Millisecond)
 			slow = false
@@ -113,7 +72,7 @@ func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 		return answer{to: "x"}, time.Now(), nil
 	})
 	if err != nil || len(all.took) != 20 || all.took[0] < 30*time.Millisecond { // the last one was due after 19 ms, and began after 50 ms
-		t.Errorf("%d requests, the lowest latency is %v, %v", len(all.took), quantile(all.took, 0), err)
+		t.Errorf("%d requests, the lowest latency is %v, %v", len(all.took), pace.Quantile(all.took, 0), err)
 	}
 }
 
@@ -122,7 +81,7 @@ func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 func TestClosedLoop(t *testing.T) {
 	var open, most, n atomic.Int64
 	fault := errors.New("fault")
-	all, took, err := load{concurrency: 5, requests: 1000}.send(t.Context(), func(context.Context) (answer, time.Time, error) {
+	all, took, err := send(t.Context(), pace.Load{Requests: 1000}, 5, func(context.Context) (answer, time.Time, error) {
 		now := open.Add(1)
 		for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
 		}
@@ -145,7 +104,7 @@ func TestClosedLoop(t *testing.T) {
 		t.Errorf("%d may pass, %d without a destination, %v rejected, %d failed: %v", len(all.took), all.unnamed, all.rejected, all.failed,
 			all.failure)
 	}
-	var r result
+	var r Result
 	if r.set(all, took, 9*time.Millisecond); r.Requests != 900 || r.passed() != 800 || r.CPU != 10 || r.err() == nil {
 		t.Errorf("%+v, %v", r, r.err())
 	}
@@ -153,9 +112,9 @@ func TestClosedLoop(t *testing.T) {
 
 // When its context ends, a load ends, and the requests that were cut short do not count as failed.
 func TestLoadEndsWithItsContext(t *testing.T) {
-	for name, l := range map[string]load{"closed": {concurrency: 3}, "rate": {concurrency: 3, rate: 1000}} {
+	for name, l := range map[string]pace.Load{"closed": {}, "rate": {Rate: 1000}} {
 		ctx, stop := context.WithCancel(t.Context())
-		all, _, err := l.send(ctx, func(ctx context.Context) (answer, time.Time, error) {
+		all, _, err := send(ctx, l, 3, func(ctx context.Context) (answer, time.Time, error) {
 			stop()
 			<-ctx.Done()
 			return answer{}, time.Now(), ctx.Err()
@@ -166,28 +125,8 @@ func TestLoadEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// An alarm never ends too early, and ends with its context.
-func TestAlarm(t *testing.T) {
-	ctx, stop := context.WithCancel(t.Context())
-	clock, err := newAlarm(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer clock.close()
-	for i := range 20 {
-		until := time.Now().Add(time.Duration(i) * 300 * time.Microsecond)
-		if err := clock.wait(until); err != nil || time.Now().Before(until) {
-			t.Errorf("it ends %v too early, %v", time.Until(until), err)
-		}
-	}
-	time.AfterFunc(time.Millisecond, stop)
-	if clock.wait(time.Now().Add(time.Hour)) == nil {
-		t.Error("the end of its context is no error")
-	}
-}
-
 func TestResult(t *testing.T) {
-	r := result{
+	r := Result{
 		Mode: buffered, Body: 1000, Concurrency: 16, Requests: 100, Seconds: 2, PerSecond: 50, P50: 10, P99: 20, Max: 30,
 		CPU: 5, Cores: 0.25, Unnamed: 3, Rejected: map[int]int{503: 2, 429: 5},
 	}
@@ -204,13 +143,13 @@ rejected  5 with status 429, 2 with status 503
 		t.Errorf("it prints\n%s\nwant\n%s", out.String(), want)
 	}
 	for _, c := range []struct {
-		r    result
+		r    Result
 		want string
 	}{
 		{r, ""},
-		{result{Requests: 5, Failed: 1, Failure: "x"}, "1 of 6 requests failed, one of them: x"},
-		{result{}, "no request was sent"},
-		{result{Requests: 2, Rejected: map[int]int{404: 2}}, "rejected every request: 2 with status 404"},
+		{Result{Requests: 5, Failed: 1, Failure: "x"}, "1 of 6 requests failed, one of them: x"},
+		{Result{}, "no request was sent"},
+		{Result{Requests: 2, Rejected: map[int]int{404: 2}}, "rejected every request: 2 with status 404"},
 	} {
 		if err := c.r.err(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", c.r, err, c.want)

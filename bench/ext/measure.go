@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/headgate/headgate/bench/pace"
 	"github.com/headgate/headgate/internal/process"
 )
 
@@ -20,7 +21,7 @@ type options struct {
 	rate                               float64
 	duration, warmup, hold, timeout    time.Duration
 	pid                                int
-	tls, json                          bool
+	tls, json, records                 bool
 
 	noop, listen string
 	endpoints    []string
@@ -72,21 +73,31 @@ func (o *options) apply(changed func(flag string) bool) error {
 }
 
 // measure sends requests to the target, and prints the result.
-func (o *options) measure(ctx context.Context, out io.Writer) error {
+func (o *options) measure(ctx context.Context, out io.Writer) (err error) {
 	conns, closeAll, err := connect(o.target, o.connections, o.tls)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
 	c := &client{prompts: o.texts, mode: o.mode, timeout: o.timeout, hold: o.hold, conns: conns}
+	if o.records {
+		if c.records, err = newRecorder(ctx, conns[0]); err != nil {
+			return fmt.Errorf("--records: %w", err)
+		}
+		defer func() {
+			if failed := c.records.close(); failed != nil {
+				err = errors.Join(err, fmt.Errorf("--records: %w", failed))
+			}
+		}()
+	}
 	for range conns { // opens each connection; a wrong address fails at once
 		if _, _, err := c.ask(ctx); err != nil {
 			return fmt.Errorf("--target %s: %w", o.target, err)
 		}
 	}
-	l := load{concurrency: o.concurrency, rate: o.rate, requests: o.requests, duration: o.duration}
+	l := pace.Load{Rate: o.rate, Requests: o.requests, Duration: o.duration}
 	if o.warmup > 0 {
-		if _, _, err := (load{concurrency: o.concurrency, rate: o.rate, duration: o.warmup}).send(ctx, c.ask); err != nil {
+		if _, _, err := send(ctx, pace.Load{Rate: o.rate, Duration: o.warmup}, o.concurrency, c.ask); err != nil {
 			return err
 		}
 	}
@@ -94,7 +105,7 @@ func (o *options) measure(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	all, took, err := l.send(ctx, c.ask)
+	all, took, err := send(ctx, l, o.concurrency, c.ask)
 	if err != nil {
 		return err
 	}
@@ -105,7 +116,8 @@ func (o *options) measure(ctx context.Context, out io.Writer) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	r := result{Target: o.target, Shape: o.shape, Mode: o.mode, Body: o.body, Concurrency: o.concurrency, Rate: o.rate}
+	r := Result{Target: o.target, Shape: o.shape, Mode: o.mode, Body: o.body, Concurrency: o.concurrency, Rate: o.rate}
+	r.Records = o.records
 	if o.shape == llmd.Picker {
 		r.Published = &llmd
 	}

@@ -2,6 +2,7 @@ package ext
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -32,8 +33,13 @@ var bodyModes = map[mode]extprocfilterv3.ProcessingMode_BodySendMode{
 // connection of HTTP/1.1.
 const chunkSize = 64 << 10
 
+// idOf returns the id of a request in the form of Envoy's.
+func idOf(id uint64) string {
+	return fmt.Sprintf("%08x-0000-4000-8000-%012x", uint32(id>>48), id&(1<<48-1))
+}
+
 // headersOf returns the first message of a request: the headers that envoy.yaml forwards.
-func headersOf(m mode, id uint64, model string, size int) *extprocv3.ProcessingRequest {
+func headersOf(m mode, id, model string, size int) *extprocv3.ProcessingRequest {
 	r := &extprocv3.ProcessingRequest{
 		Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
 			Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
@@ -41,7 +47,7 @@ func headersOf(m mode, id uint64, model string, size int) *extprocv3.ProcessingR
 				{Key: ":path", RawValue: []byte("/v1/chat/completions")},
 				{Key: "content-type", RawValue: []byte("application/json")},
 				{Key: "content-length", RawValue: strconv.AppendInt(nil, int64(size), 10)},
-				{Key: "x-request-id", RawValue: fmt.Appendf(nil, "%08x-0000-4000-8000-%012x", uint32(id>>48), id&(1<<48-1))},
+				{Key: "x-request-id", RawValue: []byte(id)},
 			}},
 		}},
 		MetadataContext: new(corev3.Metadata),
@@ -68,6 +74,33 @@ func bodyOf(chunk []byte, end bool) *extprocv3.ProcessingRequest {
 	}
 }
 
+// responseBodyOf is the body of an engine's response.
+const responseBodyOf = `{"id":"chatcmpl-8b1ef7290cff4433","object":"chat.completion","choices":[{"index":0,"message":` +
+	`{"role":"assistant","content":"The quick brown fox jumps."},"finish_reason":"length"}],` +
+	`"usage":{"prompt_tokens":250,"total_tokens":256,"completion_tokens":6}}`
+
+// responseOf returns the messages with an engine's response to a request with a full duplex body.
+func responseOf() []*extprocv3.ProcessingRequest {
+	return []*extprocv3.ProcessingRequest{
+		{
+			Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{
+				Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
+					{Key: ":status", RawValue: []byte("200")},
+					{Key: "content-type", RawValue: []byte("application/json")},
+					{Key: "content-length", RawValue: strconv.AppendInt(nil, int64(len(responseBodyOf)), 10)},
+				}},
+			}},
+			MetadataContext: new(corev3.Metadata),
+		},
+		{
+			Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{
+				Body: []byte(responseBodyOf), EndOfStream: true,
+			}},
+			MetadataContext: new(corev3.Metadata),
+		},
+	}
+}
+
 // answer is a picker's answer to a request.
 type answer struct {
 	to     string // the endpoint that it names; empty if it names none
@@ -76,15 +109,21 @@ type answer struct {
 
 // replies checks the replies to one request as Envoy does.
 type replies struct {
-	mode    mode
-	headers bool // whether the headers have their reply
-	answer  answer
+	mode     mode
+	headers  bool // whether the headers have their reply
+	answer   answer
+	metadata map[string]*structpb.Struct // dynamic metadata, by namespace; only if it is not nil
+
+	responseHeaders, responseEnd bool // whether these parts of the response have their replies
 }
 
 // take reads a reply. It is true if the request may pass now, or is rejected.
 func (r *replies) take(m *extprocv3.ProcessingResponse) (done bool, err error) {
 	if to := destination(m); to != "" {
 		r.answer.to = to
+	}
+	if r.metadata != nil {
+		r.remember(m.GetDynamicMetadata())
 	}
 	switch is := m.GetResponse().(type) {
 	case nil: // a longer timeout, or another mode
@@ -114,4 +153,41 @@ func (r *replies) take(m *extprocv3.ProcessingResponse) (done bool, err error) {
 		return r.mode == buffered || streamed.GetEndOfStream(), nil
 	}
 	return false, fmt.Errorf("a reply to a part that was not sent: %w", errProtocol)
+}
+
+// remember merges dynamic metadata as Envoy does: later keys of a namespace replace earlier ones.
+func (r *replies) remember(m *structpb.Struct) {
+	for namespace, value := range m.GetFields() {
+		to := r.metadata[namespace]
+		if to == nil {
+			to = &structpb.Struct{Fields: make(map[string]*structpb.Value)}
+			r.metadata[namespace] = to
+		}
+		maps.Copy(to.Fields, value.GetStructValue().GetFields())
+	}
+}
+
+// takeResponse reads a reply to a part of the response.
+func (r *replies) takeResponse(m *extprocv3.ProcessingResponse) error {
+	switch is := m.GetResponse().(type) {
+	case nil, *extprocv3.ProcessingResponse_ImmediateResponse:
+		return nil
+	case *extprocv3.ProcessingResponse_ResponseHeaders:
+		if r.responseHeaders {
+			return fmt.Errorf("a second reply to the response's headers: %w", errProtocol)
+		}
+		r.responseHeaders = true
+		return nil
+	case *extprocv3.ProcessingResponse_ResponseBody:
+		streamed := is.ResponseBody.GetResponse().GetBodyMutation().GetStreamedResponse()
+		switch {
+		case !r.responseHeaders:
+			return fmt.Errorf("a reply to the response's body before that to its headers: %w", errProtocol)
+		case streamed == nil || r.responseEnd:
+			return fmt.Errorf("a reply to the response's body in the form of another mode, or after its end: %w", errProtocol)
+		}
+		r.responseEnd = streamed.GetEndOfStream()
+		return nil
+	}
+	return fmt.Errorf("after the response: a reply to a part that was not sent: %w", errProtocol)
 }

@@ -9,16 +9,19 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/headgate/headgate/bench/pace"
 )
 
-// result is what a run has measured. Its JSON is the output of --json.
-type result struct {
+// Result is what a run has measured. Its JSON is the output of --json.
+type Result struct {
 	Target      string  `json:"target"`
 	Shape       string  `json:"shape,omitempty"`
 	Mode        mode    `json:"mode"`
 	Body        int     `json:"body_bytes"`
 	Concurrency int     `json:"concurrency"`
-	Rate        float64 `json:"rate,omitempty"` // requests per second that were due; absent in a closed loop
+	Records     bool    `json:"records,omitempty"` // whether access-log records were sent
+	Rate        float64 `json:"rate,omitempty"`    // requests per second that were due; absent in a closed loop
 
 	Requests  int     `json:"requests"` // that the picker has decided
 	Seconds   float64 `json:"seconds"`
@@ -53,10 +56,10 @@ var llmd = published{
 }
 
 // set stores the counts and latencies of a tally, whose times are sorted, and the CPU time.
-func (r *result) set(t tally, took, cpu time.Duration) {
+func (r *Result) set(t tally, took, cpu time.Duration) {
 	r.Requests, r.Seconds, r.Failed, r.Unnamed, r.Rejected = t.answered(), took.Seconds(), t.failed, t.unnamed, t.rejected
 	r.PerSecond = float64(r.Requests) / took.Seconds()
-	r.P50, r.P99, r.Max = micros(quantile(t.took, 0.5)), micros(quantile(t.took, 0.99)), micros(quantile(t.took, 1))
+	r.P50, r.P99, r.Max = micros(pace.Quantile(t.took, 0.5)), micros(pace.Quantile(t.took, 0.99)), micros(pace.Quantile(t.took, 1))
 	if r.Requests > 0 {
 		r.CPU = micros(cpu) / float64(r.Requests)
 	}
@@ -69,7 +72,7 @@ func (r *result) set(t tally, took, cpu time.Duration) {
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
 // err returns why the figures are of no use: requests failed, or none may pass.
-func (r *result) err() error {
+func (r *Result) err() error {
 	switch {
 	case r.Failed > 0:
 		return fmt.Errorf("%d of %d requests failed, one of them: %s", r.Failed, r.Failed+r.Requests, r.Failure)
@@ -82,7 +85,7 @@ func (r *result) err() error {
 }
 
 // passed returns the number of requests that may pass.
-func (r *result) passed() int {
+func (r *Result) passed() int {
 	n := r.Requests
 	for _, each := range r.Rejected {
 		n -= each
@@ -91,7 +94,7 @@ func (r *result) passed() int {
 }
 
 // rejections lists the rejected requests by status; empty if there are none.
-func (r *result) rejections() string {
+func (r *Result) rejections() string {
 	var all []string
 	for _, status := range slices.Sorted(maps.Keys(r.Rejected)) {
 		all = append(all, fmt.Sprintf("%d with status %d", r.Rejected[status], status))
@@ -100,12 +103,15 @@ func (r *result) rejections() string {
 }
 
 // print prints the result as text.
-func (r *result) print(out io.Writer) {
+func (r *Result) print(out io.Writer) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	defer t.Flush()
 	pace := fmt.Sprintf("%d at a time", r.Concurrency)
 	if r.Rate > 0 {
 		pace = fmt.Sprintf("%g requests a second, at most %d at a time", r.Rate, r.Concurrency)
+	}
+	if r.Records {
+		pace += ", with access-log records"
 	}
 	fmt.Fprintf(t, "load\t%s, %d bytes, %s\n", r.Mode, r.Body, pace)
 	fmt.Fprintf(t, "requests\t%d in %.1f s: %.1f/s\n", r.Requests, r.Seconds, r.PerSecond)

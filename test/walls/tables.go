@@ -243,14 +243,15 @@ var houses = [][]floor{
 		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},
 		{[]string{"bench/conformance"}, "Gateway API's conformance suite, on the cluster"},
 		{[]string{"bench/flow"}, "how tenants share the fleet of bench fleet"},
+		{[]string{"bench/cost"}, "what a request costs, with the requests of bench ext"},
 		{
 			[]string{
-				"bench/cluster", "bench/cost", "bench/ext", "bench/fleet", "bench/place", "bench/provision",
+				"bench/cluster", "bench/ext", "bench/fleet", "bench/place", "bench/provision",
 			},
 			"what users start",
 		},
 		{[]string{"bench/envoy", "bench/image"}, "tests of envoy.yaml, and images of the programs"},
-		{[]string{"bench/traffic", "bench/chart", "bench/leader"}, "requests of simulated fleets, charts, and which control leads"},
+		{[]string{"bench/pace", "bench/traffic", "bench/chart", "bench/leader"}, "when requests are sent, those of simulated fleets, charts, and which control leads"},
 	},
 	{
 		{[]string{"headgate"}, "main is the table of commands"},
@@ -350,7 +351,11 @@ var guests = []struct {
 		[]string{"control/place/placementserver"},
 		"what extprocs exchange is tested through the real placement server",
 	},
-	{"bench/ext", []string{"extproc/stream", "extproc/fleet", "extproc/metrics"}, "its client is tested with extproc's own server"},
+	{
+		"bench/ext",
+		[]string{"extproc/stream", "extproc/fleet", "extproc/metrics", "extproc/accesslog", "extproc/codec", "extproc/outcome"},
+		"its client is tested with extproc's own server",
+	},
 	{"extproc/limits", []string{"control/place/lending"}, "limits of several processes are tested with what divides them"},
 }
 

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package ext
+package pace
 
 import (
 	"context"
