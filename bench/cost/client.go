@@ -11,8 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/headgate/headgate/bench/pace"
 )
 
 // patience is how long a gateway may take to serve its first request.
@@ -77,22 +78,32 @@ func (c *clients) close() {
 	}
 }
 
-// send sends a number of requests, and returns how long each of them took: until the end of the
-// answer, or until the first event of a stream.
-func (c *clients) send(ctx context.Context, requests int) ([]time.Duration, error) {
-	stop := context.AfterFunc(ctx, c.close) // ends reads
+// send sends the requests of a load, and returns how long each of them took: from when it was due
+// until the end of the answer, or until the first event of a stream.
+func (c *clients) send(ctx context.Context, l pace.Load) (took []time.Duration, err error) {
+	stopReads := context.AfterFunc(ctx, c.close)
+	defer stopReads()
+	next, stop, err := l.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
 	defer stop()
-	took := make([]time.Duration, requests)
 	faults := make([]error, len(c.all))
-	var next atomic.Int64
+	var mu sync.Mutex // guards took
 	var all sync.WaitGroup
 	for i, one := range c.all {
 		all.Go(func() {
-			for n := next.Add(1) - 1; n < int64(requests); n = next.Add(1) - 1 {
-				if took[n], faults[i] = one.ask(c.request); faults[i] != nil {
+			var own []time.Duration
+			for due, ok := next(); ok; due, ok = next() {
+				var is time.Duration
+				if is, faults[i] = one.ask(c.request, due); faults[i] != nil {
 					return
 				}
+				own = append(own, is)
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, own...)
 		})
 	}
 	all.Wait()
@@ -108,8 +119,7 @@ func (c *clients) send(ctx context.Context, requests int) ([]time.Duration, erro
 }
 
 // ask sends a request and reads the answer.
-func (c *client) ask(request []byte) (took time.Duration, err error) {
-	began := time.Now()
+func (c *client) ask(request []byte, due time.Time) (took time.Duration, err error) {
 	if _, err := c.Write(request); err != nil {
 		return 0, err
 	}
@@ -124,7 +134,7 @@ func (c *client) ask(request []byte) (took time.Duration, err error) {
 	}
 	if !chunked {
 		_, err := c.answer.Discard(length)
-		return time.Since(began), err
+		return time.Since(due), err
 	}
 	for {
 		n, err := chunkSize(c.answer)
@@ -132,7 +142,7 @@ func (c *client) ask(request []byte) (took time.Duration, err error) {
 			return 0, err
 		}
 		if took == 0 {
-			took = time.Since(began)
+			took = time.Since(due)
 		}
 		if _, err := c.answer.Discard(n + 2); err != nil || n == 0 {
 			return took, err
@@ -212,7 +222,7 @@ func await(ctx context.Context, address string, s shape, inARow int) error {
 	for {
 		c, err := dial(ctx, address, 1, s)
 		if err == nil {
-			_, err = c.send(ctx, inARow)
+			_, err = c.send(ctx, pace.Load{Requests: inARow})
 			c.close()
 		}
 		if err == nil {

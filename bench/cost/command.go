@@ -16,8 +16,8 @@ import (
 	"github.com/headgate/headgate/internal/cli"
 )
 
-const usage = `Measures what a request costs: the CPU time of Envoy and of the server that decides, latencies and throughput. It
-compares the whole gateway with less of it, and with another gateway:
+const usage = `Measures what requests, endpoints, routes and models cost: CPU time, memory, latencies and throughput. It compares the
+whole gateway with less of it, and with another gateway:
 
   alone     Envoy with one route to the engines
   floor     Envoy with only the filter ext_proc, and a server that decides nothing (a no-op)
@@ -28,7 +28,14 @@ compares the whole gateway with less of it, and with another gateway:
 
 Each runs with one Envoy worker, as processes on loopback addresses. In each round all variants take turns in each cell, and
 the processes of the others are stopped meanwhile. The command prints medians of the rounds, with the lowest and the highest.
-Run it in the repository's folder, after make build, on a machine that does nothing else.
+Run it in the repository's folder, after make build, on a machine that does nothing else. It has these parts:
+
+  requests   the variants in each cell
+  endpoints  what extproc costs that scrapes 8, 64 and 1,000 endpoints, and what these add to the latency of requests
+  memory     memory of extproc per route, registered model, request in flight and queued request
+  decisions  requests to extproc without Envoy, with more bytes, concurrency, endpoints, routes and models
+  switches   the whole gateway with other settings
+  llm-d      the load for which llm-d has published the cost of its picker
 
 Usage:
 
@@ -40,6 +47,7 @@ Examples:
   bench cost --short
   bench cost --variant floor,gateway --cell 1KB-32
   bench cost --base v0.1.0
+  bench cost --part endpoints --base v0.1.0
 
 `
 
@@ -56,14 +64,49 @@ type bench struct {
 	parts    []string
 	rounds   int
 	began    time.Time
-	budget   time.Duration // for the rounds
+	short    bool
+	limit    time.Duration // for everything
+	budget   time.Duration // for the rounds of the part requests
 	rest     time.Duration // an idle process is measured for this time
 
 	out, progress io.Writer
 }
 
 // parts are the parts of the command, in the order of the output.
-var parts = []string{"requests", "idle", "memory"}
+var parts = []string{"requests", "endpoints", "memory", "decisions", "switches", "llm-d"}
+
+// part is a part of the command.
+type part struct {
+	name  string
+	run   func(context.Context, *rigs) error
+	takes time.Duration // on two cores
+}
+
+// all returns all parts.
+func (b *bench) all() []part {
+	programs := time.Duration(1)
+	if b.base != "" {
+		programs = 2
+	}
+	if b.short {
+		return []part{
+			{"requests", b.requests, b.budget},
+			{"endpoints", b.endpoints, programs * 40 * time.Second},
+			{"memory", b.memory, programs * 35 * time.Second},
+			{"decisions", b.decisions, 45 * time.Second},
+			{"switches", b.switches, 30 * time.Second},
+			{"llm-d", b.shape, 15 * time.Second},
+		}
+	}
+	return []part{
+		{"requests", b.requests, b.budget},
+		{"endpoints", b.endpoints, programs*3*time.Minute + 90*time.Second},
+		{"memory", b.memory, programs * 45 * time.Second},
+		{"decisions", b.decisions, 3 * time.Minute},
+		{"switches", b.switches, 160 * time.Second},
+		{"llm-d", b.shape, 70 * time.Second},
+	}
+}
 
 // Command runs "bench cost". It prints results to out, and progress to standard error.
 func Command(ctx context.Context, args []string, out io.Writer) error {
@@ -78,7 +121,7 @@ func runCommand(ctx context.Context, args []string, out, progress io.Writer) err
 	all := names(cells, func(c cell) string { return c.name })
 	known := names(variants, func(v variant) string { return v.name })
 	f := cli.Flags("bench cost", usage, out)
-	short := f.Bool("short", false, "take less than five minutes: fewer requests in each round")
+	f.BoolVar(&b.short, "short", false, "take less than five minutes: fewer requests in each round")
 	f.IntVar(&b.rounds, "rounds", 5, "number of `ROUNDS`; figures are medians")
 	f.StringVar(&b.base, "base", "", "also measure the gateway of this `REVISION`, such as v0.1.0 or HEAD~3")
 	f.StringSliceVar(&b.variants, "variant", known, "measure these `VARIANTS`: "+strings.Join(known, ", "))
@@ -103,13 +146,16 @@ func runCommand(ctx context.Context, args []string, out, progress io.Writer) err
 			}
 		}
 	}
-	b.began, b.budget, b.rest = time.Now(), 22*time.Minute, 3*time.Second
-	if *short {
-		b.budget, b.rest = 230*time.Second, 800*time.Millisecond
+	b.began, b.limit, b.budget, b.rest = time.Now(), 29*time.Minute, 12*time.Minute, 3*time.Second
+	if b.short {
+		b.limit, b.budget, b.rest = 290*time.Second, 110*time.Second, 800*time.Millisecond
+	}
+	if b.base != "" {
+		b.budget -= b.budget / 12
 	}
 	for _, c := range cells {
 		if slices.Contains(*chosen, c.name) {
-			if *short {
+			if b.short {
 				c.requests /= shorter
 			}
 			b.cells = append(b.cells, c)
@@ -176,15 +222,16 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	defer r.close()
 	fmt.Fprintln(b.out, machine())
-	for _, part := range []struct {
-		name string
-		run  func(context.Context, *rigs) error
-	}{{"requests", b.requests}, {"idle", b.idle}, {"memory", b.memory}} {
-		if !b.has(part.name) {
+	for _, p := range b.all() {
+		if !b.has(p.name) {
 			continue
 		}
-		if err := part.run(ctx, r); err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+		if left := b.limit - time.Since(b.began); left < p.takes {
+			fmt.Fprintf(b.out, "%s is left out: it takes %v, and of %v are left %v\n\n", p.name, p.takes, b.limit, left.Round(time.Second))
+			continue
+		}
+		if err := p.run(ctx, r); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,9 +12,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/internal/cli"
@@ -35,14 +34,15 @@ const (
 )
 
 const (
-	events      = 200        // of a stream
-	modelName   = "tiny"     // in the recorded pages
-	pages       = 8          // an engine's page changes from scrape to scrape, and repeats after these
-	smallBody   = 8 << 10    // larger bodies do not ask for streams
-	holdUser    = "hold"     // user of requests that the engine begins to answer and does not end
-	readyPath   = "/health"  // answers when the process listens
-	scrapesPath = "/scrapes" // the number of scrapes of all engines together
-	headLimit   = 1 << 16    // longest line of the head of a request
+	events      = 200         // of a stream
+	modelName   = "tiny"      // in the recorded pages
+	pages       = 8           // an engine's page changes from scrape to scrape, and repeats after these
+	smallBody   = 8 << 10     // larger bodies do not ask for streams
+	holdUser    = "hold"      // user of requests that the engine begins to answer and does not end
+	readyPath   = "/health"   // answers when the process listens
+	scrapedPath = "/scraped"  // states how often and how late all engines together were scraped
+	sinkPath    = "/payloads" // accepts copies of requests and answers
+	headLimit   = 1 << 16     // longest line of the head of a request
 )
 
 // The bodies of answers, as long as those of a real vLLM.
@@ -62,6 +62,7 @@ func enginesCommand(ctx context.Context, args []string, out io.Writer) error {
 	listen := f.StringSlice("listen", nil, "`HOST:PORT` of each engine")
 	path := f.String("page", pageLoaded, "`FILE` with the page of metrics; its counters rise")
 	small := f.Bool("small-page", false, "leave of that page only what gateways read, so that scrapes cost little")
+	idle := f.Bool("idle", false, "show engines on which no request runs, so that only counters of their processes rise")
 	pace := f.Duration("pace", 5*time.Millisecond, "`DURATION` between two events of a stream")
 	if err := cli.Parse(f, args, 0); err != nil {
 		return err
@@ -76,7 +77,7 @@ func enginesCommand(ctx context.Context, args []string, out io.Writer) error {
 	if *small {
 		text = reduced(text)
 	}
-	s := newEngines(text, *pace)
+	s := newEngines(text, !*idle, *pace)
 	var lists []net.Listener
 	defer func() {
 		for _, l := range lists {
@@ -106,14 +107,16 @@ func enginesCommand(ctx context.Context, args []string, out io.Writer) error {
 type engines struct {
 	answer, models, missing, ready []byte
 	pages                          [][]byte
-	scrapes                        atomic.Int64
+
+	mu  sync.Mutex // guards all
+	all []*engine
 
 	head, first, event, last, usage, end []byte // of a stream
 	pace                                 time.Duration
 }
 
 // newEngines makes the answers.
-func newEngines(page []byte, pace time.Duration) *engines {
+func newEngines(page []byte, busy bool, pace time.Duration) *engines {
 	s := &engines{
 		pace:    pace,
 		ready:   response("200 OK", "text/plain", ""),
@@ -129,7 +132,7 @@ func newEngines(page []byte, pace time.Duration) *engines {
 		end:   append(chunk("data: [DONE]\n\n"), "0\r\n\r\n"...),
 	}
 	for i := range pages {
-		s.pages = append(s.pages, response("200 OK", "text/plain; version=0.0.4; charset=utf-8", string(moved(page, i))))
+		s.pages = append(s.pages, response("200 OK", "text/plain; version=0.0.4; charset=utf-8", string(moved(page, i, busy))))
 	}
 	return s
 }
@@ -148,64 +151,69 @@ func event(choices, more string) []byte {
 		modelName + `","choices":` + choices + more + "}\n\n")
 }
 
-// moved returns the page of metrics after some more requests: counters that are not zero have risen
-// by some, and no request waits, so that an extproc does not avoid the engine.
-func moved(page []byte, by int) []byte {
-	var b bytes.Buffer
-	for line := range bytes.Lines(page) {
-		at := bytes.LastIndexByte(line, ' ')
-		name, _, _ := bytes.Cut(line, []byte("{"))
-		value, err := strconv.ParseFloat(string(bytes.TrimSpace(line[max(at, 0):])), 64)
-		switch {
-		case at < 0 || line[0] == '#' || err != nil || value == 0:
-			b.Write(line)
-		case bytes.HasPrefix(line, []byte("vllm:num_requests_waiting")):
-			fmt.Fprintf(&b, "%s 0.0\n", line[:at])
-		case isCounter(string(name)):
-			fmt.Fprintf(&b, "%s %s\n", line[:at], strconv.FormatFloat(value+float64(by), 'f', 1, 64))
-		default:
-			b.Write(line)
-		}
-	}
-	return b.Bytes()
-}
+// engine is one engine: what a listener accepts. It is safe for concurrent use.
+type engine struct {
+	*engines
 
-// reduced returns the lines of a page that are about requests, the KV cache and adapters.
-func reduced(page []byte) []byte {
-	var b bytes.Buffer
-	for line := range bytes.Lines(page) {
-		for _, part := range []string{"vllm:num_requests_", "vllm:kv_cache_usage", "vllm:cache_config", "vllm:lora_requests"} {
-			if bytes.Contains(line, []byte(part)) {
-				b.Write(line)
-			}
-		}
-	}
-	return b.Bytes()
-}
-
-// isCounter reports whether the values of a series rise while its engine serves.
-func isCounter(name string) bool {
-	for _, end := range []string{"_total", "_bucket", "_sum", "_count"} {
-		if strings.HasSuffix(name, end) {
-			return true
-		}
-	}
-	return false
+	lock    sync.Mutex // guards the rest
+	scrapes int
+	at      time.Time     // when it was last scraped
+	worst   time.Duration // longest time between two scrapes
 }
 
 // accept serves the connections of a listener until it is closed.
 func (s *engines) accept(l net.Listener) {
+	e := &engine{engines: s}
+	s.mu.Lock()
+	s.all = append(s.all, e)
+	s.mu.Unlock()
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		go s.serve(c)
+		go e.serve(c)
 	}
 }
 
+// page returns the next page of metrics.
+func (e *engine) page() []byte {
+	e.lock.Lock()
+	defer e.lock.Unlock()
+	now := time.Now()
+	if e.scrapes > 0 {
+		e.worst = max(e.worst, now.Sub(e.at))
+	}
+	e.scrapes++
+	e.at = now
+	return e.pages[e.scrapes%pages]
+}
+
+// scraped states how engines were scraped. Its JSON is what scrapedPath answers.
+type scraped struct {
+	Scrapes int `json:"scrapes"` // of all engines, since their start
+	// Age is the longest time in seconds between two scrapes of one engine, or since its last one.
+	// It counts from the last time that it was asked for.
+	Age float64 `json:"age"`
+}
+
+// scraped returns how the engines were scraped, and counts ages from now on.
+func (s *engines) scraped() (is scraped) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.all {
+		e.lock.Lock()
+		if is.Scrapes += e.scrapes; e.scrapes > 0 {
+			is.Age = max(is.Age, e.worst.Seconds(), time.Since(e.at).Seconds())
+		}
+		e.worst = 0
+		e.lock.Unlock()
+	}
+	return is
+}
+
 // serve answers the requests of a connection, one after the other, until its client closes it.
-func (s *engines) serve(c net.Conn) {
+func (e *engine) serve(c net.Conn) {
 	defer c.Close()
 	r := bufio.NewReaderSize(c, headLimit)
 	small := make([]byte, smallBody)
@@ -222,7 +230,7 @@ func (s *engines) serve(c net.Conn) {
 			_, err = r.Discard(length)
 		}
 		if err == nil {
-			err = s.reply(c, path, body)
+			err = e.reply(c, path, body)
 		}
 		if err != nil {
 			return
@@ -274,24 +282,27 @@ func field(line []byte, name string) ([]byte, bool) {
 }
 
 // reply answers a request.
-func (s *engines) reply(c net.Conn, path string, body []byte) (err error) {
+func (e *engine) reply(c net.Conn, path string, body []byte) (err error) {
 	switch path {
 	case "/v1/chat/completions":
 		if bytes.Contains(body, []byte(`"stream":true`)) {
 			usage, hold := bytes.Contains(body, []byte(`"include_usage":true`)), bytes.Contains(body, []byte(`"user":"`+holdUser+`"`))
-			return s.stream(c, usage, hold)
+			return e.stream(c, usage, hold)
 		}
-		_, err = c.Write(s.answer)
+		_, err = c.Write(e.answer)
 	case "/metrics":
-		_, err = c.Write(s.pages[s.scrapes.Add(1)%pages])
+		_, err = c.Write(e.page())
 	case "/v1/models":
-		_, err = c.Write(s.models)
-	case scrapesPath:
-		_, err = c.Write(response("200 OK", "text/plain", strconv.FormatInt(s.scrapes.Load(), 10)))
-	case readyPath:
-		_, err = c.Write(s.ready)
+		_, err = c.Write(e.models)
+	case scrapedPath:
+		var text []byte
+		if text, err = json.Marshal(e.scraped()); err == nil {
+			_, err = c.Write(response("200 OK", "application/json", string(text)))
+		}
+	case readyPath, sinkPath:
+		_, err = c.Write(e.ready)
 	default:
-		_, err = c.Write(s.missing)
+		_, err = c.Write(e.missing)
 	}
 	return err
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"text/tabwriter"
 	"time"
+
+	"github.com/headgate/headgate/bench/pace"
 )
 
 // sample has the figures of one variant in one cell and one round. CPU times and latencies are in
@@ -40,10 +42,12 @@ func (u reading) others(wall time.Duration) float64 {
 // cores has the cores that the processes of an idle gateway use.
 type cores struct{ envoy, server float64 }
 
-// without returns the sample without what the processes use when idle, such as for scrapes.
+// without returns the sample without what the processes use when idle, such as for scrapes. Where
+// that is more than requests cost, a result may be negative: cutting it off at zero would make the
+// median of the rounds too high.
 func (s sample) without(idle cores) sample {
-	s.envoy = max(0, s.envoy-idle.envoy/s.rate)
-	s.server = max(0, s.server-idle.server/s.rate)
+	s.envoy -= idle.envoy / s.rate
+	s.server -= idle.server / s.rate
 	return s
 }
 
@@ -55,23 +59,13 @@ func sampleOf(used reading, wall time.Duration, took []time.Duration) sample {
 	return sample{
 		envoy:   used.envoy.Seconds() / n,
 		server:  used.server.Seconds() / n,
-		p50:     quantile(took, 0.5).Seconds(),
-		p99:     quantile(took, 0.99).Seconds(),
+		p50:     pace.Quantile(took, 0.5).Seconds(),
+		p99:     pace.Quantile(took, 0.99).Seconds(),
 		rate:    n / seconds,
 		engines: used.engines.Seconds() / n,
 		client:  used.client.Seconds() / n,
 		others:  used.others(wall),
 	}
-}
-
-// quantile returns a quantile of sorted times: the smallest that at least this share does not
-// exceed.
-func quantile(sorted []time.Duration, share float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	rank := int(share*float64(len(sorted)) + 0.999999)
-	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
 // spread is the median of some rounds, with the lowest and the highest.
@@ -99,11 +93,11 @@ func (s spread) text(format string, unit float64) string {
 	return of(s.median) + " (" + of(s.low) + "–" + of(s.high) + ")"
 }
 
-// column is a figure in the table.
-type column struct {
+// column is a figure in a table of samples.
+type column[T any] struct {
 	name, format string
 	unit         float64
-	of           func(sample) float64
+	of           func(T) float64
 }
 
 const (
@@ -111,7 +105,7 @@ const (
 	milli = 1e-3
 )
 
-var columns = []column{
+var columns = []column[sample]{
 	{"Envoy, µs", "%.0f", micro, func(s sample) float64 { return s.envoy }},
 	{"server, µs", "%.0f", micro, func(s sample) float64 { return s.server }},
 	{"both, µs", "%.0f", micro, sample.both},
@@ -154,13 +148,25 @@ func (r results) add(cell, variant string, s sample) {
 	r[cell][variant] = append(r[cell][variant], s)
 }
 
-// of returns a figure of all rounds.
-func of(all []sample, figure func(sample) float64) []float64 {
+// figures returns a figure of all rounds.
+func figures[T any](all []T, of func(T) float64) []float64 {
 	is := make([]float64, len(all))
 	for i, s := range all {
-		is[i] = figure(s)
+		is[i] = of(s)
 	}
 	return is
+}
+
+// ratioOf returns the spread of the ratios of figures in the same round, because a busy machine
+// slows both. It leaves out rounds that one of them did not measure.
+func ratioOf(all, base []float64) spread {
+	var is []float64
+	for i := range min(len(all), len(base)) {
+		if base[i] > 0 {
+			is = append(is, all[i]/base[i])
+		}
+	}
+	return spreadOf(is)
 }
 
 // table prints the figures.
@@ -182,7 +188,7 @@ func (r results) table(w io.Writer, cells []cell, shown []variant) {
 			}
 			fmt.Fprintf(t, "  %s\t", v.title)
 			for _, col := range columns {
-				fmt.Fprintf(t, "%s\t", spreadOf(of(all, col.of)).text(col.format, col.unit))
+				fmt.Fprintf(t, "%s\t", spreadOf(figures(all, col.of)).text(col.format, col.unit))
 			}
 			fmt.Fprintln(t)
 		}
@@ -212,19 +218,10 @@ var ratios = []ratio{
 	{"both / base", "gateway", "base", sample.both, sample.both},
 }
 
-// spread returns the spread of the ratio in the rounds of a cell, false if a variant was not
-// measured. Figures of the same round are compared, because a busy machine slows both.
-func (q ratio) spread(all map[string][]sample) (spread, bool) {
-	var is []float64
-	for i, s := range all[q.of] {
-		if i >= len(all[q.to]) {
-			break
-		}
-		if under := q.base(all[q.to][i]); under > 0 {
-			is = append(is, q.figure(s)/under)
-		}
-	}
-	return spreadOf(is), len(is) > 0
+// spread returns the spread of the ratio in the rounds of a cell; zero if a variant was not
+// measured.
+func (q ratio) spread(all map[string][]sample) spread {
+	return ratioOf(figures(all[q.of], q.figure), figures(all[q.to], q.base))
 }
 
 // ratioTable prints the ratios.
@@ -238,11 +235,7 @@ func (r results) ratioTable(w io.Writer, cells []cell) {
 	for _, c := range cells {
 		fmt.Fprintf(t, "%s\t", c.title)
 		for _, q := range ratios {
-			text := "–"
-			if s, ok := q.spread(r[c.name]); ok {
-				text = s.text("%.2f", 1)
-			}
-			fmt.Fprintf(t, "%s\t", text)
+			fmt.Fprintf(t, "%s\t", q.spread(r[c.name]).text("%.2f", 1))
 		}
 		fmt.Fprintln(t)
 	}
@@ -250,19 +243,25 @@ func (r results) ratioTable(w io.Writer, cells []cell) {
 	fmt.Fprintln(w)
 }
 
-// sides prints what the engines and the client cost, and how busy the machine was besides.
-func (r results) sides(w io.Writer, cells []cell) {
+// sides prints what the engines and the client cost, what was subtracted of the whole gateway, and
+// how busy the machine was besides.
+func (r results) sides(w io.Writer, cells []cell, idle map[string][]cores) {
 	var others []float64
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "not counted above\tengines, µs\tclient, µs\t")
+	fmt.Fprintln(t, "not counted above\tengines, µs\tclient, µs\tidle Envoy, µs\tidle extproc, µs\t")
 	for _, c := range cells {
 		var engines, client []float64
 		for _, all := range r[c.name] {
-			engines = append(engines, of(all, func(s sample) float64 { return s.engines })...)
-			client = append(client, of(all, func(s sample) float64 { return s.client })...)
-			others = append(others, of(all, func(s sample) float64 { return s.others })...)
+			engines = append(engines, figures(all, func(s sample) float64 { return s.engines })...)
+			client = append(client, figures(all, func(s sample) float64 { return s.client })...)
+			others = append(others, figures(all, func(s sample) float64 { return s.others })...)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t\n", c.title, spreadOf(engines).text("%.0f", micro), spreadOf(client).text("%.0f", micro))
+		fmt.Fprintf(t, "%s\t%s\t%s\t", c.title, spreadOf(engines).text("%.0f", micro), spreadOf(client).text("%.0f", micro))
+		rate := spreadOf(figures(r[c.name]["gateway"], func(s sample) float64 { return s.rate })).median
+		for _, of := range []func(cores) float64{func(c cores) float64 { return c.envoy }, func(c cores) float64 { return c.server }} {
+			fmt.Fprintf(t, "%s\t", spreadOf(figures(idle["gateway"], of)).text("%.0f", micro*max(rate, 1)))
+		}
+		fmt.Fprintln(t)
 	}
 	t.Flush()
 	fmt.Fprintf(w, "\nOther processes of this machine used %s cores meanwhile.\n\n", spreadOf(others).text("%.2f", 1))

@@ -29,30 +29,6 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-func TestQuantile(t *testing.T) {
-	hundred := make([]time.Duration, 100)
-	for i := range hundred {
-		hundred[i] = time.Duration(i + 1)
-	}
-	for _, c := range []struct {
-		sorted []time.Duration
-		share  float64
-		want   time.Duration
-	}{
-		{nil, 0.5, 0},
-		{[]time.Duration{7}, 0.5, 7},
-		{[]time.Duration{7}, 0.99, 7},
-		{[]time.Duration{1, 2, 3}, 0.5, 2},
-		{hundred, 0.5, 50},
-		{hundred, 0.99, 99},
-		{hundred, 1, 100},
-	} {
-		if got := quantile(c.sorted, c.share); got != c.want {
-			t.Errorf("%v of %v: %d, want %d", c.share, c.sorted, got, c.want)
-		}
-	}
-}
-
 // What idle processes use is subtracted, and what remains is divided by the number of requests.
 func TestSampleIsPerRequestAndWithoutIdle(t *testing.T) {
 	used := reading{
@@ -68,7 +44,7 @@ func TestSampleIsPerRequestAndWithoutIdle(t *testing.T) {
 		!near(s.rate, want.rate) || !near(s.engines, want.engines) || !near(s.client, want.client) || !near(s.others, want.others) {
 		t.Errorf("%+v, want %+v", s, want)
 	}
-	if s := sampleOf(reading{}, time.Second, took).without(idle); s.both() != 0 || s.others != 0 {
+	if s := sampleOf(reading{}, time.Second, took).without(idle); !near(s.envoy, -0.0125) || !near(s.server, -0.00625) || s.others != 0 {
 		t.Errorf("less than idle: %+v", s)
 	}
 }
@@ -100,10 +76,10 @@ func TestRatiosPairRounds(t *testing.T) {
 	}
 	all["x"]["smg"] = []sample{{server: 50 * micro}} // one round only
 	for _, q := range ratios {
-		s, ok := q.spread(all["x"])
+		s := q.spread(all["x"])
 		want := map[string]float64{"both / floor": 1.5, "both / smg": 3, "p50 / floor": 1.25, "Envoy / floor's": 1 / 0.6}[q.name]
-		if ok != (want > 0) || math.Abs(s.low-want) > 1e-9 || math.Abs(s.high-want) > 1e-9 {
-			t.Errorf("%s: %+v, %v; want %v", q.name, s, ok, want)
+		if math.Abs(s.low-want) > 1e-9 || math.Abs(s.high-want) > 1e-9 {
+			t.Errorf("%s: %+v, want %v", q.name, s, want)
 		}
 	}
 }
@@ -119,16 +95,52 @@ func TestTables(t *testing.T) {
 	var b bytes.Buffer
 	all.table(&b, cells, variants)
 	all.ratioTable(&b, cells[:2])
-	all.sides(&b, cells[:1])
+	all.sides(&b, cells[:1], map[string][]cores{"gateway": {{0.001, 0.02}, {0.001, 0.04}, {0.001, 0.03}}})
 	for _, want := range []string{
 		"1 KB, 1 client Envoy, µs server, µs both, µs p50, ms p99, ms requests/s",
 		"Envoy, ext_proc, no-op (floor) 44 (40–60) 10 54 (50–70) 0.50 1.00 1000",
 		"our envoy.yaml, extproc 88 (80–120) 20 108 (100–140) 0.50 1.00 1000",
 		"1 KB, 1 client 2.00 – 1.00 2.00 – – –",
 		"1 KB, 32 clients – – – – – – –",
+		"1 KB, 1 client 9 – 1 30 (20–40)",
 		"Other processes of this machine used 0.12 (0.00–0.25) cores meanwhile.",
 	} {
 		if got := strings.Join(strings.Fields(b.String()), " "); !strings.Contains(got, want) {
+			t.Errorf("there is no %q in\n%s", want, b.String())
+		}
+	}
+}
+
+// The table of endpoints has a row for each number of endpoints, what each further one costs, and
+// ratios of figures of the same round.
+func TestFleetTable(t *testing.T) {
+	is := fleetResults{kind: fleetKinds[1], of: make(map[string][][]fleetSample)}
+	for _, n := range []int{8, 64, 1008} {
+		var mine, base []fleetSample
+		for _, busy := range []float64{1, 3, 2} {
+			s := fleetSample{n: n, cores: busy * float64(n) / 1e4, scrapes: 5, age: 0.25, memory: 1e7 + 1e5*float64(n), engines: 0.01}
+			if n != 64 {
+				s.p50, s.p99, s.loadedAge = busy*milli, (1+float64(n)/1000)*milli, 0.5
+			}
+			mine = append(mine, s)
+			s.cores, s.p99 = 4*s.cores, 2*s.p99
+			base = append(base, s)
+		}
+		is.of["extproc"], is.of["base"] = append(is.of["extproc"], mine), append(is.of["base"], base)
+	}
+	var b bytes.Buffer
+	fleetTable(&b, []fleetResults{is}, []string{"extproc", "base"})
+	got := strings.Join(strings.Fields(b.String()), " ")
+	for _, want := range []string{
+		"page of 82 KB, idle endpoints scraping, cores",
+		"extproc 64 0.013 (0.006–0.019) 40 (20–60) 5.0 0.25 16.4 0.010 – – –",
+		"extproc 1008 0.202 (0.101–0.302) 40 (20–60) 5.0 0.25 110.8 0.010 2.00 (1.00–3.00) 2.01 0.50",
+		"extproc, each further endpoint, 1008 / 8 0.00020 0.100 1.00 × 1.99 ×",
+		"extproc / base 64 0.25 0.25 1.00 – –",
+		"extproc / base 1008 0.25 0.25 1.00 1.00 0.50",
+		"400 requests a second, which bench ext sends without Envoy. Medians of 3 rounds.",
+	} {
+		if !strings.Contains(got, want) {
 			t.Errorf("there is no %q in\n%s", want, b.String())
 		}
 	}

@@ -11,12 +11,15 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/headgate/headgate/internal/process"
 )
 
 const (
 	manyRoutes   = 1000
+	manyModels   = 20_000
 	inFlight     = 1600
-	heldRequests = 4000
+	heldRequests = 10_000
 	atOnce       = 200 // requests that begin together, so that each is decided in time
 	// manyEngines is the number of engines behind requests in flight. Each gets less than 32
 	// requests, the smallest batch that extproc assumes, so that extproc holds none. Behind held
@@ -24,112 +27,135 @@ const (
 	manyEngines = 64
 )
 
-// memory measures the memory of an extproc per route and per request of 1 KB.
+// counts are how many objects and requests the part memory has.
+type counts struct{ routes, models, inFlight, held int }
+
+// memoryCounts is variable for tests.
+var memoryCounts = counts{manyRoutes, manyModels, inFlight, heldRequests}
+
+// requestSize is the size in bytes of the bodies of these requests.
+const requestSize = 1 << 10
+
+// memory measures the memory of an extproc per route, per registered model and per request.
 func (b *bench) memory(ctx context.Context, r *rigs) error {
+	n := memoryCounts
 	t := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "memory of extproc, KB\tper route\tper request in flight\tper queued request\t")
+	fmt.Fprintf(t, "memory of extproc, KB\tper route (%d)\tper registered model (%d)\tper request in flight (%d)\tper queued request (%d)\t\n",
+		n.routes, n.models, n.inFlight, n.held)
 	for _, p := range r.programs() {
-		route, err := r.perRoute(ctx, p)
+		p := p.lean()
+		fmt.Fprintf(t, "  %s\t", p.title)
+		base, err := r.withObjects(ctx, p, 1, 1)
 		if err != nil {
-			return fmt.Errorf("%s, routes: %w", p.title, err)
+			return fmt.Errorf("%s, one route and one model: %w", p.title, err)
 		}
-		request, err := r.perRequest(ctx, p, false)
-		if err != nil {
-			return fmt.Errorf("%s, requests in flight: %w", p.title, err)
+		for _, m := range []struct {
+			what    string
+			measure func() (float64, error)
+		}{
+			{"route", func() (float64, error) {
+				all, err := r.withObjects(ctx, p, 1+n.routes, 1)
+				return (all - base) / float64(n.routes), err
+			}},
+			{"registered model", func() (float64, error) {
+				all, err := r.withObjects(ctx, p, 1, 1+n.models)
+				return (all - base) / float64(n.models), err
+			}},
+			{"request in flight", func() (float64, error) { return r.perRequest(ctx, p, n.inFlight, false) }},
+			{"queued request", func() (float64, error) { return r.perRequest(ctx, p, n.held, true) }},
+		} {
+			is, err := m.measure()
+			if err != nil {
+				return fmt.Errorf("%s, memory per %s: %w", p.title, m.what, err)
+			}
+			b.report("%s: %.1f KB per %s", p.title, is/1e3, m.what)
+			fmt.Fprintf(t, "%.1f\t", is/1e3)
 		}
-		held, err := r.perRequest(ctx, p, true)
-		if err != nil {
-			return fmt.Errorf("%s, queued requests: %w", p.title, err)
-		}
-		b.report("%s: %.1f KB per route, %.1f KB per request, %.1f KB if queued", p.title, route/1e3, request/1e3, held/1e3)
-		fmt.Fprintf(t, "  %s\t%.1f\t%.1f\t%.1f\t\n", p.title, route/1e3, request/1e3, held/1e3)
+		fmt.Fprintln(t)
 	}
 	t.Flush()
-	fmt.Fprintln(b.out)
+	fmt.Fprintf(b.out, "\nextproc ran with GOGC=%s, so that garbage hardly counts. Requests have %d bytes; these are not part of a queued request above.\n\n",
+		leanGC, requestSize)
 	return nil
 }
 
-// objects returns a pool of the engines and n routes.
-func (r *rigs) objects(n int) string {
+// objectsYAML returns routes and registered models for the endpoints of --endpoints. The first
+// route is to their base model. At least one route is needed.
+func objectsYAML(routes, models int) string {
 	var s strings.Builder
-	s.WriteString("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool}\n" +
-		"spec: {selector: {matchLabels: {app: llm}}, targetPorts: [{number: 8000}]}\n")
-	for i := range numEngines {
-		fmt.Fprintf(&s, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: engine-%d, labels: {app: llm}}\nstatus: {podIP: %s%d}\n",
-			i, r.net, 11+i)
+	fmt.Fprintf(&s, "apiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: base}\nspec:\n"+
+		"  modelNames: [%s]\n  backendRefs: [{name: endpoints}]\n", modelName)
+	for i := 1; i < routes; i++ {
+		fmt.Fprintf(&s, "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: route-%05d}\nspec:\n"+
+			"  backendRefs: [{name: endpoints}]\n  adapter: {name: adapter-%05[1]d}\n", i)
 	}
-	for i := range n {
-		fmt.Fprintf(&s, "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: route-%04d}\nspec:\n"+
-			"  backendRefs: [{name: pool}]\n  adapter: {name: adapter-%04[1]d}\n", i)
+	for i := range models {
+		fmt.Fprintf(&s, "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: model-%05d}\nspec:\n"+
+			"  poolRef: {name: endpoints}\n  source: /models/model-%05[1]d\n", i)
 	}
 	return s.String()
 }
 
-// perRoute returns the memory of a route in bytes.
-func (r *rigs) perRoute(ctx context.Context, p program) (float64, error) {
-	var memory [2]float64
-	for i, n := range []int{1, 1 + manyRoutes} {
-		at, err := r.place("routes", 30)
-		if err != nil {
-			return 0, err
-		}
-		objects := filepath.Join(at.dir, "objects")
-		if err := os.Mkdir(objects, 0o755); err != nil {
-			return 0, err
-		}
-		if err := os.WriteFile(filepath.Join(objects, "all.yaml"), []byte(r.objects(n)), 0o644); err != nil {
-			return 0, err
-		}
-		server, err := r.startExtproc(ctx, at, p.headgate, append([]string{"--objects", objects}, p.flags...))
-		if err == nil {
-			err = sleep(ctx, warmScrapes)
-		}
-		if err == nil {
-			memory[i], err = memoryOf(server.PID())
-		}
-		if server != nil {
-			server.Stop(2 * time.Second)
-		}
-		if err != nil {
-			return 0, err
-		}
-		if err := os.RemoveAll(at.dir); err != nil {
-			return 0, err
-		}
+// startWithObjects starts an extproc for engines with a number of routes and of registered models.
+func (r *rigs) startWithObjects(ctx context.Context, at place, p program, engines []string, routes, models int) (*process.Process, error) {
+	dir := filepath.Join(at.dir, "objects")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
 	}
-	return (memory[1] - memory[0]) / manyRoutes, nil
+	if err := os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(objectsYAML(routes, models)), 0o644); err != nil {
+		return nil, err
+	}
+	return r.startExtproc(ctx, at, p.with("--objects", dir, "--endpoints", strings.Join(engines, ",")))
+}
+
+// withObjects returns the memory in bytes of an extproc with a number of routes and of registered
+// models.
+func (r *rigs) withObjects(ctx context.Context, p program, routes, models int) (memory float64, err error) {
+	at, err := r.place("objects", 30)
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(at.dir)
+	server, err := r.startWithObjects(ctx, at, p, r.engines, routes, models)
+	if server != nil {
+		defer server.Stop(2 * time.Second)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err := sleep(ctx, warmScrapes); err != nil {
+		return 0, err
+	}
+	return memoryOf(server.PID())
 }
 
 // perRequest returns the memory of a request in bytes: of one in flight, whose answer has begun, or
-// of one that extproc holds.
-func (r *rigs) perRequest(ctx context.Context, p program, held bool) (float64, error) {
+// without its body of one that extproc holds.
+func (r *rigs) perRequest(ctx context.Context, p program, requests int, held bool) (float64, error) {
 	at, err := r.place("flight", 30)
 	if err != nil {
 		return 0, err
 	}
 	defer os.RemoveAll(at.dir)
-	engines, requests, flags := manyEngines, inFlight, p.flags
+	engines, body := manyEngines, 0
 	if held {
-		engines, requests, flags = 1, heldRequests, append([]string{"--max-queued", "1000000"}, p.flags...)
+		engines, body = 1, requestSize
+		p = p.with("--max-queued", "1000000")
 	}
 	addresses := r.addresses(engines)
-	serving, err := r.startEngines(ctx, "memory-engines", pageIdle, addresses)
+	serving, err := r.startEngines(ctx, "memory-engines", pageIdle, addresses, "--idle")
 	if err != nil {
 		return 0, err
 	}
 	defer serving.Stop(time.Second)
-	envoyYAML := "envoy.yaml"
-	if p.headgate != r.headgate {
-		envoyYAML = filepath.Join(r.old, envoyYAML)
-	}
-	g, err := r.whole(ctx, at, p.headgate, envoyYAML, addresses, flags)
+	g, err := r.whole(ctx, at, p, addresses)
 	if g != nil {
 		defer g.close()
 	}
 	if err != nil {
 		return 0, err
 	}
-	one := shape{size: 1 << 10}
+	one := shape{size: requestSize}
 	if err := await(ctx, g.address, one, warmUp); err != nil {
 		return 0, err
 	}
@@ -141,8 +167,8 @@ func (r *rigs) perRequest(ctx context.Context, p program, held bool) (float64, e
 		return 0, err
 	}
 	one.stream, one.hold = true, true
-	for range requests / atOnce {
-		c, err := dial(ctx, g.address, atOnce, one)
+	for left := requests; left > 0; left -= atOnce {
+		c, err := dial(ctx, g.address, min(left, atOnce), one)
 		if err != nil {
 			return 0, err
 		}
@@ -159,7 +185,7 @@ func (r *rigs) perRequest(ctx context.Context, p program, held bool) (float64, e
 		if err != nil {
 			return 0, err
 		}
-		if !held && n == 0 || n > 0.98*heldRequests {
+		if !held && n == 0 || held && n >= float64(requests-mostRunning) {
 			break
 		}
 		if left < 0 {
@@ -170,8 +196,11 @@ func (r *rigs) perRequest(ctx context.Context, p program, held bool) (float64, e
 		return 0, err
 	}
 	after, err := memoryOf(g.server.PID())
-	return (after - before) / float64(requests), err
+	return (after-before)/float64(requests) - float64(body), err
 }
+
+// mostRunning is the most requests that extproc lets into one engine before it holds others.
+const mostRunning = 80
 
 // held returns the number of requests that an extproc holds.
 func (r *rigs) held(ctx context.Context, at place) (float64, error) {

@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/headgate/headgate/bench/pace"
 	"github.com/headgate/headgate/internal/process"
 )
 
@@ -18,20 +19,23 @@ type cell struct {
 	name, title string
 	shape
 	clients  int
-	requests int // in each round
+	requests int  // in each round
+	half     bool // at half of the highest rate of these clients, else in a closed loop
 }
 
 // shorter is the factor by which --short makes rounds shorter.
 const shorter = 6
 
-// cells are all cells, in the order of the output.
+// cells are all cells, in the order of the output. Many streams run at a time, so that one costs
+// more than the gateway uses when idle meanwhile.
 var cells = []cell{
-	{"1KB-1", "1 KB, 1 client", shape{size: 1 << 10}, 1, 4800},
-	{"1KB-32", "1 KB, 32 clients", shape{size: 1 << 10}, 32, 18000},
-	{"100KB-1", "100 KB, 1 client", shape{size: 100 << 10}, 1, 1500},
-	{"100KB-32", "100 KB, 32 clients", shape{size: 100 << 10}, 32, 4800},
-	{"stream", "stream of 200 events, 16 clients", shape{size: 1 << 10, stream: true}, 16, 96},
-	{"usage", "the same, with usage", shape{size: 1 << 10, stream: true, usage: true}, 16, 96},
+	{"1KB-1", "1 KB, 1 client", shape{size: 1 << 10}, 1, 3600, false},
+	{"1KB-32", "1 KB, 32 clients", shape{size: 1 << 10}, 32, 15000, false},
+	{"half", "1 KB, half of the highest rate", shape{size: 1 << 10}, 32, 4800, true},
+	{"100KB-1", "100 KB, 1 client", shape{size: 100 << 10}, 1, 1200, false},
+	{"100KB-32", "100 KB, 32 clients", shape{size: 100 << 10}, 32, 3600, false},
+	{"stream", "stream of 200 events, 64 clients", shape{size: 1 << 10, stream: true}, 64, 384, false},
+	{"usage", "the same, with usage", shape{size: 1 << 10, stream: true, usage: true}, 64, 384, false},
 }
 
 // warmUp is how many requests in a row must succeed before a measurement.
@@ -68,7 +72,10 @@ func (b *bench) requests(ctx context.Context, r *rigs) error {
 		if spent := time.Since(began); done > 0 && spent+spent/time.Duration(done) > b.budget {
 			break
 		}
-		if err := r.round(ctx, done, shown, gateways, all, idle); err != nil {
+		if err := r.allAtRest(ctx, shown, gateways, idle); err != nil {
+			return err
+		}
+		if err := r.round(ctx, done, b.rounds, b.cells, shown, gateways, all); err != nil {
 			return err
 		}
 	}
@@ -80,7 +87,7 @@ func (b *bench) requests(ctx context.Context, r *rigs) error {
 	all.table(b.out, b.cells, shown)
 	all.ratioTable(b.out, b.cells)
 	idleTable(b, shown, idle)
-	all.sides(b.out, b.cells)
+	all.sides(b.out, b.cells, idle)
 	return nil
 }
 
@@ -110,8 +117,8 @@ func (r *rigs) start(ctx context.Context, v variant, n int) error {
 	return nil
 }
 
-// round measures each variant in each cell once. The variants take turns in going first.
-func (r *rigs) round(ctx context.Context, n int, shown []variant, gateways []*gateway, all results, idle map[string][]cores) error {
+// allAtRest measures what each idle variant uses.
+func (r *rigs) allAtRest(ctx context.Context, shown []variant, gateways []*gateway, idle map[string][]cores) error {
 	for i, v := range shown {
 		is, err := r.atRest(ctx, gateways[i])
 		if err != nil {
@@ -119,7 +126,13 @@ func (r *rigs) round(ctx context.Context, n int, shown []variant, gateways []*ga
 		}
 		idle[v.name] = append(idle[v.name], is)
 	}
-	for _, c := range r.cells {
+	return nil
+}
+
+// round measures each variant in each cell once; n is the number of this round. The variants take
+// turns in going first.
+func (r *rigs) round(ctx context.Context, n, rounds int, cells []cell, shown []variant, gateways []*gateway, all results) error {
+	for _, c := range cells {
 		var line strings.Builder
 		for i := range shown {
 			at := (i + n) % len(shown)
@@ -131,7 +144,7 @@ func (r *rigs) round(ctx context.Context, n int, shown []variant, gateways []*ga
 			all.add(c.name, v.name, s)
 			fmt.Fprintf(&line, " %s %.0f", v.name, s.both()/micro)
 		}
-		r.report("round %d of %d: %s, µs:%s", n+1, r.rounds, c.name, line.String())
+		r.report("round %d of %d: %s, µs:%s", n+1, rounds, c.name, line.String())
 	}
 	return nil
 }
@@ -170,9 +183,17 @@ func (r *rigs) measure(ctx context.Context, g *gateway, c cell) (sample, error) 
 	}
 	defer clients.close()
 	if !c.stream {
-		if _, err := clients.send(ctx, 2*c.clients); err != nil { // opens connections to the engines
+		if _, err := clients.send(ctx, pace.Load{Requests: 2 * c.clients}); err != nil { // opens connections to the engines
 			return sample{}, err
 		}
+	}
+	load := pace.Load{Requests: c.requests}
+	if c.half {
+		began := time.Now()
+		if _, err := clients.send(ctx, load); err != nil {
+			return sample{}, err
+		}
+		load.Rate = float64(load.Requests) / time.Since(began).Seconds() / 2
 	}
 	if err := sleep(ctx, settled); err != nil {
 		return sample{}, err
@@ -182,7 +203,7 @@ func (r *rigs) measure(ctx context.Context, g *gateway, c cell) (sample, error) 
 		return sample{}, err
 	}
 	began := time.Now()
-	took, err := clients.send(ctx, c.requests)
+	took, err := clients.send(ctx, load)
 	wall := time.Since(began)
 	if err != nil {
 		return sample{}, err

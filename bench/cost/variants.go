@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -162,12 +163,12 @@ func config(ctx context.Context, r *rigs, at place) (*gateway, error) {
 }
 
 // ours returns an envoy.yaml with the addresses of a gateway.
-func (r *rigs) ours(path string, at place) ([]byte, error) {
+func (r *rigs) ours(path string, at place, changes ...adapt.Change) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	config, err := adapt.Config(text, adapt.Addresses{Listen: at.listen, Admin: at.admin, Socket: at.socket()})
+	config, err := adapt.Config(text, adapt.Addresses{Listen: at.listen, Admin: at.admin, Socket: at.socket()}, changes...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -176,17 +177,23 @@ func (r *rigs) ours(path string, at place) ([]byte, error) {
 
 // withNoop starts Envoy and a no-op.
 func (r *rigs) withNoop(ctx context.Context, at place, config []byte) (*gateway, error) {
-	args := []string{"ext", "--noop", "raw", "--listen", "unix:" + at.socket(), "--endpoint", strings.Join(r.engines, ",")}
-	server, err := r.starter.Start("noop", at.dir, exec.Command(r.self, args...))
-	if err != nil {
-		return nil, err
-	}
+	server, err := r.startNoop(ctx, at)
 	g := &gateway{address: at.listen, server: server}
-	if err := awaitSocket(ctx, server, at.socket()); err != nil {
+	if err != nil {
 		return g, err
 	}
 	g.envoy, err = r.startEnvoy(at, config)
 	return g, err
+}
+
+// startNoop starts a no-op that names the engines in turn.
+func (r *rigs) startNoop(ctx context.Context, at place) (*process.Process, error) {
+	args := []string{"ext", "--noop", "raw", "--listen", "unix:" + at.socket(), "--endpoint", strings.Join(r.engines, ",")}
+	server, err := r.starter.Start("no-op", at.dir, exec.Command(r.self, args...))
+	if err != nil {
+		return nil, err
+	}
+	return server, awaitSocket(ctx, server, at.socket())
 }
 
 // awaitSocket waits until a process serves a Unix socket.
@@ -206,20 +213,61 @@ func awaitSocket(ctx context.Context, p *process.Process, path string) error {
 }
 
 func whole(ctx context.Context, r *rigs, at place) (*gateway, error) {
-	return r.whole(ctx, at, r.headgate, "envoy.yaml", r.engines, r.flags)
+	return r.whole(ctx, at, r.current(), r.engines)
 }
 
 func base(ctx context.Context, r *rigs, at place) (*gateway, error) {
-	return r.whole(ctx, at, filepath.Join(r.old, "headgate.bin"), filepath.Join(r.old, "envoy.yaml"), r.engines, nil)
+	return r.whole(ctx, at, r.former(), r.engines)
+}
+
+// program is a version of extproc and its envoy.yaml.
+type program struct {
+	title, headgate, envoyYAML string
+	flags, env                 []string
+}
+
+// current returns the extproc of this revision.
+func (r *rigs) current() program {
+	return program{title: "extproc", headgate: r.headgate, envoyYAML: "envoy.yaml", flags: r.flags}
+}
+
+// former returns the extproc of --base.
+func (r *rigs) former() program {
+	return program{
+		title: "extproc of --base", headgate: filepath.Join(r.old, "headgate.bin"), envoyYAML: filepath.Join(r.old, "envoy.yaml"),
+	}
+}
+
+// programs returns extproc, and that of --base if there is one.
+func (r *rigs) programs() []program {
+	if r.old == "" {
+		return []program{r.current()}
+	}
+	return []program{r.current(), r.former()}
+}
+
+// with returns the program with more flags.
+func (p program) with(flags ...string) program {
+	p.flags = slices.Concat(p.flags, flags)
+	return p
+}
+
+// leanGC is the GOGC of lean programs.
+const leanGC = "10"
+
+// lean returns the program with less garbage, so that its memory is in use.
+func (p program) lean() program {
+	p.env = append(slices.Clip(p.env), "GOGC="+leanGC)
+	return p
 }
 
 // whole starts an extproc that routes to engines, and its Envoy.
-func (r *rigs) whole(ctx context.Context, at place, headgate, envoyYAML string, engines, flags []string) (*gateway, error) {
-	config, err := r.ours(envoyYAML, at)
+func (r *rigs) whole(ctx context.Context, at place, p program, engines []string, changes ...adapt.Change) (*gateway, error) {
+	config, err := r.ours(p.envoyYAML, at, changes...)
 	if err != nil {
 		return nil, err
 	}
-	server, err := r.startExtproc(ctx, at, headgate, append([]string{"--endpoints", strings.Join(engines, ",")}, flags...))
+	server, err := r.startExtproc(ctx, at, p.with("--endpoints", strings.Join(engines, ",")))
 	if err != nil {
 		return &gateway{server: server}, err
 	}
@@ -228,17 +276,20 @@ func (r *rigs) whole(ctx context.Context, at place, headgate, envoyYAML string, 
 }
 
 // startExtproc starts an extproc and waits until it is ready.
-func (r *rigs) startExtproc(ctx context.Context, at place, headgate string, flags []string) (*process.Process, error) {
+func (r *rigs) startExtproc(ctx context.Context, at place, of program) (*process.Process, error) {
 	host, port, _ := strings.Cut(at.metrics, ":")
-	cmd := exec.Command(headgate, append([]string{
+	cmd := exec.Command(of.headgate, append([]string{
 		"extproc", "--listen", "unix:" + at.socket(), "--metrics-host", host, "--metrics-port", port,
 		"--endpoints-per-request", strconv.Itoa(numEngines),
-	}, flags...)...)
+	}, of.flags...)...)
+	cmd.Env = append(cmd.Environ(), of.env...)
 	p, err := r.starter.Start("extproc", at.dir, cmd)
 	if err != nil {
 		return nil, err
 	}
-	return p, p.AwaitOK(ctx, "http://"+at.metrics+"/readyz")
+	ready, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return p, p.AwaitOK(ready, "http://"+at.metrics+"/readyz")
 }
 
 func smg(_ context.Context, r *rigs, at place) (*gateway, error) {
