@@ -283,3 +283,14 @@ var settled = func() map[string]bool {
 	}
 	return set
 }()
+
+// adapterTables is the subset of wanted with vLLM's tables of adapters.
+var adapterTables = func() map[string]bool {
+	set := make(map[string]bool)
+	for _, d := range dialects {
+		for _, s := range d.adapters {
+			set[s.name] = true
+		}
+	}
+	return set
+}()

@@ -4,13 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 )
@@ -68,7 +65,8 @@ type Load struct {
 	MaxAdapters Value // adapter slots on the GPU
 	// Active is the sorted adapters with running or waiting requests. It shows activity, not
 	// residency: an idle adapter is missing although its weights are in a slot, and so is one whose
-	// waiting requests were never scheduled (vLLM 0.32.0).
+	// waiting requests were never scheduled (vLLM 0.32.0). Loads of one Reader may share it: do not
+	// modify it.
 	Active []string
 
 	// Asleep means that requests would hang without an error (vLLM's sleep mode).
@@ -82,178 +80,27 @@ type Load struct {
 	Totals Totals
 }
 
-// Reader reads the metrics pages of one engine. It reuses its buffers and is not safe for
-// concurrent use. The zero Reader is ready for use.
-type Reader struct {
-	lines   []byte
-	settled []byte // lines that never change while the engine runs
-	latest  []byte // lines of the page from which cache was parsed
-	cache   Load   // load with the fields that the configuration series contains
-}
-
-// Load parses a page in Prometheus' text format. If kind is unknown, the page's names determine it.
-// A page in another format is an error; a missing metric is an unknown Value.
-//
-// A vLLM page has 50 to 80 KB, of which eighteen families matter here. Parsing only their lines
-// makes reading a page 20 times as cheap (BenchmarkLoad). Otherwise, with hundreds of endpoints and
-// five pages per second each, extproc would mostly be parsing. vLLM's configuration series has so
-// many labels that parsing it takes longer than the rest, so it is parsed only when it changes.
-func (r *Reader) Load(page []byte, kind Kind) (Load, error) {
-	var quoted bool
-	if r.lines, r.settled, quoted = selectLines(page, r.lines[:0], r.settled[:0], true); quoted {
-		r.lines, r.settled, _ = selectLines(page, r.lines[:0], r.settled[:0], false)
-	}
-	load, err := parseLoad(bytes.NewReader(r.lines), kind)
-	d, _ := dialectOf(load.Kind)
-	if err != nil || d.kvConfig == nil || len(r.settled) == 0 {
-		return load, err
-	}
-	if !bytes.Equal(r.settled, r.latest) {
-		config, err := parse(bytes.NewReader(r.settled))
-		if err != nil {
-			return Load{}, err
+// parse parses every line of a page.
+func parse(page []byte) (parsed families, err error) {
+	defer func() {
+		// The parser writes to a nil map if a quoted name of a histogram follows another family
+		// (prometheus/common 0.72.1).
+		if fault := recover(); fault != nil {
+			parsed, err = nil, fmt.Errorf("metrics: the parser fails: %v", fault)
 		}
-		r.latest, r.cache = append(r.latest[:0], r.settled...), Load{}
-		d.readCache(config, &r.cache)
-	}
-	load.KVTokens, load.Forgets = r.cache.KVTokens, r.cache.Forgets
-	return load, nil
-}
-
-// selectLines appends the lines of wanted families to lines. If apart is true, it appends those
-// that never change to settles instead. Quoted reports that a name is quoted, so that only the
-// parser can determine its family.
-func selectLines(page, lines, settles []byte, apart bool) (l, s []byte, quoted bool) {
-	for len(page) > 0 {
-		end := bytes.IndexByte(page, '\n') + 1
-		if end == 0 {
-			end = len(page)
-		}
-		line := page[:end]
-		page = page[end:]
-		switch name := nameOf(line); {
-		case string(name) == quotedName:
-			quoted = true
-			lines = append(lines, line...)
-		case apart && settled[string(name)]:
-			settles = append(settles, line...)
-		case wanted[string(name)]:
-			lines = append(lines, line...)
-		}
-	}
-	return lines, settles, quoted
-}
-
-// quotedName stands for a quoted name inside the braces.
-const quotedName = "{"
-
-// nameOf returns the family name of a sample or TYPE line, empty for other lines.
-func nameOf(line []byte) []byte {
-	line = bytes.TrimLeft(line, " \t")
-	if rest, ok := bytes.CutPrefix(line, []byte("#")); ok {
-		rest = bytes.TrimLeft(rest, " \t")
-		rest, ok = bytes.CutPrefix(rest, []byte("TYPE"))
-		if !ok {
-			return nil
-		}
-		line = bytes.TrimLeft(rest, " \t")
-	}
-	if len(line) > 0 && (line[0] == '{' || line[0] == '"') {
-		return []byte(quotedName)
-	}
-	end := 0
-	for end < len(line) && inName(line[end]) { // the parser accepts name-3, too
-		end++
-	}
-	return line[:end]
-}
-
-// inName reports whether an unquoted metric name may contain a byte.
-func inName(b byte) bool {
-	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '_' || b == ':'
-}
-
-func parse(page io.Reader) (families, error) {
+	}()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	parsed, err := parser.TextToMetricFamilies(page)
+	parsed, err = parser.TextToMetricFamilies(bytes.NewReader(page))
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	return parsed, nil
 }
 
-// parseLoad parses every line of a page.
-func parseLoad(page io.Reader, kind Kind) (Load, error) {
-	families, err := parse(page)
-	if err != nil {
-		return Load{}, err
-	}
-	if kind != "" {
-		if d, known := dialectOf(kind); known && d.speaks(families) {
-			return d.read(families), nil
-		}
-		return Load{}, nil
-	}
-	for _, d := range dialects {
-		if d.speaks(families) {
-			return d.read(families), nil
-		}
-	}
-	return Load{}, nil
-}
-
-// read returns the values that the dialect selects.
-func (d dialect) read(page families) Load {
-	load := Load{
-		Kind:    d.kind,
-		Running: sum(page.first(d.running)),
-		Waiting: sum(page.first(d.waiting)),
-		KVUsage: largest(page.first(d.kvUsage)),
-	}
-	load.Deferred = sum(page.first(d.deferred))
-	d.readCache(page, &load)
-	if n, ok := sum(page.first(d.aside)).Get(); ok {
-		load.Waiting = Known(load.Waiting.Or(0) + n)
-	}
-	for _, m := range page.first(d.awake) {
-		// With data parallelism there is a series for each rank, and one sleeping rank is enough to
-		// hang a request.
-		load.Asleep = load.Asleep || number(m) == 0
-	}
-	load.Started = largest(page.first(started))
-	load.MaxAdapters, load.Active = activity(page.first(d.adapters))
-	if slots := page.first(d.slots); slots != nil {
-		load.MaxAdapters = largest(slots) // each rank reports the same number
-	}
-	load.Totals = d.totals.read(page)
-	return load
-}
-
-// readCache sets the capacity of all ranks' KV caches in tokens, and whether prefix caching is off
-// in one of them.
-func (d dialect) readCache(page families, load *Load) {
-	if config := page.first(d.kvConfig); config != nil {
-		for _, m := range config { // one series per rank; the values are in labels
-			blocks, err := strconv.ParseFloat(label(m, "num_gpu_blocks"), 64)
-			each, err2 := strconv.ParseFloat(label(m, "block_size"), 64)
-			if n, ok := Known(blocks * each).Get(); ok && err == nil && err2 == nil {
-				load.KVTokens = Known(load.KVTokens.Or(0) + n)
-			}
-			load.Forgets = load.Forgets || label(m, "enable_prefix_caching") == "False"
-		}
-		return
-	}
-	blocks, known := sum(page.first(d.kvBlocks)).Get()
-	each, sized := largest(page.first(d.blockTokens)).Get()
-	if load.KVTokens = sum(page.first(d.kvTokens)); known && sized {
-		load.KVTokens = Known(blocks * each)
-	}
-}
-
 // BlockTokens returns the number of tokens per KV cache block from a metrics page of any kind of
 // engine.
 func BlockTokens(page []byte) (Value, error) {
-	families, err := parse(bytes.NewReader(page))
+	families, err := parse(page)
 	if err != nil {
 		return Value{}, err
 	}
@@ -263,80 +110,11 @@ func BlockTokens(page []byte) (Value, error) {
 				return Known(n), nil
 			}
 		}
-		if each := largest(families.first(d.blockTokens)); each.known {
+		if each := values(nil).largest(numbers(families.first(d.blockTokens))); each.known {
 			return each, nil
 		}
 	}
 	return Value{}, nil
-}
-
-// sum adds up the series of a family: with data parallelism there is one per rank.
-func sum(series []*dto.Metric) Value {
-	var total Value
-	for _, m := range series {
-		if n, ok := Known(number(m)).Get(); ok {
-			total = Known(total.Or(0) + n)
-		}
-	}
-	return total
-}
-
-func largest(series []*dto.Metric) Value {
-	var most Value
-	for _, m := range series {
-		if n, ok := Known(number(m)).Get(); ok {
-			most = Known(max(most.Or(0), n))
-		}
-	}
-	return most
-}
-
-// activity parses lora_requests_info. Two of its labels are sets of adapters, and the value is the
-// Unix time when they last applied. Series of older sets are never removed, so only the newest
-// counts.
-func activity(series []*dto.Metric) (slots Value, active []string) {
-	var newest *dto.Metric
-	for _, m := range series {
-		if newest == nil || number(m) > number(newest) {
-			newest = m
-		}
-	}
-	if newest == nil {
-		return Value{}, nil
-	}
-	if n, err := strconv.ParseFloat(label(newest, "max_lora"), 64); err == nil {
-		slots = Known(n)
-	}
-	for _, key := range []string{"running_lora_adapters", "waiting_lora_adapters"} {
-		for name := range strings.SplitSeq(label(newest, key), ",") {
-			if name = strings.TrimSpace(name); name != "" {
-				active = append(active, name)
-			}
-		}
-	}
-	slices.Sort(active)
-	return slots, slices.Compact(active)
-}
-
-func number(m *dto.Metric) float64 {
-	switch {
-	case m.Gauge != nil:
-		return m.Gauge.GetValue()
-	case m.Counter != nil:
-		return m.Counter.GetValue()
-	case m.Untyped != nil:
-		return m.Untyped.GetValue()
-	}
-	return math.NaN()
-}
-
-func label(m *dto.Metric, name string) string {
-	for _, l := range m.GetLabel() {
-		if l.GetName() == name {
-			return l.GetValue()
-		}
-	}
-	return ""
 }
 
 var errReport = errors.New("load report: want TEXT name=number, name=number")

@@ -55,94 +55,134 @@ func (c counters) histograms() []selector {
 // numbers returns the selectors of all plain counters.
 func (c counters) numbers() []selector { return slices.Concat(c.prompt, c.cached, c.generated) }
 
-// read returns the selected values of a page.
-func (c counters) read(page families) Totals {
-	return Totals{
-		Queue: page.timed(c.queue), Prefill: page.timed(c.prefill), Decode: page.timed(c.decode),
-		FirstToken: page.timed(c.firstToken), InterToken: page.timed(c.interToken),
-		PromptTokens: total(page.first(c.prompt)), CachedTokens: total(page.first(c.cached)),
-		GeneratedTokens: total(page.first(c.generated)),
-		PrefillTokens:   page.timed(c.prefillTokens).Seconds, Steps: page.steps(c.steps),
-	}
-}
-
-// timed adds up the histograms of the first selector found on the page. If a series lacks a count
-// or a sum, the result is unknown. Series with only buckets do not count, since buckets are not
-// read.
-func (f families) timed(selectors []selector) (all Timed) {
-	for _, s := range selectors {
-		if f[s.name].GetType() != dto.MetricType_HISTOGRAM {
-			continue
-		}
-		var series int
-		for _, m := range f[s.name].GetMetric() {
-			h := m.GetHistogram()
-			if h != nil && h.SampleSum == nil && h.SampleCount == nil {
-				continue
-			}
-			if h == nil || h.SampleSum == nil || h.SampleCount == nil {
-				return Timed{}
-			}
-			count, seconds := Known(float64(h.GetSampleCount())), Known(h.GetSampleSum())
-			if series++; series > 1 {
-				count, seconds = count.plus(all.Count), seconds.plus(all.Seconds)
-			}
-			all = Timed{count, seconds}
-		}
-		if series > 0 {
-			return all
-		}
-	}
-	return Timed{}
-}
-
-// steps adds up the buckets of the first selector found on the page. A power of two without a
-// bucket has the value of the next larger bucket.
-func (f families) steps(selectors []selector) (all Steps) {
-	for _, s := range selectors {
-		if all.Count = f.timed([]selector{s}).Count; !all.Count.known {
-			continue
-		}
-		for _, m := range f[s.name].GetMetric() {
-			h := m.GetHistogram()
-			is := [len(all.UpTo)]float64{}
-			for i := range is {
-				is[i] = -1
-			}
-			for _, b := range h.GetBucket() {
-				if half, power := math.Frexp(b.GetUpperBound()); half == 0.5 && power >= 1 && power <= len(is) {
-					is[power-1] = float64(b.GetCumulativeCount())
-				}
-			}
-			next := float64(h.GetSampleCount())
-			for i := len(is) - 1; i >= 0; i-- {
-				if is[i] >= 0 {
-					next = is[i]
-				}
-				all.UpTo[i] += next
-			}
-		}
-		return all
-	}
-	return Steps{}
-}
-
-// total adds up series if all are known: a sum without one would look like a restarted engine.
-func total(series []*dto.Metric) (all Value) {
-	for i, m := range series {
-		n := Known(number(m))
-		if i > 0 {
-			n = n.plus(all)
-		}
-		all = n
-	}
-	return all
-}
-
 // plus is unknown if either value is.
 func (v Value) plus(w Value) Value {
 	if !v.known || !w.known {
 		return Value{}
 	}
 	return Known(v.number + w.number)
+}
+
+// totalsSelection is the part of a selection that makes up Totals.
+type totalsSelection struct {
+	queue, prefill, decode, firstToken, interToken, prefillTokens []histogram
+
+	prompt, cached, generated []float64
+	steps                     []stepHistogram
+}
+
+// histogram is a count and a sum.
+type histogram struct{ count, sum float64 }
+
+// stepHistogram is a count and the buckets of Steps. A missing value is absent.
+type stepHistogram struct {
+	count float64
+	upTo  [len(Steps{}.UpTo)]float64
+}
+
+const absent = -1
+
+// selects returns the series of a page that the selectors select.
+func (c counters) selects(page families) totalsSelection {
+	return totalsSelection{
+		queue: page.histograms(c.queue), prefill: page.histograms(c.prefill), decode: page.histograms(c.decode),
+		firstToken: page.histograms(c.firstToken), interToken: page.histograms(c.interToken),
+		prefillTokens: page.histograms(c.prefillTokens),
+		prompt:        numbers(page.first(c.prompt)), cached: numbers(page.first(c.cached)),
+		generated: numbers(page.first(c.generated)), steps: page.steps(c.steps),
+	}
+}
+
+// histograms returns the series of the first selector found on the page, or none if a series lacks
+// a count or a sum. Series with only buckets do not count, since buckets are not read.
+func (f families) histograms(selectors []selector) []histogram {
+	for _, s := range selectors {
+		if f[s.name].GetType() != dto.MetricType_HISTOGRAM {
+			continue
+		}
+		var all []histogram
+		for _, m := range f[s.name].GetMetric() {
+			h := m.GetHistogram()
+			if h != nil && h.SampleSum == nil && h.SampleCount == nil {
+				continue
+			}
+			if h == nil || h.SampleSum == nil || h.SampleCount == nil {
+				return nil
+			}
+			all = append(all, histogram{float64(h.GetSampleCount()), h.GetSampleSum()})
+		}
+		if len(all) > 0 {
+			return all
+		}
+	}
+	return nil
+}
+
+// steps returns the histograms of the first selector found on the page.
+func (f families) steps(selectors []selector) []stepHistogram {
+	for _, s := range selectors {
+		if f.histograms([]selector{s}) == nil {
+			continue
+		}
+		all := make([]stepHistogram, 0, len(f[s.name].GetMetric()))
+		for _, m := range f[s.name].GetMetric() {
+			h := m.GetHistogram()
+			one := stepHistogram{count: absent}
+			if h != nil && h.SampleCount != nil {
+				one.count = float64(h.GetSampleCount())
+			}
+			for i := range one.upTo {
+				one.upTo[i] = absent
+			}
+			for _, b := range h.GetBucket() {
+				if half, power := math.Frexp(b.GetUpperBound()); half == 0.5 && power >= 1 && power <= len(one.upTo) {
+					one.upTo[power-1] = float64(b.GetCumulativeCount())
+				}
+			}
+			all = append(all, one)
+		}
+		return all
+	}
+	return nil
+}
+
+// load returns the Totals of the selected series.
+func (s *totalsSelection) load(v values) Totals {
+	return Totals{
+		Queue: v.timed(s.queue), Prefill: v.timed(s.prefill), Decode: v.timed(s.decode),
+		FirstToken: v.timed(s.firstToken), InterToken: v.timed(s.interToken),
+		PromptTokens: v.total(s.prompt), CachedTokens: v.total(s.cached), GeneratedTokens: v.total(s.generated),
+		PrefillTokens: v.timed(s.prefillTokens).Seconds, Steps: v.steps(s.steps),
+	}
+}
+
+// timed adds up histograms.
+func (v values) timed(series []histogram) (all Timed) {
+	for i, h := range series {
+		count, seconds := Known(v.at(h.count)), Known(v.at(h.sum))
+		if i > 0 {
+			count, seconds = count.plus(all.Count), seconds.plus(all.Seconds)
+		}
+		all = Timed{count, seconds}
+	}
+	return all
+}
+
+// steps adds up the buckets of histograms. A power of two without a bucket has the value of the
+// next larger bucket.
+func (v values) steps(series []stepHistogram) (all Steps) {
+	for _, h := range series {
+		var next float64
+		if h.count != absent {
+			next = v.at(h.count)
+			all.Count = Known(all.Count.Or(0) + next)
+		}
+		for i := len(h.upTo) - 1; i >= 0; i-- {
+			if h.upTo[i] != absent {
+				next = v.at(h.upTo[i])
+			}
+			all.UpTo[i] += next
+		}
+	}
+	return all
 }
