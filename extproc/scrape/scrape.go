@@ -16,6 +16,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -61,6 +62,7 @@ type Config struct {
 type Scraper struct {
 	Config
 	client  http.Client
+	buffers *buffers      // for pages of all endpoints
 	targets chan []Target // capacity 1: the latest targets, until Run receives them; never closed
 
 	mu  sync.Mutex               // guards due
@@ -75,7 +77,7 @@ func New(c Config) *Scraper {
 	if c.Transport == nil {
 		c.Transport = c.Access.Transport(30 * time.Second)
 	}
-	s := &Scraper{Config: c, targets: make(chan []Target, 1), due: make(map[string]chan struct{})}
+	s := &Scraper{Config: c, buffers: newBuffers(), targets: make(chan []Target, 1), due: make(map[string]chan struct{})}
 	s.client = http.Client{Transport: c.Transport, Timeout: timeout, CheckRedirect: engineclient.Stay}
 	return s
 }
@@ -164,7 +166,6 @@ type loop struct {
 	at          int    // index in pages of the page to read next
 	loadMissing bool   // whether it was logged that no page has a load
 	reader      engine.Reader
-	page        []byte    // buffer for pages, which is reused
 	modelsAt    time.Time // last successful scrape of the list; if zero, the models are due
 	down        bool      // whether the last scrape failed
 	answered    bool      // whether any scrape succeeded
@@ -310,6 +311,7 @@ func (l *loop) elsewhere() bool { return l.where(l.pages[l.at]) != l.where(model
 // unknown.
 func (l *loop) load(ctx context.Context) (engine.Load, error) {
 	body, media, err := l.get(ctx, l.pages[l.at])
+	defer l.buffers.put(body)
 	var load engine.Load
 	if err == nil && media != "application/json" { // JSON is the format of trtllm-serve's /metrics
 		load, err = l.reader.Load(body, l.Kind)
@@ -335,6 +337,7 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 // invalid answer, the previous list remains valid.
 func (l *loop) models(ctx context.Context, look fleet.Scrape) error {
 	body, _, err := l.get(ctx, modelsPage)
+	defer l.buffers.put(body)
 	if absent(err) {
 		look.Listed(engine.Models{Unlisted: true})
 		l.search.lists(err.Error())
@@ -352,7 +355,8 @@ func (l *loop) models(ctx context.Context, look fleet.Scrape) error {
 	return nil
 }
 
-// get returns the body of a page and its media type. The body is valid until the next call of get.
+// get returns the body of a page and its media type. The caller must return the body to
+// [Scraper.buffers].
 func (l *loop) get(ctx context.Context, page engine.Page) (body []byte, media string, err error) {
 	request, err := l.Access.With(l.Token).Over(l.TLS, l.H2C).Request(ctx, http.MethodGet, l.where(page), l.Host, page.Path, nil)
 	if err != nil {
@@ -368,19 +372,24 @@ func (l *loop) get(ctx context.Context, page engine.Page) (body []byte, media st
 		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxPage))
 		return nil, "", fmt.Errorf("GET %s: %w", page.Path, errStatus(response.StatusCode))
 	}
-	l.page, err = readAll(l.page[:0], response.Body)
+	body = l.buffers.get()
+	if n := response.ContentLength; n > 0 && n <= maxPage {
+		body = slices.Grow(body, int(n))
+	}
+	body, err = readAll(body, response.Body)
 	if err != nil {
+		l.buffers.put(body)
 		return nil, "", fmt.Errorf("GET %s: %w", page.Path, err)
 	}
 	media, _, _ = mime.ParseMediaType(response.Header.Get("Content-Type"))
-	return l.page, media, nil
+	return body, media, nil
 }
 
 // readAll appends the contents of r to dst. It reads at most maxPage bytes.
 func readAll(dst []byte, r io.Reader) ([]byte, error) {
 	for {
 		if len(dst) == cap(dst) {
-			dst = append(dst, 0)[:len(dst)]
+			dst = slices.Grow(dst, max(len(dst), 32<<10))
 		}
 		n, err := r.Read(dst[len(dst):cap(dst)])
 		dst = dst[:len(dst)+n]

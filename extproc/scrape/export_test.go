@@ -1,0 +1,12 @@
+package scrape
+
+// The init function makes tests overwrite buffers that are returned, so that a page that is used
+// afterwards gives wrong results.
+func init() {
+	returned = func(buffer []byte) {
+		buffer = buffer[:cap(buffer)]
+		for i := range buffer {
+			buffer[i] = "vllm:num_requests_running 99\n"[i%29]
+		}
+	}
+}
