@@ -61,7 +61,7 @@ var Flags = []Flag{
 		Name: "zap-log-level", Becomes: "log-level", Because: "`panic` means `error`; a number means the same as with `-v` and overrides it",
 		translate: zapLevel,
 	},
-	{Name: "refresh-metrics-interval", Becomes: "scrape-interval", Because: "the interval at which extproc scrapes the load of each engine"},
+	{Name: "refresh-metrics-interval", Becomes: "scrape-interval", Because: "the interval at which extproc scrapes the load of each engine in use; idle engines are scraped once a second"},
 	{
 		Name: "metrics-staleness-threshold", Becomes: "stale-after",
 		Because: "after this time without an answer, an endpoint gets requests only if no other can serve them",

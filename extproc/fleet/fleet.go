@@ -34,6 +34,7 @@ const (
 // Fleet is safe for concurrent use. Make one with [New]; run it with [Fleet.Run].
 type Fleet struct {
 	Config
+	Use    Use
 	view   atomic.Pointer[endpointstate.View]
 	news   chan struct{} // capacity 1; never closed
 	leases leases
@@ -249,9 +250,13 @@ func (f *Fleet) logTrustChanges() {
 	}
 }
 
-// passOn applies changes of caches to the index of prompts, and wakes up the client of control if a
-// report is urgent. The caller holds mu.
+// passOn applies changes of caches to the index of prompts, reports the endpoints that other
+// processes begin to use, and wakes up the client of control if a report is urgent. The caller
+// holds mu.
 func (f *Fleet) passOn() {
+	for _, address := range f.state.Schedule.TakeUsed() {
+		f.Use.report(address)
+	}
 	if news := f.state.TakeCaches(); len(news) > 0 {
 		f.prefixes.apply(news)
 	}

@@ -43,6 +43,7 @@ func (f *Fleet) Begin(d pick.Decision) *InFlight {
 		return nil
 	}
 	f.move()
+	f.Use.report(d.Endpoint.Address)
 	return &InFlight{
 		fleet: f, at: at, address: d.Endpoint.Address, model: d.Copy.Model, base: d.Copy.Base, completion: -1,
 	}
@@ -117,6 +118,7 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	f.Freed(i.address, i.model)
 	i.at, i.address = to, address
 	f.move()
+	f.Use.report(address)
 	if number, known := f.state.Number(address); known && len(i.prompt) > 0 {
 		f.Sent(number, i.prompt)
 	}

@@ -153,9 +153,9 @@ func Parse(args []string, out io.Writer) (Options, error) {
 	fs.DurationVar(&c.Settings.InFlightTimeout, "in-flight-timeout", c.Settings.InFlightTimeout,
 		"if nothing reports the end of a request, stop counting it as in flight after this long")
 	fs.DurationVar(&c.Settings.StaleAfter, "stale-after", c.Settings.StaleAfter,
-		"once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")
+		"once an endpoint has left a scrape unanswered for this long, send it requests only if no other endpoint can serve them")
 	fs.DurationVar(&c.Settings.LostAfter, "lost-after", c.Settings.LostAfter,
-		"once an endpoint has been silent for this long, send it requests only if all endpoints are silent; at least --stale-after")
+		"once an endpoint has left scrapes unanswered for this long, send it requests only if all endpoints are silent; at least --stale-after")
 	fs.Group("Other gateways and tests")
 	fs.BoolVar(&c.ModeOverride, "allow-mode-override", false,
 		"request the body after the headers of a request; the data plane's ext_proc must set allow_mode_override")
@@ -182,7 +182,8 @@ func Parse(args []string, out io.Writer) (Options, error) {
 	fs.Int64Var(&c.MaxQueuedMiB, "max-queued-mib", flow.DefaultMaxBytes>>20,
 		"queue at most `N` MiB of request bodies, for all pools together; beyond that, answer 429 to the newest request of the tenant that has most")
 	fs.Group("Scraping")
-	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", scrape.DefaultInterval, "scrape each endpoint's load this often")
+	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", scrape.DefaultInterval,
+		"scrape the load of each endpoint in use this often, and of an idle one at most once a second")
 	fs.DurationVar(&c.ModelsInterval, "models-scrape-interval", scrape.DefaultModelsInterval,
 		"scrape each endpoint's list of models this often")
 	fs.Group("Start and stop")

@@ -3,7 +3,8 @@
 // requests; its load and models are then unknown.
 //
 // Each endpoint has one goroutine. A hash of the endpoint's address determines when in the interval
-// the endpoint is scraped, which distributes scrapes evenly.
+// the endpoint is scraped, which distributes scrapes evenly. An endpoint that nothing uses is
+// scraped once a second; the first request there ends that.
 package scrape
 
 import (
@@ -18,6 +19,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,7 +31,7 @@ import (
 )
 
 const (
-	// DefaultInterval is the time between two scrapes of an endpoint's load.
+	// DefaultInterval is the time between two scrapes of the load of an endpoint in use.
 	DefaultInterval = 200 * time.Millisecond
 	// DefaultModelsInterval is the time between two scrapes of an endpoint's models.
 	DefaultModelsInterval = time.Second
@@ -46,7 +48,7 @@ const (
 // Config configures a Scraper.
 type Config struct {
 	Fleet          *fleet.Fleet
-	Interval       time.Duration // time between two scrapes of one endpoint's load
+	Interval       time.Duration // time between two scrapes of the load of one endpoint in use
 	ModelsInterval time.Duration // time between two scrapes of one endpoint's models
 	Log            *slog.Logger
 	// Scraped is called with the result of each scrape, nil for success. Scraped may be nil.
@@ -65,8 +67,8 @@ type Scraper struct {
 	buffers *buffers      // for pages of all endpoints
 	targets chan []Target // capacity 1: the latest targets, until Run receives them; never closed
 
-	mu  sync.Mutex               // guards due
-	due map[string]chan struct{} // channels by address; capacity 1; never closed
+	mu    sync.Mutex       // guards loops
+	loops map[string]*loop // loops of the targets, by address
 }
 
 // New returns a Scraper with no targets.
@@ -77,8 +79,9 @@ func New(c Config) *Scraper {
 	if c.Transport == nil {
 		c.Transport = c.Access.Transport(30 * time.Second)
 	}
-	s := &Scraper{Config: c, buffers: newBuffers(), targets: make(chan []Target, 1), due: make(map[string]chan struct{})}
+	s := &Scraper{Config: c, buffers: newBuffers(), targets: make(chan []Target, 1), loops: make(map[string]*loop)}
 	s.client = http.Client{Transport: c.Transport, Timeout: timeout, CheckRedirect: engineclient.Stay}
+	c.Fleet.Use.Notify(s.used)
 	return s
 }
 
@@ -95,10 +98,30 @@ func (s *Scraper) SetTargets(targets []Target) {
 // Due requests an immediate scrape of an endpoint's models, because they seem to have changed. It
 // ignores unknown endpoints and never blocks.
 func (s *Scraper) Due(address string) {
+	if l := s.loopOf(address); l != nil {
+		notify(l.asked)
+	}
+}
+
+// used ends the long intervals of an idle endpoint, because a request begins there. It ignores
+// unknown endpoints and never blocks.
+func (s *Scraper) used(address string) {
+	if l := s.loopOf(address); l != nil && l.idle.CompareAndSwap(true, false) {
+		notify(l.began)
+	}
+}
+
+// loopOf returns the loop of an endpoint; nil if the endpoint is unknown.
+func (s *Scraper) loopOf(address string) *loop {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.loops[address]
+}
+
+// notify sends a value to a channel of capacity 1, unless it has one.
+func notify(c chan struct{}) {
 	select {
-	case s.due[address] <- struct{}{}: // the channel is nil for an unknown endpoint
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -127,10 +150,13 @@ func (s *Scraper) Run(ctx context.Context) error {
 			}
 			own, cancel := context.WithCancel(ctx)
 			stop[target] = cancel
-			l := &loop{Scraper: s, Target: target, pages: engine.Pages(target.Kind), asked: make(chan struct{}, 1)}
+			l := &loop{
+				Scraper: s, Target: target, pages: engine.Pages(target.Kind), hash: hash.Of(target.Address),
+				asked: make(chan struct{}, 1), began: make(chan struct{}, 1),
+			}
 			l.search.pages = len(l.pages)
 			s.mu.Lock()
-			s.due[target.Address] = l.asked
+			s.loops[target.Address] = l
 			s.mu.Unlock()
 			loops.Go(func() { l.run(own) })
 		}
@@ -152,43 +178,55 @@ func (s *Scraper) forget(wanted map[Target]bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.due, func(address string, _ chan struct{}) bool { return !addresses[address] })
+	maps.DeleteFunc(s.loops, func(address string, _ *loop) bool { return !addresses[address] })
 }
 
-// loop scrapes one endpoint. Only one goroutine uses it.
+// loop scrapes one endpoint. Only one goroutine uses it, except for idle and the channels.
 type loop struct {
 	*Scraper
 	Target
 	pages []engine.Page // pages that may be the metrics page; empty if the engine has no pages
+	hash  uint64        // hash of the address
 	asked chan struct{} // receives a value when the models are due
+	began chan struct{} // receives a value when a request begins at an idle endpoint
+	idle  atomic.Bool   // whether the loop waits as for an idle endpoint, so that a request must wake it
 
 	search      search // search for the metrics page among pages
 	at          int    // index in pages of the page to read next
 	loadMissing bool   // whether it was logged that no page has a load
 	reader      engine.Reader
-	modelsAt    time.Time // last successful scrape of the list; if zero, the models are due
+	modelsAt    time.Time // start of the last scrape that read the list; if zero, the models are due
 	down        bool      // whether the last scrape failed
 	answered    bool      // whether any scrape succeeded
 }
 
 // run scrapes at once, and then once in each interval at the endpoint's own offset.
 func (l *loop) run(ctx context.Context) {
-	phase := time.Duration(hash.Of(l.Address) % uint64(l.Interval))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var began time.Time // start of the last scrape
+	var began, until time.Time // start of the last scrape; planned start of the next one
+	wait := func(end time.Time) {
+		until = end
+		timer.Reset(time.Until(end))
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+		case <-l.began:
+			if due := l.plan(true); due.Before(until) {
+				wait(due)
+			}
+			continue
 		case <-l.asked:
 			l.modelsAt = time.Time{}
-			if wait := dueGap - time.Since(began); wait > 0 {
-				timer.Reset(wait)
+			if earliest := began.Add(dueGap); time.Now().Before(earliest) {
+				wait(earliest)
 				continue
 			}
 		}
+		l.idle.Store(false)
 		began = time.Now()
 		err := l.scrape(ctx)
 		if ctx.Err() != nil {
@@ -196,9 +234,29 @@ func (l *loop) run(ctx context.Context) {
 		}
 		l.Scraped(err)
 		l.note(err)
-		sincePhase := time.Duration(time.Now().UnixNano()-int64(phase)) % l.Interval
-		timer.Reset(l.Interval - sincePhase)
+		wait(l.plan(false))
 	}
+}
+
+// plan returns when the next scrape is due. If used is true, the endpoint counts as in use.
+func (l *loop) plan(used bool) time.Time {
+	now := time.Now()
+	soon := next(now, l.Interval, l.hash)
+	if l.down { // the endpoint is silent since the failed scrape was due
+		return soon
+	}
+	rarely := soon
+	if !used {
+		rarely = next(now, idleEvery(l.Interval, l.ModelsInterval), l.hash)
+		l.idle.Store(true) // first, so that a request that Plan does not see yet finds it
+	}
+	var due time.Time
+	var idle bool
+	l.Fleet.Update(fleet.Later, func(s *endpointstate.State, _ time.Time) { due, idle = s.Schedule.Plan(l.Address, soon, rarely) })
+	if !idle {
+		l.idle.Store(false)
+	}
+	return due
 }
 
 // note logs that an endpoint does not answer the first scrape, and when it does so at last. Later
@@ -219,16 +277,16 @@ func (l *loop) note(err error) {
 // another port does not show whether the endpoint's own port works; in that case the models are
 // read in every scrape.
 func (l *loop) scrape(ctx context.Context) error {
-	look := l.Fleet.Scrape(l.Address)
+	look, began := l.Fleet.Scrape(l.Address), time.Now()
 	if len(l.pages) == 0 {
 		return l.knock(ctx, look)
 	}
-	l.at = l.search.next(time.Now())
-	if l.elsewhere() || time.Since(l.modelsAt) >= l.ModelsInterval {
+	l.at = l.search.next(began)
+	if l.elsewhere() || listDue(began, l.modelsAt, l.Interval, l.ModelsInterval) {
 		if err := l.models(ctx, look); err != nil {
 			return l.failed(look, err)
 		}
-		l.modelsAt = time.Now()
+		l.modelsAt = began
 	}
 	load, err := l.load(ctx)
 	if err != nil {

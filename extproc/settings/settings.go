@@ -46,9 +46,9 @@ type Settings struct {
 	RequestsPerEndpoint int
 	// InFlightTimeout is how long a request is counted as in flight if nothing reports its end.
 	InFlightTimeout time.Duration
-	// StaleAfter and LostAfter are durations of an endpoint's silence. After StaleAfter, it gets
-	// only requests that no other endpoint can serve. After LostAfter, it gets requests only if
-	// every endpoint is silent.
+	// StaleAfter and LostAfter are durations of an endpoint's silence, counted from when the first
+	// unanswered scrape was due. After StaleAfter, it gets only requests that no other endpoint can
+	// serve. After LostAfter, it gets requests only if every endpoint is silent.
 	StaleAfter, LostAfter time.Duration
 }
 

@@ -15,6 +15,7 @@ import (
 type health struct {
 	scraped    bool      // whether any scrape has ended, with any result
 	answeredAt time.Time // start of the last scrape that succeeded
+	due        time.Time // time when the next scrape after it was due; see Schedule.Plan
 	refused    time.Time // time of the last refused connection
 	doubted    bool      // only requests found the refusal so far, and no scrape has confirmed it
 	ended      time.Time // time of the last scrape that found no listener
@@ -56,7 +57,7 @@ func (h *health) stops(here, elsewhere, now time.Time) bool {
 // connection to its monitor may have failed.
 func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) (pick.State, Reason) {
 	h, told := &e.health, s.control.leaving[declared.Address]
-	silence := now.Sub(h.answeredAt)
+	silence := now.Sub(h.silentSince())
 	terminating := declared.Terminating || told.Terminating
 	switch {
 	case !declared.Ready:
@@ -351,7 +352,7 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	if e == nil {
 		return
 	}
-	s.touch(l.Address)
+	unchanged, others := e.healthy() && same(&e.load, &load), e.others
 	if e.load.Kind != load.Kind {
 		s.index(l.Address) // the engine's names of adapters may have changed
 	}
@@ -361,6 +362,7 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 		e.health.born = l.Began
 		e.begunAnew()
 	}
+	e.still = load.Totals == e.load.Totals
 	told := begun || load.KVTokens != e.load.KVTokens || load.Forgets != e.load.Forgets
 	e.load, e.health.answeredAt = load, l.Began
 	s.scraped(l.Address, e)
@@ -383,6 +385,9 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	full := slots > 0 && float64(max(e.adapters.Load(), int64(len(load.Active)))) > slots
 	e.batch.scraped(l.Began, &load, full, time.Unix(0, e.backlog.Queue.Load()).Sub(l.Steady))
 	e.active(load.Active)
+	if !unchanged || e.others != others { // otherwise a new view would be the same
+		s.touch(l.Address)
+	}
 }
 
 // ScrapeFailed ends a scrape that got no valid answer in time.

@@ -49,6 +49,9 @@ func backlogOf(address string, requests int64, of *pick.Backlog) Backlog {
 func (s *State) SetPeers(told []Backlog, now time.Time) {
 	for _, b := range told {
 		if e := s.endpoints[b.Endpoint]; e != nil {
+			if b.Requests > 0 && e.peers.Requests.Load() == 0 {
+				s.Schedule.used = append(s.Schedule.used, b.Endpoint)
+			}
 			e.setPeers(b, now.UnixNano())
 		} else {
 			s.keepUnknown(b)

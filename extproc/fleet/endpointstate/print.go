@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-var healthTimes = [...]string{"heard", "refused", "ended", "dropped", "stopping", "born", "failed", "full", "served"}
+var healthTimes = [...]string{"heard", "due", "refused", "ended", "dropped", "stopping", "born", "failed", "full", "served"}
 
 // String returns the whole state, one endpoint per line, for the output of failed tests.
 func (s *State) String() string {
@@ -19,7 +19,7 @@ func (s *State) String() string {
 			address, s.pools[address], e.inFlight.Load(), e.adapters.Load(), e.peers.Requests.Load(), e.others, e.there, e.lists.Base,
 			e.lists.Unlisted)
 		h := &e.health
-		for i, at := range []time.Time{h.answeredAt, h.refused, h.ended, h.dropped, h.stopping, h.born, h.failed, h.full, h.served} {
+		for i, at := range []time.Time{h.answeredAt, h.due, h.refused, h.ended, h.dropped, h.stopping, h.born, h.failed, h.full, h.served} {
 			if !at.IsZero() {
 				fmt.Fprintf(&b, " %s=%s", healthTimes[i], at.Format(time.StampMilli))
 			}

@@ -44,6 +44,7 @@ type State struct {
 	Config
 	Times           *EngineTimes
 	Moves           Moves
+	Schedule        Schedule
 	world           *objects.World
 	endpoints       map[string]*endpoint // endpoints by address
 	unknownBacklogs map[string]Backlog   // work of other processes, by the unknown endpoint's address
@@ -75,6 +76,7 @@ type endpoint struct {
 	lists  listing
 	there  []string // adapters that the endpoint serves
 	load   engine.Load
+	still  bool // whether the engine's counters were the same in the last two scrapes
 	others others
 	seen   Seen
 	health health
@@ -93,6 +95,7 @@ func New(c Config) *State {
 		density:  make(map[objects.Name]float64),
 		failOpen: make(map[objects.Name]bool), changed: make(map[objects.Name]bool),
 	}
+	s.Schedule.endpoints = s.endpoints
 	s.Times = &EngineTimes{
 		endpoints: s.endpoints, changed: s.changed, generic: table.Generic(), times: make(map[objects.Name]*times),
 		waiting: make(map[AcceleratorKey]LearnedProfile),
