@@ -10,3 +10,10 @@ func init() {
 		}
 	}
 }
+
+// Loops returns the number of endpoints that are scraped.
+func (s *Scraper) Loops() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.loops)
+}

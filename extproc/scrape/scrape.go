@@ -14,10 +14,8 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"mime"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -41,8 +39,6 @@ const (
 	// dueGap is the minimum time between two requested scrapes. Clients that ask for unknown models
 	// must not keep engines busy.
 	dueGap = 20 * time.Millisecond
-	// maxPage is the maximum size of an answer. A metrics page of vLLM has 50 to 80 KB.
-	maxPage = 16 << 20
 )
 
 // Config configures a Scraper.
@@ -64,6 +60,7 @@ type Config struct {
 type Scraper struct {
 	Config
 	client  http.Client
+	direct  bool          // whether connections need no net/http; see plainly
 	buffers *buffers      // for pages of all endpoints
 	targets chan []Target // capacity 1: the latest targets, until Run receives them; never closed
 
@@ -76,10 +73,11 @@ func New(c Config) *Scraper {
 	if c.Scraped == nil {
 		c.Scraped = func(error) {}
 	}
-	if c.Transport == nil {
+	direct := c.Transport == nil
+	if direct {
 		c.Transport = c.Access.Transport(30 * time.Second)
 	}
-	s := &Scraper{Config: c, buffers: newBuffers(), targets: make(chan []Target, 1), loops: make(map[string]*loop)}
+	s := &Scraper{Config: c, direct: direct, buffers: newBuffers(), targets: make(chan []Target, 1), loops: make(map[string]*loop)}
 	s.client = http.Client{Transport: c.Transport, Timeout: timeout, CheckRedirect: engineclient.Stay}
 	c.Fleet.Use.Notify(s.used)
 	return s
@@ -151,7 +149,7 @@ func (s *Scraper) Run(ctx context.Context) error {
 			own, cancel := context.WithCancel(ctx)
 			stop[target] = cancel
 			l := &loop{
-				Scraper: s, Target: target, pages: engine.Pages(target.Kind), hash: hash.Of(target.Address),
+				Scraper: s, Target: target, pages: engine.Pages(target.Kind), hash: hash.Of(target.Address), plain: s.plainly(target),
 				asked: make(chan struct{}, 1), began: make(chan struct{}, 1),
 			}
 			l.search.pages = len(l.pages)
@@ -191,6 +189,12 @@ type loop struct {
 	began chan struct{} // receives a value when a request begins at an idle endpoint
 	idle  atomic.Bool   // whether the loop waits as for an idle endpoint, so that a request must wake it
 
+	plain    bool                   // whether pages are read over conns instead of net/http
+	refused  bool                   // whether a response of this engine was left to net/http
+	conns    [2]*conn               // kept connections; nil for none
+	requests map[engine.Page][]byte // requests with the token sent
+	sent     string
+
 	search      search // search for the metrics page among pages
 	at          int    // index in pages of the page to read next
 	loadMissing bool   // whether it was logged that no page has a load
@@ -204,6 +208,7 @@ type loop struct {
 func (l *loop) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer l.disconnect()
 	var began, until time.Time // start of the last scrape; planned start of the next one
 	wait := func(end time.Time) {
 		until = end
@@ -322,7 +327,7 @@ func (l *loop) failed(look fleet.Scrape, err error) error {
 				s.ProcessEnded(l.Address, now)
 			}
 		})
-		l.search = search{pages: len(l.pages)} // the next engine there may be of another kind
+		l.search, l.refused = search{pages: len(l.pages)}, false // the next engine there may be of another kind
 	} else {
 		look.Failed()
 	}
@@ -345,40 +350,23 @@ func faultOf(err error, now time.Time) endpointstate.Fault {
 	return f
 }
 
-// errStatus is an HTTP status other than 200, as an error.
-type errStatus int
-
-func (e errStatus) Error() string {
-	if e == http.StatusUnauthorized || e == http.StatusForbidden {
-		return fmt.Sprintf("the engine answers %d: %s", int(e), engineclient.WantsToken)
-	}
-	return fmt.Sprintf("the engine answers %d", int(e))
-}
-
-// absent reports whether an error means that the engine does not have the page.
-func absent(err error) bool {
-	var status errStatus
-	return errors.As(err, &status) &&
-		(status == http.StatusNotFound || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented)
-}
-
 // elsewhere reports whether the metrics page is at another port than the endpoint.
 func (l *loop) elsewhere() bool { return l.where(l.pages[l.at]) != l.where(modelsPage) }
 
 // load reads the metrics page that the search selects. If the engine has no metrics, its load is
 // unknown.
 func (l *loop) load(ctx context.Context) (engine.Load, error) {
-	body, media, err := l.get(ctx, l.pages[l.at])
-	defer l.buffers.put(body)
+	is, err := l.get(ctx, l.pages[l.at])
+	defer l.buffers.put(is.buffer)
 	var load engine.Load
-	if err == nil && media != "application/json" { // JSON is the format of trtllm-serve's /metrics
-		load, err = l.reader.Load(body, l.Kind)
+	if err == nil && is.media != "application/json" { // JSON is the format of trtllm-serve's /metrics
+		load, err = l.reader.Load(is.body, l.Kind)
 	}
 	var answer string
 	if status, ok := errors.AsType[errStatus](err); ok {
 		answer = status.Error()
 	} else if err == nil {
-		answer = "a page of " + media
+		answer = "a page of " + is.media
 	}
 	answered := err == nil || absent(err)
 	if answered || l.elsewhere() {
@@ -394,8 +382,8 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 // models reads the list of models. If the engine has no list, its models are unknown. After an
 // invalid answer, the previous list remains valid.
 func (l *loop) models(ctx context.Context, look fleet.Scrape) error {
-	body, _, err := l.get(ctx, modelsPage)
-	defer l.buffers.put(body)
+	is, err := l.get(ctx, modelsPage)
+	defer l.buffers.put(is.buffer)
 	if absent(err) {
 		look.Listed(engine.Models{Unlisted: true})
 		l.search.lists(err.Error())
@@ -404,60 +392,11 @@ func (l *loop) models(ctx context.Context, look fleet.Scrape) error {
 	if err != nil {
 		return err
 	}
-	models, err := engine.ReadModels(body)
+	models, err := engine.ReadModels(is.body)
 	if err != nil {
 		return err
 	}
 	look.Listed(models)
 	l.search.lists(fmt.Sprint(models))
 	return nil
-}
-
-// get returns the body of a page and its media type. The caller must return the body to
-// [Scraper.buffers].
-func (l *loop) get(ctx context.Context, page engine.Page) (body []byte, media string, err error) {
-	request, err := l.Access.With(l.Token).Over(l.TLS, l.H2C).Request(ctx, http.MethodGet, l.where(page), l.Host, page.Path, nil)
-	if err != nil {
-		return nil, "", err
-	}
-	request.Header.Set("Accept", "text/plain;version=0.0.4, application/json")
-	response, err := l.client.Do(request)
-	if err != nil {
-		return nil, "", err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxPage))
-		return nil, "", fmt.Errorf("GET %s: %w", page.Path, errStatus(response.StatusCode))
-	}
-	body = l.buffers.get()
-	if n := response.ContentLength; n > 0 && n <= maxPage {
-		body = slices.Grow(body, int(n))
-	}
-	body, err = readAll(body, response.Body)
-	if err != nil {
-		l.buffers.put(body)
-		return nil, "", fmt.Errorf("GET %s: %w", page.Path, err)
-	}
-	media, _, _ = mime.ParseMediaType(response.Header.Get("Content-Type"))
-	return body, media, nil
-}
-
-// readAll appends the contents of r to dst. It reads at most maxPage bytes.
-func readAll(dst []byte, r io.Reader) ([]byte, error) {
-	for {
-		if len(dst) == cap(dst) {
-			dst = slices.Grow(dst, max(len(dst), 32<<10))
-		}
-		n, err := r.Read(dst[len(dst):cap(dst)])
-		dst = dst[:len(dst)+n]
-		switch {
-		case errors.Is(err, io.EOF):
-			return dst, nil
-		case err != nil:
-			return dst, err
-		case len(dst) > maxPage:
-			return dst, fmt.Errorf("the page has more than %d bytes", maxPage)
-		}
-	}
 }
