@@ -22,8 +22,11 @@ const (
 	// concurrency is the number of sequences at which a row of steps has half of its full weight.
 	// With few sequences, it depends on chance whether a prompt delays a sequence.
 	concurrency = 2
-	// leastEnded is the minimum number of ended requests for a row of prompts. The constant ended
-	// is the number of ended requests with which a row has half of its full weight.
+	// leastEnded is the minimum number of ended requests for a row of prompts. One is enough if the
+	// engine counts the computed tokens of ended requests, and never runs two requests: no other
+	// request then lengthens the prefill. The mean of several would hide how it depends on the
+	// length of the prompt. The constant ended is the number of ended requests with which a row has
+	// half of its full weight.
 	leastEnded, ended = 4, 16
 	// lately is the number of further requests after which the weight of a request has fallen to
 	// 1/e, in the estimate of prompts per step.
@@ -209,7 +212,7 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 	switch i := &e.prompts; {
 	case !was.prompts || !now.prompts || i.seconds > 10*longest:
 		e.prompts = interval{}
-	case i.ended >= leastEnded && i.seconds >= max(shortest, edges*e.prompt):
+	case (i.ended >= leastEnded || i.alone() && i.ended > 0 && i.requests > 0) && i.seconds >= max(shortest, edges*e.prompt):
 		if r, ok := l.prompt(e, i); ok {
 			l.learn(e, at, r)
 		}
@@ -217,6 +220,10 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 	}
 	return l.rows > rows
 }
+
+// alone reports whether no two requests ran at once, and the engine counts the computed tokens of
+// those that ended.
+func (i *interval) alone() bool { return i.counts && i.most <= 1 }
 
 // step returns a row with the mean time of decode steps in an interval. ok is false if the interval
 // cannot be used.

@@ -168,6 +168,56 @@ func wrong(is, of profile.Profile, sequences int) (most float64) {
 	return most
 }
 
+// A single client repeats four prompts. The mean of four prefill times is then always the same, so
+// only single ones show how the time depends on the length of the prompt.
+func TestSingleClientRepeatsItsPrompts(t *testing.T) {
+	lengths := [...]int{56, 175, 420, 770}
+	truth := profile.Profile{
+		Prefill: profile.Prefill{Base: 0.025, PerToken: 0.00027},
+		Decode:  profile.Decode{Base: 0.025, PerSequence: 0.0005, PerKVToken: 3e-7},
+		Limits:  profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 61000, BlockSize: 16},
+	}
+	prior := truth
+	prior.Prefill = profile.Prefill{Base: 0.05, PerToken: 0.0002}
+	w := newWorld(t, 1, 1, truth)
+	o := newObserver(prior, false, 1)
+	running, scraped := 0, 0.2
+	for n := uint32(0); w.now < 120; {
+		if running == 0 {
+			prompt := make([]uint32, lengths[n%4])
+			for i := range prompt {
+				prompt[i] = n<<16 | uint32(i) //nolint:gosec // lengths are small
+			}
+			if _, err := w.engines[0].Submit(w.now, sim.Request{Prompt: prompt, Output: make([]uint32, 8+16*(n%3))}); err != nil {
+				t.Fatal(err)
+			}
+			n, running = n+1, 1
+		}
+		at, ok := w.engines[0].Next()
+		if !ok {
+			t.Fatal("the engine does nothing")
+		}
+		for ; scraped < at; scraped += 0.2 {
+			found := load(w.engines[0], truth)
+			o.Saw(&o.engines[0], scraped, &found, learn.Sent{Requests: 1, Tokens: 400})
+		}
+		w.now = at
+		for _, ev := range w.engines[0].Advance(at) {
+			if ev.Kind == sim.Finished {
+				running = 0
+			}
+		}
+	}
+	is := o.Profile()
+	for _, tokens := range lengths {
+		work := profile.Work{}
+		work.AddPrompt(0, tokens)
+		if ratio := is.StepTime(work) / truth.StepTime(work); math.Abs(math.Log(ratio)) > 0.1 {
+			t.Errorf("a prompt of %d tokens is taken to need %.2f times as long as it does: %+v", tokens, ratio, is.Prefill)
+		}
+	}
+}
+
 // Prompts may take most of a second. They are counted when they have been computed, often in a
 // later interval than the one in which they delayed others. So intervals must be much longer than
 // prompts.
