@@ -264,8 +264,8 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 	return is
 }
 
-// join adds the prompts that are expected to arrive while the request waits. They run in the same
-// prefill step, so the request's first token is delayed until they are computed. This delay is not
+// join adds the prompts that are expected to arrive before the request's prompt is computed. They run
+// in the same step, so the request's first token is delayed until they are computed. This delay is not
 // part of the endpoint's cost, because those requests pay for it. If a gate uses the predictions,
 // and the queue with this prompt takes longer than its limit, the gate admits few prompts: none are
 // expected. Unlike promptQueue, this queue contains the time that steps take anyway.
@@ -273,9 +273,14 @@ func (f *forecast) join(g *Gate, e *Endpoint, trusted bool, is *Estimate) {
 	if g.On && trusted && is.Queue+is.Load+is.Prefill > g.Queue {
 		return
 	}
-	if is.Queue > 0 && is.Queue < chunk(e.Profile) {
-		is.Prefill += is.Queue * min(1, e.Backlog.prompting(f.Now))
+	if !(is.Queue > 0 && is.Queue < chunk(e.Profile)) {
+		return
 	}
+	until := is.Queue // until the step of the request's prompt starts, in seconds
+	if f.joins(e) {
+		until = min(until, float64(e.Backlog.Starts.Load()-f.Now)*1e-9)
+	}
+	is.Prefill += until * min(1, e.Backlog.prompting(f.Now))
 }
 
 // misses returns the probability that an answer misses its configured time per output token, if its

@@ -84,6 +84,29 @@ func TestPromptsThatFillAStep(t *testing.T) {
 	}
 }
 
+// Prompts that arrive before the request's step starts delay its first token. Those that arrive
+// while earlier prompts of this step are computed get a later step, and delay nothing.
+func TestLaterPromptsOfTheSameStep(t *testing.T) {
+	for _, c := range []struct {
+		starts, prefill float64 // in seconds
+	}{
+		{0, 0.1 + 0.01 + 0.5}, // the step has started, so the prompt waits for the next one, at the end of the queue
+		{0.2, 0.1 + 0.2},
+		{0.5, 0.1 + 0.5},
+		{0.7, 0.1 + 0.5},
+	} {
+		f := newFleet()
+		f.profile(t, []string{"prefill=0.01,0.001", "decode=0.04,0.001,0"})
+		f.endpoint(t, "a", []string{"lists=m", "queue=0.5"})
+		b := f.pool.Endpoints[0].Backlog
+		b.Starts.Store(now + int64(c.starts*1e9))
+		b.Lately.Store(now) // all recent time was spent on prompts
+		if got := claimed(t, f, 100).Estimate.Prefill; math.Abs(got-c.prefill) > 1e-6 {
+			t.Errorf("if the step starts after %g s, prefill takes %g s, want %g s", c.starts, got, c.prefill)
+		}
+	}
+}
+
 // A request waits for a place in a batch of the learned size.
 func TestRoomInALearnedBatch(t *testing.T) {
 	f := newFleet()
