@@ -110,7 +110,7 @@ func TestRealMLServersAreMeasured(t *testing.T) {
 		t.Errorf("the profile is %+v", b)
 	}
 	if _, _, err := control(t.Context(), "--url", url, "--model", "nobody"); err == nil ||
-		!strings.Contains(err.Error(), `has no model "nobody" that is loaded`) {
+		!strings.Contains(err.Error(), `has not loaded the model "nobody"`) {
 		t.Errorf("of a model that is not there it says %v", err)
 	}
 }
@@ -156,11 +156,11 @@ output [ { name: "y", data_type: TYPE_FP32, dims: [ 1 ] } ]
 		t.Errorf("the profile is %+v", b)
 	}
 	if _, _, err := control(t.Context(), "--url", url, "--model", "nobody"); err == nil ||
-		!strings.Contains(err.Error(), `has no model "nobody" that is loaded`) {
+		!strings.Contains(err.Error(), `has not loaded the model "nobody"`) {
 		t.Errorf("of a model that is not there it says %v", err)
 	}
 	if _, _, err := control(t.Context(), "--url", url, "--model", "nobody", "--api", "v2"); err == nil ||
-		!strings.Contains(err.Error(), `has no model "nobody" that is loaded`) {
+		!strings.Contains(err.Error(), `has not loaded the model "nobody"`) {
 		t.Errorf("of a model that is not there it says %v", err)
 	}
 	for _, is := range b.Batches {
