@@ -91,8 +91,8 @@ func (b *bench) all() []part {
 	if b.short {
 		return []part{
 			{"requests", b.requests, b.budget},
-			{"endpoints", b.endpoints, programs * 40 * time.Second},
-			{"memory", b.memory, programs * 35 * time.Second},
+			{"endpoints", b.endpoints, programs * 45 * time.Second},
+			{"memory", b.memory, programs * 50 * time.Second},
 			{"decisions", b.decisions, 45 * time.Second},
 			{"switches", b.switches, 30 * time.Second},
 			{"llm-d", b.shape, 15 * time.Second},
@@ -101,7 +101,7 @@ func (b *bench) all() []part {
 	return []part{
 		{"requests", b.requests, b.budget},
 		{"endpoints", b.endpoints, programs*3*time.Minute + 90*time.Second},
-		{"memory", b.memory, programs * 45 * time.Second},
+		{"memory", b.memory, programs * time.Minute},
 		{"decisions", b.decisions, 3 * time.Minute},
 		{"switches", b.switches, 160 * time.Second},
 		{"llm-d", b.shape, 70 * time.Second},
@@ -148,7 +148,7 @@ func runCommand(ctx context.Context, args []string, out, progress io.Writer) err
 	}
 	b.began, b.limit, b.budget, b.rest = time.Now(), 29*time.Minute, 12*time.Minute, 3*time.Second
 	if b.short {
-		b.limit, b.budget, b.rest = 290*time.Second, 110*time.Second, 800*time.Millisecond
+		b.limit, b.budget, b.rest = 290*time.Second, 90*time.Second, 800*time.Millisecond
 	}
 	if b.base != "" {
 		b.budget -= b.budget / 12

@@ -63,7 +63,7 @@ func TestMeasuresRealGateways(t *testing.T) {
 	set(t, &memoryCounts, counts{3, 4, 8, 200})
 	set(t, &warmScrapes, 300*time.Millisecond)
 	set(t, &leastRest, 300*time.Millisecond)
-	set(t, &decisionGroups, []decisionGroup{{setting{2, 3, 4}, []decisionCell{{1 << 10, 16}}}})
+	set(t, &decisionGroups, []decisionGroup{{setting{2, 3, 4}, []decisionCell{{1 << 10, 16}}, true}})
 	set(t, &shapeTime, shorter*300*time.Millisecond)
 	for part, wanted := range map[string][]string{
 		"requests":  {"medians of 1 rounds", "Envoy alone", "our envoy.yaml, extproc", "1 KB, half of the highest rate"},

@@ -25,18 +25,19 @@ type decisionCell struct{ size, atOnce int }
 type decisionGroup struct {
 	setting
 	loads []decisionCell
+	short bool // --short has it
 }
 
 // decisionGroups are all settings. From one load and one setting, one number at a time changes; at
 // the end each is at its highest.
 var decisionGroups = []decisionGroup{
-	{setting{8, 1, 1}, []decisionCell{{1 << 10, 16}, {1 << 10, 1}, {1 << 10, 256}, {16 << 10, 16}, {100 << 10, 16}, {256 << 10, 16}}},
-	{setting{64, 1, 1}, []decisionCell{{1 << 10, 16}}},
-	{setting{1000, 1, 1}, []decisionCell{{1 << 10, 16}}},
-	{setting{8, 1000, 1}, []decisionCell{{1 << 10, 16}}},
-	{setting{8, 10_000, 1}, []decisionCell{{1 << 10, 16}}},
-	{setting{8, 1, 20_000}, []decisionCell{{1 << 10, 16}}},
-	{setting{1000, 10_000, 20_000}, []decisionCell{{1 << 10, 16}, {256 << 10, 256}}},
+	{setting{8, 1, 1}, []decisionCell{{1 << 10, 16}, {1 << 10, 1}, {1 << 10, 256}, {16 << 10, 16}, {100 << 10, 16}, {256 << 10, 16}}, true},
+	{setting{64, 1, 1}, []decisionCell{{1 << 10, 16}}, false},
+	{setting{1000, 1, 1}, []decisionCell{{1 << 10, 16}}, true},
+	{setting{8, 1000, 1}, []decisionCell{{1 << 10, 16}}, false},
+	{setting{8, 10_000, 1}, []decisionCell{{1 << 10, 16}}, true},
+	{setting{8, 1, 20_000}, []decisionCell{{1 << 10, 16}}, true},
+	{setting{1000, 10_000, 20_000}, []decisionCell{{1 << 10, 16}, {256 << 10, 256}}, false},
 }
 
 // decision has the figures of one load in one round: times in seconds.
@@ -74,6 +75,9 @@ func (b *bench) decisions(ctx context.Context, r *rigs) error {
 	}
 	fmt.Fprintln(t)
 	for i, group := range decisionGroups {
+		if b.short && !group.short {
+			continue
+		}
 		all, err := r.withSetting(ctx, group.setting, group.loads, rounds)
 		if err != nil {
 			return fmt.Errorf("%+v: %w", group.setting, err)

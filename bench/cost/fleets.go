@@ -141,7 +141,7 @@ func (r *rigs) fleet(ctx context.Context, s fleetKind, n, rounds int) (all [][]f
 				return nil, fmt.Errorf("%s: %w", programs[i].title, err)
 			}
 			all[i] = append(all[i], is)
-			r.report("%s, %s, %d endpoints: %.3f cores, p99 %.2f ms", programs[i].title, s.title, n, is.cores, is.p99/milli)
+			r.report("%s, %s, %d endpoints: %.3f cores, worst age %.2f s", programs[i].title, s.title, n, is.cores, is.age)
 		}
 	}
 	return all, nil

@@ -167,8 +167,9 @@ func (r *rigs) perRequest(ctx context.Context, p program, requests int, held boo
 		return 0, err
 	}
 	one.stream, one.hold = true, true
-	for left := requests; left > 0; left -= atOnce {
-		c, err := dial(ctx, g.address, min(left, atOnce), one)
+	for begun := 0; begun < requests; {
+		n := min(requests-begun, atOnce)
+		c, err := dial(ctx, g.address, n, one)
 		if err != nil {
 			return 0, err
 		}
@@ -176,20 +177,13 @@ func (r *rigs) perRequest(ctx context.Context, p program, requests int, held boo
 		if err := c.begin(!held); err != nil {
 			return 0, err
 		}
-	}
-	for left := patience; ; left -= time.Second {
-		if err := sleep(ctx, time.Second); err != nil {
-			return 0, err
+		begun += n
+		least, most := 0, 0
+		if held {
+			least, most = begun-mostRunning, begun
 		}
-		n, err := r.held(ctx, at)
-		if err != nil {
-			return 0, err
-		}
-		if !held && n == 0 || held && n >= float64(requests-mostRunning) {
-			break
-		}
-		if left < 0 {
-			return 0, fmt.Errorf("extproc holds %v of %d requests: the table would show another thing than it says", n, requests)
+		if err := r.awaitHeld(ctx, at, least, most); err != nil {
+			return 0, fmt.Errorf("after %d requests: %w", begun, err)
 		}
 	}
 	if err := sleep(ctx, warmScrapes); err != nil {
@@ -201,6 +195,25 @@ func (r *rigs) perRequest(ctx context.Context, p program, requests int, held boo
 
 // mostRunning is the most requests that extproc lets into one engine before it holds others.
 const mostRunning = 80
+
+// awaitHeld waits until an extproc holds a number of requests.
+func (r *rigs) awaitHeld(ctx context.Context, at place, least, most int) error {
+	for began := time.Now(); ; {
+		n, err := r.held(ctx, at)
+		if err != nil {
+			return err
+		}
+		if n >= float64(least) && n <= float64(most) {
+			return nil
+		}
+		if time.Since(began) > patience {
+			return fmt.Errorf("extproc holds %v requests, want %d to %d: the table would show another thing than it says", n, least, most)
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
 
 // held returns the number of requests that an extproc holds.
 func (r *rigs) held(ctx context.Context, at place) (float64, error) {
