@@ -264,11 +264,12 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 	return is
 }
 
-// join adds the prompts that are expected to arrive before the request's prompt is computed. They run
-// in the same step, so the request's first token is delayed until they are computed. This delay is not
-// part of the endpoint's cost, because those requests pay for it. If a gate uses the predictions,
-// and the queue with this prompt takes longer than its limit, the gate admits few prompts: none are
-// expected. Unlike promptQueue, this queue contains the time that steps take anyway.
+// join adds the prompts that are expected to arrive before the request's prompt is computed. They
+// run in the same step, so the request's first token is delayed until they are computed. This delay
+// is not part of the endpoint's cost, because those requests pay for it. If a gate uses the
+// predictions, and the queue with this prompt takes longer than its limit, the gate admits few
+// prompts: none are expected. Unlike promptQueue, this queue contains the time that steps take
+// anyway.
 func (f *forecast) join(g *Gate, e *Endpoint, trusted bool, is *Estimate) {
 	if g.On && trusted && is.Queue+is.Load+is.Prefill > g.Queue {
 		return
