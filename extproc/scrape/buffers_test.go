@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -40,6 +41,47 @@ func TestUnusedBuffersAreBounded(t *testing.T) {
 	}
 	if total == 0 || total > maxKept*100<<10 {
 		t.Errorf("unused buffers have %d bytes", total)
+	}
+}
+
+// A kept connection is not used again after the engine has closed it or has sent unexpected bytes.
+func TestKeptConnectionIsReady(t *testing.T) {
+	for name, act := range map[string]func(engine net.Conn) error{
+		"bytes": func(engine net.Conn) error {
+			_, err := engine.Write([]byte("HTTP/1.1 200 OK\r\n"))
+			return err
+		},
+		"the end": net.Conn.Close,
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		s := &loop{Scraper: New(Config{Fleet: fleet.New(fleet.Config{})}), Target: Target{Address: l.Addr().String()}}
+		connect := func() *conn {
+			c, err := s.connection(t.Context(), s.Address, time.Now().Add(time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		first := connect()
+		engine, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer engine.Close()
+		if connect() != first {
+			t.Errorf("%s: an unused connection is not kept", name)
+		}
+		if err := act(engine); err != nil {
+			t.Fatal(err)
+		}
+		if connect() == first {
+			t.Errorf("%s: the connection is used again", name)
+		}
+		s.disconnect()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/headgate/headgate/internal/engine"
@@ -27,9 +28,10 @@ const (
 type conn struct {
 	net.Conn
 	address string
-	kept    bool        // whether a response was read from it
-	release func() bool // ends the effect of the context on the connection
-	first   [512]byte   // beginning of a response, so that waiting for one takes no shared buffer
+	raw     syscall.RawConn // access to the socket; nil if the connection is none
+	kept    bool            // whether a response was read from it
+	release func() bool     // ends the effect of the context on the connection
+	first   [512]byte       // beginning of a response, so that waiting for one takes no shared buffer
 }
 
 // close closes the connection. A nil conn is allowed.
@@ -38,6 +40,20 @@ func (c *conn) close() {
 		c.release()
 		_ = c.Close()
 	}
+}
+
+// ready reports whether a request can be sent: the engine has neither closed the connection nor
+// sent anything since the last response. Such bytes would be taken for the next response.
+func (c *conn) ready() bool {
+	if c.raw == nil {
+		return true
+	}
+	var failed error
+	err := c.raw.Read(func(fd uintptr) bool {
+		_, _, failed = syscall.Recvfrom(int(fd), c.first[:1], syscall.MSG_PEEK|syscall.MSG_DONTWAIT) //nolint:gosec // a descriptor
+		return true
+	})
+	return err == nil && errors.Is(failed, syscall.EAGAIN)
 }
 
 // plainly reports whether a target is scraped over plain HTTP/1.1 without net/http, unless net/http
@@ -89,7 +105,7 @@ func (l *loop) disconnect() {
 // connection returns the kept connection to an address, or a new one.
 func (l *loop) connection(ctx context.Context, address string, deadline time.Time) (*conn, error) {
 	kept := l.slot(address)
-	if c := *kept; c != nil && c.address == address {
+	if c := *kept; c != nil && c.address == address && c.ready() {
 		return c, nil
 	}
 	(*kept).close()
@@ -100,8 +116,12 @@ func (l *loop) connection(ctx context.Context, address string, deadline time.Tim
 	if err != nil {
 		return nil, err
 	}
-	*kept = &conn{Conn: fresh, address: address, release: context.AfterFunc(ctx, func() { _ = fresh.Close() })}
-	return *kept, nil
+	c := &conn{Conn: fresh, address: address, release: context.AfterFunc(ctx, func() { _ = fresh.Close() })}
+	if socket, ok := fresh.(syscall.Conn); ok {
+		c.raw, _ = socket.SyscallConn()
+	}
+	*kept = c
+	return c, nil
 }
 
 // getPlainly reads a page over the kept connection. The error errRefused means that net/http must

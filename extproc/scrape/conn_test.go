@@ -145,6 +145,9 @@ func TestAnswersInEveryForm(t *testing.T) {
 		"two pages in one packet": {func(c net.Conn) bool {
 			return send(c, whole(seven)+whole("vllm:num_requests_running 8\n"))
 		}, false},
+		"a page that nobody asked for": {func(c net.Conn) bool {
+			return send(c, whole(padded(100<<10)), whole("vllm:num_requests_running 8\n"))
+		}, false},
 		"HTTP/1.0": {func(c net.Conn) bool {
 			return send(c, strings.Replace(whole(seven), "HTTP/1.1", "HTTP/1.0", 1)) && false
 		}, false},

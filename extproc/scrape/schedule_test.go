@@ -240,6 +240,7 @@ func TestRequestsRaceWithTheSchedule(t *testing.T) {
 		case <-ended:
 		default:
 		}
+		<-ended // after this scrape the endpoint becomes idle, just when the request begins
 		flight := begin(t, f)
 		select {
 		case <-ended:
