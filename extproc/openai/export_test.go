@@ -19,3 +19,10 @@ func Unexplained() []string {
 	}
 	return all
 }
+
+// Truncated returns the Request as if only the beginning of its body were known, so that Prompt
+// searches the parts of the prompt itself.
+func (r Request) Truncated() Request {
+	r.parts, r.truncated = parts{}, true
+	return r
+}

@@ -10,8 +10,8 @@ import (
 )
 
 // maxDepth limits the nesting of a body, as encoding/json does. Deeper bodies would overflow the
-// validator's stack: 32 MiB of "[" would end the process. (Real requests nest far less; Python's
-// own parser stops at 1,000 levels.)
+// stack: 32 MiB of "[" would end the process. (Real requests nest far less; Python's own parser
+// stops at 1,000 levels.)
 const maxDepth = 10_000
 
 const jsonAbsent = "The body has no model: name one of GET /v1/models."
@@ -20,14 +20,12 @@ func parseJSON(body []byte) (Request, error) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return Request{}, fault("", "The request has no body: send a JSON object.")
 	}
-	if tooDeep(body) {
-		return Request{}, fault("", "The body is nested too deep.")
-	}
-	if !gjson.ValidBytes(body) {
-		return Request{}, fault("", "The body is not valid JSON.")
-	}
-	r, models := walk(body)
+	r, models, ok := walk(body)
 	switch {
+	case !ok && tooDeep(body):
+		return Request{}, fault("", "The body is nested too deep.")
+	case !ok:
+		return Request{}, fault("", "The body is not valid JSON.")
 	case r.op == None:
 		return Request{}, fault("", "The body must be a JSON object.")
 	case models == 0:
@@ -50,8 +48,8 @@ func parseJSON(body []byte) (Request, error) {
 	return r, nil
 }
 
-// tooDeep reports whether body nests deeper than maxDepth. For nearly every body, counting brackets
-// decides this, which is cheap.
+// tooDeep reports whether an invalid body nests deeper than maxDepth. For nearly every body,
+// counting brackets decides this, which is cheap.
 func tooDeep(body []byte) bool {
 	if bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) <= maxDepth {
 		return false
@@ -74,47 +72,62 @@ func tooDeep(body []byte) bool {
 	return false
 }
 
-// walk scans the members of the object in a valid body. It needs one pass and decodes only short
-// keys. It returns the place of the last model, or the place to insert a model, and the number of
-// models. Op is None if the body is not an object.
-//
-// gjson's own ForEach would decode every string, including the prompt.
-func walk(body []byte) (r Request, models int) {
+// walk validates the body, and scans the members of its object in the same pass. It decodes only
+// short keys. It returns the places of the last model, or the place to insert a model, and of the
+// members that make up the prompt, and the number of models. Op is None if the body is not an
+// object. It returns false for ok if the body is not valid JSON, or is nested too deep.
+func walk(body []byte) (r Request, models int, ok bool) {
 	i := skipSpace(body, 0)
-	if body[i] != '{' {
-		return r, 0
+	if at(body, i) != '{' {
+		end := validValue(body, i, 0)
+		return r, 0, end > 0 && skipSpace(body, end) == len(body)
 	}
 	r.op = JSON
 	first := i + 1
-	for i = skipSpace(body, i+1); body[i] != '}'; i = skipSpace(body, i) {
-		if body[i] == ',' {
-			i = skipSpace(body, i+1)
+	i = skipSpace(body, first)
+	empty := at(body, i) == '}'
+	for more := !empty; more; {
+		key, keyEnd := i, validString(body, i)
+		start := validColon(body, keyEnd)
+		if start == 0 {
+			return r, 0, false
 		}
-		keyEnd := endOfString(body, i)
-		key := unquote(body[i:keyEnd])
-		start := skipSpace(body, skipSpace(body, keyEnd)+1) // index of the value after the colon
-		i = endOfValue(body, start)
-		switch {
-		case key == "stream":
-			r.Stream = body[start] == 't'
-		case key == "previous_response_id" && body[start] == '"' && i-start <= maxID:
-			r.Previous = strings.Clone(unquote(body[start:i]))
-		case strings.EqualFold(key, "model"):
-			// Engines written in Go also accept "Model", so a key in another case is counted, too.
-			models++
-			if key == "model" {
-				r.start, r.end = start, i
-			}
+		end := validValue(body, start, 1)
+		if i, more = validComma(body, end, '}'); i == 0 {
+			return r, 0, false
 		}
+		models += r.member(body, body[key:keyEnd], start, end)
 	}
 	if models == 0 {
 		r.start, r.end = first, first
 		r.before = `"model":`
-		if body[skipSpace(body, first)] != '}' {
+		if !empty {
 			r.after = ","
 		}
 	}
-	return r, models
+	return r, models, skipSpace(body, i+1) == len(body)
+}
+
+// member reads a member of the body's object, whose value is body[start:end]. It returns 1 if the
+// member is a model, otherwise 0.
+func (r *Request) member(body, quoted []byte, start, end int) (models int) {
+	if part := r.parts.named(quoted[1 : len(quoted)-1]); part != nil {
+		*part = span{start, end}
+		return 0
+	}
+	switch key := unquote(quoted); {
+	case key == "stream":
+		r.Stream = body[start] == 't'
+	case key == "previous_response_id" && body[start] == '"' && end-start <= maxID:
+		r.Previous = strings.Clone(unquote(body[start:end]))
+	case strings.EqualFold(key, "model"):
+		// Engines written in Go also accept "Model", so a key in another case is counted, too.
+		if key == "model" {
+			r.start, r.end = start, end
+		}
+		return 1
+	}
+	return 0
 }
 
 func skipSpace(body []byte, i int) int {
@@ -142,31 +155,6 @@ func endOfString(body []byte, i int) int {
 		}
 	}
 	return 0
-}
-
-// endOfValue returns the index after the valid value that begins at i.
-func endOfValue(body []byte, i int) int {
-	switch body[i] {
-	case '"':
-		return endOfString(body, i)
-	case '{', '[':
-		for depth := 0; ; i++ {
-			switch body[i] {
-			case '"':
-				i = endOfString(body, i) - 1
-			case '{', '[':
-				depth++
-			case '}', ']':
-				if depth--; depth == 0 {
-					return i + 1
-				}
-			}
-		}
-	}
-	for i < len(body) && strings.IndexByte(",}] \n\r\t", body[i]) < 0 {
-		i++
-	}
-	return i
 }
 
 // unquote decodes a valid JSON string. The result may share memory with quoted.

@@ -178,6 +178,10 @@ type Request struct {
 	// and after are the text to insert around the name.
 	absent        bool
 	before, after string
+	// parts are the members of a JSON object that make up the prompt.
+	parts parts
+	// truncated means that only the beginning of the body is known, so that parts is not set.
+	truncated bool
 }
 
 // Absent reports whether the parsed body names no model.

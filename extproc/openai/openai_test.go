@@ -320,7 +320,8 @@ func TestForm(t *testing.T) {
 	}
 }
 
-// FuzzParseJSON compares Parse with a simple parser that uses encoding/json.
+// FuzzParseJSON compares Parse with a simple parser that uses encoding/json, and with the parser
+// that it replaced.
 func FuzzParseJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"model":"a"}`, `{"messages":[{"role":"user","content":"hi \"x\" \\"}],"model":"a/b","stream":true}`,
@@ -330,6 +331,7 @@ func FuzzParseJSON(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
+		parsesAsTheOracles(t, body)
 		r, err := openai.Parse(openai.JSON, "", body)
 		model, oracleErr := oracle(body)
 		if (err == nil) != (oracleErr == nil) {

@@ -10,7 +10,7 @@ import (
 // parsePrefix parses the complete members of a truncated object.
 func parsePrefix(prefix []byte) (Request, error) {
 	p := prefixReader{body: prefix}
-	r := Request{op: JSON}
+	r := Request{op: JSON, truncated: true}
 	models := 0
 	p.space()
 	if !p.take('{') {

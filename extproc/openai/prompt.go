@@ -49,61 +49,38 @@ const (
 // Of a truncated body, Prompt writes the existing part. The time is linear in the size of the body,
 // however deeply the body nests. Prompt keeps no reference to the body.
 func (r Request) Prompt(body []byte, of prefix.Scope, h *prefix.Hasher) Prompt {
-	var tools, system, instructions, messages, input, prompt, salt, most, mostNew, mostOut, choices, best []byte
-	if r.op == JSON {
-		for all := inside(body); all.next(); {
-			switch string(all.key) {
-			case "tools":
-				tools = all.value
-			case "system": // in Anthropic's messages API
-				system = all.value
-			case "instructions": // in the responses API
-				instructions = all.value
-			case "messages":
-				messages = all.value
-			case "input": // in the responses, embeddings and other APIs
-				input = all.value
-			case "prompt": // in the completions API
-				prompt = all.value
-			case "cache_salt":
-				salt = all.value
-			case "max_tokens":
-				most = all.value
-			case "max_completion_tokens":
-				mostNew = all.value
-			case "max_output_tokens":
-				mostOut = all.value
-			case "n":
-				choices = all.value
-			case "best_of":
-				best = all.value
-			}
-		}
+	if r.op != JSON {
+		body = nil
 	}
-	if given(salt) {
+	all := r.parts
+	if r.truncated {
+		all = partsOf(body)
+	}
+	if salt := all.salt.of(body); given(salt) {
 		of.Salt = string(text(salt))
 	}
 	h.Begin(of.Seed())
 	attached := false
 	w := promptWriter{h, &attached}
-	if given(tools) {
+	if tools := all.tools.of(body); given(tools) {
 		h.Mark(markTools)
 		h.Write(tools)
 	}
-	for _, told := range [...][]byte{system, instructions} {
-		if given(told) {
+	for _, told := range [...]span{all.system, all.instructions} {
+		if told := told.of(body); given(told) {
 			h.Mark(markSystem)
 			w.content(told)
 		}
 	}
 	others, prompts := 0, 0
-	for _, turns := range [...][]byte{messages, input, prompt} {
-		bytes, more := w.turns(turns)
+	for _, turns := range [...]span{all.messages, all.input, all.prompt} {
+		bytes, more := w.turns(turns.of(body))
 		others, prompts = others+bytes, max(prompts, more)
 	}
 	return Prompt{
-		Bytes: h.Bytes() + others, MaxTokens: firstNumber(mostNew, most, mostOut),
-		Answers: prompts * max(1, firstNumber(choices), firstNumber(best)), Attached: attached,
+		Bytes: h.Bytes() + others, MaxTokens: firstNumber(all.mostNew.of(body), all.most.of(body), all.mostOut.of(body)),
+		Answers:  prompts * max(1, firstNumber(all.choices.of(body)), firstNumber(all.best.of(body))),
+		Attached: attached,
 	}
 }
 
@@ -301,15 +278,24 @@ func eachToken(list []byte, visit func(id uint32)) {
 	}
 }
 
-// text returns the content of a string, with escapes, or any other value unchanged.
+// text returns the content of a string, with escapes, or any other value unchanged. Value is a
+// whole value, or the rest of a truncated body.
 func text(value []byte) []byte {
 	if len(value) == 0 || value[0] != '"' {
 		return value
 	}
-	if end := endOfString(value, 0); end > 0 {
-		return value[1 : end-1]
+	last := len(value) - 1
+	if last == 0 || value[last] != '"' {
+		return value[1:]
 	}
-	return value[1:]
+	escapes := 0
+	for value[last-1-escapes] == '\\' { // the loop ends at the opening quote at the latest
+		escapes++
+	}
+	if escapes%2 == 1 {
+		return value[1:]
+	}
+	return value[1:last]
 }
 
 // items iterates over an object or a list that may be truncated. It stops at invalid JSON.

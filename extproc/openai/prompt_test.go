@@ -347,6 +347,19 @@ func TestPromptOfATruncatedString(t *testing.T) {
 			t.Errorf("%s: %d bytes, want 1000", before, p.Bytes)
 		}
 	}
+	// An escaped quote or half of an escape does not end a string.
+	for prompt, want := range map[string]int{
+		`"`: 0, `"a`: 1, `"a"`: 1, `"a\"`: 3, `"a\\"`: 3, `"a\\\"`: 5, `"\"`: 2, `"\\"`: 2, `"a\`: 2, `""`: 0,
+	} {
+		body := []byte(`{"model":"m","prompt":` + prompt)
+		r, err := openai.ParsePrefix(openai.JSON, "", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := r.Prompt(body, inPool, new(prefix.Hasher)); p.Bytes != want {
+			t.Errorf("%s: %d bytes, want %d", body, p.Bytes, want)
+		}
+	}
 }
 
 // A form has no prompt, and a Request that was not parsed has none either.
