@@ -108,10 +108,10 @@ func (e *entries) Decode(wire []byte) error {
 		e.read = nil
 	}
 	defer func() { e.one = record{} }() // its bytes are valid only during Decode
-	valid := each(wire, func(t tag, _ uint64, data []byte) bool {
+	valid := codec.Fields(wire, func(t tag, _ uint64, data []byte) bool {
 		switch t {
 		case 2<<3 | length: // http_logs
-			return each(data, e.add)
+			return codec.Fields(data, e.add)
 		case 3<<3 | length: // tcp_logs, instead of http_logs
 			e.read = e.read[:0]
 		}
@@ -131,7 +131,7 @@ func (e *entries) add(t tag, _ uint64, data []byte) bool {
 	}
 	r := &e.one
 	*r = record{}
-	if len(e.read) == maxEntries || !each(data, r.read) {
+	if len(e.read) == maxEntries || !codec.Fields(data, r.read) {
 		return false
 	}
 	if r.kind == accesslogdatav3.AccessLogType_DownstreamPeriodic {

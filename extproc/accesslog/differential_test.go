@@ -23,6 +23,7 @@ import (
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/test/mutate"
 )
 
 var mutations = flag.Int("mutations", 5000, "number of mutated messages that TestRecordsAreReadAsByGeneratedCode reads")
@@ -36,7 +37,7 @@ func TestRecordsAreReadAsByGeneratedCode(t *testing.T) {
 	for range *mutations {
 		message := slices.Clone(all[rng.IntN(len(all))])
 		for range 1 + rng.IntN(3) {
-			message = mutate(rng, message)
+			message = mutate.Message(rng, message)
 		}
 		if compare(t, message) {
 			valid++
@@ -107,7 +108,7 @@ func FuzzRecords(f *testing.F) {
 func compare(t *testing.T, message []byte) (valid bool) {
 	t.Helper()
 	var want []any
-	parts := usedParts((*accesslogv3.StreamAccessLogsMessage)(nil).ProtoReflect().Descriptor(), message)
+	parts := used.Parts((*accesslogv3.StreamAccessLogsMessage)(nil).ProtoReflect().Descriptor(), message)
 	invalid := plain(parts, adding[outcome.Outcome](&want), adding[outcome.Progress](&want))
 	var entries accesslog.Entries
 	buffer := slices.Clone(message)
@@ -237,9 +238,9 @@ func members(t testing.TB, values map[string]any) *structpb.Struct {
 	return s
 }
 
-// used are the fields that extproc uses, by the message that contains them. Fields of other
-// messages are all used. The other fields of a oneof are used too, because they replace a used one.
-var used = map[protoreflect.FullName][]protoreflect.Name{
+// used are the parts that extproc uses. The other fields of a oneof are used too, because they
+// replace a used one.
+var used = mutate.Used{Fields: map[protoreflect.FullName][]protoreflect.Name{
 	"envoy.service.accesslog.v3.StreamAccessLogsMessage": {"http_logs", "tcp_logs"},
 	"envoy.data.accesslog.v3.HTTPAccessLogEntry":         {"common_properties", "response"},
 	"envoy.data.accesslog.v3.AccessLogCommon": {
@@ -250,43 +251,8 @@ var used = map[protoreflect.FullName][]protoreflect.Name{
 	"envoy.config.core.v3.Metadata":                  {"filter_metadata"},
 	"envoy.config.core.v3.SocketAddress":             {"address", "port_value", "named_port"},
 	"envoy.config.core.v3.Pipe":                      {"path"},
-}
-
-// opaque are fields whose presence is used at most, and not their content.
-var opaque = []protoreflect.FullName{
+}, Opaque: []protoreflect.FullName{
 	"envoy.service.accesslog.v3.StreamAccessLogsMessage.tcp_logs", "envoy.config.core.v3.Address.envoy_internal_address",
 	"google.protobuf.Value.struct_value", "google.protobuf.Value.list_value",
 	"envoy.data.accesslog.v3.ResponseFlags.unauthorized_details",
-}
-
-// usedParts returns a message without the fields that extproc does not use. What follows an invalid
-// field stays as it is.
-func usedParts(of protoreflect.MessageDescriptor, message []byte) (kept []byte) {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return append(kept, message...)
-		}
-		size := protowire.ConsumeFieldValue(number, kind, message[n:])
-		if size < 0 {
-			return append(kept, message...)
-		}
-		whole := message[:n+size]
-		message = message[n+size:]
-		f := of.Fields().ByNumber(number)
-		names, some := used[of.FullName()]
-		switch {
-		case f == nil || kind != protowire.BytesType:
-			kept = append(kept, whole...)
-		case slices.Contains(opaque, f.FullName()):
-			kept = append(append(kept, whole[:n]...), 0)
-		case some && !slices.Contains(names, f.Name()):
-		case f.Message() == nil:
-			kept = append(kept, whole...)
-		default:
-			inner, _ := protowire.ConsumeBytes(whole[n:])
-			kept = protowire.AppendBytes(append(kept, whole[:n]...), usedParts(f.Message(), inner))
-		}
-	}
-	return kept
-}
+}}

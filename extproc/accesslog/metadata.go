@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/codec"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/internal/engine"
 )
@@ -29,8 +30,8 @@ func (r *record) metadata(t tag, _ uint64, data []byte) bool {
 	default:
 		to = unused{}
 	}
-	return each(data, func(t tag, _ uint64, data []byte) bool {
-		return t != 2<<3|length || each(data, func(t tag, _ uint64, data []byte) bool { // fields of a google.protobuf.Struct
+	return codec.Fields(data, func(t tag, _ uint64, data []byte) bool {
+		return t != 2<<3|length || codec.Fields(data, func(t tag, _ uint64, data []byte) bool { // fields of a google.protobuf.Struct
 			if t != 1<<3|length {
 				return true
 			}

@@ -11,12 +11,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/codec"
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
 // record contains the fields of an envoy.data.accesslog.v3.HTTPAccessLogEntry that extproc uses.
-// Each method that takes a tag reads one field of a message. [each] calls it for all fields in
-// their order. So a repeated field replaces the earlier one, or is merged into it if it is a
+// Each method that takes a tag reads one field of a message. [codec.Fields] calls it for all fields
+// in their order. So a repeated field replaces the earlier one, or is merged into it if it is a
 // message, as protobuf prescribes. Byte slices are parts of the message that was read.
 type record struct {
 	kind     accesslogdatav3.AccessLogType
@@ -44,9 +45,9 @@ type record struct {
 func (r *record) read(t tag, _ uint64, data []byte) bool {
 	switch t {
 	case 1<<3 | length: // common_properties
-		return each(data, r.common)
+		return codec.Fields(data, r.common)
 	case 4<<3 | length: // response
-		return each(data, r.response)
+		return codec.Fields(data, r.response)
 	}
 	return true
 }
@@ -56,19 +57,19 @@ func (r *record) common(t tag, bits uint64, data []byte) bool {
 	switch t {
 	case 5<<3 | length: // start_time
 		r.start.known = true
-		return each(data, r.start.read)
+		return codec.Fields(data, r.start.read)
 	case 6<<3 | length: // time_to_last_rx_byte
-		return each(data, r.received.read)
+		return codec.Fields(data, r.received.read)
 	case 13<<3 | length: // upstream_remote_address
-		return each(data, r.remote.read)
+		return codec.Fields(data, r.remote.read)
 	case 16<<3 | length: // response_flags
-		return each(data, r.flags.read)
+		return codec.Fields(data, r.flags.read)
 	case 17<<3 | length: // metadata
-		return each(data, r.metadata)
+		return codec.Fields(data, r.metadata)
 	case 22<<3 | length: // custom_tags
 		return r.tag(data)
 	case 23<<3 | length: // duration
-		return each(data, r.duration.read)
+		return codec.Fields(data, r.duration.read)
 	case 24<<3 | varint: // upstream_request_attempt_count
 		r.attempts = uint32(bits)
 	case 32<<3 | varint: // upstream_wire_bytes_received
@@ -83,7 +84,7 @@ func (r *record) common(t tag, bits uint64, data []byte) bool {
 func (r *record) response(t tag, _ uint64, data []byte) bool {
 	switch t {
 	case 1<<3 | length: // response_code, a UInt32Value
-		return each(data, func(t tag, bits uint64, _ []byte) bool {
+		return codec.Fields(data, func(t tag, bits uint64, _ []byte) bool {
 			if t == 1<<3|varint {
 				r.status = uint32(bits)
 			}
@@ -187,9 +188,9 @@ func (a *address) read(t tag, _ uint64, data []byte) bool {
 	}
 	switch t {
 	case 1<<3 | length:
-		return each(data, a.socket)
+		return codec.Fields(data, a.socket)
 	case 2<<3 | length:
-		return each(data, a.pipe)
+		return codec.Fields(data, a.pipe)
 	}
 	return true
 }

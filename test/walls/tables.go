@@ -190,11 +190,11 @@ var houses = [][]floor{
 			[]string{
 				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/flow/turns", "extproc/pick",
 				"extproc/outcome",
-				"extproc/drain", "extproc/install", "extproc/eppflags", "extproc/decode", "extproc/limits/bucket", "extproc/codec",
+				"extproc/drain", "extproc/install", "extproc/eppflags", "extproc/decode", "extproc/limits/bucket", "extproc/processing",
 			},
 			"the core, and packages that depend on no other",
 		},
-		{[]string{"extproc/prefix"}, "openai hashes prompts with it"},
+		{[]string{"extproc/prefix", "extproc/codec"}, "openai hashes prompts with the first; messages decode themselves with the second"},
 	},
 	{
 		{[]string{"control/command"}, "the command connects the packages"},
@@ -299,7 +299,7 @@ var houses = [][]floor{
 	{
 		{[]string{"test/apiserver", "test/network"}, "an API server is two processes"},
 		{[]string{
-			"test/ci", "test/docs", "test/surface", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race",
+			"test/ci", "test/docs", "test/surface", "test/golden", "test/leak", "test/mutate", "test/pipenet", "test/protos", "test/race",
 			"test/times", "test/walls",
 		}, "each depends on no other"},
 	},

@@ -1,4 +1,6 @@
-package accesslog_test
+// Package mutate changes encoded protobuf messages at random, and removes fields that a reader does
+// not use, so that tests can compare a reader of its own with generated code.
+package mutate
 
 import (
 	"bytes"
@@ -7,6 +9,7 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // part is a field of an encoded message: its number and type, and its value with a length, if the
@@ -34,9 +37,9 @@ func parts(message []byte) (all []part, ok bool) {
 	return all, true
 }
 
-// mutate changes a message at random: mostly one of its fields or a field of a message in it, so
-// that lengths stay right, and otherwise any byte.
-func mutate(rng *rand.Rand, message []byte) []byte {
+// Message changes a message at random: mostly one of its fields or a field of a message in it, so
+// that lengths stay right, and otherwise any byte. It may change the bytes of the argument.
+func Message(rng *rand.Rand, message []byte) []byte {
 	all, ok := parts(message)
 	if !ok || len(all) == 0 || rng.IntN(40) == 0 {
 		return scramble(rng, message)
@@ -70,7 +73,7 @@ func largest(rng *rand.Rand, all []part) int {
 // inside changes the content of a field that has a length.
 func inside(rng *rand.Rand, p part) part {
 	inner, _ := protowire.ConsumeBytes(p.value)
-	p.value = protowire.AppendBytes(nil, mutate(rng, slices.Clone(inner)))
+	p.value = protowire.AppendBytes(nil, Message(rng, slices.Clone(inner)))
 	return p
 }
 
@@ -138,4 +141,52 @@ func rearrange(rng *rand.Rand, all []part, i int) []part {
 		return slices.Insert(all, rng.IntN(len(all)+1), odd[rng.IntN(len(odd))])
 	}
 	return all
+}
+
+// Used are the parts of messages that a reader uses.
+type Used struct {
+	// Fields are the used fields, by the message that contains them. Fields of other messages are
+	// all used.
+	Fields map[protoreflect.FullName][]protoreflect.Name
+	// Opaque are fields whose presence is used at most, and not their content.
+	Opaque []protoreflect.FullName
+	// Flat are fields whose content is used, unless they are inside themselves: lists in lists.
+	Flat []protoreflect.FullName
+}
+
+// Parts returns a message without the fields that are not used. What follows an invalid field stays
+// as it is.
+func (u Used) Parts(of protoreflect.MessageDescriptor, message []byte) []byte {
+	return u.parts(of, message, nil)
+}
+
+// parts returns the used parts of a message that is inside of these fields.
+func (u Used) parts(of protoreflect.MessageDescriptor, message []byte, inside []protoreflect.FullName) (kept []byte) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return append(kept, message...)
+		}
+		size := protowire.ConsumeFieldValue(number, kind, message[n:])
+		if size < 0 {
+			return append(kept, message...)
+		}
+		whole := message[:n+size]
+		message = message[n+size:]
+		f := of.Fields().ByNumber(number)
+		names, some := u.Fields[of.FullName()]
+		switch {
+		case f == nil || kind != protowire.BytesType:
+			kept = append(kept, whole...)
+		case slices.Contains(u.Opaque, f.FullName()), slices.Contains(u.Flat, f.FullName()) && slices.Contains(inside, f.FullName()):
+			kept = append(append(kept, whole[:n]...), 0)
+		case some && !slices.Contains(names, f.Name()):
+		case f.Message() == nil:
+			kept = append(kept, whole...)
+		default:
+			inner, _ := protowire.ConsumeBytes(whole[n:])
+			kept = protowire.AppendBytes(append(kept, whole[:n]...), u.parts(f.Message(), inner, append(slices.Clip(inside), f.FullName())))
+		}
+	}
+	return kept
 }
