@@ -119,6 +119,7 @@ fuzz: ## Fuzz each parser beside its oracle and the exchange, some 15 s each on 
 	$(FUZZ) '^FuzzResponse$$' -fuzztime 25000x ./extproc/transcode
 	$(FUZZ) '^FuzzExchange$$' -fuzztime 12000x ./extproc/stream
 	$(FUZZ) '^FuzzCall$$' -fuzztime 15000x ./extproc/stream
+	$(FUZZ) '^FuzzRequests$$' -fuzztime 40000x ./extproc/processing
 	$(FUZZ) '^FuzzOpen$$' -fuzztime 30000x ./extproc/relay/relaytoken
 	$(FUZZ) '^FuzzRecords$$' -fuzztime 30000x ./extproc/accesslog
 	$(FUZZ) '^FuzzAnswer$$' -fuzztime 70000x ./extproc/outcome

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/headgate/headgate/bench/pace"
+	extproccodec "github.com/headgate/headgate/extproc/codec"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/metrics"
@@ -89,7 +90,7 @@ func TestClientIsServedByExtproc(t *testing.T) {
 				front = stream.Gateway // sends bodies in this form
 			}
 			made := func() *grpc.Server {
-				server := grpc.NewServer(grpc.MaxRecvMsgSize(stream.MaxMessage))
+				server := grpc.NewServer(grpc.MaxRecvMsgSize(stream.MaxMessage), grpc.ForceServerCodecV2(extproccodec.New()))
 				extprocv3.RegisterExternalProcessorServer(server, stream.New(stream.Config{
 					Fleet: f, Meter: metrics.New(f), Log: slog.New(slog.DiscardHandler), Default: objects.EndpointsPool,
 				}).For(front))

@@ -4,10 +4,8 @@ import (
 	"errors"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-
 	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/processing"
 	"github.com/headgate/headgate/internal/version"
 )
 
@@ -51,28 +49,10 @@ func (c *call) callReady(now time.Time) responses {
 // answerCall answers a call with one message.
 func (c *call) answerCall(code string, message []byte) responses {
 	c.reply(200, code, nil)
-	streamed := func(r *extprocv3.StreamedImmediateResponse) *extprocv3.ProcessingResponse {
-		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_StreamedImmediateResponse{
-			StreamedImmediateResponse: r,
-		}}
-	}
-	headers := func(all ...string) *corev3.HeaderMap {
-		m := new(corev3.HeaderMap)
-		for i := 0; i < len(all); i += 2 {
-			m.Headers = append(m.Headers, &corev3.HeaderValue{Key: all[i], RawValue: []byte(all[i+1])})
-		}
-		return m
-	}
 	return responses{
-		streamed(&extprocv3.StreamedImmediateResponse{Response: &extprocv3.StreamedImmediateResponse_HeadersResponse{
-			HeadersResponse: &extprocv3.HttpHeaders{Headers: headers(":status", "200", "content-type", "application/grpc")},
-		}}),
-		streamed(&extprocv3.StreamedImmediateResponse{Response: &extprocv3.StreamedImmediateResponse_BodyResponse{
-			BodyResponse: &extprocv3.StreamedBodyResponse{Body: kserve.AppendFrame(nil, message)},
-		}}),
-		streamed(&extprocv3.StreamedImmediateResponse{Response: &extprocv3.StreamedImmediateResponse_TrailersResponse{
-			TrailersResponse: headers("grpc-status", "0"),
-		}}),
+		{Streamed: &processing.Streamed{Headers: []processing.Header{{Name: ":status", Value: "200"}, {Name: "content-type", Value: "application/grpc"}}}},
+		{Streamed: &processing.Streamed{Body: kserve.AppendFrame(nil, message)}},
+		{Streamed: &processing.Streamed{Trailers: []processing.Header{{Name: "grpc-status", Value: "0"}}}},
 	}
 }
 

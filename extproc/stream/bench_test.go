@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
@@ -43,16 +43,27 @@ func BenchmarkExchange(b *testing.B) {
 						c.Flow, c.Settings.RequestsPerEndpoint = held, 64
 					}
 				})
-				var messages []*extprocv3.ProcessingRequest
+				var messages [][]byte
 				for _, line := range c.lines {
-					messages = append(messages, message(b, line))
+					encoded, err := proto.Marshal(message(b, line))
+					if err != nil {
+						b.Fatal(err)
+					}
+					messages = append(messages, encoded)
 				}
+				var encoded []byte
 				now := time.Now()
 				b.ReportAllocs()
 				for b.Loop() {
 					x := server.ExchangeAt("", objects.Name{}, nil)
 					for _, m := range messages {
-						if _, err := x.Receive(m, now); err != nil {
+						answers, err := x.ReceiveWire(m, now)
+						for _, a := range answers {
+							if a.Encoded() == nil && err == nil {
+								encoded, err = a.Append(encoded[:0])
+							}
+						}
+						if err != nil {
 							b.Fatal(err)
 						}
 					}

@@ -13,10 +13,12 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/processing"
 	"github.com/headgate/headgate/extproc/stream"
 )
 
@@ -34,23 +36,37 @@ type script struct {
 
 func (s *script) Context() context.Context { return s.ctx }
 
-func (s *script) Recv() (*extprocv3.ProcessingRequest, error) {
+func (s *script) RecvMsg(to any) error {
 	if len(s.lines) == 0 {
 		close(s.idle)
 		<-s.ctx.Done()
-		return nil, io.EOF
+		return io.EOF
 	}
-	m := message(s.t, strings.ReplaceAll(s.lines[0], "BIG", strings.Repeat("p", 1<<20)))
+	encoded, err := proto.Marshal(message(s.t, strings.ReplaceAll(s.lines[0], "BIG", strings.Repeat("p", 1<<20))))
+	if err != nil {
+		return err
+	}
 	s.lines = s.lines[1:]
-	s.note(m.GetRequestBody().GetBody())
-	return m, nil
+	m := to.(*processing.Request)
+	err = m.Decode(encoded)
+	s.note(m.Body)
+	return err
 }
 
-func (s *script) Send(m *extprocv3.ProcessingResponse) error {
-	mutation := m.GetRequestBody().GetResponse().GetBodyMutation()
-	s.note(mutation.GetBody())
-	s.note(mutation.GetStreamedResponse().GetBody())
-	s.told = strings.TrimPrefix(fmt.Sprintf("%T", m.GetResponse()), "*ext_procv3.ProcessingResponse_")
+func (s *script) SendMsg(is any) error {
+	m := is.(*processing.Response)
+	if m.Changes != nil {
+		s.note(m.Changes.Body)
+	}
+	encoded, err := m.Append(nil)
+	if err != nil {
+		return err
+	}
+	var generated extprocv3.ProcessingResponse
+	if err := proto.Unmarshal(encoded, &generated); err != nil {
+		return err
+	}
+	s.told = strings.TrimPrefix(fmt.Sprintf("%T", generated.GetResponse()), "*ext_procv3.ProcessingResponse_")
 	return nil
 }
 
@@ -182,7 +198,8 @@ func play(t *testing.T, server *stream.Server, authority string, lines []string)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := server.For(stream.Gateway).Process(s); err != nil {
+		messages := &grpc.GenericServerStream[extprocv3.ProcessingRequest, extprocv3.ProcessingResponse]{ServerStream: s}
+		if err := server.For(stream.Gateway).Process(messages); err != nil {
 			t.Errorf("the stream ends: %v", err)
 		}
 	}()

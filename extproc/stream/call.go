@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"errors"
 	"net/url"
 	"slices"
@@ -8,11 +9,10 @@ import (
 	"time"
 
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/processing"
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -39,18 +39,18 @@ type call struct {
 // 1.40 accepts this mode override only as a message of its own, before any other answer. The
 // ext_proc stream then lasts as long as the request. Envoy fails the call if the stream breaks, so
 // a crash of extproc fails all calls in this mode.
-var askForMessages = &extprocv3.ProcessingResponse{ModeOverride: &extprocfilterv3.ProcessingMode{
+var askForMessages = (&message{Mode: encodeMode(&extprocfilterv3.ProcessingMode{
 	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeDuplex,
 	RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
 	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
-}}
+})}).Encode()
 
 // showNoMore makes the data plane send nothing more of a call to extproc, which ends the ext_proc
 // stream.
-var showNoMore = &extprocfilterv3.ProcessingMode{
+var showNoMore = encodeMode(&extprocfilterv3.ProcessingMode{
 	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
-}
+})
 
 // soon is how long a request may run on a vanished engine before extproc ends it. Envoy writes two
 // periodic access-log records in that time.
@@ -186,7 +186,7 @@ func (c *call) chunk(piece []byte, end bool, now time.Time) (responses, bool) {
 func (c *call) whole([]byte, ending, time.Time) responses { return c.fail(errHidden, c.model) }
 
 func (c *call) nextPiece(chunk []byte, end bool, now time.Time) responses {
-	c.messages.Add(chunk)
+	c.messages.Add(bytes.Clone(chunk)) // it reads the chunk until the next one arrives
 	c.ended = end
 	err := c.next()
 	if err == nil {
@@ -217,12 +217,11 @@ func (c *call) failCall(err error, now time.Time) responses {
 	c.pending = nil
 	c.phase, c.dispatcher.sentAt = sent, now // the access log reports the call with its final status
 	out := chunks(nil, true)
-	out[0].DynamicMetadata = object(map[string]*structpb.Value{
-		wire.PickNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
-			wire.PickRefused: structpb.NewStringValue(strconv.Itoa(int(code))),
-			wire.PickWords:   structpb.NewStringValue(url.PathEscape(words)),
-		})),
-	})
+	to := &out[0].Metadata
+	pick := to.Begin(wire.PickNamespace)
+	to.Text(wire.PickRefused, strconv.Itoa(int(code)))
+	to.Text(wire.PickWords, url.PathEscape(words))
+	to.End(pick)
 	return out
 }
 
@@ -327,9 +326,9 @@ func (c *call) passOn(now time.Time) responses {
 		if c.messages != nil {
 			c.resize(common, 0)
 		}
-		answer := answerHeaders(common)
+		answer := &message{Part: processing.RequestHeaders, Changes: common}
 		if c.messages == nil && c.endsSoon() {
-			answer.ModeOverride = showNoMore
+			answer.Mode = showNoMore
 		}
 		out = append(out, c.withMetadata(answer))
 	}

@@ -6,55 +6,53 @@ import (
 	"strconv"
 	"strings"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"google.golang.org/protobuf/types/known/structpb"
-
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/decisions/ring"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/processing"
 	"github.com/headgate/headgate/internal/objects"
 )
 
 // common returns the changes to make to the request's headers.
-func (d *dispatcher) common() *extprocv3.CommonResponse {
-	mutation := &extprocv3.HeaderMutation{
-		SetHeaders:    []*corev3.HeaderValueOption{header(wire.DestinationHeader, d.to)},
-		RemoveHeaders: d.in.control,
+func (d *dispatcher) common() *processing.Changes {
+	changes := &processing.Changes{
+		Set:    append(make([]processing.Header, 0, 4), header(wire.DestinationHeader, d.to)),
+		Remove: d.in.control,
+		// If the client's route names the pool, the route has already chosen the cluster, maybe by
+		// weight.
+		ClearRouteCache: d.scope.pool == (objects.Name{}) || d.scope.relayed != nil,
 	}
-	mutation.SetHeaders = append(mutation.SetHeaders, d.retries()...)
+	changes.Set = append(changes.Set, d.retries()...)
 	if left := d.left(); left > 0 && d.scope.front == Own {
-		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.TimeoutHeader, strconv.FormatInt(left.Milliseconds(), 10)))
+		changes.Set = append(changes.Set, header(wire.TimeoutHeader, strconv.FormatInt(left.Milliseconds(), 10)))
 	}
 	if d.traits.call && d.spent > 0 && d.in.deadline() > 0 {
-		mutation.SetHeaders = append(mutation.SetHeaders, header("grpc-timeout", timeout(d.in.deadline()-d.spent)))
+		changes.Set = append(changes.Set, header("grpc-timeout", timeout(d.in.deadline()-d.spent)))
 	}
 	if d.traits.tokenless && d.model != "" {
 		for _, h := range kserve.Written(d.model) {
-			mutation.SetHeaders = append(mutation.SetHeaders, header(h.Name, h.Value))
+			changes.Set = append(changes.Set, header(h.Name, h.Value))
 		}
 	}
 	if d.sealed != "" {
-		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.RelayTokenHeader, d.sealed))
+		changes.Set = append(changes.Set, header(wire.RelayTokenHeader, d.sealed))
 	}
 	switch {
 	case !d.replaced:
 	case d.token == "":
-		mutation.RemoveHeaders = append(slices.Clip(mutation.RemoveHeaders), wire.AuthorizationHeader)
+		changes.Remove = append(slices.Clip(changes.Remove), wire.AuthorizationHeader)
 	default:
-		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.AuthorizationHeader, "Bearer "+d.token))
+		changes.Set = append(changes.Set, header(wire.AuthorizationHeader, "Bearer "+d.token))
 	}
 	if d.scope.listener != "" || d.scope.relayed != nil && d.scope.pool != (objects.Name{}) {
 		cluster := wire.PoolCluster
 		if d.traits.call {
 			cluster = wire.PoolCallsCluster
 		}
-		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.PoolHeader, cluster(d.target.Pool.Namespace, d.target.Pool.Name)))
+		changes.Set = append(changes.Set, header(wire.PoolHeader, cluster(d.target.Pool.Namespace, d.target.Pool.Name)))
 	}
-	// If the client's route names the pool, the route has already chosen the cluster, maybe by
-	// weight.
-	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: d.scope.pool == (objects.Name{}) || d.scope.relayed != nil}
+	return changes
 }
 
 // destination formats picks as the endpoint-picker protocol requires. All endpoints get the same
@@ -86,131 +84,132 @@ func (d *dispatcher) reached(endpoint string) string {
 
 // addMetadata completes the message that forwards a request. It adds the destination for the
 // cluster and the decision for the access log. Then it releases the decision.
-func (d *dispatcher) addMetadata(m *extprocv3.ProcessingResponse) {
-	pick := map[string]*structpb.Value{
-		wire.PickPool:   structpb.NewStringValue(d.pool),
-		wire.PickModel:  structpb.NewStringValue(d.model),
-		wire.PickReason: structpb.NewStringValue(d.reason()),
-		wire.PickStream: structpb.NewBoolValue(d.stream),
-		wire.PickID:     structpb.NewStringValue(d.id),
-	}
-	if d.route != "" {
-		pick[wire.PickRoute] = structpb.NewStringValue(d.route)
-	}
-	if d.found.Adapter != "" && d.found.Adapter != d.target.Adapter {
-		pick[wire.PickVModel] = structpb.NewStringValue(d.found.Adapter)
-	}
-	if d.search.id != "" {
-		pick[wire.PickStored] = structpb.NewStringValue(d.search.id)
-		pick[wire.PickEverybody] = structpb.NewBoolValue(d.search.everybody)
-	}
-	if d.scope.relayed != nil {
-		pick[wire.PickRelay] = structpb.NewBoolValue(true)
-		if d.scope.relayed.Last {
-			pick[wire.PickAgain] = structpb.NewBoolValue(true)
-		}
-	}
-	if len(d.picks) > 0 && d.first().Copy.Unlisted {
-		pick[wire.PickUnlisted] = structpb.NewBoolValue(d.begunAt.UnixNano() >= d.first().Copy.Own)
-	}
-	if d.traits.messages {
-		pick[wire.PickMessages] = structpb.NewBoolValue(true)
-	}
-	if d.settings.FinalUnavailable {
-		pick[wire.PickUnavailable] = structpb.NewBoolValue(false)
-	}
-	if d.fallback.name != "" {
-		pick[wire.PickFallbackName] = structpb.NewStringValue(d.fallback.name)
-	}
-	d.expect(pick)
-	if d.spent > 0 {
-		pick[wire.PickHold] = structpb.NewNumberValue(float64(d.spent.Microseconds()))
-		pick[wire.PickWaitFor] = structpb.NewStringValue(d.why.Reason())
-	}
-	if d.target.Priority != 0 {
-		pick[wire.PickBand] = structpb.NewNumberValue(float64(d.target.Priority))
-	}
-	destination := map[string]*structpb.Value{wire.DestinationHeader: structpb.NewStringValue(d.to)}
-	if scores := d.scores(); scores != nil {
-		destination[wire.ScoresKey] = structpb.NewStructValue(object(scores))
-	}
-	spaces := map[string]*structpb.Value{
-		wire.DestinationNamespace: structpb.NewStructValue(object(destination)),
-		wire.PickNamespace:        structpb.NewStructValue(object(pick)),
-	}
-	if rates := d.limited.metadata(); rates != nil {
-		spaces[wire.RateLimitNamespace] = structpb.NewStructValue(rates)
-	}
-	m.DynamicMetadata = object(spaces)
+func (d *dispatcher) addMetadata(m *message) {
+	m.Metadata = processing.NewStruct(metadataBytes)
+	to := &m.Metadata
+	destination := to.Begin(wire.DestinationNamespace)
+	to.Text(wire.DestinationHeader, d.to)
+	addScores(d, to)
+	to.End(destination)
+	pick := to.Begin(wire.PickNamespace)
+	addPick(d, to)
+	to.End(pick)
+	d.limited.addMetadata(to)
 	d.announced = true
 	d.dropPicks()
 	d.token, d.sealed = "", ""
 }
 
-// scores returns the predicted seconds to the first token at each ranked endpoint that has a
-// prediction; nil if there is none, or if scores are not reported.
-func (d *dispatcher) scores() map[string]*structpb.Value {
-	if !d.server.EmitScores {
-		return nil
+// metadataBytes is the room for the metadata of a decision. Few decisions need more.
+const metadataBytes = 512
+
+// addPick adds the decision for the access log.
+func addPick(d *dispatcher, to *processing.Struct) {
+	to.Text(wire.PickPool, d.pool)
+	to.Text(wire.PickModel, d.model)
+	to.Text(wire.PickReason, d.reason())
+	to.Bool(wire.PickStream, d.stream)
+	to.Text(wire.PickID, d.id)
+	if d.route != "" {
+		to.Text(wire.PickRoute, d.route)
 	}
-	scores := make(map[string]*structpb.Value, len(d.ranked))
-	for i := range d.ranked {
-		if at := &d.ranked[i]; at.Estimate != (pick.Estimate{}) {
-			scores[d.reached(at.Endpoint.Address)] = structpb.NewNumberValue(math.Round(at.Estimate.FirstToken()*1e6) / 1e6)
+	if d.found.Adapter != "" && d.found.Adapter != d.target.Adapter {
+		to.Text(wire.PickVModel, d.found.Adapter)
+	}
+	if d.search.id != "" {
+		to.Text(wire.PickStored, d.search.id)
+		to.Bool(wire.PickEverybody, d.search.everybody)
+	}
+	if d.scope.relayed != nil {
+		to.Bool(wire.PickRelay, true)
+		if d.scope.relayed.Last {
+			to.Bool(wire.PickAgain, true)
 		}
 	}
-	if len(scores) == 0 {
-		return nil
+	if len(d.picks) > 0 && d.first().Copy.Unlisted {
+		to.Bool(wire.PickUnlisted, d.begunAt.UnixNano() >= d.first().Copy.Own)
 	}
-	return scores
+	if d.traits.messages {
+		to.Bool(wire.PickMessages, true)
+	}
+	if d.settings.FinalUnavailable {
+		to.Bool(wire.PickUnavailable, false)
+	}
+	if d.fallback.name != "" {
+		to.Text(wire.PickFallbackName, d.fallback.name)
+	}
+	d.expect(to)
+	if d.spent > 0 {
+		to.Number(wire.PickHold, float64(d.spent.Microseconds()))
+		to.Text(wire.PickWaitFor, d.why.Reason())
+	}
+	if d.target.Priority != 0 {
+		to.Number(wire.PickBand, float64(d.target.Priority))
+	}
 }
 
-func object(fields map[string]*structpb.Value) *structpb.Struct {
-	return &structpb.Struct{Fields: fields}
+// addScores adds the predicted seconds to the first token at each ranked endpoint that has a
+// prediction, if scores are reported and there is a prediction.
+func addScores(d *dispatcher, to *processing.Struct) {
+	if !d.server.EmitScores || !slices.ContainsFunc(d.ranked, predicted) {
+		return
+	}
+	scores := to.Begin(wire.ScoresKey)
+	for i := range d.ranked {
+		if at := &d.ranked[i]; predicted(*at) {
+			to.Number(d.reached(at.Endpoint.Address), math.Round(at.Estimate.FirstToken()*1e6)/1e6)
+		}
+	}
+	to.End(scores)
 }
+
+// predicted reports whether a decision has a prediction.
+func predicted(d pick.Decision) bool { return d.Estimate != (pick.Estimate{}) }
 
 // expect adds the predictions for the request to the metadata.
-func (d *dispatcher) expect(to map[string]*structpb.Value) {
+func (d *dispatcher) expect(to *processing.Struct) {
 	if d.bytes > 0 {
-		to[wire.PickBytes] = structpb.NewNumberValue(float64(d.bytes))
+		to.Number(wire.PickBytes, float64(d.bytes))
 	}
 	if len(d.picks) == 0 {
 		return
 	}
 	first := d.first()
 	if d.among > 0 {
-		to[wire.PickAmong] = structpb.NewNumberValue(float64(d.among))
+		to.Number(wire.PickAmong, float64(d.among))
 	}
 	if d.unpredicted {
-		to[wire.PickFallback] = structpb.NewStringValue("waiting for measurements")
+		to.Text(wire.PickFallback, "waiting for measurements")
 	}
 	for i := range d.explained {
-		to[[...]string{wire.PickExpected, wire.PickRunnerUp}[i]] = structpb.NewStructValue(explained(&d.explained[i]))
+		at := to.Begin([...]string{wire.PickExpected, wire.PickRunnerUp}[i])
+		addExplained(to, &d.explained[i])
+		to.End(at)
 	}
 	if first.Estimate == (pick.Estimate{}) {
 		return
 	}
-	to[wire.PickFirstToken] = structpb.NewNumberValue(float64(d.expected.Microseconds()))
+	to.Number(wire.PickFirstToken, float64(d.expected.Microseconds()))
 	if d.adapter != "" {
-		to[wire.PickAdapter] = structpb.NewStringValue(d.adapter)
-		to[wire.PickLoad] = structpb.NewNumberValue(float64(d.loading.Microseconds()))
+		to.Text(wire.PickAdapter, d.adapter)
+		to.Number(wire.PickLoad, float64(d.loading.Microseconds()))
 	}
 }
 
-// explained returns what the policy compared of an endpoint: numbers of requests and adapters, and
+// addExplained adds what the policy compared of an endpoint: numbers of requests and adapters, and
 // the terms of policy latency: times in seconds, and costs as shares of the objectives.
-func explained(c *ring.Candidate) *structpb.Struct {
+func addExplained(to *processing.Struct, c *ring.Candidate) {
 	is := &c.Estimate
-	fields := map[string]*structpb.Value{
-		"endpoint": structpb.NewStringValue(c.Endpoint), "state": structpb.NewStringValue(c.State.String()),
-		"reason": structpb.NewStringValue(c.Reason), "requests": structpb.NewNumberValue(float64(c.Requests)),
-	}
+	to.Text("endpoint", c.Endpoint)
+	to.Text("state", c.State.String())
+	to.Text("reason", c.Reason)
+	to.Number("requests", float64(c.Requests))
 	if c.ForAdapter >= 0 {
-		fields["adapter_requests"] = structpb.NewNumberValue(float64(c.ForAdapter))
-		fields["active_adapters"] = structpb.NewNumberValue(float64(c.Adapters))
+		to.Number("adapter_requests", float64(c.ForAdapter))
+		to.Number("active_adapters", float64(c.Adapters))
 	}
 	if *is == (pick.Estimate{}) {
-		return object(fields)
+		return
 	}
 	for _, f := range []struct {
 		name  string
@@ -228,16 +227,15 @@ func explained(c *ring.Candidate) *structpb.Struct {
 		{"own", is.Own},
 		{"others", is.Others},
 	} {
-		fields[f.name] = structpb.NewNumberValue(math.Round(f.value*1e6) / 1e6)
+		to.Number(f.name, math.Round(f.value*1e6)/1e6)
 	}
-	return object(fields)
 }
 
 // retries returns the header that limits Envoy's retries for a search for a stored response; nil
 // for other requests.
-func (d *dispatcher) retries() []*corev3.HeaderValueOption {
+func (d *dispatcher) retries() []processing.Header {
 	if d.search.id == "" {
 		return nil
 	}
-	return []*corev3.HeaderValueOption{header(wire.RetriesHeader, strconv.Itoa(strings.Count(d.to, ",")))}
+	return []processing.Header{header(wire.RetriesHeader, strconv.Itoa(strings.Count(d.to, ",")))}
 }

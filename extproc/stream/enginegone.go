@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/outcome"
@@ -164,19 +162,22 @@ func (s *sender) send(out responses) error {
 		return nil
 	}
 	for _, m := range out {
-		if err := s.messages.Send(m); err != nil {
+		if err := s.messages.SendMsg(m); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// sendNow sends a message of an exchange that is not over.
+func (s *sender) sendNow(m *message) error { return s.messages.SendMsg(m) }
+
 // end sends a last message, which may be nil, unless the exchange is over.
-func (s *sender) end(last *extprocv3.ProcessingResponse) {
+func (s *sender) end(last *message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.over && last != nil {
-		_ = s.messages.Send(last) // an error means that the request has ended
+		_ = s.messages.SendMsg(last) // an error means that the request has ended
 	}
 	s.over = true
 }

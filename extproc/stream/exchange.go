@@ -3,16 +3,14 @@ package stream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/processing"
 )
 
 // exchange is one HTTP request that passes through a data plane. It receives the data plane's
@@ -37,10 +35,13 @@ type exchange struct {
 	encoded encoded
 	kept    int // bytes of this request that are included in Server.kept
 	out     sender
-	late    late
-	watched bool             // Server.Stop ends this exchange
-	open    bool             // the exchange is in Server.open
-	vacant  outcome.Progress // last progress record, if its endpoint had no listener; guarded by Server.open.mu
+	// received is the last message that arrived. Its body is valid until its answers are sent,
+	// which may be after a wait.
+	received processing.Request
+	late     late
+	watched  bool             // Server.Stop ends this exchange
+	open     bool             // the exchange is in Server.open
+	vacant   outcome.Progress // last progress record, if its endpoint had no listener; guarded by Server.open.mu
 }
 
 // protocol handles the API of a request. It reads what the request asks for, calls the dispatcher
@@ -95,43 +96,43 @@ func (s *Server) newExchange(of scope) *exchange {
 	return x
 }
 
-type responses = []*extprocv3.ProcessingResponse
+type responses = []*message
 
 // receive handles a message that arrived at time now. It returns the answers to send. An error ends
 // the stream.
-func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (responses, error) {
-	x.scope.hints.read(m.GetMetadataContext())
+func (x *exchange) receive(m *processing.Request, now time.Time) (responses, error) {
+	x.scope.hints.read(&m.Metadata)
 	x.dispatcher.overridden = false
-	switch r := m.GetRequest().(type) {
-	case *extprocv3.ProcessingRequest_RequestHeaders:
+	switch m.Part {
+	case processing.RequestHeaders:
 		if x.phase != fresh {
 			return nil, errProtocol("ext_proc sent the headers of a request twice")
 		}
-		if err := x.scope.configure(m.GetProtocolConfig()); err != nil {
+		if err := x.scope.configure(m.Config); err != nil {
 			return nil, err
 		}
 		x.phase = reading
 		x.dispatcher.began = now
-		x.in = readRequest(r.RequestHeaders.GetHeaders())
+		x.in = readRequest(m.Headers)
 		if err := x.openToken(); err != nil {
 			return x.fail(err, ""), nil
 		}
 		if x.in.written = x.in.path; x.scope.rewrite != nil {
 			x.in.path = x.scope.rewrite.Path(x.in.path)
 		}
-		return x.requestHeaders(r.RequestHeaders.GetEndOfStream(), now), nil
-	case *extprocv3.ProcessingRequest_RequestBody:
-		return x.requestBody(r.RequestBody.GetBody(), r.RequestBody.GetEndOfStream(), now)
-	case *extprocv3.ProcessingRequest_RequestTrailers:
+		return x.requestHeaders(m.End, now), nil
+	case processing.RequestBody:
+		return x.requestBody(m.Body, m.End, now)
+	case processing.RequestTrailers:
 		return x.requestTrailers(now)
-	case *extprocv3.ProcessingRequest_ResponseHeaders:
-		return x.responseHeaders(r.ResponseHeaders, now), nil
-	case *extprocv3.ProcessingRequest_ResponseBody:
-		return x.responseBody(r.ResponseBody.GetBody(), r.ResponseBody.GetEndOfStream(), now), nil
-	case *extprocv3.ProcessingRequest_ResponseTrailers:
+	case processing.ResponseHeaders:
+		return x.responseHeaders(m.Headers, m.End, now), nil
+	case processing.ResponseBody:
+		return x.responseBody(m.Body, m.End, now), nil
+	case processing.ResponseTrailers:
 		return x.responseTrailers(now), nil
 	}
-	return nil, errProtocol(fmt.Sprintf("ext_proc sent %T, which extproc does not support", m.GetRequest()))
+	return nil, errProtocol("ext_proc sent a message without a part of the request or the response, which extproc does not support")
 }
 
 // endable reports whether the data plane can finish the request without extproc: the request is
@@ -264,27 +265,32 @@ const (
 )
 
 // goOn forwards a decided request. If changed is true, body replaces the body that arrived.
-func (x *exchange) goOn(common *extprocv3.CommonResponse, body []byte, changed bool, how ending) responses {
+func (x *exchange) goOn(common *processing.Changes, body []byte, changed bool, how ending) responses {
 	if changed {
 		x.resize(common, len(body))
 		if how == endBuffered {
-			common.BodyMutation = replaceBody(body)
+			common.Replaces, common.Body = true, body
 		}
 	}
 	if x.encoded.decoded {
-		common.HeaderMutation.RemoveHeaders = append(slices.Clip(common.HeaderMutation.RemoveHeaders), "content-encoding")
+		common.Remove = append(slices.Clip(common.Remove), "content-encoding")
 	}
 	switch how {
 	case endHeaders, endLater:
-		return responses{x.withMetadata(answerHeaders(common))}
+		return responses{x.withMetadata(&message{Part: processing.RequestHeaders, Changes: common})}
 	case endBuffered:
-		return responses{x.withMetadata(answerBody(common))}
+		return responses{x.withMetadata(&message{Part: processing.RequestBody, Changes: common})}
 	}
-	out := append(responses{x.withMetadata(answerHeaders(common))}, chunks(body, how == endChunk)...)
+	out := append(responses{x.withMetadata(&message{Part: processing.RequestHeaders, Changes: common})}, chunks(body, how == endChunk)...)
 	if how == endTrailers {
 		out = append(out, goOnTrailers)
 	}
 	return out
+}
+
+// forward forwards the headers of a decided request. Its body is unchanged.
+func (x *exchange) forward() responses {
+	return responses{x.withMetadata(&message{Part: processing.RequestHeaders, Changes: x.dispatcher.common()})}
 }
 
 // fail replies to the request with an error. Model is the client's name of the model, or empty.
@@ -306,7 +312,7 @@ func (x *exchange) fail(err error, model string) responses {
 	return x.reply(e.status, e.Code, out)
 }
 
-func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingResponse) responses {
+func (x *exchange) reply(status int, code string, m *message) responses {
 	x.phase = replied
 	x.dispatcher.takeBack()
 	x.dispatcher.limited.refused(x.dispatcher.announced)
@@ -318,21 +324,22 @@ func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingRespons
 
 // resize sets content-length to the length of a new body. If the body is sent in chunks, resize
 // removes the header.
-func (x *exchange) resize(common *extprocv3.CommonResponse, length int) {
+func (x *exchange) resize(common *processing.Changes, length int) {
 	switch {
 	case x.in.length == "" || x.scope.mode == modePartial: // in modePartial, Envoy removes the header
 	case x.scope.mode == modeDuplex:
-		common.HeaderMutation.RemoveHeaders = append(slices.Clip(common.HeaderMutation.RemoveHeaders), "content-length")
+		common.Remove = append(slices.Clip(common.Remove), "content-length")
 	default:
-		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, header("content-length", strconv.Itoa(length)))
+		common.Set = append(common.Set, header("content-length", strconv.Itoa(length)))
 	}
 }
 
 // withMetadata completes the message that forwards a request. It also releases the request's
 // headers and body, because a response may take minutes.
-func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.ProcessingResponse {
+func (x *exchange) withMetadata(m *message) *message {
 	x.dispatcher.addMetadata(m)
-	x.in.all, x.chunks = nil, nil
+	x.in.settle()
+	x.chunks = nil
 	return m
 }
 
@@ -374,7 +381,7 @@ func (x *exchange) queueOrReply(err error, model string, bytes int, now time.Tim
 
 // wait blocks until a waiting request is decided or refused, and returns the answers. See
 // [dispatcher.wait].
-func (x *exchange) wait(ctx context.Context, send func(*extprocv3.ProcessingResponse) error) (responses, error) {
+func (x *exchange) wait(ctx context.Context, send func(*message) error) (responses, error) {
 	if x.dispatcher.waits.asks {
 		return x.ask(ctx)
 	}

@@ -12,9 +12,6 @@ import (
 	"sync"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-
 	"github.com/headgate/headgate/api/admin"
 	"github.com/headgate/headgate/extproc/decisions"
 	"github.com/headgate/headgate/extproc/decisions/ring"
@@ -24,6 +21,7 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/processing"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -156,10 +154,8 @@ func (s *Server) Explain(q admin.ExplainQuery) (result admin.ExplainResult, err 
 
 // dryRun gives the exchange the messages of a request.
 func (x *exchange) dryRun(q admin.ExplainQuery) error {
-	headers := &corev3.HeaderMap{}
-	add := func(key, value string) {
-		headers.Headers = append(headers.Headers, &corev3.HeaderValue{Key: key, RawValue: []byte(value)})
-	}
+	var headers []processing.Header
+	add := func(key, value string) { headers = append(headers, header(key, value)) }
 	add(":method", cmp.Or(q.Method, "POST"))
 	add(":path", cmp.Or(q.Path, "/v1/chat/completions"))
 	contentType := ""
@@ -175,25 +171,20 @@ func (x *exchange) dryRun(q admin.ExplainQuery) error {
 	if contentType == "" && len(q.Body) > 0 {
 		add("content-type", "application/json")
 	}
-	modes := &extprocv3.ProtocolConfiguration{RequestBodyMode: modeBuffered}
+	modes := processing.Config{Announced: true, RequestBodyMode: int32(modeBuffered)}
 	if kserve.IsCall(contentType) {
-		modes.RequestBodyMode = modeNone
+		modes.RequestBodyMode = int32(modeNone)
 	} else if len(q.Body) > 0 {
 		add("content-length", strconv.Itoa(len(q.Body)))
 	}
 	now := time.Now()
-	_, err := x.receive(&extprocv3.ProcessingRequest{
-		ProtocolConfig: modes,
-		Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
-			Headers: headers, EndOfStream: len(q.Body) == 0,
-		}},
+	_, err := x.receive(&processing.Request{
+		Part: processing.RequestHeaders, Headers: headers, End: len(q.Body) == 0, Config: modes,
 	}, now)
 	if err != nil || len(q.Body) == 0 || x.phase != reading || x.dispatcher.waits != nil {
 		return err
 	}
-	_, err = x.receive(&extprocv3.ProcessingRequest{
-		Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: q.Body, EndOfStream: true}},
-	}, now)
+	_, err = x.receive(&processing.Request{Part: processing.RequestBody, Body: q.Body, End: true}, now)
 	return err
 }
 

@@ -1,12 +1,14 @@
 package stream
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/decode"
@@ -14,26 +16,77 @@ import (
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/processing"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Exchange is an exchange that receives its messages from a test.
-type Exchange struct{ *exchange }
+// Exchange is an exchange that receives its messages from a test. Messages pass through the codec,
+// as those of a data plane do.
+type Exchange struct {
+	*exchange
+	wire *[]byte // the last message that arrived
+}
 
 // Exchange returns a new exchange for a data plane that called this authority and port.
 func (s *Server) Exchange(front Front, authority string, port int32) Exchange {
-	return Exchange{s.newExchange(scope{server: s, front: front, called: func() (string, int32) { return authority, port }})}
+	return Exchange{s.newExchange(scope{server: s, front: front, called: func() (string, int32) { return authority, port }}), new([]byte)}
 }
 
 // ExchangeAt returns a new exchange for a request from Headgate's own Envoy. The request's route
 // may name a listener, a pool and a path rewrite; each may be empty.
 func (s *Server) ExchangeAt(listener string, pool objects.Name, rewrite *wire.Rewrite) Exchange {
-	return Exchange{s.newExchange(scope{server: s, front: Own, listener: listener, pool: pool, rewrite: rewrite})}
+	return Exchange{s.newExchange(scope{server: s, front: Own, listener: listener, pool: pool, rewrite: rewrite}), new([]byte)}
 }
 
-// Receive calls receive.
+// Receive calls receive. When the message is no longer in use, its bytes are overwritten, because a
+// buffer of gRPC would be used again.
 func (x Exchange) Receive(m *extprocv3.ProcessingRequest, now time.Time) ([]*extprocv3.ProcessingResponse, error) {
-	return x.receive(m, now)
+	x.release()
+	var err error
+	if *x.wire, err = proto.Marshal(m); err != nil {
+		return nil, err
+	}
+	out, err := x.ReceiveWire(*x.wire, now)
+	all := generated(out)
+	x.release()
+	return all, err
+}
+
+// ReceiveWire calls receive with an encoded message.
+func (x Exchange) ReceiveWire(message []byte, now time.Time) ([]*processing.Response, error) {
+	if err := x.received.Decode(message); err != nil {
+		return nil, err
+	}
+	return x.receive(&x.received, now)
+}
+
+// release overwrites the last message, unless the exchange waits and still needs it.
+func (x Exchange) release() {
+	if x.dispatcher.waits == nil {
+		for i := range *x.wire {
+			(*x.wire)[i] = 0xa5
+		}
+		x.received.Release()
+	}
+}
+
+// generated converts messages to those of generated code.
+func generated(all responses) (to []*extprocv3.ProcessingResponse) {
+	for _, m := range all {
+		encoded, err := m.Append(nil)
+		if err != nil {
+			panic(err)
+		}
+		if in := m.Encoded(); in != nil && !bytes.Equal(in, encoded) {
+			panic("a message was changed after it was encoded")
+		}
+		is := new(extprocv3.ProcessingResponse)
+		if err := proto.Unmarshal(encoded, is); err != nil {
+			panic(err)
+		}
+		to = append(to, is)
+	}
+	return to
 }
 
 // End calls end.
@@ -56,18 +109,27 @@ func (x Exchange) Waits() string {
 func (x Exchange) Kept() int { return cap(x.chunks) }
 
 // Override calls override.
-func (x Exchange) Override() *extprocv3.ProcessingResponse { return x.dispatcher.override() }
+func (x Exchange) Override() *extprocv3.ProcessingResponse {
+	if m := x.dispatcher.override(); m != nil {
+		return generated(responses{m})[0]
+	}
+	return nil
+}
 
 // Resume decides a waiting request when it is the first in its queue.
 func (x Exchange) Resume(now time.Time) []*extprocv3.ProcessingResponse {
-	return x.dispatcher.again(true, now)
+	return generated(x.dispatcher.again(true, now))
 }
 
 // Expire refuses a waiting request because its model was not loaded in time.
-func (x Exchange) Expire() []*extprocv3.ProcessingResponse { return x.dispatcher.refuse(errExpired) }
+func (x Exchange) Expire() []*extprocv3.ProcessingResponse {
+	return generated(x.dispatcher.refuse(errExpired))
+}
 
 // Refuse ends the wait of a request with an error.
-func (x Exchange) Refuse(err error) []*extprocv3.ProcessingResponse { return x.dispatcher.refuse(err) }
+func (x Exchange) Refuse(err error) []*extprocv3.ProcessingResponse {
+	return generated(x.dispatcher.refuse(err))
+}
 
 // ReadPrompts makes the server read prompts with every policy.
 func (s *Server) ReadPrompts() { s.predicts = func(pick.Policy) bool { return true } }

@@ -4,12 +4,10 @@ import (
 	"strconv"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/limits"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/processing"
 )
 
 // answered is the part of the engine's response that the data plane sends to extproc.
@@ -23,17 +21,17 @@ type answered struct {
 // responseHeaders reads the headers of the response. It adds the state of the route's limits and
 // the name of a fallback, which Headgate's own Envoys add themselves, and in conformance tests the
 // endpoint.
-func (x *exchange) responseHeaders(h *extprocv3.HttpHeaders, now time.Time) responses {
+func (x *exchange) responseHeaders(headers []processing.Header, end bool, now time.Time) responses {
 	if x.dispatcher.inFlight != nil && !x.dispatcher.answer.Began() {
-		x.dispatcher.readAnswer(h.GetHeaders())
+		x.dispatcher.readAnswer(headers)
 		if x.scope.hints.served != "" {
 			x.server.Fleet.Moved(x.dispatcher.inFlight, x.scope.hints.served)
 		}
-		if h.GetEndOfStream() {
+		if end {
 			x.dispatcher.finish(now)
 		}
 	}
-	var added []*corev3.HeaderValueOption
+	var added []processing.Header
 	if x.server.Conformance && x.scope.hints.served != "" {
 		added = append(added, header(wire.ServedHeader, x.scope.hints.served))
 	}
@@ -46,22 +44,22 @@ func (x *exchange) responseHeaders(h *extprocv3.HttpHeaders, now time.Time) resp
 	if added == nil {
 		return responses{goOnAnswer}
 	}
-	return responses{answerHeadersOfAnswer(&extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: added}})}
+	return responses{{Part: processing.ResponseHeaders, Changes: &processing.Changes{Set: added}}}
 }
 
-func (d *dispatcher) readAnswer(m *corev3.HeaderMap) {
+func (d *dispatcher) readAnswer(headers []processing.Header) {
 	var status int
 	var contentType, load, retryAfter string
-	for _, h := range m.GetHeaders() {
-		switch h.GetKey() {
+	for i := range headers {
+		switch h := &headers[i]; h.Name {
 		case ":status":
-			status, _ = strconv.Atoi(value(h))
+			status, _ = strconv.Atoi(h.Value)
 		case "content-type":
-			contentType = value(h)
+			contentType = h.Value
 		case "endpoint-load-metrics":
-			load = value(h)
+			load = h.Value
 		case "retry-after":
-			retryAfter = value(h)
+			retryAfter = h.Value
 		}
 	}
 	d.answer.Headers(status, contentType, load, retryAfter)

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/headgate/headgate/extproc/codec"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/pick"
@@ -82,7 +83,8 @@ func memoryOfWaiting(tb testing.TB, mode string, requests int) int64 {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(stream.MaxMessage), grpc.MaxConcurrentStreams(1<<20), grpc.InTapHandle(stream.Endable))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(stream.MaxMessage), grpc.MaxConcurrentStreams(1<<20), grpc.InTapHandle(stream.Endable),
+		grpc.ForceServerCodecV2(codec.New()))
 	extprocv3.RegisterExternalProcessorServer(server, s.For(stream.Own))
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()

@@ -2,8 +2,6 @@ package stream
 
 import (
 	"time"
-
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 )
 
 // dropFor is how long extproc discards a body before it replies with an error.
@@ -11,7 +9,7 @@ const dropFor = time.Second
 
 // late is an error reply that is sent after the body has been discarded.
 type late struct {
-	reply *extprocv3.ProcessingResponse
+	reply *message
 	timer *time.Timer // sends reply after dropFor; nil if there is no late reply
 }
 

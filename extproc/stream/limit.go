@@ -4,15 +4,13 @@ import (
 	"net/http"
 	"strconv"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"google.golang.org/protobuf/types/known/structpb"
-
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/limits"
 	"github.com/headgate/headgate/extproc/limits/bucket"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/extproc/processing"
 )
 
 // This file counts requests against the limits of their routes. A request is counted once, when it
@@ -132,8 +130,8 @@ func (l *limited) refused(announced bool) {
 }
 
 // headers returns the x-ratelimit headers of the response; nil if the route has no such limits.
-func (l *limited) headers() []*corev3.HeaderValueOption {
-	var all []*corev3.HeaderValueOption
+func (l *limited) headers() []processing.Header {
+	var all []processing.Header
 	for _, h := range l.rates {
 		all = append(all, header(h.Name, h.Value))
 	}
@@ -141,20 +139,20 @@ func (l *limited) headers() []*corev3.HeaderValueOption {
 }
 
 // addTo adds the x-ratelimit headers to a reply of extproc. Replies to gRPC calls have none.
-func (l *limited) addTo(m *extprocv3.ProcessingResponse) {
-	if h := m.GetImmediateResponse().GetHeaders(); h != nil {
-		h.SetHeaders = append(h.SetHeaders, l.headers()...)
+func (l *limited) addTo(m *message) {
+	if i := m.Immediate; i != nil && !i.Call {
+		i.Set = append(i.Set, l.headers()...)
 	}
 }
 
-// metadata returns the x-ratelimit headers as metadata; nil if there are none.
-func (l *limited) metadata() *structpb.Struct {
+// addMetadata adds the x-ratelimit headers to the metadata of a decision.
+func (l *limited) addMetadata(to *processing.Struct) {
 	if len(l.rates) == 0 {
-		return nil
+		return
 	}
-	fields := make(map[string]*structpb.Value, len(l.rates))
+	rates := to.Begin(wire.RateLimitNamespace)
 	for _, h := range l.rates {
-		fields[h.Name] = structpb.NewStringValue(h.Value)
+		to.Text(h.Name, h.Value)
 	}
-	return object(fields)
+	to.End(rates)
 }

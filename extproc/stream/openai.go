@@ -135,7 +135,7 @@ func (o *openAIRequest) pass(about string, end bool, now time.Time) responses {
 	if end || o.scope.mode == modeNone {
 		o.phase = sent
 	}
-	return responses{o.withMetadata(answerHeaders(o.dispatcher.common()))}
+	return o.forward()
 }
 
 // named decides a request by the model's name that the data plane has read from the body.
@@ -172,7 +172,7 @@ func (o *openAIRequest) byName(a ask, now time.Time) responses {
 			if !o.scope.announced {
 				o.phase = passing
 			}
-			return responses{o.withMetadata(answerHeaders(o.dispatcher.common()))}
+			return o.forward()
 		}
 	}
 	return o.queueOrReply(o.dispatcher.taken(a.model), a.model, 0, now, again)

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"time"
 
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"github.com/headgate/headgate/extproc/decisions/ring"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/flow/queue"
@@ -341,7 +338,7 @@ func early(most time.Duration) time.Duration { return min(time.Second, most/10) 
 
 // override returns the message that extends the data plane's timeout. It returns nil if the timeout
 // is already extended, and for bodies in chunks, which have no timeout.
-func (d *dispatcher) override() *extprocv3.ProcessingResponse {
+func (d *dispatcher) override() *message {
 	if d.overridden || d.scope.mode == modeDuplex {
 		return nil
 	}
@@ -352,7 +349,7 @@ func (d *dispatcher) override() *extprocv3.ProcessingResponse {
 		d.promised = max(d.promised, min(d.waits.most+room, d.server.Settings.QueueTimeout))
 	}
 	d.overridden = true
-	return &extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(d.promised)}
+	return &message{Timeout: d.promised}
 }
 
 // enqueue adds the request to its pool's queue. If it cannot wait, refused is the outcome of its
@@ -374,7 +371,7 @@ func enqueue(d *dispatcher, now time.Time) (ticket *flow.Ticket, refused string,
 // wait blocks until a request that called join is decided or refused, and returns the answers. It
 // returns an error if the request ended meanwhile, which cancels ctx. If the request waits again
 // afterwards, it waits for another model. The function send sends a message to the data plane.
-func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingResponse) error) (responses, error) {
+func (d *dispatcher) wait(ctx context.Context, send func(*message) error) (responses, error) {
 	w, s := d.waits, d.server
 	began := time.Now()
 	result := metrics.QueueReleased

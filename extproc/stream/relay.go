@@ -106,7 +106,7 @@ func (c *call) sendToEach() responses {
 func (x *exchange) sendToRelay(kind relaytoken.Kind, models ...relaytoken.Model) responses {
 	x.dispatcher.relayTo(kind, models...)
 	x.phase = sent
-	return responses{x.withMetadata(answerHeaders(x.dispatcher.common()))}
+	return x.forward()
 }
 
 // relayTo makes the relay the only destination of a request. The request is not counted as in

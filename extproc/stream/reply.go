@@ -5,16 +5,13 @@ import (
 	"net/http"
 	"strconv"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/processing"
 )
 
 // response formats the error as the reply of an API.
-func (e apiError) response(of api) *extprocv3.ProcessingResponse {
+func (e apiError) response(of api) *message {
 	var body []byte
 	switch of {
 	case grpc:
@@ -27,30 +24,28 @@ func (e apiError) response(of api) *extprocv3.ProcessingResponse {
 		body = e.openAI()
 	}
 	r := immediate(e.status, e.Code, body)
-	headers := r.GetImmediateResponse().GetHeaders()
+	i := r.Immediate
 	if e.retryAfter > 0 {
-		headers.SetHeaders = append(headers.SetHeaders, header("retry-after", strconv.Itoa(e.retryAfter)))
+		i.Set = append(i.Set, header("retry-after", strconv.Itoa(e.retryAfter)))
 	}
 	if e.accept != "" {
-		headers.SetHeaders = append(headers.SetHeaders, header("accept-encoding", e.accept))
+		i.Set = append(i.Set, header("accept-encoding", e.accept))
 	}
 	if e.final {
-		headers.SetHeaders = append(headers.SetHeaders, header("x-should-retry", "false"))
+		i.Set = append(i.Set, header("x-should-retry", "false"))
 	}
 	return r
 }
 
 // grpc formats the error as a gRPC status. For errors that ModelMesh also returns, it uses
 // ModelMesh's text.
-func (e apiError) grpc() *extprocv3.ProcessingResponse {
+func (e apiError) grpc() *message {
 	code, words := e.callStatus()
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
-		ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status:     &typev3.HttpStatus{Code: typev3.StatusCode(e.status)}, // Envoy replaces it by 200
-			GrpcStatus: &extprocv3.GrpcStatus{Status: uint32(code)},
-			Body:       []byte(words),
-			Details:    wire.ReplyDetails + "_" + e.Code,
-		},
+	return &message{Immediate: &processing.Immediate{
+		Status: e.status, // Envoy replaces it by 200
+		Call:   true, Code: uint32(code),
+		Body:    []byte(words),
+		Details: wire.ReplyDetails + "_" + e.Code,
 	}}
 }
 
@@ -147,21 +142,14 @@ func encode(v any) []byte {
 
 // immediate returns a reply of extproc itself. The argument code becomes its details, which keep
 // Envoy from rewriting the body.
-func immediate(status int, code string, body []byte) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
-		ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(status)},
-			Headers: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{header("content-type", "application/json")}},
-			Body:    body,
-			Details: wire.ReplyDetails + "_" + code,
-		},
+func immediate(status int, code string, body []byte) *message {
+	return &message{Immediate: &processing.Immediate{
+		Status:  status,
+		Set:     []processing.Header{header("content-type", "application/json")},
+		Body:    body,
+		Details: wire.ReplyDetails + "_" + code,
 	}}
 }
 
-// header returns the option that sets a header. It uses raw_value, because Envoy reads that.
-func header(key, value string) *corev3.HeaderValueOption {
-	return &corev3.HeaderValueOption{
-		Header:       &corev3.HeaderValue{Key: key, RawValue: []byte(value)},
-		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
-	}
-}
+// header returns a header to set.
+func header(name, value string) processing.Header { return processing.Header{Name: name, Value: value} }

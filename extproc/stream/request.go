@@ -7,12 +7,10 @@ import (
 	"strings"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"google.golang.org/protobuf/types/known/structpb"
-
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/processing"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/hash"
 )
@@ -30,41 +28,40 @@ type request struct {
 	selection string
 	// control are the names of Headgate's own headers in the request. Engines must not get them.
 	control []string
-	all     *corev3.HeaderMap
+	all     []processing.Header
 	// id is the request's id (x-request-id), chosen by the data plane or the client; may be empty.
 	id []byte
 }
 
-func readRequest(m *corev3.HeaderMap) request {
-	r := request{all: m}
-	for _, h := range m.GetHeaders() {
-		switch key := h.GetKey(); key {
+func readRequest(headers []processing.Header) request {
+	r := request{all: headers}
+	for i := range headers {
+		h := &headers[i]
+		switch key := h.Name; key {
 		case ":method":
-			r.method = value(h)
+			r.method = usual(h.Value)
 		case ":path":
-			r.path = value(h)
+			r.path = strings.Clone(h.Value)
 		case "content-type":
-			r.contentType = value(h)
+			r.contentType = usual(h.Value)
 		case "content-encoding":
 			if r.encoding != "" { // several header lines form one list
 				r.encoding += ","
 			}
-			r.encoding += value(h)
+			r.encoding += h.Value
 		case "content-length":
-			r.length = value(h)
+			r.length = h.Value
 		case "x-request-id":
-			if r.id = h.GetRawValue(); len(r.id) == 0 {
-				r.id = []byte(h.GetValue())
-			}
+			r.id = []byte(h.Value)
 		default:
 			if key == wire.RelayTokenHeader {
-				r.relayToken = value(h)
+				r.relayToken = h.Value
 			}
 			if key == wire.SelectionHeader {
-				r.selection = value(h)
+				r.selection = h.Value
 			}
 			if kserve.IsHeader(key) {
-				r.ids = append(r.ids, kserve.Header{Name: key, Value: value(h)})
+				r.ids = append(r.ids, kserve.Header{Name: key, Value: strings.Clone(h.Value)})
 			}
 			if isControl(key) && !slices.Contains(r.control, key) {
 				r.control = append(r.control, key)
@@ -74,13 +71,21 @@ func readRequest(m *corev3.HeaderMap) request {
 	return r
 }
 
-// value returns a header's value. Envoy sets the field raw_value, other data planes the field
-// value.
-func value(h *corev3.HeaderValue) string {
-	if raw := h.GetRawValue(); len(raw) > 0 {
-		return string(raw)
+// usual returns a copy of a value, which for usual values takes no memory.
+func usual(value string) string {
+	for _, u := range [...]string{"POST", "application/json", "application/grpc", "GET"} {
+		if value == u {
+			return u
+		}
 	}
-	return h.GetValue()
+	return strings.Clone(value)
+}
+
+// settle releases what is not needed any more after the request was decided. A response may take
+// minutes, and all headers share their memory.
+func (r *request) settle() {
+	r.all, r.ids, r.control = nil, nil, nil
+	r.encoding, r.length, r.written, r.relayToken, r.selection = "", "", "", "", ""
 }
 
 func isControl(key string) bool {
@@ -90,9 +95,9 @@ func isControl(key string) bool {
 
 // header returns the first value of a header. Name must be in lower case.
 func (r *request) header(name string) string {
-	for _, h := range r.all.GetHeaders() {
-		if h.GetKey() == name {
-			return value(h)
+	for i := range r.all {
+		if h := &r.all[i]; h.Name == name {
+			return h.Value
 		}
 	}
 	return ""
@@ -138,39 +143,19 @@ type hints struct {
 	answered bool
 }
 
-func (h *hints) read(m *corev3.Metadata) {
-	spaces := m.GetFilterMetadata()
-	if spaces == nil {
-		return
+func (h *hints) read(m *processing.Metadata) {
+	if m.Model.Known {
+		h.model = m.Model.Text
 	}
-	if v := spaces[wire.RequestNamespace].GetFields()[wire.RequestModel]; v != nil {
-		h.model = v.GetStringValue()
+	if m.Subset.Known { // an invalid subset must allow no endpoint
+		h.only = pick.ParseSubset(m.Subset.Texts)
 	}
-	if v := spaces[wire.SubsetNamespace].GetFields()[wire.SubsetKey]; v != nil {
-		h.only = pick.ParseSubset(texts(v))
+	if m.Served.Known {
+		h.served = m.Served.Text
 	}
-	if v := spaces[wire.DestinationNamespace].GetFields()[wire.ServedKey]; v != nil {
-		h.served = v.GetStringValue()
+	if m.Answered.Known {
+		h.answered = m.Answered.Set
 	}
-	if v := spaces[wire.UsageNamespace].GetFields()[wire.UsageAnswered]; v != nil {
-		h.answered = v.GetBoolValue()
-	}
-}
-
-// texts returns v as a list of strings. It returns an empty list if v has another type, because an
-// invalid subset must allow no endpoint.
-func texts(v *structpb.Value) []string {
-	switch kind := v.GetKind().(type) {
-	case *structpb.Value_StringValue:
-		return []string{kind.StringValue}
-	case *structpb.Value_ListValue:
-		var all []string
-		for _, item := range kind.ListValue.GetValues() {
-			all = append(all, item.GetStringValue())
-		}
-		return all
-	}
-	return nil
 }
 
 // deadline returns the client's deadline for the request; 0 means none.

@@ -7,12 +7,12 @@ import (
 	"strings"
 
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/processing"
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/objects"
@@ -113,13 +113,13 @@ func (s *scope) counts(offer *objects.Offer, given objects.Name) func(pool objec
 
 // configure stores the modes that the data plane announces. If it announces none, configure assumes
 // full duplex, because the endpoint-picker protocol requires that.
-func (s *scope) configure(c *extprocv3.ProtocolConfiguration) error {
+func (s *scope) configure(c processing.Config) error {
 	s.mode, s.shown = modeDuplex, modeDuplex
-	if c == nil {
+	if !c.Announced {
 		return nil
 	}
 	s.announced = true
-	s.mode, s.shown = c.GetRequestBodyMode(), c.GetResponseBodyMode()
+	s.mode, s.shown = mode(c.RequestBodyMode), mode(c.ResponseBodyMode)
 	switch s.mode {
 	case modeNone, modeBuffered, modePartial, modeDuplex:
 		return nil

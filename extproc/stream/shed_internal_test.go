@@ -3,8 +3,7 @@ package stream
 import (
 	"testing"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-
+	"github.com/headgate/headgate/extproc/processing"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -13,11 +12,11 @@ import (
 func TestIdentities(t *testing.T) {
 	is := objects.Sharing{TenantHeader: "x-tenant-id", ProgramHeader: "x-program-id"}
 	of := func(body string, headers ...string) uint64 {
-		m := new(corev3.HeaderMap)
+		var all []processing.Header
 		for i := 0; i < len(headers); i += 2 {
-			m.Headers = append(m.Headers, &corev3.HeaderValue{Key: headers[i], RawValue: []byte(headers[i+1])})
+			all = append(all, header(headers[i], headers[i+1]))
 		}
-		r := readRequest(m)
+		r := readRequest(all)
 		return identityOf(&r, is, []byte(body))
 	}
 	if of("a", "x-request-id", "1") != of("a", "x-request-id", "2") {

@@ -231,21 +231,23 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 			err = status.Error(codes.Internal, "panic")
 		}
 	}()
+	defer x.received.Release()
 	for {
-		in, err := messages.Recv()
+		x.received.Release() // nothing of the last message is in use
+		err := messages.RecvMsg(&x.received)
 		if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
 			return nil // the request is over, or the data plane sends no more of it to extproc
 		}
 		if err != nil {
 			return err
 		}
-		out, err := x.receive(in, time.Now())
+		out, err := x.receive(&x.received, time.Now())
 		if err != nil {
 			p.server.Log.Error("cannot serve this data plane: its ext_proc configuration is unsupported", "err", err)
 			return status.Error(codes.FailedPrecondition, err.Error())
 		}
 		for x.dispatcher.waits != nil && err == nil {
-			out, err = x.wait(messages.Context(), messages.Send)
+			out, err = x.wait(messages.Context(), x.out.sendNow)
 		}
 		if err != nil {
 			return nil // an error means that the request is over

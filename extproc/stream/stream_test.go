@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/headgate/headgate/extproc/codec"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/stream"
@@ -47,7 +48,7 @@ func dialServer(t *testing.T, exchanges *stream.Server, front stream.Front) extp
 func dialService(t *testing.T, service extprocv3.ExternalProcessorServer) extprocv3.ExternalProcessorClient {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(stream.MaxMessage))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(stream.MaxMessage), grpc.ForceServerCodecV2(codec.With(overwritten)))
 	extprocv3.RegisterExternalProcessorServer(server, service)
 	done := make(chan struct{})
 	go func() {

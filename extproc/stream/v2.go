@@ -72,7 +72,7 @@ func (r *v2Request) whole(body []byte, how ending, now time.Time) responses {
 		if !ok {
 			return r.fail(errRename, a.model)
 		}
-		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, header(":path", path))
+		common.Set = append(common.Set, header(":path", path))
 	}
 	r.phase = passing
 	if how != endLater || r.scope.mode == modeNone {
