@@ -212,6 +212,7 @@ func (p *processor) begin(messages extprocStream) *exchange {
 
 // Process handles one HTTP request. gRPC calls it in a separate goroutine for each stream.
 func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) (err error) {
+	growStack()
 	x := p.begin(messages)
 	defer func() {
 		x.stopLate()
