@@ -51,8 +51,9 @@ func NewMessages(encoding string, limit int) *Messages {
 	return &Messages{encoding: encoding, limit: limit}
 }
 
-// Add adds the next chunk of the body, which the caller must not change until the next Add. Before
-// that, call Next until it returns false; otherwise Add copies the rest.
+// Add adds the next chunk of the body. The caller must not change it until Next has returned false,
+// and while it uses messages that share its memory. Before the next Add, call Next until it returns
+// false; otherwise Add copies the rest.
 func (m *Messages) Add(chunk []byte) {
 	switch {
 	case m.err != nil:

@@ -41,14 +41,16 @@ func lie(packed string, size uint32) string {
 }
 
 // read reads a body in chunks, cut at these indexes. It returns the messages and the final error.
+// The memory of each chunk is overwritten before the next one.
 func read(t testing.TB, m *kserve.Messages, body string, cuts ...int) (all []string, end error) {
 	t.Helper()
 	var frames strings.Builder
-	var messages []kserve.Message
 	from := 0
 	for _, to := range append(cuts, len(body)) {
-		m.Add([]byte(body[from:to]))
+		chunk := []byte(body[from:to])
+		m.Add(chunk)
 		from = to
+		var messages []kserve.Message
 		for {
 			message, ok, err := m.Next()
 			if err != nil {
@@ -63,10 +65,13 @@ func read(t testing.TB, m *kserve.Messages, body string, cuts ...int) (all []str
 			}
 			messages = append(messages, message)
 		}
-	}
-	for _, message := range messages { // checks that no message was overwritten
-		frames.Write(message.Frame)
-		all = append(all, string(message.Bytes))
+		for _, message := range messages { // checks that no message was overwritten
+			frames.Write(message.Frame)
+			all = append(all, string(message.Bytes))
+		}
+		for i := range chunk {
+			chunk[i] = 0xa5
+		}
 	}
 	if !strings.HasPrefix(body, frames.String()) {
 		t.Fatalf("the frames of %q are %q", body, frames.String())

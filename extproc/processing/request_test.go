@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"testing"
 
@@ -292,6 +291,12 @@ func within(content []byte, numbers ...protowire.Number) []byte {
 // A message costs one allocation for its headers, and one for their text. A body costs none.
 func TestRequestsCostFewAllocations(t *testing.T) {
 	for i, message := range requests(t) {
+		var is extprocv3.ProcessingRequest
+		if err := proto.Unmarshal(message, &is); err != nil {
+			t.Fatal(err)
+		}
+		is.MetadataContext = nil // Headgate's own Envoy sends a flag at most
+		message = encode(t, &is)
 		var m processing.Request
 		if err := m.Decode(message); err != nil {
 			t.Fatal(err)
@@ -299,9 +304,6 @@ func TestRequestsCostFewAllocations(t *testing.T) {
 		want := 0.0
 		if len(m.Headers) > 0 {
 			want = 2
-		}
-		if !reflect.DeepEqual(m.Metadata, processing.Metadata{}) {
-			continue // only other gateways send more than a flag
 		}
 		if got := testing.AllocsPerRun(100, func() { _ = m.Decode(message) }); got > want {
 			t.Errorf("message %d costs %.0f allocations, want at most %.0f", i, got, want)

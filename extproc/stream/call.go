@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"bytes"
 	"errors"
 	"net/url"
 	"slices"
@@ -186,7 +185,7 @@ func (c *call) chunk(piece []byte, end bool, now time.Time) (responses, bool) {
 func (c *call) whole([]byte, ending, time.Time) responses { return c.fail(errHidden, c.model) }
 
 func (c *call) nextPiece(chunk []byte, end bool, now time.Time) responses {
-	c.messages.Add(bytes.Clone(chunk)) // it reads the chunk until the next one arrives
+	c.messages.Add(chunk)
 	c.ended = end
 	err := c.next()
 	if err == nil {

@@ -217,6 +217,7 @@ func (x *exchange) requestChunk(chunk []byte, end bool, now time.Time) responses
 		return x.fail(errTooLarge, "")
 	}
 	x.chunks = append(x.chunks, chunk...)
+	x.received.Release() // a request that waits needs no second copy
 	if !end {
 		return nil
 	}
