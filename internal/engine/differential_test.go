@@ -145,6 +145,7 @@ func TestPagesThatFollowOneAnother(t *testing.T) {
 		}},
 		{"a longer name", []string{waiting + " 1\n", waiting + "_by_reason 1\n", waiting + "2 7\n", waiting + " 2\n"}},
 		{"a name that goes on where its value was", []string{waiting + " 1\n", waiting + "1 3\n", waiting + "{a=\"b\"} 3\n"}},
+		{"a value next to its name", []string{waiting + "-3\n", waiting + "5 1\n", waiting + "{}3\n", waiting + "{}5 1\n"}},
 		{"labels that end early", []string{running + `{a="}"} 1` + "\n", running + `{a="} 1` + "\n", running + `{a="\"}"} 2` + "\n"}},
 		{"a family twice", []string{one + two, one + running + " 3\n"}},
 		{"a type after the samples", []string{"# TYPE " + running + " gauge\n" + one, one + "# TYPE " + running + " gauge\n"}},
@@ -201,6 +202,27 @@ func TestPagesThatFollowOneAnother(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Unusual lines have a layout, too, unless their value is no clear end of the line, or changes what
+// the parser makes of the line.
+func TestLinesWithALayout(t *testing.T) {
+	const running, other = "vllm:num_requests_running", "# TYPE vllm:iteration_tokens_total histogram\nvllm:iteration_tokens_total"
+	for page, want := range map[string]bool{
+		"": true, "\n": true, running + " 1\n": true, " " + running + "\t 1\n": true, running + " 1 5\n": true, running + " NaN\n": true,
+		running + "{}1\n": true, running + ` { a = "}" , b="\"}\\" ,} 1` + "\n": true, running + `{"a }"="b"} 1` + "\n": true,
+		other + "_count 3\n": true, other + "_sum 3.5\n": true, "# TYPE " + running + " summary\n" + running + "_count 1.5\n": true,
+		"xllm:running{ 1\n": true,
+
+		running + "-3\n": false, running + " 1": false, `{"` + running + `"} 1` + "\n": false, running + "\n": false, running + " 1_0\n": false,
+		other + "_count 3.5\n": false, other + `_bucket{le="1"} 3.5` + "\n": false, running + `{a="b} 1` + "\n": false,
+	} {
+		var r engine.Reader
+		_ = compare(t, &r, []byte(page), "")
+		if r.Known() != want {
+			t.Errorf("%q has a layout: %v, want %v", page, r.Known(), want)
+		}
 	}
 }
 
