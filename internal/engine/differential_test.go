@@ -123,6 +123,7 @@ func TestPagesThatFollowOneAnother(t *testing.T) {
 	}
 	steps := "# TYPE vllm:iteration_tokens_total histogram\n" + `vllm:iteration_tokens_total_bucket{le="8"} 3` + "\n" +
 		"vllm:iteration_tokens_total_count 4\nvllm:iteration_tokens_total_sum 7\n"
+	beforeUsage, _, _ := strings.Cut(loaded, "vllm:kv_cache_usage_perc{")
 	const running, waiting = "vllm:num_requests_running", "vllm:num_requests_waiting"
 	const one, two = running + " 1\n", running + " 2\n"
 	withSteps := func(old, new string) string { return one + strings.Replace(steps, old, new, 1) }
@@ -133,8 +134,8 @@ func TestPagesThatFollowOneAnother(t *testing.T) {
 		{"the same page", []string{loaded, loaded, loaded}},
 		{"values rise", []string{loaded, string(moved([]byte(loaded), 1)), string(moved([]byte(loaded), 123456))}},
 		{"a restart", []string{loaded, idle, loaded}},
-		{"cut in a line that counts, then whole", []string{loaded, loaded[:strings.Index(loaded, "vllm:kv_cache_usage_perc{")+30], loaded}},
-		{"cut between lines, then whole", []string{loaded, loaded[:strings.Index(loaded, "vllm:kv_cache_usage_perc{")], loaded}},
+		{"cut in a line that counts, then whole", []string{loaded, beforeUsage + "vllm:kv_cache_usage_perc{engi", loaded}},
+		{"cut between lines, then whole", []string{loaded, beforeUsage, loaded}},
 		{"another engine at the address", []string{loaded, string(recorded(t, "sglang-documented.txt")), loaded, "", loaded}},
 		{"lines move", []string{one + waiting + " 2\n", waiting + " 2\n" + one}},
 		{"a label moves", []string{running + `{a="1",b="2"} 1` + "\n", running + `{b="2",a="1"} 2` + "\n"}},
