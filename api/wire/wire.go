@@ -220,6 +220,9 @@ const (
 	PickReason = "reason" // why the policy chose this endpoint, a string
 	PickStream = "stream" // whether the client asked for a stream, a bool
 	PickID     = "id"     // decision id, a string; ends the lease of a request in flight
+	// PickNoUsage is true if the answer is a stream in which the engine states token usage only
+	// unasked, a bool; absent otherwise. Envoy then does not parse each event.
+	PickNoUsage = "no_usage"
 	// PickHold is how long the request was queued for its model, in microseconds, a number; absent
 	// if it was not queued.
 	PickHold = "hold_us"

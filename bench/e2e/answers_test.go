@@ -224,7 +224,14 @@ func TestEnvoyParsesResponses(t *testing.T) {
 		startScripted(t, net+"11:8000", answers)
 	})
 	for _, name := range names {
-		if a := s.must(completion(name, 1, strings.HasPrefix(cases[name].media, stream))); a.status != 200 {
+		r := completion(name, 1, strings.HasPrefix(cases[name].media, stream))
+		switch { // streams of other paths state usage only if the request asks for it
+		case strings.Contains(name, "messages"):
+			r.path = "/v1/messages"
+		case strings.Contains(name, "responses"), name == "error-failed":
+			r.path = "/v1/responses"
+		}
+		if a := s.must(r); a.status != 200 {
 			t.Fatalf("%s: %d %s", name, a.status, a.body)
 		}
 	}

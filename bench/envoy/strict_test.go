@@ -15,7 +15,9 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/common/matching/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/content_parsers/json/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/matcher/action/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
@@ -30,6 +32,8 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/round_robin/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/subset/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/matching/common_inputs/network/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/matching/input_matchers/metadata/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
 	upstreamsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
@@ -150,6 +154,13 @@ func TestConfigurationsSpeakTheWire(t *testing.T) {
 		`note(metadata, key, endpoint)`,
 		fmt.Sprintf(`(metadata:get(\"%s\") or {})[\"%s\"]`, wire.PickNamespace, wire.PickUnlisted),
 		fmt.Sprintf(`(metadata:get(\"%s\") or {})[\"%s\"]`, wire.PickNamespace, wire.PickUnavailable),
+		fmt.Sprintf(`"filter":%q,"path":[{"key":%q}]`, wire.PickNamespace, wire.PickNoUsage),
+		fmt.Sprintf(`get(\"%s\") or {})[\"%s\"]`, wire.PickNamespace, wire.PickNoUsage),
+		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", scalar(failure)`, wire.ErrorNamespace, wire.ErrorWhole),
+		fmt.Sprintf(`write(metadata, \"%s\", tonumber(`, wire.UsagePrompt),
+		fmt.Sprintf(`write(metadata, \"%s\", tonumber(`, wire.UsageCompletion),
+		fmt.Sprintf(`write(metadata, \"%s\", scalar(`, wire.UsageError),
+		fmt.Sprintf(`write(metadata, \"%s\", scalar(`, wire.UsageErrorCode),
 		fmt.Sprintf(`(metadata:get(\"%s\") or {})[\"%s\"]`, wire.PickNamespace, wire.PickMessages),
 		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", true)`, wire.UsageNamespace, wire.UsageAnswered),
 		fmt.Sprintf(`trailers:replace(\"grpc-status\", pick[\"%s\"])`, wire.PickRefused),

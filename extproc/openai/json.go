@@ -82,7 +82,7 @@ func walk(body []byte) (r Request, models int, ok bool) {
 		end := validValue(body, i, 0)
 		return r, 0, end > 0 && skipSpace(body, end) == len(body)
 	}
-	r.op = JSON
+	r.op, r.noOptions = JSON, true
 	first := i + 1
 	i = skipSpace(body, first)
 	empty := at(body, i) == '}'
@@ -118,6 +118,8 @@ func (r *Request) member(body, quoted []byte, start, end int) (models int) {
 	switch key := unquote(quoted); {
 	case key == "stream":
 		r.Stream = body[start] == 't'
+	case strings.EqualFold(key, "stream_options"):
+		r.noOptions = r.noOptions && body[start] == 'n' // null
 	case key == "previous_response_id" && body[start] == '"' && end-start <= maxID:
 		r.Previous = strings.Clone(unquote(body[start:end]))
 	case strings.EqualFold(key, "model"):

@@ -174,6 +174,8 @@ type Request struct {
 	// body[start:end] is the model's name: with its quotes in JSON, without quotes in a form.
 	start, end int
 	op         Operation
+	// noOptions means that the body is complete and has no stream_options.
+	noOptions bool
 	// absent means that the body names no model. If the body has no member for the model, before
 	// and after are the text to insert around the name.
 	absent        bool

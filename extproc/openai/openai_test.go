@@ -150,6 +150,41 @@ func TestModelOfARequest(t *testing.T) {
 	}
 }
 
+// Only a stream of a chat or of completions whose complete request has no stream_options states no
+// usage.
+func TestStreamsWithoutOptionsStateNoUsage(t *testing.T) {
+	const chat = "/v1/chat/completions"
+	for _, c := range []struct {
+		path, body string
+		want       bool
+	}{
+		{chat, `{"model":"a","stream":true}`, false},
+		{"/v1/completions?x=1", `{"model":"a","stream":true,"stream_options":null}`, false},
+		{chat, `{"model":"a","stream":true,"messages":[{"stream_options":{"include_usage":true}}]}`, false},
+		{chat, `{"model":"a"}`, true},
+		{chat, `{"model":"a","stream":false}`, true},
+		{chat, `{"stream_options":{"include_usage":true},"model":"a","stream":true}`, true},
+		{chat, `{"model":"a","stream":true,"stream\u005foptions":{"include_usage":true}}`, true},
+		{chat, `{"model":"a","stream":true,"Stream_Options":{"include_usage":true}}`, true}, // engines in Go accept it
+		{chat, `{"stream_options":{},"model":"a","stream":true,"stream_options":null}`, true},
+		{"/v1/responses", `{"model":"a","stream":true}`, true},
+		{"/v1/messages", `{"model":"a","stream":true}`, true},
+		{"/generate", `{"model":"a","stream":true}`, true},
+	} {
+		r, err := openai.Parse(openai.JSON, "", []byte(c.body))
+		if got := r.StatesUsage(c.path); err != nil || got != c.want {
+			t.Errorf("%s %s: %v, %v", c.path, c.body, got, err)
+		}
+		// The rest of a prefix may have any option.
+		if r, err := openai.ParsePrefix(openai.JSON, "", []byte(c.body)); err == nil && !r.StatesUsage(c.path) {
+			t.Errorf("%s %s: a prefix states no usage", c.path, c.body)
+		}
+	}
+	if !(openai.Request{}).StatesUsage(chat) {
+		t.Error("an unknown body states no usage")
+	}
+}
+
 func TestBadBodyErrors(t *testing.T) {
 	for _, c := range []struct{ body, param, want string }{
 		{"", "", "The request has no body: send a JSON object."},

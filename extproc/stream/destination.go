@@ -109,6 +109,9 @@ func addPick(d *dispatcher, to *processing.Struct) {
 	to.Text(wire.PickModel, d.model)
 	to.Text(wire.PickReason, d.reason())
 	to.Bool(wire.PickStream, d.stream)
+	if d.noUsage {
+		to.Bool(wire.PickNoUsage, true)
+	}
 	to.Text(wire.PickID, d.id)
 	if d.route != "" {
 		to.Text(wire.PickRoute, d.route)

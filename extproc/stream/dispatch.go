@@ -52,6 +52,7 @@ type picked struct {
 	address     string // address of the first pick
 	model       string // engine's name of the model
 	stream      bool
+	noUsage     bool        // see [wire.PickNoUsage]
 	inject      kserve.Path // where to write the model into the call's messages; nil: nowhere
 	replaced    bool        // the client's Authorization header must be removed
 	token       string      // token that replaces the client's; may be empty
@@ -302,6 +303,7 @@ func (d *dispatcher) known() string {
 func (d *dispatcher) count(a ask, now time.Time) bool {
 	s := d.server
 	d.stream, d.address, d.model = a.stream, d.first().Endpoint.Address, d.known()
+	d.noUsage = d.scope.front == Own && !a.text.StatesUsage(d.in.path)
 	d.to = destination(d.picks, d.reached)
 	if s.explains {
 		d.explain(a.model, now)
