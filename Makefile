@@ -124,7 +124,7 @@ fuzz: ## Fuzz each parser beside its oracle and the exchange, some 15 s each on 
 	$(FUZZ) '^FuzzRecords$$' -fuzztime 30000x ./extproc/accesslog
 	$(FUZZ) '^FuzzAnswer$$' -fuzztime 70000x ./extproc/outcome
 	$(FUZZ) '^FuzzLoad$$' -fuzztime 60000x ./internal/engine
-	$(FUZZ) '^FuzzPage$$' -fuzztime 60000x ./extproc/scrape
+	$(FUZZ) '^FuzzPage$$' -fuzztime 20000x ./extproc/scrape
 	$(FUZZ) '^FuzzParse$$' -fuzztime 25000x ./internal/objects/dir
 
 bench: ## Benchmark hot paths beside what they replace; prints medians, spread and ratios

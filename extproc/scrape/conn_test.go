@@ -318,7 +318,7 @@ func TestNothingIsLeftOfEndpoints(t *testing.T) {
 		t.Errorf("%d endpoints are left", n)
 	}
 	s.SetTargets(targets(addresses...))
-	for range len(addresses) {
+	for range addresses {
 		<-scraped
 	}
 	cancel()

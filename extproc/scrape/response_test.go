@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -24,7 +25,7 @@ func seeds() []string {
 	long := strings.Repeat("vllm:num_requests_running{model_name=\"tiny\"} 3.0\n", 50)
 	return []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
-		"HTTP/1.1 200 OK\r\ndate: Fri, 27 Nov 2026 10:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: " + fmt.Sprint(len(long)) +
+		"HTTP/1.1 200 OK\r\ndate: Fri, 27 Nov 2026 10:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: " + strconv.Itoa(len(long)) +
 			"\r\ncontent-type: text/plain; version=0.0.4; charset=utf-8\r\n\r\n" + long,
 		"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n00A\r\n, engines!\r\n0\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\nConnection: keep-alive\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(long), long),

@@ -22,7 +22,7 @@ func unused() engine.Load {
 func (s *rig) plan() bool {
 	soon, rarely := s.now.Add(200*time.Millisecond), s.now.Add(time.Second)
 	due, idle := s.Schedule.Plan(a, soon, rarely)
-	return idle && due == rarely
+	return idle && due.Equal(rarely)
 }
 
 // An endpoint is idle if it is healthy and nothing shows that anyone uses it.
