@@ -144,3 +144,25 @@ func BenchmarkSent(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkSentBesideHash measures the time to record a prompt of 100 KB, relative to the time to
+// hash it: go test ./extproc/prefix -run "^$" -bench SentBesideHash. The index is full, so that a
+// new prompt evicts others.
+func BenchmarkSentBesideHash(b *testing.B) {
+	random := rand.New(rand.NewPCG(1, 2))
+	prompt := bytes.Repeat([]byte("0123456789abcdef"), 100<<10/16)
+	var h prefix.Hasher
+	hash := func() { // a new prompt each time
+		h.Begin(random.Uint64())
+		h.Write(prompt)
+	}
+	const endpoints = 64
+	x := prefix.New(prefix.DefaultBytes)
+	for i := range 2 * prefix.DefaultBytes / 64 / 400 {
+		hash()
+		x.Sent(i%endpoints, h.Blocks())
+	}
+	known := slices.Clone(h.Blocks())
+	b.Run("again", func(b *testing.B) { ratio(b, func() { x.Sent(3, known) }, hash) })
+	b.Run("new", func(b *testing.B) { ratio(b, func() { x.Sent(random.IntN(endpoints), h.Blocks()) }, hash) })
+}

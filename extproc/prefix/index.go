@@ -127,26 +127,83 @@ func Beginning(all []uint64) (hash uint64, blocks int) {
 func (x *Index) Familiar() float64 { return x.familiar }
 
 // Sent implements [Writer].
+//
+// The blocks that the endpoint has are mostly neighbors in its list, in the order of the prompt. So
+// most of them are found without a search, and stay where they are.
 func (x *Index) Sent(endpoint int, blocks []uint64) {
 	p := x.part(endpoint)
 	if x.words.at == nil {
 		x.words, x.places = newWords(x.size), newPlaces(x.size)
 	}
+	before := uint32(0) // place of the prompt's previous block
+	next := p.newest    // place that the next block probably has
+	fetched := 0        // number of leading blocks for which fetch was called
 	blocks = blocks[:min(len(blocks), p.most, x.size)]
-	for _, hash := range slices.Backward(blocks) { // the first block is linked last, so that it is the newest
-		block := x.words.find(hash)
-		at := x.places.find(block, endpoint)
-		if at != 0 {
-			x.unlink(p, at)
-		} else {
-			if x.makeRoom(endpoint) { // this may have removed the last place of the same block
-				block = x.words.find(hash)
+	for i, hash := range blocks {
+		at, block := next, uint32(0)
+		if at == 0 || x.words.at[x.places.at[at].block].hash != hash {
+			if i >= fetched {
+				fetched = min(i+ahead, len(blocks))
+				x.fetch(p, blocks[i:fetched])
 			}
-			block = x.words.add(block, hash, endpoint)
-			at = x.places.add(block, endpoint)
+			block = x.words.find(hash)
+			at = x.places.find(block, endpoint)
 		}
-		x.link(p, at)
+		if at != 0 {
+			next = x.places.at[at].older
+			if at != before && x.places.at[at].newer != before {
+				x.unlink(p, at)
+				x.link(p, at, before)
+			}
+			before = at
+			continue
+		}
+		if victim, full := x.victim(endpoint); full {
+			if victim == endpoint && p.oldest == before {
+				return // there is room for only the beginning of the prompt
+			}
+			x.giveUp(victim)
+			block = x.words.find(hash) // the victim's place may have been the last one of the same block
+		}
+		block = x.words.add(block, hash, endpoint)
+		at = x.places.add(block, endpoint)
+		x.link(p, at, before)
+		before, next = at, x.places.at[at].older
 	}
+}
+
+// ahead is the maximum number of blocks for which fetch reads: about as many reads as a processor
+// has in flight.
+const ahead = 32
+
+// fetch reads the memory that Sent needs to search and add these blocks, and to evict as many of
+// the endpoint. This memory is spread over the tables, and mostly in no cache. Its reads do not
+// depend on each other, so the processor waits for all of them at once. The result has no meaning;
+// without it, the compiler would remove the reads.
+//
+//go:noinline
+func (x *Index) fetch(p *part, blocks []uint64) (sum uint32) {
+	var heads [ahead]uint32
+	for i, hash := range blocks {
+		heads[i] = *bucket(hash, x.words.buckets)
+	}
+	for _, head := range heads[:len(blocks)] {
+		sum += x.words.at[head].next
+	}
+	if p.count+len(blocks) <= p.most && !x.places.full() {
+		return sum
+	}
+	at := p.oldest
+	for i := range blocks {
+		old := &x.places.at[at]
+		heads[i] = *bucket(x.words.at[old.block].hash, x.words.buckets)
+		sum += *x.places.bucket(old.block, old.endpoint)
+		at = old.newer
+	}
+	for _, head := range heads[:len(blocks)] {
+		sum += x.words.at[head].next
+	}
+	return sum
 }
 
 // Forget implements [Writer]. It takes about 15 ns for each block of the endpoint.
@@ -173,27 +230,24 @@ func (x *Index) shrink(endpoint, count int) {
 	}
 }
 
-// makeRoom makes room for one more place at an endpoint. It reports whether it had to remove
-// another place.
-func (x *Index) makeRoom(endpoint int) bool {
+// victim returns the endpoint that must lose a place before an endpoint can get one more. Full is
+// false if there is room.
+func (x *Index) victim(endpoint int) (victim int, full bool) {
 	p := &x.parts[endpoint]
 	switch {
 	case p.count >= p.most:
-		x.giveUp(endpoint)
+		return endpoint, true
 	case !x.places.full():
-		return false
+		return 0, false
 	case p.count*x.parted >= x.size: // the endpoint has its share of places or more
-		x.giveUp(endpoint)
-	default:
-		largest := 0
-		for i := range x.parts {
-			if x.parts[i].count > x.parts[largest].count {
-				largest = i
-			}
-		}
-		x.giveUp(largest)
+		return endpoint, true
 	}
-	return true
+	for i := range x.parts {
+		if x.parts[i].count > x.parts[victim].count {
+			victim = i
+		}
+	}
+	return victim, true
 }
 
 // giveUp removes an endpoint's oldest place.
@@ -205,18 +259,27 @@ func (x *Index) giveUp(endpoint int) {
 	x.places.remove(at)
 }
 
-// link adds the entry at index at to the newest end of a part's list.
-func (x *Index) link(p *part, at uint32) {
+// link adds a place to a part's list, after the place newer; 0 means as the newest.
+func (x *Index) link(p *part, at, newer uint32) {
+	older := p.newest
+	if newer != 0 {
+		older = x.places.at[newer].older
+	}
 	is := &x.places.at[at]
-	is.newer, is.older = 0, p.newest
-	if p.newest != 0 {
-		x.places.at[p.newest].newer = at
+	is.newer, is.older = newer, older
+	if newer != 0 {
+		x.places.at[newer].older = at
+	} else {
+		p.newest = at
+	}
+	if older != 0 {
+		x.places.at[older].newer = at
 	} else {
 		p.oldest = at
+	}
+	if p.count++; p.count == 1 {
 		x.parted++
 	}
-	p.newest = at
-	p.count++
 }
 
 // unlink removes a place from a part's list.

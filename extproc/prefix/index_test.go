@@ -139,6 +139,12 @@ func walk(t *testing.T, endpoints, size, steps int, draw func(n int) int) {
 			n.same(t, x, endpoints, n.lists[e][i:i+1], "the end")
 		}
 	}
+	for e := range endpoints {
+		x.Forget(e)
+	}
+	if !x.Empty() {
+		t.Error("all endpoints are forgotten, and the index is not empty")
+	}
 }
 
 // An Index gives the same results as the naive implementation: with few endpoints, with many
