@@ -132,6 +132,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench 'Parse|Load|Inject|Transcode' -count 10 -benchtime 100ms ./extproc/openai ./extproc/kserve ./extproc/transcode ./extproc/accesslog ./internal/engine > bin/bench.txt
 	@$(TOOL) benchstat -col '/impl@(plain headgate)' bin/bench.txt
 	go test -run '^$$' -bench Replaced -benchtime 300ms ./extproc/openai
+	go test -run '^$$' -bench SentBesideHash -benchtime 500x ./extproc/prefix
 	go test -run '^$$' -bench Pick -count 10 -benchtime 50ms ./extproc/pick > bin/bench-pick.txt
 	@$(TOOL) benchstat -col /rule bin/bench-pick.txt
 	go test -run '^$$' -bench Gate -count 10 -benchtime 50ms ./extproc/pick > bin/bench-gate.txt
