@@ -2,9 +2,9 @@ package processing_test
 
 import (
 	"bytes"
-	"fmt"
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -211,7 +211,7 @@ func response(rng *rand.Rand) (m *processing.Response, want *extprocv3.Processin
 // fill adds random values to both Structs, and up to depth Structs in each other.
 func fill(rng *rand.Rand, to *processing.Struct, is *structpb.Struct, depth int) {
 	for i := range rng.IntN(5) {
-		key := strings.Repeat("k", rng.IntN(2)*120) + fmt.Sprint(i)
+		key := strings.Repeat("k", rng.IntN(2)*120) + strconv.Itoa(i)
 		switch rng.IntN(4) {
 		case 0:
 			v := strings.Repeat("é", rng.IntN(2)*70)
