@@ -10,6 +10,7 @@ import (
 	"context"
 	"io"
 	"path/filepath"
+	"runtime"
 
 	"golang.org/x/sync/errgroup"
 
@@ -46,6 +47,9 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	c, err := options.Parse(args, out)
 	if err != nil {
 		return err
+	}
+	if c.Processors > 0 {
+		runtime.GOMAXPROCS(c.Processors)
 	}
 	log := c.Log(logs)
 	if c.Explain.On {

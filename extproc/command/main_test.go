@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -270,6 +271,24 @@ func await(t *testing.T, url, want string) {
 		case <-tick.C:
 		case <-limit:
 			t.Fatalf("%s never contained %s; the last page was:\n%s", url, want, last)
+		}
+	}
+}
+
+// The flag --processors limits the processors of the process; without it Go's limit stays.
+func TestProcessorsAreLimited(t *testing.T) {
+	was := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(was)
+	flags := []string{"--endpoints", "127.0.0.1:1", "--listen", "unix:x", "--explain-config"}
+	for _, c := range []struct {
+		flags []string
+		want  int
+	}{{nil, was}, {[]string{"--processors", "0"}, was}, {[]string{"--processors", "3"}, 3}} {
+		if err := Run(t.Context(), append(c.flags, flags...), io.Discard, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		if got := runtime.GOMAXPROCS(0); got != c.want {
+			t.Errorf("%v: %d processors, want %d", c.flags, got, c.want)
 		}
 	}
 }

@@ -52,6 +52,7 @@ type Options struct {
 	EmitScores     bool
 	ScrapeInterval time.Duration
 	ModelsInterval time.Duration
+	Processors     int // limit of threads that run Go code; 0 keeps Go's own
 	Seed           uint64
 	Explain        configdump.Command
 	LogLevel       slog.Level
@@ -193,6 +194,9 @@ func Parse(args []string, out io.Writer) (Options, error) {
 		"after SIGTERM, wait this long for queued requests, then answer them with 503. With --grpc-port, wait for all requests in flight, by default 30s. Answers through Headgate's own Envoy continue without extproc")
 	fs.BoolVar(&c.Serve.TakeOver, "take-over", false,
 		"take over the sockets of --listen from a running extproc: once this one has scraped all endpoints, it accepts all new connections. Then stop the other one")
+	fs.Group("Resources")
+	fs.IntVar(&c.Processors, "processors", 0,
+		"use at most `N` processors at a time (GOMAXPROCS). Beside an Envoy, use the number of its worker threads (--concurrency); 0 means $GOMAXPROCS, else the processors or the CPU limit of the machine or container")
 	fs.Group("Logs and diagnosis")
 	fs.Uint64Var(&c.Seed, "seed", 0, "seed random choices with this `NUMBER`, to repeat them in each run; 0 means a random seed")
 	c.Explain.Register(fs.FlagSet)
@@ -315,6 +319,8 @@ func (c Options) check(rest []string) error {
 		return fmt.Errorf("--max-queue-time %v: it must be above 0", c.Settings.QueueTimeout)
 	case c.MaxQueued < 1 || c.MaxQueuedMiB < 1:
 		return fmt.Errorf("--max-queued %d, --max-queued-mib %d: both must be at least 1", c.MaxQueued, c.MaxQueuedMiB)
+	case c.Processors < 0:
+		return fmt.Errorf("--processors %d: it must not be negative", c.Processors)
 	case c.Control.Address == "" && c.Control.CAFile+c.Control.TokenFile+c.Control.CertPath+c.MeshTokenFile != "":
 		return errors.New("--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file need --control")
 	case c.ControlLost < placementclient.MinLost:

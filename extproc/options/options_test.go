@@ -76,6 +76,7 @@ func TestCommandLine(t *testing.T) {
 			"--objects x --listen y --max-queued 0",
 			"--max-queued 0, --max-queued-mib 512: both must be at least 1; see extproc --help",
 		},
+		{"--objects x --listen y --processors -1", "--processors -1: it must not be negative; see extproc --help"},
 		{
 			"--objects x --listen y --control-ca-file z",
 			"--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file need --control; see extproc --help",
