@@ -48,8 +48,7 @@ func (g *gated) close(now float64, gate *pick.Gate) {
 		return
 	}
 	endpoints := g.view.Snapshot.Pools[objects.EndpointsPool.String()].Endpoints
-	for i := range endpoints {
-		e := &endpoints[i]
+	for _, e := range endpoints {
 		for len(t.closed) <= e.Number {
 			t.closed = append(t.closed, pick.NoBand)
 		}

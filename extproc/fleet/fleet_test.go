@@ -95,7 +95,7 @@ func TestRequestsAreCountedUntilTheyEnd(t *testing.T) {
 	base := f.Begin(decide(t, f, "llama")) // goes to the other endpoint, which has fewer pending requests
 
 	p := view(f)
-	holder, other := &p.Endpoints[0], &p.Endpoints[1]
+	holder, other := p.Endpoints[0], p.Endpoints[1]
 	if holder.Pending() == 1 {
 		holder, other = other, holder
 	}

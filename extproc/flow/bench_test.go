@@ -19,7 +19,7 @@ func BenchmarkJoinAndDispatch(b *testing.B) {
 		b.Run(fmt.Sprintf("waiting=%d", size.requests), func(b *testing.B) {
 			const ready = 10
 			name := objects.Name{Namespace: "ns", Name: "pool"}
-			endpoints := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000"}}}
+			endpoints := &pick.Pool{Endpoints: []*pick.Endpoint{{Address: "10.0.0.1:8000"}}}
 			view := &endpointstate.View{
 				Snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{name.String(): endpoints}}, World: new(objects.World),
 			}

@@ -35,7 +35,7 @@ func TestEditsApplyToWaitingRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view := &endpointstate.View{
 			Snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{
-				pools[0].String(): {Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000"}}},
+				pools[0].String(): {Endpoints: []*pick.Endpoint{{Address: "10.0.0.1:8000"}}},
 			}},
 			World: worldOf(map[string]int32{"a": 0, "b": 0, "c": 0}),
 		}
@@ -70,7 +70,7 @@ func TestEditsApplyToWaitingRequests(t *testing.T) {
 // A request that leaves late does not forget a pool that others have joined since.
 func TestLateLeaveKeepsNewPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000"}}}
+		p := &pick.Pool{Endpoints: []*pick.Endpoint{{Address: "10.0.0.1:8000"}}}
 		view := &endpointstate.View{Snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{pools[0].String(): p}}, World: new(objects.World)}
 		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxQueued: 10, MaxBytes: 100})
 		r := flow.Request{Key: objects.ModelKey{Pool: pools[0], ID: "cold"}, Placed: true, Path: queue.Path{Route: pools[1], Share: 1}}

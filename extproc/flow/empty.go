@@ -18,7 +18,7 @@ func Empty(p *pick.Pool, failClose bool) bool {
 	if failClose {
 		worst = pick.Migrating
 	}
-	return p != nil && !slices.ContainsFunc(p.Endpoints, func(e pick.Endpoint) bool { return e.State <= worst })
+	return p != nil && !slices.ContainsFunc(p.Endpoints, func(e *pick.Endpoint) bool { return e.State <= worst })
 }
 
 // Absent reports whether no endpoint may load a model at present: all endpoints of its pool are

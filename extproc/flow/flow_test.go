@@ -24,7 +24,7 @@ func anyView(random *rand.Rand) *endpointstate.View {
 		if random.IntN(6) == 0 {
 			continue
 		}
-		p := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000"}}}
+		p := &pick.Pool{Endpoints: []*pick.Endpoint{{Address: "10.0.0.1:8000"}}}
 		p.Copies = make(map[string][]pick.Copy)
 		for i := range 3 {
 			model := fmt.Sprint("m", i)

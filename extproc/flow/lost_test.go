@@ -18,7 +18,7 @@ func TestReservationEndsWithItsCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := new(objects.World)
 		withCopyAt := func(endpoints ...int) *endpointstate.View {
-			p := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000", Number: 7}, {Address: "10.0.0.2:8000", Number: 8}}}
+			p := &pick.Pool{Endpoints: []*pick.Endpoint{{Address: "10.0.0.1:8000", Number: 7}, {Address: "10.0.0.2:8000", Number: 8}}}
 			p.Copies = make(map[string][]pick.Copy)
 			for _, at := range endpoints {
 				p.Copies["sql"] = append(p.Copies["sql"], pick.Copy{Model: "sql", Endpoint: at, InFlight: new(pick.Count)})

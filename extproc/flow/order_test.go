@@ -17,7 +17,7 @@ import (
 
 // aFlow returns a flow whose first pool has one endpoint.
 func aFlow(maxQueued int, maxBytes int64) *flow.Flow {
-	p := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000"}}}
+	p := &pick.Pool{Endpoints: []*pick.Endpoint{{Address: "10.0.0.1:8000"}}}
 	view := &endpointstate.View{
 		Snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{pools[0].String(): p, pools[1].String(): p}}, World: new(objects.World),
 	}
@@ -159,7 +159,7 @@ func TestFirstInOrderReserves(t *testing.T) {
 // A request whose reserved endpoint is out reserves another one. A lost endpoint stays reserved.
 func TestReservationEndsWithItsEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000", Number: 1}, {Address: "10.0.0.2:8000", Number: 2}}}
+		p := &pick.Pool{Endpoints: []*pick.Endpoint{{Address: "10.0.0.1:8000", Number: 1}, {Address: "10.0.0.2:8000", Number: 2}}}
 		view := &endpointstate.View{
 			Snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{pools[0].String(): p}}, World: new(objects.World),
 		}

@@ -180,7 +180,7 @@ func (p *pool) unreserveLost(is *pick.Pool) {
 // usable reports whether the endpoint with this number gets requests, and may serve those of the
 // line.
 func (l *line) usable(is *pick.Pool, number int) bool {
-	at := slices.IndexFunc(is.Endpoints, func(e pick.Endpoint) bool { return e.Number == number && e.State != pick.Out })
+	at := slices.IndexFunc(is.Endpoints, func(e *pick.Endpoint) bool { return e.Number == number && e.State != pick.Out })
 	return at >= 0 && l.servedAt(is, at) && (!l.placed || len(is.Copies[l.key.ID]) > 0)
 }
 
@@ -305,7 +305,7 @@ func (p *pool) freed(v *endpointstate.View, address, model string) {
 	if is == nil {
 		return
 	}
-	at := slices.IndexFunc(is.Endpoints, func(e pick.Endpoint) bool { return e.Address == address })
+	at := slices.IndexFunc(is.Endpoints, func(e *pick.Endpoint) bool { return e.Address == address })
 	for _, l := range p.lines {
 		switch {
 		case !l.ready && l.why == Copy:

@@ -16,7 +16,7 @@ import (
 // twoModels returns a flow in whose pool model "warm" has a copy with room. Model "other" has none,
 // or one without room.
 func twoModels(other *pick.Copy) (f *flow.Flow, request func(id string, longest time.Duration) flow.Request, load func()) {
-	p := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000"}}}
+	p := &pick.Pool{Endpoints: []*pick.Endpoint{{Address: "10.0.0.1:8000"}}}
 	p.Copies = map[string][]pick.Copy{"warm": {{Model: "warm", InFlight: new(pick.Count)}}}
 	if other != nil {
 		p.Copies["other"] = []pick.Copy{*other}

@@ -105,12 +105,11 @@ func (p *shared) closedAt(of *pick.Pool, turn, now time.Duration) pick.ClosedFor
 		return nil
 	}
 	most := 0
-	for i := range of.Endpoints {
-		most = max(most, of.Endpoints[i].Number)
+	for _, e := range of.Endpoints {
+		most = max(most, e.Number)
 	}
 	all := make(pick.ClosedFor, most+1)
-	for i := range of.Endpoints {
-		e := &of.Endpoints[i]
+	for _, e := range of.Endpoints {
 		all[e.Number] = pick.NoBand
 		if highest, closed := p.Closed(e.Number, keyOf(e), turn, now); closed {
 			all[e.Number] = int64(highest)

@@ -20,7 +20,7 @@ func twoEndpoints() *pick.Snapshot {
 	for i := range 2 {
 		window := new(atomic.Int64)
 		window.Store(1)
-		p.Endpoints = append(p.Endpoints, pick.Endpoint{
+		p.Endpoints = append(p.Endpoints, &pick.Endpoint{
 			Address: [...]string{"10.0.0.1:8000", "10.0.0.2:8000"}[i], Number: i, Backlog: new(pick.Backlog), Peers: new(pick.Peers),
 			InFlight: new(atomic.Int64), Window: window,
 		})
@@ -98,7 +98,7 @@ func TestEndpointsAreSpreadOverProcesses(t *testing.T) {
 		of := &pick.Pool{}
 		for i := range 16 {
 			address := fmt.Sprintf("10.0.0.%d:8000", i)
-			of.Endpoints = append(of.Endpoints, pick.Endpoint{Address: address, Hash: hash.Of(address), Number: i})
+			of.Endpoints = append(of.Endpoints, &pick.Endpoint{Address: address, Hash: hash.Of(address), Number: i})
 		}
 		is := flow.NewTurns()
 		is.Wait([]flow.Own{{Pool: pools[0], Own: turns.Own{Requests: 1, Share: 1}}})

@@ -244,7 +244,7 @@ func TestEndpointsAreShownAsTheyAre(t *testing.T) {
 	f.SetWorld(world("10.0.0.1"))
 	at := f.View().Snapshot.Pools["ns/pool"]
 	for _, c := range []pick.Copy{at.Copies["sql"][0], at.Copies["sql"][0], at.Copies["llama"][0]} {
-		f.Begin(pick.Decision{Endpoint: &at.Endpoints[0], Copy: &c})
+		f.Begin(pick.Decision{Endpoint: at.Endpoints[0], Copy: &c})
 	}
 	_, page := get(t, m, "/metrics")
 	expect(t, page,

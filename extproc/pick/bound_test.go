@@ -18,8 +18,7 @@ func TestFewPicksAreTheFirstOfAll(t *testing.T) {
 			Prompt: 1 + random.IntN(20_000), Output: 1 + random.IntN(400), Block: 64, Now: now, Cached: make([]int32, 8),
 			FirstToken: 0.1 + random.Float64(), PerToken: 0.005 + 0.01*random.Float64(), Stated: random.IntN(2) == 0,
 		}
-		for i := range f.pool.Endpoints {
-			e := &f.pool.Endpoints[i]
+		for i, e := range f.pool.Endpoints {
 			demand.Cached[i] = random.Int32N(int32(2 + demand.Prompt/64)) //nolint:gosec // small
 			e.Backlog.Beside.Store(random.Int64N(2e10))
 			e.Backlog.Urgency.Store(random.Int64N(100_000))

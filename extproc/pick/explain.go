@@ -5,7 +5,7 @@ import "errors"
 // Excluded returns why Pick does not choose an endpoint of the pool for a request, whatever the
 // policy; empty if it may. The endpoint is given by its index.
 func (p *Pool) Excluded(endpoint int, r Request) string {
-	e := &p.Endpoints[endpoint]
+	e := p.Endpoints[endpoint]
 	copies, err := p.admit(r)
 	switch {
 	case errors.Is(err, ErrNotAddressable), errors.Is(err, ErrUnlisted):

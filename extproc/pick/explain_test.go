@@ -19,7 +19,7 @@ func TestEndpointsAreRankedOrExcluded(t *testing.T) {
 		pool.Copies = map[string][]pick.Copy{}
 		for i := range 1 + random.IntN(6) {
 			state := pick.State(random.IntN(len(pick.States)))
-			pool.Endpoints = append(pool.Endpoints, pick.Endpoint{
+			pool.Endpoints = append(pool.Endpoints, &pick.Endpoint{
 				Address: "10.0.0." + strconv.Itoa(i) + ":80", State: state, InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
 				Backlog: new(pick.Backlog), Peers: new(pick.Peers), Number: i, Profile: some, Unscraped: state == pick.Out && i%2 == 0,
 			})

@@ -344,7 +344,7 @@ func fewest(pool *Pool, e *Endpoint, c *Copy) (least *Count) {
 	for _, copies := range pool.Copies {
 		for i := range copies {
 			o := &copies[i]
-			if o.Base || o.InFlight == c.InFlight || &pool.Endpoints[o.Endpoint] != e {
+			if o.Base || o.InFlight == c.InFlight || pool.Endpoints[o.Endpoint] != e {
 				continue
 			}
 			if n := o.InFlight.Load(); n > 0 && (least == nil || n < least.Load()) {
@@ -369,12 +369,12 @@ func eachGated(p Policy, s *Snapshot, r Request, visit func(f *forecast, e *Endp
 	f := newForecast(r.Demand)
 	trusted := p.Rule == Latency && !r.Tokenless && pool.Predictable
 	serves := func(c *Copy) bool {
-		e := &pool.Endpoints[c.Endpoint]
+		e := pool.Endpoints[c.Endpoint]
 		return e.State != Out && (e.State != Lost || !r.FailClose) && r.Only.Has(e.Address) && !c.full()
 	}
 	for i := range copies {
 		c := &copies[i]
-		if e := &pool.Endpoints[c.Endpoint]; e.Address == r.Near && serves(c) {
+		if e := pool.Endpoints[c.Endpoint]; e.Address == r.Near && serves(c) {
 			visit(&f, e, c, trusted) // no other endpoint stores the state
 			return
 		}
@@ -383,7 +383,7 @@ func eachGated(p Policy, s *Snapshot, r Request, visit func(f *forecast, e *Endp
 	healthy := slices.ContainsFunc(copies, func(c Copy) bool { return state(&c) == Healthy && serves(&c) })
 	for i := range copies {
 		if c := &copies[i]; serves(c) && (!healthy || state(c) == Healthy) {
-			visit(&f, &pool.Endpoints[c.Endpoint], c, trusted)
+			visit(&f, pool.Endpoints[c.Endpoint], c, trusted)
 		}
 	}
 }

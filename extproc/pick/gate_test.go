@@ -30,7 +30,7 @@ func (f *fleet) begin(e *pick.Endpoint, band int32, objective float64) pick.Clai
 func (f *fleet) reserved(t *testing.T, value string) pick.Reservation {
 	t.Helper()
 	words := strings.Split(value, ":")
-	i := slices.IndexFunc(f.pool.Endpoints, func(e pick.Endpoint) bool { return e.Address == words[0] })
+	i := slices.IndexFunc(f.pool.Endpoints, func(e *pick.Endpoint) bool { return e.Address == words[0] })
 	r := pick.Reservation{Endpoint: i, Band: int32(number(t, words[1])), Holder: 7}
 	if len(words) > 2 {
 		r.Slot = f.count(words[0], words[2])

@@ -43,8 +43,8 @@ func someBusy(random *rand.Rand) busy {
 }
 
 // endpoint returns b in the form that Pick reads.
-func (b *busy) endpoint(number int) pick.Endpoint {
-	e := pick.Endpoint{
+func (b *busy) endpoint(number int) *pick.Endpoint {
+	e := &pick.Endpoint{
 		Number: number, Profile: &b.Profile, InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Backlog: new(pick.Backlog),
 		Peers:   new(pick.Peers),
 		Address: strconv.Itoa(number),

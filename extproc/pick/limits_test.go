@@ -20,7 +20,7 @@ func TestHasAgreesWithPick(t *testing.T) {
 		var pool pick.Pool
 		pool.Copies = map[string][]pick.Copy{}
 		for i := range random.IntN(4) {
-			pool.Endpoints = append(pool.Endpoints, pick.Endpoint{
+			pool.Endpoints = append(pool.Endpoints, &pick.Endpoint{
 				Address: strconv.Itoa(i), State: pick.State(random.IntN(len(pick.States))), InFlight: new(atomic.Int64),
 				Adapters: new(atomic.Int64),
 				Backlog:  new(pick.Backlog), Peers: new(pick.Peers), Number: i,

@@ -30,7 +30,7 @@ func Obstacle(p Policy, s *Snapshot, r Request, endpoint int) string {
 	}
 	copies, _ := pool.admit(r) // there is one at this endpoint
 	c := &copies[slices.IndexFunc(copies, func(c Copy) bool { return c.Endpoint == endpoint })]
-	f, e := newForecast(r.Demand), &pool.Endpoints[endpoint]
+	f, e := newForecast(r.Demand), pool.Endpoints[endpoint]
 	trusted := p.Rule == Latency && !r.Tokenless && pool.Predictable
 	var is Estimate
 	if trusted {

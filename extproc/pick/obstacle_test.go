@@ -26,7 +26,7 @@ func TestObstaclesCloseTheGate(t *testing.T) {
 		r.Gate.Window, r.Gate.Band = random.Int64N(8), int32(random.IntN(2))
 		r.Demand = pick.Demand{Prompt: random.IntN(1000), Output: 10, PerToken: 0.03, Stated: random.IntN(2) == 0, Now: now}
 		for i := range 3 {
-			e := pick.Endpoint{
+			e := &pick.Endpoint{
 				Address: "10.0.0." + strconv.Itoa(i) + ":80", State: pick.State(random.IntN(int(pick.Out))), Number: i, Profile: times,
 				InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Backlog: new(pick.Backlog), Peers: new(pick.Peers),
 				KVTokens: 1000, Slots: random.Int64N(2),

@@ -222,7 +222,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 	)
 	for i := range copies {
 		c := &copies[i]
-		e := &pool.Endpoints[c.Endpoint]
+		e := pool.Endpoints[c.Endpoint]
 		full := len(best) == len(picks)
 		// Filter: skip endpoints that are out, that are not allowed, whose copy is full, or whose
 		// state is worse than that of enough other endpoints.
@@ -371,7 +371,7 @@ func (p *Pool) favourite(copies []Copy, r Request) (index int, why string) {
 		// show that it has recovered.
 		for n := range copies {
 			i := (n + int(r.Random>>40)) % len(copies)
-			if e := &p.Endpoints[copies[i].Endpoint]; e.State == Suspect && e.InFlight.Load() == 0 && r.Only.Has(e.Address) {
+			if e := p.Endpoints[copies[i].Endpoint]; e.State == Suspect && e.InFlight.Load() == 0 && r.Only.Has(e.Address) {
 				return i, "tried again"
 			}
 		}
@@ -392,7 +392,7 @@ const trickle = 16
 func (p *Pool) sticky(copies []Copy, r Request) int {
 	state, least := Out, int64(0)
 	for i := range copies {
-		e := &p.Endpoints[copies[i].Endpoint]
+		e := p.Endpoints[copies[i].Endpoint]
 		if e.State > state || e.State == Out || !r.Only.Has(e.Address) {
 			continue
 		}
@@ -402,7 +402,7 @@ func (p *Pool) sticky(copies []Copy, r Request) int {
 	}
 	own, highest := -1, uint64(0)
 	for i := range copies {
-		e := &p.Endpoints[copies[i].Endpoint]
+		e := p.Endpoints[copies[i].Endpoint]
 		if e.State != state || state == Out || e.Pending() > slack+2*least || !r.Only.Has(e.Address) {
 			continue
 		}

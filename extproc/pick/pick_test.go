@@ -27,7 +27,7 @@ func randomFleet(random *rand.Rand) *fleet {
 		name := fmt.Sprintf("e%d", i)
 		takes := *some
 		takes.FrontendOverhead = 0.1 * float64(random.IntN(4))
-		e := pick.Endpoint{
+		e := &pick.Endpoint{
 			Address: name, State: pick.State(random.IntN(int(pick.Out) + 1)), Others: random.Int64N(3), Slots: random.Int64N(4),
 			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: i, Profile: &takes, Backlog: new(pick.Backlog),
 			Peers: new(pick.Peers),
@@ -67,7 +67,7 @@ func oracle(f *fleet, model string, threshold int64, tried []string) []string {
 	}
 	var all []candidate
 	for _, c := range f.pool.Copies[model] {
-		if e := &f.pool.Endpoints[c.Endpoint]; !slices.Contains(tried, e.Address) {
+		if e := f.pool.Endpoints[c.Endpoint]; !slices.Contains(tried, e.Address) {
 			all = append(all, candidate{c, e})
 		}
 	}
@@ -289,14 +289,14 @@ func loaded(endpoints int) (*pick.Snapshot, pick.Demand) {
 		name := strconv.Itoa(i)
 		requests := 5 + f.random.Int64N(20)
 		demand.Cached[i] = max(0, f.random.Int32N(40)-30)
-		f.pool.Endpoints = append(f.pool.Endpoints, pick.Endpoint{
+		f.pool.Endpoints = append(f.pool.Endpoints, &pick.Endpoint{
 			Address: name, Slots: 4, Others: int64(i % 7), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
 			Number: i, Profile: some, Backlog: new(pick.Backlog), Peers: new(pick.Peers), Resident: pick.NewResident(4, 16),
 			OthersBeside: float64(i%7) * 0.0001,
 			Listed:       []*pick.Count{f.count(name, "a"), f.count(name, "b")},
 		})
 		f.pool.Copies["a"] = append(f.pool.Copies["a"], pick.Copy{Endpoint: i, Model: "a", InFlight: f.count(name, "a")})
-		e := &f.pool.Endpoints[i]
+		e := f.pool.Endpoints[i]
 		e.InFlight.Store(requests)
 		e.Adapters.Store(1 + requests%3)
 		e.Backlog.Queue.Store(now + f.random.Int64N(3e8) - 2e8)

@@ -26,7 +26,7 @@ func (p *Pool) Expect(r Request, hash uint64, beginning int, familiar float64, c
 	}
 	best, highest := -1, uint64(0)
 	for i := range copies {
-		e := &p.Endpoints[copies[i].Endpoint]
+		e := p.Endpoints[copies[i].Endpoint]
 		if h := mix(hash^e.Hash, 0); e.State != Out && !e.Forgets && r.Only.Has(e.Address) && (best < 0 || h > highest) {
 			best, highest = e.Number, h
 		}

@@ -13,7 +13,7 @@ import (
 func numbered(n int) *pick.Pool {
 	p := new(pick.Pool)
 	for i := range n {
-		p.Endpoints = append(p.Endpoints, pick.Endpoint{
+		p.Endpoints = append(p.Endpoints, &pick.Endpoint{
 			Number: i + 1, Hash: rand.New(rand.NewPCG(uint64(i), 0)).Uint64(),
 			Address: address(i + 1),
 		})

@@ -144,7 +144,7 @@ func (f *fleet) do(t *testing.T, words []string) string {
 func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 	t.Helper()
 	index := len(f.pool.Endpoints)
-	e := pick.Endpoint{
+	e := &pick.Endpoint{
 		Address: name, Hash: uint64(index + 1), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: index, Profile: f.time,
 		Backlog: new(pick.Backlog), Peers: new(pick.Peers), KVTokens: f.kv,
 	}
@@ -191,13 +191,13 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 			spent := int64(1e9 * decimal(t, value))
 			e.Backlog.Others(spent, 0, now-spent)
 		case "beside", "peerbeside":
-			backlog(&e, key).Beside.Store(int64(1e12 * decimal(t, value)))
+			backlog(e, key).Beside.Store(int64(1e12 * decimal(t, value)))
 		case "theirbeside":
 			e.OthersBeside = decimal(t, value)
 		case "tokens", "peertokens":
-			backlog(&e, key).Tokens.Store(number(t, value))
+			backlog(e, key).Tokens.Store(number(t, value))
 		case "urgent", "peerurgent":
-			backlog(&e, key).Urgency.Store(int64(1000 / decimal(t, value)))
+			backlog(e, key).Urgency.Store(int64(1000 / decimal(t, value)))
 		case "paced":
 			n, seconds, _ := strings.Cut(value, ":")
 			e.Backlog.Timed.Store(number(t, n))
@@ -213,7 +213,7 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 			e.Batch = new(atomic.Int64)
 			e.Batch.Store(number(t, value))
 		case "stated":
-			f.stated(t, &e, value)
+			f.stated(t, e, value)
 		case "beyond":
 			e.KVBeyond = number(t, value)
 		case "room":
@@ -314,7 +314,7 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 			request.Demand.Cached, request.Demand.Block = make([]int32, len(f.pool.Endpoints)), 64
 			for pair := range strings.SplitSeq(value, ",") {
 				name, n, _ := strings.Cut(pair, ":")
-				i := slices.IndexFunc(f.pool.Endpoints, func(e pick.Endpoint) bool { return e.Address == name })
+				i := slices.IndexFunc(f.pool.Endpoints, func(e *pick.Endpoint) bool { return e.Address == name })
 				request.Demand.Cached[f.pool.Endpoints[i].Number] = int32(number(t, n))
 			}
 		case "gate":

@@ -9,7 +9,7 @@ func Service(p Policy, s *Snapshot, pool string, d Demand) (prompt, perToken flo
 	if of == nil || p.Rule != Latency || !of.Predictable || len(of.Endpoints) == 0 || of.Endpoints[0].Profile == nil {
 		return 0, 0, false
 	}
-	f, e := newForecast(d), &of.Endpoints[0]
+	f, e := newForecast(d), of.Endpoints[0]
 	f.Cached = nil
 	f.take(e.Profile)
 	return f.computing(e), f.longer, true

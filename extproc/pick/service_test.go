@@ -16,7 +16,7 @@ func TestService(t *testing.T) {
 		Limits: profile.Limits{MaxBatchedTokens: 2048},
 	}
 	pools := map[string]*pick.Pool{
-		"trusted": {Predictable: true, Endpoints: []pick.Endpoint{{Profile: &p}}}, "untrusted": {Endpoints: []pick.Endpoint{{Profile: &p}}},
+		"trusted": {Predictable: true, Endpoints: []*pick.Endpoint{{Profile: &p}}}, "untrusted": {Endpoints: []*pick.Endpoint{{Profile: &p}}},
 		"empty": {Predictable: true},
 	}
 	demand := pick.Demand{Prompt: 1000, Output: 100, Cached: []int32{10}, Block: 16}

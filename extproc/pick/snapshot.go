@@ -19,7 +19,8 @@ type Snapshot struct {
 
 // Pool contains the endpoints of one pool.
 type Pool struct {
-	Endpoints []Endpoint
+	// Endpoints are in the order of the objects. Snapshots share those that have not changed.
+	Endpoints []*Endpoint
 	// Predictable reports that predictions are trusted. Each endpoint then has a profile.
 	Predictable bool
 	Index

@@ -156,7 +156,7 @@ func TestClaimAfterLongerQueue(t *testing.T) {
 	f := newFleet()
 	f.profile(t, []string{"prefill=0.01,0.001", "decode=0.04,0.001,0"})
 	f.endpoint(t, "a", []string{"lists=m", "queue=10"})
-	e := &f.pool.Endpoints[0]
+	e := f.pool.Endpoints[0]
 	e.Backlog.Starts.Store(0) // the queued step has started
 	is := pick.Estimate{Queue: 0.02, Prefill: 0.11, Delay: 0.11}
 	before := e.Backlog.Queue.Load()
@@ -255,7 +255,7 @@ func TestLaterPromptsJoin(t *testing.T) {
 		f := newFleet()
 		f.profile(t, []string{"prefill=0,0.001", "decode=0.01,0.001,0", "load=" + c.load})
 		f.endpoint(t, "a", []string{"lists=m", "ours=x:1", "queue=0.02"})
-		e := &f.pool.Endpoints[0]
+		e := f.pool.Endpoints[0]
 		e.Backlog.Queue.Store(now + 20e6)
 		e.Backlog.Starts.Store(0)
 		e.Backlog.Lately.Store(now - 2.772588722e9) // half of the time

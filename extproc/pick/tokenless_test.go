@@ -26,7 +26,7 @@ func randomWorkers(t *testing.T, random *rand.Rand) (workers []worker, f *fleet)
 		w := worker{state: pick.State(random.IntN(2) * random.IntN(int(pick.Out)+1)), used: random.Int64N(3)}
 		name := string(rune('a' + i))
 		f.endpoint(t, name, []string{"lists=m"})
-		e, count := &f.pool.Endpoints[i], f.count(name, "m")
+		e, count := f.pool.Endpoints[i], f.count(name, "m")
 		e.State = w.state
 		count.Last.Store(w.used)
 		for range random.IntN(3) {

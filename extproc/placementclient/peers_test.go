@@ -73,14 +73,14 @@ func (r *rig) join(address string) (leave func()) {
 
 // endpoint returns the first endpoint in a view.
 func (r *rig) endpoint() *pick.Endpoint {
-	return &r.fleet.View().Snapshot.Pools[thePool.String()].Endpoints[0]
+	return r.fleet.View().Snapshot.Pools[thePool.String()].Endpoints[0]
 }
 
 // send sends a request to the first endpoint.
 func (r *rig) send() *fleet.InFlight {
 	r.Helper()
 	p := r.fleet.View().Snapshot.Pools[thePool.String()]
-	return r.fleet.Begin(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Any[0]})
+	return r.fleet.Begin(pick.Decision{Endpoint: p.Endpoints[0], Copy: &p.Any[0]})
 }
 
 // Through control, other extprocs see the requests of one extproc at once, without a new view. The

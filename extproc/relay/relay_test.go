@@ -437,7 +437,7 @@ func TestRequestIsRepeated(t *testing.T) {
 		t.Fatalf("the copies are %v", all)
 	}
 	place := pick.Decision{
-		Endpoint: &s.fleet.View().Snapshot.Pools["ns/pool"].Endpoints[0],
+		Endpoint: s.fleet.View().Snapshot.Pools["ns/pool"].Endpoints[0],
 		Copy:     &s.fleet.View().Snapshot.Pools["ns/pool"].Copies["m"][0],
 	}
 	s.fleet.Keep("decision", s.fleet.Begin(place))

@@ -28,7 +28,7 @@ func unused(_, path string) (int, string, error) {
 func begin(t *testing.T, f *fleet.Fleet) *fleet.InFlight {
 	t.Helper()
 	p := f.View().Snapshot.Pools["ns/pool0"]
-	i := f.Begin(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Base[0]})
+	i := f.Begin(pick.Decision{Endpoint: p.Endpoints[0], Copy: &p.Base[0]})
 	if i == nil {
 		t.Fatal("no request can begin")
 	}

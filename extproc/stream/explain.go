@@ -64,13 +64,12 @@ func (e *explanation) considered(asked string, p pick.Policy, s *pick.Snapshot, 
 	for i := range ranked {
 		c := ring.CandidateOf(&ranked[i])
 		candidate := decisions.CandidateOf(&c)
-		at := slices.IndexFunc(pool.Endpoints, func(e pick.Endpoint) bool { return e.Address == c.Endpoint })
+		at := slices.IndexFunc(pool.Endpoints, func(e *pick.Endpoint) bool { return e.Address == c.Endpoint })
 		candidate.NoRoom = pick.Obstacle(p, s, r, at)
 		e.candidates = append(e.candidates, candidate)
 		is[c.Endpoint] = true
 	}
-	for i := range pool.Endpoints {
-		at := &pool.Endpoints[i]
+	for i, at := range pool.Endpoints {
 		if is[at.Address] {
 			continue
 		}
@@ -82,7 +81,7 @@ func (e *explanation) considered(asked string, p pick.Policy, s *pick.Snapshot, 
 // index.
 func excludedAt(p pick.Policy, s *pick.Snapshot, r pick.Request, index int) admin.Candidate {
 	pool := s.Pools[r.Pool]
-	e := &pool.Endpoints[index]
+	e := pool.Endpoints[index]
 	c := admin.Candidate{
 		Endpoint: e.Address, State: e.State.String(), Requests: e.Pending(), NoRoom: pick.Obstacle(p, s, r, index),
 	}

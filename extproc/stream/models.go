@@ -87,8 +87,8 @@ func (s *scope) unwell() error {
 			!leads(offer, name) {
 			continue // the pool serves no model
 		}
-		for i := range p.Endpoints {
-			if state := p.Endpoints[i].State; state == pick.Healthy || state == pick.Suspect || state == pick.Migrating {
+		for _, e := range p.Endpoints {
+			if state := e.State; state == pick.Healthy || state == pick.Suspect || state == pick.Migrating {
 				return nil
 			}
 		}

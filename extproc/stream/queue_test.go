@@ -353,7 +353,7 @@ func TestWaitEndsWithTheModel(t *testing.T) {
 // A wait may last minutes, and must not keep an old view of the fleet in memory.
 func TestWaitKeepsNoSnapshotAlive(t *testing.T) {
 	f, held, client := queueing(t, time.Minute, 100)
-	old := weak.Make(&f.View().Snapshot.Pools["ns/base"].Endpoints[0])
+	old := weak.Make(f.View().Snapshot.Pools["ns/base"].Endpoints[0])
 	ctx, cancel := context.WithCancel(t.Context())
 	ask(ctx, t, client)
 	f.SetWorld(f.View().World) // publishes a new view

@@ -108,7 +108,7 @@ func (s *scope) mayHave(view *endpointstate.View, counts func(objects.Name) bool
 // picks such an endpoint.
 func unscraped(view *endpointstate.View, m fleet.Maker) bool {
 	p := view.Snapshot.Pools[m.Pool.String()]
-	return p != nil && slices.ContainsFunc(p.Endpoints, func(e pick.Endpoint) bool { return e.Unscraped && e.Address == m.Address })
+	return p != nil && slices.ContainsFunc(p.Endpoints, func(e *pick.Endpoint) bool { return e.Unscraped && e.Address == m.Address })
 }
 
 // searched returns the pools to ask for a stored response if the request names no model. The first
@@ -152,8 +152,8 @@ func (d *dispatcher) spread(view *endpointstate.View, request pick.Request, othe
 	// response is asked first. Other unscraped endpoints are asked last.
 	for _, name := range append([]objects.Name{d.target.Pool}, others...) {
 		pool := view.Snapshot.Pools[name.String()]
-		for i := range pool.Endpoints {
-			if e := &pool.Endpoints[i]; e.Unscraped && request.Only.Has(e.Address) {
+		for i, e := range pool.Endpoints {
+			if e.Unscraped && request.Only.Has(e.Address) {
 				at := len(picks)
 				if e.Address == d.search.maker {
 					at = 0

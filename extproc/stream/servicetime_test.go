@@ -63,7 +63,7 @@ func TestServiceTimesDecide(t *testing.T) {
 			if got := f.ServiceTime(objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: "sql-v2"}); got != 10e6 {
 				t.Fatalf("the service time is %d ns", got)
 			}
-			e := &f.View().Snapshot.Pools["ns/base"].Endpoints[0]
+			e := f.View().Snapshot.Pools["ns/base"].Endpoints[0]
 			e.InFlight.Add(2)
 			server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Policy.Rule = pick.Latency })
 			x := server.Exchange(stream.Own, "", 0)

@@ -291,7 +291,7 @@ func TestOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
 		if n := inFlight(f); n != 1 {
 			t.Fatalf("%s: %d requests are in flight", name, n)
 		}
-		decidedOver := weak.Make(&f.View().Snapshot.Pools["ns/open"].Endpoints[0])
+		decidedOver := weak.Make(f.View().Snapshot.Pools["ns/open"].Endpoints[0])
 		f.SetWorld(f.View().World) // publishes a new view
 		for range 3 {
 			runtime.GC()

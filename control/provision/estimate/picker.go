@@ -36,7 +36,7 @@ func newPicker(replicas int, engine *profile.Profile) *picker {
 // grow adds a replica and returns its number.
 func (p *picker) grow(engine *profile.Profile) (replica int) {
 	replica = len(p.copies)
-	e := pick.Endpoint{
+	e := &pick.Endpoint{
 		Number: replica, Profile: engine, Backlog: new(pick.Backlog), Peers: new(pick.Peers), Adapters: new(atomic.Int64),
 		InFlight: new(atomic.Int64),
 	}
@@ -99,7 +99,7 @@ func nanoseconds(now float64) int64 { return int64(1e18) + int64(now*1e9) }
 // ended removes a query from the counts of its replica; claim is the result of pickEngine. It
 // reports whether this was the last query of a replica that is to be removed.
 func (p *picker) ended(replica int, claim pick.Claim) (left bool) {
-	e := &p.pool.Endpoints[replica]
+	e := p.pool.Endpoints[replica]
 	last := e.InFlight.Add(-1) == 0
 	left = last && p.leaving[replica]
 	p.copies[replica].InFlight.Add(-1)

@@ -345,7 +345,7 @@ func (v *View) Unusable(k objects.ModelKey) []string {
 	}
 	var all []string
 	for _, c := range pool.Copies[k.ID] {
-		if e := &pool.Endpoints[c.Endpoint]; e.State == pick.Out && !e.Doubted {
+		if e := pool.Endpoints[c.Endpoint]; e.State == pick.Out && !e.Doubted {
 			all = append(all, e.Address)
 		}
 	}

@@ -90,6 +90,9 @@ type timed struct {
 	made        time.Time        // time of the last check whether a new profile is needed
 	standing    Standing         // state in the latest view
 	reason      Reason           // reason for the state that the next view will have
+	due         *[]int           // that of members, without a pointer back to them; nil until the endpoint is one of them
+	index       int              // its index in members
+	isDue       bool             // whether due has the index
 }
 
 // TrustChange reports that predictions for a pool became trusted, or are no longer trusted.
@@ -394,17 +397,6 @@ func differ(p, q *profile.Profile) bool {
 		far(p.Decode.PerKVToken, q.Decode.PerKVToken) ||
 		far(p.Prefill.PerToken, q.Prefill.PerToken) || far(p.Prefill.Base, q.Prefill.Base) || far(p.FrontendOverhead, q.FrontendOverhead) ||
 		far(p.AdapterLoad.Mean, q.AdapterLoad.Mean) || far(p.AdapterActivation.Mean, q.AdapterActivation.Mean)
-}
-
-// fewestSlots returns the least number of adapter slots that an endpoint of a pool reports; 0 if
-// none reports any. It is the default for endpoints that report no number.
-func (s *EngineTimes) fewestSlots(p *objects.Pool) (fewest int) {
-	for _, declared := range p.Endpoints {
-		if n, _ := s.endpoints[declared.Address].slots(); n > 0 && (fewest == 0 || n < fewest) {
-			fewest = n
-		}
-	}
-	return fewest
 }
 
 // others is the load at an endpoint from unknown sources, in the latest scrape. Beyond is as in

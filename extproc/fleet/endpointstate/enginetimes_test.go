@@ -40,7 +40,7 @@ func predicted() *endpointstate.State {
 }
 
 func endpointOf(s *endpointstate.State) *pick.Endpoint {
-	return &view(s, start).Snapshot.Pools["ns/one"].Endpoints[0]
+	return view(s, start).Snapshot.Pools["ns/one"].Endpoints[0]
 }
 
 // Latencies of a pool are predicted with its configured profile. Without one they are predicted
@@ -392,7 +392,7 @@ func TestAdapterPlaces(t *testing.T) {
 	}
 	send := func(name string, at time.Duration) {
 		p := view(s, start).Snapshot.Pools["ns/one"]
-		c := endpointstate.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Copies[name][0]})
+		c := endpointstate.CountsOf(pick.Decision{Endpoint: p.Endpoints[0], Copy: &p.Copies[name][0]})
 		c.Begin(start.Add(at))
 		c.End()
 	}
@@ -512,7 +512,7 @@ func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
 	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})
 	p := view(s, start).Snapshot.Pools["ns/one"]
 	for i, name := range []string{"x", "y", "z"} {
-		c := endpointstate.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Copies[name][0]})
+		c := endpointstate.CountsOf(pick.Decision{Endpoint: p.Endpoints[0], Copy: &p.Copies[name][0]})
 		c.Begin(start.Add(time.Duration(i) * time.Second))
 		c.End()
 	}
@@ -532,7 +532,7 @@ func TestUnloadedAdapterTakesNoSlot(t *testing.T) {
 	s := predicted() // each endpoint has two slots, and host memory for three adapters
 	send := func(name string, at time.Duration) {
 		p := view(s, start).Snapshot.Pools["ns/one"]
-		c := endpointstate.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Copies[name][0]})
+		c := endpointstate.CountsOf(pick.Decision{Endpoint: p.Endpoints[0], Copy: &p.Copies[name][0]})
 		c.Begin(start.Add(at))
 		c.End()
 	}

@@ -1,6 +1,7 @@
 package endpointstate
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -90,6 +91,22 @@ func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, l
 	return pick.Healthy, ""
 }
 
+// stateHolds returns for how long the result of stateOf is certainly the same if nothing is
+// reported.
+func stateHolds(s *State, e *endpoint, declared *objects.Endpoint, now time.Time, limits settings.Settings) time.Duration {
+	h, told := &e.health, s.control.leaving[declared.Address]
+	holds := time.Duration(math.MaxInt64)
+	for _, change := range [...]time.Time{
+		h.silentSince().Add(limits.StaleAfter), h.silentSince().Add(limits.LostAfter), h.failed.Add(forgiveness), h.full.Add(fullness),
+		h.stopping.Add(stoppingFor), told.Stopping.Add(stoppingFor), declared.Migrates, told.Migrates,
+	} {
+		if left := change.Sub(now); left > 0 {
+			holds = min(holds, left)
+		}
+	}
+	return holds
+}
+
 // Condition is the state of an endpoint as control learns it.
 type Condition struct {
 	Endpoint string
@@ -145,38 +162,6 @@ type FailOpenChange struct {
 	Open bool
 	// Faulty and Lost are the numbers of endpoints with a fault, and of lost endpoints.
 	Faulty, Lost int
-}
-
-// trust treats suspect endpoints as healthy if faults count against most of the endpoints that
-// answer scrapes. In that case the requests are probably at fault, and the few healthy endpoints
-// must not get all traffic. News reports whether this has changed.
-func (s *State) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time) (t FailOpenChange, news bool) {
-	answer, lost, out := 0, 0, 0
-	var faulty []int
-	for i := range endpoints {
-		switch endpoints[i].State {
-		case pick.Healthy, pick.Suspect:
-			answer++
-			if s.endpoints[endpoints[i].Address].health.faulty(now) {
-				faulty = append(faulty, i)
-			}
-		case pick.Lost:
-			lost++
-		case pick.Out:
-			out++
-		case pick.Stale, pick.Migrating:
-		}
-	}
-	most := len(faulty) > 1 && 2*len(faulty) > answer
-	if most {
-		for _, i := range faulty {
-			endpoints[i].State = pick.Healthy
-		}
-	}
-	open := most || (lost > 0 && lost+out == len(endpoints))
-	news = open != s.failOpen[p.Name]
-	s.failOpen[p.Name] = open
-	return FailOpenChange{p.Name, open, len(faulty), lost}, news
 }
 
 // FailOpen returns the pools that use all endpoints because most are unhealthy.

@@ -86,6 +86,7 @@ func (s *EngineTimes) take(k AcceleratorKey) {
 	}
 	for address, e := range s.members(k.Pool, c) {
 		e.made = time.Time{} // so that the next view predicts with the adopted profile
+		e.touch()
 		if factor, told := l.Factors[address]; told && rows {
 			c.Meet(&e.Engine, factor)
 		}

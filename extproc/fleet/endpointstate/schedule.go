@@ -39,6 +39,9 @@ func (s *Schedule) Plan(address string, soon, rarely time.Time) (due time.Time, 
 	if isIdle = e.healthy() && idle(e.inFlight.Load(), e.peers.Requests.Load(), &e.load, e.still); isIdle {
 		e.health.due = rarely
 	}
+	for _, t := range e.times {
+		t.touch() // the time has moved at which it may become stale
+	}
 	return e.health.due, isIdle
 }
 

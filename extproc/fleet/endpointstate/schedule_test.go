@@ -65,7 +65,8 @@ func TestIdleEndpoints(t *testing.T) {
 		}, true},
 		"this process has a request there": {func(s *rig) {
 			p := s.pool()
-			endpointstate.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Base[0]}).Begin(s.now)
+			counts := endpointstate.CountsOf(pick.Decision{Endpoint: p.Endpoints[0], Copy: &p.Base[0]})
+			counts.Begin(s.now)
 		}, false},
 		"another process has a request there": {func(s *rig) {
 			s.SetPeers([]endpointstate.Backlog{{Endpoint: a, Requests: 1}}, s.now)
@@ -225,7 +226,7 @@ func TestScrapeWithoutNewsPublishesNothing(t *testing.T) {
 	p := s.pool()
 	load := unused()
 	load.Running = engine.Known(1)
-	counts := endpointstate.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Base[0]})
+	counts := endpointstate.CountsOf(pick.Decision{Endpoint: p.Endpoints[0], Copy: &p.Base[0]})
 	counts.Begin(s.now)
 	scrape(load)
 	scrape(load)

@@ -20,17 +20,6 @@ import (
 	"github.com/headgate/headgate/internal/profile/table"
 )
 
-// View is the input of decisions at one moment: objects, and the endpoints that match them. It is
-// immutable except for the counters that its snapshot points to.
-type View struct {
-	World    *objects.World
-	Snapshot *pick.Snapshot
-	// Failures are the models that currently cannot be loaded, each with a machine-readable reason.
-	Failures map[objects.ModelKey]string
-	// Methods are the gRPC methods that engines accept, by endpoint, if control reports them.
-	Methods map[string]engine.Methods
-}
-
 // Config configures a State.
 type Config struct {
 	// Settings are for pools without settings of their own; zero means the defaults.
@@ -53,6 +42,8 @@ type State struct {
 	pools           map[string][]objects.Name    // pools of the World's endpoints, by the endpoint's address
 	indexes         map[objects.Name]*pick.Index // indexes by pool; missing if the pool's models or endpoints have changed
 	changed         map[objects.Name]bool        // pools to build again for the next view
+	members         map[objects.Name]*members    // endpoints of each pool
+	origin          time.Time                    // time of the first view
 	latest          map[string]*pick.Pool        // pools of the latest view
 	unsealed        []*endpoint                  // endpoints with models that the latest view dropped
 	failOpen        map[objects.Name]bool        // pools in which most endpoints are suspect, so that these are treated as healthy
@@ -139,94 +130,11 @@ func (s *State) SetWorld(w *objects.World) {
 	}
 	maps.DeleteFunc(s.control.own, func(k CopyKey, _ own) bool { return s.endpoints[k.Endpoint] == nil })
 	maps.DeleteFunc(s.failOpen, func(name objects.Name, _ bool) bool { return w.Pools[name] == nil })
-	s.latest = nil
+	s.latest, s.members = nil, make(map[objects.Name]*members, len(w.Pools))
+	for name, p := range w.Pools {
+		s.members[name] = newMembers(s, p)
+	}
 	s.indexAll()
-}
-
-// touch marks the pools of an endpoint as changed.
-func (s *State) touch(address string) {
-	for _, name := range s.pools[address] {
-		s.changed[name] = true
-	}
-}
-
-// index marks an endpoint's pools as changed, and drops their indexes.
-func (s *State) index(address string) {
-	s.touch(address)
-	for _, name := range s.pools[address] {
-		delete(s.indexes, name)
-	}
-}
-
-func (s *State) indexAll() {
-	s.indexes = make(map[objects.Name]*pick.Index, len(s.world.Pools))
-	s.Age()
-}
-
-// Age marks all pools as changed: silent endpoints become stale by the passage of time alone.
-func (s *State) Age() {
-	clear(s.changed)
-	for name := range s.world.Pools {
-		s.changed[name] = true
-	}
-}
-
-// Changed reports whether a new view would differ from the latest one.
-func (s *State) Changed() bool { return len(s.changed) > 0 }
-
-// View returns a view of the current state, and the pools that started or stopped to fail open.
-// Pools without changes are shared with the previous view. Call [State.Seal] after the view is
-// published.
-func (s *State) View(now time.Time) (*View, []FailOpenChange) {
-	var told []FailOpenChange
-	pools := maps.Clone(s.latest)
-	if pools == nil {
-		pools = make(map[string]*pick.Pool, len(s.world.Pools))
-	}
-	for name := range s.changed {
-		p := s.world.Pools[name]
-		if s.indexes[name] == nil {
-			s.indexes[name] = s.indexOf(p)
-			for _, declared := range p.Endpoints {
-				s.unsealed = append(s.unsealed, s.endpoints[declared.Address])
-			}
-		}
-		limits, predictable := s.Settings.For(p), s.Times.predictable(name)
-		slots := s.Times.fewestSlots(p)
-		endpoints, members := make([]pick.Endpoint, len(p.Endpoints)), make([]*timed, len(p.Endpoints))
-		for i, declared := range p.Endpoints {
-			e := s.endpoints[declared.Address]
-			t := e.times[name]
-			members[i] = t
-			endpoints[i], t.reason = s.snapshot(e, declared, now, limits)
-			e.predict(&endpoints[i], t.fresh(now, slots), predictable)
-		}
-		if t, news := s.trust(p, endpoints, now); news {
-			told = append(told, t)
-		}
-		for i, t := range members {
-			if from, moved := t.stand(endpoints[i].State, now); moved {
-				address := endpoints[i].Address
-				cause := s.endpoints[address].cause(t.standing.Reason, now)
-				s.Moves.all = append(s.Moves.all, Move{name, address, from, t.standing, cause})
-			}
-		}
-		pools[name.String()] = &pick.Pool{Endpoints: endpoints, Predictable: predictable, Index: *s.indexes[name]}
-	}
-	clear(s.changed)
-	s.latest = pools
-	return &View{World: s.world, Snapshot: &pick.Snapshot{Pools: pools}, Failures: s.control.failures, Methods: s.control.methods}, told
-}
-
-// Seal closes the counts of models that the latest view has dropped, and deletes unused counts. A
-// request that was decided with an older view first counts itself, and then checks whether its
-// count is closed. So after Seal, each such request is either counted by InFlight or goes
-// elsewhere.
-func (s *State) Seal() {
-	for _, e := range s.unsealed {
-		e.close(s.Placed)
-	}
-	s.unsealed = nil
 }
 
 // indexOf returns which endpoints of a pool serve which model.
@@ -274,10 +182,10 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 }
 
 // snapshot returns the input of decisions for an endpoint, and the reason for its state.
-func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) (pick.Endpoint, Reason) {
+func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) (*pick.Endpoint, Reason) {
 	slots, _ := e.slots()
 	state, why := s.stateOf(e, declared, now, limits)
-	p := pick.Endpoint{
+	p := &pick.Endpoint{
 		Address: declared.Address, Number: e.number, Hash: e.hash, State: state, Doubted: e.health.doubted,
 		Others: e.others.requests,
 		Slots:  int64(slots), InFlight: &e.inFlight, Window: &e.window.limit, Batch: &e.batch.limit, Adapters: &e.adapters,

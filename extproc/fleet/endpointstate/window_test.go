@@ -33,7 +33,7 @@ func (w *windowRig) have(n int) {
 
 // begin counts a request at a copy.
 func (w *windowRig) begin(pool *pick.Pool, c *pick.Copy) {
-	counts := endpointstate.CountsOf(pick.Decision{Endpoint: &pool.Endpoints[c.Endpoint], Copy: c})
+	counts := endpointstate.CountsOf(pick.Decision{Endpoint: pool.Endpoints[c.Endpoint], Copy: c})
 	counts.Begin(w.now)
 	w.counts = append(w.counts, counts)
 }
