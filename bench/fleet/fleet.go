@@ -112,7 +112,7 @@ type Streamer interface {
 
 // Left is a Picker that distinguishes cancelled from completed requests.
 type Left interface {
-	Left(r *Request)
+	Left(now float64, r *Request)
 }
 
 // Indexed is a Picker that knows exactly how many leading tokens of a prompt each endpoint has
@@ -372,7 +372,7 @@ func (r *run) leave(number, by int, is *Request) {
 	to.Left = true
 	r.ended(number)
 	if p, ok := r.pickers[by].(Left); ok {
-		p.Left(is)
+		p.Left(r.loop.Now(), is)
 	} else {
 		r.pickers[by].Ended(r.loop.Now(), is, to.Endpoint)
 	}

@@ -214,7 +214,7 @@ func (h *headgate) FirstToken(now float64, r *Request, _ int) {
 
 // Ended learns from a request when its stream ends, as extproc does, because the time of the first
 // token is not known earlier.
-func (h *headgate) Ended(_ float64, r *Request, endpoint int) {
+func (h *headgate) Ended(now float64, r *Request, endpoint int) {
 	is := h.inFlight[r]
 	if took := is.first - is.at; is.Estimate != (pick.Estimate{}) {
 		h.state.Times.FirstTokenPredicted(objects.EndpointsPool, h.addresses[endpoint], took/is.FirstToken())
@@ -224,12 +224,12 @@ func (h *headgate) Ended(_ float64, r *Request, endpoint int) {
 		}
 	}
 	h.learn(r, is)
-	h.Left(r)
+	h.Left(now, r)
 }
 
-func (h *headgate) Left(r *Request) {
+func (h *headgate) Left(now float64, r *Request) {
 	of := h.inFlight[r]
-	of.End()
+	of.End(at(now))
 	delete(h.inFlight, r)
 }
 

@@ -58,7 +58,7 @@ func (i *InFlight) End() {
 	defer i.mu.Unlock()
 	if !i.ended {
 		i.ended = true
-		i.fleet.reportDrained(i.at.End())
+		i.fleet.reportDrained(i.at.End(Steady(i.fleet.Now())))
 		if i.onEnd != nil {
 			i.onEnd(i.completion)
 		}
@@ -113,8 +113,9 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	if !known {
 		return
 	}
-	to.Add(Steady(f.Now())) // before the old count ends, so that the request is always counted somewhere
-	f.reportDrained(i.at.End())
+	now := Steady(f.Now())
+	to.Add(now) // before the old count ends, so that the request is always counted somewhere
+	f.reportDrained(i.at.End(now))
 	f.Freed(i.address, i.model)
 	i.at, i.address = to, address
 	f.move()

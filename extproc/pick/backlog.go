@@ -35,6 +35,8 @@ type Backlog struct {
 	// ServiceTimes is the sum of the known service times of tokenless requests, in nanoseconds.
 	// Timed is the number of those requests.
 	ServiceTimes, Timed atomic.Int64
+	// Withdrawn is the time that [Backlog.Withdraw] has taken from Queue since the process started.
+	Withdrawn atomic.Int64
 	// Objectives counts the requests that state an objective for time per output token.
 	Objectives Objectives
 
@@ -114,9 +116,16 @@ func (f *forecast) claim(e *Endpoint, is *Estimate, g *Gate) Claim {
 	return c
 }
 
-// Begin adds a claim at time now, in nanoseconds since 1970. If another prompt has opened a step
-// since the decision, this prompt joins that step.
-func (b *Backlog) Begin(c Claim, now int64) {
+// Queued is the place of a request's prompt in a Backlog.
+type Queued struct {
+	// through and queue are the times of the Backlog with this prompt as the last one. adds is how
+	// much later queue is because of the prompt. withdrawn is [Backlog.Withdrawn] at that time.
+	through, queue, adds, withdrawn int64
+}
+
+// Begin adds a claim at time now, in nanoseconds since 1970, and returns the place of its prompt.
+// If another prompt has opened a step since the decision, this prompt joins that step.
+func (b *Backlog) Begin(c Claim, now int64) Queued {
 	b.Beside.Add(c.beside)
 	b.Urgency.Add(c.urgency)
 	b.Tokens.Add(c.tokens)
@@ -130,10 +139,38 @@ func (b *Backlog) Begin(c Claim, now int64) {
 	if c.opens && b.open(c.starts, now) {
 		queue = c.queue
 	}
-	extend(&b.Through, c.prefill, now)
-	extend(&b.Queue, queue, now)
 	spend(&b.Lately, c.prefill, now)
 	spend(&b.Computing, c.computing, now)
+	withdrawn := b.Withdrawn.Load()
+	return Queued{through: extend(&b.Through, c.prefill, now), queue: extend(&b.Queue, queue, now), adds: queue, withdrawn: withdrawn}
+}
+
+// Withdraw removes the part of a prompt that is not computed at time now, because its request has
+// ended: the client has cancelled it, or the prompt took less time than predicted. Otherwise a long
+// cancelled prompt would keep requests away until the endpoint is idle. Parts of other prompts that
+// were withdrawn since count as if they were ahead of this one, so that Withdraw removes too little
+// rather than too much.
+func (b *Backlog) Withdraw(c Claim, q Queued, now int64) {
+	gone := b.Withdrawn.Load() - q.withdrawn
+	left := min(q.queue-gone-now, q.adds)
+	if left <= 0 {
+		return
+	}
+	b.Withdrawn.Add(left)
+	b.shorten(left, now)
+	spend(&b.Lately, -min(left, c.prefill), now)
+	spend(&b.Computing, -min(left, c.computing), now)
+	if left = min(q.through-gone-now, c.prefill); left > 0 {
+		extend(&b.Through, -left, now)
+	}
+}
+
+// shorten removes the time of prompts that are ahead of the last step from Queue.
+func (b *Backlog) shorten(by, now int64) {
+	extend(&b.Queue, -by, now)
+	if b.Starts.Load() > b.Queue.Load() {
+		b.Starts.Add(-by)
+	}
 }
 
 // Others adds prefill time that other processes report at time now, in nanoseconds. The time may be
@@ -144,9 +181,10 @@ func (b *Backlog) Others(more, step, now int64) {
 	if more >= leastReported && b.open(0, now) {
 		queue += step
 	}
-	extend(&b.Queue, queue, now)
-	if more < 0 && b.Starts.Load() > b.Queue.Load() {
-		b.Starts.Add(more) // the prompts that ended were ahead of the last step
+	if more < 0 {
+		b.shorten(-more, now)
+	} else {
+		extend(&b.Queue, queue, now)
 	}
 	spend(&b.Lately, more, now)
 	spend(&b.Computing, more, now)
@@ -190,13 +228,16 @@ func spend(sum *atomic.Int64, by, now int64) {
 	}
 }
 
-// extend moves the end of a queue by this many nanoseconds. If the end is already past, it first
-// becomes now.
-func extend(end *atomic.Int64, by, now int64) {
-	for by != 0 {
+// extend moves the end of a queue by this many nanoseconds, and returns it. If the end is already
+// past, it first becomes now.
+func extend(end *atomic.Int64, by, now int64) (until int64) {
+	for {
 		was := end.Load()
-		if end.CompareAndSwap(was, max(was, now)+by) {
-			return
+		if by == 0 {
+			return was
+		}
+		if until = max(was, now) + by; end.CompareAndSwap(was, until) {
+			return until
 		}
 	}
 }

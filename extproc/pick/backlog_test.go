@@ -238,3 +238,46 @@ func others(t *testing.T, f *fleet, at int64) float64 {
 	}
 	return room[0].Estimate.Others
 }
+
+// When requests end before their prompts are computed, the queue loses the rest of these prompts:
+// the same as if the engine computed the prompts that remain one after the other.
+func TestCancelledPromptsLeaveTheQueue(t *testing.T) {
+	f := newFleet()
+	f.profile(t, []string{"prefill=0,0.001", "decode=0.01,0,0"})
+	f.endpoint(t, "a", []string{"lists=m"})
+	b := f.pool.Endpoints[0].Backlog
+	begin := func(tokens int, at float64) func(at float64) {
+		c := claimed(t, f, tokens).Claim
+		queued := b.Begin(c, now+int64(at*1e9))
+		return func(at float64) {
+			b.Withdraw(c, queued, now+int64(at*1e9))
+			b.End(c, false)
+		}
+	}
+	want := func(when string, ends float64) {
+		t.Helper()
+		if queue, through := float64(b.Queue.Load()-now)/1e9, float64(b.Through.Load()-now)/1e9; math.Abs(queue-ends) > 1e-6 ||
+			math.Abs(through-ends) > 1e-6 {
+			t.Errorf("%s: all prompts are computed after %g s, and ours after %g s, want %g s", when, queue, through, ends)
+		}
+	}
+	long, short, last := begin(10_000, 0), begin(1_000, 0), begin(2_000, 0)
+	recent := b.Lately.Load()
+	want("three", 13)
+	long(1)
+	want("nine seconds of the first are left when it is cancelled", 4)
+	if b.Lately.Load() >= recent {
+		t.Error("the time for prompts that are not computed counts as recent time for prompts")
+	}
+	short(3)
+	want("the second has been computed", 4)
+	next := begin(1_000, 3)
+	want("another comes", 5)
+	next(3)
+	want("and is cancelled at once", 4)
+	last(10)
+	want("the last ends after its answer", 4)
+
+	begin(5_000, 20)(21)
+	want("one alone, a second after its begin", 21)
+}

@@ -16,6 +16,7 @@ type Counts struct {
 	backlog  *pick.Backlog  // backlog of the whole endpoint
 	peers    *pick.Peers    // work of other processes at the endpoint
 	claim    pick.Claim     // the request's part of the backlog
+	queued   pick.Queued    // place of the request's prompt in the backlog; zero before the request is counted
 	resident *pick.Resident // state of the endpoint's adapter slots; nil for a model that needs no slot
 }
 
@@ -44,40 +45,41 @@ func (s *State) Moved(from Counts, address, model string, base bool) (Counts, bo
 
 // Begin counts a request. If the copy is closed or at its limit, it returns false and counts
 // nothing; drained is then the result of [Counts.End].
-func (c Counts) Begin(now time.Time) (begun, drained bool) {
+func (c *Counts) Begin(now time.Time) (begun, drained bool) {
 	n, entered := c.model.Enter()
 	if !entered {
 		return false, false
 	}
 	c.add(n, now)
 	if c.model.Closed.Load() {
-		return false, c.End()
+		return false, c.End(now)
 	}
 	c.model.Began.Add(1)
 	return true, false
 }
 
 // Add counts a request that is already at the endpoint, whatever the limit of the copy.
-func (c Counts) Add(now time.Time) { c.add(c.model.Add(1), now) }
+func (c *Counts) Add(now time.Time) { c.add(c.model.Add(1), now) }
 
 // add counts a request that is the nth of its model at the endpoint.
-func (c Counts) add(n int64, now time.Time) {
+func (c *Counts) add(n int64, now time.Time) {
 	c.endpoint.Add(1)
 	if n == 1 && c.adapters != nil {
 		c.adapters.Add(1)
 	}
 	c.model.Last.Store(now.UnixNano())
-	c.backlog.Begin(c.claim, now.UnixNano())
+	c.queued = c.backlog.Begin(c.claim, now.UnixNano())
 	c.resident.Use(c.model)
 }
 
 // End ends the count of a request. Drained reports that it was the last one of a closed copy.
-func (c Counts) End() (drained bool) {
+func (c *Counts) End(now time.Time) (drained bool) {
 	last := c.model.Add(-1) == 0
 	if last && c.adapters != nil {
 		c.adapters.Add(-1)
 	}
 	left := c.endpoint.Add(-1)
+	c.backlog.Withdraw(c.claim, c.queued, now.UnixNano())
 	c.backlog.End(c.claim, left == 0)
 	if left == 0 && c.peers.Requests.Load() == 0 {
 		c.backlog.Idle()

@@ -332,7 +332,8 @@ func TestLoadOfOthers(t *testing.T) {
 	}, room); err != nil {
 		t.Fatal(err)
 	}
-	endpointstate.CountsOf(room[0]).Begin(start)
+	ours := endpointstate.CountsOf(room[0])
+	ours.Begin(start)
 	look := func(running, usage float64, tokens engine.Value) *pick.Endpoint {
 		s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{Running: engine.Known(running), KVUsage: engine.Known(usage), KVTokens: tokens})
 		return endpointOf(s)
@@ -368,7 +369,7 @@ func TestClaimMoves(t *testing.T) {
 	from.Begin(start)
 	to, _ := s.Moved(from, b, "llama", true)
 	to.Add(start.Add(time.Second))
-	from.End()
+	from.End(start.Add(time.Second))
 	if was, is := endpoints[0].Backlog, endpoints[1].Backlog; was.Tokens.Load() != 0 || was.Through.Load() != 0 ||
 		is.Tokens.Load() != 250 ||
 		is.Through.Load() != start.Add(1200*time.Millisecond).UnixNano() {
@@ -394,7 +395,7 @@ func TestAdapterPlaces(t *testing.T) {
 		p := view(s, start).Snapshot.Pools["ns/one"]
 		c := endpointstate.CountsOf(pick.Decision{Endpoint: p.Endpoints[0], Copy: &p.Copies[name][0]})
 		c.Begin(start.Add(at))
-		c.End()
+		c.End(start.Add(at))
 	}
 	look(1, 100)
 	send("x", time.Second)
@@ -514,7 +515,7 @@ func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
 	for i, name := range []string{"x", "y", "z"} {
 		c := endpointstate.CountsOf(pick.Decision{Endpoint: p.Endpoints[0], Copy: &p.Copies[name][0]})
 		c.Begin(start.Add(time.Duration(i) * time.Second))
-		c.End()
+		c.End(start.Add(time.Duration(i) * time.Second))
 	}
 	for range 5 { // each view rebuilds both pools
 		s.Age()
@@ -534,7 +535,7 @@ func TestUnloadedAdapterTakesNoSlot(t *testing.T) {
 		p := view(s, start).Snapshot.Pools["ns/one"]
 		c := endpointstate.CountsOf(pick.Decision{Endpoint: p.Endpoints[0], Copy: &p.Copies[name][0]})
 		c.Begin(start.Add(at))
-		c.End()
+		c.End(start.Add(at))
 	}
 	send("x", time.Second)
 	send("y", 2*time.Second)

@@ -91,7 +91,8 @@ func TestBacklogsAreSums(t *testing.T) {
 		}, room); err != nil {
 			t.Fatal(err)
 		}
-		endpointstate.CountsOf(room[0]).Begin(start)
+		ours := endpointstate.CountsOf(room[0])
+		ours.Begin(start)
 	}
 	all := make(map[string]endpointstate.Backlog)
 	s.Backlogs(func(b endpointstate.Backlog) { all[b.Endpoint] = b })
@@ -142,7 +143,7 @@ func TestPromptsOfPeersQueue(t *testing.T) {
 	want("time has passed", own+step+time.Second)
 	tell(300*time.Millisecond, 1000*time.Millisecond, 2)
 	want("peers have another", own+2*step+1200*time.Millisecond)
-	ours.End()
+	ours.End(after(300 * time.Millisecond))
 	want("ours has ended, and peers' have not", own+2*step+1200*time.Millisecond)
 	ours.Begin(after(300 * time.Millisecond))
 	want("we have another", 2*own+2*step+1200*time.Millisecond)
@@ -158,11 +159,11 @@ func TestPromptsOfPeersQueue(t *testing.T) {
 			t.Errorf("%s: %d of nobody's prompts remain", when, queue)
 		}
 	}
-	ours.End()
+	ours.End(after(600 * time.Millisecond))
 	idle("ours has ended last")
 	ours.Begin(after(600 * time.Millisecond))
 	tell(600*time.Millisecond, time.Second, 1)
-	ours.End()
+	ours.End(after(600 * time.Millisecond))
 	tell(700*time.Millisecond, 0, 0)
 	idle("the peers' has ended last")
 }

@@ -230,7 +230,7 @@ func TestScrapeWithoutNewsPublishesNothing(t *testing.T) {
 	counts.Begin(s.now)
 	scrape(load)
 	scrape(load)
-	if counts.End(); !scrape(load) {
+	if counts.End(s.now); !scrape(load) {
 		t.Error("it is no news that a running request is of another source")
 	}
 	s.Refused(a, s.now)

@@ -431,8 +431,8 @@ func (w *twins) change(profiled bool) string {
 	case 20, 21, 22:
 		if k := len(w.counts); k > 0 && random.IntN(2) == 0 {
 			i := random.IntN(k)
-			w.counts[i][0].End()
-			w.counts[i][1].End()
+			w.counts[i][0].End(now)
+			w.counts[i][1].End(now)
 			w.counts = slices.Delete(w.counts, i, i+1)
 			return "the end of a request"
 		}

@@ -21,7 +21,7 @@ type windowRig struct {
 // have changes the number of requests in flight.
 func (w *windowRig) have(n int) {
 	for len(w.counts) > n {
-		w.counts[len(w.counts)-1].End()
+		w.counts[len(w.counts)-1].End(w.now)
 		w.counts = w.counts[:len(w.counts)-1]
 	}
 	for len(w.counts) < n {
