@@ -157,7 +157,7 @@ type engine struct {
 
 	lock    sync.Mutex // guards the rest
 	scrapes int
-	at      time.Time     // when it was last scraped
+	from    time.Time     // when it was last scraped, or the age was last asked for
 	worst   time.Duration // longest time between two scrapes
 }
 
@@ -182,18 +182,18 @@ func (e *engine) page() []byte {
 	defer e.lock.Unlock()
 	now := time.Now()
 	if e.scrapes > 0 {
-		e.worst = max(e.worst, now.Sub(e.at))
+		e.worst = max(e.worst, now.Sub(e.from))
 	}
 	e.scrapes++
-	e.at = now
+	e.from = now
 	return e.pages[e.scrapes%pages]
 }
 
 // scraped states how engines were scraped. Its JSON is what scrapedPath answers.
 type scraped struct {
 	Scrapes int `json:"scrapes"` // of all engines, since their start
-	// Age is the longest time in seconds between two scrapes of one engine, or since its last one.
-	// It counts from the last time that it was asked for.
+	// Age is the longest time in seconds between two scrapes of one engine, or since its last one,
+	// but for the time before the age was last asked for.
 	Age float64 `json:"age"`
 }
 
@@ -204,9 +204,9 @@ func (s *engines) scraped() (is scraped) {
 	for _, e := range s.all {
 		e.lock.Lock()
 		if is.Scrapes += e.scrapes; e.scrapes > 0 {
-			is.Age = max(is.Age, e.worst.Seconds(), time.Since(e.at).Seconds())
+			is.Age = max(is.Age, e.worst.Seconds(), time.Since(e.from).Seconds())
 		}
-		e.worst = 0
+		e.worst, e.from = 0, time.Now()
 		e.lock.Unlock()
 	}
 	return is

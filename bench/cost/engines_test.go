@@ -196,7 +196,7 @@ func TestPagesAreIdleOrBusyForExtproc(t *testing.T) {
 }
 
 // Each engine serves its own pages in turn. The age is the longest time between two scrapes of one
-// engine, or since its last one, from when the age was last asked for.
+// engine, or since its last one, but for the time before the age was last asked for.
 func TestEnginesCountScrapes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEngines([]byte("vllm:a_total 1.0\n"), true, time.Microsecond)
@@ -219,7 +219,8 @@ func TestEnginesCountScrapes(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 		check(scraped{3, 1})
-		check(scraped{3, 0.1})
+		check(scraped{3, 0})
+		time.Sleep(100 * time.Millisecond)
 		one.page()
 		time.Sleep(200 * time.Millisecond)
 		check(scraped{4, 0.3}) // of the other one
