@@ -2,6 +2,7 @@ package ext
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -111,6 +112,47 @@ func TestResponseParts(t *testing.T) {
 		}
 		if (err == nil) != (c.wrong == "") || err != nil && (!errors.Is(err, errProtocol) || !strings.Contains(err.Error(), c.wrong)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.wrong)
+		}
+	}
+}
+
+// heard is a stream of a picker that notes which parts of a request and its response arrive.
+type heard struct {
+	grpc.ServerStream
+	parts chan<- any
+}
+
+func (h heard) RecvMsg(m any) error {
+	err := h.ServerStream.RecvMsg(m)
+	if in, ok := m.(*extprocv3.ProcessingRequest); ok && err == nil {
+		h.parts <- in.GetRequest()
+	}
+	return err
+}
+
+// Only in full duplex the picker gets the headers and the body of a response, after the request.
+func TestWhichModesSendResponses(t *testing.T) {
+	for m, want := range map[mode]string{
+		buffered: "RequestHeaders RequestBody", headers: "RequestHeaders",
+		duplex: "RequestHeaders RequestBody ResponseHeaders ResponseBody",
+	} {
+		parts := make(chan any, 10)
+		hear := func(server any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			return next(server, heard{s, parts})
+		}
+		server := grpc.NewServer(grpc.StreamInterceptor(hear))
+		extprocv3.RegisterExternalProcessorServer(server, newStd(endpoints))
+		if _, _, err := clientOf(t, server, m, "m", 1000).ask(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		close(parts)
+		var got []string
+		for p := range parts {
+			_, name, _ := strings.Cut(fmt.Sprintf("%T", p), "ProcessingRequest_")
+			got = append(got, name)
+		}
+		if is := strings.Join(got, " "); is != want {
+			t.Errorf("%s: the picker gets %s, want %s", m, is, want)
 		}
 	}
 }
