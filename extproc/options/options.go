@@ -327,10 +327,6 @@ func (c Options) check(rest []string) error {
 		return fmt.Errorf("--control-lost %v: it must be at least %v", c.ControlLost, placementclient.MinLost)
 	case c.ScrapeInterval < 10*time.Millisecond || c.ModelsInterval < 10*time.Millisecond:
 		return errors.New("--scrape-interval and --models-scrape-interval must be at least 10ms, so as not to overload the engines")
-	case c.ScrapeInterval >= c.Settings.StaleAfter:
-		return fmt.Errorf("--scrape-interval %v, --stale-after %v: the second must be longer, or endpoints would count as silent between two scrapes",
-			c.ScrapeInterval,
-			c.Settings.StaleAfter)
 	}
 	if err := c.Kube.Check(c.Objects); err != nil {
 		return err

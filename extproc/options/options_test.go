@@ -50,10 +50,6 @@ func TestCommandLine(t *testing.T) {
 			"--objects x --listen y --scrape-interval 1ms",
 			"--scrape-interval and --models-scrape-interval must be at least 10ms, so as not to overload the engines; see extproc --help",
 		},
-		{
-			"--objects x --listen y --scrape-interval 6s",
-			"--scrape-interval 6s, --stale-after 1s: the second must be longer, or endpoints would count as silent between two scrapes; see extproc --help",
-		},
 		{"--endpoints a:1 --listen y --engine-ca-file x", "--engine-ca-file needs --engine-tls; see extproc --help"},
 		{
 			"--endpoints a:1 --listen y --engine-insecure-skip-verify",
