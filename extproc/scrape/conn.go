@@ -102,10 +102,12 @@ func (l *loop) disconnect() {
 	}
 }
 
-// connection returns the kept connection to an address, or a new one.
+// connection returns the kept connection to an address, or a new one. The deadline applies to all
+// that follows on it. It is set before ready, which cannot read after the deadline of the last
+// scrape.
 func (l *loop) connection(ctx context.Context, address string, deadline time.Time) (*conn, error) {
 	kept := l.slot(address)
-	if c := *kept; c != nil && c.address == address && c.ready() {
+	if c := *kept; c != nil && c.address == address && c.SetDeadline(deadline) == nil && c.ready() {
 		return c, nil
 	}
 	(*kept).close()
@@ -121,7 +123,7 @@ func (l *loop) connection(ctx context.Context, address string, deadline time.Tim
 		c.raw, _ = socket.SyscallConn()
 	}
 	*kept = c
-	return c, nil
+	return c, c.SetDeadline(deadline)
 }
 
 // getPlainly reads a page over the kept connection. The error errRefused means that net/http must
@@ -133,7 +135,7 @@ func (l *loop) getPlainly(ctx context.Context, of engine.Page) (status int, is p
 		if err != nil {
 			return 0, page{}, err
 		}
-		r, buffer, err := c.get(request, l.buffers, deadline)
+		r, buffer, err := c.get(request, l.buffers)
 		again := c.kept && buffer == nil && !errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil
 		if c.kept = err == nil && !r.last && r.excess(buffer) == 0; !c.kept {
 			*l.slot(address) = nil
@@ -150,11 +152,8 @@ func (l *loop) getPlainly(ctx context.Context, of engine.Page) (status int, is p
 }
 
 // get sends a request and reads the response. If it returns no buffer, nothing was received.
-func (c *conn) get(request []byte, shared *buffers, deadline time.Time) (r response, buffer []byte, err error) {
+func (c *conn) get(request []byte, shared *buffers) (r response, buffer []byte, err error) {
 	r.limit = maxPage
-	if err := c.SetDeadline(deadline); err != nil {
-		return r, nil, err
-	}
 	if _, err := c.Write(request); err != nil {
 		return r, nil, err
 	}
