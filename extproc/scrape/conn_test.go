@@ -182,8 +182,8 @@ func TestAnswersInEveryForm(t *testing.T) {
 				}
 				return scrapes == 20
 			})
-			if n := e.connections(); c.keeps && n != 1 {
-				t.Errorf("%d connections, want one", n)
+			if n := e.connections(); (n == 1) != c.keeps {
+				t.Errorf("%d connections; one is used for all scrapes: want %t", n, c.keeps)
 			}
 		})
 	}

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -92,7 +91,7 @@ func TestPagesAreReadAsByExpfmt(t *testing.T) {
 func compare(t *testing.T, r *engine.Reader, page []byte, kind engine.Kind) error {
 	t.Helper()
 	want, wantErr := new(engine.PlainReader).Load(page, kind)
-	mine := slices.Clone(page)
+	mine := append(make([]byte, 0, len(page)), page...) // without room, so that no line can extend beyond the page
 	got, err := r.Load(mine, kind)
 	for i := range mine { // the buffer is used again
 		mine[i] = 'x'
@@ -111,6 +110,23 @@ func text(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// A page that is cut anywhere is read as expfmt reads it, also after the whole page.
+func TestPagesThatAreCut(t *testing.T) {
+	whole := []byte("# TYPE vllm:num_requests_running gauge\n" +
+		`vllm:num_requests_running{a="\\\"}"} 1.5e0 ` + "17\n" +
+		"vllm:num_requests_runner 2\n" + // does not count, and begins as one that does
+		`vllm:lora_requests_info{max_lora="2",running_lora_adapters="a"} 3` + "\n" +
+		"# HELP vllm:num_requests_waiting text\n# TYPE\tvllm:num_requests_waiting gauge\nvllm:num_requests_waiting 4\n" +
+		`{"vllm:kv_cache_usage_perc"} 0.5` + "\n" +
+		"vllm:num_requests_swaps") // does not count, and ends the page
+	for end := range len(whole) + 1 {
+		var r engine.Reader
+		_ = compare(t, &r, whole[:end], "")
+		_ = compare(t, &r, whole, engine.VLLM)
+		_ = compare(t, &r, whole[:end], engine.VLLM)
+	}
 }
 
 // A page in a real sequence of pages is read as if it were the first.
