@@ -41,3 +41,36 @@ func TestRecordsDelayNoRequest(t *testing.T) {
 	s.await("requests are answered again", func() bool { return s.must(completion("a02", 1, false)).status == http.StatusOK })
 	s.await("their records are read", func() bool { return s.sum(s.Metrics, "headgate_requests_total", "route", "default/a02") > 0 })
 }
+
+// While extproc hangs, each of Envoy's workers buffers some 1,000 records and drops the others, so
+// that Envoy's memory does not grow.
+func TestEnvoyDropsRecordsThatAHungExtprocDoesNotRead(t *testing.T) {
+	runs(t)
+	s := start(t)
+	s.must(completion("a01", 1, false))
+	s.await("the first record is read", func() bool { return s.sum(s.Metrics, "headgate_requests_total", "route", "default/a01") == 1 })
+	s.Extproc.Signal(syscall.SIGSTOP)
+	const each, clients = 4000, 4 // a connection stays at one worker
+	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range clients {
+		all.Go(func() {
+			for range each {
+				if a, err := s.ask(ctx, request{method: http.MethodGet, path: "/healthz"}); err != nil || a.status != http.StatusOK {
+					t.Errorf("%d, %v", a.status, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	written, dropped := s.envoyGauge("access_logs.grpc_access_log.logs_written"), s.envoyGauge("access_logs.grpc_access_log.logs_dropped")
+	t.Logf("%v records were accepted, and %v dropped", written, dropped)
+	if dropped < each*clients/4 {
+		t.Errorf("%v of %d records were dropped", dropped, each*clients)
+	}
+	s.Extproc.Signal(syscall.SIGCONT)
+	s.await("requests are answered again", func() bool { return s.must(completion("a02", 1, false)).status == http.StatusOK })
+	s.await("their records are read", func() bool { return s.sum(s.Metrics, "headgate_requests_total", "route", "default/a02") > 0 })
+}
