@@ -326,60 +326,6 @@ func TestNothingIsLeftOfEndpoints(t *testing.T) {
 	gone(engines)
 }
 
-// A connection is kept although the deadline of the last scrape has passed, as it has when scrapes
-// are rare.
-func TestConnectionsOutliveTheirDeadlines(t *testing.T) {
-	e := script(t, func(conn net.Conn, path string) bool {
-		text := seven
-		if path == "/v1/models" {
-			text = models
-		}
-		_, err := io.WriteString(conn, whole(text))
-		return err == nil
-	})
-	var mu sync.Mutex
-	var dialed []net.Conn
-	access := engineclient.Access{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		mu.Lock()
-		defer mu.Unlock()
-		dialed = append(dialed, conn)
-		return conn, err
-	}}
-	const scrapes = 4
-	scraped := make(chan error, 100)
-	f := fleet.New(fleet.Config{})
-	f.SetWorld(plain(e.address))
-	s := scrape.New(scrape.Config{
-		Fleet: f, Interval: interval, ModelsInterval: time.Second, Access: access, Log: slog.New(slog.DiscardHandler),
-		Scraped: func(err error) { // runs between two scrapes
-			mu.Lock()
-			for _, conn := range dialed {
-				_ = conn.SetDeadline(time.Unix(1, 0))
-			}
-			mu.Unlock()
-			scraped <- err
-		},
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = s.Run(ctx)
-	}()
-	s.SetTargets(targets(e.address))
-	for range scrapes {
-		if err := <-scraped; err != nil {
-			t.Error(err)
-		}
-	}
-	cancel()
-	<-done
-	if n := e.connections(); n != 1 {
-		t.Errorf("%d connections are opened for %d scrapes, want 1", n, scrapes)
-	}
-}
-
 // Requests are those that net/http sends, byte for byte, with the current token.
 func TestRequestsAreThoseOfNetHTTP(t *testing.T) {
 	reply := func(conn net.Conn, path string) bool {
