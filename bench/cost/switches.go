@@ -125,7 +125,7 @@ func (b *bench) switches(ctx context.Context, r *rigs) error {
 
 // withOption starts the gateway with a setting.
 func (r *rigs) withOption(ctx context.Context, at place, o option) (*gateway, error) {
-	p := r.current().with(o.flags...)
+	p := r.beside().with(o.flags...)
 	if o.objects != "" {
 		dir := filepath.Join(at.dir, "objects")
 		if err := os.Mkdir(dir, 0o755); err != nil {

@@ -177,7 +177,7 @@ func (r *rigs) ours(path string, at place, changes ...adapt.Change) ([]byte, err
 
 // withNoop starts Envoy and a no-op.
 func (r *rigs) withNoop(ctx context.Context, at place, config []byte) (*gateway, error) {
-	server, err := r.startNoop(ctx, at)
+	server, err := r.startNoop(ctx, at, "GOMAXPROCS=1")
 	g := &gateway{address: at.listen, server: server}
 	if err != nil {
 		return g, err
@@ -187,9 +187,10 @@ func (r *rigs) withNoop(ctx context.Context, at place, config []byte) (*gateway,
 }
 
 // startNoop starts a no-op that names the engines in turn.
-func (r *rigs) startNoop(ctx context.Context, at place) (*process.Process, error) {
-	args := []string{"ext", "--noop", "raw", "--listen", "unix:" + at.socket(), "--endpoint", strings.Join(r.engines, ",")}
-	server, err := r.starter.Start("no-op", at.dir, exec.Command(r.self, args...))
+func (r *rigs) startNoop(ctx context.Context, at place, env ...string) (*process.Process, error) {
+	cmd := exec.Command(r.self, "ext", "--noop", "raw", "--listen", "unix:"+at.socket(), "--endpoint", strings.Join(r.engines, ","))
+	cmd.Env = append(cmd.Environ(), env...)
+	server, err := r.starter.Start("no-op", at.dir, cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +214,7 @@ func awaitSocket(ctx context.Context, p *process.Process, path string) error {
 }
 
 func whole(ctx context.Context, r *rigs, at place) (*gateway, error) {
-	return r.whole(ctx, at, r.current(), r.engines)
+	return r.whole(ctx, at, r.beside(), r.engines)
 }
 
 func base(ctx context.Context, r *rigs, at place) (*gateway, error) {
@@ -230,6 +231,9 @@ type program struct {
 func (r *rigs) current() program {
 	return program{title: "extproc", headgate: r.headgate, envoyYAML: "envoy.yaml", flags: r.flags}
 }
+
+// beside returns the extproc of this revision with as many processors as its Envoy has workers.
+func (r *rigs) beside() program { return r.current().with("--processors", "1") }
 
 // former returns the extproc of --base.
 func (r *rigs) former() program {
