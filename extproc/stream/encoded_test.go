@@ -106,6 +106,24 @@ func TestDecodedBodiesAreLetGo(t *testing.T) {
 	})
 }
 
+// A request that waits keeps only the decoded body, because the queue counts only that. The body
+// that arrived may be much larger.
+func TestWaitingRequestsKeepOnlyDecodedBodies(t *testing.T) {
+	_, _, server := queueingServer(t, time.Minute, 10)
+	x := server.ExchangeAt("", objects.Name{}, nil)
+	defer func() { x.End(time.Now()) }()
+	for _, line := range []string{
+		"headers :method=POST :path=/v1/completions content-encoding=gzip", inGzip(t, `{"model":"missing"}`),
+	} {
+		if _, err := x.Receive(message(t, line), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x.Waits() == "" || x.Received() != 0 {
+		t.Errorf("it waits for %q, and %d bytes that arrived are kept", x.Waits(), x.Received())
+	}
+}
+
 // A body waits for a decoder only for a limited time, and stops waiting when extproc stops. A
 // decoder that panics fails only one request.
 func TestWaitsForDecodersAreBounded(t *testing.T) {

@@ -194,6 +194,9 @@ func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses
 	if err := x.decode(&chunk); err != nil {
 		return x.fail(err, ""), nil
 	}
+	if x.encoded.decoded {
+		x.received.Release() // while the request waits, only the decoded body counts
+	}
 	return x.protocol.whole(chunk, endBuffered, now), nil
 }
 

@@ -108,6 +108,9 @@ func (x Exchange) Waits() string {
 // Kept returns how many bytes the exchange has allocated for the body.
 func (x Exchange) Kept() int { return cap(x.chunks) }
 
+// Received returns the length of the body of the last message if it is still kept.
+func (x Exchange) Received() int { return len(x.received.Body) }
+
 // Override calls override.
 func (x Exchange) Override() *extprocv3.ProcessingResponse {
 	if m := x.dispatcher.override(); m != nil {
