@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/headgate/headgate/headgate/envoy/adapt"
@@ -49,8 +50,8 @@ func options(sink string) []option {
 // Paths of parts of envoy.yaml: the connection manager, its HTTP filters, and its access logs.
 var (
 	manager    = []any{"static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config"}
-	filters    = append(manager[:len(manager):len(manager)], "http_filters")
-	accessLogs = append(manager[:len(manager):len(manager)], "access_log")
+	filters    = append(slices.Clip(manager), "http_filters")
+	accessLogs = append(slices.Clip(manager), "access_log")
 )
 
 var errNoSuchPart = errors.New("the configuration has no such part")

@@ -37,8 +37,11 @@ func streamsThatStateNoUsage(t *testing.T) {
 		"plain":     {scripted{stream, []string{many, event("[DONE]")}}, chat, "", false, 0, 0, ""},
 		"empty":     {scripted{stream, []string{many, event("[DONE]")}}, "/v1/completions", `,"stream_options":null`, false, 0, 0, ""},
 		"unasked":   {scripted{stream, []string{many, "5ms", event(usage), "5ms", event("[DONE]")}}, chat, "", false, 5, 7, ""},
-		"crlf": {scripted{stream, []string{strings.ReplaceAll(many+event(usage)+event("[DONE]"), "\n", "\r\n")}}, chat, "", false, 5, 7,
-			""},
+		"crlf": {
+			scripted{stream, []string{strings.ReplaceAll(many+event(usage)+event("[DONE]"), "\n", "\r\n")}},
+			chat, "", false, 5, 7,
+			"",
+		},
 		"cut":     {scripted{stream, []string{many, "data: " + usage[:30], "5ms", usage[30:] + "\n\n"}}, chat, "", false, 5, 7, ""},
 		"failed":  {scripted{stream, []string{many, "5ms", event(failure), "5ms", event("[DONE]")}}, chat, "", false, 0, 0, "stream_error"},
 		"rewords": {scripted{stream, []string{many, event(`{"error":"x"}`)}}, chat, "", false, 0, 0, "stream_error"},

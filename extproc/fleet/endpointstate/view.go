@@ -202,7 +202,7 @@ func (m *members) findSlots() {
 func (m *members) renew(s *State, i int, now time.Time) (holds time.Duration) {
 	is, declared := &m.all[i], &m.pool.Endpoints[i]
 	p, reason := s.snapshot(is.endpoint, *declared, now, m.settings)
-	is.endpoint.predict(p, is.fresh(now, m.slots), m.trusted)
+	is.predict(p, is.fresh(now, m.slots), m.trusted)
 	m.latest[i] = p
 	if is.faulty {
 		m.faulty--
