@@ -17,3 +17,6 @@ func (s *Scraper) Loops() int {
 	defer s.mu.Unlock()
 	return len(s.loops)
 }
+
+// Idle reports whether a request that begins at an endpoint wakes its loop.
+func (s *Scraper) Idle(address string) bool { return s.loopOf(address).idle.Load() }

@@ -3,6 +3,7 @@ package scrape_test
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -248,5 +249,38 @@ func TestRequestsRaceWithTheSchedule(t *testing.T) {
 			t.Fatal("a request does not make its endpoint busy")
 		}
 		flight.End()
+	}
+}
+
+// While the loop decides whether an endpoint is idle, a request that begins can already wake it.
+func TestEndpointIsIdleBeforeThatIsDecided(t *testing.T) {
+	f := fleet.New(fleet.Config{})
+	f.SetWorld(world(one))
+	locked, release := make(chan struct{}), make(chan struct{})
+	// The loop cannot decide while a reader of the fleet has its lock.
+	hold := sync.OnceFunc(func() {
+		go fleet.Read(f, func(*endpointstate.State) struct{} {
+			close(locked)
+			<-release
+			return struct{}{}
+		})
+		<-locked
+	})
+	s := scrape.New(scrape.Config{
+		Fleet: f, Interval: 2 * time.Millisecond, ModelsInterval: time.Minute, Log: slog.New(slog.DiscardHandler),
+		Transport: &engines{scrapes: map[string][]time.Time{}, answer: unused}, Scraped: func(error) { hold() },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	defer close(release)
+	beside.Go(func() { _ = s.Run(ctx) })
+	s.SetTargets(targets(one))
+	<-locked
+	for began := time.Now(); !s.Idle(one); runtime.Gosched() {
+		if time.Since(began) > 5*time.Second {
+			t.Fatal("a request that begins now cannot wake the loop")
+		}
 	}
 }
