@@ -346,9 +346,8 @@ func TestRealVLLMIsPredicted(t *testing.T) {
 
 // For a real vLLM without a profile, trusted predictions are right from the first one, at any
 // concurrency. Prompts and answers vary in length and share no prefix. There is only one engine,
-// because two would compete for the cores. At 32 concurrent requests, the median error of four runs
-// was 24, 24, 28 and 32 % (three of them with two engines); the target is 25 %. With one request at
-// a time the bias is 11 %, above the target of 10 %.
+// because two would compete for the cores. On an idle machine, the median errors of a run with 1, 8
+// and 32 clients were 13, 14 and 7 %. Other programs that compute raise them.
 func TestRealVLLMPredictionsComeTrue(t *testing.T) {
 	runs(t, alone)
 	const judged = 100
