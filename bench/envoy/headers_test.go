@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,7 +21,7 @@ import (
 	"github.com/headgate/headgate/headgate/envoy/adapt"
 	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/internal/listen"
-	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/test/realenvoy"
 )
 
 // Decision 1 keeps header messages: Envoy applies extproc's header changes only if it holds the
@@ -52,26 +51,7 @@ func TestEnvoyReplacesTheTokenOnlyWithHeaderMessages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			file := filepath.Join(dir, "envoy.json")
-			if err := os.WriteFile(file, config, 0o644); err != nil {
-				t.Fatal(err)
-			}
-			starter := process.NewStarter()
-			edge, err := starter.Start("envoy", dir, exec.Command(binary, "--config-path", file, "--disable-hot-restart", "--concurrency", "1",
-				"--log-level", "warning"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				edge.Stop(5 * time.Second)
-				close(starter)
-				if t.Failed() {
-					t.Log(edge.LastWords())
-				}
-			})
-			if err := edge.AwaitOK(t.Context(), "http://"+own+":8080/healthz"); err != nil {
-				t.Fatal(err)
-			}
+			realenvoy.Start(t, binary, dir, config, own+":8080", "--concurrency", "1")
 			client := new(http.Client)
 			t.Cleanup(client.CloseIdleConnections)
 			for _, size := range []int{1, 300 << 10} {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -21,7 +20,7 @@ import (
 	"github.com/headgate/headgate/headgate/envoy/adapt"
 	"github.com/headgate/headgate/headgate/envoy/find"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/test/realenvoy"
 	"github.com/headgate/headgate/test/times"
 )
 
@@ -69,25 +68,7 @@ func TestRealEnvoyGetsNewEndpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(dir, "envoy.json")
-	if err := os.WriteFile(file, config, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	starter := process.NewStarter()
-	edge, err := starter.Start("envoy", dir, exec.Command(binary, "--config-path", file, "--disable-hot-restart", "--log-level", "warning"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		edge.Stop(5 * time.Second)
-		close(starter)
-		if t.Failed() {
-			t.Log(edge.LastWords())
-		}
-	})
-	if err := edge.AwaitOK(t.Context(), "http://"+own+":8080/healthz"); err != nil {
-		t.Fatal(err)
-	}
+	realenvoy.Start(t, binary, dir, config, own+":8080")
 
 	// ask sends a request that names an endpoint, and returns the endpoint that served it; empty if
 	// none did.

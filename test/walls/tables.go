@@ -298,6 +298,7 @@ var houses = [][]floor{
 	},
 	{
 		{[]string{"test/apiserver", "test/network"}, "an API server is two processes"},
+		{[]string{"test/realenvoy"}, "an Envoy is a process"},
 		{[]string{
 			"test/ci", "test/docs", "test/surface", "test/golden", "test/leak", "test/mutate", "test/pipenet", "test/protos", "test/race",
 			"test/times", "test/walls",
