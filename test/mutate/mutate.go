@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -35,6 +36,30 @@ func parts(message []byte) (all []part, ok bool) {
 		message = message[n:]
 	}
 	return all, true
+}
+
+// Compare calls compare with n mutated messages, which are the same in each run. The function
+// compare checks a message, and reports whether it is valid. The test fails unless a tenth of the
+// messages are valid and a tenth are not.
+func Compare(t *testing.T, seeds [][]byte, n int, compare func(message []byte) (valid bool)) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(1, 2))
+	valid, invalid := 0, 0
+	for range n {
+		message := slices.Clone(seeds[rng.IntN(len(seeds))])
+		for range 1 + rng.IntN(3) {
+			message = Message(rng, message)
+		}
+		if compare(message) {
+			valid++
+		} else {
+			invalid++
+		}
+	}
+	t.Logf("%d valid messages, %d invalid ones", valid, invalid)
+	if valid < n/10 || invalid < n/10 {
+		t.Error("either are too few to compare")
+	}
 }
 
 // Message changes a message at random: mostly one of its fields or a field of a message in it, so
