@@ -240,16 +240,7 @@ func TestEnvoyParsesResponses(t *testing.T) {
 	})
 	for _, name := range names {
 		c := cases[name]
-		prompt := s.sum(s.Metrics, "headgate_tokens_total", "route", "default/"+name, "kind", "prompt")
-		completion := s.sum(s.Metrics, "headgate_tokens_total", "route", "default/"+name, "kind", "completion")
-		if prompt != c.prompt || completion != c.completion {
-			t.Errorf("%s: %v and %v tokens, want %v and %v", name, prompt, completion, c.prompt, c.completion)
-		}
-		all := s.sum(s.Metrics, "headgate_failures_total", "route", "default/"+name)
-		counted := s.sum(s.Metrics, "headgate_failures_total", "route", "default/"+name, "kind", c.failure)
-		if want := map[bool]float64{true: 1}[c.failure != ""]; all != want || counted != want {
-			t.Errorf("%s: %v failures, %v of them %q", name, all, counted, c.failure)
-		}
+		s.counted(name, c.prompt, c.completion, c.failure)
 	}
 	log, err := os.ReadFile(filepath.Join(s.Dir, "extproc.log"))
 	if err != nil || strings.Contains(string(log), "panic") {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,25 +17,7 @@ func TestRecordsDelayNoRequest(t *testing.T) {
 	s.must(completion("a01", 1, false))
 	s.await("the first record is read", func() bool { return s.sum(s.Metrics, "headgate_requests_total", "route", "default/a01") == 1 })
 	s.Extproc.Signal(syscall.SIGSTOP)
-	const each, clients = 500, 8
-	var failed atomic.Int64
-	var all sync.WaitGroup
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for range clients {
-		all.Go(func() {
-			for range each {
-				if a, err := s.ask(ctx, request{method: http.MethodGet, path: "/healthz"}); err != nil || a.status != http.StatusOK {
-					failed.Add(1)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	if failed.Load() > 0 {
-		t.Errorf("%d of %d clients are not served", failed.Load(), clients)
-	}
+	s.askHealth(8, 500)
 	s.Extproc.Signal(syscall.SIGCONT)
 	s.await("requests are answered again", func() bool { return s.must(completion("a02", 1, false)).status == http.StatusOK })
 	s.await("their records are read", func() bool { return s.sum(s.Metrics, "headgate_requests_total", "route", "default/a02") > 0 })
@@ -51,20 +32,7 @@ func TestEnvoyDropsRecordsThatAHungExtprocDoesNotRead(t *testing.T) {
 	s.await("the first record is read", func() bool { return s.sum(s.Metrics, "headgate_requests_total", "route", "default/a01") == 1 })
 	s.Extproc.Signal(syscall.SIGSTOP)
 	const each, clients = 4000, 4 // a connection stays at one worker
-	var all sync.WaitGroup
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for range clients {
-		all.Go(func() {
-			for range each {
-				if a, err := s.ask(ctx, request{method: http.MethodGet, path: "/healthz"}); err != nil || a.status != http.StatusOK {
-					t.Errorf("%d, %v", a.status, err)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
+	s.askHealth(clients, each)
 	written, dropped := s.envoyGauge("access_logs.grpc_access_log.logs_written"), s.envoyGauge("access_logs.grpc_access_log.logs_dropped")
 	t.Logf("%v records were accepted, and %v dropped", written, dropped)
 	if dropped < each*clients/4 {
@@ -73,4 +41,23 @@ func TestEnvoyDropsRecordsThatAHungExtprocDoesNotRead(t *testing.T) {
 	s.Extproc.Signal(syscall.SIGCONT)
 	s.await("requests are answered again", func() bool { return s.must(completion("a02", 1, false)).status == http.StatusOK })
 	s.await("their records are read", func() bool { return s.sum(s.Metrics, "headgate_requests_total", "route", "default/a02") > 0 })
+}
+
+// askHealth sends requests that Envoy answers itself: each of several clients sends some in turn.
+func (s *stack) askHealth(clients, each int) {
+	s.t.Helper()
+	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	for range clients {
+		all.Go(func() {
+			for range each {
+				if a, err := s.ask(ctx, request{method: http.MethodGet, path: "/healthz"}); err != nil || a.status != http.StatusOK {
+					s.t.Errorf("a client is not served: %d, %v", a.status, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }

@@ -75,15 +75,21 @@ func streamsThatStateNoUsage(t *testing.T) {
 		if got := parsed() > before; got != c.parsed {
 			t.Errorf("%s: parsed is %v, want %v", name, got, c.parsed)
 		}
-		prompt := s.sum(s.Metrics, "headgate_tokens_total", "route", "default/"+name, "kind", "prompt")
-		completion := s.sum(s.Metrics, "headgate_tokens_total", "route", "default/"+name, "kind", "completion")
-		if prompt != c.prompt || completion != c.completion {
-			t.Errorf("%s: %v and %v tokens, want %v and %v", name, prompt, completion, c.prompt, c.completion)
-		}
-		all := s.sum(s.Metrics, "headgate_failures_total", "route", "default/"+name)
-		counted := s.sum(s.Metrics, "headgate_failures_total", "route", "default/"+name, "kind", c.failure)
-		if want := map[bool]float64{true: 1}[c.failure != ""]; all != want || counted != want {
-			t.Errorf("%s: %v failures, %v of them %q", name, all, counted, c.failure)
-		}
+		s.counted(name, c.prompt, c.completion, c.failure)
+	}
+}
+
+// counted checks the tokens of a route's requests, and its only failure, which is empty for none.
+func (s *stack) counted(route string, prompt, completion float64, failure string) {
+	s.t.Helper()
+	gotPrompt := s.sum(s.Metrics, "headgate_tokens_total", "route", "default/"+route, "kind", "prompt")
+	gotCompletion := s.sum(s.Metrics, "headgate_tokens_total", "route", "default/"+route, "kind", "completion")
+	if gotPrompt != prompt || gotCompletion != completion {
+		s.t.Errorf("%s: %v and %v tokens, want %v and %v", route, gotPrompt, gotCompletion, prompt, completion)
+	}
+	all := s.sum(s.Metrics, "headgate_failures_total", "route", "default/"+route)
+	counted := s.sum(s.Metrics, "headgate_failures_total", "route", "default/"+route, "kind", failure)
+	if want := map[bool]float64{true: 1}[failure != ""]; all != want || counted != want {
+		s.t.Errorf("%s: %v failures, %v of them %q", route, all, counted, failure)
 	}
 }
