@@ -110,7 +110,7 @@ func (r *recorder) close() error {
 	return <-r.ended
 }
 
-// send sends the entries together, until there are no more.
+// send sends entries in batches, until the channel is closed.
 func (r *recorder) send(stream accesslogv3.AccessLogService_StreamAccessLogsClient) error {
 	next := &accesslogv3.StreamAccessLogsMessage{Identifier: &accesslogv3.StreamAccessLogsMessage_Identifier{LogName: "outcome"}}
 	var batch []*accesslogdatav3.HTTPAccessLogEntry

@@ -46,7 +46,7 @@ type Request struct {
 	Headers []Header
 	// Body is the body or a chunk of it. It is valid until Release.
 	Body []byte
-	// End means that no body or no more of it follows.
+	// End means that no further part of the body follows.
 	End      bool
 	Config   Config
 	Metadata Metadata

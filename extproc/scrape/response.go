@@ -38,7 +38,7 @@ type response struct {
 	state chunkState
 }
 
-// chunkState is what comes next in a body of chunks.
+// chunkState says which part of a chunked body (RFC 9112, section 7.1) comes next.
 type chunkState uint8
 
 const (

@@ -22,8 +22,8 @@ import (
 type batch struct {
 	limit atomic.Int64 // 0 until requests have waited for long
 	// since and last are the first and the last scrape of the latest series in which requests
-	// waited; since is zero if there is none. most is the number of requests that ran at since;
-	// no more ran at later scrapes of the series.
+	// waited; since is zero if there is none. most is the number of requests that ran at since.
+	// A scrape at which more requests run begins another series.
 	since, last time.Time
 	most        float64
 	// The limit first grows pause after it has fallen to learned, and then every shortPause.
@@ -40,8 +40,7 @@ const (
 	// fullAfter is how long requests wait in an engine whose batch is full, while the prompts of
 	// others take less time.
 	fullAfter = 2 * time.Second
-	// fullAgain is how long they wait after the limit has grown, if no more of them run than
-	// before.
+	// fullAgain replaces fullAfter once the limit has grown and still no more requests run.
 	fullAgain = time.Second
 	// steadyPart: the number of running requests of a full batch changes by at most one and
 	// 1/steadyPart.
