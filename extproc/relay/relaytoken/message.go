@@ -63,10 +63,12 @@ func requestOf(m *relayed.Request) Request {
 	return e
 }
 
-// objectName parses the result of [objects.Name.String].
+// objectName parses the result of [objects.Name.String]. It cuts at the last slash, so that String
+// returns a text that parses to the same name, whatever the text is.
 func objectName(text string) objects.Name {
-	if namespace, name, ok := strings.Cut(text, "/"); ok {
-		return objects.Name{Namespace: namespace, Name: name}
+	slash := strings.LastIndexByte(text, '/')
+	if slash < 0 {
+		return objects.Name{Name: text}
 	}
-	return objects.Name{Name: text}
+	return objects.Name{Namespace: text[:slash], Name: text[slash+1:]}
 }

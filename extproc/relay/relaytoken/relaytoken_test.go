@@ -190,6 +190,10 @@ func TestTokensOfOtherReleasesAreRejected(t *testing.T) {
 func FuzzOpen(f *testing.F) {
 	s, text, seal := unsealed(f, full)
 	f.Add(text)
+	slashes := full
+	slashes.Given = objects.Name{Namespace: "/g", Name: "given"}
+	_, text, _ = unsealed(f, slashes)
+	f.Add(text)
 	f.Fuzz(func(t *testing.T, text []byte) {
 		e, ok := s.Open(seal(text))
 		if !ok {
