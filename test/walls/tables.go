@@ -43,7 +43,7 @@ var pure = []string{
 	"control/events", "control/attach/order",
 	"control/attach/bisect", "control/attach/cache", "control/pods/gateway", "control/provision/estimate", "control/provision/planner",
 	"control/provision/problem",
-	"control/provision/report", "control/profile/survey",
+	"control/provision/report", "control/profile/survey", "control/agent/storage",
 	"internal/attach", "internal/engine", "internal/hash", "internal/des", "internal/objects", "internal/profile", "internal/profile/fit",
 	"internal/profile/learn", "internal/profile/table",
 	"internal/sim", "internal/workload", "internal/display", "headgate/envoy/supervise",
@@ -229,11 +229,14 @@ var houses = [][]floor{
 		{
 			[]string{
 				"control/place/loader", "control/place/decide", "control/place/store", "control/place/lending", "control/broadcast",
-				"control/attach/cache", "control/provision/planner", "control/profile/survey", "control/events",
+				"control/attach/cache", "control/provision/planner", "control/profile/survey", "control/events", "control/agent/fetch",
 			},
-			"drivers of engines, placement decisions and their records, and the division of limits; broadcast and cache; the planner; the plan of a survey; which Events are due",
+			"drivers of engines, placement decisions and their records, and the division of limits; broadcast and cache; the planner; the plan of a survey; which Events are due; what storage serves",
 		},
-		{[]string{"control/provision/estimate"}, "it simulates how long queries take"},
+		{
+			[]string{"control/provision/estimate", "control/agent/storage"},
+			"the first simulates how long queries take; the other describes where files of models are",
+		},
 	},
 	{
 		{[]string{"packaging/release", "packaging/try"}, "programs that make a release, and try one"},
