@@ -5,7 +5,14 @@ package fetch
 
 import (
 	"context"
+	"crypto/md5" //nolint:gosec // servers name it
+	"crypto/sha256"
+	"hash"
+	"hash/crc32"
 	"io"
+	"log/slog"
+	"net"
+	"strings"
 )
 
 // Object is one file of a model, or an archive of several.
@@ -13,12 +20,15 @@ type Object struct {
 	// Name is the slash-separated path of the file below the model's folder. It is not checked:
 	// whoever writes files must refuse names that are absolute or leave the folder.
 	Name string
+	// Key is the name of the object at its server. Only the Remote that listed it reads it.
+	Key string
 	// Size is the size in bytes; -1 if the server does not report it.
 	Size int64
 	// Version is a strong ETag, a generation or a commit: it changes with the bytes. It is empty if
 	// the server has none; then an interrupted transfer starts anew.
 	Version string
-	// Digest is the expected digest of the bytes, "sha256:HEX"; empty if unknown.
+	// Digest is the expected digest of all bytes: "sha256:", "md5:" or "crc32c:", then hexadecimal
+	// digits; empty if unknown. [NewHash] computes it.
 	Digest string
 	// Archive means that the object is an archive to unpack instead of a file to store; nil for a
 	// file.
@@ -27,7 +37,10 @@ type Object struct {
 
 // Archive describes how to unpack an object.
 type Archive struct {
-	// Compression is "", "gzip" or "zstd". The archive itself is a tar.
+	// Format is "tar" or "zip". A zip must be stored before it is unpacked, because its directory
+	// is at its end. Files at the root of an archive are files of the model.
+	Format string
+	// Compression is that of a tar: "", "gzip", "bzip2" or "zstd".
 	Compression string
 	// Prefix is the folder in the archive whose content belongs to the model, such as "models/".
 	// Other entries are skipped.
@@ -38,7 +51,8 @@ type Archive struct {
 type Listing struct {
 	// Objects are the files. A single object has the last element of its path as name.
 	Objects []Object
-	// Single means that the source is one object, not a folder.
+	// Single means that the source is one object, not a folder. An archive that is to be unpacked
+	// is a folder.
 	Single bool
 	// Schema is the schema file, named by its base name; nil if the source names none.
 	Schema *Object
@@ -58,6 +72,24 @@ type Remote interface {
 	Open(ctx context.Context, o Object, offset, length int64) (io.ReadCloser, error)
 	// Close releases connections.
 	Close() error
+}
+
+// Options are what an agent sets for all its sources.
+type Options struct {
+	// Dial connects to a server. Nil is [Dial], which refuses link-local addresses.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Allow are the prefixes of permitted URIs; empty permits all.
+	Allow []string
+	// ClaimsDir is the folder in which each mounted claim has a folder of its name; empty if none
+	// is mounted.
+	ClaimsDir string
+	// HubEndpoint is the URL of the Hub; empty is https://huggingface.co.
+	HubEndpoint string
+	// HubToken is the token for HubEndpoint, and for no other server. It is secret.
+	HubToken string
+	// Log gets what operators may want to know about a connection, such as that the pod has no
+	// cloud identity. Nil discards it.
+	Log *slog.Logger
 }
 
 // Reason is why a server did not do what was requested.
@@ -86,3 +118,18 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return e.Message }
+
+// NewHash returns the hash function of an [Object]'s Digest, and the hexadecimal digits to expect.
+// It returns nil if the digest is empty or of a kind that it does not know.
+func NewHash(digest string) (h hash.Hash, want string) {
+	kind, want, _ := strings.Cut(digest, ":")
+	switch kind {
+	case "sha256":
+		h = sha256.New()
+	case "md5":
+		h = md5.New() //nolint:gosec // it finds broken transfers; who serves the file serves the digest
+	case "crc32c":
+		h = crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	}
+	return h, want
+}
