@@ -21,6 +21,10 @@ const (
 	ModelRuntime Kind = "modelruntime" // any server with ModelMesh's runtime interface, with any request protocol
 )
 
+// OVMS is OpenVINO Model Server. It is no kind of an endpoint: the program agent manages it, and
+// presents it to control as a [ModelRuntime].
+const OVMS Kind = "ovms"
+
 // Pod labels with the engine's kind.
 const (
 	KindLabel       = "llm-d.ai/engine-type"

@@ -230,8 +230,9 @@ var houses = [][]floor{
 			[]string{
 				"control/place/loader", "control/place/decide", "control/place/store", "control/place/lending", "control/broadcast",
 				"control/attach/cache", "control/provision/planner", "control/profile/survey", "control/events", "control/agent/fetch",
+				"control/agent/layout",
 			},
-			"drivers of engines, placement decisions and their records, and the division of limits; broadcast and cache; the planner; the plan of a survey; which Events are due; what storage serves",
+			"drivers of engines, placement decisions and their records, and the division of limits; broadcast and cache; the planner; the plan of a survey; which Events are due; what storage serves; folders of engines",
 		},
 		{
 			[]string{"control/provision/estimate", "control/agent/storage"},
