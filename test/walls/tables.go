@@ -305,7 +305,7 @@ var houses = [][]floor{
 		{[]string{"test/realenvoy"}, "an Envoy is a process"},
 		{[]string{
 			"test/ci", "test/docs", "test/surface", "test/golden", "test/leak", "test/mutate", "test/pipenet", "test/protos", "test/race",
-			"test/times", "test/walls",
+			"test/times", "test/walls", "test/fakehub", "test/venv",
 		}, "each depends on no other"},
 	},
 	{

@@ -45,6 +45,9 @@ type Archive struct {
 	// Prefix is the folder in the archive whose content belongs to the model, such as "models/".
 	// Other entries are skipped.
 	Prefix string
+	// Layer means that the archive is a layer of an image. Layers are unpacked in the listed order,
+	// because later ones replace and remove what earlier ones stored (see [Archive.Entry]).
+	Layer bool
 }
 
 // Listing is what a source consists of.
