@@ -8,7 +8,7 @@ import (
 // servers are the fields that name a server, or how its identity is checked, by scheme.
 var servers = map[Scheme][]string{
 	S3:    {"endpoint_url", "verify_ssl"},
-	GCS:   {"token_uri"},
+	GCS:   {"token_uri", "endpoint_url"},
 	Azure: {"connection_string"},
 	Web:   {"url"},
 	Hub:   {"endpoint"},

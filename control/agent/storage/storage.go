@@ -71,7 +71,7 @@ type Source struct {
 	//
 	//	s3     access_key_id, secret_access_key, session_token, endpoint_url, region, certificate,
 	//	       verify_ssl, anonymous, addressing_style
-	//	gs     private_key, client_email, token_uri, anonymous
+	//	gs     private_key, client_email, token_uri, endpoint_url, certificate, anonymous
 	//	azure  account_url, connection_string, client_id, client_secret, tenant_id, sas, anonymous
 	//	http   headers.NAME, certificate, client_certificate, client_key, user, password, query
 	//	hf     token, endpoint, include
