@@ -1,17 +1,11 @@
 package apiserver
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
-	"time"
 
-	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/test/gobuild"
 )
 
 // Version is the Kubernetes version in tools/kubernetes/go.mod.
@@ -20,24 +14,17 @@ const Version = "1.36.3"
 // ldflags strip symbols and set the version as releases do.
 const ldflags = "-s -w -X k8s.io/component-base/version.gitVersion=v" + Version + " -X k8s.io/client-go/pkg/version.gitVersion=v" + Version
 
-// program locates the code of a program.
-type program struct {
-	module string // folder below tools that has the go.mod
-	path   string // import path of the program
-	static bool   // link statically, for images without libraries
-}
-
 // programs are the programs of a Kubernetes cluster, and Helm, by name.
-var programs = map[string]program{
-	"coredns":                 {"coredns", "github.com/coredns/coredns", true},
-	"etcd":                    {"kubernetes", "go.etcd.io/etcd/server/v3", false},
-	"kube-apiserver":          {"kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", false},
-	"kube-controller-manager": {"kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", false},
-	"kube-proxy":              {"kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", false},
-	"kube-scheduler":          {"kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", false},
-	"kubectl":                 {"kubernetes", "k8s.io/kubernetes/cmd/kubectl", false},
-	"helm":                    {"helm", "helm.sh/helm/v4/cmd/helm", false},
-	"kubelet":                 {"kubernetes", "k8s.io/kubernetes/cmd/kubelet", false},
+var programs = map[string]gobuild.Program{
+	"coredns":                 {Module: "coredns", Path: "github.com/coredns/coredns", Flags: ldflags, Static: true},
+	"etcd":                    {Module: "kubernetes", Path: "go.etcd.io/etcd/server/v3", Flags: ldflags},
+	"kube-apiserver":          {Module: "kubernetes", Path: "k8s.io/kubernetes/cmd/kube-apiserver", Flags: ldflags},
+	"kube-controller-manager": {Module: "kubernetes", Path: "k8s.io/kubernetes/cmd/kube-controller-manager", Flags: ldflags},
+	"kube-proxy":              {Module: "kubernetes", Path: "k8s.io/kubernetes/cmd/kube-proxy", Flags: ldflags},
+	"kube-scheduler":          {Module: "kubernetes", Path: "k8s.io/kubernetes/cmd/kube-scheduler", Flags: ldflags},
+	"kubectl":                 {Module: "kubernetes", Path: "k8s.io/kubernetes/cmd/kubectl", Flags: ldflags},
+	"helm":                    {Module: "helm", Path: "helm.sh/helm/v4/cmd/helm", Flags: ldflags},
+	"kubelet":                 {Module: "kubernetes", Path: "k8s.io/kubernetes/cmd/kubelet", Flags: ldflags},
 }
 
 // Build builds programs of Kubernetes by name. It returns the folder of the binaries, below .cache
@@ -50,136 +37,8 @@ func Build(ctx context.Context, root string, progress io.Writer, names ...string
 			return "", fmt.Errorf("%s is no program of Kubernetes", name)
 		}
 	}
-	dir, err := filepath.Abs(filepath.Join(root, ".cache", "kubernetes-"+Version))
-	if err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	unlock, err := process.Lock(dir + ".lock")
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	var missing, stamps []string
-	for _, name := range names {
-		stamp, err := inputs(filepath.Join(root, "tools", programs[name].module))
-		if err != nil {
-			return "", err
-		}
-		if !built(filepath.Join(dir, name), stamp) {
-			missing, stamps = append(missing, name), append(stamps, stamp)
-		}
-	}
-	for i, name := range missing {
-		fmt.Fprintf(progress, "building %s from its Go module, %d of %d; this takes minutes once\n", name, i+1, len(missing))
-		if err := programs[name].build(ctx, root, filepath.Join(dir, name), stamps[i], progress); err != nil {
-			return "", err
-		}
-	}
-	return dir, nil
-}
-
-// built reports whether the binary at path exists and was built from the inputs in stamp.
-func built(path, stamp string) bool {
-	made, err := os.ReadFile(path + ".inputs")
-	if err != nil || string(made) != stamp {
-		return false
-	}
-	_, err = os.Stat(path)
-	return err == nil
-}
-
-// build builds one binary. It replaces the file at path atomically.
-func (p program) build(ctx context.Context, root, path, stamp string, progress io.Writer) error {
-	name, tools := filepath.Base(path), filepath.Join(root, "tools", p.module)
-	begun := time.Now()
-	command := exec.CommandContext(ctx, "go", "-C", tools, "build", "-v", "-trimpath", "-ldflags", ldflags, "-o", path+".part", p.path)
-	command.Env = append(os.Environ(), "GOWORK=off")
-	if p.static {
-		command.Env = append(command.Env, "CGO_ENABLED=0")
-	}
-	out := &compiling{name: name, progress: progress, now: time.Now, begun: begun, last: begun}
-	command.Stdout, command.Stderr = out, out
-	if err := command.Run(); err != nil {
-		return fmt.Errorf("build %s (this needs Go and, the first time, the Go module proxy; try: go -C %s build %s): %w\n%s",
-			name, tools, p.path, err, strings.TrimSpace(out.rest.String()))
-	}
-	if err := os.Rename(path+".part", path); err != nil {
-		return err
-	}
-	fmt.Fprintf(progress, "built %s in %v\n", name, time.Since(begun).Round(time.Second))
-	if err := os.WriteFile(path+".inputs.part", []byte(stamp), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".inputs.part", path+".inputs")
-}
-
-// compiling reads the output of go build -v and reports progress.
-type compiling struct {
-	name     string
-	progress io.Writer
-	now      func() time.Time
-
-	begun, last time.Time // start of the build, and time of the last report
-	packages    int       // number of packages compiled so far
-	line        []byte    // beginning of an incomplete line
-	rest        bytes.Buffer
-}
-
-// reportEvery is the time between two progress reports of a build.
-const reportEvery = 10 * time.Second
-
-// Write parses output of go build. A line with one word names the next package to compile. Other
-// lines are kept for the error message.
-func (c *compiling) Write(part []byte) (int, error) {
-	c.line = append(c.line, part...)
-	for {
-		line, after, whole := bytes.Cut(c.line, []byte("\n"))
-		if !whole {
-			return len(part), nil
-		}
-		if len(bytes.Fields(line)) == 1 {
-			c.packages++
-		} else {
-			c.rest.Write(append(line, '\n'))
-		}
-		c.line = append([]byte(nil), after...)
-		if now := c.now(); now.Sub(c.last) >= reportEvery {
-			c.last = now
-			fmt.Fprintf(c.progress, "building %s: %d packages compiled in %v\n", c.name, c.packages, now.Sub(c.begun).Round(time.Second))
-		}
-	}
-}
-
-// inputs returns the versions of Go and of all modules as text. If the text has changed, the binary
-// must be built again.
-func inputs(tools string) (string, error) {
-	modules, err := os.ReadFile(filepath.Join(tools, "go.mod"))
-	if err != nil {
-		return "", err
-	}
-	version, err := exec.Command("go", "-C", tools, "env", "GOVERSION").Output()
-	if err != nil {
-		return "", fmt.Errorf("go, which builds Kubernetes from its modules, does not run: %w", err)
-	}
-	return string(version) + ldflags + string(modules), nil
+	return gobuild.Build(ctx, root, "kubernetes-"+Version, progress, programs, names...)
 }
 
 // Root returns the root of the repository that contains the folder dir.
-func Root(dir string) (string, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
-	for at := dir; ; at = filepath.Dir(at) {
-		if _, err := os.Stat(filepath.Join(at, "tools", "kubernetes", "go.mod")); err == nil {
-			return at, nil
-		}
-		if at == filepath.Dir(at) {
-			return "",
-				fmt.Errorf("%s is not in a copy of Headgate's repository: run this from one, since Kubernetes is built from tools/kubernetes there", dir)
-		}
-	}
-}
+func Root(dir string) (string, error) { return gobuild.Root(dir) }

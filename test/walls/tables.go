@@ -124,6 +124,18 @@ var confined = []struct {
 		},
 	},
 	{
+		"github.com/aws/", "the clouds' client libraries are linked into the agent alone", []string{"control/agent/fetch"},
+	},
+	{
+		"github.com/Azure/", "the clouds' client libraries are linked into the agent alone", []string{"control/agent/fetch"},
+	},
+	{
+		"google.golang.org/api/", "the clouds' client libraries are linked into the agent alone", []string{"control/agent/fetch"},
+	},
+	{
+		"golang.org/x/oauth2/", "the clouds' client libraries are linked into the agent alone", []string{"control/agent/fetch"},
+	},
+	{
 		"k8s.io/client-go/", "only one package knows where objects come from",
 		[]string{
 			"internal/objects/kube", "control/lifecycle", "control/election", "control/pods", "control/statuswriter", "bench/cluster",
@@ -301,11 +313,11 @@ var houses = [][]floor{
 		},
 	},
 	{
-		{[]string{"test/apiserver", "test/network"}, "an API server is two processes"},
+		{[]string{"test/apiserver", "test/network", "test/stores"}, "an API server is two processes; servers of storage are built, too"},
 		{[]string{"test/realenvoy"}, "an Envoy is a process"},
 		{[]string{
 			"test/ci", "test/docs", "test/surface", "test/golden", "test/leak", "test/mutate", "test/pipenet", "test/protos", "test/race",
-			"test/times", "test/walls", "test/fakehub", "test/venv",
+			"test/times", "test/walls", "test/fakehub", "test/venv", "test/gobuild",
 		}, "each depends on no other"},
 	},
 	{

@@ -84,7 +84,8 @@ func newContainer(ctx context.Context, src storage.Source, opts Options, options
 		if id == "" || tenant == "" {
 			return nil, wrong("client_secret needs client_id and tenant_id")
 		}
-		tokens, err := azidentity.NewClientSecretCredential(tenant, id, secret, &azidentity.ClientSecretCredentialOptions{ClientOptions: options})
+		tokens, err := azidentity.NewClientSecretCredential(tenant, id, secret,
+			&azidentity.ClientSecretCredentialOptions{ClientOptions: options})
 		if err != nil {
 			return nil, wrong("client_id, client_secret or tenant_id is not valid")
 		}
@@ -127,7 +128,8 @@ func (a *azureContainer) fault(ctx context.Context, err error) error {
 		return ofTransport(ctx, a.src, err)
 	}
 	if answer.ErrorCode == "ContainerNotFound" {
-		return failure(a.src, NotFound, "there is no container %q (%d %s); correct the source", a.src.Bucket, answer.StatusCode, answer.ErrorCode)
+		return failure(a.src, NotFound, "there is no container %q (%d %s); correct the source",
+			a.src.Bucket, answer.StatusCode, answer.ErrorCode)
 	}
 	pause := 0
 	if answer.RawResponse != nil {
@@ -198,8 +200,8 @@ func ofAzure(key string, size *int64, tag *azcore.ETag, sum []byte) Object {
 	return o
 }
 
-// below lists the blobs below a prefix. An account with a hierarchical namespace has blobs that mark
-// folders.
+// below lists the blobs below a prefix, without those that mark folders in an account with a
+// hierarchical namespace.
 func (a *azureContainer) below(ctx context.Context, prefix string) ([]Object, error) {
 	var objects []Object
 	options := &container.ListBlobsFlatOptions{Include: container.ListBlobsInclude{Metadata: true}}
