@@ -53,7 +53,7 @@ type EndpointListList struct {
 
 // EndpointListSpec is the addresses and the kind of their engines.
 // +kubebuilder:validation:XValidation:rule="has(self.addresses) && size(self.addresses) > 0",message="name at least one address, such as 10.0.0.7:8000",reason=FieldValueRequired,fieldPath=".addresses"
-// +kubebuilder:validation:XValidation:rule="!has(self.management) || !has(self.engine) || self.engine in ['modelruntime', 'torchserve']",message="only engines of the kinds modelruntime and torchserve have a management address",fieldPath=".management"
+// +kubebuilder:validation:XValidation:rule="!has(self.management) || !has(self.engine) || self.engine in ['modelruntime', 'torchserve', 'vllm', 'sglang']",message="only engines of the kinds modelruntime, torchserve, vllm and sglang have a management address",fieldPath=".management"
 type EndpointListSpec struct {
 	// Addresses lists 1 to 512 endpoints as host:port. A host is an IP address, with brackets if it
 	// is IPv6, or a DNS name. Headgate resolves DNS names repeatedly, and each resolved address is
@@ -72,10 +72,11 @@ type EndpointListSpec struct {
 	// engines serve.
 	// +kubebuilder:validation:Enum=vllm;nim;sglang;trtllm-serve;triton-tensorrt-llm;triton;tgi;llama.cpp;lmdeploy;mlserver;torchserve;tfserving;modelruntime
 	Engine string `json:"engine,omitempty"`
-	// Management is the address of the management API, for the engine kinds modelruntime and
-	// torchserve. port:NUMBER is a port at the host of each address. unix:PATH is a socket, for a
-	// modelruntime with one address in a folder of objects. The default for torchserve is
-	// port:8081.
+	// Management is the address of the management API, for the engine kinds modelruntime,
+	// torchserve, vllm and sglang. port:NUMBER is a port at the host of each address. unix:PATH is
+	// a socket, for a modelruntime with one address in a folder of objects. The default for
+	// torchserve is port:8081. For vllm and sglang it is the port of an agent, which fetches
+	// adapters; without it, control calls the engine itself.
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="self.matches('^port:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder"
 	Management string `json:"management,omitempty"`

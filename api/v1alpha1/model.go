@@ -48,6 +48,8 @@ type ModelList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.baseModel) == has(oldSelf.baseModel) && (!has(self.baseModel) || self.baseModel == oldSelf.baseModel)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".baseModel"
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source) && (!has(self.source) || self.source == oldSelf.source)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".source"
 // +kubebuilder:validation:XValidation:rule="has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".key"
+// +kubebuilder:validation:XValidation:rule="has(self.storage) == has(oldSelf.storage) && (!has(self.storage) || self.storage == oldSelf.storage)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".storage"
+// +kubebuilder:validation:XValidation:rule="!has(self.storage) || !has(self.key) || size(self.key) == 0",message="with storage, control writes the key: leave key empty, or write storage_key and storage_params into it instead of storage",fieldPath=".key"
 // +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) == 0)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",reason=FieldValueForbidden,fieldPath=".size"
 type ModelSpec struct {
 	// ID is the model's name in requests and at engines: UTF-8 of at most 512 bytes. The default is
@@ -74,9 +76,12 @@ type ModelSpec struct {
 	Source string `json:"source,omitempty"`
 	// Key is passed to model runtimes together with source (modelKey in ModelMesh's interface). It
 	// is usually JSON. If size is not set and the JSON has a number disk_size_bytes, the model's
-	// size is estimated as 1.25 times that number.
+	// size is estimated as 1.25 times that number. With storage it must be empty.
 	// +kubebuilder:validation:MaxLength=65536
 	Key string `json:"key,omitempty"`
+	// Storage is for engines with an agent, which fetches the model from source: an entry of the
+	// agent's storage-config Secret, with parameters.
+	Storage *Storage `json:"storage,omitempty"`
 	// Size is an estimate of the memory that the model needs, such as 50Mi. It is used until the
 	// engine reports or predicts the size.
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="it must be above 0, such as 50Mi"
@@ -92,6 +97,29 @@ type ModelSpec struct {
 	// keeps at least one copy. The default is false.
 	Pinned bool `json:"pinned,omitempty"`
 }
+
+// Storage is how an agent fetches the files of a model. control sends it as ModelMesh does, as
+// storage_key, storage_params and schema_path of the JSON modelKey.
+type Storage struct {
+	// Key is the name of an entry in the agent's storage-config Secret. Without it, the agent uses
+	// the entry default_TYPE of the source's type, such as default_s3, else the entry default.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[-._a-zA-Z0-9]+$') && self != '.' && !self.startsWith('..')",message="no Secret can have this key: write one such as my-bucket"
+	Key string `json:"key,omitempty"`
+	// Parameters override fields of the entry, such as bucket or region. Of a source on the Hugging
+	// Face Hub, include selects files by patterns that commas separate.
+	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:XValidation:rule="self.all(name, size(name) > 0 && size(name) <= 253)",message="the name of a parameter has 1 to 253 characters"
+	Parameters map[string]StorageParameter `json:"parameters,omitempty"`
+	// SchemaPath is the path of the model's schema file in the same bucket.
+	// +kubebuilder:validation:MaxLength=4096
+	SchemaPath string `json:"schemaPath,omitempty"`
+}
+
+// StorageParameter is the value of a parameter.
+//
+// +kubebuilder:validation:MaxLength=4096
+type StorageParameter string
 
 // Copies bounds the number of copies of a model.
 // +kubebuilder:validation:XValidation:rule="!has(self.max) || self.max >= 1 && self.max >= (has(self.min) ? self.min : 0)",message="it must be at least 1 and at least min",fieldPath=".max"

@@ -431,8 +431,9 @@ type Placement struct {
 	// stands for the model's id. The default is {id}.
 	// +kubebuilder:validation:MaxLength=4096
 	Source string `json:"source,omitempty"`
-	// Management is the port of the management API of model runtimes and of engines of the kind
-	// torchserve, as port:NUMBER at the address of each endpoint. Endpoints of the pool without
+	// Management is the port of the management API of model runtimes and of engines of the kinds
+	// torchserve, vllm and sglang, as port:NUMBER at the address of each endpoint. For vllm and
+	// sglang it is the port of an agent, which fetches adapters. Endpoints of the pool without
 	// another engine kind become model runtimes.
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="self.matches('^port:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address in a folder"

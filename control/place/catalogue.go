@@ -261,7 +261,7 @@ func (p *Placer) Pool() (objects.Name, error) {
 		}
 		return p.RegisteredPool, nil
 	}
-	found := poolsWith(p.world, func(e objects.Endpoint) bool { return e.Management != "" })
+	found := poolsWith(p.world, func(e objects.Endpoint) bool { return e.Management != "" && !e.Kind.Adapters() })
 	what := "model runtimes"
 	if len(found) == 0 {
 		found = poolsWith(p.world, func(e objects.Endpoint) bool { return e.Kind.Repository() })

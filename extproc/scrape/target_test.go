@@ -628,7 +628,7 @@ func TestTargetsAreEachAddressOnce(t *testing.T) {
 	joined.Hosts = set.Hosts
 	joined.Pods = []objects.Pod{{
 		Name: objects.Name{Namespace: "default", Name: "pod"}, IP: netip.MustParseAddr("10.0.0.3"),
-		Labels: map[string]string{"app": "second"}, Containers: []string{"c1"},
+		Labels: map[string]string{"app": "second"}, Containers: []objects.Container{{ID: "c1"}},
 	}}
 	joined.Pools[1].Spec.TargetPorts = []pool.Port{{Number: 8000}}
 	got := scrape.Targets(objects.Build(joined))

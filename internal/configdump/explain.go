@@ -189,7 +189,7 @@ func placement(w *objects.World, p *objects.Pool) []Setting {
 		setting("placement.maxModels", number(own.MaxModels), models, "models at one of these at once"),
 		setting("placement.defaultSize", quantity(own.DefaultSize), "1M", "of a model there of which nothing is known"),
 		setting("placement.source", own.Source, objects.DefaultSource, "where engines find a model that does not say so itself"),
-		setting("placement.management", own.Management, "none", "where model runtimes are managed"),
+		setting("placement.management", own.Management, "none", "where control loads and unloads models"),
 	}
 }
 

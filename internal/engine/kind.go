@@ -48,8 +48,12 @@ func (k Kind) Repository() bool { return k.V2Repository() || k == TorchServe || 
 // models that are loaded by name.
 func (k Kind) V2Repository() bool { return k == Triton || k == MLServer }
 
-// Managed reports whether engines of a kind have a separate management address.
-func (k Kind) Managed() bool { return k == ModelRuntime || k == TorchServe }
+// Managed reports whether engines of a kind may have a separate management address.
+func (k Kind) Managed() bool { return k == ModelRuntime || k == TorchServe || k.Adapters() }
+
+// Adapters reports whether engines of a kind load LoRA adapters by an HTTP API. Their management
+// address, if any, is that of an agent, which fetches adapters and passes the engine's own calls.
+func (k Kind) Adapters() bool { return k == VLLM || k == SGLang }
 
 // Recalled reports whether each change to an engine of a kind must state its complete set of
 // models, while the engine lists none of them. What it has is known only from control's records.

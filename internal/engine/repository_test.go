@@ -187,17 +187,18 @@ func TestNamesInARepository(t *testing.T) {
 
 // Each kind of engine gets the calls of its own repository API.
 func TestKindsWithARepository(t *testing.T) {
-	of := func(kind engine.Kind) [4]bool {
-		return [4]bool{kind.Repository(), kind.V2Repository(), kind.Managed(), kind.Recalled()}
+	of := func(kind engine.Kind) [5]bool {
+		return [5]bool{kind.Repository(), kind.V2Repository(), kind.Managed(), kind.Recalled(), kind.Adapters()}
 	}
-	want := map[engine.Kind][4]bool{
+	want := map[engine.Kind][5]bool{
 		engine.Triton: {true, true}, engine.MLServer: {true, true}, engine.TorchServe: {true, false, true},
 		engine.TFServing:    {true, false, false, true},
 		engine.ModelRuntime: {false, false, true},
+		engine.VLLM:         {false, false, true, false, true}, engine.SGLang: {false, false, true, false, true},
 	}
 	for _, kind := range append(engine.Kinds(), "") {
 		if of(kind) != want[kind] {
-			t.Errorf("%q: whether it has a repository, one of V2, is managed elsewhere and is recalled: %v", kind, of(kind))
+			t.Errorf("%q: whether it has a repository, one of V2, may be managed elsewhere, is recalled and loads adapters: %v", kind, of(kind))
 		}
 	}
 }

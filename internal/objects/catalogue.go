@@ -49,7 +49,8 @@ type Entry struct {
 	// BaseModel is the base model of an adapter; empty means any engine of the pool.
 	BaseModel string
 	Source    string
-	// Info is passed to a model runtime together with the source.
+	// Info is passed to a model runtime together with the source. It is the Model's key, or its
+	// storage as JSON with ModelMesh's fields.
 	Info string
 	// Size is a hint in bytes, 0 if there is none. Complete may derive it from Info.
 	Size int64
@@ -117,7 +118,7 @@ func EntryOf(m *v1alpha1.Model) Entry {
 	e := Entry{
 		ModelKey: ModelKey{Pool: Name{m.Namespace, s.PoolRef.Name}, ID: cmp.Or(s.ID, m.Name)},
 		Object:   Name{m.Namespace, m.Name}, UID: string(m.UID), Generation: m.Generation,
-		Type: s.Type, BaseModel: s.BaseModel, Source: s.Source, Info: s.Key, Pinned: s.Pinned,
+		Type: s.Type, BaseModel: s.BaseModel, Source: s.Source, Info: infoOf(s), Pinned: s.Pinned,
 	}
 	if s.Size != nil {
 		e.Size = s.Size.Value()
@@ -151,6 +152,7 @@ func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
 	errs = append(errs, checkLength(spec.Child("baseModel"), m.Spec.BaseModel, maxType)...)
 	errs = append(errs, checkLength(spec.Child("source"), m.Spec.Source, maxPath)...)
 	errs = append(errs, checkLength(spec.Child("key"), m.Spec.Key, maxInfo)...)
+	errs = append(errs, checkStorage(spec, &m.Spec)...)
 	if s := m.Spec.Size; s != nil && s.Sign() <= 0 {
 		errs = append(errs, field.Invalid(spec.Child("size"), s.String(), "it must be above 0, such as 50Mi"))
 	}
@@ -174,20 +176,25 @@ func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
 	a, b := EntryOf(was), EntryOf(is)
+	const rule = "only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id"
 	for _, f := range []struct{ name, was, is string }{
 		{"id", a.ID, b.ID},
 		{"poolRef", a.Pool.Name, b.Pool.Name},
 		{"type", cmp.Or(a.Type, DefaultType), cmp.Or(b.Type, DefaultType)},
 		{"baseModel", a.BaseModel, b.BaseModel},
 		{"source", a.Source, b.Source},
-		{"key", a.Info, b.Info},
 		{"size", strconv.FormatInt(a.Size, 10), strconv.FormatInt(b.Size, 10)},
 	} {
 		if f.was != f.is {
-			errs = append(errs, field.Forbidden(spec.Child(f.name),
-				fmt.Sprintf("it was %q, and only copies, pinned and serviceTime of a Model may change: delete the Model and create one with another name and id",
-					f.was)))
+			errs = append(errs, field.Forbidden(spec.Child(f.name), fmt.Sprintf("it was %q, and %s", f.was, rule)))
 		}
+	}
+	// The values of these two may be secret.
+	if was.Spec.Key != is.Spec.Key {
+		errs = append(errs, field.Forbidden(spec.Child("key"), rule))
+	}
+	if !sameStorage(was.Spec.Storage, is.Spec.Storage) {
+		errs = append(errs, field.Forbidden(spec.Child("storage"), rule))
 	}
 	return errs
 }

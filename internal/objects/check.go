@@ -167,9 +167,9 @@ func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
 		}
 		if kind != "" && !kind.Managed() {
 			errs = append(errs, field.Invalid(path, m,
-				"only engines of the kinds modelruntime and torchserve have a management address"))
+				"only engines of the kinds modelruntime, torchserve, vllm and sglang have a management address"))
 		}
-		if kind == engine.TorchServe && strings.HasPrefix(m, unixScheme) {
+		if (kind == engine.TorchServe || kind.Adapters()) && strings.HasPrefix(m, unixScheme) {
 			errs = append(errs, field.Invalid(path, m,
 				"want port:NUMBER, such as port:8081; a socket is for engines of the kind modelruntime"))
 		}

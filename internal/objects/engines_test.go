@@ -68,10 +68,15 @@ func runtimes(port int) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsS
 	}
 }
 
-// torch sets the management address of TorchServes in the list, the settings, both or neither.
+// torch is managed for TorchServes.
 func torch(list, settings string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
+	return managed("torchserve", list, settings)
+}
+
+// managed sets the management address of engines in the list, the settings, both or neither.
+func managed(kind, list, settings string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
 	return func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
-		l.Engine, l.Management, s.Placement = "torchserve", list, &v1alpha1.Placement{Management: settings}
+		l.Engine, l.Management, s.Placement = kind, list, &v1alpha1.Placement{Management: settings}
 	}
 }
 
@@ -334,6 +339,19 @@ func TestOwnersSettingsDecide(t *testing.T) {
 			[]string{
 				"10.0.0.7:80 torchserve managed at 10.0.0.7:91 0 [a/p]", "10.0.0.8:80 torchserve managed at 10.0.0.8:92 0 [b/p]",
 				"10.0.0.9:80 torchserve managed at 10.0.0.9:8081 0 [c/p]",
+			},
+		},
+		{
+			"an engine for adapters has an agent where its list or its pool says, and none otherwise",
+			[]team{
+				{namespace: "a", pool: "p", lists: "10.0.0.7:80", change: managed("vllm", "", "port:8086")},
+				{namespace: "b", pool: "p", lists: "10.0.0.8:80", change: managed("sglang", "port:8087", "port:8086")},
+				{namespace: "c", pool: "p", lists: "10.0.0.9:80", change: managed("vllm", "", "")},
+				{namespace: "d", pool: "p", lists: "10.0.0.10:80", change: managed("tgi", "", "port:8086")},
+			},
+			[]string{
+				"10.0.0.10:80 tgi 0 [d/p]", "10.0.0.7:80 vllm managed at 10.0.0.7:8086 0 [a/p]",
+				"10.0.0.8:80 sglang managed at 10.0.0.8:8087 0 [b/p]", "10.0.0.9:80 vllm 0 [c/p]",
 			},
 		},
 		{

@@ -216,9 +216,8 @@ type Pod struct {
 	Migrates time.Time
 	// Ports are the pool's target ports that the pod serves; nil means all.
 	Ports []int32
-	// Containers are the ids of its running containers, sorted. A new id means that the engine
-	// restarted.
-	Containers []string
+	// Containers are its running containers, in the order of its status.
+	Containers []Container
 	Version
 	// UID distinguishes it from earlier pods of the same name. It is empty if objects have no UIDs.
 	UID string
@@ -354,8 +353,8 @@ type Endpoint struct {
 	// Class is the accelerator of its engine, from the label that the pool's settings name; empty
 	// if unknown.
 	Class string
-	// Incarnation distinguishes restarts of the engine: the ids of its pod's containers. It is
-	// empty if unknown.
+	// Incarnation distinguishes restarts of the engine: the ids of those containers of its pod that
+	// declare one of its ports, or of all. It is empty if unknown.
 	Incarnation string
 	Version
 	// UID is its pod's. OnTrial says that the pod would be ready if control had reported that
@@ -424,9 +423,9 @@ func Build(s Set) *World {
 	for i := range s.Lists {
 		w.lists[Name{s.Lists[i].Namespace, s.Lists[i].Name}] = true
 	}
-	selected := newSelection(&s)
+	selected, settings := newSelection(&s), SettingsOf(s.Settings)
 	for i := range s.Pools {
-		w.addPool(&s.Pools[i], &s, selected)
+		w.addPool(&s.Pools[i], &s, selected, settings)
 	}
 	w.addLists(&s)
 	claims := w.claims()
@@ -494,7 +493,7 @@ func (w *World) WhereOf(e *Endpoint) string {
 
 func routeName(r *v1alpha1.LLMRoute) Name { return Name{r.Namespace, r.Name} }
 
-func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
+func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection, settings map[Name]*v1alpha1.PoolSettings) {
 	p := &Pool{
 		Name: Name{ip.Namespace, ip.Name}, Created: ip.CreationTimestamp.Time, H2C: ip.Spec.AppProtocol == pool.H2C,
 		Picker: pickerOf(ip.Spec.EndpointPickerRef),
@@ -509,15 +508,17 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 		if !pod.IP.IsValid() || !Selects(ip.Spec.Selector.MatchLabels, pod.Labels) {
 			continue
 		}
+		kind := kindOf(pod.Labels)
 		for _, port := range ip.Spec.TargetPorts {
 			if pod.Ports != nil && !slices.Contains(pod.Ports, port.Number) {
 				continue
 			}
 			p.Endpoints = append(p.Endpoints, Endpoint{
 				Address: netip.AddrPortFrom(pod.IP, uint16(port.Number)).String(),
-				Pod:     pod.Name, Labels: pod.Labels, Kind: kindOf(pod.Labels), Ready: pod.Ready, NodeSilent: pod.NodeSilent,
+				Pod:     pod.Name, Labels: pod.Labels, Kind: kind, Ready: pod.Ready, NodeSilent: pod.NodeSilent,
 				Terminating: pod.Terminating, Migrates: pod.Migrates,
-				Incarnation: strings.Join(pod.Containers, ","), Version: pod.Version, UID: pod.UID, OnTrial: pod.OnTrial,
+				Incarnation: incarnation(pod.Containers, enginePorts(kind, port.Number, settings[p.Name])),
+				Version:     pod.Version, UID: pod.UID, OnTrial: pod.OnTrial,
 			})
 		}
 	}

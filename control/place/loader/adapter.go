@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
@@ -39,7 +41,8 @@ const (
 )
 
 // api is the HTTP API of a kind of engine for LoRA adapters. Both calls send the adapter's name in
-// the field lora_name; a load also sends the source in lora_path.
+// the field lora_name; a load also sends the source in lora_path. An agent reads the field storage
+// and removes it: see [storageOf].
 type api struct {
 	load, unload string // HTTP paths of the calls
 	absent       string // advice in the error if the engine lacks these paths
@@ -131,7 +134,11 @@ func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	if d.stopping(ctx, a) {
 		return Loaded{}, &Error{Outcome: Refused, Message: "the engine is stopping", Stopping: true}
 	}
-	said, err := d.post(ctx, a.load, map[string]string{"lora_name": m.ID, "lora_path": m.Source})
+	fields := map[string]string{"lora_name": m.ID, "lora_path": m.Source}
+	if storage := storageOf(m); storage != "" {
+		fields["storage"] = storage
+	}
+	said, err := d.post(ctx, a.load, fields)
 	if err != nil {
 		return Loaded{}, err
 	}
@@ -147,6 +154,15 @@ func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 		}
 	}
 	return Loaded{}, d.refusal(said, a)
+}
+
+// storageOf returns a model's JSON for the agent, which fetches the source with these credentials
+// and parameters; empty if the model names none.
+func storageOf(m Model) string {
+	if gjson.Get(m.Info, "storage_key").Exists() || gjson.Get(m.Info, "storage_params").Exists() {
+		return m.Info
+	}
+	return ""
 }
 
 // Unload calls the engine. If the engine then does not list the model, the unload has succeeded,

@@ -46,9 +46,14 @@ type Endpoint struct {
 	GRPC        string             // where the engine serves gRPC calls, "ip:port"; empty means Address
 }
 
-// managedAt returns the "ip:port" to which management calls over HTTP are sent: where the engine
-// serves HTTP requests.
-func (e *Endpoint) managedAt() string { return cmp.Or(e.HTTP, e.Address) }
+// managedAt returns the "ip:port" to which management calls over HTTP are sent: the agent of an
+// engine that loads adapters, if it has one, or else where the engine serves HTTP requests.
+func (e *Endpoint) managedAt() string {
+	if e.Kind.Adapters() && e.Management != "" {
+		return e.Management
+	}
+	return cmp.Or(e.HTTP, e.Address)
+}
 
 // Answer is the outcome of one call to an engine.
 type Answer struct {
@@ -95,7 +100,7 @@ func Open(e Endpoint, a engineclient.Access, heard func(Answer)) (*Loader, error
 		d, err = openTFServing(e, a)
 	case e.Kind.V2Repository():
 		d = openRepository(e, a)
-	case e.Management != "" || e.Kind == engine.ModelRuntime:
+	case e.Kind == engine.ModelRuntime, e.Kind == "" && e.Management != "":
 		d, err = openRuntime(e, a)
 	default:
 		d = openAdapters(e, a)

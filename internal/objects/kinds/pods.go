@@ -66,9 +66,14 @@ func trimPod(pod *corev1.Pod) {
 			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 			CreationTimestamp:          pod.CreationTimestamp, UID: pod.UID, OwnerReferences: makers(pod),
 		},
-		Spec: corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates},
+		Spec: corev1.PodSpec{
+			ReadinessGates: pod.Spec.ReadinessGates,
+			Containers:     declared(pod.Spec.Containers), InitContainers: declared(pod.Spec.InitContainers),
+		},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, Conditions: readiness(pod), ContainerStatuses: identities(pod),
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, Conditions: readiness(pod),
+			ContainerStatuses:     identities(pod.Status.ContainerStatuses),
+			InitContainerStatuses: identities(pod.Status.InitContainerStatuses),
 		},
 	}
 }
@@ -153,23 +158,61 @@ func says(pod *corev1.Pod, condition corev1.PodConditionType) corev1.ConditionSt
 	return ""
 }
 
-func identities(pod *corev1.Pod) []corev1.ContainerStatus {
-	var kept []corev1.ContainerStatus
-	for _, id := range containers(pod) {
-		kept = append(kept, corev1.ContainerStatus{ContainerID: id})
+// identities returns the parts of statuses that [containers] reads.
+func identities(all []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
+	for _, c := range all {
+		if c.ContainerID != "" {
+			kept = append(kept, corev1.ContainerStatus{Name: c.Name, ContainerID: c.ContainerID})
+		}
 	}
 	return kept
 }
 
-// containers returns the ids of a pod's containers.
-func containers(pod *corev1.Pod) []string {
-	var ids []string
-	for _, c := range pod.Status.ContainerStatuses {
-		if c.ContainerID != "" {
-			ids = append(ids, c.ContainerID)
+// declared returns the parts of containers that [containers] reads.
+func declared(all []corev1.Container) (kept []corev1.Container) {
+	for i := range all {
+		of := &all[i]
+		c := corev1.Container{Name: of.Name, RestartPolicy: of.RestartPolicy}
+		for _, p := range of.Ports {
+			c.Ports = append(c.Ports, corev1.ContainerPort{ContainerPort: p.ContainerPort})
+		}
+		if len(c.Ports) > 0 || c.RestartPolicy != nil {
+			kept = append(kept, c)
 		}
 	}
-	return ids
+	return kept
+}
+
+// containers returns a pod's running containers, with the ports that each declares.
+func containers(pod *corev1.Pod) (all []objects.Container) {
+	ports := make(map[string][]int32)
+	for i := range pod.Spec.Containers {
+		notePorts(ports, &pod.Spec.Containers[i])
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.ContainerID != "" {
+			all = append(all, objects.Container{ID: c.ContainerID, Ports: ports[c.Name]})
+		}
+	}
+	clear(ports)
+	sidecars := make(map[string]bool)
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		sidecars[c.Name] = c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		notePorts(ports, c)
+	}
+	for _, c := range pod.Status.InitContainerStatuses {
+		if c.ContainerID != "" && sidecars[c.Name] {
+			all = append(all, objects.Container{ID: c.ContainerID, Ports: ports[c.Name], Sidecar: true})
+		}
+	}
+	return all
+}
+
+func notePorts(ports map[string][]int32, of *corev1.Container) {
+	for _, p := range of.Ports {
+		ports[of.Name] = append(ports[of.Name], p.ContainerPort)
+	}
 }
 
 // activePorts parses the annotation with the ports that a pod serves; nil if there is none.

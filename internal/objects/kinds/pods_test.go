@@ -220,9 +220,47 @@ func TestPodAddresses(t *testing.T) {
 	}
 }
 
+// restarts is the restart policy of a native sidecar.
+const restarts = corev1.ContainerRestartPolicyAlways
+
+// withPorts adds containers that declare ports: the engine, a native sidecar and an init container.
+func withPorts(p *corev1.Pod) {
+	port := func(n int32) []corev1.ContainerPort { return []corev1.ContainerPort{{Name: "p", ContainerPort: n}} }
+	p.Spec.Containers = []corev1.Container{{Name: "a", Image: "engine", Ports: port(8000)}, {Name: "c", Image: "other"}}
+	p.Spec.InitContainers = []corev1.Container{
+		{Name: "agent", Ports: append(port(8086), port(8001)...), RestartPolicy: new(restarts)},
+		{Name: "init", Ports: port(8000)},
+	}
+	p.Status.InitContainerStatuses = []corev1.ContainerStatus{
+		{Name: "agent", ContainerID: "containerd://3"}, {Name: "init", ContainerID: "containerd://4"},
+	}
+}
+
+// The containers of a pod that run are known with their ports. An init container that has ended is
+// none of them.
+func TestContainersOfAPod(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(*corev1.Pod)
+		want   []objects.Container
+	}{
+		"without ports": {nil, []objects.Container{{ID: "containerd://1"}, {ID: "containerd://2"}}},
+		"with ports": {withPorts, []objects.Container{
+			{ID: "containerd://1", Ports: []int32{8000}}, {ID: "containerd://2"},
+			{ID: "containerd://3", Ports: []int32{8086, 8001}, Sidecar: true},
+		}},
+		"none runs": {func(p *corev1.Pod) { withPorts(p); p.Status = corev1.PodStatus{} }, nil},
+	} {
+		p, _ := podOf(aPod(row.change))
+		if diff := cmp.Diff(row.want, p.Containers); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 func TestTrimmedPod(t *testing.T) {
 	for _, change := range []func(*corev1.Pod){
 		nil,
+		withPorts,
 		func(p *corev1.Pod) { migrating(p); p.Annotations[v1alpha1.PreStop] = "migrate 60s" },
 		func(p *corev1.Pod) { p.Annotations = nil; p.Status.Conditions = nil; p.Status.ContainerStatuses = nil },
 		func(p *corev1.Pod) { p.Annotations["llm-d.ai/active-ports"] = "1"; p.Status.PodIP = "" },
@@ -252,6 +290,11 @@ func TestTrimmedPod(t *testing.T) {
 		got, _ := podOf(trimmed)
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("(-whole +trimmed):\n%s", diff)
+		}
+		for _, c := range trimmed.Spec.Containers {
+			if c.Image != "" {
+				t.Errorf("it keeps the container %+v", c)
+			}
 		}
 		if trimmed.Spec.NodeName != "" || trimmed.Annotations["note"] != "" || len(trimmed.Status.Conditions) > 3 ||
 			len(trimmed.OwnerReferences) > 1 {

@@ -62,7 +62,7 @@ var withMachines = append(kinds.All(), kinds.Of(kinds.Row[machine, objects.Pod]{
 	Folder: func(m *machine) (objects.Pod, field.ErrorList) {
 		kept := objects.Pod{
 			Name: objects.Name{Namespace: m.Namespace, Name: m.Name}, Labels: m.Labels, Ready: true,
-			Containers: []string{m.Spec.Note},
+			Containers: []objects.Container{{ID: m.Spec.Note}},
 		}
 		ip, err := netip.ParseAddr(m.Spec.IP)
 		if err != nil {
@@ -169,7 +169,7 @@ func TestNewKindFromAnAPIServer(t *testing.T) {
 			return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" && f.refused.Load() == 1
 		})
 		for _, p := range f.set.Load().Pods {
-			if p.Name.Name == "m" && p.Containers[0] != "" {
+			if p.Name.Name == "m" && p.Containers[0].ID != "" {
 				t.Errorf("what is dropped is kept: %+v", p)
 			}
 		}
