@@ -40,7 +40,10 @@ var program = cli.Program{
 				Name: "extproc", Summary: "pick the endpoint of each request, for Envoy or another gateway", Run: runExtproc, Linked: true,
 				Below: []string{"drain", "install"},
 			},
-			{Name: "control", Summary: "load models, and configure the Envoys of Gateways", Run: runControl, Linked: true, Below: []string{"bootstrap"}},
+			{
+				Name: "control", Summary: "load models, and configure the Envoys of Gateways", Run: runControl, Linked: true,
+				Below: []string{"bootstrap", "import"},
+			},
 			{Name: "drain", Summary: "take an endpoint out of use, before you stop its engine", Run: drain.Command},
 			{Name: "engine", Summary: "run a simulated engine: vLLM, SGLang, or a model runtime", Run: simulated.Command},
 		}},

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/control/attach/bootstrap"
+	"github.com/headgate/headgate/control/importer"
 	"github.com/headgate/headgate/control/lifecycle"
 	"github.com/headgate/headgate/control/metrics"
 	"github.com/headgate/headgate/control/place"
@@ -23,16 +24,19 @@ import (
 	"github.com/headgate/headgate/internal/objects/kube"
 )
 
-// commands are the subcommands; without one, control serves.
-var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
-	"bootstrap": bootstrap.Command,
+// commands are the subcommands, with output and errors; without one, control serves.
+var commands = map[string]func(ctx context.Context, args []string, out, faults io.Writer) error{
+	"bootstrap": func(ctx context.Context, args []string, out, _ io.Writer) error {
+		return bootstrap.Command(ctx, args, out)
+	},
+	"import": importer.Command,
 }
 
 // Run runs a command line until it is done or ctx ends. It writes output and help to out, and the
 // log to logs. It returns pflag.ErrHelp after it printed help.
 func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	if len(args) > 0 && commands[args[0]] != nil {
-		return commands[args[0]](ctx, args[1:], out)
+		return commands[args[0]](ctx, args[1:], out, logs)
 	}
 	c, err := parseFlags(args, out)
 	if err != nil {

@@ -62,6 +62,7 @@ Usage:
   control --objects DIR --listen unix:PATH [flags]
   control --kube --listen HOST:PORT [flags]
   control bootstrap NAMESPACE/NAME                print the configuration with which an Envoy of a Gateway starts
+  control import --etcd FILE --pool NAME          print the models that clients have registered at ModelMesh
 
 DIR contains the YAML files that extproc also reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, Model and VModel. A
 Model names the source of a model and its minimum number of copies. An adapter in an LLMRoute needs no Model: control loads it

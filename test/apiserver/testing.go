@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/headgate/headgate/internal/process"
 )
 
 // buildTimeout is the maximum time to build etcd and kube-apiserver.
@@ -55,6 +58,30 @@ func RunWith(t testing.TB, c Config) *Server {
 		}
 	})
 	return s
+}
+
+// RunEtcd starts an empty etcd without an API server, and stops it when the test ends. It returns
+// the URL for clients.
+func RunEtcd(t testing.TB) (url string) {
+	t.Helper()
+	skipShort(t)
+	root, err := Root(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
+	defer cancel()
+	binaries, err := Build(ctx, root, os.Stderr, "etcd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := someAddress(t)
+	s := &Server{Config: Config{Binaries: binaries, Dir: t.TempDir(), Address: at, Etcd: at}, starter: process.NewStarter()}
+	t.Cleanup(s.Close)
+	if err := s.startEtcd(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return "http://" + net.JoinHostPort(at, etcdPort)
 }
 
 func skipShort(t testing.TB) {

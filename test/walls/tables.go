@@ -113,6 +113,7 @@ var confined = []struct {
 		[]string{
 			"extproc/serve", "extproc/codec", "extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/payload",
 			"control/serve", "control/attach/ads", "control/place/loader", "control/place/placementserver", "control/place/modelmesh",
+			"control/importer",
 			"api/", "bench/", "headgate/simulated/",
 		},
 	},
@@ -210,7 +211,10 @@ var houses = [][]floor{
 	},
 	{
 		{[]string{"control/command"}, "the command connects the packages"},
-		{[]string{"control/lifecycle"}, "a control runs from its start to its end, alone or in a cluster"},
+		{
+			[]string{"control/lifecycle", "control/importer"},
+			"a control runs from its start to its end, alone or in a cluster; the other is a command that prints objects as clients register them",
+		},
 		{
 			[]string{
 				"control/metrics", "control/serve", "control/election", "control/pods", "control/statuswriter",
