@@ -251,8 +251,8 @@ var houses = [][]floor{
 			"drivers of engines, placement decisions and their records, and the division of limits; broadcast and cache; the planner; the plan of a survey; which Events are due; what storage serves; folders of engines",
 		},
 		{
-			[]string{"control/provision/estimate", "control/agent/storage"},
-			"the first simulates how long queries take; the other describes where files of models are",
+			[]string{"control/provision/estimate", "control/agent/storage", "control/agent/relay"},
+			"the first simulates how long queries take; the others describe where files of models are, and pass connections to an engine",
 		},
 	},
 	{
@@ -405,6 +405,11 @@ var namesakes = []struct {
 	},
 	{"drain", []string{"extproc/drain", "headgate/drain"}, "one waits for an Envoy, the other for models; no file imports both"},
 	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "they have only tests"},
+	{
+		"relay",
+		[]string{"control/agent/relay", "extproc/relay"},
+		"one passes connections to the engine beside it, the other requests to engines elsewhere; no file imports both",
+	},
 }
 
 // otherNames are commands of headgate whose package has another name: internal/engine has theirs.
