@@ -24,6 +24,7 @@ func Open(ctx context.Context, src storage.Source, opts Options) (Remote, error)
 	}
 	open := map[storage.Scheme]func(context.Context, storage.Source, Options) (Remote, error){
 		storage.S3: openS3, storage.GCS: openGCS, storage.Azure: openAzure, storage.Web: openWeb, storage.Claim: openClaim,
+		storage.Hub: openHub, storage.OCI: openImage,
 	}[src.Scheme]
 	if open == nil {
 		return nil, failure(src, Invalid, "this agent fetches nothing from storage of this kind; use another source")

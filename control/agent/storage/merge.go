@@ -9,10 +9,10 @@ import (
 var servers = map[Scheme][]string{
 	S3:    {"endpoint_url", "verify_ssl"},
 	GCS:   {"token_uri", "endpoint_url"},
-	Azure: {"connection_string"},
-	Web:   {"url"},
-	Hub:   {"endpoint"},
-	OCI:   {"registry"},
+	Azure: {"connection_string", "verify_ssl", "certificate"},
+	Web:   {"url", "verify_ssl", "certificate"},
+	Hub:   {"endpoint", "verify_ssl", "certificate"},
+	OCI:   {"registry", "insecure", "verify_ssl", "certificate"},
 }
 
 // secrets are the fields that prove an identity, by scheme. A dot at the end includes all names
@@ -23,7 +23,7 @@ var secrets = map[Scheme][]string{
 	Azure: {"connection_string", "client_secret", "sas"},
 	Web:   {"headers.", "client_key", "user", "password", "query"},
 	Hub:   {"token"},
-	OCI:   {"username", "password", "token"},
+	OCI:   {"username", "password", "token", ".dockerconfigjson", ".dockerconfigjson.", "auths."},
 }
 
 // HasSecrets reports whether the fields of a source prove an identity. If they do not, the pod's
@@ -61,7 +61,7 @@ type merger struct {
 func (m *merger) merge(s *Source) error {
 	for _, name := range servers[s.Scheme] {
 		value, set := m.key.params[name]
-		if !set || s.Scheme == Web || value == m.entry[name] {
+		if !set || name == "url" || value == m.entry[name] {
 			continue // a URL is compared as a whole by bind
 		}
 		s.CustomServer = true
@@ -98,6 +98,9 @@ func (m *merger) bind(s *Source) error {
 	case Web:
 		here, own, field = origin(s.Path), origin(m.entry["url"]), "url"
 	case OCI:
+		if m.entry["username"] == "" && m.entry["password"] == "" && m.entry["token"] == "" {
+			return nil // each of its auths names its registry
+		}
 		here, own, field = registry(s.Bucket), registry(m.entry["registry"]), "registry"
 	case Azure:
 		here, _, _ = strings.Cut(strings.TrimPrefix(s.Fields["account_url"], "https://"), ".")

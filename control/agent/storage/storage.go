@@ -75,7 +75,8 @@ type Source struct {
 	//	azure  account_url, connection_string, client_id, client_secret, tenant_id, sas, anonymous
 	//	http   headers.NAME, certificate, client_certificate, client_key, user, password, query
 	//	hf     token, endpoint, include
-	//	oci    registry, username, password, token, auths.REGISTRY.auth, certificate
+	//	oci    registry, username, password, token, auths.REGISTRY.auth, .dockerconfigjson,
+	//	       insecure, certificate
 	Fields map[string]string
 }
 
