@@ -36,6 +36,7 @@ Run it in the repository's folder, after make build, on a machine that does noth
   decisions  requests to extproc without Envoy, with more bytes, concurrency, endpoints, routes and models
   switches   the whole gateway with other settings
   llm-d      the load for which llm-d has published the cost of its picker
+  envoy      the whole gateway without one part of envoy.yaml each, and without all of these
 
 Usage:
 
@@ -73,7 +74,7 @@ type bench struct {
 }
 
 // parts are the parts of the command, in the order of the output.
-var parts = []string{"requests", "endpoints", "memory", "decisions", "switches", "llm-d"}
+var parts = []string{"requests", "endpoints", "memory", "decisions", "switches", "llm-d", "envoy"}
 
 // part is a part of the command.
 type part struct {
@@ -96,6 +97,7 @@ func (b *bench) all() []part {
 			{"decisions", b.decisions, 45 * time.Second},
 			{"switches", b.switches, 30 * time.Second},
 			{"llm-d", b.shape, 15 * time.Second},
+			{"envoy", b.removed, 40 * time.Second},
 		}
 	}
 	return []part{
@@ -105,6 +107,7 @@ func (b *bench) all() []part {
 		{"decisions", b.decisions, 3 * time.Minute},
 		{"switches", b.switches, 160 * time.Second},
 		{"llm-d", b.shape, 70 * time.Second},
+		{"envoy", b.removed, 110 * time.Second},
 	}
 }
 

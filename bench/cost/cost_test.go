@@ -70,6 +70,7 @@ func TestMeasuresRealGateways(t *testing.T) {
 		"memory":    {"per route (3)", "per registered model (4)", "per request in flight (8)", "per queued request (200)", "GOGC=10"},
 		"decisions": {"extproc 1 16 2 3 4 ", "no-op 1 16 – – – "},
 		"switches":  {"price of a switch: 1 KB, 32 clients", "default 1.00", "--payload-processor, and"},
+		"envoy":     {"without a part of envoy.yaml: 1 KB, 32 clients", "access log for people", "all of these"},
 		"llm-d":     {"buffered, 400000 bytes, 98.7 requests a second", "cores answers", "35 to 46 cores", "its machines differ from this one"},
 		"endpoints": {"page of 82 KB, idle", "page of 82 KB, busy", "extproc, each further endpoint, 4 / 2"},
 	} {

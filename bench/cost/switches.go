@@ -69,20 +69,7 @@ func withPayloads(root any) error {
 }
 
 // withoutLog removes the access log on standard output.
-func withoutLog(root any) error {
-	logs, _ := adapt.At(root, accessLogs...).([]any)
-	var rest []any
-	for _, l := range logs {
-		if l, ok := l.(map[string]any); !ok || l["name"] != "envoy.access_loggers.stdout" {
-			rest = append(rest, l)
-		}
-	}
-	if len(rest) == len(logs) {
-		return fmt.Errorf("the log on standard output: %w", errNoSuchPart)
-	}
-	adapt.At(root, manager...).(map[string]any)["access_log"] = rest
-	return nil
-}
+func withoutLog(root any) error { return withoutNamed(root, accessLogs, "envoy.access_loggers.stdout") }
 
 // switchCells are the loads with which settings are compared.
 var switchCells = []cell{
@@ -90,14 +77,25 @@ var switchCells = []cell{
 	{"100KB-32", "100 KB, 32 clients", shape{size: 100 << 10}, 32, 1800, false},
 }
 
-// switches measures the gateway with each setting beside the default, as the part requests does.
+// switches measures the gateway with each setting beside the default.
 func (b *bench) switches(ctx context.Context, r *rigs) error {
-	rounds, measured := min(b.rounds, 3), switchCells
+	measured := switchCells
 	if b.short {
-		rounds, measured = 1, []cell{switchCells[0]}
-		measured[0].requests /= 3
+		measured = switchCells[:1]
 	}
-	all := options("http://" + r.engines[0] + sinkPath)
+	return b.compare(ctx, r, "price of a switch", options("http://"+r.engines[0]+sinkPath), measured)
+}
+
+// compare measures the gateway with each option beside the first, as the part requests does, and
+// prints a table for each cell.
+func (b *bench) compare(ctx context.Context, r *rigs, title string, all []option, measured []cell) error {
+	rounds, measured := min(b.rounds, 3), slices.Clone(measured)
+	if b.short {
+		rounds = 1
+		for i := range measured {
+			measured[i].requests /= 3
+		}
+	}
 	var shown []variant
 	defer func() {
 		for _, g := range r.started {
@@ -119,7 +117,7 @@ func (b *bench) switches(ctx context.Context, r *rigs) error {
 			return err
 		}
 	}
-	is.switchTable(b.out, measured, shown)
+	is.switchTable(b.out, title, measured, shown)
 	fmt.Fprintf(b.out, "Medians of %d rounds.\n\n", rounds)
 	return nil
 }
@@ -144,11 +142,11 @@ func (r *rigs) withOption(ctx context.Context, at place, o option) (*gateway, er
 	return r.whole(ctx, at, p, r.engines, changes...)
 }
 
-// switchTable prints the figures of variants beside those of the first.
-func (r results) switchTable(w io.Writer, cells []cell, shown []variant) {
+// switchTable prints the figures of variants beside those of the first, under a title.
+func (r results) switchTable(w io.Writer, title string, cells []cell, shown []variant) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, c := range cells {
-		fmt.Fprintf(t, "price of a switch: %s\tboth / default\t", c.title)
+		fmt.Fprintf(t, "%s: %s\tboth / default\t", title, c.title)
 		for _, col := range columns {
 			fmt.Fprintf(t, "%s\t", col.name)
 		}

@@ -63,7 +63,7 @@ func TestChangesOfEnvoy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range options("http://127.0.0.1:1/x") {
+	for _, l := range append(options("http://127.0.0.1:1/x"), removals()...) {
 		if l.change == nil {
 			continue
 		}
@@ -93,7 +93,7 @@ func TestSwitchTable(t *testing.T) {
 		all.add("1KB-32", "explain", sample{envoy: 120 * busy * micro, server: 100 * busy * micro})
 	}
 	var b bytes.Buffer
-	all.switchTable(&b, switchCells[:1], []variant{{name: "default", title: "default"}, {name: "explain", title: "--explain-picks"}})
+	all.switchTable(&b, "price of a switch", switchCells[:1], []variant{{name: "default", title: "default"}, {name: "explain", title: "--explain-picks"}})
 	got := strings.Join(strings.Fields(b.String()), " ")
 	for _, want := range []string{
 		"price of a switch: 1 KB, 32 clients both / default Envoy, µs", "default 1.00 200 (100–300) ",
