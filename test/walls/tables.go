@@ -238,9 +238,9 @@ var houses = [][]floor{
 		{
 			[]string{
 				"control/attach/plan", "control/attach/order", "control/attach/pki", "control/profile/probe", "control/provision/problem",
-				"control/provision/report",
+				"control/provision/report", "control/agent/files",
 			},
-			"plans and the order of updates; probes of servers; problems and reports of capacity plans",
+			"plans and the order of updates; probes of servers; problems and reports of capacity plans; files from storage",
 		},
 		{
 			[]string{
