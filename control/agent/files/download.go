@@ -182,7 +182,8 @@ type transfer struct {
 func (s *Store) prepare(f *flight, remote fetch.Remote, r record, p *partial) (*transfer, error) {
 	t := &transfer{record: r, store: s, flight: f, remote: remote, partial: p, objects: r.targets()}
 	dir := s.path(partialDir, r.Name)
-	if earlier, _, err := readRecord(dir); err == nil && earlier.PartSize == r.PartSize && earlier.Name == r.Name && earlier.survives(s.boot) {
+	earlier, _, err := readRecord(dir)
+	if err == nil && earlier.PartSize == r.PartSize && earlier.Name == r.Name && earlier.survives(s.boot) {
 		t.resumed = true
 	} else {
 		removeTree(dir)
@@ -191,7 +192,6 @@ func (s *Store) prepare(f *flight, remote fetch.Remote, r record, p *partial) (*
 		}
 	}
 	t.parts = divide(t.objects, r.PartSize)
-	var err error
 	if t.root, err = os.OpenRoot(dir); err != nil {
 		return t, err
 	}

@@ -5,7 +5,7 @@
 //
 //	ID/                  the files of a model: hard links to those of its source
 //	_sources/NAME/       a complete source: record.json, files/ and schema/
-//	_partial/NAME/       a source of which parts are missing: record.json, journal, files/, schema/, blobs/
+//	_partial/NAME/       an incomplete source: also journal and blobs/
 //	_models/ID.json      which source the folder of a model is from
 //	_links/, _trash/     folders that are being made or removed
 //

@@ -15,8 +15,8 @@ import (
 const maxName = 200
 
 // escape returns the name of a model's folder. Different ids have different names. Names that begin
-// with "_" or "." are not those of models. Bytes other than letters, digits, "-", "_" and "." become
-// % and two hexadecimal digits, as in URLs. Long names end in "%%" and a hash instead.
+// with "_" or "." are not those of models. Bytes other than letters, digits, "-", "_" and "."
+// become % and two hexadecimal digits, as in URLs. Long names end in "%%" and a hash instead.
 func escape(id string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
 	var b strings.Builder

@@ -47,7 +47,9 @@ const recordFile = "record.json"
 
 // describe returns the record of a listing. Its names are safe.
 func describe(src storage.Source, l fetch.Listing) (record, error) {
-	r := record{Source: sourceHash(src), URI: src.URI, Scheme: src.Scheme, Single: l.Single, Schema: l.Schema, Link: l.Link, Versioned: true}
+	r := record{
+		Source: sourceHash(src), URI: src.URI, Scheme: src.Scheme, Single: l.Single, Schema: l.Schema, Link: l.Link, Versioned: true,
+	}
 	archives := 0
 	for _, o := range l.Objects {
 		if o.Archive != nil {

@@ -60,7 +60,7 @@ func (m *memory) put(uri string, s *source) *source {
 }
 
 // of returns the source of a URI for Fetch.
-func of(uri string) storage.Source { return storage.Source{Scheme: storage.S3, URI: uri} }
+func of(uri string) storage.Source { return storage.Source{Scheme: storage.S3, URI: uri, Path: uri} }
 
 // Open is the Open of a Config.
 func (m *memory) Open(_ context.Context, src storage.Source) (fetch.Remote, error) {
