@@ -192,12 +192,12 @@ func (s *Store) hitSource(source, key string) *entry {
 
 // admit checks that the credentials of a flight give access to the files of an entry that other
 // credentials fetched: a listing alone may need fewer rights. It reads the beginning of a file.
-func (s *Store) admit(ctx context.Context, f *flight, remote fetch.Remote, e *entry) error {
+func (s *Store) admit(ctx context.Context, f *flight, remote fetch.Remote, e *entry, listed []fetch.Object) error {
 	s.mu.Lock()
 	known := e.keys[f.key]
 	s.unlock()
-	if !known && len(e.Objects) > 0 {
-		if err := f.retry(ctx, func() error { return probe(ctx, remote, e.Objects[0]) }); err != nil {
+	if !known && len(listed) > 0 {
+		if err := f.retry(ctx, func() error { return probe(ctx, remote, listed[0]) }); err != nil {
 			return err
 		}
 	}

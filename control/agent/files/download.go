@@ -18,7 +18,7 @@ func (s *Store) download(ctx context.Context, f *flight, remote fetch.Remote, r 
 	var p *partial
 	for {
 		if e := s.hit(r.Name); e != nil {
-			if err := s.admit(ctx, f, remote, e); err != nil {
+			if err := s.admit(ctx, f, remote, e, r.listed); err != nil {
 				s.mu.Lock()
 				defer s.unlock()
 				s.unpin(e)
@@ -180,7 +180,7 @@ type transfer struct {
 // prepare opens the partial folder of a source, or makes one, and reserves room for what is
 // missing.
 func (s *Store) prepare(f *flight, remote fetch.Remote, r record, p *partial) (*transfer, error) {
-	t := &transfer{record: r, store: s, flight: f, remote: remote, partial: p, objects: r.targets()}
+	t := &transfer{record: r, store: s, flight: f, remote: remote, partial: p, objects: r.listed}
 	dir := s.path(partialDir, r.Name)
 	earlier, _, err := readRecord(dir)
 	if err == nil && earlier.PartSize == r.PartSize && earlier.Name == r.Name && earlier.survives(s.boot) {

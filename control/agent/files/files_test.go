@@ -224,6 +224,7 @@ func TestFetchMount(t *testing.T) {
 	}
 	m.put("pvc://c/folder", &source{link: mount})
 	m.put("pvc://c/file", &source{link: filepath.Join(mount, "config"), single: true, schema: []byte("{}")})
+	get(t, s, "again", "pvc://c/folder")
 	folder, file := get(t, s, "folder", "pvc://c/folder"), get(t, s, "file", "pvc://c/file")
 	wantTree(t, folder.Path, map[string]string{"1": "-> " + mount + "/1", "config": "-> " + mount + "/config"})
 	if folder.Bytes != 8 || file.Bytes != 3 || file.Path != filepath.Join(dir, "file", "config") || file.Schema == "" {

@@ -41,6 +41,10 @@ type record struct {
 	// damaged after another start.
 	Boot   string `json:"boot,omitempty"`
 	Synced bool   `json:"synced,omitempty"`
+
+	// listed are the objects and the schema with their keys, which may be secret: they are the
+	// server's, and not written. It is nil if an earlier process fetched the source.
+	listed []fetch.Object
 }
 
 const recordFile = "record.json"
@@ -75,8 +79,15 @@ func describe(src storage.Source, l fetch.Listing) (record, error) {
 	if l.Schema != nil && (!isSafe(l.Schema.Name) || strings.Contains(l.Schema.Name, "/")) {
 		return record{}, fail(fetch.Unsafe, src.URI, "the name %q cannot be that of a schema file", shorten(l.Schema.Name))
 	}
-	for _, o := range r.targets() {
+	r.listed = slices.Clone(r.targets())
+	for i, o := range r.listed {
 		r.Versioned = r.Versioned && versionOf(o) != ""
+		o.Key = ""
+		if i < len(r.Objects) {
+			r.Objects[i] = o
+		} else {
+			r.Schema = &o
+		}
 	}
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -111,9 +122,10 @@ func (r *record) file(i int) string {
 // isArchive reports whether the source consists of archives.
 func (r *record) isArchive() bool { return len(r.Objects) > 0 && r.Objects[0].Archive != nil }
 
-// versionOf returns what changes with the bytes of an object; empty if nothing does.
+// versionOf returns what changes with the bytes of an object; empty if nothing does. A checksum of 32
+// bits does not tell versions apart.
 func versionOf(o fetch.Object) string {
-	if o.Digest != "" {
+	if o.Version == "" && !strings.HasPrefix(o.Digest, "crc32c:") {
 		return o.Digest
 	}
 	return o.Version

@@ -2,7 +2,6 @@ package files
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -184,20 +183,19 @@ func (t *transfer) check(ctx context.Context, i int) error {
 	if o.Size >= 0 && info.Size() != o.Size {
 		return fail(fetch.Corrupt, t.URI, "%s has %d bytes instead of %d", shorten(o.Name), info.Size(), o.Size)
 	}
-	want, known := strings.CutPrefix(o.Digest, "sha256:")
-	if !known {
+	sum, want := fetch.NewHash(o.Digest)
+	if sum == nil {
 		return nil
 	}
 	buffer := t.store.buffers.Get().(*[]byte)
 	defer t.store.buffers.Put(buffer)
-	sum := sha256.New()
 	for {
 		n, err := file.Read(*buffer)
 		sum.Write((*buffer)[:n])
 		switch {
 		case errors.Is(err, io.EOF):
 			if got := hex.EncodeToString(sum.Sum(nil)); got != strings.ToLower(want) {
-				return fail(fetch.Corrupt, t.URI, "%s has the digest sha256:%s instead of %s; upload it again", shorten(o.Name), got, o.Digest)
+				return fail(fetch.Corrupt, t.URI, "%s has the digest %s instead of %s; upload it again", shorten(o.Name), got, o.Digest)
 			}
 			return nil
 		case err != nil:

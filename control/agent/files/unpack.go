@@ -2,14 +2,15 @@ package files
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bufio"
+	"compress/bzip2"
 	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path"
-	"strings"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -68,11 +69,7 @@ func (t *transfer) unpack(ctx context.Context, u *unpacker, i int, a *fetch.Arch
 	}
 	u.left += maxRatio*info.Size() + alwaysUnpacked
 	u.budget = u.left
-	plain, closePlain, err := decompress(bufio.NewReaderSize(&interruptible{ctx, file}, bufferSize), a.Compression)
-	if err == nil {
-		err = u.archive(plain, strings.Trim(a.Prefix, "/"))
-		closePlain()
-	}
+	err = u.archive(&interruptible{ctx, file}, info.Size(), a)
 	var p *fs.PathError
 	var l *os.LinkError
 	switch {
@@ -88,17 +85,24 @@ func (t *transfer) unpack(ctx context.Context, u *unpacker, i int, a *fetch.Arch
 	return fail(fetch.Corrupt, u.uri, "the archive is damaged: %v; upload it again", err)
 }
 
-// interruptible is a reader that fails when its context has ended.
+// interruptible is a file that cannot be read after its context has ended.
 type interruptible struct {
-	ctx context.Context
-	r   io.Reader
+	ctx  context.Context
+	file *os.File
 }
 
 func (i *interruptible) Read(into []byte) (int, error) {
 	if err := i.ctx.Err(); err != nil {
 		return 0, err
 	}
-	return i.r.Read(into)
+	return i.file.Read(into)
+}
+
+func (i *interruptible) ReadAt(into []byte, offset int64) (int, error) {
+	if err := i.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return i.file.ReadAt(into, offset)
 }
 
 // decompress returns the plain bytes of a compressed stream. The caller calls the function at the
@@ -113,6 +117,8 @@ func decompress(r io.Reader, compression string) (io.Reader, func(), error) {
 			return nil, nil, err
 		}
 		return z, func() { _ = z.Close() }, nil // the reader has reported errors
+	case "bzip2":
+		return bzip2.NewReader(r), func() {}, nil
 	case "zstd":
 		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
@@ -142,14 +148,41 @@ func (u *unpacker) unsafe(why string) error {
 	return fail(fetch.Unsafe, u.uri, "the archive holds %q, which %s; remove it from the archive", shorten(u.name), why)
 }
 
-// archive unpacks the entries of a tar below prefix.
-func (u *unpacker) archive(r io.Reader, prefix string) error {
+// archive unpacks the entries of an archive that has length bytes.
+func (u *unpacker) archive(file *interruptible, length int64, a *fetch.Archive) error {
 	u.written = make(map[string]bool)
+	switch a.Format {
+	case "tar", "":
+		plain, done, err := decompress(bufio.NewReaderSize(file, bufferSize), a.Compression)
+		if err != nil {
+			return err
+		}
+		defer done()
+		return u.tar(plain, a)
+	case "zip":
+		return u.zip(file, length, a)
+	}
+	return errors.New("unknown format " + a.Format)
+}
+
+// count counts one more entry.
+func (u *unpacker) count() error {
+	if u.entries++; u.entries > maxEntries {
+		return fail(fetch.Unsafe, u.uri, "the archive has more than %d entries; upload its files instead", maxEntries)
+	}
+	return nil
+}
+
+// tar unpacks the entries of a tar.
+func (u *unpacker) tar(r io.Reader, a *fetch.Archive) error {
 	counted := &counter{r: r, left: &u.left}
 	for in := tar.NewReader(counted); ; {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if err == nil {
+			err = errors.Join(u.count(), u.entry(h, in, a))
 		}
 		if counted.exceeded {
 			return u.tooLarge()
@@ -157,16 +190,38 @@ func (u *unpacker) archive(r io.Reader, prefix string) error {
 		if err != nil {
 			return err
 		}
-		if u.entries++; u.entries > maxEntries {
-			return fail(fetch.Unsafe, u.uri, "the archive has more than %d entries; upload its files instead", maxEntries)
+	}
+}
+
+// zip unpacks the entries of a zip.
+func (u *unpacker) zip(file *interruptible, length int64, a *fetch.Archive) error {
+	in, err := zip.NewReader(file, length)
+	if err != nil {
+		return err
+	}
+	for _, f := range in.File {
+		h, err := tar.FileInfoHeader(f.FileInfo(), "")
+		if err != nil {
+			u.name = f.Name
+			return u.unsafe("is no file, folder or link")
 		}
-		if err := u.entry(h, in, prefix); err != nil {
-			if counted.exceeded {
-				return u.tooLarge()
+		h.Name = f.Name // the header has only the last element
+		body, err := f.Open()
+		if err != nil {
+			return err
+		}
+		if h.Typeflag == tar.TypeSymlink {
+			target, err := io.ReadAll(io.LimitReader(body, 4096))
+			if err != nil {
+				return errors.Join(err, body.Close())
 			}
+			h.Linkname = string(target)
+		}
+		if err := errors.Join(u.count(), u.entry(h, body, a), body.Close()); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // tooLarge returns the error for an archive that inflates without end.
@@ -191,32 +246,26 @@ func (c *counter) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// entry unpacks one entry of a tar.
-func (u *unpacker) entry(h *tar.Header, in io.Reader, prefix string) error {
+// entry unpacks one entry of an archive.
+func (u *unpacker) entry(h *tar.Header, in io.Reader, a *fetch.Archive) error {
 	u.name = h.Name
+	name, action := a.Entry(h.Name)
 	switch {
-	case strings.HasPrefix(h.Name, "/"):
-		return u.unsafe("is an absolute name")
-	case leaves(h.Name):
+	case action == fetch.Refuse:
 		return u.unsafe("leaves the folder")
-	case strings.ContainsRune(h.Name, 0):
-		return u.unsafe("has a zero byte in its name")
-	}
-	full := path.Clean(h.Name)
-	if base := path.Base(full); strings.HasPrefix(base, ".wh.") {
-		return u.whiteout(path.Dir(full), base, prefix)
-	}
-	name, inside := below(full, prefix)
-	switch {
-	case !inside:
-		if _, above := below(prefix, full); above && h.Typeflag != tar.TypeDir {
-			return u.unsafe("is not a folder but stands in the place of one")
-		}
+	case action == fetch.Skip:
 		return nil
+	case !isSafe(name) && name != ".":
+		return u.unsafe("is no name of a file")
+	case action == fetch.Clear:
+		return u.clear(name)
+	case action == fetch.Remove:
+		return u.whiteout(name)
+	case h.Typeflag == tar.TypeXGlobalHeader:
+		return nil
+	case name == "." && h.Typeflag != tar.TypeDir:
+		return u.unsafe("is not a folder but stands in the place of one")
 	case name == ".":
-		if h.Typeflag != tar.TypeDir {
-			return u.unsafe("is not a folder but stands in the place of one")
-		}
 		return nil
 	}
 	switch h.Typeflag {
@@ -230,27 +279,13 @@ func (u *unpacker) entry(h *tar.Header, in io.Reader, prefix string) error {
 	case tar.TypeSymlink:
 		return u.symlink(name, h.Linkname)
 	case tar.TypeLink:
-		return u.hardLink(name, h.Linkname, prefix)
-	case tar.TypeXGlobalHeader:
-		return nil
+		old, action := a.Entry(h.Linkname)
+		if action != fetch.Store || !isSafe(old) {
+			return u.unsafe("is a link that leaves the folder")
+		}
+		return u.hardLink(name, old)
 	}
 	return u.unsafe("is no file, folder or link")
-}
-
-// leaves reports whether a slash-separated name has an element "..".
-func leaves(name string) bool {
-	return name == ".." || strings.HasPrefix(name, "../") || strings.HasSuffix(name, "/..") || strings.Contains(name, "/../")
-}
-
-// below returns the path of name relative to a folder, and whether name is the folder or below it.
-func below(name, folder string) (string, bool) {
-	switch {
-	case folder == "" || folder == ".":
-		return name, true
-	case name == folder:
-		return ".", true
-	}
-	return strings.CutPrefix(name, folder+"/")
 }
 
 // mark records that the current archive made a name and the folders above it.
@@ -322,7 +357,7 @@ func (r *roomy) Write(p []byte) (int, error) {
 
 // symlink makes a symbolic link that stays in the folder.
 func (u *unpacker) symlink(name, target string) error {
-	if target == "" || path.IsAbs(target) || strings.ContainsRune(target, 0) || leaves(path.Join(path.Dir(name), target)) {
+	if path.IsAbs(target) || !isSafe(path.Join(path.Dir(name), target)) {
 		return u.unsafe("is a link that leaves the folder")
 	}
 	if err := errors.Join(u.remove(name), u.parents(name)); err != nil {
@@ -333,11 +368,7 @@ func (u *unpacker) symlink(name, target string) error {
 }
 
 // hardLink links a name to a file that an archive made before.
-func (u *unpacker) hardLink(name, target, prefix string) error {
-	old, inside := below(path.Clean(target), prefix)
-	if path.IsAbs(target) || leaves(target) || !inside || old == "." {
-		return u.unsafe("is a link that leaves the folder")
-	}
+func (u *unpacker) hardLink(name, old string) error {
 	if old == name {
 		return nil
 	}

@@ -4,30 +4,15 @@ import (
 	"errors"
 	"io/fs"
 	"path"
-	"strings"
 )
 
-// whiteout removes what earlier archives made: one name, or the content of a folder.
-func (u *unpacker) whiteout(dir, base, prefix string) error {
-	opaque := base == ".wh..wh..opq"
-	target := dir
-	if !opaque {
-		target = path.Join(dir, strings.TrimPrefix(base, ".wh."))
-	}
-	if _, above := below(prefix, target); above && prefix != "" {
-		return u.clear(".") // a folder above the model's, or that itself
-	}
-	name, inside := below(target, prefix)
-	switch {
-	case !inside:
-		return nil
-	case opaque || name == ".":
-		return u.clear(name)
-	case !u.written[name]:
+// whiteout removes what earlier archives stored under a name.
+func (u *unpacker) whiteout(name string) error {
+	if !u.written[name] {
 		return u.remove(name)
 	}
 	if info, err := u.root.Lstat(name); err != nil || !info.IsDir() {
-		return nil
+		return nil //nolint:nilerr // the current archive stored a file of that name
 	}
 	return u.clear(name)
 }
