@@ -122,8 +122,8 @@ func (r *record) file(i int) string {
 // isArchive reports whether the source consists of archives.
 func (r *record) isArchive() bool { return len(r.Objects) > 0 && r.Objects[0].Archive != nil }
 
-// versionOf returns what changes with the bytes of an object; empty if nothing does. A checksum of 32
-// bits does not tell versions apart.
+// versionOf returns what changes with the bytes of an object; empty if nothing does. A checksum of
+// 32 bits does not tell versions apart.
 func versionOf(o fetch.Object) string {
 	if o.Version == "" && !strings.HasPrefix(o.Digest, "crc32c:") {
 		return o.Digest
