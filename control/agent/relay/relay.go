@@ -276,7 +276,7 @@ func (r *Relay) accept(ctx context.Context, l net.Listener) {
 func (r *Relay) admit() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if false {
+	if r.open >= r.config.MaxConnections {
 		return false
 	}
 	if r.open++; r.open == r.config.MaxConnections {
