@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,7 +54,8 @@ func Binary(t testing.TB, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// Run starts a server, which must answer at the URL, and ends it when the test ends.
+// Run starts a server and ends it when the test ends. It returns when the server answers 200 at the
+// URL, or takes connections if that is tcp://HOST:PORT.
 func Run(t testing.TB, cmd *exec.Cmd, url string) *process.Process {
 	t.Helper()
 	starter := process.NewStarter()
@@ -72,11 +74,26 @@ func Run(t testing.TB, cmd *exec.Cmd, url string) *process.Process {
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	client := &http.Client{Timeout: time.Second}
+	if address, ok := strings.CutPrefix(url, "tcp://"); ok {
+		client.Transport = connecting(address)
+	}
 	defer client.CloseIdleConnections()
 	if err := server.AwaitAnswer(ctx, client, url); err != nil {
 		t.Fatal(err)
 	}
 	return server
+}
+
+// connecting is a transport that answers 200 if a server takes connections.
+type connecting string
+
+func (c connecting) RoundTrip(r *http.Request) (*http.Response, error) {
+	connection, err := (&net.Dialer{}).DialContext(r.Context(), "tcp", string(c))
+	if err != nil {
+		return nil, err
+	}
+	connection.Close()
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
 }
 
 // FreeAddress returns a loopback address whose port was free.

@@ -102,7 +102,8 @@ func (c *claim) List(ctx context.Context) (Listing, error) {
 		if !info.Mode().IsRegular() {
 			return Listing{}, failure(c.src, Invalid, "the schema %q is no file; name a file", c.src.Schema)
 		}
-		listing.Schema = &Object{Name: base(c.src.Schema), Key: at, Size: info.Size(), Version: info.ModTime().UTC().Format("20060102T150405.000000000")}
+		version := info.ModTime().UTC().Format("20060102T150405.000000000")
+		listing.Schema = &Object{Name: base(c.src.Schema), Key: at, Size: info.Size(), Version: version}
 	}
 	return listing, nil
 }

@@ -45,7 +45,7 @@ func openGCS(ctx context.Context, src storage.Source, opts Options) (Remote, err
 		return nil, err
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	plain := &http.Client{Transport: checked{transport}, CheckRedirect: refuse}
+	plain := &http.Client{Transport: stored{checked{transport}}, CheckRedirect: refuse}
 	tokens, err := googleIdentity(ctx, src, opts, plain)
 	if err != nil {
 		return nil, err
@@ -100,6 +100,18 @@ func googleIdentity(ctx context.Context, src storage.Source, opts Options, clien
 	return found.TokenSource, nil
 }
 
+// stored is a transport that reads objects as they are stored: Google decompresses those with the
+// content coding gzip unless the client accepts it.
+type stored struct{ http.RoundTripper }
+
+func (s stored) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Query().Get("alt") == "media" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Accept-Encoding", "gzip")
+	}
+	return s.RoundTripper.RoundTrip(r)
+}
+
 func (b *gcsBucket) Close() error {
 	b.transport.CloseIdleConnections()
 	return nil
@@ -112,7 +124,8 @@ func (b *gcsBucket) fault(ctx context.Context, err error) error {
 		if token.Response != nil && (token.Response.StatusCode >= 500 || token.Response.StatusCode == 429) {
 			return ofStatus(b.src, token.Response.StatusCode, "", seconds(token.Response.Header.Get("Retry-After"), time.Now()))
 		}
-		return failure(b.src, Denied, "Google gives no token for %s; correct its private_key, client_email or token_uri", credentials(b.src))
+		return failure(b.src, Denied, "Google gives no token for %s; correct its private_key, client_email or token_uri",
+			credentials(b.src))
 	}
 	var answer *googleapi.Error
 	if !errors.As(err, &answer) {
@@ -213,8 +226,6 @@ func (b *gcsBucket) Open(ctx context.Context, o Object, offset, length int64) (i
 	if span != "" {
 		call.Header().Set("Range", span)
 	}
-	// An object with the content coding gzip is read as it is stored.
-	call.Header().Set("Accept-Encoding", "gzip")
 	answer, err := call.Download()
 	if err != nil {
 		cancel(nil)

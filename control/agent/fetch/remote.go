@@ -62,7 +62,8 @@ func ofStatus(src storage.Source, status int, code string, retryAfter int) *Erro
 	var e *Error
 	switch {
 	case status == 401 || status == 403 || status == 407:
-		e = failure(src, Denied, "the server denies access with %s (%s); correct the credentials or their permissions", credentials(src), shown)
+		e = failure(src, Denied, "the server denies access with %s (%s); correct the credentials or their permissions",
+			credentials(src), shown)
 	case status == 404 || status == 410:
 		e = failure(src, NotFound, "the server has no such object (%s); correct the source, or upload the model", shown)
 	case status == 409 || status == 412:

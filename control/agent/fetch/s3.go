@@ -144,15 +144,15 @@ func (b *s3Bucket) fault(ctx context.Context, err error) error {
 		code = api.ErrorCode()
 	}
 	var answer *smithyhttp.ResponseError
-	if !errors.As(err, &answer) || answer.Response == nil {
+	if !errors.As(err, &answer) || answer.HTTPStatusCode() == 0 {
 		return ofTransport(ctx, b.src, err)
 	}
 	status := answer.HTTPStatusCode()
 	switch code {
 	case "NoSuchBucket":
 		return failure(b.src, NotFound, "there is no bucket %q (%d %s); correct the source", b.src.Bucket, status, code)
-	case "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed":
-		status = http.StatusForbidden // Amazon answers with 400
+	case "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed", "XAdminUserNotFound":
+		status = http.StatusForbidden // Amazon answers with 400, and versitygw with 404
 	case "RequestTimeout", "SlowDown":
 		status = http.StatusServiceUnavailable
 	}
@@ -269,7 +269,8 @@ func (b *s3Bucket) Open(ctx context.Context, o Object, offset, length int64) (io
 		cancel(nil)
 		return nil, err
 	}
-	err = checkAnswer(b.src, o, offset, span, strongTag(aws.ToString(answer.ETag)), aws.ToString(answer.ContentRange), answer.ContentLength)
+	err = checkAnswer(b.src, o, offset, span, strongTag(aws.ToString(answer.ETag)), aws.ToString(answer.ContentRange),
+		answer.ContentLength)
 	if err != nil {
 		cancel(nil)
 		answer.Body.Close()
