@@ -14,7 +14,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
 export GORACE := atexit_sleep_ms=50
 
-.PHONY: help run build test e2e release release-check try-wheel try-arm64 ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories real-mlserver check fuzz bench bench-against bench-policies bench-cost bench-place bench-place-engines bench-estimate bench-plan bench-flow generate objects names protocols clean
+.PHONY: help run build test e2e release release-check try-wheel try-arm64 ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories stores real-mlserver check fuzz bench bench-against bench-policies bench-cost bench-place bench-place-engines bench-estimate bench-plan bench-flow generate objects names protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,7 @@ build: ## Build the programs into bin/
 
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
 	@go run ./bench cluster build etcd kube-apiserver kubectl helm # minutes once; not beside tests that measure time
+	@go test -count 1 ./test/stores # likewise
 	@go -C tools/gateways mod download # 24 MB once: schemas of other gateways' objects
 	# Tests wait for more than they compute, so that more of them run than there are cores. The first list has all packages in
 	# which goroutines can meet, the second those that test/walls proves pure, and simulations.
@@ -86,6 +87,9 @@ real-repositories: ## Run the tests of model repositories, and of V2 by REST and
 	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/loader ./control/profile ./extproc/transcode
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealTriton' ./bench/e2e
 
+stores: ## Run the tests of the agent on servers of Google Cloud Storage and Azure, which are built or installed into .cache once
+	go test -tags stores -v -count 1 -timeout 20m -run '^TestGCS|^TestAzure' ./control/agent/fetch
+
 real-mlserver: ## Send calls through Envoy to two real MLServers, which die in turn; installs 0.5 GB into .cache/mlserver
 	bench/real/mlserver install .cache/mlserver
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealMLServers|^TestRuntimesThatDie' ./bench/e2e -crashes 10
@@ -103,6 +107,7 @@ check: ## Lint code and prose, and check commit subjects, that modules are tidy 
 	go -C tools/helm mod tidy -diff
 	go -C tools/coredns mod tidy -diff
 	go -C tools/conformance mod tidy -diff
+	go -C tools/stores mod tidy -diff
 	@$(MAKE) --no-print-directory generate objects
 	git diff --exit-code -- '*/testdata/*' api manifests docs/reference.md
 

@@ -47,6 +47,17 @@ func unshared(t tree) (breaches []string) {
 	return breaches
 }
 
+// linkedAgent returns the packages of the agent that the program of headgate, extproc and control
+// reaches. Imports in tests do not count.
+func linkedAgent(t tree) (breaches []string) {
+	for path := range t.reached([]string{wiring}) {
+		if path == apart || within(path, apart+"/") {
+			breaches = append(breaches, fmt.Sprintf("%s reaches %s: only the program agent may link the clouds' client libraries", wiring, path))
+		}
+	}
+	return breaches
+}
+
 // users returns for each package the programs that import it, directly or indirectly. Imports in
 // tests do not count.
 func users(t tree) map[string][]string {

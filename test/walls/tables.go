@@ -23,6 +23,10 @@ const packaging = "packaging"
 // packages of each.
 const wiring = "headgate"
 
+// apart are the packages of the agent, which wiring must not reach: the clouds' client libraries
+// are larger than all of Headgate.
+const apart = "control/agent"
+
 // mainLines is the maximum number of lines of a program's main.go.
 const mainLines = 150
 
@@ -132,6 +136,10 @@ var confined = []struct {
 	},
 	{
 		"google.golang.org/api/", "the clouds' client libraries are linked into the agent alone", []string{"control/agent/fetch"},
+	},
+	{
+		"github.com/google/go-containerregistry/", "only the agent pulls images, and only packaging makes them",
+		[]string{"control/agent/fetch", "packaging/oci"},
 	},
 	{
 		"golang.org/x/oauth2/", "the clouds' client libraries are linked into the agent alone", []string{"control/agent/fetch"},

@@ -22,6 +22,7 @@ var rules = map[string]func(tree) []string{
 	"unused permits":        unused,
 	"floors and names":      misplaced,
 	"what is shared":        unshared,
+	"libraries of clouds":   linkedAgent,
 	"names":                 sameNames,
 	"names of commands":     misnamedCommands,
 	"size of programs":      largePrograms,
@@ -566,6 +567,27 @@ func TestRoomsOfInternalThatOneProgramReachesAreSeen(t *testing.T) {
 	})
 	if !slices.Contains(unused(both), "test/walls/tables.go: reserved: internal/profile/fit is reached by extproc and bench") {
 		t.Errorf("an exception that nobody needs is not seen: %q", unused(both))
+	}
+}
+
+func TestLinksToTheAgentAreSeen(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  bool
+	}{
+		"through control":        {map[string]string{"headgate/p.go": importing(module + "control/command")}, true},
+		"only control's program": {map[string]string{"headgate/p.go": importing(module + "extproc/command")}, false},
+		"a test": {map[string]string{
+			"headgate/p.go": importing(module + "extproc/command"), "headgate/p_test.go": importing(module + "control/command"),
+		}, false},
+	} {
+		files := map[string]string{
+			"control/command/p.go": importing(module + "control/agent/storage"), "control/agent/storage/p.go": "package p\n",
+		}
+		maps.Copy(files, c.files)
+		if found := linkedAgent(made(t, files)); (len(found) > 0) != c.want {
+			t.Errorf("%s: %q, want a breach: %v", name, found, c.want)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/control/agent/storage"
 )
 
-// gcsEntries returns entries for a server of Google's protocol, with a service account of a new key.
+// gcsEntries returns entries for a server of Google's protocol. Its service account has a new key.
 func gcsEntries(t *testing.T, url string) storage.Entries {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
