@@ -117,7 +117,7 @@ var confined = []struct {
 		[]string{
 			"extproc/serve", "extproc/codec", "extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/payload",
 			"control/serve", "control/attach/ads", "control/place/loader", "control/place/placementserver", "control/place/modelmesh",
-			"control/importer",
+			"control/importer", "control/agent/manage",
 			"api/", "bench/", "headgate/simulated/",
 		},
 	},
@@ -219,6 +219,7 @@ var houses = [][]floor{
 	},
 	{
 		{[]string{"control/command"}, "the command connects the packages"},
+		{[]string{"control/agent/manage"}, "it serves what drivers call, and calls engines with drivers"},
 		{
 			[]string{"control/lifecycle", "control/importer"},
 			"a control runs from its start to its end, alone or in a cluster; the other is a command that prints objects as clients register them",
@@ -362,6 +363,11 @@ var guests = []struct {
 		"control/place/loader",
 		[]string{"headgate/simulated/llm", "headgate/simulated/runtime", "headgate/simulated/repository"},
 		"drivers are tested with simulated engines",
+	},
+	{
+		"control/agent/manage",
+		[]string{"headgate/simulated/runtime", "headgate/simulated/repository"},
+		"management is tested with simulated engines",
 	},
 	{"control/profile", []string{"headgate/simulated/llm"}, "measurements are tested with a simulated engine, whose times are known"},
 	{"control/attach/envoy", []string{"headgate/envoy/find"}, "configuration is tested with a real Envoy"},

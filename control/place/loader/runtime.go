@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
@@ -45,6 +46,7 @@ type modelRuntime struct {
 	peer    func(net.Conn) string // identifies the process at the other end of a connection; empty if unknown
 
 	dialled atomic.Int64       // number of connections opened so far
+	reports lifeReports        // which connections are to an agent
 	ended   atomic.Bool        // a dial was refused since the runtime was last made ready, so its process has ended
 	stop    context.CancelFunc // stops redial
 
@@ -123,14 +125,17 @@ func (r *modelRuntime) redial(ctx context.Context) {
 	}
 }
 
-// incarnation identifies the runtime at the address: by its container, if known, else by the
-// process at the other end of its socket.
+// incarnation identifies the runtime at the address: by the life that an agent reports, else by its
+// container, if known, else by the process at the other end of its socket.
 func (r *modelRuntime) incarnation(ctx context.Context) (string, error) {
 	conn, err := r.dial(ctx)
 	if err != nil {
 		return "", fault(Unreached, err.Error())
 	}
 	defer conn.Close()
+	if life, err := r.reportedLife(ctx); life != "" || err != nil {
+		return life, err
+	}
 	if r.Incarnation != "" {
 		return r.Incarnation, nil
 	}
@@ -144,6 +149,9 @@ func (r *modelRuntime) Scrape(ctx context.Context, record Record) (ScrapeResult,
 		defer func() { <-r.looking }()
 	case <-ctx.Done():
 		return ScrapeResult{}, fault(Unreached, "control did not ask the engine: "+ctx.Err().Error())
+	}
+	if strings.HasPrefix(record.Incarnation, LifePrefix) {
+		r.reports.expected.Store(true)
 	}
 	incarnation, err := r.incarnation(ctx)
 	known := r.current()
@@ -273,11 +281,15 @@ func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 		return Loaded{}, fault(Unreached, "the runtime restarted, and control has not looked at it since")
 	}
 	var to peer.Peer
+	var header metadata.MD
 	answer, err := r.calls.LoadModel(ctx, &mmesh.LoadModelRequest{
 		ModelId: m.ID, ModelType: m.Type, ModelPath: m.Source, ModelKey: m.Info,
-	}, grpc.Peer(&to))
+	}, grpc.Peer(&to), grpc.Header(&header))
 	if err != nil {
 		return Loaded{}, failed("loadModel", err, to)
+	}
+	if life := lifeIn(header); life != "" && life != known.incarnation {
+		return Loaded{}, transientFault(Unclear, "the engine restarted during the load")
 	}
 	if r.current() != known {
 		return Loaded{}, fault(Unclear, "control made the runtime ready again during the load")
