@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Tools have a module of their own, so that those who build Headgate do not build its linter.
 TOOL := go tool -modfile=tools/go.mod
 # The tests of the golden lists of flags, fields and metrics (docs/versions.md).
-NAMES := -run '^(TestFields|TestNames|TestCompare)$$' ./test/surface ./extproc/metrics ./control/metrics ./headgate
+NAMES := -run '^(TestFields|TestNames|TestCompare)$$' ./test/surface ./extproc/metrics ./control/metrics ./control/agent/command ./headgate
 # Fuzzing is bounded by runs and not by time: up to Go 1.26 a bound in time may itself be reported as a failure
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
@@ -28,6 +28,7 @@ build: ## Build the programs into bin/
 	go build -o bin/headgate ./headgate
 	@ln -sfn headgate bin/extproc
 	@ln -sfn headgate bin/control
+	go build -o bin/agent ./control/agent
 	go build -o bin/bench ./bench
 
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too

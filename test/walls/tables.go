@@ -4,7 +4,9 @@ package main
 const module = "github.com/headgate/headgate/"
 
 // programs has the folder of each program, and the maximum number of lines of its package main
-// without tests. The programs extproc and control have none: they are commands of headgate.
+// without tests. The programs extproc and control have none: they are commands of headgate. The
+// agent is a program of its own below control, because only it is linked with the clouds' client
+// libraries.
 var programs = []struct {
 	folder string
 	lines  int
@@ -12,6 +14,7 @@ var programs = []struct {
 	{"headgate", 350},
 	{"extproc", 0},
 	{"control", 0},
+	{"control/agent", 50},
 	{"bench", 350},
 	{"packaging", 0},
 }
@@ -117,7 +120,7 @@ var confined = []struct {
 		[]string{
 			"extproc/serve", "extproc/codec", "extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/payload",
 			"control/serve", "control/attach/ads", "control/place/loader", "control/place/placementserver", "control/place/modelmesh",
-			"control/importer", "control/agent/manage",
+			"control/importer", "control/agent/manage", "control/agent/command",
 			"api/", "bench/", "headgate/simulated/",
 		},
 	},
@@ -218,7 +221,8 @@ var houses = [][]floor{
 		{[]string{"extproc/prefix", "extproc/codec"}, "openai hashes prompts with the first; messages decode themselves with the second"},
 	},
 	{
-		{[]string{"control/command"}, "the command connects the packages"},
+		{[]string{"control/command", "control/agent"}, "the command of control connects its packages; the agent's main calls its command"},
+		{[]string{"control/agent/command"}, "it connects the packages of the agent"},
 		{[]string{"control/agent/manage"}, "it serves what drivers call, and calls engines with drivers"},
 		{
 			[]string{"control/lifecycle", "control/importer"},
@@ -400,7 +404,7 @@ var namesakes = []struct {
 	rooms []string
 	why   string
 }{
-	{"command", []string{"control/command", "extproc/command"}, "each runs its program; no file imports both"},
+	{"command", []string{"control/command", "extproc/command", "control/agent/command"}, "each runs its program; no file imports both"},
 	{"serve", []string{"control/serve", "extproc/serve"}, "each has its program's listeners; no file imports both"},
 	{"metrics", []string{"control/metrics", "extproc/metrics"}, "each has its program's metrics; no file imports both"},
 	{"place", []string{"bench/place", "control/place"}, "one judges what the other decides; no file imports both"},
