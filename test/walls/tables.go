@@ -247,7 +247,10 @@ var houses = [][]floor{
 			},
 			"the first use plans: as Envoy's configuration, for endpoints and certificates, or for rejected routes; the others are the neighbours of decide: engines, extprocs and clients",
 		},
-		{[]string{"control/conditions"}, "it uses plans, and placement has conditions too"},
+		{
+			[]string{"control/conditions", "control/agent/adapters"},
+			"the first uses plans, and placement has conditions too; the other fetches files for engines",
+		},
 		{
 			[]string{
 				"control/attach/plan", "control/attach/order", "control/attach/pki", "control/profile/probe", "control/provision/problem",
@@ -373,6 +376,7 @@ var guests = []struct {
 		[]string{"headgate/simulated/runtime", "headgate/simulated/repository"},
 		"management is tested with simulated engines",
 	},
+	{"control/agent/adapters", []string{"headgate/simulated/llm"}, "calls to engines are tested with simulated ones"},
 	{"control/profile", []string{"headgate/simulated/llm"}, "measurements are tested with a simulated engine, whose times are known"},
 	{"control/attach/envoy", []string{"headgate/envoy/find"}, "configuration is tested with a real Envoy"},
 	{"control/attach/ads", []string{"headgate/envoy/find"}, "configuration is tested with a real Envoy"},
