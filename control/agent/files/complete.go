@@ -70,19 +70,12 @@ func (s *Store) adopt(r *record, p *partial, key string) (*entry, error) {
 	e := &entry{record: *r, keys: map[string]bool{key: true}}
 	s.mu.Lock()
 	defer s.unlock()
-	for _, other := range s.entries {
-		if other.Source == r.Source {
-			other.superseded = true
-			if other.users == 0 {
-				s.evict(other)
-			}
-		}
-	}
 	delete(s.partials, p.name)
 	close(p.running)
 	s.used += r.Bytes - p.bytes
 	s.entries[r.Name] = e
 	s.pin(e)
+	s.supersede(e)
 	s.tasks.Go(func() { s.sync(e.record) })
 	return e, nil
 }

@@ -170,7 +170,22 @@ func (s *Store) hit(name string) *entry {
 		return nil
 	}
 	s.pin(e)
+	s.supersede(e)
 	return e
+}
+
+// supersede marks an entry as the version that its source has now, and the others as earlier ones.
+// The caller holds mu.
+func (s *Store) supersede(e *entry) {
+	e.superseded = false
+	for _, other := range s.entries {
+		if other != e && other.Source == e.Source {
+			other.superseded = true
+			if other.users == 0 {
+				s.evict(other)
+			}
+		}
+	}
 }
 
 // hitSource returns the entry of a source that was used last, as hit does. It may be of any version

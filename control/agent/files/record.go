@@ -52,7 +52,8 @@ const recordFile = "record.json"
 // describe returns the record of a listing. Its names are safe.
 func describe(src storage.Source, l fetch.Listing) (record, error) {
 	r := record{
-		Source: sourceHash(src), URI: src.URI, Scheme: src.Scheme, Single: l.Single, Schema: l.Schema, Link: l.Link, Versioned: true,
+		Source: sourceHash(src), URI: src.URI, Scheme: src.Scheme, Single: l.Single, Schema: l.Schema, Link: l.Link,
+		Versioned: true,
 	}
 	archives := 0
 	for _, o := range l.Objects {
@@ -133,8 +134,8 @@ func versionOf(o fetch.Object) string {
 
 // isSafe reports whether name is a slash-separated path below a folder, in its shortest form.
 func isSafe(name string) bool {
-	return name != "." && filepath.IsLocal(filepath.FromSlash(name)) && path.Clean(name) == name && !strings.ContainsRune(name, 0) &&
-		len(name) < 4096
+	return name != "." && filepath.IsLocal(filepath.FromSlash(name)) && path.Clean(name) == name &&
+		!strings.ContainsRune(name, 0) && len(name) < 4096
 }
 
 // safeNames reports whether the objects can be files of one folder, and returns a name that cannot.
