@@ -44,6 +44,11 @@ type Endpoint struct {
 	H2C         bool               // the engine serves HTTP/2 without TLS
 	HTTP        string             // where the engine serves HTTP requests, "ip:port"; empty means Address
 	GRPC        string             // where the engine serves gRPC calls, "ip:port"; empty means Address
+	// RepositoryOverGRPC: the V2 model repository is called over gRPC, at GRPC, instead of HTTP.
+	RepositoryOverGRPC bool
+	// ModelList is the file from which an OpenVINO Model Server reads its models. Its driver writes
+	// that file, so only a program that shares a disk with the engine can use it.
+	ModelList string
 }
 
 // managedAt returns the "ip:port" to which management calls over HTTP are sent: the agent of an
@@ -99,7 +104,9 @@ func Open(e Endpoint, a engineclient.Access, heard func(Answer)) (*Loader, error
 	case e.Kind == engine.TFServing:
 		d, err = openTFServing(e, a)
 	case e.Kind.V2Repository():
-		d = openRepository(e, a)
+		d, err = openRepository(e, a)
+	case e.Kind == engine.OVMS:
+		d, err = openModelList(e, a)
 	case e.Kind == engine.ModelRuntime, e.Kind == "" && e.Management != "":
 		d, err = openRuntime(e, a)
 	default:

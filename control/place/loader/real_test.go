@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,16 @@ var (
 // TestRealRepositories runs the scenarios of the simulated engines with real ones: MLServer with
 // models of scikit-learn, and Triton with models in Python.
 func TestRealRepositories(t *testing.T) { playReal(t, v2Kinds...) }
+
+// TestRealRepositoriesOverGRPC runs the same scenarios over the engines' gRPC ports.
+func TestRealRepositoriesOverGRPC(t *testing.T) {
+	overGRPC = true
+	defer func() { overGRPC = false }()
+	playReal(t, v2Kinds...)
+}
+
+// overGRPC: the model repositories of real engines are called over gRPC.
+var overGRPC bool
 
 // TestRealTorchServe runs the scenarios of the simulated engines with a real TorchServe and Python
 // handlers.
@@ -216,6 +227,13 @@ func (s *realEngine) put(name string, m repository.Model) {
 
 func (s *realEngine) endpoint() Endpoint {
 	e := Endpoint{Address: realHosts[s.kind] + ":" + realPorts[s.kind], Kind: s.kind}
+	if overGRPC {
+		port, err := strconv.Atoi(realPorts[s.kind])
+		if err != nil {
+			s.Fatal(err)
+		}
+		e.RepositoryOverGRPC, e.GRPC = true, fmt.Sprintf("%s:%d", realHosts[s.kind], port+1)
+	}
 	if s.kind == engine.TorchServe {
 		e.Management = realHosts[s.kind] + ":8081"
 	}

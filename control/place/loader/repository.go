@@ -1,7 +1,6 @@
 package loader
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -38,16 +37,24 @@ var closedAdvice = map[engine.Kind]string{
 // whether the engine allows unloads.
 const noSuchModel = "headgate-nobody"
 
-// empty is the body of calls without parameters. MLServer requires one.
-var empty = []byte("{}")
+// repositoryAPI makes the calls of a V2 model repository over HTTP or gRPC. A method returns an
+// *[Error] if the engine did not answer. Answers of gRPC are expressed as those of HTTP.
+type repositoryAPI interface {
+	index(ctx context.Context) (answerText, error)
+	live(ctx context.Context) (answerText, error)
+	// about makes a call about one model, whose name passed engine.CheckStored.
+	about(ctx context.Context, c engine.RepositoryCall, id string) (answerText, error)
+	Close() error
+}
 
 // modelRepository is the driver of an engine with a V2 model repository (KServe's model repository
-// extension) over HTTP. A model's name there is its id. Package engine interprets the answers; if
-// an answer is unclear, the engine's index decides. Health is not queried: a Triton may report that
-// it is not ready while it loads a model.
+// extension). A model's name there is its id. Package engine interprets the answers; if an answer
+// is unclear, the engine's index decides. Health is not queried: a Triton may report that it is not
+// ready while it loads a model.
 type modelRepository struct {
 	unsized
-	caller
+	Endpoint
+	api repositoryAPI
 
 	mu  sync.Mutex // guards the fields below
 	had loadedModels
@@ -65,9 +72,19 @@ type modelRepository struct {
 	closed    bool // the engine does not allow loads
 }
 
-func openRepository(e Endpoint, a engineclient.Access) *modelRepository {
-	return &modelRepository{caller: newCaller(e, a), had: make(loadedModels)}
+func openRepository(e Endpoint, a engineclient.Access) (*modelRepository, error) {
+	d := &modelRepository{Endpoint: e, had: make(loadedModels)}
+	if !e.RepositoryOverGRPC {
+		d.api = &httpRepository{newCaller(e, a)}
+		return d, nil
+	}
+	var err error
+	d.api, err = openGRPCRepository(e, a)
+	return d, err
 }
+
+// Close closes connections.
+func (d *modelRepository) Close() error { return d.api.Close() }
 
 // Scrape reads the index. If that is expensive and the last index may still be valid, Scrape
 // instead queries one of the loaded models, another one each time. An engine that has restarted has
@@ -104,7 +121,7 @@ var listedStates = map[engine.Stage]ListedState{engine.Serving: Ready, engine.Co
 // result is nil.
 func (d *modelRepository) kept(ctx context.Context, afresh bool) ([]engine.StoredModel, error) {
 	d.mu.Lock()
-	models, path := d.last, engine.LivePath
+	models := d.last
 	counts := !afresh && d.lastCalls == d.calls && time.Since(d.lastAt) < reread[d.Kind]
 	d.witness++
 	turn := d.witness
@@ -123,10 +140,13 @@ func (d *modelRepository) kept(ctx context.Context, afresh bool) ([]engine.Store
 	if models == nil || !counts {
 		return nil, nil
 	}
+	var said answerText
+	var err error
 	if len(serving) > 0 {
-		path = engine.ReadyCall.Path(d.Kind, serving[turn%len(serving)])
+		said, err = d.api.about(ctx, engine.ReadyCall, serving[turn%len(serving)])
+	} else {
+		said, err = d.api.live(ctx)
 	}
-	said, err := d.call(ctx, http.MethodGet, path)
 	if err != nil || said.status != http.StatusOK {
 		return nil, err
 	}
@@ -140,7 +160,7 @@ func (d *modelRepository) index(ctx context.Context) ([]engine.StoredModel, erro
 	calls, had := d.calls, maps.Clone(d.had)
 	d.mu.Unlock()
 	began := time.Now()
-	said, err := d.call(ctx, http.MethodPost, engine.IndexPath)
+	said, err := d.api.index(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +205,7 @@ func (d *modelRepository) open(ctx context.Context) (bool, error) {
 	if asked {
 		return !closed, nil
 	}
-	said, err := d.call(ctx, http.MethodPost, engine.UnloadCall.Path(d.Kind, noSuchModel))
+	said, err := d.api.about(ctx, engine.UnloadCall, noSuchModel)
 	if err != nil {
 		return false, err
 	}
@@ -218,7 +238,7 @@ func (d *modelRepository) Load(ctx context.Context, m Model) (Loaded, error) {
 		sure = true
 		return Loaded{}, fault(Refused, "the engine did not load it: "+found.Reason)
 	}
-	said, err := d.call(ctx, http.MethodPost, engine.LoadCall.Path(d.Kind, m.ID))
+	said, err := d.api.about(ctx, engine.LoadCall, m.ID)
 	if err != nil {
 		return Loaded{}, err
 	}
@@ -261,7 +281,7 @@ func (d *modelRepository) Unload(ctx context.Context, id string) (err error) {
 	if _, err := d.await(ctx, id, func(s engine.Stage) bool { return s != engine.Coming }); err != nil {
 		return err
 	}
-	said, err := d.call(ctx, http.MethodPost, engine.UnloadCall.Path(d.Kind, id))
+	said, err := d.api.about(ctx, engine.UnloadCall, id)
 	if err != nil {
 		return err
 	}
@@ -336,7 +356,7 @@ var doing = map[engine.Stage]string{
 // stage returns the stage of a model: it queries the model and, if that is not conclusive, the
 // index.
 func (d *modelRepository) stage(ctx context.Context, id string) (finding, error) {
-	said, err := d.call(ctx, http.MethodGet, engine.ReadyCall.Path(d.Kind, id))
+	said, err := d.api.about(ctx, engine.ReadyCall, id)
 	if err != nil {
 		return finding{}, err
 	}
@@ -357,26 +377,6 @@ func (d *modelRepository) stage(ctx context.Context, id string) (finding, error)
 		}
 	}
 	return finding{StoredModel: found, took: time.Since(began)}, nil
-}
-
-// answerText is an engine's answer with its whole message.
-type answerText struct {
-	answer
-	body []byte
-}
-
-// call sends a management request to the engine, and reads the answer.
-func (d *modelRepository) call(ctx context.Context, method, path string) (answerText, error) {
-	of := call{method: method, address: d.managedAt(), path: path, raw: d.Kind == engine.Triton}
-	if method == http.MethodPost {
-		of.body = empty
-	}
-	var text bytes.Buffer
-	is, err := d.ask(ctx, of, &text)
-	if err != nil {
-		return answerText{}, err
-	}
-	return answerText{answerTo(is, text.Bytes()[:min(text.Len(), maxAnswer)]), text.Bytes()}, nil
 }
 
 // refusal converts an unsuccessful answer to an Error.

@@ -147,9 +147,12 @@ func (p *scene) behind(c engine.RepositoryCall, name string) {
 		}
 		return
 	}
-	d := openRepository(e, p.access())
+	d, err := openRepository(e, p.access())
+	if err != nil {
+		p.Fatal(err)
+	}
 	defer d.Close()
-	if said, err := d.call(p.within(time.Minute), http.MethodPost, c.Path(e.Kind, name)); err != nil || said.status != http.StatusOK {
+	if said, err := d.api.about(p.within(time.Minute), c, name); err != nil || said.status != http.StatusOK {
 		p.Fatalf("%s of %s: %v, %v", c, name, said.answer, err)
 	}
 }
@@ -470,6 +473,20 @@ func TestRepositories(t *testing.T) {
 	})
 }
 
+// The same holds for a model repository whose gRPC port alone is open.
+func TestRepositoriesOverGRPC(t *testing.T) {
+	perform(t, newGRPCEngine, v2Kinds, func(t *testing.T, run func(t *testing.T)) {
+		synctest.Test(t, run)
+	})
+}
+
+func newGRPCEngine(t *testing.T, kind engine.Kind) repositoryEngine {
+	s := &simulatedEngine{t: t, kind: kind, grpc: true, models: map[string]repository.Model{}}
+	s.start()
+	t.Cleanup(s.kill)
+	return s
+}
+
 // simulatedEngine is a simulated engine in memory.
 type simulatedEngine struct {
 	t      *testing.T
@@ -478,6 +495,7 @@ type simulatedEngine struct {
 	models map[string]repository.Model
 	server *repository.Server
 	fixed  bool
+	grpc   bool // the model repository is called over gRPC
 	end    func()
 
 	mu     sync.Mutex // guards events
@@ -492,7 +510,7 @@ func newSimulatedEngine(t *testing.T, kind engine.Kind) repositoryEngine {
 }
 
 func (s *simulatedEngine) endpoint() Endpoint {
-	e := Endpoint{Address: address, Kind: s.kind}
+	e := Endpoint{Address: address, Kind: s.kind, RepositoryOverGRPC: s.grpc}
 	if s.kind == engine.TorchServe {
 		e.Management = address
 	}
@@ -514,10 +532,13 @@ func (s *simulatedEngine) start() {
 	listener := s.at.listen()
 	ctx, cancel := context.WithCancel(context.Background())
 	var over sync.WaitGroup
-	server := s.server
-	over.Go(func() { _ = repository.Serve(ctx, server, listener) })
+	server, serve := s.server, repository.Serve
+	if s.grpc {
+		serve = repository.ServeGRPC
+	}
+	over.Go(func() { _ = serve(ctx, server, listener) })
 	s.end = func() { cancel(); over.Wait() }
-	if s.kind == engine.TFServing {
+	if s.kind == engine.TFServing || s.grpc {
 		time.Sleep(2 * time.Second) // connected clients reconnect meanwhile
 	}
 }
@@ -553,9 +574,14 @@ func (s *simulatedEngine) loads(name string) (n int) {
 // The test fails if the driver reads MLServer's index at each scrape, misses the outcome of a load
 // or an unload, or never reads the index again.
 func TestIndexIsReadWhenNecessary(t *testing.T) {
+	testIndexReads(t, newSimulatedEngine)
+	testIndexReads(t, newGRPCEngine)
+}
+
+func testIndexReads(t *testing.T, shelf func(t *testing.T, kind engine.Kind) repositoryEngine) {
 	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSimulatedEngine(t, kind).(*simulatedEngine)
+			s := shelf(t, kind).(*simulatedEngine)
 			l, err := Open(s.endpoint(), s.access(), nil)
 			if err != nil {
 				t.Fatal(err)
@@ -639,8 +665,13 @@ func TestModelsAreQueriedInRotation(t *testing.T) {
 
 // If a Triton does not allow loads, the scrape reports that, with advice. Its models are listed.
 func TestTritonWithoutExplicitControl(t *testing.T) {
+	t.Run("HTTP", func(t *testing.T) { testWithoutExplicitControl(t, false) })
+	t.Run("gRPC", func(t *testing.T) { testWithoutExplicitControl(t, true) })
+}
+
+func testWithoutExplicitControl(t *testing.T, grpc bool) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &simulatedEngine{t: t, kind: engine.Triton, models: map[string]repository.Model{"m": {}}, fixed: true}
+		s := &simulatedEngine{t: t, kind: engine.Triton, models: map[string]repository.Model{"m": {}}, fixed: true, grpc: grpc}
 		s.start()
 		defer s.kill()
 		l, err := Open(s.endpoint(), s.access(), nil)

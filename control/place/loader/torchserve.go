@@ -270,7 +270,7 @@ func (d *torchServe) call(ctx context.Context, method, path string) (answerText,
 	if err != nil {
 		return answerText{}, err
 	}
-	said := answerText{answer{status: is.status, words: string(text.Bytes()[:min(text.Len(), maxAnswer)])}, text.Bytes()}
+	said := answerText{answer: answer{status: is.status, words: string(text.Bytes()[:min(text.Len(), maxAnswer)])}, body: text.Bytes()}
 	if e, own := engine.ReadTorchError(said.body); own {
 		said.words, said.known = e.Message, true
 	}
