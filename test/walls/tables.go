@@ -377,6 +377,7 @@ var guests = []struct {
 		"management is tested with simulated engines",
 	},
 	{"control/agent/adapters", []string{"headgate/simulated/llm"}, "calls to engines are tested with simulated ones"},
+	{"control/agent/command", []string{"headgate/simulated/repository"}, "the agent is tested beside a simulated engine"},
 	{"control/profile", []string{"headgate/simulated/llm"}, "measurements are tested with a simulated engine, whose times are known"},
 	{"control/attach/envoy", []string{"headgate/envoy/find"}, "configuration is tested with a real Envoy"},
 	{"control/attach/ads", []string{"headgate/envoy/find"}, "configuration is tested with a real Envoy"},

@@ -1,0 +1,186 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/headgate/headgate/control/place/loader"
+	"github.com/headgate/headgate/headgate/simulated/repository"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// claim makes a folder with mounted claims. The claim "c" has a folder for each model, with files.
+func claim(t *testing.T, models map[string]map[string]string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for model, files := range models {
+		for name, text := range files {
+			at := filepath.Join(dir, "c", model, name)
+			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}
+
+// loraEngine is a vLLM that loads adapters from folders.
+type loraEngine struct {
+	mu       sync.Mutex
+	adapters map[string]string // path by name
+	keys     []string          // Authorization of each load
+}
+
+func (e *loraEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var call struct {
+		Name string `json:"lora_name"`
+		Path string `json:"lora_path"`
+	}
+	_ = json.NewDecoder(r.Body).Decode(&call)
+	switch r.URL.Path {
+	case "/v1/models":
+		list := `{"id":"base","object":"model","owned_by":"vllm"}`
+		for name := range e.adapters {
+			list += fmt.Sprintf(`,{"id":%q,"object":"model","owned_by":"vllm","parent":"base"}`, name)
+		}
+		_, _ = io.WriteString(w, `{"object":"list","data":[`+list+`]}`)
+	case "/v1/load_lora_adapter":
+		e.keys = append(e.keys, r.Header.Get("Authorization"))
+		if _, err := os.Stat(filepath.Join(call.Path, "adapter_config.json")); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		e.adapters[call.Name] = call.Path
+		_, _ = io.WriteString(w, "Success: LoRA adapter '"+call.Name+"' added successfully.")
+	case "/v1/unload_lora_adapter":
+		delete(e.adapters, call.Name)
+		_, _ = io.WriteString(w, "Success: LoRA adapter '"+call.Name+"' removed successfully.")
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// An adapter in storage is loaded onto a vLLM from a local folder, and callers need the token.
+func TestAdaptersOfVLLM(t *testing.T) {
+	served := &loraEngine{adapters: make(map[string]string)}
+	server := httptest.NewServer(served)
+	t.Cleanup(server.Close)
+	models, address := t.TempDir(), freeAddress(t)
+	secrets := claim(t, map[string]map[string]string{"": {"token": "secret-token\n", "key": "engine-key"}})
+	claims := claim(t, map[string]map[string]string{"sql": {
+		"adapter_config.json": `{"r":8,"peft_type":"LORA"}`, "adapter_model.safetensors": "weights",
+	}})
+	newAgent(t, fmt.Sprintf("--kind vllm --engine %s --management %s --models-dir %s --pvc-dir %s --token-file %s --engine-key-file %s",
+		server.Listener.Addr(), address, models, claims, filepath.Join(secrets, "c", "token"), filepath.Join(secrets, "c", "key")))
+	call := func(method, path, body, token string) (code int, text string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		answer, err := server.Client().Do(r)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer answer.Body.Close()
+		read, _ := io.ReadAll(answer.Body)
+		return answer.StatusCode, string(read)
+	}
+	until(t, "the agent serves", func() bool {
+		code, _ := call(http.MethodGet, "/v1/models", "", "secret-token")
+		return code == http.StatusOK
+	})
+	const load = `{"lora_name":"sql","lora_path":"pvc://c/sql"}`
+	for _, c := range []struct {
+		method, path, body, token string
+		code                      int
+	}{
+		{http.MethodGet, "/v1/models", "", "", http.StatusUnauthorized},
+		{http.MethodPost, "/v1/load_lora_adapter", load, "other", http.StatusUnauthorized},
+		{http.MethodPost, "/v1/chat/completions", "{}", "secret-token", http.StatusNotFound},
+		{http.MethodPost, "/v1/load_lora_adapter", load, "secret-token", http.StatusOK},
+	} {
+		if code, text := call(c.method, c.path, c.body, c.token); code != c.code {
+			t.Errorf("%s %s with the token %q: %d, want %d: %s", c.method, c.path, c.token, code, c.code, text)
+		}
+	}
+	served.mu.Lock()
+	if at := served.adapters["sql"]; !strings.HasPrefix(at, models) || !slices.Equal(served.keys, []string{"Bearer engine-key"}) {
+		t.Errorf("the adapter is loaded from %q, with the keys %q", at, served.keys)
+	}
+	served.mu.Unlock()
+	if code, text := call(http.MethodPost, "/v1/unload_lora_adapter", `{"lora_name":"sql"}`, "secret-token"); code != http.StatusOK {
+		t.Errorf("the unload: %d: %s", code, text)
+	}
+	if len(served.adapters) > 0 {
+		t.Errorf("the engine has %q", served.adapters)
+	}
+	until(t, "no folder is left", func() bool { return len(folders(t, models)) == 0 })
+}
+
+// A driven engine gets each model in its own layout, from the folder that the agent makes.
+func TestDrivenEngine(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := repository.New(repository.Config{Kind: engine.MLServer, Models: map[string]repository.Model{"m": {}}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- repository.Serve(ctx, served, l) }()
+	t.Cleanup(func() { cancel(); <-done })
+	models, address := t.TempDir(), freeAddress(t)
+	claims := claim(t, map[string]map[string]string{"sk": {"model.joblib": "weights"}})
+	newAgent(t, fmt.Sprintf("--kind mlserver --engine %s --engine-protocol http --management %s --models-dir %s --pvc-dir %s "+
+		"--memory-request 1Gi", l.Addr(), address, models, claims))
+	c := newControl(t, address)
+	c.look()
+	if limits := c.record.Limits; limits.Bytes != 1<<30-128<<20 || limits.Loads != 1 || limits.DefaultBytes != 1_000_000 ||
+		!strings.Contains(string(limits.Methods), "inference.GRPCInferenceService/ModelInfer 1") {
+		t.Errorf("the engine reports %+v", limits)
+	}
+	loaded, err := c.loader.Load(t.Context(), loader.Model{ID: "m", Type: "sklearn", Source: "pvc://c/sk"}, testTimeout)
+	if err != nil || loaded.Bytes != 7*5/4 {
+		t.Errorf("the load: %+v, %v", loaded, err)
+	}
+	const settings = "_mlserver_models/m/model-settings.json"
+	if text, err := os.ReadFile(filepath.Join(models, settings)); err != nil || !strings.Contains(string(text), `"m"`) {
+		t.Errorf("%s: %s, %v", settings, text, err)
+	}
+	if got := served.Models(); !slices.Equal(got, []string{"m"}) {
+		t.Errorf("the engine has %q", got)
+	}
+	if _, err := c.loader.Load(t.Context(), loader.Model{ID: "n", Source: "pvc://c/nowhere"}, testTimeout); err == nil ||
+		!strings.Contains(err.Error(), "pvc://c/nowhere") {
+		t.Errorf("a load of a model that is not there: %v", err)
+	}
+	if err := c.loader.Unload(t.Context(), "m"); err != nil {
+		t.Error(err)
+	}
+	if got := append(served.Models(), folders(t, models)...); len(got) > 0 {
+		t.Errorf("models or folders %q are left", got)
+	}
+	if _, err := os.Stat(filepath.Join(models, settings)); err == nil {
+		t.Error("the layout is left")
+	}
+}
