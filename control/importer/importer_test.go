@@ -150,6 +150,7 @@ func show(t *testing.T, w *objects.World) string {
 
 // The registry in a real etcd becomes objects that apply, and every id resolves.
 func TestRegistryInEtcdBecomesObjects(t *testing.T) {
+	t.Parallel()
 	url := apiserver.RunEtcd(t)
 	client := connect(t, url)
 	all := records()
@@ -187,6 +188,26 @@ func TestRegistryInEtcdBecomesObjects(t *testing.T) {
 	config = write(t, `{"endpoints": "`+url+`", "userid": "reader", "password": "hunter2"}`)
 	if _, _, err := run(t, "--etcd", config, "--pool", "runtimes"); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("with a wrong password: %v", err)
+	}
+}
+
+// An etcd that requires TLS and a client's certificate is read with the files that its configuration
+// names, and not without them.
+func TestEtcdWithTLS(t *testing.T) {
+	t.Parallel()
+	url, folder := apiserver.RunSecureEtcd(t)
+	config := filepath.Join(folder, "etcd_connection")
+	for _, row := range []struct{ more, want string }{
+		{`, "certificate_file": "ca.crt", "client_certificate_file": "kubelets.crt", "client_key_file": "kubelets.key"`, "of 0 keys none is a model"},
+		{`, "certificate_file": "ca.crt"`, "etcd at " + url},
+		{`, "client_certificate_file": "kubelets.crt"`, "the client certificate for etcd"},
+	} {
+		if err := os.WriteFile(config, []byte(`{"endpoints": "`+url+`"`+row.more+`}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := run(t, "--etcd", config, "--pool", "p"); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("with %s: %v, want %s", row.more, err, row.want)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -64,6 +65,45 @@ func RunWith(t testing.TB, c Config) *Server {
 // the URL for clients.
 func RunEtcd(t testing.TB) (url string) {
 	t.Helper()
+	s := etcdOnly(t)
+	if err := s.startEtcd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return "http://" + net.JoinHostPort(s.Etcd, etcdPort)
+}
+
+// RunSecureEtcd is RunEtcd with TLS for clients with a certificate. The folder dir has the
+// certificate of the authority, ca.crt, and a client's certificate and key, kubelets.crt and
+// kubelets.key.
+func RunSecureEtcd(t testing.TB) (url, dir string) {
+	t.Helper()
+	s := etcdOnly(t)
+	if err := s.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	url = "https://" + net.JoinHostPort(s.Etcd, etcdPort)
+	peers, health := "http://"+net.JoinHostPort(s.Etcd, peerPort), "http://"+net.JoinHostPort(s.Etcd, Port)
+	var err error
+	s.etcd, err = s.starter.Start("etcd", s.Dir, exec.Command(filepath.Join(s.Binaries, "etcd"), "--unsafe-no-fsync",
+		"--data-dir", s.file("etcd"), "--listen-client-urls", url, "--advertise-client-urls", url,
+		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers,
+		"--cert-file", s.file("server.crt"), "--key-file", s.file("server.key"), "--trusted-ca-file", s.AuthorityFile(),
+		"--client-cert-auth", "--listen-metrics-urls", health))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	if err := s.etcd.AwaitOK(ctx, health+"/health"); err != nil {
+		t.Fatal(err)
+	}
+	return url, s.Dir
+}
+
+// etcdOnly returns a Server without processes, of which only etcd is to be started. It is closed
+// when the test ends.
+func etcdOnly(t testing.TB) *Server {
+	t.Helper()
 	skipShort(t)
 	root, err := Root(".")
 	if err != nil {
@@ -76,12 +116,12 @@ func RunEtcd(t testing.TB) (url string) {
 		t.Fatal(err)
 	}
 	at := someAddress(t)
-	s := &Server{Config: Config{Binaries: binaries, Dir: t.TempDir(), Address: at, Etcd: at}, starter: process.NewStarter()}
-	t.Cleanup(s.Close)
-	if err := s.startEtcd(ctx); err != nil {
-		t.Fatal(err)
+	s := &Server{
+		Config:  Config{Binaries: binaries, Dir: t.TempDir(), Address: at, Etcd: at, AuditPolicy: everyRequest},
+		starter: process.NewStarter(),
 	}
-	return "http://" + net.JoinHostPort(at, etcdPort)
+	t.Cleanup(s.Close)
+	return s
 }
 
 func skipShort(t testing.TB) {
