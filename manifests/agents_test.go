@@ -75,8 +75,11 @@ func TestAgentsServeTheirPools(t *testing.T) {
 			}
 			seen++
 			agent := s.Containers[at]
-			if port := flag(agent, "management"); !slices.Contains(management, port) ||
-				!slices.ContainsFunc(agent.Ports, func(p corev1.ContainerPort) bool { return port == ":"+strconv.Itoa(int(p.ContainerPort)) }) {
+			port := flag(agent, "management")
+			serves := slices.ContainsFunc(agent.Ports, func(p corev1.ContainerPort) bool {
+				return port == ":"+strconv.Itoa(int(p.ContainerPort))
+			})
+			if !serves || !slices.Contains(management, port) {
 				t.Errorf("%s: the agent serves control at %q, its ports are %v and the pools have %v", folder, port, agent.Ports, management)
 			}
 			models := flag(agent, "models-dir")

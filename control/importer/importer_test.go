@@ -191,8 +191,8 @@ func TestRegistryInEtcdBecomesObjects(t *testing.T) {
 	}
 }
 
-// An etcd that requires TLS and a client's certificate is read with the files that its configuration
-// names, and not without them.
+// An etcd that requires TLS and a client's certificate is read with the files that its
+// configuration names, and not without them.
 func TestEtcdWithTLS(t *testing.T) {
 	t.Parallel()
 	url, folder := apiserver.RunSecureEtcd(t)
