@@ -26,6 +26,7 @@ const (
 // programs are the servers by name.
 var programs = map[string]gobuild.Program{
 	"versitygw":       {Module: "stores", Path: "github.com/versity/versitygw/cmd/versitygw", Flags: "-s -w"},
+	"registry":        {Module: "stores", Path: "github.com/distribution/distribution/v3/cmd/registry", Flags: "-s -w"},
 	"fake-gcs-server": {Module: "stores", Path: "github.com/fsouza/fake-gcs-server", Flags: "-s -w"},
 }
 
