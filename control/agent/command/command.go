@@ -305,6 +305,7 @@ func (a *agent) openEngine() (manage.Engine, error) {
 	}
 	e := loader.Endpoint{
 		Address: a.at.Address, Management: a.at.Address, GRPC: a.at.Address, HTTP: a.at.Address, Kind: a.kind,
+		RepositoryOverGRPC: a.protocol == grpcProtocol, ModelList: l.ConfigFile(),
 	}
 	if !a.helper {
 		return manage.Drive(e, limits, nil, a.log)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/internal/engine"
 )
 
 // variable is an environment variable that sets a flag, unless the command line sets it.
@@ -36,6 +38,21 @@ var variables = []variable{
 	{name: "LOADTIME_TIMEOUT", flag: "load-timeout", convert: milliseconds, driven: true},
 	{name: "LIMIT_PER_MODEL_CONCURRENCY", flag: "concurrency", driven: true},
 	{name: "RUNTIME_VERSION", flag: "runtime-version", driven: true},
+}
+
+// forKind returns the environment without the variables that mean something else for a kind:
+// RUNTIME_PORT is TorchServe's gRPC port for management, and the agent manages it over HTTP, at the
+// port that package layout configures.
+func forKind(kind engine.Kind, getenv func(string) string) func(string) string {
+	if kind != engine.TorchServe {
+		return getenv
+	}
+	return func(name string) string {
+		if name == "RUNTIME_PORT" {
+			return ""
+		}
+		return getenv(name)
+	}
 }
 
 // everyAddress returns the port on all addresses, so that control can reach it.

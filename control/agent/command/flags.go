@@ -186,7 +186,7 @@ func parseFlags(args []string, getenv func(string) string, out io.Writer) (confi
 		return c, pflag.ErrHelp
 	}
 	c.kind = engine.Kind(*kind)
-	err := apply(fs.FlagSet, getenv, c.driven())
+	err := apply(fs.FlagSet, forKind(c.kind, getenv), c.driven())
 	if err == nil {
 		c.setDefaults(fs.FlagSet)
 		c.hubEndpoint, c.hubToken = getenv("HF_ENDPOINT"), getenv("HF_TOKEN")

@@ -85,6 +85,11 @@ func TestEnvironmentOfOtherEngines(t *testing.T) {
 	if err != nil || c.at.String() != "unix:/s" {
 		t.Errorf("%+v, %v", c, err)
 	}
+	c, err = parseFlags(strings.Fields("--kind torchserve --management :8086"),
+		environment(map[string]string{"RUNTIME_PORT": "7071", "CONTAINER_MEM_REQ_BYTES": "4294967296"}), io.Discard)
+	if err != nil || c.engine != "127.0.0.1:8081" { // the former is a port of gRPC
+		t.Errorf("%+v, %v", c, err)
+	}
 	for name, words := range map[string]string{"LOADTIME_TIMEOUT": "LOADTIME_TIMEOUT", "MEM_BUFFER_BYTES": "sets --memory-buffer"} {
 		_, err := parseFlags(strings.Fields(mlserver+"--memory-request 1Gi"), environment(map[string]string{name: "x"}), io.Discard)
 		if err == nil || !strings.Contains(err.Error(), words) {
