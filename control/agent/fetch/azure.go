@@ -119,8 +119,7 @@ func (a *azureContainer) Close() error {
 
 // fault returns the Error for an error of the SDK.
 func (a *azureContainer) fault(ctx context.Context, err error) error {
-	var denied *azidentity.AuthenticationFailedError
-	if errors.As(err, &denied) {
+	if _, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok {
 		return failure(a.src, Denied, "Azure gives no token for %s; correct client_id, client_secret or tenant_id", credentials(a.src))
 	}
 	var answer *azcore.ResponseError

@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -69,8 +70,8 @@ func TestGCSProtocol(t *testing.T) {
 	for code, want := range map[int]Reason{401: Denied, 403: Denied, 404: NotFound, 429: Busy, 503: Busy, 400: Invalid} {
 		status = code
 		_, err := remote.List(t.Context())
-		if e := fails(t, err, want, fmt.Sprint(code)); want == Busy && e.RetryAfter != 5 {
-			t.Errorf("%d: the pause is %d", code, e.RetryAfter)
+		if pause := fails(t, err, want, strconv.Itoa(code)); want == Busy && pause != 5 {
+			t.Errorf("%d: the pause is %d", code, pause)
 		}
 	}
 	status = 0
@@ -141,8 +142,8 @@ func TestAzureProtocol(t *testing.T) {
 	for code, want := range map[int]Reason{401: Denied, 403: Denied, 404: NotFound, 429: Busy, 503: Busy, 400: Invalid} {
 		status = code
 		_, err := remote.List(t.Context())
-		if e := fails(t, err, want, fmt.Sprint(code)); want == Busy && e.RetryAfter != 5 {
-			t.Errorf("%d: the pause is %d", code, e.RetryAfter)
+		if pause := fails(t, err, want, strconv.Itoa(code)); want == Busy && pause != 5 {
+			t.Errorf("%d: the pause is %d", code, pause)
 		}
 	}
 	for entry, words := range map[string]string{"malformed": "the credentials for Azure are not valid", "half": "client_secret needs client_id"} {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -78,10 +79,8 @@ func checkAddress(a netip.Addr) error {
 		if form.IsLinkLocalUnicast() || form.IsMulticast() {
 			return &RefusedError{a}
 		}
-		for _, m := range metadata {
-			if form == m {
-				return &RefusedError{a}
-			}
+		if slices.Contains(metadata, form) {
+			return &RefusedError{a}
 		}
 	}
 	return nil
@@ -149,8 +148,7 @@ func certificateFault(err error) (what string, ok bool) {
 // described returns words for an error of a connection. It never has a URL with its query, nor
 // other parts of what the server sent.
 func described(err error) string {
-	var link *url.Error
-	if errors.As(err, &link) {
+	if link, ok := errors.AsType[*url.Error](err); ok {
 		err = link.Err
 	}
 	var operation *net.OpError

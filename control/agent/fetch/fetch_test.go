@@ -14,8 +14,8 @@ import (
 var secrets = []string{"SECRET", "sig="}
 
 // fails checks that an error has a reason, is one sentence that names the URI and what to do, and
-// has no secret.
-func fails(t *testing.T, err error, reason Reason, words string) *Error {
+// has no secret. It returns the pause that the server asks for, in seconds.
+func fails(t *testing.T, err error, reason Reason, words string) (retryAfter int) {
 	t.Helper()
 	var e *Error
 	if !errors.As(err, &e) {
@@ -32,7 +32,7 @@ func fails(t *testing.T, err error, reason Reason, words string) *Error {
 	if !strings.Contains(e.Message, "://") || !strings.Contains(e.Message, "; ") || strings.Contains(e.Message, "\n") {
 		t.Errorf("the message does not name the URI and what to do in one line: %s", e.Message)
 	}
-	return e
+	return e.RetryAfter
 }
 
 // resolve returns the source of a load call.

@@ -119,9 +119,8 @@ func (b *gcsBucket) Close() error {
 
 // fault returns the Error for an error of the client.
 func (b *gcsBucket) fault(ctx context.Context, err error) error {
-	var token *oauth2.RetrieveError
-	if errors.As(err, &token) {
-		if token.Response != nil && (token.Response.StatusCode >= 500 || token.Response.StatusCode == 429) {
+	if token, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
+		if token.Response != nil && (token.Response.StatusCode >= 500 || token.Response.StatusCode == http.StatusTooManyRequests) {
 			return ofStatus(b.src, token.Response.StatusCode, "", seconds(token.Response.Header.Get("Retry-After"), time.Now()))
 		}
 		return failure(b.src, Denied, "Google gives no token for %s; correct its private_key, client_email or token_uri",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 
 	"github.com/headgate/headgate/control/agent/storage"
@@ -55,7 +56,7 @@ func credentials(src storage.Source) string {
 // ofStatus returns the Error for an HTTP status that is no success. code is the server's own code
 // of the error, such as NoSuchKey, or empty.
 func ofStatus(src storage.Source, status int, code string, retryAfter int) *Error {
-	shown := fmt.Sprint(status)
+	shown := strconv.Itoa(status)
 	if code = safeCode(code); code != "" {
 		shown += " " + code
 	}
@@ -92,15 +93,13 @@ func safeCode(code string) string {
 // ofTransport returns the error of a call that got no answer: that of its context if it has ended,
 // else an Error.
 func ofTransport(ctx context.Context, src storage.Source, err error) error {
-	var own *Error
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*Error](err); ok {
 		return own
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var refused *RefusedError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return failure(src, Invalid, "%v; correct the source", refused)
 	}
 	if what, ok := certificateFault(err); ok {
@@ -117,8 +116,14 @@ func archiveOf(src storage.Source, name string) (*Archive, error) {
 	}
 	name = strings.ToLower(name)
 	for _, kind := range []struct{ suffix, format, compression string }{
-		{".zip", "zip", ""}, {".tar", "tar", ""}, {".tar.gz", "tar", "gzip"}, {".tgz", "tar", "gzip"},
-		{".tar.bz2", "tar", "bzip2"}, {".tbz2", "tar", "bzip2"}, {".tar.zst", "tar", "zstd"}, {".tzst", "tar", "zstd"},
+		{".zip", "zip", ""},
+		{".tar", "tar", ""},
+		{".tar.gz", "tar", "gzip"},
+		{".tgz", "tar", "gzip"},
+		{".tar.bz2", "tar", "bzip2"},
+		{".tbz2", "tar", "bzip2"},
+		{".tar.zst", "tar", "zstd"},
+		{".tzst", "tar", "zstd"},
 	} {
 		if strings.HasSuffix(name, kind.suffix) {
 			return &Archive{Format: kind.format, Compression: kind.compression}, nil

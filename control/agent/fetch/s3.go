@@ -138,9 +138,8 @@ func (b *s3Bucket) call(ctx context.Context, f func(where func(*s3.Options)) err
 
 // fault returns the Error for an error of the SDK.
 func (b *s3Bucket) fault(ctx context.Context, err error) error {
-	var api smithy.APIError
 	code := ""
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
 		code = api.ErrorCode()
 	}
 	var answer *smithyhttp.ResponseError
@@ -262,7 +261,7 @@ func (b *s3Bucket) Open(ctx context.Context, o Object, offset, length int64) (io
 	request, cancel := context.WithCancelCause(ctx)
 	var answer *s3.GetObjectOutput
 	err := b.call(ctx, func(where func(*s3.Options)) (err error) {
-		answer, err = b.client.GetObject(request, in, where) //nolint:bodyclose // the caller closes it
+		answer, err = b.client.GetObject(request, in, where)
 		return err
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -86,7 +87,7 @@ func TestS3(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 1100 { // a page has 1000
-		if err := os.WriteFile(filepath.Join(many, fmt.Sprint(i)), []byte("x"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(many, strconv.Itoa(i)), []byte("x"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -225,9 +226,16 @@ func testFailingS3(t *testing.T, server stores.S3) {
 		code   string
 		reason Reason
 	}{
-		{429, "TooManyRequests", Busy}, {503, "SlowDown", Busy}, {500, "InternalError", Busy}, {400, "RequestTimeout", Busy},
-		{400, "ExpiredToken", Denied}, {403, "AccessDenied", Denied}, {404, "NoSuchKey", NotFound}, {412, "PreconditionFailed", Changed},
-		{501, "<SECRET>", Busy}, {307, "TemporaryRedirect", Invalid},
+		{429, "TooManyRequests", Busy},
+		{503, "SlowDown", Busy},
+		{500, "InternalError", Busy},
+		{400, "RequestTimeout", Busy},
+		{400, "ExpiredToken", Denied},
+		{403, "AccessDenied", Denied},
+		{404, "NoSuchKey", NotFound},
+		{412, "PreconditionFailed", Changed},
+		{501, "<SECRET>", Busy},
+		{307, "TemporaryRedirect", Invalid},
 	} {
 		set(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "3")
@@ -236,15 +244,15 @@ func testFailingS3(t *testing.T, server stores.S3) {
 			fmt.Fprintf(w, "<Error><Code>%s</Code><Message>SECRET</Message></Error>", c.code)
 		})
 		_, err := read(remote, o, 0, 4)
-		if e := fails(t, err, c.reason, "("); c.reason == Busy && e.RetryAfter != 3 {
-			t.Errorf("%d: the pause is %d", c.status, e.RetryAfter)
+		if pause := fails(t, err, c.reason, "("); c.reason == Busy && pause != 3 {
+			t.Errorf("%d: the pause is %d", c.status, pause)
 		}
 	}
 	fault.Store(nil)
 	if got, err := read(remote, o, 0, 4); err != nil || got != "0123" {
 		t.Errorf("after the faults: %q, %v", got, err)
 	}
-	set(func(w http.ResponseWriter, r *http.Request) { // cut in half
+	set(func(w http.ResponseWriter, _ *http.Request) { // cut in half
 		w.Header().Set("ETag", o.Version)
 		w.Header().Set("Content-Range", "bytes 0-7/16")
 		w.Header().Set("Content-Length", "8")

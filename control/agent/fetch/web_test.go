@@ -1,11 +1,13 @@
 package fetch
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -122,12 +124,12 @@ func TestWebStatuses(t *testing.T) {
 		})
 		remote := open(t, resolve(t, s.URL+"/m?sig=SECRET", "", nil), Options{})
 		_, err := remote.List(t.Context())
-		e := fails(t, err, want, fmt.Sprint(status))
-		if pause := e.RetryAfter; want == Busy && pause != 7 || want != Busy && pause != 0 {
+		pause := fails(t, err, want, strconv.Itoa(status))
+		if want == Busy && pause != 7 || want != Busy && pause != 0 {
 			t.Errorf("%d: the pause is %d s", status, pause)
 		}
 		_, err = read(remote, Object{Name: "m", Key: s.URL + "/m", Size: 16}, 0, 4)
-		fails(t, err, want, fmt.Sprint(status))
+		fails(t, err, want, strconv.Itoa(status))
 	}
 }
 
@@ -326,7 +328,7 @@ func TestServerThatStalls(t *testing.T) {
 		src := storage.Source{URI: "s3://b/m"}
 		rc := body(t.Context(), func(error) { close(stop) }, src, readerFunc(func([]byte) (int, error) {
 			<-stop
-			return 0, fmt.Errorf("cancelled, with a SECRET")
+			return 0, errors.New("cancelled, with a SECRET")
 		}), 16)
 		_, err := rc.Read(make([]byte, 4))
 		fails(t, err, Busy, "has sent no byte for 1m0s")

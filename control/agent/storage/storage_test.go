@@ -96,8 +96,13 @@ func describe(s Source) string {
 func TestPathsOfTheEnginePass(t *testing.T) {
 	entries := readTestEntries(t)
 	for _, c := range []struct{ path, key string }{
-		{"", ""}, {"/mnt/models/a", ""}, {"org/lora", ""}, {"my_model", ""}, {"/mnt/models/a", `{"model_type":{"name":"x"}}`},
-		{"my_model", "an opaque key"}, {"a", "[1]"},
+		{"", ""},
+		{"/mnt/models/a", ""},
+		{"org/lora", ""},
+		{"my_model", ""},
+		{"/mnt/models/a", `{"model_type":{"name":"x"}}`},
+		{"my_model", "an opaque key"},
+		{"a", "[1]"},
 	} {
 		if s, ok, err := Resolve(Request{Path: c.path, Key: c.key}, entries); ok || err != nil {
 			t.Errorf("%q %q: %v, %v, %v", c.path, c.key, s, ok, err)
@@ -145,11 +150,21 @@ func TestKeyNamesPlaceAndCredentials(t *testing.T) {
 	}
 	seen := map[string]string{}
 	for _, c := range []struct{ path, key string }{
-		{"s3://first/m", `{"storage_key":"store"}`}, {"s3://first/m", ""}, {"s3://first/n", ""}, {"s3://second/m", ""},
-		{"m", `{"storage_key":"store"}`}, {"s3://first/m", `{"storage_params":{"region":"x"}}`}, {"gs://first/m", ""},
-		{"s3://first/m", `{"schema_path":"s"}`}, {"hf://o/r", ""}, {"hf://o/r", `{"storage_key":"hub"}`}, {"hf://o/r:v", ""},
+		{"s3://first/m", `{"storage_key":"store"}`},
+		{"s3://first/m", ""},
+		{"s3://first/n", ""},
+		{"s3://second/m", ""},
+		{"m", `{"storage_key":"store"}`},
+		{"s3://first/m", `{"storage_params":{"region":"x"}}`},
+		{"gs://first/m", ""},
+		{"s3://first/m", `{"schema_path":"s"}`},
+		{"hf://o/r", ""},
+		{"hf://o/r", `{"storage_key":"hub"}`},
+		{"hf://o/r:v", ""},
 		{"hf://o/r", `{"storage_params":{"include":"*.json"}}`},
-		{"https://h/x", ""}, {"https://h/x?sig=1", ""}, {"https://u@h/x", ""},
+		{"https://h/x", ""},
+		{"https://h/x?sig=1", ""},
+		{"https://u@h/x", ""},
 	} {
 		got := key(c.path, c.key)
 		if other, ok := seen[got]; ok {
@@ -165,12 +180,16 @@ func TestKeyNamesPlaceAndCredentials(t *testing.T) {
 // TestNextHop has the example of ModelMesh's document about custom runtimes.
 func TestNextHop(t *testing.T) {
 	for _, c := range []struct{ path, key, local, schema, want string }{
-		{"my_models/mnist-model", `{"bucket":"my_bucket","model_type":{"name":"my_model_type","version":"1"},"storage_key":"my_storage"}`,
+		{
+			"my_models/mnist-model", `{"bucket":"my_bucket","model_type":{"name":"my_model_type","version":"1"},"storage_key":"my_storage"}`,
 			"/models/my-mnist-predictor-x/", "",
-			`{"bucket":"my_bucket","disk_size_bytes":2415,"model_type":{"name":"my_model_type","version":"1"},"storage_key":"my_storage"}`},
-		{"m", `{"storage_params":{"bucket":"inner","secret_access_key":"SECRET"},"bucket":"top","schema_path":"s/x","model_type":"t"}`,
+			`{"bucket":"my_bucket","disk_size_bytes":2415,"model_type":{"name":"my_model_type","version":"1"},"storage_key":"my_storage"}`,
+		},
+		{
+			"m", `{"storage_params":{"bucket":"inner","secret_access_key":"SECRET"},"bucket":"top","schema_path":"s/x","model_type":"t"}`,
 			"/models/a/m", "/models/a/schema.json",
-			`{"bucket":"inner","disk_size_bytes":2415,"model_type":"t","schema_path":"/models/a/schema.json"}`},
+			`{"bucket":"inner","disk_size_bytes":2415,"model_type":"t","schema_path":"/models/a/schema.json"}`,
+		},
 		{"s3://real/m", `{"storage_key":"k"}`, "/models/a/m", "", `{"bucket":"real","disk_size_bytes":2415,"storage_key":"k"}`},
 		{"hf://o/r", "", "/models/a/", "", `{"disk_size_bytes":2415}`},
 		{"/local", "opaque", "/local", "", "opaque"},
@@ -187,13 +206,22 @@ func TestAllowed(t *testing.T) {
 		uri, prefix string
 		want        bool
 	}{
-		{"s3://b/a", "", false}, {"s3://b/a", "s3://b", true}, {"s3://b/a", "s3://b/", true}, {"s3://b/a", "s3://b/a", true},
-		{"s3://b/ab", "s3://b/a", false}, {"s3://bb/a", "s3://b", false}, {"hf://org/r:v", "hf://org/", true},
+		{"s3://b/a", "", false},
+		{"s3://b/a", "s3://b", true},
+		{"s3://b/a", "s3://b/", true},
+		{"s3://b/a", "s3://b/a", true},
+		{"s3://b/ab", "s3://b/a", false},
+		{"s3://bb/a", "s3://b", false},
+		{"hf://org/r:v", "hf://org/", true},
 		{"hf://org/r:v", "hf://org/r", true},
-		{"hf://org/r:v", "hf://org/r:v", true}, {"hf://org/rr", "hf://org/r", false}, {"oci://h:444/x", "oci://h", false},
-		{"oci://h/x@sha256:1", "oci://h/x", true}, {"https://h:444/x", "https://h", false},
+		{"hf://org/r:v", "hf://org/r:v", true},
+		{"hf://org/rr", "hf://org/r", false},
+		{"oci://h:444/x", "oci://h", false},
+		{"oci://h/x@sha256:1", "oci://h/x", true},
+		{"https://h:444/x", "https://h", false},
 		{"https://h/x:y", "https://h/x", false},
-		{"https://h/x", "https://", true}, {"https://h/x", "http://", false},
+		{"https://h/x", "https://", true},
+		{"https://h/x", "http://", false},
 	} {
 		err := Allowed(Source{URI: c.uri}, []string{"none://", c.prefix})
 		if (err == nil) != c.want {
