@@ -88,8 +88,8 @@ real-repositories: ## Run the tests of model repositories, and of V2 by REST and
 	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/loader ./control/profile ./extproc/transcode ./control/agent/command
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealTriton' ./bench/e2e
 
-stores: ## Run the tests of the agent on servers of Google Cloud Storage, Azure and images, which are built or installed into .cache once
-	go test -tags stores -v -count 1 -timeout 20m -run '^TestGCS|^TestAzure|^TestImagesOfDistribution' ./control/agent/fetch
+stores: ## Run the tests of the agent on servers of Google Cloud Storage, Azure and images, and beside KServe's downloader; installs 600 MB into .cache
+	go test -tags stores -v -count 1 -timeout 20m -run '^TestGCS|^TestAzure|^TestImagesOfDistribution|^TestKServe' ./control/agent/fetch ./control/agent/files
 
 real-mlserver: ## Send calls through Envoy to two real MLServers, which die in turn; installs 0.5 GB into .cache/mlserver
 	bench/real/mlserver install .cache/mlserver
