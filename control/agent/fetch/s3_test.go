@@ -234,7 +234,7 @@ func testFailingS3(t *testing.T, server stores.S3) {
 		{403, "AccessDenied", Denied},
 		{404, "NoSuchKey", NotFound},
 		{412, "PreconditionFailed", Changed},
-		{501, "<SECRET>", Busy},
+		{501, "the SECRET", Busy},
 		{307, "TemporaryRedirect", Invalid},
 	} {
 		set(func(w http.ResponseWriter, _ *http.Request) {

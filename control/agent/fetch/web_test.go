@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -224,7 +225,8 @@ func TestAddresses(t *testing.T) {
 		"127.0.0.1": true, "10.1.2.3": true, "192.168.0.1": true, "::1": true, "fd00::1": true, "8.8.8.8": true, "0.0.0.0": true,
 		"169.254.169.254": false, "169.254.0.1": false, "fe80::1": false, "fe80::1%eth0": false, "febf::1": false,
 		"::ffff:169.254.1.1": false, "::169.254.1.1": false, "64:ff9b::169.254.169.254": false, "2002:a9fe:a9fe::1": false,
-		"224.0.0.1": false, "ff02::1": false, "168.63.129.16": false, "fd00:ec2::254": false, "100.100.100.200": false,
+		"224.0.0.1": false, "ff02::1": false, "168.63.129.16": false, "::ffff:168.63.129.16": false,
+		"fd00:ec2::254": false, "100.100.100.200": false,
 	} {
 		if err := checkAddress(netip.MustParseAddr(address)); (err == nil) != allowed {
 			t.Errorf("%s: %v", address, err)
@@ -342,6 +344,22 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 func (readerFunc) Close() error                 { return nil }
+
+// TestUnknownErrors has what a library may say about a request.
+func TestUnknownErrors(t *testing.T) {
+	src := storage.Source{URI: "https://h/m"}
+	for _, err := range []error{
+		errors.New("bad header SECRET"), &url.Error{Op: "Get", URL: "https://h/m?sig=SECRET", Err: errors.New("SECRET")},
+		fmt.Errorf("SECRET: %w", &url.Error{Op: "Get", URL: "https://h/m?sig=SECRET", Err: context.DeadlineExceeded}),
+	} {
+		fails(t, ofTransport(t.Context(), src, err), Busy, "the load is tried again")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := ofTransport(ended, src, errors.New("SECRET")); !errors.Is(err, context.Canceled) {
+		t.Errorf("the error of a cancelled call is %v", err)
+	}
+}
 
 func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
