@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -80,8 +81,8 @@ type agent struct {
 // close releases what open has opened, in reverse order.
 func (a *agent) close() error {
 	var errs []error
-	for i := len(a.ends) - 1; i >= 0; i-- {
-		errs = append(errs, a.ends[i]())
+	for _, end := range slices.Backward(a.ends) {
+		errs = append(errs, end())
 	}
 	return errors.Join(errs...)
 }

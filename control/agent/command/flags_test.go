@@ -40,21 +40,33 @@ func TestEnvironmentSetsFlags(t *testing.T) {
 		{"PVC_MOUNTS_DIR", "/p", helper, "--pvc-dir=/n", func(c config) any { return c.claimsDir }, "/p", "/n"},
 		{"PORT", "8084", helper, "--management=:1", func(c config) any { return c.management }, ":8084", ":1"},
 		{"ADAPTER_PORT", "8085", driven, "--management=:1", func(c config) any { return c.management }, ":8085", ":1"},
-		{"MODEL_SERVER_ENDPOINT", "port:8085", helper, "--engine=port:1", func(c config) any { return c.at.String() },
-			"127.0.0.1:8085", "127.0.0.1:1"},
+		{
+			"MODEL_SERVER_ENDPOINT", "port:8085", helper, "--engine=port:1", func(c config) any { return c.at.String() },
+			"127.0.0.1:8085", "127.0.0.1:1",
+		},
 		{"RUNTIME_PORT", "8001", driven, "--engine=port:1", func(c config) any { return c.at.String() }, "127.0.0.1:8001", "127.0.0.1:1"},
-		{"RUNTIME_DATA_ENDPOINT", "unix:/d", driven, "--engine-data=unix:/e", func(c config) any { return c.dataAt.String() },
-			"unix:/d", "unix:/e"},
-		{"CONTAINER_MEM_REQ_BYTES", "1073741824", driven, "--memory-request=2Gi", func(c config) any { return c.memoryRequest },
-			bytesOf(1 << 30), bytesOf(2 << 30)},
-		{"MEM_BUFFER_BYTES", "1048576", driven, "--memory-buffer=2Mi", func(c config) any { return c.memoryBuffer },
-			bytesOf(1 << 20), bytesOf(2 << 20)},
+		{
+			"RUNTIME_DATA_ENDPOINT", "unix:/d", driven, "--engine-data=unix:/e", func(c config) any { return c.dataAt.String() },
+			"unix:/d", "unix:/e",
+		},
+		{
+			"CONTAINER_MEM_REQ_BYTES", "1073741824", driven, "--memory-request=2Gi", func(c config) any { return c.memoryRequest },
+			byteCount(1 << 30), byteCount(2 << 30),
+		},
+		{
+			"MEM_BUFFER_BYTES", "1048576", driven, "--memory-buffer=2Mi", func(c config) any { return c.memoryBuffer },
+			byteCount(1 << 20), byteCount(2 << 20),
+		},
 		{"MODELSIZE_MULTIPLIER", "1.5", driven, "--size-factor=2", func(c config) any { return c.sizeFactor }, 1.5, 2.0},
-		{"DEFAULT_MODELSIZE", "2000000", driven, "--default-size=3M", func(c config) any { return c.defaultSize },
-			bytesOf(2_000_000), bytesOf(3_000_000)},
+		{
+			"DEFAULT_MODELSIZE", "2000000", driven, "--default-size=3M", func(c config) any { return c.defaultSize },
+			byteCount(2_000_000), byteCount(3_000_000),
+		},
 		{"LOADING_CONCURRENCY", "3", driven, "--loads=4", func(c config) any { return c.loads }, 3, 4},
-		{"LOADTIME_TIMEOUT", "30000", driven, "--load-timeout=1m", func(c config) any { return c.loadTimeout },
-			30 * time.Second, time.Minute},
+		{
+			"LOADTIME_TIMEOUT", "30000", driven, "--load-timeout=1m", func(c config) any { return c.loadTimeout },
+			30 * time.Second, time.Minute,
+		},
 		{"LIMIT_PER_MODEL_CONCURRENCY", "5", driven, "--concurrency=6", func(c config) any { return c.concurrency }, 5, 6},
 		{"RUNTIME_VERSION", "v7", driven, "--runtime-version=v8", func(c config) any { return c.version }, "v7", "v8"},
 	} {
@@ -75,8 +87,6 @@ func TestEnvironmentSetsFlags(t *testing.T) {
 		}
 	}
 }
-
-func bytesOf(n int64) byteCount { return byteCount(n) }
 
 // Variables of the adapters do not change how a custom runtime is served, and a wrong one is named.
 func TestEnvironmentOfOtherEngines(t *testing.T) {

@@ -55,11 +55,11 @@ func (e *loraEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewDecoder(r.Body).Decode(&call)
 	switch r.URL.Path {
 	case "/v1/models":
-		list := `{"id":"base","object":"model","owned_by":"vllm"}`
+		list := []string{`{"id":"base","object":"model","owned_by":"vllm"}`}
 		for name := range e.adapters {
-			list += fmt.Sprintf(`,{"id":%q,"object":"model","owned_by":"vllm","parent":"base"}`, name)
+			list = append(list, fmt.Sprintf(`{"id":%q,"object":"model","owned_by":"vllm","parent":"base"}`, name))
 		}
-		_, _ = io.WriteString(w, `{"object":"list","data":[`+list+`]}`)
+		_, _ = io.WriteString(w, `{"object":"list","data":[`+strings.Join(list, ",")+`]}`)
 	case "/v1/load_lora_adapter":
 		e.keys = append(e.keys, r.Header.Get("Authorization"))
 		if _, err := os.Stat(filepath.Join(call.Path, "adapter_config.json")); err != nil {
@@ -148,7 +148,12 @@ func TestDrivenEngine(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- repository.Serve(ctx, served, l) }()
-	t.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 	models, address := t.TempDir(), freeAddress(t)
 	claims := claim(t, map[string]map[string]string{"sk": {"model.joblib": "weights"}})
 	newAgent(t, fmt.Sprintf("--kind mlserver --engine %s --engine-protocol http --management %s --models-dir %s --pvc-dir %s "+

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -151,7 +152,7 @@ func newStore(t *testing.T) *store {
 		}
 		w.Header().Set("ETag", `"v1"`)
 		if r.Method == http.MethodGet && r.Header.Get("Range") == "" {
-			w.Header().Set("Content-Length", fmt.Sprint(len(text)))
+			w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 			_, _ = w.Write([]byte(text[:len(text)/2]))
 			_ = http.NewResponseController(w).Flush()
 			if s.half.pass(r.Context()) == nil {
@@ -376,7 +377,7 @@ func killAt(t *testing.T, at, who string) {
 	}
 	if who == "control" {
 		_ = c.loader.Close()
-		<-done
+		_ = <-done // it was interrupted, or it had succeeded
 		c.start()
 	}
 	release()
@@ -390,7 +391,7 @@ func killAt(t *testing.T, at, who string) {
 		t.Errorf("the look after it: purged %t, want %t", purged, want)
 	}
 	if who != "control" {
-		<-done // it may have failed; control then unloads what may be left
+		_ = <-done // it may have failed; control then unloads what may be left
 	}
 	if strings.Contains(who, "engine") {
 		if got := engine.has(); len(got) > 0 {

@@ -285,8 +285,7 @@ func (d *Driven) Quit() {
 func (d *Driven) Close() error { return d.loader.Close() }
 
 func outcomeOf(err error) loader.Outcome {
-	var failed *loader.Error
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*loader.Error](err); ok {
 		return failed.Outcome
 	}
 	return loader.Unclear

@@ -121,3 +121,21 @@ func TestLivesGoOn(t *testing.T) {
 		}
 	}
 }
+
+// A look that finds no marks does not hide that the next one finds other marks.
+func TestMarksThatWereMissing(t *testing.T) {
+	engine := newEngine()
+	agent, _ := readyAgent(t, Config{}, engine)
+	life := agent.current().id
+	for _, c := range []struct {
+		marks []string
+		same  bool
+	}{{nil, true}, {[]string{"one"}, true}, {nil, true}, {[]string{"two"}, false}} {
+		engine.mu.Lock()
+		engine.marks = c.marks
+		engine.mu.Unlock()
+		if now, err := agent.look(t.Context()); err != nil || (now.id == life) != c.same {
+			t.Errorf("marks %q: the same life %t, want %t; %v", c.marks, now.id == life, c.same, err)
+		}
+	}
+}

@@ -24,12 +24,13 @@ type fakeEngine struct {
 	Engine
 	mu     sync.Mutex
 	events []string
+	marks  []string
 	steps  map[string]chan error // by event "load ID" or "unload ID": its end; missing: at once
 	begun  chan string
 }
 
 func newEngine() *fakeEngine {
-	return &fakeEngine{steps: make(map[string]chan error), begun: make(chan string, 10)}
+	return &fakeEngine{marks: []string{"one"}, steps: make(map[string]chan error), begun: make(chan string, 10)}
 }
 
 func (e *fakeEngine) run(ctx context.Context, what string) error {
@@ -52,7 +53,11 @@ func (e *fakeEngine) run(ctx context.Context, what string) error {
 	}
 }
 
-func (e *fakeEngine) Look(context.Context) (Sight, error) { return Sight{Marks: []string{"one"}}, nil }
+func (e *fakeEngine) Look(context.Context) (Sight, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return Sight{Marks: e.marks}, nil
+}
 
 func (e *fakeEngine) Status(context.Context, *mmesh.RuntimeStatusRequest) (*mmesh.RuntimeStatusResponse, error) {
 	return &mmesh.RuntimeStatusResponse{Status: mmesh.RuntimeStatusResponse_READY, CapacityInBytes: 1}, nil

@@ -79,12 +79,6 @@ func (s *fakeStorage) Models() (ids []string) {
 	return ids
 }
 
-func (s *fakeStorage) set(change func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change()
-}
-
 // runtimeProcess is a simulated runtime at an address, which can end and start again.
 type runtimeProcess struct {
 	*runtime.Runtime
