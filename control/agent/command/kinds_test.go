@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -138,54 +139,141 @@ func TestAdaptersOfVLLM(t *testing.T) {
 	until(t, "no folder is left", func() bool { return len(folders(t, models)) == 0 })
 }
 
-// A driven engine gets each model in its own layout, from the folder that the agent makes.
-func TestDrivenEngine(t *testing.T) {
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := repository.New(repository.Config{Kind: engine.MLServer, Models: map[string]repository.Model{"m": {}}})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- repository.Serve(ctx, served, l) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
+// listServer is an OpenVINO Model Server: it reads a file of models when it is asked to.
+type listServer struct {
+	file string
+
+	mu     sync.Mutex // guards list
+	list   map[string]string
+	failed error
+}
+
+func (s *listServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.Method == http.MethodPost {
+		text, err := os.ReadFile(s.file)
+		if err == nil {
+			s.list, err = engine.ReadOVMSModelList(text)
 		}
-	})
-	models, address := t.TempDir(), freeAddress(t)
-	claims := claim(t, map[string]map[string]string{"sk": {"model.joblib": "weights"}})
-	newAgent(t, fmt.Sprintf("--kind mlserver --engine %s --engine-protocol http --management %s --models-dir %s --pvc-dir %s "+
-		"--memory-request 1Gi", l.Addr(), address, models, claims))
-	c := newControl(t, address)
-	c.look()
-	if limits := c.record.Limits; limits.Bytes != 1<<30-128<<20 || limits.Loads != 1 || limits.DefaultBytes != 1_000_000 ||
-		!strings.Contains(string(limits.Methods), "inference.GRPCInferenceService/ModelInfer 1") {
-		t.Errorf("the engine reports %+v", limits)
+		s.failed = err
+		w.WriteHeader(http.StatusCreated)
 	}
-	loaded, err := c.loader.Load(t.Context(), loader.Model{ID: "m", Type: "sklearn", Source: "pvc://c/sk"}, testTimeout)
-	if err != nil || loaded.Bytes != 7*5/4 {
-		t.Errorf("the load: %+v, %v", loaded, err)
+	all := make(map[string]any)
+	for name := range s.list {
+		all[name] = map[string]any{"model_version_status": []any{map[string]any{
+			"version": "1", "state": "AVAILABLE", "status": map[string]string{"error_code": "OK", "error_message": "OK"},
+		}}}
 	}
-	const settings = "_mlserver_models/m/model-settings.json"
-	if text, err := os.ReadFile(filepath.Join(models, settings)); err != nil || !strings.Contains(string(text), `"m"`) {
-		t.Errorf("%s: %s, %v", settings, text, err)
-	}
-	if got := served.Models(); !slices.Equal(got, []string{"m"}) {
-		t.Errorf("the engine has %q", got)
-	}
-	if _, err := c.loader.Load(t.Context(), loader.Model{ID: "n", Source: "pvc://c/nowhere"}, testTimeout); err == nil ||
-		!strings.Contains(err.Error(), "pvc://c/nowhere") {
-		t.Errorf("a load of a model that is not there: %v", err)
-	}
-	if err := c.loader.Unload(t.Context(), "m"); err != nil {
-		t.Error(err)
-	}
-	if got := append(served.Models(), folders(t, models)...); len(got) > 0 {
-		t.Errorf("models or folders %q are left", got)
-	}
-	if _, err := os.Stat(filepath.Join(models, settings)); err == nil {
-		t.Error("the layout is left")
+	_ = json.NewEncoder(w).Encode(all)
+}
+
+// Models returns the models on the list.
+func (s *listServer) Models() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.list))
+}
+
+// A driven engine gets each model in its own layout, from the folder that the agent makes. Nothing
+// is left of a model after its unload.
+func TestDrivenEngines(t *testing.T) {
+	onnx, joblib := map[string]string{"model.onnx": "weights"}, map[string]string{"model.joblib": "weights"}
+	for _, c := range []struct {
+		kind                    engine.Kind
+		protocol, model, format string
+		files                   map[string]string
+		laidOut                 string // a file or folder of the layout
+		loads                   int
+		method                  string // one of methodInfos
+		bytes                   int64
+		serve                   func(context.Context, *repository.Server, net.Listener) error
+	}{
+		{
+			engine.Triton, "grpc", "on", "onnx", onnx, "_triton_models/m/1", 2,
+			"inference.GRPCInferenceService/ModelInfer 1", 8, repository.ServeGRPC,
+		},
+		{
+			engine.MLServer, "grpc", "sk", "sklearn", joblib, "_mlserver_models/m/model-settings.json", 1,
+			"inference.GRPCInferenceService/ModelInfer 1", 8, repository.ServeGRPC,
+		},
+		{
+			engine.MLServer, "http", "sk", "sklearn", joblib, "_mlserver_models/m/model-settings.json", 1,
+			"inference.GRPCInferenceService/ModelMetadata 1", 8, repository.Serve,
+		},
+		{
+			engine.TorchServe, "grpc", "ts/x.mar", "pytorch-mar", map[string]string{"x.mar": "PK\x03\x04abc"}, "_torchserve_models/m.mar", 1,
+			"org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions 1", 19, repository.Serve,
+		},
+		{
+			engine.TFServing, "grpc", "tf", "tensorflow", map[string]string{"saved_model.pb": "weights"}, "_tfserving_models/m/1", 1,
+			"tensorflow.serving.PredictionService/Predict 1.1", 8, repository.Serve,
+		},
+		{engine.OVMS, "grpc", "on", "onnx", onnx, "_ovms_models/m/1", 1, "tensorflow.serving.PredictionService/Predict 1.1", 8, nil},
+	} {
+		t.Run(string(c.kind)+"/"+c.protocol, func(t *testing.T) {
+			t.Parallel()
+			models, address := t.TempDir(), freeAddress(t)
+			l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var served interface{ Models() []string }
+			if c.serve == nil {
+				own := &listServer{file: filepath.Join(models, "model_config_list.json")}
+				server := &http.Server{Handler: own, ReadHeaderTimeout: testTimeout}
+				go func() { _ = server.Serve(l) }()
+				t.Cleanup(func() { _ = server.Close() })
+				served = own
+			} else {
+				own := repository.New(repository.Config{Kind: c.kind, Models: map[string]repository.Model{"m": {}}})
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan error, 1)
+				go func() { done <- c.serve(ctx, own, l) }()
+				t.Cleanup(func() {
+					cancel()
+					if err := <-done; err != nil {
+						t.Error(err)
+					}
+				})
+				served = own
+			}
+			folder, _, _ := strings.Cut(c.model, "/")
+			claims := claim(t, map[string]map[string]string{folder: c.files})
+			newAgent(t, fmt.Sprintf("--kind %s --engine %s --engine-protocol %s --management %s --models-dir %s --pvc-dir %s "+
+				"--memory-request 1Gi", c.kind, l.Addr(), c.protocol, address, models, claims))
+			control := newControl(t, address)
+			control.look()
+			limits := control.record.Limits
+			if limits.Bytes != 1<<30-128<<20 || limits.Loads != c.loads || limits.DefaultBytes != 1_000_000 ||
+				!strings.Contains(string(limits.Methods), c.method) {
+				t.Errorf("the engine reports %+v", limits)
+			}
+			m := loader.Model{ID: "m", Type: c.format, Source: "pvc://c/" + c.model}
+			loaded, err := control.loader.Load(t.Context(), m, testTimeout)
+			if err != nil || loaded.Bytes != c.bytes {
+				t.Errorf("the load: %+v, %v", loaded, err)
+			}
+			if _, err := os.Stat(filepath.Join(models, c.laidOut)); err != nil {
+				t.Error(err)
+			}
+			if got := served.Models(); !slices.Equal(got, []string{"m"}) {
+				t.Errorf("the engine has %q", got)
+			}
+			_, err = control.loader.Load(t.Context(), loader.Model{ID: "n", Source: "pvc://c/nowhere"}, testTimeout)
+			if err == nil || !strings.Contains(err.Error(), "pvc://c/nowhere") {
+				t.Errorf("a load of a model that is not there: %v", err)
+			}
+			if err := control.loader.Unload(t.Context(), "m"); err != nil {
+				t.Error(err)
+			}
+			got := append(served.Models(), folders(t, models)...)
+			if len(got) > 0 && !slices.Equal(got, []string{"model_config_list.json"}) {
+				t.Errorf("models or folders %q are left", got)
+			}
+			if _, err := os.Stat(filepath.Join(models, c.laidOut)); err == nil {
+				t.Error("the layout is left")
+			}
+		})
 	}
 }
