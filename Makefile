@@ -11,6 +11,9 @@ NAMES := -run '^(TestFields|TestNames|TestCompare)$$' ./test/surface ./extproc/m
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
+# The models of make run MODELS=1.
+DEMO_MODELS := $(foreach i,01 02 03 04 05 06 07 08 09 10 11 12 13 14 15 16 17 18 19 20,customer-$(i))
+
 # At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
 export GORACE := atexit_sleep_ms=50
 
@@ -19,9 +22,10 @@ export GORACE := atexit_sleep_ms=50
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: build ## Run the whole on this machine, on :8080: simulated engines, or ENDPOINTS=HOST:PORT,... your own servers; GATEWAY=1 by Gateway API
-	@bin/headgate run --run .run --cache .cache $(if $(ENDPOINTS),--endpoints '$(ENDPOINTS)',--objects headgate/run/$(if $(GATEWAY),gateway --gateway,objects)) \
-		$(if $(GATEWAY),,--envoy-config envoy.yaml) $(ARGS)
+run: build ## Run the whole on this machine, on :8080: simulated engines, or ENDPOINTS=HOST:PORT,... your own servers; GATEWAY=1 by Gateway API; MODELS=1 models from storage (ENGINE=mlserver: real ones)
+	$(if $(filter mlserver,$(ENGINE)),@bench/real/mlserver install .cache/mlserver && bench/real/mlserver model .cache/mlserver .run/store $(DEMO_MODELS))
+	@bin/headgate run --run .run --cache .cache $(if $(ENDPOINTS),--endpoints '$(ENDPOINTS)',--objects headgate/run/$(if $(GATEWAY),gateway --gateway,$(if $(MODELS),models --models,objects))) \
+		$(if $(filter mlserver,$(ENGINE)),--mlserver .cache/mlserver/venv/bin/mlserver) $(if $(GATEWAY),,--envoy-config envoy.yaml) $(ARGS)
 
 build: ## Build the programs into bin/
 	@mkdir -p bin

@@ -18,6 +18,7 @@ import (
 // would pull from a registry instead of using the imported image.
 const (
 	Program = "headgate.dev/headgate:dev"
+	Agent   = "headgate.dev/agent:dev"
 	Bench   = "headgate.dev/bench:dev"
 	Envoy   = "headgate.dev/envoy:dev"
 )
@@ -31,8 +32,8 @@ func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]stri
 	}
 	begun := time.Now()
 	var images []oci.Image
-	for _, program := range []string{"headgate", "bench"} {
-		if err := Compile(ctx, root, "./"+program, filepath.Join(dir, program)); err != nil {
+	for _, pkg := range []string{"./headgate", "./bench", "./control/agent"} {
+		if err := Compile(ctx, root, pkg, filepath.Join(dir, filepath.Base(pkg))); err != nil {
 			return nil, err
 		}
 	}
@@ -41,7 +42,7 @@ func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]stri
 	own.Entrypoint = []string{at}
 	own.Files = map[string]string{at: filepath.Join(dir, "headgate")}
 	own.Links = map[string]string{"/extproc": at[1:], "/control": at[1:]} // the commands in manifests
-	images = append(images, own, oci.Static(Bench, filepath.Join(dir, "bench")))
+	images = append(images, own, oci.Static(Bench, filepath.Join(dir, "bench")), oci.Static(Agent, filepath.Join(dir, "agent")))
 	found, err := find.Envoy(ctx, filepath.Join(root, ".cache"), progress)
 	if err != nil {
 		return nil, err

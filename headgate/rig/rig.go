@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -29,9 +30,10 @@ import (
 	"github.com/headgate/headgate/internal/process"
 )
 
-// SimulateLabel is a label of pods and EndpointLists. The rig starts a simulated engine at each
-// address of an object with this label: a model runtime if the object names its management address,
-// otherwise a vLLM.
+// SimulateLabel is a label of pods and EndpointLists. If its value is true, the rig starts a
+// simulated engine at each address of the object: a model runtime if the object names its
+// management address, otherwise a vLLM. If the value is agent, the rig starts an engine on sockets,
+// and an agent at the address and the management address.
 const SimulateLabel = "headgate.dev/simulate"
 
 // picks is the number of endpoints that extproc names for a request: one for the first attempt, and
@@ -65,14 +67,17 @@ type Config struct {
 	// control, and simulated engines have every adapter from the start.
 	ControlMetrics string
 	Model          string // base model of simulated engines
-	ExtprocFlags   []string
-	ControlFlags   []string
-	EngineFlags    []string
+	// MLServer is the path of the program mlserver, which is then the engine behind each agent. If
+	// it is empty, these engines are simulated model runtimes.
+	MLServer     string
+	ExtprocFlags []string
+	ControlFlags []string
+	EngineFlags  []string
 }
 
 // Programs contains the paths of the binaries. Extproc is another version of extproc, or empty for
-// the one in Headgate.
-type Programs struct{ Headgate, Envoy, Extproc string }
+// the one in Headgate. Agent may be empty if no object has an agent.
+type Programs struct{ Headgate, Envoy, Extproc, Agent string }
 
 // command returns a command that runs the program headgate by another name.
 func command(headgate, name string, args ...string) *exec.Cmd {
@@ -87,6 +92,8 @@ type Rig struct {
 	Config
 	// Engines contains the processes of the simulated engines, by address.
 	Engines map[string]*process.Process
+	// Agents contains the processes of the agents, by the address at which they serve requests.
+	Agents  map[string]*process.Process
 	Control *process.Process
 	Extproc *process.Process
 	Envoy   *process.Process
@@ -117,7 +124,7 @@ func New(c Config) (*Rig, error) {
 			return nil, fmt.Errorf("%s: %w", c.EnvoyYAML, err)
 		}
 	}
-	r := &Rig{Config: c, Engines: make(map[string]*process.Process), world: world, knows: knows}
+	r := &Rig{Config: c, Engines: make(map[string]*process.Process), Agents: make(map[string]*process.Process), world: world, knows: knows}
 	for _, a := range []struct{ use, address string }{
 		{"listen", c.Listen},
 		{"admin", c.Admin},
@@ -185,7 +192,7 @@ func (r *Rig) Simulated() []string {
 	var all []string
 	for _, p := range r.world.Pools {
 		for _, e := range p.Endpoints {
-			if e.Labels[SimulateLabel] == "true" {
+			if l := e.Labels[SimulateLabel]; l == "true" || l == withAgent {
 				all = append(all, e.Address)
 			}
 		}
@@ -235,8 +242,8 @@ func (r *Rig) startEngines(ctx context.Context) error {
 			return err
 		}
 	}
-	for address, p := range r.Engines {
-		if err := p.AwaitOK(ctx, "http://"+address+"/health"); err != nil {
+	for address := range r.Engines {
+		if err := r.awaitEngine(ctx, address); err != nil {
 			return err
 		}
 	}
@@ -251,7 +258,10 @@ func (r *Rig) startEngine(address string) error {
 		return err
 	}
 	args := []string{"engine", "--host", host, "--port", port, "--event-log", r.EventLog(address)}
-	if management := r.management(address); management != "" {
+	if r.hasAgent(address) {
+		return r.startBehindAgent(address)
+	}
+	if management := r.endpoint(address).Management; management != "" {
 		args = append(args, "--kind", string(engine.ModelRuntime), "--management", management)
 	} else {
 		args = append(args, r.Model)
@@ -269,19 +279,6 @@ func (r *Rig) startEngine(address string) error {
 	return nil
 }
 
-// management returns the management address of the engine at an address. It is empty if the engine
-// is not a model runtime.
-func (r *Rig) management(address string) string {
-	for _, p := range r.world.Pools {
-		for _, e := range p.Endpoints {
-			if e.Address == address {
-				return e.Management
-			}
-		}
-	}
-	return ""
-}
-
 // EventLog returns the path of the file in which the simulated engine at an address logs loads and
 // unloads.
 func (r *Rig) EventLog(address string) string {
@@ -293,7 +290,7 @@ func (r *Rig) StartEngine(ctx context.Context, address string) error {
 	if err := r.startEngine(address); err != nil {
 		return err
 	}
-	return r.Engines[address].AwaitOK(ctx, "http://"+address+"/health")
+	return r.awaitEngine(ctx, address)
 }
 
 // StartControl starts control and returns when it has read its objects. It may be called again
@@ -458,7 +455,7 @@ func (r *Rig) AwaitEnvoy(ctx context.Context) error {
 
 // Ended returns a channel that receives each process of the rig when it ends.
 func (r *Rig) Ended() <-chan *process.Process {
-	ended := make(chan *process.Process, 3+len(r.Engines))
+	ended := make(chan *process.Process, 3+len(r.Engines)+len(r.Agents))
 	for _, p := range r.processes() {
 		go func() {
 			<-p.Done()
@@ -470,7 +467,7 @@ func (r *Rig) Ended() <-chan *process.Process {
 
 func (r *Rig) processes() []*process.Process {
 	var all []*process.Process
-	for _, p := range append([]*process.Process{r.Envoy, r.Extproc, r.Control}, r.engines()...) {
+	for _, p := range slices.Concat([]*process.Process{r.Envoy, r.Extproc, r.Control}, r.engines(), slices.Collect(maps.Values(r.Agents))) {
 		if p != nil {
 			all = append(all, p)
 		}
@@ -486,10 +483,12 @@ func (r *Rig) engines() []*process.Process {
 	return all
 }
 
-// Stop stops all processes. It stops Envoy first, so that the other processes have no clients left
-// to wait for. Processes that take longer than patience are killed. Stop may be called again.
+// Stop stops all processes. It stops Envoy first, so that the others have no clients left to wait
+// for, and engines last. Processes that take longer than patience are killed. Stop may be called
+// again.
 func (r *Rig) Stop(patience time.Duration) {
-	for _, group := range [][]*process.Process{{r.Envoy}, append(r.engines(), r.Extproc, r.Control)} {
+	agents := slices.Collect(maps.Values(r.Agents))
+	for _, group := range [][]*process.Process{{r.Envoy}, append(agents, r.Extproc, r.Control), r.engines()} {
 		var ends sync.WaitGroup
 		for _, p := range group {
 			if p != nil {

@@ -14,9 +14,10 @@ import (
 	"github.com/headgate/headgate/internal/cli"
 )
 
-// demo has the objects of the demo: the folder objects for envoy.yaml, and gateway for --gateway.
+// demo has the objects of the demo: the folder objects for envoy.yaml, gateway for --gateway, and
+// models for --models.
 //
-//go:embed objects gateway
+//go:embed objects gateway models
 var demo embed.FS
 
 // writeDemo writes a folder of the demo to another folder, which it makes.
@@ -41,7 +42,8 @@ func writeDemo(from, to string) error {
 }
 
 const initUsage = `headgate init writes the files that headgate run uses into a new folder, for you to edit. These are Envoy's configuration
-(envoy.yaml), the objects of the demo (objects), and those of the Gateway API demo (gateway). It never overwrites a file.
+(envoy.yaml), the objects of the demo (objects), those of the Gateway API demo (gateway), and those of models in storage
+(models). It never overwrites a file.
 
 Usage:
 
@@ -65,12 +67,12 @@ func Init(_ context.Context, args []string, out io.Writer) error {
 	if to == "" {
 		return flags.Wrong(errors.New("name the folder to write, such as headgate init demo"))
 	}
-	for _, name := range []string{"envoy.yaml", "objects", "gateway"} {
+	for _, name := range []string{"envoy.yaml", "objects", "gateway", "models"} {
 		if _, err := os.Lstat(filepath.Join(to, name)); !errors.Is(err, fs.ErrNotExist) {
 			return errors.Join(err, fmt.Errorf("%s is there already: name another folder, or move it away", filepath.Join(to, name)))
 		}
 	}
-	for _, folder := range []string{"objects", "gateway"} {
+	for _, folder := range []string{"objects", "gateway", "models"} {
 		if err := writeDemo(folder, filepath.Join(to, folder)); err != nil {
 			return err
 		}
@@ -78,7 +80,7 @@ func Init(_ context.Context, args []string, out io.Writer) error {
 	if err := os.WriteFile(filepath.Join(to, "envoy.yaml"), headgate.EnvoyYAML, 0o644); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "wrote envoy.yaml, objects and gateway into %[1]s; edit them, and run them with\n\n  headgate run --objects %[2]s --envoy-config %[3]s\n  headgate run --gateway --objects %[4]s\n",
-		to, filepath.Join(to, "objects"), filepath.Join(to, "envoy.yaml"), filepath.Join(to, "gateway"))
+	_, err := fmt.Fprintf(out, "wrote envoy.yaml, objects, gateway and models into %[1]s; edit them, and run them with\n\n  headgate run --objects %[2]s --envoy-config %[3]s\n  headgate run --gateway --objects %[4]s\n  headgate run --models --objects %[5]s\n",
+		to, filepath.Join(to, "objects"), filepath.Join(to, "envoy.yaml"), filepath.Join(to, "gateway"), filepath.Join(to, "models"))
 	return err
 }

@@ -24,7 +24,7 @@ func TestInitWritesWhatIsBuiltIn(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(dir, "envoy.yaml")); err != nil || !bytes.Equal(text, headgate.EnvoyYAML) {
 		t.Errorf("envoy.yaml differs: %v", err)
 	}
-	for _, folder := range []string{"objects", "gateway"} {
+	for _, folder := range []string{"objects", "gateway", "models"} {
 		shipped, err := os.ReadDir(folder)
 		if err != nil || len(shipped) == 0 {
 			t.Fatalf("%d files in %s, %v", len(shipped), folder, err)

@@ -87,6 +87,16 @@ func TestCommandLine(t *testing.T) {
 			"--endpoints=",
 			"--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000; see headgate run --help",
 		},
+		{"--store 127.0.0.1:1", "--store is for the demo of models in storage: add --models; see headgate run --help"},
+		{"--mlserver x", "--mlserver is for the demo of models in storage: add --models; see headgate run --help"},
+		{
+			"--models --endpoints a:1",
+			"--models and --endpoints: the demo of models in storage has engines of its own; remove one of the flags; see headgate run --help",
+		},
+		{
+			"--gateway --models",
+			"--gateway and --models: a Gateway in the objects has its own address and routes; remove one of the flags; see headgate run --help",
+		},
 		{"a:1", `unexpected argument "a:1"; see headgate run --help`},
 	} {
 		if _, err := parseFlags(strings.Fields(c.args), io.Discard); err == nil || err.Error() != c.want {

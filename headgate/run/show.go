@@ -30,9 +30,12 @@ type show struct {
 // welcome prints the address of Headgate, requests to try, and what each line of metrics means.
 func (s *show) welcome(ctx context.Context) {
 	s.say("\nHeadgate serves OpenAI's API at %s/v1. Try, in another terminal:\n\n  curl %[1]s/v1/models\n", s.url())
-	if len(s.servers) > 0 {
+	switch {
+	case len(s.servers) > 0:
 		s.welcomeServers(ctx)
-	} else {
+	case len(s.rig.Agents) > 0:
+		s.welcomeModels()
+	default:
 		base, adapter := examples(s.rig)
 		s.try(base, "")
 		s.try(adapter, `, "stream": true`)
@@ -44,6 +47,16 @@ func (s *show) welcome(ctx context.Context) {
 		placing = ""
 	}
 	s.say("Ctrl-C stops everything. The lines show, each second: %sfor each engine, running+waiting requests%s.\n\n", placing, slots)
+}
+
+// welcomeModels prints a request for each of two models that agents fetch.
+func (s *show) welcomeModels() {
+	all := s.rig.World().Catalogue
+	for _, m := range all[:min(2, len(all))] {
+		s.say("\n  curl %s/v2/models/%s/infer -H 'content-type: application/json' -d '{\n    \"inputs\": [{\"name\": \"x\", \"shape\": [1, 1], \"datatype\": \"FP64\", \"data\": [2.5]}]}'\n", s.url(), m.ID)
+	}
+	s.say("\nNo model is loaded yet: the first request for one waits until an agent has fetched its file and the engine has loaded it.\n\n  models   http://%s/models lists the engines that have each model\n  agents   %s/agent-*.log\n  metrics  http://%s/metrics (extproc), http://%[1]s/metrics (control)\n  Envoy    http://%[4]s is its admin interface\n\n",
+		s.rig.ControlMetrics, s.rig.Dir, s.rig.Metrics, s.rig.Admin)
 }
 
 // welcomeServers prints a request to try at the given servers, and what to do about servers without

@@ -21,6 +21,14 @@ func headgateImage(arch, program, licence string) oci.Image {
 	}
 }
 
+// agentImage returns the image of the agent, which runs beside an engine.
+func agentImage(arch, program, licence string) oci.Image {
+	return oci.Image{
+		Arch: arch, Name: "agent", Entrypoint: []string{"/usr/local/bin/agent"},
+		Files: map[string]string{"/usr/local/bin/agent": program, "/usr/share/doc/agent/LICENSE": licence},
+	}
+}
+
 // envoyImage returns the image of Envoy, with the C library and both licences. Envoy's licence has
 // the text of ours.
 func envoyImage(arch, program, licence string, c glibc) oci.Image {

@@ -93,10 +93,10 @@ func (r release) make(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(built)
-	var ours, envoys []oci.Image
+	images := make(map[string][]oci.Image)
 	for _, platform := range r.platforms {
-		program := filepath.Join(built, strings.ReplaceAll(platform, "/", "_"), "headgate")
-		if err := r.programFiles(ctx, platform, program); err != nil {
+		programs := programsIn(filepath.Join(built, strings.ReplaceAll(platform, "/", "_")))
+		if err := r.programFiles(ctx, platform, programs); err != nil {
 			return err
 		}
 		goos, arch, _ := strings.Cut(platform, "/")
@@ -107,9 +107,11 @@ func (r release) make(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		ours, envoys = append(ours, headgateImage(arch, program, r.licence())), append(envoys, image)
+		images["headgate"] = append(images["headgate"], headgateImage(arch, programs.headgate, r.licence()))
+		images["agent"] = append(images["agent"], agentImage(arch, programs.agent, r.licence()))
+		images["envoy"] = append(images["envoy"], image)
 	}
-	if err := r.imageFiles(ours, envoys); err != nil {
+	if err := r.imageFiles(images); err != nil {
 		return err
 	}
 	if err := r.chartFile(ctx); err != nil {
@@ -126,13 +128,27 @@ func (r release) step(format string, args ...any) {
 	fmt.Fprintf(r.out, "%4.0fs  %s\n", time.Since(r.begun).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// programFiles builds the program for a platform, and writes its tarball, wheel and SBOM.
-func (r release) programFiles(ctx context.Context, platform, program string) error {
-	r.step("%s: build headgate", platform)
-	if err := compile(ctx, r.tree, r.version, platform, program); err != nil {
+// programs are the paths of our programs for one platform.
+type programs struct{ headgate, agent string }
+
+func programsIn(dir string) programs {
+	return programs{filepath.Join(dir, "headgate"), filepath.Join(dir, "agent")}
+}
+
+// programFiles builds the programs for a platform, and writes their tarball and SBOMs, and the
+// wheel of headgate.
+func (r release) programFiles(ctx context.Context, platform string, p programs) error {
+	r.step("%s: build headgate and agent", platform)
+	err := errors.Join(compile(ctx, r.tree, r.version, platform, "./headgate", p.headgate),
+		compile(ctx, r.tree, r.version, platform, "./control/agent", p.agent))
+	if err != nil {
 		return err
 	}
-	content, err := os.ReadFile(program)
+	content, err := os.ReadFile(p.headgate)
+	if err != nil {
+		return err
+	}
+	agent, err := os.ReadFile(p.agent)
 	if err != nil {
 		return err
 	}
@@ -140,13 +156,14 @@ func (r release) programFiles(ctx context.Context, platform, program string) err
 	if err != nil {
 		return err
 	}
-	r.step("%s: pack the tarball, the wheel and the SBOM", platform)
-	base := "headgate_" + r.version.semantic() + "_" + strings.ReplaceAll(platform, "/", "_")
+	r.step("%s: pack the tarball, the wheel and the SBOMs", platform)
+	suffix := "_" + r.version.semantic() + "_" + strings.ReplaceAll(platform, "/", "_")
+	base := "headgate" + suffix
 	extra, err := r.tree.files(ctx, "packaging", shipped)
 	if err != nil {
 		return err
 	}
-	archive, err := programArchive(base, content, licence, extra, r.tree.time)
+	archive, err := programArchive(base, content, agent, licence, extra, r.tree.time)
 	if err != nil {
 		return err
 	}
@@ -154,16 +171,21 @@ func (r release) programFiles(ctx context.Context, platform, program string) err
 	if err != nil {
 		return err
 	}
-	sbom, err := inventory(r.version, r.tree, platform, program)
-	return errors.Join(err, r.write(base+".tar.gz", archive), r.write(wheelName(r.version, platform), packed), r.write(base+".cdx.json", sbom))
+	err = errors.Join(r.write(base+".tar.gz", archive), r.write(wheelName(r.version, platform), packed))
+	for name, program := range map[string]string{"headgate": p.headgate, "agent": p.agent} {
+		sbom, failed := inventory(r.version, r.tree, platform, name, program)
+		err = errors.Join(err, failed, r.write(name+suffix+".cdx.json", sbom))
+	}
+	return err
 }
 
 // programArchive returns the tarball of a platform. All its files are in one folder.
-func programArchive(folder string, program, licence []byte, extra members, at time.Time) ([]byte, error) {
+func programArchive(folder string, program, agent, licence []byte, extra members, at time.Time) ([]byte, error) {
 	all := members{
 		folder + "/headgate": {content: program, executable: true},
 		folder + "/extproc":  {link: "headgate"},
 		folder + "/control":  {link: "headgate"},
+		folder + "/agent":    {content: agent, executable: true},
 		folder + "/LICENSE":  {content: licence},
 	}
 	extra.below(folder+"/packaging", all)
@@ -189,12 +211,9 @@ func (r release) envoyFiles(ctx context.Context, platform, arch string) (oci.Ima
 	return envoyImage(arch, program, r.licence(), c), r.write(name, sbom)
 }
 
-// imageFiles writes the OCI archives, if the release has images.
-func (r release) imageFiles(ours, envoys []oci.Image) error {
-	if len(ours) == 0 {
-		return nil
-	}
-	for name, images := range map[string][]oci.Image{"headgate": ours, "envoy": envoys} {
+// imageFiles writes an OCI archive for each name, with the images of all platforms.
+func (r release) imageFiles(all map[string][]oci.Image) error {
+	for name, images := range all {
 		r.step("pack the image %s", name)
 		if err := r.archive(name, images).Write(filepath.Join(r.dist, name+"_"+r.version.semantic()+"_image.tar")); err != nil {
 			return err

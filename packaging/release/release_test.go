@@ -138,7 +138,7 @@ func TestTarballs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		archive, err := programArchive("headgate_0.1.0_linux_amd64", []byte("program"), []byte("licence"), extra, someTime)
+		archive, err := programArchive("headgate_0.1.0_linux_amd64", []byte("program"), []byte("agent"), []byte("licence"), extra, someTime)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,6 +159,7 @@ func TestTarballs(t *testing.T) {
 		top + "headgate":           "755 program",
 		top + "extproc":            "777 headgate",
 		top + "control":            "777 headgate",
+		top + "agent":              "755 agent",
 		top + "LICENSE":            "644 licence",
 		top + "packaging/":         "755 ",
 		top + "packaging/systemd/": "755 ",

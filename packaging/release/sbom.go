@@ -16,16 +16,16 @@ import (
 	"github.com/headgate/headgate/headgate/envoy/find"
 )
 
-// inventory returns the SBOM of a Go program, with the modules that it was built from and the
-// standard library.
-func inventory(v version, t tree, platform, binary string) ([]byte, error) {
+// inventory returns the SBOM of a Go program of ours, with the modules that it was built from and
+// the standard library.
+func inventory(v version, t tree, platform, name, binary string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
 		return nil, err
 	}
 	root := cdx.Component{
-		Type: cdx.ComponentTypeApplication, Name: "headgate", Version: v.String(),
-		BOMRef: "headgate", PackageURL: "pkg:golang/" + info.Main.Path + "@" + v.String(),
+		Type: cdx.ComponentTypeApplication, Name: name, Version: v.String(),
+		BOMRef: name, PackageURL: "pkg:golang/" + info.Main.Path + "@" + v.String(),
 		Licenses: &cdx.Licenses{{License: &cdx.License{ID: "Apache-2.0"}}},
 		Properties: &[]cdx.Property{
 			{Name: "headgate:commit", Value: t.commit},

@@ -53,7 +53,7 @@ func TestSBOM(t *testing.T) {
 		has  []string
 	}{
 		"headgate": {
-			func() ([]byte, error) { return inventory(v010, tr, "linux/amd64", self) },
+			func() ([]byte, error) { return inventory(v010, tr, "linux/amd64", "headgate", self) },
 			[]string{
 				`"pkg:golang/github.com/CycloneDX/cyclonedx-go@v`, `"pkg:golang/std@1.`, `"version": "v0.1.0"`, `"2026-11-27T08:00:01Z"`, `"complete"`,
 			},

@@ -13,7 +13,7 @@ import (
 
 // pages are the pages whose sh blocks are run. The blocks of a page share one shell session. A
 // block that cannot run has a mark with the reason.
-var pages = []string{"README.md", "docs/placement.md", "docs/sharing.md"}
+var pages = []string{"README.md", "docs/placement.md", "docs/sharing.md", "docs/storage.md"}
 
 // limit is the maximum time of each block.
 const limit = time.Minute

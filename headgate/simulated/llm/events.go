@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/internal/listen"
 )
 
 // EventsHelp explains the event log in --help.
@@ -56,19 +58,28 @@ func NewEvents(out io.Writer, engine string) *Events { return &Events{engine: en
 type Serving struct {
 	Host, EventLog string
 	Port           int
+	UDS            string // path of a Unix socket, which replaces Host and Port; empty for none
 }
 
 // AddFlags adds the flags of Serving to those of a command.
 func (s *Serving) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.Host, "host", "127.0.0.1", "serve at this `ADDRESS`")
 	f.IntVar(&s.Port, "port", 8000, "serve at this `PORT`; 0 picks a free one")
+	f.StringVar(&s.UDS, "uds", "", "serve at this Unix socket, a `PATH`, instead of --host and --port")
 	f.StringVar(&s.EventLog, "event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
+}
+
+func (s *Serving) listener(ctx context.Context) (net.Listener, error) {
+	if s.UDS != "" {
+		return listen.On("uds", "unix:"+s.UDS)
+	}
+	var config net.ListenConfig
+	return config.Listen(ctx, "tcp", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)))
 }
 
 // Listen opens the listener and the event log. The log is nil if --event-log is not set.
 func (s *Serving) Listen(ctx context.Context) (net.Listener, *Events, error) {
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)))
+	l, err := s.listener(ctx)
 	if err != nil || s.EventLog == "" {
 		return l, nil, err
 	}
