@@ -2,8 +2,8 @@ package relay
 
 import "syscall"
 
-// filesPerConnection is the number of file descriptors of a connection: two sockets, and a pipe for
-// each direction, through which the kernel moves bytes (splice).
+// filesPerConnection is the maximum number of file descriptors of a connection: two sockets, and a
+// pipe for each direction in which bytes move (splice).
 const filesPerConnection = 6
 
 // reservedFiles is the number of file descriptors for everything else, such as downloads.

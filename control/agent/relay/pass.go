@@ -56,7 +56,7 @@ func (r *Relay) pass(ctx context.Context, client duplex) {
 // join copies bytes in both directions until both sides have ended. The end of one side is passed
 // on as such; a reset ends both.
 //
-// Between plain connections io.Copy lets the kernel move the bytes (splice), so that they are not
+// Between plain connections the kernel moves the bytes (splice, on Linux), so that they are not
 // copied into this process.
 func (r *Relay) join(client, engine duplex) {
 	sent := make(chan struct{}) // closed when the client has sent everything
@@ -67,7 +67,7 @@ func (r *Relay) join(client, engine duplex) {
 		}
 		_ = engine.CloseWrite()
 	}()
-	_, err := io.Copy(client, engine)
+	_, err := copyBytes(client, engine)
 	select {
 	case <-sent:
 	default:
@@ -89,7 +89,7 @@ func (r *Relay) join(client, engine duplex) {
 // the deadline while bytes arrive.
 func (r *Relay) send(engine io.Writer, client net.Conn) error {
 	for {
-		n, err := io.Copy(engine, client)
+		n, err := copyBytes(engine, client)
 		if n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
