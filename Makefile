@@ -17,7 +17,7 @@ DEMO_MODELS := $(foreach i,01 02 03 04 05 06 07 08 09 10 11 12 13 14 15 16 17 18
 # At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
 export GORACE := atexit_sleep_ms=50
 
-.PHONY: help run build test e2e release release-check try-wheel try-arm64 ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories stores real-mlserver check fuzz bench bench-against bench-policies bench-cost bench-place bench-place-engines bench-estimate bench-plan bench-flow generate objects names protocols clean
+.PHONY: help run build test e2e release release-check try-wheel try-arm64 ci-full cluster images cluster-down conformance soak try-upgrade real real-repositories stores real-mlserver check fuzz bench bench-against bench-policies bench-cost bench-place bench-place-engines bench-estimate bench-plan bench-flow bench-agent generate objects names protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -175,6 +175,10 @@ bench-against: ## Compare extproc with an earlier commit (BASE=COMMIT), in alter
 
 bench-cost: build ## Measure what a request costs beside less of the gateway, and beside smg, within 30 minutes on two cores; ARGS=--short within 5, ARGS='--base COMMIT' beside an earlier one
 	@bin/bench cost $(ARGS)
+
+bench-agent: build ## Measure what the agent costs beside a real MLServer: latency and CPU time of its relay; installs 0.5 GB into .cache/mlserver
+	bench/real/mlserver install .cache/mlserver
+	bin/bench agent $(ARGS)
 
 bench-policies: build ## Judge policies in a simulated fleet, on the traces of $TRACE_DIR if it names some; prints a table for each workload, and draws it in .run/policies
 	@mkdir -p .run/policies

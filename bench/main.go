@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/headgate/headgate/bench/agent"
 	"github.com/headgate/headgate/bench/cluster"
 	"github.com/headgate/headgate/bench/conformance"
 	"github.com/headgate/headgate/bench/cost"
@@ -51,6 +52,7 @@ var program = cli.Program{
 				Name: "provision", Summary: "plan pipelines, and compare the plans with exhaustive search", Run: provision.Command,
 				Below: []string{"pipelines"},
 			},
+			{Name: "agent", Summary: "measure what the agent beside an engine costs", Run: agent.Command},
 			{Name: "ext", Summary: "measure what endpoint pickers cost, beside one that decides nothing", Run: ext.Command},
 			{Name: "conformance", Summary: "run Gateway API's conformance suite on that Kubernetes", Run: conformance.Command},
 		}},

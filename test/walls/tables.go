@@ -282,7 +282,7 @@ var houses = [][]floor{
 		{[]string{"bench/cost"}, "what a request costs, with the requests of bench ext"},
 		{
 			[]string{
-				"bench/cluster", "bench/ext", "bench/fleet", "bench/place", "bench/provision",
+				"bench/agent", "bench/cluster", "bench/ext", "bench/fleet", "bench/place", "bench/provision",
 			},
 			"what users start",
 		},
