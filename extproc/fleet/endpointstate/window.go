@@ -13,8 +13,10 @@ import (
 // it. Any goroutine may read limit.
 type window struct {
 	limit atomic.Int64 // 0 until a scrape reports the number of waiting requests
-	// crowded reports that more than a few requests waited in the engine at the last scrape.
-	crowded bool
+	// crowded reports that more than a few requests waited in the engine at the last scrape, and
+	// ran is how many ran then. most is about the most that ran at once in the last scrapes.
+	crowded   bool
+	ran, most float64
 	// waited reports that more than a few requests have ever waited in the engine. slowly is then
 	// how many scrapes must still make the window grow before it doubles.
 	waited bool
@@ -30,7 +32,8 @@ const (
 	// arrived since its current step began. The second is a share of the running requests.
 	fewWaiting   = 1
 	waitingShare = 1. / 16
-	// mostWaiting is the largest number of waiting requests that counts. Larger ones are errors.
+	// mostWaiting is the largest number of waiting or running requests that counts. Larger ones are
+	// errors.
 	mostWaiting = 1 << 20
 	// freePart: a window counts as full if at most 1/freePart of it is free, rounded down. The free
 	// part is headroom, and places of requests that have just ended.
@@ -38,6 +41,9 @@ const (
 	// fallPart: a scrape lowers the window by at most 1/fallPart. The numbers of one scrape may be
 	// far from those of the next, because requests have just begun to wait or to run.
 	fallPart = 2
+	// mostFalls: each scrape moves most by 1/mostFalls of the way to the running requests, if these
+	// are fewer.
+	mostFalls = 16
 	// firstStep: after requests have waited, the window grows by 1/2^firstStep at first. Each
 	// further growth doubles this part.
 	firstStep = 4
@@ -47,10 +53,12 @@ const (
 // process's requests in flight.
 //
 // If more than a few requests wait, the engine runs only a part of its requests. The window then
-// becomes the same part of this process's requests. One scrape is not enough for that unless the
-// window is full: requests that arrive together wait for a moment. A full window grows while nobody
-// waits, provided that the engine reports at least half of it as running. So an engine that never
-// reports waiting requests has a window too.
+// becomes the same part of this process's requests. But requests that arrive together wait too,
+// while the engine computes the prompts of those before them: 128 prompts of 512 tokens take 1.5 s
+// on an H200. So the window falls only at the second scrape in a row with waiting requests, only if
+// no more requests run than at the first, and not below what the engine ran lately. A full window
+// grows while nobody waits, provided that the engine reports at least half of it as running. So an
+// engine that never reports waiting requests has a window too.
 func (w *window) scraped(inFlight int64, running, waiting engine.Value) {
 	queued, known := waiting.Get()
 	if !known || queued > mostWaiting {
@@ -61,16 +69,19 @@ func (w *window) scraped(inFlight int64, running, waiting engine.Value) {
 	if !reported { // Triton reports only requests that wait
 		run = max(0, float64(inFlight)-queued)
 	}
+	run = min(run, mostWaiting)
 	full := inFlight >= limit-limit/freePart
-	before := w.crowded
-	w.crowded = queued > fewWaiting+run*waitingShare
+	before := w.crowded && run <= w.ran
+	w.crowded, w.ran = queued > fewWaiting+run*waitingShare, run
+	w.most = max(run, w.most-(w.most-run)/mostFalls)
 	switch {
 	case limit == 0:
 		limit = firstWindow
-	case w.crowded && (full || before):
-		runs := int64(float64(inFlight) * (run / (run + queued)))
+	case w.crowded && before:
+		runs := int64(float64(inFlight) * min(1, w.most/(run+queued)))
 		limit = min(limit, max(runs, limit-limit/fallPart))
 		w.waited, w.slowly = true, firstStep
+	case w.crowded: // those that wait may have just arrived
 	case queued > 0:
 		if w.waited {
 			w.slowly = firstStep // the window is about right

@@ -58,15 +58,27 @@ func TestWindow(t *testing.T) {
 		"it doubles while it is full and nobody waits": {{32, 32, 0, 64}, {60, 60, 0, 128}, {128, 128, 0, 256}},
 		"it stays while it is not full":                {{10, 10, 0, 32}, {0, 0, 0, 32}},
 		"it stays while a few wait":                    {{32, 31, 1, 32}, {32, 28, 2, 32}, {32, 32, 0, 64}},
-		"it falls to what the engine runs":             {{32, 24, 8, 24}, {24, 24, 0, 25}},
-		"then it grows slowly while a few wait again":  {{32, 24, 8, 24}, {24, 24, 0, 25}, {25, 24, 1, 25}, {25, 25, 0, 26}},
-		"then it grows faster and faster": {
-			{32, 16, 16, 16}, {16, 16, 0, 17}, {17, 17, 0, 19}, {19, 19, 0, 23}, {23, 23, 0, 34}, {34, 34, 0, 68},
+		"it falls to what the engine runs":             {{32, 24, 8, 32}, {32, 24, 8, 24}, {24, 24, 0, 25}},
+		"then it grows slowly while a few wait again": {
+			{32, 24, 8, 32}, {32, 24, 8, 24}, {24, 24, 0, 25}, {25, 24, 1, 25}, {25, 25, 0, 26},
 		},
-		"others wait too: it falls to its part":       {{32, 30, 30, 16}, {32, 30, 30, 16}},
-		"it falls at most to the half":                {{32, 4, 28, 16}, {30, 4, 26, 8}, {20, 4, 16, 4}, {4, 4, 0, 5}},
-		"nothing runs yet: it recovers":               {{32, 0, 32, 16}, {16, 16, 0, 17}, {17, 17, 0, 19}, {19, 19, 0, 23}, {23, 23, 0, 34}},
-		"a few arrive together":                       {{8, 0, 8, 32}, {8, 8, 0, 32}, {8, 0, 8, 32}, {0, 0, 0, 32}},
+		"then it grows faster and faster": {
+			{32, 16, 16, 32}, {32, 16, 16, 16}, {16, 16, 0, 17}, {17, 17, 0, 19}, {19, 19, 0, 23}, {23, 23, 0, 34}, {34, 34, 0, 68},
+		},
+		"others wait too: it falls to its part": {{32, 30, 30, 32}, {32, 30, 30, 16}, {32, 30, 30, 16}},
+		"it falls at most to the half":          {{32, 4, 28, 32}, {32, 4, 28, 16}, {30, 4, 26, 8}, {20, 4, 16, 4}, {4, 4, 0, 5}},
+		"nothing runs yet: it recovers": {
+			{32, 0, 32, 32}, {32, 0, 32, 16}, {16, 16, 0, 17}, {17, 17, 0, 19}, {19, 19, 0, 23}, {23, 23, 0, 34},
+		},
+		"a few arrive together":                     {{8, 0, 8, 32}, {8, 8, 0, 32}, {8, 0, 8, 32}, {0, 0, 0, 32}},
+		"prompts that arrive together are computed": {{32, 0, 32, 32}, {32, 16, 16, 32}, {32, 28, 4, 32}, {32, 32, 0, 64}},
+		"all answers end at once, and prompts follow": {
+			{32, 32, 0, 64}, {64, 64, 0, 128}, {128, 128, 0, 256}, {128, 16, 112, 256}, {128, 16, 112, 128}, {128, 32, 96, 128},
+			{128, 128, 0, 136},
+		},
+		"an engine runs fewer than before": {
+			{32, 32, 0, 64}, {64, 24, 40, 64}, {64, 24, 40, 32}, {32, 24, 8, 30}, {30, 24, 6, 30}, {30, 24, 6, 29},
+		},
 		"some wait for long although it is not full":  {{20, 8, 12, 32}, {20, 8, 12, 16}, {20, 8, 12, 8}, {20, 8, 12, 8}},
 		"it falls when the engine rejects":            {{32, rejected, 0, 28}, {28, 28, 0, 29}},
 		"rejections leave room for one":               {{1, rejected, 0, 1}, {0, rejected, 0, 1}},
@@ -75,6 +87,7 @@ func TestWindow(t *testing.T) {
 		"nobody waits for ever while the engine runs": {{32, 20, 0, 64}, {64, 20, 0, 64}, {64, 20, 0, 64}},
 		"nobody runs and nobody waits for ever":       {{32, 0, 0, 32}, {32, 0, 0, 32}},
 		"it is 1: it recovers within a few scrapes": {
+			{32, 0, 32, 32},
 			{32, 0, 32, 16},
 			{32, 0, 32, 8},
 			{32, 0, 32, 4},
