@@ -89,7 +89,7 @@ real-repositories: ## Run the tests of model repositories, and of V2 by REST and
 	bench/real/mlserver install .cache/mlserver
 	bench/real/triton install .cache/triton
 	bench/real/torchserve install .cache/torchserve
-	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/loader ./control/profile ./extproc/transcode ./control/agent/command
+	go test -tags real -v -count 1 -timeout 20m -run '^TestReal' ./control/place/loader ./control/profile ./extproc/transcode ./control/agent/command
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealTriton' ./bench/e2e
 
 stores: ## Run the tests of the agent on servers of Google Cloud Storage, Azure and images, and beside KServe's downloader; installs 600 MB into .cache

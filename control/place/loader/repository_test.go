@@ -287,6 +287,29 @@ var repositoryScenarios = []struct {
 		p.look(Record{}, nil, "late")
 		p.loaded("late", 1)
 	}},
+	{"a load whose process ends is made up for by the next one", only(engine.MLServer, engine.Triton), func(p *scene) {
+		p.put("left", repository.Model{Load: slowly})
+		p.put("other", repository.Model{})
+		var over sync.WaitGroup
+		over.Go(func() { _ = p.loadIn("left", time.Minute) })
+		time.Sleep(late)
+		if err := p.loader.Close(); err != nil {
+			p.Error(err)
+		}
+		over.Wait()
+		time.Sleep(slowly)
+		l, err := Open(p.endpoint(), p.access(), nil)
+		if err != nil {
+			p.Fatal(err)
+		}
+		defer l.Close()
+		p.loader = l
+		p.look(Record{}, nil, "other")
+		p.must("left")
+		p.look(Record{}, []string{"left"}, "other")
+		p.done("an unload", p.unloadIn("left", time.Minute))
+		p.look(Record{}, nil, "left", "other")
+	}},
 	{"names that no model in a repository has", all, func(p *scene) {
 		for _, name := range []string{"org/m", "..", ".", "a/../b", "/m"} {
 			p.want("a load of "+name, p.loadIn(name, time.Minute), Refused, "is called")

@@ -61,6 +61,7 @@ type slot struct {
 	reason  string
 	present bool          // MLServer: the model is in the registry, even if its load failed
 	going   bool          // MLServer: the model is being unloaded
+	lost    bool          // MLServer: the caller of a load over gRPC has gone, which ends the load
 	unload  time.Duration // TensorFlow Serving: duration of the unload
 }
 
@@ -187,6 +188,8 @@ func (s *Server) load(name string) (r reply) {
 	fails := m.Fail != "" || m.Fileless
 	s.set(func() {
 		switch {
+		case at.lost:
+			at.lost = false // the model remains without being ready
 		case !fails:
 			at.stage = engine.Serving
 		case at.stage == engine.Coming:

@@ -64,6 +64,9 @@ var v2Calls = grpc.ServiceDesc{
 		}),
 		method("RepositoryModelLoad", func(ctx context.Context, s *Server, q *inference.RepositoryModelLoadRequest) (any, error) {
 			r, err := s.answer(ctx, http.MethodPost, engine.LoadCall.Path(s.config.Kind, q.GetModelName()))
+			if at, _ := s.slot(q.GetModelName()); err != nil && at != nil && s.config.Kind == engine.MLServer {
+				s.set(func() { at.lost = at.stage == engine.Coming })
+			}
 			return &inference.RepositoryModelLoadResponse{}, errors.Join(err, coded(r))
 		}),
 		method("RepositoryModelUnload", func(ctx context.Context, s *Server, q *inference.RepositoryModelUnloadRequest) (any, error) {
