@@ -42,7 +42,7 @@ func TestKServeFetchesTheSameTrees(t *testing.T) {
 	python := venv.Python(t, kserve)
 	model := map[string]string{"config.json": "{}", "1/model.onnx": strings.Repeat("0123456789", 1<<17), "1/deep/er/x": "x"}
 	archives := map[string]string{
-		"m.tgz": tarOf(t, model, true), "m.tar.gz": tarOf(t, model, true), "m.tar": tarOf(t, model, false), "m.zip": zipOf(t, model),
+		"m.tgz": modelTar(t, model, true), "m.tar.gz": modelTar(t, model, true), "m.tar": modelTar(t, model, false), "m.zip": modelZip(t, model),
 	}
 
 	server := stores.RunS3(t)
@@ -155,7 +155,7 @@ func post(t *testing.T, address, kind, text string) {
 	}
 }
 
-func tarOf(t *testing.T, model map[string]string, compressed bool) string {
+func modelTar(t *testing.T, model map[string]string, compressed bool) string {
 	t.Helper()
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)
@@ -182,7 +182,7 @@ func tarOf(t *testing.T, model map[string]string, compressed bool) string {
 	return out.String()
 }
 
-func zipOf(t *testing.T, model map[string]string) string {
+func modelZip(t *testing.T, model map[string]string) string {
 	t.Helper()
 	var out bytes.Buffer
 	w := zip.NewWriter(&out)
