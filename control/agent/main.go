@@ -10,6 +10,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	_ "golang.org/x/crypto/x509roots/fallback" // certificate authorities, for the image, which has no files of its own
+
 	"github.com/headgate/headgate/control/agent/command"
 	"github.com/headgate/headgate/internal/cli"
 )
