@@ -176,7 +176,8 @@ bench-against: ## Compare extproc with an earlier commit (BASE=COMMIT), in alter
 bench-cost: build ## Measure what a request costs beside less of the gateway, and beside smg, within 30 minutes on two cores; ARGS=--short within 5, ARGS='--base COMMIT' beside an earlier one
 	@bin/bench cost $(ARGS)
 
-bench-agent: build ## Measure what the agent costs beside a real MLServer: latency and CPU time of its relay; installs 0.5 GB into .cache/mlserver
+bench-agent: build ## Measure the agent: downloads of 1 GiB beside the AWS SDK's, one that is killed halfway, and latency and CPU time of its relay beside a real MLServer; needs 3 GB of disk, and installs 0.5 GB into .cache/mlserver
+	go test -tags bench -count 1 -timeout 30m -run '^TestBenchS3' ./control/agent/files -v
 	bench/real/mlserver install .cache/mlserver
 	bin/bench agent $(ARGS)
 

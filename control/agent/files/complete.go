@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // complete makes the partial folder of a transfer what its entry will be: it unpacks archives,
@@ -76,7 +77,7 @@ func (s *Store) adopt(r *record, p *partial, key string) (*entry, error) {
 	s.entries[r.Name] = e
 	s.pin(e)
 	s.supersede(e)
-	s.tasks.Go(func() { s.sync(e.record) })
+	s.syncLater(e.record)
 	return e, nil
 }
 
@@ -85,6 +86,21 @@ func (s *Store) adopt(r *record, p *partial, key string) (*entry, error) {
 func tidy(dir string) {
 	removeTree(filepath.Join(dir, "blobs"))
 	_ = os.Remove(filepath.Join(dir, journalFile)) // the next process removes what stays
+}
+
+// syncDelay is the time after which files are synced. A sync that began at once would slow the load
+// of the model: file systems wait for it when names change.
+const syncDelay = 30 * time.Second
+
+// syncLater syncs the files of an entry after syncDelay, unless the Store is closed then.
+func (s *Store) syncLater(r record) {
+	time.AfterFunc(syncDelay, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.closed {
+			s.tasks.Go(func() { s.sync(r) })
+		}
+	})
 }
 
 // sync writes the files of an entry to the disk, and then records that they survive a failure of

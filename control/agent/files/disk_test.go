@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/control/agent/fetch"
@@ -203,6 +204,31 @@ func TestRecovery(t *testing.T) {
 		t.Errorf("%d bytes were asked for", more)
 	}
 	wantEmpty(t, s, m)
+}
+
+// Files are synced a while after they were fetched, but not after their eviction.
+func TestSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		s := open(t, t.TempDir(), m, nil)
+		for _, uri := range []string{"s3://b/x", "s3://b/y"} {
+			m.put(uri, &source{content: map[string][]byte{"a": noise(1, 3000)}})
+			get(t, s, uri, uri)
+		}
+		if err := s.Release("s3://b/y"); err != nil {
+			t.Fatal(err)
+		}
+		s.EvictAll()
+		if n := s.Synced(); n != 0 {
+			t.Errorf("%d sources are synced at once", n)
+		}
+		time.Sleep(31 * time.Second)
+		s.Wait()
+		if n := s.Synced(); n != 1 {
+			t.Errorf("%d sources are synced", n)
+		}
+		wantEmpty(t, s, m)
+	})
 }
 
 // Files that were not synced before the machine started again may be damaged, and are removed.

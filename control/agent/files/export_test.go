@@ -44,6 +44,16 @@ func (s *Store) Sources() (dirs []string) {
 	return dirs
 }
 
+// Synced returns the number of sources whose files survive a failure of the machine.
+func (s *Store) Synced() (n int) {
+	for _, dir := range s.Sources() {
+		if r, _, err := readRecord(dir); err == nil && r.Synced {
+			n++
+		}
+	}
+	return n
+}
+
 // Unsync makes the record of each source say that it was written before the machine last started.
 func (s *Store) Unsync() error {
 	for _, dir := range s.Sources() {

@@ -68,7 +68,7 @@ func (s *Store) recoverEntries() error {
 		s.entries[name] = e
 		s.used += r.Bytes
 		if !r.Synced {
-			s.tasks.Go(func() { s.sync(r) })
+			s.syncLater(r)
 		}
 	}
 	return nil
