@@ -2,7 +2,9 @@ package command
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"maps"
@@ -15,10 +17,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/loader"
 	"github.com/headgate/headgate/headgate/simulated/repository"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/engineclient"
+	"github.com/headgate/headgate/internal/listen"
 )
 
 // claim makes a folder with mounted claims. The claim "c" has a folder for each model, with files.
@@ -275,5 +281,54 @@ func TestDrivenEngines(t *testing.T) {
 				t.Error("the layout is left")
 			}
 		})
+	}
+}
+
+// With a certificate, management takes gRPC over TLS, with the pool's token.
+func TestManagementOverTLS(t *testing.T) {
+	pair, err := listen.SelfSigned(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(kind string, der []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	dir := filepath.Join(claim(t, map[string]map[string]string{"tls": {
+		"tls.crt": text("CERTIFICATE", pair.Certificate[0]), "tls.key": text("PRIVATE KEY", key), "token": "secret-token",
+	}}), "c", "tls")
+	runtime, address := newRuntime(t), freeAddress(t)
+	newAgent(t, fmt.Sprintf("--kind modelruntime --engine unix:%s --management %s --models-dir %s --cert-path %s --token-file %s",
+		runtime.address, address, t.TempDir(), dir, filepath.Join(dir, "token")))
+	tokens := engineclient.NewTokens(nil)
+	if _, err := tokens.Set("pool", []byte("secret-token")); err != nil {
+		t.Fatal(err)
+	}
+	for _, token := range []string{"pool", ""} {
+		e := loader.Endpoint{
+			Address: "127.0.0.1:1", Management: address, Token: token,
+			TLS: v1alpha1.EngineTLS{CACertificates: text("CERTIFICATE", pair.Certificate[0]), Hostname: "headgate"},
+		}
+		l, err := loader.Open(e, engineclient.Access{Tokens: tokens}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		if token == "" {
+			if _, err := l.Scrape(t.Context(), loader.Record{}); err == nil || !strings.Contains(err.Error(), "Unauthenticated") {
+				t.Errorf("without a token: %v", err)
+			}
+			continue
+		}
+		until(t, "the agent answers over TLS", func() bool {
+			seen, err := l.Scrape(t.Context(), loader.Record{})
+			return err == nil && seen.Purged && strings.HasPrefix(seen.Incarnation, loader.LifePrefix)
+		})
+	}
+	if runtime.purges != 1 {
+		t.Errorf("%d purges, want 1", runtime.purges)
 	}
 }
