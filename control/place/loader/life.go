@@ -26,8 +26,8 @@ const lifeTimeout = 2 * time.Second
 
 // lifeReports is what is known about whether an agent answers for a runtime.
 type lifeReports struct {
-	// expected: an agent has answered, or the record is from one. Then a runtime that reports no
-	// life is not there, instead of a runtime without an agent.
+	// expected: an agent has answered, or the record is from one. Then a health check that fails is
+	// no sign of a runtime without an agent.
 	expected atomic.Bool
 	// without is the number of the last connection over which no life is reported. Such a runtime
 	// is not asked again over that connection.
@@ -64,11 +64,14 @@ func (r *modelRuntime) reportedLife(ctx context.Context) (string, error) {
 			return "", fault(Unreached, "no engine listens behind the agent")
 		}
 		return life, nil
+	case err == nil, code == codes.Unimplemented: // an agent reports a life with each of these answers
+		r.reports.expected.Store(false)
+		r.reports.without.Store(r.dialled.Load())
 	case r.reports.expected.Load():
-		return "", fault(Unclear, "the agent does not report the life of its engine")
+		return "", fault(Unclear, "the agent does not report the life of its engine: "+formatStatus(err))
 	case ctx.Err() != nil:
 		return "", fault(Unclear, "health: "+formatStatus(err))
-	case err == nil, code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.Canceled:
+	case code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.Canceled:
 		r.reports.without.Store(r.dialled.Load())
 	}
 	return "", nil

@@ -125,8 +125,8 @@ func TestAgentsWithoutAnEngine(t *testing.T) {
 	}{
 		{"the engine is gone", func(a *agent) { a.health = healthv1.HealthCheckResponse_NOT_SERVING }, Unreached},
 		{"the engine is slow", func(a *agent) { a.fail = status.Error(codes.Unavailable, "no answer") }, Unclear},
-		{"it reports nothing", func(a *agent) { a.life = "" }, Unclear},
-		{"it reports nothing and fails", func(a *agent) { a.life, a.fail = "", status.Error(codes.Unimplemented, "no") }, Unclear},
+		{"it reports nothing", func(a *agent) { a.life, a.fail = "", status.Error(codes.Unavailable, "no") }, Unclear},
+		{"it reports nothing, for another reason", func(a *agent) { a.life, a.fail = "", status.Error(codes.Internal, "no") }, Unclear},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, recorded := range []bool{false, true} { // whether this Loader has met the agent, or knows it from a record
@@ -166,6 +166,18 @@ func TestRuntimesWithoutAnAgent(t *testing.T) {
 		}
 		if want := map[bool]int{true: 1}[health]; a.checks != want || a.Purges() != 1 {
 			t.Errorf("health %t: %d checks and %d purges, want %d and 1", health, a.checks, a.Purges(), want)
+		}
+	}
+}
+
+// A runtime that takes the place of an agent is another engine, although it reports no life.
+func TestRuntimesInPlaceOfAgents(t *testing.T) {
+	for _, fail := range []error{nil, status.Error(codes.Unimplemented, "no")} {
+		a, l := serveAgent(t, LifePrefix+"1", true)
+		_, record := look(t, l, Record{})
+		a.set(func() { a.life, a.fail = "", fail })
+		if seen, _ := look(t, l, record); seen.Incarnation != "containers" || !seen.Purged {
+			t.Errorf("%v: the look sees %+v", fail, seen)
 		}
 	}
 }
