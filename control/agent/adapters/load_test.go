@@ -127,7 +127,7 @@ func TestControlWithTheStoreOfFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	a := start(t, engine.VLLM, at, func(c *Config) { c.Files = Stored(store) })
+	a := start(t, engine.VLLM, at, func(c *Config) { c.Files = stored{store} })
 	l := a.control(at)
 	if _, err := l.Load(t.Context(), loader.Model{ID: "org/sql", Source: "s3://bucket/sql"}, patience); err != nil {
 		t.Error(err)
@@ -145,6 +145,25 @@ func TestControlWithTheStoreOfFiles(t *testing.T) {
 	if names := a.config.Files.Names(); len(names) != 0 {
 		t.Errorf("there are files of %q", names)
 	}
+}
+
+// stored is the Files of a real store.
+type stored struct{ *files.Store }
+
+// Fetch fetches the files of an adapter, and returns the path of its folder.
+func (s stored) Fetch(ctx context.Context, name string, source storage.Source) (string, error) {
+	local, err := s.Store.Fetch(ctx, name, source)
+	return local.Path, err
+}
+
+// Names returns the adapters that have files.
+func (s stored) Names() []string {
+	models := s.Models()
+	names := make([]string, len(models))
+	for i, m := range models {
+		names[i] = m.ID
+	}
+	return names
 }
 
 // twoFiles is a source with the files of an adapter.
