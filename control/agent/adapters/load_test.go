@@ -281,10 +281,12 @@ func TestCallerThatLeavesDuringALoad(t *testing.T) {
 			_, _ = io.WriteString(w, list)
 			return
 		}
+		_, _ = io.Copy(io.Discard, r.Body) // only then does the server notice a caller that leaves
 		close(loading)
-		<-finish
-		if r.Context().Err() != nil {
+		select {
+		case <-r.Context().Done():
 			return
+		case <-finish:
 		}
 		list = `{"data":[{"id":"x","parent":"base"}]}`
 	}))
@@ -301,6 +303,7 @@ func TestCallerThatLeavesDuringALoad(t *testing.T) {
 	if a.turns.idle("x") {
 		t.Error("the load does not go on")
 	}
+	time.Sleep(20 * time.Millisecond) // in which a load that does not go on would end
 	close(finish)
 	await(t, "the load ends", func() bool { return a.turns.idle("x") })
 	if got := a.listed(); len(got) != 1 {
