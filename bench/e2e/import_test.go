@@ -61,7 +61,7 @@ func TestImportedModelsAnswer(t *testing.T) {
 	calls := s.calls()
 	answersTo := func(header, id, model string) {
 		t.Helper()
-		s.await(fmt.Sprintf("%s is known", id), func() bool {
+		s.await(id+" is known", func() bool {
 			a, err := calls.ModelInfer(metadata.AppendToOutgoingContext(ctx, header, id), tensor("", 1, 2))
 			if status.Code(err) == codes.NotFound { // extproc has not read the objects yet
 				return false

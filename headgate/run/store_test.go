@@ -33,7 +33,7 @@ func TestStore(t *testing.T) {
 		if part != "" {
 			request.Header.Set("Range", "bytes="+part)
 		}
-		response, err := http.DefaultClient.Do(request)
+		response, err := server.Client().Do(request)
 		if err != nil {
 			t.Fatal(err)
 		}

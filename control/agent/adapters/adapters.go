@@ -88,7 +88,7 @@ func New(c Config) (*Server, error) {
 			s.authorize(p.Out)
 		},
 		Transport:    transport,
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { s.unreached(err).write(w, c.Kind) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) { s.unreached(err).write(w, c.Kind) },
 		ErrorLog:     slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	pass := func(_ *Server, w http.ResponseWriter, r *http.Request) { proxy.ServeHTTP(w, r) }

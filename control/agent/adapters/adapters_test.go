@@ -153,7 +153,7 @@ type reply struct {
 }
 
 // send sends a request with headers, pairs of name and value.
-func send(t *testing.T, ctx context.Context, method, url, body string, headers ...string) (reply, error) { //nolint:revive // t first
+func send(t *testing.T, ctx context.Context, method, url, body string, headers ...string) (reply, error) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {

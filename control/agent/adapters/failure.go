@@ -58,8 +58,7 @@ const retryAfter = 1
 // unreached returns the failure of a call to the engine. If the engine got no connection, control
 // may retry; otherwise it does not know what the engine did.
 func (s *Server) unreached(err error) failure {
-	var of *url.Error
-	if errors.As(err, &of) {
+	if of, is := errors.AsType[*url.Error](err); is {
 		err = of.Err
 	}
 	var dial *net.OpError

@@ -208,11 +208,15 @@ func TestDrivenEngines(t *testing.T) {
 			"inference.GRPCInferenceService/ModelMetadata 1", 8, repository.Serve,
 		},
 		{
-			engine.TorchServe, "grpc", "ts/x.mar", "pytorch-mar", map[string]string{"x.mar": "PK\x03\x04abc"}, "_torchserve_models/m.mar", 1,
+			engine.TorchServe, "grpc", "ts/x.mar", "pytorch-mar",
+			map[string]string{"x.mar": "PK\x03\x04abc"},
+			"_torchserve_models/m.mar", 1,
 			"org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions 1", 19, repository.Serve,
 		},
 		{
-			engine.TFServing, "grpc", "tf", "tensorflow", map[string]string{"saved_model.pb": "weights"}, "_tfserving_models/m/1", 1,
+			engine.TFServing, "grpc", "tf", "tensorflow",
+			map[string]string{"saved_model.pb": "weights"},
+			"_tfserving_models/m/1", 1,
 			"tensorflow.serving.PredictionService/Predict 1.1", 8, repository.Serve,
 		},
 		{engine.OVMS, "grpc", "on", "onnx", onnx, "_ovms_models/m/1", 1, "tensorflow.serving.PredictionService/Predict 1.1", 8, nil},

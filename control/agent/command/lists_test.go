@@ -110,7 +110,7 @@ func TestEnginesWithListsOfModels(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- repository.Serve(ctx, e, l) }()
-				t.Cleanup(func() { cancel(); <-done })
+				t.Cleanup(func() { cancel(); t.Log("the engine has ended:", <-done) })
 				at, has, source, laid = l.Addr().String(), e.Models, "saved", "_tfserving_models/a/1/saved_model.pb"
 			}
 			address := freeAddress(t)

@@ -377,7 +377,7 @@ func killAt(t *testing.T, at, who string) {
 	}
 	if who == "control" {
 		_ = c.loader.Close()
-		_ = <-done // it was interrupted, or it had succeeded
+		t.Log("the load was interrupted, or had succeeded:", <-done)
 		c.start()
 	}
 	release()
@@ -391,7 +391,7 @@ func killAt(t *testing.T, at, who string) {
 		t.Errorf("the look after it: purged %t, want %t", purged, want)
 	}
 	if who != "control" {
-		_ = <-done // it may have failed; control then unloads what may be left
+		t.Log("the load may have failed; control then unloads what may be left:", <-done)
 	}
 	if strings.Contains(who, "engine") {
 		if got := engine.has(); len(got) > 0 {

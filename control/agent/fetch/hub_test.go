@@ -25,7 +25,7 @@ var sentinels = []string{"hf_secret", "signed-", "pass-word", "c2VjcmV0"}
 
 // refusal checks an error: its reason, that it is one sentence with the URI and what to do, and
 // that it has no secret.
-func refusal(t *testing.T, err error, uri string, reason Reason, words string) *Error {
+func refusal(t *testing.T, err error, uri string, reason Reason, words string) (pause int) {
 	t.Helper()
 	var e *Error
 	if !errors.As(err, &e) {
@@ -40,7 +40,7 @@ func refusal(t *testing.T, err error, uri string, reason Reason, words string) *
 			t.Errorf("%q has a secret", e.Message)
 		}
 	}
-	return e
+	return e.RetryAfter
 }
 
 // contents reads all files of a source, which must not be archives.
@@ -215,7 +215,7 @@ func TestHubServesParts(t *testing.T) {
 			}
 		}
 	}
-	hub.Intercept = func(w http.ResponseWriter, r *http.Request) bool {
+	hub.Intercept = func(_ http.ResponseWriter, r *http.Request) bool {
 		r.Header.Del("Range")
 		return false
 	}
@@ -314,8 +314,8 @@ func TestHubStatusCodes(t *testing.T) {
 		t.Run(fmt.Sprintf("%d at the CDN: %t", c.status, c.cdn), func(t *testing.T) {
 			if !c.cdn {
 				_, err := r.List(t.Context())
-				if e := refusal(t, err, source.URI, c.reason, ""); e.RetryAfter != c.after {
-					t.Errorf("again after %d s", e.RetryAfter)
+				if pause := refusal(t, err, source.URI, c.reason, ""); pause != c.after {
+					t.Errorf("again after %d s", pause)
 				}
 			}
 			_, err := r.Open(t.Context(), big, 0, -1)

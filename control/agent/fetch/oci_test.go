@@ -31,7 +31,7 @@ import (
 // startRegistry starts a registry in memory, behind a handler of the test if there is one.
 func startRegistry(t *testing.T, wrap func(http.Handler) http.Handler) string {
 	t.Helper()
-	var handler http.Handler = registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	handler := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	if wrap != nil {
 		handler = wrap(handler)
 	}

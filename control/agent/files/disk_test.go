@@ -126,14 +126,16 @@ func TestLimitEvictsInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	m.put("s3://b/cut", &source{content: map[string][]byte{"a": noise(2, 4000)},
+	m.put("s3://b/cut", &source{
+		content: map[string][]byte{"a": noise(2, 4000)},
 		body: func(_ context.Context, _ fetch.Object, offset int64, b io.ReadCloser) (io.ReadCloser, error) {
 			if offset == 3000 {
 				cancel()
 				return nil, &fetch.Error{Reason: fetch.Busy, Message: "s3://b/cut: 503"}
 			}
 			return b, nil
-		}})
+		},
+	})
 	_, err := s.Fetch(ctx, "m", of("s3://b/cut"))
 	if err == nil {
 		t.Fatal("it did not fail")

@@ -83,8 +83,7 @@ func full(uri string) error {
 
 // explain makes an error about the disk one that clients of the agent understand.
 func (s *Store) explain(uri string, err error) error {
-	var e *fetch.Error
-	if errors.As(err, &e) {
+	if e, is := errors.AsType[*fetch.Error](err); is {
 		return e
 	}
 	if errors.Is(err, context.Canceled) {

@@ -93,7 +93,9 @@ func TestFetchAbandoned(t *testing.T) {
 	}()
 	<-g.reached
 	cancel()
-	<-gone
+	if err := <-gone; err == nil {
+		t.Error("an abandoned fetch succeeds")
+	}
 	if s.Wait(); !s.Empty() {
 		t.Error("the download goes on, or left something")
 	}
@@ -108,14 +110,16 @@ func TestFetchConcurrency(t *testing.T) {
 	s := open(t, t.TempDir(), m, func(c *files.Config) { c.Concurrency = 3 })
 	var running atomic.Int32
 	full := make(chan struct{})
-	m.put("s3://b/x", &source{content: map[string][]byte{"a": noise(1, 9000)},
+	m.put("s3://b/x", &source{
+		content: map[string][]byte{"a": noise(1, 9000)},
 		body: func(_ context.Context, _ fetch.Object, _ int64, b io.ReadCloser) (io.ReadCloser, error) {
 			if running.Add(1) == 3 {
 				close(full)
 			}
 			<-full
 			return b, nil
-		}})
+		},
+	})
 	get(t, s, "m", "s3://b/x")
 	if m.most != 3 {
 		t.Errorf("%d requests ran at once", m.most)
@@ -128,14 +132,16 @@ func TestFetchWithoutRanges(t *testing.T) {
 	s := open(t, t.TempDir(), m, nil)
 	content := map[string][]byte{"a": noise(1, 9000), "b": noise(2, 900)}
 	cuts := 2
-	m.put("http://h/x", &source{content: content, noRange: true,
+	m.put("http://h/x", &source{
+		content: content, noRange: true,
 		body: func(_ context.Context, o fetch.Object, _ int64, b io.ReadCloser) (io.ReadCloser, error) {
 			if o.Name == "a" && cuts > 0 {
 				cuts--
 				return &cut{b, 8000}, nil
 			}
 			return b, nil
-		}})
+		},
+	})
 	wantTree(t, get(t, s, "m", "http://h/x").Path, text(content))
 	if m.asked > 3*9000+2*900 {
 		t.Errorf("%d bytes were asked for", m.asked)
@@ -163,7 +169,8 @@ func TestFetchResumes(t *testing.T) {
 		content := map[string][]byte{"a": noise(1, 5<<20)}
 		cuts := 0
 		var mu sync.Mutex
-		m.put("s3://b/x", &source{content: content,
+		m.put("s3://b/x", &source{
+			content: content,
 			body: func(_ context.Context, _ fetch.Object, _ int64, b io.ReadCloser) (io.ReadCloser, error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -171,7 +178,8 @@ func TestFetchResumes(t *testing.T) {
 					return &cut{b, 300 << 10}, nil
 				}
 				return b, nil
-			}})
+			},
+		})
 		wantTree(t, get(t, s, "m", "s3://b/x").Path, text(content))
 		if m.opens < 13 {
 			t.Errorf("only %d requests", m.opens)
@@ -226,13 +234,15 @@ func TestFetchContinuesNotAnotherVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		s := open(t, t.TempDir(), m, nil)
-		m.put("s3://b/x", &source{content: map[string][]byte{"a": noise(1, 4000)},
+		m.put("s3://b/x", &source{
+			content: map[string][]byte{"a": noise(1, 4000)},
 			body: func(_ context.Context, _ fetch.Object, offset int64, b io.ReadCloser) (io.ReadCloser, error) {
 				if offset > 0 {
 					return nil, &fetch.Error{Reason: fetch.Busy, Message: "s3://b/x: slow down"}
 				}
 				return b, nil
-			}})
+			},
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err := s.Fetch(ctx, "m", of("s3://b/x"))
@@ -318,14 +328,16 @@ func TestFetchStalled(t *testing.T) {
 		s := open(t, t.TempDir(), m, nil)
 		content := map[string][]byte{"a": noise(1, 900)}
 		stall := true
-		m.put("s3://b/x", &source{content: content,
+		m.put("s3://b/x", &source{
+			content: content,
 			body: func(ctx context.Context, _ fetch.Object, _ int64, b io.ReadCloser) (io.ReadCloser, error) {
 				if stall {
 					stall = false
 					return &stalling{&cut{b, 100}, ctx}, nil
 				}
 				return b, nil
-			}})
+			},
+		})
 		began := time.Now()
 		wantTree(t, get(t, s, "m", "s3://b/x").Path, text(content))
 		if took := time.Since(began); took < time.Minute || took > 62*time.Second {
@@ -387,7 +399,8 @@ func TestFetchChanges(t *testing.T) {
 func TestFetchWrongDigest(t *testing.T) {
 	m := newMemory()
 	s := open(t, t.TempDir(), m, nil)
-	m.put("s3://b/x", &source{content: map[string][]byte{"a": noise(1, 3000)}, digests: true,
+	m.put("s3://b/x", &source{
+		content: map[string][]byte{"a": noise(1, 3000)}, digests: true,
 		body: func(_ context.Context, _ fetch.Object, offset int64, b io.ReadCloser) (io.ReadCloser, error) {
 			if offset == 2000 {
 				return struct {
@@ -396,7 +409,8 @@ func TestFetchWrongDigest(t *testing.T) {
 				}{bytes.NewReader(noise(9, 1000)), b}, nil
 			}
 			return b, nil
-		}})
+		},
+	})
 	_, err := s.Fetch(t.Context(), "m", of("s3://b/x"))
 	wantReason(t, err, fetch.Corrupt)
 	if s.Wait(); !s.Empty() {
@@ -412,11 +426,13 @@ func TestProgress(t *testing.T) {
 		s := open(t, t.TempDir(), m, func(c *files.Config) {
 			c.Log, c.Concurrency = slog.New(slog.NewTextHandler(&log, nil)), 1
 		})
-		m.put("s3://b/x", &source{content: map[string][]byte{"a": noise(1, 4000)},
+		m.put("s3://b/x", &source{
+			content: map[string][]byte{"a": noise(1, 4000)},
 			body: func(_ context.Context, _ fetch.Object, _ int64, b io.ReadCloser) (io.ReadCloser, error) {
 				time.Sleep(8 * time.Second)
 				return b, nil
-			}})
+			},
+		})
 		get(t, s, "m", "s3://b/x")
 		get(t, s, "n", "s3://b/x")
 		s.Wait()

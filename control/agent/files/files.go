@@ -258,8 +258,7 @@ func fail(reason fetch.Reason, uri, format string, args ...any) *fetch.Error {
 
 // reasonOf returns the reason of an error; empty if it is no [fetch.Error].
 func reasonOf(err error) fetch.Reason {
-	var e *fetch.Error
-	if errors.As(err, &e) {
+	if e, is := errors.AsType[*fetch.Error](err); is {
 		return e.Reason
 	}
 	return ""

@@ -267,8 +267,10 @@ func TestFetchCredentials(t *testing.T) {
 		content := map[string][]byte{"x": noise(1, 1500)}
 		src := m.put("hf://o/r", &source{content: content})
 		as := func(token string) storage.Source {
-			return storage.Source{Scheme: storage.Hub, URI: "hf://o/r", Bucket: "o/r", Revision: strings.Repeat("a1", 20),
-				Fields: map[string]string{"token": token, "include": "*"}}
+			return storage.Source{
+				Scheme: storage.Hub, URI: "hf://o/r", Bucket: "o/r", Revision: strings.Repeat("a1", 20),
+				Fields: map[string]string{"token": token, "include": "*"},
+			}
 		}
 		fetch1 := func(id, token string) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -323,17 +325,21 @@ func TestFetchRefuses(t *testing.T) {
 		"an error": {source{content: map[string][]byte{"a": {1}}, list: func(context.Context) error {
 			return &fetch.Error{Reason: fetch.Denied, Message: "s3://b/x: access is denied"}
 		}}, fetch.Denied},
-		"a missing object": {source{content: map[string][]byte{"a": {1}, "b": {2}},
+		"a missing object": {source{
+			content: map[string][]byte{"a": {1}, "b": {2}},
 			body: func(_ context.Context, o fetch.Object, _ int64, b io.ReadCloser) (io.ReadCloser, error) {
 				if o.Name == "b" {
 					return nil, &fetch.Error{Reason: fetch.NotFound, Message: "s3://b/x: there is no b"}
 				}
 				return b, nil
-			}}, fetch.NotFound},
-		"too many bytes": {source{content: map[string][]byte{"a": {1}}, unsized: false,
+			},
+		}, fetch.NotFound},
+		"too many bytes": {source{
+			content: map[string][]byte{"a": {1}}, unsized: false,
 			body: func(context.Context, fetch.Object, int64, io.ReadCloser) (io.ReadCloser, error) {
 				return io.NopCloser(strings.NewReader("12")), nil
-			}}, fetch.Changed},
+			},
+		}, fetch.Changed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMemory()

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/headgate/headgate/control/agent/fetch"
@@ -106,7 +107,7 @@ func (o *oracle) fetch(id, uri string, version, size int) (hit, ok bool) {
 // and restarts.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(12) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { history(t, seed) })
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { history(t, seed) })
 	}
 }
 

@@ -106,7 +106,7 @@ func (r *record) targets() []fetch.Object {
 	if r.Schema == nil {
 		return r.Objects
 	}
-	return append(r.Objects[:len(r.Objects):len(r.Objects)], *r.Schema)
+	return append(slices.Clip(r.Objects), *r.Schema)
 }
 
 // file returns the slash-separated path of an object below the folder of its source.

@@ -170,11 +170,12 @@ func TestUnpack(t *testing.T) {
 			s := open(t, t.TempDir(), m, nil)
 			m.put("oci://r/i", c.source)
 			local, err := s.Fetch(t.Context(), "m", of("oci://r/i"))
-			if c.want == nil {
+			switch {
+			case c.want == nil:
 				wantReason(t, err, fetch.Unsafe)
-			} else if err != nil {
+			case err != nil:
 				t.Fatal(err)
-			} else {
+			default:
 				wantTree(t, local.Path, c.want)
 			}
 			wantEmpty(t, s, m)

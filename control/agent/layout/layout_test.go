@@ -247,10 +247,10 @@ func TestFilesThatAreNotThereAreNoRefusal(t *testing.T) {
 
 // The schema file is beside a single file, and in the folder of a model that is a folder.
 func TestSchemaFileIsNoPartOfTheModel(t *testing.T) {
-	l, m := ready(t, engine.Triton)
+	l, _ := ready(t, engine.Triton)
 	put(t, filepath.Join(l.models, "o", "net.onnx"), "")
 	put(t, filepath.Join(l.models, "o", "s.json"), schemaText)
-	m = Model{ID: "o", Type: Type{Name: "onnx"}, Path: filepath.Join(l.models, "o"), Schema: filepath.Join(l.models, "o", "s.json")}
+	m := Model{ID: "o", Type: Type{Name: "onnx"}, Path: filepath.Join(l.models, "o"), Schema: filepath.Join(l.models, "o", "s.json")}
 	if _, err := l.Apply(m); err != nil {
 		t.Fatal(err)
 	}

@@ -199,8 +199,10 @@ m/labels.txt -> labels.txt
 m/config.pbtxt:
 name: "m", max_batch_size: 8`,
 	},
-	{"a repository whose description is wrong", engine.Triton, "", "config.pbtxt=input [ {\n1/model.onnx", "",
-		"config.pbtxt of the model cannot be used: a bracket or a quotation mark is not closed"},
+	{
+		"a repository whose description is wrong", engine.Triton, "", "config.pbtxt=input [ {\n1/model.onnx", "",
+		"config.pbtxt of the model cannot be used: a bracket or a quotation mark is not closed",
+	},
 	{"a file of Keras", engine.Triton, "keras", "only\nmnist.h5", "", "mnist.h5 is a file of Keras, which Triton cannot load without a conversion: " +
 		"save the model as a SavedModel (model.export(FOLDER)), and store that folder"},
 	{"a file of Keras in a version folder", engine.TFServing, "", "1/mnist.keras", "", "mnist.keras is a file of Keras, which TensorFlow Serving " +
@@ -209,8 +211,10 @@ name: "m", max_batch_size: 8`,
 		"which the backend fil requires: store one in the model's folder, beside the folder 1"},
 	{"a schema that is no JSON", engine.Triton, "onnx", "only\na.onnx", "x", "the schema file is no JSON with inputs and outputs: " +
 		"invalid character 'x' looking for beginning of value"},
-	{"a schema with an unknown datatype", engine.Triton, "onnx", "only\na.onnx", `{"inputs": [{"name": "x", "datatype": "float"}]}`,
-		`the schema file has a tensor "x" of datatype "float": want a name, and a datatype of the V2 protocol such as FP32`},
+	{
+		"a schema with an unknown datatype", engine.Triton, "onnx", "only\na.onnx", `{"inputs": [{"name": "x", "datatype": "float"}]}`,
+		`the schema file has a tensor "x" of datatype "float": want a name, and a datatype of the V2 protocol such as FP32`,
+	},
 
 	{"ONNX", engine.OVMS, "onnx", "only\nmnist.onnx", "", "m/1/model.onnx -> mnist.onnx\n"},
 	{"OpenVINO's format", engine.OVMS, "openvino_ir:opset1", "mnist.xml\nmnist.bin", "", "m/1 -> .\n"},

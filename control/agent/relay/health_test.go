@@ -84,7 +84,8 @@ func TestHookWaitsForControl(t *testing.T) {
 		"a broken control":   {[]int{500, 200}, nil, 200, "words of control", 2, hookRetry},
 		"control waits long": {[]int{-1, -1, 200}, nil, 200, "words of control", 3, 2 * hookTimeout},
 		"control stays away": {
-			[]int{0}, func(c *HealthConfig) { c.Grace = 10500 * time.Millisecond },
+			[]int{0},
+			func(c *HealthConfig) { c.Grace = 10500 * time.Millisecond },
 			503, "no answer of control in time", 11, 10500 * time.Millisecond,
 		},
 		"no control":  {[]int{200}, func(c *HealthConfig) { c.Control = "" }, 404, "without the address of control", 0, 0},

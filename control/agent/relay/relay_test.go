@@ -449,8 +449,8 @@ func TestOpenConnectionsOutliveTheEnd(t *testing.T) {
 	await(t, "it refuses after the end", w.refuses)
 	said("after")
 	select {
-	case <-w.ended:
-		t.Error("Run returns with an open connection")
+	case err := <-w.ended:
+		t.Errorf("Run returns with an open connection: %v", err)
 	default:
 	}
 	_ = client.Close()

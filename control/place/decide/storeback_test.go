@@ -52,8 +52,8 @@ func TestModelsLoadWhenTheStoreIsBack(t *testing.T) {
 				continue
 			}
 			s.LoadEnded(of.CopyKey, decide.LoadResult{Took: took}, now)
-			loaded[of.ModelKey.ID] = now.Sub(start) - outage
-			if of.ModelKey.ID == "waits" {
+			loaded[of.ID] = now.Sub(start) - outage
+			if of.ID == "waits" {
 				s.Wanted("extproc", key("waits"), decide.Want{})
 			}
 		}

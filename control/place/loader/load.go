@@ -198,9 +198,9 @@ func fault(o Outcome, words string) *Error {
 	return &Error{Outcome: o, Message: words}
 }
 
-// transientFault returns a transient Error.
-func transientFault(o Outcome, words string) *Error {
-	e := fault(o, words)
+// transientFault returns a transient Error with an unclear outcome.
+func transientFault(words string) *Error {
+	e := fault(Unclear, words)
 	e.Transient = true
 	return e
 }

@@ -286,7 +286,7 @@ var listScenariosOfOVMS = []struct {
 		p.look(Record{}, []string{"a", "b"})
 		s.want("a b", 2, "a", "b")
 	}},
-	{"names that no model has", func(s *listServer, p *scene) {
+	{"names that no model has", func(_ *listServer, p *scene) {
 		for _, name := range []string{"org/m", "..", ""} {
 			p.want("a load of "+name, p.loadIn(name, time.Minute), Refused, "is called")
 			p.done("an unload of "+name, p.unloadIn(name, time.Minute))

@@ -183,7 +183,7 @@ func (r *grpcRepository) call(ctx context.Context, method string, request, respo
 	case code == codes.Canceled || code == codes.DeadlineExceeded:
 		return answerText{}, fault(Unclear, words)
 	case code == codes.Unavailable && !strings.Contains(said.Message(), notExplicit):
-		return answerText{}, transientFault(Unclear, words) // the connection broke
+		return answerText{}, transientFault(words) // the connection broke
 	}
 	body, err := json.Marshal(map[string]string{"error": said.Message()})
 	if err != nil {

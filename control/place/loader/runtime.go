@@ -289,7 +289,7 @@ func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 		return Loaded{}, failed("loadModel", err, to)
 	}
 	if life := lifeIn(header); life != "" && life != known.incarnation {
-		return Loaded{}, transientFault(Unclear, "the engine restarted during the load")
+		return Loaded{}, transientFault("the engine restarted during the load")
 	}
 	if r.current() != known {
 		return Loaded{}, fault(Unclear, "control made the runtime ready again during the load")
@@ -381,7 +381,7 @@ func failed(method string, err error, to peer.Peer) *Error {
 	case unconnected(err, to):
 		return fault(Unreached, words)
 	case code == codes.Unavailable || code == codes.Aborted:
-		return transientFault(Unclear, words)
+		return transientFault(words)
 	}
 	return fault(Unclear, words)
 }

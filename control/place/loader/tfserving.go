@@ -243,7 +243,7 @@ func refusedCall(method string, err error, to peer.Peer) *Error {
 		if unconnected(err, to) {
 			return fault(Unreached, words)
 		}
-		return transientFault(Unclear, words)
+		return transientFault(words)
 	case codes.DeadlineExceeded, codes.Canceled:
 		return fault(Unclear, words)
 	case codes.Unauthenticated, codes.PermissionDenied:

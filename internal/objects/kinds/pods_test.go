@@ -245,7 +245,8 @@ func TestContainersOfAPod(t *testing.T) {
 	}{
 		"without ports": {nil, []objects.Container{{ID: "containerd://1"}, {ID: "containerd://2"}}},
 		"with ports": {withPorts, []objects.Container{
-			{ID: "containerd://1", Ports: []int32{8000}}, {ID: "containerd://2"},
+			{ID: "containerd://1", Ports: []int32{8000}},
+			{ID: "containerd://2"},
 			{ID: "containerd://3", Ports: []int32{8086, 8001}, Sidecar: true},
 		}},
 		"none runs": {func(p *corev1.Pod) { withPorts(p); p.Status = corev1.PodStatus{} }, nil},
