@@ -1,10 +1,12 @@
 package files
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/control/agent/fetch"
@@ -206,13 +208,16 @@ func (s *Store) hitSource(source, key string) *entry {
 }
 
 // admit checks that the credentials of a flight give access to the files of an entry that other
-// credentials fetched: a listing alone may need fewer rights. It reads the beginning of a file.
+// credentials fetched: a listing alone may need fewer rights. It reads the beginning of the largest
+// file, because a server may not check rights to an empty one, and hubs serve small files of gated
+// repositories to everybody.
 func (s *Store) admit(ctx context.Context, f *flight, remote fetch.Remote, e *entry, listed []fetch.Object) error {
 	s.mu.Lock()
 	known := e.keys[f.key]
 	s.unlock()
 	if !known && len(listed) > 0 {
-		if err := f.retry(ctx, func() error { return probe(ctx, remote, listed[0]) }); err != nil {
+		largest := slices.MaxFunc(listed, func(a, b fetch.Object) int { return cmp.Compare(a.Size, b.Size) })
+		if err := f.retry(ctx, func() error { return probe(ctx, remote, largest) }); err != nil {
 			return err
 		}
 	}

@@ -297,6 +297,29 @@ func TestFetchCredentials(t *testing.T) {
 	})
 }
 
+// Access to an empty or a small file, which a server may give to everybody, is not access to the
+// others.
+func TestFetchCredentialsForLargest(t *testing.T) {
+	m := newMemory()
+	s := open(t, t.TempDir(), m, nil)
+	src := m.put("hf://o/r", &source{content: map[string][]byte{".gitattributes": nil, "README.md": noise(1, 10), "weights": noise(2, 1500)}})
+	as := func(token string) storage.Source {
+		return storage.Source{Scheme: storage.Hub, URI: "hf://o/r", Bucket: "o/r", Fields: map[string]string{"token": token}}
+	}
+	if _, err := s.Fetch(t.Context(), "a", as("one")); err != nil {
+		t.Fatal(err)
+	}
+	src.body = func(_ context.Context, o fetch.Object, _ int64, b io.ReadCloser) (io.ReadCloser, error) {
+		if o.Name == "weights" {
+			return nil, &fetch.Error{Reason: fetch.Denied, Message: "hf://o/r: access is denied"}
+		}
+		return b, nil
+	}
+	_, err := s.Fetch(t.Context(), "b", as("two"))
+	wantReason(t, err, fetch.Denied)
+	wantEmpty(t, s, m)
+}
+
 // Files that something has changed on disk are fetched again.
 func TestFetchDamaged(t *testing.T) {
 	m := newMemory()
