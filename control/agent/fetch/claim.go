@@ -23,7 +23,7 @@ type claim struct {
 // in the claim.
 func openClaim(_ context.Context, src storage.Source, opts Options) (Remote, error) {
 	if opts.ClaimsDir == "" {
-		return nil, failure(src, NotFound, "this agent has no claims; mount them, and name their folder with --claims-dir")
+		return nil, failure(src, NotFound, "this agent has no claims; mount them, and name their folder with --pvc-dir")
 	}
 	c := &claim{src: src}
 	var err error

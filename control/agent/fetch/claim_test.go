@@ -91,5 +91,5 @@ func TestClaims(t *testing.T) {
 		fails(t, err, c.reason, c.words)
 	}
 	_, err = Open(t.Context(), resolve(t, "pvc://a/m", "", nil), Options{})
-	fails(t, err, NotFound, "this agent has no claims")
+	fails(t, err, NotFound, "this agent has no claims; mount them, and name their folder with --pvc-dir")
 }
