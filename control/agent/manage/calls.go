@@ -131,7 +131,10 @@ func (s *Server) load(ctx context.Context, l *life, q *mmesh.LoadModelRequest) (
 	}
 	local := m.local
 	if m.request == (Request{}) || !m.loaded {
-		if local, err = s.config.Storage.Fetch(ctx, r); err != nil {
+		fetching, stop := early(ctx)
+		local, err = s.config.Storage.Fetch(fetching, r)
+		stop()
+		if err != nil {
 			if !m.loaded {
 				s.drop(l, r.ID, true)
 			}
@@ -159,6 +162,19 @@ func (s *Server) load(ctx context.Context, l *life, q *mmesh.LoadModelRequest) (
 		s.drop(l, r.ID, code == codes.FailedPrecondition || code == codes.InvalidArgument)
 	}
 	return nil, statusOf(ctx, err)
+}
+
+// maxEarly is the maximum time between the end of a fetch and the deadline of its call.
+const maxEarly = time.Second
+
+// early returns a context that ends shortly before the deadline of ctx, if that has one, so that
+// the caller still learns why a fetch has not succeeded: a deadline has no words about the source.
+func early(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, deadline.Add(-min(maxEarly, time.Until(deadline)/10)))
 }
 
 // note returns a copy of what is known about a model, and enters it if nothing is known.

@@ -3,10 +3,13 @@ package manage
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -214,6 +217,31 @@ func TestLoadsFail(t *testing.T) {
 			empty(t, agent)
 		})
 	}
+}
+
+// A fetch that does not end before the deadline of its call fails with its own words, and may be
+// tried again.
+func TestFetchesEndBeforeTheirCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		storage := newStorage()
+		storage.hold = make(chan struct{})
+		s, err := New(Config{Engine: newEngine(), Storage: storage, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.RuntimeStatus(t.Context(), &mmesh.RuntimeStatusRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err = s.LoadModel(ctx, &mmesh.LoadModelRequest{ModelId: "a", ModelPath: "fetch:x"})
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "interrupted: ") || ctx.Err() != nil {
+			t.Errorf("the load: %v", err)
+		}
+		if len(storage.Models()) > 0 || len(s.current().models) > 0 {
+			t.Errorf("files of %q and %d models are left", storage.Models(), len(s.current().models))
+		}
+	})
 }
 
 // An unload that the engine does not do keeps the files, and the next one removes them.
