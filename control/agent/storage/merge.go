@@ -7,8 +7,8 @@ import (
 
 // servers are the fields that name a server, or how its identity is checked, by scheme.
 var servers = map[Scheme][]string{
-	S3:    {"endpoint_url", "verify_ssl"},
-	GCS:   {"token_uri", "endpoint_url"},
+	S3:    {"endpoint_url", "verify_ssl", "certificate"},
+	GCS:   {"token_uri", "endpoint_url", "verify_ssl", "certificate"},
 	Azure: {"connection_string", "verify_ssl", "certificate"},
 	Web:   {"url", "verify_ssl", "certificate"},
 	Hub:   {"endpoint", "verify_ssl", "certificate"},

@@ -236,6 +236,27 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
+// Parameters that change how a server proves its identity get no secret of an entry, whatever the
+// scheme.
+func TestParametersThatChangeTrust(t *testing.T) {
+	for scheme, uri := range map[string]string{
+		"s3": "s3://b/m", "gs": "gs://b/m", "azure": "https://acc.blob.core.windows.net/c/m", "http": "https://h/m", "hf": "hf://o/r",
+		"oci": "oci://r.example/m",
+	} {
+		entry := map[string]string{
+			"type": scheme, "access_key_id": "SECRET", "secret_access_key": "SECRET", "private_key": "SECRET", "client_secret": "SECRET",
+			"headers.Authorization": "SECRET", "token": "SECRET", "registry": "r.example", "url": "https://h",
+		}
+		for _, parameter := range []string{"verify_ssl", "certificate"} {
+			r := Request{ID: "m", Path: uri, Key: `{"storage_params":{"` + parameter + `":"0"}}`}
+			s, ok, err := Resolve(r, Entries{"default_" + scheme: entry})
+			if err != nil || !ok || s.HasSecrets() || !s.CustomServer {
+				t.Errorf("%s with %s: secrets %t, custom server %t, %v", uri, parameter, s.HasSecrets(), s.CustomServer, err)
+			}
+		}
+	}
+}
+
 func TestRedact(t *testing.T) {
 	for uri, want := range map[string]string{
 		"https://u:p@h/x?sig=1#f": "https://h/x", "https://h/a@b": "https://h/a@b",
