@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -42,9 +43,14 @@ func (s *stored) entries() (storage.Entries, error) {
 		if info, err := os.Stat(at); err == nil && info.IsDir() {
 			continue
 		}
-		if texts[f.Name()], err = os.ReadFile(at); err != nil {
+		text, err := os.ReadFile(at)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // Kubernetes removes the link of a key a moment after the key itself
+		}
+		if err != nil {
 			return nil, err
 		}
+		texts[f.Name()] = text
 	}
 	all, errs := storage.ReadEntries(texts)
 	for _, err := range errs {

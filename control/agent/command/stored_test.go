@@ -49,6 +49,12 @@ func TestStorageConfigIsReadAgain(t *testing.T) {
 	if got := read(); got != "b" {
 		t.Errorf("%q after a change", got)
 	}
+	if err := os.Symlink("..data/gone", filepath.Join(dir, "gone")); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); got != "b" {
+		t.Errorf("%q beside the link of a key that was removed", got)
+	}
 }
 
 // A path of the engine passes with its key. The errors of storage become those of a load call.
