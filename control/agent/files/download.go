@@ -15,6 +15,9 @@ import (
 // download returns the entry of a record, and counts the caller as a user. It fetches what is
 // missing, unless the entry exists: then hit is true.
 func (s *Store) download(ctx context.Context, f *flight, remote fetch.Remote, r record) (e *entry, hit bool, err error) {
+	if parts(r.targets(), s.config.PartSize) > maxParts {
+		return nil, false, fail(fetch.Full, r.URI, "it is larger than %s, which is the limit; correct the source", size(maxParts*s.config.PartSize))
+	}
 	var p *partial
 	for {
 		if e := s.hit(r.Name); e != nil {

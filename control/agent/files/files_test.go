@@ -320,6 +320,36 @@ func TestFetchCredentialsForLargest(t *testing.T) {
 	wantEmpty(t, s, m)
 }
 
+// endless is a remote with an object whose announced size is larger than any disk.
+type endless struct {
+	fetch.Remote
+	size int64
+}
+
+func (e endless) List(context.Context) (fetch.Listing, error) {
+	return fetch.Listing{Objects: []fetch.Object{{Name: "x", Size: e.size, Version: "1"}, {Name: "y", Size: e.size, Version: "1"}}}, nil
+}
+
+func (e endless) Open(context.Context, fetch.Object, int64, int64) (io.ReadCloser, error) {
+	return nil, &fetch.Error{Reason: fetch.Denied, Message: "http://h/x: denied"}
+}
+
+func (e endless) Close() error { return nil }
+
+// A size that a server announces takes no memory before it is refused.
+func TestFetchEndless(t *testing.T) {
+	for _, n := range []int64{1<<18 + 1, 1<<63 - 1} {
+		m := newMemory()
+		s := open(t, t.TempDir(), m, func(c *files.Config) {
+			c.PartSize = 1
+			c.Open = func(context.Context, storage.Source) (fetch.Remote, error) { return endless{size: n}, nil }
+		})
+		_, err := s.Fetch(t.Context(), "a", of("http://h/x"))
+		wantReason(t, err, fetch.Full)
+		wantEmpty(t, s, m)
+	}
+}
+
 // Files that something has changed on disk are fetched again.
 func TestFetchDamaged(t *testing.T) {
 	m := newMemory()

@@ -36,6 +36,19 @@ func divide(objects []fetch.Object, partSize int64) (parts []part) {
 	return parts
 }
 
+// maxParts is the maximum number of parts of a source: 2 TiB with the usual size of a part. A
+// server may announce any size, and the list of parts is in memory.
+const maxParts = 1 << 18
+
+// parts returns about how many parts the objects have: at most one fewer for each, and at most
+// maxParts+1.
+func parts(objects []fetch.Object, partSize int64) (n int64) {
+	for _, o := range objects {
+		n = min(n+min(max(o.Size, 0)/partSize, maxParts), maxParts+1)
+	}
+	return n
+}
+
 // journal records how much of each part is in its file, so that a later process goes on from there.
 // Each part has one writer at a time. A record is written after the bytes that it counts. If the
 // process is killed, the kernel has both; if the machine fails, the whole download is discarded.
