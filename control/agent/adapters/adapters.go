@@ -46,7 +46,7 @@ type Files interface {
 	Names() []string
 }
 
-// Config configures a Server. Every field is required unless it says otherwise.
+// Config configures a Server. Token and Key may be nil; all other fields are required.
 type Config struct {
 	// Kind is engine.VLLM or engine.SGLang.
 	Kind engine.Kind
@@ -110,8 +110,8 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// ServeHTTP answers one call. A load or an unload that has reached the engine goes on after its
-// caller has left.
+// ServeHTTP answers one call. A load or an unload that has reached the engine continues after its
+// caller has disconnected.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	route, ok := s.paths[r.URL.Path]
 	switch {

@@ -55,8 +55,8 @@ func (f failure) write(w http.ResponseWriter, kind engine.Kind) {
 // retryAfter is when a caller may retry after a temporary failure, in seconds.
 const retryAfter = 1
 
-// unreached returns the failure of a call to the engine. If the engine got no connection, control
-// may retry; otherwise it does not know what the engine did.
+// unreached returns the failure of a call to the engine. If the connection failed, control may
+// retry. Otherwise the outcome is unknown.
 func (s *Server) unreached(err error) failure {
 	if of, is := errors.AsType[*url.Error](err); is {
 		err = of.Err
@@ -72,9 +72,8 @@ func (s *Server) unreached(err error) failure {
 // reason from it ([engine.ReadLoadFault]).
 const notFound = "No adapter found for "
 
-// unfetched returns the failure for an adapter whose files were not fetched. The status tells
-// control whether it may retry: it does so after 503, but not after 4xx. 400 and 403 have meanings
-// of their own there.
+// unfetched returns the failure for an adapter whose files were not fetched. control retries after
+// 503, but not after 4xx. It does not use 400 and 403, which have other meanings for control.
 func unfetched(name string, err error) failure {
 	var of *fetch.Error
 	if !errors.As(err, &of) {

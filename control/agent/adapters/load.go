@@ -18,7 +18,7 @@ import (
 // configFile is the file that each LoRA adapter has, at the top of its folder.
 const configFile = "adapter_config.json"
 
-// request is the body of a load or an unload. Fields that the agent does not read pass.
+// request is the body of a load or an unload. The agent passes all other fields unchanged.
 type request struct {
 	raw    []byte
 	fields map[string]json.RawMessage // nil if the body is no object
@@ -27,8 +27,8 @@ type request struct {
 	inPlace             bool
 }
 
-// readRequest parses a body. A body that is no JSON object is left to the engine, which knows how
-// to refuse it.
+// readRequest parses a body. It accepts a body that is not a JSON object, so that the engine
+// answers with its own error.
 func readRequest(body []byte) request {
 	r := request{raw: body}
 	if json.Unmarshal(body, &r.fields) != nil {
@@ -58,7 +58,7 @@ func (r request) body(path string) []byte {
 	return text
 }
 
-// read reads the body of a call. If it is false, the call has been answered.
+// read reads the body of a call. If it returns false, it has answered the call.
 func (s *Server) read(w http.ResponseWriter, r *http.Request) (request, bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -125,8 +125,8 @@ func (s *Server) loadAdapter(r *http.Request, q request) (answer, error) {
 			}
 		}
 	}
-	// An engine that has got the call completes it, whether the caller waits or not. Until then
-	// its files stay.
+	// An engine that has received the call completes it, even if the caller has disconnected. The
+	// files stay until then.
 	ctx = context.WithoutCancel(ctx)
 	is, err := s.call(ctx, r, http.MethodPost, r.URL.Path, q.body(local))
 	if local != "" && (err != nil || !is.loaded()) {

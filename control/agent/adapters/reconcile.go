@@ -41,7 +41,7 @@ func (s *Server) reconcile(ctx context.Context, absent map[string]int) {
 	}
 	listed, err := s.list(ctx, nil)
 	if err != nil {
-		return // the engine is away; nothing is known
+		return // the engine does not answer, so its adapters are unknown
 	}
 	for name := range absent {
 		if !slices.Contains(names, name) {
@@ -66,7 +66,7 @@ func (s *Server) reconcile(ctx context.Context, absent map[string]int) {
 	}
 }
 
-// releaseUnlisted releases the files of an adapter, unless the engine lists it or cannot be asked.
+// releaseUnlisted releases the files of an adapter, unless the engine lists it or does not answer.
 // The caller has the adapter's turn.
 func (s *Server) releaseUnlisted(ctx context.Context, by *http.Request, name string) {
 	if listed, err := s.list(ctx, by); err == nil && !slices.Contains(listed, name) {

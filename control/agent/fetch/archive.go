@@ -13,11 +13,10 @@ const (
 	Skip Action = iota
 	// Store means that the entry is a file or folder of the model.
 	Store
-	// Remove means that the path, and everything below it, is removed if an earlier archive stored
-	// it. What the same archive stores stays.
+	// Remove means that the path and everything below it is removed, except entries of the same
+	// archive.
 	Remove
-	// Clear means that everything in the folder is removed that earlier archives stored. What the
-	// same archive stores stays.
+	// Clear means that the content of the folder is removed, except entries of the same archive.
 	Clear
 	// Refuse means that the name is absolute or has "..": the archive must not be unpacked.
 	Refuse

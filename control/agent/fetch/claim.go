@@ -19,8 +19,8 @@ type claim struct {
 	path string // the model in it without symbolic links
 }
 
-// openClaim finds the files of a claim. Symbolic links are followed, and what they lead to must be
-// in the claim.
+// openClaim finds the files of a claim. It follows symbolic links, whose targets must be in the
+// claim.
 func openClaim(_ context.Context, src storage.Source, opts Options) (Remote, error) {
 	if opts.ClaimsDir == "" {
 		return nil, failure(src, NotFound, "this agent has no claims; mount them, and name their folder with --pvc-dir")
@@ -56,8 +56,8 @@ func (c *claim) contains(path string) bool {
 	return path == c.root || strings.HasPrefix(path, strings.TrimSuffix(c.root, "/")+"/")
 }
 
-// List returns the place of the model. It reads the names of all files: there must be one, and each
-// symbolic link must lead to a place in the claim.
+// List returns the path of the model. It fails if the model has no file, or if a symbolic link
+// leads out of the claim.
 func (c *claim) List(ctx context.Context) (Listing, error) {
 	listing := Listing{Link: c.path}
 	info, err := os.Stat(c.path)

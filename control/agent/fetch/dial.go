@@ -32,7 +32,7 @@ const (
 	maxRedirects = 10
 )
 
-// RefusedError is why no connection is made to an address.
+// RefusedError is the reason why Dial refuses an address.
 type RefusedError struct{ Address netip.Addr }
 
 func (e *RefusedError) Error() string {
@@ -60,8 +60,8 @@ var metadata = []netip.Addr{
 	netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd00:ec2::23"), netip.MustParseAddr("fd20:ce::254"),
 }
 
-// checkAddress returns an error if no source may be at an address. It reads IPv4 addresses in their
-// forms of IPv6, too: mapped, compatible, NAT64 and 6to4.
+// checkAddress returns an error for a forbidden address. It also checks IPv4 addresses that are
+// embedded in IPv6: mapped, compatible, NAT64 and 6to4.
 func checkAddress(a netip.Addr) error {
 	a = a.Unmap().WithZone("")
 	forms := []netip.Addr{a}
@@ -87,8 +87,8 @@ func checkAddress(a netip.Addr) error {
 }
 
 // newTransport returns a transport that connects with opts.Dial. It trusts the system's CAs and the
-// source's certificate field. It speaks HTTP/1.1: parts that are fetched at once have connections
-// of their own. The caller must call CloseIdleConnections.
+// source's certificate field. It uses HTTP/1.1, so that each part of a download has a connection of
+// its own. The caller must call CloseIdleConnections.
 func newTransport(src storage.Source, opts Options) (*http.Transport, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if pem := src.Fields["certificate"]; pem != "" {
@@ -145,8 +145,8 @@ func certificateFault(err error) (what string, ok bool) {
 	return "", false
 }
 
-// described returns words for an error of a connection. It never has a URL with its query, nor
-// other parts of what the server sent.
+// described returns words for an error of a connection. They contain no query of a URL, and no text
+// of the server.
 func described(err error) string {
 	if link, ok := errors.AsType[*url.Error](err); ok {
 		err = link.Err

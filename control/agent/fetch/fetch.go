@@ -59,13 +59,13 @@ type Listing struct {
 	Single bool
 	// Schema is the schema file, named by its base name; nil if the source names none.
 	Schema *Object
-	// Link is a folder or file on this machine that holds the model already, such as a mounted
-	// claim. Then nothing is copied, and Objects is empty.
+	// Link is a folder or file on this machine that already contains the model, such as a mounted
+	// claim. Then Objects is empty, and the model is not copied.
 	Link string
 }
 
-// Remote is one source, opened. Its methods are safe for concurrent use, end with their contexts,
-// and return an *[Error] if the server did not do what was requested.
+// Remote is an open source. Its methods are safe for concurrent use and end with their contexts.
+// They return an *[Error] if a request fails.
 type Remote interface {
 	// List returns the files. It fails with Empty if there are none.
 	List(ctx context.Context) (Listing, error)
@@ -90,12 +90,12 @@ type Options struct {
 	HubEndpoint string
 	// HubToken is the token for HubEndpoint, and for no other server. It is secret.
 	HubToken string
-	// Log gets what operators may want to know about a connection, such as that the pod has no
-	// cloud identity. Nil discards it.
+	// Log receives messages about connections, for example that the pod has no cloud identity. Nil
+	// discards them.
 	Log *slog.Logger
 }
 
-// Reason is why a server did not do what was requested.
+// Reason classifies an [Error].
 type Reason string
 
 const (
@@ -105,32 +105,32 @@ const (
 	Changed  Reason = "Changed"  // the object changed since it was listed
 	Corrupt  Reason = "Corrupt"  // the bytes do not have the expected digest or size
 	Full     Reason = "Full"     // the disk is full, or the model is larger than the limit
-	Unsafe   Reason = "Unsafe"   // a name leaves the folder, or an archive holds what may not be unpacked
+	Unsafe   Reason = "Unsafe"   // a name leads out of the folder, or an archive contains a forbidden entry
 	Empty    Reason = "Empty"    // the source has no file
 	Invalid  Reason = "Invalid"  // the URI or the configuration is wrong, or the URI is not allowed
 	NoRange  Reason = "NoRange"  // the server does not serve parts of an object
 )
 
-// Error is why a source cannot be read. Its message is one sentence that names the URI without
-// credentials and what to do; it holds no secret.
+// Error is the reason why a source cannot be read. Its message is one sentence with the URI, the
+// cause and what to do. It contains no secret.
 type Error struct {
 	Reason  Reason
 	Message string
-	// RetryAfter is the pause that the server asks for, in seconds; 0 if it names none.
+	// RetryAfter is the server's Retry-After, in seconds; 0 if the answer has none.
 	RetryAfter int
 }
 
 func (e *Error) Error() string { return e.Message }
 
 // NewHash returns the hash function of an [Object]'s Digest, and the hexadecimal digits to expect.
-// It returns nil if the digest is empty or of a kind that it does not know.
+// It returns nil if the digest is empty or of an unknown kind.
 func NewHash(digest string) (h hash.Hash, want string) {
 	kind, want, _ := strings.Cut(digest, ":")
 	switch kind {
 	case "sha256":
 		h = sha256.New()
 	case "md5":
-		h = md5.New() //nolint:gosec // it finds broken transfers; who serves the file serves the digest
+		h = md5.New() //nolint:gosec // it detects broken transfers; it is no protection against the server
 	case "crc32c":
 		h = crc32.New(crc32.MakeTable(crc32.Castagnoli))
 	}

@@ -163,7 +163,7 @@ func (f hubFile) object(name, commit string) Object {
 	return o
 }
 
-// below returns a path relative to a folder; "" is the root.
+// below returns a path relative to a folder, where "" is the root.
 func below(name, folder string) (string, bool) {
 	if folder = strings.Trim(folder, "/"); folder == "" {
 		return name, true
@@ -376,7 +376,7 @@ func (h *hub) refused(r *http.Response) error {
 	return ofStatus(h.src, status, "", pause)
 }
 
-// hubPause returns the pause in seconds that the Hub asks for, in Retry-After or as the t of
+// hubPause returns the pause in seconds before a retry, from Retry-After or from t in
 // RateLimit: "api";r=0;t=55.
 func hubPause(header http.Header) int {
 	if n := seconds(header.Get("Retry-After"), time.Now()); n > 0 {

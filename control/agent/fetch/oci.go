@@ -186,7 +186,7 @@ func listing(manifest *v1.Manifest) (Listing, string) {
 		case manifest.Config.MediaType.IsConfig():
 			return Listing{}, "a layer has the media type " + mediaType(d.MediaType) + ", which is not supported; compress it by gzip or zstd"
 		case title == "":
-			continue // of another purpose than files, such as a model's card in some tools
+			continue // not a file of the model, such as a model card that some tools add
 		case d.Annotations[unpackAnnotation] == "true" && tar:
 			o.Archive = &Archive{Format: "tar", Compression: compression}
 		default:
@@ -275,8 +275,8 @@ func (i *image) connect(ctx context.Context) (*transport.Wrapper, error) {
 	return w, nil
 }
 
-// broken returns the error of a call of the registry's client. It has no text of the registry,
-// which may repeat what it was sent.
+// broken returns the error of a call of the registry's client. It contains no text of the registry,
+// which may repeat the credentials of the request.
 func (i *image) broken(ctx context.Context, err error) error {
 	var answer *transport.Error
 	var link *url.Error
@@ -304,7 +304,7 @@ func (i *image) refused(status int, host string) error {
 	case status == http.StatusNotFound && !other:
 		return failure(i.src, NotFound, "the registry has no such image; correct the repository, and its tag or digest")
 	case status == http.StatusRequestedRangeNotSatisfiable:
-		return failure(i.src, Corrupt, "a layer is shorter than the image's manifest says; push the image again")
+		return failure(i.src, Corrupt, "a layer is shorter than its size in the image's manifest; push the image again")
 	case other && status < 500: // a link to blobs has expired; the next attempt gets a new one
 		e := failure(i.src, Busy, "the registry's server of blobs refuses the request (%d); the load is tried again", status)
 		e.RetryAfter = pause

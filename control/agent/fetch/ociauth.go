@@ -22,10 +22,10 @@ import (
 // kubernetes.io/dockerconfigjson.
 const dockerConfig = ".dockerconfigjson"
 
-// registryAuth returns the credentials of a source's fields for a registry; nil if they have none
-// for it. They are username and password, or token, with the registry's name in registry, or the
-// JSON of a config.json in .dockerconfigjson, or that JSON as the entry itself, flattened. Whoever
-// names the image cannot choose who gets the credentials: each set of them names its registry.
+// registryAuth returns the credentials for a registry from a source's fields; nil if there are
+// none. The fields are username and password, or token, with the registry's name in registry; or
+// .dockerconfigjson with the JSON of a config.json; or the flattened fields of such JSON. Each set
+// of credentials names its registry, so the author of a Model cannot send it to another server.
 func registryAuth(fields map[string]string, registry string) (*authn.AuthConfig, error) {
 	auths := make(map[string]authn.AuthConfig)
 	if text := fields[dockerConfig]; text != "" {
@@ -97,9 +97,9 @@ func (k fixedKeychain) Resolve(r authn.Resource) (authn.Authenticator, error) {
 	return authn.Anonymous, nil
 }
 
-// guard refuses HTTP without TLS to other machines, unless the source allows it: the registry's
-// client falls back to it for private addresses, with the credentials. It also keeps the pause that
-// the latest answer asked for, because the client's errors do not have it.
+// guard refuses HTTP without TLS to other machines, unless the source allows it. The registry's
+// client would otherwise fall back to it for private addresses, and send the credentials. guard
+// also stores the Retry-After of the latest answer, which the client's errors do not contain.
 type guard struct {
 	next     http.RoundTripper
 	src      storage.Source
@@ -122,8 +122,8 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 // mediaType returns a media type of a registry for a message.
 func mediaType(m types.MediaType) string { return printable(string(m)) }
 
-// printable returns a name that a server has sent for a message: short, and without other than
-// common characters.
+// printable returns a name from a server's answer for a message: shortened, with common characters
+// only.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if strings.ContainsRune("/.+-_:", r) || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {

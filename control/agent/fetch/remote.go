@@ -42,7 +42,7 @@ func failure(src storage.Source, reason Reason, format string, arguments ...any)
 	return &Error{Reason: reason, Message: storage.Redact(src.URI) + ": " + fmt.Sprintf(format, arguments...)}
 }
 
-// credentials names, for messages, what the server was asked with.
+// credentials returns words for the credentials of a source, for messages.
 func credentials(src storage.Source) string {
 	switch {
 	case src.Entry != "":
@@ -90,8 +90,8 @@ func safeCode(code string) string {
 	return code
 }
 
-// ofTransport returns the error of a call that got no answer: that of its context if it has ended,
-// else an Error.
+// ofTransport returns the error of a call without an answer: the context's error if the context has
+// ended, otherwise an Error.
 func ofTransport(ctx context.Context, src storage.Source, err error) error {
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own
@@ -180,7 +180,7 @@ func tooMany(src storage.Source) error {
 	return failure(src, Invalid, "there are more than %d files; name a folder further down", maxObjects)
 }
 
-// ofSchema makes an error one of the schema.
+// ofSchema converts the error of a missing object to that of a missing schema.
 func ofSchema(src storage.Source, err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Reason == NotFound {

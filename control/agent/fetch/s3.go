@@ -25,8 +25,8 @@ const (
 	identityTimeout = 10 * time.Second
 	// maxObjects limits how many files a model may have, and so the memory of a listing.
 	maxObjects = 100_000
-	// defaultRegion is the region of requests whose region nobody names. Servers other than
-	// Amazon's accept it, and Amazon's name the right one.
+	// defaultRegion is the region of requests without a configured region. Servers other than
+	// Amazon's accept it, and Amazon's answer with the right one.
 	defaultRegion = "us-east-1"
 )
 
@@ -36,7 +36,7 @@ type s3Bucket struct {
 	client    *s3.Client
 	transport *http.Transport
 	region    atomic.Pointer[string]
-	moves     bool // Amazon may say that the bucket is in another region
+	moves     bool // Amazon may answer that the bucket is in another region
 }
 
 func openS3(ctx context.Context, src storage.Source, opts Options) (Remote, error) {
@@ -108,7 +108,7 @@ func awsIdentity(ctx context.Context, src storage.Source, opts Options) (aws.Cre
 	return aws.AnonymousCredentials{}, region, nil
 }
 
-// anonymous reports whether a source asks for access without an identity.
+// anonymous reports whether a source is configured for access without an identity.
 func anonymous(src storage.Source) bool { return strings.EqualFold(src.Fields["anonymous"], "true") }
 
 func (b *s3Bucket) Close() error {
@@ -116,7 +116,7 @@ func (b *s3Bucket) Close() error {
 	return nil
 }
 
-// call calls the server, and once more in another region if Amazon names one.
+// call calls the server, and once more if Amazon answers with another region.
 func (b *s3Bucket) call(ctx context.Context, f func(where func(*s3.Options)) error) error {
 	region := *b.region.Load()
 	err := f(func(o *s3.Options) { o.Region = region })
@@ -158,8 +158,8 @@ func (b *s3Bucket) fault(ctx context.Context, err error) error {
 	return ofStatus(b.src, status, code, seconds(answer.Response.Header.Get("Retry-After"), time.Now()))
 }
 
-// List finds out whether the path is an object or a folder. Servers do not explain errors of HEAD,
-// so that a listing follows, whose error is returned.
+// List lists the object at the path, or the folder. A HEAD that fails has no error text, so a
+// listing follows, and List returns the error of the listing.
 func (b *s3Bucket) List(ctx context.Context) (listing Listing, err error) {
 	var empty *Object
 	if key := b.src.Path; key != "" && !strings.HasSuffix(key, "/") {

@@ -12,9 +12,9 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 )
 
-// RuntimeStatus returns the engine's limits. In a life in which models are not purged yet, or may
-// be loaded, it first unloads them all and removes their files. While the engine does not answer,
-// it reports STARTING.
+// RuntimeStatus returns the engine's limits. If the models of this incarnation were not purged yet,
+// or may be loaded, it first unloads all models and removes their files. While the engine does not
+// answer, it reports STARTING.
 func (s *Server) RuntimeStatus(ctx context.Context, q *mmesh.RuntimeStatusRequest) (*mmesh.RuntimeStatusResponse, error) {
 	select {
 	case s.purging <- struct{}{}:
@@ -52,7 +52,7 @@ func (s *Server) RuntimeStatus(ctx context.Context, q *mmesh.RuntimeStatusReques
 	}
 	for _, id := range s.config.Storage.Models() {
 		if err := s.config.Storage.Release(id); err != nil {
-			return nil, status.Errorf(codes.Internal, "cannot remove the files of models of before: %v", err)
+			return nil, status.Errorf(codes.Internal, "cannot remove the files of models of an earlier process: %v", err)
 		}
 	}
 	s.mu.Lock()
@@ -64,7 +64,7 @@ func (s *Server) RuntimeStatus(ctx context.Context, q *mmesh.RuntimeStatusReques
 		l.status = nil
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	s.config.Log.Info("the engine is ready, without models", "life", l.id)
+	s.config.Log.Info("the engine is ready, without models", "incarnation", l.id)
 	return answer, nil
 }
 
@@ -80,7 +80,7 @@ func wait(ctx context.Context, work func()) error {
 	}
 }
 
-// enter begins a load in a life that is ready. The load must end with the context that it returns,
+// enter begins a load in an incarnation that is ready. The load must end with the returned context,
 // and the caller must call done at the end.
 func (s *Server) enter(ctx context.Context) (l *life, loads context.Context, done func(), err error) {
 	l, err = s.look(ctx)
@@ -167,8 +167,8 @@ func (s *Server) load(ctx context.Context, l *life, q *mmesh.LoadModelRequest) (
 // maxEarly is the maximum time between the end of a fetch and the deadline of its call.
 const maxEarly = time.Second
 
-// early returns a context that ends shortly before the deadline of ctx, if that has one, so that
-// the caller still learns why a fetch has not succeeded: a deadline has no words about the source.
+// early returns a context that ends shortly before the deadline of ctx, if that has one. The caller
+// then receives the reason why the fetch failed, instead of an exceeded deadline.
 func early(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -177,7 +177,7 @@ func early(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-min(maxEarly, time.Until(deadline)/10)))
 }
 
-// note returns a copy of what is known about a model, and enters it if nothing is known.
+// note returns a copy of the state of a model, and adds an empty state if there is none.
 func (s *Server) note(l *life, r Request) (model, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +196,7 @@ func (s *Server) note(l *life, r Request) (model, error) {
 	return *m, nil
 }
 
-// put records what is known about a model.
+// put stores the state of a model.
 func (s *Server) put(l *life, id string, m model) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,8 +210,8 @@ func (s *Server) put(l *life, id string, m model) error {
 	return nil
 }
 
-// drop ends a failed load: it removes the files. If the engine certainly has nothing of the model,
-// sure is true, and the model is forgotten. Otherwise an unload follows.
+// drop ends a failed load: it removes the files. sure means that the engine certainly does not have
+// the model; then drop also removes the model's state. Otherwise an unload follows.
 func (s *Server) drop(l *life, id string, sure bool) {
 	s.release(id)
 	s.mu.Lock()
@@ -227,7 +227,7 @@ func (s *Server) drop(l *life, id string, sure bool) {
 func (s *Server) forget(l *life, id string) {
 	delete(l.models, id)
 	if err := s.save(l); err != nil {
-		s.config.Log.Error("cannot store the state", "err", err) // it names a model too many, which does no harm
+		s.config.Log.Error("cannot store the state", "err", err) // the file has one model too many, which is harmless
 	}
 }
 
@@ -264,12 +264,12 @@ func (s *Server) UnloadModel(ctx context.Context, q *mmesh.UnloadModelRequest) (
 	return &mmesh.UnloadModelResponse{}, nil
 }
 
-// PredictModelSize passes the question to the engine.
+// PredictModelSize passes the call to the engine.
 func (s *Server) PredictModelSize(ctx context.Context, q *mmesh.PredictModelSizeRequest) (*mmesh.PredictModelSizeResponse, error) {
 	return s.config.Engine.Predict(ctx, q)
 }
 
-// ModelSize passes the question to the engine.
+// ModelSize passes the call to the engine.
 func (s *Server) ModelSize(ctx context.Context, q *mmesh.ModelSizeRequest) (*mmesh.ModelSizeResponse, error) {
 	return s.config.Engine.Size(ctx, q)
 }

@@ -35,7 +35,8 @@ type Layout interface {
 	Models() (map[string]string, error)
 }
 
-// Limits are what a driven engine reports to control, in the place of ModelMesh's adapters.
+// Limits are the limits that the agent reports to control for a driven engine, as ModelMesh's
+// adapters do.
 type Limits struct {
 	Bytes        int64   // memory for all models together
 	DefaultBytes int64   // assumed size of a model of unknown size
@@ -57,7 +58,7 @@ type Driven struct {
 	log      *slog.Logger
 
 	mu     sync.Mutex       // guards the fields below
-	last   Sight            // what the last scrape has found; without marks before the first one, and after a failure
+	last   Sight            // result of the last scrape; without marks before the first one, and after a failure
 	record loader.Record    // of that scrape
 	sizes  map[string]int64 // size in memory of each loaded model
 }
@@ -71,7 +72,7 @@ func Drive(e loader.Endpoint, l Limits, layout Layout, log *slog.Logger) (*Drive
 	}
 	own, err := loader.Open(e, engineclient.Access{}, func(a loader.Answer) {
 		if a.Err != nil {
-			log.Debug("the engine did not do it", "model", a.Model, "unload", a.Unload, "outcome", a.Err.Outcome.String(), "err", a.Err.Message)
+			log.Debug("a load or unload failed at the engine", "model", a.Model, "unload", a.Unload, "outcome", a.Err.Outcome.String(), "err", a.Err.Message)
 		}
 	})
 	if err != nil {
@@ -80,8 +81,8 @@ func Drive(e loader.Endpoint, l Limits, layout Layout, log *slog.Logger) (*Drive
 	return &Driven{endpoint: e, place: place(at), limits: l, layout: layout, loader: own, log: log, sizes: make(map[string]int64)}, nil
 }
 
-// Recall passes models to the driver of an engine that does not list them, with the sources with
-// which the engine loaded them.
+// Recall passes models to the driver of an engine that does not list its models. Each has the
+// source from which the engine loaded it.
 func (d *Driven) Recall(models []loader.Model) {
 	if d.layout == nil {
 		d.loader.Recall(models)
@@ -101,9 +102,9 @@ func (d *Driven) Recall(models []loader.Model) {
 	d.loader.Recall(all)
 }
 
-// Look returns the marks of the engine's listener, and its list of models, which it reads only if
-// the marks do not show that the engine is the one of the last look: reading a list may be
-// expensive, and a busy engine answers late.
+// Look returns the marks of the engine's listener and its list of models. It reads the list only if
+// the marks differ from those of the last call, or are unknown. Reading a list may be expensive,
+// and a busy engine answers late.
 func (d *Driven) Look(ctx context.Context) (Sight, error) {
 	marks, err := d.place.look(ctx)
 	if err != nil {
@@ -134,7 +135,7 @@ func (d *Driven) Look(ctx context.Context) (Sight, error) {
 	return now, nil
 }
 
-// stale makes the next look read the list.
+// stale makes the next call of Look read the list.
 func (d *Driven) stale() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -160,12 +161,12 @@ func (d *Driven) Status(ctx context.Context, _ *mmesh.RuntimeStatusRequest) (*mm
 			continue
 		}
 		if err := d.loader.Unload(ctx, m.ID); err != nil {
-			return nil, callError(fmt.Errorf("cannot unload the model %s of before: %w", m.ID, err))
+			return nil, callError(fmt.Errorf("cannot unload the model %s of an earlier process: %w", m.ID, err))
 		}
 	}
 	if d.layout != nil {
 		if err := d.layout.Clear(); err != nil {
-			return nil, status.Errorf(codes.Internal, "cannot remove the files of models of before: %v", err)
+			return nil, status.Errorf(codes.Internal, "cannot remove the files of models of an earlier process: %v", err)
 		}
 	}
 	d.mu.Lock()
@@ -185,12 +186,12 @@ func (d *Driven) Status(ctx context.Context, _ *mmesh.RuntimeStatusRequest) (*mm
 	return answer, nil
 }
 
-// closed is what to do about an engine that does not allow loads.
+// closed is the advice for an engine that does not allow loads.
 var closed = map[string]string{
 	"triton": "start Triton with --model-control-mode=explicit", "torchserve": "start TorchServe with --enable-model-api",
 }
 
-// Load lays out a model's files, and has the engine load it.
+// Load lays out a model's files, and calls the engine to load it.
 func (d *Driven) Load(ctx context.Context, q *mmesh.LoadModelRequest, l Local) (*mmesh.LoadModelResponse, error) {
 	source := l.Path
 	if d.layout != nil {
@@ -245,7 +246,7 @@ func (d *Driven) Unload(ctx context.Context, q *mmesh.UnloadModelRequest) error 
 	return d.remove(q.GetModelId())
 }
 
-// remove removes what is kept about a model that the engine does not have.
+// remove removes the layout and the size of a model that the engine does not have.
 func (d *Driven) remove(id string) error {
 	d.mu.Lock()
 	delete(d.sizes, id)
@@ -291,7 +292,7 @@ func outcomeOf(err error) loader.Outcome {
 	return loader.Unclear
 }
 
-// callError converts an error of package loader to a status that means the same to control.
+// callError converts an error of package loader to the gRPC status with the same meaning.
 func callError(err error) error {
 	var failed *loader.Error
 	code := codes.Internal

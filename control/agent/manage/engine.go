@@ -11,8 +11,8 @@ import (
 // Engine is the engine beside the agent. Its methods are safe for concurrent use and end with their
 // contexts. Errors are gRPC statuses, which go to the caller.
 type Engine interface {
-	// Look reports whether the engine answers, and what identifies its life. The error is
-	// [ErrEnded] if no process listens.
+	// Look checks whether the engine answers, and returns what identifies its incarnation. The
+	// error is [ErrEnded] if no process listens.
 	Look(ctx context.Context) (Sight, error)
 	// Status returns the engine's limits and makes it ready: before it answers READY, it unloads
 	// every model.
@@ -32,15 +32,15 @@ type Engine interface {
 	Close() error
 }
 
-// Sight is what Look finds out about an engine that answers.
+// Sight is the result of Look for an engine that answers.
 type Sight struct {
-	// Marks identify the life of the engine, as far as they are known: it is still the same life if
-	// one of its marks remains.
+	// Marks identify the incarnation of the engine; empty if they are unknown. Two results are of
+	// the same incarnation if they have a mark in common.
 	Marks []string
-	// Lists: Models are the ids of the engine's models.
+	// Lists means that Models are the ids of all models of the engine.
 	Lists  bool
 	Models []string
-	// Restarted: the engine lost its models since the last Look.
+	// Restarted means that the engine has lost its models since the last Look.
 	Restarted bool
 }
 

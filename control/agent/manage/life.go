@@ -15,19 +15,19 @@ import (
 // checkTimeout limits how long a health check waits for the engine.
 const checkTimeout = 700 * time.Millisecond
 
-// life is one life of the engine, from the start of its process to its end. The Server's mu guards
-// the fields after id.
+// life is an incarnation of the engine: one run of its process. The Server's mu guards the fields
+// after id.
 type life struct {
 	id    string
 	seen  bool     // the engine has answered in this process of the agent
 	old   bool     // an earlier process of the agent stored it, and the engine has not answered since
-	marks []string // see [Sight.Marks]; as of the last look
+	marks []string // see [Sight.Marks]; as of the last call of look
 
-	// status is the answer READY to runtimeStatus. While it is nil, models may be left over from
-	// before, and none is loaded.
+	// status is the answer READY to runtimeStatus. While it is nil, the engine may have models from
+	// before the purge, and the Server starts no loads.
 	status *mmesh.RuntimeStatusResponse
 	models map[string]*model
-	loads  context.Context // ends with the life, and at a purge
+	loads  context.Context // ends with the incarnation, and at a purge
 	end    context.CancelCauseFunc
 	work   *sync.WaitGroup // running loads
 }
@@ -51,7 +51,7 @@ func (l *life) renew() {
 	l.work = new(sync.WaitGroup)
 }
 
-// lives is the part of the Server that knows the life.
+// lives is the part of the Server that stores the current incarnation.
 type lives struct {
 	mu   sync.Mutex // guards life, and the fields of every life
 	life *life
@@ -63,8 +63,8 @@ func (l *lives) current() *life {
 	return l.life
 }
 
-// look queries the engine, and returns its life: a new one if the engine has restarted. It fails if
-// the engine does not answer.
+// look checks the engine, and returns its incarnation: a new one if the engine has restarted. It
+// fails if the engine does not answer.
 func (s *Server) look(ctx context.Context) (*life, error) {
 	select {
 	case s.looking <- struct{}{}:
@@ -101,12 +101,12 @@ func (s *Server) look(ctx context.Context) (*life, error) {
 	return l, nil
 }
 
-// continues reports whether the engine is still in the life.
+// continues reports whether the engine is still in the incarnation l.
 func (l *life) continues(now Sight) bool {
 	known := len(l.marks) > 0 && len(now.Marks) > 0
 	switch {
 	case !l.seen && !l.old, l.status == nil && len(l.models) == 0:
-		return true // a life that begins now, or that was not made ready
+		return true // an incarnation that begins now, or that was not made ready
 	case known:
 		return slices.ContainsFunc(now.Marks, func(m string) bool { return slices.Contains(l.marks, m) })
 	case l.seen:
@@ -116,14 +116,14 @@ func (l *life) continues(now Sight) bool {
 	return now.Lists && (len(l.models) == 0 || slices.ContainsFunc(now.Models, func(id string) bool { return l.models[id] != nil }))
 }
 
-// begin begins a new life. The caller holds mu.
+// begin begins a new incarnation. The caller holds mu.
 func (s *Server) begin(why string) {
 	before := s.life
 	before.end(errRestarted)
 	s.config.Engine.Quit()
 	s.life = newLife()
-	s.config.Log.Warn("a new life of the engine begins: its models are gone", "why", why, "models", len(before.models), "life", s.life.id)
-	if err := s.save(s.life); err != nil { // the look that finds the new process fails if this fails again
+	s.config.Log.Warn("the engine lost its models: a new incarnation begins", "why", why, "models", len(before.models), "incarnation", s.life.id)
+	if err := s.save(s.life); err != nil { // look saves again, and fails if that fails
 		s.config.Log.Error("cannot store the state", "err", err)
 	}
 }

@@ -5,10 +5,10 @@
 // whose own mmesh.ModelRuntime it calls ([Runtime]), or a server of another kind, which it drives
 // ([Driven]). Loads and unloads of one model run one after the other.
 //
-// The Server knows which life of the engine it serves: from the start of the engine's process to
-// its end. Models are purged once in each life. Every answer has the header
-// [loader.IncarnationHeader] with the id of the life, so that control learns of a restart of the
-// engine, and of nothing else: the life goes on if only the agent restarts.
+// An incarnation of the engine is one run of its process; the code calls it a life. The Server
+// detects a new incarnation, and then unloads all models once. Every answer has the header
+// [loader.IncarnationHeader] with the id of the incarnation, from which control detects a restart
+// of the engine. A restart of the agent alone does not change the id.
 package manage
 
 import (
@@ -53,7 +53,7 @@ type Storage interface {
 	Models() []string
 }
 
-// FetchError is why the files of a model cannot be fetched.
+// FetchError is the reason why the files of a model cannot be fetched.
 type FetchError struct {
 	// Message is one sentence for operators, without secrets.
 	Message string
@@ -67,8 +67,8 @@ func (e *FetchError) Error() string { return e.Message }
 type Config struct {
 	Engine  Engine
 	Storage Storage
-	// StateFile stores the life and its models, for the next process of the agent; empty for none.
-	// Without it, every start of the agent begins a new life.
+	// StateFile stores the incarnation and its models for the next process of the agent; empty for
+	// none. Without it, the agent reports a new incarnation after each of its own starts.
 	StateFile string
 	// Token returns the bearer token that callers must have; empty for none. It may be nil.
 	Token func() string
@@ -82,13 +82,14 @@ type Server struct {
 	healthv1.UnimplementedHealthServer
 	config  Config
 	turns   turns
-	looking chan struct{} // capacity 1: full while the engine is looked at; never closed
+	looking chan struct{} // capacity 1: full during a call of look; never closed
 	purging chan struct{} // capacity 1: full during a purge; never closed
 
 	lives
 }
 
-// New returns a Server. It goes on with the life in the state file if the engine is still in it.
+// New returns a Server. If the engine has not restarted, the Server continues with the incarnation
+// in the state file.
 func New(c Config) (*Server, error) {
 	s := &Server{config: c, looking: make(chan struct{}, 1), purging: make(chan struct{}, 1)}
 	s.life = newLife()
@@ -104,8 +105,8 @@ func New(c Config) (*Server, error) {
 	return s, s.save(s.life)
 }
 
-// sweep removes files that an earlier process of the agent left: those of models that it does not
-// know.
+// sweep removes the files that an earlier process of the agent left of models that are not in the
+// state.
 func (s *Server) sweep() {
 	for _, id := range s.config.Storage.Models() {
 		if _, known := s.life.models[id]; !known {
@@ -130,7 +131,7 @@ func (s *Server) intercept(ctx context.Context, q any, info *grpc.UnaryServerInf
 		// It fails only if the header was sent already; unary handlers do not send it.
 		_ = grpc.SetHeader(ctx, metadata.Pairs(loader.IncarnationHeader, s.current().id))
 	}()
-	if info.FullMethod != healthv1.Health_Check_FullMethodName { // probes have no token, and Check tells nothing secret
+	if info.FullMethod != healthv1.Health_Check_FullMethodName { // probes have no token, and the answer of Check is not secret
 		if err := s.authorize(ctx); err != nil {
 			return nil, err
 		}

@@ -34,8 +34,8 @@ func (p place) dial(ctx context.Context) (net.Conn, error) {
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
 }
 
-// look returns marks of the process that listens at the place: its listening sockets, which end
-// with it. The marks are empty if the system does not show them. The error is [ErrEnded] if no
+// look returns the marks of the process that listens at p: its listening sockets, which end with
+// the process. The marks are empty if the system does not show them. The error is [ErrEnded] if no
 // process listens.
 func (p place) look(ctx context.Context) (marks []string, err error) {
 	network, address := p.network()
@@ -68,8 +68,8 @@ func socketMarks(path string) []string {
 	return []string{fmt.Sprintf("socket %d of %d", inode(info), info.ModTime().UnixNano())}
 }
 
-// portMarks returns the marks of the sockets that listen at a port of this machine. They are not
-// known for other machines, and on systems other than Linux.
+// portMarks returns the marks of the sockets that listen at a port of this machine. known is false
+// for other machines, and on systems other than Linux.
 func portMarks(address string) (marks []string, known bool) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -93,7 +93,7 @@ func portMarks(address string) (marks []string, known bool) {
 		for _, l := range listeners(string(text), uint16(number)) {
 			if l.ip.IsUnspecified() || l.ip.Equal(ip) || ip == nil && l.ip.IsLoopback() {
 				if l.inode == "0" {
-					return nil, false // a sandbox that does not tell sockets apart
+					return nil, false // a sandbox in which all sockets have the same inode
 				}
 				marks = append(marks, "listener "+l.inode)
 			}

@@ -61,8 +61,8 @@ func OpenRuntime(address string) (*Runtime, error) {
 	return r, nil
 }
 
-// Look returns the marks of the listener. If the system does not show them, the number of the
-// connection is the mark: another connection means that the process may be another one.
+// Look returns the marks of the listener. If the system does not show them, the mark is the number
+// of the connection, because a new connection may be to a new process.
 func (r *Runtime) Look(ctx context.Context) (Sight, error) {
 	marks, err := r.place.look(ctx)
 	if err != nil || len(marks) > 0 {
@@ -77,7 +77,7 @@ func (r *Runtime) Look(ctx context.Context) (Sight, error) {
 	return Sight{Marks: []string{fmt.Sprintf("connection %d of %s", r.dialled.Load(), r.process)}}, nil
 }
 
-// Status makes the runtime ready: the runtime unloads its models by itself.
+// Status passes the call. The runtime unloads its models itself before it answers READY.
 func (r *Runtime) Status(ctx context.Context, q *mmesh.RuntimeStatusRequest) (*mmesh.RuntimeStatusResponse, error) {
 	return r.calls.RuntimeStatus(ctx, q, grpc.WaitForReady(true))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/control/place/loader"
 )
 
-// state is the content of the state file. It holds no keys and no paths of storage, which may be
+// state is the content of the state file. It contains no keys and no paths of storage, which may be
 // secret.
 type state struct {
 	Life   string                 `json:"life"`
@@ -42,7 +42,7 @@ func readState(path string) (*state, error) {
 		err = json.Unmarshal(text, &s)
 	}
 	if err == nil && s.Life == "" {
-		err = errors.New("it names no life")
+		err = errors.New("it has no incarnation")
 	}
 	if err == nil && len(s.Status) > 0 {
 		err = proto.Unmarshal(s.Status, new(mmesh.RuntimeStatusResponse))
@@ -53,7 +53,7 @@ func readState(path string) (*state, error) {
 	return &s, nil
 }
 
-// life returns the life that the state describes.
+// life returns the incarnation that the state describes.
 func (s *state) life() *life {
 	l := newLife()
 	l.id, l.old, l.marks = s.Life, true, s.Marks
@@ -75,7 +75,7 @@ func (s *state) models() (all []loader.Model) {
 	return all
 }
 
-// save writes a life to the state file. The caller holds mu, or is New.
+// save writes an incarnation to the state file. The caller holds mu, or is New.
 func (s *Server) save(l *life) error {
 	if s.config.StateFile == "" || l != s.life {
 		return nil

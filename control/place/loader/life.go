@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	// IncarnationHeader is the gRPC header in which an agent reports the life of its engine with
-	// every answer.
+	// IncarnationHeader is the gRPC header in which every answer of an agent has the incarnation of
+	// its engine: an id of one run of the engine's process.
 	IncarnationHeader = "headgate-incarnation"
-	// LifePrefix is the prefix of what an agent reports there.
+	// LifePrefix is the prefix of each value of [IncarnationHeader].
 	LifePrefix = "life "
 )
 
-// lifeTimeout limits the question for the life of an engine. An agent answers within a second,
-// even if its engine does not.
+// lifeTimeout limits the call that reads the incarnation of an engine. An agent answers within a
+// second, even if its engine does not.
 const lifeTimeout = 2 * time.Second
 
-// lifeReports is what is known about whether an agent answers for a runtime.
+// lifeReports records whether an agent answers for a runtime.
 type lifeReports struct {
-	// expected: an agent has answered, or the record is from one. Then a health check that fails is
-	// no sign of a runtime without an agent.
+	// expected means that an agent has answered, or that the record is from one. Then a failed
+	// health check does not mean that the runtime has no agent.
 	expected atomic.Bool
-	// without is the number of the last connection over which no life is reported. Such a runtime
-	// is not asked again over that connection.
+	// without is the number of the last connection whose answers have no incarnation. The loader
+	// does not query the incarnation again over that connection.
 	without atomic.Int64
 }
 
-// lifeIn returns the life in the header of an answer; empty if there is none.
+// lifeIn returns the incarnation in the header of an answer; empty if there is none.
 func lifeIn(header metadata.MD) string {
 	if all := header.Get(IncarnationHeader); len(all) > 0 {
 		return all[0]
@@ -42,8 +42,8 @@ func lifeIn(header metadata.MD) string {
 	return ""
 }
 
-// reportedLife returns the life that an agent reports for its engine. It is empty for a runtime
-// without an agent, and fails if the engine of an agent does not answer.
+// reportedLife returns the incarnation that an agent reports for its engine. It returns "" for a
+// runtime without an agent, and fails if the engine of an agent does not answer.
 func (r *modelRuntime) reportedLife(ctx context.Context) (string, error) {
 	if n := r.reports.without.Load(); n > 0 && n == r.dialled.Load() {
 		return "", nil
@@ -64,11 +64,11 @@ func (r *modelRuntime) reportedLife(ctx context.Context) (string, error) {
 			return "", fault(Unreached, "no engine listens behind the agent")
 		}
 		return life, nil
-	case err == nil, code == codes.Unimplemented: // an agent reports a life with each of these answers
+	case err == nil, code == codes.Unimplemented: // an agent sets the header in each of these answers
 		r.reports.expected.Store(false)
 		r.reports.without.Store(r.dialled.Load())
 	case r.reports.expected.Load():
-		return "", fault(Unclear, "the agent does not report the life of its engine: "+formatStatus(err))
+		return "", fault(Unclear, "the agent does not report the incarnation of its engine: "+formatStatus(err))
 	case ctx.Err() != nil:
 		return "", fault(Unclear, "health: "+formatStatus(err))
 	case code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.Canceled:

@@ -27,17 +27,19 @@ const (
 	// listLoads is the number of concurrent loads, as in ModelMesh: the server applies one list at
 	// a time.
 	listLoads = 1
-	// maxOverlooked is how often a list that the server did not notice is sent again, and
-	// overlookedPause the time before that. Older servers compare the file's time in seconds.
+	// maxOverlooked limits how often the driver writes a list again that the server did not notice.
+	// overlookedPause is the time before each of these. Older servers compare the modification time
+	// of the file in seconds.
 	maxOverlooked, overlookedPause = 2, 1100 * time.Millisecond
 )
 
 // listAbsent is the advice for an address without the calls about the list.
-const listAbsent = "it takes no lists of models there: start OpenVINO Model Server with --rest_port and --config_path"
+const listAbsent = "it serves no API for lists of models there: start OpenVINO Model Server with --rest_port and --config_path"
 
-// modelList is the driver of an OpenVINO Model Server. The server reads its models from a file on a
-// disk that this program shares, and applies changes when it is asked to. A batch of changes is
-// written and applied at once. A server that restarts loads the models of the file by itself.
+// modelList is the driver of an OpenVINO Model Server. The server reads its list of models from a
+// file on a disk that this program shares, and applies it when this program calls reload. The
+// driver writes and applies changes in batches. After a restart, the server loads the models of the
+// file itself.
 type modelList struct {
 	unsized
 	caller
@@ -56,7 +58,7 @@ type modelList struct {
 func openModelList(e Endpoint, a engineclient.Access) (*modelList, error) {
 	d := &modelList{caller: newCaller(e, a), applying: make(chan struct{}, 1), list: make(map[string]string), had: make(loadedModels)}
 	if e.ModelList == "" {
-		return nil, errors.New("the file from which OpenVINO Model Server reads its models is not known")
+		return nil, errors.New("the path of OpenVINO Model Server's list of models is not set")
 	}
 	text, err := os.ReadFile(e.ModelList)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -200,9 +202,9 @@ func (d *modelList) lists(id, folder string) bool {
 	return d.list[id] == folder && d.applied == d.changes
 }
 
-// apply returns when the engine has applied a change of the list, on behalf of this call or of
-// another one. It returns the engine's error message, if there is one: a model of the list failed.
-// If the outcome is Refused, the engine was not asked.
+// apply returns when the engine has applied a change of the list, in a batch of this call or of
+// another one. It returns the engine's error message if a model of the list failed. The outcome
+// Refused means that apply did not call the engine.
 func (d *modelList) apply(ctx context.Context, change int) (said string, err error) {
 	select {
 	case d.applying <- struct{}{}:
@@ -249,7 +251,7 @@ func (d *modelList) apply(ctx context.Context, change int) (said string, err err
 	return said, nil
 }
 
-// noticed reports whether the engine knows all models of a list, and has no other.
+// noticed reports whether the engine lists exactly the models of a list.
 func (d *modelList) noticed(ctx context.Context, list map[string]string) (bool, error) {
 	models, err := d.models(ctx)
 	if err != nil {
@@ -281,7 +283,8 @@ func (d *modelList) write(list map[string]string) error {
 	return os.Rename(next, d.ModelList)
 }
 
-// forget records that a model is about to be unloaded, so that its absence is no sign of a restart.
+// forget records that a model is about to be unloaded, so that its absence does not count as a
+// restart.
 func (d *modelList) forget(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

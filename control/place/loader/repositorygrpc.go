@@ -30,14 +30,14 @@ const (
 	liveMethod        = "ServerLive"
 )
 
-// grpcRepository calls a V2 model repository over gRPC, for engines of which only the gRPC port is
-// open. Answers were recorded from MLServer 1.7.1 and Triton 2.51.0. It expresses them as the same
-// engine's answers over HTTP, so that one set of rules interprets both.
+// grpcRepository calls a V2 model repository over gRPC, for engines with only a gRPC port. It
+// converts answers to those of the same engine over HTTP, so that one set of rules interprets both.
+// Answers were recorded from MLServer 1.7.1 and Triton 2.51.0.
 //
-// Over HTTP both engines continue a load when its caller has gone. Over gRPC, MLServer ends it, and
-// for ever lists a model that is not ready. So a load and an unload continue here when their
-// context ends, and a model of MLServer that no call of this process is loading counts as not
-// loaded: the next load replaces it.
+// Over HTTP, both engines continue a load after its caller has disconnected. Over gRPC, MLServer
+// cancels the load, and then lists a model forever that is not ready. So loads and unloads continue
+// here when their context ends. If MLServer lists a model as loading, but no call of this process
+// loads it, the model counts as not loaded. The next load replaces it.
 type grpcRepository struct {
 	Endpoint
 	conn *grpc.ClientConn
@@ -88,8 +88,8 @@ func (r *grpcRepository) count(id string) (end func()) {
 	return func() { add(-1) }
 }
 
-// abandoned reports whether a model that MLServer is loading, as it seems, is what an ended load
-// left.
+// abandoned reports whether a model that MLServer lists as loading is left over from a canceled
+// load.
 func (r *grpcRepository) abandoned(id string) bool {
 	return r.Kind == engine.MLServer && !r.loading(id)
 }
@@ -140,7 +140,7 @@ func (r *grpcRepository) about(ctx context.Context, c engine.RepositoryCall, id 
 	var ready inference.ModelReadyResponse
 	said, err := r.call(ctx, readyMethod, &inference.ModelReadyRequest{Name: id}, &ready)
 	if err == nil && said.status == http.StatusOK && !ready.GetReady() {
-		said.status = http.StatusBadRequest // as over HTTP: the model is known, and does not serve
+		said.status = http.StatusBadRequest // as over HTTP: the engine has the model, and it is not ready
 		if r.abandoned(id) {
 			said.status = http.StatusNotFound
 		}
@@ -148,7 +148,7 @@ func (r *grpcRepository) about(ctx context.Context, c engine.RepositoryCall, id 
 	return said, err
 }
 
-// onward makes a call that continues when ctx ends, until Close.
+// onward makes a call that continues after ctx has ended, until Close.
 func (r *grpcRepository) onward(ctx context.Context, method string, call func(context.Context) (answerText, error)) (answerText, error) {
 	type result struct {
 		said answerText
@@ -194,7 +194,7 @@ func (r *grpcRepository) call(ctx context.Context, method string, request, respo
 	}, nil
 }
 
-// mlserverLoading is the state of a model that MLServer has, and that is not ready.
+// mlserverLoading is the state that MLServer lists for a model that is not ready.
 const mlserverLoading = "UNKNOWN"
 
 // notExplicit is in the answer of a Triton that does not allow loads.
