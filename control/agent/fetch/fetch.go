@@ -17,8 +17,8 @@ import (
 
 // Object is one file of a model, or an archive of several.
 type Object struct {
-	// Name is the slash-separated path of the file below the model's folder. It is not checked:
-	// whoever writes files must refuse names that are absolute or leave the folder.
+	// Name is the slash-separated path of the file below the model's folder. It is not checked: a
+	// caller that writes files must refuse names that are absolute or lead out of the folder.
 	Name string
 	// Key is the name of the object at its server. Only the Remote that listed it reads it.
 	Key string

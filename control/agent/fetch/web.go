@@ -122,8 +122,8 @@ func (w *web) get(ctx context.Context, address string, header http.Header) (*htt
 	return nil, nil, ofStatus(w.src, answer.StatusCode, "", seconds(answer.Header.Get("Retry-After"), time.Now()))
 }
 
-// List asks for the first byte, because a signed URL permits GET only. The answer says whether the
-// server serves parts.
+// List requests the first byte instead of HEAD, because a signed URL permits only GET. The answer
+// shows whether the server serves parts.
 func (w *web) List(ctx context.Context) (Listing, error) {
 	o, err := w.stat(ctx, w.src.Path)
 	if err != nil {

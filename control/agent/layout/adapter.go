@@ -15,7 +15,7 @@ type Adapter struct {
 	Folder string
 	// Management is the usual address at which the engine is managed (RUNTIME_PORT).
 	Management string
-	// GRPC: the engine is managed by gRPC there; otherwise by HTTP.
+	// GRPC reports whether the management API there is gRPC; otherwise it is HTTP.
 	GRPC bool
 	// Methods are the methods that the engine serves, and for each the field numbers that lead to
 	// the model's name in a request (methodInfos).

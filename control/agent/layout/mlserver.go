@@ -31,8 +31,8 @@ var singleFile = map[string]bool{"sklearn": true, "xgboost": true, "lightgbm": t
 // folderLink is the name of the link to a model that is a folder.
 const folderLink = "model"
 
-// planMLServer links a model and writes its settings. If the model has settings, all its entries
-// are linked, and the settings are changed in the name alone.
+// planMLServer links a model and writes its settings. If the model has settings, planMLServer links
+// all entries of its folder, and changes only the name, the URI and the tensors in the settings.
 func planMLServer(p *plan, m Model, c content) error {
 	if c.folder(c.at) && c.has(c.at, mlserverConfig) {
 		return planNativeMLServer(p, m, c)
@@ -86,8 +86,8 @@ func planNativeMLServer(p *plan, m Model, c content) error {
 	return writeSettings(p, m.ID, settings, c)
 }
 
-// inside returns a URI of a model's settings as a path in the model's folder, also if it is
-// absolute or leads out of the folder. A URI with a scheme stays as it is.
+// inside converts a URI of a model's settings to a path in the model's folder, even if the URI is
+// absolute or leads out of the folder. It returns a URI with a scheme unchanged.
 func inside(uri string) string {
 	if strings.Contains(uri, "://") {
 		return uri

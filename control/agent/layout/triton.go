@@ -37,7 +37,8 @@ var tritonFormats = map[string]tritonFormat{
 var forests = map[string]bool{"fil": true, "sklearn": true, "xgboost": true, "lightgbm": true}
 
 // planTriton links a model as one version, under the name that Triton's backend expects. If the
-// model has a config.pbtxt, all its entries are linked, and the file is changed in the name alone.
+// model has a config.pbtxt, planTriton links all entries of its folder, and changes only the name
+// and the tensors in that file.
 func planTriton(p *plan, m Model, c content) error {
 	if c.folder(c.at) && c.has(c.at, tritonConfig) {
 		return planNativeTriton(p, m, c)

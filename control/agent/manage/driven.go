@@ -21,7 +21,7 @@ import (
 // unlimited is the time limit of a load: the caller sets one.
 const unlimited = 24 * time.Hour
 
-// Layout puts the files of models where the engine reads them. Calls for different models may run
+// Layout makes the folders from which the engine reads models. Calls for different models may run
 // at the same time.
 type Layout interface {
 	// Apply lays out a model in place of an earlier layout, and returns the source with which the
