@@ -1,5 +1,5 @@
-// Package agent is "bench agent": it measures what the program agent costs, beside the same work
-// without it.
+// Package agent implements "bench agent". It measures the cost of the program agent, compared with
+// the same work without it.
 package agent
 
 import (
@@ -40,7 +40,7 @@ type bench struct {
 	program string // path of the agent
 	cache   string // folder of installed engines
 	rounds  int
-	calls   int // per round and way
+	calls   int // per round and path to the engine
 	dir     string
 	starter process.Starter
 	out     io.Writer

@@ -124,7 +124,7 @@ func (b *bench) startMLServer(ctx context.Context, address string) (*process.Pro
 	return engine, nil
 }
 
-// way is a way to the engine, with a connection that stays open.
+// way is a path to the engine, direct or through the agent, with a persistent connection.
 type way struct {
 	address string
 	client  *http.Client

@@ -91,7 +91,7 @@ func Command(ctx context.Context, args []string, out, faults io.Writer) error {
 func parseFlags(args []string, out io.Writer) (flags, error) {
 	var f flags
 	fs := cli.Flags("control import", usage, out)
-	fs.StringVar(&f.etcd, "etcd", "", "connect to etcd as this `FILE` says, the JSON of ModelMesh's Secret model-serving-etcd")
+	fs.StringVar(&f.etcd, "etcd", "", "connect to etcd with the configuration in this `FILE`, the JSON of ModelMesh's Secret model-serving-etcd")
 	fs.StringVar(&f.dump, "dump", "", "read this `FILE`, the output of etcdctl get --prefix PREFIX -w json; - is the standard input")
 	fs.StringVar(&f.prefix, "prefix", "", "read only keys that begin with `PREFIX` (default the root_prefix of --etcd)")
 	fs.StringVar(&f.to.pool, "pool", "", "the `NAME` of the InferencePool whose engines load the models (required)")

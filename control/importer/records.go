@@ -32,7 +32,7 @@ type vmodelRecord struct {
 	Owner  string `json:"o"`
 	Active string `json:"amid"`
 	Target string `json:"tmid"`
-	// Failed says that the target could not be loaded, so that requests stay with the active model.
+	// Failed means that the target could not be loaded. Requests then go to the active model.
 	Failed bool `json:"failed"`
 }
 

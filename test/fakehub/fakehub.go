@@ -24,11 +24,10 @@ type Repo struct {
 	// Revisions has the names of branches and tags, with slashes or without, and the files of each
 	// by their paths.
 	Revisions map[string]map[string][]byte
-	// Token is required to read the repository if it is not empty. Without it the repository does
-	// not exist.
+	// Token is the token that may read the repository; empty if it is public. Requests without the
+	// token get the answer for a missing repository.
 	Token string
-	// Gated means that everybody sees the files' names, but that accounts without permission cannot
-	// read them.
+	// Gated means that anyone can list the files, but only a request with Token can read them.
 	Gated bool
 }
 

@@ -38,7 +38,7 @@ import (
 )
 
 const (
-	// stateFile is the file below --models-dir that stores the life of the engine.
+	// stateFile is the file below --models-dir that stores the incarnation of the engine.
 	stateFile = "_engine.json"
 	// endTimeout is how long running management calls may take after the last request has ended.
 	endTimeout = 5 * time.Second

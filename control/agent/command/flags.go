@@ -69,7 +69,7 @@ var adapterKinds = []engine.Kind{engine.VLLM, engine.SGLang}
 // grpcProtocol and httpProtocol are the protocols of a V2 model repository.
 const grpcProtocol, httpProtocol = "grpc", "http"
 
-// drivenKinds are the kinds of engines that the agent drives in the place of a runtime.
+// drivenKinds are the kinds of engines without mmesh.ModelRuntime that the agent drives.
 var drivenKinds = []engine.Kind{engine.Triton, engine.MLServer, engine.TorchServe, engine.OVMS, engine.TFServing}
 
 func (c *config) driven() bool { return slices.Contains(drivenKinds, c.kind) }
@@ -97,7 +97,7 @@ Examples:
     agent --kind modelruntime --engine unix:/socks/rt.sock --engine-data unix:/socks/data.sock \
       --management :8086 --data :8001
 
-  A Triton that listens on localhost, in the place of ModelMesh's adapter:
+  A Triton that listens on localhost, as a replacement of ModelMesh's adapter:
 
     agent --kind triton --engine 127.0.0.1:8001 --management :8086 --data :8033 --memory-request 4Gi
 
@@ -156,7 +156,7 @@ func parseFlags(args []string, getenv func(string) string, out io.Writer) (confi
 	fs.StringVar(&c.storageConfig, "storage-config", "",
 		"the credentials of storage are in this `DIR`: the mounted Secret storage-config, JSON by key. The agent reads it for each load")
 	fs.BoolVar(&c.helper, "storage-helper", true,
-		"fetch the files of models; if false, paths and keys pass to the engine as they came")
+		"fetch the files of models; if false, pass paths and keys to the engine unchanged")
 	fs.Var(&c.disk, "disk", "keep files of models after an unload until all files take this many `BYTES` (default: until the disk is full)")
 	fs.StringSliceVar(&c.allow, "allow", nil, "fetch only URIs that begin with one of these `PREFIXES`, such as s3://models/ (default: all)")
 	fs.StringVar(&c.claimsDir, "pvc-dir", "", "PersistentVolumeClaims are mounted below this `DIR`, each with its name, for pvc:// URIs")
@@ -174,7 +174,7 @@ func parseFlags(args []string, getenv func(string) string, out io.Writer) (confi
 	fs.Group("The pod")
 	fs.StringVar(&c.pod, "pod", "", "the agent is in the pod `NAMESPACE/NAME`")
 	fs.StringVar(&c.prestopControl, "prestop-control", "",
-		"/prestop asks control at this `ADDRESS`, that of its --prestop-address, whether the models of --pod have moved")
+		"/prestop queries control at this `ADDRESS`, that of its --prestop-address, until the models of --pod have copies elsewhere")
 	fs.Group("Logs")
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
 	versions := fs.Bool("version", false, "print the version, then exit")

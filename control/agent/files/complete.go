@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// complete makes the partial folder of a transfer what its entry will be: it unpacks archives,
-// makes files read-only, and writes the record with the sizes.
+// complete converts the partial folder of a transfer to the content of its entry: it unpacks
+// archives, makes files read-only, and writes the record with the sizes.
 func (t *transfer) complete(ctx context.Context) error {
 	if t.isArchive() {
 		if err := t.unpackAll(ctx); err != nil {
@@ -81,8 +81,8 @@ func (s *Store) adopt(r *record, p *partial, key string) (*entry, error) {
 	return e, nil
 }
 
-// tidy removes what only an incomplete source needs. The source is complete already: a process that
-// is killed before leaves a partial that needs no more bytes.
+// tidy removes files that only an incomplete source needs. The source is already complete. If the
+// process is killed before, it leaves a partial that needs no more bytes.
 func tidy(dir string) {
 	removeTree(filepath.Join(dir, "blobs"))
 	_ = os.Remove(filepath.Join(dir, journalFile)) // the next process removes what stays

@@ -17,7 +17,7 @@ import (
 type entry struct {
 	record
 	users      int       // models and flights that need the files
-	used       time.Time // when a user last came or went
+	used       time.Time // when the number of users last changed
 	superseded bool      // the source has another version now
 	// keys are the keys of the sources whose credentials gave access to the files, see
 	// [storage.Source.Key].
@@ -54,7 +54,7 @@ func (s *Store) touch(e *entry) {
 	s.writeTime(e)
 }
 
-// writeTime records for a later process when an entry was used. The caller holds mu.
+// writeTime stores the time of last use on disk, for a later process. The caller holds mu.
 func (s *Store) writeTime(e *entry) {
 	name := s.path(sourcesDir, e.Name, recordFile)
 	_ = os.Chtimes(name, e.used, e.used) // without it, a later process only evicts in another order
@@ -84,8 +84,8 @@ func (s *Store) discard(path string) {
 	}
 }
 
-// reserve counts n more bytes for p. It evicts what nobody uses, least recently used first, and
-// interrupted downloads before that. It evicts nothing if that would not make enough room.
+// reserve counts n more bytes for p. It evicts interrupted downloads first, and then entries
+// without users, least recently used first. It evicts nothing if that would not make enough room.
 func (s *Store) reserve(p *partial, uri string, n int64) error {
 	s.mu.Lock()
 	defer s.unlock()
@@ -102,8 +102,8 @@ func (s *Store) reserve(p *partial, uri string, n int64) error {
 	return nil
 }
 
-// makeRoom evicts what nobody uses until n bytes are freed, and reports whether it evicted
-// anything. It is for disks that are full before the limit is reached.
+// makeRoom evicts as reserve does until n bytes are freed, and reports whether it evicted anything.
+// It is for disks that are full before the limit is reached.
 func (s *Store) makeRoom(p *partial, n int64) bool {
 	s.mu.Lock()
 	defer s.unlock()
@@ -156,8 +156,8 @@ func (s *Store) evictOldest(p *partial) bool {
 	return true
 }
 
-// hit returns the entry of a name, and counts the caller as a user; nil if there is none, or if its
-// files are not as they were.
+// hit returns the entry with a name, and counts the caller as a user. It returns nil if there is
+// none, or if its files have changed.
 func (s *Store) hit(name string) *entry {
 	s.mu.Lock()
 	defer s.unlock()
@@ -176,7 +176,7 @@ func (s *Store) hit(name string) *entry {
 	return e
 }
 
-// supersede marks an entry as the version that its source has now, and the others as earlier ones.
+// supersede marks an entry as the current version of its source, and the others as earlier ones.
 // The caller holds mu.
 func (s *Store) supersede(e *entry) {
 	e.superseded = false
@@ -248,7 +248,7 @@ func probe(ctx context.Context, remote fetch.Remote, o fetch.Object) error {
 	return nil
 }
 
-// intact reports whether the files of an entry have the sizes that they had.
+// intact reports whether the files of an entry have the recorded sizes.
 func (s *Store) intact(e *entry) bool {
 	dir := s.path(sourcesDir, e.Name)
 	if e.isArchive() {

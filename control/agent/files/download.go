@@ -84,7 +84,7 @@ func full(uri string) error {
 	return fail(fetch.Full, uri, "the disk is full; make it larger or unload models")
 }
 
-// explain makes an error about the disk one that clients of the agent understand.
+// explain converts an error of the disk to a [fetch.Error] for clients of the agent.
 func (s *Store) explain(uri string, err error) error {
 	if e, is := errors.AsType[*fetch.Error](err); is {
 		return e
@@ -96,8 +96,8 @@ func (s *Store) explain(uri string, err error) error {
 	return fail(fetch.Invalid, uri, "the agent cannot write its files: %v; check the volume of --models-dir", withoutPath(err))
 }
 
-// begin makes the caller the only one that downloads a source. If another does, or has just
-// finished, begin returns a channel that is closed when the caller should try again.
+// begin makes the caller the only one that downloads a source. If another caller downloads it, or
+// has just finished, begin returns a channel. The caller tries again when the channel is closed.
 func (s *Store) begin(r record) (p *partial, wait <-chan struct{}) {
 	s.mu.Lock()
 	defer s.unlock()

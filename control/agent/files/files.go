@@ -1,5 +1,5 @@
-// Package files is the disk of the agent: it fetches the files of models from storage, keeps them
-// while there is room, and gives each model a folder of its own.
+// Package files manages the agent's disk. It fetches the files of models from storage, caches them
+// while there is room, and makes a folder for each model.
 //
 // Layout of the folder:
 //
@@ -10,8 +10,8 @@
 //	_links/, _trash/     folders that are being made or removed
 //
 // NAME is a hash of the source and of its version, so a source that changed has another name. A
-// folder gets its final name by one rename, when all that is below it has been checked. A process
-// that is killed therefore leaves no half file under a name that an engine reads.
+// folder gets its final name by one rename, after its content has been checked. So a killed process
+// leaves no partial file under a name that an engine reads.
 package files
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/headgate/headgate/control/agent/storage"
 )
 
-// Config is what a [Store] needs. Dir, Open and Log are required.
+// Config configures a [Store]. Dir, Open and Log are required.
 type Config struct {
 	// Dir is the folder for all files. One process at a time uses it.
 	Dir string
@@ -45,11 +45,11 @@ type Config struct {
 	// Open opens a source.
 	Open func(context.Context, storage.Source) (fetch.Remote, error)
 	Log  *slog.Logger
-	// Now is the clock by which the least recently used source is found; nil means time.Now.
+	// Now is the clock for the order of least recent use; nil means time.Now.
 	Now func() time.Time
 }
 
-// Local is where the files of a model are on this machine.
+// Local contains the paths of a model's files on this machine.
 type Local struct {
 	// Path is the absolute path of the model's folder, or of its file if the source is one object.
 	Path string
@@ -66,9 +66,9 @@ type Model struct {
 	Local Local
 }
 
-// Store is the disk of one agent. Its methods are safe for concurrent use. Engines may read the
-// files of a model until it is released. They may add files to its folder, but must not write into
-// the files that are there: other models have the same ones.
+// Store manages the disk of one agent. Its methods are safe for concurrent use. Engines may read
+// the files of a model until it is released. They may add files to its folder, but must not write
+// to existing files, because other models share these.
 type Store struct {
 	config  Config
 	lock    *os.File
@@ -160,11 +160,11 @@ func (s *Store) unlock() {
 	}
 }
 
-// Fetch makes the folder of a model. All calls for one source share one download, which goes on
-// while any of them waits. It asks storage even if the files are here: files whose version is no
-// longer that of the source are fetched again. If storage is busy, it asks again until ctx ends. A
-// model whose folder exists gets a new one if its source has changed. The error is a [fetch.Error],
-// or that of ctx if the caller canceled it.
+// Fetch makes the folder of a model. All calls for one source share one download, which continues
+// while any of them waits. Fetch lists the source even if the files are on disk, and fetches them
+// again if the version has changed. Then it also replaces an existing folder of the model. If
+// storage is busy, Fetch retries until ctx ends. The error is a [fetch.Error], or that of ctx if
+// the caller canceled it.
 func (s *Store) Fetch(ctx context.Context, id string, src storage.Source) (Local, error) {
 	f, err := s.join(src)
 	if err != nil {
@@ -237,8 +237,8 @@ func (s *Store) Close() error {
 	return s.lock.Close()
 }
 
-// withoutPath returns an error of a file operation without the path, which clients of the agent
-// need not learn.
+// withoutPath returns an error of a file operation without the path, which is of no use to clients
+// of the agent.
 func withoutPath(err error) error {
 	var p *os.PathError
 	var l *os.LinkError

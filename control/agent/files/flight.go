@@ -34,7 +34,7 @@ type flight struct {
 	busy    atomic.Pointer[fetch.Error] // the latest error after which a request is tried again
 	fetched atomic.Int64                // bytes that arrived, less those that were discarded
 	kept    atomic.Int64                // bytes of an interrupted download that need not be fetched
-	total   atomic.Int64                // bytes of the source that are known
+	total   atomic.Int64                // bytes of the source, as far as known
 }
 
 // join returns the fetch of a source, and starts one if there is none. The caller must leave it.
@@ -54,7 +54,7 @@ func (s *Store) join(src storage.Source) (*flight, error) {
 	f := &flight{key: key, uri: src.URI, scheme: src.Scheme, cancel: cancel, done: make(chan struct{}), waiters: 1}
 	s.flights[key] = f
 	s.tasks.Go(func() {
-		if last != nil { // nobody waits for it any more; it is about to end
+		if last != nil { // it has no waiters and is about to end
 			<-last.done
 		}
 		e, err := s.obtain(ctx, f, src)
@@ -77,7 +77,7 @@ func (s *Store) finish(f *flight, e *entry, err error) {
 	close(f.done)
 }
 
-// leave ends the interest of one caller. The last one stops the fetch.
+// leave removes one waiter. The last one stops the fetch.
 func (s *Store) leave(f *flight) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -181,8 +181,8 @@ func isHex(s string) bool {
 	return true
 }
 
-// retry calls do until it succeeds, fails for good, or ctx ends. The pauses grow, except after
-// calls in which bytes arrived, and are at least as long as the server asks for.
+// retry calls do until it succeeds, fails permanently, or ctx ends. The pauses grow, except after
+// calls in which bytes arrived. They are at least as long as the server's Retry-After.
 func (f *flight) retry(ctx context.Context, do func() error) error {
 	pause := firstPause
 	for {

@@ -49,9 +49,10 @@ func parts(objects []fetch.Object, partSize int64) (n int64) {
 	return n
 }
 
-// journal records how much of each part is in its file, so that a later process goes on from there.
-// Each part has one writer at a time. A record is written after the bytes that it counts. If the
-// process is killed, the kernel has both; if the machine fails, the whole download is discarded.
+// journal records how many bytes of each part are in its file, so that a later process can resume
+// the download. Each part has one writer at a time. A record is written after the bytes that it
+// counts. If the process is killed, the kernel still writes both. If the machine fails, the next
+// process discards the whole download.
 type journal struct {
 	file *os.File
 	have []int64 // bytes of each part, which begin at its offset; ^n if the part is complete and has n

@@ -28,8 +28,8 @@ type record struct {
 	Single  bool           `json:"single,omitempty"`
 	Schema  *fetch.Object  `json:"schema,omitempty"`
 	Link    string         `json:"link,omitempty"`
-	// Versioned means that every object has a version or digest. Otherwise the files serve only
-	// those that asked for them together, because nobody can know whether they have changed.
+	// Versioned means that every object has a version or digest. Otherwise, only the calls that
+	// share the download use the files, because a later call cannot detect a change.
 	Versioned bool `json:"versioned"`
 	// PartSize is the size of the parts that the journal counts; 0 if each object is one part.
 	PartSize int64 `json:"partSize,omitempty"`
@@ -42,8 +42,8 @@ type record struct {
 	Boot   string `json:"boot,omitempty"`
 	Synced bool   `json:"synced,omitempty"`
 
-	// listed are the objects and the schema with their keys, which may be secret: they are the
-	// server's, and not written. It is nil if an earlier process fetched the source.
+	// listed are the objects and the schema with their keys. They are not stored, because keys may
+	// be secret. It is nil if an earlier process fetched the source.
 	listed []fetch.Object
 }
 
@@ -123,8 +123,8 @@ func (r *record) file(i int) string {
 // isArchive reports whether the source consists of archives.
 func (r *record) isArchive() bool { return len(r.Objects) > 0 && r.Objects[0].Archive != nil }
 
-// versionOf returns what changes with the bytes of an object; empty if nothing does. A checksum of
-// 32 bits does not tell versions apart.
+// versionOf returns the version or the digest of an object; empty if it has neither. A checksum of
+// 32 bits is too short to identify a version.
 func versionOf(o fetch.Object) string {
 	if o.Version == "" && !strings.HasPrefix(o.Digest, "crc32c:") {
 		return o.Digest
@@ -171,8 +171,8 @@ var credentials = []string{
 	"verify_ssl",
 }
 
-// sourceHash identifies a source without its credentials. New credentials do not make the files on
-// disk useless; whether they suffice is checked before the files are used.
+// sourceHash identifies a source without its credentials, so that files on disk stay usable with
+// new ones. The Store checks the new credentials before it uses the files.
 func sourceHash(src storage.Source) string {
 	src.Fields = maps.Clone(src.Fields)
 	maps.DeleteFunc(src.Fields, func(name, _ string) bool {
@@ -231,5 +231,5 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// survives reports whether the files of a record are as they were written.
+// survives reports whether the files of a record are still as written.
 func (r *record) survives(boot string) bool { return r.Synced || boot != "" && r.Boot == boot }

@@ -355,7 +355,7 @@ func (r *roomy) Write(p []byte) (int, error) {
 	return r.file.Write(p)
 }
 
-// symlink makes a symbolic link that stays in the folder.
+// symlink makes a symbolic link whose target is in the folder.
 func (u *unpacker) symlink(name, target string) error {
 	if path.IsAbs(target) || !isSafe(path.Join(path.Dir(name), target)) {
 		return u.unsafe("is a link that leaves the folder")
@@ -383,8 +383,8 @@ func (u *unpacker) hardLink(name, old string) error {
 	return u.root.Link(old, name)
 }
 
-// check checks the finished folder: it has a file, and each symbolic link leads to something in it.
-// Links that are harmless alone can leave the folder together.
+// check checks the finished folder: it has a file, and each symbolic link leads to a path in it. It
+// checks the links together, because a chain of harmless links can lead out of the folder.
 func (u *unpacker) check() error {
 	empty := true
 	err := fs.WalkDir(u.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {

@@ -6,7 +6,7 @@ import (
 	"path"
 )
 
-// whiteout removes what earlier archives stored under a name.
+// whiteout removes the entries that earlier archives stored under a name.
 func (u *unpacker) whiteout(name string) error {
 	if !u.written[name] {
 		return u.remove(name)

@@ -1,8 +1,8 @@
-// Package layout lays out a model's files as one engine reads them: under the names, and with the
+// Package layout lays out a model's files for one engine: under the names, and with the
 // configuration files, that Triton, MLServer, TorchServe, OpenVINO Model Server and TensorFlow
-// Serving expect. The results are those of ModelMesh's built-in adapters
-// (kserve/modelmesh-runtime-adapter). It copies nothing: a layout consists of symlinks and of small
-// text files.
+// Serving expect. The layouts are those of ModelMesh's built-in adapters
+// (kserve/modelmesh-runtime-adapter). A layout consists of symlinks and small text files, so the
+// model is not copied.
 package layout
 
 import (
@@ -52,7 +52,7 @@ type Layout struct {
 // configFile is a file that an engine waits for at its start, or reads there.
 type configFile struct {
 	path, text string
-	keep       bool // keep what is there
+	keep       bool // keep an existing file
 }
 
 // For returns the layout of an engine kind below the folder of all models, which is an absolute
@@ -154,7 +154,7 @@ func (l *Layout) build(e entry, c content) error {
 	return os.Symlink(target, at)
 }
 
-// Remove removes the layout of a model. It succeeds if there is none.
+// Remove removes the layout of a model. It returns nil if there is none.
 func (l *Layout) Remove(id string) error {
 	if engine.CheckStored(l.kind, id) != nil {
 		return nil // a model with such a name was never laid out
@@ -194,7 +194,7 @@ func (l *Layout) Clear() error {
 	return err
 }
 
-// top is the name of what a model's layout is in the engine's folder.
+// top is the name of a model's link or folder in the engine's folder.
 func (l *Layout) top(id string) string { return topOf(l.kind, id) }
 
 // source is the source with which the engine loads a model.

@@ -15,8 +15,8 @@ type pbField struct {
 
 var errUnclosed = errors.New("a bracket or a quotation mark is not closed")
 
-// readFields finds the fields of a message in the text format of Protocol Buffers. It does not know
-// the type of the message, so it accepts fields of all versions of Triton.
+// readFields finds the fields of a message in the text format of Protocol Buffers. It needs no
+// schema of the message, so it accepts fields of all versions of Triton.
 func readFields(message string) (fields []pbField, err error) {
 	r := pbReader{text: message}
 	for {

@@ -15,10 +15,10 @@ const (
 	torchConfig = "mmconfig.properties"
 )
 
-// torchProperties is the text of [torchConfig], as ModelMesh's adapter writes it, with what
-// TorchServe 0.12 wants in addition before it takes models: its model API must be on, and the agent
-// knows no token of TorchServe. The management port takes calls from the pod alone. Environment
-// variables that begin with TS_ override all this.
+// torchProperties is the text of [torchConfig], as ModelMesh's adapter writes it, with two settings
+// that TorchServe 0.12 needs before it loads models. They turn its model API on, and its tokens
+// off, because the agent has no token of TorchServe. The management port listens on loopback.
+// Environment variables that begin with TS_ override all settings.
 func torchProperties(store string) string {
 	return fmt.Sprintf(`enable_envvars_config=true
 model_store=%s

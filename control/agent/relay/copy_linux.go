@@ -43,9 +43,9 @@ func (p *pipe) close() {
 	_ = unix.Close(p.write)
 }
 
-// passage copies the bytes of one direction of a connection. io.Copy uses splice, too, but needs a
-// pipe while it waits for bytes, and its system calls wake the runtime's monitor thread each time.
-// These calls never block, so the runtime need not know of them.
+// passage copies the bytes of one direction of a connection. io.Copy also uses splice, but it
+// occupies a pipe while it waits for bytes, and each of its system calls wakes the runtime's
+// monitor thread. The calls here never block, so they bypass the runtime's scheduler.
 type passage struct {
 	pipe  *pipe
 	n     int64 // bytes in the pipe

@@ -92,8 +92,9 @@ func (h healthHandler) ready(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, "ready")
 }
 
-// prestop calls control until it has answered, the caller leaves, or Grace is over. Only an answer
-// of control ends the hook early: while control is away, models may still have to be moved.
+// prestop calls control until it has answered, the caller disconnects, or Grace is over. Only an
+// answer of control ends the hook early: while control does not answer, models may still have to be
+// moved.
 func (h healthHandler) prestop(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case h.Control == "":
@@ -127,7 +128,7 @@ func (h healthHandler) prestop(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ask calls control once. An error means that the hook must ask again after the pause.
+// ask calls control once. An error means that the hook must call again after the pause.
 func (h healthHandler) ask(ctx context.Context, at string) (status int, words string, pause time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
 	defer cancel()

@@ -99,8 +99,8 @@ func (r *Relay) send(engine io.Writer, client net.Conn) error {
 	}
 }
 
-// reset closes a connection. The peer of a TCP connection gets a reset instead of an end, so that
-// it does not take a cut answer for a whole one.
+// reset closes a connection. The peer of a TCP connection receives a reset instead of an end, so
+// that it does not accept a truncated answer as complete.
 func reset(conn net.Conn) {
 	if secure, ok := conn.(*tls.Conn); ok {
 		conn = secure.NetConn()

@@ -90,9 +90,9 @@ func flatten(fields map[string]any) map[string]string {
 	return flat
 }
 
-// find returns the entry for a model. An entry that the model names must exist and have the type;
-// without a name it is default_TYPE, then default, if that has no other type. The type is empty if
-// only the entry can tell it.
+// find returns the entry for a model. If the model names an entry, it must exist and must not have
+// another type. Otherwise, find returns default_TYPE, or default if that is of the type. The type
+// is empty if only the entry has it.
 func (e Entries) find(name string, scheme Scheme) (found string, fields map[string]string, err error) {
 	if name != "" {
 		fields, ok := e[name]

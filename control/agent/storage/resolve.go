@@ -66,10 +66,10 @@ func parseKey(text string) (modelKey, error) {
 	return k, nil
 }
 
-// Resolve returns where the files of a model are. It returns false if the path is one of the
-// engine, or a name that only the engine understands: the caller passes it as it is. That holds for
-// a path without a scheme, unless the key describes storage, or is a JSON object beside a relative
-// path while there is an entry named default.
+// Resolve returns the source of a model. It returns false if the path is for the engine; then the
+// caller passes it unchanged. A path without a scheme is for the engine, with two exceptions: the
+// key describes storage, or the key is a JSON object, the path is relative, and there is an entry
+// named default.
 //
 // The settings are those of the entry that the key names, else of default_TYPE, else of default.
 // Parameters override them, and the URI overrides both. Parameters cannot send the secrets of an
@@ -122,7 +122,7 @@ func Resolve(r Request, e Entries) (Source, bool, error) {
 		return Source{}, false, err
 	}
 	for _, name := range []string{"type", "bucket", "default_bucket", "container", "name", "url", "account_name"} {
-		delete(s.Fields, name) // Bucket, Path and account_url say it, and Key has each fact once
+		delete(s.Fields, name) // Bucket, Path and account_url have the same facts
 	}
 	return s, true, nil
 }

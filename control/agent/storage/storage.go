@@ -1,6 +1,5 @@
-// Package storage describes where the files of a model are, and with which credentials they are
-// fetched. It reads the path and the key of a load call, and the entries of a storage-config
-// Secret. It does no I/O.
+// Package storage finds the source of a model and its credentials. It parses the path and the key
+// of a load call, and the entries of a storage-config Secret. It does no I/O.
 package storage
 
 import (
@@ -57,9 +56,9 @@ type Source struct {
 	// Revision is the revision of a Hub repository, or the tag or digest of an image. A digest
 	// contains a colon.
 	Revision string
-	// Unpack means that a single object that is an archive is unpacked, as KServe does. It holds
-	// for URIs. A path with a bucket of its own is ModelMesh's form, and ModelMesh stores archives
-	// as they are.
+	// Unpack means that the agent unpacks a single object if it is an archive, as KServe does. It
+	// is true for URIs. It is false for a path with a separate bucket, because ModelMesh stores
+	// archives unchanged.
 	Unpack bool
 	// Entry is the name of the storage-config entry that was used; empty if none was.
 	Entry string
@@ -97,8 +96,8 @@ func (s Source) Key() string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// Error is why a load call names no source that can be fetched. Its message is one sentence that
-// holds no secret.
+// Error is the reason why a load call has no usable source. Its message is one sentence and
+// contains no secret.
 type Error struct{ Message string }
 
 func (e *Error) Error() string { return e.Message }
