@@ -85,3 +85,17 @@ func Waiters(s *Store) (n int) {
 	}
 	return n
 }
+
+// HangAt makes links to a mounted path wait. It returns a channel that receives a value when a link
+// waits. Closing hung lets it go on. It must be called before the first fetch.
+func (s *Store) HangAt(mounted string, hung <-chan struct{}) <-chan struct{} {
+	waits := make(chan struct{}, 10)
+	s.mount = func(folder, at string) (int64, error) {
+		if at == mounted {
+			waits <- struct{}{}
+			<-hung
+		}
+		return linkMount(folder, at)
+	}
+	return waits
+}

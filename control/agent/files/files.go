@@ -80,6 +80,8 @@ type Store struct {
 	started int64          // makes temporary names differ from those of other processes
 	serial  atomic.Int64   // and from each other
 
+	mount func(folder, mounted string) (bytes int64, err error) // linkMount, except in tests
+
 	folders sync.Mutex // held while the folder of a model changes; taken before mu
 
 	mu       sync.Mutex
@@ -127,6 +129,7 @@ func Open(c Config) (*Store, error) {
 	c.Dir = dir
 	s := &Store{
 		config: c, slots: make(chan struct{}, c.Concurrency), boot: bootID(), meter: newMeter(), started: time.Now().UnixNano(),
+		mount:  linkMount,
 		models: make(map[string]*model), entries: make(map[string]*entry), partials: make(map[string]*partial),
 		flights: make(map[string]*flight),
 	}

@@ -239,6 +239,46 @@ func TestFetchMount(t *testing.T) {
 	wantEmpty(t, s, m)
 }
 
+// A mount that hangs blocks only its own models. Two calls for one model make one folder.
+func TestMountHangs(t *testing.T) {
+	m, mount, hung := newMemory(), t.TempDir(), make(chan struct{})
+	s := open(t, t.TempDir(), m, nil)
+	waits := s.HangAt(mount, hung)
+	m.put("pvc://c/hangs", &source{link: mount})
+	m.put("s3://b/x", &source{content: map[string][]byte{"x": []byte("1")}})
+	errs := make(chan error, 3)
+	for range 2 {
+		go func() {
+			_, err := s.Fetch(context.Background(), "hangs", of("pvc://c/hangs"))
+			errs <- err
+		}()
+		<-waits
+	}
+	go func() {
+		_, err := s.Fetch(context.Background(), "m", of("s3://b/x"))
+		errs <- errors.Join(err, s.Release("m"), s.Release("hangs"))
+	}()
+	select {
+	case err := <-errs:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("another model waits for the mount")
+	}
+	close(hung)
+	for range 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Purge(); err != nil {
+		t.Fatal(err)
+	}
+	s.Wait()
+	wantEmpty(t, s, m)
+}
+
 // A source without versions is fetched again for each model that comes later, and does not stay.
 func TestFetchUnversioned(t *testing.T) {
 	m := newMemory()

@@ -46,31 +46,29 @@ type folderRecord struct {
 	Bytes  int64  `json:"bytes"`
 }
 
-// link makes the folder of a model from an entry that the caller keeps in use.
+// link makes the folder of a model from an entry that the caller keeps in use. It builds the folder
+// without holding folders, because a mount that hangs must not block other models.
 func (s *Store) link(id string, e *entry) (Local, error) {
-	s.folders.Lock()
-	defer s.folders.Unlock()
 	name := escape(id)
-	s.mu.Lock()
-	m := s.models[id]
-	s.mu.Unlock()
-	if m != nil && m.entry == e {
-		if _, err := os.Lstat(s.path(name)); err == nil {
-			return m.local, nil
-		}
-	}
-	if m == nil {
-		if _, err := os.Lstat(s.path(name)); err == nil {
-			return Local{}, fmt.Errorf("%s exists and is not the agent's; remove it", s.path(name))
-		}
+	s.folders.Lock()
+	local, is, err := s.linked(id, name, e)
+	s.folders.Unlock()
+	if is || err != nil {
+		return local, err
 	}
 	temporary := s.temporary(linksDir)
-	defer removeTree(temporary) // it does not exist if all went well
+	defer removeTree(temporary) // it does not exist if it became the model's folder
 	r, err := s.build(temporary, name, e)
 	if err != nil {
 		return Local{}, err
 	}
 	r.ID = id
+	s.folders.Lock()
+	defer s.folders.Unlock()
+	// Another call may have made the folder meanwhile.
+	if local, is, err := s.linked(id, name, e); is || err != nil {
+		return local, err
+	}
 	if err := s.unlink(id); err != nil {
 		return Local{}, err
 	}
@@ -81,12 +79,28 @@ func (s *Store) link(id string, e *entry) (Local, error) {
 	if err := os.Rename(temporary, s.path(name)); err != nil {
 		return Local{}, err
 	}
-	m = &model{entry: e, local: s.local(r)}
+	m := &model{entry: e, local: s.local(r)}
 	s.mu.Lock()
 	defer s.unlock()
 	s.models[id] = m
 	s.pin(e)
 	return m.local, nil
+}
+
+// linked returns the paths of a model whose folder was made from an entry; false if it must be
+// made. It fails if the folder is not the agent's. The caller holds folders.
+func (s *Store) linked(id, name string, e *entry) (Local, bool, error) {
+	s.mu.Lock()
+	m := s.models[id]
+	s.mu.Unlock()
+	_, err := os.Lstat(s.path(name))
+	switch {
+	case err == nil && m == nil:
+		return Local{}, false, fmt.Errorf("%s exists and is not the agent's; remove it", s.path(name))
+	case err == nil && m.entry == e:
+		return m.local, true, nil
+	}
+	return Local{}, false, nil
 }
 
 // temporary returns a new path in one of the folders of the Store.
@@ -110,7 +124,7 @@ func (s *Store) build(temporary, name string, e *entry) (folderRecord, error) {
 	source := s.path(sourcesDir, e.Name)
 	err := linkTree(filepath.Join(source, "files"), temporary)
 	if err == nil && e.Link != "" {
-		r.Bytes, err = linkMount(temporary, e.Link)
+		r.Bytes, err = s.mount(temporary, e.Link)
 	}
 	switch {
 	case err != nil:
