@@ -2,7 +2,6 @@ package files
 
 import (
 	"archive/tar"
-	"archive/zip"
 	"bufio"
 	"compress/bzip2"
 	"context"
@@ -168,9 +167,14 @@ func (u *unpacker) archive(file *interruptible, length int64, a *fetch.Archive) 
 // count counts one more entry.
 func (u *unpacker) count() error {
 	if u.entries++; u.entries > maxEntries {
-		return fail(fetch.Unsafe, u.uri, "the archive has more than %d entries; upload its files instead", maxEntries)
+		return u.tooMany()
 	}
 	return nil
+}
+
+// tooMany returns the error for archives with too many entries.
+func (u *unpacker) tooMany() error {
+	return fail(fetch.Unsafe, u.uri, "the archive has more than %d entries; upload its files instead", maxEntries)
 }
 
 // tar unpacks the entries of a tar.
@@ -195,7 +199,7 @@ func (u *unpacker) tar(r io.Reader, a *fetch.Archive) error {
 
 // zip unpacks the entries of a zip.
 func (u *unpacker) zip(file *interruptible, length int64, a *fetch.Archive) error {
-	in, err := zip.NewReader(file, length)
+	in, err := u.zipReader(file, length)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"io/fs"
@@ -183,11 +184,32 @@ func TestUnpack(t *testing.T) {
 	}
 }
 
+// claiming returns a zip with one file. Its zip64 end record claims a number of entries.
+func claiming(t *testing.T, entries uint64) []byte {
+	t.Helper()
+	b := zipOf(t, item{name: "x", body: string(noise(1, 4<<20))})
+	at := uint64(len(b) - 22) // the end record
+	length := uint64(binary.LittleEndian.Uint32(b[at+12:]))
+	le := binary.LittleEndian
+	b = append(b[:at], "PK\x06\x06"...)
+	b = le.AppendUint32(le.AppendUint64(b, 44), 45<<16|45)
+	for _, v := range []uint64{0, entries, entries, length, at - length} { // the disks are 0
+		b = le.AppendUint64(b, v)
+	}
+	b = le.AppendUint32(append(b, "PK\x06\x07"...), 0)
+	b = le.AppendUint32(le.AppendUint64(b, at), 1)
+	return append(append(append(b, "PK\x05\x06\x00\x00\x00\x00"...), bytes.Repeat([]byte{0xff}, 12)...), 0, 0)
+}
+
 func TestUnpackRefuses(t *testing.T) {
 	plain := fetch.Archive{Format: "tar"}
 	many := make([]item, 100_001)
 	for i := range many {
 		many[i] = item{name: "other/x"}
+	}
+	long := make([]item, 300)
+	for i := range long {
+		long[i] = item{name: strings.Repeat("x", 60_000)}
 	}
 	zeros := make([]byte, 100<<20)
 	ok := item{name: "ok", body: "1"}
@@ -240,6 +262,11 @@ func TestUnpackRefuses(t *testing.T) {
 		},
 		"zeros in a zip": {
 			layers(fetch.Archive{Format: "zip"}, zipOf(t, item{name: "x", body: string(zeros)})),
+			fetch.Unsafe,
+		},
+		"a zip that claims many entries": {layers(fetch.Archive{Format: "zip"}, claiming(t, 2<<16+1)), fetch.Unsafe},
+		"a zip with a large directory": {
+			layers(fetch.Archive{Format: "zip", Prefix: "models/"}, zipOf(t, long...)),
 			fetch.Unsafe,
 		},
 		"no files": {layers(fetch.Archive{Format: "tar", Prefix: "models/"}, tarOf(t, ok)), fetch.Empty},
