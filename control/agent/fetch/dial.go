@@ -32,10 +32,16 @@ const (
 	maxRedirects = 10
 )
 
-// RefusedError is the reason why Dial refuses an address.
-type RefusedError struct{ Address netip.Addr }
+// RefusedError is the reason why an address or a name is refused.
+type RefusedError struct {
+	Address netip.Addr
+	Host    string // the host of a URL that is refused for its name; Address is then not valid
+}
 
 func (e *RefusedError) Error() string {
+	if e.Host != "" {
+		return fmt.Sprintf("the server has the name %q, which is an unusual form of an address or that of a metadata service", e.Host)
+	}
 	return fmt.Sprintf("the server has the address %v, which is link-local or that of a metadata service", e.Address)
 }
 
@@ -77,10 +83,10 @@ func checkAddress(a netip.Addr) error {
 	}
 	for _, form := range forms {
 		if form.IsLinkLocalUnicast() || form.IsMulticast() {
-			return &RefusedError{a}
+			return &RefusedError{Address: a}
 		}
 		if slices.Contains(metadata, form) {
-			return &RefusedError{a}
+			return &RefusedError{Address: a}
 		}
 	}
 	return nil
@@ -115,18 +121,6 @@ func newTransport(src storage.Source, opts Options) (*http.Transport, error) {
 		Proxy: http.ProxyFromEnvironment, DialContext: opts.Dial, TLSClientConfig: config, TLSHandshakeTimeout: connectTimeout,
 		ResponseHeaderTimeout: answerTimeout, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, DisableCompression: true,
 	}, nil
-}
-
-// checked is a transport that refuses literal link-local addresses even where a proxy connects.
-type checked struct{ http.RoundTripper }
-
-func (c checked) RoundTrip(r *http.Request) (*http.Response, error) {
-	if a, err := netip.ParseAddr(r.URL.Hostname()); err == nil {
-		if err := checkAddress(a); err != nil {
-			return nil, err
-		}
-	}
-	return c.RoundTripper.RoundTrip(r)
 }
 
 // certificateFault returns words for an error of a server's certificate.

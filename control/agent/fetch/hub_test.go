@@ -110,7 +110,7 @@ func startHub(t *testing.T) (*fakehub.Hub, storage.Source, Options) {
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			to := map[string]*httptest.Server{"hub.test:80": site, "cdn.hub.test:80": cdn}[address]
 			if to == nil {
-				return nil, &RefusedError{netip.MustParseAddr("169.254.169.254")}
+				return nil, &RefusedError{Address: netip.MustParseAddr("169.254.169.254")}
 			}
 			return new(net.Dialer).DialContext(ctx, network, to.Listener.Addr().String())
 		},

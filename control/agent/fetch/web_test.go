@@ -212,8 +212,8 @@ func TestWebRefusesLinkLocalAddresses(t *testing.T) {
 	} {
 		remote := open(t, resolve(t, at, "", nil), Options{})
 		_, err := remote.List(t.Context())
-		if strings.Contains(at, "2852039166") { // a number is a name, which no resolver knows
-			fails(t, err, Busy, "cannot be resolved")
+		if strings.Contains(at, "2852039166") {
+			fails(t, err, Invalid, "unusual form of an address")
 			continue
 		}
 		fails(t, err, Invalid, "which is link-local")
