@@ -137,44 +137,8 @@ func (a *azureContainer) fault(ctx context.Context, err error) error {
 	return ofStatus(a.src, answer.StatusCode, answer.ErrorCode, pause)
 }
 
-func (a *azureContainer) List(ctx context.Context) (listing Listing, err error) {
-	var empty *Object
-	if key := a.src.Path; key != "" && !strings.HasSuffix(key, "/") {
-		o, err := a.stat(ctx, key)
-		var fault *Error
-		switch {
-		case err == nil && o.Size != 0:
-			if listing, err = single(a.src, o); err != nil {
-				return Listing{}, err
-			}
-		case err == nil:
-			empty = &o // perhaps the mark of a folder
-		case !errors.As(err, &fault) || fault.Reason != NotFound && fault.Reason != Denied:
-			return Listing{}, err
-		}
-	}
-	if listing.Objects == nil {
-		objects, err := a.below(ctx, prefixOf(a.src))
-		switch {
-		case err != nil:
-			return Listing{}, err
-		case len(objects) == 0 && empty != nil:
-			listing, err = single(a.src, *empty)
-		default:
-			listing, err = folder(a.src, prefixOf(a.src), objects)
-		}
-		if err != nil {
-			return Listing{}, err
-		}
-	}
-	if a.src.Schema != "" {
-		schema, err := a.stat(ctx, a.src.Schema)
-		if err != nil {
-			return Listing{}, ofSchema(a.src, err)
-		}
-		listing.Schema = &schema
-	}
-	return listing, nil
+func (a *azureContainer) List(ctx context.Context) (Listing, error) {
+	return objectStore{src: a.src, stat: a.stat, below: a.below, marks: true}.list(ctx)
 }
 
 func (a *azureContainer) stat(ctx context.Context, key string) (Object, error) {

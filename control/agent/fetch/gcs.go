@@ -140,36 +140,8 @@ func (b *gcsBucket) fault(ctx context.Context, err error) error {
 	return ofStatus(b.src, answer.Code, code, seconds(answer.Header.Get("Retry-After"), time.Now()))
 }
 
-func (b *gcsBucket) List(ctx context.Context) (listing Listing, err error) {
-	if key := b.src.Path; key != "" && !strings.HasSuffix(key, "/") {
-		o, err := b.stat(ctx, key)
-		var fault *Error
-		switch {
-		case err == nil:
-			if listing, err = single(b.src, o); err != nil {
-				return Listing{}, err
-			}
-		case !errors.As(err, &fault) || fault.Reason != NotFound && fault.Reason != Denied:
-			return Listing{}, err
-		}
-	}
-	if listing.Objects == nil {
-		objects, err := b.below(ctx, prefixOf(b.src))
-		if err == nil {
-			listing, err = folder(b.src, prefixOf(b.src), objects)
-		}
-		if err != nil {
-			return Listing{}, err
-		}
-	}
-	if b.src.Schema != "" {
-		schema, err := b.stat(ctx, b.src.Schema)
-		if err != nil {
-			return Listing{}, ofSchema(b.src, err)
-		}
-		listing.Schema = &schema
-	}
-	return listing, nil
+func (b *gcsBucket) List(ctx context.Context) (Listing, error) {
+	return objectStore{src: b.src, stat: b.stat, below: b.below}.list(ctx)
 }
 
 func (b *gcsBucket) stat(ctx context.Context, key string) (Object, error) {

@@ -160,44 +160,8 @@ func (b *s3Bucket) fault(ctx context.Context, err error) error {
 
 // List lists the object at the path, or the folder. A HEAD that fails has no error text, so a
 // listing follows, and List returns the error of the listing.
-func (b *s3Bucket) List(ctx context.Context) (listing Listing, err error) {
-	var empty *Object
-	if key := b.src.Path; key != "" && !strings.HasSuffix(key, "/") {
-		o, err := b.head(ctx, key)
-		var fault *Error
-		switch {
-		case err == nil && o.Size != 0:
-			if listing, err = single(b.src, o); err != nil {
-				return Listing{}, err
-			}
-		case err == nil:
-			empty = &o // perhaps the mark of a folder
-		case !errors.As(err, &fault) || fault.Reason != NotFound && fault.Reason != Denied:
-			return Listing{}, err
-		}
-	}
-	if listing.Objects == nil {
-		objects, err := b.below(ctx, prefixOf(b.src))
-		switch {
-		case err != nil:
-			return Listing{}, err
-		case len(objects) == 0 && empty != nil:
-			listing, err = single(b.src, *empty)
-		default:
-			listing, err = folder(b.src, prefixOf(b.src), objects)
-		}
-		if err != nil {
-			return Listing{}, err
-		}
-	}
-	if b.src.Schema != "" {
-		schema, err := b.head(ctx, b.src.Schema)
-		if err != nil {
-			return Listing{}, ofSchema(b.src, err)
-		}
-		listing.Schema = &schema
-	}
-	return listing, nil
+func (b *s3Bucket) List(ctx context.Context) (Listing, error) {
+	return objectStore{src: b.src, stat: b.head, below: b.below, marks: true}.list(ctx)
 }
 
 func (b *s3Bucket) head(ctx context.Context, key string) (Object, error) {
