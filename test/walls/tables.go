@@ -267,8 +267,8 @@ var houses = [][]floor{
 			"drivers of engines, placement decisions and their records, and the division of limits; broadcast and cache; the planner; the plan of a survey; which Events are due; what storage serves; folders of engines",
 		},
 		{
-			[]string{"control/provision/estimate", "control/agent/storage", "control/agent/relay"},
-			"the first simulates how long queries take; the others describe where files of models are, and pass connections to an engine",
+			[]string{"control/provision/estimate", "control/agent/storage", "control/agent/relay", "control/keylock"},
+			"the first simulates how long queries take; the others describe where files of models are, pass connections to an engine, and have locks by key",
 		},
 	},
 	{

@@ -20,6 +20,7 @@ import (
 
 	"github.com/headgate/headgate/control/agent/relay"
 	"github.com/headgate/headgate/control/agent/storage"
+	"github.com/headgate/headgate/control/keylock"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 )
@@ -68,7 +69,7 @@ type Server struct {
 	config Config
 	paths  map[string]route
 	client *http.Client
-	turns  turns
+	locks  keylock.Locks // of adapters: one call for an adapter runs at a time
 }
 
 // route is a path that the agent serves.
@@ -79,7 +80,7 @@ type route struct {
 
 // New returns a Server. It fails for a kind of engine that loads no adapters.
 func New(c Config) (*Server, error) {
-	s := &Server{config: c, turns: newTurns()}
+	s := &Server{config: c}
 	transport := c.Engine.Transport()
 	s.client = &http.Client{Transport: transport, CheckRedirect: relay.Stay}
 	proxy := &httputil.ReverseProxy{

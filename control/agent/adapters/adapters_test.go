@@ -108,7 +108,7 @@ func start(t *testing.T, kind engine.Kind, address string, change func(*Config))
 	server := httptest.NewServer(s)
 	t.Cleanup(func() {
 		server.Close()
-		for path, n := range leak.Maps(&s.turns) {
+		for path, n := range leak.Maps(&s.locks) {
 			if n != 0 {
 				t.Errorf("%s has %d elements at the end", path, n)
 			}

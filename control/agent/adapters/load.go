@@ -106,7 +106,7 @@ func (s *Server) loadAdapter(r *http.Request, q request) (answer, error) {
 	if err != nil {
 		return answer{}, failure{http.StatusUnprocessableEntity, "Unprocessable Entity", err.Error()}
 	}
-	end, err := s.turns.take(ctx, q.name)
+	end, err := s.locks.Lock(ctx, q.name)
 	if err != nil {
 		return answer{}, err
 	}
@@ -183,7 +183,7 @@ func (s *Server) unload(w http.ResponseWriter, r *http.Request) {
 func (s *Server) unloadAdapter(r *http.Request, q request) (answer, error) {
 	ctx := r.Context()
 	if q.name != "" {
-		end, err := s.turns.take(ctx, q.name)
+		end, err := s.locks.Lock(ctx, q.name)
 		if err != nil {
 			return answer{}, err
 		}

@@ -263,7 +263,7 @@ func TestCallerThatLeavesDuringAFetch(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the fetch goes on")
 	}
-	await(t, "no call is left", func() bool { return a.turns.idle("x") })
+	await(t, "no call is left", func() bool { return a.locks.Idle("x") })
 	if got := a.listed(); len(got) != 0 {
 		t.Errorf("the engine lists %q", got)
 	}
@@ -300,12 +300,12 @@ func TestCallerThatLeavesDuringALoad(t *testing.T) {
 	<-loading
 	leave()
 	all.Wait()
-	if a.turns.idle("x") {
+	if a.locks.Idle("x") {
 		t.Error("the load does not go on")
 	}
 	time.Sleep(20 * time.Millisecond) // in which a load that does not go on would end
 	close(finish)
-	await(t, "the load ends", func() bool { return a.turns.idle("x") })
+	await(t, "the load ends", func() bool { return a.locks.Idle("x") })
 	if got := a.listed(); len(got) != 1 {
 		t.Errorf("the engine lists %q", got)
 	}
@@ -337,7 +337,7 @@ func TestFilesOfAdaptersThatAreGone(t *testing.T) {
 	if is := a.load("y", "s3://b/y"); is.status != http.StatusOK {
 		t.Fatalf("%+v", is)
 	}
-	turn, err := a.turns.take(t.Context(), "x")
+	turn, err := a.locks.Lock(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}

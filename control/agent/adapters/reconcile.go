@@ -49,7 +49,7 @@ func (s *Server) reconcile(ctx context.Context, absent map[string]int) {
 		}
 	}
 	for _, name := range names {
-		if slices.Contains(listed, name) || !s.turns.idle(name) {
+		if slices.Contains(listed, name) || !s.locks.Idle(name) {
 			delete(absent, name)
 			continue
 		}
@@ -57,7 +57,7 @@ func (s *Server) reconcile(ctx context.Context, absent map[string]int) {
 			continue
 		}
 		delete(absent, name)
-		end, err := s.turns.take(ctx, name)
+		end, err := s.locks.Lock(ctx, name)
 		if err != nil {
 			return
 		}

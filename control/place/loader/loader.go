@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/keylock"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 )
@@ -79,17 +80,12 @@ type Loader struct {
 	over   context.Context // ended by Close, never renewed
 	end    context.CancelCauseFunc
 
-	mu      sync.Mutex // guards the fields below
-	turns   map[string]*turn
+	locks keylock.Locks // of models: one call for a model runs at a time
+
+	mu      sync.Mutex      // guards the fields below
 	resumed chan struct{}   // closed while new calls are allowed
 	calls   context.Context // context of loads and unloads; ended by Close, and by Quit, which makes a new one
 	quit    context.CancelCauseFunc
-}
-
-// turn is a lock that lets one call for a model run at a time.
-type turn struct {
-	taken chan struct{} // capacity 1: full during a call; never closed
-	users int           // running and waiting calls; guarded by Loader.mu
 }
 
 // Open returns the Loader of an endpoint. The Loader calls heard at the end of each call to the
@@ -122,7 +118,7 @@ func newLoader(d Driver, heard func(Answer)) *Loader {
 	if heard == nil {
 		heard = func(Answer) {}
 	}
-	l := &Loader{driver: d, heard: heard, turns: make(map[string]*turn), resumed: make(chan struct{})}
+	l := &Loader{driver: d, heard: heard, resumed: make(chan struct{})}
 	close(l.resumed)
 	l.over, l.end = context.WithCancelCause(context.Background())
 	l.calls, l.quit = context.WithCancelCause(l.over)
@@ -324,31 +320,14 @@ var (
 // enter waits until no other call for the model is running, and fails if either context ends first.
 // The caller must call leave at the end of its call.
 func (l *Loader) enter(ctx, calls context.Context, id string) (leave func(), err error) {
-	l.mu.Lock()
-	t := l.turns[id]
-	if t == nil {
-		t = &turn{taken: make(chan struct{}, 1)}
-		l.turns[id] = t
-	}
-	t.users++
-	l.mu.Unlock()
-	done := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if t.users--; t.users == 0 {
-			delete(l.turns, id)
+	either, stop := within(ctx, calls)
+	defer stop()
+	if leave, err = l.locks.Lock(either, id); err == nil {
+		if calls.Err() == nil {
+			return leave, nil
 		}
+		leave() // calls had ended before
 	}
-	select {
-	case t.taken <- struct{}{}:
-		if ctx.Err() == nil && calls.Err() == nil {
-			return func() { <-t.taken; done() }, nil
-		}
-		<-t.taken
-	case <-ctx.Done():
-	case <-calls.Done():
-	}
-	done()
 	err = context.Cause(calls)
 	if err == nil {
 		err = ctx.Err()
