@@ -6,7 +6,6 @@ import (
 	"compress/gzip"
 	"errors"
 	"io/fs"
-	"os"
 	"path"
 	"strings"
 	"testing/fstest"
@@ -59,15 +58,6 @@ func (m members) tarball(at time.Time) ([]byte, error) {
 	w := tar.NewWriter(compressed)
 	err := errors.Join(w.AddFS(all), w.Close(), compressed.Close())
 	return out.Bytes(), err
-}
-
-// write writes a file, atomically.
-func write(file string, content []byte) error {
-	part := file + ".part"
-	if err := os.WriteFile(part, content, 0o644); err != nil {
-		return errors.Join(err, os.Remove(part))
-	}
-	return os.Rename(part, file)
 }
 
 // shipped says whether a file in packaging/ is for users, and not a part of the release program.

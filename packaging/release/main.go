@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/headgate/envoy/find"
+	"github.com/headgate/headgate/internal/atomicfile"
 	"github.com/headgate/headgate/internal/cli"
 	"github.com/headgate/headgate/packaging/oci"
 )
@@ -236,5 +237,5 @@ func (r release) chartFile(ctx context.Context) error {
 }
 
 func (r release) write(name string, content []byte) error {
-	return write(filepath.Join(r.dist, name), content)
+	return atomicfile.Write(filepath.Join(r.dist, name), content, 0o644)
 }

@@ -275,7 +275,7 @@ func checkWheel(t *testing.T, content []byte, tag string) {
 
 func TestSums(t *testing.T) {
 	dir := t.TempDir()
-	b, a := write(filepath.Join(dir, "b"), []byte("2")), write(filepath.Join(dir, "a"), []byte("1"))
+	b, a := os.WriteFile(filepath.Join(dir, "b"), []byte("2"), 0o644), os.WriteFile(filepath.Join(dir, "a"), []byte("1"), 0o644)
 	if err := errors.Join(b, a, writeSums(dir)); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/headgate/headgate/internal/atomicfile"
 )
 
 // sumsFile is the file with the checksum of each other file.
@@ -27,7 +29,7 @@ func writeSums(dir string) error {
 		}
 		fmt.Fprintf(&lines, "%x  %s\n", sum, e.Name())
 	}
-	return write(filepath.Join(dir, sumsFile), []byte(lines.String()))
+	return atomicfile.Write(filepath.Join(dir, sumsFile), []byte(lines.String()), 0o644)
 }
 
 func sumOf(file string) ([]byte, error) {

@@ -327,7 +327,7 @@ var houses = [][]floor{
 		{
 			[]string{
 				"internal/version", "internal/engine", "internal/hash", "internal/des", "internal/profile", "internal/listen", "internal/engineclient",
-				"internal/workload", "internal/process", "internal/display",
+				"internal/workload", "internal/process", "internal/display", "internal/atomicfile",
 			},
 			"each depends on no other",
 		},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headgate/headgate/control/agent/fetch"
 	"github.com/headgate/headgate/control/agent/storage"
+	"github.com/headgate/headgate/internal/atomicfile"
 )
 
 // record describes a source that is here, complete or not. Its JSON is in record.json.
@@ -209,17 +210,13 @@ func readJSON(name string, v any) error {
 	return json.Unmarshal(text, v)
 }
 
-// writeJSON writes a value to a file, in place of what is there, in one step.
+// writeJSON writes a value to a file in one step.
 func writeJSON(name string, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	temporary := name + ".new"
-	if err := os.WriteFile(temporary, text, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(temporary, name)
+	return atomicfile.Write(name, text, 0o644)
 }
 
 // bootID returns an id that changes when the machine starts; empty if it is not known.

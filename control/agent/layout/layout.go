@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/headgate/headgate/internal/atomicfile"
 	"github.com/headgate/headgate/internal/engine"
 )
 
@@ -91,7 +92,7 @@ func (l *Layout) Prepare() error {
 		if _, err := os.Stat(c.path); err == nil && c.keep {
 			continue
 		}
-		if err := replace(c.path, []byte(c.text)); err != nil {
+		if err := atomicfile.Write(c.path, []byte(c.text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -237,13 +238,4 @@ func open(m Model) (content, error) {
 
 func makeFolder(at string) error {
 	return os.MkdirAll(at, 0o755) //nolint:gosec // the engine, which may be another user, reads it
-}
-
-// replace writes a file in place of another one, which is there until the new one is complete.
-func replace(at string, text []byte) error {
-	next := at + ".next"
-	if err := os.WriteFile(next, text, 0o644); err != nil { //nolint:gosec // the engine, which may be another user, reads it
-		return err
-	}
-	return os.Rename(next, at)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/control/place/loader"
+	"github.com/headgate/headgate/internal/atomicfile"
 )
 
 // state is the content of the state file. It contains no keys and no paths of storage, which may be
@@ -98,17 +99,8 @@ func (s *Server) save(l *life) error {
 	if err != nil {
 		return err
 	}
-	if err := replace(s.config.StateFile, text); err != nil {
+	if err := atomicfile.Write(s.config.StateFile, text, 0o600); err != nil {
 		return fmt.Errorf("the state of the agent: %w", err)
 	}
 	return nil
-}
-
-// replace writes a file so that a reader sees either the old or the new content.
-func replace(path string, text []byte) error {
-	made := path + ".new"
-	if err := os.WriteFile(made, text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(made, path)
 }

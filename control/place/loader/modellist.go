@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headgate/headgate/internal/atomicfile"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 )
@@ -276,11 +277,7 @@ func (d *modelList) write(list map[string]string) error {
 	if err != nil {
 		return err
 	}
-	next := d.ModelList + ".next"
-	if err := os.WriteFile(next, append(text, '\n'), 0o644); err != nil { //nolint:gosec // the engine, which may be another user, reads it
-		return err
-	}
-	return os.Rename(next, d.ModelList)
+	return atomicfile.Write(d.ModelList, append(text, '\n'), 0o644) // the engine, which may be another user, reads it
 }
 
 // forget records that a model is about to be unloaded, so that its absence does not count as a

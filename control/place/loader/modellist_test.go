@@ -307,7 +307,7 @@ var listScenariosOfOVMS = []struct {
 	}},
 	{"a list that cannot be written", func(s *listServer, p *scene) {
 		p.must("a")
-		next := s.file + ".next"
+		next := s.file + ".part"
 		if err := os.Mkdir(next, 0o700); err != nil {
 			p.Fatal(err)
 		}
