@@ -135,7 +135,7 @@ func (s *step) pass(ctx context.Context) error {
 // content is a model of two files in a store.
 var content = map[string]string{"/models/m/one.bin": strings.Repeat("1", 300_000), "/models/m/two.bin": strings.Repeat("2", 100_000)}
 
-// store is a web server with models, each of which is one file.
+// store is a web server with models of one file each.
 type store struct {
 	*httptest.Server
 	half *step // after half of a file was sent

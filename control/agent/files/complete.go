@@ -81,8 +81,8 @@ func (s *Store) adopt(r *record, p *partial, key string) (*entry, error) {
 	return e, nil
 }
 
-// tidy removes files that only an incomplete source needs. The source is already complete. If the
-// process is killed before, it leaves a partial that needs no more bytes.
+// tidy removes files that only an incomplete source needs, from a complete one. If the process is
+// killed before that, the next download of the source has nothing left to fetch.
 func tidy(dir string) {
 	removeTree(filepath.Join(dir, "blobs"))
 	_ = os.Remove(filepath.Join(dir, journalFile)) // the next process removes what stays

@@ -24,7 +24,7 @@ type entry struct {
 	keys map[string]bool
 }
 
-// partial is a source of which parts are missing. Its fields are guarded by Store.mu.
+// partial is an incomplete download of a source. Its fields are guarded by Store.mu.
 type partial struct {
 	name, source string
 	bytes        int64         // bytes that count against the limit, including those that are expected

@@ -229,7 +229,7 @@ func TestFetchContinues(t *testing.T) {
 	})
 }
 
-// An interrupted download of a version that is no more is removed.
+// If the source has changed since a download was interrupted, the next one removes it.
 func TestFetchContinuesNotAnotherVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

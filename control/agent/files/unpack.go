@@ -318,7 +318,7 @@ func (u *unpacker) folder(name string) error {
 	return u.root.MkdirAll(name, 0o755)
 }
 
-// file unpacks a file in place of what is there.
+// file unpacks a file. It replaces an earlier entry with the same name.
 func (u *unpacker) file(name string, h *tar.Header, in io.Reader) error {
 	if err := errors.Join(u.remove(name), u.parents(name)); err != nil {
 		return err
