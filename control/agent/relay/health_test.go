@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,7 @@ import (
 type hook struct {
 	*testing.T
 	config HealthConfig
+	mu     sync.Mutex // guards the fields below while control may be called
 	calls  int
 	paths  []string
 }
@@ -33,9 +35,11 @@ func (h *hook) call(ctx context.Context, answers ...int) (status int, words stri
 	h.Helper()
 	l := pipenet.Listen()
 	control := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
 		status := answers[min(h.calls, len(answers)-1)]
 		h.calls++
 		h.paths = append(h.paths, r.URL.Path)
+		h.mu.Unlock()
 		switch status {
 		case 0:
 			panic(http.ErrAbortHandler)
@@ -61,6 +65,7 @@ func (h *hook) call(ctx context.Context, answers ...int) (status int, words stri
 	took = time.Since(began)
 	_ = control.Close()
 	<-done
+	synctest.Wait() // for handlers that Close does not wait for
 	return w.Code, strings.TrimSpace(w.Body.String()), took
 }
 
